@@ -1,0 +1,25 @@
+# shm/: what two processes agree on byte for byte. Depends on nothing but libc
+# (libcommd-proto: and protobuf-c).
+noinst_LTLIBRARIES += libcommd-shm.la libcommd-proto.la
+
+libcommd_shm_la_SOURCES = shm/board.c shm/board.h shm/plan.c shm/plan.h shm/memfd.c \
+	shm/memfd.h shm/wait.c shm/wait.h shm/base.h shm/dtype.c shm/dtype.h
+libcommd_shm_la_LIBADD =
+
+# The schema of every control message and its codec.
+nodist_libcommd_proto_la_SOURCES = shm/proto/commd.pb-c.c shm/proto/commd.pb-c.h
+libcommd_proto_la_SOURCES = shm/proto/codec.c shm/proto/codec.h shm/proto/codec_arena.c \
+	shm/proto/codec_check.c shm/proto/codec_decode.c shm/proto/codec_encode.c \
+	shm/proto/codec_priv.h shm/proto/msg_io.c shm/proto/msg.h
+libcommd_proto_la_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
+
+BUILT_SOURCES += shm/proto/commd.pb-c.h
+CLEANFILES += shm/proto/commd.pb-c.c shm/proto/commd.pb-c.h
+EXTRA_DIST += shm/proto/commd.proto
+
+shm/proto/commd.pb-c.c: shm/proto/commd.proto
+	$(AM_V_GEN)$(MKDIR_P) shm/proto && $(PROTOC_C) --proto_path=$(top_srcdir) \
+	    --c_out=. shm/proto/commd.proto
+# One run makes both; the header only waits for it.
+shm/proto/commd.pb-c.h: shm/proto/commd.pb-c.c
+	@test -f $@ || { rm -f shm/proto/commd.pb-c.c && $(MAKE) shm/proto/commd.pb-c.c; }

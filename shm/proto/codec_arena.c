@@ -1,0 +1,70 @@
+/* codec_arena.c - a bump allocator with a limit.
+ *
+ * protobuf-c allocates a piece per field and per list, so that a small hostile frame (two
+ * bytes per field) turns into a lot of memory and of malloc() calls. Here all pieces of one
+ * decode come from a 4 KiB buffer on the stack and, beyond it, from few blocks; they are never
+ * freed one by one, and their sum has a limit that is proportional to the frame. A client's
+ * small message is decoded without a single malloc(). */
+#include "shm/proto/codec_priv.h"
+
+enum { ARENA_BLOCK = 64 << 10 };
+
+struct arena_block {
+    struct arena_block *next;
+    _Alignas(16) char data[];
+};
+
+void arena_init(struct arena *arena, size_t limit)
+{
+    /* Not = {}: that would clear the 4 KiB buffer too. */
+    arena->next = arena->first;
+    arena->left = sizeof(arena->first);
+    arena->total = 0;
+    arena->limit = limit;
+    arena->oom = false;
+    arena->blocks = NULL;
+}
+
+void arena_fini(struct arena *arena)
+{
+    struct arena_block *block;
+
+    while ((block = arena->blocks)) {
+        arena->blocks = block->next;
+        free(block);
+    }
+}
+
+static bool arena_grow(struct arena *arena, size_t size)
+{
+    size_t data = MAX(size, (size_t)ARENA_BLOCK);
+    struct arena_block *block = malloc(sizeof(*block) + data);
+
+    if (!block) {
+        arena->oom = true;
+        return false;
+    }
+    block->next = arena->blocks;
+    arena->blocks = block;
+    arena->next = block->data;
+    arena->left = data;
+    return true;
+}
+
+void *arena_alloc(struct arena *arena, size_t size)
+{
+    void *p;
+
+    if (size > arena->limit - arena->total)
+        return NULL;
+    size = ALIGN_UP(MAX(size, (size_t)1), 16);
+    if (size > arena->limit - arena->total)
+        return NULL;
+    if (size > arena->left && !arena_grow(arena, size))
+        return NULL;
+    p = arena->next;
+    arena->next += size;
+    arena->left -= size;
+    arena->total += size;
+    return p;
+}

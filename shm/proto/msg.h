@@ -1,0 +1,326 @@
+/* msg.h - every control message as a plain C struct: what the core decides on and what the
+ * codec (codec.h) turns into protobuf frames and back. The written schema is commd.proto.
+ * No behaviour here. Strings are bounded and NUL-terminated; decode refuses longer ones. */
+#ifndef COMMD_MSG_H
+#define COMMD_MSG_H
+
+#include "shm/base.h"
+
+enum {
+    MSG_VERSION = 1, /* first field of each hello; a peer with another major is refused */
+    MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
+    MSG_GROUP_MAX = 256, /* group names, with NUL */
+    MSG_TEXT_MAX = 512,
+    MSG_ADDR_MAX = 1024, /* fabric address */
+    MSG_MAX_RANKS = 65536,
+    MSG_MAX_NODES = 1024,
+    MSG_MAX_CELLS = 262144,
+};
+
+/* Values are the field numbers of the envelope's oneof in commd.proto. */
+enum msg_type {
+    MSG_NONE = 0,
+    /* client -> commd */
+    MSG_CLIENT_HELLO = 1,
+    MSG_CLIENT_JOIN = 2,
+    MSG_CLIENT_LEAVE = 3,
+    MSG_CLIENT_ABORT = 4,
+    MSG_ADMIN = 5,
+    /* commd -> client */
+    MSG_WELCOME = 10,
+    MSG_JOINED = 11,      /* + board fd, + doorbell fd if new_doorbell */
+    MSG_JOIN_FAILED = 12,
+    MSG_REFUSED = 13, /* the session ends after this */
+    MSG_TABLES = 14,
+    /* commd <-> commd */
+    MSG_PEER_HELLO = 20,
+    MSG_HEARTBEAT = 21,
+    MSG_ENGINE_STATE = 22, /* my engine: fabric address and the token for you */
+    MSG_ENGINE_READY = 23, /* my engine now accepts yours (of this incarnation) */
+    MSG_JOIN = 24,         /* origin -> home */
+    MSG_JOIN_CANCEL = 25,  /* origin -> home */
+    MSG_JOIN_REFUSED = 26, /* home -> origin */
+    MSG_COMMIT = 27,       /* home -> every participant */
+    MSG_GONE = 28,         /* participant -> participants: a rank left or died */
+    MSG_BROKEN = 29,       /* participant -> participants: the group is broken */
+    MSG_SYNC = 30,         /* participant -> participants after losing the home node: do you
+                              have this group? who has not answers BROKEN */
+    /* commd <-> commd-engine */
+    MSG_ENGINE_HELLO = 40,     /* engine -> commd, once */
+    MSG_ENGINE_PEER_ADD = 41,  /* commd -> engine; answered by ENGINE_PEER_READY */
+    MSG_ENGINE_PEER_DEL = 42,  /* commd -> engine */
+    MSG_ENGINE_PEER_READY = 43, /* engine -> commd */
+    MSG_ENGINE_PEER_DOWN = 44, /* engine -> commd */
+    MSG_BOARD_ADD = 45,        /* commd -> engine, + board fd */
+    MSG_BOARD_DEL = 46,        /* commd -> engine */
+    MSG_BOARD_ERROR = 47,      /* engine -> commd: this group cannot go on */
+    MSG_DOORBELL_ADD = 48,     /* commd -> engine, + socket fd */
+    MSG_DOORBELL_DEL = 49,     /* commd -> engine */
+    MSG_PING = 50,             /* both ways; answered with the same seq, pong set */
+};
+
+/* Why something ended: also enum commd_result of the public API, negated there. Values
+ * stable, shared by wire, boards and API. */
+enum cause {
+    CAUSE_NONE = 0,
+    CAUSE_INVALID = 1,
+    CAUSE_MISMATCH = 2,
+    CAUSE_QUOTA = 3,
+    CAUSE_TIMEOUT = 4,
+    CAUSE_RANK_LOST = 5,
+    CAUSE_NODE_LOST = 6,
+    CAUSE_ENGINE_LOST = 7,
+    CAUSE_ABORTED = 8,
+    CAUSE_NO_DAEMON = 9,
+    CAUSE_PROTOCOL = 10,
+    CAUSE_DENIED = 11,
+    CAUSE_NOMEM = 12,
+    CAUSE_INTERNAL = 14,
+    CAUSE_LEFT = 16, /* a rank left cleanly (the API reports it as RANK_LOST) */
+    CAUSE_COUNT = 17
+};
+
+struct msg_client_hello {
+    uint32_t version;
+    uint32_t admin; /* 1: an admin tool, does not count as a training client */
+    char program[MSG_NAME_MAX];
+};
+
+struct msg_client_join {
+    uint32_t req; /* chosen by the client, unique among its pending joins */
+    uint32_t rank, size;
+    uint64_t timeout_ms; /* 0: none */
+    char name[MSG_GROUP_MAX];
+};
+
+struct msg_client_leave {
+    uint64_t group;
+    uint32_t ops; /* collectives this rank has completed */
+};
+
+struct msg_client_abort {
+    uint64_t group;
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_admin {
+    char verb[MSG_NAME_MAX]; /* "status", "nodes", "groups", "clients", "config" */
+};
+
+struct msg_welcome {
+    uint32_t version;
+    uint32_t pid;
+    uint64_t incarnation;
+    char node[MSG_NAME_MAX];
+    char cluster[MSG_NAME_MAX];
+};
+
+/* One rank of a group. @node indexes the message's node list. */
+struct msg_member {
+    uint32_t node;
+    uint32_t pid;
+    uint64_t join; /* COMMIT: the origin node's join id */
+};
+
+struct msg_joined {
+    uint32_t req;
+    uint32_t new_doorbell; /* 1: a second fd follows: the socket that wakes the engine */
+    uint32_t size;         /* members[] has this many entries, by rank */
+    uint32_t nnodes;
+    uint64_t group, epoch;
+    struct msg_member *members;     /* owned by whoever owns the msg */
+    char (*nodes)[MSG_NAME_MAX];    /* likewise; participants only, in node order */
+};
+
+struct msg_join_failed {
+    uint32_t req;
+    uint32_t cause;
+    int32_t rank;
+    char node[MSG_NAME_MAX];
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_refused {
+    uint32_t cause;
+    char text[MSG_TEXT_MAX];
+};
+
+/* Admin answers: tables of typed cells, rendered by commctl. */
+enum msg_cell_type { MSG_CELL_STRING, MSG_CELL_NUMBER, MSG_CELL_BOOL };
+struct msg_column {
+    char key[MSG_NAME_MAX];   /* JSON key, documented, never renamed */
+    char title[MSG_NAME_MAX]; /* heading for people */
+    uint32_t type;            /* enum msg_cell_type */
+};
+struct msg_table {
+    char name[MSG_NAME_MAX];
+    uint32_t ncolumns, nrows;
+    struct msg_column *columns;
+    char **cells; /* nrows * ncolumns, row by row; owned */
+};
+struct msg_tables {
+    uint32_t healthy; /* commctl's exit code: 1 -> 0, 0 -> 1 */
+    uint32_t ntables;
+    struct msg_table *tables;
+    char text[MSG_TEXT_MAX]; /* a line for people when something is wrong, or "" */
+};
+
+struct msg_peer_hello {
+    uint32_t version;
+    uint64_t incarnation;
+    char cluster[MSG_NAME_MAX];
+    char node[MSG_NAME_MAX];
+};
+
+struct msg_heartbeat {
+    uint64_t seq;
+};
+
+struct msg_engine_state {
+    uint64_t engine; /* incarnation of the engine, 0: no engine now */
+    uint32_t addr_len;
+    uint8_t token[32]; /* what your engine has to present to mine */
+    uint8_t addr[MSG_ADDR_MAX];
+};
+
+struct msg_engine_ready {
+    uint64_t engine; /* the receiver's engine incarnation that was accepted */
+    uint64_t mine;   /* the sender's engine incarnation */
+};
+
+struct msg_join {
+    uint64_t join; /* unique on the origin node */
+    uint32_t uid;
+    uint32_t pid;
+    uint32_t rank, size;
+    char name[MSG_GROUP_MAX];
+};
+
+struct msg_join_cancel {
+    uint64_t join;
+};
+
+struct msg_join_refused {
+    uint64_t join;
+    uint32_t cause;
+    int32_t rank;
+    char node[MSG_NAME_MAX];
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_commit {
+    uint64_t group; /* unique in the cluster: home's incarnation mixed with a counter */
+    uint64_t epoch;
+    uint32_t uid;
+    uint32_t size, nnodes;
+    char name[MSG_GROUP_MAX];
+    struct msg_member *members;
+    char (*nodes)[MSG_NAME_MAX]; /* nodes[0..nnodes): participants, sorted by name */
+    char home[MSG_NAME_MAX];
+};
+
+struct msg_gone {
+    uint64_t group;
+    uint32_t rank;
+    uint32_t ops; /* collectives the rank had completed */
+    uint32_t pid;
+    uint32_t cause; /* CAUSE_LEFT, CAUSE_RANK_LOST */
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_broken {
+    uint64_t group;
+    uint32_t cause;
+    int32_t rank;
+    uint32_t pid;
+    char node[MSG_NAME_MAX];
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_sync {
+    uint64_t group;
+};
+
+struct msg_engine_hello {
+    uint32_t version;
+    uint32_t pid;
+    uint32_t addr_len; /* 0: the engine could not open its fabric, see text */
+    uint8_t addr[MSG_ADDR_MAX];
+    char text[MSG_TEXT_MAX]; /* what it runs on: "UCX 1.13.1, tcp on lo", or the error */
+};
+
+struct msg_engine_peer_add {
+    uint32_t peer; /* node index of this commd's configuration */
+    uint64_t engine;
+    uint8_t token[32], expect[32];
+    uint32_t addr_len;
+    uint8_t addr[MSG_ADDR_MAX];
+    char node[MSG_NAME_MAX];
+};
+
+struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
+    uint32_t peer;
+    uint64_t engine;
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_board_add {
+    uint64_t group;
+    uint32_t nnodes, me;  /* participants and my index among them */
+    uint32_t world;
+    uint32_t *peers;      /* nnodes: node index in this commd's configuration; owned */
+    uint32_t *rank_node;  /* world: participant index of each rank; owned */
+};
+
+struct msg_board { /* BOARD_DEL, BOARD_ERROR */
+    uint64_t group;
+    uint32_t abort; /* DEL: 1 drop at once; 0 finish what the group's nodes still need */
+    uint32_t cause;
+    int32_t peer; /* node index in this commd's configuration, -1: none */
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_doorbell {
+    uint32_t client;
+};
+
+struct msg_ping {
+    uint64_t seq;
+    uint32_t pong;
+};
+
+struct msg {
+    enum msg_type type;
+    union {
+        struct msg_client_hello client_hello;
+        struct msg_client_join client_join;
+        struct msg_client_leave client_leave;
+        struct msg_client_abort client_abort;
+        struct msg_admin admin;
+        struct msg_welcome welcome;
+        struct msg_joined joined;
+        struct msg_join_failed join_failed;
+        struct msg_refused refused;
+        struct msg_tables tables;
+        struct msg_peer_hello peer_hello;
+        struct msg_heartbeat heartbeat;
+        struct msg_engine_state engine_state;
+        struct msg_engine_ready engine_ready;
+        struct msg_join join;
+        struct msg_join_cancel join_cancel;
+        struct msg_join_refused join_refused;
+        struct msg_commit commit;
+        struct msg_gone gone;
+        struct msg_broken broken;
+        struct msg_sync sync;
+        struct msg_engine_hello engine_hello;
+        struct msg_engine_peer_add engine_peer_add;
+        struct msg_engine_peer engine_peer;
+        struct msg_board_add board_add;
+        struct msg_board board;
+        struct msg_doorbell doorbell;
+        struct msg_ping ping;
+    };
+};
+
+#endif
