@@ -1,0 +1,79 @@
+/* bind.cpp - the Python side: the module, signals and the GIL. */
+#include "backend.h"
+#include "python.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch/python.h>
+
+namespace commd {
+
+int check_signals(void *)
+{
+    /* Python handles signals on the main thread only, and other threads must not take the GIL
+     * here: at exit they would never get it. */
+    if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized())
+        return 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int pending = PyErr_CheckSignals();
+    PyGILState_Release(state);
+    return pending;
+}
+
+void raise_pending()
+{
+    pybind11::gil_scoped_acquire gil;
+
+    if (PyErr_Occurred())
+        throw pybind11::error_already_set();
+    std::rethrow_exception(backend_error("commd: interrupted"));
+}
+
+GilRelease::GilRelease() : state_(nullptr)
+{
+    if (Py_IsInitialized() && PyGILState_Check())
+        state_ = PyEval_SaveThread();
+}
+
+GilRelease::~GilRelease()
+{
+    if (state_)
+        PyEval_RestoreThread(static_cast<PyThreadState *>(state_));
+}
+
+namespace {
+
+c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptions &options)
+{
+    GroupSpec spec;
+
+    spec.store = options.store;
+    spec.rank = options.group_rank;
+    spec.size = options.group_size;
+    spec.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
+    spec.id = options.group_id;
+    spec.ranks = options.global_ranks_in_group;
+    GilRelease no_gil;
+    return c10::make_intrusive<ProcessGroupCommd>(spec);
+}
+
+} // namespace
+
+} // namespace commd
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
+{
+    using commd::ProcessGroupCommd;
+    namespace py = pybind11;
+
+    /* The bases are torch's classes: they have to be bound before ours. */
+    py::module_::import("torch._C._distributed_c10d");
+    py::class_<ProcessGroupCommd, c10d::Backend, c10::intrusive_ptr<ProcessGroupCommd>>(
+        m, "ProcessGroupCommd")
+        .def_property_readonly("options", &ProcessGroupCommd::getBackendOptions);
+    m.def("create", &commd::create, py::arg("options"));
+    m.def("leave_at_exit", &commd::leave_all_at_exit, py::call_guard<py::gil_scoped_release>());
+    m.def("libcommd_version", &commd_version);
+}

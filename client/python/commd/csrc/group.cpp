@@ -1,0 +1,419 @@
+/* group.cpp - one commd group, and the connection that all groups of a process share.
+ *
+ * Connection: a process connects when its first group is made and disconnects when its last one
+ * is closed. The connection belongs to the process that made it: after fork() the child finds
+ * a foreign pid, forgets (leaks) what it inherited and connects anew if it needs to. Nothing
+ * inherited is locked or freed there, because a lock may have been held at the fork and the
+ * library's thread does not exist in the child.
+ *
+ * Rendezvous: rank 0 draws a random token and puts it into torch's store, the others fetch it:
+ * one key per group, whatever its size. The token is in the commd group's name, so two jobs
+ * with equal group names never meet, nor does a restarted job meet its predecessor. The key
+ * holds the member ranks, because torch gives disjoint groups one name and one store prefix
+ * ({0,2} and {1,3} made by the same line of code). A program may make the same group again in
+ * the same store: rank 0 removes the key once all have joined, and nobody takes a token twice.
+ *
+ * Closing: commd_group_leave() frees the group, so it must not run while a thread is inside a
+ * call or an asynchronous operation is pending. close() stops new calls, waits briefly, then
+ * aborts the group, which ends them; if even that does not, the group is leaked. At exit nothing
+ * is waited for and the connection is left to the kernel: the daemon sees the socket close.
+ */
+#include "group.h"
+#include "python.h"
+
+#include <cstdio>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+namespace commd {
+
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kDrain{5000};     /* for operations that are about to finish */
+constexpr milliseconds kAbortGrace{2000}; /* for operations that an abort has ended */
+constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
+
+std::atomic<bool> exiting_flag{false};
+
+/* What belongs to the process rather than to a group. Never destroyed: at exit the library's
+ * thread may still be running. */
+struct Process {
+    const pid_t pid = getpid();
+    std::mutex lock;
+    commd_context *context = nullptr;
+    int users = 0; /* groups that hold the context */
+    std::set<std::string> used_tokens;
+    std::vector<std::weak_ptr<Group>> groups;
+};
+
+Process &process()
+{
+    static std::atomic<Process *> current{nullptr};
+    Process *p = current.load(std::memory_order_acquire);
+
+    while (!p || p->pid != getpid()) {
+        auto *fresh = new Process;
+        if (current.compare_exchange_strong(p, fresh))
+            return *fresh;
+        delete fresh; /* another thread was faster: p is its */
+    }
+    return *p;
+}
+
+commd_context *context_ref()
+{
+    Process &p = process();
+    std::lock_guard<std::mutex> guard(p.lock);
+
+    if (!p.context) {
+        int r = commd_connect(nullptr, &p.context);
+        if (r)
+            throw_last_error(r);
+        commd_set_interrupt(p.context, check_signals, nullptr);
+    }
+    p.users++;
+    return p.context;
+}
+
+void context_unref()
+{
+    Process &p = process();
+    std::lock_guard<std::mutex> guard(p.lock);
+
+    if (--p.users == 0) {
+        commd_disconnect(p.context);
+        p.context = nullptr;
+    }
+}
+
+std::string random_token()
+{
+    unsigned char bytes[12];
+    char text[2 * sizeof(bytes) + 1];
+
+    TORCH_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "commd: getrandom failed");
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    return text;
+}
+
+std::string join_ranks(const std::vector<int64_t> &ranks)
+{
+    std::string text;
+
+    for (int64_t rank : ranks)
+        text += (text.empty() ? "" : ",") + std::to_string(rank);
+    return text;
+}
+
+std::string store_key(const GroupSpec &spec)
+{
+    return "commd/token/" + (spec.ranks.empty() ? "world" : join_ranks(spec.ranks));
+}
+
+/* At most 255 bytes, and readable in `commctl groups`. */
+std::string group_name(const GroupSpec &spec, const std::string &token)
+{
+    std::string id = spec.id.substr(0, 64);
+
+    for (char &c : id) {
+        if (c <= ' ' || c > '~')
+            c = '_';
+    }
+    std::string ranks = join_ranks(spec.ranks);
+    if (ranks.size() > 64)
+        ranks = ranks.substr(0, 61) + "...";
+    return "torch/" + token + "/" + id + (ranks.empty() ? "" : "[" + ranks + "]");
+}
+
+/* True if @key came within @slice. A store that fails for another reason is passed on. */
+bool wait_for_key(c10d::Store &store, const std::string &key, milliseconds slice)
+{
+    auto begin = Clock::now();
+
+    try {
+        store.wait({key}, slice);
+        return true;
+    } catch (const c10::DistNetworkError &) {
+        throw;
+    } catch (const c10::Error &) {
+        /* Stores time out with different types; the clock tells a time-out from an error. */
+        if (Clock::now() - begin < slice * 9 / 10)
+            throw;
+        return false;
+    }
+}
+
+std::string fetch_token(const GroupSpec &spec, const std::string &key)
+{
+    auto deadline = Clock::now() + spec.timeout;
+    Process &p = process();
+
+    for (;;) {
+        auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+        if (left.count() <= 0) {
+            std::rethrow_exception(backend_error(c10::str(
+                "commd: group '", spec.id, "' of ", spec.size, " ranks: timeout after ",
+                spec.timeout.count(), " ms: rank 0 has not come (this is rank ", spec.rank, ")")));
+        }
+        if (wait_for_key(*spec.store, key, std::min(left, kStoreSlice))) {
+            auto value = spec.store->get(key);
+            std::string token(value.begin(), value.end());
+            std::lock_guard<std::mutex> guard(p.lock);
+            if (p.used_tokens.insert(token).second)
+                return token;
+            /* That one is of the last group by this name: rank 0 is about to replace it. */
+        }
+        if (check_signals(nullptr))
+            raise_pending();
+        std::this_thread::sleep_for(milliseconds(2));
+    }
+}
+
+std::string agree_on_token(const GroupSpec &spec, const std::string &key)
+{
+    if (spec.rank != 0)
+        return fetch_token(spec, key);
+    std::string token = random_token();
+    spec.store->set(key, std::vector<uint8_t>(token.begin(), token.end()));
+    return token;
+}
+
+void forget_token(const GroupSpec &spec, const std::string &key)
+{
+    if (spec.rank != 0)
+        return;
+    try {
+        spec.store->deleteKey(key);
+    } catch (const c10::Error &) {
+        /* A store that cannot delete leaves a token that nobody takes twice. */
+    }
+}
+
+} // namespace
+
+std::exception_ptr backend_error(const std::string &message)
+{
+    return std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, message));
+}
+
+std::exception_ptr backend_error(const commd_error &error)
+{
+    std::string text = error.message[0] ? error.message : commd_strerror(error.code);
+
+    return backend_error(text.rfind("commd: ", 0) == 0 ? text : "commd: " + text);
+}
+
+void throw_last_error(int code)
+{
+    if (code == COMMD_E_INTERRUPTED)
+        raise_pending();
+    std::rethrow_exception(backend_error(*commd_last_error()));
+}
+
+int64_t to_timeout_ms(milliseconds timeout)
+{
+    if (timeout == milliseconds(-1)) /* kUnsetTimeout */
+        return 0;
+    return timeout.count() > 0 ? timeout.count() : -1;
+}
+
+Group::Group(std::string name, pid_t pid, commd_group *handle)
+    : name_(std::move(name)), pid_(pid), handle_(handle)
+{
+}
+
+std::shared_ptr<Group> Group::join(const GroupSpec &spec)
+{
+    commd_context *context = context_ref();
+    commd_group *handle = nullptr;
+    std::string name, key = store_key(spec);
+
+    try {
+        name = group_name(spec, agree_on_token(spec, key));
+        int r = commd_group_join(context, name.c_str(), spec.rank, spec.size,
+                                 to_timeout_ms(spec.timeout), &handle);
+        forget_token(spec, key);
+        if (r)
+            throw_last_error(r);
+    } catch (...) {
+        context_unref();
+        throw;
+    }
+    std::shared_ptr<Group> group(new Group(name, getpid(), handle));
+    group->set_timeout(spec.timeout);
+    Process &p = process();
+    std::lock_guard<std::mutex> guard(p.lock);
+    p.groups.push_back(group);
+    return group;
+}
+
+bool Group::ours() const
+{
+    return pid_ == getpid();
+}
+
+Group::Call::Call(Group &group) : group_(group)
+{
+    if (!group.ours()) {
+        std::rethrow_exception(
+            backend_error(c10::str("commd: group ", group.name_, " belongs to process ", group.pid_,
+                                   "; a forked process has to make its own")));
+    }
+    std::lock_guard<std::mutex> guard(group.lock_);
+    if (group.closed_) {
+        std::rethrow_exception(
+            backend_error("commd: group " + group.name_ + " is closed: it was destroyed"));
+    }
+    group.calls_++;
+}
+
+Group::Call::~Call()
+{
+    std::lock_guard<std::mutex> guard(group_.lock_);
+
+    if (--group_.calls_ == 0)
+        group_.idle_.notify_all();
+}
+
+void Group::add_pending()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    pending_++;
+}
+
+void Group::remove_pending()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    if (--pending_ == 0)
+        idle_.notify_all();
+}
+
+bool Group::wait_idle(std::unique_lock<std::mutex> &lock, milliseconds limit)
+{
+    return idle_.wait_for(lock, limit, [this] { return calls_ == 0 && pending_ == 0; });
+}
+
+void Group::leave()
+{
+    Process &p = process();
+
+    last_sequence_ = commd_group_seq(handle_);
+    commd_group_leave(handle_);
+    handle_ = nullptr;
+    std::lock_guard<std::mutex> guard(p.lock);
+    std::vector<std::weak_ptr<Group>> others;
+    for (auto &weak : p.groups) {
+        auto group = weak.lock();
+        if (group && group.get() != this)
+            others.push_back(weak);
+    }
+    p.groups.swap(others);
+}
+
+void Group::close()
+{
+    if (!ours() || exiting())
+        return;
+    std::unique_lock<std::mutex> lock(lock_);
+    if (closed_)
+        return;
+    closed_ = true;
+    if (!wait_idle(lock, kDrain)) {
+        lock.unlock();
+        commd_group_abort(handle_, "a rank destroyed the group while operations were pending");
+        lock.lock();
+        if (!wait_idle(lock, kAbortGrace))
+            return; /* leaked, with its connection: freeing it under a running call is worse */
+    }
+    lock.unlock();
+    leave();
+    context_unref();
+}
+
+void Group::close_at_exit()
+{
+    std::unique_lock<std::mutex> lock(lock_, std::try_to_lock);
+
+    /* With something pending the process just ends: the others are told that this rank is lost,
+     * with its pid, which says more than an abort. */
+    if (!lock.owns_lock() || closed_ || calls_ || pending_ || !ours())
+        return;
+    closed_ = true;
+    lock.unlock();
+    commd_group_leave(handle_);
+    handle_ = nullptr;
+}
+
+void Group::abort(const char *reason)
+{
+    if (!ours())
+        return;
+    std::unique_lock<std::mutex> lock(lock_);
+    if (closed_)
+        return;
+    calls_++; /* as Call: keeps the handle alive */
+    lock.unlock();
+    commd_group_abort(handle_, reason);
+    lock.lock();
+    if (--calls_ == 0)
+        idle_.notify_all();
+}
+
+void Group::set_timeout(milliseconds timeout)
+{
+    Call call(*this);
+
+    commd_group_set_timeout(call.handle(), timeout.count() > 0 ? timeout.count() : -1);
+}
+
+uint64_t Group::sequence()
+{
+    if (!ours())
+        return 0;
+    std::lock_guard<std::mutex> guard(lock_);
+    return closed_ || !handle_ ? last_sequence_ : commd_group_seq(handle_);
+}
+
+void Group::note_failure(int code)
+{
+    /* The others concern one operation or one call; the group goes on. */
+    if (code == COMMD_E_RANK_LOST || code == COMMD_E_NODE_LOST || code == COMMD_E_ENGINE_LOST ||
+        code == COMMD_E_ABORTED)
+        broken_.store(true, std::memory_order_relaxed);
+}
+
+bool exiting()
+{
+    return exiting_flag.load(std::memory_order_acquire);
+}
+
+void leave_all_at_exit()
+{
+    Process &p = process();
+    std::unique_lock<std::mutex> lock(p.lock, std::try_to_lock);
+
+    exiting_flag.store(true, std::memory_order_release);
+    if (!lock.owns_lock())
+        return;
+    auto groups = p.groups;
+    lock.unlock();
+    for (auto &weak : groups) {
+        if (auto group = weak.lock())
+            group->close_at_exit();
+    }
+}
+
+} // namespace commd

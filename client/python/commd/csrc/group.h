@@ -1,0 +1,106 @@
+/* group.h - one commd group, and the connection that all groups of a process share.
+ * See group.cpp for the model. */
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <commd/commd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace commd {
+
+/* A torch DistBackendError with the library's text. */
+std::exception_ptr backend_error(const std::string &message);
+std::exception_ptr backend_error(const commd_error &error);
+/* Throws what the last failed library call of this thread said; Ctrl-C as Python's exception. */
+[[noreturn]] void throw_last_error(int code);
+/* c10d's timeouts to the library's: unset (-1) is the group's (0), none (0) is -1. */
+int64_t to_timeout_ms(std::chrono::milliseconds timeout);
+
+struct GroupSpec {
+    c10::intrusive_ptr<c10d::Store> store;
+    int rank;
+    int size;
+    std::chrono::milliseconds timeout;
+    std::string id;             /* torch's group name */
+    std::vector<int64_t> ranks; /* global ranks; empty for the whole world */
+};
+
+class Group {
+ public:
+    /* Collective over the members. Throws DistBackendError naming who did not come. */
+    static std::shared_ptr<Group> join(const GroupSpec &spec);
+
+    /* Held during every blocking library call, so that nobody frees the group under it.
+     * Throws if the group is closed or was made by another process. */
+    class Call {
+     public:
+        explicit Call(Group &group);
+        ~Call();
+        Call(const Call &) = delete;
+        Call &operator=(const Call &) = delete;
+        commd_group *handle() const
+        {
+            return group_.handle_;
+        }
+
+     private:
+        Group &group_;
+    };
+
+    /* An asynchronous operation holds one from its start to its completion. */
+    void add_pending();
+    void remove_pending();
+
+    /* Gives pending operations a moment to finish, then leaves. Never hangs, never throws. */
+    void close();
+    /* As close(), without waiting: the process is about to exit. */
+    void close_at_exit();
+    void abort(const char *reason);
+    void set_timeout(std::chrono::milliseconds timeout);
+
+    uint64_t sequence();
+    void note_failure(int code);
+    bool broken() const
+    {
+        return broken_.load(std::memory_order_relaxed);
+    }
+    /* False in a process forked after the group was joined: nothing in it may be used there. */
+    bool ours() const;
+    const std::string &name() const
+    {
+        return name_;
+    }
+
+ private:
+    Group(std::string name, pid_t pid, commd_group *handle);
+    bool wait_idle(std::unique_lock<std::mutex> &lock, std::chrono::milliseconds limit);
+    void leave();
+
+    const std::string name_;
+    const pid_t pid_;
+    commd_group *handle_; /* owned until leave() */
+    std::atomic<bool> broken_{false};
+    std::mutex lock_;
+    std::condition_variable idle_;
+    int calls_ = 0;   /* threads inside the library */
+    int pending_ = 0; /* asynchronous operations not completed */
+    bool closed_ = false;
+    uint64_t last_sequence_ = 0; /* once closed */
+};
+
+/* True once the process is exiting: completions must leave everything alone. */
+bool exiting();
+/* Leaves all groups that are idle. Called from Python's atexit. */
+void leave_all_at_exit();
+
+} // namespace commd

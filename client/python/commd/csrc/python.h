@@ -1,0 +1,24 @@
+/* python.h - everything the backend asks of the interpreter. Implemented in bind.cpp, so that
+ * no other file includes Python and none can touch it by accident. */
+#pragma once
+
+namespace commd {
+
+/* A commd_interrupt_fn: non-zero when Ctrl-C was pressed and its exception is now pending. */
+int check_signals(void *);
+/* Throws the exception that check_signals() left pending. */
+[[noreturn]] void raise_pending();
+
+/* Releases the GIL for its lifetime, if this thread holds it. */
+class GilRelease {
+ public:
+    GilRelease();
+    ~GilRelease();
+    GilRelease(const GilRelease &) = delete;
+    GilRelease &operator=(const GilRelease &) = delete;
+
+ private:
+    void *state_;
+};
+
+} // namespace commd

@@ -1,0 +1,75 @@
+"""The torch.distributed backend: loads the extension that fits this torch.
+
+Importing this module registers the backend (as the entry point in _autoload.py does) but loads
+nothing; the extension is loaded when the first process group is made.
+"""
+
+import atexit
+import functools
+import glob
+import importlib
+import os
+import sys
+
+import torch
+
+from commd import _autoload
+
+__all__ = ["create_backend", "load"]
+
+
+def _minor(version):
+    return ".".join(version.split(".")[:2])
+
+
+def _rebuild_command():
+    try:
+        from commd._origin import ORIGIN
+    except ImportError:
+        ORIGIN = {"source": "", "prefix": ""}
+    source = ORIGIN["source"]
+    if not os.path.exists(os.path.join(source, "setup.py")):
+        source = "commd"
+    prefix = f"COMMD_PREFIX={ORIGIN['prefix']} " if ORIGIN["prefix"] else ""
+    return (
+        f"{prefix}{sys.executable} -m pip install --no-build-isolation --no-deps"
+        f" --force-reinstall {source}"
+    )
+
+
+def _built_for():
+    """The torch versions, as "2.13", that this installation has an extension for."""
+    found = glob.glob(os.path.join(os.path.dirname(__file__), "_torch_*.so"))
+    names = [os.path.basename(path).split(".")[0] for path in found]
+    return sorted(name[len("_torch_") :].replace("_", ".") for name in names)
+
+
+@functools.lru_cache(maxsize=None)
+def load():
+    """The extension module for this torch; ImportError says how to build it if there is none."""
+    wanted = _minor(torch.__version__)
+    built = _built_for()
+    if wanted not in built:
+        have = f"was built for torch {', '.join(built)}" if built else "was installed without it"
+        raise ImportError(
+            f"commd: no torch backend for torch {torch.__version__}: this commd {have}. Run:\n"
+            f"  {_rebuild_command()}"
+        )
+    try:
+        module = importlib.import_module(f"commd._torch_{wanted.replace('.', '_')}")
+    except ImportError as error:
+        raise ImportError(
+            f"commd: the torch backend cannot be loaded: {error}. Is libcommd still where it was"
+            f" built against? Run:\n  {_rebuild_command()}"
+        ) from error
+    # Runs before the interpreter is torn down, also when destroy_process_group was forgotten.
+    atexit.register(module.leave_at_exit)
+    return module
+
+
+def create_backend(options, backend_options=None):
+    """What torch.distributed calls for init_process_group("commd") and new_group()."""
+    return load().create(options)
+
+
+_autoload.register()

@@ -1,0 +1,136 @@
+"""Builds the torch backend against the torch that is installed.
+
+    pip install --no-build-isolation client/python
+
+Without --no-build-isolation pip builds in an empty environment where torch cannot be seen;
+then, as on a machine without torch, only the pure part is installed.
+
+A torch extension fits one minor version of torch only (its classes and option structs change),
+so the module carries the version in its name: commd/_torch_2_13.*.so. commd/torch.py compares.
+
+Where libcommd is: $COMMD_PREFIX (its include/ and lib/), else `pkg-config commd`. The library's
+folder becomes the module's rpath, so that no LD_LIBRARY_PATH is needed.
+$COMMD_BUILD_DIR keeps the objects for a faster second build; else they go to a temporary folder
+and the source folder stays clean.
+"""
+
+import atexit
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NO_LIBCOMMD = """
+commd: libcommd was not found, so its torch backend cannot be built.
+  - build and install commd first (./configure && make && make install), and
+  - say where it is: COMMD_PREFIX=/usr/local pip install --no-build-isolation client/python
+    (or let `pkg-config commd` find it through PKG_CONFIG_PATH).
+"""
+
+
+def find_torch():
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def pkg_config(*args):
+    try:
+        done = subprocess.run(["pkg-config", *args, "commd"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.split() if done.returncode == 0 else None
+
+
+def find_libcommd():
+    """(include folders, library folders) of libcommd, or an error that says what to do."""
+    prefix = os.environ.get("COMMD_PREFIX")
+    if prefix:
+        prefix = os.path.abspath(prefix)
+        libs = glob.glob(f"{prefix}/lib*/libcommd.so") + glob.glob(f"{prefix}/lib/*/libcommd.so")
+        if not libs or not os.path.exists(f"{prefix}/include/commd/commd.h"):
+            raise SystemExit(f"commd: nothing installed under COMMD_PREFIX={prefix}\n{NO_LIBCOMMD}")
+        return [f"{prefix}/include"], [os.path.dirname(libs[0])]
+    libdir = pkg_config("--variable=libdir")
+    if not libdir:
+        raise SystemExit(NO_LIBCOMMD)
+    includes = [flag[2:] for flag in pkg_config("--cflags-only-I") or []]
+    return includes, libdir
+
+
+class BuildPyWithOrigin(build_py):
+    """Writes down how this was built: commd/torch.py needs it for the exact rebuild command."""
+
+    torch_version = None
+
+    def run(self):
+        super().run()
+        origin = {
+            "source": HERE,
+            "prefix": os.environ.get("COMMD_PREFIX", ""),
+            "torch": self.torch_version,
+        }
+        target = os.path.join(self.build_lib, "commd", "_origin.py")
+        self.mkpath(os.path.dirname(target))
+        with open(target, "w") as out:
+            out.write("# Written by setup.py.\n")
+            out.write(f"ORIGIN = {origin!r}\n")
+
+
+def build_folder():
+    kept = os.environ.get("COMMD_BUILD_DIR")
+    if kept:
+        os.makedirs(kept, exist_ok=True)
+        return os.path.abspath(kept)
+    folder = tempfile.mkdtemp(prefix="commd-torch-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def main():
+    torch = find_torch()
+    folder = build_folder()
+    commands = {"build_py": BuildPyWithOrigin}
+    extensions = []
+    # Only what compiles needs libcommd: `egg_info` and `sdist` work without it.
+    compiles = any(c in sys.argv for c in ("build_ext", "bdist_wheel", "build", "install", "develop"))
+    if torch is None:
+        print("commd: torch is not installed here -> installing without the torch backend")
+    elif compiles:
+        from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+        includes, libdirs = find_libcommd()
+        BuildPyWithOrigin.torch_version = torch.__version__
+        minor = "_".join(torch.__version__.split(".")[:2])
+        # No -std flag: cpp_extension picks the one that this torch's headers need.
+        extensions = [
+            CppExtension(
+                f"commd._torch_{minor}",
+                sorted(os.path.relpath(s, HERE) for s in glob.glob(f"{HERE}/commd/csrc/*.cpp")),
+                include_dirs=includes,
+                library_dirs=libdirs,
+                runtime_library_dirs=libdirs,
+                libraries=["commd"],
+                extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall"],
+            )
+        ]
+        commands["build_ext"] = BuildExtension
+    setup(
+        ext_modules=extensions,
+        cmdclass=commands,
+        options={
+            "build": {"build_base": os.path.join(folder, "build")},
+            "egg_info": {"egg_base": folder},
+        },
+    )
+
+
+main()
