@@ -1,0 +1,15 @@
+# tests/unit/client.mk: tests of the client programs and of the control messages' codec
+if HAVE_CMOCKA
+check_PROGRAMS += test_codec test_msg_io
+TESTS += test_codec test_msg_io
+
+test_codec_SOURCES = tests/unit/test_codec.c tests/unit/codec_samples.c tests/unit/codec_samples.h
+test_codec_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
+test_codec_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+test_codec_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+test_msg_io_SOURCES = tests/unit/test_msg_io.c tests/unit/codec_samples.c \
+	tests/unit/codec_samples.h
+test_msg_io_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+endif
