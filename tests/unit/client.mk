@@ -2,6 +2,8 @@
 if HAVE_CMOCKA
 check_PROGRAMS += test_codec test_msg_io
 TESTS += test_codec test_msg_io
+check_PROGRAMS += test_commctl
+TESTS += test_commctl
 
 test_codec_SOURCES = tests/unit/test_codec.c tests/unit/codec_samples.c tests/unit/codec_samples.h
 test_codec_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
@@ -12,4 +14,9 @@ test_msg_io_SOURCES = tests/unit/test_msg_io.c tests/unit/codec_samples.c \
 	tests/unit/codec_samples.h
 test_msg_io_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+# Runs client/commctl, which `make check` has built with everything else.
+test_commctl_SOURCES = tests/unit/test_commctl.c
+test_commctl_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+test_commctl_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 endif

@@ -1,0 +1,33 @@
+/* commctl.h - the parts of commctl: asking (commctl_ask.c) and showing (commctl_print.c).
+ * Both say what went wrong on stderr, in one line, where it is known; callers only exit. */
+#ifndef COMMCTL_H
+#define COMMCTL_H
+
+#include "shm/proto/msg.h"
+
+/* Exit codes, documented in commctl.8. */
+enum { EXIT_FINE = 0, EXIT_BAD_ANSWER = 1, EXIT_NOT_ASKED = 2 };
+
+struct ask {
+    const char *socket; /* --socket or NULL; borrowed */
+    int64_t timeout_ms;
+    struct msg_welcome welcome; /* who answered */
+    char path[108];             /* and where: sizeof(sockaddr_un.sun_path) */
+};
+
+/* Asks the daemon for the tables of @verb; the answer is released with msg_fini(). false: it
+ * could not be asked, and why was said. */
+bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables);
+
+struct show {
+    bool json;
+    bool vertical; /* one row per table: a list of its columns */
+};
+
+/* Prints to stdout. false: it could not be printed, and why was said. */
+bool show_tables(const struct show *show, const struct msg_tables *tables);
+
+/* "commctl: ..." on stderr. */
+void complain(const char *format, ...) _printf_(1, 2);
+
+#endif
