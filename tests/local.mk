@@ -1,0 +1,9 @@
+# tests/: one include per room, so that each room's list stays short.
+include tests/unit/shm.mk
+include tests/unit/transport.mk
+include tests/unit/daemon.mk
+include tests/unit/client.mk
+include tests/sim/local.mk
+include tests/fuzz/local.mk
+include tests/integration/local.mk
+include tests/bench/local.mk
