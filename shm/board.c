@@ -1,0 +1,300 @@
+/* board.c - the group board. The model:
+ *
+ * All collectives of a group run through one endless sequence of steps, numbered by a
+ * free-running u32. An operation takes plan.steps of them. In step g each local member
+ * announces its contribution in its slot g % BOARD_SLOTS (payload in the slot itself, or in
+ * its window g % depth); what follows is told by counters that only ever grow:
+ *
+ *   slot.seq == mark(g) the member's contribution to g is in place
+ *   reduced  >= g+1     the member has reduced its slice of g into the result window
+ *   published >= g+1    (engine) the result of g over all nodes is in the result window
+ *   sent     >= g+1     (engine) the network no longer reads the result window of g
+ *   consumed >= g+1     the member will not look at g again
+ *
+ * A member may announce step g only when everybody has consumed step g - BOARD_SLOTS, and, if
+ * the step uses a window, g - depth (and the engine has sent it). Each counter has one writer
+ * and its own cache line. Every write of a counter is a release, every read an acquire: what
+ * was written before the counter is visible after reading it.
+ *
+ * Every operation starts with everybody's announcement of its first step, which carries the
+ * description. Members (one node) or engines (several) compare them before any result is
+ * believed. If they differ, all skip to base + BOARD_SKIP and the group goes on.
+ *
+ * A member can die at any instruction. Nobody takes a lock here; commd, which sees the death,
+ * sets ranks[].gone to the number of operations the member had completed and rings the bell.
+ * A waiter whose condition holds goes on regardless; one whose condition does not hold looks
+ * at `broken` and `ngone` and gives up if a member it may be waiting for is gone.
+ *
+ * All members of a board belong to one user. What they write here is trusted by nobody else:
+ * the engine copies descriptions before it checks them, reads payload as values only, and
+ * keeps every bound in private memory (struct board). */
+#include "shm/board.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "shm/memfd.h"
+#include "shm/wait.h"
+
+struct board_ctl {
+    struct board_hdr *hdr;
+    struct board_rank *ranks;
+    struct board_member *members;
+    size_t mapped;
+    size_t size;
+    uint32_t world, nlocal;
+};
+
+struct layout {
+    size_t ranks, members, slots, window, result, size;
+    uint32_t depth;
+};
+
+static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal)
+{
+    struct layout l;
+
+    l.depth = nnodes > 1 ? PLAN_DEPTH_NET : PLAN_DEPTH_ONE;
+    l.ranks = ALIGN_UP(sizeof(struct board_hdr), CACHELINE);
+    l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
+    l.slots = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), 4096);
+    l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
+    l.result = l.window + (size_t)nlocal * l.depth * PLAN_CHUNK;
+    l.size = l.result + (size_t)l.depth * PLAN_CHUNK;
+    return l;
+}
+
+size_t board_size(const struct board_geom *g)
+{
+    return board_layout(g->world, g->nnodes, g->nlocal).size;
+}
+
+static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nlocal)
+{
+    return world >= 1 && world <= PLAN_MAX_WORLD && nnodes >= 1 && nnodes <= world &&
+           me < nnodes && nlocal >= 1 && nlocal <= BOARD_MAX_LOCAL && nlocal <= world;
+}
+
+static void fill_header(struct board_hdr *h, const struct board_geom *g, const struct layout *l)
+{
+    h->version = BOARD_VERSION;
+    h->world = g->world;
+    h->nnodes = g->nnodes;
+    h->me = g->me;
+    h->nlocal = g->nlocal;
+    h->depth = l->depth;
+    h->group = g->group;
+    h->epoch = g->epoch;
+    h->size = l->size;
+    h->off_ranks = l->ranks;
+    h->off_members = l->members;
+    h->off_slots = l->slots;
+    h->off_window = l->window;
+    h->off_result = l->result;
+    atomic_init(&h->published, BOARD_FIRST_STEP);
+    atomic_init(&h->sent, BOARD_FIRST_STEP);
+    h->magic = BOARD_MAGIC;
+}
+
+int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret_ctl)
+{
+    _cleanup_(close_fdp) int fd = -1;
+    struct layout l = board_layout(g->world, g->nnodes, g->nlocal);
+    struct board_ctl *ctl;
+    unsigned local = 0;
+    void *map;
+    int r;
+
+    if (!geom_valid(g->world, g->nnodes, g->me, g->nlocal))
+        return -EINVAL;
+    r = memfd_new("commd-board", l.size, &fd);
+    if (r)
+        return r;
+    r = memfd_map(fd, l.slots, &map);
+    if (r)
+        return r;
+    ctl = calloc(1, sizeof *ctl);
+    if (!ctl) {
+        munmap(map, l.slots);
+        return -ENOMEM;
+    }
+    ctl->hdr = map;
+    ctl->ranks = (void *)((uint8_t *)map + l.ranks);
+    ctl->members = (void *)((uint8_t *)map + l.members);
+    ctl->mapped = l.slots;
+    ctl->size = l.size;
+    ctl->world = g->world;
+    ctl->nlocal = g->nlocal;
+    for (uint32_t i = 0; i < g->world; i++) {
+        ctl->ranks[i].node = g->rank_node[i];
+        ctl->ranks[i].local = g->rank_node[i] == g->me ? (uint16_t)local++ : BOARD_NO_MEMBER;
+    }
+    for (uint32_t i = 0; i < g->nlocal; i++) {
+        atomic_init(&ctl->members[i].reduced, BOARD_FIRST_STEP);
+        atomic_init(&ctl->members[i].consumed, BOARD_FIRST_STEP);
+    }
+    if (local != g->nlocal) {
+        board_ctl_free(ctl);
+        return -EINVAL;
+    }
+    fill_header(ctl->hdr, g, &l);
+    *ret_fd = steal_fd(&fd);
+    *ret_ctl = ctl;
+    return 0;
+}
+
+struct board_ctl *board_ctl_free(struct board_ctl *ctl)
+{
+    if (ctl) {
+        munmap(ctl->hdr, ctl->mapped);
+        free(ctl);
+    }
+    return NULL;
+}
+
+size_t board_ctl_bytes(const struct board_ctl *ctl)
+{
+    return ctl->size;
+}
+
+uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].ops, memory_order_acquire);
+}
+
+void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
+                     uint32_t pid)
+{
+    struct board_rank *r;
+
+    if (rank >= ctl->world)
+        return;
+    r = &ctl->ranks[rank];
+    if (atomic_load(&r->gone))
+        return;
+    r->cause = cause;
+    r->pid = pid;
+    /* ops + 1 must not become "here" by wrapping; a member may have written anything there */
+    atomic_store_explicit(&r->gone, MIN(ops, UINT32_MAX - 1) + 1, memory_order_release);
+    atomic_fetch_add(&ctl->hdr->ngone, 1);
+    bell_ring_slow(&ctl->hdr->bell);
+}
+
+void board_break(struct board_hdr *h, unsigned cause, int32_t rank, uint32_t pid,
+                 const char *node, const char *text)
+{
+    uint32_t none = 0;
+
+    /* commd and the engine may both come here: the first one writes the cause */
+    if (!atomic_compare_exchange_strong(&h->breaking, &none, 1))
+        return;
+    h->cause.rank = rank;
+    h->cause.pid = pid;
+    snprintf(h->cause.node, sizeof h->cause.node, "%s", node);
+    snprintf(h->cause.text, sizeof h->cause.text, "%s", text);
+    atomic_store_explicit(&h->broken, cause, memory_order_release);
+    bell_ring_slow(&h->bell);
+}
+
+void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
+                       const char *node, const char *text)
+{
+    board_break(ctl->hdr, cause, rank, pid, node, text);
+}
+
+int board_map(int fd, struct board *ret_board)
+{
+    struct board b = {0};
+    struct layout l;
+    size_t size;
+    void *map;
+    int r;
+
+    r = memfd_check(fd, SIZE_MAX / 2, &size);
+    if (r < 0)
+        return r;
+    if (r > 0 || size < sizeof(struct board_hdr))
+        return BOARD_E_BAD;
+    r = memfd_map(fd, size, &map);
+    if (r)
+        return r;
+    b.hdr = map;
+    b.size = size;
+    b.world = b.hdr->world;
+    b.nnodes = b.hdr->nnodes;
+    b.me = b.hdr->me;
+    b.nlocal = b.hdr->nlocal;
+    b.group = b.hdr->group;
+    b.epoch = b.hdr->epoch;
+    /* The layout is recomputed from the copied numbers, never taken from the file. */
+    if (b.hdr->magic != BOARD_MAGIC || b.hdr->version != BOARD_VERSION ||
+        !geom_valid(b.world, b.nnodes, b.me, b.nlocal)) {
+        munmap(map, size);
+        return BOARD_E_BAD;
+    }
+    l = board_layout(b.world, b.nnodes, b.nlocal);
+    if (l.size != size) {
+        munmap(map, size);
+        return BOARD_E_BAD;
+    }
+    b.depth = l.depth;
+    b.ranks = (void *)((uint8_t *)map + l.ranks);
+    b.members = (void *)((uint8_t *)map + l.members);
+    b.slots = (void *)((uint8_t *)map + l.slots);
+    b.window = (uint8_t *)map + l.window;
+    b.result = (uint8_t *)map + l.result;
+    *ret_board = b;
+    return 0;
+}
+
+void board_unmap(struct board *b)
+{
+    if (b->hdr)
+        munmap(b->hdr, b->size);
+    memset(b, 0, sizeof *b);
+}
+
+/* Finalizer of MurmurHash3 (Appleby, public domain), folded over the fields: this guards
+ * against mistakes, not against malice. */
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h ^= v;
+    h ^= h >> 33;
+    h *= 0xff51afd7ed558ccdull;
+    h ^= h >> 33;
+    h *= 0xc4ceb9fe1a85ec53ull;
+    return h ^ h >> 33;
+}
+
+uint64_t op_print(const struct op_desc *d)
+{
+    uint64_t h = mix(0x636f6d6d64ull, d->seq);
+
+    h = mix(h, d->count);
+    return mix(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
+                      d->redop);
+}
+
+void op_text(const struct op_desc *d, char *buf, size_t len)
+{
+    switch (d->coll) {
+    case COLL_BARRIER:
+        snprintf(buf, len, "barrier");
+        return;
+    case COLL_ALL_REDUCE:
+    case COLL_REDUCE_SCATTER:
+        snprintf(buf, len, "%s %s %s of %llu elements", coll_name(d->coll), dtype_name(d->dtype),
+                 redop_name(d->redop), (unsigned long long)d->count);
+        return;
+    case COLL_BROADCAST:
+        snprintf(buf, len, "%s %s of %llu elements from rank %u", coll_name(d->coll),
+                 dtype_name(d->dtype), (unsigned long long)d->count, d->root);
+        return;
+    default:
+        snprintf(buf, len, "%s %s of %llu elements", coll_name(d->coll), dtype_name(d->dtype),
+                 (unsigned long long)d->count);
+        return;
+    }
+}

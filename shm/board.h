@@ -1,0 +1,202 @@
+/* board.h - the group board: the shared memory in which the members of a group on one node
+ * carry out its collectives, and through which the node's engine takes part in those that
+ * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
+ *
+ *   hdr | ranks[world] | members[nlocal] | slots[nlocal][BOARD_SLOTS] |
+ *   window[nlocal][depth][BOARD_CHUNK] | result[depth][BOARD_CHUNK]
+ *
+ * The file is sparse: a page costs memory only once it was used. */
+#ifndef COMMD_BOARD_H
+#define COMMD_BOARD_H
+
+#include <stdatomic.h>
+
+#include "shm/base.h"
+#include "shm/plan.h"
+
+enum {
+    BOARD_VERSION = 1,
+    BOARD_SLOTS = 16,         /* announcements in flight per member */
+    BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
+    BOARD_MAX_LOCAL = 1024,
+    BOARD_TEXT = 256,
+    BOARD_NAME = 64,
+    /* Steps skipped after a refused operation: more than any member can have run ahead. */
+    BOARD_SKIP = 2 * BOARD_SLOTS,
+};
+/* Counters start shortly before the wrap, so that every group exercises it. */
+#define BOARD_FIRST_STEP ((uint32_t)-16)
+#define BOARD_MAGIC 0x31647262646d6f63ull /* "comdbrd1" */
+#define BOARD_NO_MEMBER 0xffff
+
+struct board_geom {
+    uint64_t group, epoch;
+    uint32_t world;   /* ranks in the group */
+    uint32_t nnodes;  /* nodes in the group */
+    uint32_t me;      /* this node's index among them */
+    uint32_t nlocal;  /* members here */
+    const uint16_t *rank_node; /* world entries: node index of each rank */
+};
+
+/* What an operation is, as a member announces it. Equal on all ranks, or the operation is
+ * refused on all. */
+struct op_desc {
+    uint64_t seq; /* 1, 2, ... in the group */
+    uint64_t count;
+    uint32_t root;
+    uint8_t coll, dtype, redop, pad;
+};
+_Static_assert(sizeof(struct op_desc) == 24, "op_desc is part of the board's layout");
+
+/* A member's announcement of step g in slot g % BOARD_SLOTS: its contribution to the step is
+ * in place. The first line carries all that a small operation needs. */
+struct board_slot {
+    _Atomic uint32_t seq; /* board_mark(step); release: pairs with acquire in board_arrived() */
+    uint32_t len;         /* bytes in inl, when they are there */
+    uint64_t print;       /* op_print() of desc */
+    uint8_t inl[BOARD_INLINE];
+    struct op_desc desc;
+    uint8_t pad[40];
+} __attribute__((aligned(CACHELINE)));
+_Static_assert(sizeof(struct board_slot) == 128, "two cache lines");
+
+struct board_member {
+    _Atomic uint32_t reduced; /* steps whose own slice is reduced into the result window */
+    uint8_t pad0[60];
+    _Atomic uint32_t consumed; /* steps this member will not look at again */
+    _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
+    _Atomic uint32_t started;  /* operations begun */
+    uint8_t pad1[52];
+} __attribute__((aligned(CACHELINE)));
+_Static_assert(sizeof(struct board_member) == 128, "two cache lines");
+
+struct board_rank {
+    _Atomic uint32_t gone; /* 0: here; else completed operations + 1, set last */
+    uint32_t cause;        /* enum cause */
+    uint32_t pid;
+    uint16_t node;  /* index into the group's nodes */
+    uint16_t local; /* member index on this node, BOARD_NO_MEMBER if elsewhere */
+};
+
+/* Why the group is broken, or which two descriptions collided. */
+struct board_cause {
+    int32_t rank;
+    uint32_t pid;
+    char node[BOARD_NAME];
+    char text[BOARD_TEXT];
+};
+
+struct board_mismatch {
+    uint32_t rank_a, rank_b;
+    struct op_desc a, b;
+};
+
+struct board_hdr {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t world, nnodes, me, nlocal, depth;
+    uint64_t group, epoch;
+    uint64_t size; /* of the file */
+    uint64_t off_ranks, off_members, off_slots, off_window, off_result;
+
+    /* the doorbell of sleeping members: see wait.c */
+    _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
+    _Atomic uint32_t sleepers;
+
+    /* broken: written by commd (or the engine when it loses commd), first cause wins */
+    _Atomic uint32_t broken __attribute__((aligned(CACHELINE))); /* enum cause, set last */
+    _Atomic uint32_t breaking;
+    _Atomic uint32_t ngone; /* how many ranks[] have gone set */
+
+    /* the engine's side of the counters */
+    _Atomic uint32_t published __attribute__((aligned(CACHELINE))); /* steps whose global
+                                                                       result is in place */
+    _Atomic uint32_t sent; /* steps whose result window the network no longer reads */
+    _Atomic uint32_t refused; /* low word of the seq of the last refused operation; written
+                                 before published */
+
+    _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
+
+    struct board_cause cause __attribute__((aligned(CACHELINE)));
+    struct board_mismatch mismatch;
+};
+
+/* A mapping of a whole board, with bounds that were checked once and are kept privately:
+ * nothing here is read from shared memory again. */
+struct board {
+    struct board_hdr *hdr;
+    size_t size;
+    uint32_t world, nnodes, me, nlocal, depth;
+    uint64_t group, epoch;
+    struct board_rank *ranks;
+    struct board_member *members;
+    struct board_slot *slots;
+    uint8_t *window;
+    uint8_t *result;
+};
+
+enum { BOARD_E_BAD = 1 }; /* not a board, or its header contradicts itself */
+
+size_t board_size(const struct board_geom *geom);
+/* Whole mapping of a received fd: seals, size, magic and offsets are checked. */
+int board_map(int fd, struct board *ret_board);
+void board_unmap(struct board *b);
+
+/* ---- commd's side: only the control pages are mapped ------------------------------------ */
+struct board_ctl;
+int board_create(const struct board_geom *geom, int *ret_fd, struct board_ctl **ret_ctl);
+struct board_ctl *board_ctl_free(struct board_ctl *ctl);
+size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file, for quotas */
+/* Operations that the i-th local member (ranks of this node in ascending order) completed. */
+uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
+/* Both wake every sleeping member. First cause wins. */
+void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
+                     uint32_t pid);
+void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
+                       const char *node, const char *text);
+void board_break(struct board_hdr *hdr, unsigned cause, int32_t rank, uint32_t pid,
+                 const char *node, const char *text);
+
+/* ---- addressing --------------------------------------------------------------------------- */
+static inline struct board_slot *board_slot(const struct board *b, unsigned member, uint32_t step)
+{
+    return &b->slots[member * BOARD_SLOTS + step % BOARD_SLOTS];
+}
+
+static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step)
+{
+    return b->window + ((size_t)member * b->depth + step % b->depth) * PLAN_CHUNK;
+}
+
+static inline uint8_t *board_result(const struct board *b, uint32_t step)
+{
+    return b->result + (size_t)(step % b->depth) * PLAN_CHUNK;
+}
+
+/* What slot->seq says of @step: 1 for the first one, so that the zero of a fresh page says of
+ * no step of the first lap that it has been announced. */
+static inline uint32_t board_mark(uint32_t step)
+{
+    return step - BOARD_FIRST_STEP + 1;
+}
+
+/* acquire: pairs with the release store of slot->seq by the announcing member */
+static inline bool board_arrived(const struct board *b, unsigned member, uint32_t step)
+{
+    return atomic_load_explicit(&board_slot(b, member, step)->seq, memory_order_acquire) ==
+           board_mark(step);
+}
+
+/* Where member's contribution to @step lies, by its length. */
+static inline const uint8_t *board_payload(const struct board *b, unsigned member, uint32_t step,
+                                           size_t len)
+{
+    return len <= BOARD_INLINE ? board_slot(b, member, step)->inl : board_window(b, member, step);
+}
+
+/* 64-bit fingerprint of a description. */
+uint64_t op_print(const struct op_desc *d);
+/* "all_reduce f32 sum, 100 elements" */
+void op_text(const struct op_desc *d, char *buf, size_t len);
+
+#endif

@@ -1,0 +1,54 @@
+/* wait.h - how a process waits for words in shared memory: spin, yield, sleep. The argument
+ * for the fences is in wait.c, once. */
+#ifndef COMMD_WAIT_H
+#define COMMD_WAIT_H
+
+#include <stdatomic.h>
+
+#include "shm/base.h"
+
+/* A doorbell: sleepers futex-wait on @bell; whoever changes a word that someone may wait for
+ * calls bell_ring() afterwards. */
+void bell_ring_slow(_Atomic uint32_t *bell);
+
+/* After the store that others may wait for. */
+static inline void bell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+    atomic_thread_fence(memory_order_seq_cst); /* store before load: see wait.c */
+    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
+        bell_ring_slow(bell);
+}
+
+/* Sleep protocol: t = bell_prepare(); check the condition again; then bell_sleep(t) or
+ * bell_cancel(). bell_sleep returns on a ring, a signal, or after @timeout_ms. */
+uint32_t bell_prepare(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers);
+void bell_cancel(_Atomic uint32_t *sleepers);
+void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket,
+                int timeout_ms);
+
+/* Sleeps until one of the @n words differs from its expected value (futex_waitv, Linux 5.16;
+ * elsewhere a sleep of at most 1 ms). */
+void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
+                    int timeout_ms);
+void futex_wake_all(_Atomic uint32_t *word);
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* How long to spin before yielding, for @runnable processes that may all want a core. */
+struct wait_policy {
+    unsigned spins;  /* polls with a pause between */
+    unsigned yields; /* polls with sched_yield between, after the spins */
+};
+struct wait_policy wait_policy_for(unsigned runnable);
+
+uint64_t now_ms(void);
+uint64_t now_ns(void);
+
+#endif
