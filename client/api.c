@@ -1,0 +1,381 @@
+/* api.c - the public calls: argument checks, then the layer that does it. Every refusal says
+ * which argument and what is allowed. */
+#include "config.h"
+
+#include "client/internal.h"
+
+#include <stdio.h>
+
+enum { DEFAULT_TIMEOUT_S = 1800 };
+
+PUBLIC const char *commd_version(void)
+{
+    return PACKAGE_VERSION;
+}
+
+PUBLIC size_t commd_dtype_size(int dtype)
+{
+    return dtype < 0 ? 0 : dtype_size((unsigned)dtype);
+}
+
+/* ---- context ------------------------------------------------------------------------------ */
+
+static int env_timeout(int64_t *ret_ms)
+{
+    const char *s = getenv("COMMD_TIMEOUT");
+    char *end;
+    double v;
+
+    *ret_ms = DEFAULT_TIMEOUT_S * 1000;
+    if (!s || !*s)
+        return 0;
+    v = strtod(s, &end);
+    if (*end || !(v > 0) || v > 1e9)
+        return error_set(error_mine(), COMMD_E_INVALID, "connect",
+                         "COMMD_TIMEOUT is \"%.40s\"; allowed: a number of seconds above 0", s);
+    *ret_ms = (int64_t)(v * 1000);
+    return 0;
+}
+
+static const char *default_socket(void)
+{
+    const char *s = getenv("COMMD_SOCKET");
+
+    return s && *s ? s : "/run/commd/commd.sock";
+}
+
+static struct commd_context *context_alloc(void)
+{
+    struct commd_context *ctx = calloc(1, sizeof *ctx);
+
+    if (!ctx)
+        return NULL;
+    ctx->pid = getpid();
+    ctx->sock = ctx->doorbell = -1;
+    ctx->finished_tail = &ctx->finished;
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_cond_init(&ctx->cond, NULL);
+    pthread_mutex_init(&ctx->plock, NULL);
+    pthread_cond_init(&ctx->pcond, NULL);
+    return ctx;
+}
+
+static void context_free(struct commd_context *ctx)
+{
+    control_close(ctx);
+    pthread_mutex_destroy(&ctx->lock);
+    pthread_cond_destroy(&ctx->cond);
+    pthread_mutex_destroy(&ctx->plock);
+    pthread_cond_destroy(&ctx->pcond);
+    free(ctx);
+}
+
+PUBLIC int commd_connect(const struct commd_options *options, struct commd_context **ret_context)
+{
+    struct commd_error *e = error_mine();
+    struct commd_context *ctx;
+    const char *path = options && options->socket ? options->socket : default_socket();
+    int64_t timeout;
+    int r;
+
+    if (!ret_context || (options && options->size < sizeof(size_t)))
+        return error_set(e, COMMD_E_INVALID, "connect",
+                         "options.size must be sizeof(struct commd_options)");
+    r = env_timeout(&timeout);
+    if (r)
+        return r;
+    if (options && options->size >= sizeof *options && options->timeout_ms)
+        timeout = options->timeout_ms;
+    ctx = context_alloc();
+    if (!ctx)
+        return error_set(e, COMMD_E_NOMEM, "connect", "no memory for a context");
+    ctx->timeout_ms = timeout < 0 ? -1 : timeout;
+    if ((size_t)snprintf(ctx->socket_path, sizeof ctx->socket_path, "%s", path) >=
+        sizeof ctx->socket_path)
+        r = error_set(e, COMMD_E_INVALID, "connect", "COMMD_SOCKET is longer than %zu bytes",
+                      sizeof ctx->socket_path - 1);
+    else
+        r = control_open(ctx, deadline_in(ctx->timeout_ms));
+    if (r) {
+        context_free(ctx);
+        return r;
+    }
+    *ret_context = ctx;
+    return 0;
+}
+
+static int usable(const struct commd_context *ctx, const char *op)
+{
+    if (likely(ctx->pid == getpid()))
+        return 0;
+    return error_set(error_mine(), COMMD_E_FORKED, op,
+                     "this process was forked from the one (pid %d) that connected; connect anew "
+                     "in the child",
+                     (int)ctx->pid);
+}
+
+PUBLIC void commd_disconnect(struct commd_context *ctx)
+{
+    if (!ctx)
+        return;
+    if (ctx->pid != getpid()) { /* a forked child holds copies only: close them, tell nobody */
+        control_close(ctx);
+        return;
+    }
+    while (ctx->groups)
+        commd_group_leave(ctx->groups);
+    async_stop(ctx);
+    context_free(ctx);
+}
+
+PUBLIC const char *commd_node_name(const struct commd_context *ctx)
+{
+    return ctx->node;
+}
+
+PUBLIC void commd_set_interrupt(struct commd_context *ctx, commd_interrupt_fn fn, void *arg)
+{
+    ctx->interrupt_arg = arg;
+    ctx->interrupt = fn;
+}
+
+/* ---- groups ------------------------------------------------------------------------------- */
+
+PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int rank, int size,
+                            int64_t timeout_ms, struct commd_group **ret_group)
+{
+    struct commd_error *e = error_mine();
+    struct commd_group *g;
+    int r;
+
+    if (!ctx || !ret_group)
+        return error_set(e, COMMD_E_INVALID, "join", "context and ret_group must not be NULL");
+    r = usable(ctx, "join");
+    if (r)
+        return r;
+    if (!name || !*name || strlen(name) >= MSG_GROUP_MAX)
+        return error_set(e, COMMD_E_INVALID, "join", "group name: 1 to %d bytes are allowed",
+                         MSG_GROUP_MAX - 1);
+    if (size < 1 || size > PLAN_MAX_WORLD || rank < 0 || rank >= size)
+        return error_set(e, COMMD_E_INVALID, "join",
+                         "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "
+                         "size - 1",
+                         name, rank, size, PLAN_MAX_WORLD);
+    r = group_join(ctx, name, (unsigned)rank, (unsigned)size,
+                   timeout_ms ? timeout_ms : ctx->timeout_ms, &g);
+    if (r)
+        return r;
+    pthread_mutex_lock(&ctx->lock);
+    g->next = ctx->groups;
+    ctx->groups = g;
+    pthread_mutex_unlock(&ctx->lock);
+    *ret_group = g;
+    return 0;
+}
+
+PUBLIC void commd_group_leave(struct commd_group *g)
+{
+    struct msg m = {.type = MSG_CLIENT_LEAVE};
+    struct commd_context *ctx;
+
+    if (!g)
+        return;
+    ctx = g->ctx;
+    if (ctx->pid != getpid())
+        return;
+    async_drop_group(g);
+    pthread_mutex_lock(&ctx->lock);
+    for (struct commd_group **p = &ctx->groups; *p; p = &(*p)->next)
+        if (*p == g) {
+            *p = g->next;
+            break;
+        }
+    pthread_mutex_unlock(&ctx->lock);
+    m.client_leave.group = g->board.group;
+    m.client_leave.ops = atomic_load(&g->board.members[g->local].ops);
+    control_send(ctx, &m);
+    group_free(g);
+}
+
+PUBLIC int commd_group_abort(struct commd_group *g, const char *reason)
+{
+    struct msg m = {.type = MSG_CLIENT_ABORT};
+    int r = usable(g->ctx, "abort");
+
+    if (r)
+        return r;
+    m.client_abort.group = g->board.group;
+    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
+             g->rank, reason && *reason ? reason : "no reason given");
+    if (control_send(g->ctx, &m))
+        return error_set(error_mine(), COMMD_E_NODE_LOST, "abort", "commd on node %s is gone",
+                         g->ctx->node);
+    return 0;
+}
+
+PUBLIC int commd_group_rank(const struct commd_group *g)
+{
+    return (int)g->rank;
+}
+
+PUBLIC int commd_group_size(const struct commd_group *g)
+{
+    return (int)g->board.world;
+}
+
+PUBLIC int commd_group_nodes(const struct commd_group *g)
+{
+    return (int)g->board.nnodes;
+}
+
+PUBLIC uint64_t commd_group_epoch(const struct commd_group *g)
+{
+    return g->board.epoch;
+}
+
+PUBLIC uint64_t commd_group_seq(const struct commd_group *g)
+{
+    return atomic_load(&g->seq);
+}
+
+PUBLIC void commd_group_set_timeout(struct commd_group *g, int64_t timeout_ms)
+{
+    atomic_store(&g->timeout_ms, timeout_ms < 0 ? -1 : timeout_ms);
+}
+
+/* ---- collectives --------------------------------------------------------------------------- */
+
+/* Ranges [a, a+n) and [b, b+m) share bytes. */
+static bool overlap(const void *a, size_t n, const void *b, size_t m)
+{
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+
+    return n && m && x < y + m && y < x + n;
+}
+
+static int bad_buffers(const struct commd_group *g, const struct commd_op *op, const char *name)
+{
+    struct commd_error *e = error_mine();
+    size_t esize = dtype_size((unsigned)op->dtype), block, all, nsend, nrecv;
+    size_t own = 0; /* where in the larger buffer the in-place position is */
+    const uint8_t *send = op->send, *recv = op->recv;
+    bool gather = op->coll == COMMD_ALL_GATHER, scatter = op->coll == COMMD_REDUCE_SCATTER;
+
+    if (op->count == 0)
+        return 0;
+    if (mul_overflows(op->count, esize, &block) || mul_overflows(block, g->board.world, &all) ||
+        all > SIZE_MAX / 4)
+        return error_set(e, COMMD_E_INVALID, name, "%s: count %zu is too large", name, op->count);
+    if (!recv || (!send && op->coll != COMMD_BROADCAST))
+        return error_set(e, COMMD_E_INVALID, name, "%s: buffer is NULL, but count is %zu", name,
+                         op->count);
+    if (op->coll == COMMD_BROADCAST)
+        return 0;
+    nsend = scatter ? all : block;
+    nrecv = gather ? all : block;
+    own = g->rank * block;
+    if ((gather && send == recv + own) || (scatter && recv == send + own) ||
+        (op->coll == COMMD_ALL_REDUCE && send == recv))
+        return 0;
+    if (overlap(send, nsend, recv, nrecv))
+        return error_set(e, COMMD_E_INVALID, name,
+                         "%s: send and receive buffers overlap; allowed: in place (%s) or apart",
+                         name,
+                         gather    ? "send == recv + rank * count"
+                         : scatter ? "recv == send + rank * count"
+                                   : "send == recv");
+    return 0;
+}
+
+static int check_op(const struct commd_group *g, const struct commd_op *op)
+{
+    struct commd_error *e = error_mine();
+    const char *name;
+    int r;
+
+    if (unlikely(!g || !op || op->size < sizeof *op))
+        return error_set(e, COMMD_E_INVALID, "run",
+                         "group and op must not be NULL and op.size must be sizeof(struct "
+                         "commd_op)");
+    if (unlikely(op->coll < 0 || op->coll >= COLL_COUNT))
+        return error_set(e, COMMD_E_INVALID, "run", "unknown collective %d", op->coll);
+    name = coll_name((unsigned)op->coll);
+    r = usable(g->ctx, name);
+    if (unlikely(r))
+        return r;
+    if (op->coll == COMMD_BARRIER)
+        return 0;
+    if (unlikely(op->dtype < 0 || op->dtype >= DTYPE_COUNT))
+        return error_set(e, COMMD_E_INVALID, name,
+                         "%s: unknown dtype %d; allowed: 0 (i8) to %d (bool), see enum commd_dtype",
+                         name, op->dtype, DTYPE_COUNT - 1);
+    if (op->coll == COMMD_ALL_REDUCE || op->coll == COMMD_REDUCE_SCATTER) {
+        if (unlikely(op->redop < 0 || op->redop >= REDOP_COUNT ||
+                     !redop_defined((unsigned)op->dtype, (unsigned)op->redop)))
+            return error_set(e, COMMD_E_INVALID, name, "%s: operator %s (%d) is not defined for %s",
+                             name, redop_name((unsigned)op->redop), op->redop,
+                             dtype_name((unsigned)op->dtype));
+    }
+    if (unlikely(op->coll == COMMD_BROADCAST &&
+                 (op->root < 0 || (unsigned)op->root >= g->board.world)))
+        return error_set(e, COMMD_E_INVALID, name, "%s: root %d; allowed: 0 to %u", name, op->root,
+                         g->board.world - 1);
+    return bad_buffers(g, op, name);
+}
+
+PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
+{
+    int r = check_op(group, op);
+
+    return r ? r : async_run(group, op);
+}
+
+PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
+                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    int r = check_op(group, op);
+
+    return r ? r : async_start(group, op, on_done, arg, ret_work);
+}
+
+PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype, int redop)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = dtype,
+                          .redop = redop, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BROADCAST, .dtype = dtype,
+                          .root = root, .recv = buf, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_GATHER, .dtype = dtype,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
+                                size_t count, int dtype, int redop)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER, .dtype = dtype,
+                          .redop = redop, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_barrier(struct commd_group *group)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+
+    return commd_run(group, &op);
+}

@@ -1,0 +1,477 @@
+/* async.c - whose turn it is in a group, and operations that progress without their caller.
+ *
+ * A group executes one operation at a time, in the order of the calls. `busy` is the turn. A
+ * blocking call takes it at once when nothing is queued and runs on the caller's thread: no
+ * hand-over, no lock. Otherwise, and for every asynchronous call, the operation is queued as a
+ * work and the context's progress thread runs it. The thread keeps one running work per group
+ * and polls them in turn, so operations of different groups never wait for each other.
+ *
+ * The progress thread sleeps on the bells of the boards it serves and on `kick`, which every
+ * submission rings; the argument for the order of store, fence and load is in wait.c.
+ *
+ * References: a work is held by its handle (the caller) and by the queue; whoever lets go last
+ * frees it. It leaves the queue finished in every case, also when the group is freed. Callbacks
+ * run with no lock held. */
+#include "client/internal.h"
+
+#include <sched.h>
+#include <signal.h>
+
+enum { IDLE_SPINS = 200, IDLE_YIELDS = 50, SLEEP_MS = 100, MAX_BELLS = 127 };
+
+static bool take_turn(struct commd_group *g)
+{
+    int idle = 0;
+
+    return atomic_compare_exchange_strong_explicit(&g->busy, &idle, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+static void kick(struct commd_context *ctx)
+{
+    atomic_fetch_add(&ctx->kick, 1);
+    futex_wake_all(&ctx->kick);
+}
+
+static void give_turn(struct commd_group *g)
+{
+    atomic_store(&g->busy, 0); /* seq_cst: before the look at pending */
+    if (atomic_load(&g->pending))
+        kick(g->ctx);
+}
+
+static int64_t op_deadline(const struct commd_group *g, const struct commd_op *op)
+{
+    int64_t limit = op->timeout_ms ? op->timeout_ms : atomic_load(&g->timeout_ms);
+
+    return deadline_in(limit);
+}
+
+/* Fails at once what cannot start any more. */
+static bool refuse(struct commd_group *g, struct commd_error *e)
+{
+    if (likely(!atomic_load_explicit(&g->failed, memory_order_acquire)))
+        return false;
+    *e = g->first;
+    return true;
+}
+
+static int plan_op(struct run *r, const struct commd_op *op)
+{
+    if (likely(plan_make(&r->desc, &r->group->geom, &r->plan)))
+        return 0;
+    return error_set(&r->err, COMMD_E_INVALID, coll_name((unsigned)op->coll),
+                     "%zu elements are more than an operation can have", op->count);
+}
+
+static int run_inline(struct commd_group *g, const struct commd_op *op)
+{
+    struct run r;
+    enum run_state st;
+
+    if (refuse(g, &r.err)) {
+        give_turn(g);
+        *error_mine() = r.err;
+        return r.err.code;
+    }
+    run_begin(&r, g, op, op_deadline(g, op));
+    if (plan_op(&r, op)) {
+        atomic_fetch_sub(&g->seq, 1);
+        give_turn(g);
+        *error_mine() = r.err;
+        return r.err.code;
+    }
+    st = run_finish(&r);
+    run_end(&r, st);
+    give_turn(g);
+    if (likely(st == RUN_DONE))
+        return 0;
+    *error_mine() = r.err;
+    return r.err.code;
+}
+
+/* ---- works ------------------------------------------------------------------------------- */
+
+static void work_unref(struct commd_work *w)
+{
+    if (atomic_fetch_sub(&w->refs, 1) == 1)
+        free(w);
+}
+
+/* Takes the work out of its group; the group may be freed right after. plock is held, or the
+ * progress thread does not know the group. */
+static void work_finish(struct commd_work *w, const struct commd_error *e)
+{
+    struct commd_context *ctx = w->ctx;
+
+    if (e)
+        w->err = *e;
+    atomic_fetch_sub(&w->group->pending, 1);
+    w->group = NULL;
+    w->next = NULL;
+    *ctx->finished_tail = w;
+    ctx->finished_tail = &w->next;
+}
+
+/* With plock held, which is dropped around the callbacks: they may submit more. */
+static void complete_finished(struct commd_context *ctx)
+{
+    struct commd_work *w = ctx->finished, *next;
+
+    if (!w)
+        return;
+    ctx->finished = NULL;
+    ctx->finished_tail = &ctx->finished;
+    pthread_mutex_unlock(&ctx->plock);
+    for (; w; w = next) {
+        next = w->next;
+        atomic_store(&w->done, 1);
+        futex_wake_all(&w->done);
+        if (w->on_done)
+            w->on_done(w->arg, w->err.code ? &w->err : NULL);
+        work_unref(w);
+    }
+    pthread_mutex_lock(&ctx->plock);
+}
+
+static struct commd_work *queue_pop(struct commd_group *g)
+{
+    struct commd_work *w;
+
+    pthread_mutex_lock(&g->qlock);
+    w = g->head;
+    if (w) {
+        g->head = w->next;
+        if (!g->head)
+            g->tail = &g->head;
+    }
+    pthread_mutex_unlock(&g->qlock);
+    return w;
+}
+
+/* ---- the progress thread ------------------------------------------------------------------ */
+
+static void finish_running(struct commd_group *g, enum run_state st)
+{
+    struct commd_work *w = g->running;
+
+    run_end(&w->run, st);
+    g->running = NULL;
+    atomic_store(&g->busy, 0);
+    work_finish(w, st == RUN_DONE ? NULL : &w->run.err);
+}
+
+/* Takes the next queued work of the group, if it is the thread's turn. */
+static bool start_next(struct commd_group *g)
+{
+    struct commd_work *w;
+
+    if (!atomic_load(&g->pending) || !take_turn(g))
+        return false;
+    w = queue_pop(g);
+    if (!w) {
+        atomic_store(&g->busy, 0);
+        return false;
+    }
+    if (refuse(g, &w->run.err)) {
+        atomic_store(&g->busy, 0);
+        work_finish(w, &w->run.err);
+        return true;
+    }
+    run_begin(&w->run, g, &w->op, w->run.deadline_ms);
+    if (plan_op(&w->run, &w->op)) {
+        atomic_fetch_sub(&g->seq, 1);
+        atomic_store(&g->busy, 0);
+        work_finish(w, &w->run.err);
+        return true;
+    }
+    g->running = w;
+    return true;
+}
+
+/* One look at a group; true if something moved. @slow: also at the reasons to give up. */
+static bool progress_group(struct commd_group *g, bool slow)
+{
+    struct run *r;
+    enum run_state st;
+    bool moved = false;
+
+    if (!g->running) {
+        if (!start_next(g))
+            return false;
+        moved = true;
+        if (!g->running)
+            return true;
+    }
+    r = &g->running->run;
+    st = run_poll(r);
+    moved |= r->moved;
+    if (st == RUN_WAIT && slow && run_hopeless_slow(r)) {
+        struct commd_error why = r->err;
+
+        st = run_poll(r);
+        if (st == RUN_WAIT && !r->moved) {
+            r->err = why;
+            st = RUN_FAILED;
+        }
+    }
+    if (st != RUN_WAIT) {
+        finish_running(g, st);
+        return true;
+    }
+    return moved;
+}
+
+static bool progress_all(struct commd_context *ctx, bool slow)
+{
+    bool moved = false;
+
+    for (struct commd_group **p = &ctx->active; *p;) {
+        struct commd_group *g = *p;
+
+        moved |= progress_group(g, slow);
+        if (!g->running && !atomic_load(&g->pending)) {
+            *p = g->active_next;
+            g->active = false;
+        } else {
+            p = &g->active_next;
+        }
+    }
+    return moved;
+}
+
+/* With plock held. Sleeps until a bell or the kick; plock is dropped meanwhile, so groups may
+ * come and go: only words of boards that stay mapped for the sleep are passed, see
+ * async_drop_group(), which kicks and waits for us. */
+static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
+{
+    _Atomic uint32_t *words[MAX_BELLS + 1];
+    uint32_t expect[MAX_BELLS + 1];
+    struct board_hdr *rung[MAX_BELLS];
+    unsigned n = 0;
+    bool moved;
+
+    for (struct commd_group *g = ctx->active; g && n < MAX_BELLS; g = g->active_next) {
+        if (!g->running)
+            continue;
+        rung[n] = g->board.hdr;
+        words[n] = &rung[n]->bell;
+        expect[n] = bell_prepare(&rung[n]->bell, &rung[n]->sleepers);
+        n++;
+    }
+    words[n] = &ctx->kick;
+    expect[n] = kicked;
+    moved = progress_all(ctx, true);
+    ctx->sleeping = true;
+    if (!moved) {
+        pthread_mutex_unlock(&ctx->plock);
+        futex_wait_any(words, expect, n + 1, SLEEP_MS);
+        pthread_mutex_lock(&ctx->plock);
+    }
+    for (unsigned i = 0; i < n; i++)
+        bell_cancel(&rung[i]->sleepers);
+    ctx->sleeping = false;
+    pthread_cond_broadcast(&ctx->pcond);
+}
+
+static void *progress_main(void *arg)
+{
+    struct commd_context *ctx = arg;
+    unsigned idle = 0;
+
+    pthread_mutex_lock(&ctx->plock);
+    while (!atomic_load(&ctx->stop)) {
+        uint32_t kicked = atomic_load(&ctx->kick);
+
+        bool moved = progress_all(ctx, false);
+
+        complete_finished(ctx);
+        if (moved) {
+            idle = 0;
+        } else if (ctx->active && ++idle < IDLE_SPINS + IDLE_YIELDS) {
+            pthread_mutex_unlock(&ctx->plock);
+            if (idle < IDLE_SPINS)
+                cpu_relax();
+            else
+                sched_yield();
+            pthread_mutex_lock(&ctx->plock);
+        } else {
+            progress_sleep(ctx, kicked);
+            complete_finished(ctx);
+            idle = ctx->active ? IDLE_SPINS : 0;
+        }
+    }
+    complete_finished(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+    return NULL;
+}
+
+static int ensure_thread(struct commd_context *ctx)
+{
+    sigset_t all, old;
+    int r = 0;
+
+    if (ctx->thread_up)
+        return 0;
+    /* signals are the application's: none may be delivered to our thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(&ctx->thread, NULL, progress_main, ctx);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r)
+        return r;
+    ctx->thread_up = true;
+    return 0;
+}
+
+static int submit(struct commd_group *g, struct commd_work *w)
+{
+    struct commd_context *ctx = g->ctx;
+    int r;
+
+    pthread_mutex_lock(&ctx->plock);
+    r = ensure_thread(ctx);
+    if (r == 0) {
+        pthread_mutex_lock(&g->qlock);
+        *g->tail = w;
+        g->tail = &w->next;
+        atomic_fetch_add(&g->pending, 1);
+        pthread_mutex_unlock(&g->qlock);
+        if (!g->active) {
+            g->active = true;
+            g->active_next = ctx->active;
+            ctx->active = g;
+        }
+    }
+    pthread_mutex_unlock(&ctx->plock);
+    if (r)
+        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)w->op.coll),
+                         "cannot start the progress thread: %s", strerror(r));
+    kick(ctx);
+    return 0;
+}
+
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                void *arg, struct commd_work **ret_work)
+{
+    struct commd_work *w = calloc(1, sizeof *w);
+    int r;
+
+    if (!w)
+        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)op->coll),
+                         "no memory for an asynchronous operation");
+    w->ctx = g->ctx;
+    w->group = g;
+    w->op = *op;
+    w->on_done = on_done;
+    w->arg = arg;
+    w->run.group = g;
+    w->run.deadline_ms = op_deadline(g, op);
+    atomic_init(&w->refs, ret_work ? 2 : 1);
+    r = submit(g, w);
+    if (r) {
+        free(w);
+        return r;
+    }
+    if (ret_work)
+        *ret_work = w;
+    return 0;
+}
+
+int async_run(struct commd_group *g, const struct commd_op *op)
+{
+    struct commd_work *w;
+    int r;
+
+    if (likely(!atomic_load_explicit(&g->pending, memory_order_acquire)) && likely(take_turn(g)))
+        return run_inline(g, op);
+    r = async_start(g, op, NULL, NULL, &w);
+    if (r)
+        return r;
+    r = commd_work_wait(w, -1);
+    commd_work_free(w);
+    return r;
+}
+
+void async_drop_group(struct commd_group *g)
+{
+    struct commd_context *ctx = g->ctx;
+    struct commd_work *w;
+    struct commd_error e;
+
+    error_set(&e, COMMD_E_ABORTED, "leave", "group \"%s\" was left while operations were pending",
+              g->name);
+    pthread_mutex_lock(&ctx->plock);
+    for (struct commd_group **p = &ctx->active; *p; p = &(*p)->active_next)
+        if (*p == g) {
+            *p = g->active_next;
+            break;
+        }
+    /* a sleeping thread still looks at the bell of this board */
+    while (ctx->sleeping) {
+        kick(ctx);
+        pthread_cond_wait(&ctx->pcond, &ctx->plock);
+    }
+    w = steal_ptr(g->running);
+    if (w)
+        work_finish(w, &e);
+    while ((w = queue_pop(g)))
+        work_finish(w, &e);
+    complete_finished(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+}
+
+void async_stop(struct commd_context *ctx)
+{
+    if (!ctx->thread_up)
+        return;
+    atomic_store(&ctx->stop, true);
+    kick(ctx);
+    pthread_join(ctx->thread, NULL);
+    ctx->thread_up = false;
+}
+
+/* ---- handles ------------------------------------------------------------------------------ */
+
+PUBLIC int commd_work_test(struct commd_work *work, int *ret_error)
+{
+    if (!atomic_load(&work->done))
+        return 0;
+    if (ret_error)
+        *ret_error = work->err.code;
+    return 1;
+}
+
+PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
+{
+    struct commd_context *ctx = work->ctx;
+    int64_t deadline = deadline_in(timeout_ms);
+
+    for (unsigned i = 0; i < IDLE_SPINS && !atomic_load(&work->done); i++)
+        cpu_relax();
+    while (!atomic_load(&work->done)) {
+        _Atomic uint32_t *word = &work->done;
+        uint32_t pending = 0;
+        int64_t left = deadline < 0 ? SLEEP_MS : deadline - (int64_t)now_ms();
+
+        if (left <= 0)
+            return error_set(error_mine(), COMMD_E_TIMEOUT, coll_name((unsigned)work->op.coll),
+                             "%s is still pending after %lld ms",
+                             coll_name((unsigned)work->op.coll), (long long)timeout_ms);
+        futex_wait_any(&word, &pending, 1, (int)MIN(left, (int64_t)SLEEP_MS));
+        if (!atomic_load(&work->done) && ctx->interrupt && ctx->interrupt(ctx->interrupt_arg))
+            return error_set(error_mine(), COMMD_E_INTERRUPTED,
+                             coll_name((unsigned)work->op.coll),
+                             "interrupted while waiting for %s",
+                             coll_name((unsigned)work->op.coll));
+    }
+    if (work->err.code)
+        *error_mine() = work->err;
+    return work->err.code;
+}
+
+PUBLIC void commd_work_free(struct commd_work *work)
+{
+    if (work)
+        work_unref(work);
+}

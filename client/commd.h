@@ -1,0 +1,215 @@
+/* commd.h - collectives for training processes, carried out by the node's commd.
+ *
+ * A context is one connection to the local daemon. A group is an ordered set of ranks on one
+ * or more nodes; it is made by all its members joining it under one name. Members of a group
+ * on one node exchange data in shared memory; nodes exchange data through the engines.
+ *
+ * Thread safety: every function may be called from any thread. Collectives of one group are
+ * executed in the order in which the calls were made; all ranks must make them in the same
+ * order. Collectives of different groups never wait for each other.
+ *
+ * fork(): a context belongs to the process that connected. In a forked child every call on it
+ * fails with COMMD_E_FORKED; the parent is not disturbed.
+ *
+ * Errors: functions return 0 or one of COMMD_E_* (negative). commd_last_error() gives the
+ * details of the calling thread's last failed call. After a failed collective the contents of
+ * its output buffer are undefined.
+ *
+ * Memory: buffers belong to the caller. They must stay valid and untouched by others until a
+ * blocking call returns or the work of an asynchronous call is done.
+ */
+#ifndef COMMD_COMMD_H
+#define COMMD_COMMD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define COMMD_VERSION_MAJOR 0
+#define COMMD_VERSION_MINOR 1
+#define COMMD_VERSION_PATCH 0
+
+struct commd_context;
+struct commd_group;
+struct commd_work;
+
+/* Stable numbers; new ones may be added. */
+enum commd_result {
+    COMMD_OK = 0,
+    COMMD_E_INVALID = -1,     /* arguments; nothing was started, the group is fine */
+    COMMD_E_MISMATCH = -2,    /* ranks called different operations; the group is fine */
+    COMMD_E_QUOTA = -3,       /* a limit of the daemon */
+    COMMD_E_TIMEOUT = -4,     /* the caller's limit passed; names who had not come */
+    COMMD_E_RANK_LOST = -5,   /* a member process died or left; the group is broken */
+    COMMD_E_NODE_LOST = -6,   /* a node or its commd is gone; the group is broken */
+    COMMD_E_ENGINE_LOST = -7, /* a node's commd-engine is gone; the group is broken */
+    COMMD_E_ABORTED = -8,     /* commd_group_abort() by some member; the group is broken */
+    COMMD_E_NO_DAEMON = -9,   /* no commd behind the socket */
+    COMMD_E_PROTOCOL = -10,   /* the other side does not speak our protocol or version */
+    COMMD_E_DENIED = -11,     /* not allowed for this user */
+    COMMD_E_NOMEM = -12,
+    COMMD_E_FORKED = -13,     /* used in a process that did not connect itself */
+    COMMD_E_INTERNAL = -14,   /* our own bug */
+    COMMD_E_INTERRUPTED = -15 /* commd_interrupt_fn asked to stop waiting */
+};
+
+enum commd_dtype {
+    COMMD_I8 = 0,
+    COMMD_U8 = 1,
+    COMMD_I16 = 2,
+    COMMD_U16 = 3,
+    COMMD_I32 = 4,
+    COMMD_U32 = 5,
+    COMMD_I64 = 6,
+    COMMD_U64 = 7,
+    COMMD_F16 = 8,
+    COMMD_BF16 = 9,
+    COMMD_F32 = 10,
+    COMMD_F64 = 11,
+    COMMD_BOOL = 12 /* one byte, 0 or 1 */
+};
+
+enum commd_redop {
+    COMMD_SUM = 0,
+    COMMD_AVG = 1, /* sum divided by the group's size; integers truncate toward zero */
+    COMMD_PROD = 2,
+    COMMD_MIN = 3,
+    COMMD_MAX = 4
+};
+
+/* What is known about a failure. Strings are NUL-terminated and never NULL. */
+struct commd_error {
+    int code;         /* enum commd_result */
+    int rank;         /* the rank it is about (in the group), -1: none in particular */
+    int pid;          /* process id of that rank on its node, 0: unknown */
+    uint64_t epoch;   /* of the group, 0: none */
+    uint64_t seq;     /* number of the operation in the group, from 1; 0: none */
+    char node[64];    /* node it is about, "" if none */
+    char op[24];      /* "all_reduce", "join", ... */
+    char message[512]; /* one line for people: what, who, why and what to do */
+};
+
+/* "0.1.0" */
+const char *commd_version(void);
+/* Fixed text for a code, e.g. "rank lost"; never NULL. */
+const char *commd_strerror(int code);
+/* Details of this thread's last failed call; valid until its next call into the library. */
+const struct commd_error *commd_last_error(void);
+/* Bytes of one element, 0 for an unknown dtype. */
+size_t commd_dtype_size(int dtype);
+
+/* ---- context ------------------------------------------------------------------------- */
+
+struct commd_options {
+    size_t size;        /* sizeof(struct commd_options) */
+    const char *socket; /* NULL: $COMMD_SOCKET, else /run/commd/commd.sock */
+    int64_t timeout_ms; /* for connecting, and the default of every operation and join;
+                           0: $COMMD_TIMEOUT (seconds), else 1800 s; -1: none */
+};
+
+/* Connects to the local daemon. @options may be NULL. Errors: COMMD_E_NO_DAEMON,
+ * COMMD_E_PROTOCOL, COMMD_E_QUOTA, COMMD_E_DENIED, COMMD_E_TIMEOUT. */
+int commd_connect(const struct commd_options *options, struct commd_context **ret_context);
+/* Leaves all groups of the context and frees it and them; NULL is fine. No other thread may
+ * be inside a call on it. Pending asynchronous operations fail with COMMD_E_ABORTED. */
+void commd_disconnect(struct commd_context *context);
+/* Name of the node this context is connected to. */
+const char *commd_node_name(const struct commd_context *context);
+
+/* Called about every 100 ms while a blocking call waits; a non-zero return makes it fail with
+ * COMMD_E_INTERRUPTED (Python uses this for Ctrl-C). NULL switches it off. */
+typedef int (*commd_interrupt_fn)(void *arg);
+void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, void *arg);
+
+/* ---- groups -------------------------------------------------------------------------- */
+
+/* Joins group @name (1 to 255 bytes) as @rank of @size and returns when all ranks have
+ * joined. @timeout_ms: -1 none, 0 the context's. All ranks belong to one user. Errors:
+ * COMMD_E_TIMEOUT naming the missing ranks, COMMD_E_INVALID for a duplicate rank or a size
+ * that differs between ranks, COMMD_E_QUOTA, COMMD_E_NODE_LOST, COMMD_E_NO_DAEMON. */
+int commd_group_join(struct commd_context *context, const char *name, int rank, int size,
+                     int64_t timeout_ms, struct commd_group **ret_group);
+/* Leaves and frees; NULL is fine. Not collective: it does not wait for the other ranks, and
+ * operations that this rank has completed can still be completed by the others. */
+void commd_group_leave(struct commd_group *group);
+/* Breaks the group for everybody: pending and later operations on all ranks fail with
+ * COMMD_E_ABORTED and @reason. */
+int commd_group_abort(struct commd_group *group, const char *reason);
+
+int commd_group_rank(const struct commd_group *group);
+int commd_group_size(const struct commd_group *group);
+int commd_group_nodes(const struct commd_group *group);
+uint64_t commd_group_epoch(const struct commd_group *group);
+/* Number of collectives issued so far in this group. */
+uint64_t commd_group_seq(const struct commd_group *group);
+/* Default limit of each operation, ms; -1 none. */
+void commd_group_set_timeout(struct commd_group *group, int64_t timeout_ms);
+
+/* ---- collectives ----------------------------------------------------------------------
+ * @count is in elements. Buffers of count 0 may be NULL. Send and receive buffers may be the
+ * same address where noted ("in place"), else they must not overlap. */
+
+/* recv[i] = op over ranks of send[i]; recv == send is in place. */
+int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
+                     int dtype, int redop);
+/* @buf of @root to @buf of everybody. */
+int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root);
+/* recv holds size * count elements, rank r's at r * count. In place: send == recv + rank *
+ * count elements. */
+int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
+                     int dtype);
+/* send holds size * count elements; recv[i] = op over ranks of send[rank * count + i]. In
+ * place: recv == send + rank * count elements. */
+int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
+                         int dtype, int redop);
+/* Returns when every rank has called it. */
+int commd_barrier(struct commd_group *group);
+
+/* Any collective, blocking or not. Fields that a collective does not use are ignored. */
+enum commd_coll {
+    COMMD_BARRIER = 0,
+    COMMD_ALL_REDUCE = 1,
+    COMMD_BROADCAST = 2,
+    COMMD_ALL_GATHER = 3,
+    COMMD_REDUCE_SCATTER = 4
+};
+
+struct commd_op {
+    size_t size; /* sizeof(struct commd_op) */
+    int coll;    /* enum commd_coll */
+    int dtype;
+    int redop;
+    int root;
+    const void *send; /* broadcast: NULL, recv is used */
+    void *recv;
+    size_t count;
+    int64_t timeout_ms; /* 0: the group's; -1: none */
+};
+
+/* Runs @op on the calling thread and returns when it is done. */
+int commd_run(struct commd_group *group, const struct commd_op *op);
+
+/* Starts @op; it progresses without the caller. @on_done (may be NULL) is called once, from
+ * the library's thread, after the work became done; it must not block and must not call
+ * blocking functions of this library. Fails only for invalid arguments (nothing started);
+ * everything else is reported through the work. */
+typedef void (*commd_done_fn)(void *arg, const struct commd_error *error); /* NULL: success */
+int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,
+                void *arg, struct commd_work **ret_work);
+/* 1 done (then *ret_error, if not NULL, is its code), 0 not yet. */
+int commd_work_test(struct commd_work *work, int *ret_error);
+/* Waits up to @timeout_ms (-1: as long as the operation's own limit allows). Returns the
+ * operation's result, or COMMD_E_TIMEOUT if it is still pending (it stays pending). */
+int commd_work_wait(struct commd_work *work, int64_t timeout_ms);
+/* Drops the handle; a pending operation continues. NULL is fine. */
+void commd_work_free(struct commd_work *work);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

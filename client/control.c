@@ -1,0 +1,299 @@
+/* control.c - the connection to commd. It carries joins and leaves; no collective needs it.
+ *
+ * Several threads may be joining at once. There is no thread for the socket: one of those who
+ * wait reads for all (`reading`), and hands each answer to the join it belongs to; when its
+ * own has come, another takes over. An answer that nobody waits for any more (the caller was
+ * interrupted) is a group we are a member of without wanting to: it is left at once. */
+#include "client/internal.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000 };
+
+int64_t deadline_in(int64_t timeout_ms)
+{
+    return timeout_ms < 0 ? -1 : (int64_t)now_ms() + timeout_ms;
+}
+
+static int no_daemon(const struct commd_context *ctx, int err)
+{
+    const char *hint = "is commd running? systemctl status commd, or set COMMD_SOCKET";
+
+    if (err == EACCES || err == EPERM)
+        hint = "this user may not connect; see listen.socket_mode in commd.yaml";
+    return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect", "%s: %s; %s", ctx->socket_path,
+                     strerror(err), hint);
+}
+
+static int not_commd(const struct commd_context *ctx, const char *what)
+{
+    return error_set(error_mine(), COMMD_E_PROTOCOL, "connect",
+                     "%s: what listens there is not commd, or not of this version: %s",
+                     ctx->socket_path, what);
+}
+
+static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms)
+{
+    struct msg m = {.type = MSG_CLIENT_HELLO}, reply = {0};
+    const char *why = NULL;
+    unsigned nfds;
+    int r;
+
+    m.client_hello.version = MSG_VERSION;
+    snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
+             program_invocation_short_name);
+    r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
+    if (r == 0)
+        r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);
+    if (r == -ETIMEDOUT)
+        return error_set(error_mine(), COMMD_E_TIMEOUT, "connect",
+                         "%s: no answer from commd within the limit", ctx->socket_path);
+    if (r)
+        return not_commd(ctx, r == -EPROTO && why ? why : strerror(-r));
+    if (reply.type == MSG_REFUSED) {
+        r = error_set(error_mine(), -(int)reply.refused.cause, "connect", "commd refused: %s",
+                      reply.refused.text);
+    } else if (reply.type != MSG_WELCOME || reply.welcome.version != MSG_VERSION) {
+        r = not_commd(ctx, "unexpected answer");
+    } else {
+        snprintf(ctx->node, sizeof ctx->node, "%s", reply.welcome.node);
+        ctx->incarnation = reply.welcome.incarnation;
+    }
+    msg_fini(&reply);
+    return r;
+}
+
+int control_open(struct commd_context *ctx, int64_t deadline_ms)
+{
+    _cleanup_(close_fdp) int sock = -1;
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    int r;
+
+    if (strlen(ctx->socket_path) >= sizeof un.sun_path)
+        return error_set(error_mine(), COMMD_E_INVALID, "connect",
+                         "%s: longer than a socket path may be (%zu bytes)", ctx->socket_path,
+                         sizeof un.sun_path - 1);
+    strcpy(un.sun_path, ctx->socket_path);
+    sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (sock < 0)
+        return no_daemon(ctx, errno);
+    if (connect(sock, (struct sockaddr *)&un, sizeof un) < 0)
+        return no_daemon(ctx, errno);
+    r = hello(ctx, sock, deadline_ms);
+    if (r)
+        return r;
+    ctx->sock = steal_fd(&sock);
+    atomic_store(&ctx->lost, false);
+    return 0;
+}
+
+void control_close(struct commd_context *ctx)
+{
+    close_fdp(&ctx->sock);
+    close_fdp(&ctx->doorbell);
+    for (unsigned i = 0; i < ctx->nold; i++)
+        close_fdp(&ctx->old_doorbells[i]);
+    free(ctx->old_doorbells);
+    ctx->old_doorbells = NULL;
+    ctx->nold = 0;
+}
+
+int control_send(struct commd_context *ctx, const struct msg *msg)
+{
+    int r;
+
+    pthread_mutex_lock(&ctx->lock);
+    r = ctx->sock < 0 ? -ENOTCONN : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
+    if (r)
+        atomic_store(&ctx->lost, true);
+    pthread_mutex_unlock(&ctx->lock);
+    return r;
+}
+
+bool control_lost(struct commd_context *ctx)
+{
+    char byte;
+    ssize_t n;
+
+    if (atomic_load(&ctx->lost))
+        return true;
+    n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        atomic_store(&ctx->lost, true);
+    return atomic_load(&ctx->lost);
+}
+
+/* A doorbell of a new engine replaces the old one, which groups made earlier still name. */
+static void take_doorbell(struct commd_context *ctx, int fd)
+{
+    if (ctx->doorbell >= 0) {
+        int *more = realloc(ctx->old_doorbells, (ctx->nold + 1) * sizeof *more);
+        if (more) {
+            ctx->old_doorbells = more;
+            more[ctx->nold++] = ctx->doorbell;
+        } else {
+            close(ctx->doorbell);
+        }
+    }
+    ctx->doorbell = fd;
+}
+
+static struct join_wait *find_wait(struct commd_context *ctx, uint32_t req)
+{
+    for (struct join_wait *w = ctx->waits; w; w = w->next)
+        if (w->req == req && !w->done)
+            return w;
+    return NULL;
+}
+
+/* With the lock held: one message from commd. Takes @m and @fds. */
+static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigned nfds)
+{
+    struct join_wait *w = NULL;
+
+    if (m->type == MSG_JOINED) {
+        w = find_wait(ctx, m->joined.req);
+        if (nfds == 2 && m->joined.new_doorbell)
+            take_doorbell(ctx, steal_fd(&fds[1]));
+        if (!w) {
+            struct msg leave = {.type = MSG_CLIENT_LEAVE};
+            leave.client_leave.group = m->joined.group;
+            (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
+        } else if (nfds >= 1) {
+            w->board_fd = steal_fd(&fds[0]);
+        }
+    } else if (m->type == MSG_JOIN_FAILED) {
+        w = find_wait(ctx, m->join_failed.req);
+    }
+    if (w) {
+        w->reply = *m;
+        w->doorbell = ctx->doorbell;
+        w->done = true;
+        memset(m, 0, sizeof *m);
+        pthread_cond_broadcast(&ctx->cond);
+    }
+    for (unsigned i = 0; i < nfds; i++)
+        close_fdp(&fds[i]);
+    msg_fini(m);
+}
+
+/* With the lock held, which is dropped while waiting: reads at most one message. */
+static void read_once(struct commd_context *ctx)
+{
+    struct pollfd p = {.fd = ctx->sock, .events = POLLIN};
+    struct msg m = {0};
+    const char *why = NULL;
+    int fds[2] = {-1, -1};
+    unsigned nfds = 0;
+    int r = 0, n;
+
+    ctx->reading = true;
+    pthread_mutex_unlock(&ctx->lock);
+    n = poll(&p, 1, READ_SLICE_MS);
+    if (n > 0)
+        r = msg_recv_fd(p.fd, &m, fds, 2, &nfds, deadline_in(FRAME_MS), &why);
+    pthread_mutex_lock(&ctx->lock);
+    ctx->reading = false;
+    if (n > 0 && r == 0)
+        dispatch(ctx, &m, fds, nfds);
+    else if (n > 0)
+        atomic_store(&ctx->lost, true);
+    pthread_cond_broadcast(&ctx->cond);
+}
+
+static void wait_slice(struct commd_context *ctx)
+{
+    struct timespec ts;
+
+    if (!ctx->reading) {
+        read_once(ctx);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &ts);
+    ts.tv_nsec += READ_SLICE_MS * 1000000L;
+    ts.tv_sec += ts.tv_nsec / 1000000000L;
+    ts.tv_nsec %= 1000000000L;
+    pthread_cond_timedwait(&ctx->cond, &ctx->lock, &ts);
+}
+
+static int join_wait(struct commd_context *ctx, struct join_wait *w, const char *name,
+                     int64_t deadline_ms)
+{
+    struct commd_error *e = error_mine();
+
+    while (!w->done) {
+        if (atomic_load(&ctx->lost)) {
+            error_set(e, COMMD_E_NODE_LOST, "join",
+                      "group \"%s\": commd on node %s went away while this rank was joining", name,
+                      ctx->node);
+            snprintf(e->node, sizeof e->node, "%s", ctx->node);
+            return e->code;
+        }
+        if (deadline_ms >= 0 && (int64_t)now_ms() > deadline_ms + JOIN_GRACE_MS)
+            return error_set(e, COMMD_E_TIMEOUT, "join",
+                             "group \"%s\": commd on node %s does not answer (the limit passed %d s "
+                             "ago)",
+                             name, ctx->node, JOIN_GRACE_MS / 1000);
+        wait_slice(ctx);
+        if (!w->done && ctx->interrupt) {
+            int stop;
+
+            pthread_mutex_unlock(&ctx->lock);
+            stop = ctx->interrupt(ctx->interrupt_arg);
+            pthread_mutex_lock(&ctx->lock);
+            if (stop && !w->done)
+                return error_set(e, COMMD_E_INTERRUPTED, "join", "group \"%s\": interrupted", name);
+        }
+    }
+    return 0;
+}
+
+/* commd may have been restarted since we connected; nothing of ours lives in it then. */
+static int reconnect(struct commd_context *ctx)
+{
+    if (!control_lost(ctx))
+        return 0;
+    if (ctx->reading || ctx->waits)
+        return error_set(error_mine(), COMMD_E_NODE_LOST, "join", "commd on node %s went away",
+                         ctx->node);
+    close_fdp(&ctx->sock);
+    return control_open(ctx, deadline_in(FRAME_MS));
+}
+
+int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
+                 int64_t deadline_ms)
+{
+    struct msg m = *msg;
+    int r;
+
+    pthread_mutex_lock(&ctx->lock);
+    r = reconnect(ctx);
+    if (r == 0) {
+        w->req = m.client_join.req = ++ctx->next_req;
+        w->next = ctx->waits;
+        ctx->waits = w;
+        if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
+            atomic_store(&ctx->lost, true);
+        r = join_wait(ctx, w, m.client_join.name, deadline_ms);
+        for (struct join_wait **p = &ctx->waits; *p; p = &(*p)->next)
+            if (*p == w) {
+                *p = w->next;
+                break;
+            }
+        /* what arrived between the decision to give up and now is left by dispatch rules */
+        if (r && w->done && w->reply.type == MSG_JOINED) {
+            struct msg leave = {.type = MSG_CLIENT_LEAVE};
+            leave.client_leave.group = w->reply.joined.group;
+            (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
+        }
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (r) {
+        close_fdp(&w->board_fd);
+        msg_fini(&w->reply);
+    }
+    return r;
+}

@@ -1,0 +1,188 @@
+/* internal.h - what the files of libcommd share. Layers, top to bottom: api.c (public calls,
+ * argument checks) -> async.c (works, the progress thread) -> run.c (one operation as a state
+ * machine over the board) -> coll.c (what each collective puts, reduces, gets);
+ * context.c and control.c: the connection to commd; group.c: joining and the board. */
+#ifndef COMMD_CLIENT_INTERNAL_H
+#define COMMD_CLIENT_INTERNAL_H
+
+#include <pthread.h>
+
+#include "client/commd.h"
+#include "shm/board.h"
+#include "shm/proto/codec.h"
+#include "shm/wait.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+
+/* ---- errors (error.c) ------------------------------------------------------------------ */
+struct commd_error *error_mine(void); /* this thread's */
+/* Fills *e and returns code. */
+int error_set(struct commd_error *e, int code, const char *op, const char *fmt, ...)
+    _printf_(4, 5);
+
+/* ---- one operation (run.c, coll.c) ----------------------------------------------------- */
+enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
+
+struct run {
+    struct commd_group *group;
+    struct op_desc desc;
+    struct plan plan;
+    const uint8_t *send;
+    uint8_t *recv;
+    uint32_t base;           /* number of its first step */
+    uint32_t put, red, got;  /* steps announced, reduced, taken */
+    unsigned seen;           /* members known to have announced the step looked at last */
+    uint32_t seen_step;
+    bool agreed;             /* descriptions were compared */
+    bool moved;              /* the last poll made progress */
+    int64_t deadline_ms;     /* CLOCK_MONOTONIC, -1 none */
+    struct commd_error err;  /* RUN_FAILED */
+};
+
+struct coll_ops {
+    /* Bytes of this member's contribution to step @c (decides inline or window). */
+    size_t (*len)(const struct run *r, uint32_t c);
+    void (*put)(struct run *r, uint32_t c);
+    void (*reduce)(struct run *r, uint32_t c); /* only if plan.reduces */
+    void (*get)(struct run *r, uint32_t c);
+};
+extern const struct coll_ops coll_table[COLL_COUNT];
+
+/* Starts @op as the next operation of the group; the caller holds the group's turn. */
+void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op,
+               int64_t deadline_ms);
+/* Does all that can be done without waiting. */
+enum run_state run_poll(struct run *r);
+/* Is there a reason to give up waiting? true: r->err is filled. Call run_poll() once more
+ * before believing it: what the operation needs may have come in between. */
+bool run_hopeless(struct run *r);
+/* The same and what costs system calls: commd gone, the limit passed. */
+bool run_hopeless_slow(struct run *r);
+/* Poll until done or failed, with the group's wait policy. */
+enum run_state run_finish(struct run *r);
+/* Bookkeeping after DONE or FAILED: counters for the next operation. */
+void run_end(struct run *r, enum run_state st);
+
+/* ---- groups (group.c) ------------------------------------------------------------------ */
+struct commd_group {
+    struct commd_context *ctx; /* borrowed: outlives its groups */
+    struct commd_group *next;  /* in ctx->groups */
+    struct board board;
+    char name[MSG_GROUP_MAX];
+    unsigned rank, local;      /* my rank; my member index on this node */
+    struct msg_member *members; /* owned; by rank */
+    char (*nodes)[MSG_NAME_MAX]; /* owned */
+    uint32_t *node_start;      /* owned; nnodes + 1 */
+    uint32_t *seat_rank;       /* owned; world: rank on each seat */
+    uint32_t *rank_seat;       /* owned; world */
+    uint32_t *local_rank;      /* owned; nlocal: rank of each member here */
+    struct plan_geom geom;
+    struct wait_policy wait;
+    int doorbell;              /* to the engine, borrowed from ctx; -1 */
+    _Atomic int64_t timeout_ms;
+
+    /* whose turn it is: see async.c */
+    _Atomic int busy;
+    _Atomic uint64_t seq;      /* operations begun */
+    uint32_t next_step;
+    uint32_t consumed_seen;    /* all members have consumed up to here */
+
+    _Atomic bool failed;       /* first says why; later operations fail with it at once */
+    struct commd_error first;
+
+    pthread_mutex_t qlock;
+    struct commd_work *head, **tail; /* waiting works, owned by the queue */
+    _Atomic unsigned pending;        /* works queued or running on the progress thread */
+    struct commd_group *active_next; /* progress thread's list */
+    bool active;
+    struct commd_work *running;
+};
+
+struct join_wait {
+    struct join_wait *next;
+    uint32_t req;
+    bool done;
+    struct msg reply;
+    int board_fd;
+    int doorbell; /* borrowed from the context */
+};
+
+int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
+               int64_t timeout_ms, struct commd_group **ret_group);
+/* From commd's answer and the board's fd, which stay the caller's (tables are taken). */
+int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
+                      int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group);
+void group_free(struct commd_group *g);
+/* The first failure that ended the group for this member; tells commd if the others cannot
+ * know (a limit passed, an interrupt). */
+void group_fail(struct commd_group *g, const struct commd_error *why);
+const char *group_node_of(const struct commd_group *g, unsigned rank);
+
+/* ---- context and its connection (context.c, control.c) ---------------------------------- */
+struct commd_context {
+    pid_t pid; /* of the process that connected */
+    char socket_path[256];
+    char node[MSG_NAME_MAX];
+    uint64_t incarnation;
+    int64_t timeout_ms;
+    commd_interrupt_fn interrupt;
+    void *interrupt_arg;
+
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t cond;
+    int sock;             /* -1: commd is gone */
+    _Atomic bool lost;    /* the connection ended */
+    bool reading;         /* a thread is reading for all who wait */
+    uint32_t next_req;
+    struct join_wait *waits;
+    int doorbell;         /* current one */
+    int *old_doorbells;   /* owned: of earlier engines, closed at the end */
+    unsigned nold;
+    struct commd_group *groups;
+
+    /* the progress thread (async.c) */
+    pthread_mutex_t plock;
+    pthread_cond_t pcond; /* the thread stopped sleeping */
+    bool sleeping;
+    pthread_t thread;
+    bool thread_up;
+    _Atomic bool stop;
+    _Atomic uint32_t kick; /* futex */
+    struct commd_group *active;
+    struct commd_work *finished; /* to be completed outside the lock, oldest first */
+    struct commd_work **finished_tail;
+};
+
+int control_open(struct commd_context *ctx, int64_t deadline_ms);
+void control_close(struct commd_context *ctx);
+int control_send(struct commd_context *ctx, const struct msg *msg);
+/* Sends the JOIN in @w->req and waits for its answer. */
+int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
+                 int64_t deadline_ms);
+/* Has commd gone? Looks at the socket without reading from it. */
+bool control_lost(struct commd_context *ctx);
+int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
+
+/* ---- works (async.c) ------------------------------------------------------------------- */
+struct commd_work {
+    _Atomic uint32_t done; /* futex; 1: finished, err is final */
+    _Atomic int refs;
+    struct commd_context *ctx; /* borrowed */
+    struct commd_group *group; /* borrowed, valid until the work is finished */
+    struct commd_work *next;
+    struct commd_op op;
+    struct run run;
+    bool began;
+    commd_done_fn on_done;
+    void *arg;
+    struct commd_error err;
+};
+
+int async_run(struct commd_group *g, const struct commd_op *op);
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                void *arg, struct commd_work **ret_work);
+/* Fails what is queued and waits until the progress thread has let go of the group. */
+void async_drop_group(struct commd_group *g);
+void async_stop(struct commd_context *ctx);
+
+#endif

@@ -1,0 +1,26 @@
+# libcommd: depends on nothing but libc; what it needs of shm/ and protobuf-c is inside.
+lib_LTLIBRARIES += client/libcommd.la
+# (libcommd-client.la: the same objects for tests that look inside.)
+noinst_LTLIBRARIES += libcommd-client.la
+libcommd_client_la_SOURCES = client/api.c client/async.c client/coll.c client/control.c \
+	client/error.c client/group.c client/run.c client/internal.h client/commd.h
+libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
+client_libcommd_la_SOURCES =
+client_libcommd_la_LIBADD = libcommd-client.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_STATIC)
+client_libcommd_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
+	-Wl,--version-script=$(top_srcdir)/client/libcommd.map -Wl,--exclude-libs,ALL
+client_libcommd_la_DEPENDENCIES = $(top_srcdir)/client/libcommd.map libcommd-client.la \
+	libcommd-proto.la libcommd-shm.la
+EXTRA_DIST += client/libcommd.map
+commdincludedir = $(includedir)/commd
+commdinclude_HEADERS = client/commd.h
+pkgconfigdir = $(libdir)/pkgconfig
+pkgconfig_DATA = client/commd.pc
+
+# The programs.
+bin_PROGRAMS += client/commctl
+dist_man_MANS += client/commctl.8
+client_commctl_SOURCES = client/commctl.c client/commctl.h client/commctl_ask.c \
+	client/commctl_print.c
+client_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
+client_commctl_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)

@@ -1,0 +1,552 @@
+/* run.c - one operation of one member, as a state machine over the board that never blocks:
+ * run_poll() does what can be done and says whether more remains. The blocking call loops over
+ * it with the group's wait policy; the progress thread interleaves several.
+ *
+ * Who wakes me: the bell of the board, rung by every member that announces, reduces or
+ * consumes, by the engine when it publishes, by commd when somebody is gone. What if a peer
+ * dies now: commd marks it; run_hopeless() sees it. What if I am stopped now: the others wait;
+ * their limits and commd's view name me.
+ *
+ * For the counters and the order of checks see board.c. */
+#include "client/internal.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+enum {
+    HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
+    SLEEP_MS = 100,        /* longest sleep: the interrupt hook and commd's socket are checked */
+};
+
+static inline struct board_member *me_of(const struct run *r)
+{
+    return &r->group->board.members[r->group->local];
+}
+
+static inline bool one_node(const struct run *r)
+{
+    return r->group->board.nnodes == 1;
+}
+
+/* The engine dozes until a member of one of its groups rings: a byte on the socket that commd
+ * gave us. If it is full the engine has not read the earlier ones: awake soon enough. */
+static void wake_engine(struct commd_group *g)
+{
+    struct board_hdr *h = g->board.hdr;
+
+    if (likely(!atomic_load_explicit(&h->engine_asleep, memory_order_relaxed)))
+        return;
+    if (atomic_exchange(&h->engine_asleep, 0))
+        (void)!send(g->doorbell, &g->board.group, sizeof g->board.group,
+                    MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void tell(struct run *r)
+{
+    struct board_hdr *h = r->group->board.hdr;
+
+    bell_ring(&h->bell, &h->sleepers); /* contains the fence that wake_engine needs too */
+    if (!one_node(r))
+        wake_engine(r->group);
+}
+
+void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op,
+               int64_t deadline_ms)
+{
+    bool vector = op->coll != COMMD_BARRIER;
+
+    r->group = g;
+    r->desc = (struct op_desc){
+        .seq = atomic_fetch_add_explicit(&g->seq, 1, memory_order_relaxed) + 1,
+        .count = vector ? op->count : 0,
+        .root = op->coll == COMMD_BROADCAST ? (uint32_t)op->root : 0,
+        .coll = (uint8_t)op->coll,
+        .dtype = vector ? (uint8_t)op->dtype : 0,
+        .redop = op->coll == COMMD_ALL_REDUCE || op->coll == COMMD_REDUCE_SCATTER
+                     ? (uint8_t)op->redop
+                     : 0,
+    };
+    r->send = op->send;
+    r->recv = op->recv;
+    r->base = g->next_step;
+    r->put = r->red = r->got = 0;
+    r->seen = 0;
+    r->seen_step = r->base;
+    r->agreed = false;
+    r->moved = false;
+    r->deadline_ms = deadline_ms;
+    atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
+}
+
+/* All members have consumed up to @want. The answer is cached: within SLOTS or depth steps of
+ * each other the members' lines are not read at all. */
+static bool all_consumed(struct run *r, uint32_t want)
+{
+    struct commd_group *g = r->group;
+    uint32_t low;
+
+    if (likely(seq_reached(g->consumed_seen, want)))
+        return true;
+    low = atomic_load_explicit(&g->board.members[0].consumed, memory_order_acquire);
+    for (unsigned m = 1; m < g->board.nlocal; m++) {
+        uint32_t c = atomic_load_explicit(&g->board.members[m].consumed, memory_order_acquire);
+        if (!seq_reached(c, low))
+            low = c;
+    }
+    g->consumed_seen = low;
+    return seq_reached(low, want);
+}
+
+static bool all_arrived(struct run *r, uint32_t step)
+{
+    const struct board *b = &r->group->board;
+
+    if (r->seen_step != step) {
+        r->seen_step = step;
+        r->seen = 0;
+    }
+    while (r->seen < b->nlocal && board_arrived(b, r->seen, step))
+        r->seen++;
+    return r->seen == b->nlocal;
+}
+
+static bool all_reduced(struct run *r, uint32_t want)
+{
+    const struct board *b = &r->group->board;
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (!seq_reached(atomic_load_explicit(&b->members[m].reduced, memory_order_acquire), want))
+            return false;
+    return true;
+}
+
+/* Does step @c travel in the announcement alone? */
+static inline bool step_inline(const struct run *r, size_t len)
+{
+    return r->plan.small && len <= BOARD_INLINE && one_node(r);
+}
+
+static bool can_put(struct run *r, uint32_t c, size_t len)
+{
+    uint32_t step = r->base + c, depth = r->group->board.depth;
+
+    if (step_inline(r, len))
+        return all_consumed(r, step - BOARD_SLOTS + 1);
+    if (!all_consumed(r, step - depth + 1))
+        return false;
+    return one_node(r) || seq_reached(atomic_load_explicit(&r->group->board.hdr->sent,
+                                                           memory_order_acquire),
+                                      step - depth + 1);
+}
+
+static void do_put(struct run *r, size_t len)
+{
+    uint32_t step = r->base + r->put;
+    struct board_slot *s = board_slot(&r->group->board, r->group->local, step);
+
+    coll_table[r->desc.coll].put(r, r->put);
+    if (r->put == 0) {
+        s->desc = r->desc;
+        s->print = op_print(&r->desc);
+    }
+    s->len = (uint32_t)len;
+    atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
+    tell(r);
+    r->put++;
+}
+
+/* @desc_a of @a and @desc_b of @b do not agree. */
+static void mismatch(struct run *r, const struct op_desc *da, unsigned a,
+                     const struct op_desc *db, unsigned b)
+{
+    char ta[80], tb[80];
+
+    op_text(da, ta, sizeof ta);
+    op_text(db, tb, sizeof tb);
+    error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
+              "operation %llu of group \"%s\": rank %u (node %s) called %s, but rank %u (node %s) "
+              "called %s; the group can still be used",
+              (unsigned long long)r->desc.seq, r->group->name, a, group_node_of(r->group, a), ta,
+              b, group_node_of(r->group, b), tb);
+    r->err.rank = (int)b;
+}
+
+/* One node: everybody's first announcement is there; compare. */
+static bool agree_here(struct run *r)
+{
+    const struct commd_group *g = r->group;
+    const struct board *b = &g->board;
+    uint64_t mine = op_print(&r->desc);
+
+    for (unsigned m = 0; m < b->nlocal; m++) {
+        const struct board_slot *s = board_slot(b, m, r->base);
+        struct op_desc a, d;
+
+        if (likely(s->print == mine))
+            continue;
+        /* all members must report the same pair: rank 0 and the first that differs from it */
+        a = board_slot(b, 0, r->base)->desc;
+        for (m = 1; m < b->nlocal - 1 && board_slot(b, m, r->base)->print ==
+                                             board_slot(b, 0, r->base)->print;)
+            m++;
+        d = board_slot(b, m, r->base)->desc;
+        mismatch(r, &a, g->local_rank[0], &d, g->local_rank[m]);
+        return false;
+    }
+    return true;
+}
+
+/* Several nodes: the engine published; it may have refused. */
+static bool agree_engine(struct run *r)
+{
+    const struct board_hdr *h = r->group->board.hdr;
+    struct board_mismatch m;
+
+    if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != (uint32_t)r->desc.seq))
+        return true;
+    m = h->mismatch;
+    mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,
+             MIN(m.rank_b, r->group->board.world - 1));
+    return false;
+}
+
+/* What step @c's result depends on. */
+static bool can_get(struct run *r, uint32_t c)
+{
+    const struct board *b = &r->group->board;
+    uint32_t step = r->base + c;
+
+    if (!one_node(r))
+        return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
+                           step + 1);
+    if (r->plan.reduces)
+        return all_reduced(r, step + 1);
+    if (c > 0 && r->plan.coll == COLL_BROADCAST)
+        return board_arrived(b, r->plan.root, step);
+    return all_arrived(r, step);
+}
+
+static enum run_state run_fail_together(struct run *r)
+{
+    /* Everybody refuses this operation and goes on behind it. */
+    r->group->next_step = r->base + BOARD_SKIP;
+    return RUN_FAILED;
+}
+
+static bool try_reduce(struct run *r)
+{
+    uint32_t step = r->base + r->red;
+
+    if (!r->plan.reduces || r->red == r->put || !all_arrived(r, step))
+        return false;
+    if (one_node(r) && !r->agreed) {
+        r->agreed = agree_here(r);
+        if (!r->agreed)
+            return false;
+    }
+    coll_table[r->desc.coll].reduce(r, r->red);
+    r->red++;
+    atomic_store_explicit(&me_of(r)->reduced, step + 1, memory_order_release);
+    tell(r);
+    return true;
+}
+
+static bool try_get(struct run *r)
+{
+    uint32_t step = r->base + r->got;
+
+    if (r->got == (r->plan.reduces ? r->red : r->put) || !can_get(r, r->got))
+        return false;
+    if (!r->agreed) {
+        r->agreed = one_node(r) ? agree_here(r) : agree_engine(r);
+        if (!r->agreed)
+            return false;
+    }
+    coll_table[r->desc.coll].get(r, r->got);
+    r->got++;
+    atomic_store_explicit(&me_of(r)->consumed, step + 1, memory_order_release);
+    tell(r);
+    return true;
+}
+
+static bool try_put(struct run *r)
+{
+    /* one node: copying chunk c+1 in before waiting for chunk c is all the overlap there is;
+     * across nodes the wire wants as many chunks as the window holds */
+    uint32_t ahead = one_node(r) ? 1 : r->group->board.depth - 1;
+    size_t len;
+
+    if (r->put == r->plan.steps || r->put > r->got + ahead)
+        return false;
+    len = coll_table[r->desc.coll].len(r, r->put);
+    if (!can_put(r, r->put, len))
+        return false;
+    do_put(r, len);
+    return true;
+}
+
+enum run_state run_poll(struct run *r)
+{
+    r->moved = false;
+    for (;;) {
+        bool moved = try_put(r);
+
+        r->err.code = 0;
+        moved |= try_reduce(r);
+        if (!r->err.code)
+            moved |= try_get(r);
+        if (unlikely(r->err.code))
+            return run_fail_together(r);
+        if (r->got == r->plan.steps) {
+            r->group->next_step = r->base + r->plan.steps;
+            return RUN_DONE;
+        }
+        if (!moved)
+            return RUN_WAIT;
+        r->moved = true;
+    }
+}
+
+void run_end(struct run *r, enum run_state st)
+{
+    struct board_member *me = me_of(r);
+    bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
+
+    if (st == RUN_FAILED && !refused) {
+        group_fail(r->group, &r->err);
+        return;
+    }
+    /* Also after operations that do not use it: counters are compared across a wrap, so none
+     * may fall 2^31 steps behind. */
+    atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);
+    if (refused)
+        atomic_store_explicit(&me->consumed, r->group->next_step, memory_order_release);
+    atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
+    if (refused)
+        tell(r);
+}
+
+/* ---- giving up --------------------------------------------------------------------------- */
+
+static void describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
+{
+    struct commd_group *g = r->group;
+
+    r->err.code = code;
+    r->err.rank = rank;
+    r->err.pid = (int)pid;
+    r->err.epoch = g->board.epoch;
+    r->err.seq = r->desc.seq;
+    snprintf(r->err.node, sizeof r->err.node, "%s", node);
+}
+
+static bool broken(struct run *r)
+{
+    struct board_hdr *h = r->group->board.hdr;
+    uint32_t cause = atomic_load_explicit(&h->broken, memory_order_acquire);
+    struct board_cause c;
+
+    if (!cause)
+        return false;
+    c = h->cause; /* copied before use: a member could write there */
+    c.node[sizeof c.node - 1] = c.text[sizeof c.text - 1] = 0;
+    if (cause == CAUSE_LEFT || cause >= CAUSE_COUNT)
+        cause = CAUSE_RANK_LOST;
+    error_set(&r->err, -(int)cause, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
+    describe(r, -(int)cause, c.rank, c.pid, c.node);
+    return true;
+}
+
+static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid, bool left)
+{
+    const char *node = group_node_of(r->group, rank);
+
+    error_set(&r->err, COMMD_E_RANK_LOST, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": rank %u (pid %u on node %s) %s after completing "
+              "%u operations",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, pid,
+              node, left ? "left the group" : "died", done);
+    describe(r, COMMD_E_RANK_LOST, (int)rank, pid, node);
+}
+
+static bool somebody_gone(struct run *r)
+{
+    const struct board *b = &r->group->board;
+
+    if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
+        return false;
+    for (unsigned k = 0; k < b->world; k++) {
+        struct board_rank *br = &b->ranks[k];
+        uint32_t gone = atomic_load_explicit(&br->gone, memory_order_acquire);
+
+        /* who had completed this very operation before it went is not missed in it */
+        if (gone && k != r->group->rank && !seq_reached(gone - 1, (uint32_t)r->desc.seq)) {
+            rank_gone(r, k, gone - 1, br->pid, br->cause == CAUSE_LEFT);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* commd is gone too, so nobody will mark a dead member: look for oneself. */
+static bool orphan_check(struct run *r)
+{
+    struct commd_group *g = r->group;
+
+    if (!control_lost(g->ctx))
+        return false;
+    if (!one_node(r)) {
+        error_set(&r->err, COMMD_E_NODE_LOST, coll_name(r->desc.coll),
+                  "operation %llu (%s) of group \"%s\": commd on node %s is gone",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, g->ctx->node);
+        describe(r, COMMD_E_NODE_LOST, -1, 0, g->ctx->node);
+        return true;
+    }
+    for (unsigned k = 0; k < g->board.world; k++) {
+        pid_t pid = (pid_t)g->members[k].pid;
+
+        if (k != g->rank && pid > 0 && kill(pid, 0) < 0 && errno == ESRCH) {
+            uint32_t done = atomic_load(&g->board.members[k].ops);
+            if (!seq_reached(done, (uint32_t)r->desc.seq)) {
+                rank_gone(r, k, done, (uint32_t)pid, false);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* "1,4-6" of the local members that have not announced the operation. */
+static unsigned missing_here(const struct run *r, char *buf, size_t len)
+{
+    const struct commd_group *g = r->group;
+    unsigned n = 0;
+    size_t used = 0;
+
+    buf[0] = 0;
+    for (unsigned m = 0; m < g->board.nlocal; m++) {
+        uint32_t begun = atomic_load(&g->board.members[m].started);
+        int w;
+
+        if (seq_reached(begun, (uint32_t)r->desc.seq))
+            continue;
+        n++;
+        w = snprintf(buf + used, len - used, "%s%u", used ? "," : "", g->local_rank[m]);
+        if (w > 0 && used + (size_t)w < len)
+            used += (size_t)w;
+    }
+    return n;
+}
+
+static void timed_out(struct run *r)
+{
+    struct commd_group *g = r->group;
+    char ranks[160];
+    unsigned n = missing_here(r, ranks, sizeof ranks);
+
+    if (n)
+        error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
+                  "operation %llu (%s) of group \"%s\" timed out: rank%s %s of node %s did not come",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
+                  n > 1 ? "s" : "", ranks, g->ctx->node);
+    else
+        error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
+                  "operation %llu (%s) of group \"%s\" timed out: all ranks of node %s have come, "
+                  "so ranks of the other nodes are missing or slow",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, g->ctx->node);
+    describe(r, COMMD_E_TIMEOUT, n == 1 ? atoi(ranks) : -1, 0, g->ctx->node);
+}
+
+bool run_hopeless(struct run *r)
+{
+    return broken(r) || somebody_gone(r);
+}
+
+bool run_hopeless_slow(struct run *r)
+{
+    if (run_hopeless(r) || orphan_check(r))
+        return true;
+    if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms) {
+        timed_out(r);
+        return true;
+    }
+    return false;
+}
+
+/* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
+static bool interrupted(struct run *r)
+{
+    struct commd_context *ctx = r->group->ctx;
+
+    if (!ctx->interrupt || !ctx->interrupt(ctx->interrupt_arg))
+        return false;
+    error_set(&r->err, COMMD_E_INTERRUPTED, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\" was interrupted; the group is broken",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
+    return true;
+}
+
+/* Hopeless, unless what we wait for came in between. */
+static enum run_state last_look(struct run *r)
+{
+    struct commd_error why = r->err;
+    enum run_state st = run_poll(r);
+
+    if (st == RUN_WAIT && !r->moved) {
+        r->err = why;
+        return RUN_FAILED;
+    }
+    return st;
+}
+
+static int sleep_limit(const struct run *r)
+{
+    int64_t left;
+
+    if (r->deadline_ms < 0)
+        return SLEEP_MS;
+    left = r->deadline_ms - (int64_t)now_ms();
+    return (int)MAX(1, MIN(left, (int64_t)SLEEP_MS));
+}
+
+enum run_state run_finish(struct run *r)
+{
+    struct board_hdr *h = r->group->board.hdr;
+    const struct wait_policy *p = &r->group->wait;
+    unsigned idle = 0;
+    enum run_state st;
+
+    for (;;) {
+        st = run_poll(r);
+        if (st != RUN_WAIT)
+            return st;
+        idle = r->moved ? 0 : idle + 1;
+        if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && run_hopeless(r)) {
+            st = last_look(r);
+            if (st != RUN_WAIT)
+                return st;
+        }
+        if (idle < p->spins) {
+            cpu_relax();
+        } else if (idle < p->spins + p->yields) {
+            sched_yield();
+        } else {
+            uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
+
+            st = run_poll(r);
+            if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || interrupted(r)))
+                st = last_look(r);
+            if (st != RUN_WAIT || r->moved) {
+                bell_cancel(&h->sleepers);
+                if (st != RUN_WAIT)
+                    return st;
+                idle = 0;
+                continue;
+            }
+            bell_sleep(&h->bell, &h->sleepers, ticket, sleep_limit(r));
+        }
+    }
+}
