@@ -1,0 +1,413 @@
+/* test_collectives.c - collectives over boards, engines and the loop fabric in one process:
+ * random programs against a serial reference, bit for bit; mismatches; members that go. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "shm/reduce.h"
+#include "tests/lib/cluster.h"
+
+/* Values whose sums and products are exact in every type and order. */
+static void put_value(unsigned dtype, void *buf, size_t i, int v)
+{
+    switch ((enum dtype)dtype) {
+    case DTYPE_I8:
+        ((int8_t *)buf)[i] = (int8_t)v;
+        return;
+    case DTYPE_U8:
+        ((uint8_t *)buf)[i] = (uint8_t)v;
+        return;
+    case DTYPE_I16:
+        ((int16_t *)buf)[i] = (int16_t)v;
+        return;
+    case DTYPE_U16:
+        ((uint16_t *)buf)[i] = (uint16_t)v;
+        return;
+    case DTYPE_I32:
+        ((int32_t *)buf)[i] = v;
+        return;
+    case DTYPE_U32:
+        ((uint32_t *)buf)[i] = (uint32_t)v;
+        return;
+    case DTYPE_I64:
+        ((int64_t *)buf)[i] = v;
+        return;
+    case DTYPE_U64:
+        ((uint64_t *)buf)[i] = (uint64_t)v;
+        return;
+    case DTYPE_F16: { /* 1 = 0x3c00, 2 = 0x4000 */
+        static const uint16_t f16[] = {0, 0x3c00, 0x4000};
+        ((uint16_t *)buf)[i] = f16[v];
+        return;
+    }
+    case DTYPE_BF16: {
+        static const uint16_t bf16[] = {0, 0x3f80, 0x4000};
+        ((uint16_t *)buf)[i] = bf16[v];
+        return;
+    }
+    case DTYPE_F32:
+        ((float *)buf)[i] = (float)v;
+        return;
+    case DTYPE_F64:
+        ((double *)buf)[i] = v;
+        return;
+    case DTYPE_BOOL:
+        ((uint8_t *)buf)[i] = v > 0;
+        return;
+    case DTYPE_COUNT:
+        return;
+    }
+}
+
+struct program {
+    struct commd_op op;
+    bool in_place;
+    uint8_t *send[CLUSTER_MAX_RANKS], *recv[CLUSTER_MAX_RANKS], *want[CLUSTER_MAX_RANKS];
+    size_t recv_bytes;
+};
+
+static size_t random_count(struct cluster *c)
+{
+    switch (cluster_rand(c, 6)) {
+    case 0:
+        return 0;
+    case 1:
+        return 1 + cluster_rand(c, 12);
+    case 2:
+        return 1 + cluster_rand(c, 3000);
+    case 3:
+        return 1 + cluster_rand(c, 70000);
+    case 4: /* around the chunk */
+        return PLAN_CHUNK / 4 - 3 + cluster_rand(c, 7);
+    default:
+        return 1 + cluster_rand(c, 600000);
+    }
+}
+
+static void fill(struct cluster *c, unsigned dtype, uint8_t *buf, size_t n)
+{
+    size_t es = dtype_size(dtype), unit = MIN(n, (size_t)257);
+
+    for (size_t i = 0; i < unit; i++)
+        put_value(dtype, buf, i, 1 + (int)cluster_rand(c, 2));
+    for (size_t i = unit; i < n; i += unit)
+        memcpy(buf + i * es, buf, MIN(unit, n - i) * es);
+}
+
+static void expect(struct cluster *c, struct program *p)
+{
+    unsigned dtype = (unsigned)p->op.dtype, redop = (unsigned)p->op.redop;
+    size_t n = p->op.count, es = dtype_size(dtype), block = n * es;
+    const void *src[CLUSTER_MAX_RANKS];
+
+    for (unsigned k = 0; k < c->world; k++) {
+        uint8_t *w = p->want[k];
+
+        switch (p->op.coll) {
+        case COMMD_ALL_REDUCE:
+        case COMMD_REDUCE_SCATTER:
+            for (unsigned j = 0; j < c->world; j++)
+                src[j] = p->send[j] + (p->op.coll == COMMD_REDUCE_SCATTER ? k * block : 0);
+            reduce_n(dtype, redop, w, src, c->world, n);
+            reduce_finish(dtype, redop, w, n, c->world);
+            break;
+        case COMMD_BROADCAST:
+            memcpy(w, p->send[p->op.root], block);
+            break;
+        case COMMD_ALL_GATHER:
+            for (unsigned j = 0; j < c->world; j++)
+                memcpy(w + j * block, p->send[j], block);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static void program_new(struct cluster *c, struct program *p)
+{
+    size_t es, block, send_bytes;
+
+    memset(p, 0, sizeof *p);
+    p->op.size = sizeof p->op;
+    p->op.coll = (int)cluster_rand(c, COLL_COUNT);
+    do {
+        p->op.dtype = (int)cluster_rand(c, DTYPE_COUNT);
+        p->op.redop = (int)cluster_rand(c, REDOP_COUNT);
+    } while (!redop_defined((unsigned)p->op.dtype, (unsigned)p->op.redop));
+    if (p->op.redop == REDOP_PROD && c->world > 6)
+        p->op.redop = REDOP_MAX;
+    p->op.root = (int)cluster_rand(c, c->world);
+    p->op.count = random_count(c);
+    if (p->op.coll == COMMD_ALL_GATHER || p->op.coll == COMMD_REDUCE_SCATTER)
+        p->op.count /= c->world;
+    p->in_place = cluster_rand(c, 2);
+    es = dtype_size((unsigned)p->op.dtype);
+    block = p->op.count * es;
+    send_bytes = p->op.coll == COMMD_REDUCE_SCATTER ? block * c->world : block;
+    p->recv_bytes = p->op.coll == COMMD_ALL_GATHER ? block * c->world : block;
+    for (unsigned k = 0; k < c->world; k++) {
+        p->send[k] = malloc(send_bytes + 1);
+        p->recv[k] = calloc(1, MAX(p->recv_bytes, send_bytes) + 1);
+        p->want[k] = calloc(1, p->recv_bytes + 1);
+        fill(c, (unsigned)p->op.dtype, p->send[k], send_bytes / es);
+    }
+    expect(c, p);
+}
+
+static void program_ops(struct cluster *c, struct program *p, struct commd_op *ops)
+{
+    size_t block = p->op.count * dtype_size((unsigned)p->op.dtype);
+
+    for (unsigned k = 0; k < c->world; k++) {
+        ops[k] = p->op;
+        ops[k].send = p->send[k];
+        ops[k].recv = p->recv[k];
+        if (p->op.coll == COMMD_BROADCAST) {
+            memcpy(p->recv[k], p->send[k], block);
+            ops[k].send = NULL;
+        } else if (p->in_place && p->op.coll == COMMD_ALL_REDUCE) {
+            memcpy(p->recv[k], p->send[k], block);
+            ops[k].send = p->recv[k];
+        } else if (p->in_place && p->op.coll == COMMD_ALL_GATHER) {
+            memcpy(p->recv[k] + k * block, p->send[k], block);
+            ops[k].send = p->recv[k] + k * block;
+        } else if (p->in_place && p->op.coll == COMMD_REDUCE_SCATTER) {
+            memcpy(p->recv[k], p->send[k], block * c->world);
+            ops[k].send = p->recv[k];
+            ops[k].recv = p->recv[k] + k * block;
+        }
+    }
+}
+
+static void program_check(struct cluster *c, struct program *p, const struct commd_op *ops,
+                          uint64_t seed, unsigned step)
+{
+    for (unsigned k = 0; k < c->world; k++) {
+        if (p->op.coll != COMMD_BARRIER && memcmp(ops[k].recv, p->want[k], p->recv_bytes) != 0)
+            fail_msg("seed %llu op %u: %s %s %s of %zu (root %d, in place %d): rank %u of %u on %u "
+                     "nodes has wrong data",
+                     (unsigned long long)seed, step, coll_name((unsigned)p->op.coll),
+                     dtype_name((unsigned)p->op.dtype), redop_name((unsigned)p->op.redop),
+                     p->op.count, p->op.root, p->in_place, k, c->world, c->nnodes);
+        free(p->send[k]);
+        free(p->recv[k]);
+        free(p->want[k]);
+    }
+}
+
+static struct cluster *random_cluster(uint64_t seed, unsigned max_nodes)
+{
+    struct cluster tmp = {.rng = seed * 0x9e3779b97f4a7c15ull + 7};
+    uint16_t rank_node[CLUSTER_MAX_RANKS];
+    unsigned world = 1 + cluster_rand(&tmp, 8), nodes;
+
+    nodes = 1 + cluster_rand(&tmp, MIN(max_nodes, world));
+    for (unsigned k = 0; k < world; k++)
+        rank_node[k] = (uint16_t)(k < nodes ? k : cluster_rand(&tmp, nodes));
+    for (unsigned k = 0; k < world; k++) { /* any placement, not only in rank order */
+        unsigned j = cluster_rand(&tmp, world);
+        uint16_t t = rank_node[k];
+        rank_node[k] = rank_node[j];
+        rank_node[j] = t;
+    }
+    return cluster_new(world, nodes, rank_node, seed);
+}
+
+static void run_seed(uint64_t seed, unsigned max_nodes, unsigned nops)
+{
+    struct cluster *c = random_cluster(seed, max_nodes);
+    enum run_state st[CLUSTER_MAX_RANKS];
+    struct commd_error err[CLUSTER_MAX_RANKS];
+    struct commd_op ops[CLUSTER_MAX_RANKS];
+
+    for (unsigned i = 0; i < nops; i++) {
+        struct program p;
+
+        program_new(c, &p);
+        program_ops(c, &p, ops);
+        if (!cluster_run(c, ops, st, err))
+            fail_msg("seed %llu op %u: %s of %zu on %u ranks, %u nodes hangs (%s)",
+                     (unsigned long long)seed, i, coll_name((unsigned)p.op.coll), p.op.count,
+                     c->world, c->nnodes, c->last_error);
+        for (unsigned k = 0; k < c->world; k++)
+            if (st[k] != RUN_DONE)
+                fail_msg("seed %llu op %u: %s", (unsigned long long)seed, i, err[k].message);
+        program_check(c, &p, ops, seed, i);
+    }
+    assert_int_equal(c->board_errors, 0);
+    assert_int_equal(c->peers_down, 0);
+    cluster_free(c);
+}
+
+static void random_programs_one_node(void **state)
+{
+    for (uint64_t seed = 1; seed <= 40; seed++)
+        run_seed(seed, 1, 12);
+}
+
+static void random_programs_many_nodes(void **state)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++)
+        run_seed(seed, 5, 12);
+}
+
+static void mismatch_ends_on_all_and_group_goes_on(void **state)
+{
+    static const uint16_t placements[][4] = {{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 2, 2}};
+    static const unsigned nodes[] = {1, 2, 3};
+
+    for (unsigned t = 0; t < 3; t++) {
+        struct cluster *c = cluster_new(4, nodes[t], placements[t], 5 + t);
+        enum run_state st[4];
+        struct commd_error err[4];
+        struct commd_op ops[4];
+        static float buf[4][100000];
+
+        for (unsigned round = 0; round < 12; round++) {
+            unsigned odd = cluster_rand(c, 4);
+            size_t count = round % 3 == 0 ? 2 : round % 3 == 1 ? 5000 : 100000;
+
+            for (unsigned k = 0; k < 4; k++)
+                ops[k] = (struct commd_op){.size = sizeof *ops, .coll = COMMD_ALL_REDUCE,
+                                           .dtype = COMMD_F32, .send = buf[k], .recv = buf[k],
+                                           .count = count};
+            if (round % 4 == 3)
+                ops[odd].coll = COMMD_BARRIER;
+            else if (round % 4 == 2)
+                ops[odd].redop = COMMD_MAX;
+            else
+                ops[odd].count = round % 2 ? 1 : 90000;
+            assert_true(cluster_run(c, ops, st, err));
+            for (unsigned k = 0; k < 4; k++) {
+                char want[64];
+
+                assert_int_equal(st[k], RUN_FAILED);
+                assert_int_equal(err[k].code, COMMD_E_MISMATCH);
+                snprintf(want, sizeof want, "rank %u (node node%u) called", odd,
+                         placements[t][odd]);
+                assert_non_null(strstr(err[k].message, want));
+                assert_non_null(strstr(err[k].message, "the group can still be used"));
+            }
+            for (unsigned k = 0; k < 4; k++) {
+                ops[k].coll = COMMD_ALL_REDUCE;
+                ops[k].count = 3;
+                ops[k].redop = COMMD_SUM;
+                buf[k][0] = (float)k;
+            }
+            assert_true(cluster_run(c, ops, st, err));
+            for (unsigned k = 0; k < 4; k++) {
+                assert_int_equal(st[k], RUN_DONE);
+                assert_true(buf[k][0] == 6);
+            }
+        }
+        cluster_free(c);
+    }
+}
+
+static void gone_member_ends_later_operations_only(void **state)
+{
+    static const uint16_t placement[] = {0, 0, 1};
+    struct cluster *c = cluster_new(3, 2, placement, 9);
+    enum run_state st[3];
+    struct commd_error err[3];
+    struct commd_op ops[3];
+    int v[3] = {1, 2, 3};
+
+    for (unsigned k = 0; k < 3; k++)
+        ops[k] = (struct commd_op){.size = sizeof *ops, .coll = COMMD_ALL_REDUCE,
+                                   .dtype = COMMD_I32, .send = &v[k], .recv = &v[k], .count = 1};
+    assert_true(cluster_run(c, ops, st, err));
+    assert_int_equal(v[2], 6);
+    /* rank 1 had completed operation 1 when it died; commd tells both boards */
+    assert_int_equal(board_rank_ops(c->node[0].ctl, 1), 1);
+    for (unsigned n = 0; n < 2; n++)
+        board_mark_gone(c->node[n].ctl, 1, 1, CAUSE_RANK_LOST, 4711);
+    /* operation 2: rank 1's own process is past caring; the others fail */
+    assert_true(cluster_run(c, ops, st, err));
+    for (unsigned k = 0; k < 3; k += 2) {
+        assert_int_equal(st[k], RUN_FAILED);
+        assert_int_equal(err[k].code, COMMD_E_RANK_LOST);
+        assert_int_equal(err[k].rank, 1);
+        assert_int_equal(err[k].pid, 4711);
+        assert_string_equal(err[k].node, "node0");
+        assert_string_equal(err[k].message,
+                            "operation 2 (all_reduce) of group \"test\": rank 1 (pid 4711 on node "
+                            "node0) died after completing 1 operations");
+    }
+    cluster_free(c);
+}
+
+static void broken_group_says_why(void **state)
+{
+    static const uint16_t placement[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, placement, 3);
+    enum run_state st[2];
+    struct commd_error err[2];
+    struct commd_op ops[2] = {{.size = sizeof *ops, .coll = COMMD_BARRIER},
+                              {.size = sizeof *ops, .coll = COMMD_BARRIER}};
+
+    /* the first cause wins */
+    board_mark_broken(c->node[0].ctl, CAUSE_NODE_LOST, -1, 0, "node1", "node node1 is gone");
+    board_mark_broken(c->node[0].ctl, CAUSE_ABORTED, 1, 5, "node1", "aborted");
+    c->node[1].engine = engine_free(c->node[1].engine);
+    c->node[1].fabric->ops->free(c->node[1].fabric);
+    c->node[1].fabric = NULL;
+    assert_false(cluster_run(c, ops, st, err));
+    assert_int_equal(st[0], RUN_FAILED);
+    assert_int_equal(err[0].code, COMMD_E_NODE_LOST);
+    assert_string_equal(err[0].message,
+                        "operation 1 (barrier) of group \"test\": node node1 is gone");
+    assert_string_equal(err[0].node, "node1");
+    cluster_free(c);
+}
+
+/* Hostile member: it can write anything into the board; the engine must stay whole. */
+static void garbage_in_the_board_breaks_only_the_group(void **state)
+{
+    static const uint16_t placement[] = {0, 1};
+
+    for (unsigned seed = 1; seed <= 200; seed++) {
+        struct cluster *c = cluster_new(2, 2, placement, seed);
+        struct board *b = &c->group[0]->board;
+        struct board_slot *s = board_slot(b, 0, BOARD_FIRST_STEP);
+        uint8_t *desc = (uint8_t *)&s->desc;
+
+        for (size_t i = 0; i < sizeof s->desc; i++)
+            desc[i] = (uint8_t)cluster_rand(c, 256);
+        s->desc.coll = (uint8_t)cluster_rand(c, 7);
+        s->desc.dtype = (uint8_t)cluster_rand(c, 16);
+        if (cluster_rand(c, 2))
+            s->desc.count = cluster_rand(c, 100000);
+        b->hdr->nlocal = b->hdr->world = b->hdr->depth = cluster_rand(c, UINT32_MAX);
+        for (unsigned round = 0; round < 40; round++) {
+            atomic_store(&s->seq, board_mark(BOARD_FIRST_STEP));
+            for (uint32_t g = 0; g < 8; g++)
+                atomic_store(&board_slot(b, 0, BOARD_FIRST_STEP + g)->seq,
+                             board_mark(BOARD_FIRST_STEP + g) - cluster_rand(c, 2));
+            atomic_store(&b->members[0].reduced, cluster_rand(c, UINT32_MAX));
+            for (unsigned n = 0; n < 2; n++) {
+                c->node[n].fabric->ops->progress(c->node[n].fabric);
+                engine_poll(c->node[n].engine);
+            }
+        }
+        cluster_free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_programs_one_node),
+        cmocka_unit_test(random_programs_many_nodes),
+        cmocka_unit_test(mismatch_ends_on_all_and_group_goes_on),
+        cmocka_unit_test(gone_member_ends_later_operations_only),
+        cmocka_unit_test(broken_group_says_why),
+        cmocka_unit_test(garbage_in_the_board_breaks_only_the_group),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

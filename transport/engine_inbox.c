@@ -1,0 +1,201 @@
+/* engine_inbox.c - matching messages to moves.
+ *
+ * A message may come before its time: the sender's ranks were faster, or commd has not told us
+ * of the group yet. It waits in the board's inbox or in limbo: eager bodies are copied,
+ * rendezvous bodies stay with the sender, which is the flow control. What a well-behaved peer
+ * can have outstanding is bounded by the window depth; a peer that exceeds the bounds below is
+ * broken and its link is reported down rather than our memory given to it. */
+#include "transport/engine_internal.h"
+
+#include "shm/wait.h"
+
+enum { INBOX_MAX = 4096, INBOX_MAX_BYTES = 64 << 20, LIMBO_MS = 60000 };
+
+void inbox_init(struct inbox *in)
+{
+    memset(in, 0, sizeof *in);
+    in->tail = &in->head;
+}
+
+static void inmsg_free(struct engine *e, struct inmsg *m)
+{
+    if (m->claim)
+        e->f->ops->drop(e->f, m->claim);
+    if (!m->on_stack) {
+        free((void *)m->body);
+        free(m);
+    }
+}
+
+void inmsg_done(struct inmsg *m)
+{
+    if (m->on_stack)
+        return;
+    free((void *)m->body);
+    free(m);
+}
+
+static void unlink_at(struct inbox *in, struct inmsg **p)
+{
+    struct inmsg *m = *p;
+
+    *p = m->next;
+    if (!*p)
+        in->tail = p;
+    in->n--;
+    in->bytes -= m->h.len;
+    m->next = NULL;
+}
+
+static bool push(struct inbox *in, struct inmsg *m)
+{
+    if (in->n >= INBOX_MAX || in->bytes + m->h.len > INBOX_MAX_BYTES)
+        return false;
+    *in->tail = m;
+    in->tail = &m->next;
+    in->n++;
+    in->bytes += m->h.len;
+    return true;
+}
+
+static bool matches(const struct inmsg *m, const struct eboard *eb, uint32_t step, unsigned move,
+                    unsigned peer)
+{
+    return m->peer == peer && m->h.op == eb->op && m->h.step == step && m->h.move == move;
+}
+
+struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer)
+{
+    struct inmsg *m = eb->fresh;
+
+    if (m && matches(m, eb, step, move, peer)) {
+        eb->fresh = NULL;
+        return m;
+    }
+    for (struct inmsg **p = &eb->inbox.head; *p; p = &(*p)->next) {
+        m = *p;
+        if (matches(m, eb, step, move, peer)) {
+            unlink_at(&eb->inbox, p);
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* @older_than_ms >= 0: only those that came before; @peer >= 0: only those of that peer. */
+void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer)
+{
+    for (struct inmsg **p = &in->head; *p;) {
+        struct inmsg *m = *p;
+
+        if ((older_than_ms >= 0 && (int64_t)m->came_ms >= older_than_ms) ||
+            (peer >= 0 && m->peer != (unsigned)peer)) {
+            p = &m->next;
+            continue;
+        }
+        unlink_at(in, p);
+        inmsg_free(e, m);
+    }
+}
+
+void inbox_adopt(struct eboard *eb)
+{
+    for (struct inmsg **p = &eb->e->limbo.head; *p;) {
+        struct inmsg *m = *p;
+
+        if (m->h.group != eb->b.group) {
+            p = &m->next;
+            continue;
+        }
+        unlink_at(&eb->e->limbo, p);
+        if (!push(&eb->inbox, m))
+            inmsg_free(eb->e, m);
+    }
+}
+
+/* Copies a message that has to wait. NULL: no memory. */
+static struct inmsg *keep(const struct inmsg *m, const struct fabric_msg *fm)
+{
+    struct inmsg *k = malloc(sizeof *k);
+    uint8_t *body = NULL;
+
+    if (!k)
+        return NULL;
+    *k = *m;
+    k->next = NULL;
+    k->on_stack = false;
+    if (fm->body && fm->body_len) {
+        body = malloc(fm->body_len);
+        if (!body) {
+            free(k);
+            return NULL;
+        }
+        memcpy(body, fm->body, fm->body_len);
+    }
+    k->body = body;
+    k->came_ms = now_ms();
+    return k;
+}
+
+static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
+{
+    if (fm->hdr_len < sizeof m->h || fm->hdr_len > sizeof m->b)
+        return false;
+    memcpy(&m->b, fm->hdr, fm->hdr_len);
+    if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK)
+        return false;
+    return m->h.step == WIRE_BEGIN ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
+}
+
+static bool recently_closed(const struct engine *e, uint64_t group)
+{
+    for (unsigned i = 0; i < ENGINE_CLOSED; i++)
+        if (e->closed[i] == group)
+            return true;
+    return false;
+}
+
+static void peer_misbehaves(struct engine *e, unsigned peer, void *claim, const char *what)
+{
+    if (claim)
+        e->f->ops->drop(e->f, claim);
+    e->ev.on_peer_down(e->ev.arg, peer, what);
+}
+
+void engine_on_msg(void *arg, const struct fabric_msg *fm)
+{
+    struct engine *e = arg;
+    struct inmsg m = {.peer = fm->peer, .on_stack = true}, *kept;
+    struct eboard *eb;
+    struct inbox *in;
+
+    if (!header_ok(fm, &m)) {
+        peer_misbehaves(e, fm->peer, fm->claim, "its engine sent a malformed message");
+        return;
+    }
+    m.body = fm->body;
+    m.claim = fm->claim;
+    eb = eboard_find(e, m.h.group);
+    if (!eb && recently_closed(e, m.h.group)) {
+        if (m.claim)
+            e->f->ops->drop(e->f, m.claim);
+        return;
+    }
+    if (eb && !eb->dead) {
+        eboard_activate(eb);
+        eb->fresh = &m;
+        eboard_poll(eb);
+        if (!eb->fresh)
+            return;
+        eb->fresh = NULL;
+    }
+    in = eb ? &eb->inbox : &e->limbo;
+    if (!eb)
+        inbox_drop(e, in, (int64_t)now_ms() - LIMBO_MS, -1);
+    kept = keep(&m, fm);
+    if (!kept || !push(in, kept)) {
+        if (kept)
+            inmsg_done(kept);
+        peer_misbehaves(e, fm->peer, fm->claim, "its engine sent more than was asked for");
+    }
+}

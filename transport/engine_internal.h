@@ -1,0 +1,163 @@
+/* engine_internal.h - what engine.c (boards), engine_op.c (operations) and engine_inbox.c
+ * (messages that came before their time) share. */
+#ifndef COMMD_ENGINE_INTERNAL_H
+#define COMMD_ENGINE_INTERNAL_H
+
+#include "shm/board.h"
+#include "transport/engine.h"
+#include "transport/schedule.h"
+
+/* Header of every message between engines. Hosts of one cluster share byte order and layout:
+ * the control link refuses other versions. */
+#define WIRE_BEGIN UINT32_MAX
+enum { WIRE_BAD = 1 };
+
+struct wire_hdr {
+    uint64_t group;
+    uint64_t print; /* of the operation's description */
+    uint32_t op;    /* number of the operation on the boards of this group */
+    uint32_t step;  /* step in the operation, or WIRE_BEGIN: the agreement */
+    uint32_t len;   /* body bytes */
+    uint16_t move;  /* sender's move index */
+    uint16_t flags;
+};
+_Static_assert(sizeof(struct wire_hdr) == 32, "wire layout");
+
+/* The agreement carries descriptions too. */
+struct wire_begin {
+    struct wire_hdr h;
+    uint32_t rank_a, rank_b;
+    struct op_desc a, b; /* WIRE_BAD: two that differ; else a is the sender's */
+};
+_Static_assert(sizeof(struct wire_begin) == 88, "wire layout");
+
+/* A message that nobody waits for yet. */
+struct inmsg {
+    struct inmsg *next;
+    unsigned peer;
+    union {
+        struct wire_hdr h;
+        struct wire_begin b;
+    };
+    const uint8_t *body; /* eager; owned copy once queued */
+    void *claim;         /* rendezvous */
+    uint64_t came_ms;
+    bool on_stack;
+};
+
+struct inbox {
+    struct inmsg *head, **tail;
+    size_t bytes;
+    unsigned n;
+};
+
+/* A step that the network works on. */
+struct estep {
+    struct eboard *eb;
+    uint32_t g; /* absolute number */
+    uint32_t c; /* in its operation */
+    bool active, done, posted, receiving;
+    uint16_t move, moves;
+    unsigned sends;    /* in flight, reading the result window */
+    uint8_t *scratch;  /* rendezvous body on its way into a reduction */
+    struct sched_move mv; /* the move being received */
+};
+
+enum eboard_state { EB_IDLE, EB_BEGIN, EB_DATA };
+
+struct eboard {
+    struct eboard *next;        /* hash chain or graveyard */
+    struct eboard *active_next;
+    struct engine *e;
+    struct board b;
+    struct plan_geom geom;
+    uint32_t *node_start; /* owned */
+    uint32_t *peers;      /* owned; fabric peer of each participant */
+    uint32_t *local_rank; /* owned; rank of each local member */
+    uint32_t *rank_node;  /* owned; node of each rank */
+    bool active, closing, dead;
+    bool polling; /* inside eboard_poll(): a callback must not enter it again */
+    unsigned inflight; /* requests whose callbacks name this board */
+
+    enum eboard_state state;
+    uint32_t op;   /* counts operations; the same on all nodes */
+    uint32_t base; /* next or current operation's first step */
+    unsigned seen; /* members known to have announced */
+    uint32_t seen_step;
+    struct op_desc desc;
+    uint64_t print;
+    struct plan plan;
+
+    /* the agreement, with a small payload */
+    enum sched_kind bkind;
+    unsigned bmove, bmoves;
+    bool bposted, breceiving;
+    struct sched_move bmv;
+    uint8_t *acc; /* PLAN_SMALL bytes each, private: nobody changes them under the network */
+    uint8_t *tmp;
+    size_t tmp_len;
+    bool bad;
+    uint32_t rank_a, rank_b;
+    struct op_desc bad_a, bad_b;
+
+    /* data */
+    enum sched_kind dkind;
+    uint32_t next_start; /* step in the operation to start next */
+    uint32_t published, sent; /* absolute, private copies */
+    struct estep steps[PLAN_DEPTH_NET];
+
+    struct inmsg *fresh; /* the message being delivered right now */
+    struct inbox inbox;
+};
+
+enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256 };
+
+struct sbuf {
+    struct sbuf *next;
+    struct eboard *eb;
+    uint8_t data[PLAN_SMALL];
+};
+
+struct chunk {
+    struct chunk *next;
+};
+
+struct engine {
+    struct fabric *f; /* borrowed */
+    struct fabric_events fev;
+    struct engine_events ev;
+    char node[MSG_NAME_MAX];
+    struct eboard *hash[ENGINE_HASH];
+    struct eboard *active;
+    struct eboard *graveyard; /* dead, requests still in flight */
+    unsigned nboards;
+    struct sbuf *sbufs;    /* free ones */
+    struct chunk *scratch; /* free ones, PLAN_CHUNK each */
+    struct inbox limbo;    /* for groups that commd has not told us about yet */
+    uint64_t closed[ENGINE_CLOSED]; /* recent ones: their late messages are dropped */
+    unsigned nclosed;
+};
+
+/* engine.c */
+struct eboard *eboard_find(struct engine *e, uint64_t group);
+void eboard_activate(struct eboard *eb);
+void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, ...)
+    _printf_(4, 5);
+struct sbuf *sbuf_get(struct engine *e);
+void sbuf_put(struct engine *e, struct sbuf *s);
+uint8_t *scratch_get(struct engine *e);
+void scratch_put(struct engine *e, uint8_t *p);
+
+/* engine_op.c: one look at a board; true if something moved */
+bool eboard_poll(struct eboard *eb);
+
+/* engine_inbox.c */
+void inbox_init(struct inbox *in);
+/* The message @op, @step, @move from fabric peer @peer, or NULL. Release with inmsg_done(). */
+struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
+void inmsg_done(struct inmsg *m);
+void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
+void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */
+void engine_on_msg(void *arg, const struct fabric_msg *msg);
+
+#endif
