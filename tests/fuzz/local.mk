@@ -1,0 +1,16 @@
+# tests/fuzz/local.mk: tests of this room
+
+# Any bytes as a control frame.
+check_PROGRAMS += fuzz_frame
+TESTS += fuzz_frame
+fuzz_frame_SOURCES = tests/fuzz/fuzz_frame.c tests/fuzz/replay.c
+fuzz_frame_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS)
+EXTRA_DIST += tests/fuzz/corpus/frame
+
+# Each target twice: here with replay.c, a plain program over its corpus; for exploring, compile
+# it with clang -fsanitize=fuzzer,address,undefined instead.
+check_PROGRAMS += fuzz_conf
+TESTS += fuzz_conf
+fuzz_conf_SOURCES = tests/fuzz/fuzz_conf.c tests/fuzz/replay.c
+fuzz_conf_LDADD = libcommd-conf.la
+EXTRA_DIST += tests/fuzz/corpus/conf
