@@ -228,14 +228,16 @@ int board_map(int fd, struct board *ret_board)
     b.nlocal = b.hdr->nlocal;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
-    /* The layout is recomputed from the copied numbers, never taken from the file. */
+    /* The layout is recomputed from the copied numbers and only compared with the file's. */
     if (b.hdr->magic != BOARD_MAGIC || b.hdr->version != BOARD_VERSION ||
         !geom_valid(b.world, b.nnodes, b.me, b.nlocal)) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
     l = board_layout(b.world, b.nnodes, b.nlocal);
-    if (l.size != size) {
+    if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
+        b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
+        b.hdr->off_result != l.result) {
         munmap(map, size);
         return BOARD_E_BAD;
     }

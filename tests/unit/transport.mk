@@ -1,25 +1,25 @@
 # tests/unit/transport.mk: tests of this room
 if HAVE_CMOCKA
-check_PROGRAMS += test_schedule
-TESTS += test_schedule
+check_PROGRAMS += tests/unit/test_schedule
+TESTS += tests/unit/test_schedule
 
-test_schedule_SOURCES = tests/unit/test_schedule.c
-test_schedule_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
-test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
+tests_unit_test_schedule_SOURCES = tests/unit/test_schedule.c
+tests_unit_test_schedule_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
 
 # Members as threads over one mapping, for the thread sanitizer.
-check_PROGRAMS += test_board_threads
-TESTS += test_board_threads
-test_board_threads_SOURCES = tests/unit/test_board_threads.c
-test_board_threads_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
-test_board_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+check_PROGRAMS += tests/unit/test_board_threads
+TESTS += tests/unit/test_board_threads
+tests_unit_test_board_threads_SOURCES = tests/unit/test_board_threads.c
+tests_unit_test_board_threads_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_board_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 # Boards, engines and the loop fabric in one process.
-check_PROGRAMS += test_collectives
-TESTS += test_collectives
-test_collectives_SOURCES = tests/unit/test_collectives.c tests/lib/cluster.c tests/lib/cluster.h
-test_collectives_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
-test_collectives_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
+check_PROGRAMS += tests/unit/test_collectives
+TESTS += tests/unit/test_collectives
+tests_unit_test_collectives_SOURCES = tests/unit/test_collectives.c tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_test_collectives_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_collectives_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
 	libcommd-schedule.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 endif

@@ -1,0 +1,289 @@
+/* test_board.c - what is mapped and what is refused, plans as properties, sleeping and waking. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "shm/board.h"
+#include "shm/memfd.h"
+#include "shm/proto/msg.h"
+#include "shm/wait.h"
+
+static const uint16_t nodes3[] = {0, 1, 0};
+static const struct board_geom geom3 = {
+    .group = 9, .epoch = 2, .world = 3, .nnodes = 2, .me = 0, .nlocal = 2, .rank_node = nodes3};
+
+static void created_board_maps(void **state)
+{
+    struct board_ctl *ctl;
+    struct board b;
+    int fd;
+
+    assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+    assert_int_equal(board_map(fd, &b), 0);
+    assert_int_equal(b.world, 3);
+    assert_int_equal(b.nlocal, 2);
+    assert_int_equal(b.group, 9);
+    assert_int_equal(b.ranks[1].local, BOARD_NO_MEMBER);
+    assert_int_equal(b.ranks[2].local, 1);
+    assert_int_equal(board_ctl_bytes(ctl), b.size);
+    assert_int_equal(ftruncate(fd, 4096), -1); /* sealed: nobody can make it shrink */
+    assert_int_equal(errno, EPERM);
+    board_unmap(&b);
+    board_ctl_free(ctl);
+    close(fd);
+}
+
+static void impossible_geometry_is_refused(void **state)
+{
+    struct board_geom g[] = {geom3, geom3, geom3, geom3};
+    struct board_ctl *ctl;
+    int fd;
+
+    g[0].nlocal = 3; /* rank_node says two */
+    g[1].me = 2;
+    g[2].nnodes = 4; /* more nodes than ranks */
+    g[3].world = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(g); i++)
+        assert_int_equal(board_create(&g[i], &fd, &ctl), -EINVAL);
+}
+
+static int plain_memfd(size_t size, int seals)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    if (seals)
+        assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static void foreign_fds_are_refused(void **state)
+{
+    struct board b;
+    int p[2], fd;
+
+    fd = plain_memfd(1 << 20, 0); /* could shrink under us */
+    assert_int_equal(board_map(fd, &b), BOARD_E_BAD);
+    close(fd);
+    fd = plain_memfd(1 << 20, F_SEAL_GROW | F_SEAL_SEAL);
+    assert_int_equal(board_map(fd, &b), BOARD_E_BAD);
+    close(fd);
+    fd = plain_memfd(1 << 20, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* sealed zeros */
+    assert_int_equal(board_map(fd, &b), BOARD_E_BAD);
+    close(fd);
+    fd = plain_memfd(100, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    assert_int_equal(board_map(fd, &b), BOARD_E_BAD);
+    close(fd);
+    assert_int_equal(pipe(p), 0);
+    assert_int_equal(board_map(p[0], &b), BOARD_E_BAD);
+    close(p[0]);
+    close(p[1]);
+    fd = open("/proc/self/exe", O_RDONLY);
+    assert_int_equal(board_map(fd, &b), BOARD_E_BAD);
+    close(fd);
+}
+
+/* Every number of the header is checked before it bounds anything. */
+static void contradicting_headers_are_refused(void **state)
+{
+    static const size_t fields[] = {
+        offsetof(struct board_hdr, magic),  offsetof(struct board_hdr, version),
+        offsetof(struct board_hdr, world),  offsetof(struct board_hdr, nnodes),
+        offsetof(struct board_hdr, me),     offsetof(struct board_hdr, nlocal),
+    };
+    static const uint32_t values[] = {0, 7, 100000, UINT32_MAX};
+
+    for (unsigned f = 0; f < ARRAY_LEN(fields); f++)
+        for (unsigned v = 0; v < ARRAY_LEN(values); v++) {
+            struct board_ctl *ctl;
+            struct board b;
+            uint8_t *map;
+            int fd;
+
+            if (fields[f] == offsetof(struct board_hdr, me) && values[v] == 0)
+                continue; /* a valid one */
+            assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+            map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            memcpy(map + fields[f], &values[v], sizeof values[v]);
+            assert_int_equal(board_map(fd, &b), BOARD_E_BAD);
+            munmap(map, 4096);
+            board_ctl_free(ctl);
+            close(fd);
+        }
+}
+
+static void marks_are_written_once(void **state)
+{
+    struct board_ctl *ctl;
+    struct board b;
+    int fd;
+
+    assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+    assert_int_equal(board_map(fd, &b), 0);
+    assert_int_equal(atomic_load(&b.ranks[1].gone), 0);
+    board_mark_gone(ctl, 1, UINT32_MAX, CAUSE_RANK_LOST, 12); /* hostile counter: not "here" */
+    assert_int_equal(atomic_load(&b.ranks[1].gone), UINT32_MAX);
+    board_mark_gone(ctl, 1, 3, CAUSE_LEFT, 12);
+    assert_int_equal(atomic_load(&b.ranks[1].gone), UINT32_MAX);
+    assert_int_equal(atomic_load(&b.hdr->ngone), 1);
+    board_mark_gone(ctl, 77, 3, CAUSE_LEFT, 12); /* no such rank */
+    assert_int_equal(atomic_load(&b.hdr->ngone), 1);
+    board_mark_broken(ctl, CAUSE_NODE_LOST, -1, 0, "b", "node b is gone");
+    board_mark_broken(ctl, CAUSE_ABORTED, 2, 4, "a", "aborted");
+    assert_int_equal(atomic_load(&b.hdr->broken), CAUSE_NODE_LOST);
+    assert_string_equal(b.hdr->cause.text, "node b is gone");
+    assert_int_equal(board_rank_ops(ctl, 5), 0); /* no such member */
+    board_unmap(&b);
+    board_ctl_free(ctl);
+    close(fd);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+static void check_plan(const struct op_desc *d, const struct plan_geom *g)
+{
+    struct plan p;
+    uint64_t sum = 0;
+
+    assert_true(plan_make(d, g, &p));
+    assert_true(p.steps >= 1);
+    for (uint32_t c = 0; c < MIN(p.steps, 100000u); c++) {
+        uint64_t n = plan_step_count(&p, c), parts = 0;
+        size_t last = 0;
+
+        sum += n;
+        assert_true(n * p.esize <= PLAN_CHUNK);
+        for (unsigned i = 0; i < 5; i++) {
+            uint64_t lo, hi;
+            plan_slice(n, 5, i, p.esize, &lo, &hi);
+            assert_true(lo <= hi && hi <= n);
+            parts += hi - lo;
+        }
+        assert_int_equal(parts, n);
+        for (unsigned s = 0; s < g->nnodes; s++) {
+            size_t lo, hi;
+            plan_segment(&p, g, c, s, 1, &lo, &hi);
+            assert_true(lo <= hi && hi <= PLAN_CHUNK);
+            if (p.coll == COLL_ALL_GATHER || p.coll == COLL_REDUCE_SCATTER ||
+                (p.coll == COLL_ALL_REDUCE && !p.small)) {
+                assert_true(s == 0 ? lo == 0 : lo == last);
+                last = hi;
+            }
+        }
+        if (c > 50)
+            return;
+    }
+    assert_int_equal(sum, p.count);
+}
+
+static void plans_cover_every_element_once(void **state)
+{
+    static const uint64_t counts[] = {0, 1, 2, 63, 1000, 65536, 65537, 262144, 3ull << 30};
+
+    for (unsigned nnodes = 1; nnodes <= 7; nnodes++)
+        for (unsigned coll = 0; coll < COLL_COUNT; coll++)
+            for (unsigned i = 0; i < ARRAY_LEN(counts); i++) {
+                uint32_t start[9] = {0};
+                struct plan_geom g = {.nnodes = nnodes, .node_start = start};
+                struct op_desc d = {.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_F64,
+                                    .count = coll == COLL_BARRIER ? 0 : counts[i]};
+
+                for (unsigned n = 0; n < nnodes; n++)
+                    start[n + 1] = start[n] + 1 + n % 3;
+                g.world = start[nnodes];
+                g.nlocal = 1;
+                check_plan(&d, &g);
+            }
+}
+
+static void hostile_descriptions_have_no_plan(void **state)
+{
+    uint32_t start[] = {0, 2, 4};
+    struct plan_geom g = {.world = 4, .nnodes = 2, .nlocal = 2, .node_start = start};
+    struct op_desc bad[] = {
+        {.coll = COLL_COUNT},
+        {.coll = 255},
+        {.coll = COLL_ALL_REDUCE, .dtype = DTYPE_COUNT, .count = 1},
+        {.coll = COLL_ALL_REDUCE, .redop = REDOP_COUNT, .count = 1},
+        {.coll = COLL_ALL_REDUCE, .dtype = DTYPE_BOOL, .redop = REDOP_AVG, .count = 1},
+        {.coll = COLL_BROADCAST, .root = 4, .count = 1},
+        {.coll = COLL_ALL_GATHER, .dtype = DTYPE_I64, .count = UINT64_MAX / 8},
+        {.coll = COLL_ALL_REDUCE, .dtype = DTYPE_I64, .count = UINT64_MAX},
+        {.coll = COLL_BARRIER, .count = 1},
+    };
+    struct plan p;
+
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++)
+        assert_false(plan_make(&bad[i], &g, &p));
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------- */
+
+struct pair {
+    _Atomic uint32_t bell, sleepers, value;
+};
+
+static void *waker(void *arg)
+{
+    struct pair *p = arg;
+
+    for (uint32_t i = 1; i <= 20000; i++) {
+        while (atomic_load(&p->value) != 2 * i - 1)
+            cpu_relax();
+        atomic_store_explicit(&p->value, 2 * i, memory_order_release);
+        bell_ring(&p->bell, &p->sleepers);
+    }
+    return NULL;
+}
+
+/* A lost wake-up would cost the full time-out of the sleep, and the test counts those. */
+static void no_wake_up_is_lost(void **state)
+{
+    struct pair p = {0};
+    pthread_t t;
+    unsigned slept_out = 0;
+
+    pthread_create(&t, NULL, waker, &p);
+    for (uint32_t i = 1; i <= 20000; i++) {
+        atomic_store(&p.value, 2 * i - 1);
+        while (atomic_load_explicit(&p.value, memory_order_acquire) != 2 * i) {
+            uint32_t ticket = bell_prepare(&p.bell, &p.sleepers);
+            uint64_t before;
+
+            if (atomic_load(&p.value) == 2 * i) {
+                bell_cancel(&p.sleepers);
+                continue;
+            }
+            before = now_ms();
+            bell_sleep(&p.bell, &p.sleepers, ticket, 5000);
+            slept_out += now_ms() - before >= 5000;
+        }
+    }
+    pthread_join(t, NULL);
+    assert_int_equal(slept_out, 0);
+    assert_int_equal(atomic_load(&p.sleepers), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(created_board_maps),
+        cmocka_unit_test(impossible_geometry_is_refused),
+        cmocka_unit_test(foreign_fds_are_refused),
+        cmocka_unit_test(contradicting_headers_are_refused),
+        cmocka_unit_test(marks_are_written_once),
+        cmocka_unit_test(plans_cover_every_element_once),
+        cmocka_unit_test(hostile_descriptions_have_no_plan),
+        cmocka_unit_test(no_wake_up_is_lost),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
