@@ -11,6 +11,7 @@ client_libcommd_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(top_srcdir)/client/libcommd.map -Wl,--exclude-libs,ALL
 client_libcommd_la_DEPENDENCIES = $(top_srcdir)/client/libcommd.map libcommd-client.la \
 	libcommd-proto.la libcommd-shm.la
+dist_man_MANS += client/commd.3
 EXTRA_DIST += client/libcommd.map
 commdincludedir = $(includedir)/commd
 commdinclude_HEADERS = client/commd.h
