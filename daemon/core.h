@@ -1,0 +1,178 @@
+/* core.h - what commd decides: sessions, peers, the engine, groups. No I/O, no clock, no
+ * allocation after core_new(): the caller feeds events with the time, and executes the
+ * actions that come out, in order. commd, the unit tests and the simulator link the same
+ * library. */
+#ifndef COMMD_CORE_H
+#define COMMD_CORE_H
+
+#include "shm/proto/msg.h"
+
+struct core;
+
+enum { CORE_ENGINE_RESTART_MIN_MS = 100, CORE_ENGINE_RESTART_MAX_MS = 5000 };
+
+struct core_config {
+    uint64_t seed;        /* only source of randomness */
+    uint64_t incarnation; /* of this commd, random, not 0 */
+    const char *cluster;
+    const char *version; /* for status */
+    /* nodes, sorted by name; names copied */
+    const char (*nodes)[MSG_NAME_MAX];
+    unsigned nnodes, self;
+    /* timeouts, ms */
+    uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms;
+    /* limits */
+    unsigned max_clients, max_clients_per_user, max_groups, max_groups_per_user;
+    unsigned max_members; /* pool of group members over all groups, e.g. 262144 */
+};
+
+/* All memory is taken here. NULL when it is not to be had. */
+struct core *core_new(const struct core_config *config);
+struct core *core_free(struct core *core);
+/* Reload: timeouts and limits only. */
+void core_reconfigure(struct core *core, const struct core_config *config);
+
+/* ---- events -------------------------------------------------------------------------- */
+
+enum core_event_type {
+    CORE_TICK,          /* a deadline passed (or any time) */
+    CORE_CLIENT_OPEN,   /* @client: caller's slot index < max_clients + 64, unused so far */
+    CORE_CLIENT_MSG,    /* @client, @msg; before and after its hello. ADMIN: the core only
+                           checks that the session may send it, the edge answers */
+    CORE_CLIENT_CLOSED, /* @client: its socket closed or its process died; @text why */
+    CORE_PEER_UP,       /* @node, @msg PEER_HELLO already checked for cluster and name: the TLS
+                           link is up (one per node: the edge resolves double connections) */
+    CORE_PEER_MSG,      /* @node, @msg */
+    CORE_PEER_DOWN,     /* @node, @text */
+    CORE_ENGINE_STARTED, /* process was spawned, pid in @pid */
+    CORE_ENGINE_MSG,    /* @msg; the first is ENGINE_HELLO */
+    CORE_ENGINE_DOWN,   /* exited or its socket closed; @text "killed by signal 9" */
+    CORE_BOARD_FAILED,  /* the edge could not make the board of @group: @text */
+    CORE_SHUTDOWN,      /* drain: refuse new joins, tell everyone we are going */
+};
+
+struct core_event {
+    enum core_event_type type;
+    uint64_t now_ms; /* monotonic */
+    unsigned client;
+    unsigned node;
+    uint32_t uid;
+    uint32_t pid;
+    uint64_t group;
+    const struct msg *msg;
+    const char *text;
+};
+
+/* ---- actions ------------------------------------------------------------------------- */
+
+enum core_action_type {
+    CORE_DO_CLIENT_SEND,  /* @client, @msg. WELCOME: the edge fills pid */
+    CORE_DO_CLIENT_CLOSE, /* @client: after what was sent has been flushed. The core has
+                             forgotten it; no CORE_CLIENT_CLOSED follows */
+    CORE_DO_PEER_SEND,    /* @node, @msg. ENGINE_STATE: the edge fills token */
+    CORE_DO_PEER_DROP,    /* @node: close the link, @text why; CORE_PEER_DOWN does not follow */
+    CORE_DO_ENGINE_START, /* spawn commd-engine */
+    CORE_DO_ENGINE_KILL,  /* SIGKILL; CORE_ENGINE_DOWN follows */
+    CORE_DO_ENGINE_SEND,  /* @msg. ENGINE_PEER_ADD: the edge fills token and expect */
+    /* Make the board of @group (core_group()), send JOINED + fds to each local member's
+     * client (req in core_group_local()), and BOARD_ADD + fd to the engine if nnodes > 1.
+     * GROUP_GONE follows for each rank that is gone already. */
+    CORE_DO_GROUP_OPEN,
+    /* @rank of @group is gone (@cause, @pid, @text). Mark it in the board with the number of
+     * operations it completed: @ops, or read from the board when @ops == CORE_OPS_FROM_BOARD,
+     * and in that case (a local rank) send GONE with that number to the other participants
+     * of the group. */
+    CORE_DO_GROUP_GONE,
+    /* Set the board's abort word: @cause, @rank (-1), @pid, @name (node), @text. The edge
+     * tells nobody else: the core sends BROKEN itself where needed. */
+    CORE_DO_GROUP_BROKEN,
+    /* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board; BOARD_DEL (abort as in @flag) to the engine if the
+     * engine has it. */
+    CORE_DO_GROUP_CLOSE,
+    CORE_DO_LOG, /* @level (enum conf_log_level values: 0 error .. 3 debug), @text */
+};
+
+#define CORE_OPS_FROM_BOARD UINT32_MAX
+
+struct core_action {
+    enum core_action_type type;
+    unsigned client, node, level;
+    uint64_t group;
+    int32_t rank;
+    uint32_t ops, pid;
+    enum cause cause;
+    bool flag;
+    char name[MSG_NAME_MAX];
+    char text[MSG_TEXT_MAX];
+    struct msg msg; /* pointers inside point into the core: valid until the next core_next */
+};
+
+/* Feeds one event; afterwards call core_next() until it returns false. */
+void core_input(struct core *core, const struct core_event *event);
+/* Fills *ret_action with the next action. */
+bool core_next(struct core *core, struct core_action *ret_action);
+/* When the core wants a CORE_TICK next (monotonic ms); UINT64_MAX: never. */
+uint64_t core_deadline(const struct core *core);
+
+/* ---- read-only views for the edge (boards, admin tables, tests) ----------------------- */
+
+enum core_group_state { CORE_GROUP_JOINING, CORE_GROUP_COMMITTED, CORE_GROUP_OPEN, CORE_GROUP_BROKEN };
+/* JOINING: known here as home or as origin, ranks missing. COMMITTED: all ranks are known,
+ * waiting until the engines of all its nodes accept each other. OPEN, BROKEN: has a board. */
+
+struct core_group_view {
+    uint64_t id; /* 0 while joining */
+    const char *name;
+    uint32_t uid;
+    enum core_group_state state;
+    uint64_t epoch;
+    unsigned size, nnodes, me; /* me: index of this node among the participants */
+    const uint16_t *nodes;     /* nnodes entries: node index in the configuration, ascending */
+    const struct msg_member *members; /* size entries by rank; .node indexes nodes[]; NULL while
+                                         joining */
+    unsigned nlocal; /* live local members, those of core_group_local(); the board's local
+                        ranks are those of members[] with .node == me */
+    enum cause cause; /* BROKEN */
+    const char *cause_text;
+    const char *missing; /* JOINING at its home: ranks that have not come, "3,5-7" */
+};
+/* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
+ * false if unknown. */
+bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view);
+/* i-th group of any state, for tables; false past the end. */
+bool core_group_at(const struct core *core, unsigned i, struct core_group_view *ret_view);
+/* i-th local member of group @id: its rank, client slot and join request number. */
+bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
+                      unsigned *ret_client, uint32_t *ret_req);
+
+enum core_peer_state { CORE_PEER_SELF, CORE_PEER_DOWN_, CORE_PEER_LINKING, CORE_PEER_READY };
+/* LINKING: TLS is up, the engines do not accept each other yet. */
+struct core_peer_view {
+    const char *name;
+    enum core_peer_state state;
+    uint64_t since_ms; /* monotonic time of the last change */
+    uint64_t engine;   /* incarnation of its engine, 0: none */
+    const char *last_error;
+};
+bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view *ret_view);
+
+enum core_engine_state { CORE_ENGINE_DOWN_, CORE_ENGINE_STARTING, CORE_ENGINE_UP };
+struct core_status {
+    enum core_engine_state engine;
+    uint32_t engine_pid;
+    const char *engine_text; /* "UCX 1.13.1, tcp on lo", or why it is down */
+    unsigned clients, groups, nodes_up;
+    bool draining;
+};
+void core_status(const struct core *core, struct core_status *ret_status);
+struct core_client_view {
+    unsigned client;
+    uint32_t uid, pid;
+    const char *program;
+    bool admin;
+    unsigned groups;
+    uint64_t since_ms;
+};
+bool core_client_at(const struct core *core, unsigned i, struct core_client_view *ret_view);
+
+#endif
