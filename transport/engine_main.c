@@ -309,11 +309,11 @@ struct options {
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { FD = 1, NODE, DEVICE, TLS, PORTS, LOG, HELP, VERSION };
+    enum { FD = 1, NODE, DEVICE, TLS, PORTS, LOG, HELP, WHICH };
     static const struct option longs[] = {
         {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE},   {"device", 1, NULL, DEVICE},
         {"tls", 1, NULL, TLS},   {"ports", 1, NULL, PORTS}, {"log", 1, NULL, LOG},
-        {"help", 0, NULL, HELP}, {"version", 0, NULL, VERSION}, {0}};
+        {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH}, {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -338,7 +338,7 @@ static int parse(int argc, char **argv, struct options *o)
         case HELP:
             fputs(usage, stdout);
             exit(0);
-        case VERSION:
+        case WHICH:
             puts("commd-engine " PACKAGE_VERSION);
             exit(0);
         default:
