@@ -25,3 +25,10 @@ client_commctl_SOURCES = client/commctl.c client/commctl.h client/commctl_ask.c 
 	client/commctl_print.c
 client_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
 client_commctl_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)
+
+bin_PROGRAMS += client/commd-perf
+dist_man_MANS += client/commd-perf.1
+client_commd_perf_SOURCES = client/commd-perf.c client/commd_perf.h client/commd_perf_data.c \
+	client/commd_perf_launch.c client/commd_perf_options.c client/commd_perf_report.c \
+	client/commd_perf_run.c
+client_commd_perf_LDADD = client/libcommd.la

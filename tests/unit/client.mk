@@ -4,6 +4,8 @@ check_PROGRAMS += test_codec test_msg_io
 TESTS += test_codec test_msg_io
 check_PROGRAMS += test_commctl
 TESTS += test_commctl
+check_PROGRAMS += test_perf
+TESTS += test_perf
 
 test_codec_SOURCES = tests/unit/test_codec.c tests/unit/codec_samples.c tests/unit/codec_samples.h
 test_codec_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
@@ -19,4 +21,10 @@ test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 test_commctl_SOURCES = tests/unit/test_commctl.c
 test_commctl_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 test_commctl_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+# What commd-perf says of results is only worth what its data are; and its command line.
+test_perf_SOURCES = tests/unit/test_perf.c client/commd_perf.h client/commd_perf_data.c \
+	client/commd_perf_options.c
+test_perf_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+test_perf_LDADD = $(CMOCKA_LIBS)
 endif

@@ -1,0 +1,272 @@
+/* commd_perf_data.c - inputs whose results are known to the last bit.
+ *
+ * Element i of rank r's input is a small integer v(i, r). It repeats after PERIOD elements, a
+ * prime, so that no chunk or page boundary falls on a repetition and data that end up in a wrong
+ * place are seen. Results are then periodic too: one period is computed once, in integers, and
+ * filling and checking are memcpy() and memcmp().
+ *
+ * Exact means: no rounding and no overflow in any order of reduction, in partial results of any
+ * subset of the ranks included.
+ *   sum, avg   |v| <= limit / size, so every partial sum stays within what the type holds
+ *              exactly (integers to 2^8 in bf16). With more ranks than the limit the rest
+ *              sends zeros. A float's average needs a sum that the size divides, so there all
+ *              ranks send b(i), plus and minus 1 in pairs of ranks; an integer's truncates.
+ *   prod       1 but for a few ranks: 2 from two of them, 3 and -1 from one each; so within 12
+ *   min, max   any
+ *   bool       0 or 1; sum and max are or, prod and min are and */
+#include <stdio.h>
+
+#include "client/commd_perf.h"
+
+enum { PERIOD = 1021 };
+
+struct perf_data {
+    const struct perf *perf; /* borrowed */
+    int rank, size;
+    size_t elem; /* bytes of one element */
+    bool is_signed, is_float;
+    int limit;      /* largest magnitude of a sum */
+    int shown;      /* the rank whose input `result` holds, for collectives that move */
+    uint8_t *input; /* owned: one period each, in the data type */
+    uint8_t *result;
+};
+
+static uint32_t mix(uint32_t i, uint32_t r)
+{
+    uint32_t x = (i + 1) * 2654435761u ^ (r + 1) * 2246822519u;
+
+    x ^= x >> 15;
+    x *= 2654435761u;
+    return x ^ x >> 13;
+}
+
+static bool reduces(const struct perf *perf)
+{
+    return perf->coll == COMMD_ALL_REDUCE || perf->coll == COMMD_REDUCE_SCATTER;
+}
+
+static int value_sum(const struct perf_data *d, uint32_t i, int r)
+{
+    int most = d->limit / d->size;
+
+    if (most < 1)
+        return r < d->limit ? (int)(mix(i, (uint32_t)r) % 2) : 0;
+    most = MIN(most, 1000);
+    return (int)(mix(i, (uint32_t)r) % (uint32_t)(most + 1)) -
+           (d->is_signed ? most / 2 : 0);
+}
+
+/* The sum is size * b(i). The last of an odd number of ranks has no partner to differ from, nor
+ * do ranks beyond the limit. */
+static int value_avg_float(const struct perf_data *d, uint32_t i, int r)
+{
+    int b = d->limit / d->size > 1 ? (int)(mix(i, 0) % (uint32_t)MIN(d->limit / d->size, 100)) : 0;
+
+    if ((r | 1) >= MIN(d->size, d->limit))
+        return b;
+    return r & 1 ? b + 1 : b - 1;
+}
+
+static int value_prod(const struct perf_data *d, uint32_t i, int r)
+{
+    int v = 1;
+
+    if ((int)(i % (uint32_t)d->size) == r)
+        v *= 2;
+    if ((int)(i / 3 % (uint32_t)d->size) == r)
+        v *= 2;
+    if (i % 2 && (int)(i % 7 % (uint32_t)d->size) == r)
+        v *= 3;
+    if (d->is_signed && (int)(i % 5 % (uint32_t)d->size) == r)
+        v = -v;
+    return v;
+}
+
+static int value(const struct perf_data *d, uint32_t i, int r)
+{
+    if (d->perf->dtype == COMMD_BOOL) /* all 0, all 1 and mixed do occur */
+        return i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : (int)(mix(i, (uint32_t)r) % 2);
+    if (!reduces(d->perf))
+        return (int)(mix(i, (uint32_t)r) % 120) - (d->is_signed ? 60 : 0);
+    switch (d->perf->redop) {
+    case COMMD_AVG:
+        return d->is_float ? value_avg_float(d, i, r) : value_sum(d, i, r);
+    case COMMD_PROD:
+        return value_prod(d, i, r);
+    case COMMD_MIN:
+    case COMMD_MAX:
+        return (int)(mix(i, (uint32_t)r) % 120) - (d->is_signed ? 60 : 0);
+    default:
+        return value_sum(d, i, r);
+    }
+}
+
+static int combine(const struct perf *perf, int a, int b)
+{
+    bool is_bool = perf->dtype == COMMD_BOOL;
+
+    switch (perf->redop) {
+    case COMMD_PROD:
+        return is_bool ? a && b : a * b;
+    case COMMD_MIN:
+        return MIN(a, b);
+    case COMMD_MAX:
+        return MAX(a, b);
+    default:
+        return is_bool ? a || b : a + b;
+    }
+}
+
+static int reduced(const struct perf_data *d, uint32_t i)
+{
+    int v = value(d, i, 0);
+
+    for (int r = 1; r < d->size; r++)
+        v = combine(d->perf, v, value(d, i, r));
+    return d->perf->redop == COMMD_AVG ? v / d->size : v;
+}
+
+/* |v| < 2048: exact. Sign, exponent biased by 15, ten bits of fraction. */
+static uint16_t to_f16(int v)
+{
+    unsigned sign = v < 0 ? 0x8000 : 0, m = (unsigned)abs(v), e = 0;
+
+    if (m == 0)
+        return 0;
+    while (m >> (e + 1))
+        e++;
+    return (uint16_t)(sign | (e + 15) << 10 | ((m << (10 - e)) & 0x3ff));
+}
+
+/* |v| <= 256: exact. The upper half of an f32. */
+static uint16_t to_bf16(int v)
+{
+    float f = (float)v;
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof(bits));
+    return (uint16_t)(bits >> 16);
+}
+
+#define PUT(type, x)                                                                             \
+    {                                                                                            \
+        type typed = (type)(x);                                                                  \
+        memcpy(to, &typed, sizeof(typed));                                                       \
+        break;                                                                                   \
+    }
+
+static void put(int dtype, void *to, int v)
+{
+    switch ((enum commd_dtype)dtype) {
+    case COMMD_I8:
+    case COMMD_U8:
+    case COMMD_BOOL:
+        PUT(uint8_t, v)
+    case COMMD_I16:
+    case COMMD_U16:
+        PUT(uint16_t, v)
+    case COMMD_I32:
+    case COMMD_U32:
+        PUT(uint32_t, v)
+    case COMMD_I64:
+    case COMMD_U64:
+        PUT(int64_t, v)
+    case COMMD_F16:
+        PUT(uint16_t, to_f16(v))
+    case COMMD_BF16:
+        PUT(uint16_t, to_bf16(v))
+    case COMMD_F32:
+        PUT(float, v)
+    case COMMD_F64:
+        PUT(double, v)
+    }
+}
+
+/* What a moved block holds: the input of rank @source. */
+static void show_source(struct perf_data *d, int source)
+{
+    if (d->shown == source)
+        return;
+    for (uint32_t i = 0; i < PERIOD; i++)
+        put(d->perf->dtype, d->result + i * d->elem, value(d, i, source));
+    d->shown = source;
+}
+
+int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data **ret_data)
+{
+    struct perf_data *d = calloc(1, sizeof(*d));
+    int dtype = perf->dtype;
+
+    if (!d)
+        return -ENOMEM;
+    d->perf = perf;
+    d->rank = rank;
+    d->size = size;
+    d->elem = commd_dtype_size(dtype);
+    d->is_float = dtype == COMMD_F16 || dtype == COMMD_BF16 || dtype == COMMD_F32 ||
+                  dtype == COMMD_F64;
+    d->is_signed = d->is_float || dtype == COMMD_I8 || dtype == COMMD_I16 ||
+                   dtype == COMMD_I32 || dtype == COMMD_I64;
+    d->limit = d->elem == 1 || dtype == COMMD_F16 || dtype == COMMD_BF16 ? 120
+               : d->elem == 2                                            ? 30000
+                                                                         : 1 << 20;
+    d->shown = -1;
+    d->input = malloc(PERIOD * d->elem);
+    d->result = malloc(PERIOD * d->elem);
+    if (!d->input || !d->result) {
+        perf_data_free(d);
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < PERIOD; i++) {
+        put(dtype, d->input + i * d->elem, value(d, i, rank));
+        if (reduces(perf))
+            put(dtype, d->result + i * d->elem, reduced(d, i));
+    }
+    *ret_data = d;
+    return 0;
+}
+
+void perf_data_free(struct perf_data *data)
+{
+    if (!data)
+        return;
+    free(data->input);
+    free(data->result);
+    free(data);
+}
+
+void perf_data_fill(const struct perf_data *data, void *buf, size_t from, size_t n)
+{
+    uint8_t *to = buf;
+
+    while (n > 0) {
+        size_t at = from % PERIOD, part = MIN(n, PERIOD - at);
+
+        memcpy(to, data->input + at * data->elem, part * data->elem);
+        to += part * data->elem;
+        from += part;
+        n -= part;
+    }
+}
+
+size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n, int source,
+                       size_t *ret_first)
+{
+    const uint8_t *is = buf;
+    size_t wrong = 0, done = 0;
+
+    if (!reduces(data->perf))
+        show_source(data, source);
+    while (done < n) {
+        size_t at = (from + done) % PERIOD, part = MIN(n - done, PERIOD - at), e = data->elem;
+        const uint8_t *should = data->result + at * e;
+
+        if (memcmp(is + done * e, should, part * e)) {
+            for (size_t i = 0; i < part; i++)
+                if (memcmp(is + (done + i) * e, should + i * e, e) && wrong++ == 0)
+                    *ret_first = from + done + i;
+        }
+        done += part;
+    }
+    return wrong;
+}

@@ -1,0 +1,316 @@
+/* test_perf.c - commd-perf's data and its command line.
+ *
+ * Data: an independent reduction, in floating point and in every rank order that matters, must
+ * give what the data say; a single wrong bit must be found at its place. */
+#include <getopt.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "client/commd_perf.h"
+
+enum { N = 2500 }; /* more than two periods */
+
+/* The one function of libcommd that these files need. */
+size_t commd_dtype_size(int dtype)
+{
+    static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
+
+    return sizes[dtype];
+}
+
+static double load(int dtype, const void *p)
+{
+#define LOAD(type)                                                                               \
+    {                                                                                            \
+        type v;                                                                                  \
+        memcpy(&v, p, sizeof(v));                                                                \
+        return (double)v;                                                                        \
+    }
+    switch ((enum commd_dtype)dtype) {
+    case COMMD_I8:
+        LOAD(int8_t)
+    case COMMD_U8:
+    case COMMD_BOOL:
+        LOAD(uint8_t)
+    case COMMD_I16:
+        LOAD(int16_t)
+    case COMMD_U16:
+        LOAD(uint16_t)
+    case COMMD_I32:
+        LOAD(int32_t)
+    case COMMD_U32:
+        LOAD(uint32_t)
+    case COMMD_I64:
+        LOAD(int64_t)
+    case COMMD_U64:
+        LOAD(uint64_t)
+    case COMMD_F32:
+        LOAD(float)
+    case COMMD_F64:
+        LOAD(double)
+    case COMMD_F16:
+    case COMMD_BF16:
+        break;
+    }
+    uint16_t half;
+    memcpy(&half, p, sizeof(half));
+    int sign = half >> 15 ? -1 : 1;
+    int fraction = dtype == COMMD_F16 ? 10 : 7, bias = dtype == COMMD_F16 ? 15 : 127;
+    int exponent = (half & 0x7fff) >> fraction;
+    if (exponent == 0)
+        return 0; /* no subnormal is used */
+    double v = 1 + (double)(half & ((1 << fraction) - 1)) / (1 << fraction);
+    for (int e = exponent - bias; e > 0; e--)
+        v *= 2;
+    assert_true(exponent >= bias); /* integers only */
+    return sign * v;
+}
+
+static double combine(const struct perf *p, double a, double b)
+{
+    bool is_bool = p->dtype == COMMD_BOOL;
+
+    switch ((enum commd_redop)p->redop) {
+    case COMMD_SUM:
+    case COMMD_AVG:
+        return is_bool ? a + b > 0 : a + b;
+    case COMMD_PROD:
+        return a * b;
+    case COMMD_MIN:
+        return a < b ? a : b;
+    case COMMD_MAX:
+        return a > b ? a : b;
+    }
+    return 0;
+}
+
+/* Largest integer up to which every integer is exact in the type. */
+static double exact(int dtype)
+{
+    static const double most[] = {127, 255, 32767, 65535, 2147483647.0, 4294967295.0, 9e15, 9e15,
+                                  2048, 256, 16777216, 9e15, 1};
+    return most[dtype];
+}
+
+/* The reduction of element @i, by ascending or descending ranks; partial results stay exact. */
+static double reduce(const struct perf *p, uint8_t *const *inputs, int size, size_t i, bool down)
+{
+    size_t e = commd_dtype_size(p->dtype);
+    double v = 0;
+
+    for (int k = 0; k < size; k++) {
+        double x = load(p->dtype, inputs[down ? size - 1 - k : k] + i * e);
+
+        v = k ? combine(p, v, x) : x;
+        assert_true((v < 0 ? -v : v) <= exact(p->dtype));
+    }
+    return p->redop != COMMD_AVG ? v
+           : p->dtype >= COMMD_F16 ? v / size
+                                   : (double)(int64_t)(v / size);
+}
+
+/* Results are integers, and small enough for the type. */
+static void store(int dtype, void *p, double v)
+{
+    int64_t integer = (int64_t)v;
+    float f = (float)v;
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof(bits));
+    assert_true((double)integer == v);
+    if (dtype == COMMD_F64) {
+        memcpy(p, &v, sizeof(v));
+    } else if (dtype == COMMD_F32) {
+        memcpy(p, &f, sizeof(f));
+    } else if (dtype == COMMD_BF16) {
+        uint16_t half = (uint16_t)(bits >> 16);
+        memcpy(p, &half, sizeof(half));
+    } else if (dtype == COMMD_F16) {
+        uint16_t half = (uint16_t)(bits >> 16 & 0x8000);
+        if (bits & 0x7fffffff)
+            half |= (uint16_t)(((bits >> 23 & 0xff) - 127 + 15) << 10 | (bits >> 13 & 0x3ff));
+        memcpy(p, &half, sizeof(half));
+    } else {
+        memcpy(p, &integer, commd_dtype_size(dtype));
+    }
+}
+
+static void one_case(int coll, int dtype, int redop, int size)
+{
+    struct perf perf = {.coll = coll, .dtype = dtype, .redop = redop, .size = size};
+    size_t e = commd_dtype_size(dtype), first = 0;
+    struct perf_data *data[160];
+    uint8_t *inputs[160], result[N * 8];
+
+    for (int r = 0; r < size; r++) {
+        assert_int_equal(perf_data_new(&perf, r, size, &data[r]), 0);
+        inputs[r] = malloc(N * e);
+        perf_data_fill(data[r], inputs[r], 0, 700);
+        perf_data_fill(data[r], inputs[r] + 700 * e, 700, N - 700);
+    }
+    for (size_t i = 0; i < N; i++) {
+        double v = reduce(&perf, inputs, size, i, false);
+
+        assert_true(v == reduce(&perf, inputs, size, i, true));
+        store(dtype, result + i * e, v);
+    }
+    if (perf_data_wrong(data[0], result, 0, N, 0, &first))
+        fail_msg("%s %s, %d ranks: element %zu", perf_dtype_name(dtype), perf_redop_name(redop),
+                 size, first);
+    assert_int_equal(perf_data_wrong(data[0], result + 1500 * e, 1500, N - 1500, 0, &first), 0);
+    result[1234 * e] ^= 1;
+    result[2000 * e + e - 1] ^= 0x80;
+    assert_int_equal(perf_data_wrong(data[0], result, 0, N, 0, &first), 2);
+    assert_int_equal(first, 1234);
+    for (int r = 0; r < size; r++) {
+        free(inputs[r]);
+        perf_data_free(data[r]);
+    }
+}
+
+static void every_reduction_is_predicted(void **state)
+{
+    static const int sizes[] = {1, 2, 3, 7};
+
+    for (int dtype = COMMD_I8; dtype <= COMMD_BOOL; dtype++)
+        for (int redop = COMMD_SUM; redop <= COMMD_MAX; redop++)
+            for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
+                if (dtype != COMMD_BOOL || redop != COMMD_AVG)
+                    one_case(s % 2 ? COMMD_ALL_REDUCE : COMMD_REDUCE_SCATTER, dtype, redop,
+                             sizes[s]);
+}
+
+/* More ranks than the narrow types can count. */
+static void many_ranks(void **state)
+{
+    one_case(COMMD_ALL_REDUCE, COMMD_I8, COMMD_SUM, 150);
+    one_case(COMMD_ALL_REDUCE, COMMD_BF16, COMMD_SUM, 150);
+    one_case(COMMD_ALL_REDUCE, COMMD_BF16, COMMD_AVG, 150);
+    one_case(COMMD_ALL_REDUCE, COMMD_F32, COMMD_PROD, 150);
+}
+
+static void moved_data_name_their_source(void **state)
+{
+    for (int dtype = COMMD_I8; dtype <= COMMD_F64; dtype++) {
+        struct perf perf = {.coll = COMMD_ALL_GATHER, .dtype = dtype, .size = 3};
+        size_t e = commd_dtype_size(dtype), first = 0;
+        struct perf_data *a, *b;
+        uint8_t block[N * 8];
+
+        assert_int_equal(perf_data_new(&perf, 0, 3, &a), 0);
+        assert_int_equal(perf_data_new(&perf, 2, 3, &b), 0);
+        perf_data_fill(b, block, 0, N);
+        assert_int_equal(perf_data_wrong(a, block, 0, N, 2, &first), 0);
+        assert_true(perf_data_wrong(a, block, 0, N, 1, &first) > N / 2); /* another rank's */
+        assert_true(perf_data_wrong(a, block + e, 0, N - 1, 2, &first) > N / 2); /* shifted */
+        perf_data_free(a);
+        perf_data_free(b);
+    }
+}
+
+/* ---- the command line -------------------------------------------------------------------- */
+
+static int parse(struct perf *p, const char *line)
+{
+    char *words[32] = {"commd-perf"}, *copy = strdup(line), *save = NULL;
+    static char *kept[64]; /* options point into it */
+    static unsigned n;
+    int argc = 1;
+
+    for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
+        words[argc++] = w;
+    free(kept[n % 64]);
+    kept[n++ % 64] = copy;
+    optind = 0; /* glibc: start afresh */
+    return perf_parse(argc, words, p);
+}
+
+static void options(void **state)
+{
+    struct perf p;
+
+    assert_int_equal(parse(&p, "all_reduce"), -1);
+    assert_int_equal(p.coll, COMMD_ALL_REDUCE);
+    assert_int_equal(p.dtype, COMMD_F32);
+    assert_int_equal(p.size, 2);
+    assert_null(p.sockets[0]);
+    assert_false(p.launched);
+    assert_int_equal(parse(&p, "all_gather -b 1K -e 2MiB -i 3GB -n 7 -w 0 -d half -o max -c 0"), -1);
+    assert_int_equal(p.min_bytes, 1024);
+    assert_int_equal(p.max_bytes, 2 << 20);
+    assert_int_equal(p.step, 3ul << 30);
+    assert_int_equal(p.factor, 0);
+    assert_int_equal(p.iterations, 7);
+    assert_int_equal(p.warmup, 0);
+    assert_int_equal(p.dtype, COMMD_F16);
+    assert_int_equal(p.redop, COMMD_MAX);
+    assert_false(p.check);
+    assert_int_equal(parse(&p, "broadcast --ranks 3 --nodes /a,/b -r 5 --json f -b 1G"), -1);
+    assert_int_equal(p.size, 6);
+    assert_string_equal(p.sockets[1], "/b");
+    assert_int_equal(p.root, 5);
+    assert_string_equal(p.json, "f");
+    assert_int_equal(p.max_bytes, 1 << 30); /* -b alone moves -e along */
+}
+
+static void wrong_options(void **state)
+{
+    static const char *const lines[] = {
+        "", "frob", "all_reduce barrier", "all_reduce -b 0", "all_reduce -b -1", "all_reduce -b 1T",
+        "all_reduce -b 1KK", "all_reduce -e 99999999999G", "all_reduce -b 2M -e 1M",
+        "all_reduce -f 1", "all_reduce -f 2 -i 8", "all_reduce -n 0", "all_reduce -n 1x",
+        "all_reduce -d f8", "all_reduce -o xor", "all_reduce -d bool -o avg", "all_reduce -r 2",
+        "all_reduce --ranks 0", "all_reduce --ranks 1025", "all_reduce --nodes ,", "all_reduce -z",
+    };
+    struct perf p;
+
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++)
+        if (parse(&p, lines[i]) != PERF_USAGE)
+            fail_msg("accepted: %s", lines[i]);
+}
+
+static void launchers(void **state)
+{
+    static const char *const names[][2] = {{"RANK", "WORLD_SIZE"},
+                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_NTASKS"}};
+    struct perf p;
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        setenv(names[i][0], "3", 1);
+        setenv(names[i][1], "5", 1);
+        assert_int_equal(parse(&p, "all_reduce -r 4"), -1);
+        assert_true(p.launched);
+        assert_int_equal(p.rank, 3);
+        assert_int_equal(p.size, 5);
+        assert_int_equal(parse(&p, "all_reduce --ranks 2"), -1); /* what is said wins */
+        assert_false(p.launched);
+        assert_int_equal(p.size, 2);
+        setenv(names[i][1], "3", 1); /* rank 3 of 3 is nonsense */
+        assert_int_equal(parse(&p, "all_reduce"), -1);
+        assert_false(p.launched);
+        unsetenv(names[i][0]);
+        unsetenv(names[i][1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_reduction_is_predicted),
+        cmocka_unit_test(many_ranks),
+        cmocka_unit_test(moved_data_name_their_source),
+        cmocka_unit_test(options),
+        cmocka_unit_test(wrong_options),
+        cmocka_unit_test(launchers),
+    };
+    static const char *const launched_by[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                              "SLURM_PROCID"};
+
+    for (size_t i = 0; i < ARRAY_LEN(launched_by); i++)
+        unsetenv(launched_by[i]);
+    return cmocka_run_group_tests_name("perf", tests, NULL, NULL);
+}
