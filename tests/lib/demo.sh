@@ -1,0 +1,131 @@
+# shellcheck shell=bash disable=SC2154
+# demo.sh - ./quickstart demo: trains one classifier three times, with the same data, batches and
+# first parameters: by 2 ranks on each of two nodes through commd, the same through gloo, and in
+# one process. Sourced.
+#
+# Everything it starts is in $demo_jobs or under $dir, so that demo_end() can take it away at
+# any moment; what is left after that is looked for in /proc, not assumed.
+
+demo_jobs=()
+DEMO_EPOCHS=20
+
+# One line per thing that belongs to some commd cluster of this build: processes, and memory
+# files of commd that a process holds, mapped or open.
+leftovers() {
+    local pid exe held
+    for pid in /proc/[0-9]*; do
+        exe=$(readlink "$pid/exe" 2>/dev/null) || continue
+        case ${exe% (deleted)} in
+        "$prefix"/*) printf 'process %s %s\n' "${pid#/proc/}" "${exe##*/}" ;;
+        esac
+        held=$(readlink "$pid"/fd/* 2>/dev/null | grep '^/memfd:commd' | sort | uniq -c) || held=
+        [ -z "$held" ] || printf 'process %s holds %s\n' "${pid#/proc/}" "$held"
+    done
+    find /dev/shm -mindepth 1 2>/dev/null | sed 's/^/shared memory /'
+    grep -F -- "$dir/" /proc/net/unix 2>/dev/null | sed 's/^/socket /' || true
+}
+
+demo_end() {
+    local job
+    trap - EXIT INT TERM
+    for job in "${demo_jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done
+    for job in "${demo_jobs[@]}"; do wait_or_kill "$job"; done
+    stop_nodes
+    rm -rf "$dir"
+}
+
+free_port() {
+    local ports n=1
+    find_ports "$n"
+    printf '%d\n' "${ports[0]}"
+}
+
+# start_torchrun NODE PORT LOG PROGRAM...: 2 ranks on a node of the cluster in $dir; the master of
+# all listens on PORT.
+start_torchrun() {
+    local node=$1 port=$2 log=$3
+    shift 3
+    COMMD_SOCKET=$dir/node$node/commd.sock OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \
+        setsid "$venv/bin/torchrun" --nnodes=2 --node-rank="$node" --nproc-per-node=2 \
+        --master-addr=127.0.0.1 --master-port="$port" "$@" >"$log" 2>&1 </dev/null &
+    demo_jobs+=($!)
+}
+
+# Waits for the job $1, which writes the log $2.
+finish_job() {
+    local job=$1 log=$2
+    wait "$job" && return
+    show_failure "training" "$log" "./quickstart up 2, and look at commctl status and the nodes' logs"
+    tail -n 5 "$dir"/node*/commd.log >&2
+    exit 1
+}
+
+# Keeps what commctl says once the first epoch is over.
+watch_status() {
+    local log=$1
+    until grep -q '^epoch' "$log" 2>/dev/null; do sleep 0.05; done
+    "$prefix/bin/commctl" --socket "$dir/node0/commd.sock" status
+    echo
+    "$prefix/bin/commctl" --socket "$dir/node0/commd.sock" groups
+}
+
+train_on_two_nodes() {
+    local backend=$1 port first=${#demo_jobs[@]} watcher program
+    shift
+    program=("$top/client/python/examples/digits_ddp.py" --backend "$backend" --epochs "$DEMO_EPOCHS")
+    port=$(free_port)
+    start_torchrun 0 "$port" "$dir/$backend.0.log" "${program[@]}" "$@"
+    start_torchrun 1 "$port" "$dir/$backend.1.log" "${program[@]}"
+    if [ "$backend" = commd ]; then
+        watch_status "$dir/commd.0.log" >"$dir/status" 2>&1 &
+        watcher=$!
+        tail -n +1 -s 0.1 -f --pid="${demo_jobs[first]}" "$dir/commd.0.log" | grep --line-buffered '^epoch' || true
+    fi
+    finish_job "${demo_jobs[first]}" "$dir/$backend.0.log"
+    finish_job "${demo_jobs[first + 1]}" "$dir/$backend.1.log"
+    [ "$backend" != commd ] || wait "$watcher"
+}
+
+train_alone() {
+    OMP_NUM_THREADS=1 setsid "$venv/bin/python" "$top/client/python/examples/digits_ddp.py" --single \
+        --epochs "$DEMO_EPOCHS" --json-out "$dir/single.json" >"$dir/single.log" 2>&1 </dev/null &
+    demo_jobs+=($!)
+    finish_job $! "$dir/single.log"
+}
+
+cmd_demo() {
+    [ "$torch_spec" != none ] || fail "the demo needs torch, but TORCH_SPEC is none"
+    local begin=$EPOCHREALTIME before after
+    dir=$build/no-demo-yet netns=
+    cmd_build
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/commd-demo.XXXXXX")
+    trap demo_end EXIT
+    trap 'echo; echo "stopping" >&2; exit 130' INT TERM
+    before=$(leftovers)
+
+    printf '\ntwo nodes on this machine, each a commd and a commd-engine:\n'
+    start_cluster 2
+    printf '\n4 ranks, 2 on each node, backend="commd":\n'
+    train_on_two_nodes commd --save "$dir/model.pt" --json-out "$dir/commd.json"
+    printf '\nmeanwhile, "commctl status" and "commctl groups" on node0:\n\n'
+    sed 's/^/    /' "$dir/status"
+    printf '\nthe same with backend="gloo" ...\n'
+    train_on_two_nodes gloo --json-out "$dir/gloo.json"
+    printf 'the same in one process ...\n\n'
+    train_alone
+    local verdict=0
+    "$venv/bin/python" "$top/tests/lib/demo_table.py" "$dir/commd.json" "$dir/gloo.json" "$dir/single.json" ||
+        verdict=1
+    grep '^saved' "$dir/commd.0.log" | sed "s|$dir/||"
+
+    demo_end
+    after=$(leftovers)
+    if [ "$before" != "$after" ]; then
+        printf 'left behind:\n%s\n' "$(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after") | grep '^>')"
+        verdict=1
+    else
+        printf 'nothing is left: no process, no socket, no shared memory\n'
+    fi
+    printf 'all of it took %s s\n' "$(seconds_since "$begin")"
+    [ "$verdict" -eq 0 ] || fail "the results above are not as they should be"
+}

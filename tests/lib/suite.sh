@@ -1,0 +1,107 @@
+# shellcheck shell=bash disable=SC2154
+# suite.sh - ./quickstart test, bench and faults. Sourced.
+#
+# A part is one build of the tree with its `make check`, or one program. A part that fails does
+# not keep the others from running. Test programs are counted by automake's own summaries; the
+# last line is "N passed, M failed" whatever happened.
+
+packages_test=(python3 xz-utils systemd)
+tests_passed=0
+tests_failed=0
+
+# Sum of automake's "# NAME: n" lines in log $1.
+summed() {
+    local log=$1 name sum=0 n
+    shift
+    for name; do
+        for n in $(sed -n "s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do sum=$((sum + n)); done
+    done
+    printf '%d\n' "$sum"
+}
+
+# part NAME COMMAND...: in a subshell, without set -e.
+part() {
+    local name=$1 log begin=$EPOCHREALTIME rc=0 passed failed skipped
+    shift
+    log=$logs/test-${name//[^a-zA-Z0-9.-]/_}.log
+    mkdir -p "$logs"
+    printf '%-40s' "$name"
+    ("$@") >"$log" 2>&1 </dev/null || rc=$?
+    passed=$(summed "$log" PASS XFAIL)
+    failed=$(summed "$log" FAIL XPASS ERROR)
+    skipped=$(summed "$log" SKIP)
+    [ "$passed" -gt 0 ] || [ "$rc" -ne 0 ] || passed=1
+    [ "$failed" -gt 0 ] || [ "$rc" -eq 0 ] || failed=1
+    tests_passed=$((tests_passed + passed))
+    tests_failed=$((tests_failed + failed))
+    printf '%8s s  %3d passed, %d failed, %d skipped\n' "$(seconds_since "$begin")" "$passed" "$failed" "$skipped"
+    [ "$failed" -eq 0 ] || show_part_failure "$name" "$log"
+}
+
+show_part_failure() {
+    local name=$1 log=$2 tests
+    tests=$(sed -n 's/^\(FAIL\|ERROR\): \([^ ]*\).*/\2/p' "$log" | sort -u | tr '\n' ' ')
+    show_failure "$name" "$log" "read the end of that log${tests:+; failed: $tests}"
+}
+
+# configure_and_check DIRECTORY CONFIGURE-OPTION... [-- MAKE-ARGUMENT...]
+configure_and_check() {
+    local where=$1 options=()
+    shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
+    [ $# -eq 0 ] || shift
+    mkdir -p "$where" && cd "$where" || return
+    [ -e config.status ] || "$top/configure" --prefix="$where/install" "${options[@]}" || return
+    make -j2 VERBOSE=1 check "$@"
+}
+
+run_torch_tests() {
+    local dir port jobs rc=0 netns=
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/commd-torch.XXXXXX")
+    trap demo_end EXIT
+    start_cluster 2
+    port=$(free_port)
+    start_torchrun 0 "$port" "$dir/0.log" "$top/tests/integration/torch_ops.py"
+    start_torchrun 1 "$port" "$dir/1.log" "$top/tests/integration/torch_ops.py"
+    jobs=("${demo_jobs[@]}")
+    wait "${jobs[0]}" || rc=1
+    wait "${jobs[1]}" || rc=1
+    cat "$dir"/[01].log "$dir"/node*/commd.log
+    grep -q 'checks passed' "$dir/0.log" || rc=1
+    exit "$rc"
+}
+
+run_shellcheck() {
+    cd "$top" && shellcheck -x quickstart .ci/run &&
+        find tests systemd -name '*.sh' -not -path 'tests/lib/*' -print0 | xargs -0 shellcheck -x
+}
+
+cmd_test() {
+    local begin=$EPOCHREALTIME
+    install_packages "${packages_test[@]}"
+    cmd_build
+    part "make check" make -C "$build" -j2 VERBOSE=1 check
+    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda
+    part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
+        --without-ucx --without-cuda -- TESTS="tests/unit/test_board_threads"
+    part "without UCX and CUDA" configure_and_check "$top/build-plain" --without-ucx --without-cuda
+    part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck
+    if [ "$torch_spec" != none ]; then
+        part "torch backend, 4 ranks on 2 nodes" run_torch_tests
+    fi
+    if command -v shellcheck >/dev/null; then part "shellcheck" run_shellcheck; fi
+    printf 'all parts took %s s\n' "$(seconds_since "$begin")"
+    printf '%d passed, %d failed\n' "$tests_passed" "$tests_failed"
+    [ "$tests_failed" -eq 0 ]
+}
+
+cmd_bench() {
+    cmd_build
+    exec "$top/tests/bench/compare.sh" "$@"
+}
+
+cmd_faults() {
+    torch_spec=none
+    cmd_build
+    COMMD_BUILD=$build exec python3 "$top/tests/integration/faults.py" "$@"
+}
