@@ -8,7 +8,7 @@ libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
 client_libcommd_la_SOURCES =
 client_libcommd_la_LIBADD = libcommd-client.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_STATIC)
 client_libcommd_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
-	-Wl,--version-script=$(top_srcdir)/client/libcommd.map -Wl,--exclude-libs,ALL
+	-Wl,--version-script=$(top_srcdir)/client/libcommd.map
 client_libcommd_la_DEPENDENCIES = $(top_srcdir)/client/libcommd.map libcommd-client.la \
 	libcommd-proto.la libcommd-shm.la
 dist_man_MANS += client/commd.3
