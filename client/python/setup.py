@@ -101,10 +101,10 @@ def main():
     commands = {"build_py": BuildPyWithOrigin}
     extensions = []
     # Only what compiles needs libcommd: `egg_info` and `sdist` work without it.
-    compiles = any(c in sys.argv for c in ("build_ext", "bdist_wheel", "build", "install", "develop"))
+    compiling = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install", "develop"}
     if torch is None:
         print("commd: torch is not installed here -> installing without the torch backend")
-    elif compiles:
+    elif compiling & set(sys.argv):
         from torch.utils.cpp_extension import BuildExtension, CppExtension
 
         includes, libdirs = find_libcommd()

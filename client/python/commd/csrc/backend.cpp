@@ -104,7 +104,7 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCommd::getBackendOptions(
 {
     auto options = c10::make_intrusive<Options>("commd", timeout_);
 
-#if COMMD_TORCH_SINCE(2, 8)
+#if COMMD_TORCH_SINCE(2, 9)
     options->group_name = id_;
     options->global_ranks_in_group.assign(ranks_.begin(), ranks_.end());
 #endif
@@ -119,7 +119,7 @@ void ProcessGroupCommd::setTimeout(std::chrono::milliseconds timeout)
 
 void ProcessGroupCommd::setSequenceNumberForGroup()
 {
-    /* The library counts; all members start at 0 when the group is made. */
+    /* Nothing to agree on: all members count from 0 when the group is made. */
 }
 
 uint64_t ProcessGroupCommd::getSequenceNumberForGroup()
@@ -127,7 +127,7 @@ uint64_t ProcessGroupCommd::getSequenceNumberForGroup()
     return group_->sequence();
 }
 
-#if COMMD_TORCH_SINCE(2, 8)
+#if COMMD_TORCH_SINCE(2, 9)
 c10d::ErrorType ProcessGroupCommd::getError()
 {
     return group_->broken() ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::SUCCESS;
@@ -391,7 +391,7 @@ WorkPtr ProcessGroupCommd::reduce_scatter_tensor_coalesced(Tensors &outputs, Ten
                                                            const c10d::ReduceScatterOptions &opts)
 {
     Plan plan = plan_for("reduce_scatter_tensor_coalesced", "commd:reduce_scatter",
-                         c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+                         c10d::OpType::COALESCED);
     int redop = to_redop(plan.name, opts.reduceOp);
 
     TORCH_CHECK(outputs.size() == inputs.size(), "commd: ", plan.name, ": ", outputs.size(),

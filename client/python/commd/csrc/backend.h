@@ -16,15 +16,15 @@
 #define COMMD_TORCH_SINCE(major, minor) \
     (TORCH_VERSION_MAJOR > (major) ||   \
      (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
-#if COMMD_TORCH_SINCE(2, 6)
-#define COMMD_OVERRIDE_2_6 override
+#if COMMD_TORCH_SINCE(2, 7)
+#define COMMD_OVERRIDE_2_7 override
 #else
-#define COMMD_OVERRIDE_2_6
+#define COMMD_OVERRIDE_2_7
 #endif
-#if COMMD_TORCH_SINCE(2, 8)
-#define COMMD_OVERRIDE_2_8 override
+#if COMMD_TORCH_SINCE(2, 9)
+#define COMMD_OVERRIDE_2_9 override
 #else
-#define COMMD_OVERRIDE_2_8
+#define COMMD_OVERRIDE_2_9
 #endif
 
 namespace commd {
@@ -44,15 +44,15 @@ class ProcessGroupCommd : public c10d::Backend {
     {
         return "commd";
     }
-    c10::intrusive_ptr<Options> getBackendOptions() COMMD_OVERRIDE_2_8;
-    void setTimeout(std::chrono::milliseconds timeout) COMMD_OVERRIDE_2_8;
+    c10::intrusive_ptr<Options> getBackendOptions() COMMD_OVERRIDE_2_9;
+    void setTimeout(std::chrono::milliseconds timeout) COMMD_OVERRIDE_2_9;
     void setSequenceNumberForGroup() override;
     uint64_t getSequenceNumberForGroup() override;
-#if COMMD_TORCH_SINCE(2, 8)
+#if COMMD_TORCH_SINCE(2, 9)
     c10d::ErrorType getError() override;
 #endif
-    void shutdown() COMMD_OVERRIDE_2_6;
-    void abort() COMMD_OVERRIDE_2_6;
+    void shutdown() COMMD_OVERRIDE_2_7;
+    void abort() COMMD_OVERRIDE_2_7;
 
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
     WorkPtr allreduce_coalesced(Tensors &tensors,

@@ -310,7 +310,6 @@ void Group::leave()
 {
     Process &p = process();
 
-    last_sequence_ = commd_group_seq(handle_);
     commd_group_leave(handle_);
     handle_ = nullptr;
     std::lock_guard<std::mutex> guard(p.lock);
@@ -377,14 +376,6 @@ void Group::set_timeout(milliseconds timeout)
     Call call(*this);
 
     commd_group_set_timeout(call.handle(), timeout.count() > 0 ? timeout.count() : -1);
-}
-
-uint64_t Group::sequence()
-{
-    if (!ours())
-        return 0;
-    std::lock_guard<std::mutex> guard(lock_);
-    return closed_ || !handle_ ? last_sequence_ : commd_group_seq(handle_);
 }
 
 void Group::note_failure(int code)

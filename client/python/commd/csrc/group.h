@@ -68,7 +68,16 @@ class Group {
     void abort(const char *reason);
     void set_timeout(std::chrono::milliseconds timeout);
 
-    uint64_t sequence();
+    /* Counts the calls of this rank: torch compares it between ranks, so it must not depend on
+     * how far asynchronous operations have come. */
+    uint64_t next_sequence()
+    {
+        return issued_.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
+    uint64_t sequence() const
+    {
+        return issued_.load(std::memory_order_relaxed);
+    }
     void note_failure(int code);
     bool broken() const
     {
@@ -90,12 +99,12 @@ class Group {
     const pid_t pid_;
     commd_group *handle_; /* owned until leave() */
     std::atomic<bool> broken_{false};
+    std::atomic<uint64_t> issued_{0};
     std::mutex lock_;
     std::condition_variable idle_;
     int calls_ = 0;   /* threads inside the library */
     int pending_ = 0; /* asynchronous operations not completed */
     bool closed_ = false;
-    uint64_t last_sequence_ = 0; /* once closed */
 };
 
 /* True once the process is exiting: completions must leave everything alone. */

@@ -84,6 +84,7 @@ void WorkCommd::run()
 {
     Group::Call call(*group_);
 
+    sequence_ = group_->next_sequence();
     for (const commd_op &op : plan_.ops) {
         int r = commd_run(call.handle(), &op);
         if (r) {
@@ -91,7 +92,6 @@ void WorkCommd::run()
             throw_last_error(r);
         }
     }
-    sequence_ = commd_group_seq(call.handle());
     copy_out();
     complete();
 }
@@ -101,6 +101,7 @@ void WorkCommd::start()
     Group::Call call(*group_);
     size_t started = 0;
 
+    sequence_ = group_->next_sequence();
     if (plan_.ops.empty()) {
         complete();
         return;
@@ -125,7 +126,6 @@ void WorkCommd::start()
         started++;
         commd_work_free(handle); /* drops the handle only: on_done() tells us all we need */
     }
-    sequence_ = commd_group_seq(call.handle());
 }
 
 void WorkCommd::on_done(void *arg, const commd_error *error)

@@ -58,7 +58,7 @@ class WorkCommd : public c10d::Work {
 
     const std::shared_ptr<Group> group_;
     Plan plan_;
-    std::atomic<uint64_t> sequence_{0}; /* of the last operation */
+    uint64_t sequence_ = 0; /* of this call in its group */
     std::atomic<size_t> parts_left_{0};
     std::atomic<bool> done_{false};
     /* Under Work's mutex_: */
