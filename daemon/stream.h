@@ -1,0 +1,36 @@
+/* stream.h - frames with descriptors over a non-blocking UNIX stream socket: what clients and
+ * the engine are spoken to with. Bounded on the way in; counted on the way out. */
+#ifndef COMMD_STREAM_H
+#define COMMD_STREAM_H
+
+#include "shm/proto/codec.h"
+
+enum { STREAM_MAX_FDS = 2 };
+enum { STREAM_E_AGAIN = 1, STREAM_E_EOF = 2 };
+
+struct stream_frame;
+
+struct stream {
+    int fd; /* owned */
+    size_t max; /* largest payload accepted */
+    uint8_t *in; /* owned: in[in_off..in_len) is not decoded yet */
+    size_t in_off, in_len, in_size;
+    struct stream_frame *out, **out_tail; /* owned */
+    size_t out_bytes; /* unsent */
+};
+
+/* Takes @fd. */
+void stream_init(struct stream *s, int fd, size_t max);
+void stream_fini(struct stream *s);
+/* Reads once. 0: something came; STREAM_E_AGAIN; STREAM_E_EOF; negative errno. Descriptors
+ * that the other side attaches are dropped by the kernel. */
+int stream_fill(struct stream *s);
+/* Decodes the next whole frame; CODEC_E_MORE when there is none; other CODEC_E_*: the other
+ * side does not speak our protocol. */
+int stream_next(struct stream *s, struct msg *ret_msg);
+/* Queues @msg with duplicates of @fds. 0 or negative errno, nothing queued then. */
+int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds);
+/* Sends what the socket takes. 0: nothing is left; STREAM_E_AGAIN; negative errno. */
+int stream_flush(struct stream *s);
+
+#endif
