@@ -19,3 +19,25 @@ libcommd_core_la_SOURCES = daemon/core.c daemon/core.h daemon/core_act.c daemon/
 	daemon/core_internal.h daemon/core_join.c daemon/core_peer.c daemon/core_pool.c \
 	daemon/core_text.c daemon/core_view.c
 libcommd_core_la_LIBADD = libcommd-schedule.la
+
+# commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA
+# (check_links.sh); libcommd-fabric-env.la is a list of strings.
+sbin_PROGRAMS += daemon/commd
+daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c \
+	daemon/apply.c daemon/boards.c daemon/boards.h daemon/admin.c daemon/table.c \
+	daemon/table.h daemon/engine_link.c daemon/engine_link.h daemon/engine_spawn.c \
+	daemon/engine_spawn.h daemon/files.c daemon/files.h
+daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+daemon_commd_LDADD = libcommd-net.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
+	libcommd-shm.la libcommd-schedule.la libcommd-fabric-env.la $(LIBEVENT_LIBS) \
+	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
+
+# Its sockets: the clients' and the nodes', with all that can be tested without a daemon.
+noinst_LTLIBRARIES += libcommd-net.la
+libcommd_net_la_SOURCES = daemon/client_link.c daemon/client_link.h daemon/clock.h \
+	daemon/listener.c daemon/listener.h daemon/peer_hello.c daemon/peer_hello.h \
+	daemon/peer_link.c daemon/peer_link.h daemon/peer_link_priv.h daemon/peer_links.c \
+	daemon/refused.c daemon/refused.h daemon/sock.c daemon/sock.h daemon/stream.c \
+	daemon/stream.h daemon/tls.c daemon/tls.h
+libcommd_net_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+libcommd_net_la_LIBADD = libcommd-proto.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)

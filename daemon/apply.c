@@ -1,0 +1,344 @@
+/* apply.c - the one place where decisions of the core become effects.
+ *
+ * Each action is carried out at once and in order. Nothing here may feed the core: an edge that
+ * fails to do what it was asked reports that in its own next turn (client, peer, engine), and a
+ * board that cannot be made is noted in d->failed, which daemon_dispatch() reports when the
+ * core's queue is empty.
+ *
+ * What the core leaves to us because it needs memory, descriptors or secrets:
+ *  - the board of a group: made, sent to its local members, and to the engine if the group spans
+ *    nodes. The descriptor is closed then; we keep the control pages mapped.
+ *  - a doorbell per client and life of the engine: a socket pair whose ends go to both, so that
+ *    the members can wake the engine without us.
+ *  - the tokens by which engines know each other (engine_link_token()).
+ *  - the number of operations that a lost rank completed: it is read from the board, and told
+ *    to the other nodes. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+
+struct failed_board {
+    struct failed_board *next;
+    uint64_t group;
+    char text[MSG_TEXT_MAX];
+};
+
+bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, size_t len)
+{
+    struct failed_board *failed = d->failed;
+
+    if (!failed)
+        return false;
+    *ret_group = failed->group;
+    snprintf(ret_text, len, "%s", failed->text);
+    d->failed = failed->next;
+    free(failed);
+    return true;
+}
+
+static void board_failed(struct daemon *d, uint64_t group, const char *text)
+{
+    struct failed_board *failed = calloc(1, sizeof(*failed)), **at = &d->failed;
+
+    if (!failed) {
+        log_error("out of memory -> stopping, rather than leave a group half open");
+        d->exit_code = EXIT_INTERNAL;
+        loop_stop(d);
+        return;
+    }
+    failed->group = group;
+    snprintf(failed->text, sizeof(failed->text), "%s", text);
+    while (*at)
+        at = &(*at)->next;
+    *at = failed;
+}
+
+/* ---- opening a group ----------------------------------------------------------------------- */
+
+static int make_board(struct daemon *d, const struct core_group_view *view,
+                      struct board_entry **ret_entry, int *ret_fd, char *why, size_t why_len)
+{
+    _cleanup_(freep) uint16_t *rank_node = calloc(view->size, sizeof(*rank_node));
+    struct board_geom geom = {
+        .group = view->id,
+        .epoch = view->epoch,
+        .world = view->size,
+        .nnodes = view->nnodes,
+        .me = view->me,
+        .rank_node = rank_node,
+    };
+    int r;
+
+    if (!rank_node)
+        return -ENOMEM;
+    for (unsigned i = 0; i < view->size; i++) {
+        rank_node[i] = (uint16_t)view->members[i].node;
+        geom.nlocal += rank_node[i] == view->me;
+    }
+    if (geom.nlocal > BOARD_MAX_LOCAL) {
+        snprintf(why, why_len, "%u ranks on one node, at most %d are possible", geom.nlocal,
+                 BOARD_MAX_LOCAL);
+        return -E2BIG;
+    }
+    if (d->boards.bytes + board_size(&geom) > d->conf->max_board_bytes) {
+        snprintf(why, why_len, "its %zu MiB would exceed limits.max_board_bytes",
+                 board_size(&geom) >> 20);
+        return -EDQUOT;
+    }
+    r = boards_add(&d->boards, &geom, ret_entry, ret_fd);
+    if (r)
+        snprintf(why, why_len, "%s", strerror(-r));
+    return r;
+}
+
+static int board_to_engine(struct daemon *d, const struct core_group_view *view, int fd)
+{
+    _cleanup_(freep) uint32_t *peers = calloc(view->nnodes, sizeof(*peers));
+    _cleanup_(freep) uint32_t *rank_node = calloc(view->size, sizeof(*rank_node));
+    struct msg msg = { .type = MSG_BOARD_ADD };
+
+    if (!peers || !rank_node)
+        return -ENOMEM;
+    for (unsigned i = 0; i < view->nnodes; i++)
+        peers[i] = view->nodes[i];
+    for (unsigned i = 0; i < view->size; i++)
+        rank_node[i] = view->members[i].node;
+    msg.board_add = (struct msg_board_add){
+        .group = view->id,
+        .nnodes = view->nnodes,
+        .me = view->me,
+        .world = view->size,
+        .peers = peers,
+        .rank_node = rank_node,
+    };
+    engine_link_send(d->engine, &msg, &fd, 1);
+    return 0;
+}
+
+/* The client's end of a new doorbell; -1: it has one, or needs none. */
+static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
+{
+    unsigned life = engine_link_life(d->engine);
+    struct msg msg = { .type = MSG_DOORBELL_ADD };
+    int pair[2];
+
+    *ret_fd = -1;
+    if (life == 0 || d->doorbells[slot] == life)
+        return 0;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+        return -errno;
+    msg.doorbell.client = slot;
+    engine_link_send(d->engine, &msg, &pair[0], 1);
+    close(pair[0]);
+    d->doorbells[slot] = life;
+    *ret_fd = pair[1];
+    return 0;
+}
+
+/* JOINED to every local member, with the board and, where it is new, the doorbell. */
+static int tell_members(struct daemon *d, const struct core_group_view *view, int board_fd)
+{
+    _cleanup_(freep) void *names = calloc(view->nnodes, MSG_NAME_MAX);
+    struct msg msg = { .type = MSG_JOINED };
+    unsigned rank, slot;
+    uint32_t req;
+
+    if (!names)
+        return -ENOMEM;
+    msg.joined = (struct msg_joined){
+        .size = view->size,
+        .nnodes = view->nnodes,
+        .group = view->id,
+        .epoch = view->epoch,
+        .members = (struct msg_member *)view->members, /* only read */
+        .nodes = names,
+    };
+    for (unsigned i = 0; i < view->nnodes; i++)
+        snprintf(msg.joined.nodes[i], MSG_NAME_MAX, "%s", d->conf->nodes[view->nodes[i]].name);
+    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++) {
+        int fds[2] = { board_fd, -1 }, r = 0;
+
+        if (view->nnodes > 1)
+            r = doorbell(d, slot, &fds[1]);
+        if (r) /* it can work without, but slowly; it is about to fail for the same reason */
+            log_warn("client %u: no doorbell: %s -> its engine finds its work by polling", slot,
+                     strerror(-r));
+        msg.joined.req = req;
+        msg.joined.new_doorbell = fds[1] >= 0;
+        listener_send(d->listener, slot, &msg, fds, fds[1] >= 0 ? 2 : 1);
+        close_fdp(&fds[1]);
+    }
+    return 0;
+}
+
+/* @abort: the engine drops it at once; else it finishes what other nodes still need. */
+static void group_close(struct daemon *d, uint64_t id, bool abort)
+{
+    struct board_entry *entry = boards_find(&d->boards, id);
+    struct msg msg = { .type = MSG_BOARD_DEL };
+
+    if (!entry)
+        return;
+    if (entry->engine_life && entry->engine_life == engine_link_life(d->engine)) {
+        msg.board = (struct msg_board){ .group = id, .abort = abort, .peer = -1 };
+        engine_link_send(d->engine, &msg, NULL, 0);
+    }
+    boards_del(&d->boards, id);
+}
+
+static void group_open(struct daemon *d, uint64_t id)
+{
+    _cleanup_(close_fdp) int fd = -1;
+    struct core_group_view view;
+    struct board_entry *entry;
+    char why[MSG_TEXT_MAX] = "no memory";
+    int r;
+
+    if (!core_group(d->core, id, &view))
+        return;
+    r = make_board(d, &view, &entry, &fd, why, sizeof(why));
+    if (r)
+        return board_failed(d, id, why);
+    if (view.nnodes > 1) {
+        r = board_to_engine(d, &view, fd);
+        entry->engine_life = engine_link_life(d->engine);
+    }
+    if (r == 0)
+        r = tell_members(d, &view, fd);
+    if (r) { /* before any member was told */
+        group_close(d, id, true);
+        board_failed(d, id, why);
+    }
+}
+
+/* ---- what happens to an open group ------------------------------------------------------------ */
+
+/* @rank's place among the local members, which are in ascending order. */
+static unsigned local_index(const struct core_group_view *view, unsigned rank)
+{
+    unsigned index = 0;
+
+    for (unsigned i = 0; i < rank; i++)
+        index += view->members[i].node == view->me;
+    return index;
+}
+
+static void group_gone(struct daemon *d, const struct core_action *a)
+{
+    struct board_entry *entry = boards_find(&d->boards, a->group);
+    struct msg msg = { .type = MSG_GONE };
+    struct core_group_view view;
+    uint32_t ops = a->ops == CORE_OPS_FROM_BOARD ? 0 : a->ops;
+    bool known = core_group(d->core, a->group, &view) && view.members &&
+                 (unsigned)a->rank < view.size;
+
+    if (a->ops == CORE_OPS_FROM_BOARD && entry && known)
+        ops = board_rank_ops(entry->ctl, local_index(&view, (unsigned)a->rank));
+    if (entry)
+        board_mark_gone(entry->ctl, (uint32_t)a->rank, ops, a->cause, a->pid);
+    if (a->ops != CORE_OPS_FROM_BOARD || !known)
+        return;
+    msg.gone = (struct msg_gone){
+        .group = a->group,
+        .rank = (uint32_t)a->rank,
+        .ops = ops,
+        .pid = a->pid,
+        .cause = a->cause,
+    };
+    snprintf(msg.gone.text, sizeof(msg.gone.text), "%s", a->text);
+    for (unsigned i = 0; i < view.nnodes; i++)
+        if (i != view.me)
+            peer_links_send(d->peers, view.nodes[i], &msg);
+}
+
+static void group_broken(struct daemon *d, const struct core_action *a)
+{
+    struct board_entry *entry = boards_find(&d->boards, a->group);
+
+    if (entry)
+        board_mark_broken(entry->ctl, a->cause, a->rank, a->pid, a->name, a->text);
+}
+
+/* ---- messages that we complete ------------------------------------------------------------------ */
+
+static void peer_send(struct daemon *d, const struct core_action *a)
+{
+    struct msg msg;
+
+    if (a->msg.type != MSG_ENGINE_STATE || a->msg.engine_state.engine == 0)
+        return peer_links_send(d->peers, a->node, &a->msg);
+    msg = a->msg;
+    if (engine_link_token(d->engine, d->conf->nodes[a->node].name, msg.engine_state.token) == 0)
+        peer_links_send(d->peers, a->node, &msg);
+}
+
+static void engine_send(struct daemon *d, const struct core_action *a)
+{
+    uint32_t peer = a->msg.engine_peer_add.peer;
+    struct msg msg;
+
+    if (a->msg.type != MSG_ENGINE_PEER_ADD)
+        return engine_link_send(d->engine, &a->msg, NULL, 0);
+    msg = a->msg;
+    memcpy(msg.engine_peer_add.token, d->peer_tokens[peer], sizeof(d->peer_tokens[peer]));
+    if (engine_link_token(d->engine, d->conf->nodes[peer].name, msg.engine_peer_add.expect) == 0)
+        engine_link_send(d->engine, &msg, NULL, 0);
+}
+
+void apply_client_gone(struct daemon *d, unsigned slot)
+{
+    struct msg msg = { .type = MSG_DOORBELL_DEL };
+    unsigned life = d->doorbells[slot];
+
+    d->doorbells[slot] = 0;
+    if (!life || life != engine_link_life(d->engine))
+        return;
+    msg.doorbell.client = slot;
+    engine_link_send(d->engine, &msg, NULL, 0);
+}
+
+void apply_action(struct daemon *d, const struct core_action *a)
+{
+    switch (a->type) {
+    case CORE_DO_CLIENT_SEND:
+        listener_send(d->listener, a->client, &a->msg, NULL, 0);
+        break;
+    case CORE_DO_CLIENT_CLOSE:
+        apply_client_gone(d, a->client);
+        listener_close(d->listener, a->client);
+        break;
+    case CORE_DO_PEER_SEND:
+        peer_send(d, a);
+        break;
+    case CORE_DO_PEER_DROP:
+        peer_links_drop(d->peers, a->node, a->text);
+        break;
+    case CORE_DO_ENGINE_START:
+        engine_link_start(d->engine);
+        break;
+    case CORE_DO_ENGINE_KILL:
+        engine_link_kill(d->engine);
+        break;
+    case CORE_DO_ENGINE_SEND:
+        engine_send(d, a);
+        break;
+    case CORE_DO_GROUP_OPEN:
+        group_open(d, a->group);
+        break;
+    case CORE_DO_GROUP_GONE:
+        group_gone(d, a);
+        break;
+    case CORE_DO_GROUP_BROKEN:
+        group_broken(d, a);
+        break;
+    case CORE_DO_GROUP_CLOSE:
+        group_close(d, a->group, a->flag);
+        break;
+    case CORE_DO_LOG:
+        log_write((enum conf_log_level)a->level, "%s", a->text);
+        break;
+    }
+}

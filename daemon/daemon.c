@@ -1,0 +1,390 @@
+/* daemon.c - commd from the configuration to the running edges, and back.
+ *
+ * Everything that can be wrong with the configuration is found by daemon_prepare(), before
+ * anything is opened; daemon_start() opens the socket of the clients, then the port for the other
+ * nodes, then lets the core begin. Whatever fails says so in one line that names the cause and
+ * what to do, and ends with one of the documented exit codes.
+ *
+ * The rest of the file turns what the edges report into events of the core. */
+#include "config.h"
+
+#include "daemon/daemon.h"
+
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "daemon/clock.h"
+#include "daemon/files.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/tls.h"
+
+enum { MAX_MEMBERS = 262144 };
+
+/* ---- before anything is opened --------------------------------------------------------------- */
+
+/* A text made by an edge, or none when memory ran out. */
+static int complain(char *text, int exit_code)
+{
+    fprintf(stderr, "commd: %s\n", text ? text : "out of memory");
+    free(text);
+    return text ? exit_code : EXIT_INTERNAL;
+}
+
+static int resolve_nodes(struct daemon *d)
+{
+    const struct conf *conf = d->conf;
+
+    d->addrs = calloc(conf->nnodes, sizeof(*d->addrs));
+    if (!d->addrs)
+        return complain(NULL, EXIT_INTERNAL);
+    for (unsigned i = 0; i < conf->nnodes && conf->nnodes > 1; i++) {
+        const struct conf_node *node = &conf->nodes[i];
+        const char *why;
+        int r = sock_resolve(node->address, node->port, &d->addrs[i], &why);
+
+        if (!r)
+            continue;
+        fprintf(stderr, "%s: cluster.nodes: node \"%s\": cannot resolve \"%s\": %s\n", conf->file,
+                node->name, node->address, why);
+        return r == -EINVAL ? EXIT_CONFIG : EXIT_INTERNAL;
+    }
+    return 0;
+}
+
+static int check_insecure(const struct daemon *d)
+{
+    for (unsigned i = 0; i < d->conf->nnodes; i++) {
+        if (sock_is_loopback(&d->addrs[i]))
+            continue;
+        fprintf(stderr,
+                "%s: --insecure is for trials on loopback, but node \"%s\" is at %s: make a key "
+                "(openssl rand -hex 32 > %s), give it to all nodes, and start without --insecure\n",
+                d->conf->file, d->conf->nodes[i].name, d->conf->nodes[i].address,
+                d->conf->key_file);
+        return EXIT_CONFIG;
+    }
+    return 0;
+}
+
+int daemon_prepare(struct daemon *d)
+{
+    const struct conf *conf = d->conf;
+    char *error = NULL;
+    int r;
+
+    r = resolve_nodes(d);
+    if (r)
+        return r;
+    if (conf->nnodes > 1 || conf->device[0]) {
+        r = sock_device(conf, &d->addrs[conf->self], d->device, &error);
+        if (r) {
+            fprintf(stderr, "%s\n", error ? error : strerror(-r));
+            free(error);
+            return r == -EINVAL ? EXIT_CONFIG : EXIT_INTERNAL;
+        }
+    }
+    if (conf->nnodes == 1)
+        return 0;
+    if (d->insecure) {
+        tls_insecure_key(d->key);
+        return check_insecure(d);
+    }
+    r = conf_load_key(conf, d->key, &error);
+    if (!r)
+        return 0;
+    fprintf(stderr, "%s\n", error ? error : "out of memory");
+    free(error);
+    return EXIT_PERMISSION;
+}
+
+/* ---- from the edges to the core ----------------------------------------------------------------- */
+
+static void client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
+{
+    struct core_event e = { .type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid };
+
+    daemon_dispatch(arg, &e);
+}
+
+static void client_msg(void *arg, unsigned slot, const struct msg *msg)
+{
+    struct daemon *d = arg;
+    struct core_event e = { .type = CORE_CLIENT_MSG, .client = slot, .msg = msg };
+    struct listener_client client;
+
+    /* Questions change nothing, so the core does not see them; before the hello it does, and
+     * refuses them. */
+    if (msg->type == MSG_ADMIN && listener_client(d->listener, slot, &client) && client.welcome)
+        admin_answer(d, slot, &msg->admin);
+    else
+        daemon_dispatch(d, &e);
+}
+
+static void client_closed(void *arg, unsigned slot, const char *text)
+{
+    struct core_event e = { .type = CORE_CLIENT_CLOSED, .client = slot, .text = text };
+
+    apply_client_gone(arg, slot);
+    daemon_dispatch(arg, &e);
+}
+
+static const struct listener_ops listener_ops = {
+    .open = client_open,
+    .msg = client_msg,
+    .closed = client_closed,
+};
+
+static void peer_up(void *arg, unsigned node, const struct msg *hello)
+{
+    struct core_event e = { .type = CORE_PEER_UP, .node = node, .msg = hello };
+
+    daemon_dispatch(arg, &e);
+}
+
+static void peer_msg(void *arg, unsigned node, const struct msg *msg)
+{
+    struct daemon *d = arg;
+    struct core_event e = { .type = CORE_PEER_MSG, .node = node, .msg = msg };
+
+    if (msg->type == MSG_ENGINE_STATE)
+        memcpy(d->peer_tokens[node], msg->engine_state.token, sizeof(d->peer_tokens[node]));
+    daemon_dispatch(d, &e);
+}
+
+static void peer_down(void *arg, unsigned node, const char *text)
+{
+    struct core_event e = { .type = CORE_PEER_DOWN, .node = node, .text = text };
+
+    daemon_dispatch(arg, &e);
+}
+
+static const struct peer_links_ops peer_ops = {
+    .up = peer_up,
+    .msg = peer_msg,
+    .down = peer_down,
+};
+
+static void engine_started(void *arg, uint32_t pid)
+{
+    struct core_event e = { .type = CORE_ENGINE_STARTED, .pid = pid };
+
+    daemon_dispatch(arg, &e);
+}
+
+static void engine_msg(void *arg, const struct msg *msg)
+{
+    struct core_event e = { .type = CORE_ENGINE_MSG, .msg = msg };
+
+    daemon_dispatch(arg, &e);
+}
+
+static void engine_down(void *arg, const char *text)
+{
+    struct core_event e = { .type = CORE_ENGINE_DOWN, .text = text };
+
+    daemon_dispatch(arg, &e);
+}
+
+static const struct engine_link_ops engine_ops = {
+    .started = engine_started,
+    .msg = engine_msg,
+    .down = engine_down,
+};
+
+/* ---- opening --------------------------------------------------------------------------------------- */
+
+static void fill_config(const struct conf *conf, struct core_config *ret_config)
+{
+    *ret_config = (struct core_config){
+        .cluster = conf->cluster,
+        .version = PACKAGE_VERSION,
+        .nnodes = conf->nnodes,
+        .self = conf->self,
+        .heartbeat_ms = conf->heartbeat_ms,
+        .node_timeout_ms = conf->node_timeout_ms,
+        .join_timeout_ms = conf->join_timeout_ms,
+        .engine_timeout_ms = conf->progress_timeout_ms,
+        .max_clients = conf->max_clients,
+        .max_clients_per_user = conf->max_clients_per_user,
+        .max_groups = conf->max_groups,
+        .max_groups_per_user = conf->max_groups_per_user,
+        .max_members = MAX_MEMBERS,
+    };
+}
+
+static int start_core(struct daemon *d)
+{
+    _cleanup_(freep) char(*names)[MSG_NAME_MAX] = calloc(d->conf->nnodes, sizeof(*names));
+    struct core_config config;
+    uint64_t random[2];
+
+    if (!names || getrandom(random, sizeof(random), 0) != sizeof(random))
+        return -ENOMEM;
+    for (unsigned i = 0; i < d->conf->nnodes; i++)
+        snprintf(names[i], sizeof(names[i]), "%s", d->conf->nodes[i].name);
+    d->incarnation = random[1] ? random[1] : 1;
+    fill_config(d->conf, &config);
+    config.seed = random[0];
+    config.incarnation = d->incarnation;
+    config.nodes = (const char(*)[MSG_NAME_MAX])names;
+    d->core = core_new(&config);
+    d->nslots = d->conf->max_clients + LISTENER_EXTRA;
+    d->doorbells = calloc(d->nslots, sizeof(*d->doorbells));
+    d->peer_tokens = calloc(d->conf->nnodes, sizeof(*d->peer_tokens));
+    if (!d->core || !d->doorbells || !d->peer_tokens)
+        return -ENOMEM;
+    return boards_init(&d->boards, d->conf->max_groups);
+}
+
+static int exit_code_of(int r)
+{
+    return r == -EINVAL ? EXIT_CONFIG : r == -EACCES || r == -EPERM ? EXIT_PERMISSION
+                                                                    : EXIT_INTERNAL;
+}
+
+static int start_listener(struct daemon *d)
+{
+    struct listener_config config = {
+        .base = d->base,
+        .path = d->conf->socket,
+        .mode = d->conf->socket_mode,
+        .max_clients = d->conf->max_clients,
+        .max_clients_per_user = d->conf->max_clients_per_user,
+        .ops = &listener_ops,
+        .arg = d,
+    };
+    char *error = NULL;
+    int r = listener_new(&config, &d->listener, &error);
+
+    return r ? complain(error, exit_code_of(r)) : 0;
+}
+
+static int start_cluster(struct daemon *d)
+{
+    struct engine_link_config engine = {
+        .base = d->base,
+        .conf = d->conf,
+        .device = d->device,
+        .ops = &engine_ops,
+        .arg = d,
+    };
+    struct peer_links_config peers = {
+        .base = d->base,
+        .conf = d->conf,
+        .addrs = d->addrs,
+        .incarnation = d->incarnation,
+        .key = d->key,
+        .ops = &peer_ops,
+        .arg = d,
+    };
+    char *error = NULL;
+    int r;
+
+    if (d->conf->nnodes == 1)
+        return 0; /* nobody to talk to, and no port that could be attacked */
+    r = engine_link_new(&engine, &d->engine);
+    if (r)
+        return complain(NULL, EXIT_INTERNAL);
+    r = peer_links_new(&peers, &d->peers, &error);
+    explicit_bzero(d->key, sizeof(d->key));
+    return r ? complain(error, exit_code_of(r)) : 0;
+}
+
+int daemon_start(struct daemon *d)
+{
+    struct core_event tick = { .type = CORE_TICK };
+    int r;
+
+    d->started_ms = clock_ms();
+    if (loop_init(d) || start_core(d))
+        return complain(NULL, EXIT_INTERNAL);
+    r = start_listener(d);
+    if (r)
+        return r;
+    r = start_cluster(d);
+    if (r)
+        return r;
+    if (d->insecure && d->conf->nnodes > 1)
+        log_warn("--insecure: the links between the nodes use a key that everybody knows -> "
+                 "anybody on this machine can join cluster \"%s\"", d->conf->cluster);
+    daemon_dispatch(d, &tick);
+    file_write_pid(d->conf->pid_file, getpid());
+    admin_status_line(d, d->status, sizeof(d->status));
+    log_info("commd %s: %s, socket %s", PACKAGE_VERSION, d->status, d->conf->socket);
+    notify_send("READY=1\nSTATUS=%s", d->status);
+    return 0;
+}
+
+void daemon_fini(struct daemon *d)
+{
+    char text[MSG_TEXT_MAX];
+    uint64_t group;
+
+    if (d->started_ms && d->status[0])
+        file_remove_pid(d->conf->pid_file);
+    d->listener = listener_free(d->listener);
+    d->peers = peer_links_free(d->peers);
+    d->engine = engine_link_free(d->engine);
+    while (apply_next_failed(d, &group, text, sizeof(text)))
+        ;
+    boards_fini(&d->boards);
+    d->core = core_free(d->core);
+    loop_fini(d);
+    free(d->doorbells);
+    free(d->peer_tokens);
+    free(d->addrs);
+    explicit_bzero(d->key, sizeof(d->key));
+    d->conf = conf_free(d->conf);
+}
+
+/* ---- reload ------------------------------------------------------------------------------------------ */
+
+static void log_lines(char *text)
+{
+    char *save = NULL;
+
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        log_error("%s", line);
+}
+
+static struct conf *load_changed(struct daemon *d)
+{
+    _cleanup_(freep) char *error = NULL;
+    struct conf *conf = NULL;
+    char keys[1024];
+
+    if (conf_load(d->config_file, NULL, 0, &conf, &error)) {
+        if (error)
+            log_lines(error);
+        log_error("the new configuration is wrong -> keeping the old one");
+        return NULL;
+    }
+    conf_not_reloadable(d->conf, conf, keys, sizeof(keys));
+    if (!keys[0])
+        return conf;
+    log_error("the new configuration changes %s, which needs a restart -> keeping the old one",
+              keys);
+    return conf_free(conf);
+}
+
+void daemon_reload(struct daemon *d)
+{
+    struct core_config config;
+    struct conf *conf;
+
+    notify_send("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)clock_ms() * 1000);
+    conf = load_changed(d);
+    if (conf) {
+        conf_free(d->conf);
+        d->conf = conf;
+        fill_config(conf, &config);
+        core_reconfigure(d->core, &config);
+        listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
+        if (d->peers)
+            peer_links_set_timeout(d->peers, conf->node_timeout_ms);
+        log_set_level(conf->log_level);
+        log_info("SIGHUP -> configuration %s reloaded", conf->file);
+    }
+    notify_send("READY=1");
+}

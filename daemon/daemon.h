@@ -1,0 +1,90 @@
+/* daemon.h - commd as a whole: the core and its edges, and who may call whom.
+ *
+ *   listener, peer_link, engine_link, signals, timer   -- events -->   daemon_dispatch()
+ *   daemon_dispatch()  -- core_input(), core_next() -->  apply_action()  -->  the edges
+ *
+ * daemon.c makes and ends it, loop.c turns it, apply.c carries decisions out, admin.c answers
+ * questions. */
+#ifndef COMMD_DAEMON_H
+#define COMMD_DAEMON_H
+
+#include <event2/event.h>
+
+#include "daemon/boards.h"
+#include "daemon/conf.h"
+#include "daemon/core.h"
+#include "daemon/engine_link.h"
+#include "daemon/listener.h"
+#include "daemon/peer_link.h"
+
+/* sysexits(3) where they fit */
+enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };
+
+struct failed_board;
+
+struct daemon {
+    struct event_base *base; /* owned, as everything below */
+    struct conf *conf;
+    char config_file[CONF_PATH_MAX];
+    bool insecure;
+    struct sock_addr *addrs; /* of conf->nodes */
+    char device[CONF_NAME_MAX];
+    uint8_t key[32];
+
+    struct core *core;
+    uint64_t incarnation, started_ms;
+    struct listener *listener;
+    struct peer_links *peers;   /* NULL on a node that is alone */
+    struct engine_link *engine; /* likewise */
+    struct boards boards;
+    uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */
+    unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
+    unsigned nslots;
+    struct failed_board *failed; /* to be reported when the queue is empty */
+
+    struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer;
+    char status[256];
+    uint64_t status_ms;
+    uint64_t deadline_ms; /* for which the timer is set; UINT64_MAX: it is not */
+    bool dispatching, stop, stopping, quit;
+    int exit_code;
+};
+
+/* ---- daemon.c ---- */
+
+/* Checks all that can be checked without touching anything: addresses, device, key. 0, or an
+ * exit code after having printed why. */
+int daemon_prepare(struct daemon *d);
+/* Opens everything. 0, or an exit code after having printed why. */
+int daemon_start(struct daemon *d);
+void daemon_fini(struct daemon *d);
+/* SIGHUP: the new configuration as a whole, or the old one and why. */
+void daemon_reload(struct daemon *d);
+
+/* ---- loop.c ---- */
+
+int loop_init(struct daemon *d);
+void loop_fini(struct daemon *d);
+/* Turns until the daemon has ended. */
+void loop_run(struct daemon *d);
+/* Asks for the orderly end, which begins when this turn is over. */
+void loop_stop(struct daemon *d);
+/* Feeds the core with @event (its time is filled in) and carries out what it decides. Never
+ * from within apply_action(). */
+void daemon_dispatch(struct daemon *d, struct core_event *event);
+
+/* ---- apply.c ---- */
+
+void apply_action(struct daemon *d, const struct core_action *action);
+/* The client in @slot is gone: takes back its doorbell. */
+void apply_client_gone(struct daemon *d, unsigned slot);
+/* Takes the oldest board that could not be made; false when there is none. */
+bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, size_t len);
+
+/* ---- admin.c ---- */
+
+void admin_answer(struct daemon *d, unsigned slot, const struct msg_admin *question);
+/* "node a of cluster c: 2 of 3 nodes up, engine up, 5 clients, 2 groups" */
+void admin_status_line(struct daemon *d, char *buf, size_t len);
+
+#endif

@@ -1,0 +1,349 @@
+/* engine_link.c - watching commd-engine.
+ *
+ *   DOWN      no process                          wakes: engine_link_start()
+ *   RUNNING   process and socket                  wakes: socket, pidfd
+ *   ENDING    the socket closed, or it was killed: waiting for the pidfd, so that the reason
+ *             can be told; killed for good after ENGINE_LINGER_MS
+ *
+ * Both the socket and the pidfd are watched, because a hung exit keeps the one and a leaked
+ * descriptor the other. What the engine wrote before it died is delivered first: its last
+ * message may say why.
+ *
+ * Each life has its own 32 random bytes, from which the tokens are made that peers' engines
+ * present to it; they reach their nodes over TLS only.
+ *
+ * Starting and sending never call the owner: their outcome is reported by the timer in the
+ * next turn. */
+#include "daemon/engine_link.h"
+
+#include <event2/event.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "daemon/clock.h"
+#include "daemon/engine_spawn.h"
+#include "daemon/files.h"
+#include "daemon/log.h"
+#include "daemon/stream.h"
+#include "daemon/tls.h"
+
+enum {
+    ENGINE_BUDGET = 64,
+    ENGINE_LAST_BUDGET = 1024,
+    ENGINE_LINGER_MS = 50,
+    ENGINE_STOP_MS = 300, /* free: it may leave its fabric in order */
+    ENGINE_MAX_UNSENT = 16 << 20,
+};
+
+enum engine_state { ENGINE_DOWN, ENGINE_RUNNING, ENGINE_ENDING };
+
+struct engine_link {
+    struct event_base *base; /* borrowed */
+    const struct engine_link_ops *ops;
+    void *arg;
+    char path[CONF_PATH_MAX], pid_file[CONF_PATH_MAX];
+    char device[CONF_NAME_MAX], tls[CONF_NAME_MAX], node[CONF_NAME_MAX], ports[32];
+    const char *log;
+    enum engine_state state;
+    unsigned life;
+    pid_t pid;
+    int pidfd;                           /* owned */
+    struct stream stream;                /* owned */
+    struct event *read, *write, *died;   /* owned, of this life */
+    struct event *timer;                 /* owned */
+    uint8_t secret[TLS_KEY_BYTES];       /* of this life */
+    bool report_started;
+    char doom[MSG_TEXT_MAX]; /* why it does not run, to be reported; or to be killed for */
+};
+
+static void event_freep(struct event **event)
+{
+    if (*event)
+        event_free(*event);
+    *event = NULL;
+}
+
+/* Forgets the process, which has been reaped or never was. */
+static void link_clear(struct engine_link *link)
+{
+    event_freep(&link->read);
+    event_freep(&link->write);
+    event_freep(&link->died);
+    stream_fini(&link->stream);
+    close_fdp(&link->pidfd);
+    if (link->state != ENGINE_DOWN)
+        file_remove_pid(link->pid_file);
+    link->state = ENGINE_DOWN;
+    link->pid = 0;
+    link->report_started = false;
+    link->doom[0] = '\0';
+    explicit_bzero(link->secret, sizeof(link->secret));
+}
+
+static void link_report(struct engine_link *link)
+{
+    event_active(link->timer, EV_TIMEOUT, 0);
+}
+
+static void link_signal(struct engine_link *link, int signo)
+{
+    syscall(SYS_pidfd_send_signal, link->pidfd, signo, NULL, 0);
+}
+
+/* ---- receiving ----------------------------------------------------------------------------- */
+
+/* As client_take() of client_link.c. */
+static int link_take(struct engine_link *link, unsigned budget)
+{
+    unsigned life = link->life;
+
+    while (budget) {
+        struct msg msg;
+        int r = stream_next(&link->stream, &msg);
+
+        if (r == CODEC_E_MORE) {
+            r = stream_fill(&link->stream);
+            if (r)
+                return r;
+            continue;
+        }
+        if (r) {
+            log_error("engine pid %d sent %s -> killing it", (int)link->pid, codec_strerror(r));
+            return -EPROTO;
+        }
+        link->ops->msg(link->arg, &msg);
+        msg_fini(&msg);
+        budget--;
+        if (link->life != life || link->state == ENGINE_DOWN)
+            return -ECANCELED;
+    }
+    return 0;
+}
+
+/* It closed its socket, or spoke nonsense: it has to end now. */
+static void link_ending(struct engine_link *link, bool kill)
+{
+    struct timeval tv = clock_timeval(ENGINE_LINGER_MS);
+
+    link->state = ENGINE_ENDING;
+    event_del(link->read);
+    event_del(link->write);
+    if (kill)
+        link_signal(link, SIGKILL);
+    event_add(link->timer, &tv);
+}
+
+static void engine_read(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    int r;
+
+    if (link->state != ENGINE_RUNNING)
+        return;
+    r = link_take(link, ENGINE_BUDGET);
+    if (r == 0)
+        event_active(link->read, EV_READ, 0);
+    else if (r != STREAM_E_AGAIN && r != -ECANCELED)
+        link_ending(link, r != STREAM_E_EOF && r != -ECONNRESET);
+}
+
+static void engine_write(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    int r = stream_flush(&link->stream);
+
+    if (r != STREAM_E_AGAIN)
+        event_del(link->write);
+    /* -EPIPE: end of file on the reading side says the same in an orderly way */
+}
+
+/* ---- the end of a life ------------------------------------------------------------------------ */
+
+static void exit_text(const siginfo_t *si, char *buf, size_t len)
+{
+    if (si->si_code == CLD_EXITED && si->si_status == 127)
+        snprintf(buf, len, "it could not be executed");
+    else if (si->si_code == CLD_EXITED)
+        snprintf(buf, len, "exited with status %d", si->si_status);
+    else
+        snprintf(buf, len, "killed by signal %d", si->si_status);
+}
+
+static void engine_died(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    char text[MSG_TEXT_MAX];
+    siginfo_t si = { 0 };
+
+    if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
+        return;
+    if (link->state == ENGINE_RUNNING)
+        link_take(link, ENGINE_LAST_BUDGET);
+    exit_text(&si, text, sizeof(text));
+    if (link->doom[0])
+        snprintf(text, sizeof(text), "%s", link->doom);
+    link_clear(link);
+    link->ops->down(link->arg, text);
+}
+
+static void engine_timer(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+
+    if (link->state == ENGINE_DOWN && link->doom[0]) {
+        char text[MSG_TEXT_MAX];
+
+        snprintf(text, sizeof(text), "%s", link->doom);
+        link_clear(link);
+        link->ops->down(link->arg, text);
+    } else if (link->state == ENGINE_ENDING || link->doom[0]) {
+        link_signal(link, SIGKILL);
+    } else if (link->report_started) {
+        link->report_started = false;
+        link->ops->started(link->arg, (uint32_t)link->pid);
+    }
+}
+
+/* ---- what the owner may ask --------------------------------------------------------------------- */
+
+static int link_spawn(struct engine_link *link)
+{
+    struct engine_args args = {
+        .path = link->path,
+        .device = link->device,
+        .tls = link->tls,
+        .ports = link->ports,
+        .node = link->node,
+        .log = link->log,
+    };
+    int sock, r;
+
+    if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
+        return -EIO;
+    r = engine_spawn(&args, &link->pid, &link->pidfd, &sock);
+    if (r)
+        return r;
+    link->state = ENGINE_RUNNING;
+    link->life++;
+    stream_init(&link->stream, sock, CODEC_MAX_CLIENT_FRAME);
+    link->read = event_new(link->base, sock, EV_READ | EV_PERSIST, engine_read, link);
+    link->write = event_new(link->base, sock, EV_WRITE | EV_PERSIST, engine_write, link);
+    link->died = event_new(link->base, link->pidfd, EV_READ | EV_PERSIST, engine_died, link);
+    if (!link->read || !link->write || !link->died || event_add(link->read, NULL) ||
+        event_add(link->died, NULL)) {
+        link_signal(link, SIGKILL);
+        waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){ 0 }, WEXITED);
+        link_clear(link);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void engine_link_start(struct engine_link *link)
+{
+    int r;
+
+    if (link->state != ENGINE_DOWN)
+        return;
+    r = link_spawn(link);
+    if (r) {
+        snprintf(link->doom, sizeof(link->doom), "cannot start %s: %s", link->path, strerror(-r));
+        return link_report(link);
+    }
+    file_write_pid(link->pid_file, link->pid);
+    link->report_started = true;
+    link_report(link);
+}
+
+void engine_link_kill(struct engine_link *link)
+{
+    if (link->state != ENGINE_DOWN)
+        link_signal(link, SIGKILL);
+}
+
+void engine_link_send(struct engine_link *link, const struct msg *msg, const int *fds,
+                      unsigned nfds)
+{
+    int r;
+
+    if (link->state != ENGINE_RUNNING || link->doom[0])
+        return;
+    r = link->stream.out_bytes > ENGINE_MAX_UNSENT ? -ENOBUFS
+                                                   : stream_send(&link->stream, msg, fds, nfds);
+    if (r) {
+        /* It would miss a part of the state for good: begin anew with another one. */
+        snprintf(link->doom, sizeof(link->doom), "killed: %s could not be sent to it: %s",
+                 msg_type_name(msg->type), strerror(-r));
+        return link_report(link);
+    }
+    if (stream_flush(&link->stream) == STREAM_E_AGAIN)
+        event_add(link->write, NULL);
+}
+
+unsigned engine_link_life(const struct engine_link *link)
+{
+    return link->state == ENGINE_RUNNING ? link->life : 0;
+}
+
+int engine_link_token(const struct engine_link *link, const char *node, uint8_t ret_token[32])
+{
+    return tls_token(link->secret, node, ret_token);
+}
+
+int engine_link_new(const struct engine_link_config *config, struct engine_link **ret_link)
+{
+    static const char *const levels[] = { "error", "warn", "info", "debug" };
+    const struct conf *conf = config->conf;
+    struct engine_link *link = calloc(1, sizeof(*link));
+
+    if (!link)
+        return -ENOMEM;
+    link->base = config->base;
+    link->ops = config->ops;
+    link->arg = config->arg;
+    link->pidfd = -1;
+    stream_init(&link->stream, -1, 0);
+    engine_path(conf, link->path);
+    snprintf(link->pid_file, sizeof(link->pid_file), "%s", conf->engine_pid_file);
+    snprintf(link->device, sizeof(link->device), "%s", config->device);
+    snprintf(link->tls, sizeof(link->tls), "%s", conf->tls);
+    snprintf(link->node, sizeof(link->node), "%s", conf->node);
+    snprintf(link->ports, sizeof(link->ports), "%s", conf->port_range);
+    link->log = levels[conf->log_level];
+    link->timer = evtimer_new(link->base, engine_timer, link);
+    if (!link->timer) {
+        free(link);
+        return -ENOMEM;
+    }
+    *ret_link = link;
+    return 0;
+}
+
+struct engine_link *engine_link_free(struct engine_link *link)
+{
+    if (!link)
+        return NULL;
+    if (link->state != ENGINE_DOWN) {
+        siginfo_t si = { 0 };
+
+        close_fdp(&link->stream.fd); /* which tells it to end */
+        for (unsigned ms = 0; ms < ENGINE_STOP_MS && si.si_pid == 0; ms += 5) {
+            if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG))
+                break;
+            if (si.si_pid == 0)
+                usleep(5000);
+        }
+        if (si.si_pid == 0) {
+            link_signal(link, SIGKILL);
+            waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED);
+        }
+    }
+    link_clear(link);
+    event_freep(&link->timer);
+    free(link);
+    return NULL;
+}

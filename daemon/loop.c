@@ -1,0 +1,222 @@
+/* loop.c - the turn.
+ *
+ * One thread, one libevent base. A turn: whatever events are ready call the edges, whose
+ * callbacks dispatch into the core; then the turn ends: closed clients and links are freed, so
+ * that no callback ever meets a dead pointer; the core's next deadline is armed; the service
+ * manager hears what changed.
+ *
+ * daemon_dispatch() is the only way into the core. It does not nest: effects (apply.c) never
+ * lead back into it, they are reported by the edges in a later turn.
+ *
+ * The end: CORE_SHUTDOWN decides what everybody is told; the listener and the links send that
+ * and close; after STOP_MS we go in any case. A second signal does not wait.
+ *
+ * The watchdog is fed by a timer of this very loop: a loop that hangs does not feed it. */
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "daemon/clock.h"
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+
+enum { STOP_MS = 1000, STATUS_MS = 500 };
+
+/* ---- events into the core, actions out ------------------------------------------------------ */
+
+static void dispatch_one(struct daemon *d, struct core_event *event)
+{
+    struct core_action action;
+
+    event->now_ms = clock_ms();
+    core_input(d->core, event);
+    while (core_next(d->core, &action))
+        apply_action(d, &action);
+}
+
+void daemon_dispatch(struct daemon *d, struct core_event *event)
+{
+    char text[MSG_TEXT_MAX];
+    uint64_t group;
+
+    assert(!d->dispatching);
+    d->dispatching = true;
+    dispatch_one(d, event);
+    while (apply_next_failed(d, &group, text, sizeof(text))) {
+        struct core_event failed = { .type = CORE_BOARD_FAILED, .group = group, .text = text };
+
+        dispatch_one(d, &failed);
+    }
+    d->dispatching = false;
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *arg)
+{
+    struct daemon *d = arg;
+    struct core_event tick = { .type = CORE_TICK };
+
+    d->deadline_ms = UINT64_MAX;
+    daemon_dispatch(d, &tick);
+}
+
+static void arm_deadline(struct daemon *d)
+{
+    uint64_t due = core_deadline(d->core), now;
+    struct timeval tv;
+
+    if (due == d->deadline_ms)
+        return;
+    d->deadline_ms = due;
+    if (due == UINT64_MAX) {
+        event_del(d->deadline);
+        return;
+    }
+    now = clock_ms();
+    tv = clock_timeval(due > now ? due - now : 0);
+    event_add(d->deadline, &tv);
+}
+
+/* ---- the service manager --------------------------------------------------------------------- */
+
+/* Says what changed, not more often than every STATUS_MS. */
+static void tell_status(struct daemon *d)
+{
+    uint64_t now = clock_ms();
+    char status[sizeof(d->status)];
+
+    if (!getenv("NOTIFY_SOCKET") || d->stopping)
+        return;
+    admin_status_line(d, status, sizeof(status));
+    if (strcmp(status, d->status) == 0)
+        return;
+    if (now - d->status_ms < STATUS_MS) {
+        struct timeval tv = clock_timeval(STATUS_MS - (now - d->status_ms));
+
+        if (!evtimer_pending(d->status_timer, NULL))
+            event_add(d->status_timer, &tv);
+        return;
+    }
+    d->status_ms = now;
+    memcpy(d->status, status, sizeof(status));
+    notify_send("STATUS=%s", status);
+}
+
+static void on_watchdog(evutil_socket_t fd, short what, void *arg)
+{
+    notify_send("WATCHDOG=1");
+}
+
+static void on_nothing(evutil_socket_t fd, short what, void *arg)
+{
+    /* the turn that this ends does the work */
+}
+
+/* ---- the end ------------------------------------------------------------------------------------ */
+
+static void on_stop_timeout(evutil_socket_t fd, short what, void *arg)
+{
+    struct daemon *d = arg;
+
+    d->quit = true;
+}
+
+void loop_stop(struct daemon *d)
+{
+    if (d->stopping)
+        d->quit = true;
+    d->stop = true;
+    event_active(d->status_timer, EV_TIMEOUT, 0);
+}
+
+static void begin_stop(struct daemon *d)
+{
+    struct core_event event = { .type = CORE_SHUTDOWN };
+    struct timeval tv = clock_timeval(STOP_MS);
+
+    d->stopping = true;
+    notify_send("STOPPING=1\nSTATUS=stopping");
+    daemon_dispatch(d, &event);
+    listener_drain(d->listener);
+    if (d->peers)
+        peer_links_drain(d->peers);
+    event_add(d->stop_timer, &tv);
+}
+
+static void on_signal(evutil_socket_t signo, short what, void *arg)
+{
+    struct daemon *d = arg;
+
+    if (signo == SIGHUP)
+        return daemon_reload(d);
+    log_info("%s -> stopping", signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    loop_stop(d);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------- */
+
+int loop_init(struct daemon *d)
+{
+    static const int signals[ARRAY_LEN(d->signals)] = { SIGTERM, SIGINT, SIGHUP };
+    struct event_config *config = event_config_new();
+    uint64_t watchdog_ms = notify_watchdog_ms();
+    struct timeval tv = clock_timeval(watchdog_ms / 2);
+
+    if (!config)
+        return -ENOMEM;
+    /* the coarse clock is late by up to a timer tick, 4 ms */
+    event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
+    d->base = event_base_new_with_config(config);
+    event_config_free(config);
+    if (!d->base)
+        return -ENOMEM;
+    d->deadline_ms = UINT64_MAX;
+    d->deadline = evtimer_new(d->base, on_deadline, d);
+    d->watchdog = event_new(d->base, -1, EV_PERSIST, on_watchdog, d);
+    d->status_timer = evtimer_new(d->base, on_nothing, d);
+    d->stop_timer = evtimer_new(d->base, on_stop_timeout, d);
+    if (!d->deadline || !d->watchdog || !d->status_timer || !d->stop_timer)
+        return -ENOMEM;
+    for (unsigned i = 0; i < ARRAY_LEN(d->signals); i++) {
+        d->signals[i] = evsignal_new(d->base, signals[i], on_signal, d);
+        if (!d->signals[i] || event_add(d->signals[i], NULL))
+            return -ENOMEM;
+    }
+    if (watchdog_ms && event_add(d->watchdog, &tv))
+        return -ENOMEM;
+    return 0;
+}
+
+void loop_fini(struct daemon *d)
+{
+    struct event *const events[] = { d->deadline, d->watchdog, d->status_timer, d->stop_timer,
+                                     d->signals[0], d->signals[1], d->signals[2] };
+
+    for (unsigned i = 0; i < ARRAY_LEN(events); i++)
+        if (events[i])
+            event_free(events[i]);
+    if (d->base)
+        event_base_free(d->base);
+    d->base = NULL;
+}
+
+void loop_run(struct daemon *d)
+{
+    while (!d->quit) {
+        arm_deadline(d);
+        if (event_base_loop(d->base, EVLOOP_ONCE) < 0) {
+            log_error("the event loop failed: %m -> stopping");
+            d->exit_code = EXIT_INTERNAL;
+            return;
+        }
+        if (d->stop && !d->stopping)
+            begin_stop(d);
+        listener_turn(d->listener);
+        if (d->peers)
+            peer_links_turn(d->peers);
+        tell_status(d);
+        if (d->stopping && listener_idle(d->listener) &&
+            (!d->peers || peer_links_idle(d->peers)))
+            d->quit = true;
+    }
+}

@@ -1,0 +1,27 @@
+/* table.h - building one table of an admin answer, cell by cell. */
+#ifndef COMMD_TABLE_H
+#define COMMD_TABLE_H
+
+#include "shm/proto/msg.h"
+
+struct table {
+    struct msg_table t; /* owned */
+    size_t ncells, room;
+    int error; /* the first failure sticks: -ENOMEM, -E2BIG */
+};
+
+struct table_column {
+    const char *key, *title;
+    enum msg_cell_type type;
+};
+
+void table_init(struct table *table, const char *name, const struct table_column *columns,
+                unsigned ncolumns);
+void table_fini(struct table *table);
+/* The next cell, row by row. */
+void table_text(struct table *table, const char *text);
+void table_format(struct table *table, const char *fmt, ...) _printf_(2, 3);
+void table_number(struct table *table, uint64_t number);
+void table_bool(struct table *table, bool value);
+
+#endif
