@@ -61,8 +61,8 @@ int sched_home(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes
 
         if (!up[i])
             continue;
-        /* The tie goes by id, not by index: nodes may list each other in different orders. */
-        if (best < 0 || weight > best_weight || (weight == best_weight && ids[i] < ids[best])) {
+        /* mix() is a bijection: two different ids never tie, whatever their order here */
+        if (best < 0 || weight > best_weight) {
             best = (int)i;
             best_weight = weight;
         }
