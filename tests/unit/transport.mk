@@ -7,6 +7,14 @@ tests_unit_test_schedule_SOURCES = tests/unit/test_schedule.c
 tests_unit_test_schedule_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
 
+# The same contract over every fabric.
+check_PROGRAMS += tests/unit/test_fabric
+TESTS += tests/unit/test_fabric
+tests_unit_test_fabric_SOURCES = tests/unit/test_fabric.c tests/unit/test_fabric_ucx.c \
+	tests/unit/fabric_sides.c tests/unit/fabric_sides.h
+tests_unit_test_fabric_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_fabric_LDADD = libcommd-fabric.la $(CMOCKA_LIBS)
+
 # Members as threads over one mapping, for the thread sanitizer.
 check_PROGRAMS += tests/unit/test_board_threads
 TESTS += tests/unit/test_board_threads

@@ -1,0 +1,6 @@
+# tests/bench/local.mk: tests of this room
+if HAVE_UCX
+noinst_PROGRAMS += tests/bench/bench_fabric
+tests_bench_bench_fabric_SOURCES = tests/bench/bench_fabric.c
+tests_bench_bench_fabric_LDADD = libcommd-fabric.la
+endif

@@ -1,0 +1,205 @@
+/* test_fabric_ucx.c - what the contract does not say about UCX: what opening refuses and how it
+ * says so, a peer that dies by SIGKILL (this program again, as --victim), and the spin guard.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "tests/unit/fabric_sides.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+void refused(const char *device, const char *tls, const char *ports, int want, const char *text)
+{
+    struct fabric_conf conf = {.device = device, .tls = tls, .port_range = ports};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    struct fabric *f = NULL;
+    char why[256] = "";
+
+    assert_int_equal(fabric_ucx_new(&conf, &ev, &f, why), want);
+    assert_null(f);
+    if (strncmp(why, text, strlen(text)) != 0)
+        fail_msg("got \"%s\", not \"%s\"", why, text);
+}
+
+#ifdef HAVE_UCX
+
+static void ucx_refuses_bad_config(void **state)
+{
+    refused("ethX", "tcp", NULL, -ENODEV,
+            "transport.device: no network device \"ethX\" on this node (there are: lo");
+    refused("a-name-that-is-too-long", "tcp", NULL, -ENODEV,
+            "transport.device: no network device \"a-name-that-is-too-long\" on this node");
+    refused("", "tcp", NULL, -EINVAL, "transport.device: empty");
+    refused("lo", "foo", NULL, -ENODEV,
+            "transport.tls: UCX has no transport \"foo\" on device lo (allowed here: tcp");
+    refused("lo", "tcp,foo", NULL, -ENODEV,
+            "transport.tls: UCX has no transport \"foo\" on device lo (allowed here: tcp");
+    refused("lo", "rc,ud", NULL, -ENODEV,
+            "transport.tls: UCX has no transport \"rc\" on device lo (allowed here: tcp");
+    refused("lo", "", NULL, -EINVAL, "transport.tls: empty");
+    refused("lo", "tcp", "nonsense", -EINVAL, "Invalid value for PORT_RANGE: 'nonsense'");
+}
+
+static void ucx_ports(void **state)
+{
+    struct fabric_conf conf = {.device = "lo", .tls = "tcp"};
+    struct sockaddr_storage addr = {.ss_family = AF_INET};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    socklen_t len = sizeof(addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char range[32], text[96], why[256];
+    unsigned char *p = (unsigned char *)&addr;
+    struct fabric *f;
+
+    /* Takes a free port, so that nobody else on this machine has the range we ask for. */
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, 16), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
+    snprintf(range, sizeof(range), "%u-%u", p[2] << 8 | p[3], p[2] << 8 | p[3]);
+    snprintf(text, sizeof(text), "transport.port_range: no free TCP port in %s on device lo",
+             range);
+    refused("lo", "tcp", range, -EADDRINUSE, text);
+    close(fd);
+    conf.port_range = range;
+    assert_int_equal(fabric_ucx_new(&conf, &ev, &f, why), 0);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, 16), -1); /* UCX did take it */
+    assert_int_equal(errno, EADDRINUSE);
+    close(fd);
+    fabric_free(f);
+}
+
+struct child {
+    pid_t pid;
+    int fd;
+};
+
+/* This program again, as "--victim FD": the other end of @ret's socket. */
+static void spawn_victim(struct child *ret)
+{
+    char *argv[] = {(char *)"test_fabric", (char *)"--victim", (char *)"3", NULL};
+    posix_spawn_file_actions_t fa;
+    extern char **environ;
+    int sv[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+    assert_int_equal(posix_spawn_file_actions_init(&fa), 0);
+    assert_int_equal(posix_spawn_file_actions_adddup2(&fa, sv[1], 3), 0);
+    assert_int_equal(posix_spawn(&ret->pid, "/proc/self/exe", &fa, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&fa);
+    close(sv[1]);
+    ret->fd = sv[0];
+}
+
+/* Links up over @fd as side 0 with number @me; the other one is @you. */
+static void meet(struct world *w, int fd, unsigned me, unsigned you)
+{
+    struct side *s = &w->side[0];
+    uint8_t mine[32], theirs[32], addr[FABRIC_ADDR_MAX];
+    ssize_t n;
+
+    token(mine, me, you, 1);
+    token(theirs, you, me, 1);
+    assert_int_equal(send(fd, s->addr, s->addr_len, MSG_NOSIGNAL), s->addr_len);
+    n = recv(fd, addr, sizeof(addr), 0);
+    assert_true(n > 0);
+    assert_int_equal(s->f->ops->peer_add(s->f, you, addr, (size_t)n, mine, theirs), 0);
+}
+
+/* Starts to take four bodies, reports, and never moves again. */
+int run_victim(int fd)
+{
+    struct world *w = world_new("ucx", 1);
+
+    meet(w, fd, 1, 0);
+    w->side[0].take = TAKE_AT_ONCE;
+    pump_until(w, w->side[0].bodies == 4);
+    send(fd, "4", 1, MSG_NOSIGNAL);
+    for (;;)
+        pause();
+    return 0;
+}
+
+static void kill_9(void **state)
+{
+    struct world *w = world_new("ucx", 1);
+    struct sending s[4];
+    struct child child;
+    struct pollfd pfd;
+    char c;
+    int status;
+
+    spawn_victim(&child);
+    meet(w, child.fd, 0, 1);
+    for (unsigned i = 0; i < 4; i++)
+        put(&w->side[0], 1, i, 8, 8 * MB, &s[i]);
+    pfd = (struct pollfd){.fd = child.fd, .events = POLLIN};
+    pump_until(w, poll(&pfd, 1, 0) > 0);
+    assert_int_equal(recv(child.fd, &c, 1, 0), 1);
+    assert_int_equal(kill(child.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(child.pid, &status, 0), child.pid);
+    pump_until(w, count_done(s, 4) == 4 && w->side[0].down == 1);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(s[i].st, -EIO);
+    pump_until_quiet(w);
+    assert_int_equal(w->side[0].down, 1);
+    w->side[0].f->ops->peer_del(w->side[0].f, 1);
+    close(child.fd);
+    free_sendings(s, 4);
+    world_free(w);
+}
+
+/* A peer that never answers leaves UCX's descriptor readable for ever; an engine that sleeps
+ * on it must not burn a core. */
+static void no_spinning_on_a_silent_peer(void **state)
+{
+    struct world *w = world_new("ucx", 2);
+    struct fabric *f = w->side[0].f;
+    struct rusage before, after;
+    unsigned wakes = 0;
+    double end;
+
+    add(w, 0, 1, 1); /* side 1 is never progressed */
+    getrusage(RUSAGE_SELF, &before);
+    for (end = now() + 0.5; now() < end;) {
+        struct pollfd pfd = {.fd = f->ops->fd(f), .events = POLLIN};
+        int r;
+
+        if (f->ops->progress(f))
+            continue;
+        r = f->ops->arm(f);
+        if (r == 1)
+            continue;
+        poll(r == 2 ? NULL : &pfd, r != 2, r == 2 ? 1 : 20);
+        wakes++;
+    }
+    getrusage(RUSAGE_SELF, &after);
+    print_message("%u wake-ups in 0.5 s, %ld us of CPU\n", wakes,
+                  (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec -
+                   before.ru_stime.tv_sec) *
+                          1000000L +
+                      (after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
+                      (after.ru_stime.tv_usec - before.ru_stime.tv_usec));
+    assert_true(wakes < 2000);
+    world_free(w);
+}
+
+int run_ucx_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ucx_refuses_bad_config),
+        cmocka_unit_test(ucx_ports),
+        cmocka_unit_test(kill_9),
+        cmocka_unit_test(no_spinning_on_a_silent_peer),
+    };
+
+    return cmocka_run_group_tests_name("fabric ucx only", tests, NULL, NULL);
+}
+
+#endif

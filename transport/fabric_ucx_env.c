@@ -1,0 +1,22 @@
+/* fabric_ucx_env.c - the environment of a process that links UCX.
+ *
+ * libucs reads these in its constructor, before main(): setting them in the process itself
+ * is too late, so the launcher (commd) puts them into the environment of the engine. It must
+ * also remove every other UCX_* variable: a site-wide UCX_TLS meant for MPI jobs would
+ * otherwise reach our workers wherever fabric_ucx.c does not set the same key.
+ *
+ *   UCX_HANDLE_ERRORS=none          else UCX installs handlers for SIGSEGV, SIGBUS, SIGFPE and
+ *                                   SIGILL that print a backtrace and may wait for a debugger
+ *   UCX_MEM_EVENTS=n                else it patches mmap/munmap/brk of the process; needed only
+ *                                   by the registration cache, which TCP does not have
+ *   UCX_VFS_ENABLE=n                else a thread of its own looks for a FUSE daemon
+ *   UCX_WARN_UNUSED_ENV_VARS=n      else older versions warn about variables of newer ones */
+#include "transport/fabric_ucx.h"
+
+const char *const fabric_ucx_env[] = {
+    "UCX_HANDLE_ERRORS=none",
+    "UCX_MEM_EVENTS=n",
+    "UCX_VFS_ENABLE=n",
+    "UCX_WARN_UNUSED_ENV_VARS=n",
+    NULL,
+};
