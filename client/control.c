@@ -113,19 +113,6 @@ int control_send(struct commd_context *ctx, const struct msg *msg)
     return r;
 }
 
-bool control_lost(struct commd_context *ctx)
-{
-    char byte;
-    ssize_t n;
-
-    if (atomic_load(&ctx->lost))
-        return true;
-    n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        atomic_store(&ctx->lost, true);
-    return atomic_load(&ctx->lost);
-}
-
 /* A doorbell of a new engine replaces the old one, which groups made earlier still name. */
 static void take_doorbell(struct commd_context *ctx, int fd)
 {
@@ -204,6 +191,34 @@ static void read_once(struct commd_context *ctx)
     pthread_cond_broadcast(&ctx->cond);
 }
 
+/* With the lock held. Unread messages hide the end of the stream, so they are read first. */
+static bool lost_locked(struct commd_context *ctx)
+{
+    char byte;
+    ssize_t n;
+
+    if (atomic_load(&ctx->lost))
+        return true;
+    n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 && !ctx->reading)
+        read_once(ctx);
+    else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        atomic_store(&ctx->lost, true);
+    return atomic_load(&ctx->lost);
+}
+
+bool control_lost(struct commd_context *ctx)
+{
+    bool lost;
+
+    if (atomic_load(&ctx->lost))
+        return true;
+    pthread_mutex_lock(&ctx->lock);
+    lost = lost_locked(ctx);
+    pthread_mutex_unlock(&ctx->lock);
+    return lost;
+}
+
 static void wait_slice(struct commd_context *ctx)
 {
     struct timespec ts;
@@ -254,7 +269,7 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w, const char 
 /* commd may have been restarted since we connected; nothing of ours lives in it then. */
 static int reconnect(struct commd_context *ctx)
 {
-    if (!control_lost(ctx))
+    if (!lost_locked(ctx))
         return 0;
     if (ctx->reading || ctx->waits)
         return error_set(error_mine(), COMMD_E_NODE_LOST, "join", "commd on node %s went away",

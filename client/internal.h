@@ -20,6 +20,7 @@ struct commd_error *error_mine(void); /* this thread's */
 int error_set(struct commd_error *e, int code, const char *op, const char *fmt, ...)
     _printf_(4, 5);
 
+
 /* ---- one operation (run.c, coll.c) ----------------------------------------------------- */
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
 
@@ -120,7 +121,8 @@ const char *group_node_of(const struct commd_group *g, unsigned rank);
 
 /* ---- context and its connection (context.c, control.c) ---------------------------------- */
 struct commd_context {
-    pid_t pid; /* of the process that connected */
+    pid_t pid;           /* of the process that connected */
+    unsigned generation; /* and how many forks led to it */
     char socket_path[256];
     char node[MSG_NAME_MAX];
     uint64_t incarnation;
@@ -159,7 +161,7 @@ int control_send(struct commd_context *ctx, const struct msg *msg);
 /* Sends the JOIN in @w->req and waits for its answer. */
 int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
                  int64_t deadline_ms);
-/* Has commd gone? Looks at the socket without reading from it. */
+/* Has commd gone? Takes the lock. */
 bool control_lost(struct commd_context *ctx);
 int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
 
