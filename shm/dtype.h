@@ -1,0 +1,57 @@
+/* dtype.h - element types, reduction operators and collective kinds: the numbers that
+ * clients, boards and the wire agree on. Values are stable: append, never renumber. */
+#ifndef COMMD_DTYPE_H
+#define COMMD_DTYPE_H
+
+#include "shm/base.h"
+
+enum dtype {
+    DTYPE_I8,
+    DTYPE_U8,
+    DTYPE_I16,
+    DTYPE_U16,
+    DTYPE_I32,
+    DTYPE_U32,
+    DTYPE_I64,
+    DTYPE_U64,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_F32,
+    DTYPE_F64,
+    DTYPE_BOOL, /* one byte, 0 or 1 */
+    DTYPE_COUNT
+};
+
+enum redop {
+    REDOP_SUM,
+    REDOP_AVG, /* sum divided by the world size; integers truncate toward zero */
+    REDOP_PROD,
+    REDOP_MIN,
+    REDOP_MAX,
+    REDOP_COUNT
+};
+
+enum coll {
+    COLL_BARRIER,
+    COLL_ALL_REDUCE,
+    COLL_BROADCAST,
+    COLL_ALL_GATHER,
+    COLL_REDUCE_SCATTER,
+    COLL_COUNT
+};
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+size_t dtype_size(unsigned dtype);
+/* "f32", "sum", "all_reduce"; "?" for a value outside the table. */
+const char *dtype_name(unsigned dtype);
+const char *redop_name(unsigned redop);
+const char *coll_name(unsigned coll);
+/* Reverse look-ups; -1 when the name is unknown. */
+int dtype_from_name(const char *name);
+int redop_from_name(const char *name);
+int coll_from_name(const char *name);
+/* Which pairs are defined. bool: sum and max = logical or, prod and min = logical and,
+ * avg undefined. */
+bool redop_defined(unsigned dtype, unsigned redop);
+
+#endif
