@@ -6,6 +6,20 @@ libcommd_shm_la_SOURCES = shm/board.c shm/board.h shm/plan.c shm/plan.h shm/memf
 	shm/memfd.h shm/wait.c shm/wait.h shm/base.h shm/dtype.c shm/dtype.h
 libcommd_shm_la_LIBADD =
 
+# The reduction: the plain kernels, and the same source once more per instruction set;
+# reduce.c chooses at run time.
+libcommd_shm_la_SOURCES += shm/reduce.c shm/reduce.h shm/reduce_kernels.c \
+	shm/reduce_kernels.h shm/reduce_vec.h
+if HAVE_X86_64
+noinst_LTLIBRARIES += libcommd-reduce-avx2.la libcommd-reduce-avx512.la
+libcommd_shm_la_LIBADD += libcommd-reduce-avx2.la libcommd-reduce-avx512.la
+libcommd_reduce_avx2_la_SOURCES = shm/reduce_kernels.c
+libcommd_reduce_avx2_la_CFLAGS = $(AM_CFLAGS) -DREDUCE_ISA_AVX2 -mavx2 -mf16c
+libcommd_reduce_avx512_la_SOURCES = shm/reduce_kernels.c
+libcommd_reduce_avx512_la_CFLAGS = $(AM_CFLAGS) -DREDUCE_ISA_AVX512 -mavx512f -mavx512bw \
+	-mavx512vl -mavx512dq -mavx2 -mf16c
+endif
+
 # The schema of every control message and its codec.
 nodist_libcommd_proto_la_SOURCES = shm/proto/commd.pb-c.c shm/proto/commd.pb-c.h
 libcommd_proto_la_SOURCES = shm/proto/codec.c shm/proto/codec.h shm/proto/codec_arena.c \
