@@ -1,0 +1,20 @@
+# tests/unit/shm.mk: tests of this room
+if HAVE_CMOCKA
+check_PROGRAMS += tests/unit/test_dtype tests/unit/test_reduce
+TESTS += tests/unit/test_dtype tests/unit/test_reduce
+
+tests_unit_test_dtype_SOURCES = tests/unit/test_dtype.c
+tests_unit_test_dtype_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_dtype_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_test_reduce_SOURCES = tests/unit/test_reduce.c tests/unit/reduce_reference.c \
+	tests/unit/reduce_reference.h
+tests_unit_test_reduce_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_reduce_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+check_PROGRAMS += tests/unit/test_board
+TESTS += tests/unit/test_board
+tests_unit_test_board_SOURCES = tests/unit/test_board.c
+tests_unit_test_board_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_board_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+endif
