@@ -29,7 +29,7 @@ enum {
     CLIENT_ADMIN_COST = 16, /* tables take longer to make than decisions */
     CLIENT_LAST_BUDGET = 4096, /* messages taken from a socket whose owner is dead */
     CLIENT_DEADLINE_MS = 2000,
-    CLIENT_LINGER_MS = 2,
+    CLIENT_LINGER_MS = 30, /* a killed process closes its files some time before it is gone */
     CLIENT_MAX_UNSENT = 1 << 20,
 };
 

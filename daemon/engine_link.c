@@ -148,7 +148,7 @@ static void engine_read(evutil_socket_t fd, short what, void *arg)
     if (r == 0)
         event_active(link->read, EV_READ, 0);
     else if (r != STREAM_E_AGAIN && r != -ECANCELED)
-        link_ending(link, r != STREAM_E_EOF && r != -ECONNRESET);
+        link_ending(link, r != STREAM_E_EOF);
 }
 
 static void engine_write(evutil_socket_t fd, short what, void *arg)

@@ -92,10 +92,13 @@ int stream_fill(struct stream *s)
     if (s->in_len == s->in_size)
         return 0; /* full of frames that wait to be decoded */
     n = recv(s->fd, s->in + s->in_len, s->in_size - s->in_len, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? STREAM_E_AGAIN : -errno;
-    if (n == 0)
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return STREAM_E_AGAIN;
+    /* ECONNRESET: it went with messages of ours unread */
+    if (n == 0 || (n < 0 && errno == ECONNRESET))
         return STREAM_E_EOF;
+    if (n < 0)
+        return -errno;
     s->in_len += (size_t)n;
     return 0;
 }

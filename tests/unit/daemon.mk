@@ -27,9 +27,13 @@ test_notify_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
 endif
 
 if HAVE_CMOCKA
-# The log is captured: test_peer_link.c has a log_write() of its own.
-check_PROGRAMS += test_peer_link
-TESTS += test_peer_link
+# The log is captured: these have a log_write() of their own.
+check_PROGRAMS += test_peer_link test_listener
+TESTS += test_peer_link test_listener
+test_listener_SOURCES = tests/unit/test_listener.c
+test_listener_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(LIBEVENT_CFLAGS)
+test_listener_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 test_peer_link_SOURCES = tests/unit/test_peer_link.c
 test_peer_link_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 test_peer_link_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
