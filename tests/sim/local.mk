@@ -1,0 +1,22 @@
+# tests/sim/: whole clusters of real cores in one process, in virtual time.
+sim_sources = tests/sim/sim.c tests/sim/sim.h tests/sim/sim_check.c tests/sim/sim_edge.c \
+	tests/sim/sim_engine.c tests/sim/sim_internal.h tests/sim/sim_net.c
+
+# swarm alone runs one seed; make check runs 500 (a few seconds): tests/sim/check_swarm.sh
+check_PROGRAMS += tests/sim/swarm
+tests_sim_swarm_SOURCES = tests/sim/swarm.c $(sim_sources)
+tests_sim_swarm_LDADD = libcommd-core.la
+dist_check_SCRIPTS += tests/sim/check_swarm.sh
+TESTS += tests/sim/check_swarm.sh
+
+if HAVE_CMOCKA
+check_PROGRAMS += tests/sim/test_join
+TESTS += tests/sim/test_join
+tests_sim_test_join_SOURCES = tests/sim/test_join.c $(sim_sources)
+tests_sim_test_join_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_sim_test_join_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+# Builds the core with one rule broken at a time and expects the tests above to notice.
+dist_check_SCRIPTS += tests/sim/mutants.sh
+TESTS += tests/sim/mutants.sh
+endif

@@ -1,0 +1,89 @@
+/* sim.h - whole clusters in one process: real cores, virtual time, a seeded network, and fake
+ * clients, boards and engines. See sim.c for the model. */
+#ifndef COMMD_SIM_H
+#define COMMD_SIM_H
+
+#include "daemon/core_internal.h"
+
+enum {
+    SIM_NODES = 4,
+    SIM_CLIENTS = 24,  /* per node, over a whole run: slots are reused, handles are not */
+    SIM_HANDLES = 512, /* clients over a whole run */
+    SIM_BOARDS = 64,   /* per node, at a time */
+    SIM_RANKS = 16,
+};
+
+struct sim_options {
+    unsigned nodes;
+    uint64_t seed;
+    uint64_t delay_min, delay_max; /* ms, per message and direction */
+    bool trace;                    /* keep text for sim_trace() */
+    uint64_t engine_delay; /* most, ms; 0: always 1 */
+    uint64_t join_timeout_ms; /* 0: 60 s */
+};
+
+/* What the swarm knows about faults, so that blame can be checked. Sticky for a run. */
+struct sim_oracle {
+    bool node_fault[SIM_NODES];   /* crashed, stopped, or a link of it was reset or cut */
+    bool engine_fault[SIM_NODES]; /* its engine crashed, or lost a peer */
+};
+
+struct sim;
+struct sim *sim_new(const struct sim_options *options);
+struct sim *sim_free(struct sim *sim);
+
+/* Time. sim_step() runs the next event, false when none is due before @until. Invariants are
+ * checked after every step; a violation prints the end of the trace and aborts. */
+bool sim_step(struct sim *sim, uint64_t until);
+void sim_run(struct sim *sim, uint64_t ms);
+uint64_t sim_now(const struct sim *sim);
+/* Until all nodes that are alive are READY for each other; fails after a minute. */
+void sim_settle(struct sim *sim);
+
+/* Clients: @client is a handle that is never reused. */
+unsigned sim_client(struct sim *sim, unsigned node);
+void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank, unsigned size,
+              uint64_t limit_ms);
+void sim_leave(struct sim *sim, unsigned client, const char *name); /* the newest of that name */
+void sim_abort(struct sim *sim, unsigned client, const char *name, const char *text);
+void sim_ops(struct sim *sim, unsigned client, const char *name, unsigned ops);
+void sim_die(struct sim *sim, unsigned client, const char *why);
+void sim_say(struct sim *sim, unsigned client, const struct msg *msg); /* anything */
+bool sim_client_alive(const struct sim *sim, unsigned client);
+unsigned sim_client_open(const struct sim *sim, unsigned client);    /* groups it is in */
+unsigned sim_client_pending(const struct sim *sim, unsigned client); /* joins without answer */
+const char *sim_client_group(const struct sim *sim, unsigned client, unsigned i);
+
+/* Faults. */
+void sim_crash(struct sim *sim, unsigned node); /* commd; its engine and clients die too */
+void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
+void sim_shutdown(struct sim *sim, unsigned node);
+void sim_crash_engine(struct sim *sim, unsigned node);
+void sim_engine_lost(struct sim *sim, unsigned node, unsigned peer); /* one endpoint fails */
+void sim_reset(struct sim *sim, unsigned a, unsigned b); /* what is on its way is lost */
+void sim_cut(struct sim *sim, unsigned a, unsigned b);   /* nothing passes until sim_heal() */
+void sim_heal(struct sim *sim);
+/* What is sent from @from to @to from now on takes @ms longer. */
+void sim_slow(struct sim *sim, unsigned from, unsigned to, uint64_t ms);
+void sim_peer_says(struct sim *sim, unsigned from, unsigned to, const struct msg *msg);
+void sim_engine_says(struct sim *sim, unsigned node, const struct msg *msg);
+bool sim_alive(const struct sim *sim, unsigned node);
+struct core *sim_core(struct sim *sim, unsigned node);
+/* Node @from crashes at its @n-th message of @type from now on: that one still arrives, what
+ * comes after it does not. */
+void sim_crash_after(struct sim *sim, unsigned from, enum msg_type type, unsigned n);
+struct sim_oracle *sim_oracle(struct sim *sim);
+
+/* A group name whose home is @node when all nodes are READY: "g0", "g1", ... */
+const char *sim_name_at(struct sim *sim, unsigned node);
+
+/* Ends. */
+void sim_check_marks(struct sim *sim); /* every rank that is gone is marked on every board */
+void sim_check_idle(struct sim *sim);  /* no group, join or board is left on any node */
+const char *sim_trace(struct sim *sim);
+void sim_trace_clear(struct sim *sim);
+uint64_t sim_hash(const struct sim *sim); /* over all actions of all cores, in order */
+uint64_t sim_actions(const struct sim *sim);
+uint64_t sim_answers(const struct sim *sim, bool ok);
+
+#endif

@@ -1,0 +1,233 @@
+/* sim_check.c - what must hold whatever happens.
+ *
+ *   answers   each join is answered exactly once, not later than its limit and the time it takes
+ *             to find out that a node is gone
+ *   agreement all nodes that open a group open the same one: ranks, nodes, processes
+ *   seats     a process gets the rank it asked for; its node's engine is connected to the others
+ *   blame     what is reported as lost was hit by a fault; who is reported gone, is
+ *   marks     after healing, every rank that is gone is marked gone, or its group broken, on
+ *             every node that still has the group
+ *   idle      after all clients are gone: no group, no join, no board
+ *   time      deadlines lie in the future */
+#include <stdio.h>
+
+#include "tests/sim/sim_internal.h"
+
+static struct fact *fact_of(struct sim *sim, uint64_t id)
+{
+    for (size_t i = sim->nfacts; i-- > 0;)
+        if (sim->facts[i].id == id)
+            return &sim->facts[i];
+    return NULL;
+}
+
+void check_step(struct sim *sim, unsigned node)
+{
+    uint64_t deadline = core_deadline(sim->nodes[node].core);
+
+    if (deadline <= sim->now)
+        sim_fail(sim, "node %s wants to be woken in the past", sim_node_name(sim, node));
+}
+
+static void remember(struct sim *sim, const struct core_group_view *view)
+{
+    struct fact *fact;
+
+    if (view->size > SIM_RANKS)
+        sim_fail(sim, "a group has more ranks than the simulator knows");
+    if (sim->nfacts == sim->facts_cap) {
+        sim->facts_cap = sim->facts_cap ? 2 * sim->facts_cap : 64;
+        sim->facts = realloc(sim->facts, sim->facts_cap * sizeof(*sim->facts));
+        if (!sim->facts)
+            abort();
+    }
+    fact = &sim->facts[sim->nfacts++];
+    memset(fact, 0, sizeof(*fact));
+    fact->id = view->id;
+    fact->size = view->size;
+    fact->nnodes = view->nnodes;
+    memcpy(fact->nodes, view->nodes, view->nnodes * sizeof(*fact->nodes));
+    memcpy(fact->members, view->members, view->size * sizeof(*fact->members));
+    for (unsigned i = 0; i < view->nnodes; i++)
+        fact->lives[i] = sim->nodes[view->nodes[i]].life;
+}
+
+void check_opened(struct sim *sim, unsigned node, const struct core_group_view *view)
+{
+    const struct node *n = &sim->nodes[node];
+    struct fact *fact = fact_of(sim, view->id);
+
+    if (!view->id || view->epoch != 1 || view->nodes[view->me] != node)
+        sim_fail(sim, "node %s opens a group with a wrong place", sim_node_name(sim, node));
+    for (unsigned i = 0; i < view->nnodes; i++)
+        if (i != view->me && !n->engine_ok[view->nodes[i]])
+            sim_fail(sim, "node %s opens a group over node %s, which its engine is not "
+                     "connected to", sim_node_name(sim, node),
+                     sim_node_name(sim, view->nodes[i]));
+    if (!fact) {
+        remember(sim, view);
+        return;
+    }
+    if (fact->size != view->size || fact->nnodes != view->nnodes ||
+        memcmp(fact->nodes, view->nodes, view->nnodes * sizeof(*fact->nodes)) ||
+        memcmp(fact->members, view->members, view->size * sizeof(*fact->members)))
+        sim_fail(sim, "node %s has another idea of group \"%s\" than the first",
+                 sim_node_name(sim, node), view->name);
+}
+
+/* The live or dead client that asked for @rank of a group that was opened. */
+struct handle *check_member(struct sim *sim, uint64_t id, unsigned rank, struct join **ret_join)
+{
+    const struct fact *fact = fact_of(sim, id);
+
+    if (!fact || rank >= fact->size)
+        sim_fail(sim, "a rank of a group that was never opened");
+    for (unsigned i = sim->nhandles; i-- > 0;) {
+        struct handle *handle = &sim->handles[i];
+
+        if (handle->pid != fact->members[rank].pid)
+            continue;
+        *ret_join = NULL;
+        for (unsigned j = 0; j < handle->njoins; j++)
+            if (handle->joins[j].group == id)
+                *ret_join = &handle->joins[j];
+        return handle;
+    }
+    sim_fail(sim, "pid %u was never there", fact->members[rank].pid);
+}
+
+/* Has this rank ended for its group? A join that failed on a node that gave up counts. */
+static bool ended(struct sim *sim, uint64_t id, unsigned rank)
+{
+    struct join *join;
+    struct handle *handle = check_member(sim, id, rank, &join);
+
+    return !handle->alive || (join ? join->left : false);
+}
+
+static bool gave_up(struct sim *sim, uint64_t id, unsigned rank)
+{
+    struct join *join;
+
+    check_member(sim, id, rank, &join);
+    return !join; /* never JOINED there: its time ran out while the group was committed */
+}
+
+void check_gone(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    unsigned rank = (unsigned)action->rank;
+
+    if (!ended(sim, action->group, rank) && !gave_up(sim, action->group, rank))
+        sim_fail(sim, "node %s says that rank %u is gone, but it is not",
+                 sim_node_name(sim, node), rank);
+}
+
+static int node_named(const struct sim *sim, const char *name)
+{
+    for (unsigned i = 0; i < sim->options.nodes; i++)
+        if (!strcmp(sim_node_name(sim, i), name))
+            return (int)i;
+    return -1;
+}
+
+/* A group that is withdrawn after it opened somewhere: a rank or a node of it has failed. */
+static bool somebody_failed(struct sim *sim, uint64_t id)
+{
+    const struct fact *fact = fact_of(sim, id);
+
+    for (unsigned i = 0; i < fact->nnodes; i++)
+        if (sim->oracle.node_fault[fact->nodes[i]])
+            return true;
+    for (unsigned rank = 0; rank < fact->size; rank++)
+        if (ended(sim, id, rank) || gave_up(sim, id, rank))
+            return true;
+    return false;
+}
+
+void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
+                  const char *text)
+{
+    int who = node_named(sim, name);
+
+    if (id && cause == CAUSE_RANK_LOST && !somebody_failed(sim, id))
+        sim_fail(sim, "node %s broke a group that nobody failed: %s", sim_node_name(sim, node),
+                 text);
+    if (cause == CAUSE_NODE_LOST && (who < 0 || !sim->oracle.node_fault[who]))
+        sim_fail(sim, "node %s blames node '%s' without a fault: %s", sim_node_name(sim, node),
+                 name, text);
+    if (cause == CAUSE_ENGINE_LOST &&
+        (who < 0 || (!sim->oracle.engine_fault[who] && !sim->oracle.node_fault[who])))
+        sim_fail(sim, "node %s blames the engine of '%s' without a fault: %s",
+                 sim_node_name(sim, node), name, text);
+}
+
+void check_overdue(struct sim *sim)
+{
+    for (unsigned i = 0; i < sim->nhandles; i++) {
+        const struct handle *handle = &sim->handles[i];
+        const struct core_config *config;
+
+        if (!handle->alive)
+            continue;
+        config = &sim->nodes[handle->node].core->config;
+        for (unsigned j = 0; j < handle->njoins; j++) {
+            const struct join *join = &handle->joins[j];
+
+            if (!join->answers && join->limit &&
+                sim->now > join->at + join->limit + 2 * CORE_VERDICT_MS +
+                               2 * config->node_timeout_ms)
+                sim_fail(sim, "pid %u waits for an answer to its join of \"%s\" since %llu",
+                         handle->pid, join->name, (unsigned long long)join->at);
+        }
+    }
+}
+
+static void check_group_marks(struct sim *sim, const struct fact *fact)
+{
+    for (unsigned i = 0; i < fact->nnodes; i++) {
+        const struct node *n = &sim->nodes[fact->nodes[i]];
+        const struct board *board;
+
+        if (!n->alive || n->life != fact->lives[i])
+            continue;
+        board = edge_board(sim, fact->nodes[i], fact->id);
+        if (!board || board->broken)
+            continue;
+        for (unsigned rank = 0; rank < fact->size; rank++)
+            if (ended(sim, fact->id, rank) && !board->gone[rank])
+                sim_fail(sim, "node %s never heard that rank %u is gone",
+                         sim_node_name(sim, fact->nodes[i]), rank);
+    }
+}
+
+void sim_check_marks(struct sim *sim)
+{
+    for (size_t i = 0; i < sim->nfacts; i++)
+        check_group_marks(sim, &sim->facts[i]);
+}
+
+void sim_check_idle(struct sim *sim)
+{
+    for (unsigned i = 0; i < sim->options.nodes; i++) {
+        const struct node *n = &sim->nodes[i];
+        struct core_group_view view;
+        struct core_status status;
+
+        if (!n->alive)
+            continue;
+        core_status(n->core, &status);
+        if (core_group_at(n->core, 0, &view))
+            sim_fail(sim, "node %s still has group \"%s\"", sim_node_name(sim, i), view.name);
+        if (status.clients || status.groups || n->core->seats.live || n->core->formings.live ||
+            n->core->users.live || !list_empty(&n->core->todo))
+            sim_fail(sim, "node %s has leaked: %u clients, %u groups, %u seats, %u formings, "
+                     "%u users", sim_node_name(sim, i), status.clients, status.groups,
+                     n->core->seats.live, n->core->formings.live, n->core->users.live);
+        for (unsigned b = 0; b < SIM_BOARDS; b++)
+            if (n->boards[b].group)
+                sim_fail(sim, "node %s still has a board", sim_node_name(sim, i));
+        for (unsigned j = 0; j < HASH_JOINS; j++)
+            if (n->core->joins[j])
+                sim_fail(sim, "node %s still remembers a join", sim_node_name(sim, i));
+    }
+}

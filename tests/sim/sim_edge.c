@@ -1,0 +1,300 @@
+/* sim_edge.c - what the edges of commd do with the core's actions, in the simulator: boards are
+ * integers and flags, clients are records, messages go to the fake network. Every action goes
+ * into the trace hash; those that people care about also into the text. */
+#include "tests/sim/sim_internal.h"
+
+struct board *edge_board(struct sim *sim, unsigned node, uint64_t group)
+{
+    for (unsigned i = 0; i < SIM_BOARDS; i++)
+        if (sim->nodes[node].boards[i].group == group)
+            return &sim->nodes[node].boards[i];
+    return NULL;
+}
+
+void edge_forget(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+
+    memset(n->boards, 0, sizeof(n->boards));
+    for (unsigned i = 0; i < ARRAY_LEN(n->slots); i++) {
+        if (n->slots[i] >= 0)
+            sim->handles[n->slots[i]].alive = false;
+        n->slots[i] = -1;
+    }
+}
+
+static void hash_words(struct sim *sim, const void *p, size_t len)
+{
+    const char *bytes = p;
+
+    for (; len >= 8; len -= 8, bytes += 8) {
+        uint64_t word;
+
+        memcpy(&word, bytes, 8);
+        sim->hash = (sim->hash ^ word) * 0x100000001b3u;
+        sim->hash ^= sim->hash >> 29;
+    }
+}
+
+static void hash_action(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    uint64_t head[] = {sim->now, node, action->type, action->client, action->node, action->group,
+                       (uint64_t)action->rank, action->ops, action->cause, action->flag};
+
+    sim->actions++;
+    hash_words(sim, head, sizeof(head));
+    sim->hash ^= text_hash(0, action->text);
+    if (action->type != CORE_DO_CLIENT_SEND && action->type != CORE_DO_PEER_SEND &&
+        action->type != CORE_DO_ENGINE_SEND)
+        return;
+    if (action->msg.type == MSG_COMMIT)
+        hash_words(sim, action->msg.commit.members,
+                   action->msg.commit.size * sizeof(struct msg_member));
+    else if (action->msg.type != MSG_HEARTBEAT && action->msg.type != MSG_PING)
+        hash_words(sim, &action->msg, sizeof(action->msg));
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+static struct handle *client_of(struct sim *sim, unsigned node, unsigned slot)
+{
+    int i = slot < ARRAY_LEN(sim->nodes[node].slots) ? sim->nodes[node].slots[slot] : -1;
+
+    if (i < 0)
+        sim_fail(sim, "node %s speaks to a client that is not there", sim_node_name(sim, node));
+    return &sim->handles[i];
+}
+
+static struct join *answered(struct sim *sim, const struct handle *handle_, uint32_t req)
+{
+    struct handle *handle = (struct handle *)handle_;
+
+    for (unsigned i = 0; i < handle->njoins; i++) {
+        struct join *join = &handle->joins[i];
+
+        if (join->req != req)
+            continue;
+        if (join->answers++)
+            sim_fail(sim, "join %u of pid %u is answered twice", req, handle->pid);
+        return join;
+    }
+    sim_fail(sim, "pid %u gets an answer to a join that it never made", handle->pid);
+}
+
+static void client_send(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    struct handle *handle = client_of(sim, node, action->client);
+    const struct msg *msg = &action->msg;
+
+    if (msg->type == MSG_JOIN_FAILED) {
+        sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
+                 msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
+                 msg->join_failed.node, msg->join_failed.text);
+        answered(sim, handle, msg->join_failed.req);
+        sim->failed++;
+        if (msg->join_failed.cause != CAUSE_TIMEOUT)
+            check_broken(sim, node, 0, msg->join_failed.cause, msg->join_failed.node,
+                         msg->join_failed.text);
+    } else if (msg->type == MSG_REFUSED) {
+        sim_note(sim, "%s: pid %u REFUSED %u: %s", sim_node_name(sim, node), handle->pid,
+                 msg->refused.cause, msg->refused.text);
+    }
+}
+
+static void client_close(struct sim *sim, unsigned node, unsigned slot)
+{
+    struct handle *handle = client_of(sim, node, slot);
+
+    sim_note(sim, "%s: pid %u closed", sim_node_name(sim, node), handle->pid);
+    handle->alive = false;
+    sim->nodes[node].slots[slot] = -1;
+}
+
+/* ---- groups ------------------------------------------------------------------------------------ */
+
+static void group_open(struct sim *sim, unsigned node, uint64_t id)
+{
+    struct core_group_view view;
+    struct board *board = edge_board(sim, node, 0);
+    unsigned rank, slot;
+    uint32_t req;
+    char name[64];
+
+    if (!core_group(sim->nodes[node].core, id, &view) || !board ||
+        edge_board(sim, node, id))
+        sim_fail(sim, "node %s opens a group that cannot be", sim_node_name(sim, node));
+    *board = (struct board){.group = id, .size = view.size};
+    sim_note(sim, "%s: %s open, %u ranks on %u nodes", sim_node_name(sim, node),
+             sim_group_name(sim, id, name), view.size, view.nnodes);
+    check_opened(sim, node, &view);
+    for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req); i++) {
+        struct handle *handle = client_of(sim, node, slot);
+        struct join *join = answered(sim, handle, req);
+
+        if (join->rank != rank || join->size != view.size || strcmp(join->name, view.name) ||
+            view.members[rank].pid != handle->pid)
+            sim_fail(sim, "pid %u gets a rank that is not its own", handle->pid);
+        join->group = id;
+        sim->ok++;
+    }
+}
+
+static void group_gone(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    struct board *board = edge_board(sim, node, action->group);
+    struct core_group_view view;
+    struct msg msg = {.type = MSG_GONE};
+    struct join *join;
+    char name[64];
+
+    if (!board || action->rank < 0 || (unsigned)action->rank >= board->size)
+        sim_fail(sim, "a rank is gone in a group that node %s does not have",
+                 sim_node_name(sim, node));
+    check_gone(sim, node, action);
+    board->gone[action->rank] = true;
+    msg.gone.group = action->group;
+    msg.gone.rank = (uint32_t)action->rank;
+    msg.gone.ops = action->ops;
+    msg.gone.pid = action->pid;
+    msg.gone.cause = action->cause;
+    text_copy(msg.gone.text, sizeof(msg.gone.text), action->text);
+    if (action->ops == CORE_OPS_FROM_BOARD) {
+        check_member(sim, action->group, msg.gone.rank, &join);
+        msg.gone.ops = join->ops;
+    }
+    sim_note(sim, "%s: %s rank %d gone after %u ops, %u: %s", sim_node_name(sim, node),
+             sim_group_name(sim, action->group, name), action->rank, msg.gone.ops, action->cause,
+             action->text);
+    if (action->ops != CORE_OPS_FROM_BOARD ||
+        !core_group(sim->nodes[node].core, action->group, &view))
+        return;
+    for (unsigned i = 0; i < view.nnodes; i++)
+        if (i != view.me)
+            net_send(sim, node, view.nodes[i], &msg);
+}
+
+static void group_broken(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    struct board *board = edge_board(sim, node, action->group);
+    char name[64];
+
+    if (!board)
+        sim_fail(sim, "a group is broken that node %s does not have", sim_node_name(sim, node));
+    if (board->broken)
+        sim_fail(sim, "a group is broken twice on node %s", sim_node_name(sim, node));
+    board->broken = true;
+    sim_note(sim, "%s: %s broken, %u node %s: %s", sim_node_name(sim, node),
+             sim_group_name(sim, action->group, name), action->cause, action->name,
+             action->text);
+    check_broken(sim, node, action->group, action->cause, action->name, action->text);
+}
+
+static void group_close(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    struct board *board = edge_board(sim, node, action->group);
+    char name[64];
+
+    if (!board)
+        sim_fail(sim, "node %s closes a group that it does not have", sim_node_name(sim, node));
+    sim_note(sim, "%s: %s close%s", sim_node_name(sim, node),
+             sim_group_name(sim, action->group, name), action->flag ? ", abort" : "");
+    board->group = 0;
+}
+
+/* ---- peers --------------------------------------------------------------------------------------- */
+
+static void note_message(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
+{
+    const char *a = sim_node_name(sim, from), *b = sim_node_name(sim, to);
+    char name[64];
+
+    if (!sim->options.trace)
+        return;
+    switch ((int)msg->type) {
+    case MSG_JOIN:
+        sim_note(sim, "%s -> %s JOIN %s rank %u of %u", a, b, msg->join.name, msg->join.rank,
+                 msg->join.size);
+        break;
+    case MSG_JOIN_CANCEL:
+        sim_note(sim, "%s -> %s JOIN_CANCEL%s", a, b,
+                 msg->join_cancel.join & CORE_CANCEL_QUIET ? "" : ", who is missing?");
+        break;
+    case MSG_JOIN_REFUSED:
+        sim_note(sim, "%s -> %s JOIN_REFUSED %u: %s", a, b, msg->join_refused.cause,
+                 msg->join_refused.text);
+        break;
+    case MSG_COMMIT:
+        sim_note(sim, "%s -> %s COMMIT %s", a, b, sim_group_name(sim, msg->commit.group, name));
+        break;
+    case MSG_SYNC:
+        sim_note(sim, "%s -> %s SYNC %s", a, b, sim_group_name(sim, msg->sync.group, name));
+        break;
+    case MSG_GONE:
+        sim_note(sim, "%s -> %s GONE %s rank %u", a, b,
+                 sim_group_name(sim, msg->gone.group, name), msg->gone.rank);
+        break;
+    case MSG_BROKEN:
+        sim_note(sim, "%s -> %s BROKEN %s %u: %s", a, b,
+                 sim_group_name(sim, msg->broken.group, name), msg->broken.cause,
+                 msg->broken.text);
+        break;
+    default:
+        break;
+    }
+}
+
+static void peer_send(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    if (sim->crash_now)
+        return; /* its last messages never leave */
+    note_message(sim, node, action->node, &action->msg);
+    net_send(sim, node, action->node, &action->msg);
+    if (sim->crash_after && node == sim->crash_from && action->msg.type == sim->crash_type &&
+        --sim->crash_after == 0)
+        sim->crash_now = true;
+}
+
+void edge_action(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    hash_action(sim, node, action);
+    switch (action->type) {
+    case CORE_DO_CLIENT_SEND:
+        client_send(sim, node, action);
+        break;
+    case CORE_DO_CLIENT_CLOSE:
+        client_close(sim, node, action->client);
+        break;
+    case CORE_DO_PEER_SEND:
+        peer_send(sim, node, action);
+        break;
+    case CORE_DO_PEER_DROP:
+        sim_note(sim, "%s drops the link to %s: %s", sim_node_name(sim, node),
+                 sim_node_name(sim, action->node), action->text);
+        net_drop(sim, node, action->node);
+        break;
+    case CORE_DO_ENGINE_START:
+        engine_start_process(sim, node);
+        break;
+    case CORE_DO_ENGINE_KILL:
+        sim->oracle.engine_fault[node] = true;
+        engine_kill_process(sim, node, true);
+        break;
+    case CORE_DO_ENGINE_SEND:
+        engine_receive(sim, node, &action->msg);
+        break;
+    case CORE_DO_GROUP_OPEN:
+        group_open(sim, node, action->group);
+        break;
+    case CORE_DO_GROUP_GONE:
+        group_gone(sim, node, action);
+        break;
+    case CORE_DO_GROUP_BROKEN:
+        group_broken(sim, node, action);
+        break;
+    case CORE_DO_GROUP_CLOSE:
+        group_close(sim, node, action);
+        break;
+    case CORE_DO_LOG:
+        break;
+    }
+}

@@ -1,0 +1,175 @@
+/* sim_engine.c - a fake commd-engine per node: it starts after a while, has an address, connects
+ * to peers whose address is alive, and notices when one is not any more. */
+#include "tests/sim/sim_internal.h"
+
+static uint64_t wait_some(struct sim *sim)
+{
+    return 1 + sim_random(sim, STREAM_ENGINE, 1 + sim->options.engine_delay);
+}
+
+static void at(struct sim *sim, uint64_t delay, enum ev_type type, unsigned node, unsigned peer,
+               uint64_t arg)
+{
+    sim_at(sim, delay, (struct ev){.type = type, .a = node, .b = peer,
+                                   .gen = sim->nodes[node].engine_gen, .arg = arg});
+}
+
+void engine_start_process(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (n->engine_alive)
+        sim_fail(sim, "node %s started a second engine", sim_node_name(sim, node));
+    n->engine_alive = true;
+    n->engine_hello = false;
+    n->engine_gen++;
+    memset(n->engine_has, 0, sizeof(n->engine_has));
+    memset(n->engine_ok, 0, sizeof(n->engine_ok));
+    at(sim, 0, EV_ENGINE_STARTED, node, 0, 0);
+    at(sim, wait_some(sim), EV_ENGINE_HELLO, node, 0, 0);
+}
+
+/* Those connected to it notice by their transport. */
+void engine_kill_process(struct sim *sim, unsigned node, bool report)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (!n->engine_alive)
+        return;
+    n->engine_alive = false;
+    if (report)
+        at(sim, 1, EV_ENGINE_EXIT, node, 0, 0);
+    for (unsigned i = 0; i < sim->options.nodes; i++)
+        if (i != node && sim->nodes[i].engine_alive && sim->nodes[i].engine_has[node])
+            at(sim, wait_some(sim), EV_ENGINE_LOST, i, node, n->engine_gen);
+}
+
+static void say(struct sim *sim, unsigned node, const struct msg *msg)
+{
+    sim_input(sim, node, (struct core_event){.type = CORE_ENGINE_MSG, .msg = msg});
+}
+
+void sim_engine_says(struct sim *sim, unsigned node, const struct msg *msg)
+{
+    if (sim->nodes[node].alive && sim->nodes[node].engine_hello)
+        say(sim, node, msg);
+}
+
+static void say_peer(struct sim *sim, unsigned node, enum msg_type type, unsigned peer,
+                     uint64_t incarnation, const char *text)
+{
+    struct msg msg = {.type = type};
+
+    msg.engine_peer.peer = peer;
+    msg.engine_peer.engine = incarnation;
+    text_copy(msg.engine_peer.text, sizeof(msg.engine_peer.text), text);
+    say(sim, node, &msg);
+}
+
+void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (!n->engine_alive)
+        return;
+    if (msg->type == MSG_PING) {
+        at(sim, 1, EV_ENGINE_PONG, node, 0, msg->ping.seq);
+    } else if (msg->type == MSG_ENGINE_PEER_ADD) {
+        uint64_t address;
+
+        memcpy(&address, msg->engine_peer_add.addr, sizeof(address));
+        if (msg->engine_peer_add.addr_len != sizeof(address))
+            sim_fail(sim, "node %s adds a peer without an address", sim_node_name(sim, node));
+        if (n->engine_has[msg->engine_peer_add.peer])
+            sim_fail(sim, "node %s adds a peer twice", sim_node_name(sim, node));
+        n->engine_has[msg->engine_peer_add.peer] = address;
+        n->engine_for[msg->engine_peer_add.peer] = msg->engine_peer_add.engine;
+        n->engine_ok[msg->engine_peer_add.peer] = false;
+        at(sim, wait_some(sim), EV_ENGINE_ADDED, node, msg->engine_peer_add.peer,
+           msg->engine_peer_add.engine);
+    } else if (msg->type == MSG_ENGINE_PEER_DEL) {
+        n->engine_has[msg->engine_peer.peer] = 0;
+        n->engine_ok[msg->engine_peer.peer] = false;
+    }
+}
+
+static void hello(struct sim *sim, unsigned node)
+{
+    struct msg msg = {.type = MSG_ENGINE_HELLO};
+
+    sim->nodes[node].engine_hello = true;
+    msg.engine_hello.version = MSG_VERSION;
+    msg.engine_hello.pid = 9000 + node;
+    msg.engine_hello.addr_len = sizeof(uint64_t);
+    memcpy(msg.engine_hello.addr, &sim->nodes[node].engine_gen, sizeof(uint64_t));
+    text_copy(msg.engine_hello.text, sizeof(msg.engine_hello.text), "fake");
+    say(sim, node, &msg);
+}
+
+static void connected(struct sim *sim, const struct ev *ev)
+{
+    struct node *n = &sim->nodes[ev->a], *peer = &sim->nodes[ev->b];
+    uint64_t address = n->engine_has[ev->b];
+
+    if (!address)
+        return; /* deleted meanwhile */
+    /* It answers late, even about an address that was deleted and added anew: the core has to
+     * look at the incarnation. */
+    if (!peer->engine_alive || peer->engine_gen != address || sim->cut[ev->a][ev->b]) {
+        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, ev->arg, "no route");
+    } else {
+        n->engine_ok[ev->b] |= n->engine_for[ev->b] == ev->arg;
+        say_peer(sim, ev->a, MSG_ENGINE_PEER_READY, ev->b, ev->arg, "");
+    }
+}
+
+void engine_event(struct sim *sim, const struct ev *ev)
+{
+    struct node *n = &sim->nodes[ev->a];
+    struct msg msg = {.type = MSG_PING};
+
+    if (!n->alive || ev->gen != n->engine_gen)
+        return;
+    if (ev->type == EV_ENGINE_EXIT) {
+        sim_input(sim, ev->a, (struct core_event){.type = CORE_ENGINE_DOWN,
+                                                  .text = "killed by signal 9"});
+        return;
+    }
+    if (!n->engine_alive)
+        return;
+    if (ev->type == EV_ENGINE_STARTED) {
+        sim_input(sim, ev->a, (struct core_event){.type = CORE_ENGINE_STARTED,
+                                                  .pid = 9000 + ev->a});
+    } else if (ev->type == EV_ENGINE_HELLO) {
+        hello(sim, ev->a);
+    } else if (ev->type == EV_ENGINE_ADDED) {
+        connected(sim, ev);
+    } else if (ev->type == EV_ENGINE_PONG) {
+        msg.ping.seq = ev->arg;
+        msg.ping.pong = 1;
+        say(sim, ev->a, &msg);
+    } else if (ev->type == EV_ENGINE_LOST && n->engine_has[ev->b] == ev->arg && ev->arg) {
+        n->engine_ok[ev->b] = false;
+        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, n->engine_for[ev->b],
+                 "connection reset");
+    }
+}
+
+void sim_crash_engine(struct sim *sim, unsigned node)
+{
+    if (!sim->nodes[node].alive || !sim->nodes[node].engine_alive)
+        return;
+    sim->oracle.engine_fault[node] = true;
+    sim_note(sim, "engine of %s is killed", sim_node_name(sim, node));
+    engine_kill_process(sim, node, true);
+}
+
+void sim_engine_lost(struct sim *sim, unsigned node, unsigned peer)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (!n->alive || !n->engine_alive || !n->engine_has[peer])
+        return;
+    sim->oracle.engine_fault[node] = sim->oracle.engine_fault[peer] = true;
+    at(sim, 1, EV_ENGINE_LOST, node, peer, n->engine_has[peer]);
+}

@@ -1,0 +1,156 @@
+/* sim_internal.h - shared by sim.c (time, clients, faults), sim_net.c (links), sim_edge.c
+ * (actions of the cores) and sim_check.c (invariants). */
+#ifndef COMMD_SIM_INTERNAL_H
+#define COMMD_SIM_INTERNAL_H
+
+#include "tests/sim/sim.h"
+
+enum ev_type {
+    EV_TICK,
+    EV_DELIVER,     /* a: from, b: to; gen: link */
+    EV_CONNECT,     /* a < b */
+    EV_LINK_UP,     /* a: node, b: peer; gen: link */
+    EV_LINK_DOWN,   /* likewise */
+    EV_ENGINE_STARTED,
+    EV_ENGINE_HELLO, /* a: node; gen: engine */
+    EV_ENGINE_ADDED, /* a: node, b: peer; gen: engine; arg: peer's incarnation */
+    EV_ENGINE_LOST,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
+    EV_ENGINE_EXIT,  /* a: node; gen: engine */
+    EV_ENGINE_PONG,  /* a: node; gen: engine; arg: seq */
+};
+
+struct ev {
+    uint64_t at, seq;
+    enum ev_type type;
+    unsigned a, b;
+    uint64_t gen, arg;
+};
+
+struct packet {
+    struct packet *next;
+    struct msg msg; /* owned: members and nodes of a COMMIT */
+};
+
+/* One direction: messages in order, and when the last of them arrives. */
+struct pipe {
+    struct packet *head, **tail;
+    uint64_t last;
+    uint64_t slow; /* extra delay */
+};
+
+struct join {
+    uint32_t req;
+    char name[32];
+    unsigned rank, size;
+    uint64_t at, limit;
+    unsigned answers;
+    uint64_t group; /* when it was answered with one */
+    bool left;
+    uint32_t ops;
+};
+
+struct handle {
+    unsigned node, slot;
+    uint64_t life; /* of the node it lives on */
+    uint32_t pid;
+    bool alive;
+    unsigned njoins;
+    struct join joins[64];
+};
+
+struct board {
+    uint64_t group;
+    unsigned size;
+    bool broken;
+    bool gone[SIM_RANKS];
+};
+
+struct node {
+    struct core *core;
+    bool alive;
+    uint64_t life; /* counts starts */
+    int slots[SIM_CLIENTS + CORE_ADMIN_CLIENTS]; /* handle, -1 */
+    struct board boards[SIM_BOARDS];
+    bool engine_alive, engine_hello;
+    uint64_t engine_gen; /* of its engine process; also its address */
+    uint64_t engine_has[SIM_NODES]; /* address of the peer it was told of, 0 */
+    uint64_t engine_for[SIM_NODES]; /* the incarnation that came with it */
+    bool engine_ok[SIM_NODES];      /* it has connected to it */
+};
+
+struct fact { /* what the first node that opened a group said of it */
+    uint64_t id;
+    unsigned size, nnodes;
+    uint16_t nodes[SIM_NODES];
+    struct msg_member members[SIM_RANKS];
+    uint64_t lives[SIM_NODES];
+};
+
+struct sim {
+    struct sim_options options;
+    uint64_t now, seq, random[3]; /* streams: network, engines, incarnations */
+    struct ev *heap;
+    size_t nheap, heap_cap;
+    struct node nodes[SIM_NODES];
+    struct pipe pipes[SIM_NODES][SIM_NODES];
+    bool up[SIM_NODES][SIM_NODES]; /* [a][b]: a's side of the link is up */
+    bool live[SIM_NODES][SIM_NODES]; /* symmetric: what is sent arrives */
+    bool cut[SIM_NODES][SIM_NODES];
+    uint64_t link_gen[SIM_NODES][SIM_NODES]; /* symmetric */
+    struct handle handles[SIM_HANDLES];
+    unsigned nhandles;
+    struct fact *facts;
+    size_t nfacts, facts_cap;
+    struct sim_oracle oracle;
+    unsigned crash_from, crash_after;
+    enum msg_type crash_type;
+    bool crash_now;
+    char *trace;
+    size_t trace_len, trace_cap;
+    uint64_t trace_from;
+    uint64_t hash, actions, ok, failed;
+    char (*names)[MSG_NAME_MAX];
+};
+
+enum { STREAM_NET, STREAM_ENGINE, STREAM_NODE };
+uint64_t sim_random(struct sim *sim, unsigned stream, uint64_t below);
+void sim_at(struct sim *sim, uint64_t delay, struct ev ev);
+void sim_input(struct sim *sim, unsigned node, struct core_event event);
+void sim_note(struct sim *sim, const char *format, ...) _printf_(2, 3);
+void sim_fail(struct sim *sim, const char *format, ...) _printf_(2, 3) __attribute__((noreturn));
+const char *sim_node_name(const struct sim *sim, unsigned node);
+/* "g#1": name and a number in order of appearance, so that traces do not show random ids */
+const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64]);
+
+/* sim_net.c */
+void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg);
+void net_event(struct sim *sim, const struct ev *ev);
+void net_drop(struct sim *sim, unsigned node, unsigned peer); /* @node closes its side */
+void net_node_gone(struct sim *sim, unsigned node, bool flush);
+void net_node_started(struct sim *sim, unsigned node);
+void net_free(struct sim *sim);
+uint64_t net_delay(struct sim *sim);
+
+/* sim_edge.c */
+void edge_action(struct sim *sim, unsigned node, const struct core_action *action);
+struct board *edge_board(struct sim *sim, unsigned node, uint64_t group);
+void edge_forget(struct sim *sim, unsigned node);
+
+/* sim_engine.c */
+void engine_event(struct sim *sim, const struct ev *ev);
+void engine_start_process(struct sim *sim, unsigned node);
+void engine_receive(struct sim *sim, unsigned node, const struct msg *msg);
+void engine_kill_process(struct sim *sim, unsigned node, bool report);
+
+/* sim_check.c */
+void check_step(struct sim *sim, unsigned node);
+void check_opened(struct sim *sim, unsigned node, const struct core_group_view *view);
+void check_gone(struct sim *sim, unsigned node, const struct core_action *action);
+/* @id 0: a join that failed */
+void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
+                  const char *text);
+void check_overdue(struct sim *sim);
+/* The client that is @rank of the group with @id, NULL: none ever was. */
+struct handle *check_member(struct sim *sim, uint64_t id, unsigned rank, struct join **ret_join);
+
+#endif

@@ -1,0 +1,358 @@
+/* swarm.c - random runs of a small cluster: swarm [--seed S] [--seeds N] [--trace]
+ *
+ * Each seed draws which classes of faults it has (swarm testing: leaving classes out finds more
+ * than always having all), how slow the network is, and then acts at random: clients come, join
+ * subsets of ranks, leave, abort, die; links reset; nodes are cut off; engines and commds crash
+ * and come back. Then everything is healed, and the cluster has to come to rest: each join
+ * answered, each rank that is gone marked, and, once the clients are gone, nothing left. Each
+ * seed runs twice and must do the same both times. The first seed is printed before it runs; a
+ * violation names its own, and "swarm --seed S --trace" tells the story. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/sim/sim.h"
+
+enum { NODES = 3, GROUPS = 6, STEPS = 150 };
+
+enum fault {
+    FAULT_DIE = 1,
+    FAULT_LEAVE = 2,
+    FAULT_RESET = 4,
+    FAULT_CUT = 8,
+    FAULT_ENGINE = 16,
+    FAULT_CRASH = 32,
+    FAULT_REPLAY = 64,
+    FAULT_SLOW = 128,
+    FAULT_WRONG = 256, /* sizes and ranks that contradict each other */
+    FAULT_STOP = 512,
+    FAULT_ALL = 1023
+};
+
+struct run {
+    struct sim *sim;
+    uint64_t random;
+    unsigned faults;
+    unsigned clients[256], nclients;
+    unsigned sizes[GROUPS];
+};
+
+struct result {
+    uint64_t hash, actions, ok, failed;
+};
+
+static uint64_t draw(struct run *run, uint64_t below)
+{
+    return core_mix(run->random++) % below;
+}
+
+static bool has(const struct run *run, enum fault fault)
+{
+    return run->faults & fault;
+}
+
+/* A client on a node that is up, new or not. */
+static unsigned some_client(struct run *run)
+{
+    unsigned live = 0, pick;
+
+    for (unsigned i = 0; i < run->nclients; i++)
+        live += sim_client_alive(run->sim, run->clients[i]);
+    if (live < 4 * NODES && run->nclients < ARRAY_LEN(run->clients)) {
+        unsigned node = (unsigned)draw(run, NODES);
+
+        if (sim_alive(run->sim, node)) {
+            run->clients[run->nclients] = sim_client(run->sim, node);
+            return run->clients[run->nclients++];
+        }
+    }
+    pick = run->nclients ? (unsigned)draw(run, run->nclients) : 0;
+    for (unsigned i = 0; i < run->nclients; i++, pick = (pick + 1) % run->nclients)
+        if (sim_client_alive(run->sim, run->clients[pick]))
+            return run->clients[pick];
+    return UINT32_MAX;
+}
+
+/* Mostly whole groups, each rank by another client: random ranks alone would seldom complete
+ * one. What is skipped is left for the next round of that name, if the others wait that long. */
+static void join_many(struct run *run)
+{
+    unsigned group = (unsigned)draw(run, GROUPS), size = run->sizes[group];
+    uint64_t limit = 200 + draw(run, 4000);
+    bool used[SIM_HANDLES] = {false};
+    unsigned skip = 2 + (unsigned)draw(run, 20);
+    char name[16];
+
+    snprintf(name, sizeof(name), "g%u", group);
+    for (unsigned rank = 0; rank < size; rank++) {
+        unsigned client = some_client(run), as = rank, of = size;
+
+        for (unsigned i = 0; i < 8 && client != UINT32_MAX && used[client]; i++)
+            client = some_client(run);
+        if (client == UINT32_MAX || used[client] || draw(run, skip) == 0)
+            continue;
+        used[client] = true;
+        if (has(run, FAULT_WRONG) && draw(run, 12) == 0)
+            as = (unsigned)draw(run, size);
+        if (has(run, FAULT_WRONG) && draw(run, 20) == 0)
+            of++;
+        if (sim_client_pending(run->sim, client) < 8)
+            sim_join(run->sim, client, name, as, of, limit);
+        if (draw(run, 3) == 0)
+            sim_run(run->sim, draw(run, 30));
+    }
+}
+
+static void use_groups(struct run *run)
+{
+    unsigned client = some_client(run), n;
+    const char *name;
+
+    if (client == UINT32_MAX || !(n = sim_client_open(run->sim, client)))
+        return;
+    name = sim_client_group(run->sim, client, (unsigned)draw(run, n));
+    sim_ops(run->sim, client, name, (unsigned)draw(run, 5));
+    if (has(run, FAULT_LEAVE))
+        sim_leave(run->sim, client, name);
+    else if (draw(run, 4) == 0)
+        sim_abort(run->sim, client, name, "the caller gave up");
+}
+
+/* An old message comes again: a duplicate, or one from an earlier life. */
+static void replay(struct run *run)
+{
+    unsigned from = (unsigned)draw(run, NODES), to = (from + 1 + (unsigned)draw(run, NODES - 1)) %
+                                                    NODES;
+    struct core *core = sim_core(run->sim, to);
+    struct core_group_view view;
+    char names[SIM_NODES][MSG_NAME_MAX];
+    struct msg msg = {.type = MSG_COMMIT};
+
+    if (!sim_alive(run->sim, from) || !sim_alive(run->sim, to) ||
+        !core_group_at(core, (unsigned)draw(run, 3), &view) || !view.id)
+        return;
+    msg.commit.group = view.id;
+    msg.commit.epoch = view.epoch;
+    msg.commit.uid = view.uid;
+    msg.commit.size = view.size;
+    msg.commit.nnodes = view.nnodes;
+    msg.commit.members = (struct msg_member *)(uintptr_t)view.members;
+    msg.commit.nodes = names;
+    for (unsigned i = 0; i < view.nnodes; i++)
+        text_copy(names[i], sizeof(names[i]), core_node_name(core, view.nodes[i]));
+    text_copy(msg.commit.name, sizeof(msg.commit.name), view.name);
+    text_copy(msg.commit.home, sizeof(msg.commit.home), core_node_name(core, from));
+    sim_peer_says(run->sim, from, to, &msg);
+}
+
+/* Our engine answers about a life of the peer's engine that is over. */
+static void replay_engine(struct run *run)
+{
+    unsigned node = (unsigned)draw(run, NODES), peer = (unsigned)draw(run, NODES);
+    struct core_peer_view view;
+    struct msg msg = {.type = MSG_ENGINE_PEER_READY};
+
+    if (!sim_alive(run->sim, node) || node == peer ||
+        !core_peer_at(sim_core(run->sim, node), peer, &view))
+        return;
+    msg.engine_peer.peer = peer;
+    msg.engine_peer.engine = view.engine ^ 1;
+    sim_engine_says(run->sim, node, &msg);
+}
+
+static void crash_or_start(struct run *run)
+{
+    unsigned node = (unsigned)draw(run, NODES);
+
+    if (!sim_alive(run->sim, node))
+        sim_start(run->sim, node);
+    else if (draw(run, 2) == 0)
+        sim_crash_after(run->sim, node,
+                        (enum msg_type[]){MSG_COMMIT, MSG_SYNC, MSG_GONE, MSG_JOIN,
+                                          MSG_JOIN_REFUSED, MSG_BROKEN}[draw(run, 6)],
+                        1 + (unsigned)draw(run, 2));
+    else
+        sim_crash(run->sim, node);
+}
+
+static void hurt(struct run *run)
+{
+    unsigned a = (unsigned)draw(run, NODES), b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
+    enum fault fault = (enum fault)(1u << draw(run, 10));
+    unsigned client;
+
+    if (!has(run, fault))
+        return;
+    switch ((int)fault) {
+    case FAULT_DIE:
+        client = some_client(run);
+        if (client != UINT32_MAX)
+            sim_die(run->sim, client, "killed by signal 9");
+        break;
+    case FAULT_RESET:
+        sim_reset(run->sim, a, b);
+        break;
+    case FAULT_CUT:
+        if (draw(run, 2))
+            sim_cut(run->sim, a, b);
+        else
+            sim_heal(run->sim);
+        break;
+    case FAULT_ENGINE:
+        if (draw(run, 2))
+            sim_crash_engine(run->sim, a);
+        else
+            sim_engine_lost(run->sim, a, b);
+        break;
+    case FAULT_CRASH:
+        crash_or_start(run);
+        break;
+    case FAULT_REPLAY:
+        replay(run);
+        for (unsigned i = 0; i < 3; i++)
+            replay_engine(run);
+        break;
+    case FAULT_STOP:
+        if (draw(run, 8) == 0)
+            sim_shutdown(run->sim, a);
+        break;
+    default:
+        break;
+    }
+}
+
+/* A cluster at rest grants a whole join over all nodes. */
+static void join_all(struct run *run)
+{
+    uint64_t granted = sim_answers(run->sim, true);
+    unsigned clients[NODES];
+
+    for (unsigned i = 0; i < NODES; i++) {
+        clients[i] = sim_client(run->sim, i);
+        sim_join(run->sim, clients[i], "last", i, NODES, 2000);
+    }
+    sim_run(run->sim, 3000);
+    if (sim_answers(run->sim, true) != granted + NODES) {
+        fprintf(stderr, "VIOLATION: the cluster is at rest and grants no join\n");
+        abort();
+    }
+    for (unsigned i = 0; i < NODES; i++)
+        sim_die(run->sim, clients[i], "end of run");
+}
+
+static void come_to_rest(struct run *run)
+{
+    struct sim *sim = run->sim;
+
+    sim_crash_after(sim, 0, MSG_NONE, 0);
+    for (unsigned i = 0; i < NODES; i++) {
+        struct core_status status;
+
+        core_status(sim_core(sim, i), &status);
+        if (status.draining)
+            sim_crash(sim, i); /* it was asked to go */
+    }
+    sim_heal(sim);
+    sim_run(sim, 10000);
+    sim_check_marks(sim);
+    for (unsigned i = 0; i < run->nclients; i++)
+        if (sim_client_alive(sim, run->clients[i]) && sim_client_pending(sim, run->clients[i])) {
+            fprintf(stderr, "client %u still waits\n", run->clients[i]);
+            abort();
+        }
+    for (unsigned i = 0; i < run->nclients; i++)
+        sim_die(sim, run->clients[i], "end of run");
+    for (unsigned i = 0; i < NODES; i++)
+        sim_start(sim, i);
+    sim_settle(sim);
+    join_all(run);
+    sim_run(sim, 3000);
+    sim_check_idle(sim);
+}
+
+static struct result run_seed(uint64_t seed, bool trace)
+{
+    struct run run = {.random = core_mix(seed ^ 0x5eed)};
+    struct sim_options options = {.nodes = NODES, .seed = seed, .delay_min = 1, .trace = trace};
+    struct result result;
+
+    run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
+    options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
+    options.engine_delay = draw(&run, 3) ? 20 : 600;
+    for (unsigned i = 0; i < GROUPS; i++)
+        run.sizes[i] = 1 + (unsigned)draw(&run, 6);
+    run.sim = sim_new(&options);
+    /* Half the seeds start to join while the nodes are still looking for each other. */
+    if (draw(&run, 2))
+        sim_settle(run.sim);
+    for (unsigned i = 0; i < STEPS; i++) {
+        unsigned what = (unsigned)draw(&run, 10);
+
+        if (what < 3)
+            join_many(&run);
+        else if (what < 6)
+            use_groups(&run);
+        else
+            hurt(&run);
+        sim_run(run.sim, draw(&run, draw(&run, 4) ? 40 : 700));
+    }
+    come_to_rest(&run);
+    result = (struct result){sim_hash(run.sim), sim_actions(run.sim),
+                             sim_answers(run.sim, true), sim_answers(run.sim, false)};
+    sim_free(run.sim);
+    return result;
+}
+
+static struct result run_twice(uint64_t seed)
+{
+    struct result first = run_seed(seed, false), second = run_seed(seed, false);
+
+    if (first.hash != second.hash || first.actions != second.actions) {
+        fprintf(stderr, "seed %llu does not do the same twice\n", (unsigned long long)seed);
+        abort();
+    }
+    return first;
+}
+
+static void many(uint64_t from, uint64_t n, struct result *ret_sum)
+{
+    for (uint64_t seed = from; seed < from + n; seed++) {
+        struct result r = run_twice(seed);
+
+        ret_sum->actions += r.actions;
+        ret_sum->ok += r.ok;
+        ret_sum->failed += r.failed;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seed = 1, seeds = 1;
+    bool trace = false;
+    struct result sum = {0};
+
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+            seed = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
+            seeds = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--trace"))
+            trace = true;
+        else {
+            fprintf(stderr, "usage: swarm [--seed FIRST] [--seeds N] [--trace]\n");
+            return 64;
+        }
+    }
+    if (trace) {
+        sum = run_seed(seed, true);
+        printf("hash %016llx\n", (unsigned long long)sum.hash);
+    } else {
+        printf("swarm --seed %llu --seeds %llu\n", (unsigned long long)seed,
+               (unsigned long long)seeds);
+        fflush(stdout);
+        many(seed, seeds, &sum);
+    }
+    printf("%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, no violation\n",
+           (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
+           (unsigned long long)sum.ok, (unsigned long long)sum.failed);
+    return 0;
+}
