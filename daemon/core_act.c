@@ -29,7 +29,7 @@ enum act_kind {
     ACT_GONE,       /* unfolds over the participants */
     ACT_GONE_AGAIN, /* unfolds over the ranks */
     ACT_BROKEN,     /* unfolds over the participants */
-    ACT_BROKEN_TO,
+    ACT_BROKEN_TO, /* flag: as the group says, else a text of its own */
     ACT_ENGINE_START,
     ACT_ENGINE_KILL,
     ACT_PING,
@@ -259,6 +259,14 @@ void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause 
     act->cause = (uint8_t)cause;
     act->rank = rank;
     act->text = keep_text(core, text);
+}
+
+void act_broken_again(struct core *core, const struct group *group, unsigned node)
+{
+    struct act *act = push_group(core, ACT_BROKEN_TO, group);
+
+    act->target = node;
+    act->flag = true;
 }
 
 void act_engine_start(struct core *core)
@@ -552,7 +560,9 @@ static void client_message(const struct core *core, const struct act *act,
 
 static void peer_message(const struct core *core, const struct act *act, struct core_action *ret)
 {
-    if (act->kind == ACT_BROKEN_TO) {
+    if (act->kind == ACT_BROKEN_TO && act->flag) {
+        broken(pool_at(&core->groups, act->object), act->target, ret);
+    } else if (act->kind == ACT_BROKEN_TO) {
         struct msg_broken *m =
             &message(ret, CORE_DO_PEER_SEND, act->target, MSG_BROKEN)->broken;
 

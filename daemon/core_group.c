@@ -396,7 +396,7 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
     if (place < 0)
         return;
     if (group->state == GROUP_BROKEN) {
-        act_broken_to(core, node, id, group->cause, group->cause_rank, group->cause_text);
+        act_broken_again(core, group, node);
         return;
     }
     if (group->agreed[place])
@@ -513,6 +513,9 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         return;
     rank = msg->rank >= 0 && (uint32_t)msg->rank < group->size ? msg->rank : -1;
     if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
+#if CORE_MUTANT == 11
+        return;
+#endif
         set_cause(group, CAUSE_LEFT, rank, msg->pid, msg->node, msg->text);
         withdraw(core, group);
         return;

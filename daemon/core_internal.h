@@ -23,6 +23,7 @@ enum {
     CORE_MAX_SEATS = 65536,        /* local ranks over all groups */
     CORE_VERDICT_MS = 1000,        /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
+    CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
     CORE_LOG_ERROR = 0, CORE_LOG_WARN, CORE_LOG_INFO, CORE_LOG_DEBUG
 };
@@ -209,6 +210,7 @@ struct peer {
     bool added;           /* own engine was told of @engine */
     bool accepted;        /* own engine has it */
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY */
+    uint64_t doubt_ms;    /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
     uint64_t retry_ms;    /* add it again then; CORE_NEVER: no need */
     uint64_t backoff_ms;
     uint32_t addr_len;
@@ -324,6 +326,8 @@ void act_gone_again(struct core *core, const struct group *group, unsigned node)
 void act_gone(struct core *core, const struct group *group, uint32_t rank, const char *text);
 /* To all other participants, with the group's own cause. */
 void act_broken(struct core *core, const struct group *group);
+void act_broken_again(struct core *core, const struct group *group, unsigned node);
+/* About a group that this node does not have. */
 void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause,
                    int32_t rank, const char *text);
 void act_engine_start(struct core *core);

@@ -334,7 +334,7 @@ static void expire(struct core *core, struct seat *seat)
     switch (seat->state) {
     case SEAT_ASKING:
         seat_set_state(core, seat, SEAT_EXPIRING);
-        seat->deadline_ms = core->now + CORE_VERDICT_MS;
+        seat->deadline_ms = CORE_MUTANT == 12 ? CORE_NEVER : core->now + CORE_VERDICT_MS;
         if (seat->home == (int)core->config.self)
             home_cancel(core, core->config.self, seat->join);
         else if (seat->home >= 0)

@@ -84,7 +84,7 @@ static void del(struct core *core, unsigned node)
     if (peer->added && core->engine.state == CORE_ENGINE_UP)
         act_peer_del(core, node, peer->engine);
     peer->added = peer->accepted = false;
-    peer->retry_ms = CORE_NEVER;
+    peer->retry_ms = peer->doubt_ms = CORE_NEVER;
 }
 
 /* ---- links ------------------------------------------------------------------------------------ */
@@ -261,14 +261,14 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     text_copy(peer->error, sizeof(peer->error), text);
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    del(core, msg->peer);
-    review(core, msg->peer);
-    group_node_lost(core, msg->peer, CAUSE_ENGINE_LOST, text, true);
     act_log(core, CORE_LOG_WARN, "%s -> connecting them again in %llu ms", text,
             (unsigned long long)peer->backoff_ms);
+    del(core, msg->peer);
+    review(core, msg->peer);
+    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
     peer->retry_ms = core->now + peer->backoff_ms;
     peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
-    core->silent_ms = MIN(core->silent_ms, peer->retry_ms);
+    core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
 }
 
 /* ---- time ---------------------------------------------------------------------------------------- */
@@ -285,7 +285,8 @@ void peer_forgive(struct core *core)
         core->engine.unanswered_ms = core->now;
 }
 
-static void check_silence(struct core *core)
+/* Who is silent for too long, and what else is due for one peer. */
+static void check_peers(struct core *core)
 {
     uint64_t next = CORE_NEVER;
 
@@ -303,9 +304,14 @@ static void check_silence(struct core *core)
             peer_down(core, i, text);
             continue;
         }
+        if (core->now >= peer->doubt_ms) {
+            peer->doubt_ms = CORE_NEVER;
+            group_node_lost(core, i, CAUSE_ENGINE_LOST, peer->error, true);
+        }
         if (core->now >= peer->retry_ms)
             add(core, i);
-        next = MIN(next, MIN(peer->retry_ms, peer->heard_ms + core->config.node_timeout_ms));
+        next = MIN(next, MIN(MIN(peer->retry_ms, peer->doubt_ms),
+                             peer->heard_ms + core->config.node_timeout_ms));
     }
     core->silent_ms = next;
 }
@@ -321,7 +327,7 @@ void peer_tick(struct core *core)
         group_tick(core);
     }
     if (core->now >= core->silent_ms)
-        check_silence(core);
+        check_peers(core);
 }
 
 uint64_t peer_deadline(const struct core *core)
