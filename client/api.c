@@ -164,6 +164,7 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
 {
     struct commd_error *e = error_mine();
     struct commd_group *g;
+    size_t bad;
     int r;
 
     if (!ctx || !ret_group)
@@ -174,6 +175,9 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
     if (!name || !*name || strlen(name) >= MSG_GROUP_MAX)
         return error_set(e, COMMD_E_INVALID, "join", "group name: 1 to %d bytes are allowed",
                          MSG_GROUP_MAX - 1);
+    if (!codec_text_clean(name, strlen(name), &bad))
+        return error_set(e, COMMD_E_INVALID, "join",
+                         "group name: byte %zu is a control character or not UTF-8", bad);
     if (size < 1 || size > PLAN_MAX_WORLD || rank < 0 || rank >= size)
         return error_set(e, COMMD_E_INVALID, "join",
                          "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "

@@ -34,6 +34,9 @@ int codec_encode(const struct msg *msg, void **ret_frame, size_t *ret_len);
 /* Frees what decode allocated and clears the struct; for any decoded or zeroed msg, and for one
  * built by hand if each list, and each cell of a table, is its own malloc(). */
 void msg_fini(struct msg *msg);
+/* What names have to be: UTF-8 without control characters. *ret_bad: offset of the first byte
+ * that is not. */
+bool codec_text_clean(const char *s, size_t len, size_t *ret_bad);
 /* "CLIENT_JOIN" for logs. */
 const char *msg_type_name(enum msg_type type);
 /* "rank lost" etc. */

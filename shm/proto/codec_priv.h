@@ -139,8 +139,6 @@ enum {
 
 /* Everything that can be said about a struct once it is one. */
 bool codec_check_msg(const struct msg *msg);
-/* UTF-8 without control characters. *ret_bad: offset of the first byte that is not. */
-bool codec_text_clean(const char *s, size_t len, size_t *ret_bad);
 
 /* --- codec_arena.c: memory of one decode or encode, released as a whole --- */
 
