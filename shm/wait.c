@@ -114,10 +114,13 @@ struct wait_policy wait_policy_for(unsigned runnable)
         cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
         atomic_store_explicit(&cached, cores, memory_order_relaxed);
     }
-    /* About 20 us of spinning (a pause takes 10 to 40 ns) covers the skew between ranks that
-     * run at the same time; then a few hundred yields, which cost 0.3 us each when nobody
-     * else wants the core, before the two system calls of a sleep and its wake-up. */
+    /* A pause takes 15 to 60 ns. A few microseconds of them cover the skew of ranks that run at
+     * the same time; longer, and two ranks that the scheduler put on one core (it does, beside
+     * other load) pay the whole spin in every hand-over: 62 us per 8-byte operation with 1000
+     * pauses. Then a few hundred yields, 0.3 us each while nobody else wants the core, before
+     * the two system calls of a sleep and its wake-up. */
     if (runnable <= cores)
-        return (struct wait_policy){.spins = 1000, .yields = 400};
+        return (struct wait_policy){.spins = 100, .yields = 400};
     return (struct wait_policy){.spins = 20, .yields = 400};
+};
 }
