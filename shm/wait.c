@@ -122,5 +122,4 @@ struct wait_policy wait_policy_for(unsigned runnable)
     if (runnable <= cores)
         return (struct wait_policy){.spins = 100, .yields = 400};
     return (struct wait_policy){.spins = 20, .yields = 400};
-};
 }
