@@ -203,7 +203,7 @@ static int client_take(struct client *client, unsigned budget)
             continue;
         }
         if (r) {
-            snprintf(why, sizeof(why), "it sent %s", codec_strerror(r));
+            snprintf(why, sizeof(why), "protocol error: %s", codec_strerror(r));
             client_refuse(client, CAUSE_PROTOCOL, why);
             return -ECANCELED;
         }

@@ -112,7 +112,7 @@ static int link_take(struct engine_link *link, unsigned budget)
             continue;
         }
         if (r) {
-            log_error("engine pid %d sent %s -> killing it", (int)link->pid, codec_strerror(r));
+            log_error("engine pid %d: protocol error: %s -> killing it", (int)link->pid, codec_strerror(r));
             return -EPROTO;
         }
         link->ops->msg(link->arg, &msg);

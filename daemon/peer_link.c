@@ -396,7 +396,7 @@ static void link_read(struct bufferevent *bev, void *arg)
     if (r && r != CODEC_E_MORE) {
         char text[MSG_TEXT_MAX];
 
-        snprintf(text, sizeof(text), "it sent %s", codec_strerror(r));
+        snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(r));
         if (link->state == LINK_UP)
             link_lost(link, text);
         else
@@ -422,7 +422,6 @@ static void handshake_failed(struct link *link, unsigned long code)
     };
     enum tls_failure why = tls_failure(code);
 
-    log_debug("TLS handshake failed: %s", code ? ERR_reason_error_string(code) : "end of file");
     if (link->inbound)
         link_log_refused(link, inbound[why], "%s", inbound[why]);
     else

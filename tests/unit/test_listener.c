@@ -281,7 +281,7 @@ static void garbage_is_refused_and_logged_once(void **state)
     char text[256], want[512];
     int fd;
 
-    snprintf(text, sizeof(text), "it sent %s", codec_strerror(CODEC_E_MAGIC));
+    snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(CODEC_E_MAGIC));
     for (unsigned i = 0; i < 3; i++) {
         fd = client(w);
         assert_int_equal(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 18);
@@ -292,15 +292,15 @@ static void garbage_is_refused_and_logged_once(void **state)
 
     fd = client(w);
     assert_int_equal(write(fd, huge, sizeof(huge)), sizeof(huge));
-    snprintf(text, sizeof(text), "it sent %s", codec_strerror(CODEC_E_TOO_LARGE));
+    snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(CODEC_E_TOO_LARGE));
     expect_refused(w, fd, CAUSE_PROTOCOL, text);
     fd = client(w);
     assert_int_equal(write(fd, future, sizeof(future)), sizeof(future));
-    snprintf(text, sizeof(text), "it sent %s", codec_strerror(CODEC_E_VERSION));
+    snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(CODEC_E_VERSION));
     expect_refused(w, fd, CAUSE_PROTOCOL, text);
     fd = client(w);
     assert_int_equal(write(fd, junk, sizeof(junk)), sizeof(junk));
-    snprintf(text, sizeof(text), "it sent %s", codec_strerror(CODEC_E_CONTENT));
+    snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(CODEC_E_CONTENT));
     expect_refused(w, fd, CAUSE_PROTOCOL, text);
     assert_int_equal(w->opens + w->closes, 0); /* the core never heard of them */
 }
@@ -315,7 +315,7 @@ static void garbage_after_a_hello_ends_the_session(void **state)
     put(fd, MSG_CLIENT_HELLO);
     get(w, fd, &msg);
     assert_int_equal(write(fd, "12345678", 8), 8);
-    snprintf(text, sizeof(text), "it sent %s", codec_strerror(CODEC_E_MAGIC));
+    snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(CODEC_E_MAGIC));
     expect_refused(w, fd, CAUSE_PROTOCOL, text);
     assert_int_equal(w->closes, 1);
     assert_string_equal(w->closed, text);
