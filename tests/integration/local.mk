@@ -5,3 +5,12 @@ TESTS += tests/integration/check_unit.sh
 
 dist_check_SCRIPTS += tests/integration/check_links.sh
 TESTS += tests/integration/check_links.sh
+
+# Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
+integration_tests = tests/integration/test_collectives.py tests/integration/test_faults.py
+dist_check_SCRIPTS += $(integration_tests)
+TESTS += $(integration_tests)
+EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
+	tests/integration/faults.py tests/integration/rank.py tests/integration/stream.py \
+	tests/integration/torch_ops.py tests/lib/nodes.sh tests/lib/demo.sh tests/lib/demo_table.py \
+	tests/lib/suite.sh

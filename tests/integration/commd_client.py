@@ -1,0 +1,185 @@
+"""libcommd through ctypes: the public C API, nothing else. Standard library only.
+
+Functions raise CommdError on failure, with all fields of struct commd_error. COMMD_LIB names the
+shared library; tests set it to the one of the build (cluster.py).
+"""
+
+import ctypes
+import os
+
+DTYPES = ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "bool"]
+DTYPE_BYTES = [1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1]
+REDOPS = ["sum", "avg", "prod", "min", "max"]
+COLLS = ["barrier", "all_reduce", "broadcast", "all_gather", "reduce_scatter"]
+
+CODES = {
+    -1: "INVALID", -2: "MISMATCH", -3: "QUOTA", -4: "TIMEOUT", -5: "RANK_LOST", -6: "NODE_LOST",
+    -7: "ENGINE_LOST", -8: "ABORTED", -9: "NO_DAEMON", -10: "PROTOCOL", -11: "DENIED",
+    -12: "NOMEM", -13: "FORKED", -14: "INTERNAL", -15: "INTERRUPTED",
+}  # fmt: skip
+
+
+class ErrorStruct(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("pid", ctypes.c_int),
+        ("epoch", ctypes.c_uint64),
+        ("seq", ctypes.c_uint64),
+        ("node", ctypes.c_char * 64),
+        ("op", ctypes.c_char * 24),
+        ("message", ctypes.c_char * 512),
+    ]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("socket", ctypes.c_char_p),
+        ("timeout_ms", ctypes.c_int64),
+    ]
+
+
+class Op(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("coll", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("redop", ctypes.c_int),
+        ("root", ctypes.c_int),
+        ("send", ctypes.c_void_p),
+        ("recv", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("timeout_ms", ctypes.c_int64),
+    ]
+
+
+class CommdError(Exception):
+    def __init__(self, fields):
+        self.fields = fields
+        super().__init__(f"{fields['code']}: {fields['message']}")
+
+
+def load():
+    lib = ctypes.CDLL(os.environ["COMMD_LIB"])
+    pointer = ctypes.c_void_p
+    signatures = {
+        "commd_version": (ctypes.c_char_p, []),
+        "commd_last_error": (ctypes.POINTER(ErrorStruct), []),
+        "commd_dtype_size": (ctypes.c_size_t, [ctypes.c_int]),
+        "commd_connect": (ctypes.c_int, [ctypes.POINTER(Options), ctypes.POINTER(pointer)]),
+        "commd_disconnect": (None, [pointer]),
+        "commd_node_name": (ctypes.c_char_p, [pointer]),
+        "commd_group_join": (
+            ctypes.c_int,
+            [pointer, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+             ctypes.POINTER(pointer)],
+        ),
+        "commd_group_leave": (None, [pointer]),
+        "commd_group_abort": (ctypes.c_int, [pointer, ctypes.c_char_p]),
+        "commd_group_nodes": (ctypes.c_int, [pointer]),
+        "commd_group_set_timeout": (None, [pointer, ctypes.c_int64]),
+        "commd_run": (ctypes.c_int, [pointer, ctypes.POINTER(Op)]),
+        "commd_start": (
+            ctypes.c_int,
+            [pointer, ctypes.POINTER(Op), pointer, pointer, ctypes.POINTER(pointer)],
+        ),
+        "commd_work_wait": (ctypes.c_int, [pointer, ctypes.c_int64]),
+        "commd_work_free": (None, [pointer]),
+    }  # fmt: skip
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+    return lib
+
+
+def check(result):
+    if result == 0:
+        return
+    error = lib.commd_last_error().contents
+    fields = {}
+    for name, _ in ErrorStruct._fields_:
+        value = getattr(error, name)
+        fields[name] = value.decode() if isinstance(value, bytes) else value
+    if fields["code"] != result:
+        raise AssertionError(f"returned {result}, but commd_last_error() says {fields}")
+    fields["code"] = CODES[result]
+    raise CommdError(fields)
+
+
+def address(buffer):
+    """Of a bytearray or None."""
+    if buffer is None:
+        return None
+    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if len(buffer) else None
+
+
+class Context:
+    def __init__(self, socket=None, timeout_ms=0):
+        options = Options(ctypes.sizeof(Options), socket.encode() if socket else None, timeout_ms)
+        handle = ctypes.c_void_p()
+        check(lib.commd_connect(ctypes.byref(options), ctypes.byref(handle)))
+        self.handle = handle
+
+    def node(self):
+        return lib.commd_node_name(self.handle).decode()
+
+    def join(self, name, rank, size, timeout_ms=0):
+        group = ctypes.c_void_p()
+        check(
+            lib.commd_group_join(
+                self.handle, name.encode(), rank, size, timeout_ms, ctypes.byref(group)
+            )
+        )
+        return Group(group)
+
+    def disconnect(self):
+        lib.commd_disconnect(self.handle)
+        self.handle = None
+
+
+class Group:
+    def __init__(self, handle):
+        self.handle = handle
+
+    def nodes(self):
+        return lib.commd_group_nodes(self.handle)
+
+    def set_timeout(self, timeout_ms):
+        lib.commd_group_set_timeout(self.handle, timeout_ms)
+
+    def leave(self):
+        lib.commd_group_leave(self.handle)
+        self.handle = None
+
+    def abort(self, reason):
+        check(lib.commd_group_abort(self.handle, reason.encode()))
+
+    def op(self, coll, send=None, recv=None, count=0, dtype=0, redop=0, root=0, timeout_ms=0):
+        """send and recv: bytearrays, addresses or None; send may be `recv` for in place."""
+        send = send if isinstance(send, int) else address(send)
+        recv = recv if isinstance(recv, int) else address(recv)
+        return Op(
+            ctypes.sizeof(Op), COLLS.index(coll), dtype, redop, root, send, recv, count, timeout_ms
+        )
+
+    def run(self, coll, **arguments):
+        check(lib.commd_run(self.handle, ctypes.byref(self.op(coll, **arguments))))
+
+    def start(self, coll, **arguments):
+        work = ctypes.c_void_p()
+        op = self.op(coll, **arguments)
+        check(lib.commd_start(self.handle, ctypes.byref(op), None, None, ctypes.byref(work)))
+        return work
+
+
+def finish(work, timeout_ms=-1):
+    """Waits for what Group.start() returned."""
+    try:
+        check(lib.commd_work_wait(work, timeout_ms))
+    finally:
+        lib.commd_work_free(work)
+
+
+lib = load()

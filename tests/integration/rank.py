@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""One rank of a test: does what its parent says, a JSON object per line, and answers each with one.
+
+An answer holds "ok" or "error" (the fields of struct commd_error), and "at", CLOCK_MONOTONIC, which
+is the same clock in all processes. Driven by cluster.Rank.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import stream  # noqa: E402
+from commd_client import DTYPES, REDOPS, CommdError, Context  # noqa: E402
+
+contexts = {}
+groups = {}
+
+
+def connect(socket=None, timeout_ms=0, context="c"):
+    contexts[context] = Context(socket, timeout_ms)
+    return contexts[context].node()
+
+
+def join(name, rank, size, timeout_ms=0, context="c"):
+    groups[name] = contexts[context].join(name, rank, size, timeout_ms)
+    groups[name].rank, groups[name].size = rank, size
+    return groups[name].nodes()
+
+
+def leave(name):
+    groups.pop(name).leave()
+
+
+def disconnect(context="c"):
+    contexts.pop(context).disconnect()
+
+
+def abort(name, reason):
+    groups[name].abort(reason)
+
+
+def all_reduce(name, count, dtype="f32", redop="sum", fill=1, timeout_ms=0):
+    """Of elements that all hold the byte @fill; returns the first bytes of the result."""
+    size = 8
+    buffer = bytearray([fill]) * (count * size)
+    index = DTYPES.index(dtype) if isinstance(dtype, str) else dtype
+    groups[name].run(
+        "all_reduce", send=buffer, recv=buffer, count=count, dtype=index,
+        redop=REDOPS.index(redop), timeout_ms=timeout_ms,
+    )  # fmt: skip
+    return buffer[:16].hex()
+
+
+def raw(name, coll, **arguments):
+    groups[name].run(coll, **arguments)
+
+
+def huge(name, nbytes):
+    """Broadcast of an untouched mapping of @nbytes, twice: from rank 0, then all_reduce max of u8."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    at = libc.mmap(None, nbytes, 3, 0x22, -1, 0)
+    if at in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError(f"mmap of {nbytes} bytes")
+    group = groups[name]
+    bytes_at = (ctypes.c_ubyte * nbytes).from_address(at)
+    probes = [0, 1, 12345, nbytes // 2, 2**31 - 1, 2**31, nbytes - 2, nbytes - 1]
+    for probe in probes:
+        bytes_at[probe] = 10 + group.rank if probe % 2 else 20 - group.rank
+    group.run("all_reduce", send=at, recv=at, count=nbytes, dtype=DTYPES.index("u8"), redop=4)
+    got = [bytes_at[probe] for probe in probes]
+    want = [10 + group.size - 1 if probe % 2 else 20 for probe in probes]
+    libc.munmap(at, nbytes)
+    if got != want:
+        raise AssertionError(f"{got} instead of {want}")
+
+
+def loop(name, count=1000, limit=None):
+    """all_reduce after all_reduce until one fails, which is the good end of it."""
+    tell({"started": True})
+    done = 0
+    while limit is None or done < limit:
+        all_reduce(name, count)
+        done += 1
+    return done
+
+
+def run_stream(name, seed, operations, max_bytes):
+    stream.run(groups[name], groups[name].rank, groups[name].size, seed, operations, max_bytes)
+    return operations
+
+
+COMMANDS = {
+    "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
+    "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
+    "pid": os.getpid,
+}  # fmt: skip
+
+
+def tell(answer):
+    answer["at"] = time.clock_gettime(time.CLOCK_MONOTONIC)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def main():
+    for line in sys.stdin:
+        request = json.loads(line)
+        command = COMMANDS[request.pop("do")]
+        try:
+            tell({"ok": command(**request)})
+        except CommdError as error:
+            tell({"error": error.fields})
+        except Exception as error:  # of the test itself
+            tell({"failed": f"{type(error).__name__}: {error}"})
+
+
+main()

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Random streams of collectives through real daemons over UCX on loopback, compared bit for bit.
+
+1,000 operations in all: two and three nodes, one to three ranks on each, every collective, type and
+operator, sizes from 0 to 2 MiB, in place and not, blocking and asynchronous. COMMD_SEED replays.
+"""
+
+import os
+import random
+import sys
+
+sys.dont_write_bytecode = True
+from cluster import Cluster, Skip, check, equal, main, need_ucx, until  # noqa: E402
+
+SEED = int(os.environ.get("COMMD_SEED", "0")) or random.SystemRandom().getrandbits(31)
+LONG = 240.0
+
+
+def stream(cluster, places, operations, max_bytes, seed):
+    print(f"  ranks on nodes {places}: {operations} operations up to {max_bytes} bytes, COMMD_SEED={seed}")
+    name = f"stream {places}"
+    ranks = cluster.ranks(name, places)
+    for rank in ranks:
+        rank.start("stream", name=name, seed=seed, operations=operations, max_bytes=max_bytes)
+    for rank in ranks:
+        equal(rank.finish(LONG), operations)
+    for rank in ranks:
+        rank.call("leave", name=name)
+    for rank in ranks:
+        rank.call("disconnect")
+
+
+def test_one_node():
+    with Cluster(1) as cluster:
+        stream(cluster, [0, 0], 150, 1 << 20, SEED)
+        stream(cluster, [0], 30, 1 << 16, SEED + 1)
+
+
+def test_two_nodes():
+    need_ucx()
+    with Cluster(2) as cluster:
+        stream(cluster, [0, 1], 170, 2 << 20, SEED + 2)
+        stream(cluster, [0, 0, 1, 1], 200, 1 << 20, SEED + 3)
+        stream(cluster, [1, 0, 1, 0, 1], 120, 1 << 16, SEED + 4)  # ranks interleaved
+
+
+def test_three_nodes():
+    need_ucx()
+    with Cluster(3) as cluster:
+        stream(cluster, [0, 1, 2], 180, 2 << 20, SEED + 5)
+        stream(cluster, [2, 2, 0, 1, 1, 1], 100, 1 << 17, SEED + 6)
+        stream(cluster, [0, 2], 50, 1 << 20, SEED + 7)  # one node is not in it
+
+
+def test_nothing_stays_after_the_groups():
+    """Boards are closed in commd and in the engine when the last rank has left."""
+    from cluster import memory_files
+
+    count = 2 if _has_ucx() else 1
+    with Cluster(count) as cluster:
+        ranks = cluster.ranks("short", [n % count for n in range(4)])
+        for rank in ranks:
+            rank.start("all_reduce", name="short", count=5000)
+        for rank in ranks:
+            rank.finish()
+        check(cluster.nodes[0].groups(), "commctl shows the group")
+        ranks[0].call("leave", name="short")
+        ranks[1].call("disconnect")
+        ranks[2].close()
+        ranks[3].call("leave", name="short")
+        for node in cluster.nodes:
+            until(lambda node=node: not node.groups(), f"no group on {node.name}")
+            for pid in (node.pid, node.engine_pid()):
+                until(lambda pid=pid: not memory_files(pid), f"process {pid} holds no memory file")
+
+
+def _has_ucx():
+    try:
+        need_ucx()
+    except Skip:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(globals())
