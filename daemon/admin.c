@@ -2,9 +2,9 @@
  * edges. Nothing here changes anything.
  *
  * Keys are documented in commctl.8 and only grow. Who asks sees groups and clients of its own
- * user; root and the user that commd runs as see all. Whether the node is well is for everybody:
- * not well is a node that is down or an engine that should be up and is not, in every answer
- * that is about this node as a whole (status, nodes). */
+ * user; root and the user that commd runs as see all. Whether the node is well is for
+ * everybody: not well is a node that is down or an engine that should be up and is not, in
+ * every answer that is about this node as a whole (status, nodes). */
 #include "config.h"
 
 #include <inttypes.h>
@@ -36,7 +36,7 @@ static uint64_t seconds_since(uint64_t ms)
     return now > ms ? (now - ms) / 1000 : 0;
 }
 
-/* ---- is it well? ---------------------------------------------------------------------------- */
+/* ---- is it well? ------------------------------------------------------------------------ */
 
 static void unwell_add(struct answer *a, const char *fmt, ...) _printf_(2, 3);
 static void unwell_add(struct answer *a, const char *fmt, ...)
@@ -84,7 +84,7 @@ static void check_well(struct answer *a)
     }
 }
 
-/* ---- the tables ------------------------------------------------------------------------------- */
+/* ---- the tables ------------------------------------------------------------------------- */
 
 static const char *engine_word(const struct daemon *d, const struct core_status *status)
 {
@@ -104,20 +104,20 @@ static const char *engine_word(const struct daemon *d, const struct core_status 
 static void fill_status(struct answer *a)
 {
     static const struct table_column columns[] = {
-        { "node", "NODE", MSG_CELL_STRING },
-        { "cluster", "CLUSTER", MSG_CELL_STRING },
-        { "version", "VERSION", MSG_CELL_STRING },
-        { "pid", "PID", MSG_CELL_NUMBER },
-        { "uptime_s", "UPTIME [s]", MSG_CELL_NUMBER },
-        { "state", "STATE", MSG_CELL_STRING },
-        { "nodes_up", "NODES UP", MSG_CELL_NUMBER },
-        { "nodes", "NODES", MSG_CELL_NUMBER },
-        { "engine", "ENGINE", MSG_CELL_STRING },
-        { "engine_pid", "ENGINE PID", MSG_CELL_NUMBER },
-        { "fabric", "FABRIC", MSG_CELL_STRING },
-        { "clients", "CLIENTS", MSG_CELL_NUMBER },
-        { "groups", "GROUPS", MSG_CELL_NUMBER },
-        { "insecure", "INSECURE", MSG_CELL_BOOL },
+        {"node", "NODE", MSG_CELL_STRING},
+        {"cluster", "CLUSTER", MSG_CELL_STRING},
+        {"version", "VERSION", MSG_CELL_STRING},
+        {"pid", "PID", MSG_CELL_NUMBER},
+        {"uptime_s", "UPTIME [s]", MSG_CELL_NUMBER},
+        {"state", "STATE", MSG_CELL_STRING},
+        {"nodes_up", "NODES UP", MSG_CELL_NUMBER},
+        {"nodes", "NODES", MSG_CELL_NUMBER},
+        {"engine", "ENGINE", MSG_CELL_STRING},
+        {"engine_pid", "ENGINE PID", MSG_CELL_NUMBER},
+        {"fabric", "FABRIC", MSG_CELL_STRING},
+        {"clients", "CLIENTS", MSG_CELL_NUMBER},
+        {"groups", "GROUPS", MSG_CELL_NUMBER},
+        {"insecure", "INSECURE", MSG_CELL_BOOL},
     };
     struct daemon *d = a->d;
     struct table *t = &a->table;
@@ -163,12 +163,9 @@ static const char *peer_word(enum core_peer_state state)
 static void fill_nodes(struct answer *a)
 {
     static const struct table_column columns[] = {
-        { "node", "NODE", MSG_CELL_STRING },
-        { "address", "ADDRESS", MSG_CELL_STRING },
-        { "state", "STATE", MSG_CELL_STRING },
-        { "since_s", "SINCE [s]", MSG_CELL_NUMBER },
-        { "engine", "ENGINE", MSG_CELL_STRING },
-        { "last_error", "LAST ERROR", MSG_CELL_STRING },
+        {"node", "NODE", MSG_CELL_STRING},     {"address", "ADDRESS", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},   {"since_s", "SINCE [s]", MSG_CELL_NUMBER},
+        {"engine", "ENGINE", MSG_CELL_STRING}, {"last_error", "LAST ERROR", MSG_CELL_STRING},
     };
     struct daemon *d = a->d;
     struct table *t = &a->table;
@@ -199,7 +196,8 @@ static const char *group_word(enum core_group_state state)
 {
     switch (state) {
     case CORE_GROUP_JOINING:
-    case CORE_GROUP_COMMITTED: /* waits for the engines of its nodes; to its ranks it is the same */
+    case CORE_GROUP_COMMITTED: /* waits for the engines of its nodes; to its ranks it is the
+                                  same */
         return "joining";
     case CORE_GROUP_OPEN:
         return "open";
@@ -228,16 +226,11 @@ static void group_ops(struct answer *a, const struct core_group_view *view)
 static void fill_groups(struct answer *a)
 {
     static const struct table_column columns[] = {
-        { "group", "GROUP", MSG_CELL_STRING },
-        { "name", "NAME", MSG_CELL_STRING },
-        { "uid", "UID", MSG_CELL_NUMBER },
-        { "size", "SIZE", MSG_CELL_NUMBER },
-        { "nodes", "NODES", MSG_CELL_NUMBER },
-        { "local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER },
-        { "state", "STATE", MSG_CELL_STRING },
-        { "missing", "MISSING", MSG_CELL_STRING },
-        { "ops", "OPS", MSG_CELL_NUMBER },
-        { "cause", "CAUSE", MSG_CELL_STRING },
+        {"group", "GROUP", MSG_CELL_STRING}, {"name", "NAME", MSG_CELL_STRING},
+        {"uid", "UID", MSG_CELL_NUMBER},     {"size", "SIZE", MSG_CELL_NUMBER},
+        {"nodes", "NODES", MSG_CELL_NUMBER}, {"local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER},
+        {"state", "STATE", MSG_CELL_STRING}, {"missing", "MISSING", MSG_CELL_STRING},
+        {"ops", "OPS", MSG_CELL_NUMBER},     {"cause", "CAUSE", MSG_CELL_STRING},
     };
     struct table *t = &a->table;
     struct core_group_view view;
@@ -271,12 +264,9 @@ static void fill_groups(struct answer *a)
 static void fill_clients(struct answer *a)
 {
     static const struct table_column columns[] = {
-        { "client", "CLIENT", MSG_CELL_NUMBER },
-        { "uid", "UID", MSG_CELL_NUMBER },
-        { "pid", "PID", MSG_CELL_NUMBER },
-        { "program", "PROGRAM", MSG_CELL_STRING },
-        { "groups", "GROUPS", MSG_CELL_NUMBER },
-        { "age_s", "AGE [s]", MSG_CELL_NUMBER },
+        {"client", "CLIENT", MSG_CELL_NUMBER}, {"uid", "UID", MSG_CELL_NUMBER},
+        {"pid", "PID", MSG_CELL_NUMBER},       {"program", "PROGRAM", MSG_CELL_STRING},
+        {"groups", "GROUPS", MSG_CELL_NUMBER}, {"age_s", "AGE [s]", MSG_CELL_NUMBER},
     };
     struct table *t = &a->table;
     struct core_client_view client;
@@ -297,11 +287,11 @@ static void fill_clients(struct answer *a)
 static void fill_config(struct answer *a)
 {
     static const struct table_column columns[] = {
-        { "key", "KEY", MSG_CELL_STRING },
-        { "value", "VALUE", MSG_CELL_STRING },
-        { "default", "DEFAULT", MSG_CELL_STRING },
-        { "source", "SOURCE", MSG_CELL_STRING },
-        { "reloadable", "RELOADABLE", MSG_CELL_BOOL },
+        {"key", "KEY", MSG_CELL_STRING},
+        {"value", "VALUE", MSG_CELL_STRING},
+        {"default", "DEFAULT", MSG_CELL_STRING},
+        {"source", "SOURCE", MSG_CELL_STRING},
+        {"reloadable", "RELOADABLE", MSG_CELL_BOOL},
     };
     struct table *t = &a->table;
     struct conf_row row;
@@ -316,19 +306,19 @@ static void fill_config(struct answer *a)
     }
 }
 
-/* ---- the answer ---------------------------------------------------------------------------------- */
+/* ---- the answer ------------------------------------------------------------------------- */
 
 static const struct verb {
     const char *name;
     void (*fill)(struct answer *a);
 } verbs[] = {
-    { "status", fill_status }, { "nodes", fill_nodes },   { "groups", fill_groups },
-    { "clients", fill_clients }, { "config", fill_config },
+    {"status", fill_status},   {"nodes", fill_nodes},   {"groups", fill_groups},
+    {"clients", fill_clients}, {"config", fill_config},
 };
 
 static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
 {
-    struct msg msg = { .type = MSG_TABLES };
+    struct msg msg = {.type = MSG_TABLES};
 
     msg.tables.healthy = !a->unwell[0];
     msg.tables.ntables = a->table.t.ncolumns ? 1 : 0;
@@ -339,7 +329,7 @@ static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
 
 void admin_answer(struct daemon *d, unsigned slot, const struct msg_admin *question)
 {
-    struct answer a = { .d = d };
+    struct answer a = {.d = d};
     struct listener_client client;
     bool known = false;
 
@@ -353,8 +343,10 @@ void admin_answer(struct daemon *d, unsigned slot, const struct msg_admin *quest
         verbs[i].fill(&a);
     }
     if (!known)
-        unwell_add(&a, "commd %s does not know \"%s\"; it knows status, nodes, groups, clients, "
-                       "config", PACKAGE_VERSION, question->verb);
+        unwell_add(&a,
+                   "commd %s does not know \"%s\"; it knows status, nodes, groups, clients, "
+                   "config",
+                   PACKAGE_VERSION, question->verb);
     if (a.table.error) {
         int error = a.table.error;
 

@@ -6,8 +6,8 @@
  * core's queue is empty.
  *
  * What the core leaves to us because it needs memory, descriptors or secrets:
- *  - the board of a group: made, sent to its local members, and to the engine if the group spans
- *    nodes. The descriptor is closed then; we keep the control pages mapped.
+ *  - the board of a group: made, sent to its local members, and to the engine if the group
+ * spans nodes. The descriptor is closed then; we keep the control pages mapped.
  *  - a doorbell per client and life of the engine: a socket pair whose ends go to both, so that
  *    the members can wake the engine without us.
  *  - the tokens by which engines know each other (engine_link_token()).
@@ -56,7 +56,7 @@ static void board_failed(struct daemon *d, uint64_t group, const char *text)
     *at = failed;
 }
 
-/* ---- opening a group ----------------------------------------------------------------------- */
+/* ---- opening a group -------------------------------------------------------------------- */
 
 static int make_board(struct daemon *d, const struct core_group_view *view,
                       struct board_entry **ret_entry, int *ret_fd, char *why, size_t why_len)
@@ -98,7 +98,7 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
 {
     _cleanup_(freep) uint32_t *peers = calloc(view->nnodes, sizeof(*peers));
     _cleanup_(freep) uint32_t *rank_node = calloc(view->size, sizeof(*rank_node));
-    struct msg msg = { .type = MSG_BOARD_ADD };
+    struct msg msg = {.type = MSG_BOARD_ADD};
 
     if (!peers || !rank_node)
         return -ENOMEM;
@@ -122,7 +122,7 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
 static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
 {
     unsigned life = engine_link_life(d->engine);
-    struct msg msg = { .type = MSG_DOORBELL_ADD };
+    struct msg msg = {.type = MSG_DOORBELL_ADD};
     int pair[2];
 
     *ret_fd = -1;
@@ -142,7 +142,7 @@ static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
 static int tell_members(struct daemon *d, const struct core_group_view *view, int board_fd)
 {
     _cleanup_(freep) void *names = calloc(view->nnodes, MSG_NAME_MAX);
-    struct msg msg = { .type = MSG_JOINED };
+    struct msg msg = {.type = MSG_JOINED};
     unsigned rank, slot;
     uint32_t req;
 
@@ -159,7 +159,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view, in
     for (unsigned i = 0; i < view->nnodes; i++)
         snprintf(msg.joined.nodes[i], MSG_NAME_MAX, "%s", d->conf->nodes[view->nodes[i]].name);
     for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++) {
-        int fds[2] = { board_fd, -1 }, r = 0;
+        int fds[2] = {board_fd, -1}, r = 0;
 
         if (view->nnodes > 1)
             r = doorbell(d, slot, &fds[1]);
@@ -178,12 +178,12 @@ static int tell_members(struct daemon *d, const struct core_group_view *view, in
 static void group_close(struct daemon *d, uint64_t id, bool abort)
 {
     struct board_entry *entry = boards_find(&d->boards, id);
-    struct msg msg = { .type = MSG_BOARD_DEL };
+    struct msg msg = {.type = MSG_BOARD_DEL};
 
     if (!entry)
         return;
     if (entry->engine_life && entry->engine_life == engine_link_life(d->engine)) {
-        msg.board = (struct msg_board){ .group = id, .abort = abort, .peer = -1 };
+        msg.board = (struct msg_board){.group = id, .abort = abort, .peer = -1};
         engine_link_send(d->engine, &msg, NULL, 0);
     }
     boards_del(&d->boards, id);
@@ -214,7 +214,7 @@ static void group_open(struct daemon *d, uint64_t id)
     }
 }
 
-/* ---- what happens to an open group ------------------------------------------------------------ */
+/* ---- what happens to an open group ------------------------------------------------------ */
 
 /* @rank's place among the local members, which are in ascending order. */
 static unsigned local_index(const struct core_group_view *view, unsigned rank)
@@ -229,11 +229,11 @@ static unsigned local_index(const struct core_group_view *view, unsigned rank)
 static void group_gone(struct daemon *d, const struct core_action *a)
 {
     struct board_entry *entry = boards_find(&d->boards, a->group);
-    struct msg msg = { .type = MSG_GONE };
+    struct msg msg = {.type = MSG_GONE};
     struct core_group_view view;
     uint32_t ops = a->ops == CORE_OPS_FROM_BOARD ? 0 : a->ops;
-    bool known = core_group(d->core, a->group, &view) && view.members &&
-                 (unsigned)a->rank < view.size;
+    bool known =
+        core_group(d->core, a->group, &view) && view.members && (unsigned)a->rank < view.size;
 
     if (a->ops == CORE_OPS_FROM_BOARD && entry && known)
         ops = board_rank_ops(entry->ctl, local_index(&view, (unsigned)a->rank));
@@ -262,7 +262,7 @@ static void group_broken(struct daemon *d, const struct core_action *a)
         board_mark_broken(entry->ctl, a->cause, a->rank, a->pid, a->name, a->text);
 }
 
-/* ---- messages that we complete ------------------------------------------------------------------ */
+/* ---- messages that we complete ---------------------------------------------------------- */
 
 static void peer_send(struct daemon *d, const struct core_action *a)
 {
@@ -284,13 +284,14 @@ static void engine_send(struct daemon *d, const struct core_action *a)
         return engine_link_send(d->engine, &a->msg, NULL, 0);
     msg = a->msg;
     memcpy(msg.engine_peer_add.token, d->peer_tokens[peer], sizeof(d->peer_tokens[peer]));
-    if (engine_link_token(d->engine, d->conf->nodes[peer].name, msg.engine_peer_add.expect) == 0)
+    if (engine_link_token(d->engine, d->conf->nodes[peer].name, msg.engine_peer_add.expect) ==
+        0)
         engine_link_send(d->engine, &msg, NULL, 0);
 }
 
 void apply_client_gone(struct daemon *d, unsigned slot)
 {
-    struct msg msg = { .type = MSG_DOORBELL_DEL };
+    struct msg msg = {.type = MSG_DOORBELL_DEL};
     unsigned life = d->doorbells[slot];
 
     d->doorbells[slot] = 0;

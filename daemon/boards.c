@@ -24,7 +24,7 @@ void boards_fini(struct boards *boards)
         while (boards->buckets[i])
             boards_del(boards, boards->buckets[i]->group);
     free(boards->buckets);
-    *boards = (struct boards){ 0 };
+    *boards = (struct boards){0};
 }
 
 /* Group ids are random in all bits. */

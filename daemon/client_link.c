@@ -26,7 +26,7 @@
 
 enum {
     CLIENT_BUDGET = 64,
-    CLIENT_ADMIN_COST = 16, /* tables take longer to make than decisions */
+    CLIENT_ADMIN_COST = 16,    /* tables take longer to make than decisions */
     CLIENT_LAST_BUDGET = 4096, /* messages taken from a socket whose owner is dead */
     CLIENT_DEADLINE_MS = 2000,
     CLIENT_LINGER_MS = 30, /* a killed process closes its files some time before it is gone */
@@ -159,7 +159,7 @@ void client_close(struct client *client)
 static void client_refuse(struct client *client, enum cause cause, const char *text)
 {
     struct listener *listener = client->listener;
-    struct msg msg = { .type = MSG_REFUSED };
+    struct msg msg = {.type = MSG_REFUSED};
     unsigned slot = client->slot;
     bool known = client->known;
 

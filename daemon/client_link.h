@@ -18,10 +18,10 @@ struct client {
     enum client_state state;
     unsigned slot;
     uint32_t uid, pid;
-    int pidfd;            /* owned; -1: not to be had */
-    struct stream stream; /* owned */
+    int pidfd;                                 /* owned; -1: not to be had */
+    struct stream stream;                      /* owned */
     struct event *read, *write, *died, *timer; /* owned */
-    bool known;   /* the owner was told of it, and has not forgotten it */
+    bool known; /* the owner was told of it, and has not forgotten it */
     bool welcome;
     char doom[MSG_TEXT_MAX]; /* close with this text as soon as we are back in the loop */
 };

@@ -18,7 +18,7 @@ static inline uint64_t clock_ms(void)
 
 static inline struct timeval clock_timeval(uint64_t ms)
 {
-    return (struct timeval){ .tv_sec = (time_t)(ms / 1000), .tv_usec = (ms % 1000) * 1000 };
+    return (struct timeval){.tv_sec = (time_t)(ms / 1000), .tv_usec = (ms % 1000) * 1000};
 }
 
 #endif

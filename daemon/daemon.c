@@ -1,9 +1,9 @@
 /* daemon.c - commd from the configuration to the running edges, and back.
  *
  * Everything that can be wrong with the configuration is found by daemon_prepare(), before
- * anything is opened; daemon_start() opens the socket of the clients, then the port for the other
- * nodes, then lets the core begin. Whatever fails says so in one line that names the cause and
- * what to do, and ends with one of the documented exit codes.
+ * anything is opened; daemon_start() opens the socket of the clients, then the port for the
+ * other nodes, then lets the core begin. Whatever fails says so in one line that names the
+ * cause and what to do, and ends with one of the documented exit codes.
  *
  * The rest of the file turns what the edges report into events of the core. */
 #include "config.h"
@@ -21,7 +21,7 @@
 
 enum { MAX_MEMBERS = 262144 };
 
-/* ---- before anything is opened --------------------------------------------------------------- */
+/* ---- before anything is opened ---------------------------------------------------------- */
 
 /* A text made by an edge, or none when memory ran out. */
 static int complain(char *text, int exit_code)
@@ -45,8 +45,8 @@ static int resolve_nodes(struct daemon *d)
 
         if (!r)
             continue;
-        fprintf(stderr, "%s: cluster.nodes: node \"%s\": cannot resolve \"%s\": %s\n", conf->file,
-                node->name, node->address, why);
+        fprintf(stderr, "%s: cluster.nodes: node \"%s\": cannot resolve \"%s\": %s\n",
+                conf->file, node->name, node->address, why);
         return r == -EINVAL ? EXIT_CONFIG : EXIT_INTERNAL;
     }
     return 0;
@@ -57,11 +57,12 @@ static int check_insecure(const struct daemon *d)
     for (unsigned i = 0; i < d->conf->nnodes; i++) {
         if (sock_is_loopback(&d->addrs[i]))
             continue;
-        fprintf(stderr,
-                "%s: --insecure is for trials on loopback, but node \"%s\" is at %s: make a key "
-                "(openssl rand -hex 32 > %s), give it to all nodes, and start without --insecure\n",
-                d->conf->file, d->conf->nodes[i].name, d->conf->nodes[i].address,
-                d->conf->key_file);
+        fprintf(
+            stderr,
+            "%s: --insecure is for trials on loopback, but node \"%s\" is at %s: make a key "
+            "(openssl rand -hex 32 > %s), give it to all nodes, and start without --insecure\n",
+            d->conf->file, d->conf->nodes[i].name, d->conf->nodes[i].address,
+            d->conf->key_file);
         return EXIT_CONFIG;
     }
     return 0;
@@ -98,11 +99,11 @@ int daemon_prepare(struct daemon *d)
     return EXIT_PERMISSION;
 }
 
-/* ---- from the edges to the core ----------------------------------------------------------------- */
+/* ---- from the edges to the core --------------------------------------------------------- */
 
 static void client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
 {
-    struct core_event e = { .type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid };
+    struct core_event e = {.type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid};
 
     daemon_dispatch(arg, &e);
 }
@@ -110,7 +111,7 @@ static void client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
 static void client_msg(void *arg, unsigned slot, const struct msg *msg)
 {
     struct daemon *d = arg;
-    struct core_event e = { .type = CORE_CLIENT_MSG, .client = slot, .msg = msg };
+    struct core_event e = {.type = CORE_CLIENT_MSG, .client = slot, .msg = msg};
     struct listener_client client;
 
     /* Questions change nothing, so the core does not see them; before the hello it does, and
@@ -123,7 +124,7 @@ static void client_msg(void *arg, unsigned slot, const struct msg *msg)
 
 static void client_closed(void *arg, unsigned slot, const char *text)
 {
-    struct core_event e = { .type = CORE_CLIENT_CLOSED, .client = slot, .text = text };
+    struct core_event e = {.type = CORE_CLIENT_CLOSED, .client = slot, .text = text};
 
     apply_client_gone(arg, slot);
     daemon_dispatch(arg, &e);
@@ -137,7 +138,7 @@ static const struct listener_ops listener_ops = {
 
 static void peer_up(void *arg, unsigned node, const struct msg *hello)
 {
-    struct core_event e = { .type = CORE_PEER_UP, .node = node, .msg = hello };
+    struct core_event e = {.type = CORE_PEER_UP, .node = node, .msg = hello};
 
     daemon_dispatch(arg, &e);
 }
@@ -145,7 +146,7 @@ static void peer_up(void *arg, unsigned node, const struct msg *hello)
 static void peer_msg(void *arg, unsigned node, const struct msg *msg)
 {
     struct daemon *d = arg;
-    struct core_event e = { .type = CORE_PEER_MSG, .node = node, .msg = msg };
+    struct core_event e = {.type = CORE_PEER_MSG, .node = node, .msg = msg};
 
     if (msg->type == MSG_ENGINE_STATE)
         memcpy(d->peer_tokens[node], msg->engine_state.token, sizeof(d->peer_tokens[node]));
@@ -154,7 +155,7 @@ static void peer_msg(void *arg, unsigned node, const struct msg *msg)
 
 static void peer_down(void *arg, unsigned node, const char *text)
 {
-    struct core_event e = { .type = CORE_PEER_DOWN, .node = node, .text = text };
+    struct core_event e = {.type = CORE_PEER_DOWN, .node = node, .text = text};
 
     daemon_dispatch(arg, &e);
 }
@@ -167,21 +168,21 @@ static const struct peer_links_ops peer_ops = {
 
 static void engine_started(void *arg, uint32_t pid)
 {
-    struct core_event e = { .type = CORE_ENGINE_STARTED, .pid = pid };
+    struct core_event e = {.type = CORE_ENGINE_STARTED, .pid = pid};
 
     daemon_dispatch(arg, &e);
 }
 
 static void engine_msg(void *arg, const struct msg *msg)
 {
-    struct core_event e = { .type = CORE_ENGINE_MSG, .msg = msg };
+    struct core_event e = {.type = CORE_ENGINE_MSG, .msg = msg};
 
     daemon_dispatch(arg, &e);
 }
 
 static void engine_down(void *arg, const char *text)
 {
-    struct core_event e = { .type = CORE_ENGINE_DOWN, .text = text };
+    struct core_event e = {.type = CORE_ENGINE_DOWN, .text = text};
 
     daemon_dispatch(arg, &e);
 }
@@ -192,7 +193,7 @@ static const struct engine_link_ops engine_ops = {
     .down = engine_down,
 };
 
-/* ---- opening --------------------------------------------------------------------------------------- */
+/* ---- opening ---------------------------------------------------------------------------- */
 
 static void fill_config(const struct conf *conf, struct core_config *ret_config)
 {
@@ -239,8 +240,9 @@ static int start_core(struct daemon *d)
 
 static int exit_code_of(int r)
 {
-    return r == -EINVAL ? EXIT_CONFIG : r == -EACCES || r == -EPERM ? EXIT_PERMISSION
-                                                                    : EXIT_INTERNAL;
+    return r == -EINVAL                  ? EXIT_CONFIG
+           : r == -EACCES || r == -EPERM ? EXIT_PERMISSION
+                                         : EXIT_INTERNAL;
 }
 
 static int start_listener(struct daemon *d)
@@ -293,7 +295,7 @@ static int start_cluster(struct daemon *d)
 
 int daemon_start(struct daemon *d)
 {
-    struct core_event tick = { .type = CORE_TICK };
+    struct core_event tick = {.type = CORE_TICK};
     int r;
 
     d->started_ms = clock_ms();
@@ -307,7 +309,8 @@ int daemon_start(struct daemon *d)
         return r;
     if (d->insecure && d->conf->nnodes > 1)
         log_warn("--insecure: the links between the nodes use a key that everybody knows -> "
-                 "anybody on this machine can join cluster \"%s\"", d->conf->cluster);
+                 "anybody on this machine can join cluster \"%s\"",
+                 d->conf->cluster);
     daemon_dispatch(d, &tick);
     file_write_pid(d->conf->pid_file, getpid());
     admin_status_line(d, d->status, sizeof(d->status));
@@ -338,7 +341,7 @@ void daemon_fini(struct daemon *d)
     d->conf = conf_free(d->conf);
 }
 
-/* ---- reload ------------------------------------------------------------------------------------------ */
+/* ---- reload ----------------------------------------------------------------------------- */
 
 static void log_lines(char *text)
 {
@@ -372,8 +375,12 @@ void daemon_reload(struct daemon *d)
 {
     struct core_config config;
     struct conf *conf;
+    struct timespec now;
 
-    notify_send("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)clock_ms() * 1000);
+    /* To the microsecond: systemd compares it with the time at which it asked. */
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    notify_send("RELOADING=1\nMONOTONIC_USEC=%lld",
+                (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
     conf = load_changed(d);
     if (conf) {
         conf_free(d->conf);

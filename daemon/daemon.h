@@ -50,7 +50,7 @@ struct daemon {
     int exit_code;
 };
 
-/* ---- daemon.c ---- */
+/* ---- daemon.c --------------------------------------------------------------------------- */
 
 /* Checks all that can be checked without touching anything: addresses, device, key. 0, or an
  * exit code after having printed why. */
@@ -61,7 +61,7 @@ void daemon_fini(struct daemon *d);
 /* SIGHUP: the new configuration as a whole, or the old one and why. */
 void daemon_reload(struct daemon *d);
 
-/* ---- loop.c ---- */
+/* ---- loop.c ----------------------------------------------------------------------------- */
 
 int loop_init(struct daemon *d);
 void loop_fini(struct daemon *d);
@@ -73,7 +73,7 @@ void loop_stop(struct daemon *d);
  * from within apply_action(). */
 void daemon_dispatch(struct daemon *d, struct core_event *event);
 
-/* ---- apply.c ---- */
+/* ---- apply.c ---------------------------------------------------------------------------- */
 
 void apply_action(struct daemon *d, const struct core_action *action);
 /* The client in @slot is gone: takes back its doorbell. */
@@ -81,7 +81,7 @@ void apply_client_gone(struct daemon *d, unsigned slot);
 /* Takes the oldest board that could not be made; false when there is none. */
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, size_t len);
 
-/* ---- admin.c ---- */
+/* ---- admin.c ---------------------------------------------------------------------------- */
 
 void admin_answer(struct daemon *d, unsigned slot, const struct msg_admin *question);
 /* "node a of cluster c: 2 of 3 nodes up, engine up, 5 clients, 2 groups" */

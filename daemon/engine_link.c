@@ -51,11 +51,11 @@ struct engine_link {
     enum engine_state state;
     unsigned life;
     pid_t pid;
-    int pidfd;                           /* owned */
-    struct stream stream;                /* owned */
-    struct event *read, *write, *died;   /* owned, of this life */
-    struct event *timer;                 /* owned */
-    uint8_t secret[TLS_KEY_BYTES];       /* of this life */
+    int pidfd;                         /* owned */
+    struct stream stream;              /* owned */
+    struct event *read, *write, *died; /* owned, of this life */
+    struct event *timer;               /* owned */
+    uint8_t secret[TLS_KEY_BYTES];     /* of this life */
     bool report_started;
     char doom[MSG_TEXT_MAX]; /* why it does not run, to be reported; or to be killed for */
 };
@@ -94,7 +94,7 @@ static void link_signal(struct engine_link *link, int signo)
     syscall(SYS_pidfd_send_signal, link->pidfd, signo, NULL, 0);
 }
 
-/* ---- receiving ----------------------------------------------------------------------------- */
+/* ---- receiving -------------------------------------------------------------------------- */
 
 /* As client_take() of client_link.c. */
 static int link_take(struct engine_link *link, unsigned budget)
@@ -112,7 +112,8 @@ static int link_take(struct engine_link *link, unsigned budget)
             continue;
         }
         if (r) {
-            log_error("engine pid %d: protocol error: %s -> killing it", (int)link->pid, codec_strerror(r));
+            log_error("engine pid %d: protocol error: %s -> killing it", (int)link->pid,
+                      codec_strerror(r));
             return -EPROTO;
         }
         link->ops->msg(link->arg, &msg);
@@ -161,7 +162,7 @@ static void engine_write(evutil_socket_t fd, short what, void *arg)
     /* -EPIPE: end of file on the reading side says the same in an orderly way */
 }
 
-/* ---- the end of a life ------------------------------------------------------------------------ */
+/* ---- the end of a life ------------------------------------------------------------------ */
 
 static void exit_text(const siginfo_t *si, char *buf, size_t len)
 {
@@ -177,7 +178,7 @@ static void engine_died(evutil_socket_t fd, short what, void *arg)
 {
     struct engine_link *link = arg;
     char text[MSG_TEXT_MAX];
-    siginfo_t si = { 0 };
+    siginfo_t si = {0};
 
     if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
         return;
@@ -208,7 +209,7 @@ static void engine_timer(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* ---- what the owner may ask --------------------------------------------------------------------- */
+/* ---- what the owner may ask ------------------------------------------------------------- */
 
 static int link_spawn(struct engine_link *link)
 {
@@ -236,7 +237,7 @@ static int link_spawn(struct engine_link *link)
     if (!link->read || !link->write || !link->died || event_add(link->read, NULL) ||
         event_add(link->died, NULL)) {
         link_signal(link, SIGKILL);
-        waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){ 0 }, WEXITED);
+        waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){0}, WEXITED);
         link_clear(link);
         return -ENOMEM;
     }
@@ -251,7 +252,8 @@ void engine_link_start(struct engine_link *link)
         return;
     r = link_spawn(link);
     if (r) {
-        snprintf(link->doom, sizeof(link->doom), "cannot start %s: %s", link->path, strerror(-r));
+        snprintf(link->doom, sizeof(link->doom), "cannot start %s: %s", link->path,
+                 strerror(-r));
         return link_report(link);
     }
     file_write_pid(link->pid_file, link->pid);
@@ -296,7 +298,7 @@ int engine_link_token(const struct engine_link *link, const char *node, uint8_t 
 
 int engine_link_new(const struct engine_link_config *config, struct engine_link **ret_link)
 {
-    static const char *const levels[] = { "error", "warn", "info", "debug" };
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
     const struct conf *conf = config->conf;
     struct engine_link *link = calloc(1, sizeof(*link));
 
@@ -328,7 +330,7 @@ struct engine_link *engine_link_free(struct engine_link *link)
     if (!link)
         return NULL;
     if (link->state != ENGINE_DOWN) {
-        siginfo_t si = { 0 };
+        siginfo_t si = {0};
 
         close_fdp(&link->stream.fd); /* which tells it to end */
         for (unsigned ms = 0; ms < ENGINE_STOP_MS && si.si_pid == 0; ms += 5) {

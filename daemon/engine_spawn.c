@@ -32,9 +32,9 @@ static bool is_set(const struct conf *conf, const char *key)
 
 void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
 {
-    static const char *const beside[] = { "../transport/commd-engine",
-                                          "../../transport/commd-engine" /* from .libs */,
-                                          "commd-engine" };
+    static const char *const beside[] = {"../transport/commd-engine",
+                                         "../../transport/commd-engine" /* from .libs */,
+                                         "commd-engine"};
     const char *env = getenv("COMMD_ENGINE");
     char exe[CONF_PATH_MAX];
     ssize_t n;
@@ -65,8 +65,8 @@ static bool starts_with(const char *text, const char *prefix)
 
 static bool is_for_engine(const char *var)
 {
-    static const char *const ours[] = { "UCX_", "COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_",
-                                        "CREDENTIALS_DIRECTORY=" };
+    static const char *const ours[] = {
+        "UCX_", "COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY="};
 
     for (unsigned i = 0; i < ARRAY_LEN(ours); i++)
         if (starts_with(var, ours[i]))
@@ -112,15 +112,21 @@ char **engine_env(char *const *environ)
 static _Noreturn void engine_exec(const struct engine_args *args, int sock, pid_t parent,
                                   char **env)
 {
-    char fd[] = { '0' + ENGINE_FD, '\0' };
-    char *argv[] = { "commd-engine",
-                     "--fd", fd,
-                     "--device", (char *)args->device,
-                     "--tls", (char *)args->tls,
-                     "--ports", (char *)args->ports,
-                     "--node", (char *)args->node,
-                     "--log", (char *)args->log,
-                     NULL };
+    char fd[] = {'0' + ENGINE_FD, '\0'};
+    char *argv[] = {"commd-engine",
+                    "--fd",
+                    fd,
+                    "--device",
+                    (char *)args->device,
+                    "--tls",
+                    (char *)args->tls,
+                    "--ports",
+                    (char *)args->ports,
+                    "--node",
+                    (char *)args->node,
+                    "--log",
+                    (char *)args->log,
+                    NULL};
     sigset_t none;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);

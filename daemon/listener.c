@@ -6,9 +6,9 @@
  * only. Where the kernel has SO_PEERPIDFD (6.5) the pidfd is certain to be the process that
  * connected; pidfd_open() could meet a reused pid.
  *
- * Room: max_clients + LISTENER_EXTRA slots, the last LISTENER_ROOT of which are for root and our
- * own user, and one user may hold max_clients_per_user + LISTENER_TOOLS. The exact quotas for
- * training clients are the core's; these bounds hold before anything is read.
+ * Room: max_clients + LISTENER_EXTRA slots, the last LISTENER_ROOT of which are for root and
+ * our own user, and one user may hold max_clients_per_user + LISTENER_TOOLS. The exact quotas
+ * for training clients are the core's; these bounds hold before anything is read.
  *
  * Two commds that start at the same time meet in a lock on the directory, so "is the socket
  * stale?" and "make a new one" are one step. No lock file is left behind. */
@@ -38,7 +38,8 @@ enum {
     LISTENER_LOCK_MS = 1000,
 };
 
-void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid, const char *text)
+void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
+                          const char *text)
 {
     char who[REFUSED_KEY];
     unsigned count;
@@ -47,19 +48,19 @@ void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
     if (!refused_note(&listener->refused, who, clock_ms(), &count))
         return;
     if (count)
-        log_warn("client pid %u uid %u: %s -> refused, and %u more since the last line", pid, uid,
-                 text, count);
+        log_warn("client pid %u uid %u: %s -> refused, and %u more since the last line", pid,
+                 uid, text, count);
     else
         log_warn("client pid %u uid %u: %s -> refused", pid, uid, text);
 }
 
-/* ---- coming in --------------------------------------------------------------------------- */
+/* ---- coming in -------------------------------------------------------------------------- */
 
 /* Nothing is kept for it: one message into the fresh socket, and the end. */
 static void refuse_fd(struct listener *listener, int fd, const struct ucred *cred,
                       enum cause cause, const char *text)
 {
-    struct msg msg = { .type = MSG_REFUSED };
+    struct msg msg = {.type = MSG_REFUSED};
     struct stream stream;
 
     listener_log_refused(listener, cred->uid, (uint32_t)cred->pid, text);
@@ -90,7 +91,8 @@ static bool is_trusted(uint32_t uid)
 }
 
 /* NULL: welcome. */
-static const char *room_check(const struct listener *listener, uint32_t uid, char *buf, size_t len)
+static const char *room_check(const struct listener *listener, uint32_t uid, char *buf,
+                              size_t len)
 {
     unsigned room = listener->max_clients + LISTENER_EXTRA, same = 0;
     const struct client *client;
@@ -103,7 +105,7 @@ static const char *room_check(const struct listener *listener, uint32_t uid, cha
         return buf;
     }
     TAILQ_FOREACH(client, &listener->clients, entry)
-        same += client->uid == uid;
+    same += client->uid == uid;
     if (same >= listener->max_clients_per_user + LISTENER_TOOLS) {
         snprintf(buf, len, "user %u has %u clients already (limits.max_clients_per_user)", uid,
                  listener->max_clients_per_user);
@@ -177,7 +179,7 @@ static void listener_accept(evutil_socket_t unused, short what, void *arg)
     }
 }
 
-/* ---- making the socket ---------------------------------------------------------------------- */
+/* ---- making the socket ------------------------------------------------------------------ */
 
 static int path_error(const char *path, int error, char **ret_error)
 {
@@ -194,13 +196,17 @@ static int path_error(const char *path, int error, char **ret_error)
         r = asprintf(ret_error, "%s: already in use by a running commd", path);
         break;
     case EEXIST:
-        r = asprintf(ret_error, "%s: there is something else than a socket: remove it, or set "
-                                "listen.socket", path);
+        r = asprintf(ret_error,
+                     "%s: there is something else than a socket: remove it, or set "
+                     "listen.socket",
+                     path);
         error = -EINVAL;
         break;
     case ENAMETOOLONG:
-        r = asprintf(ret_error, "%s: a socket's path may have %zu bytes at most: set "
-                                "listen.socket", path, sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+        r = asprintf(ret_error,
+                     "%s: a socket's path may have %zu bytes at most: set "
+                     "listen.socket",
+                     path, sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
         error = -EINVAL;
         break;
     default:
@@ -250,7 +256,7 @@ static int clear_stale(const struct sockaddr_un *addr)
 
 static int listener_bind(struct listener *listener, unsigned mode)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     _cleanup_(close_fdp) int dir_fd = -1;
     struct stat st;
     mode_t mask;
@@ -286,7 +292,7 @@ static void listener_unlink(struct listener *listener)
     listener->inode = 0;
 }
 
-/* ---- the listener ------------------------------------------------------------------------------ */
+/* ---- the listener ----------------------------------------------------------------------- */
 
 static void listener_freep(struct listener **listener)
 {

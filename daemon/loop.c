@@ -23,7 +23,7 @@
 
 enum { STOP_MS = 1000, STATUS_MS = 500 };
 
-/* ---- events into the core, actions out ------------------------------------------------------ */
+/* ---- events into the core, actions out -------------------------------------------------- */
 
 static void dispatch_one(struct daemon *d, struct core_event *event)
 {
@@ -44,7 +44,7 @@ void daemon_dispatch(struct daemon *d, struct core_event *event)
     d->dispatching = true;
     dispatch_one(d, event);
     while (apply_next_failed(d, &group, text, sizeof(text))) {
-        struct core_event failed = { .type = CORE_BOARD_FAILED, .group = group, .text = text };
+        struct core_event failed = {.type = CORE_BOARD_FAILED, .group = group, .text = text};
 
         dispatch_one(d, &failed);
     }
@@ -54,7 +54,7 @@ void daemon_dispatch(struct daemon *d, struct core_event *event)
 static void on_deadline(evutil_socket_t fd, short what, void *arg)
 {
     struct daemon *d = arg;
-    struct core_event tick = { .type = CORE_TICK };
+    struct core_event tick = {.type = CORE_TICK};
 
     d->deadline_ms = UINT64_MAX;
     daemon_dispatch(d, &tick);
@@ -77,7 +77,7 @@ static void arm_deadline(struct daemon *d)
     event_add(d->deadline, &tv);
 }
 
-/* ---- the service manager --------------------------------------------------------------------- */
+/* ---- the service manager ---------------------------------------------------------------- */
 
 /* Says what changed, not more often than every STATUS_MS. */
 static void tell_status(struct daemon *d)
@@ -112,7 +112,7 @@ static void on_nothing(evutil_socket_t fd, short what, void *arg)
     /* the turn that this ends does the work */
 }
 
-/* ---- the end ------------------------------------------------------------------------------------ */
+/* ---- the end ---------------------------------------------------------------------------- */
 
 static void on_stop_timeout(evutil_socket_t fd, short what, void *arg)
 {
@@ -131,7 +131,7 @@ void loop_stop(struct daemon *d)
 
 static void begin_stop(struct daemon *d)
 {
-    struct core_event event = { .type = CORE_SHUTDOWN };
+    struct core_event event = {.type = CORE_SHUTDOWN};
     struct timeval tv = clock_timeval(STOP_MS);
 
     d->stopping = true;
@@ -153,11 +153,11 @@ static void on_signal(evutil_socket_t signo, short what, void *arg)
     loop_stop(d);
 }
 
-/* ---- the loop ------------------------------------------------------------------------------------- */
+/* ---- the loop --------------------------------------------------------------------------- */
 
 int loop_init(struct daemon *d)
 {
-    static const int signals[ARRAY_LEN(d->signals)] = { SIGTERM, SIGINT, SIGHUP };
+    static const int signals[ARRAY_LEN(d->signals)] = {SIGTERM, SIGINT, SIGHUP};
     struct event_config *config = event_config_new();
     uint64_t watchdog_ms = notify_watchdog_ms();
     struct timeval tv = clock_timeval(watchdog_ms / 2);
@@ -189,8 +189,9 @@ int loop_init(struct daemon *d)
 
 void loop_fini(struct daemon *d)
 {
-    struct event *const events[] = { d->deadline, d->watchdog, d->status_timer, d->stop_timer,
-                                     d->signals[0], d->signals[1], d->signals[2] };
+    struct event *const events[] = {d->deadline,   d->watchdog,   d->status_timer,
+                                    d->stop_timer, d->signals[0], d->signals[1],
+                                    d->signals[2]};
 
     for (unsigned i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])

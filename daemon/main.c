@@ -34,14 +34,14 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
 {
     enum { OPT_CONFIG = 1, OPT_CHECK, OPT_INSECURE, OPT_VERSION, OPT_HELP };
     static const struct option longs[] = {
-        { "config", required_argument, NULL, OPT_CONFIG },
-        { "check-config", no_argument, NULL, OPT_CHECK },
-        { "insecure", no_argument, NULL, OPT_INSECURE },
-        { "version", no_argument, NULL, OPT_VERSION },
-        { "help", no_argument, NULL, OPT_HELP },
-        { NULL, 0, NULL, 0 },
+        {"config", required_argument, NULL, OPT_CONFIG},
+        {"check-config", no_argument, NULL, OPT_CHECK},
+        {"insecure", no_argument, NULL, OPT_INSECURE},
+        {"version", no_argument, NULL, OPT_VERSION},
+        {"help", no_argument, NULL, OPT_HELP},
+        {NULL, 0, NULL, 0},
     };
-    struct options o = { .config = default_config };
+    struct options o = {.config = default_config};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -70,7 +70,8 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "commd: unexpected argument \"%s\"\nTry \"commd --help\".\n", argv[optind]);
+        fprintf(stderr, "commd: unexpected argument \"%s\"\nTry \"commd --help\".\n",
+                argv[optind]);
         *ret_exit = EXIT_USAGE_;
         return 1;
     }
@@ -112,7 +113,7 @@ static void process_setup(void)
 
 int main(int argc, char **argv)
 {
-    struct daemon d = { 0 };
+    struct daemon d = {0};
     struct options options;
     int r;
 

@@ -30,7 +30,7 @@
 #include "daemon/peer_hello.h"
 #include "daemon/peer_link_priv.h"
 
-/* ---- the life of a link ------------------------------------------------------------------ */
+/* ---- the life of a link ----------------------------------------------------------------- */
 
 struct link *link_free(struct link *link)
 {
@@ -168,7 +168,7 @@ struct link *link_new(struct peer_links *links, struct peer *peer, int fd)
     return link;
 }
 
-/* ---- sending -------------------------------------------------------------------------------- */
+/* ---- sending ---------------------------------------------------------------------------- */
 
 static void frame_release(const void *data, size_t len, void *arg)
 {
@@ -203,7 +203,7 @@ void link_doom(struct link *link, const char *text)
 static int link_send_hello(struct link *link)
 {
     struct peer_links *links = link->links;
-    struct msg msg = { .type = MSG_PEER_HELLO };
+    struct msg msg = {.type = MSG_PEER_HELLO};
 
     msg.peer_hello.version = MSG_VERSION;
     msg.peer_hello.incarnation = links->incarnation;
@@ -234,7 +234,7 @@ static void link_flushed(struct bufferevent *bev, void *arg)
 /* Tells the other side why, then closes. It has proven that it knows the key. */
 static void link_refuse(struct link *link, enum cause cause, const char *text)
 {
-    struct msg msg = { .type = MSG_REFUSED };
+    struct msg msg = {.type = MSG_REFUSED};
 
     link_log_refused(link, text, "%s", text);
     msg.refused.cause = cause;
@@ -249,7 +249,7 @@ static void link_refuse(struct link *link, enum cause cause, const char *text)
     link_arm(link, LINK_DEADLINE_MS);
 }
 
-/* ---- hello ------------------------------------------------------------------------------------ */
+/* ---- hello ------------------------------------------------------------------------------ */
 
 static struct peer *peer_by_name(struct peer_links *links, const char *name)
 {
@@ -329,7 +329,7 @@ static void link_first_msg(struct link *link, const struct msg *msg)
     }
 }
 
-/* ---- receiving --------------------------------------------------------------------------------- */
+/* ---- receiving -------------------------------------------------------------------------- */
 
 static int link_next(struct link *link, struct msg *ret_msg)
 {
@@ -379,7 +379,8 @@ static void link_read(struct bufferevent *bev, void *arg)
         struct msg msg;
 
         if (budget-- == 0) { /* others first; come back in the next turn */
-            bufferevent_trigger(bev, EV_READ, BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
+            bufferevent_trigger(bev, EV_READ,
+                                BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
             return;
         }
         r = link_next(link, &msg);
@@ -404,7 +405,7 @@ static void link_read(struct bufferevent *bev, void *arg)
     }
 }
 
-/* ---- TLS ------------------------------------------------------------------------------------------ */
+/* ---- TLS -------------------------------------------------------------------------------- */
 
 static void handshake_failed(struct link *link, unsigned long code)
 {
@@ -436,7 +437,8 @@ static void link_event(struct bufferevent *bev, short what, void *arg)
 
     if (what & BEV_EVENT_CONNECTED) {
         if (!tls_is_authenticated(bufferevent_openssl_get_ssl(bev)))
-            return handshake_failed(link, ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
+            return handshake_failed(link,
+                                    ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
         link->state = LINK_HELLO;
         if (!link->inbound && link_send_hello(link))
             link_bury(link);
@@ -475,10 +477,10 @@ void link_start_tls(struct link *link)
     if (ssl && !link->inbound)
         SSL_set_tlsext_host_name(ssl, link->peer->name);
     if (ssl) {
-        link->bev = bufferevent_openssl_socket_new(
-            links->base, link->fd, ssl,
-            link->inbound ? BUFFEREVENT_SSL_ACCEPTING : BUFFEREVENT_SSL_CONNECTING,
-            BEV_OPT_CLOSE_ON_FREE);
+        link->bev = bufferevent_openssl_socket_new(links->base, link->fd, ssl,
+                                                   link->inbound ? BUFFEREVENT_SSL_ACCEPTING
+                                                                 : BUFFEREVENT_SSL_CONNECTING,
+                                                   BEV_OPT_CLOSE_ON_FREE);
         if (link->bev)
             steal_fd(&link->fd);
         else

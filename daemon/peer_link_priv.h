@@ -27,7 +27,14 @@ enum {
     LINK_MAX_UNSENT = 64 << 20,
 };
 
-enum link_state { LINK_CONNECTING, LINK_HANDSHAKE, LINK_HELLO, LINK_UP, LINK_CLOSING, LINK_DEAD };
+enum link_state {
+    LINK_CONNECTING,
+    LINK_HANDSHAKE,
+    LINK_HELLO,
+    LINK_UP,
+    LINK_CLOSING,
+    LINK_DEAD
+};
 
 struct peer {
     struct peer_links *links; /* borrowed */
@@ -67,7 +74,7 @@ struct peer_links {
     uint64_t incarnation, node_timeout_ms;
     struct peer *peers; /* owned */
     unsigned npeers, self;
-    int listen_fd; /* owned */
+    int listen_fd;        /* owned */
     struct event *accept; /* owned */
     struct sock_reserve reserve;
     struct link_list half; /* owned: inbound, not UP; oldest first */
@@ -79,7 +86,7 @@ struct peer_links {
     bool draining;
 };
 
-/* ---- peer_link.c ---- */
+/* ---- peer_link.c ------------------------------------------------------------------------ */
 
 /* @fd belongs to the link afterwards, also when NULL is returned. @peer NULL: it came to us. */
 struct link *link_new(struct peer_links *links, struct peer *peer, int fd);
@@ -95,7 +102,7 @@ void link_finish(struct link *link);
 /* Somebody at the door is turned away: one line per address and kind. */
 void link_log_refused(struct link *link, const char *kind, const char *fmt, ...) _printf_(3, 4);
 
-/* ---- peer_links.c ---- */
+/* ---- peer_links.c ----------------------------------------------------------------------- */
 
 /* Why there is no link to @peer; logged when it is news. */
 void peer_set_error(struct peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);

@@ -6,7 +6,7 @@
 
 #include "daemon/peer_link_priv.h"
 
-/* ---- connecting ------------------------------------------------------------------------------------ */
+/* ---- connecting ------------------------------------------------------------------------- */
 
 void peer_set_error(struct peer *peer, bool serious, const char *fmt, ...)
 {
@@ -34,7 +34,8 @@ static void dial_connected(evutil_socket_t fd, short what, void *arg)
     if (!error)
         return link_start_tls(link);
     if (error == ECONNREFUSED)
-        peer_set_error(link->peer, false, "no commd answers at its address (connection refused)");
+        peer_set_error(link->peer, false,
+                       "no commd answers at its address (connection refused)");
     else
         peer_set_error(link->peer, false, "cannot connect: %s", strerror(error));
     link_bury(link);
@@ -93,7 +94,7 @@ void peer_retry(struct peer *peer)
     event_add(peer->retry, &tv);
 }
 
-/* ---- accepting ------------------------------------------------------------------------------------- */
+/* ---- accepting -------------------------------------------------------------------------- */
 
 static bool is_node_address(const struct peer_links *links, const struct sock_addr *from)
 {
@@ -112,7 +113,8 @@ static bool half_open_place(struct peer_links *links, const struct sock_addr *fr
         return true;
     if (!is_node_address(links, from))
         return false;
-    TAILQ_FOREACH(link, &links->half, entry) {
+    TAILQ_FOREACH(link, &links->half, entry)
+    {
         if (!is_node_address(links, &link->from)) {
             link_log_refused(link, "crowd", "%d connections wait already", LINK_HALF_OPEN);
             link_bury(link);
@@ -127,7 +129,7 @@ static void links_accept(evutil_socket_t fd, short what, void *arg)
     struct peer_links *links = arg;
 
     for (unsigned i = 0; i < LINK_ACCEPT_BUDGET; i++) {
-        struct link stranger = { .links = links };
+        struct link stranger = {.links = links};
         struct link *link;
         int sock = -1, r;
 
@@ -169,10 +171,11 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
         return 0;
     r = -errno;
     if (r == -EADDRINUSE &&
-        asprintf(ret_error,
-                 "%s port %u is in use: another commd of this node, or another program; stop it "
-                 "(ss -ltnp shows it), or give node \"%s\" another port in cluster.nodes",
-                 node->address, node->port, node->name) < 0)
+        asprintf(
+            ret_error,
+            "%s port %u is in use: another commd of this node, or another program; stop it "
+            "(ss -ltnp shows it), or give node \"%s\" another port in cluster.nodes",
+            node->address, node->port, node->name) < 0)
         return -ENOMEM;
     if (r == -EADDRNOTAVAIL &&
         asprintf(ret_error,
@@ -188,7 +191,7 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     return r;
 }
 
-/* ---- all links -------------------------------------------------------------------------------------- */
+/* ---- all links -------------------------------------------------------------------------- */
 
 static int links_init_peers(struct peer_links *links, const struct peer_links_config *config)
 {
@@ -250,8 +253,8 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     r = links_listen(links, config->conf, ret_error);
     if (r)
         return r;
-    links->accept = event_new(links->base, links->listen_fd, EV_READ | EV_PERSIST, links_accept,
-                              links);
+    links->accept =
+        event_new(links->base, links->listen_fd, EV_READ | EV_PERSIST, links_accept, links);
     if (!links->accept || event_add(links->accept, NULL))
         return -ENOMEM;
     for (unsigned i = 0; i < links->npeers; i++)
@@ -326,7 +329,7 @@ void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms)
     links->node_timeout_ms = node_timeout_ms;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------- */
+/* ---- the end ---------------------------------------------------------------------------- */
 
 void peer_links_drain(struct peer_links *links)
 {

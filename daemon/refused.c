@@ -22,7 +22,8 @@ static bool entry_note(struct refused_entry *entry, uint64_t now_ms, unsigned *r
     return true;
 }
 
-bool refused_note(struct refused *refused, const char *who, uint64_t now_ms, unsigned *ret_count)
+bool refused_note(struct refused *refused, const char *who, uint64_t now_ms,
+                  unsigned *ret_count)
 {
     struct refused_entry *room = NULL;
 
@@ -36,7 +37,7 @@ bool refused_note(struct refused *refused, const char *who, uint64_t now_ms, uns
     }
     if (!room)
         return entry_note(&refused->others, now_ms, ret_count);
-    *room = (struct refused_entry){ 0 };
+    *room = (struct refused_entry){0};
     snprintf(room->who, sizeof(room->who), "%s", who);
     return entry_note(room, now_ms, ret_count);
 }

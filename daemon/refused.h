@@ -17,6 +17,7 @@ struct refused {
 
 /* Notes that @who (address and kind of offence) was turned away. True: write a line, and
  * *ret_count of them were silent since the last one. False: it was logged lately. */
-bool refused_note(struct refused *refused, const char *who, uint64_t now_ms, unsigned *ret_count);
+bool refused_note(struct refused *refused, const char *who, uint64_t now_ms,
+                  unsigned *ret_count);
 
 #endif

@@ -19,7 +19,7 @@
 int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why)
 {
-    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
     char service[8];
     int r;
@@ -29,7 +29,9 @@ int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
     r = getaddrinfo(address, service, &hints, &list);
     if (r) {
         *ret_why = gai_strerror(r);
-        return r == EAI_AGAIN || r == EAI_SYSTEM ? -EAGAIN : r == EAI_MEMORY ? -ENOMEM : -EINVAL;
+        return r == EAI_AGAIN || r == EAI_SYSTEM ? -EAGAIN
+               : r == EAI_MEMORY                 ? -ENOMEM
+                                                 : -EINVAL;
     }
     memset(ret_addr, 0, sizeof(*ret_addr));
     memcpy(&ret_addr->sa, list->ai_addr, list->ai_addrlen);
@@ -108,7 +110,7 @@ void sock_reserve_fini(struct sock_reserve *reserve)
 int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *ret_from,
                 int *ret_fd)
 {
-    struct sock_addr from = { .len = sizeof(from.sa) };
+    struct sock_addr from = {.len = sizeof(from.sa)};
     int fd = accept4(listen_fd, (struct sockaddr *)&from.sa, &from.len,
                      SOCK_NONBLOCK | SOCK_CLOEXEC);
 
@@ -158,7 +160,8 @@ static bool is_rdma_device(const char *device)
 {
     char path[64 + CONF_NAME_MAX];
 
-    snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s", (int)strcspn(device, ":"), device);
+    snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s", (int)strcspn(device, ":"),
+             device);
     return access(path, F_OK) == 0;
 }
 
@@ -174,8 +177,8 @@ static const char *device_of(const struct ifaddrs *list, const struct sock_addr 
     return NULL;
 }
 
-int sock_device(const struct conf *conf, const struct sock_addr *self, char ret_device[CONF_NAME_MAX],
-                char **ret_error)
+int sock_device(const struct conf *conf, const struct sock_addr *self,
+                char ret_device[CONF_NAME_MAX], char **ret_error)
 {
     struct ifaddrs *list = NULL;
     const char *found = NULL;
@@ -195,9 +198,10 @@ int sock_device(const struct conf *conf, const struct sock_addr *self, char ret_
     if (found) {
         snprintf(ret_device, CONF_NAME_MAX, "%s", found);
     } else if (conf->device[0]) {
-        r = asprintf(ret_error,
-                     "%s: transport.device: no network device \"%s\" on this node (there are: %s)",
-                     conf->file, conf->device, names);
+        r = asprintf(
+            ret_error,
+            "%s: transport.device: no network device \"%s\" on this node (there are: %s)",
+            conf->file, conf->device, names);
     } else {
         r = asprintf(ret_error,
                      "%s: cluster.nodes: no network device of this node has the address %s of "

@@ -38,9 +38,9 @@ void sock_reserve_fini(struct sock_reserve *reserve);
 int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *ret_from,
                 int *ret_fd);
 
-/* The device for the engines: the configured one (network or RDMA) if it exists, else the one that holds this
- * node's address. -EINVAL with *ret_error "FILE: ...", malloc'ed. */
-int sock_device(const struct conf *conf, const struct sock_addr *self, char ret_device[CONF_NAME_MAX],
-                char **ret_error);
+/* The device for the engines: the configured one (network or RDMA) if it exists, else the one
+ * that holds this node's address. -EINVAL with *ret_error "FILE: ...", malloc'ed. */
+int sock_device(const struct conf *conf, const struct sock_addr *self,
+                char ret_device[CONF_NAME_MAX], char **ret_error);
 
 #endif

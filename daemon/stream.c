@@ -39,7 +39,7 @@ static void frame_freep(struct stream_frame **frame)
 
 void stream_init(struct stream *s, int fd, size_t max)
 {
-    *s = (struct stream){ .fd = fd, .max = max };
+    *s = (struct stream){.fd = fd, .max = max};
     s->out_tail = &s->out;
 }
 
@@ -148,8 +148,8 @@ static ssize_t frame_write(int fd, struct stream_frame *frame)
         struct cmsghdr align;
         char buf[CMSG_SPACE(sizeof(int) * STREAM_MAX_FDS)];
     } control;
-    struct iovec iov = { (char *)frame->data + frame->off, frame->len - frame->off };
-    struct msghdr mh = { .msg_iov = &iov, .msg_iovlen = 1 };
+    struct iovec iov = {(char *)frame->data + frame->off, frame->len - frame->off};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
 
     if (frame->nfds) {
         struct cmsghdr *cmsg;

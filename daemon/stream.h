@@ -11,12 +11,12 @@ enum { STREAM_E_AGAIN = 1, STREAM_E_EOF = 2 };
 struct stream_frame;
 
 struct stream {
-    int fd; /* owned */
-    size_t max; /* largest payload accepted */
+    int fd;      /* owned */
+    size_t max;  /* largest payload accepted */
     uint8_t *in; /* owned: in[in_off..in_len) is not decoded yet */
     size_t in_off, in_len, in_size;
     struct stream_frame *out, **out_tail; /* owned */
-    size_t out_bytes; /* unsent */
+    size_t out_bytes;                     /* unsent */
 };
 
 /* Takes @fd. */

@@ -10,7 +10,7 @@
 void table_init(struct table *table, const char *name, const struct table_column *columns,
                 unsigned ncolumns)
 {
-    *table = (struct table){ 0 };
+    *table = (struct table){0};
     snprintf(table->t.name, sizeof(table->t.name), "%s", name);
     table->t.columns = calloc(ncolumns, sizeof(*table->t.columns));
     if (!table->t.columns) {
@@ -33,7 +33,7 @@ void table_fini(struct table *table)
         free(table->t.cells[i]);
     free(table->t.cells);
     free(table->t.columns);
-    *table = (struct table){ 0 };
+    *table = (struct table){0};
 }
 
 /* Takes @text, which is NULL when there was no memory for it. */

@@ -19,7 +19,7 @@
 
 static const char tls_identity[] = "commd";
 static const char tls_suite[] = "TLS_AES_128_GCM_SHA256";
-static const unsigned char tls_suite_id[] = { 0x13, 0x01 };
+static const unsigned char tls_suite_id[] = {0x13, 0x01};
 
 struct tls {
     SSL_CTX *ctx; /* owned */
@@ -41,7 +41,8 @@ static SSL_SESSION *psk_session(SSL *ssl)
     return NULL;
 }
 
-static int psk_find(SSL *ssl, const unsigned char *identity, size_t len, SSL_SESSION **ret_session)
+static int psk_find(SSL *ssl, const unsigned char *identity, size_t len,
+                    SSL_SESSION **ret_session)
 {
     *ret_session = NULL;
     if (len != sizeof(tls_identity) - 1 || memcmp(identity, tls_identity, len) != 0)
@@ -50,8 +51,8 @@ static int psk_find(SSL *ssl, const unsigned char *identity, size_t len, SSL_SES
     return *ret_session != NULL;
 }
 
-static int psk_use(SSL *ssl, const EVP_MD *md, const unsigned char **ret_identity, size_t *ret_len,
-                   SSL_SESSION **ret_session)
+static int psk_use(SSL *ssl, const EVP_MD *md, const unsigned char **ret_identity,
+                   size_t *ret_len, SSL_SESSION **ret_session)
 {
     *ret_session = NULL;
     *ret_identity = (const unsigned char *)tls_identity;

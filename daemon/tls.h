@@ -20,10 +20,10 @@ bool tls_is_authenticated(SSL *ssl);
 
 /* Why a handshake failed, as far as OpenSSL's error code @code tells. */
 enum tls_failure {
-    TLS_CLOSED,       /* the other side went away: a port scanner, or it has another key */
-    TLS_WRONG_KEY,    /* it tried another key than ours */
-    TLS_REFUSED_US,   /* it does not accept our key */
-    TLS_NOT_TLS,      /* what it sends is no TLS handshake of a commd */
+    TLS_CLOSED,     /* the other side went away: a port scanner, or it has another key */
+    TLS_WRONG_KEY,  /* it tried another key than ours */
+    TLS_REFUSED_US, /* it does not accept our key */
+    TLS_NOT_TLS,    /* what it sends is no TLS handshake of a commd */
 };
 enum tls_failure tls_failure(unsigned long code);
 

@@ -1,5 +1,5 @@
-/* test_listener.c - the socket of the clients: what a client may do to us. Clients are sockets of
- * this process, or children where the point is how they die. The log is captured. */
+/* test_listener.c - the socket of the clients: what a client may do to us. Clients are sockets
+ * of this process, or children where the point is how they die. The log is captured. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 
 enum { LIMIT_S = 20 };
 
-/* ---- the captured log --------------------------------------------------------------------- */
+/* ---- the captured log ------------------------------------------------------------------- */
 
 static char log_text[16 << 10];
 
@@ -41,7 +41,7 @@ bool log_enabled(enum conf_log_level level)
     return true;
 }
 
-/* ---- the owner of the listener ---------------------------------------------------------------- */
+/* ---- the owner of the listener ---------------------------------------------------------- */
 
 struct world {
     struct event_base *base;
@@ -50,9 +50,9 @@ struct world {
     char dir[64], path[96];
     char *error;
     unsigned opens, msgs, leaves, closes;
-    unsigned slot;       /* of the last open */
+    unsigned slot;         /* of the last open */
     unsigned by_slot[128]; /* messages */
-    unsigned other_at;   /* messages of slot 0 when the first of slot 1 came */
+    unsigned other_at;     /* messages of slot 0 when the first of slot 1 came */
     uint32_t uid, pid;
     char closed[MSG_TEXT_MAX];
     bool welcome; /* answer hellos */
@@ -78,7 +78,7 @@ static void on_msg(void *arg, unsigned slot, const struct msg *msg)
         w->other_at = w->by_slot[0];
     w->by_slot[slot]++;
     if (msg->type == MSG_CLIENT_HELLO && w->welcome) {
-        struct msg welcome = { .type = MSG_WELCOME };
+        struct msg welcome = {.type = MSG_WELCOME};
 
         welcome.welcome.version = MSG_VERSION;
         snprintf(welcome.welcome.node, sizeof(welcome.welcome.node), "a");
@@ -95,7 +95,7 @@ static void on_closed(void *arg, unsigned slot, const char *text)
     snprintf(w->closed, sizeof(w->closed), "%s", text);
 }
 
-static const struct listener_ops ops = { .open = on_open, .msg = on_msg, .closed = on_closed };
+static const struct listener_ops ops = {.open = on_open, .msg = on_msg, .closed = on_closed};
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
 {
@@ -108,10 +108,10 @@ static void world_turn(struct world *w)
     listener_turn(w->listener);
 }
 
-#define run_until(w, condition)                                                                  \
-    do {                                                                                         \
-        while (!(condition))                                                                     \
-            world_turn(w);                                                                       \
+#define run_until(w, condition)                                                                \
+    do {                                                                                       \
+        while (!(condition))                                                                   \
+            world_turn(w);                                                                     \
     } while (0)
 
 static int start(struct world *w, const char *path, unsigned per_user)
@@ -132,7 +132,7 @@ static int start(struct world *w, const char *path, unsigned per_user)
 static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof(*w));
-    struct timeval tv = { .tv_sec = LIMIT_S };
+    struct timeval tv = {.tv_sec = LIMIT_S};
 
     log_text[0] = '\0';
     w->welcome = true;
@@ -168,11 +168,11 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- clients -------------------------------------------------------------------------------------- */
+/* ---- clients ---------------------------------------------------------------------------- */
 
 static int client(const struct world *w)
 {
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", w->path);
@@ -183,7 +183,7 @@ static int client(const struct world *w)
 
 static void put(int fd, enum msg_type type)
 {
-    struct msg msg = { .type = type };
+    struct msg msg = {.type = type};
     void *frame;
     size_t len;
 
@@ -227,15 +227,15 @@ static void expect_refused(struct world *w, int fd, enum cause cause, const char
     close(fd);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------ */
 
 static void a_client_comes_gets_descriptors_and_goes(void **state)
 {
     struct world *w = *state;
     struct listener_client c;
-    struct msg msg = { .type = MSG_JOINED }, got;
-    char nodes[1][MSG_NAME_MAX] = { "a" };
-    struct msg_member members[1] = { { .pid = 1 } };
+    struct msg msg = {.type = MSG_JOINED}, got;
+    char nodes[1][MSG_NAME_MAX] = {"a"};
+    struct msg_member members[1] = {{.pid = 1}};
     struct stat st, st2;
     const char *why;
     int fd = client(w), fds[2], got_fds[2];
@@ -250,8 +250,13 @@ static void a_client_comes_gets_descriptors_and_goes(void **state)
     assert_true(listener_client(w->listener, w->slot, &c));
     assert_true(c.welcome);
 
-    msg.joined = (struct msg_joined){ .size = 1, .nnodes = 1, .group = 1, .epoch = 1,
-                                      .new_doorbell = 1, .members = members, .nodes = nodes };
+    msg.joined = (struct msg_joined){.size = 1,
+                                     .nnodes = 1,
+                                     .group = 1,
+                                     .epoch = 1,
+                                     .new_doorbell = 1,
+                                     .members = members,
+                                     .nodes = nodes};
     assert_int_equal(pipe(fds), 0);
     listener_send(w->listener, w->slot, &msg, fds, 2);
     assert_int_equal(msg_recv_fd(fd, &got, got_fds, 2, &n, -1, &why), 0);
@@ -274,9 +279,10 @@ static void a_client_comes_gets_descriptors_and_goes(void **state)
 
 static void garbage_is_refused_and_logged_once(void **state)
 {
-    static const uint8_t huge[] = { 'c', 'd', MSG_VERSION, 0, 1, 0, 1, 0 };
-    static const uint8_t future[] = { 'c', 'd', MSG_VERSION + 1, 0, 1, 0, 0, 0 };
-    static const uint8_t junk[] = { 'c', 'd', MSG_VERSION, 0, 4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff };
+    static const uint8_t huge[] = {'c', 'd', MSG_VERSION, 0, 1, 0, 1, 0};
+    static const uint8_t future[] = {'c', 'd', MSG_VERSION + 1, 0, 1, 0, 0, 0};
+    static const uint8_t junk[] = {'c', 'd', MSG_VERSION, 0,    4,    0,
+                                   0,   0,   0xff,        0xff, 0xff, 0xff};
     struct world *w = *state;
     char text[256], want[512];
     int fd;
@@ -287,7 +293,8 @@ static void garbage_is_refused_and_logged_once(void **state)
         assert_int_equal(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 18);
         expect_refused(w, fd, CAUSE_PROTOCOL, text);
     }
-    snprintf(want, sizeof(want), "client pid %d uid %d: %s -> refused\n", getpid(), getuid(), text);
+    snprintf(want, sizeof(want), "client pid %d uid %d: %s -> refused\n", getpid(), getuid(),
+             text);
     assert_string_equal(log_text, want);
 
     fd = client(w);
@@ -324,7 +331,7 @@ static void garbage_after_a_hello_ends_the_session(void **state)
 static void half_a_frame_is_waited_for(void **state)
 {
     struct world *w = *state;
-    struct msg hello = { .type = MSG_CLIENT_HELLO }, got;
+    struct msg hello = {.type = MSG_CLIENT_HELLO}, got;
     void *frame;
     size_t len;
     int fd = client(w), other = client(w);
@@ -416,7 +423,7 @@ static void a_killed_process_is_told_from_a_closed_socket(void **state)
 static void who_does_not_read_is_closed(void **state)
 {
     struct world *w = *state;
-    struct msg big = { .type = MSG_JOIN_FAILED };
+    struct msg big = {.type = MSG_JOIN_FAILED};
     unsigned sent = 0;
     int fd = client(w), other = client(w);
 
@@ -442,7 +449,7 @@ static void a_busy_client_does_not_starve_others(void **state)
 {
     enum { BURST = 3000 };
     struct world *w = *state;
-    struct msg leave = { .type = MSG_CLIENT_LEAVE };
+    struct msg leave = {.type = MSG_CLIENT_LEAVE};
     int busy = client(w), other = client(w);
     size_t len, room = 1 << 18;
     void *frame, *burst = malloc(room);
@@ -453,7 +460,7 @@ static void a_busy_client_does_not_starve_others(void **state)
     assert_true(len * BURST <= room);
     for (unsigned i = 0; i < BURST; i++)
         memcpy((char *)burst + i * len, frame, len);
-    setsockopt(busy, SOL_SOCKET, SO_SNDBUF, &(int){ 1 << 20 }, sizeof(int));
+    setsockopt(busy, SOL_SOCKET, SO_SNDBUF, &(int){1 << 20}, sizeof(int));
     assert_int_equal(write(busy, burst, len * BURST), (ssize_t)(len * BURST));
     put(other, MSG_CLIENT_HELLO);
     run_until(w, w->by_slot[1] && w->by_slot[0] == BURST + 1);
@@ -468,7 +475,7 @@ static void a_busy_client_does_not_starve_others(void **state)
 static void closing_lets_the_last_message_out(void **state)
 {
     struct world *w = *state;
-    struct msg msg = { .type = MSG_REFUSED };
+    struct msg msg = {.type = MSG_REFUSED};
     int fd = client(w);
 
     w->welcome = false;
@@ -478,7 +485,7 @@ static void closing_lets_the_last_message_out(void **state)
     snprintf(msg.refused.text, sizeof(msg.refused.text), "go away");
     listener_send(w->listener, 0, &msg, NULL, 0);
     listener_close(w->listener, 0);
-    put(fd, MSG_CLIENT_LEAVE); /* too late: nobody is told */
+    put(fd, MSG_CLIENT_LEAVE);  /* too late: nobody is told */
     listener_turn(w->listener); /* the daemon closes within a turn, and this ends it */
     expect_refused(w, fd, CAUSE_DENIED, "go away");
     assert_int_equal(w->closes, 0);
@@ -526,7 +533,7 @@ static void no_descriptor_is_left(void **state)
     run_until(w, log_text[0]);
     assert_non_null(strstr(log_text, "this node has no file descriptor left for clients "
                                      "(LimitNOFILE=) -> refused\n"));
-    full = readable(fd[7]) && recv(fd[7], &(char){ 0 }, 1, 0) == 0;
+    full = readable(fd[7]) && recv(fd[7], &(char){0}, 1, 0) == 0;
     assert_true(full); /* closed, not left waiting */
     setrlimit(RLIMIT_NOFILE, &old);
     put(fd[0], MSG_CLIENT_HELLO); /* who is in is served */
@@ -563,7 +570,8 @@ static void a_socket_that_cannot_be_made(void **state)
     fd = open(w->path, O_CREAT | O_WRONLY, 0600);
     close(fd);
     snprintf(want, sizeof(want),
-             "%s: there is something else than a socket: remove it, or set listen.socket", w->path);
+             "%s: there is something else than a socket: remove it, or set listen.socket",
+             w->path);
     assert_int_equal(start(w, w->path, 1), -EINVAL);
     assert_string_equal(w->error, want);
     free(w->error);
@@ -581,7 +589,7 @@ static void a_socket_that_cannot_be_made(void **state)
 static void a_stale_socket_is_replaced(void **state)
 {
     struct world *w = *state;
-    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     struct stat st;
 
@@ -618,7 +626,7 @@ static void draining_ends_everything(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup_started, teardown)
+#define T(name)    cmocka_unit_test_setup_teardown(name, setup_started, teardown)
 #define BARE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(a_client_comes_gets_descriptors_and_goes),
         T(garbage_is_refused_and_logged_once),

@@ -21,7 +21,7 @@
 
 enum { LIMIT_S = 20, MAX_NODES = 4 };
 
-/* ---- the captured log --------------------------------------------------------------------- */
+/* ---- the captured log ------------------------------------------------------------------- */
 
 static char log_text[64 << 10];
 
@@ -53,7 +53,7 @@ static unsigned log_count(const char *what)
     return n;
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------ */
 
 struct node {
     struct conf conf;
@@ -108,17 +108,17 @@ static void on_down(void *arg, unsigned node, const char *text)
     snprintf(n->down_text, sizeof(n->down_text), "%s", text);
 }
 
-static const struct peer_links_ops ops = { .up = on_up, .msg = on_msg, .down = on_down };
+static const struct peer_links_ops ops = {.up = on_up, .msg = on_msg, .down = on_down};
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
 {
     fail_msg("nothing more happened within %d s; the log says:\n%s", LIMIT_S, log_text);
 }
 
-#define run_until(w, condition)                                                                  \
-    do {                                                                                         \
-        while (!(condition))                                                                     \
-            world_turn(w);                                                                       \
+#define run_until(w, condition)                                                                \
+    do {                                                                                       \
+        while (!(condition))                                                                   \
+            world_turn(w);                                                                     \
     } while (0)
 
 static void world_turn(struct world *w)
@@ -131,7 +131,7 @@ static void world_turn(struct world *w)
 
 static uint16_t free_port(void)
 {
-    struct sockaddr_in sin = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(sin);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -144,7 +144,7 @@ static uint16_t free_port(void)
 static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof(*w));
-    struct timeval tv = { .tv_sec = LIMIT_S };
+    struct timeval tv = {.tv_sec = LIMIT_S};
 
     signal(SIGPIPE, SIG_IGN);
     log_text[0] = '\0';
@@ -229,12 +229,12 @@ static struct node *node_up(struct world *w, unsigned i, const char *names, char
     return n;
 }
 
-/* ---- strangers ------------------------------------------------------------------------------- */
+/* ---- strangers -------------------------------------------------------------------------- */
 
 /* A plain TCP connection from @source. */
 static int stranger(const char *source, uint16_t port)
 {
-    struct sockaddr_in from = { .sin_family = AF_INET }, to = { .sin_family = AF_INET };
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     inet_pton(AF_INET, source, &from.sin_addr);
@@ -257,14 +257,14 @@ static bool is_closed(int fd)
     return n == 0 || errno == ECONNRESET;
 }
 
-/* ---- tests -------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------ */
 
 static void two_nodes_link_and_talk(void **state)
 {
     struct world *w = *state;
     struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
-    struct msg beat = { .type = MSG_HEARTBEAT }, commit = { .type = MSG_COMMIT };
-    char nodes[1][MSG_NAME_MAX] = { "a" };
+    struct msg beat = {.type = MSG_HEARTBEAT}, commit = {.type = MSG_COMMIT};
+    char nodes[1][MSG_NAME_MAX] = {"a"};
 
     run_until(w, a->ups && b->ups);
     assert_int_equal(a->last_node, 1);
@@ -283,13 +283,13 @@ static void two_nodes_link_and_talk(void **state)
     assert_int_equal(a->seq, 42);
 
     /* larger than what may come before the hello, and than a TLS record */
-    commit.commit = (struct msg_commit){ .group = 1, .epoch = 1, .size = 40000, .nnodes = 1 };
+    commit.commit = (struct msg_commit){.group = 1, .epoch = 1, .size = 40000, .nnodes = 1};
     snprintf(commit.commit.name, sizeof(commit.commit.name), "g");
     snprintf(commit.commit.home, sizeof(commit.commit.home), "a");
     commit.commit.nodes = nodes;
     commit.commit.members = calloc(40000, sizeof(*commit.commit.members));
     for (unsigned i = 0; i < 40000; i++)
-        commit.commit.members[i] = (struct msg_member){ .pid = 1 + i, .join = 1 + i };
+        commit.commit.members[i] = (struct msg_member){.pid = 1 + i, .join = 1 + i};
     peer_links_send(a->links, 1, &commit);
     free(commit.commit.members);
     run_until(w, b->msgs == 2);
@@ -303,10 +303,10 @@ static void a_stopping_node_sends_what_it_has(void **state)
 {
     struct world *w = *state;
     struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
-    struct msg broken = { .type = MSG_BROKEN };
+    struct msg broken = {.type = MSG_BROKEN};
 
     run_until(w, a->ups && b->ups);
-    broken.broken = (struct msg_broken){ .group = 1, .cause = CAUSE_NODE_LOST, .rank = -1 };
+    broken.broken = (struct msg_broken){.group = 1, .cause = CAUSE_NODE_LOST, .rank = -1};
     for (unsigned i = 0; i < 100; i++)
         peer_links_send(a->links, 1, &broken);
     peer_links_drain(a->links);
@@ -356,8 +356,8 @@ static void wrong_key_is_refused_and_logged_once(void **state)
         assert_int_equal(node_start(w, a), 0);
         run_until(w, peer_links_error(a->links, 1)[0]);
         if (tries == 1)
-            assert_int_equal(log_count("connection from 127.0.0.1: wrong cluster key -> refused\n"),
-                             1);
+            assert_int_equal(
+                log_count("connection from 127.0.0.1: wrong cluster key -> refused\n"), 1);
     }
     assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
                                   "cluster.key_file -> trying again\n");
@@ -379,9 +379,9 @@ static void what_is_no_commd_is_refused_and_logged_once(void **state)
     for (unsigned i = 0; i < 3; i++) /* a port scanner */
         close(stranger("127.0.0.9", w->port[1]));
     run_until(w, log_count("closed before"));
-    assert_string_equal(log_text,
-                        "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
-                        "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
+    assert_string_equal(
+        log_text, "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
+                  "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
     assert_int_equal(b->ups, 0);
 }
 
@@ -447,9 +447,10 @@ static void an_address_written_to_the_wrong_node(void **state)
     a->nodes[1].port = w->port[2]; /* b's address is c's */
     assert_int_equal(node_start(w, a), 0);
     run_until(w, peer_links_error(a->links, 1)[0] && c->ups);
-    assert_int_equal(log_count("node \"b\": it refuses us: node \"a\" expects node \"b\" at the "
-                               "address of node \"c\": correct cluster.nodes -> trying again\n"),
-                     1);
+    assert_int_equal(
+        log_count("node \"b\": it refuses us: node \"a\" expects node \"b\" at the "
+                  "address of node \"c\": correct cluster.nodes -> trying again\n"),
+        1);
     assert_int_equal(a->ups, 1);
     assert_int_equal(c->ups, 1);
     assert_int_equal(c->downs, 0); /* the good link is not disturbed */
@@ -462,17 +463,19 @@ static void a_node_that_is_not_ours(void **state)
 
     assert_int_equal(node_start(w, stray), 0);
     run_until(w, peer_links_error(stray->links, 1)[0]);
-    assert_string_equal(peer_links_error(stray->links, 1),
-                        "it refuses us: it calls itself node \"X\", which is not in cluster.nodes "
-                        "of node \"b\"");
+    assert_string_equal(
+        peer_links_error(stray->links, 1),
+        "it refuses us: it calls itself node \"X\", which is not in cluster.nodes "
+        "of node \"b\"");
     twin = node_make(w, 2, "bc", 'b'); /* c's address is b's: it meets itself */
     twin->nodes[0].port = w->port[2];
     twin->nodes[1].port = w->port[1];
     assert_int_equal(node_start(w, twin), 0);
     run_until(w, peer_links_error(twin->links, 1)[0]);
-    assert_string_equal(peer_links_error(twin->links, 1),
-                        "it refuses us: it calls itself node \"b\", which is this node: two nodes "
-                        "with one name");
+    assert_string_equal(
+        peer_links_error(twin->links, 1),
+        "it refuses us: it calls itself node \"b\", which is this node: two nodes "
+        "with one name");
     assert_int_equal(b->ups, 0);
 }
 
@@ -516,22 +519,22 @@ static void silent_connections_are_closed(void **state)
 /* A TLS client that knows the key and then breaks the protocol. */
 static void with_the_key_but_bad_manners(void **state)
 {
-    static const char *const sent[] = { "commd? commd!", "cd\x01" };
-    static const char *const said[] = { "protocol error: ", "HEARTBEAT instead of a hello" };
+    static const char *const sent[] = {"commd? commd!", "cd\x01"};
+    static const char *const said[] = {"protocol error: ", "HEARTBEAT instead of a hello"};
     struct world *w = *state;
     struct node *b = node_up(w, 1, "ab", 'b');
 
     for (unsigned i = 0; i < 2; i++) {
         struct tls *tls;
         struct bufferevent *bev;
-        struct msg beat = { .type = MSG_HEARTBEAT }, answer;
+        struct msg beat = {.type = MSG_HEARTBEAT}, answer;
         void *frame;
         size_t len;
 
         assert_int_equal(tls_new(b->key, &tls), 0);
         bev = bufferevent_openssl_socket_new(w->base, stranger("127.0.0.9", w->port[1]),
-                                             tls_session(tls, false), BUFFEREVENT_SSL_CONNECTING,
-                                             BEV_OPT_CLOSE_ON_FREE);
+                                             tls_session(tls, false),
+                                             BUFFEREVENT_SSL_CONNECTING, BEV_OPT_CLOSE_ON_FREE);
         bufferevent_enable(bev, EV_READ | EV_WRITE);
         assert_int_equal(codec_encode(&beat, &frame, &len), 0);
         if (i == 0)
@@ -542,8 +545,9 @@ static void with_the_key_but_bad_manners(void **state)
         run_until(w, log_count(said[i]));
         run_until(w, evbuffer_get_length(bufferevent_get_input(bev)) > CODEC_HEADER);
         len = evbuffer_get_length(bufferevent_get_input(bev));
-        assert_int_equal(codec_decode(evbuffer_pullup(bufferevent_get_input(bev), -1), len, &answer),
-                         CODEC_OK);
+        assert_int_equal(
+            codec_decode(evbuffer_pullup(bufferevent_get_input(bev), -1), len, &answer),
+            CODEC_OK);
         assert_int_equal(answer.type, MSG_REFUSED);
         assert_int_equal(answer.refused.cause, CAUSE_PROTOCOL);
         assert_non_null(strstr(answer.refused.text, said[i]));
@@ -563,10 +567,11 @@ static void port_in_use(void **state)
 
     assert_non_null(a->links);
     assert_int_equal(node_start(w, second), -EADDRINUSE);
-    snprintf(want, sizeof(want),
-             "127.0.0.1 port %u is in use: another commd of this node, or another program; stop "
-             "it (ss -ltnp shows it), or give node \"a\" another port in cluster.nodes",
-             w->port[0]);
+    snprintf(
+        want, sizeof(want),
+        "127.0.0.1 port %u is in use: another commd of this node, or another program; stop "
+        "it (ss -ltnp shows it), or give node \"a\" another port in cluster.nodes",
+        w->port[0]);
     assert_string_equal(second->error, want);
 }
 
