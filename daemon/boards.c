@@ -27,10 +27,10 @@ void boards_fini(struct boards *boards)
     *boards = (struct boards){0};
 }
 
-/* Group ids are random in all bits. */
+/* The upper half of a group id is its home's, the lower half is counted there. */
 static struct board_entry **find(const struct boards *boards, uint64_t group)
 {
-    struct board_entry **at = &boards->buckets[group & (boards->nbuckets - 1)];
+    struct board_entry **at = &boards->buckets[(group ^ group >> 32) & (boards->nbuckets - 1)];
 
     while (*at && (*at)->group != group)
         at = &(*at)->next;

@@ -157,6 +157,17 @@ static void accept_one(struct listener *listener, int sock)
                    cred.uid, (uint32_t)cred.pid);
 }
 
+static void log_full(struct listener *listener)
+{
+    unsigned count;
+
+    if (refused_note(&listener->refused, "descriptors", clock_ms(), &count))
+        log_warn(
+            "no file descriptor is left for clients (LimitNOFILE=) -> refused, and %u more "
+            "since the last line",
+            count);
+}
+
 static void listener_accept(evutil_socket_t unused, short what, void *arg)
 {
     struct listener *listener = arg;
@@ -168,9 +179,7 @@ static void listener_accept(evutil_socket_t unused, short what, void *arg)
         if (r == SOCK_E_AGAIN)
             return;
         if (r) {
-            listener_log_refused(listener, geteuid(), (uint32_t)getpid(),
-                                 "this node has no file descriptor left for clients "
-                                 "(LimitNOFILE=)");
+            log_full(listener);
             if (r < 0)
                 return;
             continue;

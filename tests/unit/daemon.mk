@@ -30,6 +30,13 @@ if HAVE_CMOCKA
 # The log is captured: these have a log_write() of their own.
 check_PROGRAMS += test_peer_link test_listener
 TESTS += test_peer_link test_listener
+check_PROGRAMS += test_engine_link
+TESTS += test_engine_link
+test_engine_link_SOURCES = tests/unit/test_engine_link.c daemon/engine_link.c \
+	daemon/engine_spawn.c daemon/files.c
+test_engine_link_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+test_engine_link_LDADD = libcommd-net.la libcommd-conf.la libcommd-proto.la \
+	libcommd-fabric-env.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 test_listener_SOURCES = tests/unit/test_listener.c
 test_listener_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(LIBEVENT_CFLAGS)
 test_listener_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
@@ -39,3 +46,17 @@ test_peer_link_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(LIBEVENT_CFLAGS) $(OPENS
 test_peer_link_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 endif
+
+# The control core, alone; tests/sim has it in clusters.
+if HAVE_CMOCKA
+check_PROGRAMS += tests/unit/test_core tests/unit/test_core_any
+TESTS += tests/unit/test_core tests/unit/test_core_any
+tests_unit_test_core_SOURCES = tests/unit/test_core.c tests/unit/core_bench.h
+tests_unit_test_core_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_core_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+tests_unit_test_core_any_SOURCES = tests/unit/test_core_any.c tests/unit/core_bench.h
+tests_unit_test_core_any_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_core_any_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+endif
+dist_check_SCRIPTS += tests/unit/check_purity.sh
+TESTS += tests/unit/check_purity.sh
