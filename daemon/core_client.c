@@ -6,18 +6,20 @@
  *
  * Who wakes me: the client's messages, and the edge when its socket closes. No timer: a client
  * that says nothing costs a slot, and slots are bounded per user.
- * What if the peer (the client) dies now: CORE_CLIENT_CLOSED; its pending joins are cancelled at
- * their homes, its ranks in groups are reported gone (core_group.c).
+ * What if the peer (the client) dies now: CORE_CLIENT_CLOSED; its pending joins are cancelled
+ * at their homes, its ranks in groups are reported gone (core_group.c).
  * What if I am stopped now: its messages wait in the socket. */
 #include <stdarg.h>
 
 #include "daemon/core_internal.h"
 
+/* clang-format off: a table is a table */
 static const bool client_may[3][3] = { /* rows: from; columns: FREE NEW READY */
-    [CLIENT_FREE] = {0, 1, 0},
-    [CLIENT_NEW] = {1, 0, 1},
+    [CLIENT_FREE]  = {0, 1, 0},
+    [CLIENT_NEW]   = {1, 0, 1},
     [CLIENT_READY] = {1, 0, 0},
 };
+/* clang-format on */
 
 static void client_set_state(struct core *core, unsigned slot, enum client_state state)
 {
@@ -36,9 +38,7 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
     struct list *bucket = &core->user_by_uid[core_mix(uid) % HASH_USERS];
     struct user *user;
 
-    list_each(user, bucket, hash)
-        if (user->uid == uid)
-            return user;
+    list_each(user, bucket, hash) if (user->uid == uid) return user;
     user = make ? pool_take(&core->users) : NULL;
     if (!user)
         return NULL;
@@ -56,7 +56,8 @@ void user_put(struct core *core, struct user *user)
     pool_reap(&core->users);
 }
 
-/* ---- sessions ------------------------------------------------------------------------------ */
+/* ---- sessions ------------------------------------------------------------------------------
+ */
 
 void client_open(struct core *core, const struct core_event *event)
 {
@@ -114,8 +115,9 @@ static void refuse(struct core *core, unsigned slot, enum cause cause, const cha
     va_end(args);
     act_log(core, CORE_LOG_INFO, "client pid %u: %s -> refused", core->clients[slot].pid, buf);
     act_refused(core, slot, cause, buf);
-    client_closed(core, slot, cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
-                                                      : "it was refused");
+    client_closed(core, slot,
+                  cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
+                                          : "it was refused");
 }
 
 static void hello(struct core *core, unsigned slot, const struct msg_client_hello *msg)
@@ -163,9 +165,7 @@ static struct seat *seat_in(struct core *core, unsigned slot, uint64_t id)
 
     if (!group || group->state == GROUP_COMMITTED)
         return NULL;
-    list_each(seat, &group->seats, by_group)
-        if (seat->client == slot)
-            return seat;
+    list_each(seat, &group->seats, by_group) if (seat->client == slot) return seat;
     return NULL;
 }
 

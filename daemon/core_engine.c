@@ -13,11 +13,13 @@
  * that we were late and starts its clock anew (peer_forgive()). */
 #include "daemon/core_internal.h"
 
+/* clang-format off: a table is a table */
 static const bool engine_may[3][3] = { /* rows: from; columns: DOWN STARTING UP */
-    [CORE_ENGINE_DOWN_] = {0, 1, 0},
+    [CORE_ENGINE_DOWN_]    = {0, 1, 0},
     [CORE_ENGINE_STARTING] = {1, 0, 1},
-    [CORE_ENGINE_UP] = {1, 0, 0},
+    [CORE_ENGINE_UP]       = {1, 0, 0},
 };
+/* clang-format on */
 
 static void engine_set_state(struct core *core, enum core_engine_state state)
 {
@@ -89,7 +91,8 @@ void engine_msg(struct core *core, const struct msg *msg)
     if (engine->state == CORE_ENGINE_DOWN_ || engine->killed)
         return; /* last words of one that is going */
     if ((engine->state == CORE_ENGINE_STARTING) != (msg->type == MSG_ENGINE_HELLO)) {
-        kill_engine(core, "it broke the protocol: hello has to be its first message and no other");
+        kill_engine(core,
+                    "it broke the protocol: hello has to be its first message and no other");
         return;
     }
     switch ((int)msg->type) { /* int: of all types an engine may send five */
@@ -153,7 +156,8 @@ void engine_tick(struct core *core)
 {
     struct engine *engine = &core->engine;
 
-    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->draining) {
+    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms &&
+        !core->draining) {
         engine_set_state(core, CORE_ENGINE_STARTING);
         act_engine_start(core);
     } else if (engine->state == CORE_ENGINE_STARTING && !engine->killed &&

@@ -1,16 +1,17 @@
 /* core_group.c - groups after their commit, at each participating node.
  *
- *   COMMIT --all local ranks still there--> COMMITTED --all agreed, all READY--> OPEN --> BROKEN
- *                                              |                                  |          |
- *                                              '--withdrawn, failed--> DEAD <--last local rank-'
+ *   COMMIT --local ranks stand by it--> COMMITTED --all agreed, all READY--> OPEN --> BROKEN
+ *                                           |                                |        |
+ *                                           '--withdrawn, failed--> DEAD <---'--------'
+ *                                                            (last local rank gone)
  *
- * A COMMIT is a proposal. A participant whose ranks all still stand by it says SYNC to the other
- * participants; one whose ranks do not (a client died, or the join moved to another home while
- * the COMMIT was on its way) says BROKEN(LEFT), and so does a node that is asked about a group
- * that it had and has no more. A group opens on a node when all others have said SYNC there;
- * one that is withdrawn is not seen by any client: its joins are asked again at their home.
- * SYNC may arrive before the COMMIT does and is then lost; so the first SYNC from a node is
- * answered with our own, and while answers are missing they are asked for at each heartbeat,
+ * A COMMIT is a proposal. A participant whose ranks all still stand by it says SYNC to the
+ * other participants; one whose ranks do not (a client died, or the join moved to another home
+ * while the COMMIT was on its way) says BROKEN(LEFT), and so does a node that is asked about a
+ * group that it had and has no more. A group opens on a node when all others have said SYNC
+ * there; one that is withdrawn is not seen by any client: its joins are asked again at their
+ * home. SYNC may arrive before the COMMIT does and is then lost; so the first SYNC from a node
+ * is answered with our own, and while answers are missing they are asked for at each heartbeat,
  * for two node timeouts, the time after which a lost home has been noticed by all.
  *
  * A rank that ends (leaves, dies) does not break its group: the boards mark it, and who waits
@@ -19,18 +20,20 @@
  * everybody sees for himself (a lost engine is told by its own commd) is not repeated.
  *
  * Who wakes me: COMMIT, SYNC, GONE, BROKEN, clients, peers and engines that go, the heartbeat.
- * What if the peer (another participant) dies now: group_node_lost(): joins of a COMMITTED group
- * fail, an OPEN one is BROKEN. The home: nothing, once all have agreed.
+ * What if the peer (another participant) dies now: group_node_lost(): joins of a COMMITTED
+ * group fail, an OPEN one is BROKEN. The home: nothing, once all have agreed.
  * What if I am stopped now: the others lose the link and break; so do I when I find it gone. */
 #include "daemon/core_internal.h"
 
-static const bool group_may[5][5] = { /* columns: FREE COMMITTED OPEN BROKEN DEAD */
-    [GROUP_FREE] = {0, 1, 0, 0, 0},
+/* clang-format off: a table is a table */
+static const bool group_may[5][5] = { /* rows: from; columns: FREE COMMITTED OPEN BROKEN DEAD */
+    [GROUP_FREE]      = {0, 1, 0, 0, 0},
     [GROUP_COMMITTED] = {0, 0, 1, 0, 1},
-    [GROUP_OPEN] = {0, 0, 0, 1, 1},
-    [GROUP_BROKEN] = {0, 0, 0, 0, 1},
-    [GROUP_DEAD] = {0, 0, 0, 0, 0},
+    [GROUP_OPEN]      = {0, 0, 0, 1, 1},
+    [GROUP_BROKEN]    = {0, 0, 0, 0, 1},
+    [GROUP_DEAD]      = {0, 0, 0, 0, 0},
 };
+/* clang-format on */
 
 static void group_set_state(struct core *core, struct group *group, enum group_state state)
 {
@@ -67,9 +70,8 @@ struct group *group_find(const struct core *core, uint64_t id)
     const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
     struct group *group;
 
-    list_each(group, bucket, hash)
-        if (group->id == id && group->state != GROUP_DEAD)
-            return group;
+    list_each(group, bucket,
+              hash) if (group->id == id && group->state != GROUP_DEAD) return group;
     return NULL;
 }
 
@@ -90,7 +92,8 @@ int group_place(const struct group *group, unsigned node)
     return -1;
 }
 
-/* ---- the end of groups ---------------------------------------------------------------------- */
+/* ---- the end of groups ----------------------------------------------------------------------
+ */
 
 static void close_group(struct core *core, struct group *group)
 {
@@ -149,7 +152,8 @@ static void withdraw(struct core *core, struct group *group)
     close_group(core, group);
 }
 
-/* ---- commit --------------------------------------------------------------------------------------- */
+/* ---- commit
+ * --------------------------------------------------------------------------------------- */
 
 static int node_index(const struct core *core, const char *name)
 {
@@ -197,19 +201,20 @@ static bool commit_valid(struct core *core, unsigned home, const struct msg_comm
 }
 
 /* The seat that the home means with @rank, if it still stands by this request. */
-static struct seat *commit_seat(struct core *core, const struct msg_commit *msg, uint32_t rank)
+static struct seat *commit_seat(struct core *core, unsigned home, const struct msg_commit *msg,
+                                uint32_t rank)
 {
     struct seat *seat = join_find(core, msg->members[rank].join);
 
-    if (!seat || (seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) ||
-        seat->rank != rank || seat->size != msg->size || seat->uid != msg->uid ||
-        strcmp(seat->name, msg->name))
+    if (!seat || seat->home != (int)home ||
+        (seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) || seat->rank != rank ||
+        seat->size != msg->size || seat->uid != msg->uid || strcmp(seat->name, msg->name))
         return NULL;
     return seat;
 }
 
 /* This node cannot take part: tells the others, and gives its own ranks their answer. */
-static void decline(struct core *core, const struct msg_commit *msg, unsigned me,
+static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
                     enum cause cause, int32_t rank, const char *text)
 {
     act_log(core, CORE_LOG_INFO, "group \"%s\": %s -> declined", msg->name, text);
@@ -217,7 +222,7 @@ static void decline(struct core *core, const struct msg_commit *msg, unsigned me
         if (i != me && peer_linked(core, core->place[i]))
             act_broken_to(core, core->place[i], msg->group, cause, rank, text);
     for (uint32_t i = 0; i < msg->size; i++) {
-        struct seat *seat = msg->members[i].node == me ? commit_seat(core, msg, i) : NULL;
+        struct seat *seat = msg->members[i].node == me ? commit_seat(core, home, msg, i) : NULL;
 
         if (seat && cause == CAUSE_LEFT)
             join_again(core, seat);
@@ -277,8 +282,7 @@ static void try_open(struct core *core, struct group *group)
             return;
     group_set_state(core, group, GROUP_OPEN);
     group->boarded = true;
-    list_each(seat, &group->seats, by_group)
-        seat_set_state(core, seat, SEAT_SEATED);
+    list_each(seat, &group->seats, by_group) seat_set_state(core, seat, SEAT_SEATED);
     act_log(core, CORE_LOG_DEBUG, "group \"%s\": %u ranks on %u nodes -> open", group->name,
             group->size, group->nnodes);
     act_group_open(core, group);
@@ -313,7 +317,8 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 }
 
 /* A commit that makes sense: take part, or decline. */
-static void consider(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
+static void consider(struct core *core, unsigned home, const struct msg_commit *msg,
+                     unsigned me)
 {
     struct group *group;
     char text[MSG_TEXT_MAX];
@@ -323,20 +328,22 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
         if (msg->members[i].node != me)
             continue;
         mine = true;
-        if (commit_seat(core, msg, i))
+        if (commit_seat(core, home, msg, i))
             continue;
         text_format(text, sizeof(text), "rank %u of node %s does not wait for it any more", i,
                     core_self_name(core));
-        decline(core, msg, me, CAUSE_LEFT, (int32_t)i, text);
+        decline(core, home, msg, me, CAUSE_LEFT, (int32_t)i, text);
         return;
     }
     if (!mine)
         return;
     group = new_group(core, home, msg, me);
     if (!group) {
-        text_format(text, sizeof(text), "group \"%s\": node %s has no room for more groups: "
-                    "raise limits.max_groups", msg->name, core_self_name(core));
-        decline(core, msg, me, CAUSE_QUOTA, -1, text);
+        text_format(text, sizeof(text),
+                    "group \"%s\": node %s has no room for more groups: "
+                    "raise limits.max_groups",
+                    msg->name, core_self_name(core));
+        decline(core, home, msg, me, CAUSE_QUOTA, -1, text);
         return;
     }
     take_seats(core, group);
@@ -353,7 +360,8 @@ void group_commit(struct core *core, unsigned home, const struct msg_commit *msg
         act_log(core, CORE_LOG_WARN, "node %s committed group \"%s\" twice -> ignoring it",
                 core_node_name(core, home), msg->name);
     else if (!commit_valid(core, home, msg, &me))
-        act_log(core, CORE_LOG_ERROR, "node %s committed group \"%s\" over nodes that are not in "
+        act_log(core, CORE_LOG_ERROR,
+                "node %s committed group \"%s\" over nodes that are not in "
                 "this node's configuration -> ignoring it: all nodes need the same list",
                 core_node_name(core, home), msg->name);
     else
@@ -365,11 +373,11 @@ void group_open_ready(struct core *core)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all)
-        try_open(core, group);
+    list_each(group, &core->all_groups, all) try_open(core, group);
 }
 
-/* ---- agreement -------------------------------------------------------------------------------------- */
+/* ---- agreement
+ * -------------------------------------------------------------------------------------- */
 
 /* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
 static bool on_its_way(const struct core *core, uint64_t id)
@@ -389,7 +397,8 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
     if (!group) {
         if (on_its_way(core, id))
             return;
-        text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
+        text_format(text, sizeof(text), "node %s does not have this group",
+                    core_self_name(core));
         act_broken_to(core, node, id, CAUSE_LEFT, -1, text);
         return;
     }
@@ -414,10 +423,9 @@ void group_home_lost(struct core *core, unsigned node)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all)
-        if (group->state == GROUP_COMMITTED && group->home == node &&
-            group->nagreed + 1 < group->nnodes)
-            act_sync(core, group);
+    list_each(group, &core->all_groups,
+              all) if (group->state == GROUP_COMMITTED && group->home == node &&
+                       group->nagreed + 1 < group->nnodes) act_sync(core, group);
 }
 
 void group_tick(struct core *core)
@@ -425,7 +433,8 @@ void group_tick(struct core *core)
     struct group *group;
     char text[MSG_TEXT_MAX];
 
-    list_each(group, &core->all_groups, all) {
+    list_each(group, &core->all_groups, all)
+    {
         if (group->state != GROUP_COMMITTED || group->nagreed + 1 >= group->nnodes)
             continue;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
@@ -439,7 +448,8 @@ void group_tick(struct core *core)
     }
 }
 
-/* ---- ranks that end ----------------------------------------------------------------------------------- */
+/* ---- ranks that end
+ * ----------------------------------------------------------------------------------- */
 
 static void seat_gone(struct core *core, struct seat *seat, enum cause cause, uint32_t ops,
                       const char *text)
@@ -477,8 +487,8 @@ void group_seat_lost(struct core *core, struct seat *seat, const char *why)
 
     text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", seat->rank,
                 seat->pid, core_self_name(core), why);
-    seat_gone(core, seat, CAUSE_RANK_LOST,
-              seat->state == SEAT_SEATED ? CORE_OPS_FROM_BOARD : 0, text);
+    seat_gone(core, seat, CAUSE_RANK_LOST, seat->state == SEAT_SEATED ? CORE_OPS_FROM_BOARD : 0,
+              text);
 }
 
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
@@ -500,7 +510,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
         act_group_gone(core, group, msg->rank, fate->ops, msg->text);
 }
 
-/* ---- what breaks a group --------------------------------------------------------------------------------- */
+/* ---- what breaks a group
+ * --------------------------------------------------------------------------------- */
 
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg)
 {
@@ -544,8 +555,8 @@ void group_board_error(struct core *core, const struct msg_board *msg)
 
     if (!group || group->state != GROUP_OPEN)
         return;
-    set_cause(group, msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause
-                                                                         : CAUSE_INTERNAL,
+    set_cause(group,
+              msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL,
               -1, 0, core_node_name(core, node), msg->text);
     break_group(core, group, true);
 }
@@ -573,7 +584,8 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all) {
+    list_each(group, &core->all_groups, all)
+    {
         if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
             continue;
         set_cause(group, cause, -1, 0, core_node_name(core, node), text);

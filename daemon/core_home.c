@@ -2,24 +2,24 @@
  *
  * A forming is keyed by (uid, name): another user's group of that name is another group. The
  * first join fixes the size. A join that contradicts what is there is refused on the spot and
- * leaves the others alone. When all ranks are there the home sends COMMIT to every participating
- * node and forgets: from then on the participants agree among themselves (core_group.c). A rank
- * whose request is cancelled, or whose node is lost, frees its place. A forming without ranks is
- * dropped.
+ * leaves the others alone. When all ranks are there the home sends COMMIT to every
+ * participating node and forgets: from then on the participants agree among themselves
+ * (core_group.c). A rank whose request is cancelled, or whose node is lost, frees its place. A
+ * forming without ranks is dropped.
  *
- * Group ids: the high word is a tag of this commd's incarnation, the low word counts. COMMITs to
- * one node travel in that order, so a participant can tell an id that is past from one that is
- * still on its way, and ids never repeat after a restart.
+ * Group ids: the high word is a tag of this commd's incarnation, the low word counts. COMMITs
+ * to one node travel in that order, so a participant can tell an id that is past from one that
+ * is still on its way, and ids never repeat after a restart.
  *
  * The verdict on a join that timed out names the ranks that never came. Ranks that came and
- * whose own time ran out a moment earlier are not on the list: so all that joined with one limit
- * read the same.
+ * whose own time ran out a moment earlier are not on the list: so all that joined with one
+ * limit read the same.
  *
  * Who wakes me: JOIN and JOIN_CANCEL; no timer, because origins keep the limits.
  * What if the peer (an origin) dies now: home_node_lost(). What if a participant dies while
  * COMMITs are on their way: the others find out by their links.
- * What if I am stopped or die now: origins ask the next home; a COMMIT that reached only some is
- * not confirmed by the others and comes to nothing. */
+ * What if I am stopped or die now: origins ask the next home; a COMMIT that reached only some
+ * is not confirmed by the others and comes to nothing. */
 #include "daemon/core_internal.h"
 
 uint32_t home_tag(uint64_t incarnation)
@@ -27,7 +27,8 @@ uint32_t home_tag(uint64_t incarnation)
     return (uint32_t)(core_mix(incarnation) >> 32);
 }
 
-/* ---- (node, join) -> member ------------------------------------------------------------------ */
+/* ---- (node, join) -> member
+ * ------------------------------------------------------------------ */
 
 static uint32_t *join_bucket(const struct core *core, unsigned node, uint64_t join)
 {
@@ -69,7 +70,8 @@ static struct msg_member *recall(const struct core *core, unsigned node, uint64_
     return NULL;
 }
 
-/* ---- formings ----------------------------------------------------------------------------------- */
+/* ---- formings
+ * ----------------------------------------------------------------------------------- */
 
 static struct list *name_bucket(struct core *core, uint32_t uid, const char *name)
 {
@@ -80,9 +82,8 @@ static struct forming *find(struct core *core, uint32_t uid, const char *name)
 {
     struct forming *forming;
 
-    list_each(forming, name_bucket(core, uid, name), hash)
-        if (forming->uid == uid && !strcmp(forming->name, name))
-            return forming;
+    list_each(forming, name_bucket(core, uid, name),
+              hash) if (forming->uid == uid && !strcmp(forming->name, name)) return forming;
     return NULL;
 }
 
@@ -162,7 +163,10 @@ void home_missing(const struct core *core, const struct forming *forming, char *
                !runs_fate(&core->runs, &forming->members[last + 1])->cause)
             last++;
         count += last - i + 1;
-        text_add(&text, last == i ? "%s%u" : last == i + 1 ? "%s%u,%u" : "%s%u-%u",
+        text_add(&text,
+                 last == i       ? "%s%u"
+                 : last == i + 1 ? "%s%u,%u"
+                                 : "%s%u-%u",
                  text.len ? "," : "", i, last);
     }
     if (text.len + 1 == text.cap)
@@ -170,7 +174,8 @@ void home_missing(const struct core *core, const struct forming *forming, char *
     *ret_count = count;
 }
 
-/* ---- the commit ----------------------------------------------------------------------------------- */
+/* ---- the commit
+ * ----------------------------------------------------------------------------------- */
 
 /* Fills forming->nodes, and turns members[].node into participant indices. */
 static void number_nodes(struct core *core, struct forming *forming)
@@ -191,9 +196,13 @@ static void number_nodes(struct core *core, struct forming *forming)
 
 static void commit_here(struct core *core, const struct forming *forming)
 {
-    struct msg_commit msg = {.group = forming->id, .epoch = 1, .uid = forming->uid,
-                             .size = forming->size, .nnodes = forming->nnodes,
-                             .members = forming->members, .nodes = core->names};
+    struct msg_commit msg = {.group = forming->id,
+                             .epoch = 1,
+                             .uid = forming->uid,
+                             .size = forming->size,
+                             .nnodes = forming->nnodes,
+                             .members = forming->members,
+                             .nodes = core->names};
 
     for (unsigned i = 0; i < forming->nnodes; i++)
         text_copy(core->names[i], MSG_NAME_MAX, core_node_name(core, forming->nodes[i]));
@@ -211,15 +220,15 @@ static void commit(struct core *core, struct forming *forming)
     number_nodes(core, forming);
     for (unsigned i = 0; i < forming->nnodes; i++)
         here |= forming->nodes[i] == core->config.self;
-    forming->id =
-        (uint64_t)home_tag(core->config.incarnation) << 32 | ++core->commits;
+    forming->id = (uint64_t)home_tag(core->config.incarnation) << 32 | ++core->commits;
     act_commit(core, forming); /* before what this node itself says to the participants */
     drop(core, forming);
     if (here)
         commit_here(core, forming);
 }
 
-/* ---- requests --------------------------------------------------------------------------------------- */
+/* ---- requests
+ * --------------------------------------------------------------------------------------- */
 
 static void refuse(struct core *core, unsigned node, uint64_t join, enum cause cause,
                    int32_t rank, const char *text)
@@ -254,8 +263,10 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
     if (msg->size != forming->size) {
         uint32_t first = first_rank(forming);
 
-        text_format(text, sizeof(text), "group \"%s\": rank %u joins with size %u, but rank %u of "
-                    "node %s joined with size %u", msg->name, msg->rank, msg->size, first,
+        text_format(text, sizeof(text),
+                    "group \"%s\": rank %u joins with size %u, but rank %u of "
+                    "node %s joined with size %u",
+                    msg->name, msg->rank, msg->size, first,
                     core_node_name(core, forming->members[first].node), forming->size);
         refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)first, text);
         return false;
@@ -263,9 +274,10 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
     member = &forming->members[msg->rank];
 #if CORE_MUTANT != 2
     if (member->join) {
-        text_format(text, sizeof(text), "group \"%s\": rank %u is already taken by pid %u on node "
-                    "%s", msg->name, msg->rank, member->pid,
-                    core_node_name(core, member->node));
+        text_format(text, sizeof(text),
+                    "group \"%s\": rank %u is already taken by pid %u on node "
+                    "%s",
+                    msg->name, msg->rank, member->pid, core_node_name(core, member->node));
         refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, text);
         return false;
     }
@@ -291,9 +303,10 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     if (forming && !fits(core, node, forming, msg))
         return;
     if (!forming && !(forming = create(core, msg))) {
-        text_format(text, sizeof(text), "group \"%s\": node %s has too many groups forming "
-                    "already: raise limits.max_groups or limits.max_groups_per_user", msg->name,
-                    core_self_name(core));
+        text_format(text, sizeof(text),
+                    "group \"%s\": node %s has too many groups forming "
+                    "already: raise limits.max_groups or limits.max_groups_per_user",
+                    msg->name, core_self_name(core));
         refuse(core, node, msg->join, CAUSE_QUOTA, -1, text);
         return;
     }
@@ -338,7 +351,8 @@ void home_node_lost(struct core *core, unsigned node)
 #if CORE_MUTANT != 6
     struct forming *forming;
 
-    list_each(forming, &core->all_formings, all) {
+    list_each(forming, &core->all_formings, all)
+    {
         uint32_t left = forming->count;
 
         /* The last one frees the forming: stop before looking at it again. */

@@ -7,22 +7,26 @@
  * Every request to a home carries a new number, so an answer to an old request (the home moved,
  * the commit was withdrawn) finds nobody. The home follows from the group's name and the nodes
  * that are READY now; when those change, every waiting join is asked anew where it belongs.
- * Homes never disagree for long, and a group opens only when all participants confirm that their
- * ranks still stand by that very commit (core_group.c), so two homes cannot both seat a rank.
+ * Homes never disagree for long, and a group opens only when all participants confirm that
+ * their ranks still stand by that very commit (core_group.c), so two homes cannot both seat a
+ * rank.
  *
  * Who wakes me: the home's answers, changes among the nodes, and expire_ms.
- * What if the peer (the home) dies now: the join is asked at the next home, with what is left of
- * its time; a join whose time is over fails with NODE_LOST.
- * What if I am stopped now: the home keeps the seat until the link is given up, then frees it. */
+ * What if the peer (the home) dies now: the join is asked at the next home, with what is left
+ * of its time; a join whose time is over fails with NODE_LOST.
+ * What if I am stopped now: the home keeps the seat until the link is given up, then frees
+ * it. */
 #include "daemon/core_internal.h"
 
-static const bool seat_may[5][5] = { /* columns: FREE ASKING EXPIRING COMMITTED SEATED */
-    [SEAT_FREE] = {0, 1, 0, 0, 0},
-    [SEAT_ASKING] = {1, 0, 1, 1, 0},
-    [SEAT_EXPIRING] = {1, 1, 0, 1, 0},
+/* clang-format off: a table is a table */
+static const bool seat_may[5][5] = { /* rows: from; columns: FREE ASKING EXPIRING COMMITTED SEATED */
+    [SEAT_FREE]      = {0, 1, 0, 0, 0},
+    [SEAT_ASKING]    = {1, 0, 1, 1, 0},
+    [SEAT_EXPIRING]  = {1, 1, 0, 1, 0},
     [SEAT_COMMITTED] = {1, 1, 0, 0, 1},
-    [SEAT_SEATED] = {1, 0, 0, 0, 0},
+    [SEAT_SEATED]    = {1, 0, 0, 0, 0},
 };
+/* clang-format on */
 
 void seat_set_state(struct core *core, struct seat *seat, enum seat_state state)
 {
@@ -78,18 +82,19 @@ struct seat *join_find(struct core *core, uint64_t join)
     return seat->state != SEAT_FREE && seat->join == join ? seat : NULL;
 }
 
-/* ---- a new request -------------------------------------------------------------------------- */
+/* ---- a new request --------------------------------------------------------------------------
+ */
 
 struct refusal {
     enum cause cause;
     char text[MSG_TEXT_MAX];
 };
 
-#define REFUSE(why, ...)                                                                         \
-    ({                                                                                           \
-        ret_refusal->cause = (why);                                                              \
-        text_format(ret_refusal->text, sizeof(ret_refusal->text), __VA_ARGS__);                  \
-        false;                                                                                   \
+#define REFUSE(why, ...)                                                                       \
+    ({                                                                                         \
+        ret_refusal->cause = (why);                                                            \
+        text_format(ret_refusal->text, sizeof(ret_refusal->text), __VA_ARGS__);                \
+        false;                                                                                 \
     })
 
 static bool quota_ok(struct core *core, const struct client *client, const char *name,
@@ -98,15 +103,20 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
     struct user *user = user_get(core, client->uid, false);
 
     if (client->waiting >= CORE_CLIENT_JOINS)
-        return REFUSE(CAUSE_QUOTA, "group \"%s\": this client has %u joins pending already, wait "
-                      "for some of them", name, client->waiting);
+        return REFUSE(CAUSE_QUOTA,
+                      "group \"%s\": this client has %u joins pending already, wait "
+                      "for some of them",
+                      name, client->waiting);
     if (user && user->groups >= core->config.max_groups_per_user)
-        return REFUSE(CAUSE_QUOTA, "group \"%s\": user %u has %u groups on node %s already: leave "
-                      "some, or raise limits.max_groups_per_user", name, client->uid,
-                      user->groups, core_self_name(core));
+        return REFUSE(CAUSE_QUOTA,
+                      "group \"%s\": user %u has %u groups on node %s already: leave "
+                      "some, or raise limits.max_groups_per_user",
+                      name, client->uid, user->groups, core_self_name(core));
     if (core->groups.live >= core->config.max_groups)
-        return REFUSE(CAUSE_QUOTA, "group \"%s\": node %s has %u groups already: leave some, or "
-                      "raise limits.max_groups", name, core_self_name(core), core->groups.live);
+        return REFUSE(CAUSE_QUOTA,
+                      "group \"%s\": node %s has %u groups already: leave some, or "
+                      "raise limits.max_groups",
+                      name, core_self_name(core), core->groups.live);
     return true;
 }
 
@@ -121,15 +131,18 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     if (!msg->name[0])
         return REFUSE(CAUSE_INVALID, "a group needs a name");
     if (!msg->size || msg->size > MSG_MAX_RANKS)
-        return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks", msg->name,
-                      msg->size, (unsigned)MSG_MAX_RANKS);
+        return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks",
+                      msg->name, msg->size, (unsigned)MSG_MAX_RANKS);
     if (msg->rank >= msg->size)
-        return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u", msg->name,
-                      msg->rank, msg->size, msg->size - 1);
-    list_each(seat, &client->seats, by_client)
-        if (seat->state != SEAT_SEATED && !strcmp(seat->name, msg->name))
-            return REFUSE(CAUSE_INVALID, "group \"%s\": this client is joining it as rank %u "
-                          "already, use one context per rank", msg->name, seat->rank);
+        return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u",
+                      msg->name, msg->rank, msg->size, msg->size - 1);
+    list_each(seat, &client->seats, by_client) if (
+        seat->state != SEAT_SEATED &&
+        !strcmp(seat->name,
+                msg->name)) return REFUSE(CAUSE_INVALID,
+                                          "group \"%s\": this client is joining it as rank %u "
+                                          "already, use one context per rank",
+                                          msg->name, seat->rank);
     return quota_ok(core, client, msg->name, ret_refusal);
 }
 
@@ -147,9 +160,10 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     }
     seat = pool_take(&core->seats);
     if (!seat) {
-        text_format(refusal.text, sizeof(refusal.text), "group \"%s\": node %s has %u ranks in "
-                    "groups already, leave some", msg->name, core_self_name(core),
-                    core->seats.live);
+        text_format(refusal.text, sizeof(refusal.text),
+                    "group \"%s\": node %s has %u ranks in "
+                    "groups already, leave some",
+                    msg->name, core_self_name(core), core->seats.live);
         act_join_failed(core, slot, msg->req, CAUSE_QUOTA, -1, core_self_name(core),
                         refusal.text);
         return;
@@ -176,7 +190,8 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     list_add(&core->todo, &seat->todo);
 }
 
-/* ---- homes -------------------------------------------------------------------------------------- */
+/* ---- homes
+ * -------------------------------------------------------------------------------------- */
 
 static int home_of(struct core *core, const struct seat *seat)
 {
@@ -249,7 +264,8 @@ void join_rehome(struct core *core)
 #if CORE_MUTANT != 1
     struct seat *seat;
 
-    list_each(seat, &core->waiting, waiting) {
+    list_each(seat, &core->waiting, waiting)
+    {
         if (seat->state != SEAT_ASKING || seat->home < 0 || seat->home == home_of(core, seat))
             continue;
         join_cancel(core, seat);
@@ -264,7 +280,8 @@ void join_home_lost(struct core *core, unsigned node)
     struct seat *seat;
     char text[MSG_TEXT_MAX];
 
-    list_each(seat, &core->waiting, waiting) {
+    list_each(seat, &core->waiting, waiting)
+    {
         if (seat->home != (int)node)
             continue;
         if (seat->state == SEAT_EXPIRING) {
@@ -279,7 +296,8 @@ void join_home_lost(struct core *core, unsigned node)
     }
 }
 
-/* ---- answers ------------------------------------------------------------------------------------- */
+/* ---- answers
+ * ------------------------------------------------------------------------------------- */
 
 static void timed_out(struct core *core, struct seat *seat, unsigned count, const char *missing)
 {
@@ -307,7 +325,8 @@ void join_refused(struct core *core, unsigned node, const struct msg_join_refuse
         timed_out(core, seat, msg->rank > 0 ? (unsigned)msg->rank : 0, msg->text);
 }
 
-/* ---- time ---------------------------------------------------------------------------------------- */
+/* ---- time
+ * ---------------------------------------------------------------------------------------- */
 
 /* All ranks came and were committed, but a node on the way is not there. */
 static void expire_committed(struct core *core, struct seat *seat)
@@ -362,12 +381,11 @@ void join_tick(struct core *core)
     if (core->now < core->expire_ms)
         return;
     join_run(core); /* so that every seat has a home to ask */
-    list_each(seat, &core->waiting, waiting)
-        if (core->now >= seat->deadline_ms)
-            expire(core, seat);
+    list_each(seat, &core->waiting, waiting) if (core->now >= seat->deadline_ms)
+        expire(core, seat);
     core->expire_ms = CORE_NEVER;
-    list_each(seat, &core->waiting, waiting)
-        core->expire_ms = MIN(core->expire_ms, seat->deadline_ms);
+    list_each(seat, &core->waiting, waiting) core->expire_ms =
+        MIN(core->expire_ms, seat->deadline_ms);
 }
 
 void join_drain(struct core *core)
@@ -376,7 +394,8 @@ void join_drain(struct core *core)
     char text[MSG_TEXT_MAX];
 
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
-    list_each(seat, &core->waiting, waiting) {
+    list_each(seat, &core->waiting, waiting)
+    {
         if (seat->state == SEAT_COMMITTED)
             continue; /* group_drain() */
         join_cancel(core, seat);

@@ -11,17 +11,20 @@
  *   (PEER_DOWN) breaks the groups with that node and is tried again with a back-off.
  *
  * Who wakes me: link events, messages, and peer_deadline(): heartbeats, silence, retries.
- * What if the peer dies now: PEER_DOWN, or node_timeout of silence: its joins leave our formings,
- * groups with it break, joins that wait at it ask elsewhere.
- * What if I am stopped now: peers drop the link after node_timeout; if shorter, peer_forgive(). */
+ * What if the peer dies now: PEER_DOWN, or node_timeout of silence: its joins leave our
+ * formings, groups with it break, joins that wait at it ask elsewhere.
+ * What if I am stopped now: peers drop the link after node_timeout; if shorter,
+ * peer_forgive(). */
 #include "daemon/core_internal.h"
 
+/* clang-format off: a table is a table */
 static const bool peer_may[4][4] = { /* rows: from; columns: SELF DOWN LINKING READY */
-    [CORE_PEER_SELF] = {0, 0, 0, 0},
-    [CORE_PEER_DOWN_] = {0, 0, 1, 0},
+    [CORE_PEER_SELF]    = {0, 0, 0, 0},
+    [CORE_PEER_DOWN_]   = {0, 0, 1, 0},
     [CORE_PEER_LINKING] = {0, 1, 0, 1},
-    [CORE_PEER_READY] = {0, 1, 1, 0},
+    [CORE_PEER_READY]   = {0, 1, 1, 0},
 };
+/* clang-format on */
 
 static void peer_set_state(struct core *core, unsigned node, enum core_peer_state state)
 {
@@ -87,7 +90,8 @@ static void del(struct core *core, unsigned node)
     peer->retry_ms = peer->doubt_ms = CORE_NEVER;
 }
 
-/* ---- links ------------------------------------------------------------------------------------ */
+/* ---- links
+ * ------------------------------------------------------------------------------------ */
 
 void peer_down(struct core *core, unsigned node, const char *why)
 {
@@ -200,13 +204,16 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         group_sync(core, node, msg->sync.group);
         break;
     default:
-        act_log(core, CORE_LOG_WARN, "node %s sent message type %u, which is not for peers -> "
-                "ignoring it", core_node_name(core, node), (unsigned)msg->type);
+        act_log(core, CORE_LOG_WARN,
+                "node %s sent message type %u, which is not for peers -> "
+                "ignoring it",
+                core_node_name(core, node), (unsigned)msg->type);
         break;
     }
 }
 
-/* ---- engines ------------------------------------------------------------------------------------ */
+/* ---- engines
+ * ------------------------------------------------------------------------------------ */
 
 void peer_engine_up(struct core *core)
 {
@@ -271,7 +278,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
 }
 
-/* ---- time ---------------------------------------------------------------------------------------- */
+/* ---- time
+ * ---------------------------------------------------------------------------------------- */
 
 void peer_forgive(struct core *core)
 {

@@ -8,9 +8,7 @@ static struct group *any_group(const struct core *core, uint64_t id)
     const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
     struct group *group;
 
-    list_each(group, bucket, hash)
-        if (group->id == id)
-            return group;
+    list_each(group, bucket, hash) if (group->id == id) return group;
     return NULL;
 }
 
@@ -78,7 +76,8 @@ static bool shown(const struct core *core, const struct seat *seat, unsigned *re
     bool first = true;
 
     *ret_count = 0;
-    list_each(other, bucket, by_name) {
+    list_each(other, bucket, by_name)
+    {
         if (other->uid != seat->uid || strcmp(other->name, seat->name))
             continue;
         if (first && other != seat)
@@ -96,19 +95,22 @@ bool core_group_at(const struct core *core, unsigned i, struct core_group_view *
     struct seat *seat;
     unsigned count;
 
-    list_each(group, &core->all_groups, all) {
+    list_each(group, &core->all_groups, all)
+    {
         if (i-- == 0) {
             view_group(group, ret_view);
             return true;
         }
     }
-    list_each(forming, &core->all_formings, all) {
+    list_each(forming, &core->all_formings, all)
+    {
         if (i-- == 0) {
             view_forming(core, forming, ret_view);
             return true;
         }
     }
-    list_each(seat, &core->waiting, waiting) {
+    list_each(seat, &core->waiting, waiting)
+    {
         if (seat->state == SEAT_COMMITTED || seat->home == (int)core->config.self ||
             !shown(core, seat, &count))
             continue;
@@ -136,7 +138,8 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
 
     if (!group)
         return false;
-    list_each(seat, &group->seats, by_group) {
+    list_each(seat, &group->seats, by_group)
+    {
         if (i-- == 0) {
             *ret_rank = seat->rank;
             *ret_client = seat->client;

@@ -58,7 +58,8 @@ uint64_t sim_answers(const struct sim *sim, bool ok)
     return ok ? sim->ok : sim->failed;
 }
 
-/* ---- trace ------------------------------------------------------------------------------------ */
+/* ---- trace
+ * ------------------------------------------------------------------------------------ */
 
 static void add_line(struct sim *sim, const char *line, size_t len)
 {
@@ -131,7 +132,8 @@ const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64])
     return buf;
 }
 
-/* ---- events ------------------------------------------------------------------------------------- */
+/* ---- events
+ * ------------------------------------------------------------------------------------- */
 
 static bool before(const struct ev *a, const struct ev *b)
 {
@@ -265,7 +267,8 @@ void sim_settle(struct sim *sim)
             sim_fail(sim, "the nodes did not become ready for each other");
 }
 
-/* ---- nodes --------------------------------------------------------------------------------------- */
+/* ---- nodes
+ * --------------------------------------------------------------------------------------- */
 
 void sim_start(struct sim *sim, unsigned node)
 {
@@ -341,7 +344,8 @@ void sim_shutdown(struct sim *sim, unsigned node)
 void sim_peer_says(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
 {
     if (sim->nodes[to].alive)
-        sim_input(sim, to, (struct core_event){.type = CORE_PEER_MSG, .node = from, .msg = msg});
+        sim_input(sim, to,
+                  (struct core_event){.type = CORE_PEER_MSG, .node = from, .msg = msg});
 }
 
 struct sim *sim_new(const struct sim_options *options)
@@ -398,7 +402,8 @@ const char *sim_name_at(struct sim *sim, unsigned node)
     }
 }
 
-/* ---- clients --------------------------------------------------------------------------------------- */
+/* ---- clients
+ * --------------------------------------------------------------------------------------- */
 
 unsigned sim_client(struct sim *sim, unsigned node)
 {
@@ -411,12 +416,16 @@ unsigned sim_client(struct sim *sim, unsigned node)
         slot++;
     if (!n->alive || slot == SIM_CLIENTS || sim->nhandles == SIM_HANDLES)
         sim_fail(sim, "no room for another client");
-    *handle = (struct handle){.node = node, .slot = slot, .life = n->life, .alive = true,
+    *handle = (struct handle){.node = node,
+                              .slot = slot,
+                              .life = n->life,
+                              .alive = true,
                               .pid = 100 * (node + 1) + sim->nhandles % 100 +
                                      10000 * (sim->nhandles / 100)};
     n->slots[slot] = (int)sim->nhandles;
-    sim_input(sim, node, (struct core_event){.type = CORE_CLIENT_OPEN, .client = slot,
-                                             .uid = 1000, .pid = handle->pid});
+    sim_input(sim, node,
+              (struct core_event){
+                  .type = CORE_CLIENT_OPEN, .client = slot, .uid = 1000, .pid = handle->pid});
     hello.client_hello.version = MSG_VERSION;
     sim_say(sim, sim->nhandles, &hello);
     return sim->nhandles++;
@@ -427,8 +436,9 @@ void sim_say(struct sim *sim, unsigned client, const struct msg *msg)
     const struct handle *handle = &sim->handles[client];
 
     if (handle->alive)
-        sim_input(sim, handle->node, (struct core_event){.type = CORE_CLIENT_MSG,
-                                                         .client = handle->slot, .msg = msg});
+        sim_input(
+            sim, handle->node,
+            (struct core_event){.type = CORE_CLIENT_MSG, .client = handle->slot, .msg = msg});
 }
 
 void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank, unsigned size,
@@ -441,8 +451,8 @@ void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank,
     if (!handle->alive || handle->njoins == ARRAY_LEN(handle->joins))
         return;
     handle->njoins++;
-    *join = (struct join){.req = handle->njoins, .rank = rank, .size = size, .at = sim->now,
-                          .limit = limit_ms};
+    *join = (struct join){
+        .req = handle->njoins, .rank = rank, .size = size, .at = sim->now, .limit = limit_ms};
     text_copy(join->name, sizeof(join->name), name);
     sim_note(sim, "%s: pid %u joins %s as rank %u of %u", sim_node_name(sim, handle->node),
              handle->pid, name, rank, size);
@@ -511,8 +521,9 @@ void sim_die(struct sim *sim, unsigned client, const char *why)
     sim_note(sim, "%s: pid %u dies", sim_node_name(sim, handle->node), handle->pid);
     handle->alive = false;
     sim->nodes[handle->node].slots[handle->slot] = -1;
-    sim_input(sim, handle->node, (struct core_event){.type = CORE_CLIENT_CLOSED,
-                                                     .client = handle->slot, .text = why});
+    sim_input(
+        sim, handle->node,
+        (struct core_event){.type = CORE_CLIENT_CLOSED, .client = handle->slot, .text = why});
 }
 
 bool sim_client_alive(const struct sim *sim, unsigned client)

@@ -1,14 +1,12 @@
 /* sim_check.c - what must hold whatever happens.
  *
- *   answers   each join is answered exactly once, not later than its limit and the time it takes
- *             to find out that a node is gone
- *   agreement all nodes that open a group open the same one: ranks, nodes, processes
- *   seats     a process gets the rank it asked for; its node's engine is connected to the others
- *   blame     what is reported as lost was hit by a fault; who is reported gone, is
- *   marks     after healing, every rank that is gone is marked gone, or its group broken, on
- *             every node that still has the group
- *   idle      after all clients are gone: no group, no join, no board
- *   time      deadlines lie in the future */
+ *   answers   each join is answered exactly once, not later than its limit and the time it
+ * takes to find out that a node is gone agreement all nodes that open a group open the same
+ * one: ranks, nodes, processes seats     a process gets the rank it asked for; its node's
+ * engine is connected to the others blame     what is reported as lost was hit by a fault; who
+ * is reported gone, is marks     after healing, every rank that is gone is marked gone, or its
+ * group broken, on every node that still has the group idle      after all clients are gone: no
+ * group, no join, no board time      deadlines lie in the future */
 #include <stdio.h>
 
 #include "tests/sim/sim_internal.h"
@@ -61,9 +59,10 @@ void check_opened(struct sim *sim, unsigned node, const struct core_group_view *
         sim_fail(sim, "node %s opens a group with a wrong place", sim_node_name(sim, node));
     for (unsigned i = 0; i < view->nnodes; i++)
         if (i != view->me && !n->engine_ok[view->nodes[i]])
-            sim_fail(sim, "node %s opens a group over node %s, which its engine is not "
-                     "connected to", sim_node_name(sim, node),
-                     sim_node_name(sim, view->nodes[i]));
+            sim_fail(sim,
+                     "node %s opens a group over node %s, which its engine is not "
+                     "connected to",
+                     sim_node_name(sim, node), sim_node_name(sim, view->nodes[i]));
     if (!fact) {
         remember(sim, view);
         return;
@@ -144,8 +143,8 @@ static bool somebody_failed(struct sim *sim, uint64_t id)
     return false;
 }
 
-void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
-                  const char *text)
+void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
+                  const char *name, const char *text)
 {
     int who = node_named(sim, name);
 
@@ -174,8 +173,8 @@ void check_overdue(struct sim *sim)
             const struct join *join = &handle->joins[j];
 
             if (!join->answers && join->limit &&
-                sim->now > join->at + join->limit + 2 * CORE_VERDICT_MS +
-                               2 * config->node_timeout_ms)
+                sim->now >
+                    join->at + join->limit + 2 * CORE_VERDICT_MS + 2 * config->node_timeout_ms)
                 sim_fail(sim, "pid %u waits for an answer to its join of \"%s\" since %llu",
                          handle->pid, join->name, (unsigned long long)join->at);
         }
@@ -220,9 +219,11 @@ void sim_check_idle(struct sim *sim)
             sim_fail(sim, "node %s still has group \"%s\"", sim_node_name(sim, i), view.name);
         if (status.clients || status.groups || n->core->seats.live || n->core->formings.live ||
             n->core->users.live || !list_empty(&n->core->todo))
-            sim_fail(sim, "node %s has leaked: %u clients, %u groups, %u seats, %u formings, "
-                     "%u users", sim_node_name(sim, i), status.clients, status.groups,
-                     n->core->seats.live, n->core->formings.live, n->core->users.live);
+            sim_fail(sim,
+                     "node %s has leaked: %u clients, %u groups, %u seats, %u formings, "
+                     "%u users",
+                     sim_node_name(sim, i), status.clients, status.groups, n->core->seats.live,
+                     n->core->formings.live, n->core->users.live);
         for (unsigned b = 0; b < SIM_BOARDS; b++)
             if (n->boards[b].group)
                 sim_fail(sim, "node %s still has a board", sim_node_name(sim, i));

@@ -38,8 +38,9 @@ static void hash_words(struct sim *sim, const void *p, size_t len)
 
 static void hash_action(struct sim *sim, unsigned node, const struct core_action *action)
 {
-    uint64_t head[] = {sim->now, node, action->type, action->client, action->node, action->group,
-                       (uint64_t)action->rank, action->ops, action->cause, action->flag};
+    uint64_t head[] = {sim->now,      node,          action->type,           action->client,
+                       action->node,  action->group, (uint64_t)action->rank, action->ops,
+                       action->cause, action->flag};
 
     sim->actions++;
     hash_words(sim, head, sizeof(head));
@@ -54,7 +55,8 @@ static void hash_action(struct sim *sim, unsigned node, const struct core_action
         hash_words(sim, &action->msg, sizeof(action->msg));
 }
 
-/* ---- clients -------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------
+ */
 
 static struct handle *client_of(struct sim *sim, unsigned node, unsigned slot)
 {
@@ -87,8 +89,8 @@ static void client_send(struct sim *sim, unsigned node, const struct core_action
     const struct msg *msg = &action->msg;
 
     if (msg->type == MSG_JOIN_FAILED) {
-        sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
-                 msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
+        sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node),
+                 handle->pid, msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
                  msg->join_failed.node, msg->join_failed.text);
         answered(sim, handle, msg->join_failed.req);
         sim->failed++;
@@ -110,7 +112,8 @@ static void client_close(struct sim *sim, unsigned node, unsigned slot)
     sim->nodes[node].slots[slot] = -1;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------ */
+/* ---- groups
+ * ------------------------------------------------------------------------------------ */
 
 static void group_open(struct sim *sim, unsigned node, uint64_t id)
 {
@@ -120,14 +123,14 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
     uint32_t req;
     char name[64];
 
-    if (!core_group(sim->nodes[node].core, id, &view) || !board ||
-        edge_board(sim, node, id))
+    if (!core_group(sim->nodes[node].core, id, &view) || !board || edge_board(sim, node, id))
         sim_fail(sim, "node %s opens a group that cannot be", sim_node_name(sim, node));
     *board = (struct board){.group = id, .size = view.size};
     sim_note(sim, "%s: %s open, %u ranks on %u nodes", sim_node_name(sim, node),
              sim_group_name(sim, id, name), view.size, view.nnodes);
     check_opened(sim, node, &view);
-    for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req); i++) {
+    for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req);
+         i++) {
         struct handle *handle = client_of(sim, node, slot);
         struct join *join = answered(sim, handle, req);
 
@@ -163,8 +166,8 @@ static void group_gone(struct sim *sim, unsigned node, const struct core_action 
         msg.gone.ops = join->ops;
     }
     sim_note(sim, "%s: %s rank %d gone after %u ops, %u: %s", sim_node_name(sim, node),
-             sim_group_name(sim, action->group, name), action->rank, msg.gone.ops, action->cause,
-             action->text);
+             sim_group_name(sim, action->group, name), action->rank, msg.gone.ops,
+             action->cause, action->text);
     if (action->ops != CORE_OPS_FROM_BOARD ||
         !core_group(sim->nodes[node].core, action->group, &view))
         return;
@@ -201,7 +204,8 @@ static void group_close(struct sim *sim, unsigned node, const struct core_action
     board->group = 0;
 }
 
-/* ---- peers --------------------------------------------------------------------------------------- */
+/* ---- peers
+ * --------------------------------------------------------------------------------------- */
 
 static void note_message(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
 {

@@ -1,5 +1,5 @@
-/* sim_engine.c - a fake commd-engine per node: it starts after a while, has an address, connects
- * to peers whose address is alive, and notices when one is not any more. */
+/* sim_engine.c - a fake commd-engine per node: it starts after a while, has an address,
+ * connects to peers whose address is alive, and notices when one is not any more. */
 #include "tests/sim/sim_internal.h"
 
 static uint64_t wait_some(struct sim *sim)
@@ -10,8 +10,12 @@ static uint64_t wait_some(struct sim *sim)
 static void at(struct sim *sim, uint64_t delay, enum ev_type type, unsigned node, unsigned peer,
                uint64_t arg)
 {
-    sim_at(sim, delay, (struct ev){.type = type, .a = node, .b = peer,
-                                   .gen = sim->nodes[node].engine_gen, .arg = arg});
+    sim_at(sim, delay,
+           (struct ev){.type = type,
+                       .a = node,
+                       .b = peer,
+                       .gen = sim->nodes[node].engine_gen,
+                       .arg = arg});
 }
 
 void engine_start_process(struct sim *sim, unsigned node)
@@ -131,15 +135,15 @@ void engine_event(struct sim *sim, const struct ev *ev)
     if (!n->alive || ev->gen != n->engine_gen)
         return;
     if (ev->type == EV_ENGINE_EXIT) {
-        sim_input(sim, ev->a, (struct core_event){.type = CORE_ENGINE_DOWN,
-                                                  .text = "killed by signal 9"});
+        sim_input(sim, ev->a,
+                  (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
         return;
     }
     if (!n->engine_alive)
         return;
     if (ev->type == EV_ENGINE_STARTED) {
-        sim_input(sim, ev->a, (struct core_event){.type = CORE_ENGINE_STARTED,
-                                                  .pid = 9000 + ev->a});
+        sim_input(sim, ev->a,
+                  (struct core_event){.type = CORE_ENGINE_STARTED, .pid = 9000 + ev->a});
     } else if (ev->type == EV_ENGINE_HELLO) {
         hello(sim, ev->a);
     } else if (ev->type == EV_ENGINE_ADDED) {

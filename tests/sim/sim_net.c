@@ -1,10 +1,10 @@
 /* sim_net.c - the links of the simulator, one per pair of nodes, like TCP under TLS.
  *
- * Each direction delivers in order, after a random delay, as long as the link lives. A link that
- * ends takes along what was on its way, in both directions. A cut lets nothing pass and tells
- * nobody; what was sent waits, and arrives after the heal if neither side has given up. Two nodes
- * that have no link try again after a while. Each side hears of the link's begin and end for
- * itself, at its own time. */
+ * Each direction delivers in order, after a random delay, as long as the link lives. A link
+ * that ends takes along what was on its way, in both directions. A cut lets nothing pass and
+ * tells nobody; what was sent waits, and arrives after the heal if neither side has given up.
+ * Two nodes that have no link try again after a while. Each side hears of the link's begin and
+ * end for itself, at its own time. */
 #include "tests/sim/sim_internal.h"
 
 uint64_t net_delay(struct sim *sim)
@@ -73,8 +73,8 @@ void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg
     *pipe->tail = packet;
     pipe->tail = &packet->next;
     pipe->last = MAX(pipe->last, sim->now + net_delay(sim) + pipe->slow);
-    sim_at(sim, pipe->last - sim->now, (struct ev){.type = EV_DELIVER, .a = from, .b = to,
-                                                   .gen = sim->link_gen[from][to]});
+    sim_at(sim, pipe->last - sim->now,
+           (struct ev){.type = EV_DELIVER, .a = from, .b = to, .gen = sim->link_gen[from][to]});
 }
 
 static void deliver(struct sim *sim, const struct ev *ev)
@@ -110,8 +110,9 @@ static void end_link(struct sim *sim, unsigned a, unsigned b)
         unsigned node = i ? b : a, peer = i ? a : b;
 
         if (sim->up[node][peer] && !sim->cut[a][b])
-            sim_at(sim, net_delay(sim), (struct ev){.type = EV_LINK_DOWN, .a = node, .b = peer,
-                                                    .gen = sim->link_gen[a][b]});
+            sim_at(sim, net_delay(sim),
+                   (struct ev){
+                       .type = EV_LINK_DOWN, .a = node, .b = peer, .gen = sim->link_gen[a][b]});
     }
 }
 
@@ -142,8 +143,9 @@ static void connect_pair(struct sim *sim, const struct ev *ev)
         uint64_t delay = net_delay(sim);
 
         sim->pipes[peer][node].last = sim->now + delay; /* nothing arrives before the link */
-        sim_at(sim, delay, (struct ev){.type = EV_LINK_UP, .a = node, .b = peer,
-                                       .gen = sim->link_gen[a][b]});
+        sim_at(
+            sim, delay,
+            (struct ev){.type = EV_LINK_UP, .a = node, .b = peer, .gen = sim->link_gen[a][b]});
     }
 }
 
@@ -160,7 +162,8 @@ static void link_up(struct sim *sim, const struct ev *ev)
     sim->up[ev->a][ev->b] = true;
     hello.peer_hello.version = MSG_VERSION;
     hello.peer_hello.incarnation = sim->nodes[ev->b].core->config.incarnation;
-    sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
+    sim_input(sim, ev->a,
+              (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
 }
 
 static void link_down(struct sim *sim, const struct ev *ev)
@@ -168,8 +171,9 @@ static void link_down(struct sim *sim, const struct ev *ev)
     if (!sim->nodes[ev->a].alive || !sim->up[ev->a][ev->b])
         return;
     sim->up[ev->a][ev->b] = false;
-    sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_DOWN, .node = ev->b,
-                                              .text = "connection reset"});
+    sim_input(
+        sim, ev->a,
+        (struct core_event){.type = CORE_PEER_DOWN, .node = ev->b, .text = "connection reset"});
     reconnect(sim, ev->a, ev->b);
 }
 
@@ -243,11 +247,13 @@ void sim_heal(struct sim *sim)
                 continue;
             sim->cut[a][b] = false;
             for (struct packet *p = sim->pipes[a][b].head; p; p = p->next)
-                sim_at(sim, net_delay(sim), (struct ev){.type = EV_DELIVER, .a = a, .b = b,
-                                                        .gen = sim->link_gen[a][b]});
+                sim_at(sim, net_delay(sim),
+                       (struct ev){
+                           .type = EV_DELIVER, .a = a, .b = b, .gen = sim->link_gen[a][b]});
             if (sim->up[a][b] && !sim->up[b][a])
-                sim_at(sim, net_delay(sim), (struct ev){.type = EV_LINK_DOWN, .a = a, .b = b,
-                                                        .gen = sim->link_gen[a][b]});
+                sim_at(sim, net_delay(sim),
+                       (struct ev){
+                           .type = EV_LINK_DOWN, .a = a, .b = b, .gen = sim->link_gen[a][b]});
             if (a < b)
                 reconnect(sim, a, b);
         }

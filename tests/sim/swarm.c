@@ -73,7 +73,8 @@ static unsigned some_client(struct run *run)
 }
 
 /* Mostly whole groups, each rank by another client: random ranks alone would seldom complete
- * one. What is skipped is left for the next round of that name, if the others wait that long. */
+ * one. What is skipped is left for the next round of that name, if the others wait that long.
+ */
 static void join_many(struct run *run)
 {
     unsigned group = (unsigned)draw(run, GROUPS), size = run->sizes[group];
@@ -120,8 +121,8 @@ static void use_groups(struct run *run)
 /* An old message comes again: a duplicate, or one from an earlier life. */
 static void replay(struct run *run)
 {
-    unsigned from = (unsigned)draw(run, NODES), to = (from + 1 + (unsigned)draw(run, NODES - 1)) %
-                                                    NODES;
+    unsigned from = (unsigned)draw(run, NODES),
+             to = (from + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
     struct core *core = sim_core(run->sim, to);
     struct core_group_view view;
     char names[SIM_NODES][MSG_NAME_MAX];
@@ -176,7 +177,8 @@ static void crash_or_start(struct run *run)
 
 static void hurt(struct run *run)
 {
-    unsigned a = (unsigned)draw(run, NODES), b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
+    unsigned a = (unsigned)draw(run, NODES),
+             b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
     enum fault fault = (enum fault)(1u << draw(run, 10));
     unsigned client;
 
@@ -255,7 +257,8 @@ static void come_to_rest(struct run *run)
     sim_run(sim, 10000);
     sim_check_marks(sim);
     for (unsigned i = 0; i < run->nclients; i++)
-        if (sim_client_alive(sim, run->clients[i]) && sim_client_pending(sim, run->clients[i])) {
+        if (sim_client_alive(sim, run->clients[i]) &&
+            sim_client_pending(sim, run->clients[i])) {
             fprintf(stderr, "client %u still waits\n", run->clients[i]);
             abort();
         }
@@ -275,7 +278,8 @@ static struct result run_seed(uint64_t seed, bool trace)
     struct sim_options options = {.nodes = NODES, .seed = seed, .delay_min = 1, .trace = trace};
     struct result result;
 
-    run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
+    run.faults =
+        (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
     options.engine_delay = draw(&run, 3) ? 20 : 600;
     for (unsigned i = 0; i < GROUPS; i++)
@@ -351,8 +355,9 @@ int main(int argc, char **argv)
         fflush(stdout);
         many(seed, seeds, &sum);
     }
-    printf("%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, no violation\n",
-           (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
-           (unsigned long long)sum.ok, (unsigned long long)sum.failed);
+    printf(
+        "%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, no violation\n",
+        (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
+        (unsigned long long)sum.ok, (unsigned long long)sum.failed);
     return 0;
 }

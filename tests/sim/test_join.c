@@ -10,8 +10,8 @@
 
 static struct sim *cold(unsigned nodes)
 {
-    return sim_new(&(struct sim_options){.nodes = nodes, .seed = 1, .delay_min = 1,
-                                         .delay_max = 1, .trace = true});
+    return sim_new(&(struct sim_options){
+        .nodes = nodes, .seed = 1, .delay_min = 1, .delay_max = 1, .trace = true});
 }
 
 static struct sim *cluster(unsigned nodes)
@@ -49,15 +49,14 @@ static void one_node(void **state)
     sim_run(sim, 10);
     sim_leave(sim, p, "g");
     sim_leave(sim, q, "g");
-    end(sim,
-        "[   0] a: pid 100 joins g as rank 0 of 2\n"
-        "[  10] a: pid 101 joins g as rank 1 of 2\n"
-        "[  10] a: #a1 open, 2 ranks on 1 nodes\n"
-        "[  20] a: pid 100 leaves g\n"
-        "[  20] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
-        "[  20] a: pid 101 leaves g\n"
-        "[  20] a: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 101 on node a) left\n"
-        "[  20] a: #a1 close\n");
+    end(sim, "[   0] a: pid 100 joins g as rank 0 of 2\n"
+             "[  10] a: pid 101 joins g as rank 1 of 2\n"
+             "[  10] a: #a1 open, 2 ranks on 1 nodes\n"
+             "[  20] a: pid 100 leaves g\n"
+             "[  20] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
+             "[  20] a: pid 101 leaves g\n"
+             "[  20] a: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 101 on node a) left\n"
+             "[  20] a: #a1 close\n");
 }
 
 /* The home is one of the participants. */
@@ -70,17 +69,16 @@ static void two_nodes(void **state)
     sim_join(sim, p, g, 0, 2, 5000);
     sim_join(sim, q, g, 1, 2, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
-        "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
-        "[   0] b -> a JOIN g6 rank 1 of 2\n"
-        "[   1] a -> b COMMIT #a1\n"
-        "[   1] a -> b SYNC #a1\n"
-        "[   2] b -> a SYNC #a1\n"
-        "[   2] b -> a SYNC #a1\n"
-        "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
-        "[   3] a -> b SYNC #a1\n"
-        "[   3] a: #a1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
+             "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
+             "[   0] b -> a JOIN g6 rank 1 of 2\n"
+             "[   1] a -> b COMMIT #a1\n"
+             "[   1] a -> b SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
+             "[   3] a -> b SYNC #a1\n"
+             "[   3] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
 /* Two ranks on one node; the home is another node than where the first joins. */
@@ -96,31 +94,30 @@ static void three_nodes(void **state)
     sim_join(sim, r, g, 2, 4, 5000);
     sim_join(sim, s, g, 3, 4, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 4\n"
-        "[   0] a -> c JOIN g3 rank 0 of 4\n"
-        "[   0] a: pid 101 joins g3 as rank 1 of 4\n"
-        "[   0] a -> c JOIN g3 rank 1 of 4\n"
-        "[   0] b: pid 202 joins g3 as rank 2 of 4\n"
-        "[   0] b -> c JOIN g3 rank 2 of 4\n"
-        "[   0] c: pid 303 joins g3 as rank 3 of 4\n"
-        "[   1] c -> a COMMIT #c1\n"
-        "[   1] c -> b COMMIT #c1\n"
-        "[   1] c -> a SYNC #c1\n"
-        "[   1] c -> b SYNC #c1\n"
-        "[   2] a -> b SYNC #c1\n"
-        "[   2] a -> c SYNC #c1\n"
-        "[   2] b -> a SYNC #c1\n"
-        "[   2] b -> c SYNC #c1\n"
-        "[   2] a -> c SYNC #c1\n"
-        "[   2] b -> c SYNC #c1\n"
-        "[   3] b -> a SYNC #c1\n"
-        "[   3] b: #c1 open, 4 ranks on 3 nodes\n"
-        "[   3] c -> a SYNC #c1\n"
-        "[   3] a -> b SYNC #c1\n"
-        "[   3] a: #c1 open, 4 ranks on 3 nodes\n"
-        "[   3] c -> b SYNC #c1\n"
-        "[   3] c: #c1 open, 4 ranks on 3 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 4\n"
+             "[   0] a -> c JOIN g3 rank 0 of 4\n"
+             "[   0] a: pid 101 joins g3 as rank 1 of 4\n"
+             "[   0] a -> c JOIN g3 rank 1 of 4\n"
+             "[   0] b: pid 202 joins g3 as rank 2 of 4\n"
+             "[   0] b -> c JOIN g3 rank 2 of 4\n"
+             "[   0] c: pid 303 joins g3 as rank 3 of 4\n"
+             "[   1] c -> a COMMIT #c1\n"
+             "[   1] c -> b COMMIT #c1\n"
+             "[   1] c -> a SYNC #c1\n"
+             "[   1] c -> b SYNC #c1\n"
+             "[   2] a -> b SYNC #c1\n"
+             "[   2] a -> c SYNC #c1\n"
+             "[   2] b -> a SYNC #c1\n"
+             "[   2] b -> c SYNC #c1\n"
+             "[   2] a -> c SYNC #c1\n"
+             "[   2] b -> c SYNC #c1\n"
+             "[   3] b -> a SYNC #c1\n"
+             "[   3] b: #c1 open, 4 ranks on 3 nodes\n"
+             "[   3] c -> a SYNC #c1\n"
+             "[   3] a -> b SYNC #c1\n"
+             "[   3] a: #c1 open, 4 ranks on 3 nodes\n"
+             "[   3] c -> b SYNC #c1\n"
+             "[   3] c: #c1 open, 4 ranks on 3 nodes\n");
 }
 
 /* The second is refused at once; the first and the group are not touched. */
@@ -135,20 +132,19 @@ static void duplicate_rank(void **state)
     sim_join(sim, q, g, 1, 2, 5000);
     sim_join(sim, q, g, 0, 2, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] b: pid 200 joins g6 as rank 1 of 2\n"
-        "[   0] b -> a JOIN g6 rank 1 of 2\n"
-        "[  10] a: pid 101 joins g6 as rank 1 of 2\n"
-        "[  10] a: pid 101 JOIN_FAILED 1 node a: group \"g6\": rank 1 is already taken by "
-        "pid 200 on node b\n"
-        "[  10] a: pid 101 joins g6 as rank 0 of 2\n"
-        "[  10] a -> b COMMIT #a1\n"
-        "[  10] a -> b SYNC #a1\n"
-        "[  11] b -> a SYNC #a1\n"
-        "[  11] b -> a SYNC #a1\n"
-        "[  11] b: #a1 open, 2 ranks on 2 nodes\n"
-        "[  12] a -> b SYNC #a1\n"
-        "[  12] a: #a1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] b: pid 200 joins g6 as rank 1 of 2\n"
+             "[   0] b -> a JOIN g6 rank 1 of 2\n"
+             "[  10] a: pid 101 joins g6 as rank 1 of 2\n"
+             "[  10] a: pid 101 JOIN_FAILED 1 node a: group \"g6\": rank 1 is already taken by "
+             "pid 200 on node b\n"
+             "[  10] a: pid 101 joins g6 as rank 0 of 2\n"
+             "[  10] a -> b COMMIT #a1\n"
+             "[  10] a -> b SYNC #a1\n"
+             "[  11] b -> a SYNC #a1\n"
+             "[  11] b -> a SYNC #a1\n"
+             "[  11] b: #a1 open, 2 ranks on 2 nodes\n"
+             "[  12] a -> b SYNC #a1\n"
+             "[  12] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
 static void size_mismatch(void **state)
@@ -226,21 +222,20 @@ static void client_dies_while_joining(void **state)
     sim_join(sim, p, g, 0, 2, 5000);
     sim_join(sim, r, g, 1, 2, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
-        "[   0] b -> a JOIN g6 rank 1 of 2\n"
-        "[  10] b: pid 201 dies\n"
-        "[  10] b -> a JOIN_CANCEL\n"
-        "[  20] a: pid 100 joins g6 as rank 0 of 2\n"
-        "[  20] b: pid 202 joins g6 as rank 1 of 2\n"
-        "[  20] b -> a JOIN g6 rank 1 of 2\n"
-        "[  21] a -> b COMMIT #a1\n"
-        "[  21] a -> b SYNC #a1\n"
-        "[  22] b -> a SYNC #a1\n"
-        "[  22] b -> a SYNC #a1\n"
-        "[  22] b: #a1 open, 2 ranks on 2 nodes\n"
-        "[  23] a -> b SYNC #a1\n"
-        "[  23] a: #a1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
+             "[   0] b -> a JOIN g6 rank 1 of 2\n"
+             "[  10] b: pid 201 dies\n"
+             "[  10] b -> a JOIN_CANCEL\n"
+             "[  20] a: pid 100 joins g6 as rank 0 of 2\n"
+             "[  20] b: pid 202 joins g6 as rank 1 of 2\n"
+             "[  20] b -> a JOIN g6 rank 1 of 2\n"
+             "[  21] a -> b COMMIT #a1\n"
+             "[  21] a -> b SYNC #a1\n"
+             "[  22] b -> a SYNC #a1\n"
+             "[  22] b -> a SYNC #a1\n"
+             "[  22] b: #a1 open, 2 ranks on 2 nodes\n"
+             "[  23] a -> b SYNC #a1\n"
+             "[  23] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
 /* The COMMIT meets a rank that is gone: the others wait for somebody to take its place. */
@@ -257,30 +252,29 @@ static void client_dies_during_commit(void **state)
     sim_run(sim, 20);
     sim_join(sim, r, g, 1, 2, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
-        "[   0] a -> c JOIN g3 rank 0 of 2\n"
-        "[   0] b: pid 201 joins g3 as rank 1 of 2\n"
-        "[   0] b -> c JOIN g3 rank 1 of 2\n"
-        "[   1] c -> a COMMIT #c1\n"
-        "[   1] c -> b COMMIT #c1\n"
-        "[   1] b: pid 201 dies\n"
-        "[   1] b -> c JOIN_CANCEL\n"
-        "[   2] a -> b SYNC #c1\n"
-        "[   2] b -> a BROKEN #c1 16: rank 1 of node b does not wait for it any more\n"
-        "[   3] b -> a BROKEN #c1 16: node b does not have this group\n"
-        "[   3] a -> b BROKEN #c1 16: rank 1 of node b does not wait for it any more\n"
-        "[   3] a -> c JOIN g3 rank 0 of 2\n"
-        "[  21] b: pid 202 joins g3 as rank 1 of 2\n"
-        "[  21] b -> c JOIN g3 rank 1 of 2\n"
-        "[  22] c -> a COMMIT #c2\n"
-        "[  22] c -> b COMMIT #c2\n"
-        "[  23] a -> b SYNC #c2\n"
-        "[  23] b -> a SYNC #c2\n"
-        "[  24] b -> a SYNC #c2\n"
-        "[  24] b: #c2 open, 2 ranks on 2 nodes\n"
-        "[  24] a -> b SYNC #c2\n"
-        "[  24] a: #c2 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
+             "[   0] a -> c JOIN g3 rank 0 of 2\n"
+             "[   0] b: pid 201 joins g3 as rank 1 of 2\n"
+             "[   0] b -> c JOIN g3 rank 1 of 2\n"
+             "[   1] c -> a COMMIT #c1\n"
+             "[   1] c -> b COMMIT #c1\n"
+             "[   1] b: pid 201 dies\n"
+             "[   1] b -> c JOIN_CANCEL\n"
+             "[   2] a -> b SYNC #c1\n"
+             "[   2] b -> a BROKEN #c1 16: rank 1 of node b does not wait for it any more\n"
+             "[   3] b -> a BROKEN #c1 16: node b does not have this group\n"
+             "[   3] a -> b BROKEN #c1 16: rank 1 of node b does not wait for it any more\n"
+             "[   3] a -> c JOIN g3 rank 0 of 2\n"
+             "[  21] b: pid 202 joins g3 as rank 1 of 2\n"
+             "[  21] b -> c JOIN g3 rank 1 of 2\n"
+             "[  22] c -> a COMMIT #c2\n"
+             "[  22] c -> b COMMIT #c2\n"
+             "[  23] a -> b SYNC #c2\n"
+             "[  23] b -> a SYNC #c2\n"
+             "[  24] b -> a SYNC #c2\n"
+             "[  24] b: #c2 open, 2 ranks on 2 nodes\n"
+             "[  24] a -> b SYNC #c2\n"
+             "[  24] a: #c2 open, 2 ranks on 2 nodes\n");
 }
 
 /* The waiting join is asked at the next home and completes there. */
@@ -296,20 +290,19 @@ static void home_lost_while_joining(void **state)
     sim_run(sim, 10);
     sim_join(sim, q, g, 1, 2, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
-        "[   0] a -> c JOIN g3 rank 0 of 2\n"
-        "[  10] c crashes\n"
-        "[  11] a -> c JOIN_CANCEL\n"
-        "[  11] a -> b JOIN g3 rank 0 of 2\n"
-        "[  20] b: pid 201 joins g3 as rank 1 of 2\n"
-        "[  20] b -> a COMMIT #b1\n"
-        "[  20] b -> a SYNC #b1\n"
-        "[  21] a -> b SYNC #b1\n"
-        "[  21] a -> b SYNC #b1\n"
-        "[  21] a: #b1 open, 2 ranks on 2 nodes\n"
-        "[  22] b -> a SYNC #b1\n"
-        "[  22] b: #b1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
+             "[   0] a -> c JOIN g3 rank 0 of 2\n"
+             "[  10] c crashes\n"
+             "[  11] a -> c JOIN_CANCEL\n"
+             "[  11] a -> b JOIN g3 rank 0 of 2\n"
+             "[  20] b: pid 201 joins g3 as rank 1 of 2\n"
+             "[  20] b -> a COMMIT #b1\n"
+             "[  20] b -> a SYNC #b1\n"
+             "[  21] a -> b SYNC #b1\n"
+             "[  21] a -> b SYNC #b1\n"
+             "[  21] a: #b1 open, 2 ranks on 2 nodes\n"
+             "[  22] b -> a SYNC #b1\n"
+             "[  22] b: #b1 open, 2 ranks on 2 nodes\n");
 }
 
 /* The home is no participant and dies when one of two COMMITs has left: who has it asks who has
@@ -325,26 +318,25 @@ static void home_lost_between_commits(void **state)
     sim_crash_after(sim, 2, MSG_COMMIT, 1);
     sim_join(sim, q, g, 1, 2, 5000);
     sim_run(sim, 200);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
-        "[   0] a -> c JOIN g3 rank 0 of 2\n"
-        "[  10] b: pid 201 joins g3 as rank 1 of 2\n"
-        "[  10] b -> c JOIN g3 rank 1 of 2\n"
-        "[  11] c -> a COMMIT #c1\n"
-        "[  11] c crashes\n"
-        "[  11] a -> b SYNC #c1\n"
-        "[  12] b -> c JOIN_CANCEL\n"
-        "[  12] a -> b SYNC #c1\n"
-        "[  13] b -> a BROKEN #c1 16: node b does not have this group\n"
-        "[  14] a -> b BROKEN #c1 16: node b does not have this group\n"
-        "[  14] a -> b JOIN g3 rank 0 of 2\n"
-        "[  15] b -> a COMMIT #b1\n"
-        "[  15] b -> a SYNC #b1\n"
-        "[  16] a -> b SYNC #b1\n"
-        "[  16] a -> b SYNC #b1\n"
-        "[  16] a: #b1 open, 2 ranks on 2 nodes\n"
-        "[  17] b -> a SYNC #b1\n"
-        "[  17] b: #b1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
+             "[   0] a -> c JOIN g3 rank 0 of 2\n"
+             "[  10] b: pid 201 joins g3 as rank 1 of 2\n"
+             "[  10] b -> c JOIN g3 rank 1 of 2\n"
+             "[  11] c -> a COMMIT #c1\n"
+             "[  11] c crashes\n"
+             "[  11] a -> b SYNC #c1\n"
+             "[  12] b -> c JOIN_CANCEL\n"
+             "[  12] a -> b SYNC #c1\n"
+             "[  13] b -> a BROKEN #c1 16: node b does not have this group\n"
+             "[  14] a -> b BROKEN #c1 16: node b does not have this group\n"
+             "[  14] a -> b JOIN g3 rank 0 of 2\n"
+             "[  15] b -> a COMMIT #b1\n"
+             "[  15] b -> a SYNC #b1\n"
+             "[  16] a -> b SYNC #b1\n"
+             "[  16] a -> b SYNC #b1\n"
+             "[  16] a: #b1 open, 2 ranks on 2 nodes\n"
+             "[  17] b -> a SYNC #b1\n"
+             "[  17] b: #b1 open, 2 ranks on 2 nodes\n");
 }
 
 /* A participant that is far from the home hears of the group from the other one first: the SYNC
@@ -359,19 +351,18 @@ static void commit_overtakes_commit(void **state)
     sim_join(sim, q, g, 1, 2, 5000);
     sim_slow(sim, 2, 1, 10);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
-        "[   0] a -> c JOIN g3 rank 0 of 2\n"
-        "[   0] b: pid 201 joins g3 as rank 1 of 2\n"
-        "[   0] b -> c JOIN g3 rank 1 of 2\n"
-        "[   1] c -> a COMMIT #c1\n"
-        "[   1] c -> b COMMIT #c1\n"
-        "[   2] a -> b SYNC #c1\n"
-        "[  12] b -> a SYNC #c1\n"
-        "[  13] a -> b SYNC #c1\n"
-        "[  13] a: #c1 open, 2 ranks on 2 nodes\n"
-        "[  14] b -> a SYNC #c1\n"
-        "[  14] b: #c1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
+             "[   0] a -> c JOIN g3 rank 0 of 2\n"
+             "[   0] b: pid 201 joins g3 as rank 1 of 2\n"
+             "[   0] b -> c JOIN g3 rank 1 of 2\n"
+             "[   1] c -> a COMMIT #c1\n"
+             "[   1] c -> b COMMIT #c1\n"
+             "[   2] a -> b SYNC #c1\n"
+             "[  12] b -> a SYNC #c1\n"
+             "[  13] a -> b SYNC #c1\n"
+             "[  13] a: #c1 open, 2 ranks on 2 nodes\n"
+             "[  14] b -> a SYNC #c1\n"
+             "[  14] b: #c1 open, 2 ranks on 2 nodes\n");
 }
 
 /* Marked on every node of the group, with what its board says it had completed. */
@@ -389,15 +380,14 @@ static void rank_killed(void **state)
     sim_trace_clear(sim);
     sim_die(sim, q, "killed by signal 9");
     sim_run(sim, 50);
-    end(sim,
-        "[   0] b: pid 201 dies\n"
-        "[   0] b: #a1 rank 1 gone after 7 ops, 5: rank 1 (pid 201 on node b) was lost: "
-        "killed by signal 9\n"
-        "[   0] b: #a1 close, abort\n"
-        "[   1] a: #a1 rank 1 gone after 7 ops, 5: rank 1 (pid 201 on node b) was lost: "
-        "killed by signal 9\n"
-        "[   1] c: #a1 rank 1 gone after 7 ops, 5: rank 1 (pid 201 on node b) was lost: "
-        "killed by signal 9\n");
+    end(sim, "[   0] b: pid 201 dies\n"
+             "[   0] b: #a1 rank 1 gone after 7 ops, 5: rank 1 (pid 201 on node b) was lost: "
+             "killed by signal 9\n"
+             "[   0] b: #a1 close, abort\n"
+             "[   1] a: #a1 rank 1 gone after 7 ops, 5: rank 1 (pid 201 on node b) was lost: "
+             "killed by signal 9\n"
+             "[   1] c: #a1 rank 1 gone after 7 ops, 5: rank 1 (pid 201 on node b) was lost: "
+             "killed by signal 9\n");
 }
 
 /* Groups over several nodes end, on all their nodes; later groups use the new engine. A group
@@ -473,12 +463,11 @@ static void commd_killed(void **state)
     sim_trace_clear(sim);
     sim_crash(sim, 1);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] b crashes\n"
-        "[   1] a -> c BROKEN #a1 6: node b was lost: connection reset\n"
-        "[   1] a: #a1 broken, 6 node b: node b was lost: connection reset\n"
-        "[   1] c -> a BROKEN #a1 6: node b was lost: connection reset\n"
-        "[   1] c: #a1 broken, 6 node b: node b was lost: connection reset\n");
+    end(sim, "[   0] b crashes\n"
+             "[   1] a -> c BROKEN #a1 6: node b was lost: connection reset\n"
+             "[   1] a: #a1 broken, 6 node b: node b was lost: connection reset\n"
+             "[   1] c -> a BROKEN #a1 6: node b was lost: connection reset\n"
+             "[   1] c: #a1 broken, 6 node b: node b was lost: connection reset\n");
 }
 
 /* Nobody closes the connection: silence for the node timeout does. */
@@ -496,12 +485,11 @@ static void node_vanishes(void **state)
     sim_run(sim, 1000);
     sim_heal(sim);
     sim_settle(sim);
-    end(sim,
-        "[   0] link a-b is cut\n"
-        "[ 553] a drops the link to b: silent for 600 ms\n"
-        "[ 553] a: #a1 broken, 6 node b: node b was lost: silent for 600 ms\n"
-        "[ 554] b drops the link to a: silent for 600 ms\n"
-        "[ 554] b: #a1 broken, 6 node a: node a was lost: silent for 600 ms\n");
+    end(sim, "[   0] link a-b is cut\n"
+             "[ 553] a drops the link to b: silent for 600 ms\n"
+             "[ 553] a: #a1 broken, 6 node b: node b was lost: silent for 600 ms\n"
+             "[ 554] b drops the link to a: silent for 600 ms\n"
+             "[ 554] b: #a1 broken, 6 node a: node a was lost: silent for 600 ms\n");
 }
 
 /* The board goes when the last local rank has left, without an abort. */
@@ -520,15 +508,14 @@ static void all_leave(void **state)
     sim_leave(sim, p, g);
     sim_leave(sim, q, g);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 leaves g6\n"
-        "[   0] a: #a1 rank 0 gone after 3 ops, 16: rank 0 (pid 100 on node a) left\n"
-        "[   0] a -> b GONE #a1 rank 0\n"
-        "[   0] a: #a1 close\n"
-        "[   0] b: pid 201 leaves g6\n"
-        "[   0] b: #a1 rank 1 gone after 3 ops, 16: rank 1 (pid 201 on node b) left\n"
-        "[   0] b -> a GONE #a1 rank 1\n"
-        "[   0] b: #a1 close\n");
+    end(sim, "[   0] a: pid 100 leaves g6\n"
+             "[   0] a: #a1 rank 0 gone after 3 ops, 16: rank 0 (pid 100 on node a) left\n"
+             "[   0] a -> b GONE #a1 rank 0\n"
+             "[   0] a: #a1 close\n"
+             "[   0] b: pid 201 leaves g6\n"
+             "[   0] b: #a1 rank 1 gone after 3 ops, 16: rank 1 (pid 201 on node b) left\n"
+             "[   0] b -> a GONE #a1 rank 1\n"
+             "[   0] b: #a1 close\n");
 }
 
 /* The same name a second time is another group. */
@@ -546,37 +533,36 @@ static void joined_again(void **state)
     sim_leave(sim, p, g);
     sim_leave(sim, p, g);
     sim_run(sim, 10);
-    end(sim,
-        "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
-        "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
-        "[   0] b -> a JOIN g6 rank 1 of 2\n"
-        "[   1] a -> b COMMIT #a1\n"
-        "[   1] a -> b SYNC #a1\n"
-        "[   2] b -> a SYNC #a1\n"
-        "[   2] b -> a SYNC #a1\n"
-        "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
-        "[   3] a -> b SYNC #a1\n"
-        "[   3] a: #a1 open, 2 ranks on 2 nodes\n"
-        "[  50] a: pid 100 joins g6 as rank 0 of 2\n"
-        "[  50] b: pid 201 joins g6 as rank 1 of 2\n"
-        "[  50] b -> a JOIN g6 rank 1 of 2\n"
-        "[  51] a -> b COMMIT #a2\n"
-        "[  51] a -> b SYNC #a2\n"
-        "[  52] b -> a SYNC #a2\n"
-        "[  52] b -> a SYNC #a2\n"
-        "[  52] b: #a2 open, 2 ranks on 2 nodes\n"
-        "[  53] a -> b SYNC #a2\n"
-        "[  53] a: #a2 open, 2 ranks on 2 nodes\n"
-        "[ 100] a: pid 100 leaves g6\n"
-        "[ 100] a: #a2 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
-        "[ 100] a -> b GONE #a2 rank 0\n"
-        "[ 100] a: #a2 close\n"
-        "[ 100] a: pid 100 leaves g6\n"
-        "[ 100] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
-        "[ 100] a -> b GONE #a1 rank 0\n"
-        "[ 100] a: #a1 close\n"
-        "[ 101] b: #a2 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
-        "[ 101] b: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n");
+    end(sim, "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
+             "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
+             "[   0] b -> a JOIN g6 rank 1 of 2\n"
+             "[   1] a -> b COMMIT #a1\n"
+             "[   1] a -> b SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
+             "[   3] a -> b SYNC #a1\n"
+             "[   3] a: #a1 open, 2 ranks on 2 nodes\n"
+             "[  50] a: pid 100 joins g6 as rank 0 of 2\n"
+             "[  50] b: pid 201 joins g6 as rank 1 of 2\n"
+             "[  50] b -> a JOIN g6 rank 1 of 2\n"
+             "[  51] a -> b COMMIT #a2\n"
+             "[  51] a -> b SYNC #a2\n"
+             "[  52] b -> a SYNC #a2\n"
+             "[  52] b -> a SYNC #a2\n"
+             "[  52] b: #a2 open, 2 ranks on 2 nodes\n"
+             "[  53] a -> b SYNC #a2\n"
+             "[  53] a: #a2 open, 2 ranks on 2 nodes\n"
+             "[ 100] a: pid 100 leaves g6\n"
+             "[ 100] a: #a2 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
+             "[ 100] a -> b GONE #a2 rank 0\n"
+             "[ 100] a: #a2 close\n"
+             "[ 100] a: pid 100 leaves g6\n"
+             "[ 100] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
+             "[ 100] a -> b GONE #a1 rank 0\n"
+             "[ 100] a: #a1 close\n"
+             "[ 101] b: #a2 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
+             "[ 101] b: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n");
 }
 
 static void client_aborts(void **state)
@@ -591,11 +577,10 @@ static void client_aborts(void **state)
     sim_trace_clear(sim);
     sim_abort(sim, q, g, "loss is not a number");
     sim_run(sim, 50);
-    end(sim,
-        "[   0] b: pid 201 aborts g6\n"
-        "[   0] b -> a BROKEN #a1 8: loss is not a number\n"
-        "[   0] b: #a1 broken, 8 node b: loss is not a number\n"
-        "[   1] a: #a1 broken, 8 node b: loss is not a number\n");
+    end(sim, "[   0] b: pid 201 aborts g6\n"
+             "[   0] b -> a BROKEN #a1 8: loss is not a number\n"
+             "[   0] b: #a1 broken, 8 node b: loss is not a number\n"
+             "[   1] a: #a1 broken, 8 node b: loss is not a number\n");
 }
 
 /* One-node groups go on; what spans nodes ends, here and there; new joins are refused. */
@@ -616,14 +601,13 @@ static void shutdown_tells_all(void **state)
     sim_run(sim, 10);
     sim_join(sim, r, "more", 0, 1, 5000);
     sim_run(sim, 10);
-    end(sim,
-        "[   0] a is asked to stop\n"
-        "[   0] a: pid 100 JOIN_FAILED 6 node a: commd on node a is stopping\n"
-        "[   0] a -> b BROKEN #b1 6: commd on node a is stopping\n"
-        "[   0] a: #b1 broken, 6 node a: commd on node a is stopping\n"
-        "[   1] b: #b1 broken, 6 node a: commd on node a is stopping\n"
-        "[  10] a: pid 102 joins more as rank 0 of 1\n"
-        "[  10] a: pid 102 JOIN_FAILED 6 node a: commd on node a is stopping\n");
+    end(sim, "[   0] a is asked to stop\n"
+             "[   0] a: pid 100 JOIN_FAILED 6 node a: commd on node a is stopping\n"
+             "[   0] a -> b BROKEN #b1 6: commd on node a is stopping\n"
+             "[   0] a: #b1 broken, 6 node a: commd on node a is stopping\n"
+             "[   1] b: #b1 broken, 6 node a: commd on node a is stopping\n"
+             "[  10] a: pid 102 joins more as rank 0 of 1\n"
+             "[  10] a: pid 102 JOIN_FAILED 6 node a: commd on node a is stopping\n");
 }
 
 /* Asked while the nodes do not know each other yet: homes move, nobody is refused. */
@@ -637,19 +621,18 @@ static void joins_before_links(void **state)
     sim_join(sim, p, g, 0, 2, 5000);
     sim_join(sim, q, g, 1, 2, 5000);
     sim_run(sim, 1000);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
-        "[   0] b: pid 201 joins g3 as rank 1 of 2\n"
-        "[  26] a -> c JOIN g3 rank 0 of 2\n"
-        "[  52] b -> c JOIN g3 rank 1 of 2\n"
-        "[  53] c -> a COMMIT #c1\n"
-        "[  53] c -> b COMMIT #c1\n"
-        "[  54] a -> b SYNC #c1\n"
-        "[  54] b -> a SYNC #c1\n"
-        "[  55] b -> a SYNC #c1\n"
-        "[  55] b: #c1 open, 2 ranks on 2 nodes\n"
-        "[  55] a -> b SYNC #c1\n"
-        "[  55] a: #c1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 2\n"
+             "[   0] b: pid 201 joins g3 as rank 1 of 2\n"
+             "[  26] a -> c JOIN g3 rank 0 of 2\n"
+             "[  52] b -> c JOIN g3 rank 1 of 2\n"
+             "[  53] c -> a COMMIT #c1\n"
+             "[  53] c -> b COMMIT #c1\n"
+             "[  54] a -> b SYNC #c1\n"
+             "[  54] b -> a SYNC #c1\n"
+             "[  55] b -> a SYNC #c1\n"
+             "[  55] b: #c1 open, 2 ranks on 2 nodes\n"
+             "[  55] a -> b SYNC #c1\n"
+             "[  55] a: #c1 open, 2 ranks on 2 nodes\n");
 }
 
 /* It is cut off just before it should say who is missing. */
@@ -664,14 +647,13 @@ static void home_vanishes_at_the_limit(void **state)
     sim_cut(sim, 0, 1);
     sim_run(sim, 2000);
     sim_heal(sim);
-    end(sim,
-        "[   0] a: pid 100 joins g0 as rank 0 of 2\n"
-        "[   0] a -> b JOIN g0 rank 0 of 2\n"
-        "[ 450] link a-b is cut\n"
-        "[ 500] a -> b JOIN_CANCEL, who is missing?\n"
-        "[ 962] a drops the link to b: silent for 600 ms\n"
-        "[ 962] a: pid 100 JOIN_FAILED 6 node b: group \"g0\": its home node b was lost\n"
-        "[ 962] b drops the link to a: silent for 600 ms\n");
+    end(sim, "[   0] a: pid 100 joins g0 as rank 0 of 2\n"
+             "[   0] a -> b JOIN g0 rank 0 of 2\n"
+             "[ 450] link a-b is cut\n"
+             "[ 500] a -> b JOIN_CANCEL, who is missing?\n"
+             "[ 962] a drops the link to b: silent for 600 ms\n"
+             "[ 962] a: pid 100 JOIN_FAILED 6 node b: group \"g0\": its home node b was lost\n"
+             "[ 962] b drops the link to a: silent for 600 ms\n");
 }
 
 int main(void)
