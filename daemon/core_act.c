@@ -35,6 +35,11 @@ static struct act *push(struct core *core, enum act_kind kind)
     return act;
 }
 
+bool act_room(const struct core *core)
+{
+    return core->queue.cap - core->queue.tail > core->queue.cap / 4;
+}
+
 static uint32_t keep_text(struct core *core, const char *text)
 {
     struct queue *queue = &core->queue;

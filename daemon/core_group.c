@@ -213,13 +213,14 @@ static struct seat *commit_seat(struct core *core, unsigned home, const struct m
     return seat;
 }
 
-/* This node cannot take part: tells the others, and gives its own ranks their answer. */
+/* This node cannot take part: tells the others, and gives its own ranks their answer. The one
+ * action that is not one record for all nodes; who is not told gives up by himself. */
 static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
                     enum cause cause, int32_t rank, const char *text)
 {
     act_log(core, CORE_LOG_INFO, "group \"%s\": %s -> declined", msg->name, text);
     for (unsigned i = 0; i < msg->nnodes; i++)
-        if (i != me && peer_linked(core, core->place[i]))
+        if (i != me && peer_linked(core, core->place[i]) && act_room(core))
             act_broken_to(core, core->place[i], msg->group, cause, rank, text);
     for (uint32_t i = 0; i < msg->size; i++) {
         struct seat *seat = msg->members[i].node == me ? commit_seat(core, home, msg, i) : NULL;

@@ -303,6 +303,8 @@ uint64_t core_mix(uint64_t x);
 /* ---- core_act.c: the queue of actions ------------------------------------------------------------ */
 
 size_t act_size(void);
+/* For what may be left unsaid: at least a quarter of the queue is free for what may not. */
+bool act_room(const struct core *core);
 void act_reset(struct core *core); /* only when the queue is empty */
 void act_log(struct core *core, unsigned level, const char *format, ...) _printf_(3, 4);
 void act_welcome(struct core *core, unsigned client);
