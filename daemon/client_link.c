@@ -45,6 +45,8 @@ struct client *client_free(struct client *client)
         event_free(client->died);
     if (client->timer)
         event_free(client->timer);
+    if (client->again)
+        event_free(client->again);
     stream_fini(&client->stream);
     close_fdp(&client->pidfd);
     free(client);
@@ -73,6 +75,7 @@ static void client_bury(struct client *client)
     event_del(client->read);
     event_del(client->write);
     event_del(client->timer);
+    event_del(client->again);
     if (client->died)
         event_del(client->died);
 }
@@ -217,6 +220,13 @@ static int client_take(struct client *client, unsigned budget)
     return 0;
 }
 
+static void client_again(struct client *client)
+{
+    static const struct timeval now;
+
+    event_add(client->again, &now);
+}
+
 static void client_read(evutil_socket_t fd, short what, void *arg)
 {
     struct client *client = arg;
@@ -226,7 +236,10 @@ static void client_read(evutil_socket_t fd, short what, void *arg)
         return;
     r = client_take(client, CLIENT_BUDGET);
     if (r == 0) {
-        event_active(client->read, EV_READ, 0); /* others first */
+        /* Others first. A timer of zero, not event_active(): libevent 2.1 runs what is
+         * activated from a callback before it polls, so one flooding client would be all
+         * that this thread ever does. */
+        client_again(client);
     } else if (r == STREAM_E_EOF && client->died) {
         client->state = CLIENT_ENDING;
         event_del(client->read);
@@ -300,9 +313,10 @@ int client_new(struct listener *listener, unsigned slot, int fd, int pidfd, uint
     client->read = event_new(listener->base, fd, EV_READ | EV_PERSIST, client_read, client);
     client->write = event_new(listener->base, fd, EV_WRITE | EV_PERSIST, client_write, client);
     client->timer = evtimer_new(listener->base, client_timer, client);
+    client->again = evtimer_new(listener->base, client_read, client);
     if (pidfd >= 0)
         client->died = event_new(listener->base, pidfd, EV_READ, client_died, client);
-    if (!client->read || !client->write || !client->timer || (pidfd >= 0 && !client->died) ||
+    if (!client->read || !client->write || !client->timer || !client->again || (pidfd >= 0 && !client->died) ||
         event_add(client->read, NULL) || (client->died && event_add(client->died, NULL)))
         return -ENOMEM;
     client_arm(client, CLIENT_DEADLINE_MS);

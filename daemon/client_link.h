@@ -21,6 +21,7 @@ struct client {
     int pidfd;                                 /* owned; -1: not to be had */
     struct stream stream;                      /* owned */
     struct event *read, *write, *died, *timer; /* owned */
+    struct event *again; /* owned: more messages than one turn's budget */
     bool known; /* the owner was told of it, and has not forgotten it */
     bool welcome;
     char doom[MSG_TEXT_MAX]; /* close with this text as soon as we are back in the loop */
