@@ -13,7 +13,7 @@
 
 #include "daemon/core_internal.h"
 
-/* clang-format off: a table is a table */
+/* clang-format off */
 static const bool client_may[3][3] = { /* rows: from; columns: FREE NEW READY */
     [CLIENT_FREE]  = {0, 1, 0},
     [CLIENT_NEW]   = {1, 0, 1},

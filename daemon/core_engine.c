@@ -13,7 +13,7 @@
  * that we were late and starts its clock anew (peer_forgive()). */
 #include "daemon/core_internal.h"
 
-/* clang-format off: a table is a table */
+/* clang-format off */
 static const bool engine_may[3][3] = { /* rows: from; columns: DOWN STARTING UP */
     [CORE_ENGINE_DOWN_]    = {0, 1, 0},
     [CORE_ENGINE_STARTING] = {1, 0, 1},

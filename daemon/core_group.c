@@ -25,7 +25,7 @@
  * What if I am stopped now: the others lose the link and break; so do I when I find it gone. */
 #include "daemon/core_internal.h"
 
-/* clang-format off: a table is a table */
+/* clang-format off */
 static const bool group_may[5][5] = { /* rows: from; columns: FREE COMMITTED OPEN BROKEN DEAD */
     [GROUP_FREE]      = {0, 1, 0, 0, 0},
     [GROUP_COMMITTED] = {0, 0, 1, 0, 1},

@@ -18,7 +18,7 @@
  * it. */
 #include "daemon/core_internal.h"
 
-/* clang-format off: a table is a table */
+/* clang-format off */
 static const bool seat_may[5][5] = { /* rows: from; columns: FREE ASKING EXPIRING COMMITTED SEATED */
     [SEAT_FREE]      = {0, 1, 0, 0, 0},
     [SEAT_ASKING]    = {1, 0, 1, 1, 0},

@@ -17,7 +17,7 @@
  * peer_forgive(). */
 #include "daemon/core_internal.h"
 
-/* clang-format off: a table is a table */
+/* clang-format off */
 static const bool peer_may[4][4] = { /* rows: from; columns: SELF DOWN LINKING READY */
     [CORE_PEER_SELF]    = {0, 0, 0, 0},
     [CORE_PEER_DOWN_]   = {0, 0, 1, 0},
