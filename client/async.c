@@ -263,6 +263,7 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     expect[n] = kicked;
     moved = progress_all(ctx, true);
     ctx->sleeping = true;
+    ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
         futex_wait_any(words, expect, n + 1, SLEEP_MS);
@@ -398,6 +399,7 @@ void async_drop_group(struct commd_group *g)
     struct commd_context *ctx = g->ctx;
     struct commd_work *w;
     struct commd_error e;
+    uint64_t slept;
 
     error_set(&e, COMMD_E_ABORTED, "leave", "group \"%s\" was left while operations were pending",
               g->name);
@@ -407,8 +409,10 @@ void async_drop_group(struct commd_group *g)
             *p = g->active_next;
             break;
         }
-    /* a sleeping thread still looks at the bell of this board */
-    while (ctx->sleeping) {
+    /* A sleeping thread still looks at the bell of this board; its next sleep does not. (To wait
+     * for `sleeping` alone would be to miss the moment between two sleeps again and again.) */
+    slept = ctx->sleeps;
+    while (ctx->sleeping && ctx->sleeps == slept) {
         kick(ctx);
         pthread_cond_wait(&ctx->pcond, &ctx->plock);
     }

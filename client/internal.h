@@ -146,6 +146,7 @@ struct commd_context {
     pthread_mutex_t plock;
     pthread_cond_t pcond; /* the thread stopped sleeping */
     bool sleeping;
+    uint64_t sleeps;
     pthread_t thread;
     bool thread_up;
     _Atomic bool stop;
