@@ -14,3 +14,12 @@ TESTS += fuzz_conf
 fuzz_conf_SOURCES = tests/fuzz/fuzz_conf.c tests/fuzz/replay.c
 fuzz_conf_LDADD = libcommd-conf.la
 EXTRA_DIST += tests/fuzz/corpus/conf
+
+# A member that writes what it likes into its board.
+check_PROGRAMS += fuzz_board
+TESTS += fuzz_board
+fuzz_board_SOURCES = tests/fuzz/fuzz_board.c tests/fuzz/replay.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+fuzz_board_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
+	libcommd-schedule.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
+EXTRA_DIST += tests/fuzz/corpus/board
