@@ -7,10 +7,12 @@ dist_check_SCRIPTS += tests/integration/check_links.sh
 TESTS += tests/integration/check_links.sh
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
-integration_tests = tests/integration/test_collectives.py tests/integration/test_faults.py
+integration_tests = tests/integration/test_collectives.py tests/integration/test_faults.py \
+	tests/integration/test_bad_input.py tests/integration/test_service.py \
+	tests/integration/test_netns.py tests/integration/test_exports.sh
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
 	tests/integration/faults.py tests/integration/rank.py tests/integration/stream.py \
-	tests/integration/torch_ops.py tests/lib/nodes.sh tests/lib/demo.sh tests/lib/demo_table.py \
+	tests/integration/wire.py tests/integration/torch_ops.py tests/lib/nodes.sh tests/lib/demo.sh tests/lib/demo_table.py \
 	tests/lib/suite.sh

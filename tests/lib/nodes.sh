@@ -105,6 +105,9 @@ netns_make() {
         ip -n "commd-$i" link set lo up
         ip -n "commd-$i" link set veth0 up
     done
+    for ((i = 0; i < n; i++)); do # the engine refuses a device without a link
+        until ip -n "commd-$i" link show veth0 | grep -q 'state UP'; do sleep 0.02; done
+    done
 }
 
 netns_remove() {
@@ -122,7 +125,8 @@ netns_remove() {
 
 start_node() {
     local i=$1 home=$dir/node$1 enter=()
-    [ -z "$netns" ] || enter=(nsenter "--net=/run/netns/commd-$i")
+    # not nsenter: UCX looks for devices in /sys, which ip mounts anew for the namespace
+    [ -z "$netns" ] || enter=(ip netns exec "commd-$i")
     env -u NOTIFY_SOCKET -u JOURNAL_STREAM -u LISTEN_FDS "${enter[@]}" setsid \
         "$prefix/sbin/commd" --config "$home/commd.yaml" </dev/null >"$home/commd.log" 2>&1 &
     started[i]=$!

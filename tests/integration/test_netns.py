@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Two nodes in two network namespaces joined by a veth pair: addresses that are not loopback.
+
+Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN). The ranks stay outside: they reach their commd by
+the path of its socket.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import faults  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, need_ucx, now, until  # noqa: E402
+from test_collectives import SEED, stream  # noqa: E402
+
+PORT = 18400
+
+
+def ip(*arguments):
+    done = subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+class Namespaces(Cluster):
+    """A cluster of two nodes, each in a namespace of its own."""
+
+    def __init__(self, **changes):
+        need_ucx()
+        if os.geteuid() != 0:
+            raise Skip("network namespaces need root")
+        if not shutil.which("ip"):
+            raise Skip("there is no ip: apt install iproute2")
+        self.names = [f"commd-test-{os.getpid()}-{i}" for i in range(2)]
+        super().__init__(2, {"transport": {"trusted_network": "true", "device": "veth0"}, **changes})
+
+    def __enter__(self):
+        try:
+            for name in self.names:
+                ip("netns", "add", name)
+            a, b = self.names
+            ip("-n", a, "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", b)
+            for name, (address, _) in zip(self.names, self.places()):
+                ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
+                ip("-n", name, "link", "set", "lo", "up")
+                ip("-n", name, "link", "set", "veth0", "up")
+            for name in self.names:
+                until(lambda name=name: "state UP" in ip("-n", name, "link", "show", "veth0"), "a link")
+        except subprocess.CalledProcessError as error:
+            self.remove()
+            raise Skip(f"no network namespaces here: {error.stderr.strip()}") from None
+        try:
+            return super().__enter__()
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self):
+        for name in self.names:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("netns", "del", name)
+
+    def end(self):
+        super().end()
+        self.remove()
+
+    def places(self):
+        return [("10.77.1.1", PORT), ("10.77.1.2", PORT)]
+
+    def make_node(self, index, address, port):
+        node = super().make_node(index, address, port)
+        # not nsenter: UCX looks for devices in /sys, which ip mounts anew for the namespace
+        node.prefix = ["ip", "netns", "exec", self.names[index]]
+        return node
+
+
+def test_collectives():
+    with Namespaces() as cluster:
+        status = cluster.nodes[0].ctl("status")["status"][0]
+        print(f"  engine of node0: {status['fabric']}")
+        stream(cluster, [0, 1], 60, 2 << 20, SEED)
+        stream(cluster, [0, 0, 1, 1], 60, 1 << 20, SEED + 1)
+
+
+def test_rank_killed():
+    with Namespaces() as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        faults.start_loops("g", ranks, 2_000_000)
+        lost = ranks[3]
+        begin = lost.kill()
+        times = faults.errors(
+            ranks[:3], begin, code="RANK_LOST", rank=3, pid=lost.pid, node="node1"
+        )
+        print(f"  time to error: {', '.join(f'{t:.1f}' for t in times)} ms")
+        faults.leave("g", ranks[:3])
+        faults.nothing_is_held(cluster)
+
+
+def test_cable_pulled():
+    """The other node vanishes without a word: lost after timeouts.node, here 1 s."""
+    with Namespaces(timeouts={"heartbeat": "200ms", "node": "1s"}) as cluster:
+        cluster.expect("was lost: silent for 1 s")
+        cluster.expect("the engines of nodes .* lost each other")
+        cluster.expect("UCX +ERROR")
+        ranks = cluster.ranks("g", [0, 1])
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=10)
+        for rank in ranks:
+            rank.finish()
+        for rank in ranks:
+            rank.start("loop", name="g", count=2_000_000)
+            rank.answer()
+        begin = now()
+        ip("-n", cluster.names[0], "link", "set", "veth0", "down")
+        for rank, other in ((ranks[0], "node1"), (ranks[1], "node0")):
+            error = rank.error()
+            equal(error["node"], other, error)
+            check(error["code"] in ("NODE_LOST", "ENGINE_LOST"), f"{error}")
+            print(f"  {rank.node.name}: {error['code']} after {(error['at'] - begin) * 1000:.0f} ms")
+        ip("-n", cluster.names[0], "link", "set", "veth0", "up")
+        faults.leave("g", ranks)
+        cluster.wait_linked()
+        faults.new_group_works(cluster, ranks)
+        until(lambda: not cluster.nodes[0].groups(), "no group is left")
+
+
+if __name__ == "__main__":
+    main(globals())

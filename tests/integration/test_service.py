@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""commd as a service: command line, exit codes, READY=1, reload, drain, stale files."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import cluster as c  # noqa: E402
+from cluster import Cluster, check, equal, main, need_ucx, running, until  # noqa: E402
+
+
+def run(*arguments, environment=None):
+    done = subprocess.run(
+        [c.COMMD, *arguments], capture_output=True, text=True, timeout=c.HANG,
+        env=dict(os.environ, **(environment or {})),
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_command_line():
+    code, out, _ = run("--version")
+    equal((code, out), (0, "commd 0.1.0\n"))
+    code, out, _ = run("--help")
+    equal((code, out.splitlines()[0]), (0, "Usage: commd [OPTION]..."))
+    equal(run("--no-such-option")[0], 64)
+    equal(run("stray")[0], 64)
+    code, _, error = run("--config", "/nonexistent/commd.yaml")
+    equal(
+        (code, error),
+        (78, "/nonexistent/commd.yaml: cannot open: No such file or directory (give the path with "
+         "--config FILE; an empty file is valid and means one node with all defaults)\n"),
+    )  # fmt: skip
+
+
+def test_check_config():
+    with Cluster(2, start=False) as cluster:
+        file = cluster.nodes[0].config
+        equal(run("--config", file, "--check-config"), (0, f"{file}: ok\n", ""))
+        check(not os.path.exists(cluster.nodes[0].socket), "nothing was touched")
+        with open(file, "a") as out:
+            out.write("colour: red\n")
+        code, out, error = run("--config", file, "--check-config")
+        equal((code, out), (78, ""))
+        check(': unknown section "colour"' in error or ': unknown key "colour"' in error, error)
+
+
+def test_shipped_configuration_is_valid():
+    equal(run("--config", os.path.join(c.TOP, "etc/commd.yaml"), "--check-config")[0], 0)
+
+
+class NotifySocket:
+    """A service manager's end of sd_notify(3)."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "notify.sock")
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(self.path)
+        self.sock.settimeout(c.HANG)
+
+    def wait(self, wanted):
+        """Reads until a message has the line @wanted; returns all of its lines."""
+        while True:
+            lines = self.sock.recv(4096).decode().splitlines()
+            if wanted in lines:
+                return lines
+
+
+def test_ready_status_reload_and_stop():
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        notify = NotifySocket(cluster.folder)
+        node.start({"NOTIFY_SOCKET": notify.path, "WATCHDOG_USEC": "200000"})
+        lines = notify.wait("READY=1")
+        check(node.ctl("status"), "READY=1 came before clients are served")
+        check(any(line.startswith("STATUS=node node0 of cluster test") for line in lines), lines)
+        notify.wait("WATCHDOG=1")
+        node.process.send_signal(signal.SIGHUP)
+        check(any(line.startswith("MONOTONIC_USEC=") for line in notify.wait("RELOADING=1")), "")
+        notify.wait("READY=1")
+        node.process.send_signal(signal.SIGTERM)
+        notify.wait("STOPPING=1")
+        equal(node.process.wait(c.HANG), 0)
+        notify.sock.close()
+        os.unlink(notify.path)
+
+
+def value(node, key):
+    rows = node.ctl("show", "config")["config"]
+    return next(row["value"] for row in rows if row["key"] == key)
+
+
+def test_reload():
+    with Cluster(1) as cluster:
+        node = cluster.nodes[0]
+        ranks = cluster.ranks("g", [0, 0])
+        equal(value(node, "limits.max_clients"), "1024")
+
+        # good: taken over, with clients and groups as they are
+        node.write_config(limits={"max_clients": "77"}, timeouts={"join": "1m"})
+        node.process.send_signal(signal.SIGHUP)
+        until(lambda: value(node, "limits.max_clients") == "77", "the new value")
+        equal(value(node, "timeouts.join"), "1m")
+        node.wait_log("SIGHUP -> configuration .* reloaded")
+
+        # bad: the old one stays, whole, and the log says where and why
+        cluster.expect(r"commd.yaml:\d+:\d+: limits.max_clients is \"0\"")
+        cluster.expect("the new configuration is wrong -> keeping the old one")
+        node.write_config(limits={"max_clients": "0"}, timeouts={"join": "2m"})
+        node.process.send_signal(signal.SIGHUP)
+        node.wait_log("the new configuration is wrong -> keeping the old one")
+        equal((value(node, "limits.max_clients"), value(node, "timeouts.join")), ("77", "1m"))
+
+        # a key that needs a restart: likewise
+        cluster.expect("the new configuration changes listen.socket_mode, which needs a restart")
+        node.write_config(limits={"max_clients": "78"}, listen={"socket_mode": "0600"})
+        node.process.send_signal(signal.SIGHUP)
+        node.wait_log(
+            "the new configuration changes listen.socket_mode, which needs a restart -> keeping the old one"
+        )
+        equal(value(node, "limits.max_clients"), "77")
+
+        # unreadable: likewise
+        cluster.expect("commd.yaml: cannot open")
+        os.unlink(node.config)
+        node.process.send_signal(signal.SIGHUP)
+        node.wait_log("commd.yaml: cannot open")
+        node.write_config()
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=10)
+        for rank in ranks:
+            rank.finish()
+
+
+def test_sigterm_ends_groups_and_leaves_nothing():
+    need_ucx()
+    with Cluster(2) as cluster:
+        cluster.expect("node node1 was lost")
+        cluster.expect("the engines of nodes .* lost each other")
+        cluster.expect("UCX +ERROR")
+        ranks = cluster.ranks("g", [0, 1])
+        local = cluster.ranks("local", [1, 1])
+        waiting = cluster.rank(1)
+        waiting.start("join", name="never", rank=0, size=2)
+        until(lambda: len(cluster.nodes[1].groups()) == 3, "all three groups")
+        ranks[0].start("all_reduce", name="g", count=1000)
+        node = cluster.nodes[1]
+        engine = node.engine_pid()
+        equal(node.stop(), 0)
+        check(not running(engine), "the engine ended first")
+        equal(sorted(os.listdir(node.home)), ["commd.log", "commd.yaml"])
+
+        error = waiting.error()
+        equal(error["code"], "NODE_LOST", error)
+        error = ranks[0].error()
+        equal((error["code"], error["node"]), ("NODE_LOST", "node1"), error)
+        check("commd on node node1 is stopping" in error["message"], error["message"])
+        error = ranks[1].call_error("all_reduce", name="g", count=1000)
+        equal((error["code"], error["node"]), ("NODE_LOST", "node1"), error)
+        for rank in local:  # a one-node group needs no daemon
+            rank.start("all_reduce", name="local", count=1000)
+        for rank in local:
+            rank.finish()
+
+
+def test_restart_after_a_crash():
+    """What a killed commd has left does not stop the next one."""
+    with Cluster(1) as cluster:
+        node = cluster.nodes[0]
+        rank = cluster.rank(0)
+        node.kill()
+        check(os.path.exists(node.socket), "the dead one's socket is still there")
+        node.start()
+        cluster.wait_linked()
+        node.wait_log("left over from a commd that is gone -> removed")
+        rank.call("join", name="g", rank=0, size=1)  # the client connects again by itself
+
+
+def test_pid_files():
+    with Cluster(2 if c.has_engine_fabric() else 1) as cluster:
+        for node in cluster.nodes:
+            with open(os.path.join(node.home, "commd.pid")) as file:
+                equal(int(file.read()), node.pid)
+            if len(cluster.nodes) > 1:
+                status = node.ctl("status")["status"][0]
+                equal((status["pid"], status["engine_pid"]), (node.pid, node.engine_pid()))
+
+
+def test_insecure():
+    need_ucx()
+    with Cluster(2, {"cluster": {"key_file": "/nonexistent"}}, start=False) as cluster:
+        cluster.expect("--insecure: the links between the nodes use a key that everybody knows")
+        for node in cluster.nodes:
+            node.start(arguments=["--insecure"])
+        cluster.wait_linked()
+        equal(cluster.nodes[0].ctl("status")["status"][0]["insecure"], True)
+
+
+if __name__ == "__main__":
+    main(globals())
