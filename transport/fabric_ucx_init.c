@@ -384,6 +384,10 @@ static int configure(ucp_config_t *config, const struct fabric_conf *conf,
         {"SOCKADDR_TLS_PRIORITY", "tcp"}, /* the default tries rdmacm first */
         {"MAX_EAGER_RAILS", "1"},         /* one lane keeps the order */
         {"MAX_RNDV_RAILS", "1"},
+        /* No active message without a copy: when the peer dies while one is half written,
+         * uct_tcp_ep_sendv() completes it twice and UCX aborts the process (1.13.1: with
+         * kill -9 nearly each time; master still has the lines). */
+        {"ZCOPY_THRESH", "inf"},
         {"KEEPALIVE_INTERVAL", "1s"}, /* finds endpoints that the peer has closed */
     };
     int r = 0;
@@ -401,7 +405,8 @@ static int open_context(struct ucx *u, const struct fabric_conf *conf,
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED |
                       UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
-        .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        /* RMA: else announced bodies go as active messages and not by PUT, see ZCOPY_THRESH */
+        .features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
         .mt_workers_shared = 0,
         .estimated_num_eps = 8,
     };

@@ -326,7 +326,7 @@ static void peers_are_not_mixed_up(void **state)
         for (unsigned i = 0; i < 3; i++) {
             for (unsigned j = 0; j < 3; j++) {
                 if (i != j)
-                    put(&w->side[i], j, k, 8, k % 5 == 0 ? 70000 + i : i * 10 + j, &s[n++]);
+                    put(&w->side[i], j, k, 8, k % 5 == 0 ? 200000 + i : i * 10 + j, &s[n++]);
             }
         }
         turn(w);

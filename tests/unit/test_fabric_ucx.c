@@ -29,6 +29,8 @@ void refused(const char *device, const char *tls, const char *ports, int want, c
 
 #ifdef HAVE_UCX
 
+#include "transport/fabric_ucx_priv.h"
+
 static void ucx_refuses_bad_config(void **state)
 {
     refused("ethX", "tcp", NULL, -ENODEV,
@@ -112,18 +114,39 @@ static void meet(struct world *w, int fd, unsigned me, unsigned you)
     assert_int_equal(s->f->ops->peer_add(s->f, you, addr, (size_t)n, mine, theirs), 0);
 }
 
-/* Starts to take four bodies, reports, and never moves again. */
+/* Starts to take four bodies, or gets an eager one, reports, and never moves again. */
 int run_victim(int fd)
 {
     struct world *w = world_new("ucx", 1);
 
     meet(w, fd, 1, 0);
-    w->side[0].take = TAKE_AT_ONCE;
-    pump_until(w, w->side[0].bodies == 4);
-    send(fd, "4", 1, MSG_NOSIGNAL);
+    w->side[0].take = TAKE_LATER;
+    pump_until(w, w->side[0].bodies == 4 || w->side[0].msgs > w->side[0].bodies);
+    for (unsigned i = 0; i < w->side[0].bodies; i++)
+        take_body(w->side[0].body[i]);
+    send(fd, "!", 1, MSG_NOSIGNAL);
     for (;;)
         pause();
     return 0;
+}
+
+/* Until the victim has reported. */
+static void wait_victim(struct world *w, const struct child *child)
+{
+    struct pollfd pfd = {.fd = child->fd, .events = POLLIN};
+    char c;
+
+    pump_until(w, poll(&pfd, 1, 0) > 0);
+    assert_int_equal(recv(child->fd, &c, 1, 0), 1);
+}
+
+static void kill_victim(const struct child *child)
+{
+    int status;
+
+    assert_int_equal(kill(child->pid, SIGKILL), 0);
+    assert_int_equal(waitpid(child->pid, &status, 0), child->pid);
+    close(child->fd);
 }
 
 static void kill_9(void **state)
@@ -131,27 +154,95 @@ static void kill_9(void **state)
     struct world *w = world_new("ucx", 1);
     struct sending s[4];
     struct child child;
-    struct pollfd pfd;
-    char c;
-    int status;
 
     spawn_victim(&child);
     meet(w, child.fd, 0, 1);
     for (unsigned i = 0; i < 4; i++)
         put(&w->side[0], 1, i, 8, 8 * MB, &s[i]);
-    pfd = (struct pollfd){.fd = child.fd, .events = POLLIN};
-    pump_until(w, poll(&pfd, 1, 0) > 0);
-    assert_int_equal(recv(child.fd, &c, 1, 0), 1);
-    assert_int_equal(kill(child.pid, SIGKILL), 0);
-    assert_int_equal(waitpid(child.pid, &status, 0), child.pid);
+    wait_victim(w, &child);
+    kill_victim(&child);
     pump_until(w, count_done(s, 4) == 4 && w->side[0].down == 1);
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(s[i].st, -EIO);
     pump_until_quiet(w);
     assert_int_equal(w->side[0].down, 1);
     w->side[0].f->ops->peer_del(w->side[0].f, 1);
-    close(child.fd);
     free_sendings(s, 4);
+    world_free(w);
+}
+
+/* The socket is full and a send half written: UCX (seen in 1.13.1) aborts here when bodies of
+ * active messages go out without a copy, see ZCOPY_THRESH in fabric_ucx_init.c. */
+static void kill_9_with_a_full_socket(void **state)
+{
+    enum { N = 200 };
+    struct world *w = world_new("ucx", 1);
+    struct sending *s = calloc(N, sizeof(*s));
+    struct child child;
+    unsigned before;
+
+    assert_non_null(s);
+    spawn_victim(&child);
+    meet(w, child.fd, 0, 1);
+    put(&w->side[0], 1, 0, 8, 10, &s[0]);
+    wait_victim(w, &child);
+    for (unsigned i = 1; i < N; i++)
+        put(&w->side[0], 1, i, 8, 100000, &s[i]);
+    pump_until_quiet(w);
+    before = count_done(s, N);
+    assert_true(before < N);
+    kill_victim(&child);
+    pump_until(w, count_done(s, N) == N && w->side[0].down == 1);
+    for (unsigned i = 0; i < N; i++)
+        assert_true(s[i].st == 0 || s[i].st == -EIO);
+    assert_int_equal(s[N - 1].st, -EIO);
+    free_sendings(s, N);
+    free(s);
+    world_free(w);
+}
+
+static struct ucx_peer *inside(struct side *s, unsigned peer)
+{
+    return container_of(s->f, struct ucx, base)->slot[peer];
+}
+
+/* Messages that name an existing peer's slot, as those of a predecessor would. */
+static void forged_messages_are_dropped(void **state)
+{
+    struct world *w = linked("ucx");
+    struct sending s[4];
+
+    put(&w->side[0], 1, 0, 8, 10, &s[0]);
+    pump_until(w, w->side[1].msgs == 1);
+    w->side[1].f->stats.strangers = 0;
+    inside(&w->side[0], 1)->cookie_out ^= 1;
+    put(&w->side[0], 1, 1, 8, 10, &s[1]);
+    put(&w->side[0], 1, 1, 8, MB, &s[2]);
+    pump_until(w, w->side[1].f->stats.strangers == 2 && count_done(s, 3) == 3);
+    assert_int_equal(s[2].st, -EIO); /* refused, not swallowed */
+    inside(&w->side[0], 1)->cookie_out ^= 1;
+    inside(&w->side[0], 1)->remote_slot = FABRIC_MAX_PEERS + 7;
+    put(&w->side[0], 1, 1, 8, 10, &s[3]);
+    pump_until(w, w->side[1].f->stats.strangers == 3);
+    assert_int_equal(w->side[1].msgs, 1);
+    assert_int_equal(w->side[0].down + w->side[1].down, 0);
+    free_sendings(s, 4);
+    world_free(w);
+}
+
+static void gap_takes_the_link_down(void **state)
+{
+    struct world *w = linked("ucx");
+    struct sending s[2];
+
+    put(&w->side[0], 1, 0, 8, 10, &s[0]);
+    pump_until(w, w->side[1].msgs == 1);
+    inside(&w->side[0], 1)->seq_out++;
+    put(&w->side[0], 1, 1, 8, 10, &s[1]);
+    pump_until(w, w->side[1].down == 1);
+    assert_int_equal(w->side[1].down_err, -EPROTO);
+    assert_int_equal(w->side[1].msgs, 1);
+    free_sendings(s, 2);
     world_free(w);
 }
 
@@ -196,6 +287,9 @@ int run_ucx_tests(void)
         cmocka_unit_test(ucx_refuses_bad_config),
         cmocka_unit_test(ucx_ports),
         cmocka_unit_test(kill_9),
+        cmocka_unit_test(kill_9_with_a_full_socket),
+        cmocka_unit_test(forged_messages_are_dropped),
+        cmocka_unit_test(gap_takes_the_link_down),
         cmocka_unit_test(no_spinning_on_a_silent_peer),
     };
 

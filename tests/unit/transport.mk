@@ -12,7 +12,7 @@ check_PROGRAMS += tests/unit/test_fabric
 TESTS += tests/unit/test_fabric
 tests_unit_test_fabric_SOURCES = tests/unit/test_fabric.c tests/unit/test_fabric_ucx.c \
 	tests/unit/fabric_sides.c tests/unit/fabric_sides.h
-tests_unit_test_fabric_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_fabric_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(UCX_CFLAGS)
 tests_unit_test_fabric_LDADD = libcommd-fabric.la $(CMOCKA_LIBS)
 
 # Members as threads over one mapping, for the thread sanitizer.
