@@ -507,6 +507,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
         return;
     fate->cause = msg->cause == CAUSE_LEFT ? CAUSE_LEFT : CAUSE_RANK_LOST;
     fate->ops = MIN(msg->ops, CORE_OPS_FROM_BOARD - 1);
+    if (fate->cause != CAUSE_LEFT)
+        group->unclean = true;
     if (group->state == GROUP_OPEN)
         act_group_gone(core, group, msg->rank, fate->ops, msg->text);
 }

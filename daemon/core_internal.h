@@ -175,7 +175,7 @@ struct group {
     uint32_t nagreed; /* other participants that confirmed the commit */
     unsigned home;
     bool boarded; /* the edge was told to make a board */
-    bool unclean; /* a local rank died, or the group broke */
+    bool unclean; /* a rank died, or the group broke */
     uint16_t *nodes;            /* owned by the core's table: node indices, ascending */
     bool *agreed;               /* likewise: per participant */
     struct msg_member *members; /* owned run */
