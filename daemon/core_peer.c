@@ -263,6 +263,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     peer = &core->peers[msg->peer];
     if (!peer->added || peer->engine != msg->engine)
         return;
+    if (core->draining)
+        return; /* ours has gone ahead of us */
     text_format(text, sizeof(text), "the engines of nodes %s and %s lost each other: %s",
                 core_self_name(core), core_node_name(core, msg->peer), msg->text);
     text_copy(peer->error, sizeof(peer->error), text);
