@@ -19,6 +19,8 @@
  * member can only spoil its own group's numbers. */
 #include "transport/engine_internal.h"
 
+#include <stdio.h>
+
 #include "shm/reduce.h"
 #include "shm/wait.h"
 
@@ -74,10 +76,19 @@ static bool all_reduced(const struct eboard *eb, uint32_t step)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* What a failed send means is not ours to say: commd knows whether the engine, the commd or the
+ * whole node behind it is gone. The board just stops. */
 static void link_failed(struct eboard *eb, unsigned node, int err)
 {
-    eboard_fail(eb, CAUSE_ENGINE_LOST, (int)eb->peers[node], "sending to another node failed: %s",
-                strerror(-err));
+    char text[64];
+
+    if (err == -ENOMEM) {
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to send a chunk");
+        return;
+    }
+    eb->dead = true;
+    snprintf(text, sizeof text, "sending failed: %s", strerror(-err));
+    eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], text);
 }
 
 static void begin_sent(void *arg, int st)
