@@ -19,6 +19,8 @@
 
 #include "shm/wait.h"
 
+enum { CLOSING_MS = 10000 };
+
 static unsigned bucket(uint64_t group)
 {
     return (unsigned)((group * 0x9e3779b97f4a7c15ull) >> 54) % ENGINE_HASH;
@@ -218,7 +220,7 @@ static void sweep(struct engine *e)
     }
     for (struct eboard *eb = e->active, *next; eb; eb = next) {
         next = eb->active_next;
-        if (eb->closing && finished(eb))
+        if (eb->closing && (finished(eb) || now_ms() - eb->closing_ms > CLOSING_MS))
             eboard_remove(eb);
     }
 }
@@ -233,8 +235,10 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
         eboard_remove(eb);
         return;
     }
-    /* all members have left after their last operation; other nodes may still need our part */
+    /* All members have left after their last operation; other nodes may still need our part.
+     * If members left in the middle of one, here or there, it never ends: hence the limit. */
     eb->closing = true;
+    eb->closing_ms = now_ms();
     eboard_activate(eb);
 }
 

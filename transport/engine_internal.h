@@ -76,6 +76,7 @@ struct eboard {
     uint32_t *local_rank; /* owned; rank of each local member */
     uint32_t *rank_node;  /* owned; node of each rank */
     bool active, closing, dead;
+    uint64_t closing_ms;
     bool polling; /* inside eboard_poll(): a callback must not enter it again */
     unsigned inflight; /* requests whose callbacks name this board */
 
