@@ -10,7 +10,9 @@
  *   UCX_MEM_EVENTS=n                else it patches mmap/munmap/brk of the process; needed only
  *                                   by the registration cache, which TCP does not have
  *   UCX_VFS_ENABLE=n                else a thread of its own looks for a FUSE daemon
- *   UCX_WARN_UNUSED_ENV_VARS=n      else older versions warn about variables of newer ones */
+ *   UCX_WARN_UNUSED_ENV_VARS=n      else older versions warn about variables of newer ones
+ *   UCX_LOG_LEVEL=fatal             else it writes its own ERROR lines, with misleading advice
+ *                                   about somaxconn, beside ours when a peer's engine goes away */
 #include "transport/fabric_ucx.h"
 
 const char *const fabric_ucx_env[] = {
@@ -18,5 +20,6 @@ const char *const fabric_ucx_env[] = {
     "UCX_MEM_EVENTS=n",
     "UCX_VFS_ENABLE=n",
     "UCX_WARN_UNUSED_ENV_VARS=n",
+    "UCX_LOG_LEVEL=fatal",
     NULL,
 };
