@@ -81,7 +81,7 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
         *error_mine() = r.err;
         return r.err.code;
     }
-    st = run_finish(&r);
+    st = unlikely(run_hopeless(&r)) ? RUN_FAILED : run_finish(&r);
     run_end(&r, st);
     give_turn(g);
     if (likely(st == RUN_DONE))
@@ -186,6 +186,8 @@ static bool start_next(struct commd_group *g)
         return true;
     }
     g->running = w;
+    if (run_hopeless(&w->run))
+        finish_running(g, RUN_FAILED);
     return true;
 }
 

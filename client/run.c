@@ -10,10 +10,11 @@
  * For the counters and the order of checks see board.c. */
 #include "client/internal.h"
 
-#include <signal.h>
-#include <stdio.h>
+#include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
@@ -228,8 +229,41 @@ static bool can_get(struct run *r, uint32_t c)
     return all_arrived(r, step);
 }
 
-static enum run_state run_fail_together(struct run *r)
+static void describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
 {
+    struct commd_group *g = r->group;
+
+    r->err.code = code;
+    r->err.rank = rank;
+    r->err.pid = (int)pid;
+    r->err.epoch = g->board.epoch;
+    r->err.seq = r->desc.seq;
+    snprintf(r->err.node, sizeof r->err.node, "%s", node);
+}
+
+static bool broken(struct run *r)
+{
+    struct board_hdr *h = r->group->board.hdr;
+    uint32_t cause = atomic_load_explicit(&h->broken, memory_order_acquire);
+    struct board_cause c;
+
+    if (!cause)
+        return false;
+    c = h->cause; /* copied before use: a member could write there */
+    c.node[sizeof c.node - 1] = c.text[sizeof c.text - 1] = 0;
+    if (cause == CAUSE_LEFT || cause >= CAUSE_COUNT)
+        cause = CAUSE_RANK_LOST;
+    error_set(&r->err, -(int)cause, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
+    describe(r, -(int)cause, c.rank, c.pid, c.node);
+    return true;
+}
+
+static enum run_state run_refused(struct run *r)
+{
+    /* In a broken group the steps of members may have drifted apart: that is why, then. */
+    if (broken(r))
+        return RUN_FAILED;
     /* Everybody refuses this operation and goes on behind it. */
     r->group->next_step = r->base + BOARD_SKIP;
     return RUN_FAILED;
@@ -298,7 +332,7 @@ enum run_state run_poll(struct run *r)
         if (!r->err.code)
             moved |= try_get(r);
         if (unlikely(r->err.code))
-            return run_fail_together(r);
+            return run_refused(r);
         if (r->got == r->plan.steps) {
             r->group->next_step = r->base + r->plan.steps;
             return RUN_DONE;
@@ -329,36 +363,6 @@ void run_end(struct run *r, enum run_state st)
 }
 
 /* ---- giving up --------------------------------------------------------------------------- */
-
-static void describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
-{
-    struct commd_group *g = r->group;
-
-    r->err.code = code;
-    r->err.rank = rank;
-    r->err.pid = (int)pid;
-    r->err.epoch = g->board.epoch;
-    r->err.seq = r->desc.seq;
-    snprintf(r->err.node, sizeof r->err.node, "%s", node);
-}
-
-static bool broken(struct run *r)
-{
-    struct board_hdr *h = r->group->board.hdr;
-    uint32_t cause = atomic_load_explicit(&h->broken, memory_order_acquire);
-    struct board_cause c;
-
-    if (!cause)
-        return false;
-    c = h->cause; /* copied before use: a member could write there */
-    c.node[sizeof c.node - 1] = c.text[sizeof c.text - 1] = 0;
-    if (cause == CAUSE_LEFT || cause >= CAUSE_COUNT)
-        cause = CAUSE_RANK_LOST;
-    error_set(&r->err, -(int)cause, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
-    describe(r, -(int)cause, c.rank, c.pid, c.node);
-    return true;
-}
 
 static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid, bool left)
 {
@@ -391,6 +395,19 @@ static bool somebody_gone(struct run *r)
     return false;
 }
 
+/* A process that nobody has waited for yet counts as ended, which kill(pid, 0) would not say. */
+static bool process_ended(pid_t pid)
+{
+    struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    bool ended;
+
+    if (p.fd < 0)
+        return errno == ESRCH;
+    ended = poll(&p, 1, 0) > 0;
+    close(p.fd);
+    return ended;
+}
+
 /* commd is gone too, so nobody will mark a dead member: look for oneself. */
 static bool orphan_check(struct run *r)
 {
@@ -408,7 +425,7 @@ static bool orphan_check(struct run *r)
     for (unsigned k = 0; k < g->board.world; k++) {
         pid_t pid = (pid_t)g->members[k].pid;
 
-        if (k != g->rank && pid > 0 && kill(pid, 0) < 0 && errno == ESRCH) {
+        if (k != g->rank && pid > 0 && process_ended(pid)) {
             uint32_t done = atomic_load(&g->board.members[k].ops);
             if (!seq_reached(done, (uint32_t)r->desc.seq)) {
                 rank_gone(r, k, done, (uint32_t)pid, false);
