@@ -1,16 +1,15 @@
 """Prints what three trainings of the same model came to: commd, gloo, one process.
 
 Exit code 1 when the ranks of commd do not have identical parameters, or when its result is not
-that of one process within rounding. What rounding may do: after 300 steps the order in which
-four gradients are added shows in the loss from the fourth or fifth digit on, and may turn the one or
-other of the 357 test images that the model is undecided about.
+that of one process within rounding: the order in which the gradients are added differs, and 300
+steps of training amplify it. Measured: the losses agree to five digits or more.
 """
 
 import json
 import sys
 
-LOSS_TOLERANCE = 1e-2  # relative
-ACCURACY_TOLERANCE = 2 / 357
+LOSS_TOLERANCE = 1e-3  # relative
+IMAGES_TOLERANCE = 1  # of 357, about which the model is undecided
 
 
 def main():
@@ -38,7 +37,7 @@ def main():
     print("  all ranks identical" if same else "  THE RANKS DIFFER")
     loss = abs(commd["loss"] - single["loss"]) / single["loss"]
     images = round(abs(commd["accuracy"] - single["accuracy"]) * 357)
-    equal = loss <= LOSS_TOLERANCE and images <= ACCURACY_TOLERANCE * 357
+    equal = loss <= LOSS_TOLERANCE and images <= IMAGES_TOLERANCE
     print(
         f"commd beside one process: loss differs by {loss:.1e} of it, {images} of 357 test images "
         f"otherwise: {'equal within rounding' if equal else 'NOT EQUAL within rounding'}"
