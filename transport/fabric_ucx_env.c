@@ -11,8 +11,9 @@
  *                                   by the registration cache, which TCP does not have
  *   UCX_VFS_ENABLE=n                else a thread of its own looks for a FUSE daemon
  *   UCX_WARN_UNUSED_ENV_VARS=n      else older versions warn about variables of newer ones
- *   UCX_LOG_LEVEL=fatal             else it writes its own ERROR lines, with misleading advice
- *                                   about somaxconn, beside ours when a peer's engine goes away */
+ *
+ * Not UCX_LOG_LEVEL: fabric_ucx_init.c listens to UCX's complaints while it opens (how else
+ * would it know that a port range was ignored?) and keeps them from stderr by itself. */
 #include "transport/fabric_ucx.h"
 
 const char *const fabric_ucx_env[] = {
@@ -20,6 +21,5 @@ const char *const fabric_ucx_env[] = {
     "UCX_MEM_EVENTS=n",
     "UCX_VFS_ENABLE=n",
     "UCX_WARN_UNUSED_ENV_VARS=n",
-    "UCX_LOG_LEVEL=fatal",
     NULL,
 };

@@ -3,9 +3,11 @@
  *
  * UCX answers a wrong device and a wrong transport alike, with UCS_ERR_NO_DEVICE and lines on
  * stderr about neither. So both are checked before: the device with the kernel, the
- * transports with UCT, which lists what is there. What UCX prints during the rest of the
- * opening is caught and becomes the end of why[]; later it goes to stderr, which the launcher
- * collects. */
+ * transports with UCT, which lists what is there. What UCX complains about during the rest of
+ * the opening is caught and becomes the end of why[]. Later on, what it says on this thread is
+ * dropped: each such line (with advice about somaxconn, for one) accompanies a failure that
+ * on_peer_down reports, and that may be as ordinary as a peer's exit. UCX's own thread, which
+ * accepts connections, still writes to stderr, and so does all with UCX_LOG_LEVEL set. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -71,20 +73,27 @@ int ucx_errno(ucs_status_t st)
     }
 }
 
-/* --- what UCX says while it is opened ---------------------------------------------------- */
+/* --- what UCX has to say ---------------------------------------------------------- */
 
+static _Thread_local bool ours;   /* this thread has opened the fabric */
 static _Thread_local char *heard; /* NULL: not listening */
+static bool verbose;              /* somebody set UCX_LOG_LEVEL: he wants to see it all */
 
-static ucs_log_func_rc_t listen_log(const char *file, unsigned line, const char *function,
-                                    ucs_log_level_t level,
-                                    const ucs_log_component_config_t *comp_conf,
-                                    const char *message, va_list ap)
+static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *function,
+                                ucs_log_level_t level,
+                                const ucs_log_component_config_t *comp_conf,
+                                const char *message, va_list ap)
 {
-    if (!heard || level > UCS_LOG_LEVEL_WARN || level == UCS_LOG_LEVEL_FATAL)
+    va_list copy;
+
+    if (!ours || level > UCS_LOG_LEVEL_WARN || level == UCS_LOG_LEVEL_FATAL)
         return UCS_LOG_FUNC_RC_CONTINUE;
-    if (!*heard) /* the first complaint is the cause, the rest follow from it */
-        vsnprintf(heard, WHY_MAX, message, ap);
-    return UCS_LOG_FUNC_RC_STOP;
+    if (heard && !*heard) { /* the first complaint is the cause, the rest follow from it */
+        va_copy(copy, ap);
+        vsnprintf(heard, WHY_MAX, message, copy);
+        va_end(copy);
+    }
+    return verbose ? UCS_LOG_FUNC_RC_CONTINUE : UCS_LOG_FUNC_RC_STOP;
 }
 
 static void listen_start(char *buf)
@@ -92,8 +101,10 @@ static void listen_start(char *buf)
     static bool pushed;
 
     if (!pushed)
-        ucs_log_push_handler(listen_log);
+        ucs_log_push_handler(on_log);
     pushed = true;
+    verbose = getenv("UCX_LOG_LEVEL") != NULL;
+    ours = true;
     buf[0] = '\0';
     heard = buf;
 }
