@@ -40,13 +40,6 @@ static void give_turn(struct commd_group *g)
         kick(g->ctx);
 }
 
-static int64_t op_deadline(const struct commd_group *g, const struct commd_op *op)
-{
-    int64_t limit = op->timeout_ms ? op->timeout_ms : atomic_load(&g->timeout_ms);
-
-    return deadline_in(limit);
-}
-
 /* Fails at once what cannot start any more. */
 static bool refuse(struct commd_group *g, struct commd_error *e)
 {
@@ -74,7 +67,8 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
         *error_mine() = r.err;
         return r.err.code;
     }
-    run_begin(&r, g, op, op_deadline(g, op));
+    run_limit(&r, g, op);
+    run_begin(&r, g, op);
     if (plan_op(&r, op)) {
         atomic_fetch_sub(&g->seq, 1);
         give_turn(g);
@@ -178,7 +172,7 @@ static bool start_next(struct commd_group *g)
         work_finish(w, &w->run.err);
         return true;
     }
-    run_begin(&w->run, g, &w->op, w->run.deadline_ms);
+    run_begin(&w->run, g, &w->op);
     if (plan_op(&w->run, &w->op)) {
         atomic_fetch_sub(&g->seq, 1);
         atomic_store(&g->busy, 0);
@@ -369,7 +363,7 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
     w->on_done = on_done;
     w->arg = arg;
     w->run.group = g;
-    w->run.deadline_ms = op_deadline(g, op);
+    run_limit(&w->run, g, op);
     atomic_init(&w->refs, ret_work ? 2 : 1);
     r = submit(g, w);
     if (r) {

@@ -36,6 +36,7 @@ struct run {
     uint32_t seen_step;
     bool agreed;             /* descriptions were compared */
     bool moved;              /* the last poll made progress */
+    int64_t limit_ms;        /* -1 none */
     int64_t deadline_ms;     /* CLOCK_MONOTONIC, -1 none */
     struct commd_error err;  /* RUN_FAILED */
 };
@@ -50,8 +51,9 @@ struct coll_ops {
 extern const struct coll_ops coll_table[COLL_COUNT];
 
 /* Starts @op as the next operation of the group; the caller holds the group's turn. */
-void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op,
-               int64_t deadline_ms);
+void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
+/* The clock of an operation starts with the call, which for a queued one is before it begins. */
+void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
 /* Does all that can be done without waiting. */
 enum run_state run_poll(struct run *r);
 /* Is there a reason to give up waiting? true: r->err is filled. Call run_poll() once more

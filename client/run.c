@@ -53,8 +53,13 @@ static void tell(struct run *r)
         wake_engine(r->group);
 }
 
-void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op,
-               int64_t deadline_ms)
+void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op)
+{
+    r->limit_ms = op->timeout_ms ? op->timeout_ms : atomic_load(&g->timeout_ms);
+    r->deadline_ms = deadline_in(r->limit_ms);
+}
+
+void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
 {
     bool vector = op->coll != COMMD_BARRIER;
 
@@ -77,7 +82,6 @@ void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op,
     r->seen_step = r->base;
     r->agreed = false;
     r->moved = false;
-    r->deadline_ms = deadline_ms;
     atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
 }
 
@@ -466,14 +470,16 @@ static void timed_out(struct run *r)
 
     if (n)
         error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\" timed out: rank%s %s of node %s did not come",
+                  "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: rank%s %s of "
+                  "node %s did not come",
                   (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
-                  n > 1 ? "s" : "", ranks, g->ctx->node);
+                  (long long)r->limit_ms, n > 1 ? "s" : "", ranks, g->ctx->node);
     else
         error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\" timed out: all ranks of node %s have come, "
-                  "so ranks of the other nodes are missing or slow",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, g->ctx->node);
+                  "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: all ranks of "
+                  "node %s have come, so ranks of the other nodes are missing or slow",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
+                  (long long)r->limit_ms, g->ctx->node);
     describe(r, COMMD_E_TIMEOUT, n == 1 ? atoi(ranks) : -1, 0, g->ctx->node);
 }
 

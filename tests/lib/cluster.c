@@ -166,7 +166,7 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
         if (states[k] == RUN_WAIT) {
             if (!begun[k]) {
                 begun[k] = true;
-                run_begin(&runs[k], c->group[k], &ops[k], -1);
+                run_begin(&runs[k], c->group[k], &ops[k]);
                 if (!plan_make(&runs[k].desc, &c->group[k]->geom, &runs[k].plan))
                     abort();
             }

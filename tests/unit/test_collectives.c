@@ -402,7 +402,7 @@ static void closing_board_serves_the_other_node(void **state)
         op.send = op.recv = buf[k];
         for (size_t i = 0; i < op.count; i++)
             buf[k][i] = 1;
-        run_begin(&r[k], c->group[k], &op, -1);
+        run_begin(&r[k], c->group[k], &op);
         assert_true(plan_make(&r[k].desc, &c->group[k]->geom, &r[k].plan));
     }
     for (unsigned i = 0; i < 100000 && !(done[0] && done[1]); i++) {
