@@ -32,3 +32,23 @@ client_commd_perf_SOURCES = client/commd-perf.c client/commd_perf.h client/commd
 	client/commd_perf_launch.c client/commd_perf_options.c client/commd_perf_report.c \
 	client/commd_perf_run.c
 client_commd_perf_LDADD = client/libcommd.la
+
+# The torch backend: built by pip, against the torch that is installed.
+EXTRA_DIST += \
+	client/python/MANIFEST.in \
+	client/python/commd/__init__.py \
+	client/python/commd/_autoload.py \
+	client/python/commd/csrc/backend.cpp \
+	client/python/commd/csrc/backend.h \
+	client/python/commd/csrc/bind.cpp \
+	client/python/commd/csrc/group.cpp \
+	client/python/commd/csrc/group.h \
+	client/python/commd/csrc/python.h \
+	client/python/commd/csrc/tensors.cpp \
+	client/python/commd/csrc/tensors.h \
+	client/python/commd/csrc/work.cpp \
+	client/python/commd/csrc/work.h \
+	client/python/commd/torch.py \
+	client/python/examples/digits_ddp.py \
+	client/python/pyproject.toml \
+	client/python/setup.py

@@ -6,4 +6,4 @@ tests_bench_bench_fabric_LDADD = libcommd-fabric.la
 endif
 
 EXTRA_DIST += tests/bench/compare.py tests/bench/compare.sh tests/bench/mpi_perf.c \
-	tests/bench/torch_perf.py
+	tests/bench/torch_perf.py tests/integration/ucx_newer.sh

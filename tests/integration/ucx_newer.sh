@@ -13,8 +13,9 @@ if [ ! -e "$ucx/.ready" ]; then
     "${COMMD_PYTHON:-python3}" -m pip download --quiet --no-deps --dest "$build/wheel" \
         "libucx-cu13==$version"
     "${COMMD_PYTHON:-python3}" -m zipfile -e "$build"/wheel/*.whl "$build/ucx-$version"
-    # its pkg-config files name the folder that it was built in
+    # its pkg-config and libtool files name the folder that it was built in
     sed -i "s|^prefix *=.*|prefix = $ucx|" "$ucx"/lib/pkgconfig/*.pc
+    rm -f "$ucx"/lib/*.la "$ucx"/lib/ucx/*.la
     touch "$ucx/.ready"
 fi
 export LD_LIBRARY_PATH="$ucx/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
