@@ -118,6 +118,7 @@ static void meet(struct world *w, int fd, unsigned me, unsigned you)
 int run_victim(int fd)
 {
     struct world *w = world_new("ucx", 1);
+    char end[1];
 
     meet(w, fd, 1, 0);
     w->side[0].take = TAKE_LATER;
@@ -125,8 +126,7 @@ int run_victim(int fd)
     for (unsigned i = 0; i < w->side[0].bodies; i++)
         take_body(w->side[0].body[i]);
     send(fd, "!", 1, MSG_NOSIGNAL);
-    for (;;)
-        pause();
+    recv(fd, end, sizeof(end), 0); /* until the killer strikes, or is gone itself */
     return 0;
 }
 
