@@ -11,13 +11,13 @@
 #include "client/internal.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
+    CROWDED_OPS = 256,     /* operations that sleep rather than yield after a long yield */
     SLEEP_MS = 100,        /* longest sleep: the interrupt hook and commd's socket are checked */
 };
 
@@ -82,6 +82,7 @@ void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->seen_step = r->base;
     r->agreed = false;
     r->moved = false;
+    g->crowded -= g->crowded > 0;
     atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
 }
 
@@ -554,8 +555,9 @@ enum run_state run_finish(struct run *r)
         }
         if (idle < p->spins) {
             cpu_relax();
-        } else if (idle < p->spins + p->yields) {
-            sched_yield();
+        } else if (idle < p->spins + p->yields && !r->group->crowded) {
+            if (yield_crowded())
+                r->group->crowded = CROWDED_OPS;
         } else {
             uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
 

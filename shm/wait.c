@@ -14,7 +14,13 @@
  *
  * Spinning is for the case of a core for everyone: a waiter that spins on a core which the
  * other needs delays it by a scheduler slice. So with more runnable processes than cores the
- * spin is short and sched_yield hands the core over at once. */
+ * spin is short and sched_yield hands the core over at once.
+ *
+ * Yielding is for waiters among themselves: each gives the core on within a microsecond. Beside
+ * a process that computes, a yield gives it the core for a whole slice (0.7 to 3 ms), and the
+ * message that arrives meanwhile waits. A sleeper, in contrast, is put before it when it is
+ * woken, because it has used less than its share. So a yield that took long switches the waiter
+ * to sleeping for a while. */
 #include "shm/wait.h"
 
 #include <linux/futex.h>
@@ -33,7 +39,11 @@ struct waitv {
     uint32_t flags;
     uint32_t reserved;
 };
-enum { WAITV_U32 = 2, WAITV_MAX = 128 };
+enum {
+    WAITV_U32 = 2,
+    WAITV_MAX = 128,
+    CROWDED_NS = 200000, /* far above a round of yields, far below a slice */
+};
 
 uint64_t now_ns(void)
 {
@@ -102,6 +112,14 @@ void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
         struct timespec ms = {0, 1000000};
         nanosleep(&ms, NULL);
     }
+}
+
+bool yield_crowded(void)
+{
+    uint64_t begin = now_ns();
+
+    sched_yield();
+    return now_ns() - begin > CROWDED_NS;
 }
 
 struct wait_policy wait_policy_for(unsigned runnable)

@@ -48,6 +48,10 @@ struct wait_policy {
 };
 struct wait_policy wait_policy_for(unsigned runnable);
 
+/* Offers the core to others. True if somebody took it for so long that it was no waiter like
+ * us but work of its own: then sleeping is the better way to wait, see wait.c. */
+bool yield_crowded(void);
+
 uint64_t now_ms(void);
 uint64_t now_ns(void);
 

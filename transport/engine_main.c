@@ -3,8 +3,9 @@
  * incarnation.
  *
  * The turn: progress the fabric, look at the active boards; while something moved in the last
- * SPIN_NS keep turning and offer the core to others in between (sched_yield); then arm boards
- * and fabric and sleep in epoll. Awake, commd's socket is looked at every CONTROL_EVERY turns.
+ * SPIN_NS keep turning and offer the core to others in between (sched_yield); then, or at once
+ * while a process that computes takes the core (shm/wait.c), arm boards and fabric and sleep in
+ * epoll. Awake, commd's socket is looked at every CONTROL_EVERY turns.
  *
  * The end: commd closes the socket or is gone. Members are told through their boards, and the
  * process exits. A SIGKILL at any moment is commd's way to abort and harms nobody else. */
@@ -12,7 +13,6 @@
 
 #include <getopt.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -25,6 +25,7 @@
 enum {
     SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
     CONTROL_EVERY = 256,   /* turns */
+    CROWDED_NS = 100000000, /* after a long yield: sleep at once for so long */
     CLOCK_EVERY = 16,      /* idle turns between looks at the clock */
     RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
     REST_MS = 1000,        /* while only idle boards exist */
@@ -253,7 +254,7 @@ static void rest(struct shell *s)
 static void serve(struct shell *s)
 {
     unsigned turns = 0, idle = 0;
-    uint64_t last = now_ns();
+    uint64_t last = now_ns(), crowded = 0;
 
     while (s->running) {
         bool moved = s->fabric->ops->progress(s->fabric);
@@ -267,12 +268,12 @@ static void serve(struct shell *s)
         }
         if (idle++ == 0)
             last = now_ns();
-        if (engine_idle(s->engine) ||
+        if (engine_idle(s->engine) || last < crowded ||
             (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS)) {
             rest(s);
             idle = 0;
-        } else {
-            sched_yield();
+        } else if (yield_crowded()) {
+            crowded = now_ns() + CROWDED_NS;
         }
     }
 }
