@@ -9,20 +9,36 @@
 demo_jobs=()
 DEMO_EPOCHS=20
 
-# One line per thing that belongs to some commd cluster of this build: processes, and memory
-# files of commd that a process holds, mapped or open.
-leftovers() {
-    local pid exe held
-    for pid in /proc/[0-9]*; do
-        exe=$(readlink "$pid/exe" 2>/dev/null) || continue
-        case ${exe% (deleted)} in
-        "$prefix"/*) printf 'process %s %s\n' "${pid#/proc/}" "${exe##*/}" ;;
-        esac
-        held=$(readlink "$pid"/fd/* 2>/dev/null | grep '^/memfd:commd' | sort | uniq -c) || held=
-        [ -z "$held" ] || printf 'process %s holds %s\n' "${pid#/proc/}" "$held"
+# Processes of the cluster in $dir: its daemons, and whoever names it in command line or
+# environment. Other clusters of this machine are not ours to count.
+demo_processes() {
+    local home pid
+    for home in "$dir"/node*/; do
+        node_pid "${home%/}" || true
+        engine_pid "${home%/}" || true
     done
-    find /dev/shm -mindepth 1 2>/dev/null | sed 's/^/shared memory /'
-    grep -F -- "$dir/" /proc/net/unix 2>/dev/null | sed 's/^/socket /' || true
+    for pid in /proc/[0-9]*; do
+        if cat "$pid/cmdline" "$pid/environ" 2>/dev/null | tr '\0' '\n' | grep -qF -- "$dir/"; then
+            printf '%s\n' "${pid#/proc/}"
+        fi
+    done
+}
+
+shared_memory() {
+    find /dev/shm -mindepth 1 2>/dev/null | sort
+}
+
+# What is still there of the processes $1, beside the shared memory $2 that was there before. A
+# board is a memory file, which lives as long as some process has it open or mapped.
+leftovers() {
+    local pid
+    for pid in $1 $(demo_processes); do
+        if alive "$pid"; then
+            printf 'process %d: %s\n' "$pid" "$(tr '\0' ' ' <"/proc/$pid/cmdline")"
+        fi
+    done
+    comm -13 <(printf '%s\n' "$2") <(shared_memory) | sed 's/^/shared memory /'
+    grep -F -- "$dir/" /proc/net/unix | sed 's/^/socket /' || true
 }
 
 demo_end() {
@@ -79,7 +95,10 @@ train_on_two_nodes() {
     if [ "$backend" = commd ]; then
         watch_status "$dir/commd.0.log" >"$dir/status" 2>&1 &
         watcher=$!
-        tail -n +1 -s 0.1 -f --pid="${demo_jobs[first]}" "$dir/commd.0.log" | grep --line-buffered '^epoch' || true
+        # in the background, and waited for, so that a signal is acted upon at once
+        tail -n +1 -s 0.1 -f --pid="${demo_jobs[first]}" "$dir/commd.0.log" |
+            grep --line-buffered '^epoch' &
+        wait $! || true
     fi
     finish_job "${demo_jobs[first]}" "$dir/$backend.0.log"
     finish_job "${demo_jobs[first + 1]}" "$dir/$backend.1.log"
@@ -95,13 +114,13 @@ train_alone() {
 
 cmd_demo() {
     [ "$torch_spec" != none ] || fail "the demo needs torch, but TORCH_SPEC is none"
-    local begin=$EPOCHREALTIME before after
+    local begin=$EPOCHREALTIME memory processes left
     dir=$build/no-demo-yet netns=
     cmd_build
     dir=$(mktemp -d "${TMPDIR:-/tmp}/commd-demo.XXXXXX")
     trap demo_end EXIT
     trap 'echo; echo "stopping" >&2; exit 130' INT TERM
-    before=$(leftovers)
+    memory=$(shared_memory)
 
     printf '\ntwo nodes on this machine, each a commd and a commd-engine:\n'
     start_cluster 2
@@ -118,10 +137,11 @@ cmd_demo() {
         verdict=1
     grep '^saved' "$dir/commd.0.log" | sed "s|$dir/||"
 
+    processes=$(demo_processes)
     demo_end
-    after=$(leftovers)
-    if [ "$before" != "$after" ]; then
-        printf 'left behind:\n%s\n' "$(diff <(printf '%s\n' "$before") <(printf '%s\n' "$after") | grep '^>')"
+    left=$(leftovers "$processes" "$memory")
+    if [ -n "$left" ]; then
+        printf 'left behind:\n%s\n' "$left"
         verdict=1
     else
         printf 'nothing is left: no process, no socket, no shared memory\n'

@@ -72,8 +72,8 @@ run_torch_tests() {
 }
 
 run_shellcheck() {
-    cd "$top" && shellcheck -x quickstart .ci/run &&
-        find tests systemd -name '*.sh' -not -path 'tests/lib/*' -print0 | xargs -0 shellcheck -x
+    cd "$top" && shellcheck -S warning -x quickstart .ci/run &&
+        find tests systemd -name "*.sh" -not -path "tests/lib/*" -print0 | xargs -0 shellcheck -S warning -x
 }
 
 cmd_test() {
