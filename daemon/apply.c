@@ -10,7 +10,7 @@
  * spans nodes. The descriptor is closed then; we keep the control pages mapped.
  *  - a doorbell per client and life of the engine: a socket pair whose ends go to both, so that
  *    the members can wake the engine without us.
- *  - the tokens by which engines know each other (engine_link_token()).
+ *  - the tokens by which engines know each other (our_token()).
  *  - the number of operations that a lost rank completed: it is read from the board, and told
  *    to the other nodes. */
 #include <fcntl.h>
@@ -264,6 +264,16 @@ static void group_broken(struct daemon *d, const struct core_action *a)
 
 /* ---- messages that we complete ---------------------------------------------------------- */
 
+/* What @node's engine has to present to ours. Another one for each link: what an earlier link
+ * left in the network, such as a late good-bye, must not be taken for the present one's. */
+static int our_token(struct daemon *d, unsigned node, uint8_t ret_token[32])
+{
+    char text[CONF_NAME_MAX + 16];
+
+    snprintf(text, sizeof(text), "%s %u", d->conf->nodes[node].name, d->token_turns[node]);
+    return engine_link_token(d->engine, text, ret_token);
+}
+
 static void peer_send(struct daemon *d, const struct core_action *a)
 {
     struct msg msg;
@@ -271,7 +281,8 @@ static void peer_send(struct daemon *d, const struct core_action *a)
     if (a->msg.type != MSG_ENGINE_STATE || a->msg.engine_state.engine == 0)
         return peer_links_send(d->peers, a->node, &a->msg);
     msg = a->msg;
-    if (engine_link_token(d->engine, d->conf->nodes[a->node].name, msg.engine_state.token) == 0)
+    d->token_turns[a->node]++;
+    if (our_token(d, a->node, msg.engine_state.token) == 0)
         peer_links_send(d->peers, a->node, &msg);
 }
 
@@ -284,8 +295,7 @@ static void engine_send(struct daemon *d, const struct core_action *a)
         return engine_link_send(d->engine, &a->msg, NULL, 0);
     msg = a->msg;
     memcpy(msg.engine_peer_add.token, d->peer_tokens[peer], sizeof(d->peer_tokens[peer]));
-    if (engine_link_token(d->engine, d->conf->nodes[peer].name, msg.engine_peer_add.expect) ==
-        0)
+    if (our_token(d, peer, msg.engine_peer_add.expect) == 0)
         engine_link_send(d->engine, &msg, NULL, 0);
 }
 

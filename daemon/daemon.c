@@ -233,7 +233,8 @@ static int start_core(struct daemon *d)
     d->nslots = d->conf->max_clients + LISTENER_EXTRA;
     d->doorbells = calloc(d->nslots, sizeof(*d->doorbells));
     d->peer_tokens = calloc(d->conf->nnodes, sizeof(*d->peer_tokens));
-    if (!d->core || !d->doorbells || !d->peer_tokens)
+    d->token_turns = calloc(d->conf->nnodes, sizeof(*d->token_turns));
+    if (!d->core || !d->doorbells || !d->peer_tokens || !d->token_turns)
         return -ENOMEM;
     return boards_init(&d->boards, d->conf->max_groups);
 }
@@ -336,6 +337,7 @@ void daemon_fini(struct daemon *d)
     loop_fini(d);
     free(d->doorbells);
     free(d->peer_tokens);
+    free(d->token_turns);
     free(d->addrs);
     explicit_bzero(d->key, sizeof(d->key));
     d->conf = conf_free(d->conf);

@@ -38,6 +38,7 @@ struct daemon {
     struct engine_link *engine; /* likewise */
     struct boards boards;
     uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */
+    unsigned *token_turns;      /* by node: links so far, see our_token() */
     unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
     unsigned nslots;
     struct failed_board *failed; /* to be reported when the queue is empty */
