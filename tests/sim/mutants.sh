@@ -51,6 +51,7 @@ objects "" "$dir" "$top/tests/sim/swarm.c" "$top/tests/sim/test_join.c"
 objects "" "$dir/same" "$top"/daemon/core*.c
 
 bad=0
+# shellcheck disable=SC2048,SC2086 # a list of numbers
 for n in ${*:-0 1 2 3 4 5 6 7 8 9 10 11 12}; do
     rm -rf "$dir/core"
     cp -r "$dir/same" "$dir/core"
