@@ -215,7 +215,7 @@ PUBLIC void commd_group_leave(struct commd_group *g)
     pthread_mutex_unlock(&ctx->lock);
     m.client_leave.group = g->board.group;
     m.client_leave.ops = atomic_load(&g->board.members[g->local].ops);
-    control_send(ctx, &m);
+    control_send_of(g, &m);
     group_free(g);
 }
 
@@ -229,7 +229,7 @@ PUBLIC int commd_group_abort(struct commd_group *g, const char *reason)
     m.client_abort.group = g->board.group;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
              g->rank, reason && *reason ? reason : "no reason given");
-    if (control_send(g->ctx, &m))
+    if (control_send_of(g, &m))
         return error_set(error_mine(), COMMD_E_NODE_LOST, "abort", "commd on node %s is gone",
                          g->ctx->node);
     return 0;

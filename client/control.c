@@ -86,6 +86,7 @@ int control_open(struct commd_context *ctx, int64_t deadline_ms)
     if (r)
         return r;
     ctx->sock = steal_fd(&sock);
+    atomic_fetch_add(&ctx->connection, 1);
     atomic_store(&ctx->lost, false);
     return 0;
 }
@@ -101,14 +102,24 @@ void control_close(struct commd_context *ctx)
     ctx->nold = 0;
 }
 
-int control_send(struct commd_context *ctx, const struct msg *msg)
+static int send_locked(struct commd_context *ctx, const struct msg *msg)
 {
-    int r;
+    int r = ctx->sock < 0 ? -ENOTCONN
+                          : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
 
-    pthread_mutex_lock(&ctx->lock);
-    r = ctx->sock < 0 ? -ENOTCONN : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
     if (r)
         atomic_store(&ctx->lost, true);
+    return r;
+}
+
+int control_send_of(const struct commd_group *g, const struct msg *msg)
+{
+    struct commd_context *ctx = g->ctx;
+    int r = -ENOTCONN;
+
+    pthread_mutex_lock(&ctx->lock);
+    if (g->connection == atomic_load(&ctx->connection))
+        r = send_locked(ctx, msg);
     pthread_mutex_unlock(&ctx->lock);
     return r;
 }
@@ -158,6 +169,7 @@ static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigne
     if (w) {
         w->reply = *m;
         w->doorbell = ctx->doorbell;
+        w->connection = atomic_load(&ctx->connection);
         w->done = true;
         memset(m, 0, sizeof *m);
         pthread_cond_broadcast(&ctx->cond);
@@ -207,11 +219,12 @@ static bool lost_locked(struct commd_context *ctx)
     return atomic_load(&ctx->lost);
 }
 
-bool control_lost(struct commd_context *ctx)
+bool control_lost(const struct commd_group *g)
 {
+    struct commd_context *ctx = g->ctx;
     bool lost;
 
-    if (atomic_load(&ctx->lost))
+    if (atomic_load(&ctx->lost) || g->connection != atomic_load(&ctx->connection))
         return true;
     pthread_mutex_lock(&ctx->lock);
     lost = lost_locked(ctx);

@@ -43,7 +43,7 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
     m.client_abort.group = g->board.group;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,
              why->message);
-    control_send(g->ctx, &m);
+    control_send_of(g, &m);
 }
 
 /* Seats: ranks in node order, ascending within a node. */
@@ -96,6 +96,7 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     pthread_mutex_init(&g->qlock, NULL);
     g->tail = &g->head;
     g->ctx = ctx;
+    g->connection = w->connection;
     g->rank = rank;
     g->doorbell = w->doorbell;
     snprintf(g->name, sizeof g->name, "%s", name);

@@ -69,6 +69,7 @@ void run_end(struct run *r, enum run_state st);
 /* ---- groups (group.c) ------------------------------------------------------------------ */
 struct commd_group {
     struct commd_context *ctx; /* borrowed: outlives its groups */
+    unsigned connection;       /* of the context, on which it was joined */
     struct commd_group *next;  /* in ctx->groups */
     struct board board;
     char name[MSG_GROUP_MAX];
@@ -109,6 +110,7 @@ struct join_wait {
     struct msg reply;
     int board_fd;
     int doorbell; /* borrowed from the context */
+    unsigned connection; /* on which the answer came */
 };
 
 int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
@@ -136,6 +138,7 @@ struct commd_context {
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t cond;
     int sock;             /* -1: commd is gone */
+    _Atomic unsigned connection; /* counts them: commd may be restarted */
     _Atomic bool lost;    /* the connection ended */
     bool reading;         /* a thread is reading for all who wait */
     uint32_t next_req;
@@ -161,12 +164,14 @@ struct commd_context {
 
 int control_open(struct commd_context *ctx, int64_t deadline_ms);
 void control_close(struct commd_context *ctx);
-int control_send(struct commd_context *ctx, const struct msg *msg);
 /* Sends the JOIN in @w->req and waits for its answer. */
 int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
                  int64_t deadline_ms);
-/* Has commd gone? Takes the lock. */
-bool control_lost(struct commd_context *ctx);
+/* Sends a message about a group. -ENOTCONN if the commd that knows it is gone, also when we have
+ * connected to its successor, which would take a stranger's group for a breach of protocol. */
+int control_send_of(const struct commd_group *g, const struct msg *msg);
+/* Has the commd that knows the group gone? Takes the lock. */
+bool control_lost(const struct commd_group *g);
 int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
 
 /* ---- works (async.c) ------------------------------------------------------------------- */

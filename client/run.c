@@ -418,7 +418,7 @@ static bool orphan_check(struct run *r)
 {
     struct commd_group *g = r->group;
 
-    if (!control_lost(g->ctx))
+    if (!control_lost(g))
         return false;
     if (!one_node(r)) {
         error_set(&r->err, COMMD_E_NODE_LOST, coll_name(r->desc.coll),
