@@ -129,6 +129,16 @@ static int join_error(const struct join_wait *w, struct commd_error *e)
     return e->code;
 }
 
+/* commd counts us in, but we cannot take part: the others shall not wait for us. */
+static void group_decline(struct commd_context *ctx, const struct join_wait *w, uint64_t id)
+{
+    struct commd_group none = {.ctx = ctx, .connection = w->connection};
+    struct msg m = {.type = MSG_CLIENT_LEAVE};
+
+    m.client_leave.group = id;
+    control_send_of(&none, &m);
+}
+
 int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
                int64_t timeout_ms, struct commd_group **ret_group)
 {
@@ -149,7 +159,11 @@ int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsig
     if (w.reply.type == MSG_JOIN_FAILED) {
         r = join_error(&w, e);
     } else {
+        uint64_t id = w.reply.joined.group;
+
         r = group_from_joined(ctx, name, rank, size, ctx->timeout_ms, &w, ret_group);
+        if (r)
+            group_decline(ctx, &w, id);
         if (r == -ENOMEM)
             r = error_set(e, COMMD_E_NOMEM, "join", "group \"%s\": no memory for %u ranks", name,
                           size);
