@@ -143,6 +143,19 @@ static struct commd_work *queue_pop(struct commd_group *g)
     return w;
 }
 
+static void queue_remove(struct commd_group *g, struct commd_work *w)
+{
+    pthread_mutex_lock(&g->qlock);
+    for (struct commd_work **p = &g->head; *p; p = &(*p)->next)
+        if (*p == w) {
+            *p = w->next;
+            if (!*p)
+                g->tail = p;
+            break;
+        }
+    pthread_mutex_unlock(&g->qlock);
+}
+
 /* ---- the progress thread ------------------------------------------------------------------ */
 
 static void finish_running(struct commd_group *g, enum run_state st)
@@ -375,6 +388,27 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
     return 0;
 }
 
+/* The caller of @w wants to stop waiting. The group breaks, as if it had run inline: the other
+ * ranks will miss this operation. */
+static void cancel(struct commd_work *w, const struct commd_error *why)
+{
+    struct commd_context *ctx = w->ctx;
+    struct commd_group *g;
+
+    pthread_mutex_lock(&ctx->plock);
+    g = w->group; /* NULL: finished meanwhile */
+    if (g && g->running == w) {
+        w->run.err = *why;
+        finish_running(g, RUN_FAILED);
+    } else if (g) {
+        queue_remove(g, w);
+        group_fail(g, why);
+        work_finish(w, why);
+    }
+    complete_finished(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+}
+
 int async_run(struct commd_group *g, const struct commd_op *op)
 {
     struct commd_work *w;
@@ -386,6 +420,13 @@ int async_run(struct commd_group *g, const struct commd_op *op)
     if (r)
         return r;
     r = commd_work_wait(w, -1);
+    while (r == COMMD_E_INTERRUPTED && !atomic_load(&w->done)) {
+        struct commd_error why = *error_mine();
+
+        /* the buffers are the caller's again when we return */
+        cancel(w, &why);
+        r = commd_work_wait(w, -1);
+    }
     commd_work_free(w);
     return r;
 }

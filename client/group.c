@@ -34,7 +34,7 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
 {
     struct msg m = {.type = MSG_CLIENT_ABORT};
 
-    if (atomic_load(&g->failed))
+    if (atomic_exchange(&g->failing, true))
         return;
     g->first = *why;
     atomic_store(&g->failed, true);

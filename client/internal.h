@@ -92,6 +92,7 @@ struct commd_group {
     uint32_t next_step;
     uint32_t consumed_seen;    /* all members have consumed up to here */
 
+    _Atomic bool failing;      /* somebody writes first */
     _Atomic bool failed;       /* first says why; later operations fail with it at once */
     struct commd_error first;
 
