@@ -17,7 +17,8 @@
 #include <sched.h>
 #include <signal.h>
 
-enum { IDLE_SPINS = 200, IDLE_YIELDS = 50, SLEEP_MS = 100, MAX_BELLS = 127 };
+enum { IDLE_SPINS = 200, IDLE_YIELDS = 50, SLEEP_MS = 100, MAX_BELLS = 127,
+       SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */ };
 
 static bool take_turn(struct commd_group *g)
 {
@@ -287,13 +288,14 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 static void *progress_main(void *arg)
 {
     struct commd_context *ctx = arg;
-    unsigned idle = 0;
+    unsigned idle = 0, rounds = 0;
 
     pthread_mutex_lock(&ctx->plock);
     while (!atomic_load(&ctx->stop)) {
         uint32_t kicked = atomic_load(&ctx->kick);
 
-        bool moved = progress_all(ctx, false);
+        /* also when a busy group never lets us sleep: another may be broken */
+        bool moved = progress_all(ctx, ++rounds % SLOW_EVERY == 0);
 
         complete_finished(ctx);
         if (moved) {
