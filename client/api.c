@@ -122,7 +122,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     return 0;
 }
 
-static int usable(const struct commd_context *ctx, const char *op)
+int usable(const struct commd_context *ctx, const char *op)
 {
     if (likely(ctx->generation == generation))
         return 0;

@@ -489,7 +489,10 @@ PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
 {
     struct commd_context *ctx = work->ctx;
     int64_t deadline = deadline_in(timeout_ms);
+    int r = atomic_load(&work->done) ? 0 : usable(ctx, coll_name((unsigned)work->op.coll));
 
+    if (r) /* the thread that would finish it is not in this process */
+        return r;
     for (unsigned i = 0; i < IDLE_SPINS && !atomic_load(&work->done); i++)
         cpu_relax();
     while (!atomic_load(&work->done)) {

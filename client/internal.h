@@ -190,6 +190,8 @@ struct commd_work {
     struct commd_error err;
 };
 
+/* 0, or COMMD_E_FORKED in a process that did not connect itself (api.c). */
+int usable(const struct commd_context *ctx, const char *op);
 int async_run(struct commd_group *g, const struct commd_op *op);
 int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
                 void *arg, struct commd_work **ret_work);
