@@ -163,6 +163,18 @@ static void do_put(struct run *r, size_t len)
     r->put++;
 }
 
+static void describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
+{
+    struct commd_group *g = r->group;
+
+    r->err.code = code;
+    r->err.rank = rank;
+    r->err.pid = (int)pid;
+    r->err.epoch = g->board.epoch;
+    r->err.seq = r->desc.seq;
+    snprintf(r->err.node, sizeof r->err.node, "%s", node);
+}
+
 /* @desc_a of @a and @desc_b of @b do not agree. */
 static void mismatch(struct run *r, const struct op_desc *da, unsigned a,
                      const struct op_desc *db, unsigned b)
@@ -176,7 +188,7 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a,
               "called %s; the group can still be used",
               (unsigned long long)r->desc.seq, r->group->name, a, group_node_of(r->group, a), ta,
               b, group_node_of(r->group, b), tb);
-    r->err.rank = (int)b;
+    describe(r, COMMD_E_MISMATCH, (int)b, r->group->members[b].pid, group_node_of(r->group, b));
 }
 
 /* One node: everybody's first announcement is there; compare. */
@@ -232,18 +244,6 @@ static bool can_get(struct run *r, uint32_t c)
     if (c > 0 && r->plan.coll == COLL_BROADCAST)
         return board_arrived(b, r->plan.root, step);
     return all_arrived(r, step);
-}
-
-static void describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
-{
-    struct commd_group *g = r->group;
-
-    r->err.code = code;
-    r->err.rank = rank;
-    r->err.pid = (int)pid;
-    r->err.epoch = g->board.epoch;
-    r->err.seq = r->desc.seq;
-    snprintf(r->err.node, sizeof r->err.node, "%s", node);
 }
 
 static bool broken(struct run *r)
@@ -441,25 +441,43 @@ static bool orphan_check(struct run *r)
     return false;
 }
 
-/* "1,4-6" of the local members that have not announced the operation. */
+/* Appends first-last to a list; false if it does not fit whole. */
+static bool list_ranks(char *buf, size_t len, unsigned first, unsigned last)
+{
+    size_t used = strlen(buf);
+    int w = snprintf(buf + used, len - used, "%s%u", used ? "," : "", first);
+
+    if (last > first && used + (size_t)w < len)
+        w += snprintf(buf + used + w, len - used - (size_t)w, "-%u", last);
+    if (used + (size_t)w < len)
+        return true;
+    buf[used] = 0; /* no half numbers */
+    return false;
+}
+
+/* "1,4-6" of the local members that have not announced the operation; "..." after what fits. */
 static unsigned missing_here(const struct run *r, char *buf, size_t len)
 {
     const struct commd_group *g = r->group;
-    unsigned n = 0;
-    size_t used = 0;
+    unsigned n = 0, first = 0, last = 0;
+    bool fits = true;
 
     buf[0] = 0;
     for (unsigned m = 0; m < g->board.nlocal; m++) {
-        uint32_t begun = atomic_load(&g->board.members[m].started);
-        int w;
+        unsigned rank = g->local_rank[m];
 
-        if (seq_reached(begun, (uint32_t)r->desc.seq))
+        if (seq_reached(atomic_load(&g->board.members[m].started), (uint32_t)r->desc.seq))
             continue;
-        n++;
-        w = snprintf(buf + used, len - used, "%s%u", used ? "," : "", g->local_rank[m]);
-        if (w > 0 && used + (size_t)w < len)
-            used += (size_t)w;
+        if (n++ && rank != last + 1) {
+            fits = fits && list_ranks(buf, len - 4, first, last);
+            first = rank;
+        } else if (n == 1) {
+            first = rank;
+        }
+        last = rank;
     }
+    if (n && !(fits && list_ranks(buf, len - 4, first, last)))
+        strcat(buf, ",...");
     return n;
 }
 
@@ -510,6 +528,7 @@ static bool interrupted(struct run *r)
     error_set(&r->err, COMMD_E_INTERRUPTED, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\" was interrupted; the group is broken",
               (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
+    describe(r, COMMD_E_INTERRUPTED, (int)r->group->rank, 0, ctx->node);
     return true;
 }
 
