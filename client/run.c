@@ -222,7 +222,7 @@ static bool agree_engine(struct run *r)
     const struct board_hdr *h = r->group->board.hdr;
     struct board_mismatch m;
 
-    if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != (uint32_t)r->desc.seq))
+    if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != r->desc.seq))
         return true;
     m = h->mismatch;
     mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,

@@ -112,8 +112,8 @@ struct board_hdr {
     _Atomic uint32_t published __attribute__((aligned(CACHELINE))); /* steps whose global
                                                                        result is in place */
     _Atomic uint32_t sent; /* steps whose result window the network no longer reads */
-    _Atomic uint32_t refused; /* low word of the seq of the last refused operation; written
-                                 before published */
+    _Atomic uint64_t refused; /* seq of the last refused operation, 0: none; written before
+                                 published */
 
     _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
 

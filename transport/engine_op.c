@@ -390,7 +390,7 @@ static void op_refuse(struct eboard *eb)
 
     h->mismatch = (struct board_mismatch){
         .rank_a = eb->rank_a, .rank_b = eb->rank_b, .a = eb->bad_a, .b = eb->bad_b};
-    atomic_store_explicit(&h->refused, (uint32_t)eb->desc.seq, memory_order_release);
+    atomic_store_explicit(&h->refused, eb->desc.seq, memory_order_release);
     publish(eb, eb->base + BOARD_SKIP);
     advance_sent(eb);
     op_done(eb, BOARD_SKIP);
