@@ -36,6 +36,8 @@
 #include "shm/memfd.h"
 #include "shm/wait.h"
 
+enum { BREAK_SPINS = 10000 }; /* far longer than it takes to write a cause */
+
 struct board_ctl {
     struct board_hdr *hdr;
     struct board_rank *ranks;
@@ -187,9 +189,14 @@ void board_break(struct board_hdr *h, unsigned cause, int32_t rank, uint32_t pid
 {
     uint32_t none = 0;
 
-    /* commd and the engine may both come here: the first one writes the cause */
-    if (!atomic_compare_exchange_strong(&h->breaking, &none, 1))
-        return;
+    /* commd and the engine may both come here: the first one writes the cause. If it does not
+     * get to the end, because it was killed there, the next one does. */
+    if (!atomic_compare_exchange_strong(&h->breaking, &none, 1)) {
+        for (unsigned i = 0; i < BREAK_SPINS && !atomic_load(&h->broken); i++)
+            cpu_relax();
+        if (atomic_load(&h->broken))
+            return;
+    }
     h->cause.rank = rank;
     h->cause.pid = pid;
     snprintf(h->cause.node, sizeof h->cause.node, "%s", node);
