@@ -381,11 +381,12 @@ void engine_set_fabric(struct engine *e, struct fabric *f)
     e->f = f;
 }
 
-/* The fabric must have been freed, or hold no request of ours any more. */
+/* The fabric must have been freed: with it went the claims of messages nobody took. */
 struct engine *engine_free(struct engine *e)
 {
     if (!e)
         return NULL;
+    e->f = NULL;
     for (unsigned i = 0; i < ENGINE_HASH; i++)
         while (e->hash[i]) {
             e->hash[i]->inflight = 0;

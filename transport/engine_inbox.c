@@ -19,7 +19,7 @@ void inbox_init(struct inbox *in)
 
 static void inmsg_free(struct engine *e, struct inmsg *m)
 {
-    if (m->claim)
+    if (m->claim && e->f)
         e->f->ops->drop(e->f, m->claim);
     if (!m->on_stack) {
         free((void *)m->body);
