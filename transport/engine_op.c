@@ -76,18 +76,18 @@ static bool all_reduced(const struct eboard *eb, uint32_t step)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* What a failed send means is not ours to say: commd knows whether the engine, the commd or the
- * whole node behind it is gone. The board just stops. */
+/* What a failed send or receive means is not ours to say: commd knows whether the engine, the
+ * commd or the whole node behind it is gone. The board just stops. */
 static void link_failed(struct eboard *eb, unsigned node, int err)
 {
     char text[64];
 
     if (err == -ENOMEM) {
-        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to send a chunk");
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to move a chunk");
         return;
     }
     eb->dead = true;
-    snprintf(text, sizeof text, "sending failed: %s", strerror(-err));
+    snprintf(text, sizeof text, "moving data failed: %s", strerror(-err));
     eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], text);
 }
 
@@ -271,6 +271,8 @@ static bool begin_recv(struct eboard *eb)
         eb->tmp_len = m->h.len;
         eb->inflight++;
         r = f->ops->recv(f, m->claim, eb->tmp, m->h.len, begin_received, eb);
+        if (r < 0)
+            link_failed(eb, (unsigned)eb->bmv.from, r);
         if (r != 0)
             begin_received(eb, r < 0 ? r : 0);
     }
@@ -511,6 +513,8 @@ static void step_claim(struct estep *s, struct inmsg *m, size_t lo)
     s->receiving = true;
     eb->inflight++;
     r = f->ops->recv(f, m->claim, to, m->h.len, step_received, s);
+    if (r < 0)
+        link_failed(eb, (unsigned)s->mv.from, r);
     if (r != 0)
         step_received(s, r < 0 ? r : 0);
 }
