@@ -32,7 +32,7 @@ static inline bool one_node(const struct run *r)
 }
 
 /* The engine dozes until a member of one of its groups rings: a byte on the socket that commd
- * gave us. If it is full the engine has not read the earlier ones: awake soon enough. */
+ * gave us. If it is full the engine is awake, and comes to us when it looks at all its boards. */
 static void wake_engine(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;

@@ -5,7 +5,8 @@
  * The turn: progress the fabric, look at the active boards; while something moved in the last
  * SPIN_NS keep turning and offer the core to others in between (sched_yield); then, or at once
  * while a process that computes takes the core (shm/wait.c), arm boards and fabric and sleep in
- * epoll. Awake, commd's socket is looked at every CONTROL_EVERY turns.
+ * epoll. Awake, commd's socket and the doorbells are looked at every LOOK_EVERY turns: one busy
+ * group must not make the engine deaf to the others.
  *
  * The end: commd closes the socket or is gone. Members are told through their boards, and the
  * process exits. A SIGKILL at any moment is commd's way to abort and harms nobody else. */
@@ -24,7 +25,7 @@
 
 enum {
     SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
-    CONTROL_EVERY = 256,   /* turns */
+    LOOK_EVERY = 256,      /* turns */
     CROWDED_NS = 100000000, /* after a long yield: sleep at once for so long */
     CLOCK_EVERY = 16,      /* idle turns between looks at the clock */
     RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
@@ -41,6 +42,7 @@ struct shell {
     unsigned nbells;
     uint64_t incarnation[FABRIC_MAX_PEERS]; /* of the peers in the fabric; 0: none */
     const char *node;
+    uint64_t rescued_ms; /* when all boards were looked at last */
     bool running;
 };
 
@@ -173,10 +175,9 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
 }
 
 /* All frames that are there. */
-static bool control_read(struct shell *s)
+static void control_read(struct shell *s)
 {
     struct pollfd p = {.fd = s->control, .events = POLLIN};
-    bool any = false;
 
     while (s->running && poll(&p, 1, 0) > 0) {
         struct msg m = {0};
@@ -191,9 +192,7 @@ static bool control_read(struct shell *s)
         control_msg(s, &m, &fd);
         close_fdp(&fd);
         msg_fini(&m);
-        any = true;
     }
-    return any;
 }
 
 /* ---- doorbells -------------------------------------------------------------------------------- */
@@ -228,10 +227,24 @@ static void handle(struct shell *s, const struct epoll_event *ev)
         bell_read(s, ev->data.u32);
 }
 
-static void rest(struct shell *s)
+/* Sockets and doorbells. The net under lost doorbells is spread when nothing came, and now and
+ * then: a busy engine would never come to it. */
+static void look(struct shell *s, int timeout)
 {
     struct epoll_event ev[64];
-    int timeout = -1, n, armed;
+    int n = epoll_wait(s->epoll, ev, ARRAY_LEN(ev), timeout);
+
+    for (int i = 0; i < n; i++)
+        handle(s, &ev[i]);
+    if ((n == 0 && timeout) || now_ms() - s->rescued_ms > REST_MS) {
+        engine_poll_all(s->engine);
+        s->rescued_ms = now_ms();
+    }
+}
+
+static void rest(struct shell *s)
+{
+    int timeout = -1, armed;
 
     if (engine_arm(s->engine))
         return;
@@ -244,11 +257,7 @@ static void rest(struct shell *s)
         timeout = REST_MS;
     if (armed == 2)
         timeout = 1;
-    n = epoll_wait(s->epoll, ev, ARRAY_LEN(ev), timeout);
-    for (int i = 0; i < n; i++)
-        handle(s, &ev[i]);
-    if (n == 0)
-        engine_poll_all(s->engine);
+    look(s, timeout);
 }
 
 static void serve(struct shell *s)
@@ -260,8 +269,8 @@ static void serve(struct shell *s)
         bool moved = s->fabric->ops->progress(s->fabric);
 
         moved |= engine_poll(s->engine);
-        if (++turns % CONTROL_EVERY == 0)
-            moved |= control_read(s);
+        if (++turns % LOOK_EVERY == 0)
+            look(s, 0);
         if (moved) {
             idle = 0;
             continue;
