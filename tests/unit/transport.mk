@@ -30,4 +30,15 @@ tests_unit_test_collectives_SOURCES = tests/unit/test_collectives.c tests/lib/cl
 tests_unit_test_collectives_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_collectives_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
 	libcommd-schedule.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+check_PROGRAMS += tests/unit/test_trouble tests/unit/test_engine_turn
+TESTS += tests/unit/test_trouble tests/unit/test_engine_turn
+tests_unit_test_trouble_SOURCES = tests/unit/test_trouble.c tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_test_trouble_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_trouble_LDADD = $(tests_unit_test_collectives_LDADD)
+# Includes engine_main.c.
+tests_unit_test_engine_turn_SOURCES = tests/unit/test_engine_turn.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+tests_unit_test_engine_turn_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_engine_turn_LDADD = $(tests_unit_test_collectives_LDADD)
 endif
