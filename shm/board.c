@@ -61,8 +61,8 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
     l.slots = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), 4096);
     l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
-    l.result = l.window + (size_t)nlocal * l.depth * PLAN_CHUNK;
-    l.size = l.result + (size_t)l.depth * PLAN_CHUNK;
+    l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
+    l.size = l.result + (size_t)l.depth * plan_chunk(nnodes);
     return l;
 }
 
@@ -249,6 +249,7 @@ int board_map(int fd, struct board *ret_board)
         return BOARD_E_BAD;
     }
     b.depth = l.depth;
+    b.chunk = plan_chunk(b.nnodes);
     b.ranks = (void *)((uint8_t *)map + l.ranks);
     b.members = (void *)((uint8_t *)map + l.members);
     b.slots = (void *)((uint8_t *)map + l.slots);

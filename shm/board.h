@@ -3,7 +3,7 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   window[nlocal][depth][BOARD_CHUNK] | result[depth][BOARD_CHUNK]
+ *   window[nlocal][depth][chunk] | result[depth][chunk]
  *
  * The file is sparse: a page costs memory only once it was used. */
 #ifndef COMMD_BOARD_H
@@ -127,6 +127,7 @@ struct board {
     struct board_hdr *hdr;
     size_t size;
     uint32_t world, nnodes, me, nlocal, depth;
+    size_t chunk; /* bytes of a window or result slot */
     uint64_t group, epoch;
     struct board_rank *ranks;
     struct board_member *members;
@@ -165,12 +166,12 @@ static inline struct board_slot *board_slot(const struct board *b, unsigned memb
 
 static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step)
 {
-    return b->window + ((size_t)member * b->depth + step % b->depth) * PLAN_CHUNK;
+    return b->window + ((size_t)member * b->depth + step % b->depth) * b->chunk;
 }
 
 static inline uint8_t *board_result(const struct board *b, uint32_t step)
 {
-    return b->result + (size_t)(step % b->depth) * PLAN_CHUNK;
+    return b->result + (size_t)(step % b->depth) * b->chunk;
 }
 
 /* What slot->seq says of @step: 1 for the first one, so that the zero of a fresh page says of

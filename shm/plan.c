@@ -36,6 +36,7 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, struct plan *
         .coll = d->coll, .dtype = d->dtype, .redop = d->redop, .root = d->root, .count = d->count,
     };
     uint64_t blocks = 1, per_step, bytes, steps;
+    size_t chunk;
 
     if (!desc_valid(d, g))
         return false;
@@ -66,7 +67,10 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, struct plan *
         return false;
     }
 
-    per_step = PLAN_CHUNK / p.esize / blocks;
+    chunk = plan_chunk(g->nnodes);
+    if (g->nnodes > 1)
+        chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
+    per_step = MAX(chunk / p.esize / blocks, (uint64_t)1);
     /* whole cache lines per block where there is room for that */
     if (per_step * p.esize >= 4 * CACHELINE)
         per_step -= per_step % (CACHELINE / p.esize);

@@ -69,7 +69,7 @@ uint8_t *scratch_get(struct engine *e)
         e->scratch = c->next;
         return (uint8_t *)c;
     }
-    return malloc(PLAN_CHUNK);
+    return malloc(PLAN_CHUNK_NET);
 }
 
 void scratch_put(struct engine *e, uint8_t *p)

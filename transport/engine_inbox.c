@@ -142,7 +142,7 @@ static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
     if (fm->hdr_len < sizeof m->h || fm->hdr_len > sizeof m->b)
         return false;
     memcpy(&m->b, fm->hdr, fm->hdr_len);
-    if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK)
+    if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK_NET)
         return false;
     return m->h.step == WIRE_BEGIN ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
 }

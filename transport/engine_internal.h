@@ -133,7 +133,7 @@ struct engine {
     struct eboard *graveyard; /* dead, requests still in flight */
     unsigned nboards;
     struct sbuf *sbufs;    /* free ones */
-    struct chunk *scratch; /* free ones, PLAN_CHUNK each */
+    struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
     struct inbox limbo;    /* for groups that commd has not told us about yet */
     uint64_t closed[ENGINE_CLOSED]; /* recent ones: their late messages are dropped */
     unsigned nclosed;

@@ -160,7 +160,7 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
         size_t last = 0;
 
         sum += n;
-        assert_true(n * p.esize <= PLAN_CHUNK);
+        assert_true(n * p.esize <= plan_chunk(g->nnodes));
         for (unsigned i = 0; i < 5; i++) {
             uint64_t lo, hi;
             plan_slice(n, 5, i, p.esize, &lo, &hi);
@@ -171,7 +171,7 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
         for (unsigned s = 0; s < g->nnodes; s++) {
             size_t lo, hi;
             plan_segment(&p, g, c, s, 1, &lo, &hi);
-            assert_true(lo <= hi && hi <= PLAN_CHUNK);
+            assert_true(lo <= hi && hi <= plan_chunk(g->nnodes));
             if (p.coll == COLL_ALL_GATHER || p.coll == COLL_REDUCE_SCATTER ||
                 (p.coll == COLL_ALL_REDUCE && !p.small)) {
                 assert_true(s == 0 ? lo == 0 : lo == last);
