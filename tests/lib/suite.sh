@@ -88,6 +88,8 @@ cmd_test() {
     part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck
     if [ "$torch_spec" != none ]; then
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests
+        part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
+            "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
     fi
     if command -v shellcheck >/dev/null; then part "shellcheck" run_shellcheck; fi
     printf 'all parts took %s s\n' "$(seconds_since "$begin")"
