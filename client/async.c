@@ -17,7 +17,7 @@
 #include <sched.h>
 #include <signal.h>
 
-enum { IDLE_SPINS = 200, IDLE_YIELDS = 50, SLEEP_MS = 100, MAX_BELLS = 127,
+enum { IDLE_SPINS = 200, IDLE_YIELDS = 50, SLEEP_MS = 50, MAX_BELLS = 127,
        SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */ };
 
 static bool take_turn(struct commd_group *g)

@@ -18,7 +18,7 @@
 enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
     CROWDED_OPS = 256,     /* operations that sleep rather than yield after a long yield */
-    SLEEP_MS = 100,        /* longest sleep: the interrupt hook and commd's socket are checked */
+    SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
 };
 
 static inline struct board_member *me_of(const struct run *r)
