@@ -386,6 +386,14 @@ static int start(struct shell *s, const struct options *o, char why[256])
     return 0;
 }
 
+static int end(struct shell *s, int status)
+{
+    fabric_free(s->fabric);
+    engine_free(s->engine);
+    free(s->bells);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.fd = -1, .fabric = {.device = "lo", .tls = "tcp"}};
@@ -400,15 +408,12 @@ int main(int argc, char **argv)
     s.node = o.node;
     if (start(&s, &o, why)) {
         say_hello(&s, why);
-        return 1;
+        return end(&s, 1);
     }
     if (say_hello(&s, s.fabric->ops->name))
-        return 1;
+        return end(&s, 1);
     serve(&s);
     snprintf(gone, sizeof gone, "commd on node %s is gone", s.node);
     engine_break_all(s.engine, CAUSE_NODE_LOST, gone);
-    fabric_free(s.fabric);
-    engine_free(s.engine);
-    free(s.bells);
-    return 0;
+    return end(&s, 0);
 }
