@@ -72,7 +72,8 @@ start_torchrun() {
 finish_job() {
     local job=$1 log=$2
     wait "$job" && return
-    show_failure "training" "$log" "./quickstart up 2, and look at commctl status and the nodes' logs"
+    cp "$log" "$logs/" # $dir will be gone
+    show_failure "training" "$logs/${log##*/}" "./quickstart up 2, and look at commctl status and the nodes' logs"
     tail -n 5 "$dir"/node*/commd.log >&2
     exit 1
 }
