@@ -57,12 +57,12 @@ free_port() {
 }
 
 # start_torchrun NODE PORT LOG PROGRAM...: 2 ranks on a node of the cluster in $dir; the master of
-# all listens on PORT. Torch never removes its temporary directories: they go with $dir.
+# all listens on PORT.
 start_torchrun() {
     local node=$1 port=$2 log=$3
     shift 3
     : >"$log" # now: tail and watch_status may look before the child has opened it
-    TMPDIR=$dir COMMD_SOCKET=$dir/node$node/commd.sock OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \
+    COMMD_SOCKET=$dir/node$node/commd.sock OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \
         setsid "$venv/bin/torchrun" --nnodes=2 --node-rank="$node" --nproc-per-node=2 \
         --master-addr=127.0.0.1 --master-port="$port" "$@" >"$log" 2>&1 </dev/null &
     demo_jobs+=($!)
@@ -108,7 +108,7 @@ train_on_two_nodes() {
 }
 
 train_alone() {
-    TMPDIR=$dir OMP_NUM_THREADS=1 setsid "$venv/bin/python" "$top/client/python/examples/digits_ddp.py" --single \
+    OMP_NUM_THREADS=1 setsid "$venv/bin/python" "$top/client/python/examples/digits_ddp.py" --single \
         --epochs "$DEMO_EPOCHS" --json-out "$dir/single.json" >"$dir/single.log" 2>&1 </dev/null &
     demo_jobs+=($!)
     finish_job $! "$dir/single.log"
