@@ -333,6 +333,7 @@ static int check_op(const struct commd_group *g, const struct commd_op *op)
                          name, op->dtype, DTYPE_COUNT - 1);
     if (op->coll == COMMD_ALL_REDUCE || op->coll == COMMD_REDUCE_SCATTER) {
         if (unlikely(op->redop < 0 || op->redop >= REDOP_COUNT ||
+                     op->redop == REDOP_PREMUL_SUM || /* no operation carries a factor yet */
                      !redop_defined((unsigned)op->dtype, (unsigned)op->redop)))
             return error_set(e, COMMD_E_INVALID, name, "%s: operator %s (%d) is not defined for %s",
                              name, redop_name((unsigned)op->redop), op->redop,

@@ -18,8 +18,9 @@ static const struct {
 _Static_assert(ARRAY_LEN(dtypes) == DTYPE_COUNT, "every dtype has a row");
 
 static const char *const redop_names[] = {
-    [REDOP_SUM] = "sum", [REDOP_AVG] = "avg", [REDOP_PROD] = "prod",
-    [REDOP_MIN] = "min", [REDOP_MAX] = "max",
+    [REDOP_SUM] = "sum", [REDOP_AVG] = "avg",   [REDOP_PROD] = "prod",
+    [REDOP_MIN] = "min", [REDOP_MAX] = "max",   [REDOP_BAND] = "band",
+    [REDOP_BOR] = "bor", [REDOP_BXOR] = "bxor", [REDOP_PREMUL_SUM] = "premul_sum",
 };
 _Static_assert(ARRAY_LEN(redop_names) == REDOP_COUNT, "every operator has a name");
 
@@ -81,7 +82,26 @@ int coll_from_name(const char *name)
 
 bool redop_defined(unsigned dtype, unsigned redop)
 {
+    bool is_float = dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
+
     if (dtype >= DTYPE_COUNT || redop >= REDOP_COUNT)
         return false;
-    return dtype != DTYPE_BOOL || redop != REDOP_AVG;
+    switch ((enum redop)redop) {
+    case REDOP_SUM:
+    case REDOP_PROD:
+    case REDOP_MIN:
+    case REDOP_MAX:
+        return true;
+    case REDOP_AVG:
+        return dtype != DTYPE_BOOL;
+    case REDOP_BAND:
+    case REDOP_BOR:
+    case REDOP_BXOR:
+        return !is_float;
+    case REDOP_PREMUL_SUM:
+        return is_float;
+    case REDOP_COUNT:
+        break;
+    }
+    return false;
 }

@@ -28,6 +28,10 @@ enum redop {
     REDOP_PROD,
     REDOP_MIN,
     REDOP_MAX,
+    REDOP_BAND,
+    REDOP_BOR,
+    REDOP_BXOR,
+    REDOP_PREMUL_SUM, /* sum; each member scales its contribution first: reduce_scale() */
     REDOP_COUNT
 };
 
@@ -50,8 +54,9 @@ const char *coll_name(unsigned coll);
 int dtype_from_name(const char *name);
 int redop_from_name(const char *name);
 int coll_from_name(const char *name);
-/* Which pairs are defined. bool: sum and max = logical or, prod and min = logical and,
- * avg undefined. */
+/* Which pairs are defined. Floats have no bits: no band, bor, bxor. premul_sum is for floats
+ * alone. bool: sum, max and bor = logical or, prod, min and band = logical and, bxor =
+ * logical exclusive or, avg undefined. */
 bool redop_defined(unsigned dtype, unsigned redop);
 
 #endif

@@ -251,3 +251,21 @@ void reduce_finish(unsigned dtype, unsigned redop, void *dst, size_t count, unsi
     if (control != FP_DEFAULT)
         fp_set(control);
 }
+
+void reduce_scale(unsigned dtype, void *dst, const void *src, double scale, size_t count)
+{
+    reduce_scale_fn fn;
+    uint64_t control;
+
+    assert(dtype < DTYPE_COUNT);
+    fn = table_get()->scale[dtype];
+    assert(fn);
+    if (unlikely(!count)) /* the pointers may be NULL */
+        return;
+    control = fp_get();
+    if (control != FP_DEFAULT)
+        fp_set(FP_DEFAULT);
+    fn(dst, src, scale, count);
+    if (control != FP_DEFAULT)
+        fp_set(control);
+}

@@ -10,7 +10,8 @@ enum { REDUCE_MAX_SRC = 1024 };
 /* dst[i] = src[0][i] op src[1][i] op ... op src[nsrc-1][i], in that order, for @count
  * elements. f16 and bf16 accumulate in f32 and round once. Pointers need no alignment.
  * @dst may be equal to any one src (same address), but may not partly overlap one.
- * nsrc >= 1; nsrc == 1 copies. REDOP_AVG sums here; the division is reduce_finish(). */
+ * nsrc >= 1; nsrc == 1 copies. REDOP_AVG sums here; the division is reduce_finish().
+ * REDOP_PREMUL_SUM sums too: the sources have been through reduce_scale(). */
 void reduce_n(unsigned dtype, unsigned redop, void *dst, const void *const *src, unsigned nsrc,
               size_t count);
 
@@ -22,6 +23,12 @@ void reduce_n_dup(unsigned dtype, unsigned redop, void *dst, void *dst2, const v
  * place (floats: true division in f32/f64; integers truncate toward zero); every other
  * operator does nothing. */
 void reduce_finish(unsigned dtype, unsigned redop, void *dst, size_t count, unsigned world);
+
+/* dst[i] = src[i] * scale, what a member does to its contribution to a REDOP_PREMUL_SUM. f16,
+ * bf16 and f32: the factor is rounded to f32, the product is one of f32 and is rounded once to
+ * the type; f64: in f64. @dst may be @src, but may not partly overlap it. @dtype must be a
+ * float. */
+void reduce_scale(unsigned dtype, void *dst, const void *src, double scale, size_t count);
 
 /* Which table is in use: "avx512", "avx2" or "baseline". */
 const char *reduce_kernels(void);

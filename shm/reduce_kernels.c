@@ -101,6 +101,7 @@ typedef slim_u8 wide_u8;
 #define wide_store_pair slim_store_pair
 #define wide_combine    slim_combine
 #define wide_divide     slim_divide
+#define wide_scale      slim_scale
 #endif
 
 /* Bytes of a source that fill one register. */
@@ -368,6 +369,22 @@ static ALWAYS_INLINE void run_divide(unsigned dtype, size_t size, uint8_t *x, si
         slim_store_part(dtype, x, n, slim_divide(dtype, slim_load_part(dtype, x, n), world));
 }
 
+static ALWAYS_INLINE void run_scale(unsigned dtype, size_t size, uint8_t *dst,
+                                    const uint8_t *src, double scale, size_t count)
+{
+    const size_t wide = unit(dtype, WIDE_BYTES), slim = unit(dtype, SLIM_BYTES);
+    const size_t end = count * size;
+    size_t i = 0;
+
+    for (; end - i >= wide; i += wide)
+        wide_store(dtype, dst + i, wide_scale(dtype, wide_load(dtype, src + i), scale));
+    for (; end - i >= slim; i += slim)
+        slim_store(dtype, dst + i, slim_scale(dtype, slim_load(dtype, src + i), scale));
+    if (i < end)
+        slim_store_part(dtype, dst + i, end - i,
+                        slim_scale(dtype, slim_load_part(dtype, src + i, end - i), scale));
+}
+
 /* --- the table ------------------------------------------------------------------------- */
 
 /* _many() is apart so that the usual case needs no stack. */
@@ -394,10 +411,19 @@ static ALWAYS_INLINE void run_divide(unsigned dtype, size_t size, uint8_t *x, si
 #define KERNELS_SIGNED(name, dtype, size)                                                      \
     KERNEL(name##_min, dtype, REDOP_MIN, size)                                                 \
     KERNEL(name##_max, dtype, REDOP_MAX, size)
-#define DIVIDE(name, dtype, size)                                                              \
+/* Bits have neither sign nor carry, so any type of the size will do. */
+#define KERNELS_BITS(name, dtype, size)                                                        \
+    KERNEL(name##_band, dtype, REDOP_BAND, size)                                               \
+    KERNEL(name##_bor, dtype, REDOP_BOR, size)                                                 \
+    KERNEL(name##_bxor, dtype, REDOP_BXOR, size)
+#define ONE_BY_ONE(name, dtype, size)                                                          \
     static void name##_divide(uint8_t *x, size_t count, unsigned world)                        \
     {                                                                                          \
         run_divide(dtype, size, x, count, world);                                              \
+    }                                                                                          \
+    static void name##_scale(uint8_t *dst, const uint8_t *src, double scale, size_t count)     \
+    {                                                                                          \
+        run_scale(dtype, size, dst, src, scale, count);                                        \
     }
 
 KERNELS(u8, DTYPE_U8, 1)
@@ -408,21 +434,33 @@ KERNELS_SIGNED(i8, DTYPE_I8, 1)
 KERNELS_SIGNED(i16, DTYPE_I16, 2)
 KERNELS_SIGNED(i32, DTYPE_I32, 4)
 KERNELS_SIGNED(i64, DTYPE_I64, 8)
+KERNELS_BITS(u8, DTYPE_U8, 1)
+KERNELS_BITS(u16, DTYPE_U16, 2)
+KERNELS_BITS(u32, DTYPE_U32, 4)
+KERNELS_BITS(u64, DTYPE_U64, 8)
 KERNELS(f16, DTYPE_F16, 2)
 KERNELS(bf16, DTYPE_BF16, 2)
 KERNELS(f32, DTYPE_F32, 4)
 KERNELS(f64, DTYPE_F64, 8)
 KERNEL(bool_or, DTYPE_BOOL, REDOP_MAX, 1)
 KERNEL(bool_and, DTYPE_BOOL, REDOP_MIN, 1)
-DIVIDE(f16, DTYPE_F16, 2)
-DIVIDE(bf16, DTYPE_BF16, 2)
-DIVIDE(f32, DTYPE_F32, 4)
-DIVIDE(f64, DTYPE_F64, 8)
+KERNEL(bool_xor, DTYPE_BOOL, REDOP_BXOR, 1)
+ONE_BY_ONE(f16, DTYPE_F16, 2)
+ONE_BY_ONE(bf16, DTYPE_BF16, 2)
+ONE_BY_ONE(f32, DTYPE_F32, 4)
+ONE_BY_ONE(f64, DTYPE_F64, 8)
 
+/* @arith is the unsigned type of the size, @order the type itself. */
 #define ROW(arith, order)                                                                      \
     {                                                                                          \
         [REDOP_SUM] = arith##_sum, [REDOP_AVG] = arith##_sum, [REDOP_PROD] = arith##_prod,     \
-        [REDOP_MIN] = order##_min, [REDOP_MAX] = order##_max,                                  \
+        [REDOP_MIN] = order##_min, [REDOP_MAX] = order##_max, [REDOP_BAND] = arith##_band,     \
+        [REDOP_BOR] = arith##_bor, [REDOP_BXOR] = arith##_bxor,                                \
+    }
+#define ROW_FLOAT(type)                                                                        \
+    {                                                                                          \
+        [REDOP_SUM] = type##_sum, [REDOP_AVG] = type##_sum, [REDOP_PROD] = type##_prod,        \
+        [REDOP_MIN] = type##_min, [REDOP_MAX] = type##_max, [REDOP_PREMUL_SUM] = type##_sum,   \
     }
 
 const struct reduce_table REDUCE_TABLE = {
@@ -437,14 +475,17 @@ const struct reduce_table REDUCE_TABLE = {
             [DTYPE_U32] = ROW(u32, u32),
             [DTYPE_I64] = ROW(u64, i64),
             [DTYPE_U64] = ROW(u64, u64),
-            [DTYPE_F16] = ROW(f16, f16),
-            [DTYPE_BF16] = ROW(bf16, bf16),
-            [DTYPE_F32] = ROW(f32, f32),
-            [DTYPE_F64] = ROW(f64, f64),
+            [DTYPE_F16] = ROW_FLOAT(f16),
+            [DTYPE_BF16] = ROW_FLOAT(bf16),
+            [DTYPE_F32] = ROW_FLOAT(f32),
+            [DTYPE_F64] = ROW_FLOAT(f64),
             [DTYPE_BOOL] = {[REDOP_SUM] = bool_or,
                             [REDOP_PROD] = bool_and,
                             [REDOP_MIN] = bool_and,
-                            [REDOP_MAX] = bool_or},
+                            [REDOP_MAX] = bool_or,
+                            [REDOP_BAND] = bool_and,
+                            [REDOP_BOR] = bool_or,
+                            [REDOP_BXOR] = bool_xor},
         },
     .divide =
         {
@@ -452,5 +493,12 @@ const struct reduce_table REDUCE_TABLE = {
             [DTYPE_BF16] = bf16_divide,
             [DTYPE_F32] = f32_divide,
             [DTYPE_F64] = f64_divide,
+        },
+    .scale =
+        {
+            [DTYPE_F16] = f16_scale,
+            [DTYPE_BF16] = bf16_scale,
+            [DTYPE_F32] = f32_scale,
+            [DTYPE_F64] = f64_scale,
         },
 };

@@ -12,11 +12,14 @@ typedef void (*reduce_fn)(uint8_t *dst, uint8_t *dst2, const uint8_t *const *src
                           size_t count);
 /* x[i] /= world, in f32 or f64. */
 typedef void (*reduce_divide_fn)(uint8_t *x, size_t count, unsigned world);
+/* dst[i] = src[i] * scale, in f32 or f64. */
+typedef void (*reduce_scale_fn)(uint8_t *dst, const uint8_t *src, double scale, size_t count);
 
 struct reduce_table {
     const char *name;
     reduce_fn fn[DTYPE_COUNT][REDOP_COUNT]; /* NULL: undefined pair */
     reduce_divide_fn divide[DTYPE_COUNT];   /* NULL: not a float */
+    reduce_scale_fn scale[DTYPE_COUNT];     /* NULL: not a float */
 };
 
 extern const struct reduce_table reduce_table_baseline;

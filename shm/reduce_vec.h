@@ -234,6 +234,12 @@ static ALWAYS_INLINE void VEC(store_pair)(unsigned dtype, uint8_t *p, VEC(u8) ev
 
 static ALWAYS_INLINE VEC(u8) VEC(combine)(unsigned dtype, unsigned op, VEC(u8) a, VEC(u8) b)
 {
+    if (op == REDOP_BAND)
+        return a & b;
+    if (op == REDOP_BOR)
+        return a | b;
+    if (op == REDOP_BXOR)
+        return a ^ b;
     switch ((enum dtype)dtype) {
     case DTYPE_I8:
         ARITHMETIC(i8, u8)
@@ -271,4 +277,11 @@ static ALWAYS_INLINE VEC(u8) VEC(divide)(unsigned dtype, VEC(u8) v, unsigned wor
     if (dtype == DTYPE_F64)
         return (VEC(u8))((VEC(f64))v / (double)world);
     return (VEC(u8))((VEC(f32))v / (float)world);
+}
+
+static ALWAYS_INLINE VEC(u8) VEC(scale)(unsigned dtype, VEC(u8) v, double scale)
+{
+    if (dtype == DTYPE_F64)
+        return (VEC(u8))((VEC(f64))v * scale);
+    return (VEC(u8))((VEC(f32))v * (float)scale);
 }

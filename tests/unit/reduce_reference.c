@@ -139,6 +139,7 @@ static double combine_fp(unsigned dtype, unsigned op, double a, double b)
             return __builtin_nan("");
         return (op == REDOP_MIN ? b < a : a < b) ? b : a;
     }
+    /* avg and premul_sum are sums here */
     if (dtype == DTYPE_F64)
         return op == REDOP_PROD ? a * b : a + b;
     return op == REDOP_PROD ? (float)a * (float)b : (float)a + (float)b;
@@ -154,7 +155,11 @@ static union value combine(unsigned dtype, unsigned op, union value a, union val
     if (reference_is_float(dtype)) {
         r.f = combine_fp(dtype, op, a.f, b.f);
     } else if (dtype == DTYPE_BOOL) {
-        r.u = op == REDOP_SUM || op == REDOP_MAX ? a.u || b.u : a.u && b.u;
+        r.u = op == REDOP_BXOR                                        ? a.u != b.u
+              : op == REDOP_SUM || op == REDOP_MAX || op == REDOP_BOR ? a.u || b.u
+                                                                      : a.u && b.u;
+    } else if (op == REDOP_BAND || op == REDOP_BOR || op == REDOP_BXOR) {
+        r.u = op == REDOP_BAND ? a.u & b.u : op == REDOP_BOR ? a.u | b.u : a.u ^ b.u;
     } else if (op == REDOP_MIN || op == REDOP_MAX) {
         r = (op == REDOP_MIN ? less : more) ? b : a;
     } else {
@@ -201,4 +206,12 @@ static union value divided(unsigned dtype, union value v, unsigned world)
 void reference_divide(unsigned dtype, const uint8_t *x, unsigned world, uint8_t *ret_result)
 {
     reference_encode(dtype, divided(dtype, decode(dtype, x), world), ret_result);
+}
+
+void reference_scale(unsigned dtype, const uint8_t *x, double scale, uint8_t *ret_result)
+{
+    union value v = decode(dtype, x);
+
+    v.f = dtype == DTYPE_F64 ? v.f * scale : (float)v.f * (float)scale;
+    reference_encode(dtype, v, ret_result);
 }

@@ -18,5 +18,7 @@ void reference_reduce(unsigned dtype, unsigned op, const void *const *src, unsig
                       size_t count, uint8_t *ret_result);
 /* One element at @x divided by @world, as reduce_finish() does for REDOP_AVG. */
 void reference_divide(unsigned dtype, const uint8_t *x, unsigned world, uint8_t *ret_result);
+/* One element at @x times @scale, as reduce_scale() does. */
+void reference_scale(unsigned dtype, const uint8_t *x, double scale, uint8_t *ret_result);
 
 #endif

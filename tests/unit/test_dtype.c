@@ -33,7 +33,8 @@ static void numbers_sizes_and_names(void **state)
 
 static void names_of_operators_and_collectives(void **state)
 {
-    static const char *const ops[] = {"sum", "avg", "prod", "min", "max"};
+    static const char *const ops[] = {"sum", "avg", "prod", "min",       "max",
+                                      "band", "bor", "bxor", "premul_sum"};
     static const char *const colls[] = {"barrier", "all_reduce", "broadcast", "all_gather",
                                         "reduce_scatter"};
 
@@ -74,11 +75,25 @@ static void values_outside_the_tables(void **state)
     assert_int_equal(coll_from_name("?"), -1);
 }
 
-static void only_the_average_of_bool_is_undefined(void **state)
+/* One letter for each type in the order of the numbers. */
+static void which_pairs_are_defined(void **state)
 {
+    static const char *const rows[] = {
+        "iiiiiiiiffffb", /* sum */
+        "iiiiiiiiffff-", /* avg */
+        "iiiiiiiiffffb", /* prod */
+        "iiiiiiiiffffb", /* min */
+        "iiiiiiiiffffb", /* max */
+        "iiiiiiii----b", /* band */
+        "iiiiiiii----b", /* bor */
+        "iiiiiiii----b", /* bxor */
+        "--------ffff-", /* premul_sum */
+    };
+
+    assert_int_equal(ARRAY_LEN(rows), REDOP_COUNT);
     for (unsigned d = 0; d < DTYPE_COUNT; d++) {
         for (unsigned op = 0; op < REDOP_COUNT; op++)
-            assert_int_equal(redop_defined(d, op), !(d == DTYPE_BOOL && op == REDOP_AVG));
+            assert_int_equal(redop_defined(d, op), rows[op][d] != '-');
     }
 }
 
@@ -88,7 +103,7 @@ int main(void)
         cmocka_unit_test(numbers_sizes_and_names),
         cmocka_unit_test(names_of_operators_and_collectives),
         cmocka_unit_test(values_outside_the_tables),
-        cmocka_unit_test(only_the_average_of_bool_is_undefined),
+        cmocka_unit_test(which_pairs_are_defined),
     };
 
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);

@@ -22,7 +22,7 @@
 enum {
     ELEMS = 9000, /* more than two blocks even of bytes, and not a multiple of anything */
     MARGIN = 64,
-    SOURCES = 8,
+    SOURCES = 9, /* one more than a pass takes */
 };
 
 static const char *const tables[] = {"avx512", "avx2", "baseline"};
@@ -171,7 +171,6 @@ static void check_lengths(unsigned dtype, unsigned op, unsigned nsrc)
 
 static void all_kernels_match_the_reference(void **state)
 {
-    static const unsigned nsrcs[] = {1, 2, 3, SOURCES};
     const void *src[SOURCES];
 
     assert_true(reduce_force(*state));
@@ -180,9 +179,9 @@ static void all_kernels_match_the_reference(void **state)
     for (unsigned d = 0; d < DTYPE_COUNT; d++) {
         fill_all(d);
         for (unsigned op = 0; op < REDOP_COUNT; op++) {
-            for (size_t n = 0; redop_defined(d, op) && n < ARRAY_LEN(nsrcs); n++) {
-                reference_reduce(d, op, src, nsrcs[n], ELEMS, want);
-                check_lengths(d, op, nsrcs[n]);
+            for (unsigned n = 1; redop_defined(d, op) && n <= SOURCES; n++) {
+                reference_reduce(d, op, src, n, ELEMS, want);
+                check_lengths(d, op, n);
             }
         }
     }
@@ -192,8 +191,7 @@ static void all_kernels_match_the_reference(void **state)
  * and f16 must not be rounded there. */
 static void many_sources(void **state)
 {
-    static const unsigned nsrcs[] = {9, 16, 17, 63, REDUCE_MAX_SRC};
-    static const unsigned ops[] = {REDOP_SUM, REDOP_PROD, REDOP_MIN, REDOP_MAX};
+    static const unsigned nsrcs[] = {16, 17, 63, REDUCE_MAX_SRC};
     static const size_t counts[] = {1, 7, 100, 2500};
     static const void *src[REDUCE_MAX_SRC];
 
@@ -203,9 +201,11 @@ static void many_sources(void **state)
     for (unsigned d = 0; d < DTYPE_COUNT; d++) {
         fill_all(d);
         for (size_t n = 0; n < ARRAY_LEN(nsrcs); n++) {
-            unsigned op = ops[(n + d) % ARRAY_LEN(ops)];
+            unsigned op = (unsigned)(n + d) % REDOP_COUNT;
             size_t count = nsrcs[n] == REDUCE_MAX_SRC ? 100 : 2500;
 
+            while (!redop_defined(d, op))
+                op = (op + 1) % REDOP_COUNT;
             reference_reduce(d, op, src, nsrcs[n], count, want);
             for (size_t i = 0; i < ARRAY_LEN(counts); i++)
                 check_once(d, op, src, nsrcs[n], MIN(counts[i], count), 0, i % 2);
@@ -395,6 +395,96 @@ static void other_operators_need_no_finish(void **state)
     }
 }
 
+/* --- the factor ------------------------------------------------------------------------ */
+
+/* At every alignment of source and target and in place; what lies beside stays. */
+static void check_scale(unsigned dtype, double scale, size_t count, size_t from, size_t to)
+{
+    static uint8_t in[ELEMS * 8 + MARGIN], out[ELEMS * 8 + 3 * MARGIN];
+    size_t n = count * dtype_size(dtype);
+    uint8_t *dst = out + MARGIN + to;
+
+    memset(out, 0xa5, n + 3 * MARGIN);
+    memcpy(in + from, raw[0], n);
+    reduce_scale(dtype, dst, in + from, scale, count);
+    assert_result(dtype, REDOP_PREMUL_SUM, 1, count, dst);
+    assert_filled(out, MARGIN + to, 0xa5);
+    assert_filled(dst + n, MARGIN, 0xa5);
+    assert_memory_equal(in + from, raw[0], n);
+
+    memcpy(dst, raw[0], n);
+    reduce_scale(dtype, dst, dst, scale, count);
+    assert_result(dtype, REDOP_PREMUL_SUM, 1, count, dst);
+    assert_filled(dst + n, MARGIN, 0xa5);
+}
+
+/* 1/3 is no float: it must be rounded before the product, not after. 1e300 is infinite as a
+ * float, and infinity times 0 is the one NaN; 2^-20 makes subnormals of f16. */
+static void scaling_matches_the_reference(void **state)
+{
+    static const double factors[] = {1.0,
+                                     -1.0,
+                                     0.0,
+                                     1.0 / 3,
+                                     2.5,
+                                     0x1p-20,
+                                     0x1p20,
+                                     1e300,
+                                     -1e-300,
+                                     __builtin_inf(),
+                                     __builtin_nan("")};
+
+    assert_true(reduce_force(*state));
+    for (unsigned d = DTYPE_F16; d <= DTYPE_F64; d++) {
+        size_t size = dtype_size(d);
+
+        fill(d, raw[0], ELEMS);
+        for (size_t f = 0; f < ARRAY_LEN(factors); f++) {
+            for (size_t i = 0; i < ELEMS; i++)
+                reference_scale(d, raw[0] + i * size, factors[f], want + i * size);
+            for (size_t count = 0; count <= 140; count++) {
+                for (size_t o = 0; o < 3; o++)
+                    check_scale(d, factors[f], count, o * size, 2 * o + count % 3);
+            }
+            check_scale(d, factors[f], ELEMS, 1, 3);
+        }
+    }
+}
+
+/* Results worked out by hand: the product of f32 is rounded once to the type. */
+static void scaling_by_hand(void **state)
+{
+    static const struct {
+        unsigned dtype;
+        double scale;
+        uint16_t src, want;
+    } rows[] = {
+        {DTYPE_F16, 0.5, 0x0003, 0x0002},         /* 1.5 units of the smallest: ties to even */
+        {DTYPE_F16, 0.5, 0x8001, 0x8000},         /* half a unit: to even, keeps the sign */
+        {DTYPE_F16, 2.0, 0x7bff, 0x7c00},         /* beyond the largest */
+        {DTYPE_F16, 2.0, 0x0200, 0x0400},         /* from subnormal to normal */
+        {DTYPE_F16, 0.0, 0x7c00, 0x7e00},         /* infinity times zero */
+        {DTYPE_F16, -1.0, 0xfd01, 0x7e00},        /* a NaN becomes the one NaN */
+        {DTYPE_BF16, 1.00390625, 0x3f80, 0x3f80}, /* 1 + 2^-8: a tie, to even */
+        {DTYPE_BF16, 1.01171875, 0x3f80, 0x3f82}, /* 1 + 3 * 2^-8: a tie, to even */
+        {DTYPE_BF16, 1e39, 0x3f80, 0x7f80},       /* the factor alone is infinite in f32 */
+        {DTYPE_BF16, 1e-46, 0x7f7f, 0x0000},      /* or zero */
+    };
+
+    assert_true(reduce_force(*state));
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        uint16_t in[40], out[40];
+
+        for (unsigned j = 0; j < 40; j++)
+            in[j] = rows[i].src;
+        reduce_scale(rows[i].dtype, out, in, rows[i].scale, 40);
+        for (unsigned j = 0; j < 40; j++) {
+            if (out[j] != rows[i].want)
+                fail_msg("%s: row %zu, element %u: %#x", (char *)*state, i, j, out[j]);
+        }
+    }
+}
+
 /* --- the rest -------------------------------------------------------------------------- */
 
 /* A thread that flushes subnormals and rounds upward gets the bits of all the others. */
@@ -414,9 +504,11 @@ static void the_callers_fp_mode_does_not_matter(void **state)
         fill_all(dtypes[d]);
         reduce_n(dtypes[d], REDOP_SUM, plain, src, 3, ELEMS);
         reduce_finish(dtypes[d], REDOP_AVG, plain, ELEMS, 3);
+        reduce_scale(dtypes[d], plain, plain, 1.0 / 3, ELEMS);
         _mm_setcsr(odd);
         reduce_n(dtypes[d], REDOP_SUM, changed, src, 3, ELEMS);
         reduce_finish(dtypes[d], REDOP_AVG, changed, ELEMS, 3);
+        reduce_scale(dtypes[d], changed, changed, 1.0 / 3, ELEMS);
         after = _mm_getcsr();
         _mm_setcsr(saved);
         assert_int_equal(after & ~0x3fu, odd);
@@ -453,6 +545,8 @@ static int run_table(const char *name)
         cmocka_unit_test_prestate(each_16_bit_float_survives, table),
         cmocka_unit_test_prestate(rounding_by_hand, table),
         cmocka_unit_test_prestate(average_divides_and_truncates, table),
+        cmocka_unit_test_prestate(scaling_matches_the_reference, table),
+        cmocka_unit_test_prestate(scaling_by_hand, table),
         cmocka_unit_test_prestate(the_callers_fp_mode_does_not_matter, table),
     };
 
