@@ -78,7 +78,10 @@ enum commd_redop {
     COMMD_AVG = 1, /* sum divided by the group's size; integers truncate toward zero */
     COMMD_PROD = 2,
     COMMD_MIN = 3,
-    COMMD_MAX = 4
+    COMMD_MAX = 4,
+    COMMD_BAND = 5, /* bitwise; integers and bool */
+    COMMD_BOR = 6,
+    COMMD_BXOR = 7
 };
 
 /* What is known about a failure. Strings are NUL-terminated and never NULL. */

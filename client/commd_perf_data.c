@@ -12,7 +12,7 @@
  *              sends zeros. A float's average needs a sum that the size divides, so there all
  *              ranks send b(i), plus and minus 1 in pairs of ranks; an integer's truncates.
  *   prod       1 but for a few ranks: 2 from two of them, 3 and -1 from one each; so within 12
- *   min, max   any
+ *   min, max, band, bor, bxor   any
  *   bool       0 or 1; sum and max are or, prod and min are and */
 #include <stdio.h>
 
@@ -95,6 +95,9 @@ static int value(const struct perf_data *d, uint32_t i, int r)
         return value_prod(d, i, r);
     case COMMD_MIN:
     case COMMD_MAX:
+    case COMMD_BAND:
+    case COMMD_BOR:
+    case COMMD_BXOR:
         return (int)(mix(i, (uint32_t)r) % 120) - (d->is_signed ? 60 : 0);
     default:
         return value_sum(d, i, r);
@@ -112,6 +115,12 @@ static int combine(const struct perf *perf, int a, int b)
         return MIN(a, b);
     case COMMD_MAX:
         return MAX(a, b);
+    case COMMD_BAND:
+        return a & b;
+    case COMMD_BOR:
+        return a | b;
+    case COMMD_BXOR:
+        return a ^ b;
     default:
         return is_bool ? a || b : a + b;
     }

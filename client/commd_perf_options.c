@@ -33,7 +33,8 @@ static const struct name dtypes[] = {
 
 static const struct name redops[] = {
     {"sum", COMMD_SUM}, {"avg", COMMD_AVG}, {"prod", COMMD_PROD},
-    {"min", COMMD_MIN}, {"max", COMMD_MAX},
+    {"min", COMMD_MIN}, {"max", COMMD_MAX}, {"band", COMMD_BAND},
+    {"bor", COMMD_BOR}, {"bxor", COMMD_BXOR},
 };
 
 static const char *name_of(const struct name *names, size_t n, int value)
@@ -153,7 +154,7 @@ static void print_help(void)
          "  -n ITERS       iterations per size (default 2000 below 64K, 50 to 8M, 12 above)\n"
          "  -w WARMUP      iterations before those (default 3)\n"
          "  -d DTYPE       i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 bool (default f32)\n"
-         "  -o OP          sum avg prod min max (default sum)\n"
+         "  -o OP          sum avg prod min max band bor bxor (default sum)\n"
          "  -r ROOT        rank that broadcasts (default 0)\n"
          "  -c 0|1         check every result (default 1)\n"
          "  --ranks R      processes to start on each node (default 2)\n"
@@ -233,6 +234,16 @@ struct given {
     bool max, factor, ranks, nodes;
 };
 
+static bool is_float(int dtype)
+{
+    return dtype >= COMMD_F16 && dtype <= COMMD_F64;
+}
+
+static bool is_bitwise(int redop)
+{
+    return redop >= COMMD_BAND && redop <= COMMD_BXOR;
+}
+
 static int check_options(struct perf *p, const struct given *given)
 {
     bool reduces = p->coll == COMMD_ALL_REDUCE || p->coll == COMMD_REDUCE_SCATTER;
@@ -241,8 +252,10 @@ static int check_options(struct perf *p, const struct given *given)
         return wrong_usage("-b %zu is larger than -e %zu", p->min_bytes, p->max_bytes);
     if (p->step && given->factor)
         return wrong_usage("-f and -i: only one of them");
-    if (reduces && p->dtype == COMMD_BOOL && p->redop == COMMD_AVG)
-        return wrong_usage("-d bool -o avg: not defined");
+    if (reduces && ((p->dtype == COMMD_BOOL && p->redop == COMMD_AVG) ||
+                    (is_float(p->dtype) && is_bitwise(p->redop))))
+        return wrong_usage("-d %s -o %s: not defined", perf_dtype_name(p->dtype),
+                           perf_redop_name(p->redop));
     p->max_bytes = MAX(p->min_bytes, p->max_bytes);
     if (p->step)
         p->factor = 0;

@@ -82,6 +82,12 @@ static double combine(const struct perf *p, double a, double b)
         return a < b ? a : b;
     case COMMD_MAX:
         return a > b ? a : b;
+    case COMMD_BAND:
+        return (double)((int64_t)a & (int64_t)b);
+    case COMMD_BOR:
+        return (double)((int64_t)a | (int64_t)b);
+    case COMMD_BXOR:
+        return (double)((int64_t)a ^ (int64_t)b);
     }
     return 0;
 }
@@ -170,14 +176,21 @@ static void one_case(int coll, int dtype, int redop, int size)
     }
 }
 
+static bool defined(int dtype, int redop)
+{
+    if (dtype >= COMMD_F16 && dtype <= COMMD_F64)
+        return redop <= COMMD_MAX;
+    return dtype != COMMD_BOOL || redop != COMMD_AVG;
+}
+
 static void every_reduction_is_predicted(void **state)
 {
     static const int sizes[] = {1, 2, 3, 7};
 
     for (int dtype = COMMD_I8; dtype <= COMMD_BOOL; dtype++)
-        for (int redop = COMMD_SUM; redop <= COMMD_MAX; redop++)
+        for (int redop = COMMD_SUM; redop <= COMMD_BXOR; redop++)
             for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
-                if (dtype != COMMD_BOOL || redop != COMMD_AVG)
+                if (defined(dtype, redop))
                     one_case(s % 2 ? COMMD_ALL_REDUCE : COMMD_REDUCE_SCATTER, dtype, redop,
                              sizes[s]);
 }
@@ -261,7 +274,8 @@ static void wrong_options(void **state)
         "", "frob", "all_reduce barrier", "all_reduce -b 0", "all_reduce -b -1", "all_reduce -b 1T",
         "all_reduce -b 1KK", "all_reduce -e 99999999999G", "all_reduce -b 2M -e 1M",
         "all_reduce -f 1", "all_reduce -f 2 -i 8", "all_reduce -n 0", "all_reduce -n 1x",
-        "all_reduce -d f8", "all_reduce -o xor", "all_reduce -d bool -o avg", "all_reduce -r 2",
+        "all_reduce -d f8", "all_reduce -o xor", "all_reduce -d bool -o avg",
+        "all_reduce -o band", "all_reduce -d f64 -o bxor", "all_reduce -r 2",
         "all_reduce --ranks 0", "all_reduce --ranks 1025", "all_reduce --nodes ,", "all_reduce -z",
     };
     struct perf p;
