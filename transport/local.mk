@@ -3,7 +3,8 @@ noinst_LTLIBRARIES += libcommd-schedule.la
 
 # Pure: nothing but mem*() and abort() may be undefined in these objects.
 libcommd_schedule_la_SOURCES = transport/schedule.c transport/schedule.h \
-	transport/schedule_priv.h transport/schedule_rd.c transport/schedule_ring.c
+	transport/schedule_direct.c transport/schedule_priv.h transport/schedule_rd.c \
+	transport/schedule_ring.c
 
 # The network. Only this library, and what links it, knows UCX; commd takes the environment
 # for its engine from libcommd-fabric-env.la, a list of strings.

@@ -8,27 +8,40 @@
 
 static bool has_root(enum sched_kind kind)
 {
-    return kind == SCHED_RD_BROADCAST || kind == SCHED_CHAIN_BROADCAST;
+    switch (kind) {
+    case SCHED_RD_BROADCAST:
+    case SCHED_RD_REDUCE:
+    case SCHED_CHAIN_BROADCAST:
+    case SCHED_CHAIN_REDUCE:
+    case SCHED_TO_ROOT:
+    case SCHED_FROM_ROOT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_rd(enum sched_kind kind)
+{
+    return kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_ALL_GATHER ||
+           kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE;
+}
+
+bool sched_independent(enum sched_kind kind)
+{
+    return kind == SCHED_EXCHANGE || kind == SCHED_TO_ROOT || kind == SCHED_FROM_ROOT;
 }
 
 unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
 {
-    if (nodes > SCHED_MAX_NODES || me >= nodes || (has_root(kind) && root >= nodes))
+    if (kind >= SCHED_COUNT || nodes > SCHED_MAX_NODES || me >= nodes ||
+        (has_root(kind) && root >= nodes))
         abort();
-    switch (kind) {
-    case SCHED_RD_ALL_REDUCE:
-    case SCHED_RD_ALL_GATHER:
-    case SCHED_RD_BROADCAST:
+    if (is_rd(kind))
         return sched_rd_len(nodes, me);
-    case SCHED_RING_ALL_REDUCE:
-    case SCHED_RING_REDUCE_SCATTER:
-    case SCHED_RING_ALL_GATHER:
-    case SCHED_CHAIN_BROADCAST:
-        return sched_ring_len(kind, nodes, me, root);
-    case SCHED_COUNT:
-        break;
-    }
-    abort();
+    if (sched_independent(kind))
+        return sched_direct_len(kind, nodes, me, root);
+    return sched_ring_len(kind, nodes, me, root);
 }
 
 struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
@@ -36,8 +49,10 @@ struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, 
 {
     if (i >= sched_len(kind, nodes, me, root))
         abort();
-    if (kind <= SCHED_RD_BROADCAST)
+    if (is_rd(kind))
         return sched_rd_move(kind, nodes, me, root, i);
+    if (sched_independent(kind))
+        return sched_direct_move(kind, nodes, me, root, i);
     return sched_ring_move(kind, nodes, me, root, i);
 }
 

@@ -3,9 +3,11 @@
  *
  * A schedule is a list of moves for one node. Data are divided into @nodes segments, in node
  * order (a broadcast has one segment). In each move the node may send a run of segments to
- * one node and receive a run from one node; both belong to the same move number on both
- * sides, so (move index of the sender) is carried with each message and matched with
- * recv_tag. A move may start once the receive of the move before it has been applied. */
+ * one node and receive a run from one node; the move index of the sender is carried with each
+ * message and matched with recv_tag. A move may start once the receive of the move before it
+ * has been applied; in an independent schedule (sched_independent) all sends may start at once.
+ * In those, data are divided by (from, to): send_lo names the node that it is for, recv_lo the
+ * node that it is from. */
 #ifndef COMMD_SCHEDULE_H
 #define COMMD_SCHEDULE_H
 
@@ -14,16 +16,22 @@
 enum sched_kind {
     /* Small payloads, few rounds: recursive doubling with a fold for node counts that are no
      * power of two (Thakur, Rabenseifner, Gropp 2005). Every node hears (indirectly) from
-     * every other in each of these three, so they also serve as the agreement at the start of
+     * every other in each of these, so they also serve as the agreement at the start of
      * an operation. */
     SCHED_RD_ALL_REDUCE, /* one "segment" 0..1 = the whole vector, act REDUCE in node order */
     SCHED_RD_ALL_GATHER, /* runs of node segments */
     SCHED_RD_BROADCAST,  /* one segment, carried by whoever already has it */
+    SCHED_RD_REDUCE,     /* one segment; only the moves of the binomial tree to the root carry it */
     /* Large payloads, bandwidth-optimal. */
     SCHED_RING_ALL_REDUCE,     /* reduce-scatter then all-gather: 2(N-1) moves */
     SCHED_RING_REDUCE_SCATTER, /* N-1 moves; node i ends with segment i */
     SCHED_RING_ALL_GATHER,     /* N-1 moves */
     SCHED_CHAIN_BROADCAST,     /* root -> root+1 -> ...; pipelined over chunks by the caller */
+    SCHED_CHAIN_REDUCE,        /* root+1 -> root+2 -> ... -> root, each adding its own */
+    /* Independent: what one node has for another goes there directly. */
+    SCHED_EXCHANGE,  /* everybody to everybody, in an order that never aims two at one */
+    SCHED_TO_ROOT,
+    SCHED_FROM_ROOT,
     SCHED_COUNT
 };
 
@@ -47,6 +55,7 @@ unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned r
 /* Move @i of node @me. */
 struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
                              unsigned i);
+bool sched_independent(enum sched_kind kind);
 /* Home node of a group: rendezvous (highest random weight) hashing of @key over the nodes
  * whose bit in @up is set; -1 when there is none. @ids are stable hashes of node names. */
 int sched_home(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);

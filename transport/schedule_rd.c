@@ -15,6 +15,10 @@
  *   - all-reduce can put the lower run on the left, so the association is the same binary
  *     tree on every node, and results have identical bits everywhere.
  *
+ * A reduction to a root follows the same rounds, but only the messages of the binomial tree towards
+ * the root's participant carry data: in round k those whose number differs from it in bit k and
+ * agrees in the lower ones hand over what they hold. The association stays the same.
+ *
  * Every message is sent even when it carries nothing (a broadcast's non-holders): after the
  * last round each node has heard from all, which is what makes these the agreement at the
  * start of an operation. */
@@ -85,7 +89,7 @@ static struct run rd_segments(enum sched_kind kind, const struct rd *rd, struct 
 {
     if (kind == SCHED_RD_ALL_GATHER)
         return held;
-    if (kind == SCHED_RD_ALL_REDUCE)
+    if (kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE)
         return (struct run){0, 1};
     return (struct run){0, rd->root >= held.lo && rd->root < held.lo + held.n};
 }
@@ -113,6 +117,8 @@ static struct run rd_returned(enum sched_kind kind, const struct rd *rd, unsigne
         return (struct run){0, rd->nodes};
     if (kind == SCHED_RD_ALL_REDUCE)
         return (struct run){0, 1};
+    if (kind == SCHED_RD_REDUCE)
+        return (struct run){0, rd->root == waiter};
     return (struct run){0, rd->root != waiter};
 }
 
@@ -128,6 +134,14 @@ static struct sched_move rd_waiter_move(enum sched_kind kind, const struct rd *r
     return mv;
 }
 
+/* In the binomial tree to the root's participant, does @v hand over what it holds in round @k? */
+static bool rd_hands_over(const struct rd *rd, unsigned v, unsigned k)
+{
+    unsigned root = rd_participant(rd, rd->root);
+
+    return ((v ^ root) & ((2u << k) - 1)) == 1u << k;
+}
+
 static struct sched_move rd_round(enum sched_kind kind, const struct rd *rd, unsigned k)
 {
     struct sched_move mv = sched_no_move();
@@ -138,7 +152,11 @@ static struct sched_move rd_round(enum sched_kind kind, const struct rd *rd, uns
 
     set_send(&mv, node, rd_segments(kind, rd, rd_held(rd, v, k)));
     set_recv(&mv, node, rd_segments(kind, rd, rd_held(rd, partner, k)), tag);
-    if (kind == SCHED_RD_ALL_REDUCE) {
+    if (kind == SCHED_RD_REDUCE) {
+        mv.send_n = rd_hands_over(rd, v, k);
+        mv.recv_n = rd_hands_over(rd, partner, k);
+    }
+    if (mv.recv_n && (kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE)) {
         mv.act = SCHED_REDUCE;
         mv.recv_first = partner < v;
         mv.last_reduce = k + 1 == rd->rounds;
@@ -167,7 +185,7 @@ struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned m
         return rd_round(kind, &rd, i);
     if (i == 0) {
         set_recv(&mv, me - 1, rd_segments(kind, &rd, (struct run){me - 1, 1}), 0);
-        if (kind == SCHED_RD_ALL_REDUCE) {
+        if (kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE) {
             mv.act = SCHED_REDUCE;
             mv.recv_first = true;
         }

@@ -12,6 +12,9 @@
  *
  *     move s of node m:  send segment m-s,    receive segment m-1-s
  *
+ * A chain passes one segment on from node to node: away from the root (broadcast), or towards it,
+ * each stop adding its own contribution on the right (reduce). Every node sends the data once.
+ *
  * An all-reduce is one after the other: 2(N-1) moves of 1/N of the data, which is the least
  * any algorithm can send. */
 #include "transport/schedule_priv.h"
@@ -79,10 +82,44 @@ static struct sched_move chain_move(unsigned nodes, unsigned me, unsigned root, 
     return mv;
 }
 
+/* The chain of a reduction ends at the root: it begins behind it. */
+static unsigned reduce_hop(unsigned nodes, unsigned me, unsigned root)
+{
+    return ring_back(me, (root + 1) % nodes, nodes);
+}
+
+static unsigned chain_reduce_len(unsigned nodes, unsigned me, unsigned root)
+{
+    unsigned hop = reduce_hop(nodes, me, root);
+
+    return (hop > 0) + (hop + 1 < nodes);
+}
+
+static struct sched_move chain_reduce_move(unsigned nodes, unsigned me, unsigned root, unsigned i)
+{
+    struct sched_move mv = sched_no_move();
+    unsigned hop = reduce_hop(nodes, me, root);
+
+    if (hop > 0 && i == 0) {
+        mv.from = (int16_t)ring_back(me, 1, nodes);
+        mv.recv_n = 1;
+        mv.recv_tag = hop > 1; /* only the first of the chain sends in its first move */
+        mv.act = SCHED_REDUCE;
+        mv.recv_first = true;
+        mv.last_reduce = me == root;
+    } else {
+        mv.to = (int16_t)((me + 1) % nodes);
+        mv.send_n = 1;
+    }
+    return mv;
+}
+
 unsigned sched_ring_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
 {
     if (kind == SCHED_CHAIN_BROADCAST)
         return chain_len(nodes, me, root);
+    if (kind == SCHED_CHAIN_REDUCE)
+        return chain_reduce_len(nodes, me, root);
     if (kind == SCHED_RING_ALL_REDUCE)
         return 2 * (nodes - 1);
     return nodes - 1;
@@ -93,6 +130,8 @@ struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned
 {
     if (kind == SCHED_CHAIN_BROADCAST)
         return chain_move(nodes, me, root, i);
+    if (kind == SCHED_CHAIN_REDUCE)
+        return chain_reduce_move(nodes, me, root, i);
     if (kind == SCHED_RING_ALL_GATHER)
         return ring_gather_move(nodes, me, i, i);
     if (i < nodes - 1)

@@ -102,13 +102,19 @@ static struct value combine(struct value left, struct value right)
 
 static bool is_rd(enum sched_kind k)
 {
-    return k == SCHED_RD_ALL_REDUCE || k == SCHED_RD_ALL_GATHER || k == SCHED_RD_BROADCAST;
+    return k == SCHED_RD_ALL_REDUCE || k == SCHED_RD_ALL_GATHER || k == SCHED_RD_BROADCAST ||
+           k == SCHED_RD_REDUCE;
 }
 
 static bool is_reduction(enum sched_kind k)
 {
     return k == SCHED_RD_ALL_REDUCE || k == SCHED_RING_ALL_REDUCE ||
-           k == SCHED_RING_REDUCE_SCATTER;
+           k == SCHED_RING_REDUCE_SCATTER || k == SCHED_RD_REDUCE || k == SCHED_CHAIN_REDUCE;
+}
+
+static bool is_reduce(enum sched_kind k)
+{
+    return k == SCHED_RD_REDUCE || k == SCHED_CHAIN_REDUCE;
 }
 
 static bool is_broadcast(enum sched_kind k)
@@ -122,7 +128,7 @@ static void world_init(struct world *w, enum sched_kind kind, unsigned nodes, un
     w->kind = kind;
     w->nodes = nodes;
     w->root = root;
-    w->segs = kind == SCHED_RD_ALL_REDUCE || is_broadcast(kind) ? 1 : nodes;
+    w->segs = kind == SCHED_RD_ALL_REDUCE || is_broadcast(kind) || is_reduce(kind) ? 1 : nodes;
     w->rng = 88172645463325252ull + kind * 1000003 + nodes * 1009 + root;
     for (unsigned i = 0; i < nodes; i++) {
         w->node[i].len = sched_len(kind, nodes, i, root);
@@ -247,11 +253,14 @@ static void check_result(const struct world *w)
         for (unsigned s = 0; s < w->segs; s++) {
             struct value want = leaf(is_broadcast(w->kind) ? w->root : s);
 
-            if (w->kind == SCHED_RING_REDUCE_SCATTER && s != me)
+            if ((w->kind == SCHED_RING_REDUCE_SCATTER && s != me) ||
+                (is_reduce(w->kind) && me != w->root))
                 continue;
             if (is_reduction(w->kind)) {
                 assert_true(set_is_full(&nd->seg[s].from, w->nodes));
-                want = w->kind == SCHED_RING_REDUCE_SCATTER ? nd->seg[s] : w->node[0].seg[s];
+                want = w->kind == SCHED_RING_REDUCE_SCATTER || is_reduce(w->kind)
+                           ? nd->seg[s]
+                           : w->node[0].seg[s];
             }
             assert_memory_equal(&nd->seg[s], &want, sizeof(want));
         }
@@ -259,6 +268,10 @@ static void check_result(const struct world *w)
             assert_int_equal(nd->sent_segments, 2 * (w->nodes - 1));
         if (w->kind == SCHED_RING_REDUCE_SCATTER || w->kind == SCHED_RING_ALL_GATHER)
             assert_int_equal(nd->sent_segments, w->nodes - 1);
+        if (w->kind == SCHED_CHAIN_REDUCE) /* the data once */
+            assert_int_equal(nd->sent_segments, me != w->root);
+        if (w->kind == SCHED_RD_REDUCE) /* and once more by a root that was folded */
+            assert_true(nd->sent_segments <= 2);
     }
 }
 
@@ -301,7 +314,9 @@ static void run_kind(enum sched_kind kind)
     assert_non_null(w);
     for (unsigned c = 0; c < ARRAY_LEN(node_counts); c++) {
         unsigned nodes = node_counts[c];
-        unsigned step = !is_broadcast(kind) ? nodes : nodes > 20 ? nodes / 4 + 1 : 1;
+        unsigned step = !is_broadcast(kind) && !is_reduce(kind) ? nodes
+                        : nodes > 20                            ? nodes / 4 + 1
+                                                                : 1;
 
         for (unsigned root = 0; root < nodes; root += step) {
             for (unsigned again = 0; again < (nodes < 20 ? 5 : 1); again++) {
@@ -350,6 +365,78 @@ static void ring_all_gather(void **state)
 static void chain_broadcast(void **state)
 {
     run_kind(SCHED_CHAIN_BROADCAST);
+}
+
+static void rd_reduce(void **state)
+{
+    run_kind(SCHED_RD_REDUCE);
+}
+
+static void chain_reduce(void **state)
+{
+    run_kind(SCHED_CHAIN_REDUCE);
+}
+
+/* Each pair that has data for each other exchanges one message, which both know by the same tag. */
+static void check_direct(enum sched_kind kind, unsigned nodes, unsigned root)
+{
+    for (unsigned a = 0; a < nodes; a++) {
+        unsigned len = sched_len(kind, nodes, a, root), sends = 0, recvs = 0;
+
+        for (unsigned i = 0; i < len; i++) {
+            struct sched_move mv = sched_move(kind, nodes, a, root, i);
+            unsigned found = 0;
+
+            recvs += mv.from >= 0;
+            if (mv.to < 0)
+                continue;
+            sends++;
+            assert_int_equal(mv.send_n, 1);
+            assert_int_equal(mv.send_lo, mv.to);
+            for (unsigned j = 0; j < sched_len(kind, nodes, (unsigned)mv.to, root); j++) {
+                struct sched_move r = sched_move(kind, nodes, (unsigned)mv.to, root, j);
+
+                if (r.from != (int)a || r.recv_tag != i)
+                    continue;
+                assert_int_equal(r.recv_lo, a);
+                assert_int_equal(r.recv_n, 1);
+                found++;
+            }
+            assert_int_equal(found, 1);
+        }
+        assert_int_equal(sends, kind == SCHED_TO_ROOT && a != root                       ? 1
+                                : kind == SCHED_EXCHANGE || (kind == SCHED_FROM_ROOT && a == root)
+                                    ? nodes - 1
+                                    : 0);
+        assert_int_equal(recvs, kind == SCHED_FROM_ROOT && a != root                     ? 1
+                                : kind == SCHED_EXCHANGE || (kind == SCHED_TO_ROOT && a == root)
+                                    ? nodes - 1
+                                    : 0);
+    }
+}
+
+static void direct_pairs_meet_once(void **state)
+{
+    for (unsigned nodes = 1; nodes <= 17; nodes++)
+        for (unsigned root = 0; root < nodes; root++) {
+            check_direct(SCHED_EXCHANGE, nodes, root);
+            check_direct(SCHED_TO_ROOT, nodes, root);
+            check_direct(SCHED_FROM_ROOT, nodes, root);
+        }
+}
+
+/* No node is aimed at by two others in the same move. */
+static void exchange_spreads(void **state)
+{
+    for (unsigned nodes = 2; nodes <= 17; nodes++)
+        for (unsigned i = 0; i + 1 < nodes; i++) {
+            unsigned hit[MAX_N] = {0};
+
+            for (unsigned a = 0; a < nodes; a++)
+                hit[sched_move(SCHED_EXCHANGE, nodes, a, 0, i).to]++;
+            for (unsigned a = 0; a < nodes; a++)
+                assert_int_equal(hit[a], 1);
+        }
 }
 
 /* The tree of an RD all-reduce is over neighbouring runs, the lower one on the left. */
@@ -444,6 +531,10 @@ int main(void)
         cmocka_unit_test(ring_reduce_scatter),
         cmocka_unit_test(ring_all_gather),
         cmocka_unit_test(chain_broadcast),
+        cmocka_unit_test(rd_reduce),
+        cmocka_unit_test(chain_reduce),
+        cmocka_unit_test(direct_pairs_meet_once),
+        cmocka_unit_test(exchange_spreads),
         cmocka_unit_test(rd_reduces_in_node_order),
         cmocka_unit_test(largest_fits),
         cmocka_unit_test(home_none_up),
