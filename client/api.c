@@ -267,88 +267,29 @@ PUBLIC void commd_group_set_timeout(struct commd_group *g, int64_t timeout_ms)
 
 /* ---- collectives --------------------------------------------------------------------------- */
 
-/* Ranges [a, a+n) and [b, b+m) share bytes. */
-static bool overlap(const void *a, size_t n, const void *b, size_t m)
+/* A program built against an older commd.h gives less of it. */
+enum { OP_SIZE_MIN = offsetof(struct commd_op, send_counts) };
+
+static int take_op(const struct commd_group *g, const struct commd_op *op, struct commd_op *full,
+                   const struct commd_op **ret_op)
 {
-    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-
-    return n && m && x < y + m && y < x + n;
-}
-
-static int bad_buffers(const struct commd_group *g, const struct commd_op *op, const char *name)
-{
-    struct commd_error *e = error_mine();
-    size_t esize = dtype_size((unsigned)op->dtype), block, all, nsend, nrecv;
-    size_t own = 0; /* where in the larger buffer the in-place position is */
-    const uint8_t *send = op->send, *recv = op->recv;
-    bool gather = op->coll == COMMD_ALL_GATHER, scatter = op->coll == COMMD_REDUCE_SCATTER;
-
-    if (op->count == 0)
-        return 0;
-    if (mul_overflows(op->count, esize, &block) || mul_overflows(block, g->board.world, &all) ||
-        all > SIZE_MAX / 4)
-        return error_set(e, COMMD_E_INVALID, name, "%s: count %zu is too large", name, op->count);
-    if (!recv || (!send && op->coll != COMMD_BROADCAST))
-        return error_set(e, COMMD_E_INVALID, name, "%s: buffer is NULL, but count is %zu", name,
-                         op->count);
-    if (op->coll == COMMD_BROADCAST)
-        return 0;
-    nsend = scatter ? all : block;
-    nrecv = gather ? all : block;
-    own = g->rank * block;
-    if ((gather && send == recv + own) || (scatter && recv == send + own) ||
-        (op->coll == COMMD_ALL_REDUCE && send == recv))
-        return 0;
-    if (overlap(send, nsend, recv, nrecv))
-        return error_set(e, COMMD_E_INVALID, name,
-                         "%s: send and receive buffers overlap; allowed: in place (%s) or apart",
-                         name,
-                         gather    ? "send == recv + rank * count"
-                         : scatter ? "recv == send + rank * count"
-                                   : "send == recv");
-    return 0;
-}
-
-static int check_op(const struct commd_group *g, const struct commd_op *op)
-{
-    struct commd_error *e = error_mine();
-    const char *name;
-    int r;
-
-    if (unlikely(!g || !op || op->size < sizeof *op))
-        return error_set(e, COMMD_E_INVALID, "run",
+    if (unlikely(!g || !op || op->size < OP_SIZE_MIN))
+        return error_set(error_mine(), COMMD_E_INVALID, "run",
                          "group and op must not be NULL and op.size must be sizeof(struct "
                          "commd_op)");
-    if (unlikely(op->coll < 0 || op->coll >= COLL_COUNT))
-        return error_set(e, COMMD_E_INVALID, "run", "unknown collective %d", op->coll);
-    name = coll_name((unsigned)op->coll);
-    r = usable(g->ctx, name);
-    if (unlikely(r))
-        return r;
-    if (op->coll == COMMD_BARRIER)
-        return 0;
-    if (unlikely(op->dtype < 0 || op->dtype >= DTYPE_COUNT))
-        return error_set(e, COMMD_E_INVALID, name,
-                         "%s: unknown dtype %d; allowed: 0 (i8) to %d (bool), see enum commd_dtype",
-                         name, op->dtype, DTYPE_COUNT - 1);
-    if (op->coll == COMMD_ALL_REDUCE || op->coll == COMMD_REDUCE_SCATTER) {
-        if (unlikely(op->redop < 0 || op->redop >= REDOP_COUNT ||
-                     op->redop == REDOP_PREMUL_SUM || /* no operation carries a factor yet */
-                     !redop_defined((unsigned)op->dtype, (unsigned)op->redop)))
-            return error_set(e, COMMD_E_INVALID, name, "%s: operator %s (%d) is not defined for %s",
-                             name, redop_name((unsigned)op->redop), op->redop,
-                             dtype_name((unsigned)op->dtype));
+    *ret_op = op;
+    if (unlikely(op->size < sizeof *op)) {
+        memset(full, 0, sizeof *full);
+        memcpy(full, op, op->size);
+        *ret_op = full;
     }
-    if (unlikely(op->coll == COMMD_BROADCAST &&
-                 (op->root < 0 || (unsigned)op->root >= g->board.world)))
-        return error_set(e, COMMD_E_INVALID, name, "%s: root %d; allowed: 0 to %u", name, op->root,
-                         g->board.world - 1);
-    return bad_buffers(g, op, name);
+    return check_op(g, *ret_op);
 }
 
 PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
 {
-    int r = check_op(group, op);
+    struct commd_op full;
+    int r = take_op(group, op, &full, &op);
 
     return r ? r : async_run(group, op);
 }
@@ -356,7 +297,8 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
 PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
-    int r = check_op(group, op);
+    struct commd_op full;
+    int r = take_op(group, op, &full, &op);
 
     return r ? r : async_start(group, op, on_done, arg, ret_work);
 }
@@ -366,6 +308,15 @@ PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *r
 {
     struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = dtype,
                           .redop = redop, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
+                        int dtype, int redop, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE, .dtype = dtype, .redop = redop,
+                          .root = root, .send = send, .recv = recv, .count = count};
 
     return commd_run(group, &op);
 }
@@ -387,11 +338,88 @@ PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *r
     return commd_run(group, &op);
 }
 
+PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
+                              const size_t *counts, int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_GATHER_V, .dtype = dtype,
+                          .send = send, .recv = recv, .recv_counts = counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count,
+                        int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER, .dtype = dtype, .root = root,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t send_count,
+                          void *recv, const size_t *recv_counts, int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER_V, .dtype = dtype, .root = root,
+                          .send = send, .recv = recv, .send_counts = &send_count,
+                          .recv_counts = recv_counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
+                         int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_SCATTER, .dtype = dtype, .root = root,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_scatter_v(struct commd_group *group, const void *send,
+                           const size_t *send_counts, void *recv, size_t recv_count, int dtype,
+                           int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_SCATTER_V, .dtype = dtype,
+                          .root = root, .send = send, .recv = recv, .send_counts = send_counts,
+                          .recv_counts = &recv_count};
+
+    return commd_run(group, &op);
+}
+
 PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
                                 size_t count, int dtype, int redop)
 {
     struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER, .dtype = dtype,
                           .redop = redop, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
+                                  const size_t *counts, int dtype, int redop)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER_V, .dtype = dtype,
+                          .redop = redop, .send = send, .recv = recv, .send_counts = counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_TO_ALL, .dtype = dtype,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
+                              const size_t *send_counts, void *recv, const size_t *recv_counts,
+                              int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_TO_ALL_V, .dtype = dtype,
+                          .send = send, .recv = recv, .send_counts = send_counts,
+                          .recv_counts = recv_counts};
 
     return commd_run(group, &op);
 }

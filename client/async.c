@@ -50,34 +50,27 @@ static bool refuse(struct commd_group *g, struct commd_error *e)
     return true;
 }
 
-static int plan_op(struct run *r, const struct commd_op *op)
+static int no_memory(struct commd_error *e, const struct commd_op *op)
 {
-    if (likely(plan_make(&r->desc, &r->group->geom, &r->plan)))
-        return 0;
-    return error_set(&r->err, COMMD_E_INVALID, coll_name((unsigned)op->coll),
-                     "%zu elements are more than an operation can have", op->count);
+    return error_set(e, COMMD_E_NOMEM, coll_name((unsigned)op->coll), "no memory for an operation");
 }
 
 static int run_inline(struct commd_group *g, const struct commd_op *op)
 {
     struct run r;
-    enum run_state st;
+    enum run_state st = RUN_FAILED;
 
-    if (refuse(g, &r.err)) {
-        give_turn(g);
-        *error_mine() = r.err;
-        return r.err.code;
+    if (unlikely(refuse(g, &r.err))) {
+        /* nothing was started */
+    } else if (unlikely(lists_make(g, op, &r.lists))) {
+        no_memory(&r.err, op);
+    } else if (unlikely(run_begin(&r, g, op))) {
+        free(r.lists);
+    } else {
+        run_limit(&r, g, op);
+        st = unlikely(run_hopeless(&r)) ? RUN_FAILED : run_finish(&r);
+        run_end(&r, st);
     }
-    run_limit(&r, g, op);
-    run_begin(&r, g, op);
-    if (plan_op(&r, op)) {
-        atomic_fetch_sub(&g->seq, 1);
-        give_turn(g);
-        *error_mine() = r.err;
-        return r.err.code;
-    }
-    st = unlikely(run_hopeless(&r)) ? RUN_FAILED : run_finish(&r);
-    run_end(&r, st);
     give_turn(g);
     if (likely(st == RUN_DONE))
         return 0;
@@ -89,8 +82,10 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 
 static void work_unref(struct commd_work *w)
 {
-    if (atomic_fetch_sub(&w->refs, 1) == 1)
-        free(w);
+    if (atomic_fetch_sub(&w->refs, 1) != 1)
+        return;
+    free(w->run.lists);
+    free(w);
 }
 
 /* Takes the work out of its group; the group may be freed right after. plock is held, or the
@@ -186,9 +181,7 @@ static bool start_next(struct commd_group *g)
         work_finish(w, &w->run.err);
         return true;
     }
-    run_begin(&w->run, g, &w->op);
-    if (plan_op(&w->run, &w->op)) {
-        atomic_fetch_sub(&g->seq, 1);
+    if (run_begin(&w->run, g, &w->op)) {
         atomic_store(&g->busy, 0);
         work_finish(w, &w->run.err);
         return true;
@@ -370,8 +363,11 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
     int r;
 
     if (!w)
-        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)op->coll),
-                         "no memory for an asynchronous operation");
+        return no_memory(error_mine(), op);
+    if (lists_make(g, op, &w->run.lists)) {
+        free(w);
+        return no_memory(error_mine(), op);
+    }
     w->ctx = g->ctx;
     w->group = g;
     w->op = *op;
@@ -382,6 +378,7 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
     atomic_init(&w->refs, ret_work ? 2 : 1);
     r = submit(g, w);
     if (r) {
+        free(w->run.lists);
         free(w);
         return r;
     }

@@ -81,7 +81,9 @@ enum commd_redop {
     COMMD_MAX = 4,
     COMMD_BAND = 5, /* bitwise; integers and bool */
     COMMD_BOR = 6,
-    COMMD_BXOR = 7
+    COMMD_BXOR = 7,
+    COMMD_PREMUL_SUM = 8 /* sum of each rank's contribution times its own commd_op.scale; f16,
+                            bf16, f32, f64. The product is rounded to the type first. */
 };
 
 /* What is known about a failure. Strings are NUL-terminated and never NULL. */
@@ -154,31 +156,75 @@ void commd_group_set_timeout(struct commd_group *group, int64_t timeout_ms);
 
 /* ---- collectives ----------------------------------------------------------------------
  * @count is in elements. Buffers of count 0 may be NULL. Send and receive buffers may be the
- * same address where noted ("in place"), else they must not overlap. */
+ * same address where noted ("in place"), else they must not overlap.
+ *
+ * "Block r": what rank r sends or receives. Blocks lie one after the other, in rank order, unless
+ * commd_op gives an address for each. The forms ending in _v take a number of elements for each
+ * block; arrays of counts have one entry per rank and must be the same on all ranks where all
+ * ranks give them (all_gather_v, reduce_scatter_v) or fit each other (what i sends to j is what
+ * j expects from i), else the operation fails on all ranks with COMMD_E_MISMATCH. */
 
 /* recv[i] = op over ranks of send[i]; recv == send is in place. */
 int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                      int dtype, int redop);
+/* As all_reduce, but only @root gets the result; elsewhere @recv is not touched. */
+int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count, int dtype,
+                 int redop, int root);
 /* @buf of @root to @buf of everybody. */
 int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root);
 /* recv holds size * count elements, rank r's at r * count. In place: send == recv + rank *
  * count elements. */
 int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                      int dtype);
+/* Rank r contributes counts[r] elements; recv holds all of them. In place: send is the own
+ * block in recv. */
+int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
+                       const size_t *counts, int dtype);
+/* As all_gather, but only @root receives; elsewhere @recv is not touched. */
+int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count, int dtype,
+                 int root);
+/* Rank r sends @send_count elements, which is recv_counts[r] at @root; elsewhere @recv_counts
+ * may be NULL. */
+int commd_gather_v(struct commd_group *group, const void *send, size_t send_count, void *recv,
+                   const size_t *recv_counts, int dtype, int root);
+/* Block r of @root's @send to @recv of rank r; elsewhere @send may be NULL. In place at @root:
+ * recv is the own block in send. */
+int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count, int dtype,
+                  int root);
+int commd_scatter_v(struct commd_group *group, const void *send, const size_t *send_counts,
+                    void *recv, size_t recv_count, int dtype, int root);
 /* send holds size * count elements; recv[i] = op over ranks of send[rank * count + i]. In
  * place: recv == send + rank * count elements. */
 int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
                          int dtype, int redop);
+/* Rank r receives counts[r] elements. In place: recv is the own block in send. */
+int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
+                           const size_t *counts, int dtype, int redop);
+/* Block r of @send to rank r; block r of @recv is from rank r. In place: recv == send. */
+int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
+                     int dtype);
+int commd_all_to_all_v(struct commd_group *group, const void *send, const size_t *send_counts,
+                       void *recv, const size_t *recv_counts, int dtype);
 /* Returns when every rank has called it. */
 int commd_barrier(struct commd_group *group);
 
-/* Any collective, blocking or not. Fields that a collective does not use are ignored. */
+/* ---- any operation, blocking or not -----------------------------------------------------
+ * Fields that an operation does not use are ignored. */
 enum commd_coll {
     COMMD_BARRIER = 0,
     COMMD_ALL_REDUCE = 1,
     COMMD_BROADCAST = 2,
     COMMD_ALL_GATHER = 3,
-    COMMD_REDUCE_SCATTER = 4
+    COMMD_REDUCE_SCATTER = 4,
+    COMMD_REDUCE = 5,
+    COMMD_GATHER = 6,
+    COMMD_SCATTER = 7,
+    COMMD_ALL_TO_ALL = 8,
+    COMMD_ALL_GATHER_V = 9,
+    COMMD_REDUCE_SCATTER_V = 10,
+    COMMD_GATHER_V = 11,
+    COMMD_SCATTER_V = 12,
+    COMMD_ALL_TO_ALL_V = 13
 };
 
 struct commd_op {
@@ -189,8 +235,18 @@ struct commd_op {
     int root;
     const void *send; /* broadcast: NULL, recv is used */
     void *recv;
-    size_t count;
+    size_t count;       /* elements: of the vector, or of each block; _v forms: not used */
     int64_t timeout_ms; /* 0: the group's; -1: none */
+    /* _v forms: elements of each rank's block; both for all_to_all_v. gather_v: recv_counts at the
+     * root, and everywhere send_counts[0] is what this rank sends. scatter_v: send_counts at the
+     * root, and everywhere recv_counts[0] is what this rank receives. all_gather_v: recv_counts;
+     * reduce_scatter_v: send_counts. Copied before commd_start() returns. */
+    const size_t *send_counts, *recv_counts;
+    /* Addresses of the blocks instead of send or recv, where those have one block for each rank;
+     * NULL: one after the other. Copied before commd_start() returns. */
+    const void *const *send_blocks;
+    void *const *recv_blocks;
+    double scale; /* COMMD_PREMUL_SUM */
 };
 
 /* Runs @op on the calling thread and returns when it is done. */

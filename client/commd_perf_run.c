@@ -135,19 +135,11 @@ static int operate(const struct run *run, size_t count)
 {
     const struct perf *p = run->perf;
 
-    switch ((enum commd_coll)p->coll) {
-    case COMMD_BARRIER:
-        return commd_barrier(run->group);
-    case COMMD_ALL_REDUCE:
-        return commd_all_reduce(run->group, run->send, run->recv, count, p->dtype, p->redop);
-    case COMMD_BROADCAST:
-        return commd_broadcast(run->group, run->recv, count, p->dtype, p->root);
-    case COMMD_ALL_GATHER:
-        return commd_all_gather(run->group, run->send, run->recv, count, p->dtype);
-    case COMMD_REDUCE_SCATTER:
-        return commd_reduce_scatter(run->group, run->send, run->recv, count, p->dtype, p->redop);
-    }
-    return COMMD_E_INVALID;
+    struct commd_op op = {.size = sizeof op, .coll = p->coll, .dtype = p->dtype,
+                          .redop = p->redop, .root = p->root, .send = run->send,
+                          .recv = run->recv, .count = count};
+
+    return commd_run(run->group, &op);
 }
 
 static void check(struct run *run, size_t count)

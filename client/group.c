@@ -78,7 +78,8 @@ static int group_tables(struct commd_group *g)
                                  .nnodes = g->board.nnodes,
                                  .me = g->board.me,
                                  .nlocal = g->board.nlocal,
-                                 .node_start = g->node_start};
+                                 .node_start = g->node_start,
+                                 .seat_rank = g->seat_rank};
     return seat == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me
                ? 0
                : -EPROTO;

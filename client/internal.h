@@ -24,12 +24,23 @@ int error_set(struct commd_error *e, int code, const char *op, const char *fmt, 
 /* ---- one operation (run.c, coll.c) ----------------------------------------------------- */
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
 
+/* What an operation gives per rank. One allocation. */
+struct op_lists {
+    uint64_t *counts;                    /* of the blocks, where all ranks give the same; or NULL */
+    uint64_t *send_counts, *recv_counts; /* of the cells of a counted operation; or NULL */
+    uint8_t **send_blocks, **recv_blocks; /* where blocks lie that do not lie evenly; or NULL */
+};
+
 struct run {
     struct commd_group *group;
     struct op_desc desc;
+    struct op_balance balance;
     struct plan plan;
+    struct op_lists *lists;  /* owned; NULL: none needed */
     const uint8_t *send;
     uint8_t *recv;
+    double scale;            /* of this rank's contribution: premul_sum */
+    uint64_t most;           /* largest cell, elements: counted operations */
     uint32_t base;           /* number of its first step */
     uint32_t put, red, got;  /* steps announced, reduced, taken */
     unsigned seen;           /* members known to have announced the step looked at last */
@@ -41,17 +52,27 @@ struct run {
     struct commd_error err;  /* RUN_FAILED */
 };
 
-struct coll_ops {
-    /* Bytes of this member's contribution to step @c (decides inline or window). */
-    size_t (*len)(const struct run *r, uint32_t c);
+/* What a member does in each step of a collective. */
+struct coll_steps {
+    /* One node: is what get() of step @c reads in place? */
+    bool (*ready)(struct run *r, uint32_t c);
     void (*put)(struct run *r, uint32_t c);
     void (*reduce)(struct run *r, uint32_t c); /* only if plan.reduces */
     void (*get)(struct run *r, uint32_t c);
 };
-extern const struct coll_ops coll_table[COLL_COUNT];
+extern const struct coll_steps coll_steps[COLL_COUNT];
+bool run_all_arrived(struct run *r, uint32_t c);
+bool run_all_reduced(struct run *r, uint32_t c);
 
-/* Starts @op as the next operation of the group; the caller holds the group's turn. */
-void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
+/* Copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
+int lists_make(const struct commd_group *g, const struct commd_op *op,
+               struct op_lists **ret_lists);
+/* Argument checks of a collective: 0 or COMMD_E_*. */
+int check_op(const struct commd_group *g, const struct commd_op *op);
+
+/* Starts @op as the next operation of the group; the caller holds the group's turn and has
+ * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
+int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
 /* The clock of an operation starts with the call, which for a queued one is before it begins. */
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
 /* Does all that can be done without waiting. */

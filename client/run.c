@@ -59,23 +59,50 @@ void run_limit(struct run *r, const struct commd_group *g, const struct commd_op
     r->deadline_ms = deadline_in(r->limit_ms);
 }
 
-void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
+/* A counted operation: what the others must know of this rank's counts. */
+static void describe_counts(struct run *r, const struct commd_op *op)
 {
-    bool vector = op->coll != COMMD_BARRIER;
+    const struct op_lists *l = r->lists;
+    unsigned world = r->group->board.world, me = r->group->rank;
+
+    if (l->counts) {
+        for (unsigned k = 0; k < world; k++)
+            r->desc.count = MAX(r->desc.count, l->counts[k]);
+        r->desc.digest = op_digest(l->counts, world);
+        return;
+    }
+    for (unsigned k = 0; k < world; k++) {
+        op_balance_add(&r->balance, world, me, k, l->send_counts[k], 1);
+        op_balance_add(&r->balance, world, k, me, l->recv_counts[k], -1);
+        r->most = MAX(r->most, MAX(l->send_counts[k], l->recv_counts[k]));
+    }
+}
+
+int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
+{
+    const struct coll_info *info = &coll_table[op->coll];
+    bool data = info->window != WINDOW_NONE;
 
     r->group = g;
     r->desc = (struct op_desc){
-        .seq = atomic_fetch_add_explicit(&g->seq, 1, memory_order_relaxed) + 1,
-        .count = vector ? op->count : 0,
-        .root = op->coll == COMMD_BROADCAST ? (uint32_t)op->root : 0,
+        .seq = atomic_load_explicit(&g->seq, memory_order_relaxed) + 1,
+        .count = data && !info->counted ? op->count : 0,
+        .root = info->rooted ? (uint32_t)op->root : 0,
         .coll = (uint8_t)op->coll,
-        .dtype = vector ? (uint8_t)op->dtype : 0,
-        .redop = op->coll == COMMD_ALL_REDUCE || op->coll == COMMD_REDUCE_SCATTER
-                     ? (uint8_t)op->redop
-                     : 0,
+        .dtype = data ? (uint8_t)op->dtype : 0,
+        .redop = info->reduces ? (uint8_t)op->redop : 0,
     };
+    r->balance = (struct op_balance){0};
+    r->most = 0;
+    if (unlikely(info->counted))
+        describe_counts(r, op);
+    if (unlikely(!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan)))
+        return error_set(&r->err, COMMD_E_INVALID, info->name,
+                         "%s of %zu elements by %u ranks is more than an operation can be",
+                         info->name, (size_t)r->desc.count, g->board.world);
     r->send = op->send;
     r->recv = op->recv;
+    r->scale = op->scale;
     r->base = g->next_step;
     r->put = r->red = r->got = 0;
     r->seen = 0;
@@ -83,7 +110,9 @@ void run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->agreed = false;
     r->moved = false;
     g->crowded -= g->crowded > 0;
+    atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
+    return 0;
 }
 
 /* All members have consumed up to @want. The answer is cached: within SLOTS or depth steps of
@@ -128,10 +157,20 @@ static bool all_reduced(struct run *r, uint32_t want)
     return true;
 }
 
+bool run_all_arrived(struct run *r, uint32_t c)
+{
+    return all_arrived(r, r->base + c);
+}
+
+bool run_all_reduced(struct run *r, uint32_t c)
+{
+    return all_reduced(r, r->base + c + 1);
+}
+
 /* Does step @c travel in the announcement alone? */
 static inline bool step_inline(const struct run *r, size_t len)
 {
-    return r->plan.small && len <= BOARD_INLINE && one_node(r);
+    return len <= BOARD_INLINE && one_node(r) && !r->plan.reduces;
 }
 
 static bool can_put(struct run *r, uint32_t c, size_t len)
@@ -147,15 +186,36 @@ static bool can_put(struct run *r, uint32_t c, size_t len)
                                       step - depth + 1);
 }
 
+/* The engine cannot see the caller's lists. */
+static void tell_counts(const struct run *r, uint32_t step)
+{
+    const struct commd_group *g = r->group;
+    const struct op_lists *l = r->lists;
+    size_t row = g->board.world * sizeof(uint64_t);
+
+    if (one_node(r))
+        return;
+    if (l->counts) {
+        memcpy(board_counts(&g->board, g->local, step, 1), l->counts, row);
+    } else if (l->send_counts) {
+        memcpy(board_counts(&g->board, g->local, step, 0), l->send_counts, row);
+        memcpy(board_counts(&g->board, g->local, step, 1), l->recv_counts, row);
+    }
+}
+
 static void do_put(struct run *r, size_t len)
 {
     uint32_t step = r->base + r->put;
     struct board_slot *s = board_slot(&r->group->board, r->group->local, step);
 
-    coll_table[r->desc.coll].put(r, r->put);
+    coll_steps[r->desc.coll].put(r, r->put);
     if (r->put == 0) {
         s->desc = r->desc;
         s->print = op_print(&r->desc);
+        s->balance = r->balance;
+        s->most = r->most;
+        if (unlikely(r->lists))
+            tell_counts(r, step);
     }
     s->len = (uint32_t)len;
     atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
@@ -191,6 +251,38 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a,
     describe(r, COMMD_E_MISMATCH, (int)b, r->group->members[b].pid, group_node_of(r->group, b));
 }
 
+static void counts_mismatch(struct run *r, const struct op_balance *bal)
+{
+    struct commd_group *g = r->group;
+    char who[120];
+
+    op_balance_text(bal, g->board.world, who, sizeof who);
+    error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": the counts that ranks gave do not fit: %s; the "
+              "group can still be used",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, who);
+    describe(r, COMMD_E_MISMATCH, -1, 0, g->ctx->node);
+}
+
+/* Do the counts that the members of this one node gave fit each other? */
+static bool counts_fit(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    struct op_balance sum = {0};
+
+    for (unsigned m = 0; m < b->nlocal; m++) {
+        const struct op_balance *bal = &board_slot(b, m, r->base)->balance;
+
+        sum.hash += bal->hash;
+        sum.diff += bal->diff;
+        sum.spot += bal->spot;
+    }
+    if (op_balanced(&sum))
+        return true;
+    counts_mismatch(r, &sum);
+    return false;
+}
+
 /* One node: everybody's first announcement is there; compare. */
 static bool agree_here(struct run *r)
 {
@@ -213,7 +305,7 @@ static bool agree_here(struct run *r)
         mismatch(r, &a, g->local_rank[0], &d, g->local_rank[m]);
         return false;
     }
-    return true;
+    return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
 }
 
 /* Several nodes: the engine published; it may have refused. */
@@ -225,6 +317,10 @@ static bool agree_engine(struct run *r)
     if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != r->desc.seq))
         return true;
     m = h->mismatch;
+    if (!op_balanced(&m.balance)) {
+        counts_mismatch(r, &m.balance);
+        return false;
+    }
     mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,
              MIN(m.rank_b, r->group->board.world - 1));
     return false;
@@ -239,11 +335,9 @@ static bool can_get(struct run *r, uint32_t c)
     if (!one_node(r))
         return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
                            step + 1);
-    if (r->plan.reduces)
-        return all_reduced(r, step + 1);
-    if (c > 0 && r->plan.coll == COLL_BROADCAST)
-        return board_arrived(b, r->plan.root, step);
-    return all_arrived(r, step);
+    if (c == 0 && !r->plan.reduces && !all_arrived(r, step))
+        return false; /* descriptions are compared first */
+    return coll_steps[r->plan.coll].ready(r, c);
 }
 
 static bool broken(struct run *r)
@@ -285,7 +379,7 @@ static bool try_reduce(struct run *r)
         if (!r->agreed)
             return false;
     }
-    coll_table[r->desc.coll].reduce(r, r->red);
+    coll_steps[r->desc.coll].reduce(r, r->red);
     r->red++;
     atomic_store_explicit(&me_of(r)->reduced, step + 1, memory_order_release);
     tell(r);
@@ -296,14 +390,15 @@ static bool try_get(struct run *r)
 {
     uint32_t step = r->base + r->got;
 
-    if (r->got == (r->plan.reduces ? r->red : r->put) || !can_get(r, r->got))
+    if (r->got == (r->plan.reduces ? r->red : r->put) || unlikely(r->plan.open) ||
+        !can_get(r, r->got))
         return false;
     if (!r->agreed) {
         r->agreed = one_node(r) ? agree_here(r) : agree_engine(r);
         if (!r->agreed)
             return false;
     }
-    coll_table[r->desc.coll].get(r, r->got);
+    coll_steps[r->desc.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&me_of(r)->consumed, step + 1, memory_order_release);
     tell(r);
@@ -319,11 +414,33 @@ static bool try_put(struct run *r)
 
     if (r->put == r->plan.steps || r->put > r->got + ahead)
         return false;
-    len = coll_table[r->desc.coll].len(r, r->put);
+    if (unlikely(r->plan.open && r->put))
+        return false;
+    len = plan_payload(&r->plan, &r->group->geom, r->put);
     if (!can_put(r, r->put, len))
         return false;
     do_put(r, len);
     return true;
+}
+
+/* The number of steps of a counted operation follows from what all members of the node gave. */
+static bool try_close(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    uint64_t most = 0;
+
+    if (likely(!r->plan.open) || !r->put || !all_arrived(r, r->base))
+        return false;
+    for (unsigned m = 0; m < b->nlocal; m++)
+        most = MAX(most, board_slot(b, m, r->base)->most);
+    if (plan_close(&r->plan, most))
+        return true;
+    error_set(&r->err, COMMD_E_INVALID, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": %llu elements for one rank are more than an "
+              "operation can have",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name,
+              (unsigned long long)most);
+    return false;
 }
 
 enum run_state run_poll(struct run *r)
@@ -333,7 +450,9 @@ enum run_state run_poll(struct run *r)
         bool moved = try_put(r);
 
         r->err.code = 0;
-        moved |= try_reduce(r);
+        moved |= try_close(r);
+        if (!r->err.code)
+            moved |= try_reduce(r);
         if (!r->err.code)
             moved |= try_get(r);
         if (unlikely(r->err.code))
@@ -353,6 +472,7 @@ void run_end(struct run *r, enum run_state st)
     struct board_member *me = me_of(r);
     bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
 
+    free(steal_ptr(r->lists));
     if (st == RUN_FAILED && !refused) {
         group_fail(r->group, &r->err);
         return;

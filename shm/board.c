@@ -48,7 +48,7 @@ struct board_ctl {
 };
 
 struct layout {
-    size_t ranks, members, slots, window, result, size;
+    size_t ranks, members, slots, window, result, counts, size;
     uint32_t depth;
 };
 
@@ -62,7 +62,10 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.slots = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), 4096);
     l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
     l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
-    l.size = l.result + (size_t)l.depth * plan_chunk(nnodes);
+    l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes);
+    l.size = l.counts;
+    if (nnodes > 1)
+        l.size += (size_t)nlocal * l.depth * 2 * world * sizeof(uint64_t);
     return l;
 }
 
@@ -93,6 +96,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->off_slots = l->slots;
     h->off_window = l->window;
     h->off_result = l->result;
+    h->off_counts = l->counts;
     atomic_init(&h->published, BOARD_FIRST_STEP);
     atomic_init(&h->sent, BOARD_FIRST_STEP);
     h->magic = BOARD_MAGIC;
@@ -244,7 +248,7 @@ int board_map(int fd, struct board *ret_board)
     l = board_layout(b.world, b.nnodes, b.nlocal);
     if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
         b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
-        b.hdr->off_result != l.result) {
+        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
@@ -255,6 +259,7 @@ int board_map(int fd, struct board *ret_board)
     b.slots = (void *)((uint8_t *)map + l.slots);
     b.window = (uint8_t *)map + l.window;
     b.result = (uint8_t *)map + l.result;
+    b.counts = (void *)((uint8_t *)map + l.counts);
     *ret_board = b;
     return 0;
 }
@@ -283,28 +288,66 @@ uint64_t op_print(const struct op_desc *d)
     uint64_t h = mix(0x636f6d6d64ull, d->seq);
 
     h = mix(h, d->count);
-    return mix(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
-                      d->redop);
+    h = mix(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
+                   d->redop);
+    return d->digest ? mix(h, d->digest) : h;
+}
+
+uint64_t op_digest(const uint64_t *counts, unsigned world)
+{
+    uint64_t h = 1;
+
+    for (unsigned k = 0; k < world; k++)
+        h = mix(h, counts[k]);
+    return h;
+}
+
+void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
+                    uint64_t count, int sign)
+{
+    uint64_t pair = (uint64_t)from * world + to + 1, n = sign < 0 ? -count : count;
+    uint64_t h = mix(mix(0x70616972ull, pair), count);
+
+    if (!count)
+        return;
+    bal->hash += sign < 0 ? -h : h;
+    bal->diff += n;
+    bal->spot += n * pair;
+}
+
+void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len)
+{
+    bool less = (int64_t)bal->diff < 0;
+    uint64_t n = less ? -bal->diff : bal->diff, spot = less ? -bal->spot : bal->spot;
+    uint64_t pair = n ? spot / n : 0;
+
+    if (pair >= 1 && pair <= (uint64_t)world * world && pair * n == spot)
+        snprintf(buf, len, "rank %u sends rank %u %llu elements %s than that expects",
+                 (unsigned)((pair - 1) / world), (unsigned)((pair - 1) % world),
+                 (unsigned long long)n, less ? "less" : "more");
+    else
+        snprintf(buf, len, "several ranks send others more or less than those expect");
 }
 
 void op_text(const struct op_desc *d, char *buf, size_t len)
 {
-    switch (d->coll) {
-    case COLL_BARRIER:
-        snprintf(buf, len, "barrier");
-        return;
-    case COLL_ALL_REDUCE:
-    case COLL_REDUCE_SCATTER:
-        snprintf(buf, len, "%s %s %s of %llu elements", coll_name(d->coll), dtype_name(d->dtype),
-                 redop_name(d->redop), (unsigned long long)d->count);
-        return;
-    case COLL_BROADCAST:
-        snprintf(buf, len, "%s %s of %llu elements from rank %u", coll_name(d->coll),
-                 dtype_name(d->dtype), (unsigned long long)d->count, d->root);
-        return;
-    default:
-        snprintf(buf, len, "%s %s of %llu elements", coll_name(d->coll), dtype_name(d->dtype),
-                 (unsigned long long)d->count);
+    const struct coll_info *info;
+    char root[24] = "";
+
+    if (d->coll >= COLL_COUNT) {
+        snprintf(buf, len, "an unknown operation");
         return;
     }
+    info = &coll_table[d->coll];
+    if (info->rooted)
+        snprintf(root, sizeof root, " %s rank %u", info->send == EXTENT_ONE ? "to" : "from",
+                 d->root);
+    if (info->window == WINDOW_NONE)
+        snprintf(buf, len, "%s", info->name);
+    else if (info->counted && info->window == WINDOW_CELLS)
+        snprintf(buf, len, "%s %s%s", info->name, dtype_name(d->dtype), root);
+    else
+        snprintf(buf, len, "%s %s%s%s of %s%llu elements%s", info->name, dtype_name(d->dtype),
+                 info->reduces ? " " : "", info->reduces ? redop_name(d->redop) : "",
+                 info->counted ? "blocks of up to " : "", (unsigned long long)d->count, root);
 }

@@ -3,7 +3,7 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   window[nlocal][depth][chunk] | result[depth][chunk]
+ *   window[nlocal][depth][chunk] | result[depth][chunk] | counts[nlocal][depth][2][world]
  *
  * The file is sparse: a page costs memory only once it was used. */
 #ifndef COMMD_BOARD_H
@@ -15,7 +15,7 @@
 #include "shm/plan.h"
 
 enum {
-    BOARD_VERSION = 1,
+    BOARD_VERSION = 2,
     BOARD_SLOTS = 16,         /* announcements in flight per member */
     BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
     BOARD_MAX_LOCAL = 1024,
@@ -45,8 +45,16 @@ struct op_desc {
     uint64_t count;
     uint32_t root;
     uint8_t coll, dtype, redop, pad;
+    uint64_t digest; /* of the counts, where all ranks give the same; else 0 */
 };
-_Static_assert(sizeof(struct op_desc) == 24, "op_desc is part of the board's layout");
+_Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");
+
+/* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
+ * from i subtracted; over all ranks that leaves zero. If not, and it is about one pair only, diff
+ * and spot tell which: spot = diff * (i * world + j + 1). Arithmetic modulo 2^64. */
+struct op_balance {
+    uint64_t hash, diff, spot;
+};
 
 /* A member's announcement of step g in slot g % BOARD_SLOTS: its contribution to the step is
  * in place. The first line carries all that a small operation needs. */
@@ -56,7 +64,8 @@ struct board_slot {
     uint64_t print;       /* op_print() of desc */
     uint8_t inl[BOARD_INLINE];
     struct op_desc desc;
-    uint8_t pad[40];
+    struct op_balance balance;
+    uint64_t most; /* largest count of a cell that this member sends or receives */
 } __attribute__((aligned(CACHELINE)));
 _Static_assert(sizeof(struct board_slot) == 128, "two cache lines");
 
@@ -89,6 +98,7 @@ struct board_cause {
 struct board_mismatch {
     uint32_t rank_a, rank_b;
     struct op_desc a, b;
+    struct op_balance balance; /* not zero: a and b agree, but counts do not fit */
 };
 
 struct board_hdr {
@@ -97,7 +107,7 @@ struct board_hdr {
     uint32_t world, nnodes, me, nlocal, depth;
     uint64_t group, epoch;
     uint64_t size; /* of the file */
-    uint64_t off_ranks, off_members, off_slots, off_window, off_result;
+    uint64_t off_ranks, off_members, off_slots, off_window, off_result, off_counts;
 
     /* the doorbell of sleeping members: see wait.c */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -134,6 +144,7 @@ struct board {
     struct board_slot *slots;
     uint8_t *window;
     uint8_t *result;
+    uint64_t *counts; /* groups on several nodes */
 };
 
 enum { BOARD_E_BAD = 1 }; /* not a board, or its header contradicts itself */
@@ -174,6 +185,15 @@ static inline uint8_t *board_result(const struct board *b, uint32_t step)
     return b->result + (size_t)(step % b->depth) * b->chunk;
 }
 
+/* The engine learns from these two rows of world entries each, by rank, what the cells of a counted
+ * operation that begins with @step hold: [0] what @member sends, [1] what it receives; of blocks
+ * whose counts all know: [1]. */
+static inline uint64_t *board_counts(const struct board *b, unsigned member, uint32_t step,
+                                     unsigned row)
+{
+    return b->counts + (((size_t)member * b->depth + step % b->depth) * 2 + row) * b->world;
+}
+
 /* What slot->seq says of @step: 1 for the first one, so that the zero of a fresh page says of
  * no step of the first lap that it has been announced. */
 static inline uint32_t board_mark(uint32_t step)
@@ -195,6 +215,17 @@ static inline const uint8_t *board_payload(const struct board *b, unsigned membe
     return len <= BOARD_INLINE ? board_slot(b, member, step)->inl : board_window(b, member, step);
 }
 
+/* Adds (@sign 1) or subtracts (-1) that rank @from has @count elements for rank @to. */
+void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
+                    uint64_t count, int sign);
+static inline bool op_balanced(const struct op_balance *bal)
+{
+    return (bal->hash | bal->diff | bal->spot) == 0;
+}
+/* "what rank 1 sends to rank 2 ..." of a balance that is not zero. */
+void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len);
+/* Fingerprint of the counts of all ranks. */
+uint64_t op_digest(const uint64_t *counts, unsigned world);
 /* 64-bit fingerprint of a description. */
 uint64_t op_print(const struct op_desc *d);
 /* "all_reduce f32 sum, 100 elements" */

@@ -24,15 +24,6 @@ static const char *const redop_names[] = {
 };
 _Static_assert(ARRAY_LEN(redop_names) == REDOP_COUNT, "every operator has a name");
 
-static const char *const coll_names[] = {
-    [COLL_BARRIER] = "barrier",
-    [COLL_ALL_REDUCE] = "all_reduce",
-    [COLL_BROADCAST] = "broadcast",
-    [COLL_ALL_GATHER] = "all_gather",
-    [COLL_REDUCE_SCATTER] = "reduce_scatter",
-};
-_Static_assert(ARRAY_LEN(coll_names) == COLL_COUNT, "every collective has a name");
-
 size_t dtype_size(unsigned dtype)
 {
     return dtype < DTYPE_COUNT ? dtypes[dtype].size : 0;
@@ -48,11 +39,6 @@ const char *redop_name(unsigned redop)
     return redop < REDOP_COUNT ? redop_names[redop] : "?";
 }
 
-const char *coll_name(unsigned coll)
-{
-    return coll < COLL_COUNT ? coll_names[coll] : "?";
-}
-
 int dtype_from_name(const char *name)
 {
     for (int i = 0; i < DTYPE_COUNT; i++) {
@@ -66,15 +52,6 @@ int redop_from_name(const char *name)
 {
     for (int i = 0; i < REDOP_COUNT; i++) {
         if (!strcmp(redop_names[i], name))
-            return i;
-    }
-    return -1;
-}
-
-int coll_from_name(const char *name)
-{
-    for (int i = 0; i < COLL_COUNT; i++) {
-        if (!strcmp(coll_names[i], name))
             return i;
     }
     return -1;

@@ -1,4 +1,4 @@
-/* dtype.h - element types, reduction operators and collective kinds: the numbers that
+/* dtype.h - element types and reduction operators: the numbers that
  * clients, boards and the wire agree on. Values are stable: append, never renumber. */
 #ifndef COMMD_DTYPE_H
 #define COMMD_DTYPE_H
@@ -35,25 +35,14 @@ enum redop {
     REDOP_COUNT
 };
 
-enum coll {
-    COLL_BARRIER,
-    COLL_ALL_REDUCE,
-    COLL_BROADCAST,
-    COLL_ALL_GATHER,
-    COLL_REDUCE_SCATTER,
-    COLL_COUNT
-};
-
 /* Bytes of one element; 0 for a value that is no dtype. */
 size_t dtype_size(unsigned dtype);
-/* "f32", "sum", "all_reduce"; "?" for a value outside the table. */
+/* "f32", "sum"; "?" for a value outside the table. */
 const char *dtype_name(unsigned dtype);
 const char *redop_name(unsigned redop);
-const char *coll_name(unsigned coll);
 /* Reverse look-ups; -1 when the name is unknown. */
 int dtype_from_name(const char *name);
 int redop_from_name(const char *name);
-int coll_from_name(const char *name);
 /* Which pairs are defined. Floats have no bits: no band, bor, bxor. premul_sum is for floats
  * alone. bool: sum, max and bor = logical or, prod, min and band = logical and, bxor =
  * logical exclusive or, avg undefined. */

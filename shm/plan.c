@@ -1,87 +1,243 @@
-/* plan.c - cutting operations into steps. Pure. See plan.h. */
+/* plan.c - cutting operations into steps. Pure. See plan.h.
+ *
+ * Blocks of different sizes (_v) are cut by one unit, so a short block just ends sooner. Where all
+ * ranks know all counts the blocks of a step lie one after the other, and the unit is as large as
+ * they fit in. Cells lie at fixed distances: there nobody but sender and receiver knows a count. */
 #include "shm/plan.h"
 
 #include "shm/board.h"
 
 static bool desc_valid(const struct op_desc *d, const struct plan_geom *g)
 {
+    const struct coll_info *info;
     size_t bytes;
 
     if (d->coll >= COLL_COUNT)
         return false;
-    if (d->coll == COLL_BARRIER)
+    info = &coll_table[d->coll];
+    if (info->window == WINDOW_NONE)
         return d->count == 0;
-    if (d->dtype >= DTYPE_COUNT)
+    if (d->dtype >= DTYPE_COUNT || (info->rooted && d->root >= g->world) ||
+        (info->reduces && (d->redop >= REDOP_COUNT || !redop_defined(d->dtype, d->redop))))
         return false;
     /* the whole vector, all blocks together, must be addressable */
-    if (mul_overflows(d->count, dtype_size(d->dtype) * g->world, &bytes) || bytes > SIZE_MAX / 4)
-        return false;
-    switch ((enum coll)d->coll) {
-    case COLL_ALL_REDUCE:
-    case COLL_REDUCE_SCATTER:
-        return d->redop < REDOP_COUNT && redop_defined(d->dtype, d->redop);
-    case COLL_BROADCAST:
-        return d->root < g->world;
-    case COLL_ALL_GATHER:
-    case COLL_BARRIER:
-    case COLL_COUNT:
-        break;
-    }
-    return true;
+    return !mul_overflows(d->count, dtype_size(d->dtype) * g->world, &bytes) &&
+           bytes <= SIZE_MAX / 4;
 }
 
-bool plan_make(const struct op_desc *d, const struct plan_geom *g, struct plan *ret_plan)
+static unsigned most_local(const struct plan_geom *g)
 {
-    struct plan p = {
-        .coll = d->coll, .dtype = d->dtype, .redop = d->redop, .root = d->root, .count = d->count,
-    };
-    uint64_t blocks = 1, per_step, bytes, steps;
-    size_t chunk;
+    unsigned most = g->nlocal;
 
-    if (!desc_valid(d, g))
-        return false;
-    p.esize = d->coll == COLL_BARRIER ? 1 : dtype_size(d->dtype);
-    if (d->coll == COLL_ALL_GATHER || d->coll == COLL_REDUCE_SCATTER)
-        blocks = g->world;
-    bytes = d->count * p.esize * blocks;
+    for (unsigned n = 0; n < g->nnodes; n++)
+        most = MAX(most, g->node_start[n + 1] - g->node_start[n]);
+    return most;
+}
 
-    /* One synchronisation pays while every member (or the engine) can read all contributions
-     * faster than two more hand-overs take: measured up to PLAN_SMALL for a few members. */
-    switch ((enum coll)d->coll) {
-    case COLL_BARRIER:
-        p.small = true;
-        break;
-    case COLL_ALL_REDUCE:
-        /* nlocal differs between nodes, and all nodes must cut alike: it counts on one only */
-        p.small = bytes <= (g->nnodes > 1 || g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4);
-        p.reduces = !p.small;
-        break;
-    case COLL_BROADCAST:
-    case COLL_ALL_GATHER:
-        p.small = g->nnodes > 1 && bytes <= PLAN_SMALL;
-        break;
-    case COLL_REDUCE_SCATTER:
-        p.reduces = g->nnodes > 1;
-        break;
-    case COLL_COUNT:
-        return false;
+/* How many cells a window, or the result window of a node, must hold. */
+static uint64_t cells_needed(const struct plan *p, const struct plan_geom *g)
+{
+    uint64_t world = g->world;
+
+    if (coll_table[p->coll].recv == EXTENT_BLOCKS && g->nnodes > 1)
+        return world * most_local(g);
+    if (coll_table[p->coll].send == EXTENT_ONE && g->nnodes == 1)
+        return 1;
+    return world;
+}
+
+static uint64_t sum_of_parts(const uint64_t *counts, unsigned n, uint64_t unit)
+{
+    uint64_t sum = 0;
+
+    for (unsigned k = 0; k < n; k++)
+        sum += MIN(counts[k], unit);
+    return sum;
+}
+
+/* The largest unit whose parts of all blocks fit into @room elements. */
+static uint64_t unit_of(const uint64_t *counts, unsigned n, uint64_t room)
+{
+    uint64_t lo = MAX(room / n, (uint64_t)1), hi = room;
+
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo + 1) / 2;
+
+        if (sum_of_parts(counts, n, mid) <= room)
+            lo = mid;
+        else
+            hi = mid - 1;
     }
+    return lo;
+}
 
-    chunk = plan_chunk(g->nnodes);
-    if (g->nnodes > 1)
-        chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
-    per_step = MAX(chunk / p.esize / blocks, (uint64_t)1);
-    /* whole cache lines per block where there is room for that */
-    if (per_step * p.esize >= 4 * CACHELINE)
-        per_step -= per_step % (CACHELINE / p.esize);
-    p.unit = MIN(per_step, MAX(d->count, (uint64_t)1));
-    steps = d->count ? (d->count + p.unit - 1) / p.unit : 1;
+/* Do the counts say what the description says? */
+static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsigned n)
+{
+    uint64_t most = 0;
+
+    for (unsigned k = 0; k < n; k++)
+        most = MAX(most, counts[k]);
+    return most == d->count;
+}
+
+/* One synchronisation pays while every member (or the engine) can read all contributions faster
+ * than two more hand-overs take: measured up to PLAN_SMALL for a few members. */
+static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+    bool net = g->nnodes > 1;
+
+    switch ((enum coll_window)info->window) {
+    case WINDOW_NONE:
+        p->small = true;
+        break;
+    case WINDOW_VECTOR:
+        if (info->reduces) {
+            /* nlocal differs between nodes, and all nodes must cut alike: it counts on one only */
+            p->small = bytes <= (net || g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4);
+            p->reduces = !p->small;
+        } else {
+            p->small = net && bytes <= PLAN_SMALL;
+        }
+        break;
+    case WINDOW_BLOCKS:
+        p->reduces = net && info->reduces;
+        p->small = net && !info->reduces && bytes <= PLAN_SMALL;
+        break;
+    case WINDOW_CELLS:
+        break;
+    }
+}
+
+static bool set_steps(struct plan *p, uint64_t count)
+{
+    uint64_t steps = count ? (count + p->unit - 1) / p->unit : 1;
+
     /* step counters are compared across a wrap of 2^31 */
     if (steps > INT32_MAX / 2)
         return false;
-    p.steps = (uint32_t)steps;
+    p->steps = (uint32_t)steps;
+    return true;
+}
+
+static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+    size_t chunk = plan_chunk(g->nnodes);
+    uint64_t room, unit;
+
+    if (g->nnodes > 1 && !p->open)
+        chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
+    room = chunk / p->esize;
+    if (p->counts)
+        unit = unit_of(p->counts, g->world, room);
+    else if (info->window == WINDOW_CELLS)
+        unit = room / cells_needed(p, g);
+    else if (info->window == WINDOW_BLOCKS)
+        unit = room / g->world;
+    else
+        unit = room;
+    /* whole cache lines per block where there is room for that */
+    if (unit * p->esize >= 4 * CACHELINE)
+        unit -= unit % (CACHELINE / p->esize);
+    return unit;
+}
+
+bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_t *counts,
+               struct plan *ret_plan)
+{
+    const struct coll_info *info;
+    struct plan p;
+    uint64_t bytes;
+
+    if (!desc_valid(d, g))
+        return false;
+    info = &coll_table[d->coll];
+    p = (struct plan){
+        .coll = d->coll, .dtype = d->dtype, .redop = d->redop, .root = d->root, .count = d->count};
+    p.esize = info->window == WINDOW_NONE ? 1 : dtype_size(d->dtype);
+    if (info->counted && info->window == WINDOW_BLOCKS) {
+        if (!counts_valid(d, counts, g->world))
+            return false;
+        p.counts = counts;
+    }
+    p.open = info->counted && info->window == WINDOW_CELLS;
+    bytes = d->count * p.esize * (info->window == WINDOW_VECTOR ? 1 : g->world);
+    if (p.counts)
+        bytes = sum_of_parts(counts, g->world, d->count) * p.esize;
+    choose_path(&p, g, bytes);
+    p.unit = choose_unit(&p, g, bytes);
+    if (p.unit == 0) /* so many ranks that a window has no room for an element of each */
+        return false;
+    if (!p.open)
+        p.unit = MIN(p.unit, MAX(d->count, (uint64_t)1));
+    if (!set_steps(&p, p.open ? 0 : d->count))
+        return false;
     *ret_plan = p;
     return true;
+}
+
+bool plan_close(struct plan *p, uint64_t most)
+{
+    p->open = false;
+    return set_steps(p, most);
+}
+
+size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat)
+{
+    uint64_t sum = 0;
+
+    if (!p->counts)
+        return seat * plan_step_count(p, c) * p->esize;
+    for (unsigned s = 0; s < seat; s++)
+        sum += plan_block_count(p, g->seat_rank[s], c);
+    return sum * p->esize;
+}
+
+size_t plan_cell(const struct plan *p, uint32_t c)
+{
+    bool counted = coll_table[p->coll].counted;
+
+    return (counted ? p->unit : plan_step_count(p, c)) * p->esize;
+}
+
+size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned seat)
+{
+    return coll_blocks(coll_table[p->coll].send) ? seat * plan_cell(p, c) : 0;
+}
+
+size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat,
+                    unsigned m)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+    size_t at = coll_blocks(info->recv) ? seat : 0;
+
+    if (info->recv != EXTENT_BLOCKS_AT_ROOT) /* of which there is one */
+        at = at * g->nlocal + m;
+    return at * plan_cell(p, c);
+}
+
+size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+
+    switch ((enum coll_window)info->window) {
+    case WINDOW_NONE:
+        break;
+    case WINDOW_VECTOR:
+        return plan_step_count(p, c) * p->esize;
+    case WINDOW_BLOCKS:
+        if (coll_blocks(info->send))
+            return plan_block_at(p, g, c, g->world);
+        return plan_step_count(p, c) * p->esize;
+    case WINDOW_CELLS:
+        /* the same for all readers, whoever it is from: a window if counts differ */
+        if (info->counted)
+            return plan_chunk(g->nnodes);
+        return plan_cell(p, c) * (coll_blocks(info->send) ? g->world : 1);
+    }
+    return 0;
 }
 
 void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *ret_lo,
@@ -99,19 +255,16 @@ void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, u
 {
     uint64_t n = plan_step_count(p, c), lo, hi, unused;
 
-    switch ((enum coll)p->coll) {
-    case COLL_ALL_GATHER:
-    case COLL_REDUCE_SCATTER:
-        *ret_lo = g->node_start[seg] * n * p->esize;
-        *ret_hi = g->node_start[seg + nseg] * n * p->esize;
+    *ret_lo = *ret_hi = 0;
+    switch ((enum coll_window)coll_table[p->coll].window) {
+    case WINDOW_BLOCKS:
+        *ret_lo = plan_block_at(p, g, c, g->node_start[seg]);
+        *ret_hi = plan_block_at(p, g, c, g->node_start[seg + nseg]);
         return;
-    case COLL_ALL_REDUCE:
-        if (nseg == 0) {
-            *ret_lo = *ret_hi = 0;
+    case WINDOW_VECTOR:
+        if (nseg == 0)
             return;
-        }
-        if (p->small) { /* the schedule exchanges whole vectors */
-            *ret_lo = 0;
+        if (p->small || coll_table[p->coll].rooted) { /* the schedule moves whole vectors */
             *ret_hi = n * p->esize;
             return;
         }
@@ -120,13 +273,8 @@ void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, u
         *ret_lo = lo * p->esize;
         *ret_hi = hi * p->esize;
         return;
-    case COLL_BROADCAST:
-        *ret_lo = 0;
-        *ret_hi = nseg ? n * p->esize : 0;
+    case WINDOW_CELLS:
+    case WINDOW_NONE:
         return;
-    case COLL_BARRIER:
-    case COLL_COUNT:
-        break;
     }
-    *ret_lo = *ret_hi = 0;
 }

@@ -4,10 +4,11 @@
  * In each step a member announces its contribution; members reduce (large reductions), the
  * engine exchanges with the other nodes (groups on several nodes), members take the result.
  * Within a step the result window is divided by node, or by rank in node order, see
- * plan_segment(). */
+ * plan_segment(); windows of cells by pair of ranks, see plan_cell_out(). */
 #ifndef COMMD_PLAN_H
 #define COMMD_PLAN_H
 
+#include "shm/coll.h"
 #include "shm/dtype.h"
 
 enum {
@@ -35,12 +36,14 @@ struct plan {
     bool small;      /* the engine (or each member, on one node) reduces all contributions
                         itself: one synchronisation; always one step */
     bool reduces;    /* members reduce their slice of each step cooperatively */
+    bool open;       /* how many steps there are depends on counts that are not all known yet:
+                        plan_close() */
     uint32_t root;
     uint32_t steps;
     size_t esize;
-    uint64_t count;
-    uint64_t unit;   /* elements per step: of the vector (all_reduce, broadcast) or of each
-                        rank's block (all_gather, reduce_scatter) */
+    uint64_t count;  /* elements of the vector or of each block; counted: of the largest */
+    uint64_t unit;   /* elements per step: of the vector or of each block */
+    const uint64_t *counts; /* borrowed; by rank, if blocks have counts that all ranks know */
 };
 
 /* Geometry that plans depend on. node_start[n]..node_start[n+1] are the seats of node n: ranks
@@ -48,24 +51,57 @@ struct plan {
 struct plan_geom {
     uint32_t world, nnodes, me, nlocal;
     const uint32_t *node_start; /* nnodes + 1 entries */
+    const uint32_t *seat_rank;  /* world entries */
 };
 
-/* false if the description is not a valid operation of this group (hostile or a bug). */
-bool plan_make(const struct op_desc *desc, const struct plan_geom *geom, struct plan *ret_plan);
+/* @counts: by rank, of a counted collective whose window holds blocks; else ignored. false if the
+ * description is not a valid operation of this group (hostile or a bug). */
+bool plan_make(const struct op_desc *desc, const struct plan_geom *geom, const uint64_t *counts,
+               struct plan *ret_plan);
+/* Once it is known that no cell that this node sends or receives has more than @most elements.
+ * Nodes may need different numbers of steps. false: more than an operation can have. */
+bool plan_close(struct plan *p, uint64_t most);
 
-/* Elements of step @c: of the vector or of each block; less than unit in the last step. */
-static inline uint64_t plan_step_count(const struct plan *p, uint32_t c)
+/* Elements of step @c of a block with @count elements. */
+static inline uint64_t plan_part(const struct plan *p, uint64_t count, uint32_t c)
 {
     uint64_t done = (uint64_t)c * p->unit;
-    return MIN(p->unit, p->count - done);
+
+    return count > done ? MIN(p->unit, count - done) : 0;
 }
+
+/* Elements of step @c: of the vector or of the largest block; less than unit in the last step. */
+static inline uint64_t plan_step_count(const struct plan *p, uint32_t c)
+{
+    return plan_part(p, p->count, c);
+}
+
+/* Elements of rank @k's block in step @c, if all ranks know that. */
+static inline uint64_t plan_block_count(const struct plan *p, unsigned k, uint32_t c)
+{
+    return plan_part(p, p->counts ? p->counts[k] : p->count, c);
+}
+
+/* Byte in a window of blocks at which that of @seat begins; seat == world: where all end. */
+size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat);
+
+/* Windows of cells. A member puts what is for @seat at plan_cell_out() of its window; the engine
+ * puts what came from @seat for the local member @m at plan_cell_in() of the result window. */
+size_t plan_cell(const struct plan *p, uint32_t c); /* bytes from one cell to the next */
+size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned seat);
+size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat,
+                    unsigned m);
+
+/* Bytes that a member contributes to step @c: they travel in the announcement or in its window,
+ * see board_payload(). */
+size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c);
 
 /* Slice of @n elements that part @i of @parts handles: contiguous, multiples of a cache line
  * of elements but for the last. */
 void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *ret_lo,
                 uint64_t *ret_hi);
 /* Bytes [lo, hi) of the result window that belong to the network segments [seg, seg + nseg) in
- * step @c. Segments: nodes; a broadcast has one. */
+ * step @c, for windows of vectors and blocks. Segments: nodes; a whole vector has one. */
 void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seg,
                   unsigned nseg, size_t *ret_lo, size_t *ret_hi);
 

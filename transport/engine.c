@@ -95,6 +95,8 @@ static void eboard_free(struct eboard *eb)
     free(eb->peers);
     free(eb->local_rank);
     free(eb->rank_node);
+    free(eb->seat_rank);
+    free(eb->rows);
     free(eb->acc);
     free(eb->tmp);
     free(eb);
@@ -113,9 +115,11 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     eb->peers = calloc(m->nnodes, sizeof *eb->peers);
     eb->local_rank = calloc(eb->b.nlocal, sizeof *eb->local_rank);
     eb->rank_node = calloc(m->world, sizeof *eb->rank_node);
+    eb->seat_rank = calloc(m->world, sizeof *eb->seat_rank);
     eb->acc = calloc(1, PLAN_SMALL);
     eb->tmp = calloc(1, PLAN_SMALL);
-    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node || !eb->acc || !eb->tmp)
+    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node ||
+        !eb->seat_rank || !eb->acc || !eb->tmp)
         return -ENOMEM;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
     for (unsigned k = 0; k < m->world; k++) {
@@ -133,6 +137,10 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     }
     for (unsigned n = 0; n < m->nnodes; n++)
         eb->node_start[n + 1] += eb->node_start[n];
+    for (unsigned n = 0, seat = 0; n < m->nnodes; n++)
+        for (unsigned k = 0; k < m->world; k++)
+            if (eb->rank_node[k] == n)
+                eb->seat_rank[seat++] = k;
     return local == eb->b.nlocal ? 0 : -EPROTO;
 }
 
@@ -164,7 +172,8 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
                                   .nnodes = m->nnodes,
                                   .me = m->me,
                                   .nlocal = eb->b.nlocal,
-                                  .node_start = eb->node_start};
+                                  .node_start = eb->node_start,
+                                  .seat_rank = eb->seat_rank};
     eb->base = eb->published = eb->sent = eb->seen_step = BOARD_FIRST_STEP;
     eb->next = e->hash[bucket(m->group)];
     e->hash[bucket(m->group)] = eb;

@@ -98,6 +98,20 @@ void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int p
     }
 }
 
+void inbox_drop_op(struct eboard *eb)
+{
+    for (struct inmsg **p = &eb->inbox.head; *p;) {
+        struct inmsg *m = *p;
+
+        if (m->h.op != eb->op) {
+            p = &m->next;
+            continue;
+        }
+        unlink_at(&eb->inbox, p);
+        inmsg_free(eb->e, m);
+    }
+}
+
 void inbox_adopt(struct eboard *eb)
 {
     for (struct inmsg **p = &eb->e->limbo.head; *p;) {
@@ -176,7 +190,8 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     m.body = fm->body;
     m.claim = fm->claim;
     eb = eboard_find(e, m.h.group);
-    if (!eb && recently_closed(e, m.h.group)) {
+    /* of a group that is closed, or of an operation that was refused */
+    if (eb ? (int32_t)(m.h.op - eb->op) < 0 : recently_closed(e, m.h.group)) {
         if (m.claim)
             e->f->ops->drop(e->f, m.claim);
         return;

@@ -28,8 +28,9 @@ struct wire_begin {
     struct wire_hdr h;
     uint32_t rank_a, rank_b;
     struct op_desc a, b; /* WIRE_BAD: two that differ; else a is the sender's */
+    struct op_balance balance; /* of the ranks whose contributions the sender holds */
 };
-_Static_assert(sizeof(struct wire_begin) == 88, "wire layout");
+_Static_assert(sizeof(struct wire_begin) == 128, "wire layout");
 
 /* A message that nobody waits for yet. */
 struct inmsg {
@@ -57,9 +58,10 @@ struct estep {
     uint32_t g; /* absolute number */
     uint32_t c; /* in its operation */
     bool active, done, posted, receiving;
-    uint16_t move, moves;
+    uint16_t move, moves; /* the move whose receive is awaited */
+    uint16_t sent;        /* moves whose sends are out */
     unsigned sends;    /* in flight, reading the result window */
-    uint8_t *scratch;  /* rendezvous body on its way into a reduction */
+    uint8_t *scratch;  /* rendezvous body on its way into a reduction, or into cells */
     struct sched_move mv; /* the move being received */
 };
 
@@ -75,6 +77,7 @@ struct eboard {
     uint32_t *peers;      /* owned; fabric peer of each participant */
     uint32_t *local_rank; /* owned; rank of each local member */
     uint32_t *rank_node;  /* owned; node of each rank */
+    uint32_t *seat_rank;  /* owned; rank on each seat */
     bool active, closing, dead;
     uint64_t closing_ms;
     bool polling; /* inside eboard_poll(): a callback must not enter it again */
@@ -88,6 +91,7 @@ struct eboard {
     struct op_desc desc;
     uint64_t print;
     struct plan plan;
+    uint64_t *rows; /* owned; [local member][2][world]: copies of board_counts() */
 
     /* the agreement, with a small payload */
     enum sched_kind bkind;
@@ -97,6 +101,7 @@ struct eboard {
     uint8_t *acc; /* PLAN_SMALL bytes each, private: nobody changes them under the network */
     uint8_t *tmp;
     size_t tmp_len;
+    struct op_balance balance;
     bool bad;
     uint32_t rank_a, rank_b;
     struct op_desc bad_a, bad_b;
@@ -149,6 +154,17 @@ void sbuf_put(struct engine *e, struct sbuf *s);
 uint8_t *scratch_get(struct engine *e);
 void scratch_put(struct engine *e, uint8_t *p);
 
+/* engine_cells.c: windows of cells. Bytes that this node sends to (or receives from) @node in step
+ * @c, packed in the order in which both sides have them: by sending seat, then by receiving. */
+size_t cells_len(const struct eboard *eb, uint32_t c, unsigned node, bool send);
+/* Where they lie without a gap, or NULL. */
+uint8_t *cells_in_one(const struct eboard *eb, const struct estep *s, unsigned node, bool send);
+/* All of them from the windows into @buf, or from @buf into the result window. */
+void cells_copy(const struct eboard *eb, const struct estep *s, unsigned node, bool send,
+                uint8_t *buf);
+/* Copies what members said of their counts. False: the board was failed. */
+bool cells_learn(struct eboard *eb);
+
 /* engine_op.c: one look at a board; true if something moved */
 bool eboard_poll(struct eboard *eb);
 
@@ -158,6 +174,7 @@ void inbox_init(struct inbox *in);
 struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
 void inmsg_done(struct inmsg *m);
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
+void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
 void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */
 void engine_on_msg(void *arg, const struct fabric_msg *msg);
 

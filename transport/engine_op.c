@@ -6,8 +6,10 @@
  *          description, so afterwards each node knows whether all agree; small operations
  *          carry their payload along and are done then. A refused operation is published as
  *          such and skipped by everybody.
- *   DATA   large operations: each step is a schedule of its own (ring or chain) over its slot
- *          of the result window; up to `depth` steps are under way at the same time.
+ *   DATA   large operations: each step is a schedule of its own (ring, chain, direct) over its
+ *          slot of the windows; up to `depth` steps are under way at the same time. What goes
+ *          directly to where it belongs does not wait for the agreement: the other node looks at
+ *          it only after that.
  *
  * Who wakes me: members (announcing, reducing, consuming), messages, finished sends - all by
  * eboard_poll(). What if a peer dies now: no move completes; commd breaks the group. What if a
@@ -114,6 +116,7 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
         .rank_b = eb->rank_b,
         .a = eb->bad ? eb->bad_a : eb->desc,
         .b = eb->bad_b,
+        .balance = eb->balance,
     };
     struct sbuf *s = sbuf_get(eb->e);
     struct fabric *f = eb->e->f;
@@ -151,28 +154,85 @@ static void data_sent(void *arg, int st)
     advance_sent(s->eb);
 }
 
-static bool send_data(struct eboard *eb, struct estep *s, const struct sched_move *mv)
+/* A packed message on its way. It names no step: nothing of the window is read any more. */
+struct packed {
+    struct eboard *eb;
+    uint8_t data[];
+};
+
+static void packed_sent(void *arg, int st)
+{
+    struct packed *p = arg;
+
+    p->eb->inflight--;
+    free(p);
+}
+
+static int send_packed(struct eboard *eb, struct estep *s, unsigned node,
+                       const struct wire_hdr *h)
 {
     struct fabric *f = eb->e->f;
-    struct wire_hdr h = {
-        .group = eb->b.group, .print = eb->print, .op = eb->op, .step = s->c, .move = s->move};
+    struct packed *p = malloc(sizeof *p + h->len);
+    int r;
+
+    if (!p)
+        return -ENOMEM;
+    p->eb = eb;
+    cells_copy(eb, s, node, true, p->data);
+    eb->inflight++;
+    r = f->ops->send(f, eb->peers[node], h, sizeof *h, p->data, h->len, packed_sent, p);
+    if (r != 0)
+        packed_sent(p, r);
+    return r;
+}
+
+static int send_window(struct eboard *eb, struct estep *s, unsigned node,
+                       const struct wire_hdr *h, const uint8_t *from)
+{
+    struct fabric *f = eb->e->f;
+    int r;
+
+    s->sends++;
+    eb->inflight++;
+    r = f->ops->send(f, eb->peers[node], h, sizeof *h, from, h->len, data_sent, s);
+    if (r != 0)
+        step_sent(s);
+    return r;
+}
+
+static bool send_data(struct eboard *eb, struct estep *s, const struct sched_move *mv,
+                      unsigned move)
+{
+    struct wire_hdr h = {.group = eb->b.group,
+                         .print = eb->print,
+                         .op = eb->op,
+                         .step = s->c,
+                         .move = (uint16_t)move};
+    unsigned node = (unsigned)mv->to;
+    const uint8_t *from;
     size_t lo, hi;
     int r;
 
-    plan_segment(&eb->plan, &eb->geom, s->c, mv->send_lo, mv->send_n, &lo, &hi);
-    h.len = (uint32_t)(hi - lo);
-    s->sends++;
-    eb->inflight++;
-    r = f->ops->send(f, eb->peers[mv->to], &h, sizeof h, board_result(&eb->b, s->g) + lo, hi - lo,
-                     data_sent, s);
-    if (r != 0)
-        step_sent(s);
+    if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
+        h.len = (uint32_t)cells_len(eb, s->c, node, true);
+        if (!h.len) /* known on both sides; and the other may not even have this step */
+            return true;
+        from = cells_in_one(eb, s, node, true);
+    } else {
+        plan_segment(&eb->plan, &eb->geom, s->c, mv->send_lo, mv->send_n, &lo, &hi);
+        h.len = (uint32_t)(hi - lo);
+        from = board_result(&eb->b, s->g) + lo;
+    }
+    r = from ? send_window(eb, s, node, &h, from) : send_packed(eb, s, node, &h);
     if (r < 0)
-        link_failed(eb, (unsigned)mv->to, r);
+        link_failed(eb, node, r);
     return r >= 0;
 }
 
 /* ---- the agreement ----------------------------------------------------------------------------- */
+
+static bool start_step(struct eboard *eb);
+static bool step_send(struct estep *s);
 
 /* Bytes of a small payload that the run of segments stands for. */
 static void begin_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,
@@ -204,6 +264,12 @@ static void begin_compare(struct eboard *eb, const struct wire_begin *w)
         set_bad(eb, w->rank_a, &w->a, eb->local_rank[0], &eb->desc);
     else if (w->h.print != eb->print)
         set_bad(eb, eb->local_rank[0], &eb->desc, w->rank_a, &w->a);
+    /* partial sums, as those of the payload; a node that was folded gets the whole sum back */
+    if (eb->bmv.act != SCHED_REDUCE)
+        eb->balance = (struct op_balance){0};
+    eb->balance.hash += w->balance.hash;
+    eb->balance.diff += w->balance.diff;
+    eb->balance.spot += w->balance.spot;
 }
 
 static void begin_apply(struct eboard *eb, const void *body, size_t len)
@@ -284,98 +350,130 @@ static bool begin_recv(struct eboard *eb)
 static void gather_small(struct eboard *eb)
 {
     const struct plan *p = &eb->plan;
-    size_t len = p->count * p->esize;
+    const struct coll_info *info = &coll_table[p->coll];
+    size_t len = plan_payload(p, &eb->geom, 0);
     const void *src[BOARD_MAX_LOCAL];
 
-    switch ((enum coll)p->coll) {
-    case COLL_ALL_REDUCE:
-        for (unsigned m = 0; m < eb->b.nlocal; m++)
-            src[m] = board_payload(&eb->b, m, eb->base, len);
-        reduce_n(p->dtype, p->redop, eb->acc, src, eb->b.nlocal, p->count);
+    if (info->window == WINDOW_NONE)
         return;
-    case COLL_ALL_GATHER:
-        for (unsigned m = 0; m < eb->b.nlocal; m++)
-            memcpy(eb->acc + (eb->node_start[eb->geom.me] + m) * len,
-                   board_payload(&eb->b, m, eb->base, len), len);
-        return;
-    case COLL_BROADCAST:
-        for (unsigned m = 0; m < eb->b.nlocal; m++)
-            if (eb->local_rank[m] == p->root)
-                memcpy(eb->acc, board_payload(&eb->b, m, eb->base, len), len);
-        return;
-    case COLL_REDUCE_SCATTER:
-    case COLL_BARRIER:
-    case COLL_COUNT:
-        return;
+    for (unsigned m = 0; m < eb->b.nlocal; m++) {
+        unsigned seat = eb->node_start[eb->geom.me] + m;
+
+        src[m] = board_payload(&eb->b, m, eb->base, len);
+        if (info->window == WINDOW_BLOCKS)
+            memcpy(eb->acc + plan_block_at(p, &eb->geom, 0, seat), src[m],
+                   plan_block_count(p, eb->local_rank[m], 0) * p->esize);
+        else if (!info->reduces && eb->local_rank[m] == p->root)
+            memcpy(eb->acc, src[m], len);
     }
+    if (info->reduces)
+        reduce_n(p->dtype, p->redop, eb->acc, src, eb->b.nlocal, p->count);
 }
 
 static size_t small_result_len(const struct eboard *eb)
 {
-    size_t len = eb->plan.count * eb->plan.esize;
-
-    return eb->plan.coll == COLL_ALL_GATHER ? len * eb->b.world : len;
+    if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
+        return plan_block_at(&eb->plan, &eb->geom, 0, eb->b.world);
+    return eb->plan.count * eb->plan.esize;
 }
 
-static enum sched_kind begin_kind(const struct plan *p)
-{
-    if (p->small && p->coll == COLL_ALL_GATHER)
-        return SCHED_RD_ALL_GATHER;
-    if (p->small && p->coll == COLL_BROADCAST)
-        return SCHED_RD_BROADCAST;
-    return SCHED_RD_ALL_REDUCE;
-}
-
-static enum sched_kind data_kind(const struct plan *p)
-{
-    switch ((enum coll)p->coll) {
-    case COLL_BROADCAST:
-        return SCHED_CHAIN_BROADCAST;
-    case COLL_ALL_GATHER:
-        return SCHED_RING_ALL_GATHER;
-    case COLL_REDUCE_SCATTER:
-        return SCHED_RING_REDUCE_SCATTER;
-    case COLL_ALL_REDUCE:
-    case COLL_BARRIER:
-    case COLL_COUNT:
-        break;
-    }
-    return SCHED_RING_ALL_REDUCE;
-}
+/* How nodes carry out each collective: a small one together with the agreement, for which any
+ * schedule by recursive doubling will do; larger data step by step. */
+static const struct {
+    enum sched_kind small, data;
+} schedules[COLL_COUNT] = {
+    [COLL_BARRIER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
+    [COLL_ALL_REDUCE] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
+    [COLL_BROADCAST] = {SCHED_RD_BROADCAST, SCHED_CHAIN_BROADCAST},
+    [COLL_ALL_GATHER] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER},
+    [COLL_REDUCE_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER},
+    [COLL_REDUCE] = {SCHED_RD_REDUCE, SCHED_CHAIN_REDUCE},
+    [COLL_GATHER] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
+    [COLL_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
+    [COLL_ALL_TO_ALL] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
+    [COLL_ALL_GATHER_V] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER},
+    [COLL_REDUCE_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER},
+    [COLL_GATHER_V] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
+    [COLL_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
+    [COLL_ALL_TO_ALL_V] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
+};
 
 static unsigned root_node(const struct eboard *eb)
 {
-    return eb->plan.coll == COLL_BROADCAST ? eb->rank_node[eb->plan.root] : 0;
+    return coll_table[eb->plan.coll].rooted ? eb->rank_node[eb->plan.root] : 0;
 }
 
-static bool op_begin(struct eboard *eb)
+/* Copies and compares what the local members say that the operation is. */
+static void learn_desc(struct eboard *eb)
 {
-    struct op_desc d;
-
-    if (!all_announced(eb, eb->base))
-        return false;
     eb->bad = false;
+    eb->balance = (struct op_balance){0};
     for (unsigned m = 0; m < eb->b.nlocal; m++) {
-        d = board_slot(&eb->b, m, eb->base)->desc; /* copied once, looked at only here */
+        const struct board_slot *slot = board_slot(&eb->b, m, eb->base);
+        struct op_balance bal = slot->balance;
+        struct op_desc d = slot->desc; /* copied once, looked at only here */
+
         if (m == 0) {
             eb->desc = d;
             eb->print = op_print(&d);
         } else if (op_print(&d) != eb->print) {
             set_bad(eb, eb->local_rank[0], &eb->desc, eb->local_rank[m], &d);
         }
+        eb->balance.hash += bal.hash;
+        eb->balance.diff += bal.diff;
+        eb->balance.spot += bal.spot;
     }
-    if (!plan_make(&eb->desc, &eb->geom, &eb->plan)) {
-        eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u announced an operation that cannot be",
-                    eb->local_rank[0]);
+}
+
+/* The number of steps of a counted operation: members compute it from their announcements. */
+static bool close_plan(struct eboard *eb)
+{
+    uint64_t most = 0, said = 0;
+
+    for (size_t i = 0; i < (size_t)eb->b.nlocal * 2 * eb->b.world; i++)
+        most = MAX(most, eb->rows[i]);
+    for (unsigned m = 0; m < eb->b.nlocal; m++)
+        said = MAX(said, board_slot(&eb->b, m, eb->base)->most);
+    return most == said && plan_close(&eb->plan, most);
+}
+
+static bool learn_plan(struct eboard *eb)
+{
+    const uint64_t *counts = NULL;
+
+    if (eb->desc.coll < COLL_COUNT && coll_table[eb->desc.coll].counted) {
+        if (!cells_learn(eb))
+            return false;
+        counts = eb->rows + eb->b.world; /* all members give the same, or the operation is bad */
+        if (eb->desc.digest && eb->desc.digest != op_digest(counts, eb->b.world))
+            counts = NULL;
+    }
+    if ((counts || !eb->desc.digest) && plan_make(&eb->desc, &eb->geom, counts, &eb->plan) &&
+        (!eb->plan.open || eb->bad || close_plan(eb)))
+        return true;
+    eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u announced an operation that cannot be",
+                eb->local_rank[0]);
+    return false;
+}
+
+static bool op_begin(struct eboard *eb)
+{
+    if (!all_announced(eb, eb->base))
         return false;
-    }
+    learn_desc(eb);
+    if (!learn_plan(eb))
+        return false;
     if (!eb->bad && eb->plan.small)
         gather_small(eb);
-    eb->bkind = begin_kind(&eb->plan);
+    eb->bkind = eb->plan.small ? schedules[eb->plan.coll].small : SCHED_RD_ALL_REDUCE;
     eb->bmove = 0;
     eb->bmoves = sched_len(eb->bkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->bposted = false;
+    eb->dkind = schedules[eb->plan.coll].data;
+    eb->next_start = 0;
     eb->state = EB_BEGIN;
+    if (!eb->bad && sched_independent(eb->dkind) && start_step(eb))
+        step_send(&eb->steps[eb->base % PLAN_DEPTH_NET]);
     return true;
 }
 
@@ -390,9 +488,16 @@ static void op_refuse(struct eboard *eb)
 {
     struct board_hdr *h = eb->b.hdr;
 
-    h->mismatch = (struct board_mismatch){
-        .rank_a = eb->rank_a, .rank_b = eb->rank_b, .a = eb->bad_a, .b = eb->bad_b};
+    h->mismatch = (struct board_mismatch){.rank_a = eb->rank_a,
+                                          .rank_b = eb->rank_b,
+                                          .a = eb->bad_a,
+                                          .b = eb->bad_b,
+                                          .balance = eb->bad ? (struct op_balance){0}
+                                                             : eb->balance};
     atomic_store_explicit(&h->refused, eb->desc.seq, memory_order_release);
+    /* the step that did not wait for the agreement, here and elsewhere */
+    eb->steps[eb->base % PLAN_DEPTH_NET].active = false;
+    inbox_drop_op(eb);
     publish(eb, eb->base + BOARD_SKIP);
     advance_sent(eb);
     op_done(eb, BOARD_SKIP);
@@ -400,7 +505,7 @@ static void op_refuse(struct eboard *eb)
 
 static void begin_end(struct eboard *eb)
 {
-    if (eb->bad) {
+    if (eb->bad || !op_balanced(&eb->balance)) {
         op_refuse(eb);
     } else if (eb->plan.small) {
         memcpy(board_result(&eb->b, eb->base), eb->acc, small_result_len(eb));
@@ -408,8 +513,6 @@ static void begin_end(struct eboard *eb)
         advance_sent(eb);
         op_done(eb, 1);
     } else {
-        eb->dkind = data_kind(&eb->plan);
-        eb->next_start = 0;
         eb->state = EB_DATA;
     }
 }
@@ -453,6 +556,23 @@ static void step_next(struct estep *s)
     s->posted = false;
 }
 
+/* Sends all whose turn has come. False: the link failed, and with it the board. */
+static bool step_send(struct estep *s)
+{
+    struct eboard *eb = s->eb;
+    bool all = sched_independent(eb->dkind);
+
+    while (s->sent < s->moves && (all || s->sent <= s->move)) {
+        struct sched_move mv = sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, root_node(eb),
+                                          s->sent);
+        unsigned move = s->sent++;
+
+        if (mv.to >= 0 && !send_data(eb, s, &mv, move))
+            return false;
+    }
+    return true;
+}
+
 static void step_reduce(struct estep *s, const void *body, size_t lo, size_t len)
 {
     struct eboard *eb = s->eb;
@@ -469,11 +589,27 @@ static void step_reduce(struct estep *s, const void *body, size_t lo, size_t len
         reduce_finish(p->dtype, p->redop, res, len / p->esize, eb->b.world);
 }
 
+/* A received body that could not go to its place at once. */
+static void step_apply(struct estep *s, const uint8_t *body)
+{
+    struct eboard *eb = s->eb;
+    size_t lo, hi;
+
+    if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
+        cells_copy(eb, s, (unsigned)s->mv.from, false, (uint8_t *)body);
+        return;
+    }
+    plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
+    if (s->mv.act == SCHED_REDUCE)
+        step_reduce(s, body, lo, hi - lo);
+    else if (hi > lo)
+        memcpy(board_result(&eb->b, s->g) + lo, body, hi - lo);
+}
+
 static void step_received(void *arg, int st)
 {
     struct estep *s = arg;
     struct eboard *eb = s->eb;
-    size_t lo, hi;
 
     eb->inflight--;
     s->receiving = false;
@@ -485,8 +621,7 @@ static void step_received(void *arg, int st)
         return;
     }
     if (s->scratch) {
-        plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
-        step_reduce(s, s->scratch, lo, hi - lo);
+        step_apply(s, s->scratch);
         scratch_put(eb->e, s->scratch);
         s->scratch = NULL;
     }
@@ -494,15 +629,36 @@ static void step_received(void *arg, int st)
     eboard_activate(eb);
 }
 
-/* A body that still lies with the sender: into its place, or into scratch to be reduced. */
-static void step_claim(struct estep *s, struct inmsg *m, size_t lo)
+/* Bytes that the awaited message must have, and where it may be received; NULL: not in place. */
+static size_t step_expects(const struct estep *s, uint8_t **ret_to)
+{
+    const struct eboard *eb = s->eb;
+    size_t lo, hi;
+
+    if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
+        *ret_to = cells_in_one(eb, s, (unsigned)s->mv.from, false);
+        return cells_len(eb, s->c, (unsigned)s->mv.from, false);
+    }
+    plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
+    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : board_result(&eb->b, s->g) + lo;
+    return hi - lo;
+}
+
+/* No message without cells in it. */
+static bool nothing_comes(const struct estep *s)
+{
+    return coll_table[s->eb->plan.coll].window == WINDOW_CELLS &&
+           !cells_len(s->eb, s->c, (unsigned)s->mv.from, false);
+}
+
+/* A body that still lies with the sender: into its place, or into scratch to be applied. */
+static void step_claim(struct estep *s, struct inmsg *m, uint8_t *to)
 {
     struct eboard *eb = s->eb;
     struct fabric *f = eb->e->f;
-    uint8_t *to = board_result(&eb->b, s->g) + lo;
     int r;
 
-    if (s->mv.act == SCHED_REDUCE) {
+    if (!to) {
         s->scratch = to = scratch_get(eb->e);
         if (!to) {
             f->ops->drop(f, m->claim);
@@ -524,27 +680,24 @@ static bool step_recv(struct estep *s)
 {
     struct eboard *eb = s->eb;
     struct inmsg *m;
-    size_t lo, hi;
+    uint8_t *to;
+    size_t len;
 
     if (s->receiving)
         return false;
     m = inbox_take(eb, s->c, s->mv.recv_tag, eb->peers[s->mv.from]);
     if (!m)
         return false;
-    plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
-    if (m->h.len != hi - lo || m->h.print != eb->print) {
+    len = step_expects(s, &to);
+    if (m->h.len != len || m->h.print != eb->print) {
         if (m->claim)
             eb->e->f->ops->drop(eb->e->f, m->claim);
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
-                    "another node's engine sent %u bytes where %zu were expected", m->h.len,
-                    hi - lo);
+                    "another node's engine sent %u bytes where %zu were expected", m->h.len, len);
     } else if (m->claim) {
-        step_claim(s, m, lo);
+        step_claim(s, m, to);
     } else {
-        if (s->mv.act == SCHED_REDUCE)
-            step_reduce(s, m->body, lo, hi - lo);
-        else if (hi > lo)
-            memcpy(board_result(&eb->b, s->g) + lo, m->body, hi - lo);
+        step_apply(s, m->body);
         step_next(s);
     }
     inmsg_done(m);
@@ -561,10 +714,10 @@ static bool step_poll(struct estep *s)
             s->mv = sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, root_node(eb), s->move);
             s->posted = true;
             moved = true;
-            if (s->mv.to >= 0 && !send_data(eb, s, &s->mv))
+            if (!step_send(s))
                 return true;
         }
-        if (s->mv.from < 0)
+        if (s->mv.from < 0 || nothing_comes(s))
             step_next(s);
         else if (step_recv(s))
             moved = true;
@@ -590,7 +743,7 @@ static bool start_step(struct eboard *eb)
     s->c = c;
     s->active = true;
     s->done = s->posted = s->receiving = false;
-    s->move = 0;
+    s->move = s->sent = 0;
     s->moves = (uint16_t)sched_len(eb->dkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->next_start++;
     return true;

@@ -8,17 +8,9 @@
 
 static bool has_root(enum sched_kind kind)
 {
-    switch (kind) {
-    case SCHED_RD_BROADCAST:
-    case SCHED_RD_REDUCE:
-    case SCHED_CHAIN_BROADCAST:
-    case SCHED_CHAIN_REDUCE:
-    case SCHED_TO_ROOT:
-    case SCHED_FROM_ROOT:
-        return true;
-    default:
-        return false;
-    }
+    return kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE ||
+           kind == SCHED_CHAIN_BROADCAST || kind == SCHED_CHAIN_REDUCE ||
+           kind == SCHED_TO_ROOT || kind == SCHED_FROM_ROOT;
 }
 
 static bool is_rd(enum sched_kind kind)

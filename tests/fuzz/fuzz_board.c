@@ -90,8 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 
     for (unsigned k = 0; k < 2; k++) { /* rank 1 beside the villain, rank 2 on the other node */
         op.send = op.recv = buf[k + 1];
-        run_begin(&good[k], c->group[k + 1], &op);
-        if (!plan_make(&good[k].desc, &c->group[k + 1]->geom, &good[k].plan))
+        if (run_begin(&good[k], c->group[k + 1], &op))
             abort();
     }
     for (size_t i = 0; i + 4 <= len && i < MAX_RECORDS * 4; i += 4) {

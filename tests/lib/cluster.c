@@ -166,8 +166,8 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
         if (states[k] == RUN_WAIT) {
             if (!begun[k]) {
                 begun[k] = true;
-                run_begin(&runs[k], c->group[k], &ops[k]);
-                if (!plan_make(&runs[k].desc, &c->group[k]->geom, &runs[k].plan))
+                if (lists_make(c->group[k], &ops[k], &runs[k].lists) ||
+                    run_begin(&runs[k], c->group[k], &ops[k]))
                     abort();
             }
             states[k] = run_poll(&runs[k]);

@@ -62,11 +62,17 @@ static void put_value(unsigned dtype, void *buf, size_t i, int v)
     }
 }
 
+/* A collective with the data of all ranks. elems[i][j]: elements that i has for j. */
 struct program {
     struct commd_op op;
-    bool in_place;
+    const struct coll_info *info;
+    bool in_place, lists;
+    size_t es;
+    size_t elems[CLUSTER_MAX_RANKS][CLUSTER_MAX_RANKS];
+    size_t rows[CLUSTER_MAX_RANKS][2][CLUSTER_MAX_RANKS]; /* as the API wants them */
+    void *blocks[CLUSTER_MAX_RANKS][2][CLUSTER_MAX_RANKS];
+    double scale[CLUSTER_MAX_RANKS];
     uint8_t *send[CLUSTER_MAX_RANKS], *recv[CLUSTER_MAX_RANKS], *want[CLUSTER_MAX_RANKS];
-    size_t recv_bytes;
 };
 
 static size_t random_count(struct cluster *c)
@@ -97,102 +103,243 @@ static void fill(struct cluster *c, unsigned dtype, uint8_t *buf, size_t n)
         memcpy(buf + i * es, buf, MIN(unit, n - i) * es);
 }
 
-static void expect(struct cluster *c, struct program *p)
+static bool is_root(const struct program *p, unsigned k)
+{
+    return p->info->rooted && (unsigned)p->op.root == k;
+}
+
+static bool has(const struct program *p, bool send, unsigned k)
+{
+    return coll_at(send ? p->info->send : p->info->recv, is_root(p, k));
+}
+
+static bool many(const struct program *p, bool send)
+{
+    return coll_blocks(send ? p->info->send : p->info->recv);
+}
+
+/* Elements in block @j of rank @k's send or receive buffer, or in its only one. */
+static size_t block_elems(const struct program *p, bool send, unsigned k, unsigned j)
+{
+    if (!many(p, send) && p->info->window == WINDOW_CELLS)
+        j = (unsigned)p->op.root;
+    else if (!many(p, send) && p->info->window == WINDOW_BLOCKS)
+        j = k;
+    return send ? p->elems[k][j] : p->elems[j][k];
+}
+
+/* Byte at which block @j begins, if they lie one after the other; j == world: bytes in all. */
+static size_t block_at(const struct cluster *c, const struct program *p, bool send, unsigned k,
+                       unsigned j)
+{
+    size_t n = 0;
+
+    if (!has(p, send, k))
+        return 0;
+    if (!many(p, send))
+        return j ? block_elems(p, send, k, 0) * p->es : 0;
+    for (unsigned i = 0; i < j; i++)
+        n += block_elems(p, send, k, i);
+    return n * p->es;
+}
+
+static void reduce_all(struct cluster *c, struct program *p, uint8_t *want, unsigned to, size_t n)
 {
     unsigned dtype = (unsigned)p->op.dtype, redop = (unsigned)p->op.redop;
-    size_t n = p->op.count, es = dtype_size(dtype), block = n * es;
     const void *src[CLUSTER_MAX_RANKS];
+    uint8_t *scaled[CLUSTER_MAX_RANKS];
 
-    for (unsigned k = 0; k < c->world; k++) {
-        uint8_t *w = p->want[k];
-
-        switch (p->op.coll) {
-        case COMMD_ALL_REDUCE:
-        case COMMD_REDUCE_SCATTER:
-            for (unsigned j = 0; j < c->world; j++)
-                src[j] = p->send[j] + (p->op.coll == COMMD_REDUCE_SCATTER ? k * block : 0);
-            reduce_n(dtype, redop, w, src, c->world, n);
-            reduce_finish(dtype, redop, w, n, c->world);
-            break;
-        case COMMD_BROADCAST:
-            memcpy(w, p->send[p->op.root], block);
-            break;
-        case COMMD_ALL_GATHER:
-            for (unsigned j = 0; j < c->world; j++)
-                memcpy(w + j * block, p->send[j], block);
-            break;
-        default:
-            break;
+    for (unsigned j = 0; j < c->world; j++) {
+        src[j] = p->send[j] + (many(p, true) ? block_at(c, p, true, j, to) : 0);
+        scaled[j] = malloc(n * p->es + 1);
+        if (redop == REDOP_PREMUL_SUM) {
+            reduce_scale(dtype, scaled[j], src[j], p->scale[j], n);
+            src[j] = scaled[j];
         }
     }
+    reduce_n(dtype, redop, want, src, c->world, n);
+    reduce_finish(dtype, redop, want, n, c->world);
+    for (unsigned j = 0; j < c->world; j++)
+        free(scaled[j]);
+}
+
+static void expect_rank(struct cluster *c, struct program *p, unsigned k)
+{
+    unsigned root = (unsigned)p->op.root;
+    uint8_t *w = p->want[k];
+
+    if (!has(p, false, k)) {
+        return;
+    } else if (p->info->reduces) {
+        reduce_all(c, p, w, k, block_elems(p, false, k, 0));
+    } else if (!many(p, false)) {
+        memcpy(w, p->send[root] + (many(p, true) ? block_at(c, p, true, root, k) : 0),
+               block_elems(p, false, k, 0) * p->es);
+    } else {
+        for (unsigned j = 0; j < c->world; j++)
+            memcpy(w + block_at(c, p, false, k, j),
+                   p->send[j] + (many(p, true) ? block_at(c, p, true, j, k) : 0),
+                   block_elems(p, false, k, j) * p->es);
+    }
+}
+
+static void choose_sizes(struct cluster *c, struct program *p)
+{
+    bool all_know = p->info->window == WINDOW_BLOCKS;
+    size_t counts[CLUSTER_MAX_RANKS], max;
+
+    p->op.count = random_count(c);
+    if (p->info->window != WINDOW_VECTOR)
+        p->op.count /= c->world;
+    max = p->op.count;
+    for (unsigned k = 0; k < c->world; k++)
+        counts[k] = cluster_rand(c, 3) ? cluster_rand(c, (uint32_t)max + 1) : 0;
+    for (unsigned i = 0; i < c->world; i++)
+        for (unsigned j = 0; j < c->world; j++) {
+            size_t n = p->op.count;
+
+            if (p->info->counted && all_know)
+                n = counts[many(p, true) ? j : i];
+            else if (p->info->counted)
+                n = cluster_rand(c, 3) ? cluster_rand(c, (uint32_t)max + 1) : 0;
+            p->elems[i][j] = n;
+        }
+    if (p->info->counted)
+        p->op.count = 4711; /* not used */
 }
 
 static void program_new(struct cluster *c, struct program *p)
 {
-    size_t es, block, send_bytes;
-
     memset(p, 0, sizeof *p);
     p->op.size = sizeof p->op;
     p->op.coll = (int)cluster_rand(c, COLL_COUNT);
+    p->info = &coll_table[p->op.coll];
     do {
         p->op.dtype = (int)cluster_rand(c, DTYPE_COUNT);
         p->op.redop = (int)cluster_rand(c, REDOP_COUNT);
     } while (!redop_defined((unsigned)p->op.dtype, (unsigned)p->op.redop));
     if (p->op.redop == REDOP_PROD && c->world > 6)
         p->op.redop = REDOP_MAX;
+    p->es = dtype_size((unsigned)p->op.dtype);
     p->op.root = (int)cluster_rand(c, c->world);
-    p->op.count = random_count(c);
-    if (p->op.coll == COMMD_ALL_GATHER || p->op.coll == COMMD_REDUCE_SCATTER)
-        p->op.count /= c->world;
     p->in_place = cluster_rand(c, 2);
-    es = dtype_size((unsigned)p->op.dtype);
-    block = p->op.count * es;
-    send_bytes = p->op.coll == COMMD_REDUCE_SCATTER ? block * c->world : block;
-    p->recv_bytes = p->op.coll == COMMD_ALL_GATHER ? block * c->world : block;
+    p->lists = !p->in_place && cluster_rand(c, 2);
+    choose_sizes(c, p);
     for (unsigned k = 0; k < c->world; k++) {
-        p->send[k] = malloc(send_bytes + 1);
-        p->recv[k] = calloc(1, MAX(p->recv_bytes, send_bytes) + 1);
-        p->want[k] = calloc(1, p->recv_bytes + 1);
-        fill(c, (unsigned)p->op.dtype, p->send[k], send_bytes / es);
+        size_t send = block_at(c, p, true, k, c->world), recv = block_at(c, p, false, k, c->world);
+
+        if (p->op.coll == COMMD_BROADCAST)
+            send = recv;
+        p->send[k] = malloc(send + 1);
+        p->recv[k] = calloc(1, MAX(recv, send) + 1);
+        p->want[k] = calloc(1, recv + 1);
+        p->scale[k] = cluster_rand(c, 2) ? 2 : 1;
+        fill(c, (unsigned)p->op.dtype, p->send[k], send / p->es);
     }
-    expect(c, p);
+    for (unsigned k = 0; k < c->world; k++)
+        if (p->info->window != WINDOW_NONE)
+            expect_rank(c, p, k);
+}
+
+/* The blocks of a buffer, each in memory of its own, in no order. */
+static void scatter_blocks(struct cluster *c, struct program *p, bool send, unsigned k)
+{
+    uint8_t *base = send ? p->send[k] : p->recv[k];
+
+    for (unsigned j = 0; j < c->world; j++) {
+        size_t len = block_elems(p, send, k, j) * p->es;
+
+        p->blocks[k][!send][j] = malloc(len + 1);
+        if (send)
+            memcpy(p->blocks[k][!send][j], base + block_at(c, p, send, k, j), len);
+    }
+}
+
+static void set_in_place(struct cluster *c, struct program *p, struct commd_op *op, unsigned k)
+{
+    bool both = has(p, true, k) && has(p, false, k);
+    size_t send = block_at(c, p, true, k, c->world);
+
+    if (!both || !p->in_place)
+        return;
+    if (many(p, true) == many(p, false)) {
+        if (p->info->counted)
+            return;
+        memcpy(p->recv[k], p->send[k], send);
+        op->send = p->recv[k];
+    } else if (many(p, false)) {
+        uint8_t *own = p->recv[k] + block_at(c, p, false, k, k);
+
+        memcpy(own, p->send[k], send);
+        op->send = own;
+    } else {
+        memcpy(p->recv[k], p->send[k], send);
+        op->send = p->recv[k];
+        op->recv = p->recv[k] + block_at(c, p, true, k, k);
+    }
 }
 
 static void program_ops(struct cluster *c, struct program *p, struct commd_op *ops)
 {
-    size_t block = p->op.count * dtype_size((unsigned)p->op.dtype);
-
     for (unsigned k = 0; k < c->world; k++) {
-        ops[k] = p->op;
-        ops[k].send = p->send[k];
-        ops[k].recv = p->recv[k];
-        if (p->op.coll == COMMD_BROADCAST) {
-            memcpy(p->recv[k], p->send[k], block);
-            ops[k].send = NULL;
-        } else if (p->in_place && p->op.coll == COMMD_ALL_REDUCE) {
-            memcpy(p->recv[k], p->send[k], block);
-            ops[k].send = p->recv[k];
-        } else if (p->in_place && p->op.coll == COMMD_ALL_GATHER) {
-            memcpy(p->recv[k] + k * block, p->send[k], block);
-            ops[k].send = p->recv[k] + k * block;
-        } else if (p->in_place && p->op.coll == COMMD_REDUCE_SCATTER) {
-            memcpy(p->recv[k], p->send[k], block * c->world);
-            ops[k].send = p->recv[k];
-            ops[k].recv = p->recv[k] + k * block;
+        struct commd_op *op = &ops[k];
+
+        *op = p->op;
+        op->send = has(p, true, k) ? p->send[k] : NULL;
+        op->recv = has(p, false, k) ? p->recv[k] : NULL;
+        op->scale = p->scale[k];
+        if (p->op.coll == COMMD_BROADCAST)
+            memcpy(p->recv[k], p->send[k], block_at(c, p, false, k, c->world));
+        set_in_place(c, p, op, k);
+        if (p->info->counted) {
+            for (unsigned j = 0; j < c->world; j++) {
+                p->rows[k][0][j] = block_elems(p, true, k, j);
+                p->rows[k][1][j] = block_elems(p, false, k, j);
+            }
+            op->send_counts = p->rows[k][0];
+            op->recv_counts = p->rows[k][1];
         }
+        if (p->lists && many(p, true) && has(p, true, k)) {
+            scatter_blocks(c, p, true, k);
+            op->send_blocks = (const void *const *)p->blocks[k][0];
+            op->send = NULL;
+        }
+        if (p->lists && many(p, false) && has(p, false, k)) {
+            scatter_blocks(c, p, false, k);
+            op->recv_blocks = p->blocks[k][1];
+            op->recv = NULL;
+        }
+        assert_int_equal(check_op(c->group[k], op), 0);
     }
+}
+
+static bool rank_right(struct cluster *c, struct program *p, const struct commd_op *op, unsigned k)
+{
+    if (!has(p, false, k) || p->info->window == WINDOW_NONE)
+        return true;
+    if (!op->recv_blocks)
+        return !memcmp(op->recv, p->want[k], block_at(c, p, false, k, c->world));
+    for (unsigned j = 0; j < c->world; j++)
+        if (memcmp(op->recv_blocks[j], p->want[k] + block_at(c, p, false, k, j),
+                   block_elems(p, false, k, j) * p->es))
+            return false;
+    return true;
 }
 
 static void program_check(struct cluster *c, struct program *p, const struct commd_op *ops,
                           uint64_t seed, unsigned step)
 {
-    for (unsigned k = 0; k < c->world; k++) {
-        if (p->op.coll != COMMD_BARRIER && memcmp(ops[k].recv, p->want[k], p->recv_bytes) != 0)
-            fail_msg("seed %llu op %u: %s %s %s of %zu (root %d, in place %d): rank %u of %u on %u "
-                     "nodes has wrong data",
+    for (unsigned k = 0; k < c->world; k++)
+        if (!rank_right(c, p, &ops[k], k))
+            fail_msg("seed %llu op %u: %s %s %s of %zu (root %d, in place %d, lists %d): rank %u "
+                     "of %u on %u nodes has wrong data",
                      (unsigned long long)seed, step, coll_name((unsigned)p->op.coll),
                      dtype_name((unsigned)p->op.dtype), redop_name((unsigned)p->op.redop),
-                     p->op.count, p->op.root, p->in_place, k, c->world, c->nnodes);
+                     p->op.count, p->op.root, p->in_place, p->lists, k, c->world, c->nnodes);
+    for (unsigned k = 0; k < c->world; k++) {
+        for (unsigned i = 0; i < 2; i++)
+            for (unsigned j = 0; j < c->world; j++)
+                free(p->blocks[k][i][j]);
         free(p->send[k]);
         free(p->recv[k]);
         free(p->want[k]);
@@ -245,14 +392,14 @@ static void run_seed(uint64_t seed, unsigned max_nodes, unsigned nops)
 
 static void random_programs_one_node(void **state)
 {
-    for (uint64_t seed = 1; seed <= 40; seed++)
-        run_seed(seed, 1, 12);
+    for (uint64_t seed = 1; seed <= 60; seed++)
+        run_seed(seed, 1, 20);
 }
 
 static void random_programs_many_nodes(void **state)
 {
-    for (uint64_t seed = 1; seed <= 60; seed++)
-        run_seed(seed, 5, 12);
+    for (uint64_t seed = 1; seed <= 100; seed++)
+        run_seed(seed, 5, 20);
 }
 
 static void mismatch_ends_on_all_and_group_goes_on(void **state)
@@ -304,6 +451,57 @@ static void mismatch_ends_on_all_and_group_goes_on(void **state)
                 assert_true(buf[k][0] == 6);
             }
         }
+        cluster_free(c);
+    }
+}
+
+/* What one rank sends is not what the other expects: all ranks learn that, and which two. */
+static void counts_that_do_not_fit_end_on_all(void **state)
+{
+    static const uint16_t placements[][3] = {{0, 0, 0}, {0, 1, 0}, {0, 1, 2}};
+    static const int colls[] = {COMMD_ALL_TO_ALL_V, COMMD_GATHER_V, COMMD_SCATTER_V,
+                                COMMD_ALL_GATHER_V};
+    static int32_t send[3][3000], recv[3][3000];
+
+    for (unsigned t = 0; t < 12; t++) {
+        struct cluster *c = cluster_new(3, 1 + t % 3, placements[t % 3], 5 + t);
+        int coll = colls[t / 3];
+        enum run_state st[3];
+        struct commd_error err[3];
+        struct commd_op ops[3];
+        size_t counts[3][2][3];
+
+        for (unsigned wrong = 0; wrong < 2; wrong++) {
+            for (unsigned k = 0; k < 3; k++) {
+                for (unsigned j = 0; j < 3; j++)
+                    counts[k][0][j] = counts[k][1][j] = 500;
+                ops[k] = (struct commd_op){.size = sizeof *ops, .coll = coll, .dtype = COMMD_I32,
+                                           .send = send[k], .recv = recv[k], .root = 1,
+                                           .send_counts = counts[k][0],
+                                           .recv_counts = counts[k][1]};
+            }
+            if (wrong == 0 && coll == COMMD_SCATTER_V)
+                counts[2][1][0] = 493; /* of root 1 rank 2 expects 7 less than that sends */
+            else if (wrong == 0 && coll == COMMD_GATHER_V)
+                counts[2][0][0] = 507;
+            else if (wrong == 0)
+                counts[2][1][1] = 493;
+            assert_true(cluster_run(c, ops, st, err));
+            for (unsigned k = 0; k < 3; k++) {
+                if (wrong) { /* the group goes on */
+                    assert_int_equal(st[k], RUN_DONE);
+                    continue;
+                }
+                assert_int_equal(st[k], RUN_FAILED);
+                assert_int_equal(err[k].code, COMMD_E_MISMATCH);
+                assert_non_null(strstr(err[k].message, "the group can still be used"));
+                if (coll == COMMD_GATHER_V)
+                    assert_non_null(strstr(err[k].message, "rank 2 sends rank 1 7 elements more"));
+                else if (coll != COMMD_ALL_GATHER_V)
+                    assert_non_null(strstr(err[k].message, "rank 1 sends rank 2 7 elements more"));
+            }
+        }
+        assert_int_equal(c->board_errors, 0);
         cluster_free(c);
     }
 }
@@ -402,8 +600,7 @@ static void closing_board_serves_the_other_node(void **state)
         op.send = op.recv = buf[k];
         for (size_t i = 0; i < op.count; i++)
             buf[k][i] = 1;
-        run_begin(&r[k], c->group[k], &op);
-        assert_true(plan_make(&r[k].desc, &c->group[k]->geom, &r[k].plan));
+        assert_int_equal(run_begin(&r[k], c->group[k], &op), 0);
     }
     for (unsigned i = 0; i < 100000 && !(done[0] && done[1]); i++) {
         unsigned n = cluster_rand(c, 2);
@@ -434,7 +631,9 @@ static void garbage_in_the_board_breaks_only_the_group(void **state)
 
         for (size_t i = 0; i < sizeof s->desc; i++)
             desc[i] = (uint8_t)cluster_rand(c, 256);
-        s->desc.coll = (uint8_t)cluster_rand(c, 7);
+        s->desc.coll = (uint8_t)cluster_rand(c, COLL_COUNT + 2);
+        s->desc.digest = cluster_rand(c, 2) ? 0 : op_digest(board_counts(b, 0, BOARD_FIRST_STEP, 1), 2);
+        s->most = cluster_rand(c, 2) ? 0 : cluster_rand(c, 100000);
         s->desc.dtype = (uint8_t)cluster_rand(c, 16);
         if (cluster_rand(c, 2))
             s->desc.count = cluster_rand(c, 100000);
@@ -460,6 +659,7 @@ int main(void)
         cmocka_unit_test(random_programs_one_node),
         cmocka_unit_test(random_programs_many_nodes),
         cmocka_unit_test(mismatch_ends_on_all_and_group_goes_on),
+        cmocka_unit_test(counts_that_do_not_fit_end_on_all),
         cmocka_unit_test(gone_member_ends_later_operations_only),
         cmocka_unit_test(broken_group_says_why),
         cmocka_unit_test(aborted_group_reports_no_mismatch),

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "shm/coll.h"
 #include "shm/dtype.h"
 
 static void numbers_sizes_and_names(void **state)
@@ -36,7 +37,9 @@ static void names_of_operators_and_collectives(void **state)
     static const char *const ops[] = {"sum", "avg", "prod", "min",       "max",
                                       "band", "bor", "bxor", "premul_sum"};
     static const char *const colls[] = {"barrier", "all_reduce", "broadcast", "all_gather",
-                                        "reduce_scatter"};
+                                        "reduce_scatter", "reduce", "gather", "scatter",
+                                        "all_to_all", "all_gather_v", "reduce_scatter_v",
+                                        "gather_v", "scatter_v", "all_to_all_v"};
 
     assert_int_equal(ARRAY_LEN(ops), REDOP_COUNT);
     for (unsigned i = 0; i < ARRAY_LEN(ops); i++) {

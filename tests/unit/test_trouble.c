@@ -414,16 +414,21 @@ static void failed_receive_ends_the_group(void **state)
 
 /* ---- mismatches ------------------------------------------------------------------------------- */
 
-static struct commd_op random_op(struct cluster *c)
+static struct commd_op random_op(struct cluster *c, size_t blocks[7])
 {
     static const size_t counts[] = {0, 1, 12, 13, 2048, 2049, 65536, 65537, 700000};
+    size_t n = counts[cluster_rand(c, ARRAY_LEN(counts))] / (cluster_rand(c, 2) ? c->world : 1);
 
+    for (unsigned k = 0; k < 7; k++)
+        blocks[k] = n;
     return (struct commd_op){
         .size = sizeof(struct commd_op),
         .coll = (int)cluster_rand(c, COLL_COUNT),
         .dtype = COMMD_F32,
         .root = (int)cluster_rand(c, c->world),
-        .count = counts[cluster_rand(c, ARRAY_LEN(counts))] / (cluster_rand(c, 2) ? c->world : 1),
+        .count = n,
+        .send_counts = blocks,
+        .recv_counts = blocks,
     };
 }
 
@@ -445,7 +450,9 @@ static void any_mismatch_leaves_the_group_usable(void **state)
             placement[k] = (uint16_t)(k % nodes);
         c = cluster_new(world, nodes, placement, seed);
         for (unsigned i = 0; i < 8; i++) {
-            struct commd_op one = random_op(c), other = random_op(c), ops[RANKS];
+            size_t blocks[2][RANKS];
+            struct commd_op one = random_op(c, blocks[0]), other = random_op(c, blocks[1]);
+            struct commd_op ops[RANKS];
             enum run_state st[RANKS];
             struct commd_error err[RANKS];
             bool same = i % 2;
