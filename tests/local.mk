@@ -6,4 +6,5 @@ include tests/unit/client.mk
 include tests/sim/local.mk
 include tests/fuzz/local.mk
 include tests/integration/local.mk
+include tests/torch/local.mk
 include tests/bench/local.mk
