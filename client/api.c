@@ -303,6 +303,28 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
     return r ? r : async_start(group, op, on_done, arg, ret_work);
 }
 
+PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
+                             commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    if (!ops || n < 1 || n > INT32_MAX)
+        return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                         "ops must not be NULL and n at least 1");
+    for (size_t i = 0; i < n; i++) {
+        struct commd_op full;
+        const struct commd_op *op;
+        int r;
+
+        if (ops[i].size != sizeof *ops) /* where the next one begins depends on it */
+            return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                             "ops[%zu].size must be sizeof(struct commd_op), %zu bytes", i,
+                             sizeof *ops);
+        r = take_op(group, &ops[i], &full, &op);
+        if (r)
+            return r;
+    }
+    return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+}
+
 PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype, int redop)
 {

@@ -80,12 +80,17 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 
 /* ---- works ------------------------------------------------------------------------------- */
 
-static void work_unref(struct commd_work *w)
+static struct commd_work *work_free(struct commd_work *w)
 {
-    if (atomic_fetch_sub(&w->refs, 1) != 1)
-        return;
     free(w->run.lists);
     free(w);
+    return NULL;
+}
+
+static void work_unref(struct commd_work *w)
+{
+    if (atomic_fetch_sub(&w->refs, 1) == 1)
+        work_free(w);
 }
 
 /* Takes the work out of its group; the group may be freed right after. plock is held, or the
@@ -103,6 +108,16 @@ static void work_finish(struct commd_work *w, const struct commd_error *e)
     ctx->finished_tail = &w->next;
 }
 
+/* Tells who waits for it. With no lock held. */
+static void work_done(struct commd_work *w)
+{
+    atomic_store(&w->done, 1);
+    futex_wake_all(&w->done);
+    if (w->on_done)
+        w->on_done(w->arg, w->err.code ? &w->err : NULL);
+    work_unref(w);
+}
+
 /* With plock held, which is dropped around the callbacks: they may submit more. */
 static void complete_finished(struct commd_context *ctx)
 {
@@ -115,11 +130,7 @@ static void complete_finished(struct commd_context *ctx)
     pthread_mutex_unlock(&ctx->plock);
     for (; w; w = next) {
         next = w->next;
-        atomic_store(&w->done, 1);
-        futex_wake_all(&w->done);
-        if (w->on_done)
-            w->on_done(w->arg, w->err.code ? &w->err : NULL);
-        work_unref(w);
+        work_done(w);
     }
     pthread_mutex_lock(&ctx->plock);
 }
@@ -329,7 +340,8 @@ static int ensure_thread(struct commd_context *ctx)
     return 0;
 }
 
-static int submit(struct commd_group *g, struct commd_work *w)
+/* @works: @n of them, chained by next. */
+static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
 {
     struct commd_context *ctx = g->ctx;
     int r;
@@ -338,9 +350,10 @@ static int submit(struct commd_group *g, struct commd_work *w)
     r = ensure_thread(ctx);
     if (r == 0) {
         pthread_mutex_lock(&g->qlock);
-        *g->tail = w;
-        g->tail = &w->next;
-        atomic_fetch_add(&g->pending, 1);
+        *g->tail = works;
+        while (*g->tail)
+            g->tail = &(*g->tail)->next;
+        atomic_fetch_add(&g->pending, n);
         pthread_mutex_unlock(&g->qlock);
         if (!g->active) {
             g->active = true;
@@ -350,24 +363,21 @@ static int submit(struct commd_group *g, struct commd_work *w)
     }
     pthread_mutex_unlock(&ctx->plock);
     if (r)
-        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)w->op.coll),
+        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)works->op.coll),
                          "cannot start the progress thread: %s", strerror(r));
     kick(ctx);
     return 0;
 }
 
-int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                void *arg, struct commd_work **ret_work)
+static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
+                                   commd_done_fn on_done, void *arg, int refs)
 {
     struct commd_work *w = calloc(1, sizeof *w);
-    int r;
 
     if (!w)
-        return no_memory(error_mine(), op);
-    if (lists_make(g, op, &w->run.lists)) {
-        free(w);
-        return no_memory(error_mine(), op);
-    }
+        return NULL;
+    if (lists_make(g, op, &w->run.lists))
+        return work_free(w);
     w->ctx = g->ctx;
     w->group = g;
     w->op = *op;
@@ -375,17 +385,85 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
     w->arg = arg;
     w->run.group = g;
     run_limit(&w->run, g, op);
-    atomic_init(&w->refs, ret_work ? 2 : 1);
-    r = submit(g, w);
+    atomic_init(&w->refs, refs);
+    return w;
+}
+
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                void *arg, struct commd_work **ret_work)
+{
+    struct commd_work *w = work_new(g, op, on_done, arg, ret_work ? 2 : 1);
+    int r;
+
+    if (!w)
+        return no_memory(error_mine(), op);
+    r = submit(g, w, 1);
     if (r) {
-        free(w->run.lists);
-        free(w);
+        work_free(w);
         return r;
     }
     if (ret_work)
         *ret_work = w;
     return 0;
 }
+
+/* ---- batches ------------------------------------------------------------------------------ */
+
+/* The work of a batch is in no queue; its parts are, and the last of them finishes it. Parts may
+ * end on different threads (a leaving one, the progress thread). */
+static void part_done(void *arg, const struct commd_error *e)
+{
+    struct commd_work *batch = arg;
+
+    if (e && !atomic_exchange(&batch->failing, true))
+        batch->err = *e;
+    if (atomic_fetch_sub(&batch->left, 1) == 1)
+        work_done(batch);
+}
+
+static void free_parts(struct commd_work *part)
+{
+    for (struct commd_work *next; part; part = next) {
+        next = part->next;
+        work_free(part);
+    }
+}
+
+int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+                      commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    struct commd_work *batch = calloc(1, sizeof *batch), *parts = NULL, **tail = &parts;
+    int r;
+
+    if (!batch)
+        return no_memory(error_mine(), ops);
+    batch->ctx = g->ctx;
+    batch->op = ops[0];
+    batch->on_done = on_done;
+    batch->arg = arg;
+    atomic_init(&batch->refs, ret_work ? 2 : 1);
+    atomic_init(&batch->left, n);
+    for (unsigned i = 0; i < n; i++) {
+        *tail = work_new(g, &ops[i], part_done, batch, 1);
+        if (!*tail) {
+            r = no_memory(error_mine(), &ops[i]);
+            goto fail;
+        }
+        tail = &(*tail)->next;
+    }
+    r = submit(g, parts, n);
+    if (r)
+        goto fail;
+    if (ret_work)
+        *ret_work = batch;
+    return 0;
+fail:
+    free_parts(parts);
+    free(batch);
+    return r;
+}
+
+/* ---- waiting inline ----------------------------------------------------------------------- */
 
 /* The caller of @w wants to stop waiting. The group breaks, as if it had run inline: the other
  * ranks will miss this operation. */

@@ -154,6 +154,12 @@ uint64_t commd_group_seq(const struct commd_group *group);
 /* Default limit of each operation, ms; -1 none. */
 void commd_group_set_timeout(struct commd_group *group, int64_t timeout_ms);
 
+/* Collective over @parent: its ranks with the same @colour form a new group, in ascending order of
+ * @key, and of their rank in @parent where keys are equal. @colour < 0: take no part; *ret_group is
+ * NULL then. Costs one gathering over @parent and one control round trip. */
+int commd_group_split(struct commd_group *parent, int colour, int key, int64_t timeout_ms,
+                      struct commd_group **ret_group);
+
 /* ---- collectives ----------------------------------------------------------------------
  * @count is in elements. Buffers of count 0 may be NULL. Send and receive buffers may be the
  * same address where noted ("in place"), else they must not overlap.
@@ -259,6 +265,11 @@ int commd_run(struct commd_group *group, const struct commd_op *op);
 typedef void (*commd_done_fn)(void *arg, const struct commd_error *error); /* NULL: success */
 int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,
                 void *arg, struct commd_work **ret_work);
+/* Starts @n operations as one submission: one hand-over, one work, which is done when all of them
+ * are; its result is that of the first that failed. They run in this order. @n is at least 1. If one
+ * of them has invalid arguments nothing is started. */
+int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
+                      commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 /* 1 done (then *ret_error, if not NULL, is its code), 0 not yet. */
 int commd_work_test(struct commd_work *work, int *ret_error);
 /* Waits up to @timeout_ms (-1: as long as the operation's own limit allows). Returns the

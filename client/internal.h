@@ -110,6 +110,7 @@ struct commd_group {
     /* whose turn it is: see async.c */
     _Atomic int busy;
     _Atomic uint64_t seq;      /* operations begun */
+    _Atomic unsigned splits;   /* of this group into new ones */
     uint32_t next_step;
     uint32_t consumed_seen;    /* all members have consumed up to here */
 
@@ -205,7 +206,9 @@ struct commd_work {
     struct commd_work *next;
     struct commd_op op;
     struct run run;
-    bool began;
+    /* of a batch: parts that are not done yet; somebody writes err */
+    _Atomic unsigned left;
+    _Atomic bool failing;
     commd_done_fn on_done;
     void *arg;
     struct commd_error err;
@@ -216,6 +219,8 @@ int usable(const struct commd_context *ctx, const char *op);
 int async_run(struct commd_group *g, const struct commd_op *op);
 int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
                 void *arg, struct commd_work **ret_work);
+int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+                      commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 /* Fails what is queued and waits until the progress thread has let go of the group. */
 void async_drop_group(struct commd_group *g);
 void async_stop(struct commd_context *ctx);

@@ -51,6 +51,11 @@ class Op(ctypes.Structure):
         ("recv", ctypes.c_void_p),
         ("count", ctypes.c_size_t),
         ("timeout_ms", ctypes.c_int64),
+        ("send_counts", ctypes.c_void_p),
+        ("recv_counts", ctypes.c_void_p),
+        ("send_blocks", ctypes.c_void_p),
+        ("recv_blocks", ctypes.c_void_p),
+        ("scale", ctypes.c_double),
     ]
 
 
@@ -75,6 +80,12 @@ def load():
             [pointer, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
              ctypes.POINTER(pointer)],
         ),
+        "commd_group_split": (
+            ctypes.c_int,
+            [pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.POINTER(pointer)],
+        ),
+        "commd_group_rank": (ctypes.c_int, [pointer]),
+        "commd_group_size": (ctypes.c_int, [pointer]),
         "commd_group_leave": (None, [pointer]),
         "commd_group_abort": (ctypes.c_int, [pointer, ctypes.c_char_p]),
         "commd_group_nodes": (ctypes.c_int, [pointer]),
@@ -83,6 +94,11 @@ def load():
         "commd_start": (
             ctypes.c_int,
             [pointer, ctypes.POINTER(Op), pointer, pointer, ctypes.POINTER(pointer)],
+        ),
+        "commd_start_batch": (
+            ctypes.c_int,
+            [pointer, ctypes.POINTER(Op), ctypes.c_size_t, pointer, pointer,
+             ctypes.POINTER(pointer)],
         ),
         "commd_work_wait": (ctypes.c_int, [pointer, ctypes.c_int64]),
         "commd_work_free": (None, [pointer]),
@@ -153,6 +169,15 @@ class Group:
         lib.commd_group_leave(self.handle)
         self.handle = None
 
+    def split(self, colour, key, timeout_ms=0):
+        """None where colour is negative."""
+        group = ctypes.c_void_p()
+        check(lib.commd_group_split(self.handle, colour, key, timeout_ms, ctypes.byref(group)))
+        return Group(group) if group else None
+
+    def rank_and_size(self):
+        return [lib.commd_group_rank(self.handle), lib.commd_group_size(self.handle)]
+
     def abort(self, reason):
         check(lib.commd_group_abort(self.handle, reason.encode()))
 
@@ -171,6 +196,14 @@ class Group:
         work = ctypes.c_void_p()
         op = self.op(coll, **arguments)
         check(lib.commd_start(self.handle, ctypes.byref(op), None, None, ctypes.byref(work)))
+        return work
+
+    def start_batch(self, ops):
+        work = ctypes.c_void_p()
+        array = (Op * len(ops))(*ops)
+        check(
+            lib.commd_start_batch(self.handle, array, len(ops), None, None, ctypes.byref(work))
+        )
         return work
 
 

@@ -13,7 +13,7 @@ import time
 
 sys.dont_write_bytecode = True
 import stream  # noqa: E402
-from commd_client import DTYPES, REDOPS, CommdError, Context  # noqa: E402
+from commd_client import DTYPES, REDOPS, CommdError, Context, finish  # noqa: E402
 
 contexts = {}
 groups = {}
@@ -52,6 +52,26 @@ def all_reduce(name, count, dtype="f32", redop="sum", fill=1, timeout_ms=0):
         redop=REDOPS.index(redop), timeout_ms=timeout_ms,
     )  # fmt: skip
     return buffer[:16].hex()
+
+
+def batch(name, sizes, bad=None):
+    """all_reduce of u8 vectors of ones in one submission; the number in each result. @bad: an operation
+    that does not fit those of the others."""
+    group, buffers = groups[name], [bytearray([1]) * n for n in sizes]
+    ops = [
+        group.op("barrier" if i == bad else "all_reduce", send=b, recv=b, count=len(b), dtype=1)
+        for i, b in enumerate(buffers)
+    ]
+    finish(group.start_batch(ops))
+    return [sorted(set(b)) for b in buffers]
+
+
+def split(name, new, colour, key):
+    group = groups[name].split(colour, key)
+    if group is None:
+        return None
+    groups[new] = group
+    return group.rank_and_size()
 
 
 def raw(name, coll, **arguments):
@@ -98,7 +118,7 @@ def run_stream(name, seed, operations, max_bytes):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
-    "pid": os.getpid,
+    "batch": batch, "split": split, "pid": os.getpid,
 }  # fmt: skip
 
 

@@ -52,6 +52,32 @@ def test_three_nodes():
         stream(cluster, [0, 2], 50, 1 << 20, SEED + 7)  # one node is not in it
 
 
+def test_split_and_batch():
+    count = 2 if _has_ucx() else 1
+    with Cluster(count) as cluster:
+        ranks = cluster.ranks("parent", [n % count for n in range(5)])
+        # odd and even ones, in falling order; rank 4 takes no part
+        for k, rank in enumerate(ranks):
+            rank.start("split", name="parent", new="half", colour=k % 2 if k < 4 else -3, key=-k)
+        equal([rank.finish() for rank in ranks], [[1, 2], [1, 2], [0, 2], [0, 2], None])
+        for rank in ranks[:4]:
+            rank.start("batch", name="half", sizes=[1, 100000, 0, 7])
+        for rank in ranks[:4]:
+            equal(rank.finish(), [[2], [2], [], [2]])
+        # once more, all in one; and the first failure of a batch is its result, the rest is done
+        for k, rank in enumerate(ranks):
+            rank.start("split", name="parent", new="all", colour=7, key=0)
+        equal([rank.finish() for rank in ranks], [[k, 5] for k in range(5)])
+        for k, rank in enumerate(ranks):
+            rank.start("batch", name="all", sizes=[3, 4, 5], bad=1 if k == 2 else None)
+        for rank in ranks:
+            equal(rank.error()["code"], "MISMATCH")
+        for rank in ranks:
+            rank.start("batch", name="all", sizes=[3])
+        for rank in ranks:
+            equal(rank.finish(), [[5]])
+
+
 def test_nothing_stays_after_the_groups():
     """Boards are closed in commd and in the engine when the last rank has left."""
     from cluster import memory_files
