@@ -9,8 +9,12 @@ import os
 
 DTYPES = ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "bool"]
 DTYPE_BYTES = [1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1]
-REDOPS = ["sum", "avg", "prod", "min", "max"]
-COLLS = ["barrier", "all_reduce", "broadcast", "all_gather", "reduce_scatter"]
+REDOPS = ["sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum"]
+COLLS = [
+    "barrier", "all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduce", "gather",
+    "scatter", "all_to_all", "all_gather_v", "reduce_scatter_v", "gather_v", "scatter_v",
+    "all_to_all_v",
+]  # fmt: skip
 
 CODES = {
     -1: "INVALID", -2: "MISMATCH", -3: "QUOTA", -4: "TIMEOUT", -5: "RANK_LOST", -6: "NODE_LOST",
@@ -131,6 +135,10 @@ def address(buffer):
     return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if len(buffer) else None
 
 
+def counts_array(counts):
+    return (ctypes.c_size_t * len(counts))(*counts)
+
+
 class Context:
     def __init__(self, socket=None, timeout_ms=0):
         options = Options(ctypes.sizeof(Options), socket.encode() if socket else None, timeout_ms)
@@ -181,13 +189,17 @@ class Group:
     def abort(self, reason):
         check(lib.commd_group_abort(self.handle, reason.encode()))
 
-    def op(self, coll, send=None, recv=None, count=0, dtype=0, redop=0, root=0, timeout_ms=0):
-        """send and recv: bytearrays, addresses or None; send may be `recv` for in place."""
-        send = send if isinstance(send, int) else address(send)
-        recv = recv if isinstance(recv, int) else address(recv)
-        return Op(
-            ctypes.sizeof(Op), COLLS.index(coll), dtype, redop, root, send, recv, count, timeout_ms
-        )
+    def op(self, coll, send=None, recv=None, count=0, dtype=0, redop=0, root=0, timeout_ms=0,
+           send_counts=None, recv_counts=None, scale=0.0):  # fmt: skip
+        """send and recv: bytearrays, addresses or None; send may be `recv` for in place. Counts:
+        what counts_array() returned."""
+        op = Op(ctypes.sizeof(Op), COLLS.index(coll), dtype, redop, root)
+        op.send = send if isinstance(send, int) else address(send)
+        op.recv = recv if isinstance(recv, int) else address(recv)
+        op.count, op.timeout_ms, op.scale = count, timeout_ms, scale
+        op.send_counts = ctypes.cast(send_counts, ctypes.c_void_p) if send_counts else None
+        op.recv_counts = ctypes.cast(recv_counts, ctypes.c_void_p) if recv_counts else None
+        return op
 
     def run(self, coll, **arguments):
         check(lib.commd_run(self.handle, ctypes.byref(self.op(coll, **arguments))))

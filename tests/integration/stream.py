@@ -6,10 +6,11 @@ Values are chosen such that every intermediate result is exact in the type; then
 additions cannot show, and the comparison is of bits.
 """
 
+import operator
 import random
 import struct
 
-from commd_client import COLLS, DTYPE_BYTES, DTYPES, REDOPS, finish
+from commd_client import COLLS, DTYPE_BYTES, DTYPES, REDOPS, address, counts_array, finish
 
 FORMATS = {
     "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
@@ -17,6 +18,17 @@ FORMATS = {
 }  # fmt: skip
 PERIODS = [1, 2, 3, 7, 31, 251]
 GUARD = 0xA5  # around every result, must survive
+
+# Whose buffers hold one vector or block, and whose one for each rank; "root": only there.
+SENDS_ONE = {"all_reduce", "reduce", "all_gather", "all_gather_v", "gather", "gather_v"}
+SENDS_BLOCKS = {"reduce_scatter", "reduce_scatter_v", "all_to_all", "all_to_all_v"}
+SENDS_BLOCKS_AT_ROOT = {"scatter", "scatter_v"}
+RECVS_BLOCKS = {"all_gather", "all_gather_v", "all_to_all", "all_to_all_v"}
+RECVS_BLOCKS_AT_ROOT = {"gather", "gather_v"}
+ROOTED = {"broadcast", "reduce", "gather", "gather_v", "scatter", "scatter_v"}
+REDUCES = {"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v"}
+BITS = {"band": operator.and_, "bor": operator.or_, "bxor": operator.xor}
+FLOATS = {"f16", "bf16", "f32", "f64"}
 
 
 def pack(dtype, values):
@@ -39,7 +51,13 @@ def reduced(op, columns):
     dtype, redop = op["dtype"], op["redop"]
     result = []
     for values in zip(*columns):
-        if redop == "min":
+        if redop in BITS:
+            value = values[0]
+            for other in values[1:]:
+                value = BITS[redop](value, other)
+        elif redop == "premul_sum":
+            value = sum(v * s for v, s in zip(values, op["scales"]))
+        elif redop == "min":
             value = min(values)
         elif redop == "max":
             value = max(values)
@@ -72,15 +90,21 @@ def draw_values(rng, op, size, n):
         limit = max(1, 100 // size // size)
         return [(float if floating else int)(size * rng.randint(low * limit, limit)) for _ in range(n)]
     if floating:
-        limit = max(1, (120 if dtype == "bf16" else 1000) // size)
+        limit = max(1, (60 if dtype == "bf16" else 500) // size)
         return [float(rng.randint(-limit, limit)) for _ in range(n)]
     bits = 8 * DTYPE_BYTES[DTYPES.index(dtype)]
     return [wrap(dtype, rng.getrandbits(bits)) for _ in range(n)]
 
 
+def defined(dtype, redop):
+    if redop in BITS or redop == "premul_sum":
+        return (dtype in FLOATS) == (redop == "premul_sum")
+    return not (dtype == "bool" and redop == "avg")
+
+
 def draw_op(rng, max_bytes):
     op = {"coll": rng.choice(COLLS + ["all_reduce"] * 3), "dtype": rng.choice(DTYPES)}
-    redops = [r for r in REDOPS if not (op["dtype"] == "bool" and r == "avg")]
+    redops = [r for r in REDOPS if defined(op["dtype"], r)]
     op["redop"] = rng.choice(redops)
     # every order of magnitude equally often, and the ends of chunks
     limit = max(1, max_bytes // DTYPE_BYTES[DTYPES.index(op["dtype"])])
@@ -105,60 +129,104 @@ def tile(dtype, period, start, count):
     return whole[start * size : (start + count) * size]
 
 
+def draw_elements(rng, op, size, n):
+    """elements[i][j]: what rank i has for rank j."""
+    if not op["coll"].endswith("_v"):
+        return [[n] * size for _ in range(size)]
+    draw = lambda: rng.choice([0, n // size, rng.randint(0, n // size)])  # noqa: E731
+    if op["coll"] in ("all_gather_v", "reduce_scatter_v"):  # all ranks know all counts
+        counts = [draw() for _ in range(size)]
+        if op["coll"] == "all_gather_v":
+            return [[count] * size for count in counts]
+        return [counts for _ in range(size)]
+    return [[draw() for _ in range(size)] for _ in range(size)]
+
+
 class Prepared:
     """One operation on one rank: its buffers and what must be in them afterwards."""
 
     def __init__(self, op, rank, size):
         rng = random.Random(op["seed"])
         dtype, coll, n = op["dtype"], op["coll"], op["count"]
-        if coll not in ("all_reduce", "reduce_scatter"):
+        if coll not in REDUCES:
             op = dict(op, redop="sum")
+        op["scales"] = [rng.choice([1, 2, -1]) for _ in range(size)]
         columns = [draw_values(rng, op, size, op["period"]) for _ in range(size)]
-        self.op, self.n = op, n
+        if coll in ("all_to_all", "scatter", "reduce_scatter"):
+            n //= size
+        self.op, self.n, self.rank = op, n, rank
         self.root = int(op["root"] * size)
-        mine = columns[rank]
-        total = reduced(op, columns) if coll in ("all_reduce", "reduce_scatter") else None
+        self.elements = draw_elements(rng, op, size, n)
         element = DTYPE_BYTES[DTYPES.index(dtype)]
-        self.send_at = self.recv_at = 0
-        if coll == "barrier":
-            self.send, self.recv, self.expected = None, bytearray(), b""
-        elif coll == "all_reduce":
-            self.send = bytearray(tile(dtype, mine, 0, n))
-            self.expected = tile(dtype, total, 0, n)
-        elif coll == "broadcast":
-            self.send = bytearray(tile(dtype, mine, 0, n))
-            self.expected = tile(dtype, columns[self.root], 0, n)
-        elif coll == "all_gather":
-            self.send = bytearray(tile(dtype, mine, 0, n))
-            self.expected = b"".join(tile(dtype, column, 0, n) for column in columns)
-        else:
-            self.send = bytearray(tile(dtype, mine, 0, n * size))
-            self.expected = tile(dtype, total, rank * n, n)
+        is_root = rank == self.root
+
+        send_many = coll in SENDS_BLOCKS or (coll in SENDS_BLOCKS_AT_ROOT and is_root)
+        recv_many = coll in RECVS_BLOCKS or (coll in RECVS_BLOCKS_AT_ROOT and is_root)
+        self.out, self.into = self.row(rank)
+        sends = coll in SENDS_ONE or coll == "broadcast" or send_many
+        total = sum(self.out) if send_many else self.out[self.single()]
+        self.send = bytearray(tile(dtype, columns[rank], 0, total if sends else 0))
+        self.expected = self.result(columns, recv_many)
+        self.recv, self.send_at, self.recv_at, self.result_at = None, 0, 0, 0
         if coll == "barrier":
             return
-        in_place = op["in_place"] or coll == "broadcast"
         guard = bytes([GUARD]) * 64
+        both = sends and (recv_many or coll not in ROOTED or is_root or coll == "broadcast")
+        in_place = both and (op["in_place"] or coll == "broadcast")
+        if in_place and send_many and recv_many and coll.endswith("_v"):
+            in_place = False
+        self.recv_at = self.result_at = 64
         if not in_place:
             self.recv = bytearray(guard + bytes(len(self.expected)) + guard)
-            self.recv_at = 64
-            self.result_at = 64
             return
-        if coll == "all_gather":
-            blank = bytes(n * element)
-            before, after = blank * rank, blank * (size - 1 - rank)
+        own = 0
+        if recv_many and not send_many:
+            own = sum(self.into[:rank]) * element
+            before, after = bytes(own), bytes(len(self.expected) - own - len(self.send))
             self.recv = bytearray(guard + before + self.send + after + guard)
-            self.send_at = 64 + rank * n * element
         else:
             self.recv = bytearray(guard + self.send + guard)
-            self.send_at = 64
-        self.recv_at = self.result_at = 64
-        if coll == "reduce_scatter":
-            self.recv_at = self.result_at = 64 + rank * n * element
+        self.send_at = 64 + own
+        if send_many and not recv_many:
+            self.recv_at = self.result_at = 64 + sum(self.out[:rank]) * element
         self.send = None  # inside of recv
 
-    def arguments(self):
-        from commd_client import address
+    def single(self):
+        """The column of the only block that a rank sends or gets."""
+        return self.root if self.op["coll"] in ROOTED else self.rank
 
+    def row(self, rank):
+        return self.elements[rank], [row[rank] for row in self.elements]
+
+    def result(self, columns, recv_many):
+        op, coll, dtype, rank = self.op, self.op["coll"], self.op["dtype"], self.rank
+        size = len(columns)
+        if coll == "barrier" or (coll in ("reduce", "gather", "gather_v") and rank != self.root):
+            return b""
+        if coll in REDUCES:
+            total = reduced(op, columns)
+            start = sum(self.out[:rank]) if coll in SENDS_BLOCKS else 0
+            return tile(dtype, total, start, self.out[rank])
+        if coll == "broadcast":
+            return tile(dtype, columns[self.root], 0, self.n)
+
+        def block(source):
+            many = coll in SENDS_BLOCKS or coll in SENDS_BLOCKS_AT_ROOT
+            start = sum(self.elements[source][:rank]) if many else 0
+            return tile(dtype, columns[source], start, self.elements[source][rank])
+
+        return b"".join(block(k) for k in range(size)) if recv_many else block(self.root)
+
+    def counts(self):
+        """As the API wants them."""
+        coll = self.op["coll"]
+        if not coll.endswith("_v"):
+            return {}
+        out = self.out[self.root :] if coll == "gather_v" else self.out
+        into = self.into[self.root :] if coll == "scatter_v" else self.into
+        return {"send_counts": counts_array(out), "recv_counts": counts_array(into)}
+
+    def arguments(self):
         if self.op["coll"] == "barrier":
             return {}
         base = address(self.recv)
@@ -170,6 +238,8 @@ class Prepared:
             "dtype": DTYPES.index(self.op["dtype"]),
             "redop": REDOPS.index(self.op["redop"]),
             "root": self.root,
+            "scale": self.op["scales"][self.rank],
+            **self.counts(),
         }
 
     def check(self, number):
