@@ -59,7 +59,8 @@ static void print_help(void)
         printf("  %-14s %s\n", verbs[i].words, verbs[i].help);
     puts("  help           this text\n\n"
          "  --socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
-         "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock\n"
+         "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
+         "                 /tmp/commd-UID/commd.sock\n"
          "  --json         print JSON; the keys are documented in commctl(8)\n"
          "  --timeout S    how long to wait for the answer, in seconds (default 5)\n"
          "  --version      print commctl's version\n"

@@ -8,42 +8,13 @@
  * The conversation: CLIENT_HELLO (admin) -> WELCOME, ADMIN -> TABLES; at any point REFUSED.
  * One deadline covers all of it. Every way to fail ends in one line: where, what, what to do. */
 #include <stdio.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <time.h>
 
 #include "client/commctl.h"
+#include "shm/place.h"
 #include "shm/proto/codec.h"
 
-#define SYSTEM_SOCKET "/run/commd/commd.sock"
 #define IS_IT_RUNNING "is the service running? systemctl status commd"
-
-static bool nobody_there(int error)
-{
-    return error == ENOENT || error == ECONNREFUSED || error == ENOTDIR;
-}
-
-/* Connects or returns -errno; -ENAMETOOLONG for a path that no socket can have. */
-static int try_connect(const char *path, int64_t timeout_ms, int *ret_sock)
-{
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    struct timeval limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
-    _cleanup_(close_fdp) int sock = -1;
-
-    if (strlen(path) >= sizeof(sa.sun_path))
-        return -ENAMETOOLONG;
-    strcpy(sa.sun_path, path);
-    sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (sock < 0)
-        return -errno;
-    /* connect() waits as long as the listener's backlog is full, and only this limits it. */
-    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (connect(sock, (const struct sockaddr *)&sa, sizeof(sa)) < 0)
-        return errno == EAGAIN ? -ETIMEDOUT : -errno;
-    *ret_sock = steal_fd(&sock);
-    return 0;
-}
 
 static void say_timeout(const char *path, int64_t timeout_ms)
 {
@@ -53,7 +24,7 @@ static void say_timeout(const char *path, int64_t timeout_ms)
 
 static void say_no_connection(const char *path, int error, int64_t timeout_ms)
 {
-    if (nobody_there(error))
+    if (place_is_empty(-error))
         complain("%s: no commd is listening there (%s); " IS_IT_RUNNING, path, strerror(error));
     else if (error == EACCES || error == EPERM)
         complain("%s: this user may not connect (%s); run as root or as a user whom the "
@@ -67,39 +38,30 @@ static void say_no_connection(const char *path, int error, int64_t timeout_ms)
         complain("%s: cannot connect (%s)", path, strerror(error));
 }
 
-/* The user's own socket, where a daemon started by its client listens; "" if there is none. */
-static void own_socket(char *path, size_t size)
-{
-    const char *dir = getenv("XDG_RUNTIME_DIR");
-    int n = snprintf(path, size, "%s/commd/commd.sock", dir ? dir : "");
-
-    if (!dir || dir[0] != '/' || n < 0 || (size_t)n >= size)
-        path[0] = 0;
-}
-
 static int ask_connect(struct ask *ask, int *ret_sock)
 {
     const char *named = ask->socket ? ask->socket : getenv("COMMD_SOCKET");
-    char own[sizeof(ask->path)];
+    char own[PLACE_SOCKET_MAX];
     int r, r_own;
 
     if (named && !*named)
         named = NULL;
-    snprintf(ask->path, sizeof(ask->path), "%s", named ? named : SYSTEM_SOCKET);
-    r = try_connect(named ? named : SYSTEM_SOCKET, ask->timeout_ms, ret_sock);
+    snprintf(ask->path, sizeof(ask->path), "%s", named ? named : PLACE_SYSTEM_SOCKET);
+    r = place_connect(named ? named : PLACE_SYSTEM_SOCKET, ask->timeout_ms, ret_sock);
     if (r == 0)
         return 0;
-    own_socket(own, sizeof(own));
-    if (named || !own[0] || !nobody_there(-r)) {
-        say_no_connection(named ? named : SYSTEM_SOCKET, -r, ask->timeout_ms);
+    place_own_socket(own);
+    if (named || !place_is_empty(r)) {
+        say_no_connection(named ? named : PLACE_SYSTEM_SOCKET, -r, ask->timeout_ms);
         return r;
     }
-    r_own = try_connect(own, ask->timeout_ms, ret_sock);
+    r_own = place_connect_own(own, ask->timeout_ms, ret_sock);
+    snprintf(ask->path, sizeof(ask->path), "%s", own);
     if (r_own == 0)
-        memcpy(ask->path, own, sizeof(own));
-    else if (nobody_there(-r_own))
+        return 0;
+    if (place_is_empty(r_own))
         complain("%s: no commd is listening there (%s), nor at %s; " IS_IT_RUNNING,
-                 SYSTEM_SOCKET, strerror(-r), own);
+                 PLACE_SYSTEM_SOCKET, strerror(-r), own);
     else
         say_no_connection(own, -r_own, ask->timeout_ms);
     return r_own;

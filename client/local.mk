@@ -25,7 +25,7 @@ dist_man_MANS += client/commctl.8
 client_commctl_SOURCES = client/commctl.c client/commctl.h client/commctl_ask.c \
 	client/commctl_print.c
 client_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
-client_commctl_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)
+client_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)
 
 bin_PROGRAMS += client/commd-perf
 dist_man_MANS += client/commd-perf.1
