@@ -379,6 +379,10 @@ void daemon_reload(struct daemon *d)
     struct conf *conf;
     struct timespec now;
 
+    if (!d->config_file[0]) {
+        log_info("SIGHUP -> nothing to reload: this commd has no configuration file");
+        return;
+    }
     /* To the microsecond: systemd compares it with the time at which it asked. */
     clock_gettime(CLOCK_MONOTONIC, &now);
     notify_send("RELOADING=1\nMONOTONIC_USEC=%lld",

@@ -25,8 +25,9 @@ struct failed_board;
 struct daemon {
     struct event_base *base; /* owned, as everything below */
     struct conf *conf;
-    char config_file[CONF_PATH_MAX];
+    char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
     bool insecure;
+    uint64_t idle_ms; /* leave when nobody has needed us for so long; 0: stay */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];
     uint8_t key[32];
@@ -43,11 +44,11 @@ struct daemon {
     unsigned nslots;
     struct failed_board *failed; /* to be reported when the queue is empty */
 
-    struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer;
+    struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     char status[256];
     uint64_t status_ms;
     uint64_t deadline_ms; /* for which the timer is set; UINT64_MAX: it is not */
-    bool dispatching, stop, stopping, quit;
+    bool dispatching, idle_due, stop, stopping, quit;
     int exit_code;
 };
 

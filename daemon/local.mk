@@ -26,7 +26,7 @@ sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c \
 	daemon/apply.c daemon/boards.c daemon/boards.h daemon/admin.c daemon/table.c \
 	daemon/table.h daemon/engine_link.c daemon/engine_link.h daemon/engine_spawn.c \
-	daemon/engine_spawn.h daemon/files.c daemon/files.h
+	daemon/engine_spawn.h daemon/files.c daemon/files.h daemon/user.c daemon/user.h
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 daemon_commd_LDADD = libcommd-net.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
 	libcommd-shm.la libcommd-schedule.la libcommd-fabric-env.la $(LIBEVENT_LIBS) \

@@ -22,9 +22,10 @@ enum { LINE_BYTES = 2048, IDENT_MAX = 32 };
 
 static struct {
     char ident[IDENT_MAX];
+    int fd;
     bool journal;
     atomic_int level; /* of the loop's thread and of the engine's: no order is needed */
-} log_state = {"commd", false, CONF_LOG_INFO};
+} log_state = {"commd", STDERR_FILENO, false, CONF_LOG_INFO};
 
 static bool stderr_is_journal(void)
 {
@@ -42,6 +43,11 @@ void log_init(const char *ident, enum conf_log_level level)
     snprintf(log_state.ident, sizeof(log_state.ident), "%s", ident);
     log_state.journal = stderr_is_journal();
     log_set_level(level);
+}
+
+void log_set_fd(int fd)
+{
+    log_state.fd = fd;
 }
 
 void log_set_level(enum conf_log_level level)
@@ -109,7 +115,7 @@ void log_write(enum conf_log_level level, const char *fmt, ...)
     }
     line[at] = '\n'; /* over the NUL */
     do {
-        n = write(STDERR_FILENO, line, at + 1);
+        n = write(log_state.fd, line, at + 1);
     } while (n < 0 && errno == EINTR);
     errno = saved;
 }

@@ -11,6 +11,8 @@
  * The end: CORE_SHUTDOWN decides what everybody is told; the listener and the links send that
  * and close; after STOP_MS we go in any case. A second signal does not wait.
  *
+ * A commd that serves one user leaves when it is idle: see watch_idleness().
+ *
  * The watchdog is fed by a timer of this very loop: a loop that hangs does not feed it. */
 #include <assert.h>
 #include <signal.h>
@@ -143,6 +145,36 @@ static void begin_stop(struct daemon *d)
     event_add(d->stop_timer, &tv);
 }
 
+/* ---- leaving when idle ------------------------------------------------------------------ */
+
+static void on_idle(evutil_socket_t fd, short what, void *arg)
+{
+    struct daemon *d = arg;
+
+    d->idle_due = true;
+}
+
+/* At the end of a turn. The verdict and the end of listening are one step: who connected in
+ * this turn keeps us; who is still in the queue gets no answer, and asks anew. */
+static void watch_idleness(struct daemon *d)
+{
+    struct timeval tv = clock_timeval(d->idle_ms);
+    struct core_status status;
+
+    if (!d->idle_ms || d->stop)
+        return;
+    core_status(d->core, &status);
+    if (!listener_idle(d->listener) || status.groups) {
+        d->idle_due = false;
+        event_del(d->idle_timer);
+    } else if (d->idle_due) {
+        log_info("no client for %.3g s -> leaving", (double)d->idle_ms / 1000);
+        d->stop = true;
+    } else if (!evtimer_pending(d->idle_timer, NULL)) {
+        event_add(d->idle_timer, &tv);
+    }
+}
+
 static void on_signal(evutil_socket_t signo, short what, void *arg)
 {
     struct daemon *d = arg;
@@ -175,7 +207,8 @@ int loop_init(struct daemon *d)
     d->watchdog = event_new(d->base, -1, EV_PERSIST, on_watchdog, d);
     d->status_timer = evtimer_new(d->base, on_nothing, d);
     d->stop_timer = evtimer_new(d->base, on_stop_timeout, d);
-    if (!d->deadline || !d->watchdog || !d->status_timer || !d->stop_timer)
+    d->idle_timer = evtimer_new(d->base, on_idle, d);
+    if (!d->deadline || !d->watchdog || !d->status_timer || !d->stop_timer || !d->idle_timer)
         return -ENOMEM;
     for (unsigned i = 0; i < ARRAY_LEN(d->signals); i++) {
         d->signals[i] = evsignal_new(d->base, signals[i], on_signal, d);
@@ -191,7 +224,7 @@ void loop_fini(struct daemon *d)
 {
     struct event *const events[] = {d->deadline,   d->watchdog,   d->status_timer,
                                     d->stop_timer, d->signals[0], d->signals[1],
-                                    d->signals[2]};
+                                    d->signals[2], d->idle_timer};
 
     for (unsigned i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])
@@ -203,6 +236,7 @@ void loop_fini(struct daemon *d)
 
 void loop_run(struct daemon *d)
 {
+    watch_idleness(d);
     while (!d->quit) {
         arm_deadline(d);
         if (event_base_loop(d->base, EVLOOP_ONCE) < 0) {
@@ -210,6 +244,7 @@ void loop_run(struct daemon *d)
             d->exit_code = EXIT_INTERNAL;
             return;
         }
+        watch_idleness(d);
         if (d->stop && !d->stopping)
             begin_stop(d);
         listener_turn(d->listener);

@@ -10,6 +10,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/user.h"
 
 static const char default_config[] = COMMD_SYSCONFDIR "/commd/commd.yaml";
 
@@ -19,6 +20,10 @@ static const char help[] =
     "  --config FILE   the configuration (default %s)\n"
     "  --check-config  say what is wrong with the configuration, and exit\n"
     "  --insecure      no cluster key: for trials on loopback only\n"
+    "  --user          serve only the user who starts it, on this node, without a configuration;\n"
+    "                  leave when idle for a minute\n"
+    "  --background    with --user: print the daemon's pid when it serves, and return\n"
+    "  --idle-exit S   leave when there was no client for S seconds\n"
     "  --version       print the version, and exit\n"
     "  --help          print this text, and exit\n\n"
     "Exit codes: 0 ended as asked, 1 internal error, 64 usage, 77 key or permission,\n"
@@ -26,22 +31,57 @@ static const char help[] =
 
 struct options {
     const char *config;
-    bool check, insecure;
+    bool check, insecure, user, background;
+    uint64_t idle_ms;
 };
+
+static bool parse_seconds(const char *text, uint64_t *ret_ms)
+{
+    char *end;
+    double s = strtod(text, &end);
+
+    if (end == text || *end || !(s >= 0.001) || s > 1e9)
+        return false;
+    *ret_ms = (uint64_t)(s * 1000);
+    return true;
+}
+
+static int usage_error(const char *format, const char *word)
+{
+    fputs("commd: ", stderr);
+    fprintf(stderr, format, word);
+    fputs("\nTry \"commd --help\".\n", stderr);
+    return EXIT_USAGE_;
+}
+
+/* What does not go together. */
+static int check_options(const struct options *o)
+{
+    if (o->user && (o->config || o->check || o->insecure))
+        return usage_error("%s has no configuration, and no other nodes", "--user");
+    if (o->background && !o->user)
+        return usage_error("%s goes with --user only: a service stays in the foreground",
+                           "--background");
+    return 0;
+}
 
 /* 0: go on; else exit with *ret_exit. */
 static int parse(int argc, char **argv, struct options *ret_options, int *ret_exit)
 {
-    enum { OPT_CONFIG = 1, OPT_CHECK, OPT_INSECURE, OPT_VERSION, OPT_HELP };
+    enum { OPT_CONFIG = 1, OPT_CHECK, OPT_INSECURE, OPT_USER, OPT_BACKGROUND, OPT_IDLE,
+           OPT_VERSION, OPT_HELP };
     static const struct option longs[] = {
         {"config", required_argument, NULL, OPT_CONFIG},
         {"check-config", no_argument, NULL, OPT_CHECK},
         {"insecure", no_argument, NULL, OPT_INSECURE},
+        {"user", no_argument, NULL, OPT_USER},
+        {"background", no_argument, NULL, OPT_BACKGROUND},
+        {"idle-exit", required_argument, NULL, OPT_IDLE},
         {"version", no_argument, NULL, OPT_VERSION},
         {"help", no_argument, NULL, OPT_HELP},
         {NULL, 0, NULL, 0},
     };
-    struct options o = {.config = default_config};
+    struct options o = {.config = NULL};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -55,6 +95,17 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
         case OPT_INSECURE:
             o.insecure = true;
             break;
+        case OPT_USER:
+            o.user = true;
+            break;
+        case OPT_BACKGROUND:
+            o.background = true;
+            break;
+        case OPT_IDLE:
+            if (parse_seconds(optarg, &o.idle_ms))
+                break;
+            *ret_exit = usage_error("--idle-exit %s: not a number of seconds above 0", optarg);
+            return 1;
         case OPT_VERSION:
             puts("commd " PACKAGE_VERSION);
             *ret_exit = 0;
@@ -70,22 +121,29 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "commd: unexpected argument \"%s\"\nTry \"commd --help\".\n",
-                argv[optind]);
-        *ret_exit = EXIT_USAGE_;
+        *ret_exit = usage_error("unexpected argument \"%s\"", argv[optind]);
         return 1;
     }
+    *ret_exit = check_options(&o);
+    if (*ret_exit)
+        return 1;
+    if (!o.config)
+        o.config = default_config;
+    if (o.user && !o.idle_ms)
+        o.idle_ms = USER_IDLE_MS;
     *ret_options = o;
     return 0;
 }
 
-static int load(struct daemon *d, const char *file)
+static int load(struct daemon *d, const struct options *o, const struct user *user)
 {
     char *error = NULL;
     int r;
 
-    snprintf(d->config_file, sizeof(d->config_file), "%s", file);
-    r = conf_load(file, NULL, 0, &d->conf, &error);
+    if (!o->user)
+        snprintf(d->config_file, sizeof(d->config_file), "%s", o->config);
+    r = o->user ? user_conf(user, &d->conf, &error)
+                : conf_load(o->config, NULL, 0, &d->conf, &error);
     if (!r)
         return 0;
     fprintf(stderr, "%s\n", error ? error : "commd: out of memory");
@@ -111,29 +169,47 @@ static void process_setup(void)
     prctl(PR_SET_DUMPABLE, 1);
 }
 
+/* From the configuration to the end. */
+static int serve(struct daemon *d, const struct options *o, struct user *user)
+{
+    int r = load(d, o, user);
+
+    if (r)
+        return r;
+    log_init("commd", d->conf->log_level);
+    d->insecure = o->insecure;
+    d->idle_ms = o->idle_ms;
+    r = daemon_prepare(d);
+    if (r)
+        return r;
+    if (o->check) {
+        printf("%s: ok\n", o->config);
+        return 0;
+    }
+    r = daemon_start(d);
+    if (r == 0)
+        r = user_ready(user);
+    if (r)
+        return r;
+    loop_run(d);
+    return d->exit_code;
+}
+
 int main(int argc, char **argv)
 {
+    struct user user = USER_NONE;
     struct daemon d = {0};
     struct options options;
     int r;
 
     if (parse(argc, argv, &options, &r))
         return r;
-    process_setup();
-    r = load(&d, options.config);
+    r = options.user ? user_begin(&user, options.background) : 0;
     if (r)
         return r;
-    log_init("commd", d.conf->log_level);
-    d.insecure = options.insecure;
-    r = daemon_prepare(&d);
-    if (r == 0 && options.check)
-        printf("%s: ok\n", options.config);
-    if (r == 0 && !options.check)
-        r = daemon_start(&d);
-    if (r == 0 && !options.check) {
-        loop_run(&d);
-        r = d.exit_code;
-    }
+    process_setup();
+    r = serve(&d, &options, &user);
     daemon_fini(&d);
+    user_fini(&user);
     return r;
 }
