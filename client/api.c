@@ -5,6 +5,7 @@
 #include "client/internal.h"
 
 #include <stdio.h>
+#include <sys/socket.h>
 
 enum { DEFAULT_TIMEOUT_S = 1800 };
 
@@ -37,11 +38,12 @@ static int env_timeout(int64_t *ret_ms)
     return 0;
 }
 
-static const char *default_socket(void)
+/* "": nobody named one, so it is searched for. */
+static const char *named_socket(const struct commd_options *options)
 {
-    const char *s = getenv("COMMD_SOCKET");
+    const char *s = options && options->socket ? options->socket : getenv("COMMD_SOCKET");
 
-    return s && *s ? s : "/run/commd/commd.sock";
+    return s ? s : "";
 }
 
 /* Forks between this process and the first that used the library. getpid() would tell too, but
@@ -80,6 +82,9 @@ static struct commd_context *context_alloc(void)
 
 static void context_free(struct commd_context *ctx)
 {
+    /* commd has to see the end of it also when a forked child holds copies */
+    if (ctx->sock >= 0)
+        shutdown(ctx->sock, SHUT_RDWR);
     control_close(ctx);
     pthread_mutex_destroy(&ctx->lock);
     pthread_cond_destroy(&ctx->cond);
@@ -92,7 +97,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
 {
     struct commd_error *e = error_mine();
     struct commd_context *ctx;
-    const char *path = options && options->socket ? options->socket : default_socket();
+    const char *path = named_socket(options);
     int64_t timeout;
     int r;
 
@@ -108,6 +113,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     if (!ctx)
         return error_set(e, COMMD_E_NOMEM, "connect", "no memory for a context");
     ctx->timeout_ms = timeout < 0 ? -1 : timeout;
+    ctx->search = !*path;
     if ((size_t)snprintf(ctx->socket_path, sizeof ctx->socket_path, "%s", path) >=
         sizeof ctx->socket_path)
         r = error_set(e, COMMD_E_INVALID, "connect", "COMMD_SOCKET is longer than %zu bytes",

@@ -111,12 +111,15 @@ size_t commd_dtype_size(int dtype);
 
 struct commd_options {
     size_t size;        /* sizeof(struct commd_options) */
-    const char *socket; /* NULL: $COMMD_SOCKET, else /run/commd/commd.sock */
+    const char *socket; /* NULL: $COMMD_SOCKET, else see commd_connect() */
     int64_t timeout_ms; /* for connecting, and the default of every operation and join;
                            0: $COMMD_TIMEOUT (seconds), else 1800 s; -1: none */
 };
 
-/* Connects to the local daemon. @options may be NULL. Errors: COMMD_E_NO_DAEMON,
+/* Connects to the local daemon. @options may be NULL. Where no socket is named (options,
+ * $COMMD_SOCKET) that is the system's, /run/commd/commd.sock, else the user's own; and if there is
+ * none either, one is started for this user alone: for one node, until it has been idle for a
+ * minute. A line on stderr says so; COMMD_AUTOSTART=0 forbids it. Errors: COMMD_E_NO_DAEMON,
  * COMMD_E_PROTOCOL, COMMD_E_QUOTA, COMMD_E_DENIED, COMMD_E_TIMEOUT. */
 int commd_connect(const struct commd_options *options, struct commd_context **ret_context);
 /* Leaves all groups of the context and frees it and them; NULL is fine. No other thread may

@@ -9,23 +9,29 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+
+#include "shm/place.h"
 
 enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000 };
+enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
 int64_t deadline_in(int64_t timeout_ms)
 {
     return timeout_ms < 0 ? -1 : (int64_t)now_ms() + timeout_ms;
 }
 
-static int no_daemon(const struct commd_context *ctx, int err)
+int control_no_daemon(const char *path, int err)
 {
     const char *hint = "is commd running? systemctl status commd, or set COMMD_SOCKET";
 
     if (err == EACCES || err == EPERM)
         hint = "this user may not connect; see listen.socket_mode in commd.yaml";
-    return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect", "%s: %s; %s", ctx->socket_path,
-                     strerror(err), hint);
+    if (err == ENAMETOOLONG)
+        return error_set(error_mine(), COMMD_E_INVALID, "connect",
+                         "%s: longer than a socket path may be (%u bytes)", path,
+                         PLACE_SOCKET_MAX - 1);
+    return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect", "%s: %s; %s", path, strerror(err),
+                     hint);
 }
 
 static int not_commd(const struct commd_context *ctx, const char *what)
@@ -35,7 +41,8 @@ static int not_commd(const struct commd_context *ctx, const char *what)
                      ctx->socket_path, what);
 }
 
-static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms)
+/* *ret_leaving: closed without a word. */
+static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms, bool *ret_leaving)
 {
     struct msg m = {.type = MSG_CLIENT_HELLO}, reply = {0};
     const char *why = NULL;
@@ -46,11 +53,12 @@ static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms)
     snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
              program_invocation_short_name);
     r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
-    if (r == 0)
+    if (r == 0 || r == -ECONNRESET) /* who refuses us may be gone before our hello is out */
         r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);
     if (r == -ETIMEDOUT)
         return error_set(error_mine(), COMMD_E_TIMEOUT, "connect",
                          "%s: no answer from commd within the limit", ctx->socket_path);
+    *ret_leaving = r == -ECONNRESET;
     if (r)
         return not_commd(ctx, r == -EPROTO && why ? why : strerror(-r));
     if (reply.type == MSG_REFUSED) {
@@ -66,29 +74,42 @@ static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms)
     return r;
 }
 
+static int connect_named(const char *path, int64_t deadline_ms, int *ret_sock)
+{
+    int64_t left = deadline_ms < 0 ? 0 : MAX(deadline_ms - (int64_t)now_ms(), (int64_t)1);
+    int r = place_connect(path, left, ret_sock);
+
+    return r ? control_no_daemon(path, -r) : 0;
+}
+
+/* A daemon that was found, not named, may be one that leaves because it is idle, with us in
+ * its queue: then the search begins again. */
 int control_open(struct commd_context *ctx, int64_t deadline_ms)
 {
-    _cleanup_(close_fdp) int sock = -1;
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    bool leaving = false;
     int r;
 
-    if (strlen(ctx->socket_path) >= sizeof un.sun_path)
-        return error_set(error_mine(), COMMD_E_INVALID, "connect",
-                         "%s: longer than a socket path may be (%zu bytes)", ctx->socket_path,
-                         sizeof un.sun_path - 1);
-    strcpy(un.sun_path, ctx->socket_path);
-    sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (sock < 0)
-        return no_daemon(ctx, errno);
-    if (connect(sock, (struct sockaddr *)&un, sizeof un) < 0)
-        return no_daemon(ctx, errno);
-    r = hello(ctx, sock, deadline_ms);
-    if (r)
-        return r;
-    ctx->sock = steal_fd(&sock);
-    atomic_fetch_add(&ctx->connection, 1);
-    atomic_store(&ctx->lost, false);
-    return 0;
+    for (unsigned i = 0;; i++) {
+        _cleanup_(close_fdp) int sock = -1;
+
+        r = ctx->search ? autostart_search(ctx->socket_path, sizeof ctx->socket_path,
+                                           deadline_ms, &sock, &leaving)
+                        : connect_named(ctx->socket_path, deadline_ms, &sock);
+        if (r == 0)
+            r = hello(ctx, sock, deadline_ms, &leaving);
+        if (r == 0) {
+            ctx->sock = steal_fd(&sock);
+            /* a system's daemon that goes away comes back: it is waited for, not replaced */
+            ctx->search = ctx->search && strcmp(ctx->socket_path, PLACE_SYSTEM_SOCKET);
+            atomic_fetch_add(&ctx->connection, 1);
+            atomic_store(&ctx->lost, false);
+            return 0;
+        }
+        if (!ctx->search || !leaving || i == LEAVING_TRIES)
+            return r;
+        leaving = false;
+        poll(NULL, 0, LEAVING_MS);
+    }
 }
 
 void control_close(struct commd_context *ctx)

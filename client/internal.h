@@ -151,6 +151,7 @@ const char *group_node_of(const struct commd_group *g, unsigned rank);
 struct commd_context {
     pid_t pid;           /* of the process that connected */
     unsigned generation; /* and how many forks led to it */
+    bool search;         /* no socket was named: socket_path is where one was found */
     char socket_path[256];
     char node[MSG_NAME_MAX];
     uint64_t incarnation;
@@ -187,6 +188,12 @@ struct commd_context {
 
 int control_open(struct commd_context *ctx, int64_t deadline_ms);
 void control_close(struct commd_context *ctx);
+/* The error for a daemon that cannot be reached at @path: @err is an errno. */
+int control_no_daemon(const char *path, int err);
+/* Finds a daemon, or starts one (autostart.c). 0 or COMMD_E_*; *ret_left: it was there, but
+ * left, which is a reason to search again. */
+int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_sock,
+                     bool *ret_left);
 /* Sends the JOIN in @w->req and waits for its answer. */
 int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
                  int64_t deadline_ms);

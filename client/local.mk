@@ -2,7 +2,7 @@
 lib_LTLIBRARIES += client/libcommd.la
 # (libcommd-client.la: the same objects for tests that look inside.)
 noinst_LTLIBRARIES += libcommd-client.la
-libcommd_client_la_SOURCES = client/api.c client/async.c client/check.c client/coll.c client/coll.h \
+libcommd_client_la_SOURCES = client/api.c client/async.c client/autostart.c client/check.c client/coll.c client/coll.h \
 	client/coll_blocks.c client/control.c client/error.c client/group.c client/lists.c \
 	client/run.c client/split.c client/internal.h client/commd.h
 libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden

@@ -8,7 +8,7 @@ TESTS += tests/integration/check_links.sh
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_faults.py \
-	tests/integration/test_bad_input.py tests/integration/test_service.py \
+	tests/integration/test_bad_input.py tests/integration/test_service.py tests/integration/test_autostart.py \
 	tests/integration/test_netns.py tests/integration/test_exports.sh
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
