@@ -54,7 +54,7 @@ static void vector_put(struct run *r, uint32_t c)
     const uint8_t *from = r->send + step_offset(r, c);
     uint8_t *to = my_payload(r, c);
 
-    if (r->plan.small || is_scaled(r)) {
+    if (!r->plan.reduces || is_scaled(r)) {
         contribute(r, to, from, len);
         return;
     }

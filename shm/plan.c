@@ -82,28 +82,26 @@ static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsign
 }
 
 /* One synchronisation pays while every member (or the engine) can read all contributions faster
- * than two more hand-overs take: measured up to PLAN_SMALL for a few members. */
+ * than two more hand-overs take: measured up to PLAN_SMALL for a few members. Nodes must cut alike
+ * though they may have different numbers of members. */
 static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
     bool net = g->nnodes > 1;
+    uint64_t small = net ? PLAN_SMALL_NET : g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4;
 
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:
         p->small = true;
         break;
     case WINDOW_VECTOR:
-        if (info->reduces) {
-            /* nlocal differs between nodes, and all nodes must cut alike: it counts on one only */
-            p->small = bytes <= (net || g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4);
-            p->reduces = !p->small;
-        } else {
-            p->small = net && bytes <= PLAN_SMALL;
-        }
+        p->small = bytes <= small && (net || info->reduces);
+        p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
+                                                     bytes * most_local(g) > PLAN_SMALL_ALONE));
         break;
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
-        p->small = net && !info->reduces && bytes <= PLAN_SMALL;
+        p->small = net && !info->reduces && bytes <= small;
         break;
     case WINDOW_CELLS:
         break;

@@ -21,7 +21,12 @@ enum {
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
     PLAN_DEPTH_ONE = 4,     /* window slots in a one-node group: what stays in cache */
     PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
-    PLAN_SMALL = 8 << 10,   /* payload of a small operation */
+    /* Payload of a small operation: on one node; and across nodes, where it goes with the agreement,
+     * which saves the hops of a schedule of its own. */
+    PLAN_SMALL = 8 << 10,
+    PLAN_SMALL_NET = 64 << 10,
+    /* So much that members reduce it together rather than leave it to the engine. */
+    PLAN_SMALL_ALONE = 32 << 10,
 };
 
 struct op_desc;
@@ -33,8 +38,8 @@ static inline size_t plan_chunk(unsigned nnodes)
 
 struct plan {
     uint8_t coll, dtype, redop;
-    bool small;      /* the engine (or each member, on one node) reduces all contributions
-                        itself: one synchronisation; always one step */
+    bool small;      /* always one step; one node: each member reduces all contributions itself,
+                        so that one synchronisation is enough; several: one hop, see above */
     bool reduces;    /* members reduce their slice of each step cooperatively */
     bool open;       /* how many steps there are depends on counts that are not all known yet:
                         plan_close() */

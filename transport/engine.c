@@ -44,19 +44,32 @@ void eboard_activate(struct eboard *eb)
     atomic_store_explicit(&eb->b.hdr->engine_asleep, 0, memory_order_relaxed);
 }
 
-struct sbuf *sbuf_get(struct engine *e)
+struct sbuf *sbuf_get(struct eboard *eb, size_t len)
 {
-    struct sbuf *s = e->sbufs;
+    struct sbuf *s = eb->e->sbufs;
+    bool pooled = len <= PLAN_SMALL;
 
-    if (s) {
-        e->sbufs = s->next;
-        return s;
-    }
-    return malloc(sizeof *s);
+    if (pooled && s)
+        eb->e->sbufs = s->next;
+    else
+        s = malloc(sizeof *s + (pooled ? (size_t)PLAN_SMALL : len));
+    if (!s)
+        return NULL;
+    s->eb = eb;
+    s->pooled = pooled;
+    eb->inflight++;
+    return s;
 }
 
-void sbuf_put(struct engine *e, struct sbuf *s)
+void sbuf_put(struct sbuf *s)
 {
+    struct engine *e = s->eb->e;
+
+    s->eb->inflight--;
+    if (!s->pooled) {
+        free(s);
+        return;
+    }
     s->next = e->sbufs;
     e->sbufs = s;
 }
@@ -116,10 +129,8 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     eb->local_rank = calloc(eb->b.nlocal, sizeof *eb->local_rank);
     eb->rank_node = calloc(m->world, sizeof *eb->rank_node);
     eb->seat_rank = calloc(m->world, sizeof *eb->seat_rank);
-    eb->acc = calloc(1, PLAN_SMALL);
-    eb->tmp = calloc(1, PLAN_SMALL);
     if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node ||
-        !eb->seat_rank || !eb->acc || !eb->tmp)
+        !eb->seat_rank)
         return -ENOMEM;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
     for (unsigned k = 0; k < m->world; k++) {

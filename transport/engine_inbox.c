@@ -176,6 +176,16 @@ static void peer_misbehaves(struct engine *e, unsigned peer, void *claim, const 
     e->ev.on_peer_down(e->ev.arg, peer, what);
 }
 
+/* Of a group that is closed, or of an operation that was refused. */
+static bool unwanted(struct engine *e, const struct eboard *eb, const struct inmsg *m)
+{
+    if (eb ? (int32_t)(m->h.op - eb->op) >= 0 : !recently_closed(e, m->h.group))
+        return false;
+    if (m->claim)
+        e->f->ops->drop(e->f, m->claim);
+    return true;
+}
+
 void engine_on_msg(void *arg, const struct fabric_msg *fm)
 {
     struct engine *e = arg;
@@ -190,12 +200,8 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     m.body = fm->body;
     m.claim = fm->claim;
     eb = eboard_find(e, m.h.group);
-    /* of a group that is closed, or of an operation that was refused */
-    if (eb ? (int32_t)(m.h.op - eb->op) < 0 : recently_closed(e, m.h.group)) {
-        if (m.claim)
-            e->f->ops->drop(e->f, m.claim);
+    if (unwanted(e, eb, &m))
         return;
-    }
     if (eb && !eb->dead) {
         eboard_activate(eb);
         eb->fresh = &m;
@@ -203,6 +209,8 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
         if (!eb->fresh)
             return;
         eb->fresh = NULL;
+        if (unwanted(e, eb, &m)) /* by now */
+            return;
     }
     in = eb ? &eb->inbox : &e->limbo;
     if (!eb)

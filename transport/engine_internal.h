@@ -96,10 +96,11 @@ struct eboard {
     /* the agreement, with a small payload */
     enum sched_kind bkind;
     unsigned bmove, bmoves;
-    bool bposted, breceiving;
+    bool learned, bposted, breceiving;
     struct sched_move bmv;
-    uint8_t *acc; /* PLAN_SMALL bytes each, private: nobody changes them under the network */
+    uint8_t *acc; /* `room` bytes each, private: nobody changes them under the network */
     uint8_t *tmp;
+    size_t room;
     size_t tmp_len;
     struct op_balance balance;
     bool bad;
@@ -118,10 +119,12 @@ struct eboard {
 
 enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256 };
 
+/* A copy of what is on its way, so that it may change here meanwhile. */
 struct sbuf {
     struct sbuf *next;
     struct eboard *eb;
-    uint8_t data[PLAN_SMALL];
+    bool pooled; /* data has PLAN_SMALL bytes */
+    uint8_t data[];
 };
 
 struct chunk {
@@ -149,8 +152,8 @@ struct eboard *eboard_find(struct engine *e, uint64_t group);
 void eboard_activate(struct eboard *eb);
 void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, ...)
     _printf_(4, 5);
-struct sbuf *sbuf_get(struct engine *e);
-void sbuf_put(struct engine *e, struct sbuf *s);
+struct sbuf *sbuf_get(struct eboard *eb, size_t len);
+void sbuf_put(struct sbuf *s);
 uint8_t *scratch_get(struct engine *e);
 void scratch_put(struct engine *e, uint8_t *p);
 

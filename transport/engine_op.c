@@ -7,9 +7,8 @@
  *          carry their payload along and are done then. A refused operation is published as
  *          such and skipped by everybody.
  *   DATA   large operations: each step is a schedule of its own (ring, chain, direct) over its
- *          slot of the windows; up to `depth` steps are under way at the same time. What goes
- *          directly to where it belongs does not wait for the agreement: the other node looks at
- *          it only after that.
+ *          slot of the windows; up to `depth` steps are under way at the same time. Their first
+ *          sends do not wait for the agreement.
  *
  * Who wakes me: members (announcing, reducing, consuming), messages, finished sends - all by
  * eboard_poll(). What if a peer dies now: no move completes; commd breaks the group. What if a
@@ -93,13 +92,10 @@ static void link_failed(struct eboard *eb, unsigned node, int err)
     eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], text);
 }
 
-static void begin_sent(void *arg, int st)
+static void copy_sent(void *arg, int st)
 {
-    struct sbuf *s = arg;
-
     /* a broken link is reported by the fabric; commd decides what it means */
-    s->eb->inflight--;
-    sbuf_put(s->eb->e, s);
+    sbuf_put(arg);
 }
 
 static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_t len)
@@ -118,7 +114,7 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
         .b = eb->bad_b,
         .balance = eb->balance,
     };
-    struct sbuf *s = sbuf_get(eb->e);
+    struct sbuf *s = sbuf_get(eb, len);
     struct fabric *f = eb->e->f;
     int r;
 
@@ -126,12 +122,11 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
         link_failed(eb, node, -ENOMEM);
         return false;
     }
-    s->eb = eb;
-    memcpy(s->data, body, len);
-    eb->inflight++;
-    r = f->ops->send(f, eb->peers[node], &w, sizeof w, s->data, len, begin_sent, s);
+    if (len)
+        memcpy(s->data, body, len);
+    r = f->ops->send(f, eb->peers[node], &w, sizeof w, s->data, len, copy_sent, s);
     if (r != 0)
-        begin_sent(s, r);
+        sbuf_put(s);
     if (r < 0)
         link_failed(eb, node, r);
     return r >= 0;
@@ -154,35 +149,20 @@ static void data_sent(void *arg, int st)
     advance_sent(s->eb);
 }
 
-/* A packed message on its way. It names no step: nothing of the window is read any more. */
-struct packed {
-    struct eboard *eb;
-    uint8_t data[];
-};
-
-static void packed_sent(void *arg, int st)
-{
-    struct packed *p = arg;
-
-    p->eb->inflight--;
-    free(p);
-}
-
+/* Cells that do not lie in one piece. Nothing of the window is read any more then. */
 static int send_packed(struct eboard *eb, struct estep *s, unsigned node,
                        const struct wire_hdr *h)
 {
     struct fabric *f = eb->e->f;
-    struct packed *p = malloc(sizeof *p + h->len);
+    struct sbuf *p = sbuf_get(eb, h->len);
     int r;
 
     if (!p)
         return -ENOMEM;
-    p->eb = eb;
     cells_copy(eb, s, node, true, p->data);
-    eb->inflight++;
-    r = f->ops->send(f, eb->peers[node], h, sizeof *h, p->data, h->len, packed_sent, p);
+    r = f->ops->send(f, eb->peers[node], h, sizeof *h, p->data, h->len, copy_sent, p);
     if (r != 0)
-        packed_sent(p, r);
+        sbuf_put(p);
     return r;
 }
 
@@ -231,8 +211,7 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
 
 /* ---- the agreement ----------------------------------------------------------------------------- */
 
-static bool start_step(struct eboard *eb);
-static bool step_send(struct estep *s);
+static void start_early(struct eboard *eb);
 
 /* Bytes of a small payload that the run of segments stands for. */
 static void begin_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,
@@ -272,33 +251,30 @@ static void begin_compare(struct eboard *eb, const struct wire_begin *w)
     eb->balance.spot += w->balance.spot;
 }
 
+static void begin_next(struct eboard *eb)
+{
+    eb->bmove++;
+    eb->bposted = false;
+}
+
 static void begin_apply(struct eboard *eb, const void *body, size_t len)
 {
     const struct sched_move *mv = &eb->bmv;
     const struct plan *p = &eb->plan;
+    const void *src[2];
     size_t lo, hi;
 
     begin_range(eb, mv->recv_lo, mv->recv_n, &lo, &hi);
-    if (eb->bad) {
-        /* whatever came is not meant for this operation */
-    } else if (len != hi - lo) {
-        eboard_fail(eb, CAUSE_PROTOCOL, (int)eb->peers[mv->from],
-                    "another node's engine sent %zu bytes where %zu were expected", len, hi - lo);
-    } else if (len && mv->act == SCHED_REDUCE) {
-        const void *src[2] = {eb->acc + lo, body};
-
-        if (mv->recv_first) {
-            src[0] = body;
-            src[1] = eb->acc + lo;
-        }
+    if (len && mv->act == SCHED_REDUCE) {
+        src[0] = mv->recv_first ? body : eb->acc + lo;
+        src[1] = mv->recv_first ? eb->acc + lo : body;
         reduce_n(p->dtype, p->redop, eb->acc + lo, src, 2, len / p->esize);
         if (mv->last_reduce)
             reduce_finish(p->dtype, p->redop, eb->acc + lo, len / p->esize, eb->b.world);
     } else if (len) {
         memcpy(eb->acc + lo, body, len);
     }
-    eb->bmove++;
-    eb->bposted = false;
+    begin_next(eb);
 }
 
 static void begin_received(void *arg, int st)
@@ -318,6 +294,7 @@ static bool begin_recv(struct eboard *eb)
 {
     struct fabric *f = eb->e->f;
     struct inmsg *m;
+    size_t lo, hi;
     int r;
 
     if (eb->breceiving)
@@ -326,12 +303,19 @@ static bool begin_recv(struct eboard *eb)
     if (!m)
         return false;
     begin_compare(eb, &m->b);
-    if (!m->claim) {
+    begin_range(eb, eb->bmv.recv_lo, eb->bmv.recv_n, &lo, &hi);
+    if (eb->bad) { /* then the body is not meant for this operation */
+        if (m->claim)
+            f->ops->drop(f, m->claim);
+        begin_next(eb);
+    } else if (m->h.len != hi - lo) {
+        if (m->claim)
+            f->ops->drop(f, m->claim);
+        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                    "another node's engine sent %u bytes where %zu were expected", m->h.len,
+                    hi - lo);
+    } else if (!m->claim) {
         begin_apply(eb, m->body, m->h.len);
-    } else if (m->h.len > PLAN_SMALL) {
-        f->ops->drop(f, m->claim);
-        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer, "another node's engine sent %u bytes to "
-                    "agree on an operation", m->h.len);
     } else {
         eb->breceiving = true;
         eb->tmp_len = m->h.len;
@@ -354,9 +338,11 @@ static void gather_small(struct eboard *eb)
     size_t len = plan_payload(p, &eb->geom, 0);
     const void *src[BOARD_MAX_LOCAL];
 
-    if (info->window == WINDOW_NONE)
+    if (p->reduces) {
+        memcpy(eb->acc, board_result(&eb->b, eb->base), len);
         return;
-    for (unsigned m = 0; m < eb->b.nlocal; m++) {
+    }
+    for (unsigned m = 0; m < eb->b.nlocal && info->window != WINDOW_NONE; m++) {
         unsigned seat = eb->node_start[eb->geom.me] + m;
 
         src[m] = board_payload(&eb->b, m, eb->base, len);
@@ -368,6 +354,26 @@ static void gather_small(struct eboard *eb)
     }
     if (info->reduces)
         reduce_n(p->dtype, p->redop, eb->acc, src, eb->b.nlocal, p->count);
+}
+
+/* Private memory for a payload of @len bytes; kept for the next ones. */
+static bool make_room(struct eboard *eb, size_t len)
+{
+    size_t room = len <= PLAN_SMALL ? PLAN_SMALL : PLAN_SMALL_NET;
+
+    if (eb->room >= room || !len)
+        return true;
+    free(eb->acc);
+    free(eb->tmp);
+    eb->room = 0;
+    eb->acc = malloc(room);
+    eb->tmp = malloc(room);
+    if (!eb->acc || !eb->tmp) {
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
+        return false;
+    }
+    eb->room = room;
+    return true;
 }
 
 static size_t small_result_len(const struct eboard *eb)
@@ -456,24 +462,36 @@ static bool learn_plan(struct eboard *eb)
     return false;
 }
 
-static bool op_begin(struct eboard *eb)
+/* What the operation is, once all members here have announced it. */
+static bool op_learn(struct eboard *eb)
 {
     if (!all_announced(eb, eb->base))
         return false;
     learn_desc(eb);
-    if (!learn_plan(eb))
+    if (!learn_plan(eb) || (eb->plan.small && !make_room(eb, small_result_len(eb))))
         return false;
-    if (!eb->bad && eb->plan.small)
+    eb->learned = true;
+    return true;
+}
+
+static bool op_begin(struct eboard *eb)
+{
+    if (!eb->learned && !op_learn(eb))
+        return false;
+    if (!eb->bad && eb->plan.small) {
+        if (eb->plan.reduces && !all_reduced(eb, eb->base))
+            return false;
         gather_small(eb);
+    }
     eb->bkind = eb->plan.small ? schedules[eb->plan.coll].small : SCHED_RD_ALL_REDUCE;
     eb->bmove = 0;
     eb->bmoves = sched_len(eb->bkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->bposted = false;
     eb->dkind = schedules[eb->plan.coll].data;
     eb->next_start = 0;
+    eb->learned = false;
     eb->state = EB_BEGIN;
-    if (!eb->bad && sched_independent(eb->dkind) && start_step(eb))
-        step_send(&eb->steps[eb->base % PLAN_DEPTH_NET]);
+    start_early(eb);
     return true;
 }
 
@@ -495,8 +513,9 @@ static void op_refuse(struct eboard *eb)
                                           .balance = eb->bad ? (struct op_balance){0}
                                                              : eb->balance};
     atomic_store_explicit(&h->refused, eb->desc.seq, memory_order_release);
-    /* the step that did not wait for the agreement, here and elsewhere */
-    eb->steps[eb->base % PLAN_DEPTH_NET].active = false;
+    /* the steps that did not wait for the agreement, here and elsewhere */
+    for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
+        eb->steps[i].active = false;
     inbox_drop_op(eb);
     publish(eb, eb->base + BOARD_SKIP);
     advance_sent(eb);
@@ -521,6 +540,7 @@ static bool begin_poll(struct eboard *eb)
 {
     bool moved = false;
 
+    start_early(eb);
     while (eb->bmove < eb->bmoves) {
         size_t lo, hi;
 
@@ -534,8 +554,7 @@ static bool begin_poll(struct eboard *eb)
                 return true;
         }
         if (eb->bmv.from < 0) {
-            eb->bmove++;
-            eb->bposted = false;
+            begin_next(eb);
         } else if (begin_recv(eb)) {
             moved = true;
         } else {
@@ -747,6 +766,16 @@ static bool start_step(struct eboard *eb)
     s->moves = (uint16_t)sched_len(eb->dkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->next_start++;
     return true;
+}
+
+/* What a step sends first depends on nothing that another node has: it goes out beside the
+ * agreement, which saves a hop. The other side looks at it only when all have agreed. */
+static void start_early(struct eboard *eb)
+{
+    if (eb->bad || eb->plan.small)
+        return;
+    while (!eb->dead && start_step(eb))
+        step_send(&eb->steps[(eb->base + eb->next_start - 1) % PLAN_DEPTH_NET]);
 }
 
 static bool publish_done(struct eboard *eb)
