@@ -14,6 +14,8 @@ dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
 	tests/integration/faults.py tests/integration/rank.py tests/integration/stream.py \
-	tests/integration/wire.py tests/integration/torch_ops.py tests/lib/nodes.sh \
+	tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
+	tests/integration/torch_forms.py tests/integration/torch_groups.py \
+	tests/integration/torch_trouble.py tests/lib/nodes.sh \
 	tests/lib/demo.sh tests/lib/demo_table.py \
 	tests/lib/suite.sh tests/bench/idle.sh

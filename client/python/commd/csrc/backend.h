@@ -11,21 +11,13 @@
 #include "group.h"
 #include "work.h"
 
-/* `override` for virtuals that older torch versions lack. Only names that have been there since
- * they were introduced are overridden: 2.14's all_gather_single and its kin fall back to them. */
+/* What older torch versions lack. A virtual of a newer version is declared here without
+ * `override`, so that it is an ordinary method where the base has none. Only names that have been
+ * there since they were introduced are overridden: 2.14's all_gather_single and its kin fall back
+ * to them. */
 #define COMMD_TORCH_SINCE(major, minor) \
     (TORCH_VERSION_MAJOR > (major) ||   \
      (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
-#if COMMD_TORCH_SINCE(2, 7)
-#define COMMD_OVERRIDE_2_7 override
-#else
-#define COMMD_OVERRIDE_2_7
-#endif
-#if COMMD_TORCH_SINCE(2, 9)
-#define COMMD_OVERRIDE_2_9 override
-#else
-#define COMMD_OVERRIDE_2_9
-#endif
 
 namespace commd {
 
@@ -44,19 +36,53 @@ class ProcessGroupCommd : public c10d::Backend {
     {
         return "commd";
     }
-    c10::intrusive_ptr<Options> getBackendOptions() COMMD_OVERRIDE_2_9;
-    void setTimeout(std::chrono::milliseconds timeout) COMMD_OVERRIDE_2_9;
+    bool supportsSplitting() const
+    {
+        return true;
+    }
+    bool supportsCoalescing() const
+    {
+        return true;
+    }
+    c10::intrusive_ptr<Options> getBackendOptions();
+    void setTimeout(std::chrono::milliseconds timeout);
     void setSequenceNumberForGroup() override;
     uint64_t getSequenceNumberForGroup() override;
-#if COMMD_TORCH_SINCE(2, 9)
-    c10d::ErrorType getError() override;
+#if COMMD_TORCH_SINCE(2, 7)
+    c10d::ErrorType getError();
 #endif
-    void shutdown() COMMD_OVERRIDE_2_7;
-    void abort() COMMD_OVERRIDE_2_7;
+    void eagerConnectSingleDevice(at::Device device) override;
+    void shutdown();
+    void abort();
+    void waitForPendingWorks() override;
+#if COMMD_TORCH_SINCE(2, 9)
+    c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store> &store,
+                                      const std::vector<int> &ranks,
+                                      const c10::intrusive_ptr<Options> &opts) override;
+    c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                      const c10::intrusive_ptr<Options> &opts, const int &rank,
+                                      const int &size) override;
+#endif
 
+    void startCoalescing() override;
+    WorkPtr endCoalescing() override;
+
+    /* reduce.cpp */
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
     WorkPtr allreduce_coalesced(Tensors &tensors,
                                 const c10d::AllreduceCoalescedOptions &opts) override;
+    WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &opts) override;
+    WorkPtr reduce_scatter(Tensors &outputs, TensorLists &inputs,
+                           const c10d::ReduceScatterOptions &opts) override;
+    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                 const c10d::ReduceScatterOptions &opts) override;
+    WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::ReduceScatterOptions &opts) override;
+
+    /* sparse.cpp */
+    WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts) override;
+
+    /* move.cpp */
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) override;
     WorkPtr allgather(TensorLists &outputs, Tensors &inputs,
                       const c10d::AllgatherOptions &opts) override;
@@ -66,41 +92,56 @@ class ProcessGroupCommd : public c10d::Backend {
                                 const c10d::AllgatherOptions &opts) override;
     WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::AllgatherOptions &opts) override;
-    WorkPtr reduce_scatter(Tensors &outputs, TensorLists &inputs,
-                           const c10d::ReduceScatterOptions &opts) override;
-    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
-                                 const c10d::ReduceScatterOptions &opts) override;
-    WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
-                                            const c10d::ReduceScatterOptions &opts) override;
+    WorkPtr gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts) override;
+    WorkPtr scatter(Tensors &outputs, TensorLists &inputs,
+                    const c10d::ScatterOptions &opts) override;
+    WorkPtr alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) override;
+    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
+                          std::vector<int64_t> &input_splits,
+                          const c10d::AllToAllOptions &opts) override;
     WorkPtr barrier(const c10d::BarrierOptions &opts) override;
 
-    /* Not there yet: each raises and says its name. */
-    WorkPtr allreduce_sparse(Tensors &, const c10d::AllreduceOptions &) override;
-    WorkPtr reduce(Tensors &, const c10d::ReduceOptions &) override;
-    WorkPtr gather(TensorLists &, Tensors &, const c10d::GatherOptions &) override;
-    WorkPtr scatter(Tensors &, TensorLists &, const c10d::ScatterOptions &) override;
-    WorkPtr alltoall(Tensors &, Tensors &, const c10d::AllToAllOptions &) override;
-    WorkPtr alltoall_base(at::Tensor &, at::Tensor &, std::vector<int64_t> &,
-                          std::vector<int64_t> &, const c10d::AllToAllOptions &) override;
-    WorkPtr send(Tensors &, int, int) override;
-    WorkPtr recv(Tensors &, int, int) override;
-    WorkPtr recvAnysource(Tensors &, int) override;
-    void monitoredBarrier(const c10d::BarrierOptions &, bool) override;
+    /* p2p.cpp */
+    WorkPtr send(Tensors &tensors, int dest, int tag) override;
+    WorkPtr recv(Tensors &tensors, int source, int tag) override;
+    WorkPtr recvAnysource(Tensors &tensors, int tag) override;
+    void monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks) override;
 
  private:
-    void add_all_reduce(Plan &plan, const at::Tensor &tensor, int redop, int64_t timeout_ms);
-    void add_all_gather(Plan &plan, const at::Tensor &output, at::Tensor input,
-                        int64_t timeout_ms);
-    void add_all_gather_list(Plan &plan, const Tensors &outputs, const at::Tensor &input,
-                             int64_t timeout_ms);
-    void add_reduce_scatter(Plan &plan, const at::Tensor &output, at::Tensor input, int redop,
-                            int64_t timeout_ms);
+    void add_all_reduce(Plan &plan, const at::Tensor &tensor, const Redop &redop);
+    void add_reduce_scatter(Plan &plan, const at::Tensor &output, const at::Tensor &input,
+                            const Redop &redop);
+    void add_all_gather(Plan &plan, const at::Tensor &output, const at::Tensor &input);
+    void add_all_gather_list(Plan &plan, const Tensors &outputs, const at::Tensor &input);
     WorkPtr execute(Plan plan, bool sync);
-
     const std::shared_ptr<Group> group_;
+    const c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds timeout_;
     const std::string id_;
-    const std::vector<int64_t> ranks_;
+    const std::vector<int64_t> ranks_; /* global ones; empty for the whole world */
+
+    std::atomic<bool> coalescing_{false}; /* is there a batch_? */
+    std::mutex batch_lock_;
+    std::shared_ptr<Batch> batch_;
 };
+
+/* Older torch versions have no asyncOp in some options: then every call is asynchronous, and
+ * dist.* waits for it. */
+template <class Opts, class = void> struct Sync {
+    static bool of(const Opts &)
+    {
+        return false;
+    }
+};
+template <class Opts> struct Sync<Opts, std::void_t<decltype(std::declval<Opts>().asyncOp)>> {
+    static bool of(const Opts &opts)
+    {
+        return !opts.asyncOp;
+    }
+};
+template <class Opts> bool is_sync(const Opts &opts)
+{
+    return Sync<Opts>::of(opts);
+}
 
 } // namespace commd

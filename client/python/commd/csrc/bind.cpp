@@ -72,7 +72,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     py::module_::import("torch._C._distributed_c10d");
     py::class_<ProcessGroupCommd, c10d::Backend, c10::intrusive_ptr<ProcessGroupCommd>>(
         m, "ProcessGroupCommd")
-        .def_property_readonly("options", &ProcessGroupCommd::getBackendOptions);
+        .def_property_readonly("options", &ProcessGroupCommd::getBackendOptions)
+        /* What torch asks of ranks that stay out of a new group, where splitting is supported. */
+        .def("perform_nocolor_split", [](ProcessGroupCommd &, c10::Device) {});
     m.def("create", &commd::create, py::arg("options"));
     m.def("leave_at_exit", &commd::leave_all_at_exit, py::call_guard<py::gil_scoped_release>());
     m.def("libcommd_version", &commd_version);

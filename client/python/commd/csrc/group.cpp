@@ -1,8 +1,8 @@
 /* group.cpp - one commd group, and the connection that all groups of a process share.
  *
  * Connection: a process connects when its first group is made and disconnects when its last one
- * is closed. The connection belongs to the process that made it: after fork() the child finds
- * a foreign pid, forgets (leaks) what it inherited and connects anew if it needs to. Nothing
+ * is closed. The connection belongs to the process that made it: after fork() the child sees
+ * that it is another one, forgets (leaks) what it inherited and connects anew if it needs to. Nothing
  * inherited is locked or freed there, because a lock may have been held at the fork and the
  * library's thread does not exist in the child.
  *
@@ -21,10 +21,12 @@
 #include "group.h"
 #include "python.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <set>
+#include <deque>
 #include <thread>
+
+#include <pthread.h>
 
 #include <sys/random.h>
 #include <unistd.h>
@@ -42,17 +44,31 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kDrain{5000};     /* for operations that are about to finish */
 constexpr milliseconds kAbortGrace{2000}; /* for operations that an abort has ended */
 constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
+constexpr size_t kTokens = 64; /* rank 0 removes a token as soon as its group is there */
 
 std::atomic<bool> exiting_flag{false};
+
+std::atomic<unsigned> forks{0};
+
+/* Forks between the first process that used this and the present one. getpid() would tell too,
+ * but is a system call, and this is asked in every operation. */
+unsigned generation()
+{
+    static const int watched =
+        pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+
+    (void)watched;
+    return forks.load(std::memory_order_relaxed);
+}
 
 /* What belongs to the process rather than to a group. Never destroyed: at exit the library's
  * thread may still be running. */
 struct Process {
-    const pid_t pid = getpid();
+    const unsigned generation = commd::generation();
     std::mutex lock;
     commd_context *context = nullptr;
     int users = 0; /* groups that hold the context */
-    std::set<std::string> used_tokens;
+    std::deque<std::string> used_tokens; /* the last kTokens */
     std::vector<std::weak_ptr<Group>> groups;
 };
 
@@ -61,7 +77,7 @@ Process &process()
     static std::atomic<Process *> current{nullptr};
     Process *p = current.load(std::memory_order_acquire);
 
-    while (!p || p->pid != getpid()) {
+    while (!p || p->generation != generation()) {
         auto *fresh = new Process;
         if (current.compare_exchange_strong(p, fresh))
             return *fresh;
@@ -118,7 +134,7 @@ std::string join_ranks(const std::vector<int64_t> &ranks)
 
 std::string store_key(const GroupSpec &spec)
 {
-    return "commd/token/" + (spec.ranks.empty() ? "world" : join_ranks(spec.ranks));
+    return "commd/token/" + (spec.ranks.empty() ? "world" : join_ranks(spec.ranks)) + "/" + spec.id;
 }
 
 /* At most 255 bytes, and readable in `commctl groups`. */
@@ -154,6 +170,19 @@ bool wait_for_key(c10d::Store &store, const std::string &key, milliseconds slice
     }
 }
 
+/* False if this process has taken @token before. */
+bool use_token(Process &p, const std::string &token)
+{
+    std::lock_guard<std::mutex> guard(p.lock);
+
+    if (std::find(p.used_tokens.begin(), p.used_tokens.end(), token) != p.used_tokens.end())
+        return false;
+    p.used_tokens.push_back(token);
+    if (p.used_tokens.size() > kTokens)
+        p.used_tokens.pop_front();
+    return true;
+}
+
 std::string fetch_token(const GroupSpec &spec, const std::string &key)
 {
     auto deadline = Clock::now() + spec.timeout;
@@ -169,8 +198,7 @@ std::string fetch_token(const GroupSpec &spec, const std::string &key)
         if (wait_for_key(*spec.store, key, std::min(left, kStoreSlice))) {
             auto value = spec.store->get(key);
             std::string token(value.begin(), value.end());
-            std::lock_guard<std::mutex> guard(p.lock);
-            if (p.used_tokens.insert(token).second)
+            if (use_token(p, token))
                 return token;
             /* That one is of the last group by this name: rank 0 is about to replace it. */
         }
@@ -228,8 +256,8 @@ int64_t to_timeout_ms(milliseconds timeout)
     return timeout.count() > 0 ? timeout.count() : -1;
 }
 
-Group::Group(std::string name, pid_t pid, commd_group *handle)
-    : name_(std::move(name)), pid_(pid), handle_(handle)
+Group::Group(std::string name, commd_group *handle)
+    : name_(std::move(name)), pid_(getpid()), generation_(generation()), handle_(handle)
 {
 }
 
@@ -250,7 +278,7 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
         context_unref();
         throw;
     }
-    std::shared_ptr<Group> group(new Group(name, getpid(), handle));
+    std::shared_ptr<Group> group(new Group(name, handle));
     group->set_timeout(spec.timeout);
     Process &p = process();
     std::lock_guard<std::mutex> guard(p.lock);
@@ -260,50 +288,65 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
 
 bool Group::ours() const
 {
-    return pid_ == getpid();
+    return generation_ == generation();
 }
 
+/* Entering counts first and looks at closed_ then; close() does it the other way round. Both are
+ * sequentially consistent, so at least one of them sees the other. */
 Group::Call::Call(Group &group) : group_(group)
 {
-    if (!group.ours()) {
+    if (C10_UNLIKELY(!group.ours())) {
         std::rethrow_exception(
             backend_error(c10::str("commd: group ", group.name_, " belongs to process ", group.pid_,
                                    "; a forked process has to make its own")));
     }
-    std::lock_guard<std::mutex> guard(group.lock_);
-    if (group.closed_) {
+    group.users_.fetch_add(1);
+    if (C10_UNLIKELY(group.closed_.load())) {
+        group.release();
         std::rethrow_exception(
             backend_error("commd: group " + group.name_ + " is closed: it was destroyed"));
     }
-    group.calls_++;
 }
 
-Group::Call::~Call()
+void Group::release()
 {
-    std::lock_guard<std::mutex> guard(group_.lock_);
-
-    if (--group_.calls_ == 0)
-        group_.idle_.notify_all();
+    users_.fetch_sub(1);
+    if (C10_UNLIKELY(watchers_.load())) {
+        std::lock_guard<std::mutex> guard(lock_);
+        idle_.notify_all();
+    }
 }
 
 void Group::add_pending()
 {
-    std::lock_guard<std::mutex> guard(lock_);
-
-    pending_++;
+    pending_.fetch_add(1);
+    users_.fetch_add(1);
 }
 
 void Group::remove_pending()
 {
-    std::lock_guard<std::mutex> guard(lock_);
-
-    if (--pending_ == 0)
-        idle_.notify_all();
+    pending_.fetch_sub(1);
+    release();
 }
 
-bool Group::wait_idle(std::unique_lock<std::mutex> &lock, milliseconds limit)
+bool Group::wait_pending(milliseconds limit)
 {
-    return idle_.wait_for(lock, limit, [this] { return calls_ == 0 && pending_ == 0; });
+    std::unique_lock<std::mutex> lock(lock_);
+
+    watchers_.fetch_add(1);
+    bool done = idle_.wait_for(lock, limit, [this] { return pending_.load() == 0; });
+    watchers_.fetch_sub(1);
+    return done;
+}
+
+bool Group::wait_idle(milliseconds limit)
+{
+    std::unique_lock<std::mutex> lock(lock_);
+
+    watchers_.fetch_add(1);
+    bool idle = idle_.wait_for(lock, limit, [this] { return users_.load() == 0; });
+    watchers_.fetch_sub(1);
+    return idle;
 }
 
 void Group::leave()
@@ -324,34 +367,25 @@ void Group::leave()
 
 void Group::close()
 {
-    if (!ours() || exiting())
+    if (!ours() || exiting() || closed_.exchange(true))
         return;
-    std::unique_lock<std::mutex> lock(lock_);
-    if (closed_)
-        return;
-    closed_ = true;
-    if (!wait_idle(lock, kDrain)) {
-        lock.unlock();
+    if (!wait_idle(kDrain)) {
         commd_group_abort(handle_, "a rank destroyed the group while operations were pending");
-        lock.lock();
-        if (!wait_idle(lock, kAbortGrace))
+        if (!wait_idle(kAbortGrace))
             return; /* leaked, with its connection: freeing it under a running call is worse */
     }
-    lock.unlock();
     leave();
     context_unref();
 }
 
 void Group::close_at_exit()
 {
-    std::unique_lock<std::mutex> lock(lock_, std::try_to_lock);
-
+    if (!ours() || closed_.exchange(true))
+        return;
     /* With something pending the process just ends: the others are told that this rank is lost,
      * with its pid, which says more than an abort. */
-    if (!lock.owns_lock() || closed_ || calls_ || pending_ || !ours())
+    if (users_.load())
         return;
-    closed_ = true;
-    lock.unlock();
     commd_group_leave(handle_);
     handle_ = nullptr;
 }
@@ -360,15 +394,12 @@ void Group::abort(const char *reason)
 {
     if (!ours())
         return;
-    std::unique_lock<std::mutex> lock(lock_);
-    if (closed_)
-        return;
-    calls_++; /* as Call: keeps the handle alive */
-    lock.unlock();
-    commd_group_abort(handle_, reason);
-    lock.lock();
-    if (--calls_ == 0)
-        idle_.notify_all();
+    users_.fetch_add(1); /* as Call: keeps the handle alive */
+    if (!closed_.load()) {
+        commd_group_abort(handle_, reason);
+        note_failure(COMMD_E_ABORTED);
+    }
+    release();
 }
 
 void Group::set_timeout(milliseconds timeout)
@@ -380,10 +411,12 @@ void Group::set_timeout(milliseconds timeout)
 
 void Group::note_failure(int code)
 {
+    int none = 0;
+
     /* The others concern one operation or one call; the group goes on. */
     if (code == COMMD_E_RANK_LOST || code == COMMD_E_NODE_LOST || code == COMMD_E_ENGINE_LOST ||
-        code == COMMD_E_ABORTED)
-        broken_.store(true, std::memory_order_relaxed);
+        code == COMMD_E_ABORTED || code == COMMD_E_TIMEOUT)
+        failure_.compare_exchange_strong(none, code, std::memory_order_relaxed);
 }
 
 bool exiting()

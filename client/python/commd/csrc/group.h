@@ -40,12 +40,15 @@ class Group {
     /* Collective over the members. Throws DistBackendError naming who did not come. */
     static std::shared_ptr<Group> join(const GroupSpec &spec);
 
-    /* Held during every blocking library call, so that nobody frees the group under it.
+    /* Held during every library call, so that nobody frees the group under it.
      * Throws if the group is closed or was made by another process. */
     class Call {
      public:
         explicit Call(Group &group);
-        ~Call();
+        ~Call()
+        {
+            group_.release();
+        }
         Call(const Call &) = delete;
         Call &operator=(const Call &) = delete;
         commd_group *handle() const
@@ -57,9 +60,11 @@ class Group {
         Group &group_;
     };
 
-    /* An asynchronous operation holds one from its start to its completion. */
+    /* An asynchronous operation holds one from its start, during a Call, to its completion. */
     void add_pending();
     void remove_pending();
+    /* True if nothing is pending within @limit. */
+    bool wait_pending(std::chrono::milliseconds limit);
 
     /* Gives pending operations a moment to finish, then leaves. Never hangs, never throws. */
     void close();
@@ -78,10 +83,12 @@ class Group {
     {
         return issued_.load(std::memory_order_relaxed);
     }
+    /* Remembers the first failure that ended the group. */
     void note_failure(int code);
-    bool broken() const
+    /* Its code, 0: the group is fine. */
+    int failure() const
     {
-        return broken_.load(std::memory_order_relaxed);
+        return failure_.load(std::memory_order_relaxed);
     }
     /* False in a process forked after the group was joined: nothing in it may be used there. */
     bool ours() const;
@@ -91,20 +98,24 @@ class Group {
     }
 
  private:
-    Group(std::string name, pid_t pid, commd_group *handle);
-    bool wait_idle(std::unique_lock<std::mutex> &lock, std::chrono::milliseconds limit);
+    Group(std::string name, commd_group *handle);
+    void release();
+    bool wait_idle(std::chrono::milliseconds limit);
     void leave();
 
     const std::string name_;
-    const pid_t pid_;
+    const pid_t pid_; /* for messages */
+    const unsigned generation_;
     commd_group *handle_; /* owned until leave() */
-    std::atomic<bool> broken_{false};
+    std::atomic<int> failure_{0};
     std::atomic<uint64_t> issued_{0};
+    /* See Call: who uses the handle, and whether new users are still welcome. */
+    std::atomic<int> users_{0};
+    std::atomic<bool> closed_{false};
+    std::atomic<int> pending_{0}; /* of the users: asynchronous operations */
+    std::atomic<int> watchers_{0}; /* threads that wait on idle_ */
     std::mutex lock_;
     std::condition_variable idle_;
-    int calls_ = 0;   /* threads inside the library */
-    int pending_ = 0; /* asynchronous operations not completed */
-    bool closed_ = false;
 };
 
 /* True once the process is exiting: completions must leave everything alone. */

@@ -1,10 +1,10 @@
 /* tensors.cpp - which tensors and operators a collective takes, and their layout in memory.
  *
- * Refusals are Python's RuntimeError (NotImplementedError where something may come to work),
- * as those of torch's own CPU backend are. Nothing is copied behind the caller's back to make
- * a layout fit: a strided tensor that is reduced through a hidden copy would be slow without
- * a visible reason, and one that is reduced as it lies in memory would mix up elements when
- * the ranks' strides differ.
+ * Refusals are Python's RuntimeError (NotImplementedError where something may come to work), as
+ * those of torch's own CPU backend are. What does not fit is refused here, before anything is
+ * issued, so that one rank's mistake does not cost the others their operation.
+ *
+ * Complex numbers are pairs of real ones: that is right for sums, and for nothing else.
  */
 #include "tensors.h"
 
@@ -49,25 +49,36 @@ int native_dtype(at::ScalarType type)
     }
 }
 
-const char *redop_text(c10d::ReduceOp::RedOpType op)
+const char *redop_text(int op)
 {
-    switch (op) {
-    case c10d::ReduceOp::BAND:
-        return "BAND";
-    case c10d::ReduceOp::BOR:
-        return "BOR";
-    case c10d::ReduceOp::BXOR:
-        return "BXOR";
-    case c10d::ReduceOp::PREMUL_SUM:
-        return "PREMUL_SUM";
-    default:
-        return "this operator";
-    }
+    static const char *const names[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                        "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+
+    return names[op];
 }
 
-const char *begin_of(const at::Tensor &tensor)
+bool is_sum(int op)
 {
-    return static_cast<const char *>(tensor.const_data_ptr());
+    return op == COMMD_SUM || op == COMMD_AVG || op == COMMD_PREMUL_SUM;
+}
+
+bool is_bitwise(int op)
+{
+    return op == COMMD_BAND || op == COMMD_BOR || op == COMMD_BXOR;
+}
+
+/* torch.distributed._make_nccl_premul_sum() takes a number or a tensor of one element. */
+double factor_of(const char *op, const c10d::ReduceOp &op_wanted)
+{
+    const auto *supplement =
+        static_cast<const c10d::NCCLPreMulSumSupplement *>(op_wanted.supplement_.get());
+
+    TORCH_CHECK(supplement, "commd: ", op,
+                " with PREMUL_SUM needs a factor; make the operator by "
+                "torch.distributed._make_nccl_premul_sum(factor)");
+    if (supplement->tensor_factor.defined())
+        return supplement->tensor_factor.item<double>();
+    return supplement->double_factor;
 }
 
 } // namespace
@@ -78,18 +89,14 @@ void check_tensor(const char *op, const at::Tensor &tensor)
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "commd: ", op,
                                 " takes dense tensors, got one of layout ", tensor.layout(),
                                 "; call .to_dense()");
-    if (!tensor.device().is_cpu()) {
-        TORCH_CHECK_NOT_IMPLEMENTED(
-            !tensor.device().is_cuda(), "commd: ", op, " got a tensor on ", tensor.device(),
-            ", but commd was built without device memory; use CPU tensors, or one backend per "
-            "device: backend=\"cpu:commd,cuda:nccl\"");
-        TORCH_CHECK_NOT_IMPLEMENTED(false, "commd: ", op, " takes CPU tensors, got one on ",
-                                    tensor.device());
-    }
-    TORCH_CHECK(tensor.is_contiguous(), "commd: ", op, " needs a contiguous tensor, got strides ",
-                tensor.strides(), " for shape ", tensor.sizes(), "; call .contiguous()");
-    TORCH_CHECK(!tensor.is_conj() && !tensor.is_neg(), "commd: ", op,
-                " got a lazily conjugated or negated view; call .resolve_conj().resolve_neg()");
+    if (C10_LIKELY(tensor.is_cpu()))
+        return;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !tensor.is_cuda(), "commd: ", op, " got a tensor on ", tensor.device(),
+        ", but commd was built without device memory; use CPU tensors, or one backend per "
+        "device: backend=\"cpu:commd,cuda:nccl\"");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "commd: ", op, " takes CPU tensors, got one on ",
+                                tensor.device());
 }
 
 const at::Tensor &only_tensor(const char *op, const std::vector<at::Tensor> &tensors)
@@ -100,14 +107,28 @@ const at::Tensor &only_tensor(const char *op, const std::vector<at::Tensor> &ten
     return tensors[0];
 }
 
-void check_same(const char *op, const char *what, const at::Tensor &piece, const at::Tensor &like)
+const std::vector<at::Tensor> &only_list(const char *op, const char *what,
+                                         const std::vector<std::vector<at::Tensor>> &lists, int n)
+{
+    TORCH_CHECK(lists.size() == 1, "commd: ", op, " takes one list of ", what, " tensors, got ",
+                lists.size());
+    TORCH_CHECK(lists[0].size() == static_cast<size_t>(n), "commd: ", op, ": ", lists[0].size(),
+                " ", what, " tensors for a group of ", n);
+    return lists[0];
+}
+
+void check_dtype(const char *op, const char *what, const at::Tensor &piece, const at::Tensor &like)
 {
     check_tensor(op, piece);
     TORCH_CHECK(piece.scalar_type() == like.scalar_type(), "commd: ", op, ": ", what, " is ",
                 piece.scalar_type(), ", but the other tensors are ", like.scalar_type());
+}
+
+void check_same(const char *op, const char *what, const at::Tensor &piece, const at::Tensor &like)
+{
+    check_dtype(op, what, piece, like);
     TORCH_CHECK(piece.numel() == like.numel(), "commd: ", op, ": ", what, " has shape ",
-                piece.sizes(), ", but ", like.sizes(),
-                " is needed; pieces of different sizes are not implemented yet");
+                piece.sizes(), ", but ", like.sizes(), " is needed");
 }
 
 void check_multiple(const char *op, const char *what, const at::Tensor &whole,
@@ -115,11 +136,16 @@ void check_multiple(const char *op, const char *what, const at::Tensor &whole,
 {
     check_tensor(op, whole);
     check_tensor(op, part);
-    TORCH_CHECK(whole.scalar_type() == part.scalar_type(), "commd: ", op, ": the input is ",
-                part.scalar_type(), " and the output ", whole.scalar_type());
+    TORCH_CHECK(whole.scalar_type() == part.scalar_type(), "commd: ", op, ": ", what, " is ",
+                whole.scalar_type(), ", but the other tensor is ", part.scalar_type());
     TORCH_CHECK(whole.numel() == part.numel() * n, "commd: ", op, ": ", what, " has ",
                 whole.numel(), " elements, but ", n, " ranks x ", part.numel(), " = ",
                 part.numel() * n, " are needed");
+}
+
+void check_root(const char *op, int64_t root, int size)
+{
+    TORCH_CHECK(root >= 0 && root < size, "commd: ", op, ": rank ", root, " of a group of ", size);
 }
 
 Elements elements_to_move(const at::Tensor &tensor)
@@ -131,51 +157,69 @@ Elements elements_to_move(const at::Tensor &tensor)
     return {dtype, static_cast<size_t>(tensor.numel())};
 }
 
-Elements elements_to_reduce(const char *op, const at::Tensor &tensor, int redop)
+Elements elements_to_reduce(const char *op, const at::Tensor &tensor, const Redop &redop)
 {
-    int dtype = native_dtype(tensor.scalar_type());
+    at::ScalarType type = tensor.scalar_type();
+    bool complex = at::isComplexType(type);
+    int dtype = native_dtype(complex ? at::toRealValueType(type) : type);
 
     TORCH_CHECK_NOT_IMPLEMENTED(
-        dtype >= 0, "commd: ", op, " of ", tensor.scalar_type(),
+        dtype >= 0, "commd: ", op, " of ", type,
         " is not implemented; supported are: float16 bfloat16 float32 float64 int8 int16 int32 "
-        "int64 uint8 uint16 uint32 uint64 bool");
-    TORCH_CHECK_NOT_IMPLEMENTED(dtype != COMMD_BOOL || redop != COMMD_AVG, "commd: ", op,
-                                ": AVG of bool is not defined");
-    return {dtype, static_cast<size_t>(tensor.numel())};
+        "int64 uint8 uint16 uint32 uint64 bool, and sums of complex numbers");
+    bool floating = complex || at::isFloatingType(type);
+    bool defined = (!complex || is_sum(redop.op)) && (!floating || !is_bitwise(redop.op)) &&
+                   (redop.op != COMMD_PREMUL_SUM || floating) &&
+                   (redop.op != COMMD_AVG || dtype != COMMD_BOOL);
+    TORCH_CHECK_NOT_IMPLEMENTED(defined, "commd: ", op, ": ", redop_text(redop.op), " of ", type,
+                                " is not defined");
+    return {dtype, static_cast<size_t>(tensor.numel()) * (complex ? 2 : 1)};
 }
 
-int to_redop(const char *op, const c10d::ReduceOp &op_wanted)
+Redop to_redop(const char *op, const c10d::ReduceOp &op_wanted)
 {
     switch (op_wanted.op_) {
     case c10d::ReduceOp::SUM:
-        return COMMD_SUM;
+        return {COMMD_SUM, 0};
     case c10d::ReduceOp::AVG:
-        return COMMD_AVG;
+        return {COMMD_AVG, 0};
     case c10d::ReduceOp::PRODUCT:
-        return COMMD_PROD;
+        return {COMMD_PROD, 0};
     case c10d::ReduceOp::MIN:
-        return COMMD_MIN;
+        return {COMMD_MIN, 0};
     case c10d::ReduceOp::MAX:
-        return COMMD_MAX;
+        return {COMMD_MAX, 0};
+    case c10d::ReduceOp::BAND:
+        return {COMMD_BAND, 0};
+    case c10d::ReduceOp::BOR:
+        return {COMMD_BOR, 0};
+    case c10d::ReduceOp::BXOR:
+        return {COMMD_BXOR, 0};
+    case c10d::ReduceOp::PREMUL_SUM:
+        return {COMMD_PREMUL_SUM, factor_of(op, op_wanted)};
     default:
-        TORCH_CHECK_NOT_IMPLEMENTED(false, "commd: ", op, " with ", redop_text(op_wanted.op_),
-                                    " is not implemented yet; supported are: SUM AVG PRODUCT MIN "
-                                    "MAX");
+        TORCH_CHECK_NOT_IMPLEMENTED(false, "commd: ", op, " with operator number ",
+                                    static_cast<int>(op_wanted.op_),
+                                    " is not implemented; supported are: SUM AVG PRODUCT MIN MAX "
+                                    "BAND BOR BXOR PREMUL_SUM");
     }
 }
 
-bool overlap(const at::Tensor &a, const at::Tensor &b)
+Redop to_redop(const char *op, std::string_view name)
 {
-    return begin_of(a) < begin_of(b) + b.nbytes() && begin_of(b) < begin_of(a) + a.nbytes();
-}
+    static const struct {
+        std::string_view name;
+        int op;
+    } known[] = {{"sum", COMMD_SUM},   {"avg", COMMD_AVG}, {"product", COMMD_PROD},
+                 {"prod", COMMD_PROD}, {"min", COMMD_MIN}, {"max", COMMD_MAX},
+                 {"band", COMMD_BAND}, {"bor", COMMD_BOR}, {"bxor", COMMD_BXOR}};
 
-bool adjacent(const std::vector<at::Tensor> &tensors)
-{
-    for (size_t i = 1; i < tensors.size(); i++) {
-        if (begin_of(tensors[i]) != begin_of(tensors[0]) + i * tensors[0].nbytes())
-            return false;
+    for (const auto &row : known) {
+        if (row.name == name)
+            return {row.op, 0};
     }
-    return true;
+    TORCH_CHECK(false, "commd: ", op, ": unknown operator \"", name,
+                "\"; allowed: sum avg product min max band bor bxor");
 }
 
 } // namespace commd

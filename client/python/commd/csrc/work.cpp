@@ -1,29 +1,32 @@
-/* work.cpp - a collective in flight, as torch sees it.
+/* work.cpp - a call in flight, as torch sees it.
  *
  * A blocking call runs on the caller's thread, without the GIL and without a hand-over, and
  * returns a Work that is already done. An asynchronous one is started in the library, which
- * calls on_done() on its own thread.
+ * calls on_done() on its own thread (or before start() returns).
  *
  * That thread must never need the GIL: with the main thread busy in Python it would wait for
  * 5 ms per completion, and at interpreter exit for ever. So completion is plain C++ (a future,
  * a condition variable), and no tensor is released there: the last reference to a tensor whose
- * Python object is gone takes the GIL. If the program has dropped the Work already, it is put
- * on a list that the next call from a program's thread empties. Callbacks that a program hangs
+ * Python object is gone takes the GIL. If the program has dropped the Work already, its tensors
+ * are put on a list that the next call from a program's thread empties. Callbacks that a program hangs
  * on the future (`then`) do run there and do take the GIL; that is c10d's contract.
  *
- * Several operations may make up one Work (coalesced calls, lists). It is done when all are; its
- * error is the first one's.
+ * Several operations may make up one Work (coalesced calls): they are one submission, which is
+ * done when all are; its error is the first one's.
+ *
+ * A batch collects the Works of the calls between startCoalescing() and endCoalescing() and
+ * submits them as one Work, whose parts they are. c10d's Python waits for a blocking call also
+ * there, before the batch is ended: waiting for a part submits what has been collected so far.
  *
  * The future is made when it is asked for: most Works are only waited for.
  */
 #include "work.h"
 #include "python.h"
 
-#include <cstring>
-
 #include <sched.h>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 #include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 
@@ -34,14 +37,21 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kYields = 64;            /* before sleeping: a small operation takes microseconds */
-constexpr milliseconds kSlice{100};    /* Ctrl-C is noticed this often */
+constexpr int kYields = 64;         /* before sleeping: a small operation takes microseconds */
+constexpr milliseconds kSlice{100}; /* Ctrl-C is noticed this often */
 
 struct Retired {
+    struct Item {
+        Plan plan;
+        c10::intrusive_ptr<c10::ivalue::Future> future;
+    };
     std::mutex lock;
-    std::vector<c10::intrusive_ptr<WorkCommd>> works;
+    std::vector<Item> items;
     std::atomic<bool> any{false};
 };
+
+/* True on the library's thread, while it completes something. */
+thread_local bool completing = false;
 
 /* Never destroyed: the library's thread may outlive main(). */
 Retired &retired()
@@ -50,13 +60,31 @@ Retired &retired()
     return *list;
 }
 
-void retire(c10::intrusive_ptr<WorkCommd> work)
+void retire(Plan plan, c10::intrusive_ptr<c10::ivalue::Future> future)
 {
     Retired &list = retired();
     std::lock_guard<std::mutex> guard(list.lock);
 
-    list.works.push_back(std::move(work));
+    list.items.push_back({std::move(plan), std::move(future)});
     list.any.store(true, std::memory_order_release);
+}
+
+/* Work copies titles and shapes for the profiler; nobody else wants them. */
+bool profiled()
+{
+    return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+}
+
+std::optional<std::vector<at::Tensor>> profiled_inputs(const Plan &plan)
+{
+    if (plan.inputs.empty() || !profiled())
+        return std::nullopt;
+    return plan.inputs;
+}
+
+c10d::WorkResult to_result(int code)
+{
+    return code == COMMD_E_TIMEOUT ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
 }
 
 } // namespace
@@ -67,65 +95,72 @@ void free_retired_works()
 
     if (!list.any.load(std::memory_order_acquire))
         return;
-    std::vector<c10::intrusive_ptr<WorkCommd>> works;
+    std::vector<Retired::Item> items; /* freed after the lock is released */
     std::lock_guard<std::mutex> guard(list.lock);
-    works.swap(list.works);
+    items.swap(list.items);
     list.any.store(false, std::memory_order_relaxed);
 }
 
 WorkCommd::WorkCommd(std::shared_ptr<Group> group, int rank, Plan plan)
-    : Work(rank, plan.type, plan.title,
-           plan.inputs.empty() ? std::optional<std::vector<at::Tensor>>() : plan.inputs),
+    : Work(rank, plan.type, profiled() ? plan.title : nullptr, profiled_inputs(plan)),
       group_(std::move(group)), plan_(std::move(plan))
 {
+}
+
+WorkCommd::~WorkCommd()
+{
+    if (completing)
+        retire(std::move(plan_), std::move(future_));
+}
+
+void WorkCommd::number()
+{
+    if (plan_.numbered)
+        sequence_ = group_->next_sequence();
 }
 
 void WorkCommd::run()
 {
     Group::Call call(*group_);
 
-    sequence_ = group_->next_sequence();
+    number();
     for (const commd_op &op : plan_.ops) {
         int r = commd_run(call.handle(), &op);
-        if (r) {
-            group_->note_failure(r);
+        if (C10_UNLIKELY(r)) {
+            if (plan_.numbered)
+                group_->note_failure(r);
             throw_last_error(r);
         }
     }
-    copy_out();
-    complete();
+    plan_.copy_back();
+    complete(nullptr, c10d::WorkResult::SUCCESS);
 }
 
 void WorkCommd::start()
 {
     Group::Call call(*group_);
-    size_t started = 0;
 
-    sequence_ = group_->next_sequence();
+    number();
     if (plan_.ops.empty()) {
-        complete();
+        complete(nullptr, c10d::WorkResult::SUCCESS);
         return;
     }
-    parts_left_.store(plan_.ops.size(), std::memory_order_relaxed);
-    for (const commd_op &op : plan_.ops) {
-        commd_work *handle = nullptr;
-        auto self = c10::intrusive_ptr<WorkCommd>::reclaim_copy(this);
+    auto self = c10::intrusive_ptr<WorkCommd>::reclaim_copy(this);
+    commd_work *handle = nullptr;
 
-        group_->add_pending();
-        int r = commd_start(call.handle(), &op, on_done, self.release(), &handle);
-        if (r) {
-            commd_error error = *commd_last_error();
-            c10::intrusive_ptr<WorkCommd>::reclaim(this); /* what on_done would have taken */
-            group_->remove_pending();
-            if (started == 0)
-                std::rethrow_exception(backend_error(error));
-            for (size_t i = started; i < plan_.ops.size(); i++)
-                part_done(&error);
-            return;
-        }
-        started++;
-        commd_work_free(handle); /* drops the handle only: on_done() tells us all we need */
+    group_->add_pending();
+    int r = plan_.ops.size() == 1
+                ? commd_start(call.handle(), &plan_.ops[0], on_done, self.get(), &handle)
+                : commd_start_batch(call.handle(), plan_.ops.data(), plan_.ops.size(), on_done,
+                                    self.get(), &handle);
+    if (r) {
+        auto error = backend_error(*commd_last_error());
+        group_->remove_pending();
+        complete(error, to_result(r));
+        std::rethrow_exception(error);
     }
+    self.release(); /* on_done() takes it back: it may have done so already */
+    commd_work_free(handle); /* drops the handle only: on_done() tells us all we need */
 }
 
 void WorkCommd::on_done(void *arg, const commd_error *error)
@@ -134,60 +169,68 @@ void WorkCommd::on_done(void *arg, const commd_error *error)
         return; /* leaked: half of libtorch may be destroyed already */
     auto work = c10::intrusive_ptr<WorkCommd>::reclaim(static_cast<WorkCommd *>(arg));
     std::shared_ptr<Group> group = work->group_;
+    bool nested = completing; /* below a start() that a callback of ours made */
+    completing = true;
     try {
-        work->part_done(error);
+        work->finished(error);
     } catch (const std::exception &e) {
         LOG(ERROR) << "commd: a callback on the future of " << work->plan_.name
                    << " threw: " << e.what();
     }
-    if (work.use_count() == 1)
-        retire(std::move(work));
-    else
-        work.reset();
+    work.reset();
+    completing = nested;
     group->remove_pending(); /* last: close() may free what is needed above */
 }
 
-void WorkCommd::part_done(const commd_error *error)
+void WorkCommd::finished(const commd_error *error)
 {
-    if (error) {
-        group_->note_failure(error->code);
-        std::lock_guard<std::mutex> guard(mutex_);
-        if (!error_)
-            error_ = backend_error(*error);
-    }
-    if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    if (!error) {
+        settle(nullptr);
         return;
-    if (!error_)
-        copy_out();
-    complete();
-}
-
-void WorkCommd::copy_out()
-{
-    for (const Plan::Copy &copy : plan_.copies) {
-        if (copy.bytes)
-            std::memcpy(copy.to, copy.from, copy.bytes);
     }
-    plan_.copies.clear();
-    plan_.staging.clear(); /* ours alone: no Python object hangs on these */
+    if (plan_.numbered || !parts_.empty())
+        group_->note_failure(error->code);
+    complete(backend_error(*error), to_result(error->code));
 }
 
-void WorkCommd::complete()
+void WorkCommd::settle(std::exception_ptr error)
 {
-    c10::intrusive_ptr<c10::ivalue::Future> future;
+    try {
+        if (!error) {
+            plan_.copy_back();
+            for (auto &part : parts_)
+                part->plan_.copy_back();
+        }
+    } catch (...) {
+        error = std::current_exception();
+    }
+    complete(error, error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS);
+}
+
+void WorkCommd::complete(std::exception_ptr error, c10d::WorkResult result)
+{
+    c10::intrusive_ptr<c10::ivalue::Future> future, future_result;
+
+    for (auto &part : parts_)
+        part->complete(error, result);
     {
         std::lock_guard<std::mutex> guard(mutex_);
         settled_ = true;
+        error_ = error;
+        outcome_ = result;
         future = future_;
+        future_result = future_result_;
     }
     /* Before finish(): after wait() the future of a Work is done. */
     if (future)
-        settle(*future);
-    finish(error_);
+        mark(*future);
+    if (future_result)
+        future_result->markCompleted(c10::IValue(static_cast<int64_t>(result)));
+    finish(error);
     done_.store(true, std::memory_order_release);
 }
 
-void WorkCommd::settle(c10::ivalue::Future &future)
+void WorkCommd::mark(c10::ivalue::Future &future) const
 {
     if (error_)
         future.setError(error_);
@@ -219,15 +262,43 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkCommd::getFuture()
     bool settled = settled_;
     lock.unlock();
     if (settled)
-        settle(*future);
+        mark(*future);
     return future;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkCommd::getFutureResult()
+{
+    std::unique_lock<std::mutex> lock(mutex_);
+
+    if (future_result_)
+        return future_result_;
+    future_result_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+    auto future = future_result_;
+    bool settled = settled_;
+    lock.unlock();
+    if (settled)
+        future->markCompleted(c10::IValue(static_cast<int64_t>(outcome_)));
+    return future;
+}
+
+void WorkCommd::wait_failed(milliseconds timeout) const
+{
+    std::string which;
+
+    if (plan_.numbered)
+        which = c10::str(" number ", sequence_);
+    std::rethrow_exception(backend_error(
+        c10::str("commd: ", plan_.name, which, " of group ", group_->name(),
+                 ": wait() timeout after ", timeout.count(), " ms; it is still pending")));
 }
 
 bool WorkCommd::wait(milliseconds timeout)
 {
     const bool limited = timeout > milliseconds(0);
-    const auto deadline = Clock::now() + timeout;
+    const auto deadline = Clock::now() + (limited ? timeout : milliseconds(0));
 
+    if (auto batch = batch_)
+        batch->submit();
     for (int i = 0; i < kYields && !done_.load(std::memory_order_acquire); i++)
         sched_yield();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -240,12 +311,8 @@ bool WorkCommd::wait(milliseconds timeout)
         if (completed_)
             break;
         lock.unlock();
-        if (limited && Clock::now() >= deadline) {
-            std::rethrow_exception(backend_error(
-                c10::str("commd: ", plan_.name, " number ", sequence_, " of group ",
-                         group_->name(), ": wait() timeout after ", timeout.count(),
-                         " ms; it is still pending")));
-        }
+        if (limited && Clock::now() >= deadline)
+            wait_failed(timeout);
         if (!group_->ours()) {
             std::rethrow_exception(backend_error(c10::str(
                 "commd: ", plan_.name, " was started by another process, before fork()")));
@@ -273,6 +340,59 @@ uint64_t WorkCommd::getSequencenumber() const
 void WorkCommd::abort()
 {
     group_->abort("Work.abort()");
+}
+
+bool Batch::add(const std::shared_ptr<Batch> &self, const c10::intrusive_ptr<WorkCommd> &work)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    if (closed_)
+        return false;
+    work->number();
+    work->batch_ = self;
+    works_.push_back(work);
+    return true;
+}
+
+std::vector<c10::intrusive_ptr<WorkCommd>> Batch::take()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    closed_ = true;
+    for (auto &work : works_)
+        work->batch_.reset();
+    return std::move(works_);
+}
+
+c10::intrusive_ptr<WorkCommd> Batch::submit()
+{
+    Plan plan("coalesced", "commd:coalesced", c10d::OpType::COALESCED, c10d::kUnsetTimeout);
+    auto works = take();
+
+    plan.numbered = false; /* each part has its number */
+    for (auto &work : works) {
+        plan.ops.append(work->plan_.ops.begin(), work->plan_.ops.end());
+        plan.outputs.insert(plan.outputs.end(), work->plan_.outputs.begin(),
+                            work->plan_.outputs.end());
+    }
+    auto whole = c10::make_intrusive<WorkCommd>(group_, rank_, std::move(plan));
+    whole->parts_ = std::move(works);
+    try {
+        whole->start();
+    } catch (...) {
+        if (!whole->done_.load(std::memory_order_acquire))
+            whole->complete(std::current_exception(), c10d::WorkResult::COMM_ERROR);
+        throw;
+    }
+    return whole;
+}
+
+void Batch::abandon()
+{
+    for (auto &work : take()) {
+        work->complete(backend_error("commd: the coalesced section of this call was never ended"),
+                       c10d::WorkResult::COMM_ERROR);
+    }
 }
 
 } // namespace commd

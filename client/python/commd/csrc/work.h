@@ -1,70 +1,93 @@
-/* work.h - a collective in flight, as torch sees it. See work.cpp for the model. */
+/* work.h - a call in flight, as torch sees it. See work.cpp for the model. */
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #include <commd/commd.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "group.h"
+#include "plan.h"
 
 namespace commd {
 
-/* One c10d call: the library operations that it consists of, in the order in which they are
- * issued, and what must stay alive until they are done. */
-struct Plan {
-    /* After success: a received piece to where the caller wants it. */
-    struct Copy {
-        void *to;
-        const void *from;
-        size_t bytes;
-    };
-
-    const char *name;  /* "all_reduce", in messages */
-    const char *title; /* "commd:all_reduce", in the profiler */
-    c10d::OpType type;
-    std::vector<commd_op> ops;
-    std::vector<at::Tensor> inputs;
-    std::vector<at::Tensor> outputs;
-    size_t nested = 0;               /* > 0: the result is lists of that many outputs each */
-    std::vector<at::Tensor> staging; /* our own buffers */
-    std::vector<Copy> copies;
-};
+class Batch;
 
 class WorkCommd : public c10d::Work {
  public:
     WorkCommd(std::shared_ptr<Group> group, int rank, Plan plan);
+    ~WorkCommd() override;
 
     /* Runs all operations on the calling thread; throws what fails. */
     void run();
-    /* Starts all operations; they complete on the library's thread. */
+    /* Starts all operations as one submission; they complete on the library's thread. */
     void start();
+    /* Takes the next number of the group. */
+    void number();
+    /* Done, by other operations than the plan's: @error or success. */
+    void settle(std::exception_ptr error);
 
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
     uint64_t getSequencenumber() const override;
     void abort() override;
 
  private:
+    friend class Batch;
+
     static void on_done(void *arg, const commd_error *error);
-    void part_done(const commd_error *error);
-    void complete();
-    void copy_out();
+    void finished(const commd_error *error);
+    void complete(std::exception_ptr error, c10d::WorkResult result);
+    [[noreturn]] void wait_failed(std::chrono::milliseconds timeout) const;
     c10::IValue value() const;
-    void settle(c10::ivalue::Future &future);
+    void mark(c10::ivalue::Future &future) const;
 
     const std::shared_ptr<Group> group_;
     Plan plan_;
     uint64_t sequence_ = 0; /* of this call in its group */
-    std::atomic<size_t> parts_left_{0};
     std::atomic<bool> done_{false};
+    std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
+    std::shared_ptr<Batch> batch_; /* until it is submitted */
     /* Under Work's mutex_: */
-    std::exception_ptr error_;
     bool settled_ = false; /* the outcome is known: new futures are born complete */
+    std::exception_ptr error_;
+    c10d::WorkResult outcome_ = c10d::WorkResult::UNKNOWN;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_result_;
+};
+
+/* The calls of one thread between startCoalescing() and endCoalescing(). */
+class Batch {
+ public:
+    Batch(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank)
+    {
+    }
+    bool mine() const
+    {
+        return owner_ == std::this_thread::get_id();
+    }
+    /* False if it was submitted already. */
+    bool add(const std::shared_ptr<Batch> &self, const c10::intrusive_ptr<WorkCommd> &work);
+    /* Once: what was added is started as one submission. Returns the work that stands for it. */
+    c10::intrusive_ptr<WorkCommd> submit();
+    /* Nobody will submit it: what was added fails. */
+    void abandon();
+
+ private:
+    std::vector<c10::intrusive_ptr<WorkCommd>> take();
+
+    const std::shared_ptr<Group> group_;
+    const int rank_;
+    const std::thread::id owner_ = std::this_thread::get_id();
+    std::mutex lock_;
+    bool closed_ = false;
+    std::vector<c10::intrusive_ptr<WorkCommd>> works_;
 };
 
 /* Frees what completions could not: see on_done(). */

@@ -1,0 +1,138 @@
+/* ops.cpp - torch.ops.commd: collectives without torch.distributed in the path.
+ *
+ *     torch.ops.commd.all_reduce_(tensor, "sum", group.group_name)
+ *
+ * An operator of PyTorch's own kind: torch.compile traces it, with the kernel for meta tensors,
+ * as one that changes its argument. It blocks, on the caller's thread.
+ *
+ * Groups are found by torch's name. Looking one up takes a lock; each thread remembers what it
+ * found last, until any group comes or goes.
+ */
+#include "ops.h"
+
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include "plan.h"
+
+namespace commd {
+
+namespace {
+
+struct Registry {
+    std::mutex lock;
+    std::atomic<uint64_t> version{1}; /* of groups */
+    std::unordered_map<std::string, std::weak_ptr<Group>> groups;
+};
+
+Registry &registry()
+{
+    static auto *all = new Registry; /* never destroyed: see group.cpp */
+    return *all;
+}
+
+std::shared_ptr<Group> look_up(const std::string &name)
+{
+    Registry &all = registry();
+    std::lock_guard<std::mutex> guard(all.lock);
+    auto found = all.groups.find(name);
+    auto group = found == all.groups.end() ? nullptr : found->second.lock();
+
+    TORCH_CHECK(group, "commd: no group named \"", name,
+                "\" with backend \"commd\" in this process; pass group.group_name of one that "
+                "exists");
+    return group;
+}
+
+std::shared_ptr<Group> find_group(std::string_view name)
+{
+    thread_local struct {
+        uint64_t version = 0;
+        std::string name;
+        std::weak_ptr<Group> group;
+    } last;
+    uint64_t version = registry().version.load(std::memory_order_acquire);
+
+    if (last.version == version && last.name == name) {
+        if (auto group = last.group.lock())
+            return group;
+    }
+    auto group = look_up(std::string(name));
+    last = {version, std::string(name), group};
+    return group;
+}
+
+void all_reduce_(const at::Tensor &tensor, c10::string_view op_name, c10::string_view group_name)
+{
+    static constexpr const char *kName = "all_reduce_";
+    Redop redop = to_redop(kName, std::string_view(op_name.data(), op_name.size()));
+    auto group = find_group(std::string_view(group_name.data(), group_name.size()));
+
+    check_tensor(kName, tensor);
+    Plan plan(kName, nullptr, c10d::OpType::ALLREDUCE, c10d::kUnsetTimeout);
+    Elements elements = elements_to_reduce(kName, tensor, redop);
+    at::Tensor memory = plan.in_place(tensor);
+    commd_op &op = plan.add(COMMD_ALL_REDUCE, elements);
+    op.redop = redop.op;
+    op.recv = memory.data_ptr();
+    op.send = op.recv;
+    Group::Call call(*group);
+    group->next_sequence();
+    int r = commd_run(call.handle(), &op);
+    if (C10_UNLIKELY(r)) {
+        group->note_failure(r);
+        throw_last_error(r);
+    }
+    plan.copy_back();
+    tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void all_reduce_meta(const at::Tensor &, c10::string_view, c10::string_view)
+{
+}
+
+} // namespace
+
+void register_group(const std::string &name, const std::shared_ptr<Group> &group)
+{
+    Registry &all = registry();
+    std::lock_guard<std::mutex> guard(all.lock);
+
+    all.groups[name] = group;
+    all.version.fetch_add(1, std::memory_order_release);
+}
+
+void unregister_group(const std::string &name, const std::shared_ptr<Group> &group)
+{
+    if (!group->ours())
+        return; /* a forked process: the lock may have been held at the fork */
+    Registry &all = registry();
+    std::lock_guard<std::mutex> guard(all.lock);
+    auto found = all.groups.find(name);
+
+    if (found == all.groups.end() || found->second.lock() != group)
+        return;
+    all.groups.erase(found);
+    all.version.fetch_add(1, std::memory_order_release);
+}
+
+} // namespace commd
+
+TORCH_LIBRARY(commd, m)
+{
+    m.def("all_reduce_(Tensor(a!) tensor, str op, str group_name) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(commd, CPU, m)
+{
+    m.impl("all_reduce_", &commd::all_reduce_);
+}
+
+TORCH_LIBRARY_IMPL(commd, Meta, m)
+{
+    m.impl("all_reduce_", &commd::all_reduce_meta);
+}
