@@ -48,8 +48,9 @@ struct board_ctl {
 };
 
 struct layout {
-    size_t ranks, members, slots, window, result, counts, size;
+    size_t ranks, members, slots, window, result, counts, mail, size;
     uint32_t depth;
+    struct mail box;
 };
 
 static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal)
@@ -63,9 +64,12 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
     l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
     l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes);
-    l.size = l.counts;
+    l.mail = l.counts;
     if (nnodes > 1)
-        l.size += (size_t)nlocal * l.depth * 2 * world * sizeof(uint64_t);
+        l.mail += (size_t)nlocal * l.depth * 2 * world * sizeof(uint64_t);
+    l.mail = ALIGN_UP(l.mail, 4096);
+    mail_layout(world, nnodes, nlocal, &l.box);
+    l.size = l.mail + l.box.size;
     return l;
 }
 
@@ -97,6 +101,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->off_window = l->window;
     h->off_result = l->result;
     h->off_counts = l->counts;
+    h->off_mail = l->mail;
     atomic_init(&h->published, BOARD_FIRST_STEP);
     atomic_init(&h->sent, BOARD_FIRST_STEP);
     h->magic = BOARD_MAGIC;
@@ -248,7 +253,8 @@ int board_map(int fd, struct board *ret_board)
     l = board_layout(b.world, b.nnodes, b.nlocal);
     if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
         b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
-        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts) {
+        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts ||
+        b.hdr->off_mail != l.mail) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
@@ -260,6 +266,8 @@ int board_map(int fd, struct board *ret_board)
     b.window = (uint8_t *)map + l.window;
     b.result = (uint8_t *)map + l.result;
     b.counts = (void *)((uint8_t *)map + l.counts);
+    b.mail = l.box;
+    b.mail.base = (uint8_t *)map + l.mail;
     *ret_board = b;
     return 0;
 }

@@ -3,7 +3,8 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   window[nlocal][depth][chunk] | result[depth][chunk] | counts[nlocal][depth][2][world]
+ *   window[nlocal][depth][chunk] | result[depth][chunk] | counts[nlocal][depth][2][world] |
+ *   mail (mail.h)
  *
  * The file is sparse: a page costs memory only once it was used. */
 #ifndef COMMD_BOARD_H
@@ -12,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "shm/base.h"
+#include "shm/mail.h"
 #include "shm/plan.h"
 
 enum {
@@ -107,7 +109,7 @@ struct board_hdr {
     uint32_t world, nnodes, me, nlocal, depth;
     uint64_t group, epoch;
     uint64_t size; /* of the file */
-    uint64_t off_ranks, off_members, off_slots, off_window, off_result, off_counts;
+    uint64_t off_ranks, off_members, off_slots, off_window, off_result, off_counts, off_mail;
 
     /* the doorbell of sleeping members: see wait.c */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -145,6 +147,7 @@ struct board {
     uint8_t *window;
     uint8_t *result;
     uint64_t *counts; /* groups on several nodes */
+    struct mail mail;
 };
 
 enum { BOARD_E_BAD = 1 }; /* not a board, or its header contradicts itself */

@@ -17,4 +17,10 @@ TESTS += tests/unit/test_board
 tests_unit_test_board_SOURCES = tests/unit/test_board.c
 tests_unit_test_board_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_board_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+check_PROGRAMS += tests/unit/test_mail
+TESTS += tests/unit/test_mail
+tests_unit_test_mail_SOURCES = tests/unit/test_mail.c
+tests_unit_test_mail_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_mail_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 endif
