@@ -289,7 +289,7 @@ static int take_op(const struct commd_group *g, const struct commd_op *op, struc
         memcpy(full, op, op->size);
         *ret_op = full;
     }
-    return check_op(g, *ret_op);
+    return is_p2p(*ret_op) ? p2p_check(g, *ret_op) : check_op(g, *ret_op);
 }
 
 PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
@@ -297,7 +297,9 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
     struct commd_op full;
     int r = take_op(group, op, &full, &op);
 
-    return r ? r : async_run(group, op);
+    if (unlikely(r))
+        return r;
+    return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
 }
 
 PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
@@ -306,7 +308,10 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
     struct commd_op full;
     int r = take_op(group, op, &full, &op);
 
-    return r ? r : async_start(group, op, on_done, arg, ret_work);
+    if (unlikely(r))
+        return r;
+    return is_p2p(op) ? p2p_start(group, op, on_done, arg, ret_work)
+                      : async_start(group, op, on_done, arg, ret_work);
 }
 
 PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,

@@ -28,7 +28,7 @@ static bool take_turn(struct commd_group *g)
                                                    memory_order_relaxed);
 }
 
-static void kick(struct commd_context *ctx)
+void async_kick(struct commd_context *ctx)
 {
     atomic_fetch_add(&ctx->kick, 1);
     futex_wake_all(&ctx->kick);
@@ -38,7 +38,7 @@ static void give_turn(struct commd_group *g)
 {
     atomic_store(&g->busy, 0); /* seq_cst: before the look at pending */
     if (atomic_load(&g->pending))
-        kick(g->ctx);
+        async_kick(g->ctx);
 }
 
 /* Fails at once what cannot start any more. */
@@ -50,9 +50,16 @@ static bool refuse(struct commd_group *g, struct commd_error *e)
     return true;
 }
 
+static const char *op_name(const struct commd_op *op)
+{
+    if (is_p2p(op))
+        return op->coll == COMMD_SEND ? "send" : "recv";
+    return coll_name((unsigned)op->coll);
+}
+
 static int no_memory(struct commd_error *e, const struct commd_op *op)
 {
-    return error_set(e, COMMD_E_NOMEM, coll_name((unsigned)op->coll), "no memory for an operation");
+    return error_set(e, COMMD_E_NOMEM, op_name(op), "no memory for an operation");
 }
 
 static int run_inline(struct commd_group *g, const struct commd_op *op)
@@ -83,6 +90,7 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 static struct commd_work *work_free(struct commd_work *w)
 {
     free(w->run.lists);
+    free(w->p2p);
     free(w);
     return NULL;
 }
@@ -111,8 +119,9 @@ static void work_finish(struct commd_work *w, const struct commd_error *e)
 /* Tells who waits for it. With no lock held. */
 static void work_done(struct commd_work *w)
 {
-    atomic_store(&w->done, 1);
-    futex_wake_all(&w->done);
+    atomic_store(&w->done, 1); /* seq_cst: before the look at waiters */
+    if (atomic_load(&w->waiters))
+        futex_wake_all(&w->done);
     if (w->on_done)
         w->on_done(w->arg, w->err.code ? &w->err : NULL);
     work_unref(w);
@@ -133,6 +142,46 @@ static void complete_finished(struct commd_context *ctx)
         work_done(w);
     }
     pthread_mutex_lock(&ctx->plock);
+}
+
+void async_queue_p2p(struct commd_work *w)
+{
+    struct commd_context *ctx = w->ctx;
+
+    atomic_fetch_sub(&w->group->p2p_pending, 1);
+    w->group = NULL;
+    w->next = NULL;
+    *ctx->finished_tail = w;
+    ctx->finished_tail = &w->next;
+}
+
+static void part_done(void *arg, const struct commd_error *e);
+
+/* Callbacks of the application are the progress thread's. */
+static bool needs_thread(const struct commd_work *w)
+{
+    const struct commd_work *batch = w->arg;
+
+    return w->on_done == part_done ? batch->on_done != NULL : w->on_done != NULL;
+}
+
+void async_finish_p2p(struct commd_work *w)
+{
+    struct commd_context *ctx = w->ctx;
+    bool theirs = needs_thread(w);
+
+    pthread_mutex_lock(&ctx->plock);
+    if (theirs) {
+        async_queue_p2p(w);
+    } else {
+        atomic_fetch_sub(&w->group->p2p_pending, 1);
+        w->group = NULL;
+    }
+    pthread_mutex_unlock(&ctx->plock);
+    if (theirs)
+        async_kick(ctx);
+    else
+        work_done(w);
 }
 
 static struct commd_work *queue_pop(struct commd_group *g)
@@ -208,11 +257,11 @@ static bool progress_group(struct commd_group *g, bool slow)
 {
     struct run *r;
     enum run_state st;
-    bool moved = false;
+    bool moved = atomic_load(&g->p2p_pending) && p2p_progress(g, slow);
 
     if (!g->running) {
         if (!start_next(g))
-            return false;
+            return moved;
         moved = true;
         if (!g->running)
             return true;
@@ -244,7 +293,7 @@ static bool progress_all(struct commd_context *ctx, bool slow)
         struct commd_group *g = *p;
 
         moved |= progress_group(g, slow);
-        if (!g->running && !atomic_load(&g->pending)) {
+        if (!g->running && !atomic_load(&g->pending) && !atomic_load(&g->p2p_pending)) {
             *p = g->active_next;
             g->active = false;
         } else {
@@ -254,37 +303,57 @@ static bool progress_all(struct commd_context *ctx, bool slow)
     return moved;
 }
 
+/* The words that the progress thread sleeps on. */
+struct bells {
+    _Atomic uint32_t *words[MAX_BELLS + 1];
+    uint32_t expect[MAX_BELLS + 1];
+    _Atomic uint32_t *sleepers[MAX_BELLS + 1]; /* NULL: not announced there */
+    unsigned n;
+};
+
+static void bells_add(struct bells *b, _Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+    b->words[b->n] = bell;
+    b->sleepers[b->n] = sleepers;
+    b->expect[b->n++] = sleepers ? bell_prepare(bell, sleepers) : atomic_load(bell);
+}
+
+/* The board's bell for what runs; for messages the box's, and what commd has to say. */
+static void bells_of(struct bells *b, struct commd_group *g)
+{
+    struct board_hdr *h = g->board.hdr;
+    struct mail_box *box = p2p_box(g);
+    bool messages = p2p_unattended(g);
+
+    if (g->running || messages)
+        bells_add(b, &h->bell, g->running ? &h->sleepers : NULL);
+    if (messages)
+        bells_add(b, &box->bell, &box->sleepers);
+}
+
 /* With plock held. Sleeps until a bell or the kick; plock is dropped meanwhile, so groups may
  * come and go: only words of boards that stay mapped for the sleep are passed, see
  * async_drop_group(), which kicks and waits for us. */
 static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 {
-    _Atomic uint32_t *words[MAX_BELLS + 1];
-    uint32_t expect[MAX_BELLS + 1];
-    struct board_hdr *rung[MAX_BELLS];
-    unsigned n = 0;
+    struct bells b = {.n = 0};
     bool moved;
 
-    for (struct commd_group *g = ctx->active; g && n < MAX_BELLS; g = g->active_next) {
-        if (!g->running)
-            continue;
-        rung[n] = g->board.hdr;
-        words[n] = &rung[n]->bell;
-        expect[n] = bell_prepare(&rung[n]->bell, &rung[n]->sleepers);
-        n++;
-    }
-    words[n] = &ctx->kick;
-    expect[n] = kicked;
+    for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
+        bells_of(&b, g);
+    b.words[b.n] = &ctx->kick;
+    b.expect[b.n] = kicked;
     moved = progress_all(ctx, true);
     ctx->sleeping = true;
     ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        futex_wait_any(words, expect, n + 1, SLEEP_MS);
+        futex_wait_any(b.words, b.expect, b.n + 1, SLEEP_MS);
         pthread_mutex_lock(&ctx->plock);
     }
-    for (unsigned i = 0; i < n; i++)
-        bell_cancel(&rung[i]->sleepers);
+    for (unsigned i = 0; i < b.n; i++)
+        if (b.sleepers[i])
+            bell_cancel(b.sleepers[i]);
     ctx->sleeping = false;
     pthread_cond_broadcast(&ctx->pcond);
 }
@@ -340,6 +409,51 @@ static int ensure_thread(struct commd_context *ctx)
     return 0;
 }
 
+static void activate(struct commd_group *g)
+{
+    struct commd_context *ctx = g->ctx;
+
+    if (g->active)
+        return;
+    g->active = true;
+    g->active_next = ctx->active;
+    ctx->active = g;
+}
+
+void async_watch(struct commd_group *g)
+{
+    pthread_mutex_lock(&g->ctx->plock);
+    activate(g);
+    pthread_mutex_unlock(&g->ctx->plock);
+}
+
+int async_new_p2p(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                  void *arg, int refs, struct commd_work **ret_work)
+{
+    struct commd_work *w = calloc(1, sizeof *w);
+    int r;
+
+    if (!w)
+        return no_memory(error_mine(), op);
+    pthread_mutex_lock(&g->ctx->plock);
+    r = ensure_thread(g->ctx);
+    pthread_mutex_unlock(&g->ctx->plock);
+    if (r) {
+        free(w);
+        return error_set(error_mine(), COMMD_E_NOMEM, op_name(op),
+                         "cannot start the progress thread: %s", strerror(r));
+    }
+    w->ctx = g->ctx;
+    w->group = g;
+    w->op = *op;
+    w->on_done = on_done;
+    w->arg = arg;
+    atomic_init(&w->refs, refs);
+    atomic_fetch_add(&g->p2p_pending, 1);
+    *ret_work = w;
+    return 0;
+}
+
 /* @works: @n of them, chained by next. */
 static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
 {
@@ -355,17 +469,13 @@ static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
             g->tail = &(*g->tail)->next;
         atomic_fetch_add(&g->pending, n);
         pthread_mutex_unlock(&g->qlock);
-        if (!g->active) {
-            g->active = true;
-            g->active_next = ctx->active;
-            ctx->active = g;
-        }
+        activate(g);
     }
     pthread_mutex_unlock(&ctx->plock);
     if (r)
         return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)works->op.coll),
                          "cannot start the progress thread: %s", strerror(r));
-    kick(ctx);
+    async_kick(ctx);
     return 0;
 }
 
@@ -433,27 +543,35 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
     struct commd_work *batch = calloc(1, sizeof *batch), *parts = NULL, **tail = &parts;
+    unsigned ncoll = 0;
     int r;
 
     if (!batch)
         return no_memory(error_mine(), ops);
-    batch->ctx = g->ctx;
+    batch->ctx = g->ctx; /* group stays NULL: it is in no queue */
     batch->op = ops[0];
     batch->on_done = on_done;
     batch->arg = arg;
     atomic_init(&batch->refs, ret_work ? 2 : 1);
     atomic_init(&batch->left, n);
     for (unsigned i = 0; i < n; i++) {
+        if (is_p2p(&ops[i]))
+            continue;
         *tail = work_new(g, &ops[i], part_done, batch, 1);
         if (!*tail) {
             r = no_memory(error_mine(), &ops[i]);
             goto fail;
         }
         tail = &(*tail)->next;
+        ncoll++;
     }
-    r = submit(g, parts, n);
+    r = ncoll ? submit(g, parts, ncoll) : 0;
     if (r)
         goto fail;
+    /* from here on failures are the work's */
+    for (unsigned i = 0; i < n; i++)
+        if (is_p2p(&ops[i]) && p2p_start(g, &ops[i], part_done, batch, NULL))
+            part_done(batch, error_mine());
     if (ret_work)
         *ret_work = batch;
     return 0;
@@ -517,6 +635,7 @@ void async_drop_group(struct commd_group *g)
 
     error_set(&e, COMMD_E_ABORTED, "leave", "group \"%s\" was left while operations were pending",
               g->name);
+    p2p_drop(g);
     pthread_mutex_lock(&ctx->plock);
     for (struct commd_group **p = &ctx->active; *p; p = &(*p)->active_next)
         if (*p == g) {
@@ -527,7 +646,7 @@ void async_drop_group(struct commd_group *g)
      * for `sleeping` alone would be to miss the moment between two sleeps again and again.) */
     slept = ctx->sleeps;
     while (ctx->sleeping && ctx->sleeps == slept) {
-        kick(ctx);
+        async_kick(ctx);
         pthread_cond_wait(&ctx->pcond, &ctx->plock);
     }
     w = steal_ptr(g->running);
@@ -544,7 +663,7 @@ void async_stop(struct commd_context *ctx)
     if (!ctx->thread_up)
         return;
     atomic_store(&ctx->stop, true);
-    kick(ctx);
+    async_kick(ctx);
     pthread_join(ctx->thread, NULL);
     ctx->thread_up = false;
 }
@@ -560,32 +679,75 @@ PUBLIC int commd_work_test(struct commd_work *work, int *ret_error)
     return 1;
 }
 
-PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
+static int wait_late(const struct commd_work *work, int64_t timeout_ms)
+{
+    const char *name = op_name(&work->op);
+
+    return error_set(error_mine(), COMMD_E_TIMEOUT, name, "%s is still pending after %lld ms", name,
+                     (long long)timeout_ms);
+}
+
+static int wait_interrupted(const struct commd_work *work)
+{
+    const char *name = op_name(&work->op);
+
+    return error_set(error_mine(), COMMD_E_INTERRUPTED, name, "interrupted while waiting for %s",
+                     name);
+}
+
+/* A message is waited for by taking it: nobody has to hand it over. */
+static int wait_message(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
+{
+    switch (p2p_wait_work(work, deadline)) {
+    case P2P_LATE:
+        return wait_late(work, timeout_ms);
+    case P2P_INTERRUPTED:
+        return wait_interrupted(work);
+    case P2P_ENDED:
+        break;
+    }
+    return 0;
+}
+
+/* Until it is told: another thread does that. */
+static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
 {
     struct commd_context *ctx = work->ctx;
-    int64_t deadline = deadline_in(timeout_ms);
-    int r = atomic_load(&work->done) ? 0 : usable(ctx, coll_name((unsigned)work->op.coll));
+    int r = 0;
 
-    if (r) /* the thread that would finish it is not in this process */
-        return r;
     for (unsigned i = 0; i < IDLE_SPINS && !atomic_load(&work->done); i++)
         cpu_relax();
+    atomic_fetch_add(&work->waiters, 1); /* seq_cst: before the look at done */
     while (!atomic_load(&work->done)) {
         _Atomic uint32_t *word = &work->done;
         uint32_t pending = 0;
         int64_t left = deadline < 0 ? SLEEP_MS : deadline - (int64_t)now_ms();
 
-        if (left <= 0)
-            return error_set(error_mine(), COMMD_E_TIMEOUT, coll_name((unsigned)work->op.coll),
-                             "%s is still pending after %lld ms",
-                             coll_name((unsigned)work->op.coll), (long long)timeout_ms);
+        if (left <= 0) {
+            r = wait_late(work, timeout_ms);
+            break;
+        }
         futex_wait_any(&word, &pending, 1, (int)MIN(left, (int64_t)SLEEP_MS));
-        if (!atomic_load(&work->done) && ctx->interrupt && ctx->interrupt(ctx->interrupt_arg))
-            return error_set(error_mine(), COMMD_E_INTERRUPTED,
-                             coll_name((unsigned)work->op.coll),
-                             "interrupted while waiting for %s",
-                             coll_name((unsigned)work->op.coll));
+        if (!atomic_load(&work->done) && ctx->interrupt && ctx->interrupt(ctx->interrupt_arg)) {
+            r = wait_interrupted(work);
+            break;
+        }
     }
+    atomic_fetch_sub(&work->waiters, 1);
+    return r;
+}
+
+PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
+{
+    int64_t deadline = deadline_in(timeout_ms);
+    int r = atomic_load(&work->done) ? 0 : usable(work->ctx, op_name(&work->op));
+
+    if (!r && work->p2p && !atomic_load(&work->done))
+        r = wait_message(work, timeout_ms, deadline);
+    if (!r && !atomic_load(&work->done))
+        r = wait_done(work, timeout_ms, deadline);
+    if (r) /* also when the thread that would finish it is not in this process */
+        return r;
     if (work->err.code)
         *error_mine() = work->err;
     return work->err.code;

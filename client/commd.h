@@ -217,6 +217,36 @@ int commd_all_to_all_v(struct commd_group *group, const void *send, const size_t
 /* Returns when every rank has called it. */
 int commd_barrier(struct commd_group *group);
 
+/* ---- point to point -------------------------------------------------------------------
+ * Independent of collectives. A message is matched by (source, tag), in the order in which that
+ * source sent messages with that tag; messages with other tags may overtake it. Sends and
+ * receives of a group may be made by several threads at once. A rank may send to itself.
+ *
+ * A message that was sent is received, also when its sender has left or died since. When a rank
+ * is lost the operations that need it fail with COMMD_E_RANK_LOST; others go on. An operation
+ * that runs into its limit has no effect if the other side has not taken part in it yet (a
+ * receive to which nothing was sent); else the group is broken. */
+
+enum { COMMD_ANY_SOURCE = -1, COMMD_ANY_TAG = -1 };
+
+/* What a receive got. */
+struct commd_status {
+    int source, tag;
+    size_t bytes; /* received: at most the buffer's */
+};
+
+/* Returns when @buf may be used again: at once for small messages (up to 64 KiB, while few of
+ * them are waiting to be received), after the receiver has taken part for large ones. @tag: 0 to
+ * INT32_MAX. */
+int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype, int dest,
+               int tag);
+/* @source may be COMMD_ANY_SOURCE, @tag COMMD_ANY_TAG; @ret_status may be NULL. A message that is
+ * shorter than the buffer is fine; a longer one fails with COMMD_E_MISMATCH and is lost, the
+ * group can still be used. COMMD_E_RANK_LOST: @source has died or left before it sent; from
+ * COMMD_ANY_SOURCE: a rank has died, or all others have left. */
+int commd_recv(struct commd_group *group, void *buf, size_t count, int dtype, int source, int tag,
+               struct commd_status *ret_status);
+
 /* ---- any operation, blocking or not -----------------------------------------------------
  * Fields that an operation does not use are ignored. */
 enum commd_coll {
@@ -233,7 +263,10 @@ enum commd_coll {
     COMMD_REDUCE_SCATTER_V = 10,
     COMMD_GATHER_V = 11,
     COMMD_SCATTER_V = 12,
-    COMMD_ALL_TO_ALL_V = 13
+    COMMD_ALL_TO_ALL_V = 13,
+    /* point to point */
+    COMMD_SEND = 64,
+    COMMD_RECV = 65
 };
 
 struct commd_op {
@@ -256,6 +289,8 @@ struct commd_op {
     const void *const *send_blocks;
     void *const *recv_blocks;
     double scale; /* COMMD_PREMUL_SUM */
+    int peer;     /* send, recv: the other rank, or COMMD_ANY_SOURCE */
+    int tag;
 };
 
 /* Runs @op on the calling thread and returns when it is done. */
@@ -273,6 +308,8 @@ int commd_start(struct commd_group *group, const struct commd_op *op, commd_done
  * of them has invalid arguments nothing is started. */
 int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
+/* What a finished receive got; undefined before. */
+void commd_work_status(const struct commd_work *work, struct commd_status *ret_status);
 /* 1 done (then *ret_error, if not NULL, is its code), 0 not yet. */
 int commd_work_test(struct commd_work *work, int *ret_error);
 /* Waits up to @timeout_ms (-1: as long as the operation's own limit allows). Returns the

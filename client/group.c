@@ -9,6 +9,7 @@ void group_free(struct commd_group *g)
 {
     if (!g)
         return;
+    p2p_free(g);
     board_unmap(&g->board);
     pthread_mutex_destroy(&g->qlock);
     free(g->members);

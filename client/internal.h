@@ -124,6 +124,9 @@ struct commd_group {
     struct commd_group *active_next; /* progress thread's list */
     bool active;
     struct commd_work *running;
+
+    struct p2p *_Atomic p2p;         /* owned; NULL until the first message */
+    _Atomic unsigned p2p_pending;    /* works of messages that are not done */
 };
 
 struct join_wait {
@@ -203,10 +206,14 @@ int control_send_of(const struct commd_group *g, const struct msg *msg);
 /* Has the commd that knows the group gone? Takes the lock. */
 bool control_lost(const struct commd_group *g);
 int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
+/* After writing something for the engine, and a fence. */
+void group_wake_engine(struct commd_group *g);
+bool process_ended(pid_t pid);
 
 /* ---- works (async.c) ------------------------------------------------------------------- */
 struct commd_work {
     _Atomic uint32_t done; /* futex; 1: finished, err is final */
+    _Atomic unsigned waiters;
     _Atomic int refs;
     struct commd_context *ctx; /* borrowed */
     struct commd_group *group; /* borrowed, valid until the work is finished */
@@ -216,6 +223,7 @@ struct commd_work {
     /* of a batch: parts that are not done yet; somebody writes err */
     _Atomic unsigned left;
     _Atomic bool failing;
+    struct p2p_op *p2p; /* owned; a message */
     commd_done_fn on_done;
     void *arg;
     struct commd_error err;
@@ -230,6 +238,36 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 /* Fails what is queued and waits until the progress thread has let go of the group. */
 void async_drop_group(struct commd_group *g);
+/* For messages. A work, counted in the group; starts the progress thread. */
+int async_new_p2p(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                  void *arg, int refs, struct commd_work **ret_work);
+void async_watch(struct commd_group *g); /* the thread shall look at it when it is kicked */
+void async_kick(struct commd_context *ctx);
+void async_finish_p2p(struct commd_work *w); /* its result is in it */
+void async_queue_p2p(struct commd_work *w);  /* the same with plock held */
 void async_stop(struct commd_context *ctx);
+
+static inline bool is_p2p(const struct commd_op *op)
+{
+    return op->coll == COMMD_SEND || op->coll == COMMD_RECV;
+}
+
+/* ---- point to point (p2p_api.c) ---------------------------------------------------------- */
+enum p2p_waited { P2P_ENDED, P2P_LATE, P2P_INTERRUPTED };
+struct mail_box;
+int p2p_check(const struct commd_group *g, const struct commd_op *op);
+int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
+int p2p_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+              struct commd_work **ret_work);
+/* On the waiting thread; P2P_ENDED: the work is done or about to be. */
+enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms);
+/* By the progress thread, plock held; true if something moved. */
+bool p2p_progress(struct commd_group *g, bool slow);
+/* Messages are pending and no thread waits for any: the progress thread has to. */
+bool p2p_unattended(struct commd_group *g);
+struct mail_box *p2p_box(struct commd_group *g); /* its bell wakes who waits for messages */
+/* Ends what is pending and waits until nobody waits in it. */
+void p2p_drop(struct commd_group *g);
+void p2p_free(struct commd_group *g);
 
 #endif

@@ -33,7 +33,7 @@ static inline bool one_node(const struct run *r)
 
 /* The engine dozes until a member of one of its groups rings: a byte on the socket that commd
  * gave us. If it is full the engine is awake, and comes to us when it looks at all its boards. */
-static void wake_engine(struct commd_group *g)
+void group_wake_engine(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
 
@@ -48,9 +48,9 @@ static void tell(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;
 
-    bell_ring(&h->bell, &h->sleepers); /* contains the fence that wake_engine needs too */
+    bell_ring(&h->bell, &h->sleepers); /* contains the fence that group_wake_engine needs too */
     if (!one_node(r))
-        wake_engine(r->group);
+        group_wake_engine(r->group);
 }
 
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op)
@@ -521,7 +521,7 @@ static bool somebody_gone(struct run *r)
 }
 
 /* A process that nobody has waited for yet counts as ended, which kill(pid, 0) would not say. */
-static bool process_ended(pid_t pid)
+bool process_ended(pid_t pid)
 {
     struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     bool ended;

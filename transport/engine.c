@@ -103,6 +103,7 @@ static void eboard_free(struct eboard *eb)
         return;
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         scratch_put(eb->e, eb->steps[i].scratch);
+    mail_free(eb);
     board_unmap(&eb->b);
     free(eb->node_start);
     free(eb->peers);
@@ -222,7 +223,7 @@ static void eboard_remove(struct eboard *eb)
 
 static bool finished(const struct eboard *eb)
 {
-    return eb->inflight == 0 && (eb->state == EB_IDLE || eb->dead);
+    return eb->inflight == 0 && (eb->dead || (eb->state == EB_IDLE && mail_settled(eb)));
 }
 
 /* Boards that wait for nothing any more. Called between turns, never from a callback. */

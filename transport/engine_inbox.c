@@ -122,7 +122,10 @@ void inbox_adopt(struct eboard *eb)
             continue;
         }
         unlink_at(&eb->e->limbo, p);
-        if (!push(&eb->inbox, m))
+        if (m->h.step == WIRE_MAIL) {
+            mail_arrived(eb, m);
+            inmsg_done(m);
+        } else if (!push(&eb->inbox, m))
             inmsg_free(eb->e, m);
     }
 }
@@ -153,11 +156,13 @@ static struct inmsg *keep(const struct inmsg *m, const struct fabric_msg *fm)
 
 static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
 {
-    if (fm->hdr_len < sizeof m->h || fm->hdr_len > sizeof m->b)
+    if (fm->hdr_len < sizeof m->h || fm->hdr_len > MAX(sizeof m->b, sizeof m->m))
         return false;
-    memcpy(&m->b, fm->hdr, fm->hdr_len);
+    memcpy(&m->h, fm->hdr, fm->hdr_len);
     if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK_NET)
         return false;
+    if (m->h.step == WIRE_MAIL)
+        return fm->hdr_len == sizeof m->m;
     return m->h.step == WIRE_BEGIN ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
 }
 
@@ -181,6 +186,8 @@ static bool unwanted(struct engine *e, const struct eboard *eb, const struct inm
 {
     if (eb ? (int32_t)(m->h.op - eb->op) >= 0 : !recently_closed(e, m->h.group))
         return false;
+    if (m->h.step == WIRE_MAIL)
+        mail_answer_closed(e, m);
     if (m->claim)
         e->f->ops->drop(e->f, m->claim);
     return true;
@@ -200,6 +207,10 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     m.body = fm->body;
     m.claim = fm->claim;
     eb = eboard_find(e, m.h.group);
+    if (eb && m.h.step == WIRE_MAIL) {
+        mail_arrived(eb, &m);
+        return;
+    }
     if (unwanted(e, eb, &m))
         return;
     if (eb && !eb->dead) {

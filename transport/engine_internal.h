@@ -10,13 +10,14 @@
 /* Header of every message between engines. Hosts of one cluster share byte order and layout:
  * the control link refuses other versions. */
 #define WIRE_BEGIN UINT32_MAX
+#define WIRE_MAIL (UINT32_MAX - 1)
 enum { WIRE_BAD = 1 };
 
 struct wire_hdr {
     uint64_t group;
     uint64_t print; /* of the operation's description */
     uint32_t op;    /* number of the operation on the boards of this group */
-    uint32_t step;  /* step in the operation, or WIRE_BEGIN: the agreement */
+    uint32_t step;  /* step in the operation; WIRE_BEGIN: the agreement; WIRE_MAIL: see below */
     uint32_t len;   /* body bytes */
     uint16_t move;  /* sender's move index */
     uint16_t flags;
@@ -32,6 +33,13 @@ struct wire_begin {
 };
 _Static_assert(sizeof(struct wire_begin) == 128, "wire layout");
 
+/* A record of one rank for another, see shm/mail.h; op, print and move are 0. */
+struct wire_mail {
+    struct wire_hdr h;
+    uint8_t rec[sizeof(struct mail_rec)];
+};
+_Static_assert(sizeof(struct wire_mail) == 160, "wire layout");
+
 /* A message that nobody waits for yet. */
 struct inmsg {
     struct inmsg *next;
@@ -39,6 +47,7 @@ struct inmsg {
     union {
         struct wire_hdr h;
         struct wire_begin b;
+        struct wire_mail m;
     };
     const uint8_t *body; /* eager; owned copy once queued */
     void *claim;         /* rendezvous */
@@ -113,6 +122,8 @@ struct eboard {
     uint32_t published, sent; /* absolute, private copies */
     struct estep steps[PLAN_DEPTH_NET];
 
+    struct email *mail; /* owned; NULL: nobody has sent a message */
+
     struct inmsg *fresh; /* the message being delivered right now */
     struct inbox inbox;
 };
@@ -170,6 +181,20 @@ bool cells_learn(struct eboard *eb);
 
 /* engine_op.c: one look at a board; true if something moved */
 bool eboard_poll(struct eboard *eb);
+
+/* What a failed send or receive means is not ours to say: commd knows whether the engine, the
+ * commd or the whole node behind it is gone. The board just stops. */
+void eboard_link_failed(struct eboard *eb, unsigned node, int err);
+
+/* engine_p2p.c */
+bool mail_poll(struct eboard *eb); /* true if something moved */
+/* All that members have written is sent. */
+bool mail_settled(const struct eboard *eb);
+/* A message of mail; its claim is used up. */
+void mail_arrived(struct eboard *eb, struct inmsg *m);
+/* The same for a group that is closed here. */
+void mail_answer_closed(struct engine *e, const struct inmsg *m);
+void mail_free(struct eboard *eb);
 
 /* engine_inbox.c */
 void inbox_init(struct inbox *in);

@@ -77,9 +77,7 @@ static bool all_reduced(const struct eboard *eb, uint32_t step)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* What a failed send or receive means is not ours to say: commd knows whether the engine, the
- * commd or the whole node behind it is gone. The board just stops. */
-static void link_failed(struct eboard *eb, unsigned node, int err)
+void eboard_link_failed(struct eboard *eb, unsigned node, int err)
 {
     char text[64];
 
@@ -119,7 +117,7 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
     int r;
 
     if (!s) {
-        link_failed(eb, node, -ENOMEM);
+        eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
     if (len)
@@ -128,7 +126,7 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
     if (r != 0)
         sbuf_put(s);
     if (r < 0)
-        link_failed(eb, node, r);
+        eboard_link_failed(eb, node, r);
     return r >= 0;
 }
 
@@ -205,7 +203,7 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
     }
     r = from ? send_window(eb, s, node, &h, from) : send_packed(eb, s, node, &h);
     if (r < 0)
-        link_failed(eb, node, r);
+        eboard_link_failed(eb, node, r);
     return r >= 0;
 }
 
@@ -322,7 +320,7 @@ static bool begin_recv(struct eboard *eb)
         eb->inflight++;
         r = f->ops->recv(f, m->claim, eb->tmp, m->h.len, begin_received, eb);
         if (r < 0)
-            link_failed(eb, (unsigned)eb->bmv.from, r);
+            eboard_link_failed(eb, (unsigned)eb->bmv.from, r);
         if (r != 0)
             begin_received(eb, r < 0 ? r : 0);
     }
@@ -689,7 +687,7 @@ static void step_claim(struct estep *s, struct inmsg *m, uint8_t *to)
     eb->inflight++;
     r = f->ops->recv(f, m->claim, to, m->h.len, step_received, s);
     if (r < 0)
-        link_failed(eb, (unsigned)s->mv.from, r);
+        eboard_link_failed(eb, (unsigned)s->mv.from, r);
     if (r != 0)
         step_received(s, r < 0 ? r : 0);
 }
@@ -823,6 +821,7 @@ bool eboard_poll(struct eboard *eb)
     if (eb->dead || eb->polling)
         return false;
     eb->polling = true;
+    moved = mail_poll(eb);
     do {
         more = false;
         switch (eb->state) {

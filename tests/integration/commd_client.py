@@ -16,6 +16,8 @@ COLLS = [
     "all_to_all_v",
 ]  # fmt: skip
 
+P2P = {"send": 64, "recv": 65}
+
 CODES = {
     -1: "INVALID", -2: "MISMATCH", -3: "QUOTA", -4: "TIMEOUT", -5: "RANK_LOST", -6: "NODE_LOST",
     -7: "ENGINE_LOST", -8: "ABORTED", -9: "NO_DAEMON", -10: "PROTOCOL", -11: "DENIED",
@@ -60,7 +62,13 @@ class Op(ctypes.Structure):
         ("send_blocks", ctypes.c_void_p),
         ("recv_blocks", ctypes.c_void_p),
         ("scale", ctypes.c_double),
+        ("peer", ctypes.c_int),
+        ("tag", ctypes.c_int),
     ]
+
+
+class Status(ctypes.Structure):
+    _fields_ = [("source", ctypes.c_int), ("tag", ctypes.c_int), ("bytes", ctypes.c_size_t)]
 
 
 class CommdError(Exception):
@@ -104,6 +112,7 @@ def load():
             [pointer, ctypes.POINTER(Op), ctypes.c_size_t, pointer, pointer,
              ctypes.POINTER(pointer)],
         ),
+        "commd_work_status": (None, [pointer, ctypes.POINTER(Status)]),
         "commd_work_wait": (ctypes.c_int, [pointer, ctypes.c_int64]),
         "commd_work_free": (None, [pointer]),
     }  # fmt: skip
@@ -190,13 +199,15 @@ class Group:
         check(lib.commd_group_abort(self.handle, reason.encode()))
 
     def op(self, coll, send=None, recv=None, count=0, dtype=0, redop=0, root=0, timeout_ms=0,
-           send_counts=None, recv_counts=None, scale=0.0):  # fmt: skip
+           send_counts=None, recv_counts=None, scale=0.0, peer=-1, tag=-1):  # fmt: skip
         """send and recv: bytearrays, addresses or None; send may be `recv` for in place. Counts:
         what counts_array() returned."""
-        op = Op(ctypes.sizeof(Op), COLLS.index(coll), dtype, redop, root)
+        number = P2P[coll] if coll in P2P else COLLS.index(coll)
+        op = Op(ctypes.sizeof(Op), number, dtype, redop, root)
         op.send = send if isinstance(send, int) else address(send)
         op.recv = recv if isinstance(recv, int) else address(recv)
         op.count, op.timeout_ms, op.scale = count, timeout_ms, scale
+        op.peer, op.tag = peer, tag
         op.send_counts = ctypes.cast(send_counts, ctypes.c_void_p) if send_counts else None
         op.recv_counts = ctypes.cast(recv_counts, ctypes.c_void_p) if recv_counts else None
         return op
@@ -220,9 +231,12 @@ class Group:
 
 
 def finish(work, timeout_ms=-1):
-    """Waits for what Group.start() returned."""
+    """Waits for what Group.start() returned. Returns source, tag and bytes of a receive."""
+    status = Status()
     try:
         check(lib.commd_work_wait(work, timeout_ms))
+        lib.commd_work_status(work, ctypes.byref(status))
+        return status.source, status.tag, status.bytes
     finally:
         lib.commd_work_free(work)
 

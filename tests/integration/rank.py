@@ -17,6 +17,7 @@ from commd_client import DTYPES, REDOPS, CommdError, Context, finish  # noqa: E4
 
 contexts = {}
 groups = {}
+works = []  # of sends, with their buffers
 
 
 def connect(socket=None, timeout_ms=0, context="c"):
@@ -64,6 +65,38 @@ def batch(name, sizes, bad=None):
     ]
     finish(group.start_batch(ops))
     return [sorted(set(b)) for b in buffers]
+
+
+def send(name, peer, tag, text, repeat=1, timeout_ms=0, start=False):
+    """With @start the work is kept until commands.works is asked for it."""
+    buffer = bytearray(text.encode() * repeat)
+    arguments = dict(send=buffer, count=len(buffer), dtype=1, peer=peer, tag=tag, timeout_ms=timeout_ms)
+    if not start:
+        groups[name].run("send", **arguments)
+        return None
+    works.append((groups[name].start("send", **arguments), buffer))
+    return None
+
+
+def recv(name, peer, tag, size, timeout_ms=0):
+    """Returns source, tag, length, the first bytes and whether all are like them."""
+    buffer = bytearray(size)
+    work = groups[name].start("recv", recv=buffer, count=size, dtype=1, peer=peer, tag=tag,
+                              timeout_ms=timeout_ms)  # fmt: skip
+    source, got, length = finish(work)
+    head = bytes(buffer[: min(length, 8)])
+    whole = not length or bytes(buffer[:length]) == (head * (length // len(head) + 1))[:length]
+    return [source, got, length, head.decode(), whole]
+
+
+def finish_sends():
+    while works:
+        finish(works.pop(0)[0])
+
+
+def mail(name, seed, messages, max_bytes):
+    stream.mail(groups[name], groups[name].rank, groups[name].size, seed, messages, max_bytes)
+    return messages
 
 
 def split(name, new, colour, key):
@@ -118,6 +151,7 @@ def run_stream(name, seed, operations, max_bytes):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
+    "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail, "exit": lambda status: os._exit(status),
     "batch": batch, "split": split, "pid": os.getpid,
 }  # fmt: skip
 

@@ -282,3 +282,48 @@ def run(group, rank, size, seed, operations, max_bytes):
             group.run(op["coll"], **prepared.arguments())
             prepared.check(number)
     drain()
+
+
+def mail(group, rank, size, seed, messages, max_bytes):
+    """Messages between random ranks with random tags, started in a random order of each rank's own:
+    all receives name their source, those of odd ranks from any source. Contents tell whose they are."""
+    rng = random.Random(seed)
+    plan = []
+    for number in range(messages):
+        source, dest, tag = rng.randrange(size), rng.randrange(size), rng.randrange(4)
+        length = rng.choice([0, 8, 100, 5000, 70000, max_bytes])
+        plan.append((number, source, dest, tag, rng.randrange(length + 1) if length else 0))
+
+    def content(number, length):
+        return random.Random(seed * 65537 + number).randbytes(97) * (length // 97 + 1)
+
+    sends = [m for m in plan if m[1] == rank]
+    recvs = [m for m in plan if m[2] == rank]
+    todo = ["send"] * len(sends) + ["recv"] * len(recvs)
+    own = random.Random(seed + rank)
+    own.shuffle(todo)
+    own.shuffle(recvs)
+    works, in_order = [], {}
+    for _, source, _, tag, _ in recvs:
+        in_order.setdefault((source, tag), [])
+    for what in todo:
+        if what == "send":
+            number, _, dest, tag, length = sends.pop(0)
+            buffer = bytearray(content(number, length)[:length])
+            works.append((group.start("send", send=buffer, count=length, dtype=1, peer=dest, tag=tag),
+                          buffer, None))  # fmt: skip
+        else:
+            _, source, _, tag, _ = recvs.pop(0)
+            buffer = bytearray(max_bytes)
+            peer = -1 if rank % 2 else source
+            works.append((group.start("recv", recv=buffer, count=max_bytes, dtype=1, peer=peer, tag=tag),
+                          buffer, (peer, tag)))  # fmt: skip
+    for work, buffer, receive in works:
+        source, tag, length = finish(work)
+        if receive is not None:
+            in_order[source, tag].append(bytes(buffer[:length]))
+    for (source, tag), got in in_order.items():
+        want = [content(m[0], m[4])[: m[4]] for m in plan if m[1:4] == (source, rank, tag)]
+        if got != want:
+            raise AssertionError(f"rank {rank} from {source}, tag {tag}: "
+                                 f"{[len(x) for x in got]} instead of {[len(x) for x in want]}")  # fmt: skip

@@ -100,6 +100,71 @@ def test_nothing_stays_after_the_groups():
                 until(lambda pid=pid: not memory_files(pid), f"process {pid} holds no memory file")
 
 
+def mail(cluster, places, messages, max_bytes, seed):
+    """Random messages between all ranks, in the group that collectives use at the same time."""
+    print(f"  ranks on nodes {places}: {messages} messages up to {max_bytes} bytes, COMMD_SEED={seed}")
+    name = f"mail {places}"
+    ranks = cluster.ranks(name, places)
+    for rank in ranks:
+        rank.start("mail", name=name, seed=seed, messages=messages, max_bytes=max_bytes)
+    for rank in ranks:
+        equal(rank.finish(LONG), messages)
+    for rank in ranks:
+        rank.start("all_reduce", name=name, count=100)
+    for rank in ranks:
+        rank.finish()
+        rank.call("disconnect")
+
+
+def test_messages():
+    count = 3 if _has_ucx() else 1
+    with Cluster(count) as cluster:
+        mail(cluster, [0, 0], 200, 1 << 20, SEED + 20)
+        mail(cluster, [n % count for n in (0, 1)], 150, 3 << 20, SEED + 21)
+        mail(cluster, [n % count for n in (0, 1, 2, 0, 1)], 300, 1 << 18, SEED + 22)
+
+
+def test_messages_outlive_their_senders():
+    """What was sent arrives, whether the sender left, disconnected or exited; then it is lost."""
+    count = 2 if _has_ucx() else 1
+    with Cluster(count) as cluster:
+        ranks = cluster.ranks("late", [0] + [n % count for n in (0, 1, 1, 0)])
+        for k, rank in enumerate(ranks[1:], 1):
+            rank.call("send", name="late", peer=0, tag=k, text="abcdefgh", repeat=[1, 20, 4000][k % 3])
+        ranks[1].call("leave", name="late")
+        ranks[2].call("disconnect")
+        ranks[3].start("exit", status=0)
+        ranks[4].kill()
+        for k in (1, 2, 3, 4):
+            size = 8 * [1, 20, 4000][k % 3]
+            equal(ranks[0].call("recv", name="late", peer=k, tag=k, size=40000),
+                  [k, k, size, "abcdefgh", True])  # fmt: skip
+            lost = ranks[0].call_error("recv", name="late", peer=k, tag=k, size=8)
+            equal((lost["code"], lost["rank"]), ("RANK_LOST", k))
+
+
+def test_messages_that_cannot_be():
+    count = 2 if _has_ucx() else 1
+    with Cluster(count) as cluster:
+        ranks = cluster.ranks("odd", [0, count - 1])
+        # too long; started without a receiver; a limit; and still usable
+        for repeat in (1, 100, 100000):
+            ranks[0].call("send", name="odd", peer=1, tag=2, text="12345678", repeat=repeat, start=True)
+            error = ranks[1].call_error("recv", name="odd", peer=0, tag=2, size=7)
+            equal((error["code"], error["rank"]), ("MISMATCH", 0))
+            check(f"{8 * repeat} bytes" in error["message"], error["message"])
+        ranks[0].call("finish_sends")
+        error = ranks[1].call_error("recv", name="odd", peer=0, tag=2, size=7, timeout_ms=50)
+        equal((error["code"], error["rank"]), ("TIMEOUT", 0))
+        ranks[0].call("send", name="odd", peer=1, tag=2, text="fine")
+        equal(ranks[1].call("recv", name="odd", peer=-1, tag=-1, size=7), [0, 2, 4, "fine", True])
+        # a long message to one who dies
+        ranks[0].call("send", name="odd", peer=1, tag=3, text="long", repeat=1 << 20, start=True)
+        ranks[1].kill()
+        error = ranks[0].call_error("finish_sends")
+        equal((error["code"], error["rank"]), ("RANK_LOST", 1))
+
+
 def _has_ucx():
     try:
         need_ucx()

@@ -134,7 +134,7 @@ struct cluster *cluster_free(struct cluster *c)
     return NULL;
 }
 
-static bool engine_turn(struct cluster *c)
+bool cluster_turn(struct cluster *c)
 {
     struct cluster_node *n = &c->node[cluster_rand(c, c->nnodes)];
     bool moved;
@@ -161,7 +161,7 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
         states[k] = RUN_WAIT;
     while (left && idle < MAX_IDLE_ROUNDS) {
         unsigned k = cluster_rand(c, c->world);
-        bool moved = engine_turn(c);
+        bool moved = cluster_turn(c);
 
         if (states[k] == RUN_WAIT) {
             if (!begun[k]) {

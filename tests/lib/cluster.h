@@ -33,6 +33,8 @@ struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *ran
                             uint64_t seed);
 struct cluster *cluster_free(struct cluster *c);
 uint32_t cluster_rand(struct cluster *c, uint32_t below);
+/* A turn of a random engine; true if something moved. */
+bool cluster_turn(struct cluster *c);
 
 /* Lets all members in @ops (one entry per rank) run to their end in random order. Returns
  * true when all ended; states[r] says how, errs[r] (may be NULL) why. */

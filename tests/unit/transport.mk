@@ -24,6 +24,12 @@ tests_unit_test_board_threads_LDADD = libcommd-client.la libcommd-proto.la libco
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 # Boards, engines and the loop fabric in one process.
+check_PROGRAMS += tests/unit/test_p2p
+TESTS += tests/unit/test_p2p
+tests_unit_test_p2p_SOURCES = tests/unit/test_p2p.c tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_test_p2p_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_p2p_LDADD = $(tests_unit_test_collectives_LDADD)
+
 check_PROGRAMS += tests/unit/test_collectives
 TESTS += tests/unit/test_collectives
 tests_unit_test_collectives_SOURCES = tests/unit/test_collectives.c tests/lib/cluster.c tests/lib/cluster.h

@@ -1,0 +1,403 @@
+/* engine_p2p.c - mail between nodes (the model is in shm/mail.c). The engine is a mirror: it takes
+ * records out of the rings that members write for it, checks them, sends each as the header of one
+ * message, with the payload, if it has one, straight from the sender's out slot; and it writes what
+ * comes from other engines into the rings of the receivers, payload into the place that the record
+ * names.
+ *
+ * It keeps nothing: there is room for every record and every body before it is sent, because sender
+ * and receiver count. Whoever does not is found out where the ring is full: its group breaks, no
+ * other. A body that still lies with the other engine is claimed into its place while the record
+ * holds its cell in the ring, so that records stay in order; such claims are bounded by the cells.
+ *
+ * Who wakes me: members (their bit, then the doorbell), messages, finished sends. What if a peer
+ * dies now: sends fail, and commd breaks the group. What if a member dies now: what it has written
+ * is sent. PROBE asks for that: it is answered by the engine of a rank that is gone, behind all
+ * that this rank has written. */
+#include "transport/engine_internal.h"
+
+#include "shm/wait.h"
+
+enum { SENDING_MAX = 256 /* messages of one board on their way; then its rings wait */ };
+
+struct out_slot { /* what a finished send needs to know */
+    struct eboard *eb;
+    unsigned member, slot;
+};
+
+struct email {
+    struct mail_rx *rx;     /* owned; by local member: its ring to us */
+    uint32_t *put;          /* owned; [nlocal][world]: records written into each ring */
+    struct out_slot *slots; /* owned; [nlocal][MAIL_OUT_SLOTS] */
+    uint16_t *local_of;     /* owned; world: member index, BOARD_NO_MEMBER elsewhere */
+    uint64_t *again;        /* owned; members whose rings were not emptied */
+    unsigned sending;
+};
+
+/* A body on its way into its place; its record follows. */
+struct arriving {
+    struct eboard *eb;
+    unsigned local, src;
+    uint32_t n; /* position in the ring */
+    struct mail_rec rec;
+};
+
+static unsigned words_of(const struct eboard *eb)
+{
+    return (eb->b.nlocal + 63) / 64;
+}
+
+void mail_free(struct eboard *eb)
+{
+    struct email *em = eb->mail;
+
+    if (!em)
+        return;
+    free(em->rx);
+    free(em->put);
+    free(em->slots);
+    free(em->local_of);
+    free(em->again);
+    free(em);
+    eb->mail = NULL;
+}
+
+/* When the first record comes: most groups never have one. */
+static bool mail_init(struct eboard *eb)
+{
+    struct email *em = eb->mail = calloc(1, sizeof *em);
+    unsigned nlocal = eb->b.nlocal;
+
+    if (!em)
+        return false;
+    em->rx = calloc(nlocal, sizeof *em->rx);
+    em->put = calloc((size_t)nlocal * eb->b.world, sizeof *em->put);
+    em->slots = calloc((size_t)nlocal * MAIL_OUT_SLOTS, sizeof *em->slots);
+    em->local_of = malloc(eb->b.world * sizeof *em->local_of);
+    em->again = calloc(words_of(eb), sizeof *em->again);
+    if (!em->rx || !em->put || !em->slots || !em->local_of || !em->again) {
+        mail_free(eb);
+        return false;
+    }
+    memset(em->local_of, 0xff, eb->b.world * sizeof *em->local_of);
+    for (unsigned m = 0; m < nlocal; m++) {
+        em->local_of[eb->local_rank[m]] = (uint16_t)m;
+        mail_engine_rx_init(&eb->b.mail, m, &em->rx[m]);
+        for (unsigned s = 0; s < MAIL_OUT_SLOTS; s++)
+            em->slots[m * MAIL_OUT_SLOTS + s] = (struct out_slot){eb, m, s};
+    }
+    return true;
+}
+
+static bool mail_usable(struct eboard *eb)
+{
+    if (eb->mail || mail_init(eb))
+        return true;
+    eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for messages");
+    return false;
+}
+
+static void ring_member(struct eboard *eb, unsigned member)
+{
+    struct mail_box *box = mail_box(&eb->b.mail, member);
+
+    bell_ring(&box->bell, &box->sleepers);
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+static void sent(struct eboard *eb)
+{
+    eb->inflight--;
+    eb->mail->sending--;
+    if (!eb->dead)
+        eboard_activate(eb);
+}
+
+static void record_sent(void *arg, int st)
+{
+    sent(arg); /* a broken link is reported by the fabric; commd decides what it means */
+}
+
+static void body_sent(void *arg, int st)
+{
+    struct out_slot *s = arg;
+    struct eboard *eb = s->eb;
+
+    /* release: the slot has been read */
+    atomic_store_explicit(&mail_box(&eb->b.mail, s->member)->out[s->slot], 0,
+                          memory_order_release);
+    ring_member(eb, s->member);
+    sent(eb);
+}
+
+static void wire_fill(struct wire_mail *w, uint64_t group, const struct mail_rec *rec, size_t len)
+{
+    memset(&w->h, 0, sizeof w->h);
+    w->h.group = group;
+    w->h.step = WIRE_MAIL;
+    w->h.len = (uint32_t)len;
+    memcpy(w->rec, rec, sizeof w->rec);
+}
+
+/* @slot: of the body, NULL: there is none. */
+static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
+                 struct out_slot *slot)
+{
+    struct fabric *f = eb->e->f;
+    fabric_done_fn done = slot ? body_sent : record_sent;
+    const uint8_t *body = slot ? mail_out(&eb->b.mail, slot->member, slot->slot) : NULL;
+    struct wire_mail w;
+    int r;
+
+    wire_fill(&w, eb->b.group, rec, slot ? rec->len : 0);
+    eb->inflight++;
+    eb->mail->sending++;
+    r = f->ops->send(f, eb->peers[node], &w, sizeof w, body, w.h.len, done,
+                     slot ? (void *)slot : eb);
+    if (r != 0)
+        done(slot ? (void *)slot : eb, r);
+    if (r < 0)
+        eboard_link_failed(eb, node, r);
+}
+
+/* What a record may say that goes from a member of one node to one of another. */
+static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
+{
+    const struct mail *m = &eb->b.mail;
+
+    switch ((enum mail_kind)rec->kind) {
+    case MAIL_INLINE:
+        return rec->len <= MAIL_INLINE_MAX;
+    case MAIL_EAGER:
+        return rec->slot < MAIL_EAGER_SLOTS && rec->land < MAIL_LANDINGS &&
+               rec->len <= mail_eager_remote(m);
+    case MAIL_DATA:
+        return rec->slot >= MAIL_EAGER_SLOTS && rec->slot < MAIL_OUT_SLOTS &&
+               rec->land < MAIL_IN_SLOTS && rec->len <= m->chunk;
+    case MAIL_GET:
+    case MAIL_RTS:
+    case MAIL_SKIP:
+    case MAIL_ACK:
+    case MAIL_PROBE:
+        return true; /* the receiver checks what it uses */
+    case MAIL_NONE:
+    case MAIL_CTS:
+    case MAIL_PONG: /* engines only */
+    case MAIL_KINDS:
+        break;
+    }
+    return false;
+}
+
+static void forward(struct eboard *eb, unsigned member, const struct mail_rec *rec)
+{
+    unsigned rank = eb->local_rank[member];
+
+    if (rec->src != rank || rec->dst >= eb->b.world || eb->rank_node[rec->dst] == eb->geom.me ||
+        !record_valid(eb, rec)) {
+        eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u wrote a message that cannot be", rank);
+        return;
+    }
+    post(eb, eb->rank_node[rec->dst], rec,
+         mail_has_body(rec->kind) ? &eb->mail->slots[member * MAIL_OUT_SLOTS + rec->slot] : NULL);
+}
+
+/* Everything that @member has written, as far as @most messages may be on their way. */
+static bool drain_member(struct eboard *eb, unsigned member, unsigned most)
+{
+    struct email *em = eb->mail;
+    struct mail_rec rec;
+    bool moved = false;
+
+    while (!eb->dead) {
+        if (em->sending >= most) {
+            em->again[member / 64] |= 1ull << member % 64;
+            break;
+        }
+        if (!mail_take(&em->rx[member], &rec))
+            break;
+        moved = true;
+        if (mail_relieved(&em->rx[member]))
+            ring_member(eb, member);
+        forward(eb, member, &rec);
+    }
+    return moved;
+}
+
+bool mail_poll(struct eboard *eb)
+{
+    _Atomic uint64_t *bits = mail_engine_bits(&eb->b.mail);
+    bool moved = false;
+
+    for (unsigned w = 0; w < words_of(eb); w++) {
+        uint64_t set = mail_collect(&bits[w]);
+
+        if (eb->mail) {
+            set |= eb->mail->again[w];
+            eb->mail->again[w] = 0;
+        }
+        if (!set || !mail_usable(eb))
+            continue;
+        for (; set; set &= set - 1) {
+            unsigned m = w * 64 + (unsigned)__builtin_ctzll(set);
+
+            if (m < eb->b.nlocal)
+                moved |= drain_member(eb, m, SENDING_MAX);
+        }
+    }
+    return moved;
+}
+
+bool mail_settled(const struct eboard *eb)
+{
+    _Atomic uint64_t *bits = mail_engine_bits(&eb->b.mail);
+
+    for (unsigned w = 0; w < words_of(eb); w++)
+        if (atomic_load(&bits[w]) || (eb->mail && eb->mail->again[w]))
+            return false;
+    return true;
+}
+
+/* ---- in ---------------------------------------------------------------------------------------- */
+
+static struct mail_rec pong_for(const struct mail_rec *probe)
+{
+    struct mail_rec rec = {.kind = MAIL_PONG, .src = probe->dst, .dst = probe->src};
+
+    return rec;
+}
+
+/* Rank rec->dst, of this node, is gone; who asks wants to know when all of it has been sent. It
+ * cannot have more than a ring full, so this is bounded also when it lives and goes on writing. */
+static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
+{
+    unsigned member = eb->mail->local_of[rec->dst];
+    struct mail_rec pong = pong_for(rec);
+
+    drain_member(eb, member, eb->mail->sending + MAIL_ENGINE_RING);
+    if (!eb->dead)
+        post(eb, eb->rank_node[rec->src], &pong, NULL);
+}
+
+static void nothing(void *arg, int st)
+{
+}
+
+void mail_answer_closed(struct engine *e, const struct inmsg *m)
+{
+    struct mail_rec rec, pong;
+    struct wire_mail w;
+
+    memcpy(&rec, m->m.rec, sizeof rec);
+    if (rec.kind != MAIL_PROBE)
+        return;
+    pong = pong_for(&rec);
+    wire_fill(&w, m->h.group, &pong, 0);
+    e->f->ops->send(e->f, m->peer, &w, sizeof w, NULL, 0, nothing, NULL);
+}
+
+static void publish(struct eboard *eb, unsigned local, unsigned src, uint32_t n,
+                    const struct mail_rec *rec)
+{
+    struct mail_tx tx;
+
+    mail_tx_init(&eb->b.mail, local, src, &tx);
+    mail_fill(tx.cells, tx.len, n, rec);
+    mail_flag(tx.word, tx.bit);
+    ring_member(eb, local);
+}
+
+static void body_arrived(void *arg, int st)
+{
+    struct arriving *a = arg;
+
+    a->eb->inflight--;
+    if (st >= 0 && !a->eb->dead)
+        publish(a->eb, a->local, a->src, a->n, &a->rec);
+    free(a);
+}
+
+static void claim_body(struct eboard *eb, struct inmsg *m, const struct mail_rec *rec,
+                       unsigned local, uint32_t n, uint8_t *to)
+{
+    struct fabric *f = eb->e->f;
+    struct arriving *a = malloc(sizeof *a);
+    void *claim = steal_ptr(m->claim);
+    int r;
+
+    if (!a) {
+        f->ops->drop(f, claim);
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to receive a message");
+        return;
+    }
+    *a = (struct arriving){.eb = eb, .local = local, .src = rec->src, .n = n, .rec = *rec};
+    eb->inflight++;
+    r = f->ops->recv(f, claim, to, m->h.len, body_arrived, a);
+    if (r != 0)
+        body_arrived(a, r < 0 ? r : 0);
+    if (r < 0)
+        eboard_link_failed(eb, eb->rank_node[rec->src], r);
+}
+
+/* Where the body belongs; the record has been checked. */
+static uint8_t *place_of(const struct eboard *eb, const struct mail_rec *rec, unsigned local)
+{
+    if (rec->kind == MAIL_EAGER)
+        return mail_landing(&eb->b.mail, local, rec->src, rec->land);
+    return mail_in(&eb->b.mail, local, rec->land);
+}
+
+static bool arrival_valid(const struct eboard *eb, const struct inmsg *m,
+                          const struct mail_rec *rec)
+{
+    if (rec->src >= eb->b.world || rec->dst >= eb->b.world ||
+        eb->rank_node[rec->dst] != eb->geom.me || eb->rank_node[rec->src] == eb->geom.me ||
+        eb->peers[eb->rank_node[rec->src]] != m->peer)
+        return false;
+    if (rec->kind != MAIL_PONG && !record_valid(eb, rec))
+        return false;
+    return m->h.len == (mail_has_body(rec->kind) ? rec->len : 0);
+}
+
+static void arrived(struct eboard *eb, struct inmsg *m, const struct mail_rec *rec)
+{
+    unsigned local = eb->mail->local_of[rec->dst];
+    uint32_t *put = &eb->mail->put[(size_t)local * eb->b.world + rec->src], n;
+    struct mail_tx tx;
+
+    mail_tx_init(&eb->b.mail, local, rec->src, &tx);
+    tx.put = *put;
+    tx.head_seen = tx.put - tx.len; /* look */
+    if (!mail_room(&tx)) {
+        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                    "rank %u sent more to rank %u than there was room for", rec->src, rec->dst);
+        return;
+    }
+    n = mail_reserve(&tx);
+    *put = tx.put;
+    if (m->claim) {
+        claim_body(eb, m, rec, local, n, place_of(eb, rec, local));
+        return;
+    }
+    if (m->h.len)
+        memcpy(place_of(eb, rec, local), m->body, m->h.len);
+    publish(eb, local, rec->src, n, rec);
+}
+
+void mail_arrived(struct eboard *eb, struct inmsg *m)
+{
+    struct mail_rec rec;
+
+    memcpy(&rec, m->m.rec, sizeof rec);
+    if (!eb->dead && mail_usable(eb)) {
+        if (!arrival_valid(eb, m, &rec))
+            eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                        "another node's engine sent a message that cannot be");
+        else if (rec.kind == MAIL_PROBE)
+            answer_probe(eb, &rec);
+        else
+            arrived(eb, m, &rec);
+    }
+    if (m->claim)
+        eb->e->f->ops->drop(eb->e->f, steal_ptr(m->claim));
+}
