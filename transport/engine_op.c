@@ -525,7 +525,8 @@ static void begin_end(struct eboard *eb)
     if (eb->bad || !op_balanced(&eb->balance)) {
         op_refuse(eb);
     } else if (eb->plan.small) {
-        memcpy(board_result(&eb->b, eb->base), eb->acc, small_result_len(eb));
+        if (small_result_len(eb)) /* acc is only made when something is gathered */
+            memcpy(board_result(&eb->b, eb->base), eb->acc, small_result_len(eb));
         publish(eb, eb->base + 1);
         advance_sent(eb);
         op_done(eb, 1);
