@@ -7,12 +7,14 @@
  *
  * A COMMIT is a proposal. A participant whose ranks all still stand by it says SYNC to the
  * other participants; one whose ranks do not (a client died, or the join moved to another home
- * while the COMMIT was on its way) says BROKEN(LEFT), and so does a node that is asked about a
- * group that it had and has no more. A group opens on a node when all others have said SYNC
- * there; one that is withdrawn is not seen by any client: its joins are asked again at their
- * home. SYNC may arrive before the COMMIT does and is then lost; so the first SYNC from a node
- * is answered with our own, and while answers are missing they are asked for at each heartbeat,
- * for two node timeouts, the time after which a lost home has been noticed by all.
+ * while the COMMIT was on its way) says BROKEN(LEFT). A node that is asked about a group that it
+ * does not have (any more) says BROKEN without a cause. That counts only where its SYNC never
+ * came: else the group has ended well there meanwhile, or a BROKEN with its cause came before. A
+ * group opens on a node when all others have said SYNC there; one that is withdrawn is not seen
+ * by any client: its joins are asked again at their home. SYNC may arrive before the COMMIT does
+ * and is then lost; so the first SYNC from a node is answered with our own, and while answers are
+ * missing they are asked for at each heartbeat, for two node timeouts, the time after which a
+ * lost home has been noticed by all.
  *
  * A rank that ends (leaves, dies) does not break its group: the boards mark it, and who waits
  * for it finds out there. What breaks a group is the loss of a node or of an engine, an abort,
@@ -400,7 +402,7 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
             return;
         text_format(text, sizeof(text), "node %s does not have this group",
                     core_self_name(core));
-        act_broken_to(core, node, id, CAUSE_LEFT, -1, text);
+        act_broken_to(core, node, id, CAUSE_NONE, -1, text);
         return;
     }
     if (place < 0)
@@ -520,11 +522,16 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
 {
     struct group *group = group_find(core, msg->group);
     enum cause cause = msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL;
+    int place = group ? group_place(group, node) : -1;
     int32_t rank;
 
-    if (!group || group->state == GROUP_BROKEN || group_place(group, node) < 0 ||
-        cause == CAUSE_NONE)
+    if (place < 0 || group->state == GROUP_BROKEN)
         return;
+    if (cause == CAUSE_NONE) {
+        if (group->agreed[place])
+            return; /* our SYNC came after its last rank had left: see the top */
+        cause = CAUSE_LEFT;
+    }
     rank = msg->rank >= 0 && (uint32_t)msg->rank < group->size ? msg->rank : -1;
     if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
 #if CORE_MUTANT == 11

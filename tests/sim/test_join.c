@@ -81,6 +81,38 @@ static void two_nodes(void **state)
              "[   3] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
+/* One node's ranks have used the group and left it before the other node's SYNC is there: they
+ * are gone in good order, and the group goes on for who is still in it. */
+static void left_before_the_last_sync(void **state)
+{
+    struct sim *sim = cluster(2);
+    unsigned p = sim_client(sim, 0), q = sim_client(sim, 1);
+    const char *g = sim_name_at(sim, 0);
+
+    sim_join(sim, p, g, 0, 2, 5000);
+    sim_join(sim, q, g, 1, 2, 5000);
+    sim_run(sim, 3);
+    sim_leave(sim, q, g);
+    sim_run(sim, 50);
+    assert_int_equal(sim_client_open(sim, p), 1);
+    end(sim, "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
+             "[   0] b: pid 201 joins g6 as rank 1 of 2\n"
+             "[   0] b -> a JOIN g6 rank 1 of 2\n"
+             "[   1] a -> b COMMIT #a1\n"
+             "[   1] a -> b SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
+             "[   3] a -> b SYNC #a1\n"
+             "[   3] a: #a1 open, 2 ranks on 2 nodes\n"
+             "[   3] b: pid 201 leaves g6\n"
+             "[   3] b: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 201 on node b) left\n"
+             "[   3] b -> a GONE #a1 rank 1\n"
+             "[   3] b: #a1 close\n"
+             "[   4] b -> a BROKEN #a1 0: node b does not have this group\n"
+             "[   4] a: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 201 on node b) left\n");
+}
+
 /* Two ranks on one node; the home is another node than where the first joins. */
 static void three_nodes(void **state)
 {
@@ -262,7 +294,7 @@ static void client_dies_during_commit(void **state)
              "[   1] b -> c JOIN_CANCEL\n"
              "[   2] a -> b SYNC #c1\n"
              "[   2] b -> a BROKEN #c1 16: rank 1 of node b does not wait for it any more\n"
-             "[   3] b -> a BROKEN #c1 16: node b does not have this group\n"
+             "[   3] b -> a BROKEN #c1 0: node b does not have this group\n"
              "[   3] a -> b BROKEN #c1 16: rank 1 of node b does not wait for it any more\n"
              "[   3] a -> c JOIN g3 rank 0 of 2\n"
              "[  21] b: pid 202 joins g3 as rank 1 of 2\n"
@@ -327,7 +359,7 @@ static void home_lost_between_commits(void **state)
              "[  11] a -> b SYNC #c1\n"
              "[  12] b -> c JOIN_CANCEL\n"
              "[  12] a -> b SYNC #c1\n"
-             "[  13] b -> a BROKEN #c1 16: node b does not have this group\n"
+             "[  13] b -> a BROKEN #c1 0: node b does not have this group\n"
              "[  14] a -> b BROKEN #c1 16: node b does not have this group\n"
              "[  14] a -> b JOIN g3 rank 0 of 2\n"
              "[  15] b -> a COMMIT #b1\n"
@@ -661,6 +693,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_node),
         cmocka_unit_test(two_nodes),
+        cmocka_unit_test(left_before_the_last_sync),
         cmocka_unit_test(three_nodes),
         cmocka_unit_test(duplicate_rank),
         cmocka_unit_test(size_mismatch),
