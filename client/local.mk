@@ -35,11 +35,17 @@ client_commd_perf_SOURCES = client/commd-perf.c client/commd_perf.h client/commd
 	client/commd_perf_run.c
 client_commd_perf_LDADD = client/libcommd.la
 
-# The torch backend: built by pip, against the torch that is installed.
+# The Python package: built by pip; its torch backend against the torch that is installed.
 EXTRA_DIST += \
 	client/python/MANIFEST.in \
 	client/python/commd/__init__.py \
+	client/python/commd/__init__.pyi \
 	client/python/commd/_autoload.py \
+	client/python/commd/_core.c \
+	client/python/commd/_core.h \
+	client/python/commd/_core_error.c \
+	client/python/commd/_core_op.c \
+	client/python/commd/_core_work.c \
 	client/python/commd/csrc/backend.cpp \
 	client/python/commd/csrc/backend.h \
 	client/python/commd/csrc/bind.cpp \
@@ -50,6 +56,10 @@ EXTRA_DIST += \
 	client/python/commd/csrc/tensors.h \
 	client/python/commd/csrc/work.cpp \
 	client/python/commd/csrc/work.h \
+	client/python/commd/dtypes.py \
+	client/python/commd/errors.py \
+	client/python/commd/group.py \
+	client/python/commd/py.typed \
 	client/python/commd/torch.py \
 	client/python/examples/digits_ddp.py \
 	client/python/pyproject.toml \

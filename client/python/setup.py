@@ -1,15 +1,17 @@
-"""Builds the torch backend against the torch that is installed.
+"""Builds the extension (always) and the torch backend (against the torch that is installed).
 
     pip install --no-build-isolation client/python
 
 Without --no-build-isolation pip builds in an empty environment where torch cannot be seen;
-then, as on a machine without torch, only the pure part is installed.
+then, as on a machine without torch, everything but the torch backend is installed.
 
-A torch extension fits one minor version of torch only (its classes and option structs change),
-so the module carries the version in its name: commd/_torch_2_13.*.so. commd/torch.py compares.
+commd._core fits every Python from 3.11 on (the limited API has buffers since then); an older one
+builds its own. A torch extension fits one minor version of torch only (its classes and option
+structs change), so the module carries the version in its name: commd/_torch_2_13.*.so, and
+commd/torch.py compares.
 
 Where libcommd is: $COMMD_PREFIX (its include/ and lib/), else `pkg-config commd`. The library's
-folder becomes the module's rpath, so that no LD_LIBRARY_PATH is needed.
+folder becomes the modules' rpath, so that no LD_LIBRARY_PATH is needed.
 $COMMD_BUILD_DIR keeps the objects for a faster second build; else they go to a temporary folder
 and the source folder stays clean.
 """
@@ -22,12 +24,13 @@ import subprocess
 import sys
 import tempfile
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NO_LIBCOMMD = """
-commd: libcommd was not found, so its torch backend cannot be built.
+commd: libcommd was not found, so its Python package cannot be built.
   - build and install commd first (./configure && make && make install), and
   - say where it is: COMMD_PREFIX=/usr/local pip install --no-build-isolation client/python
     (or let `pkg-config commd` find it through PKG_CONFIG_PATH).
@@ -90,9 +93,53 @@ def build_folder():
     if kept:
         os.makedirs(kept, exist_ok=True)
         return os.path.abspath(kept)
-    folder = tempfile.mkdtemp(prefix="commd-torch-")
+    folder = tempfile.mkdtemp(prefix="commd-python-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def sources(pattern):
+    return sorted(os.path.relpath(s, HERE) for s in glob.glob(f"{HERE}/commd/{pattern}"))
+
+
+def core_extension(where):
+    limited = sys.version_info >= (3, 11)
+    return Extension(
+        "commd._core",
+        sources("_core*.c"),
+        depends=sources("_core*.h"),
+        define_macros=[("Py_LIMITED_API", "0x030b0000")] if limited else [],
+        py_limited_api=limited,
+        extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra",
+                            "-Wno-unused-parameter", "-Wno-missing-field-initializers"],
+        **where,
+    )  # fmt: skip
+
+
+def torch_extension(torch, where):
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+    class BuildBoth(BuildExtension):
+        """torch replaces how the compiler is called, for C++: C is compiled before."""
+
+        def build_extensions(self):
+            everything = self.extensions
+            self.extensions = everything[:1]
+            build_ext.build_extensions(self)
+            self.extensions = everything[1:]
+            super().build_extensions()
+            self.extensions = everything
+
+    BuildPyWithOrigin.torch_version = torch.__version__
+    minor = "_".join(torch.__version__.split(".")[:2])
+    # No -std flag: cpp_extension picks the one that this torch's headers need.
+    extension = CppExtension(
+        f"commd._torch_{minor}",
+        sources("csrc/*.cpp"),
+        extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall"],
+        **where,
+    )
+    return extension, BuildBoth
 
 
 def main():
@@ -100,37 +147,29 @@ def main():
     folder = build_folder()
     commands = {"build_py": BuildPyWithOrigin}
     extensions = []
+    options = {
+        "build": {"build_base": os.path.join(folder, "build")},
+        "egg_info": {"egg_base": folder},
+    }
     # Only what compiles needs libcommd: `egg_info` and `sdist` work without it.
     compiling = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install", "develop"}
+    if compiling & set(sys.argv):
+        includes, libdirs = find_libcommd()
+        where = {
+            "include_dirs": includes,
+            "library_dirs": libdirs,
+            "runtime_library_dirs": libdirs,
+            "libraries": ["commd"],
+        }
+        extensions = [core_extension(where)]
+        if torch:
+            extension, commands["build_ext"] = torch_extension(torch, where)
+            extensions.append(extension)
+        elif extensions[0].py_limited_api:
+            options["bdist_wheel"] = {"py_limited_api": "cp311"}
     if torch is None:
         print("commd: torch is not installed here -> installing without the torch backend")
-    elif compiling & set(sys.argv):
-        from torch.utils.cpp_extension import BuildExtension, CppExtension
-
-        includes, libdirs = find_libcommd()
-        BuildPyWithOrigin.torch_version = torch.__version__
-        minor = "_".join(torch.__version__.split(".")[:2])
-        # No -std flag: cpp_extension picks the one that this torch's headers need.
-        extensions = [
-            CppExtension(
-                f"commd._torch_{minor}",
-                sorted(os.path.relpath(s, HERE) for s in glob.glob(f"{HERE}/commd/csrc/*.cpp")),
-                include_dirs=includes,
-                library_dirs=libdirs,
-                runtime_library_dirs=libdirs,
-                libraries=["commd"],
-                extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall"],
-            )
-        ]
-        commands["build_ext"] = BuildExtension
-    setup(
-        ext_modules=extensions,
-        cmdclass=commands,
-        options={
-            "build": {"build_base": os.path.join(folder, "build")},
-            "egg_info": {"egg_base": folder},
-        },
-    )
+    setup(ext_modules=extensions, cmdclass=commands, options=options)
 
 
 main()

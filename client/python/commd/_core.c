@@ -1,0 +1,469 @@
+/* _core.c - libcommd for Python: contexts and groups. commd/group.py stands on top.
+ *
+ *   _core.Context   one connection         _core.Group   a group of it
+ *   _core.Work      operations under way (_core_work.c)
+ *   arguments to struct commd_op (_core_op.c), errors to exceptions (_core_error.c)
+ *
+ * The state of all objects is guarded by the GIL, and every call that may wait releases it. So
+ * another thread can close() what a call is using. Each call is therefore counted in its group and
+ * context (group_enter); close() makes new calls fail at once and takes effect when the last call
+ * inside has returned. libcommd frees nothing that somebody uses.
+ *
+ * Ctrl-C: libcommd calls on_interrupt() about every 100 ms in the waiting thread. It takes the GIL
+ * and lets Python run the handlers; what they raise stays in the thread's state and comes out of the
+ * call that was waiting.
+ *
+ * fork(): a child's calls fail with commd.Forked; its copies are dropped without telling anybody.
+ *
+ * The library's progress thread never runs Python code and never takes the GIL. */
+#include "_core.h"
+
+#include <string.h>
+#include <structmember.h>
+
+static PyTypeObject *context_type, *group_type;
+
+static int on_interrupt(void *arg)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    int stop = PyErr_CheckSignals();
+
+    PyGILState_Release(gil);
+    return stop;
+}
+
+/* For tp_dealloc: a subclass may have another allocator. */
+static void free_object(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    free_it(self);
+    Py_DECREF(type);
+}
+
+/* ---- contexts ------------------------------------------------------------------------------ */
+
+static int context_enter(struct context *c, const char *op)
+{
+    if (!c->handle || c->closing) {
+        raise_invalid(op, "%s: the context was closed", op);
+        return -1;
+    }
+    c->calls++;
+    return 0;
+}
+
+/* Disconnects a closing context that nobody is inside of and whose groups have all left. */
+static void context_settle(struct context *c)
+{
+    struct commd_context *handle = c->handle;
+
+    if (!handle || !c->closing || c->calls || c->groups)
+        return;
+    c->handle = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    commd_disconnect(handle);
+    Py_END_ALLOW_THREADS
+}
+
+static void context_exit(struct context *c)
+{
+    c->calls--;
+    context_settle(c);
+}
+
+static PyObject *connect_(PyObject *module, PyObject *args)
+{
+    struct commd_options options = {.size = sizeof options};
+    struct commd_context *handle = NULL;
+    PyTypeObject *type;
+    PyObject *timeout;
+    struct context *c;
+    int r;
+
+    if (!PyArg_ParseTuple(args, "OzO", &type, &options.socket, &timeout) ||
+        parse_timeout(timeout, false, "connect", &options.timeout_ms))
+        return NULL;
+    c = (struct context *)PyType_GenericAlloc(type, 0);
+    if (!c)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    r = commd_connect(&options, &handle);
+    Py_END_ALLOW_THREADS
+    if (r) {
+        raise_last(r);
+        Py_DECREF((PyObject *)c);
+        return NULL;
+    }
+    commd_set_interrupt(handle, on_interrupt, NULL);
+    c->handle = handle;
+    return (PyObject *)c;
+}
+
+static void group_close_(struct group *g);
+
+/* The next group to close. One without references is being deallocated and leaves by itself. */
+static struct group *open_group(const struct context *c)
+{
+    struct group *g = c->groups;
+
+    while (g && (g->closing || Py_REFCNT((PyObject *)g) == 0))
+        g = g->next;
+    return g;
+}
+
+static PyObject *context_close(PyObject *self, PyObject *none)
+{
+    struct context *c = (struct context *)self;
+    struct group *g;
+
+    c->closing = true;
+    c->calls++; /* keeps it while groups leave */
+    while ((g = open_group(c))) {
+        Py_INCREF((PyObject *)g);
+        group_close_(g); /* lets others run: the list may change */
+        Py_DECREF((PyObject *)g);
+    }
+    context_exit(c);
+    Py_RETURN_NONE;
+}
+
+static PyObject *context_node(PyObject *self, void *closure)
+{
+    struct context *c = (struct context *)self;
+
+    if (!c->handle)
+        return raise_invalid("node", "the context was closed");
+    return PyUnicode_DecodeUTF8(commd_node_name(c->handle),
+                                (Py_ssize_t)strlen(commd_node_name(c->handle)), "replace");
+}
+
+static PyObject *context_closed(PyObject *self, void *closure)
+{
+    struct context *c = (struct context *)self;
+
+    return PyBool_FromLong(!c->handle || c->closing);
+}
+
+static void context_dealloc(PyObject *self)
+{
+    struct context *c = (struct context *)self;
+
+    c->closing = true;
+    context_settle(c); /* its groups hold references, so there are none */
+    free_object(self);
+}
+
+/* ---- groups ----------------------------------------------------------------------------------- */
+
+/* Leaves a closing group that nobody is inside of. */
+static void group_settle(struct group *g)
+{
+    struct commd_group *handle = g->handle;
+    struct context *c = g->context;
+
+    if (!handle || !g->closing || g->calls)
+        return;
+    g->handle = NULL;
+    for (struct group **p = &c->groups; *p; p = &(*p)->next)
+        if (*p == g) {
+            *p = g->next;
+            break;
+        }
+    c->calls++; /* may not be disconnected beside us */
+    Py_BEGIN_ALLOW_THREADS
+    commd_group_leave(handle);
+    Py_END_ALLOW_THREADS
+    orphans_reap(g, true);
+    context_exit(c);
+}
+
+static void group_close_(struct group *g)
+{
+    g->closing = true;
+    group_settle(g);
+}
+
+int group_enter(struct group *g, const char *op)
+{
+    if (!g->handle || g->closing) {
+        raise_invalid(op, "%s: the group was closed", op);
+        return -1;
+    }
+    g->calls++;
+    g->context->calls++;
+    return 0;
+}
+
+void group_exit(struct group *g)
+{
+    g->calls--;
+    if (g->closing)
+        group_settle(g);
+    context_exit(g->context);
+}
+
+/* Takes over @handle. */
+static PyObject *group_wrap(PyTypeObject *type, struct context *c, struct commd_group *handle)
+{
+    struct group *g = (struct group *)PyType_GenericAlloc(type, 0);
+
+    if (!g) {
+        commd_group_leave(handle);
+        return NULL;
+    }
+    g->context = (struct context *)Py_NewRef((PyObject *)c);
+    g->handle = handle;
+    g->rank = commd_group_rank(handle);
+    g->size = commd_group_size(handle);
+    g->next = c->groups;
+    c->groups = g;
+    return (PyObject *)g;
+}
+
+static PyObject *join(PyObject *module, PyObject *args)
+{
+    struct commd_group *handle = NULL;
+    PyObject *timeout, *group = NULL;
+    PyTypeObject *type;
+    struct context *c;
+    int64_t timeout_ms;
+    const char *name;
+    int rank, size, r;
+
+    if (!PyArg_ParseTuple(args, "OO!siiO", &type, context_type, &c, &name, &rank, &size, &timeout) ||
+        parse_timeout(timeout, false, "join", &timeout_ms) || context_enter(c, "join"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    r = commd_group_join(c->handle, name, rank, size, timeout_ms, &handle);
+    Py_END_ALLOW_THREADS
+    if (r)
+        raise_last(r);
+    else if (PyErr_Occurred() || c->closing) /* a signal's handler raised, but we had joined */
+        commd_group_leave(handle);
+    else
+        group = group_wrap(type, c, handle);
+    context_exit(c);
+    return group || PyErr_Occurred() ? group : raise_invalid("join", "join: the context was closed");
+}
+
+static PyObject *split(PyObject *module, PyObject *args)
+{
+    struct commd_group *handle = NULL;
+    PyObject *timeout, *group = NULL;
+    PyTypeObject *type;
+    struct group *g;
+    int64_t timeout_ms;
+    int colour, key, r;
+
+    if (!PyArg_ParseTuple(args, "OO!iiO", &type, group_type, &g, &colour, &key, &timeout) ||
+        parse_timeout(timeout, false, "split", &timeout_ms) || group_enter(g, "split"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    r = commd_group_split(g->handle, colour, key, timeout_ms, &handle);
+    Py_END_ALLOW_THREADS
+    if (r)
+        raise_last(r);
+    else if (PyErr_Occurred())
+        commd_group_leave(handle);
+    else
+        group = handle ? group_wrap(type, g->context, handle) : Py_NewRef(Py_None);
+    group_exit(g);
+    return group;
+}
+
+/* The blocking form of every operation. */
+static PyObject *group_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    struct group *g = (struct group *)self;
+    PyObject *result = NULL;
+    struct request q;
+    int r;
+
+    if (g->orphans)
+        orphans_reap(g, false);
+    if (request_fill(&q, g, args, nargs))
+        return NULL;
+    if (group_enter(g, "run") == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        r = commd_run(g->handle, &q.op);
+        Py_END_ALLOW_THREADS
+        if (r)
+            raise_last(r);
+        else if (!PyErr_Occurred())
+            result = request_result(&q);
+        group_exit(g);
+    }
+    request_clear(&q);
+    return result;
+}
+
+static PyObject *group_abort(PyObject *self, PyObject *reason)
+{
+    struct group *g = (struct group *)self;
+    const char *text = PyUnicode_AsUTF8AndSize(reason, NULL);
+    int r;
+
+    if (!text || group_enter(g, "abort"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    r = commd_group_abort(g->handle, text);
+    Py_END_ALLOW_THREADS
+    if (r)
+        raise_last(r);
+    group_exit(g);
+    return r ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *group_set_timeout(PyObject *self, PyObject *timeout)
+{
+    struct group *g = (struct group *)self;
+    int64_t ms;
+
+    if (parse_timeout(timeout, false, "set_timeout", &ms) || group_enter(g, "set_timeout"))
+        return NULL;
+    if (ms)
+        commd_group_set_timeout(g->handle, ms);
+    else
+        raise_invalid("set_timeout", "set_timeout: None is not a limit; math.inf means none");
+    group_exit(g);
+    return ms ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *group_close(PyObject *self, PyObject *none)
+{
+    struct group *g = (struct group *)self;
+
+    g->closing = true;
+    if (g->context)
+        group_settle(g);
+    Py_RETURN_NONE;
+}
+
+static PyObject *group_get(PyObject *self, void *closure)
+{
+    struct group *g = (struct group *)self;
+
+    if (*(const char *)closure == 'c') /* closed */
+        return PyBool_FromLong(!g->handle || g->closing);
+    if (!g->handle)
+        return raise_invalid("group", "the group was closed");
+    switch (*(const char *)closure) {
+    case 'n': return PyLong_FromLong(commd_group_nodes(g->handle));
+    case 'e': return PyLong_FromUnsignedLongLong(commd_group_epoch(g->handle));
+    default: return PyLong_FromUnsignedLongLong(commd_group_seq(g->handle));
+    }
+}
+
+static void group_dealloc(PyObject *self)
+{
+    struct group *g = (struct group *)self;
+
+    if (g->context) {
+        g->closing = true;
+        group_settle(g);
+        Py_DECREF((PyObject *)g->context);
+    }
+    free_object(self);
+}
+
+/* ---- the module -------------------------------------------------------------------------------- */
+
+static PyMethodDef context_methods[] = {
+    {"close", context_close, METH_NOARGS,
+     "Leaves all groups and ends the connection. Where another thread is inside a call, that\n"
+     "happens when the call returns; new calls fail at once. May be called again."},
+    {0},
+};
+static PyGetSetDef context_getset[] = {
+    {"node", context_node, NULL, "Name of the node this context is connected to.", NULL},
+    {"closed", context_closed, NULL, "Was close() called?", NULL},
+    {0},
+};
+static PyType_Slot context_slots[] = {
+    {Py_tp_doc, "A connection to the node's commd; see commd.connect()."},
+    {Py_tp_dealloc, context_dealloc},
+    {Py_tp_methods, context_methods},
+    {Py_tp_getset, context_getset},
+    {0},
+};
+static PyType_Spec context_spec = {"commd._core.Context", sizeof(struct context), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, context_slots};
+
+static PyMethodDef group_methods[] = {
+    {"_submit", (PyCFunction)(void (*)(void))group_submit, METH_FASTCALL, request_doc},
+    {"_start", (PyCFunction)(void (*)(void))group_start, METH_FASTCALL, request_doc},
+    {"_start_batch", group_start_batch, METH_O, "A list of tuples of the arguments of _start()."},
+    {"set_timeout", group_set_timeout, METH_O,
+     "set_timeout(seconds)\n\n"
+     "Default limit of each operation; math.inf: none."},
+    {"abort", group_abort, METH_O,
+     "abort(reason)\n\n"
+     "Breaks the group for everybody: what is pending and what comes later fails on all ranks with\n"
+     "commd.Aborted and this reason."},
+    {"close", group_close, METH_NOARGS,
+     "Leaves the group; what is pending fails with commd.Aborted. Not collective: the other ranks\n"
+     "can complete what this rank has completed. Where another thread is inside a call, it happens\n"
+     "when that returns. May be called again."},
+    {0},
+};
+static PyMemberDef group_members[] = {
+    {"rank", T_INT, offsetof(struct group, rank), READONLY, "This process's rank, from 0."},
+    {"size", T_INT, offsetof(struct group, size), READONLY, "Number of ranks."},
+    {0},
+};
+static PyGetSetDef group_getset[] = {
+    {"nodes", group_get, NULL, "Number of nodes.", "n"},
+    {"epoch", group_get, NULL, "Tells groups apart that had the same name one after the other.", "e"},
+    {"seq", group_get, NULL, "Number of collectives issued so far.", "s"},
+    {"closed", group_get, NULL, "Was close() called?", "c"},
+    {0},
+};
+static PyType_Slot group_slots[] = {
+    {Py_tp_doc, "An ordered set of ranks; see commd.group.Group."},
+    {Py_tp_dealloc, group_dealloc},
+    {Py_tp_methods, group_methods},
+    {Py_tp_members, group_members},
+    {Py_tp_getset, group_getset},
+    {0},
+};
+static PyType_Spec group_spec = {"commd._core.Group", sizeof(struct group), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, group_slots};
+
+static PyMethodDef functions[] = {
+    {"connect", connect_, METH_VARARGS, "(type, socket, timeout)"},
+    {"join", join, METH_VARARGS, "(type, context, name, rank, size, timeout)"},
+    {"split", split, METH_VARARGS, "(type, parent, colour, key, timeout)"},
+    {0},
+};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "commd._core",
+                                        "libcommd for Python; see commd.", -1, functions};
+
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, const char *name)
+{
+    PyObject *type = PyType_FromSpec(spec);
+
+    if (!type || PyModule_AddObject(module, name, type)) {
+        Py_XDECREF(type);
+        return NULL;
+    }
+    return (PyTypeObject *)type; /* lives as long as the module, which is never unloaded */
+}
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+
+    if (!module)
+        return NULL;
+    context_type = add_type(module, &context_spec, "Context");
+    group_type = add_type(module, &group_spec, "Group");
+    work_type = add_type(module, &work_spec, "Work");
+    if (!context_type || !group_type || !work_type ||
+        PyModule_AddStringConstant(module, "version", commd_version())) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,403 @@
+"""Contexts and groups. The operations stand in one class, Operations, of which there are three:
+
+    g.all_reduce(x)          waits, returns the result
+    g.start.all_reduce(x)    returns a Work at once
+    batch.all_reduce(x)      notes it down; the batch is started as one submission
+
+They hand the same arguments to the extension, which checks them, holds the buffers, releases the
+GIL and calls libcommd.
+"""
+
+import atexit
+import os
+import weakref
+
+from commd.dtypes import fresh, shape_of
+from commd.errors import InvalidArgument
+
+try:
+    from commd import _core
+except ImportError as error:
+    raise ImportError(
+        f"commd: its extension cannot be loaded: {error}. Is libcommd still where it was built"
+        " against? Install the package again: pip install --force-reinstall --no-deps client/python"
+    ) from error
+
+__all__ = ["Batch", "Context", "Group", "Operations", "connect"]
+
+# enum commd_coll
+_BARRIER, _ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _REDUCE, _GATHER = range(7)
+_SCATTER, _ALL_TO_ALL, _ALL_GATHER_V, _REDUCE_SCATTER_V, _GATHER_V, _SCATTER_V = range(7, 13)
+_ALL_TO_ALL_V = 13
+
+_open = weakref.WeakSet()
+
+
+def connect(socket=None, timeout=None):
+    """Connects to the node's commd and returns a Context.
+
+    socket: path; None: $COMMD_SOCKET, else /run/commd/commd.sock.
+    timeout: seconds, for connecting and as the default of every join and operation; None:
+        $COMMD_TIMEOUT, else 1800; math.inf: none.
+
+    Raises NoDaemon, ProtocolError, PermissionDenied, QuotaExceeded, Timeout.
+    """
+    if socket is not None:
+        socket = os.fsdecode(socket)
+    context = _core.connect(Context, socket, timeout)
+    if not _open:
+        atexit.register(_close_all)
+    _open.add(context)
+    return context
+
+
+def _close_all():
+    """At exit: the other ranks shall see that this one left, not that it died."""
+    atexit.unregister(_close_all)
+    for context in list(_open):
+        context.close()
+
+
+class Context(_core.Context):
+    """A connection to the node's commd, made by connect(). Use it in a `with` block, or close() it.
+
+    It may be used by several threads. A forked child must connect() anew."""
+
+    def group(self, name, rank, size, timeout=None):
+        """Joins group `name` as `rank` of `size`; returns a Group when all ranks have joined.
+
+        Raises Timeout (it names the missing ranks), InvalidArgument (a rank twice, sizes that
+        differ), QuotaExceeded, NodeLost, NoDaemon.
+        """
+        return _core.join(Group, self, name, rank, size, timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        return "<commd.Context, closed>" if self.closed else f"<commd.Context on node {self.node!r}>"
+
+
+def _rows(array, size):
+    """Shape of one rank's block in an array that holds one for each rank."""
+    if isinstance(array, (list, tuple)):
+        return shape_of(array[0])
+    shape = shape_of(array)
+    if len(shape) == 1 and shape[0] % size == 0:
+        return (shape[0] // size,)
+    if len(shape) > 1 and shape[0] == size:
+        return shape[1:]
+    raise InvalidArgument(
+        f"an array of shape {shape} has no block for each of {size} ranks; allowed: ({size}, ...) or"
+        f" one dimension that {size} divides, or any shape together with out="
+    )
+
+
+def _own(array, counts, rank, op):
+    """Shape of rank's block, whose size is in counts, or that of an array in a list."""
+    if isinstance(array, (list, tuple)):
+        return shape_of(array[rank])
+    if counts is None:
+        raise InvalidArgument(f"{op}: counts are needed, or a list of arrays", op=op)
+    return (counts[rank],)
+
+
+def _sum(counts, op):
+    if counts is None:
+        raise InvalidArgument(f"{op}: counts of what is received are needed, or a list as out", op=op)
+    return (sum(counts),)
+
+
+def _first(array):
+    return array[0] if isinstance(array, (list, tuple)) else array
+
+
+def _alike(array):
+    if isinstance(array, (list, tuple)):
+        return [fresh(a, shape_of(a)) for a in array]
+    return fresh(array, shape_of(array))
+
+
+class Operations:
+    """The operations of a group.
+
+    Arrays: numpy.ndarray, or any other C-contiguous buffer (bytearray, memoryview, array.array; bytes
+    to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool; bfloat16 as
+    ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be moved, not
+    reduced. All ranks must pass the same number of elements and the same type.
+
+    size: the number of ranks; s: any shape. Where an operation has one block for each rank, a list
+    of arrays, one for each rank, can be passed instead of one array.
+
+    out: the array for the result; None: as each operation says. A new array is an ndarray if the
+        array passed is one, else a bytearray (or, for elements of more than a byte, a memoryview).
+    op: "sum", "avg", "prod", "min", "max", "band", "bor", "bxor" (bitwise: integers and bool), or
+        "premul_sum": the sum of each rank's array times its own scale= (floats).
+    timeout: seconds; None: the group's.
+    dtype: what the bytes are, where the array does not say it: "bf16", "f16", numpy.float32, ...
+
+    Raises InvalidArgument (nothing was started, the group is fine), Mismatch (the group is fine),
+    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken).
+    """
+
+    __slots__ = ()
+
+    def barrier(self, *, timeout=None):
+        """Returns when every rank has called it."""
+        return self._submit(_BARRIER, None, None, None, None, "sum", 0, timeout)
+
+    def all_reduce(self, array, op="sum", out=None, *, dtype=None, scale=None, timeout=None):
+        """out[i] = op over all ranks of array[i]. In place if out is None.
+
+        array: s; out: s. Returns out, or array if that is None.
+        """
+        if out is None:
+            out = array
+        return self._submit(
+            _ALL_REDUCE, out, array, out, dtype, op, 0, timeout, None, None, scale
+        )
+
+    def reduce(self, array, op="sum", root=0, out=None, *, dtype=None, scale=None, timeout=None):
+        """As all_reduce, but only `root` gets the result: in place if out is None.
+
+        array: s; out: s, at root. Returns out or array at root, None elsewhere; there neither is
+        changed.
+        """
+        if self.rank != root:
+            out = None
+        elif out is None:
+            out = array
+        return self._submit(_REDUCE, out, array, out, dtype, op, root, timeout, None, None, scale)
+
+    def broadcast(self, array, root=0, *, dtype=None, timeout=None):
+        """The root's array to everybody's, in place.
+
+        array: s. Returns array.
+        """
+        return self._submit(_BROADCAST, array, None, array, dtype, "sum", root, timeout)
+
+    def all_gather(self, array, out=None, *, dtype=None, timeout=None):
+        """Everybody's array to everybody: out[r] is that of rank r.
+
+        array: s; out: (size, *s). Returns out, a new array if that is None. In place: array may be
+        out[rank].
+        """
+        if out is None:
+            out = fresh(array, (self.size, *shape_of(array)))
+        return self._submit(_ALL_GATHER, out, array, out, dtype, "sum", 0, timeout)
+
+    def all_gather_v(self, array, counts, out=None, *, dtype=None, timeout=None):
+        """As all_gather, of arrays of different sizes.
+
+        array: counts[rank] elements; counts: elements of each rank, the same on all ranks; out:
+        sum(counts) elements, rank after rank. Returns out, a new array of one dimension if that is
+        None. With a list as out, counts may be None.
+        """
+        if out is None:
+            out = fresh(array, _sum(counts, "all_gather_v"))
+        return self._submit(_ALL_GATHER_V, out, array, out, dtype, "sum", 0, timeout, None, counts)
+
+    def gather(self, array, root=0, out=None, *, dtype=None, timeout=None):
+        """Everybody's array to `root`: out[r] is that of rank r.
+
+        array: s; out: (size, *s), at root. Returns out, a new array if that is None, at root; None
+        elsewhere.
+        """
+        if self.rank != root:
+            out = None
+        elif out is None:
+            out = fresh(array, (self.size, *shape_of(array)))
+        return self._submit(_GATHER, out, array, out, dtype, "sum", root, timeout)
+
+    def gather_v(self, array, counts=None, root=0, out=None, *, dtype=None, timeout=None):
+        """As gather, of arrays of different sizes.
+
+        counts: elements of each rank, at root; out: sum(counts) elements, at root.
+        """
+        if self.rank != root:
+            out = counts = None
+        elif out is None:
+            out = fresh(array, _sum(counts, "gather_v"))
+        return self._submit(_GATHER_V, out, array, out, dtype, "sum", root, timeout, None, counts)
+
+    def scatter(self, array, out=None, root=0, *, dtype=None, timeout=None):
+        """Block r of the root's array to rank r.
+
+        array: (size, *s) at root, else None; out: s. Returns out; at root that may be None for a new
+        array, elsewhere the shape is not known. In place: at root, out may be array[root].
+        """
+        if self.rank != root:
+            array = None
+        elif out is None:
+            out = fresh(_first(array), _rows(array, self.size))
+        return self._submit(_SCATTER, out, array, out, dtype, "sum", root, timeout)
+
+    def scatter_v(self, array, counts=None, out=None, root=0, *, dtype=None, timeout=None):
+        """As scatter, with blocks of different sizes.
+
+        array: sum(counts) elements at root, else None; counts: elements of each rank, at root; out:
+        this rank's.
+        """
+        if self.rank != root:
+            array = counts = None
+        elif out is None:
+            out = fresh(_first(array), _own(array, counts, root, "scatter_v"))
+        return self._submit(_SCATTER_V, out, array, out, dtype, "sum", root, timeout, counts)
+
+    def reduce_scatter(self, array, op="sum", out=None, *, dtype=None, scale=None, timeout=None):
+        """out = op over all ranks of block `rank` of their arrays.
+
+        array: (size, *s), or one dimension that size divides; out: s. Returns out, a new array if
+        that is None. In place: out may be array[rank].
+        """
+        if out is None:
+            out = fresh(_first(array), _rows(array, self.size))
+        return self._submit(
+            _REDUCE_SCATTER, out, array, out, dtype, op, 0, timeout, None, None, scale
+        )
+
+    def reduce_scatter_v(
+        self, array, counts=None, op="sum", out=None, *, dtype=None, scale=None, timeout=None
+    ):
+        """As reduce_scatter, with blocks of different sizes.
+
+        array: sum(counts) elements; counts: elements of each rank, the same on all ranks (None if
+        array is a list); out: counts[rank] elements.
+        """
+        if out is None:
+            out = fresh(_first(array), _own(array, counts, self.rank, "reduce_scatter_v"))
+        return self._submit(
+            _REDUCE_SCATTER_V, out, array, out, dtype, op, 0, timeout, counts, None, scale
+        )
+
+    def all_to_all(self, array, out=None, *, dtype=None, timeout=None):
+        """Block r of array to rank r; block r of out is from rank r.
+
+        array: (size, *s), or any shape whose elements size divides; out: the same. Returns out, a new
+        array if that is None. In place: out may be array.
+        """
+        if out is None:
+            out = _alike(array)
+        return self._submit(_ALL_TO_ALL, out, array, out, dtype, "sum", 0, timeout)
+
+    def all_to_all_v(
+        self, array, send_counts=None, recv_counts=None, out=None, *, dtype=None, timeout=None
+    ):
+        """As all_to_all, with blocks of different sizes.
+
+        array: sum(send_counts) elements; out: sum(recv_counts) elements; what rank i sends to j must
+        be what j expects from i. Returns out, a new array of one dimension if that is None. For a list
+        the counts may be None.
+        """
+        if out is None:
+            out = fresh(_first(array), _sum(recv_counts, "all_to_all_v"))
+        return self._submit(
+            _ALL_TO_ALL_V, out, array, out, dtype, "sum", 0, timeout, send_counts, recv_counts
+        )
+
+class Group(_core.Group, Operations):
+    """An ordered set of ranks on one or more nodes, made by Context.group() or split().
+
+    rank, size, nodes (their number), epoch, seq (collectives issued so far). Use it in a `with` block,
+    or close() it; it is also left when it is garbage. Collectives are executed in the order of the
+    calls, and all ranks must make them in the same order; those of different groups never wait for
+    each other.
+    """
+
+    @property
+    def start(self):
+        """The same operations, each of which returns a Work at once and goes on by itself:
+
+            work = g.start.all_reduce(x)
+            ...
+            work.wait()
+
+        The buffers are held, and must not be touched, until it is done.
+        """
+        return _Start(self)
+
+    def batch(self):
+        """A Batch: operations that are started as one submission.
+
+            with g.batch() as batch:        # started and waited for at the end of the block
+                batch.all_reduce(a)
+                batch.all_reduce(b)
+        """
+        return Batch(self)
+
+    def split(self, colour, key=0, timeout=None):
+        """Collective over the group: the ranks with the same colour form a new one, in ascending order
+        of key, and of their rank where keys are equal. colour None or < 0: returns None.
+        """
+        return _core.split(type(self), self, -1 if colour is None else colour, key, timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        state = ", closed" if self.closed else ""
+        return f"<commd.Group, rank {self.rank} of {self.size}{state}>"
+
+
+class _Start(Operations):
+    __slots__ = ("_submit", "rank", "size")
+
+    def __init__(self, group):
+        self._submit = group._start
+        self.rank, self.size = group.rank, group.size
+
+
+class Batch(Operations):
+    """Operations that are noted down and then started as one submission: by start(), which returns a
+    Work for all of them, or at the end of a `with` block, which also waits. The results are a list, in
+    the order of the calls; the first error is raised. Each method returns its place in that list.
+    """
+
+    __slots__ = ("_group", "_noted", "rank", "size")
+
+    def __init__(self, group):
+        self._group = group
+        self._noted = []
+        self.rank, self.size = group.rank, group.size
+
+    def _submit(self, *arguments):
+        self._noted.append(arguments)
+        return len(self._noted) - 1
+
+    def __len__(self):
+        return len(self._noted)
+
+    def start(self):
+        """Starts what was noted down, which must not be nothing; the batch is empty after it."""
+        noted, self._noted = self._noted, []
+        return self._group._start_batch(noted)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None and self._noted:
+            self.start().wait()
+
+
+def _await(work):
+    """work.__await__(): asyncio watches a file descriptor that the library makes readable."""
+    import asyncio
+
+    if not work.done():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        fd = work._watch()
+        try:
+            loop.add_reader(fd, lambda: future.done() or future.set_result(None))
+            yield from future
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+    return work.wait()

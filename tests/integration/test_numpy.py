@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""The Python package without torch: `import commd`, on real daemons. The ranks are numpy_ops.py.
+
+The package is built as a wheel from client/python and unpacked. That needs a Python with its headers,
+pip, setuptools, wheel and NumPy: $COMMD_TEST_PYTHON, else the one of .venv, else this one, else
+/usr/bin/python3; if none has them, this is skipped.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+sys.dont_write_bytecode = True
+from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, need_ucx, until  # noqa: E402
+from cluster import sanitizer_environment  # noqa: E402
+
+LONG = 12 * HANG
+PROBE = """
+import importlib.util, os, sys, sysconfig
+missing = [m for m in ("numpy", "pip", "setuptools", "wheel") if not importlib.util.find_spec(m)]
+if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    missing.append("Python.h")
+print(" ".join(missing))
+"""
+_package = None
+
+
+def find_python():
+    candidates = [os.environ.get("COMMD_TEST_PYTHON")]
+    if not candidates[0]:
+        candidates = [os.path.join(TOP, ".venv/bin/python"), sys.executable, "/usr/bin/python3"]
+    why = []
+    for python in candidates:
+        if os.path.exists(python):
+            done = subprocess.run([python, "-c", PROBE], stdout=subprocess.PIPE, text=True)
+            if done.returncode == 0 and not done.stdout.strip():
+                return python
+            why.append(f"{python} lacks {done.stdout.strip()}")
+    raise Skip("; ".join(why) or "no Python found")
+
+
+class Package:
+    """The wheel, built once for all tests."""
+
+    def __init__(self):
+        self.python = find_python()
+        self.folder = tempfile.TemporaryDirectory(prefix="commd-wheel.")
+        at = self.folder.name
+        # what `make install` would make, of links
+        os.makedirs(f"{at}/prefix/include/commd")
+        os.symlink(f"{TOP}/client/commd.h", f"{at}/prefix/include/commd/commd.h")
+        os.symlink(f"{BUILD}/client/.libs", f"{at}/prefix/lib")
+        self.environment = dict(os.environ, COMMD_PREFIX=f"{at}/prefix", TMPDIR=at, HOME=at)
+        self.environment.pop("COMMD_BUILD_DIR", None)
+        # torch hidden: its part takes minutes to compile, and is tested elsewhere
+        with open(f"{at}/sitecustomize.py", "w") as file:
+            file.write("import sys\nsys.modules['torch'] = None\n")
+        done = subprocess.run(
+            [self.python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index",
+             "--disable-pip-version-check", "--wheel-dir", f"{at}/wheel", f"{TOP}/client/python"],
+            env=dict(self.environment, PYTHONPATH=at), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        check(done.returncode == 0, f"pip wheel failed:\n{done.stdout}")
+        check("warning: " not in done.stdout, f"the compiler warns:\n{done.stdout}")
+        (wheel,) = os.listdir(f"{at}/wheel")
+        self.wheel = os.path.join(at, "wheel", wheel)
+        self.site = f"{at}/site"
+        with zipfile.ZipFile(self.wheel) as file:
+            self.names = file.namelist()
+            file.extractall(self.site)
+
+    def run(self, node, arguments, **more):
+        environment = dict(
+            os.environ, COMMD_SOCKET=node.socket, COMMD_TEST_NODE=node.name, PYTHONPATH=self.site,
+            PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", **more,
+        )  # fmt: skip
+        environment.update(sanitizer_environment())
+        return subprocess.Popen(
+            [self.python, *arguments], env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+
+def package():
+    global _package
+    if _package is None:
+        _package = Package()
+    return _package
+
+
+def run_checks(cluster, places, checks):
+    """One process per entry of @places (a node's index) runs the functions of numpy_ops.py."""
+    print(f"  ranks on nodes {places}: {', '.join(checks)}", flush=True)
+    processes = []
+    for rank, place in enumerate(places):
+        processes.append(
+            package().run(
+                cluster.nodes[place], [f"{HERE}/numpy_ops.py", *checks], RANK=str(rank),
+                WORLD_SIZE=str(len(places)), COMMD_TEST_NODES=str(len(set(places))),
+                COMMD_TEST_LIMIT=str(LONG),
+            )
+        )  # fmt: skip
+    try:
+        # when one has failed the others may wait for it for ever
+        until(lambda: ended(processes) or failed(processes), "an end", 2 * LONG)
+        until(lambda: ended(processes), "the end of the others")
+    finally:
+        for process in processes:
+            process.kill()
+        results = [(p.communicate()[0], p.returncode) for p in processes]
+        for rank, (text, _) in enumerate(results):
+            print(f"--- rank {rank}:\n{text}" if text else "", end="", flush=True)
+    equal([code for _, code in results], [0] * len(places), "exit codes")
+    equal("".join(text for text, _ in results), "", "what the ranks printed")
+
+
+def ended(processes):
+    return all(process.poll() is not None for process in processes)
+
+
+def failed(processes):
+    return any(process.poll() for process in processes)
+
+
+RESULTS = ["reductions", "reduce_scatter", "premul", "moves", "uneven_moves", "other_buffers",
+           "large", "bfloat16"]  # fmt: skip
+ASYNC = ["async", "async_pending", "await", "await_pending", "batch", "batch_refusals",
+         "references", "close_pending", "threads", "close_inside"]  # fmt: skip
+GROUPS = ["split", "many_groups"]
+
+
+def test_wheel():
+    """All that belongs in it, nothing else; and what it says about itself is true."""
+    names = set(package().names)
+    source = f"{TOP}/client/python/commd"
+    wanted = {f"commd/{name}" for name in os.listdir(source) if name.endswith((".py", ".pyi"))}
+    wanted |= {"commd/py.typed", "commd/_origin.py"}
+    (core,) = [name for name in names if name.startswith("commd/_core")]
+    check(core.endswith(".so"), core)
+    equal({n for n in names if n.startswith("commd/")}, wanted | {core})
+    version = re.search(r"AC_INIT\(\[commd\], \[([0-9.]+)\]", open(f"{TOP}/configure.ac").read())[1]
+    check(os.path.basename(package().wheel).startswith(f"commd-{version}-"), package().wheel)
+    code = "import commd, commd._core as c; print(commd.__version__, c.version)"
+    equal(output(code), f"{version} {version}\n")
+
+
+def output(code):
+    done = subprocess.run(
+        [package().python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=dict(os.environ, PYTHONPATH=package().site, COMMD_SOCKET="/nonexistent",
+                 PYTHONDONTWRITEBYTECODE="1", **sanitizer_environment()),
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_import_is_cheap():
+    """`import torch` imports it everywhere: no extension, no NumPy, no daemon."""
+    code = """if True:
+        import sys, commd
+        loaded = [m for m in sys.modules if m.split(".")[0] in ("numpy", "torch", "asyncio")]
+        print(loaded, [m for m in sys.modules if m.startswith("commd.")])
+        assert set(commd.__all__) <= set(dir(commd))
+        for name in commd.__all__:
+            assert getattr(commd, name) is not None, name
+        try:
+            commd.nothing
+        except AttributeError as error:
+            print(error)
+        try:
+            commd.connect()
+        except commd.NoDaemon as error:
+            import pickle
+            again = pickle.loads(pickle.dumps(error))
+            assert type(again) is commd.NoDaemon and vars(again) == vars(error)
+            assert isinstance(error, (commd.Error, ConnectionError)) and error.code == -9
+            print("no daemon", error.rank, error.node, error.pid, error.seq, error.epoch, error.op)
+        print("numpy" in sys.modules)
+    """
+    equal(
+        output(code),
+        "[] []\nmodule 'commd' has no attribute 'nothing'\n"
+        "no daemon None None None None None connect\nFalse\n",
+    )
+
+
+def test_stubs_agree():
+    """Each public name, method and parameter of the package is in the stubs, and the reverse."""
+    done = subprocess.run(
+        [package().python, f"{HERE}/numpy_stubs.py", f"{package().site}/commd/__init__.pyi"],
+        env=dict(os.environ, PYTHONPATH=package().site, PYTHONDONTWRITEBYTECODE="1",
+                 **sanitizer_environment()),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    equal(done.stdout, "")
+
+
+def test_one_node():
+    with Cluster(1) as cluster:
+        run_checks(cluster, [0, 0], RESULTS + ASYNC + GROUPS + ["refusals"])
+        run_checks(cluster, [0], ["reductions", "moves", "uneven_moves", "references"])
+
+
+def test_two_nodes():
+    need_ucx()
+    with Cluster(2) as cluster:
+        run_checks(cluster, [0, 1, 0, 1], RESULTS + ASYNC + GROUPS)
+
+
+def test_failures():
+    with Cluster(1) as cluster:
+        run_checks(cluster, [0, 0, 0], ["mismatch", "aborted", "forked", "interrupt"])
+        run_checks(cluster, [0, 0], ["timeout"])
+        run_checks(cluster, [0, 0, 0], ["lost"])
+        run_checks(cluster, [0, 0], ["left_behind"])
+
+
+if __name__ == "__main__":
+    main(globals())
