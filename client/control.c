@@ -12,7 +12,8 @@
 
 #include "shm/place.h"
 
-enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000 };
+enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000,
+       READ_BUDGET = 64 };
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
 int64_t deadline_in(int64_t timeout_ms)
@@ -186,6 +187,8 @@ static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigne
         }
     } else if (m->type == MSG_JOIN_FAILED) {
         w = find_wait(ctx, m->join_failed.req);
+    } else if (m->type == MSG_ABSENT) {
+        who_answer(ctx, &m->absent);
     }
     if (w) {
         w->reply = *m;
@@ -228,15 +231,17 @@ static void read_once(struct commd_context *ctx)
 static bool lost_locked(struct commd_context *ctx)
 {
     char byte;
-    ssize_t n;
+    ssize_t n = 1;
 
-    if (atomic_load(&ctx->lost))
-        return true;
-    n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n > 0 && !ctx->reading)
-        read_once(ctx);
-    else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        atomic_store(&ctx->lost, true);
+    for (unsigned i = 0; n > 0 && i < READ_BUDGET && !atomic_load(&ctx->lost); i++) {
+        n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (n > 0 && ctx->reading)
+            break;
+        if (n > 0)
+            read_once(ctx);
+        else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+            atomic_store(&ctx->lost, true);
+    }
     return atomic_load(&ctx->lost);
 }
 

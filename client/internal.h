@@ -47,6 +47,7 @@ struct run {
     uint32_t seen_step;
     bool agreed;             /* descriptions were compared */
     bool moved;              /* the last poll made progress */
+    struct question *question; /* owned: it ran out of time, and we ask who is missing */
     int64_t limit_ms;        /* -1 none */
     int64_t deadline_ms;     /* CLOCK_MONOTONIC, -1 none */
     struct commd_error err;  /* RUN_FAILED */
@@ -170,6 +171,7 @@ struct commd_context {
     bool reading;         /* a thread is reading for all who wait */
     uint32_t next_req;
     struct join_wait *waits;
+    struct question *questions; /* borrowed: of operations that ran out of time */
     int doorbell;         /* current one */
     int *old_doorbells;   /* owned: of earlier engines, closed at the end */
     unsigned nold;
@@ -209,6 +211,19 @@ int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
 /* After writing something for the engine, and a fence. */
 void group_wake_engine(struct commd_group *g);
 bool process_ended(pid_t pid);
+
+/* ---- who has not come (who.c) -------------------------------------------------------------- */
+
+/* Asks, with the first call, the other nodes of the group about operation @seq. True when there is
+ * nothing more to wait for. */
+bool who_ask(struct question **q, const struct commd_group *g, uint64_t seq);
+/* "rank 3 of node b did not come", from the answers (@q may be NULL) or what this node knows.
+ * *ret_rank: the one that is missing, -1 if none or several; @node: "" if of several nodes. */
+void who_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+              size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
+void who_free(struct question **q); /* NULL is fine */
+/* With the context's lock held: an answer came. */
+void who_answer(struct commd_context *ctx, const struct msg_absent *m);
 
 /* ---- works (async.c) ------------------------------------------------------------------- */
 struct commd_work {

@@ -5,7 +5,7 @@ noinst_LTLIBRARIES += libcommd-client.la
 libcommd_client_la_SOURCES = client/api.c client/async.c client/autostart.c client/check.c client/coll.c client/coll.h \
 	client/coll_blocks.c client/control.c client/error.c client/group.c client/lists.c \
 	client/p2p.c client/p2p.h client/p2p_api.c client/p2p_match.c client/p2p_out.c \
-	client/p2p_wait.c client/run.c client/split.c client/internal.h client/commd.h
+	client/p2p_wait.c client/run.c client/split.c client/who.c client/internal.h client/commd.h
 libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
 client_libcommd_la_SOURCES =
 client_libcommd_la_LIBADD = libcommd-client.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_STATIC)

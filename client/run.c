@@ -93,6 +93,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
         .redop = info->reduces ? (uint8_t)op->redop : 0,
     };
     r->balance = (struct op_balance){0};
+    r->question = NULL;
     r->most = 0;
     if (unlikely(info->counted))
         describe_counts(r, op);
@@ -473,6 +474,7 @@ void run_end(struct run *r, enum run_state st)
     bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
 
     free(steal_ptr(r->lists));
+    who_free(&r->question);
     if (st == RUN_FAILED && !refused) {
         group_fail(r->group, &r->err);
         return;
@@ -561,65 +563,18 @@ static bool orphan_check(struct run *r)
     return false;
 }
 
-/* Appends first-last to a list; false if it does not fit whole. */
-static bool list_ranks(char *buf, size_t len, unsigned first, unsigned last)
-{
-    size_t used = strlen(buf);
-    int w = snprintf(buf + used, len - used, "%s%u", used ? "," : "", first);
-
-    if (last > first && used + (size_t)w < len)
-        w += snprintf(buf + used + w, len - used - (size_t)w, "-%u", last);
-    if (used + (size_t)w < len)
-        return true;
-    buf[used] = 0; /* no half numbers */
-    return false;
-}
-
-/* "1,4-6" of the local members that have not announced the operation; "..." after what fits. */
-static unsigned missing_here(const struct run *r, char *buf, size_t len)
-{
-    const struct commd_group *g = r->group;
-    unsigned n = 0, first = 0, last = 0;
-    bool fits = true;
-
-    buf[0] = 0;
-    for (unsigned m = 0; m < g->board.nlocal; m++) {
-        unsigned rank = g->local_rank[m];
-
-        if (seq_reached(atomic_load(&g->board.members[m].started), (uint32_t)r->desc.seq))
-            continue;
-        if (n++ && rank != last + 1) {
-            fits = fits && list_ranks(buf, len - 4, first, last);
-            first = rank;
-        } else if (n == 1) {
-            first = rank;
-        }
-        last = rank;
-    }
-    if (n && !(fits && list_ranks(buf, len - 4, first, last)))
-        strcat(buf, ",...");
-    return n;
-}
-
 static void timed_out(struct run *r)
 {
     struct commd_group *g = r->group;
-    char ranks[160];
-    unsigned n = missing_here(r, ranks, sizeof ranks);
+    char text[360], node[MSG_NAME_MAX];
+    int rank;
 
-    if (n)
-        error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: rank%s %s of "
-                  "node %s did not come",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
-                  (long long)r->limit_ms, n > 1 ? "s" : "", ranks, g->ctx->node);
-    else
-        error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: all ranks of "
-                  "node %s have come, so ranks of the other nodes are missing or slow",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
-                  (long long)r->limit_ms, g->ctx->node);
-    describe(r, COMMD_E_TIMEOUT, n == 1 ? atoi(ranks) : -1, 0, g->ctx->node);
+    who_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
+    error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: %s",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
+              (long long)r->limit_ms, text);
+    describe(r, COMMD_E_TIMEOUT, rank, 0, node);
 }
 
 bool run_hopeless(struct run *r)
@@ -631,7 +586,8 @@ bool run_hopeless_slow(struct run *r)
 {
     if (run_hopeless(r) || orphan_check(r))
         return true;
-    if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms) {
+    if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms &&
+        who_ask(&r->question, r->group, r->desc.seq)) {
         timed_out(r);
         return true;
     }

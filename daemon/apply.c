@@ -19,6 +19,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "shm/ranks.h"
 
 struct failed_board {
     struct failed_board *next;
@@ -254,6 +255,45 @@ static void group_gone(struct daemon *d, const struct core_action *a)
             peer_links_send(d->peers, view.nodes[i], &msg);
 }
 
+/* The counters are the clients' to write: whatever they hold, it is a number that is compared. */
+static void list_absent(const struct board_entry *entry, const struct core_group_view *view,
+                        uint64_t seq, struct rank_list *list)
+{
+    unsigned local = 0;
+
+    for (unsigned rank = 0; rank < view->size; rank++)
+        if (view->members[rank].node == view->me &&
+            !seq_reached(board_rank_started(entry->ctl, local++), (uint32_t)seq))
+            rank_list_add(list, rank);
+    rank_list_end(list);
+}
+
+static void group_absent(struct daemon *d, const struct core_action *a)
+{
+    struct board_entry *entry = boards_find(&d->boards, a->group);
+    struct core_group_view view;
+    struct msg msg = {.type = a->flag ? MSG_ABSENT_HERE : MSG_ABSENT};
+    struct rank_list list;
+
+    if (!entry || !core_group(d->core, a->group, &view) || !view.members)
+        return; /* its board could not be made, which everybody is being told */
+    rank_list_init(&list, a->flag ? msg.absent_here.text : msg.absent.text, MSG_TEXT_MAX);
+    list_absent(entry, &view, a->seq, &list);
+    if (a->flag) {
+        msg.absent_here.group = a->group;
+        msg.absent_here.ask = a->ask;
+        msg.absent_here.count = list.n;
+        msg.absent_here.rank = list.lowest;
+        peer_links_send(d->peers, a->node, &msg);
+        return;
+    }
+    msg.absent.req = (uint32_t)a->ask;
+    msg.absent.count = list.n;
+    msg.absent.rank = list.lowest;
+    snprintf(msg.absent.node, sizeof(msg.absent.node), "%s", d->conf->node);
+    listener_send(d->listener, a->client, &msg, NULL, 0);
+}
+
 static void group_broken(struct daemon *d, const struct core_action *a)
 {
     struct board_entry *entry = boards_find(&d->boards, a->group);
@@ -347,6 +387,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
         break;
     case CORE_DO_GROUP_CLOSE:
         group_close(d, a->group, a->flag);
+        break;
+    case CORE_DO_GROUP_ABSENT:
+        group_absent(d, a);
         break;
     case CORE_DO_LOG:
         log_write((enum conf_log_level)a->level, "%s", a->text);

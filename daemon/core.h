@@ -89,6 +89,9 @@ enum core_action_type {
     /* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board; BOARD_DEL (abort as in @flag) to the engine if the
      * engine has it. */
     CORE_DO_GROUP_CLOSE,
+    /* List the ranks of this node in @group whose board says that they have not begun operation
+     * @seq, and say so: ABSENT to @client with req @ask, or, with @flag, ABSENT_HERE to @node. */
+    CORE_DO_GROUP_ABSENT,
     CORE_DO_LOG, /* @level (enum conf_log_level values: 0 error .. 3 debug), @text */
 };
 
@@ -97,7 +100,7 @@ enum core_action_type {
 struct core_action {
     enum core_action_type type;
     unsigned client, node, level;
-    uint64_t group;
+    uint64_t group, seq, ask;
     int32_t rank;
     uint32_t ops, pid;
     enum cause cause;

@@ -190,6 +190,47 @@ void act_gone_again(struct core *core, const struct group *group, unsigned node)
     push_group(core, ACT_GONE_AGAIN, group)->target = node;
 }
 
+void act_absent_here(struct core *core, const struct group *group, unsigned client,
+                     uint32_t req, uint64_t seq)
+{
+    struct act *act = push_group(core, ACT_ABSENT_HERE, group);
+
+    act->target = client;
+    act->id2 = req;
+    act->seq = seq;
+}
+
+void act_absent_to(struct core *core, const struct group *group, unsigned node, uint64_t ask,
+                   uint64_t seq)
+{
+    struct act *act = push_group(core, ACT_ABSENT_HERE, group);
+
+    act->flag = true;
+    act->target = node;
+    act->id2 = ask;
+    act->seq = seq;
+}
+
+void act_who(struct core *core, const struct group *group, uint64_t ask, uint64_t seq)
+{
+    struct act *act = push_group(core, ACT_WHO, group);
+
+    act->id2 = ask;
+    act->seq = seq;
+}
+
+void act_absent(struct core *core, unsigned client, unsigned node,
+                const struct msg_absent_here *answer)
+{
+    struct act *act = push_to(core, ACT_ABSENT, client);
+
+    act->req = (uint32_t)answer->ask;
+    act->ops = answer->count;
+    act->rank = answer->rank;
+    act->about = node + 1;
+    act->text = keep_text(core, answer->text);
+}
+
 static void fill_gone(struct core *core, struct act *act, const struct group *group,
                       uint32_t rank, const char *text)
 {

@@ -36,6 +36,9 @@ enum act_kind {
     ACT_GROUP_GONE,
     ACT_GROUP_BROKEN,
     ACT_GROUP_CLOSE,
+    ACT_ABSENT_HERE, /* flag: to a node */
+    ACT_WHO,         /* unfolds over the participants */
+    ACT_ABSENT,
 };
 
 struct act {
@@ -46,7 +49,7 @@ struct act {
     uint32_t ops, pid, req, about; /* about: node a text is about + 1, 0: none */
     int32_t rank;
     uint32_t text;
-    uint64_t id, id2;
+    uint64_t id, id2, seq;
 };
 
 #endif

@@ -194,6 +194,17 @@ static void abort_group(struct core *core, unsigned slot, const struct msg_clien
     group_abort(core, seat->group, seat, msg->text);
 }
 
+static void ask_who(struct core *core, unsigned slot, const struct msg_client_who *msg)
+{
+    const struct seat *seat = seat_in(core, slot, msg->group);
+
+    if (seat)
+        who_client(core, seat, msg);
+    else
+        refuse(core, slot, CAUSE_PROTOCOL, "asks about group %llu, which it is not in",
+               (unsigned long long)msg->group);
+}
+
 void client_msg(struct core *core, const struct core_event *event)
 {
     const struct msg *msg = event->msg;
@@ -207,7 +218,7 @@ void client_msg(struct core *core, const struct core_event *event)
         refuse(core, slot, CAUSE_PROTOCOL, "the first message has to be a hello");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types a client may send five */
+    switch ((int)msg->type) { /* int: of all types a client may send six */
     case MSG_CLIENT_HELLO:
         if (client->state == CLIENT_READY)
             refuse(core, slot, CAUSE_PROTOCOL, "a second hello");
@@ -225,6 +236,9 @@ void client_msg(struct core *core, const struct core_event *event)
         break;
     case MSG_CLIENT_ABORT:
         abort_group(core, slot, &msg->client_abort);
+        break;
+    case MSG_CLIENT_WHO:
+        ask_who(core, slot, &msg->client_who);
         break;
     case MSG_ADMIN:
         break; /* the edge answers from the views */

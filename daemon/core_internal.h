@@ -136,6 +136,8 @@ struct client {
     bool admin;
     unsigned waiting; /* pending joins */
     unsigned groups;  /* ranks in open groups */
+    unsigned who;     /* questions since @who_ms */
+    uint64_t who_ms;
     uint64_t since_ms;
     struct list seats; /* its ranks; the seats are owned by the core's pool */
     char program[MSG_NAME_MAX];
@@ -332,6 +334,16 @@ void act_broken_again(struct core *core, const struct group *group, unsigned nod
 /* About a group that this node does not have. */
 void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause,
                    int32_t rank, const char *text);
+/* This node's answer to "who?" to our own client, and to another node. */
+void act_absent_here(struct core *core, const struct group *group, unsigned client,
+                     uint32_t req, uint64_t seq);
+void act_absent_to(struct core *core, const struct group *group, unsigned node, uint64_t ask,
+                   uint64_t seq);
+/* To the other participants. */
+void act_who(struct core *core, const struct group *group, uint64_t ask, uint64_t seq);
+/* What @node has answered, on to the client. */
+void act_absent(struct core *core, unsigned client, unsigned node,
+                const struct msg_absent_here *answer);
 void act_engine_start(struct core *core);
 void act_engine_kill(struct core *core);
 void act_ping(struct core *core, uint64_t seq);
@@ -409,6 +421,12 @@ void home_reap(struct core *core);
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count);
 uint32_t home_tag(uint64_t incarnation);
+
+/* ---- core_who.c ------------------------------------------------------------------------------------- */
+
+void who_client(struct core *core, const struct seat *seat, const struct msg_client_who *msg);
+void who_peer(struct core *core, unsigned node, const struct msg_who *msg);
+void who_answer(struct core *core, unsigned node, const struct msg_absent_here *msg);
 
 /* ---- core_group.c ----------------------------------------------------------------------------------- */
 

@@ -203,6 +203,12 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
     case MSG_SYNC:
         group_sync(core, node, msg->sync.group);
         break;
+    case MSG_WHO:
+        who_peer(core, node, &msg->who);
+        break;
+    case MSG_ABSENT_HERE:
+        who_answer(core, node, &msg->absent_here);
+        break;
     default:
         act_log(core, CORE_LOG_WARN,
                 "node %s sent message type %u, which is not for peers -> "

@@ -92,6 +92,15 @@ static void broken(const struct group *group, unsigned node, struct core_action 
     COPY(m->text, group->cause_text);
 }
 
+static void who(const struct act *act, unsigned node, struct core_action *ret)
+{
+    struct msg_who *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_WHO)->who;
+
+    m->group = act->id;
+    m->ask = act->id2;
+    m->seq = act->seq;
+}
+
 static void group_action(const struct core *core, const struct act *act,
                          enum core_action_type type, struct core_action *ret)
 {
@@ -153,6 +162,8 @@ static bool next_participant(struct core *core, struct act *act, struct core_act
             if (group->agreed[place])
                 continue;
             message(ret, CORE_DO_PEER_SEND, node, MSG_SYNC)->sync.group = group->id;
+        } else if (act->kind == ACT_WHO) {
+            who(act, node, ret);
         } else if (act->kind == ACT_GONE) {
             gone(core, act, group, node, ret);
         } else {
@@ -217,6 +228,30 @@ static void peer_add(const struct core *core, const struct act *act, struct core
     m->addr_len = peer->addr_len;
     memcpy(m->addr, peer->addr, m->addr_len);
     COPY(m->node, core_node_name(core, act->target));
+}
+
+static void absent_here(const struct act *act, struct core_action *ret)
+{
+    ret->type = CORE_DO_GROUP_ABSENT;
+    ret->group = act->id;
+    ret->flag = act->flag;
+    ret->seq = act->seq;
+    ret->ask = act->id2;
+    if (act->flag)
+        ret->node = act->target;
+    else
+        ret->client = act->target;
+}
+
+static void absent(const struct core *core, const struct act *act, struct core_action *ret)
+{
+    struct msg_absent *m = &message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_ABSENT)->absent;
+
+    m->req = act->req;
+    m->count = act->ops;
+    m->rank = act->rank;
+    COPY(m->node, core_node_name(core, act->about - 1));
+    COPY(m->text, act_text(core, act));
 }
 
 static void client_message(const struct core *core, const struct act *act,
@@ -322,7 +357,14 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         return true;
     case ACT_COMMIT:
         return next_commit(core, act, ret);
+    case ACT_ABSENT_HERE:
+        absent_here(act, ret);
+        return true;
+    case ACT_ABSENT:
+        absent(core, act, ret);
+        return true;
     case ACT_SYNC:
+    case ACT_WHO:
     case ACT_GONE:
     case ACT_BROKEN:
         return next_participant(core, act, ret);
@@ -375,7 +417,7 @@ bool core_next(struct core *core, struct core_action *ret_action)
     while (queue->head < queue->tail) {
         struct act *act = &queue->acts[queue->head];
         bool folded = act->kind == ACT_COMMIT || act->kind == ACT_SYNC ||
-                      act->kind == ACT_GONE || act->kind == ACT_BROKEN ||
+                      act->kind == ACT_WHO || act->kind == ACT_GONE || act->kind == ACT_BROKEN ||
                       act->kind == ACT_GONE_AGAIN || act->kind == ACT_GROUP_FATES;
         bool more;
 

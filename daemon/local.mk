@@ -17,7 +17,7 @@ noinst_LTLIBRARIES += libcommd-core.la
 libcommd_core_la_SOURCES = daemon/core.c daemon/core.h daemon/core_act.c daemon/core_act.h daemon/core_alloc.c \
 	daemon/core_client.c daemon/core_engine.c daemon/core_group.c daemon/core_home.c \
 	daemon/core_internal.h daemon/core_join.c daemon/core_peer.c daemon/core_pool.c \
-	daemon/core_text.c daemon/core_unfold.c daemon/core_view.c
+	daemon/core_text.c daemon/core_unfold.c daemon/core_view.c daemon/core_who.c
 libcommd_core_la_LIBADD = libcommd-schedule.la
 
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA

@@ -175,6 +175,13 @@ uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local)
     return atomic_load_explicit(&ctl->members[local].ops, memory_order_acquire);
 }
 
+uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].started, memory_order_relaxed);
+}
+
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid)
 {

@@ -164,6 +164,8 @@ struct board_ctl *board_ctl_free(struct board_ctl *ctl);
 size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file, for quotas */
 /* Operations that the i-th local member (ranks of this node in ascending order) completed. */
 uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
+/* Operations that it has begun. */
+uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
 /* Both wake every sleeping member. First cause wins. */
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid);

@@ -28,11 +28,13 @@
     T(CLIENT_LEAVE, client_leave, client_leave)                                                  \
     T(CLIENT_ABORT, client_abort, client_abort)                                                  \
     T(ADMIN, admin, admin)                                                                       \
+    T(CLIENT_WHO, client_who, client_who)                                                        \
     T(WELCOME, welcome, welcome)                                                                 \
     T(JOINED, joined, joined)                                                                    \
     T(JOIN_FAILED, join_failed, join_failed)                                                     \
     T(REFUSED, refused, refused)                                                                 \
     T(TABLES, tables, tables)                                                                    \
+    T(ABSENT, absent, absent)                                                                    \
     T(PEER_HELLO, peer_hello, peer_hello)                                                        \
     T(HEARTBEAT, heartbeat, heartbeat)                                                           \
     T(ENGINE_STATE, engine_state, engine_state)                                                  \
@@ -44,6 +46,8 @@
     T(GONE, gone, gone)                                                                          \
     T(BROKEN, broken, broken)                                                                    \
     T(SYNC, sync, sync)                                                                          \
+    T(WHO, who, who)                                                                             \
+    T(ABSENT_HERE, absent_here, absent_here)                                                     \
     T(ENGINE_HELLO, engine_hello, engine_hello)                                                  \
     T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                         \
     T(ENGINE_PEER_DEL, engine_peer_del, engine_peer)                                             \
@@ -63,11 +67,13 @@
     S(client_leave, ClientLeave, CLIENT_LEAVE)                                                   \
     S(client_abort, ClientAbort, CLIENT_ABORT)                                                   \
     S(admin, Admin, ADMIN)                                                                       \
+    S(client_who, ClientWho, CLIENT_WHO)                                                         \
     S(welcome, Welcome, WELCOME)                                                                 \
     S(joined, Joined, JOINED)                                                                    \
     S(join_failed, JoinFailed, JOIN_FAILED)                                                      \
     S(refused, Refused, REFUSED)                                                                 \
     S(tables, Tables, TABLES)                                                                    \
+    S(absent, Absent, ABSENT)                                                                    \
     S(peer_hello, PeerHello, PEER_HELLO)                                                         \
     S(heartbeat, Heartbeat, HEARTBEAT)                                                           \
     S(engine_state, EngineState, ENGINE_STATE)                                                   \
@@ -79,6 +85,8 @@
     S(gone, Gone, GONE)                                                                          \
     S(broken, Broken, BROKEN)                                                                    \
     S(sync, Sync, SYNC)                                                                          \
+    S(who, Who, WHO)                                                                             \
+    S(absent_here, AbsentHere, ABSENT_HERE)                                                      \
     S(engine_hello, EngineHello, ENGINE_HELLO)                                                   \
     S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                           \
     S(engine_peer, EnginePeer, ENGINE_PEER)                                                      \
@@ -92,6 +100,7 @@
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
 #define FIELDS_admin(F) F(NAME, verb)
+#define FIELDS_client_who(F) F(NUM, group) F(NUM, req) F(NUM, seq)
 #define FIELDS_welcome(F)                                                                        \
     F(NUM, version) F(NUM, pid) F(NUM, incarnation) F(NAME, node) F(NAME, cluster)
 #define FIELDS_joined(F)                                                                         \
@@ -101,6 +110,8 @@
     F(NUM, req) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_refused(F) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_tables(F) F(FLAG, healthy) F(TABLES, tables) F(TEXT, text)
+#define FIELDS_absent(F)                                                                         \
+    F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_peer_hello(F) F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
 #define FIELDS_heartbeat(F) F(NUM, seq)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
@@ -117,6 +128,9 @@
 #define FIELDS_broken(F)                                                                         \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_sync(F) F(NUM, group)
+#define FIELDS_who(F) F(NUM, group) F(NUM, ask) F(NUM, seq)
+#define FIELDS_absent_here(F)                                                                    \
+    F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
 #define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)
 #define FIELDS_engine_peer_add(F)                                                                \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)

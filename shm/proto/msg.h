@@ -26,12 +26,14 @@ enum msg_type {
     MSG_CLIENT_LEAVE = 3,
     MSG_CLIENT_ABORT = 4,
     MSG_ADMIN = 5,
+    MSG_CLIENT_WHO = 6, /* answered by MSG_ABSENT, at most once per node of the group */
     /* commd -> client */
     MSG_WELCOME = 10,
     MSG_JOINED = 11,      /* + board fd, + doorbell fd if new_doorbell */
     MSG_JOIN_FAILED = 12,
     MSG_REFUSED = 13, /* the session ends after this */
     MSG_TABLES = 14,
+    MSG_ABSENT = 15,
     /* commd <-> commd */
     MSG_PEER_HELLO = 20,
     MSG_HEARTBEAT = 21,
@@ -45,6 +47,8 @@ enum msg_type {
     MSG_BROKEN = 29,       /* participant -> participants: the group is broken */
     MSG_SYNC = 30,         /* participant -> participants after losing the home node: do you
                               have this group? who has not answers BROKEN */
+    MSG_WHO = 31,          /* participant -> participant, answered by ABSENT_HERE */
+    MSG_ABSENT_HERE = 32,
     /* commd <-> commd-engine */
     MSG_ENGINE_HELLO = 40,     /* engine -> commd, once */
     MSG_ENGINE_PEER_ADD = 41,  /* commd -> engine; answered by ENGINE_PEER_READY */
@@ -103,6 +107,12 @@ struct msg_client_abort {
     char text[MSG_TEXT_MAX];
 };
 
+struct msg_client_who {
+    uint64_t group;
+    uint32_t req;
+    uint64_t seq; /* of the operation */
+};
+
 struct msg_admin {
     char verb[MSG_NAME_MAX]; /* "status", "nodes", "groups", "clients", "config" */
 };
@@ -138,6 +148,13 @@ struct msg_join_failed {
     int32_t rank;
     char node[MSG_NAME_MAX];
     char text[MSG_TEXT_MAX];
+};
+
+struct msg_absent {
+    uint32_t req, count;
+    int32_t rank; /* the first of them, -1: none */
+    char node[MSG_NAME_MAX];
+    char text[MSG_TEXT_MAX]; /* "3,5-7" */
 };
 
 struct msg_refused {
@@ -241,6 +258,19 @@ struct msg_sync {
     uint64_t group;
 };
 
+struct msg_who {
+    uint64_t group;
+    uint64_t ask; /* comes back in the answer */
+    uint64_t seq;
+};
+
+struct msg_absent_here { /* as msg_absent */
+    uint64_t group, ask;
+    uint32_t count;
+    int32_t rank;
+    char text[MSG_TEXT_MAX];
+};
+
 struct msg_engine_hello {
     uint32_t version;
     uint32_t pid;
@@ -297,6 +327,10 @@ struct msg {
         struct msg_client_leave client_leave;
         struct msg_client_abort client_abort;
         struct msg_admin admin;
+        struct msg_client_who client_who;
+        struct msg_absent absent;
+        struct msg_who who;
+        struct msg_absent_here absent_here;
         struct msg_welcome welcome;
         struct msg_joined joined;
         struct msg_join_failed join_failed;

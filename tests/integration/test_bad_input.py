@@ -349,7 +349,7 @@ def test_unknown_dtype_and_operator():
         error = rank.call_error("raw", name="g", coll="broadcast", count=0, root=1)
         equal(error["message"], "broadcast: root 1; allowed: 0 to 0")
         error = rank.call_error("raw", name="g", coll="all_reduce", count=7)
-        equal(error["message"], "all_reduce: buffer is NULL, but count is 7")
+        equal(error["message"], "all_reduce: send buffer is NULL, but has 7 elements")
         rank.call("all_reduce", name="g", count=1)
 
 

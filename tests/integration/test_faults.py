@@ -73,5 +73,58 @@ def test_a_limit_names_who_did_not_come():
         os.kill(ranks[2].pid, signal.SIGCONT)
 
 
+def did_not_come(error):
+    equal(error["code"], "TIMEOUT", error)
+    return error["message"].rpartition(" ms: ")[2]
+
+
+def test_a_limit_names_who_did_not_come_anywhere():
+    """Also on the other nodes, which are asked."""
+    need_ucx()
+    with Cluster(3) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1, 1, 1, 2])
+        cluster.join("all", ranks)
+        cluster.join("one", ranks)
+        for rank in ranks:  # one operation that all have done
+            rank.start("all_reduce", name="all", count=10)
+        for rank in ranks:
+            rank.finish()
+        error = ranks[0].call_error("all_reduce", name="g", count=10, timeout_ms=300)
+        parts = sorted(did_not_come(error).removesuffix(" did not come").split(", "))
+        equal(parts, ["rank 1 of node node0", "rank 5 of node node2", "ranks 2-4 of node node1"])
+        equal((error["rank"], error["node"]), (-1, ""))
+
+        # each group has its own count, and breaks alone
+        for rank in ranks[1:]:
+            rank.start("all_reduce", name="all", count=10)
+        error = ranks[0].call_error("all_reduce", name="one", count=10, timeout_ms=300)
+        check("ranks 2-4 of node node1" in did_not_come(error), error)
+        ranks[0].call("all_reduce", name="all", count=10)
+        for rank in ranks[1:]:
+            rank.finish()
+
+        # all but one, which is elsewhere
+        cluster.join("h", ranks)
+        for rank in ranks[:5]:
+            rank.start("raw", name="h", coll="barrier", timeout_ms=300)
+        errors = [rank.error() for rank in ranks[:5]]
+        for error in errors:  # the first to give up tells the others why
+            check(error["message"].endswith(" ms: rank 5 of node node2 did not come"), error)
+        first = next(error for error in errors if error["code"] == "TIMEOUT")
+        equal((first["rank"], first["node"]), (5, "node2"))
+
+
+def test_a_limit_when_a_node_cannot_say():
+    """Its commd stands still: the answer is not waited for longer than a second."""
+    need_ucx()
+    with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        os.kill(cluster.nodes[1].pid, signal.SIGSTOP)
+        error = ranks[0].call_error("all_reduce", name="g", count=10, timeout_ms=100)
+        os.kill(cluster.nodes[1].pid, signal.SIGCONT)
+        equal(did_not_come(error), "all ranks have come, but it did not end in time; nobody could "
+                                   "say for node node1")  # fmt: skip
+
+
 if __name__ == "__main__":
     main(globals())

@@ -504,6 +504,22 @@ void sim_abort(struct sim *sim, unsigned client, const char *name, const char *t
     sim_say(sim, client, &msg);
 }
 
+void sim_who(struct sim *sim, unsigned client, const char *name, uint64_t seq)
+{
+    struct join *join = in_group(sim, client, name);
+    struct msg msg = {.type = MSG_CLIENT_WHO};
+
+    if (!join)
+        return;
+    sim_note(sim, "%s: pid %u asks who has not begun %s %llu",
+             sim_node_name(sim, sim->handles[client].node), sim->handles[client].pid, name,
+             (unsigned long long)seq);
+    msg.client_who.group = join->group;
+    msg.client_who.req = join->rank;
+    msg.client_who.seq = seq;
+    sim_say(sim, client, &msg);
+}
+
 void sim_ops(struct sim *sim, unsigned client, const char *name, unsigned ops)
 {
     struct join *join = in_group(sim, client, name);

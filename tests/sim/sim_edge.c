@@ -97,6 +97,10 @@ static void client_send(struct sim *sim, unsigned node, const struct core_action
         if (msg->join_failed.cause != CAUSE_TIMEOUT)
             check_broken(sim, node, 0, msg->join_failed.cause, msg->join_failed.node,
                          msg->join_failed.text);
+    } else if (msg->type == MSG_ABSENT) {
+        sim_note(sim, "%s: pid %u ABSENT node %s: %u, first %d: %s", sim_node_name(sim, node),
+                 handle->pid, msg->absent.node, msg->absent.count, msg->absent.rank,
+                 msg->absent.text);
     } else if (msg->type == MSG_REFUSED) {
         sim_note(sim, "%s: pid %u REFUSED %u: %s", sim_node_name(sim, node), handle->pid,
                  msg->refused.cause, msg->refused.text);
@@ -242,6 +246,14 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
                  sim_group_name(sim, msg->broken.group, name), msg->broken.cause,
                  msg->broken.text);
         break;
+    case MSG_WHO:
+        sim_note(sim, "%s -> %s WHO %s %llu", a, b, sim_group_name(sim, msg->who.group, name),
+                 (unsigned long long)msg->who.seq);
+        break;
+    case MSG_ABSENT_HERE:
+        sim_note(sim, "%s -> %s ABSENT_HERE %u: %s", a, b, msg->absent_here.count,
+                 msg->absent_here.text);
+        break;
     default:
         break;
     }
@@ -256,6 +268,38 @@ static void peer_send(struct sim *sim, unsigned node, const struct core_action *
     if (sim->crash_after && node == sim->crash_from && action->msg.type == sim->crash_type &&
         --sim->crash_after == 0)
         sim->crash_now = true;
+}
+/* As the board's counters have it: here, those of sim_ops(). */
+static void group_absent(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    struct core_action answer = {.type = action->flag ? CORE_DO_PEER_SEND : CORE_DO_CLIENT_SEND,
+                                 .client = action->client,
+                                 .node = action->node};
+    struct msg_absent list = {.req = (uint32_t)action->ask, .rank = -1};
+    struct text text = {list.text, sizeof(list.text), 0};
+    struct core_group_view view;
+    struct join *join;
+
+    if (!edge_board(sim, node, action->group) ||
+        !core_group(sim->nodes[node].core, action->group, &view))
+        sim_fail(sim, "node %s is asked about a group without a board", sim_node_name(sim, node));
+    for (unsigned rank = 0; rank < view.size; rank++) {
+        check_member(sim, action->group, rank, &join);
+        if (view.members[rank].node != view.me || (join && join->ops >= action->seq))
+            continue;
+        text_add(&text, "%s%u", list.count++ ? "," : "", rank);
+        list.rank = list.rank < 0 ? (int32_t)rank : list.rank;
+    }
+    if (!action->flag) {
+        text_copy(list.node, sizeof(list.node), sim_node_name(sim, node));
+        answer.msg = (struct msg){.type = MSG_ABSENT, .absent = list};
+        return client_send(sim, node, &answer);
+    }
+    answer.msg.type = MSG_ABSENT_HERE;
+    answer.msg.absent_here = (struct msg_absent_here){
+        .group = action->group, .ask = action->ask, .count = list.count, .rank = list.rank};
+    text_copy(answer.msg.absent_here.text, MSG_TEXT_MAX, list.text);
+    peer_send(sim, node, &answer);
 }
 
 void edge_action(struct sim *sim, unsigned node, const struct core_action *action)
@@ -297,6 +341,9 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         break;
     case CORE_DO_GROUP_CLOSE:
         group_close(sim, node, action);
+        break;
+    case CORE_DO_GROUP_ABSENT:
+        group_absent(sim, node, action);
         break;
     case CORE_DO_LOG:
         break;

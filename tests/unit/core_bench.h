@@ -124,6 +124,11 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_GROUP_CLOSE:
             note(bench, "group close\n");
             break;
+        case CORE_DO_GROUP_ABSENT:
+            note(bench, "who has not begun %llu? for %s %u, ask %llx\n",
+                 (unsigned long long)action.seq, action.flag ? "node" : "client",
+                 action.flag ? action.node : action.client, (unsigned long long)action.ask);
+            break;
         case CORE_DO_LOG:
             break;
         }

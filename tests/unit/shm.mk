@@ -12,6 +12,12 @@ tests_unit_test_reduce_SOURCES = tests/unit/test_reduce.c tests/unit/reduce_refe
 tests_unit_test_reduce_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_reduce_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
+check_PROGRAMS += tests/unit/test_ranks
+TESTS += tests/unit/test_ranks
+tests_unit_test_ranks_SOURCES = tests/unit/test_ranks.c
+tests_unit_test_ranks_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_ranks_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
 check_PROGRAMS += tests/unit/test_board
 TESTS += tests/unit/test_board
 tests_unit_test_board_SOURCES = tests/unit/test_board.c

@@ -138,6 +138,9 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_GONE,
                                           MSG_BROKEN,
                                           MSG_SYNC,
+                                          MSG_CLIENT_WHO,
+                                          MSG_WHO,
+                                          MSG_ABSENT_HERE,
                                           MSG_ENGINE_HELLO,
                                           MSG_ENGINE_PEER_READY,
                                           MSG_ENGINE_PEER_DOWN,
@@ -164,6 +167,19 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     case MSG_CLIENT_ABORT:
     case MSG_SYNC:
         msg->sync.group = group_id(fuzz);
+        break;
+    case MSG_CLIENT_WHO:
+        msg->client_who.group = group_id(fuzz);
+        msg->client_who.req = small(fuzz);
+        break;
+    case MSG_WHO:
+        msg->who.group = group_id(fuzz);
+        msg->who.ask = number(fuzz);
+        break;
+    case MSG_ABSENT_HERE:
+        msg->absent_here.group = group_id(fuzz);
+        msg->absent_here.ask = draw(fuzz, 4) ? (uint64_t)small(fuzz) << 32 : number(fuzz);
+        msg->absent_here.count = small(fuzz);
         break;
     case MSG_JOIN_CANCEL:
         msg->join_cancel.join = number(fuzz);
