@@ -51,7 +51,15 @@ EXTRA_DIST += \
 	client/python/commd/csrc/bind.cpp \
 	client/python/commd/csrc/group.cpp \
 	client/python/commd/csrc/group.h \
+	client/python/commd/csrc/move.cpp \
+	client/python/commd/csrc/ops.cpp \
+	client/python/commd/csrc/ops.h \
+	client/python/commd/csrc/p2p.cpp \
+	client/python/commd/csrc/plan.cpp \
+	client/python/commd/csrc/plan.h \
 	client/python/commd/csrc/python.h \
+	client/python/commd/csrc/reduce.cpp \
+	client/python/commd/csrc/sparse.cpp \
 	client/python/commd/csrc/tensors.cpp \
 	client/python/commd/csrc/tensors.h \
 	client/python/commd/csrc/work.cpp \

@@ -568,6 +568,43 @@ def check_many_groups(ctx, g):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+# ---- point to point ----------------------------------------------------------------------------
+
+
+def check_point_to_point(ctx, g):
+    right, left = (g.rank + 1) % g.size, (g.rank - 1) % g.size
+    for count in (0, 1, 1000, 300_000):
+        got = np.empty(count)
+        work = g.start.send(np.full(count, float(g.rank)), right, tag=5)
+        status = g.recv(got, left, 5)
+        assert status == (left, 5, count * 8), status
+        assert work.wait() is None
+        same(got, np.full(count, float(left)))
+    # tags out of order, any source, a shorter message than the buffer
+    for tag in (1, 2):
+        g.start.send(bytes([tag]) * tag, right, tag=tag).wait()
+    buffer = bytearray(8)
+    assert g.recv(buffer, left, 2) == (left, 2, 2) and buffer[:3] == b"\2\2\0"
+    status = g.recv(buffer)
+    assert status == (left, 1, 1) and status.source == left and status.tag == 1
+    g.barrier()
+    if g.rank == 0:
+        works = [g.start.recv(np.empty(1, "i4"), tag=9) for _ in range(g.size - 1)]
+        assert sorted(w.wait().source for w in works) == list(range(1, g.size))
+    else:
+        g.send(np.array([g.rank], "i4"), 0, tag=9)
+    error = raises(commd.Timeout, g.recv, buffer, left, 77, timeout=0.05)
+    assert error.op == "recv"
+
+
+def check_too_long_message(ctx, g):
+    if g.rank == 0:
+        g.send(bytes(100), 1, tag=3)
+    elif g.rank == 1:
+        raises(commd.Mismatch, g.recv, bytearray(10), 0, 3)
+    g.barrier()
+
+
 def check_bfloat16(ctx, g):
     """ml_dtypes' bfloat16, where that package is there: NumPy cannot export it as a buffer."""
     try:

@@ -6,6 +6,7 @@ pip, setuptools, wheel and NumPy: $COMMD_TEST_PYTHON, else the one of .venv, els
 /usr/bin/python3; if none has them, this is skipped.
 """
 
+import glob
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, n
 from cluster import sanitizer_environment  # noqa: E402
 
 LONG = 12 * HANG
+SOURCES = {".py", ".pyi", ".c", ".h", ".cpp"}
 PROBE = """
 import importlib.util, os, sys, sysconfig
 missing = [m for m in ("numpy", "pip", "setuptools", "wheel") if not importlib.util.find_spec(m)]
@@ -55,6 +57,9 @@ class Package:
         os.symlink(f"{BUILD}/client/.libs", f"{at}/prefix/lib")
         self.environment = dict(os.environ, COMMD_PREFIX=f"{at}/prefix", TMPDIR=at, HOME=at)
         self.environment.pop("COMMD_BUILD_DIR", None)
+        if sanitizer_environment():
+            flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+            self.environment.update(CFLAGS=flags, LDFLAGS=flags)
         # torch hidden: its part takes minutes to compile, and is tested elsewhere
         with open(f"{at}/sitecustomize.py", "w") as file:
             file.write("import sys\nsys.modules['torch'] = None\n")
@@ -131,6 +136,7 @@ RESULTS = ["reductions", "reduce_scatter", "premul", "moves", "uneven_moves", "o
 ASYNC = ["async", "async_pending", "await", "await_pending", "batch", "batch_refusals",
          "references", "close_pending", "threads", "close_inside"]  # fmt: skip
 GROUPS = ["split", "many_groups"]
+MESSAGES = ["point_to_point", "too_long_message"]
 
 
 def test_wheel():
@@ -139,6 +145,11 @@ def test_wheel():
     source = f"{TOP}/client/python/commd"
     wanted = {f"commd/{name}" for name in os.listdir(source) if name.endswith((".py", ".pyi"))}
     wanted |= {"commd/py.typed", "commd/_origin.py"}
+    with open(f"{TOP}/client/local.mk") as file:
+        listed = set(re.findall(r"client/python/(\S+)", file.read()))
+    here = {os.path.relpath(f, f"{TOP}/client/python") for f in glob.glob(f"{source}/**", recursive=True)}
+    here = {name for name in here if os.path.splitext(name)[1] in SOURCES}
+    equal(sorted(here - listed), [], "missing in client/local.mk")
     (core,) = [name for name in names if name.startswith("commd/_core")]
     check(core.endswith(".so"), core)
     equal({n for n in names if n.startswith("commd/")}, wanted | {core})
@@ -200,14 +211,14 @@ def test_stubs_agree():
 
 def test_one_node():
     with Cluster(1) as cluster:
-        run_checks(cluster, [0, 0], RESULTS + ASYNC + GROUPS + ["refusals"])
+        run_checks(cluster, [0, 0], RESULTS + ASYNC + GROUPS + MESSAGES + ["refusals"])
         run_checks(cluster, [0], ["reductions", "moves", "uneven_moves", "references"])
 
 
 def test_two_nodes():
     need_ucx()
     with Cluster(2) as cluster:
-        run_checks(cluster, [0, 1, 0, 1], RESULTS + ASYNC + GROUPS)
+        run_checks(cluster, [0, 1, 0, 1], RESULTS + ASYNC + GROUPS + MESSAGES)
 
 
 def test_failures():

@@ -27,6 +27,9 @@ runs, one is started for this user, on this node alone (COMMD_AUTOSTART=0 forbid
 
 __version__ = "0.1.0"
 
+ANY_SOURCE = -1
+ANY_TAG = -1
+
 _HOMES = {
     "commd._core": ["Work"],
     "commd.errors": [
@@ -46,11 +49,11 @@ _HOMES = {
         "RankLost",
         "Timeout",
     ],
-    "commd.group": ["Batch", "Context", "Group", "connect"],
+    "commd.group": ["Batch", "Context", "Group", "Status", "connect"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOME_OF]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "__version__", *_HOME_OF]
 
 
 def __getattr__(name):

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ _New = bytearray | memoryview  # where no ndarray was passed
 
 __all__: list[str]
 __version__: str
+
+ANY_SOURCE: int
+ANY_TAG: int
+
+class Status(NamedTuple):
+    source: int
+    tag: int
+    bytes: int
 
 # ---- errors ------------------------------------------------------------------------------
 
@@ -483,6 +491,24 @@ class Group:
         dtype: _Dtype | None = None,
         timeout: float | None = None,
     ) -> _O: ...
+    def send(
+        self,
+        array: Buffer,
+        dest: int,
+        tag: int = 0,
+        *,
+        dtype: _Dtype | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    def recv(
+        self,
+        array: Buffer,
+        source: int = ...,
+        tag: int = ...,
+        *,
+        dtype: _Dtype | None = None,
+        timeout: float | None = None,
+    ) -> Status: ...
 
 # ---- asynchronous operations -------------------------------------------------------------
 
@@ -868,6 +894,24 @@ class _Start:
         dtype: _Dtype | None = None,
         timeout: float | None = None,
     ) -> Work[_O]: ...
+    def send(
+        self,
+        array: Buffer,
+        dest: int,
+        tag: int = 0,
+        *,
+        dtype: _Dtype | None = None,
+        timeout: float | None = None,
+    ) -> Work[None]: ...
+    def recv(
+        self,
+        array: Buffer,
+        source: int = ...,
+        tag: int = ...,
+        *,
+        dtype: _Dtype | None = None,
+        timeout: float | None = None,
+    ) -> Work[Status]: ...
 
 class Batch:
     def __len__(self) -> int: ...
@@ -999,6 +1043,24 @@ class Batch:
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         out: _Blocks | None = None,
+        *,
+        dtype: _Dtype | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    def send(
+        self,
+        array: Buffer,
+        dest: int,
+        tag: int = 0,
+        *,
+        dtype: _Dtype | None = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    def recv(
+        self,
+        array: Buffer,
+        source: int = ...,
+        tag: int = ...,
         *,
         dtype: _Dtype | None = None,
         timeout: float | None = None,

@@ -273,10 +273,20 @@ static PyObject *split(PyObject *module, PyObject *args)
     return group;
 }
 
+/* Takes over the reference, NULL is fine. */
+static PyObject *wait_for(PyObject *work)
+{
+    PyObject *result = work ? PyObject_CallMethod(work, "wait", NULL) : NULL;
+
+    Py_XDECREF(work);
+    return result;
+}
+
 /* The blocking form of every operation. */
 static PyObject *group_submit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     struct group *g = (struct group *)self;
+    struct commd_status status = {0};
     PyObject *result = NULL;
     struct request q;
     int r;
@@ -285,14 +295,22 @@ static PyObject *group_submit(PyObject *self, PyObject *const *args, Py_ssize_t 
         orphans_reap(g, false);
     if (request_fill(&q, g, args, nargs))
         return NULL;
+    if (q.op.coll == COMMD_RECV && q.op.timeout_ms) { /* commd_recv() has the group's limit */
+        request_clear(&q);
+        return wait_for(group_start(self, args, nargs));
+    }
     if (group_enter(g, "run") == 0) {
         Py_BEGIN_ALLOW_THREADS
-        r = commd_run(g->handle, &q.op);
+        if (q.op.coll == COMMD_RECV)
+            r = commd_recv(g->handle, q.op.recv, q.op.count, q.op.dtype, q.op.peer, q.op.tag,
+                           &status);
+        else
+            r = commd_run(g->handle, &q.op);
         Py_END_ALLOW_THREADS
         if (r)
             raise_last(r);
         else if (!PyErr_Occurred())
-            result = request_result(&q);
+            result = request_result(&q, &status);
         group_exit(g);
     }
     request_clear(&q);

@@ -68,15 +68,15 @@ struct request {
     size_t *counts;       /* owned: the sent ones first */
 };
 
-enum { REQUEST_ARGS_MIN = 8, REQUEST_ARGS_MAX = 11 };
+enum { REQUEST_ARGS_MIN = 8, REQUEST_ARGS_MAX = 12 };
 extern const char request_doc[];
 
 /* @args: see request_doc. On -1 (an exception is set) nothing is held. */
 int request_fill(struct request *r, const struct group *g, PyObject *const *args,
                  Py_ssize_t nargs);
 void request_clear(struct request *r);
-/* A new reference to what the operation gives back. */
-PyObject *request_result(const struct request *r);
+/* A new reference to what the operation gives back; @status: what a receive got, or NULL. */
+PyObject *request_result(const struct request *r, const struct commd_status *status);
 
 /* ---- handles (_core_work.c) ---------------------------------------------------------------- */
 

@@ -12,11 +12,11 @@
 #include <string.h>
 
 const char request_doc[] =
-    "(coll, result, send, recv, dtype, op, root, timeout,\n"
-    " send_counts=None, recv_counts=None, scale=None)";
+    "(coll, result, send, recv, dtype, op, root_or_peer, timeout,\n"
+    " send_counts=None, recv_counts=None, scale=None, tag=0)";
 
 enum { A_COLL, A_RESULT, A_SEND, A_RECV, A_DTYPE, A_OP, A_ROOT, A_TIMEOUT, A_SEND_COUNTS,
-       A_RECV_COUNTS, A_SCALE };
+       A_RECV_COUNTS, A_SCALE, A_TAG };
 
 enum { BLOCK = 1, ALL = 2, AT_ROOT = 4, COUNTED = 8 };
 
@@ -41,6 +41,8 @@ static const struct row rows[] = {
     [COMMD_GATHER_V] = {"gather_v", BLOCK, ALL | AT_ROOT | COUNTED, false},
     [COMMD_SCATTER_V] = {"scatter_v", ALL | AT_ROOT | COUNTED, BLOCK, false},
     [COMMD_ALL_TO_ALL_V] = {"all_to_all_v", ALL | COUNTED, ALL | COUNTED, false},
+    [COMMD_SEND] = {"send", BLOCK, 0, false},
+    [COMMD_RECV] = {"recv", 0, BLOCK, false},
 };
 
 static const char *const op_names[] = {
@@ -506,14 +508,17 @@ static int fill(struct fill *f, const struct group *g, PyObject *const *args, Py
 {
     struct commd_op *op = &f->r->op;
     PyObject *more[REQUEST_ARGS_MAX] = {0};
+    bool p2p = op->coll == COMMD_SEND || op->coll == COMMD_RECV;
 
     for (Py_ssize_t i = REQUEST_ARGS_MIN; i < REQUEST_ARGS_MAX; i++)
         more[i] = i < nargs ? args[i] : Py_None;
-    if (parse_int(args[A_ROOT], f->name, "root", &op->root) ||
+    if (parse_int(args[A_ROOT], f->name, p2p ? "the other rank" : "root", &op->root) ||
+        (more[A_TAG] != Py_None && parse_int(more[A_TAG], f->name, "tag", &op->tag)) ||
         parse_timeout(args[A_TIMEOUT], false, f->name, &op->timeout_ms) ||
         parse_dtype(args[A_DTYPE], &f->dtype) ||
         (f->row->reduces && parse_redop(f, args[A_OP], more[A_SCALE])))
         return -1;
+    op->peer = op->root;
     if (!f->row->send && !f->row->recv)
         return 0;
     return fill_buffers(f, args, more[A_SEND_COUNTS], more[A_RECV_COUNTS], op->root == g->rank);
@@ -564,7 +569,16 @@ void request_clear(struct request *r)
     Py_CLEAR(r->result);
 }
 
-PyObject *request_result(const struct request *r)
+PyObject *request_result(const struct request *r, const struct commd_status *status)
 {
-    return Py_NewRef(r->result);
+    PyObject *module, *result = NULL;
+
+    if (r->op.coll != COMMD_RECV || !status)
+        return Py_NewRef(r->result);
+    module = PyImport_ImportModule("commd.group");
+    if (module)
+        result = PyObject_CallMethod(module, "Status", "iin", status->source, status->tag,
+                                     (Py_ssize_t)status->bytes);
+    Py_XDECREF(module);
+    return result;
 }

@@ -231,6 +231,7 @@ PyObject *group_start_batch(PyObject *self, PyObject *list)
 static int work_settle(struct work *w)
 {
     struct held *h = w->held;
+    struct commd_status status = {0};
     PyObject *result;
 
     if (!h)
@@ -238,9 +239,10 @@ static int work_settle(struct work *w)
     if (w->batch) {
         result = PyList_New((Py_ssize_t)h->n);
         for (size_t i = 0; result && i < h->n; i++)
-            PyList_SetItem(result, (Py_ssize_t)i, request_result(&h->requests[i]));
+            PyList_SetItem(result, (Py_ssize_t)i, request_result(&h->requests[i], NULL));
     } else {
-        result = request_result(&h->requests[0]);
+        commd_work_status(h->work, &status);
+        result = request_result(&h->requests[0], &status);
     }
     if (!result)
         return -1;

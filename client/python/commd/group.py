@@ -9,9 +9,11 @@ GIL and calls libcommd.
 """
 
 import atexit
+import collections
 import os
 import weakref
 
+from commd import ANY_SOURCE, ANY_TAG
 from commd.dtypes import fresh, shape_of
 from commd.errors import InvalidArgument
 
@@ -23,12 +25,15 @@ except ImportError as error:
         " against? Install the package again: pip install --force-reinstall --no-deps client/python"
     ) from error
 
-__all__ = ["Batch", "Context", "Group", "Operations", "connect"]
+__all__ = ["Batch", "Context", "Group", "Operations", "Status", "connect"]
 
 # enum commd_coll
 _BARRIER, _ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _REDUCE, _GATHER = range(7)
 _SCATTER, _ALL_TO_ALL, _ALL_GATHER_V, _REDUCE_SCATTER_V, _GATHER_V, _SCATTER_V = range(7, 13)
-_ALL_TO_ALL_V = 13
+_ALL_TO_ALL_V, _SEND, _RECV = 13, 64, 65
+
+Status = collections.namedtuple("Status", "source tag bytes")
+Status.__doc__ = "What a receive got: the source's rank, the tag, the number of bytes."
 
 _open = weakref.WeakSet()
 
@@ -297,6 +302,30 @@ class Operations:
         return self._submit(
             _ALL_TO_ALL_V, out, array, out, dtype, "sum", 0, timeout, send_counts, recv_counts
         )
+    def send(self, array, dest, tag=0, *, dtype=None, timeout=None):
+        """A message to rank `dest`, which may be this one. Returns (None) when array may be changed
+        again: at once for small messages (up to 64 KiB, while few of them are waiting to be
+        received), after the receiver has taken part for large ones.
+
+        tag: 0 to 2**31 - 1. Messages are independent of collectives. They are matched by source and
+        tag, in the order in which the source sent those with that tag.
+        """
+        return self._submit(
+            _SEND, None, array, None, dtype, "sum", dest, timeout, None, None, None, tag
+        )
+
+    def recv(self, array, source=ANY_SOURCE, tag=ANY_TAG, *, dtype=None, timeout=None):
+        """The next message of `source` with `tag` into array, which may be larger than it.
+
+        Returns a Status(source, tag, bytes); in a batch: None. A message that is larger than the
+        array raises Mismatch and is lost. RankLost: the source has died or left before it sent; from
+        ANY_SOURCE: a rank has died, or all others have left. After a Timeout while nothing had come,
+        the group can still be used.
+        """
+        return self._submit(
+            _RECV, None, None, array, dtype, "sum", source, timeout, None, None, None, tag
+        )
+
 
 class Group(_core.Group, Operations):
     """An ordered set of ranks on one or more nodes, made by Context.group() or split().
