@@ -5,12 +5,13 @@
  * R on each socket; or torchrun, srun or mpirun started it as one rank of many, and it takes
  * rank and size from the environment. From there on both are the same (commd_perf_run.c).
  *
- * Per size and iteration: fill the input, barrier, start the clock, one operation, stop the
- * clock, check the result. Rank 0's own times are reported, which is what MPI benchmarks do: after a
- * barrier all ranks start within the barrier's skew, and an operation that needs everybody ends
- * for everybody at about the same time. Data are chosen so that each result is known to the
- * last bit whatever the order of the reduction (commd_perf_data.c); what differs is counted
- * over all ranks and all iterations.
+ * Per size and iteration (commd_perf_loop.c): fill the input, barrier, start the clock, one
+ * operation, stop the clock, check the result. Rank 0's own times are reported, which is what
+ * MPI benchmarks do: after a barrier all ranks start within the barrier's skew, and an
+ * operation that needs everybody ends for everybody at about the same time. Data are chosen so
+ * that each result is known to the last bit whatever the order of the reduction
+ * (commd_perf_data.c, commd_perf_coll.c); what differs is counted over all ranks and all
+ * iterations.
  *
  * commd-perf uses the public API only: it is also the example of how to. */
 #include "client/commd_perf.h"

@@ -1,9 +1,9 @@
 /* commd_perf_data.c - inputs whose results are known to the last bit.
  *
  * Element i of rank r's input is a small integer v(i, r). It repeats after PERIOD elements, a
- * prime, so that no chunk or page boundary falls on a repetition and data that end up in a wrong
- * place are seen. Results are then periodic too: one period is computed once, in integers, and
- * filling and checking are memcpy() and memcmp().
+ * prime, so that no chunk or page boundary falls on a repetition and data that end up in a
+ * wrong place are seen. Results are then periodic too: one period is computed once, in
+ * integers, and filling and checking are memcpy() and memcmp().
  *
  * Exact means: no rounding and no overflow in any order of reduction, in partial results of any
  * subset of the ranks included.
@@ -12,6 +12,7 @@
  *              sends zeros. A float's average needs a sum that the size divides, so there all
  *              ranks send b(i), plus and minus 1 in pairs of ranks; an integer's truncates.
  *   prod       1 but for a few ranks: 2 from two of them, 3 and -1 from one each; so within 12
+ *   premul_sum as sum, with even values and the factors 2, -1, 1/2 and 1, by rank
  *   min, max, band, bor, bxor   any
  *   bool       0 or 1; sum and max are or, prod and min are and */
 #include <stdio.h>
@@ -40,27 +41,22 @@ static uint32_t mix(uint32_t i, uint32_t r)
     return x ^ x >> 13;
 }
 
-static bool reduces(const struct perf *perf)
+static int value_sum(const struct perf_data *d, uint32_t i, int r, int limit)
 {
-    return perf->coll == COMMD_ALL_REDUCE || perf->coll == COMMD_REDUCE_SCATTER;
-}
-
-static int value_sum(const struct perf_data *d, uint32_t i, int r)
-{
-    int most = d->limit / d->size;
+    int most = limit / d->size;
 
     if (most < 1)
-        return r < d->limit ? (int)(mix(i, (uint32_t)r) % 2) : 0;
+        return r < limit ? (int)(mix(i, (uint32_t)r) % 2) : 0;
     most = MIN(most, 1000);
-    return (int)(mix(i, (uint32_t)r) % (uint32_t)(most + 1)) -
-           (d->is_signed ? most / 2 : 0);
+    return (int)(mix(i, (uint32_t)r) % (uint32_t)(most + 1)) - (d->is_signed ? most / 2 : 0);
 }
 
 /* The sum is size * b(i). The last of an odd number of ranks has no partner to differ from, nor
  * do ranks beyond the limit. */
 static int value_avg_float(const struct perf_data *d, uint32_t i, int r)
 {
-    int b = d->limit / d->size > 1 ? (int)(mix(i, 0) % (uint32_t)MIN(d->limit / d->size, 100)) : 0;
+    int b =
+        d->limit / d->size > 1 ? (int)(mix(i, 0) % (uint32_t)MIN(d->limit / d->size, 100)) : 0;
 
     if ((r | 1) >= MIN(d->size, d->limit))
         return b;
@@ -82,15 +78,38 @@ static int value_prod(const struct perf_data *d, uint32_t i, int r)
     return v;
 }
 
+/* A small integer is the weakest test of a factor but the only one that is exact in bf16: every
+ * value is even, so that half of it is an integer, and a quarter of the limit, so that twice it
+ * is within. */
+static const struct {
+    int twice;
+    double scale;
+} scales[] = {{4, 2.0}, {-2, -1.0}, {1, 0.5}, {2, 1.0}};
+
+double perf_data_scale(int rank)
+{
+    return scales[(unsigned)rank % ARRAY_LEN(scales)].scale;
+}
+
+/* What rank @r's value contributes. */
+static int scaled(const struct perf_data *d, int r, int v)
+{
+    if (!perf_reduces(d->perf->coll) || d->perf->redop != COMMD_PREMUL_SUM)
+        return v;
+    return v / 2 * scales[(unsigned)r % ARRAY_LEN(scales)].twice;
+}
+
 static int value(const struct perf_data *d, uint32_t i, int r)
 {
     if (d->perf->dtype == COMMD_BOOL) /* all 0, all 1 and mixed do occur */
         return i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : (int)(mix(i, (uint32_t)r) % 2);
-    if (!reduces(d->perf))
+    if (!perf_reduces(d->perf->coll))
         return (int)(mix(i, (uint32_t)r) % 120) - (d->is_signed ? 60 : 0);
     switch (d->perf->redop) {
     case COMMD_AVG:
-        return d->is_float ? value_avg_float(d, i, r) : value_sum(d, i, r);
+        return d->is_float ? value_avg_float(d, i, r) : value_sum(d, i, r, d->limit);
+    case COMMD_PREMUL_SUM:
+        return 2 * value_sum(d, i, r, d->limit / 4);
     case COMMD_PROD:
         return value_prod(d, i, r);
     case COMMD_MIN:
@@ -100,7 +119,7 @@ static int value(const struct perf_data *d, uint32_t i, int r)
     case COMMD_BXOR:
         return (int)(mix(i, (uint32_t)r) % 120) - (d->is_signed ? 60 : 0);
     default:
-        return value_sum(d, i, r);
+        return value_sum(d, i, r, d->limit);
     }
 }
 
@@ -128,10 +147,10 @@ static int combine(const struct perf *perf, int a, int b)
 
 static int reduced(const struct perf_data *d, uint32_t i)
 {
-    int v = value(d, i, 0);
+    int v = scaled(d, 0, value(d, i, 0));
 
     for (int r = 1; r < d->size; r++)
-        v = combine(d->perf, v, value(d, i, r));
+        v = combine(d->perf, v, scaled(d, r, value(d, i, r)));
     return d->perf->redop == COMMD_AVG ? v / d->size : v;
 }
 
@@ -157,11 +176,11 @@ static uint16_t to_bf16(int v)
     return (uint16_t)(bits >> 16);
 }
 
-#define PUT(type, x)                                                                             \
-    {                                                                                            \
-        type typed = (type)(x);                                                                  \
-        memcpy(to, &typed, sizeof(typed));                                                       \
-        break;                                                                                   \
+#define PUT(type, x)                                                                           \
+    {                                                                                          \
+        type typed = (type)(x);                                                                \
+        memcpy(to, &typed, sizeof(typed));                                                     \
+        break;                                                                                 \
     }
 
 static void put(int dtype, void *to, int v)
@@ -212,8 +231,8 @@ int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data 
     d->rank = rank;
     d->size = size;
     d->elem = commd_dtype_size(dtype);
-    d->is_float = dtype == COMMD_F16 || dtype == COMMD_BF16 || dtype == COMMD_F32 ||
-                  dtype == COMMD_F64;
+    d->is_float =
+        dtype == COMMD_F16 || dtype == COMMD_BF16 || dtype == COMMD_F32 || dtype == COMMD_F64;
     d->is_signed = d->is_float || dtype == COMMD_I8 || dtype == COMMD_I16 ||
                    dtype == COMMD_I32 || dtype == COMMD_I64;
     d->limit = d->elem == 1 || dtype == COMMD_F16 || dtype == COMMD_BF16 ? 120
@@ -228,7 +247,7 @@ int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data 
     }
     for (uint32_t i = 0; i < PERIOD; i++) {
         put(dtype, d->input + i * d->elem, value(d, i, rank));
-        if (reduces(perf))
+        if (perf_reduces(perf->coll))
             put(dtype, d->result + i * d->elem, reduced(d, i));
     }
     *ret_data = d;
@@ -258,13 +277,13 @@ void perf_data_fill(const struct perf_data *data, void *buf, size_t from, size_t
     }
 }
 
-size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n, int source,
-                       size_t *ret_first)
+size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n,
+                       int source, size_t *ret_first)
 {
     const uint8_t *is = buf;
     size_t wrong = 0, done = 0;
 
-    if (!reduces(data->perf))
+    if (!perf_reduces(data->perf->coll))
         show_source(data, source);
     while (done < n) {
         size_t at = (from + done) % PERIOD, part = MIN(n - done, PERIOD - at), e = data->elem;

@@ -40,7 +40,8 @@ static pid_t start_rank(const struct perf *perf, int rank, pid_t parent, const s
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(PERF_FAILED); /* it died before we asked */
-    exit(perf_rank(perf, rank, perf->size, perf->sockets[rank / perf->per_node]));
+    exit(perf_rank(perf, rank, perf->size,
+                   perf->sockets[perf->cyclic ? rank % perf->nnodes : rank / perf->per_node]));
 }
 
 static int rank_of(pid_t pid)

@@ -13,28 +13,20 @@ struct name {
     int value;
 };
 
-static const struct name colls[] = {
-    {"all_reduce", COMMD_ALL_REDUCE}, {"broadcast", COMMD_BROADCAST},
-    {"all_gather", COMMD_ALL_GATHER}, {"reduce_scatter", COMMD_REDUCE_SCATTER},
-    {"barrier", COMMD_BARRIER},
-};
-
 /* Our names first: they are the ones printed. Then those of nccl-tests. */
 static const struct name dtypes[] = {
-    {"i8", COMMD_I8},         {"u8", COMMD_U8},       {"i16", COMMD_I16},
-    {"u16", COMMD_U16},       {"i32", COMMD_I32},     {"u32", COMMD_U32},
-    {"i64", COMMD_I64},       {"u64", COMMD_U64},     {"f16", COMMD_F16},
-    {"bf16", COMMD_BF16},     {"f32", COMMD_F32},     {"f64", COMMD_F64},
-    {"bool", COMMD_BOOL},     {"int8", COMMD_I8},     {"uint8", COMMD_U8},
-    {"int32", COMMD_I32},     {"uint32", COMMD_U32},  {"int64", COMMD_I64},
-    {"uint64", COMMD_U64},    {"half", COMMD_F16},    {"bfloat16", COMMD_BF16},
-    {"float", COMMD_F32},     {"double", COMMD_F64},
+    {"i8", COMMD_I8},         {"u8", COMMD_U8},     {"i16", COMMD_I16},    {"u16", COMMD_U16},
+    {"i32", COMMD_I32},       {"u32", COMMD_U32},   {"i64", COMMD_I64},    {"u64", COMMD_U64},
+    {"f16", COMMD_F16},       {"bf16", COMMD_BF16}, {"f32", COMMD_F32},    {"f64", COMMD_F64},
+    {"bool", COMMD_BOOL},     {"int8", COMMD_I8},   {"uint8", COMMD_U8},   {"int32", COMMD_I32},
+    {"uint32", COMMD_U32},    {"int64", COMMD_I64}, {"uint64", COMMD_U64}, {"half", COMMD_F16},
+    {"bfloat16", COMMD_BF16}, {"float", COMMD_F32}, {"double", COMMD_F64},
 };
 
 static const struct name redops[] = {
-    {"sum", COMMD_SUM}, {"avg", COMMD_AVG}, {"prod", COMMD_PROD},
-    {"min", COMMD_MIN}, {"max", COMMD_MAX}, {"band", COMMD_BAND},
-    {"bor", COMMD_BOR}, {"bxor", COMMD_BXOR},
+    {"sum", COMMD_SUM}, {"avg", COMMD_AVG},   {"prod", COMMD_PROD},
+    {"min", COMMD_MIN}, {"max", COMMD_MAX},   {"band", COMMD_BAND},
+    {"bor", COMMD_BOR}, {"bxor", COMMD_BXOR}, {"premul_sum", COMMD_PREMUL_SUM},
 };
 
 static const char *name_of(const struct name *names, size_t n, int value)
@@ -43,11 +35,6 @@ static const char *name_of(const struct name *names, size_t n, int value)
         if (names[i].value == value)
             return names[i].name;
     return "?";
-}
-
-const char *perf_coll_name(int coll)
-{
-    return name_of(colls, ARRAY_LEN(colls), coll);
 }
 
 const char *perf_dtype_name(int dtype)
@@ -101,6 +88,16 @@ static int parse_int(const char *option, const char *text, int least, int *ret_v
     return 0;
 }
 
+static int parse_coll(const char *text, int *ret_coll)
+{
+    if (!perf_coll_find(text, ret_coll))
+        return 0;
+    fprintf(stderr, "commd-perf: %s: no such collective (", text);
+    perf_coll_names(stderr);
+    fputs(")\nTry: commd-perf --help\n", stderr);
+    return PERF_USAGE;
+}
+
 /* "8", "64K", "2M", "1G"; a trailing B or iB is fine. */
 static int parse_bytes(char option, const char *text, size_t *ret_bytes)
 {
@@ -146,23 +143,32 @@ static int parse_nodes(char *text, struct perf *p)
 static void print_help(void)
 {
     puts("Usage: commd-perf COLLECTIVE [OPTIONS]\n"
-         "Measures all_reduce, broadcast, all_gather, reduce_scatter or barrier.\n\n"
-         "  -b MIN         smallest size in bytes, with K, M, G (default 8)\n"
-         "  -e MAX         largest size (default 64M)\n"
-         "  -f FACTOR      from size to size (default 2)\n"
-         "  -i STEP        instead of a factor: bytes from size to size\n"
-         "  -n ITERS       iterations per size (default 2000 below 64K, 50 to 8M, 12 above)\n"
-         "  -w WARMUP      iterations before those (default 3)\n"
-         "  -d DTYPE       i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 bool (default f32)\n"
-         "  -o OP          sum avg prod min max band bor bxor (default sum)\n"
-         "  -r ROOT        rank that broadcasts (default 0)\n"
-         "  -c 0|1         check every result (default 1)\n"
-         "  --ranks R      processes to start on each node (default 2)\n"
-         "  --nodes S,S    sockets of the nodes (default: the one of this node)\n"
-         "  --name NAME    of the group, when several runs are started by one launcher\n"
-         "  --json FILE    write the result there as well\n"
+         "Measures and checks a collective; COLLECTIVE is one of:");
+    perf_coll_names(stdout);
+    puts("\n\n"
+         "  -b, --minbytes MIN    smallest size in bytes, with K, M, G (default 8)\n"
+         "  -e, --maxbytes MAX    largest size (default 64M)\n"
+         "  -f, --stepfactor F    from size to size (default 2)\n"
+         "  -i, --stepbytes STEP  instead of a factor: bytes from size to size\n"
+         "  -n, --iters N         iterations per size (default 2000 below 64K, 50 to 8M, 12 "
+         "above)\n"
+         "  -w, --warmup_iters N  iterations before those (default 3)\n"
+         "  -d, --datatype TYPE   i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 bool\n"
+         "                        (default f32)\n"
+         "  -o, --op OP           sum avg prod min max band bor bxor premul_sum (default sum)\n"
+         "  -r, --root ROOT       rank that broadcasts, gathers, ... (default 0)\n"
+         "  -c, --check 0|1       check every result (default 1)\n"
+         "  --async               start, compute for as long, wait: how much was hidden?\n"
+         "  --groups N            in so many groups at once (default 1)\n"
+         "  --ranks R             processes to start on each node (default 2)\n"
+         "  --nodes S,S           sockets of the nodes (default: the one of this node)\n"
+         "  --placement HOW       block: ranks node by node (default); cyclic: one by one\n"
+         "  --name NAME           of the group, when several runs are started by one launcher\n"
+         "  --json FILE           write the result there as well\n"
+         "  --turns DIR           measure what rank R is told through DIR/R: see the man page\n"
          "  --version, --help\n\n"
-         "Under torchrun, srun or mpirun: one rank of theirs, unless --ranks or --nodes is given.\n"
+         "Under torchrun, srun or mpirun: one rank of theirs, unless --ranks or --nodes is "
+         "given.\n"
          "Exit codes: 0 fine, 1 failed or wrong results, 64 usage, 130 interrupted.");
 }
 
@@ -188,7 +194,9 @@ static const struct launcher {
     const char *rank, *size, *job[2];
 } launchers[] = {
     {"RANK", "WORLD_SIZE", {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
+    {"OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
     {"PMI_RANK", "PMI_SIZE", {"PMI_JOBID", "HYDRA_LAUNCHER_ID"}},
     {"SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
@@ -207,8 +215,8 @@ static void from_launcher(struct perf *p)
         const struct launcher *l = &launchers[i];
         uint64_t job = 0xcbf29ce484222325;
 
-        p->launched = env_int(l->rank, &p->rank) && env_int(l->size, &p->size) &&
-                      p->rank < p->size;
+        p->launched =
+            env_int(l->rank, &p->rank) && env_int(l->size, &p->size) && p->rank < p->size;
         if (!p->launched)
             continue;
         job = hash_text(hash_text(job, getenv(l->job[0])), getenv(l->job[1]));
@@ -239,21 +247,22 @@ static bool is_float(int dtype)
     return dtype >= COMMD_F16 && dtype <= COMMD_F64;
 }
 
-static bool is_bitwise(int redop)
+static bool is_defined(int dtype, int redop)
 {
-    return redop >= COMMD_BAND && redop <= COMMD_BXOR;
+    if (redop >= COMMD_BAND && redop <= COMMD_BXOR)
+        return !is_float(dtype);
+    if (redop == COMMD_PREMUL_SUM)
+        return is_float(dtype);
+    return redop != COMMD_AVG || dtype != COMMD_BOOL;
 }
 
 static int check_options(struct perf *p, const struct given *given)
 {
-    bool reduces = p->coll == COMMD_ALL_REDUCE || p->coll == COMMD_REDUCE_SCATTER;
-
     if (p->min_bytes > p->max_bytes && given->max)
         return wrong_usage("-b %zu is larger than -e %zu", p->min_bytes, p->max_bytes);
     if (p->step && given->factor)
         return wrong_usage("-f and -i: only one of them");
-    if (reduces && ((p->dtype == COMMD_BOOL && p->redop == COMMD_AVG) ||
-                    (is_float(p->dtype) && is_bitwise(p->redop))))
+    if (perf_reduces(p->coll) && !is_defined(p->dtype, p->redop))
         return wrong_usage("-d %s -o %s: not defined", perf_dtype_name(p->dtype),
                            perf_redop_name(p->redop));
     p->max_bytes = MAX(p->min_bytes, p->max_bytes);
@@ -272,7 +281,25 @@ static int check_options(struct perf *p, const struct given *given)
     return -1;
 }
 
-enum { O_RANKS = 256, O_NODES, O_JSON, O_NAME, O_VERSION };
+enum {
+    O_RANKS = 256,
+    O_NODES,
+    O_JSON,
+    O_NAME,
+    O_VERSION,
+    O_ASYNC,
+    O_GROUPS,
+    O_PLACEMENT,
+    O_TURNS
+};
+
+static int parse_placement(const char *text, bool *ret_cyclic)
+{
+    *ret_cyclic = !strcmp(text, "cyclic");
+    if (!*ret_cyclic && strcmp(text, "block"))
+        return wrong_usage("--placement %s: block or cyclic", text);
+    return 0;
+}
 
 /* Returns 0, or an exit code above. */
 static int parse_one(int c, struct perf *p, struct given *given)
@@ -306,6 +333,19 @@ static int parse_one(int c, struct perf *p, struct given *given)
         r = parse_int("-c", optarg, 0, &value);
         p->check = value;
         return r;
+    case O_ASYNC:
+        p->async = true;
+        return 0;
+    case O_GROUPS:
+        r = parse_int("--groups", optarg, 1, &p->groups);
+        if (!r && p->groups > PERF_MAX_GROUPS)
+            return wrong_usage("--groups %d: at most %d", p->groups, PERF_MAX_GROUPS);
+        return r;
+    case O_PLACEMENT:
+        return parse_placement(optarg, &p->cyclic);
+    case O_TURNS:
+        p->turns = optarg;
+        return 0;
     case O_RANKS:
         given->ranks = true;
         return parse_int("--ranks", optarg, 1, &p->per_node);
@@ -328,11 +368,27 @@ static int parse_one(int c, struct perf *p, struct given *given)
 
 int perf_parse(int argc, char **argv, struct perf *ret_perf)
 {
-    static const struct option longs[] = {
-        {"ranks", required_argument, NULL, O_RANKS}, {"nodes", required_argument, NULL, O_NODES},
-        {"json", required_argument, NULL, O_JSON},   {"name", required_argument, NULL, O_NAME},
-        {"version", no_argument, NULL, O_VERSION},   {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"minbytes", required_argument, NULL, 'b'},
+                                          {"maxbytes", required_argument, NULL, 'e'},
+                                          {"stepfactor", required_argument, NULL, 'f'},
+                                          {"stepbytes", required_argument, NULL, 'i'},
+                                          {"iters", required_argument, NULL, 'n'},
+                                          {"warmup_iters", required_argument, NULL, 'w'},
+                                          {"datatype", required_argument, NULL, 'd'},
+                                          {"op", required_argument, NULL, 'o'},
+                                          {"root", required_argument, NULL, 'r'},
+                                          {"check", required_argument, NULL, 'c'},
+                                          {"async", no_argument, NULL, O_ASYNC},
+                                          {"groups", required_argument, NULL, O_GROUPS},
+                                          {"ranks", required_argument, NULL, O_RANKS},
+                                          {"nodes", required_argument, NULL, O_NODES},
+                                          {"placement", required_argument, NULL, O_PLACEMENT},
+                                          {"name", required_argument, NULL, O_NAME},
+                                          {"json", required_argument, NULL, O_JSON},
+                                          {"turns", required_argument, NULL, O_TURNS},
+                                          {"version", no_argument, NULL, O_VERSION},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     struct given given = {0};
     struct perf *p = ret_perf;
     int c, r;
@@ -344,8 +400,10 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                        .factor = 2,
                        .warmup = 3,
                        .check = true,
+                       .groups = 1,
                        .per_node = 2,
                        .nnodes = 1};
+    optind = 0; /* glibc: start afresh; turns parse many lines */
     while ((c = getopt_long(argc, argv, "b:e:f:i:n:w:d:o:r:c:h", longs, NULL)) >= 0) {
         if (c == 'h') {
             print_help();
@@ -361,7 +419,7 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
     }
     if (argc - optind != 1)
         return wrong_usage(argc == optind ? "which collective?" : "one collective at a time");
-    if (parse_name(colls, ARRAY_LEN(colls), "collective", argv[optind], &p->coll))
+    if (parse_coll(argv[optind], &p->coll))
         return PERF_USAGE;
     return check_options(p, &given);
 }

@@ -1,9 +1,8 @@
 /* commd_perf_report.c - what rank 0 says: a table on stdout as it grows, a progress line on
  * stderr if that is a terminal, and the JSON file at the end, of an interrupted run as well.
  *
- * Bandwidths are nccl-tests': algbw is the size over the median time; busbw is what each link of
- * an ideal ring carries, so that it can be compared with the hardware: all_reduce 2(n-1)/n of
- * algbw, all_gather and reduce_scatter (n-1)/n, broadcast 1. */
+ * algbw is the size over the median time, with several groups that of all of them together;
+ * busbw is that times the collective's factor (commd_perf_coll.c). */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,20 +11,14 @@
 
 enum { PROGRESS_EVERY_MS = 100 };
 
-static double algbw(const struct perf_row *row)
+static double algbw(const struct perf_report *report, const struct perf_row *row)
 {
-    return row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
+    return row->p50_us > 0 ? (double)row->bytes * report->perf->groups / row->p50_us / 1e3 : 0;
 }
 
 static double busbw(const struct perf_report *report, const struct perf_row *row)
 {
-    double n = report->ranks, factor = 1;
-
-    if (report->perf->coll == COMMD_ALL_REDUCE)
-        factor = 2 * (n - 1) / n;
-    else if (report->perf->coll != COMMD_BROADCAST)
-        factor = (n - 1) / n;
-    return algbw(row) * factor;
+    return algbw(report, row) * perf_bus_factor(report->perf->coll, report->ranks);
 }
 
 static void host_name(char *to, size_t size)
@@ -46,9 +39,7 @@ static void date(char *to, size_t size)
 
 static const char *redop_shown(const struct perf *perf)
 {
-    return perf->coll == COMMD_ALL_REDUCE || perf->coll == COMMD_REDUCE_SCATTER
-               ? perf_redop_name(perf->redop)
-               : "none";
+    return perf_reduces(perf->coll) ? perf_redop_name(perf->redop) : "none";
 }
 
 static const char *dtype_shown(const struct perf *perf)
@@ -56,19 +47,28 @@ static const char *dtype_shown(const struct perf *perf)
     return perf->coll == COMMD_BARRIER ? "none" : perf_dtype_name(perf->dtype);
 }
 
-void report_begin(struct perf_report *report, const struct perf *perf, int ranks, int nodes)
+void report_begin(struct perf_report *report, const struct perf *perf, int ranks, int nodes,
+                  double join_us)
 {
     char host[256], when[32];
 
-    *report = (struct perf_report){
-        .perf = perf, .ranks = ranks, .nodes = nodes, .live = isatty(STDERR_FILENO)};
+    *report = (struct perf_report){.perf = perf,
+                                   .ranks = ranks,
+                                   .nodes = nodes,
+                                   .join_us = join_us,
+                                   .live = isatty(STDERR_FILENO)};
     host_name(host, sizeof(host));
     date(when, sizeof(when));
     printf("# commd-perf %s: %s, %d rank%s on %d node%s, from %s, %s\n", PERF_VERSION,
-           perf_coll_name(perf->coll), ranks, ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s",
-           host, when);
-    printf("#%11s %12s %5s %6s %11s %11s %11s %9s %9s %7s\n", "bytes", "count", "type", "redop",
-           "min us", "p50 us", "p99 us", "algbw", "busbw", "wrong");
+           perf_coll_name(perf->coll), ranks, ranks == 1 ? "" : "s", nodes,
+           nodes == 1 ? "" : "s", host, when);
+    if (perf->groups > 1)
+        printf("# %d groups at once, each made in %.0f us\n", perf->groups, join_us);
+    printf("#%11s %12s %5s %6s %11s %11s %11s %11s %9s %9s %7s", "bytes", "count", "type",
+           "redop", "min us", "p50 us", "p99 us", "p99.9 us", "algbw", "busbw", "wrong");
+    if (perf->async)
+        printf(" %11s %11s %8s", "compute us", "both us", "overlap");
+    putchar('\n');
     fflush(stdout);
 }
 
@@ -78,7 +78,7 @@ static void clear_progress(const struct perf_report *report)
         fputs("\r\033[K", stderr);
 }
 
-void report_progress(struct perf_report *report, size_t bytes, int done, int of)
+void report_progress(struct perf_report *report, size_t bytes, int done, int of, double us)
 {
     struct timespec ts;
     int64_t ms;
@@ -90,14 +90,29 @@ void report_progress(struct perf_report *report, size_t bytes, int done, int of)
     if (ms - report->live_ms < PROGRESS_EVERY_MS)
         return;
     report->live_ms = ms;
-    fprintf(stderr, "\r%zu B: %d of %d\033[K", bytes, done, of);
+    fprintf(stderr, "\r%zu B: %d of %d, the last in %.1f us\033[K", bytes, done, of, us);
+}
+
+static void print_row(const struct perf_report *report, const struct perf_row *row)
+{
+    const struct perf *perf = report->perf;
+    char wrong[24] = "-";
+
+    if (perf->check && perf->coll != COMMD_BARRIER)
+        snprintf(wrong, sizeof(wrong), "%llu", (unsigned long long)row->wrong);
+    clear_progress(report);
+    printf("%12zu %12zu %5s %6s %11.2f %11.2f %11.2f %11.2f %9.3f %9.3f %7s", row->bytes,
+           row->count, dtype_shown(perf), redop_shown(perf), row->min_us, row->p50_us,
+           row->p99_us, row->p999_us, algbw(report, row), busbw(report, row), wrong);
+    if (perf->async)
+        printf(" %11.2f %11.2f %7.1f%%", row->compute_us, row->together_us, 100 * row->overlap);
+    putchar('\n');
+    fflush(stdout);
 }
 
 int report_row(struct perf_report *report, const struct perf_row *row)
 {
-    const struct perf *perf = report->perf;
     struct perf_row *rows = realloc(report->rows, (report->nrows + 1) * sizeof(*rows));
-    char wrong[24] = "-";
 
     if (!rows) {
         perf_complain(0, "out of memory");
@@ -105,13 +120,8 @@ int report_row(struct perf_report *report, const struct perf_row *row)
     }
     rows[report->nrows++] = *row;
     report->rows = rows;
-    if (perf->check && perf->coll != COMMD_BARRIER)
-        snprintf(wrong, sizeof(wrong), "%llu", (unsigned long long)row->wrong);
-    clear_progress(report);
-    printf("%12zu %12zu %5s %6s %11.2f %11.2f %11.2f %9.3f %9.3f %7s\n", row->bytes, row->count,
-           dtype_shown(perf), redop_shown(perf), row->min_us, row->p50_us, row->p99_us, algbw(row),
-           busbw(report, row), wrong);
-    fflush(stdout);
+    if (!report->quiet)
+        print_row(report, row);
     return PERF_OK;
 }
 
@@ -127,17 +137,21 @@ static void write_string(FILE *f, const char *s)
     fputc('"', f);
 }
 
-static void write_row(FILE *f, const struct perf_report *report, const struct perf_row *row)
+void report_write_row(FILE *f, const struct perf_report *report, const struct perf_row *row)
 {
     fprintf(f,
-            "    {\"bytes\": %zu, \"count\": %zu, \"p50_us\": %.3f, \"p99_us\": %.3f, "
-            "\"min_us\": %.3f, \"algbw_gbs\": %.6f, \"busbw_gbs\": %.6f, \"wrong\": ",
-            row->bytes, row->count, row->p50_us, row->p99_us, row->min_us, algbw(row),
-            busbw(report, row));
+            "{\"bytes\": %zu, \"count\": %zu, \"iterations\": %d, \"p50_us\": %.3f, "
+            "\"p99_us\": %.3f, \"p999_us\": %.3f, \"min_us\": %.3f, \"max_us\": %.3f, "
+            "\"algbw_gbs\": %.6f, \"busbw_gbs\": %.6f, ",
+            row->bytes, row->count, row->iterations, row->p50_us, row->p99_us, row->p999_us,
+            row->min_us, row->max_us, algbw(report, row), busbw(report, row));
+    if (report->perf->async)
+        fprintf(f, "\"compute_us\": %.3f, \"together_us\": %.3f, \"overlap\": %.4f, ",
+                row->compute_us, row->together_us, row->overlap);
     if (report->perf->check)
-        fprintf(f, "%llu}", (unsigned long long)row->wrong);
+        fprintf(f, "\"wrong\": %llu}", (unsigned long long)row->wrong);
     else
-        fputs("null}", f);
+        fputs("\"wrong\": null}", f);
 }
 
 static int write_json(const struct perf_report *report, bool interrupted)
@@ -155,11 +169,14 @@ static int write_json(const struct perf_report *report, bool interrupted)
             perf_coll_name(perf->coll), dtype_shown(perf), redop_shown(perf));
     fprintf(f, "  \"ranks\": %d, \"nodes\": %d, \"host\": ", report->ranks, report->nodes);
     write_string(f, host);
-    fprintf(f, ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
+    fprintf(f, ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s", perf->groups,
+            report->join_us, perf->async ? "true" : "false");
+    fprintf(f,
+            ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
             PERF_VERSION, when, interrupted ? "true" : "false");
     for (size_t i = 0; i < report->nrows; i++) {
-        fputs(i ? ",\n" : "\n", f);
-        write_row(f, report, &report->rows[i]);
+        fputs(i ? ",\n    " : "\n    ", f);
+        report_write_row(f, report, &report->rows[i]);
     }
     fputs("\n  ]\n}\n", f);
     bad = ferror(f);

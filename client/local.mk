@@ -30,9 +30,10 @@ client_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(SM
 
 bin_PROGRAMS += client/commd-perf
 dist_man_MANS += client/commd-perf.1
-client_commd_perf_SOURCES = client/commd-perf.c client/commd_perf.h client/commd_perf_data.c \
-	client/commd_perf_launch.c client/commd_perf_options.c client/commd_perf_report.c \
-	client/commd_perf_run.c
+client_commd_perf_SOURCES = client/commd-perf.c client/commd_perf.h client/commd_perf_coll.c \
+	client/commd_perf_data.c client/commd_perf_launch.c client/commd_perf_loop.c \
+	client/commd_perf_options.c client/commd_perf_report.c client/commd_perf_run.c \
+	client/commd_perf_stats.c client/commd_perf_turns.c
 client_commd_perf_LDADD = client/libcommd.la
 
 # The Python package: built by pip; its torch backend against the torch that is installed.

@@ -7,7 +7,8 @@ dist_check_SCRIPTS += tests/integration/check_links.sh
 TESTS += tests/integration/check_links.sh
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
-integration_tests = tests/integration/test_collectives.py tests/integration/test_faults.py \
+integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
+	tests/integration/test_faults.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py tests/integration/test_autostart.py \
 	tests/integration/test_netns.py tests/integration/test_exports.sh \
 	tests/integration/test_numpy.py

@@ -2,7 +2,6 @@
  *
  * Data: an independent reduction, in floating point and in every rank order that matters, must
  * give what the data say; a single wrong bit must be found at its place. */
-#include <getopt.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,11 +21,11 @@ size_t commd_dtype_size(int dtype)
 
 static double load(int dtype, const void *p)
 {
-#define LOAD(type)                                                                               \
-    {                                                                                            \
-        type v;                                                                                  \
-        memcpy(&v, p, sizeof(v));                                                                \
-        return (double)v;                                                                        \
+#define LOAD(type)                                                                             \
+    {                                                                                          \
+        type v;                                                                                \
+        memcpy(&v, p, sizeof(v));                                                              \
+        return (double)v;                                                                      \
     }
     switch ((enum commd_dtype)dtype) {
     case COMMD_I8:
@@ -75,6 +74,7 @@ static double combine(const struct perf *p, double a, double b)
     switch ((enum commd_redop)p->redop) {
     case COMMD_SUM:
     case COMMD_AVG:
+    case COMMD_PREMUL_SUM:
         return is_bool ? a + b > 0 : a + b;
     case COMMD_PROD:
         return a * b;
@@ -95,24 +95,29 @@ static double combine(const struct perf *p, double a, double b)
 /* Largest integer up to which every integer is exact in the type. */
 static double exact(int dtype)
 {
-    static const double most[] = {127, 255, 32767, 65535, 2147483647.0, 4294967295.0, 9e15, 9e15,
-                                  2048, 256, 16777216, 9e15, 1};
+    static const double most[] = {127,          255,  32767, 65535, 2147483647.0,
+                                  4294967295.0, 9e15, 9e15,  2048,  256,
+                                  16777216,     9e15, 1};
     return most[dtype];
 }
 
 /* The reduction of element @i, by ascending or descending ranks; partial results stay exact. */
-static double reduce(const struct perf *p, uint8_t *const *inputs, int size, size_t i, bool down)
+static double reduce(const struct perf *p, uint8_t *const *inputs, int size, size_t i,
+                     bool down)
 {
     size_t e = commd_dtype_size(p->dtype);
     double v = 0;
 
     for (int k = 0; k < size; k++) {
-        double x = load(p->dtype, inputs[down ? size - 1 - k : k] + i * e);
+        int r = down ? size - 1 - k : k;
+        double x = load(p->dtype, inputs[r] + i * e);
 
+        if (p->redop == COMMD_PREMUL_SUM)
+            x *= perf_data_scale(r);
         v = k ? combine(p, v, x) : x;
         assert_true((v < 0 ? -v : v) <= exact(p->dtype));
     }
-    return p->redop != COMMD_AVG ? v
+    return p->redop != COMMD_AVG   ? v
            : p->dtype >= COMMD_F16 ? v / size
                                    : (double)(int64_t)(v / size);
 }
@@ -179,8 +184,8 @@ static void one_case(int coll, int dtype, int redop, int size)
 static bool defined(int dtype, int redop)
 {
     if (dtype >= COMMD_F16 && dtype <= COMMD_F64)
-        return redop <= COMMD_MAX;
-    return dtype != COMMD_BOOL || redop != COMMD_AVG;
+        return redop <= COMMD_MAX || redop == COMMD_PREMUL_SUM;
+    return redop != COMMD_PREMUL_SUM && (dtype != COMMD_BOOL || redop != COMMD_AVG);
 }
 
 static void every_reduction_is_predicted(void **state)
@@ -188,7 +193,7 @@ static void every_reduction_is_predicted(void **state)
     static const int sizes[] = {1, 2, 3, 7};
 
     for (int dtype = COMMD_I8; dtype <= COMMD_BOOL; dtype++)
-        for (int redop = COMMD_SUM; redop <= COMMD_BXOR; redop++)
+        for (int redop = COMMD_SUM; redop <= COMMD_PREMUL_SUM; redop++)
             for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
                 if (defined(dtype, redop))
                     one_case(s % 2 ? COMMD_ALL_REDUCE : COMMD_REDUCE_SCATTER, dtype, redop,
@@ -202,6 +207,7 @@ static void many_ranks(void **state)
     one_case(COMMD_ALL_REDUCE, COMMD_BF16, COMMD_SUM, 150);
     one_case(COMMD_ALL_REDUCE, COMMD_BF16, COMMD_AVG, 150);
     one_case(COMMD_ALL_REDUCE, COMMD_F32, COMMD_PROD, 150);
+    one_case(COMMD_ALL_REDUCE, COMMD_F16, COMMD_PREMUL_SUM, 150);
 }
 
 static void moved_data_name_their_source(void **state)
@@ -223,6 +229,169 @@ static void moved_data_name_their_source(void **state)
     }
 }
 
+/* ---- the collectives -------------------------------------------------------------------- */
+
+static const int all_colls[] = {
+    COMMD_BARRIER,    COMMD_ALL_REDUCE,     COMMD_BROADCAST,        COMMD_ALL_GATHER,
+    COMMD_REDUCE,     COMMD_REDUCE_SCATTER, COMMD_GATHER,           COMMD_SCATTER,
+    COMMD_ALL_TO_ALL, COMMD_ALL_GATHER_V,   COMMD_REDUCE_SCATTER_V, COMMD_GATHER_V,
+    COMMD_SCATTER_V,  COMMD_ALL_TO_ALL_V,
+};
+
+/* By hand from nccl-tests' doc/PERFORMANCE.md. */
+static void bus_factors(void **state)
+{
+    static const struct {
+        int coll;
+        double two, eight;
+    } want[] = {
+        {COMMD_ALL_REDUCE, 1, 1.75},
+        {COMMD_REDUCE, 1, 1},
+        {COMMD_BROADCAST, 1, 1},
+        {COMMD_ALL_GATHER, 0.5, 0.875},
+        {COMMD_GATHER, 0.5, 0.875},
+        {COMMD_SCATTER, 0.5, 0.875},
+        {COMMD_REDUCE_SCATTER, 0.5, 0.875},
+        {COMMD_ALL_TO_ALL, 0.5, 0.875},
+        {COMMD_ALL_TO_ALL_V, 0.5, 0.875},
+        {COMMD_REDUCE_SCATTER_V, 0.5, 0.875},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        assert_true(perf_bus_factor(want[i].coll, 2) == want[i].two);
+        assert_true(perf_bus_factor(want[i].coll, 8) == want[i].eight);
+    }
+    assert_true(perf_bus_factor(COMMD_ALL_REDUCE, 1) == 0);
+}
+
+/* A size is that of all blocks, rounded down to whole elements, but one at least. */
+static void sizes(void **state)
+{
+    struct perf p = {.coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32};
+
+    assert_int_equal(perf_count(&p, 3, 1000), 250);
+    assert_int_equal(perf_bytes(&p, 3, 250), 1000);
+    p.coll = COMMD_ALL_TO_ALL;
+    assert_int_equal(perf_count(&p, 3, 1000), 83);
+    assert_int_equal(perf_bytes(&p, 3, 83), 996);
+    assert_int_equal(perf_count(&p, 3, 8), 1);
+    assert_int_equal(perf_bytes(&p, 3, 1), 12);
+    p.coll = COMMD_BARRIER;
+    assert_int_equal(perf_bytes(&p, 3, 1), 0);
+}
+
+/* What i sends to j is what j expects from i, and no block of a _v form looks like another. */
+static void shapes_fit_each_other(void **state)
+{
+    enum { COUNT = 21 };
+
+    for (size_t c = 0; c < ARRAY_LEN(all_colls); c++)
+        for (int size = 1; size <= 5; size++) {
+            struct perf p = {.coll = all_colls[c], .dtype = COMMD_I8, .size = size};
+            bool unequal = all_colls[c] >= COMMD_ALL_GATHER_V, differ = false;
+            struct perf_shape s[5];
+
+            for (int r = 0; r < size; r++)
+                assert_int_equal(perf_shape_init(&p, r, size, COUNT, &s[r]), 0);
+            for (int i = 0; i < size; i++)
+                for (int j = 0; j < size; j++) {
+                    if (all_colls[c] == COMMD_ALL_TO_ALL_V)
+                        assert_int_equal(s[i].send_counts[j], s[j].recv_counts[i]);
+                    if (all_colls[c] == COMMD_GATHER_V)
+                        assert_int_equal(s[i].send_counts[0], s[0].recv_counts[i]);
+                    if (all_colls[c] == COMMD_SCATTER_V)
+                        assert_int_equal(s[0].send_counts[j], s[j].recv_counts[0]);
+                    if (all_colls[c] == COMMD_REDUCE_SCATTER_V)
+                        assert_int_equal(s[i].send_counts[j], s[j].recv_n);
+                    if (all_colls[c] == COMMD_ALL_GATHER_V)
+                        assert_int_equal(s[i].recv_counts[j], s[j].send_n);
+                    differ |= s[i].send_counts[j] != COUNT || s[i].recv_counts[j] != COUNT;
+                }
+            assert_int_equal(differ, unequal && size > 1);
+            if (all_colls[c] == COMMD_ALL_TO_ALL_V)
+                for (int r = 0; r < size; r++) {
+                    assert_int_equal(s[r].send_n, (size_t)size * COUNT);
+                    assert_int_equal(s[r].recv_n, (size_t)size * COUNT);
+                }
+            for (int r = 0; r < size; r++)
+                perf_shape_fini(&s[r]);
+        }
+}
+
+/* Moves blocks as all_to_all_v does: what comes out is right, and with two blocks exchanged it
+ * is not. */
+static void exchanged_blocks_are_seen(void **state)
+{
+    enum { SIZE = 4, COUNT = 600, ME = 2 };
+    struct perf p = {.coll = COMMD_ALL_TO_ALL_V, .dtype = COMMD_I16, .size = SIZE};
+    int16_t recv[SIZE * COUNT], *to = recv;
+    struct perf_shape s[SIZE];
+    struct perf_data *data[SIZE];
+    size_t first = 0;
+
+    for (int r = 0; r < SIZE; r++) {
+        assert_int_equal(perf_shape_init(&p, r, SIZE, COUNT, &s[r]), 0);
+        assert_int_equal(perf_data_new(&p, r, SIZE, &data[r]), 0);
+    }
+    for (int r = 0; r < SIZE; r++) {
+        size_t at = 0;
+
+        for (int k = 0; k < ME; k++)
+            at += s[r].send_counts[k];
+        perf_data_fill(data[r], to, at, s[r].send_counts[ME]);
+        to += s[r].send_counts[ME];
+    }
+    assert_ptr_equal(to, recv + s[ME].recv_n);
+    assert_int_equal(perf_wrong(&p, &s[ME], data[ME], recv, &first), 0);
+    for (size_t i = 0; i < s[ME].recv_counts[0]; i++) { /* blocks 0 and 2 have the same size */
+        int16_t x = recv[i];
+        size_t other = s[ME].recv_counts[0] + s[ME].recv_counts[1] + i;
+
+        recv[i] = recv[other];
+        recv[other] = x;
+    }
+    assert_true(perf_wrong(&p, &s[ME], data[ME], recv, &first) > COUNT);
+    for (int r = 0; r < SIZE; r++) {
+        perf_shape_fini(&s[r]);
+        perf_data_free(data[r]);
+    }
+}
+
+/* ---- statistics -------------------------------------------------------------------------- */
+
+static void percentiles(void **state)
+{
+    struct perf_row row = {0};
+    double times[1000], one = 7;
+
+    for (int i = 0; i < 1000; i++)
+        times[i] = 1000 - i; /* 1 to 1000, falling */
+    perf_row_times(&row, times, 1000);
+    assert_true(row.min_us == 1);
+    assert_true(row.p50_us == 500);
+    assert_true(row.p99_us == 990);
+    assert_true(row.p999_us == 999);
+    assert_true(row.max_us == 1000);
+    assert_int_equal(row.iterations, 1000);
+    perf_row_times(&row, times, 3);
+    assert_true(row.p50_us == 2 && row.p99_us == 3 && row.p999_us == 3);
+    perf_row_times(&row, &one, 1);
+    assert_true(row.min_us == 7 && row.p50_us == 7 && row.p999_us == 7);
+}
+
+static void overlaps(void **state)
+{
+    assert_true(perf_overlap(10, 10, 10) == 1); /* all hidden */
+    assert_true(perf_overlap(10, 10, 20) == 0); /* one after the other */
+    assert_true(perf_overlap(10, 10, 15) == 0.5);
+    assert_true(perf_overlap(10, 40, 45) == 0.5); /* of the shorter */
+    assert_true(perf_overlap(40, 10, 45) == 0.5);
+    assert_true(perf_overlap(10, 10, 30) ==
+                0); /* worse than one after the other is not below 0 */
+    assert_true(perf_overlap(10, 10, 5) == 1);
+    assert_true(perf_overlap(10, 0, 10) == 0);
+}
+
 /* ---- the command line -------------------------------------------------------------------- */
 
 static int parse(struct perf *p, const char *line)
@@ -236,7 +405,6 @@ static int parse(struct perf *p, const char *line)
         words[argc++] = w;
     free(kept[n % 64]);
     kept[n++ % 64] = copy;
-    optind = 0; /* glibc: start afresh */
     return perf_parse(argc, words, p);
 }
 
@@ -250,7 +418,26 @@ static void options(void **state)
     assert_int_equal(p.size, 2);
     assert_null(p.sockets[0]);
     assert_false(p.launched);
-    assert_int_equal(parse(&p, "all_gather -b 1K -e 2MiB -i 3GB -n 7 -w 0 -d half -o max -c 0"), -1);
+    assert_false(p.async);
+    assert_false(p.cyclic);
+    assert_int_equal(p.groups, 1);
+    assert_int_equal(parse(&p,
+                           "all_to_all_v --async --groups 40 --placement cyclic --minbytes 64 "
+                           "--check 0 --datatype double --turns /d"),
+                     -1);
+    assert_int_equal(p.coll, COMMD_ALL_TO_ALL_V);
+    assert_true(p.async && p.cyclic && !p.check);
+    assert_int_equal(p.groups, 40);
+    assert_int_equal(p.min_bytes, 64);
+    assert_int_equal(p.dtype, COMMD_F64);
+    assert_string_equal(p.turns, "/d");
+    assert_int_equal(parse(&p, "reduce -o premul_sum -d bf16"), -1);
+    for (size_t i = 0; i < ARRAY_LEN(all_colls); i++) {
+        assert_int_equal(parse(&p, perf_coll_name(all_colls[i])), -1);
+        assert_int_equal(p.coll, all_colls[i]);
+    }
+    assert_int_equal(parse(&p, "all_gather -b 1K -e 2MiB -i 3GB -n 7 -w 0 -d half -o max -c 0"),
+                     -1);
     assert_int_equal(p.min_bytes, 1024);
     assert_int_equal(p.max_bytes, 2 << 20);
     assert_int_equal(p.step, 3ul << 30);
@@ -271,12 +458,33 @@ static void options(void **state)
 static void wrong_options(void **state)
 {
     static const char *const lines[] = {
-        "", "frob", "all_reduce barrier", "all_reduce -b 0", "all_reduce -b -1", "all_reduce -b 1T",
-        "all_reduce -b 1KK", "all_reduce -e 99999999999G", "all_reduce -b 2M -e 1M",
-        "all_reduce -f 1", "all_reduce -f 2 -i 8", "all_reduce -n 0", "all_reduce -n 1x",
-        "all_reduce -d f8", "all_reduce -o xor", "all_reduce -d bool -o avg",
-        "all_reduce -o band", "all_reduce -d f64 -o bxor", "all_reduce -r 2",
-        "all_reduce --ranks 0", "all_reduce --ranks 1025", "all_reduce --nodes ,", "all_reduce -z",
+        "",
+        "frob",
+        "all_reduce barrier",
+        "all_reduce -b 0",
+        "all_reduce -b -1",
+        "all_reduce -b 1T",
+        "all_reduce -b 1KK",
+        "all_reduce -e 99999999999G",
+        "all_reduce -b 2M -e 1M",
+        "all_reduce -f 1",
+        "all_reduce -f 2 -i 8",
+        "all_reduce -n 0",
+        "all_reduce -n 1x",
+        "all_reduce -d f8",
+        "all_reduce -o xor",
+        "all_reduce -d bool -o avg",
+        "all_reduce -o band",
+        "all_reduce -d f64 -o bxor",
+        "all_reduce -r 2",
+        "all_reduce --ranks 0",
+        "all_reduce --ranks 1025",
+        "all_reduce --nodes ,",
+        "all_reduce -z",
+        "all_reduce -o premul_sum -d i32",
+        "all_reduce --groups 0",
+        "all_reduce --groups 4097",
+        "all_reduce --placement random",
     };
     struct perf p;
 
@@ -317,6 +525,12 @@ int main(void)
         cmocka_unit_test(every_reduction_is_predicted),
         cmocka_unit_test(many_ranks),
         cmocka_unit_test(moved_data_name_their_source),
+        cmocka_unit_test(bus_factors),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(shapes_fit_each_other),
+        cmocka_unit_test(exchanged_blocks_are_seen),
+        cmocka_unit_test(percentiles),
+        cmocka_unit_test(overlaps),
         cmocka_unit_test(options),
         cmocka_unit_test(wrong_options),
         cmocka_unit_test(launchers),

@@ -1,0 +1,345 @@
+/* commd_perf_loop.c - the measurement, the same for every library.
+ *
+ * All ranks walk the same sizes with the same counts, so nothing has to be agreed on. At the
+ * end of each size the numbers of wrong elements are summed over the ranks, which also keeps
+ * ranks from running ahead.
+ *
+ * Overlap (--async): after the plain iterations each is done twice more, once only computing
+ * and once with the computing between start and wait. Computing is a fixed amount of
+ * arithmetic, as much as takes one plain operation when nothing else runs; it is not "until the
+ * clock says so", because a progress thread that takes the core away must be seen to cost
+ * something. How long it takes beside the other ranks is measured, since they may have to share
+ * cores.
+ *
+ * Interrupted: rank 0 reports the iterations that were done, of the last size as well; then
+ * `wrong` counts only its own elements. */
+#include <stdio.h>
+#include <time.h>
+
+#include "client/commd_perf.h"
+
+enum { ALIGN = 4096, CALIBRATE_UNITS = 200000, CALIBRATE_TRIES = 5 };
+
+struct measurement {
+    const struct perf_loop *loop;
+    struct perf_data *data;             /* owned */
+    struct perf_shape shape;            /* owned */
+    uint8_t **send, **recv;             /* owned, one for each group; the same where in place */
+    struct commd_op *ops;               /* owned, one for each group */
+    double *times, *compute, *together; /* owned */
+    uint64_t wrong;                     /* of this rank, in this size */
+    double units_per_us;                /* of computing */
+};
+
+double perf_now_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec / 1e3;
+}
+
+static int iterations_of(const struct perf *perf, size_t bytes)
+{
+    if (perf->iterations)
+        return perf->iterations;
+    return bytes < 64 << 10 ? 2000 : bytes <= 8 << 20 ? 50 : 12;
+}
+
+/* The next wanted size, or 0 after the last. */
+static size_t next_size(const struct perf *perf, size_t bytes)
+{
+    size_t next;
+
+    if (perf->factor ? mul_overflows(bytes, perf->factor, &next)
+                     : add_overflows(bytes, perf->step, &next))
+        return 0;
+    return next > perf->max_bytes ? 0 : next;
+}
+
+/* ---- computing --------------------------------------------------------------------------- */
+
+/* Each step needs the one before: no compiler and no core does two at a time. */
+static void compute(double units)
+{
+    volatile double out;
+    double x = 1;
+
+    for (uint64_t i = (uint64_t)units; i; i--)
+        x = x * 0.999999 + 1e-6;
+    out = x;
+    (void)out;
+}
+
+static double calibrate(void)
+{
+    double best = 0;
+
+    for (int i = 0; i < CALIBRATE_TRIES; i++) {
+        double t0 = perf_now_us(), speed;
+
+        compute(CALIBRATE_UNITS);
+        speed = CALIBRATE_UNITS / (perf_now_us() - t0);
+        best = MAX(best, speed);
+    }
+    return best;
+}
+
+/* ---- one operation in every group -------------------------------------------------------- */
+
+static bool checks(const struct perf *perf)
+{
+    return perf->check && perf->coll != COMMD_BARRIER;
+}
+
+static void check(struct measurement *m)
+{
+    const struct perf_loop *l = m->loop;
+
+    for (int g = 0; g < l->perf->groups; g++) {
+        size_t first = 0, wrong = perf_wrong(l->perf, &m->shape, m->data, m->recv[g], &first);
+
+        if (wrong && !m->wrong)
+            fprintf(stderr,
+                    "commd-perf: rank %d: %zu B: %zu wrong elements, the first is number %zu\n",
+                    l->rank, perf_bytes(l->perf, l->size, m->shape.count), wrong, first);
+        m->wrong += wrong;
+    }
+}
+
+/* With @units the computing comes between start and wait. */
+static int operate(const struct measurement *m, double units)
+{
+    const struct perf_library *lib = m->loop->library;
+    int r;
+
+    if (!m->loop->perf->async)
+        return lib->run(m->loop->arg, m->ops);
+    r = lib->start(m->loop->arg, m->ops);
+    if (r)
+        return r;
+    if (units > 0)
+        compute(units);
+    return lib->wait(m->loop->arg);
+}
+
+static int iterate(struct measurement *m, double units, double *ret_us)
+{
+    const struct perf_loop *l = m->loop;
+    double t0;
+    int r;
+
+    if (checks(l->perf))
+        for (int g = 0; g < l->perf->groups; g++)
+            perf_fill(l->perf, &m->shape, m->data, m->send[g], m->recv[g]);
+    r = l->library->barrier(l->arg);
+    if (r)
+        return r;
+    t0 = perf_now_us();
+    r = operate(m, units);
+    *ret_us = perf_now_us() - t0;
+    if (!r && checks(l->perf))
+        check(m);
+    return r;
+}
+
+/* What computing as much takes while the other ranks do so too. */
+static int iterate_compute(struct measurement *m, double units, double *ret_us)
+{
+    const struct perf_loop *l = m->loop;
+    int r = l->library->barrier(l->arg);
+    double t0 = perf_now_us();
+
+    if (r)
+        return r;
+    compute(units);
+    *ret_us = perf_now_us() - t0;
+    return 0;
+}
+
+/* ---- one size ---------------------------------------------------------------------------- */
+
+static int failed(const struct measurement *m)
+{
+    const struct perf_loop *l = m->loop;
+    char what[64];
+
+    if (*l->interrupted)
+        return PERF_INTERRUPTED;
+    snprintf(what, sizeof(what), "%s of %zu B", perf_coll_name(l->perf->coll),
+             perf_bytes(l->perf, l->size, m->shape.count));
+    l->library->failed(l->arg, what);
+    return PERF_FAILED;
+}
+
+/* @n iterations and the warm-up; *ret_done: how many were done, also on failure. */
+static int plain(struct measurement *m, int n, int *ret_done)
+{
+    const struct perf_loop *l = m->loop;
+    size_t bytes = perf_bytes(l->perf, l->size, m->shape.count);
+
+    *ret_done = 0;
+    for (int i = -l->perf->warmup; i < n; i++) {
+        double us;
+
+        if (iterate(m, 0, &us))
+            return failed(m);
+        if (i >= 0) {
+            m->times[i] = us;
+            *ret_done = i + 1;
+        }
+        if (*l->interrupted)
+            return PERF_INTERRUPTED;
+        if (l->report)
+            report_progress(l->report, bytes, *ret_done, n, us);
+    }
+    return PERF_OK;
+}
+
+static int overlapped(struct measurement *m, int n, struct perf_row *row)
+{
+    double units = row->p50_us * m->units_per_us;
+
+    for (int i = 0; i < n; i++) {
+        if (iterate_compute(m, units, &m->compute[i]) || iterate(m, units, &m->together[i]))
+            return failed(m);
+        if (*m->loop->interrupted)
+            return PERF_INTERRUPTED;
+    }
+    perf_sort(m->compute, n);
+    perf_sort(m->together, n);
+    row->compute_us = perf_percentile(m->compute, n, 500);
+    row->together_us = perf_percentile(m->together, n, 500);
+    row->overlap = perf_overlap(row->p50_us, row->compute_us, row->together_us);
+    return PERF_OK;
+}
+
+static int measure_times(struct measurement *m, int n)
+{
+    const struct perf_loop *l = m->loop;
+    struct perf_row row = {.count = l->perf->coll == COMMD_BARRIER ? 0 : m->shape.count};
+    int done, r = plain(m, n, &done);
+
+    row.bytes = perf_bytes(l->perf, l->size, m->shape.count);
+    if (done > 0)
+        perf_row_times(&row, m->times, done);
+    if (!r && l->perf->async)
+        r = overlapped(m, n, &row);
+    row.wrong = m->wrong;
+    if (!r && l->library->sum(l->arg, m->wrong, &row.wrong))
+        r = failed(m);
+    if (l->report && done > 0 && (r == PERF_OK || r == PERF_INTERRUPTED)) {
+        int r_row = report_row(l->report, &row);
+
+        r = r ? r : r_row;
+    }
+    return r;
+}
+
+static int measure_size(struct measurement *m, size_t count)
+{
+    const struct perf_loop *l = m->loop;
+    int n = iterations_of(l->perf, perf_bytes(l->perf, l->size, count));
+
+    perf_shape_fini(&m->shape);
+    free(m->times);
+    m->times = calloc((size_t)n * 3, sizeof(*m->times));
+    if (!m->times || perf_shape_init(l->perf, l->rank, l->size, count, &m->shape)) {
+        perf_complain(l->rank, "out of memory");
+        return PERF_FAILED;
+    }
+    m->compute = m->times + n;
+    m->together = m->compute + n;
+    m->wrong = 0;
+    for (int g = 0; g < l->perf->groups; g++)
+        perf_op(l->perf, &m->shape, m->send[g], m->recv[g], &m->ops[g]);
+    return measure_times(m, n);
+}
+
+static int measure_sizes(struct measurement *m)
+{
+    const struct perf_loop *l = m->loop;
+    size_t last = 0;
+
+    if (l->perf->coll == COMMD_BARRIER)
+        return measure_size(m, 1);
+    for (size_t bytes = l->perf->min_bytes; bytes; bytes = next_size(l->perf, bytes)) {
+        size_t count = perf_count(l->perf, l->size, bytes);
+        int r;
+
+        if (count == last)
+            continue; /* sizes below one element per rank are all the same */
+        last = count;
+        r = measure_size(m, count);
+        if (r)
+            return r;
+    }
+    return PERF_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------ */
+
+/* Page-aligned, with every page touched. */
+static uint8_t *buffer(size_t elements, size_t elem)
+{
+    size_t bytes;
+    void *p;
+
+    if (mul_overflows(elements, elem, &bytes) ||
+        posix_memalign(&p, ALIGN, MAX(bytes, (size_t)1)))
+        return NULL;
+    return memset(p, 0, bytes);
+}
+
+static int make_buffers(struct measurement *m)
+{
+    const struct perf *perf = m->loop->perf;
+    size_t n = (size_t)perf->groups, elem = commd_dtype_size(perf->dtype);
+    struct perf_shape *s = &m->shape;
+
+    m->send = calloc(n, sizeof(*m->send));
+    m->recv = calloc(n, sizeof(*m->recv));
+    m->ops = calloc(n, sizeof(*m->ops));
+    if (!m->send || !m->recv || !m->ops ||
+        perf_shape_init(perf, m->loop->rank, m->loop->size,
+                        perf_count(perf, m->loop->size, perf->max_bytes), s))
+        return -ENOMEM;
+    for (size_t g = 0; g < n; g++) {
+        m->send[g] = buffer(s->send_n, elem);
+        m->recv[g] = perf_in_place(perf->coll) ? m->send[g] : buffer(s->recv_n, elem);
+        if (!m->send[g] || !m->recv[g])
+            return -ENOMEM;
+    }
+    return perf_data_new(perf, m->loop->rank, m->loop->size, &m->data);
+}
+
+static void measurement_fini(struct measurement *m)
+{
+    for (int g = 0; g < m->loop->perf->groups; g++) {
+        if (m->recv && m->send && m->recv[g] != m->send[g])
+            free(m->recv[g]);
+        if (m->send)
+            free(m->send[g]);
+    }
+    free(m->send);
+    free(m->recv);
+    free(m->ops);
+    free(m->times);
+    perf_shape_fini(&m->shape);
+    perf_data_free(m->data);
+}
+
+int perf_measure(const struct perf_loop *loop)
+{
+    _cleanup_(measurement_fini) struct measurement m = {.loop = loop};
+
+    if (make_buffers(&m)) {
+        perf_complain(loop->rank, "not enough memory for %zu bytes in each of %d group%s",
+                      loop->perf->max_bytes, loop->perf->groups,
+                      loop->perf->groups == 1 ? "" : "s");
+        return PERF_FAILED;
+    }
+    if (loop->perf->async)
+        m.units_per_us = calibrate();
+    return measure_sizes(&m);
+}
