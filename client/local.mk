@@ -36,6 +36,29 @@ client_commd_perf_SOURCES = client/commd-perf.c client/commd_perf.h client/commd
 	client/commd_perf_stats.c client/commd_perf_turns.c
 client_commd_perf_LDADD = client/libcommd.la
 
+# The examples: built by make check, which runs them on real daemons (test_examples.py). They include
+# <commd/commd.h>, as a program outside of this tree does.
+examples = client/examples/ring client/examples/data_parallel client/examples/pipeline \
+	client/examples/async_params
+check_PROGRAMS += $(examples)
+BUILT_SOURCES += client/examples/include/commd/commd.h
+CLEANFILES += client/examples/include/commd/commd.h
+client/examples/include/commd/commd.h: client/commd.h
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && cp $(top_srcdir)/client/commd.h $@
+examples_cppflags = -I$(builddir)/client/examples/include -D_GNU_SOURCE
+client_examples_ring_SOURCES = client/examples/ring.c client/examples/example.h
+client_examples_ring_CPPFLAGS = $(examples_cppflags)
+client_examples_ring_LDADD = client/libcommd.la
+client_examples_data_parallel_SOURCES = client/examples/data_parallel.c client/examples/example.h
+client_examples_data_parallel_CPPFLAGS = $(examples_cppflags)
+client_examples_data_parallel_LDADD = client/libcommd.la
+client_examples_pipeline_SOURCES = client/examples/pipeline.c client/examples/example.h
+client_examples_pipeline_CPPFLAGS = $(examples_cppflags)
+client_examples_pipeline_LDADD = client/libcommd.la
+client_examples_async_params_SOURCES = client/examples/async_params.c client/examples/example.h
+client_examples_async_params_CPPFLAGS = $(examples_cppflags)
+client_examples_async_params_LDADD = client/libcommd.la
+
 # The Python package: built by pip; its torch backend against the torch that is installed.
 EXTRA_DIST += \
 	client/python/MANIFEST.in \
