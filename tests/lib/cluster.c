@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "transport/engine_internal.h"
+
 enum { MAX_IDLE_ROUNDS = 20000 };
 
 uint32_t cluster_rand(struct cluster *c, uint32_t below)
@@ -14,7 +16,8 @@ uint32_t cluster_rand(struct cluster *c, uint32_t below)
     return (uint32_t)((c->rng * 2685821657736338717ull) >> 33) % below;
 }
 
-static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, const char *text)
+static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer,
+                           const char *text)
 {
     struct cluster *c = arg;
 
@@ -53,54 +56,163 @@ static void engines_new(struct cluster *c)
             if (k == n)
                 continue;
             c->node[k].fabric->ops->address(c->node[k].fabric, addr, &len);
-            if (c->node[n].fabric->ops->peer_add(c->node[n].fabric, k, addr, len, token, expect))
+            if (c->node[n].fabric->ops->peer_add(c->node[n].fabric, k, addr, len, token,
+                                                 expect))
                 abort();
         }
 }
 
-static void board_new(struct cluster *c, unsigned n)
+/* ---- groups ------------------------------------------------------------------------------ */
+
+/* The nodes that have members, ascending; which of them each rank is on. */
+static void group_places(const struct cluster *c, struct cluster_group *g)
+{
+    for (unsigned n = 0; n < c->nnodes; n++) {
+        bool used = false;
+
+        for (unsigned k = 0; k < g->world; k++) {
+            if (c->rank_node[g->rank[k]] != n)
+                continue;
+            g->seat[k] = (uint16_t)g->nnodes;
+            used = true;
+        }
+        if (used)
+            g->node[g->nnodes++] = (uint16_t)n;
+    }
+}
+
+static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n)
 {
     uint32_t peers[CLUSTER_MAX_NODES], rank_node[CLUSTER_MAX_RANKS];
-    struct board_geom g = {.group = 0x77, .epoch = 1, .world = c->world, .nnodes = c->nnodes,
-                           .me = n, .rank_node = c->rank_node};
-    struct msg_board_add m = {.group = 0x77, .nnodes = c->nnodes, .me = n, .world = c->world,
-                              .peers = peers, .rank_node = rank_node};
+    struct board_geom g = {.group = grp->id,
+                           .epoch = 1,
+                           .world = grp->world,
+                           .nnodes = grp->nnodes,
+                           .me = n,
+                           .rank_node = grp->seat};
+    struct msg_board_add m = {.group = grp->id,
+                              .nnodes = grp->nnodes,
+                              .me = n,
+                              .world = grp->world,
+                              .peers = peers,
+                              .rank_node = rank_node};
 
-    for (unsigned k = 0; k < c->world; k++) {
-        rank_node[k] = c->rank_node[k];
-        g.nlocal += c->rank_node[k] == n;
+    for (unsigned k = 0; k < grp->world; k++) {
+        rank_node[k] = grp->seat[k];
+        g.nlocal += grp->seat[k] == n;
     }
-    for (unsigned k = 0; k < c->nnodes; k++)
-        peers[k] = k;
-    if (board_create(&g, &c->node[n].fd, &c->node[n].ctl))
+    for (unsigned k = 0; k < grp->nnodes; k++)
+        peers[k] = grp->node[k];
+    if (board_create(&g, &grp->fd[n], &grp->ctl[n]))
         abort();
-    if (c->nnodes > 1 && engine_board_add(c->node[n].engine, &m, c->node[n].fd))
+    if (grp->nnodes > 1 && engine_board_add(c->node[grp->node[n]].engine, &m, grp->fd[n]))
         abort();
 }
 
-static void member_new(struct cluster *c, unsigned rank)
+static void member_new(struct cluster_group *grp, unsigned rank, struct commd_context *ctx,
+                       int doorbell)
 {
-    struct join_wait w = {.board_fd = c->node[c->rank_node[rank]].fd, .doorbell = -1};
+    struct join_wait w = {.board_fd = grp->fd[grp->seat[rank]], .doorbell = doorbell};
     struct msg_joined *j = &w.reply.joined;
 
-    j->size = c->world;
-    j->nnodes = c->nnodes;
-    j->group = 0x77;
+    j->size = grp->world;
+    j->nnodes = grp->nnodes;
+    j->group = grp->id;
     j->epoch = 1;
-    j->members = calloc(c->world, sizeof *j->members);
-    j->nodes = calloc(c->nnodes, sizeof *j->nodes);
-    for (unsigned k = 0; k < c->world; k++)
-        j->members[k].node = c->rank_node[k];
-    for (unsigned k = 0; k < c->nnodes; k++)
-        snprintf(j->nodes[k], sizeof j->nodes[k], "node%u", k);
-    if (group_from_joined(&c->ctx, "test", rank, c->world, -1, &w, &c->group[rank]))
+    j->members = calloc(grp->world, sizeof *j->members);
+    j->nodes = calloc(grp->nnodes, sizeof *j->nodes);
+    for (unsigned k = 0; k < grp->world; k++)
+        j->members[k].node = grp->seat[k];
+    for (unsigned k = 0; k < grp->nnodes; k++)
+        snprintf(j->nodes[k], sizeof j->nodes[k], "node%u", grp->node[k]);
+    if (group_from_joined(ctx, "test", rank, grp->world, -1, &w, &grp->member[rank]))
         abort();
 }
+
+struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const uint16_t *ranks,
+                                        unsigned n, struct commd_context *const *ctx,
+                                        int doorbell)
+{
+    struct cluster_group *g = calloc(1, sizeof *g);
+
+    g->id = id;
+    g->world = n;
+    memcpy(g->rank, ranks, n * sizeof *ranks);
+    group_places(c, g);
+    for (unsigned k = 0; k < g->nnodes; k++)
+        board_new(c, g, k);
+    for (unsigned k = 0; k < n; k++)
+        member_new(g, k, ctx[ranks[k]], doorbell);
+    return g;
+}
+
+/* The first member of each node keeps the mapping. */
+static unsigned mapping_of(const struct cluster_group *g, unsigned rank)
+{
+    unsigned k = 0;
+
+    while (g->seat[k] != g->seat[rank])
+        k++;
+    return k;
+}
+
+static struct board *engine_mapping(struct cluster *c, struct cluster_group *g, unsigned n)
+{
+    struct engine *e = c->node[g->node[n]].engine;
+
+    return g->nnodes > 1 ? &eboard_find(e, g->id)->b : NULL;
+}
+
+void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g)
+{
+    g->one_mapping = true;
+    for (unsigned k = 0; k < g->world; k++) {
+        struct board *first = &g->member[mapping_of(g, k)]->board;
+        struct board *other =
+            mapping_of(g, k) == k ? engine_mapping(c, g, g->seat[k]) : &g->member[k]->board;
+
+        if (!other)
+            continue;
+        board_unmap(other);
+        *other = *first;
+    }
+}
+
+static void own_mappings(struct cluster *c, struct cluster_group *g)
+{
+    for (unsigned k = 0; k < g->world; k++) {
+        struct board *other =
+            mapping_of(g, k) == k ? engine_mapping(c, g, g->seat[k]) : &g->member[k]->board;
+
+        if (other)
+            other->hdr = NULL; /* nothing to unmap */
+    }
+}
+
+struct cluster_group *cluster_group_free(struct cluster *c, struct cluster_group *g)
+{
+    if (g->one_mapping)
+        own_mappings(c, g);
+    for (unsigned k = 0; k < g->world; k++)
+        group_free(g->member[k]);
+    for (unsigned n = 0; n < g->nnodes; n++) {
+        if (c->node[g->node[n]].engine)
+            engine_board_del(c->node[g->node[n]].engine, g->id, true);
+        board_ctl_free(g->ctl[n]);
+        close_fdp(&g->fd[n]);
+    }
+    free(g);
+    return NULL;
+}
+
+/* ---- clusters ---------------------------------------------------------------------------- */
 
 struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *rank_node,
                             uint64_t seed)
 {
     struct cluster *c = calloc(1, sizeof *c);
+    struct commd_context *ctx[CLUSTER_MAX_RANKS] = {0};
+    uint16_t ranks[CLUSTER_MAX_RANKS];
 
     c->world = world;
     c->nnodes = nnodes;
@@ -109,24 +221,23 @@ struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *ran
     memcpy(c->rank_node, rank_node, world * sizeof *rank_node);
     if (nnodes > 1)
         engines_new(c);
+    for (unsigned k = 0; k < world; k++) {
+        ranks[k] = (uint16_t)k;
+        ctx[k] = &c->ctx;
+    }
+    c->main = cluster_group_new(c, 0x77, ranks, world, ctx, -1);
+    c->group = c->main->member;
     for (unsigned n = 0; n < nnodes; n++)
-        board_new(c, n);
-    for (unsigned k = 0; k < world; k++)
-        member_new(c, k);
+        c->node[n].ctl = c->main->ctl[n];
     return c;
 }
 
 struct cluster *cluster_free(struct cluster *c)
 {
-    for (unsigned k = 0; k < c->world; k++)
-        group_free(c->group[k]);
+    cluster_group_free(c, c->main);
     for (unsigned n = 0; n < c->nnodes; n++) {
-        if (c->node[n].engine)
-            engine_board_del(c->node[n].engine, 0x77, true);
         fabric_free(c->node[n].fabric);
         engine_free(c->node[n].engine);
-        board_ctl_free(c->node[n].ctl);
-        close_fdp(&c->node[n].fd);
     }
     if (c->hub)
         fabric_hub_free(c->hub);

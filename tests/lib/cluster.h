@@ -12,8 +12,20 @@ enum { CLUSTER_MAX_NODES = 8, CLUSTER_MAX_RANKS = 64 };
 struct cluster_node {
     struct engine *engine;
     struct fabric *fabric;
-    struct board_ctl *ctl;
-    int fd;
+    struct board_ctl *ctl; /* borrowed: the main group's */
+};
+
+/* One group of a cluster: any of its ranks in any order. */
+struct cluster_group {
+    uint64_t id;
+    unsigned world, nnodes;           /* of the group */
+    uint16_t rank[CLUSTER_MAX_RANKS]; /* in the cluster, of each rank of the group */
+    uint16_t node[CLUSTER_MAX_NODES]; /* in the cluster, of each node of the group */
+    uint16_t seat[CLUSTER_MAX_RANKS]; /* node in the group of each rank of the group */
+    struct board_ctl *ctl[CLUSTER_MAX_NODES];
+    int fd[CLUSTER_MAX_NODES];
+    struct commd_group *member[CLUSTER_MAX_RANKS];
+    bool one_mapping;
 };
 
 struct cluster {
@@ -22,7 +34,8 @@ struct cluster {
     struct commd_context ctx;
     struct fabric_hub *hub;
     struct cluster_node node[CLUSTER_MAX_NODES];
-    struct commd_group *group[CLUSTER_MAX_RANKS];
+    struct cluster_group *main; /* of all ranks, in their order */
+    struct commd_group **group; /* its members */
     uint64_t rng;
     unsigned board_errors, peers_down;
     char last_error[256];
@@ -35,6 +48,16 @@ struct cluster *cluster_free(struct cluster *c);
 uint32_t cluster_rand(struct cluster *c, uint32_t below);
 /* A turn of a random engine; true if something moved. */
 bool cluster_turn(struct cluster *c);
+
+/* A further group: rank r of it is rank @ranks[r] of the cluster, and its member's context is
+ * @ctx[ranks[r]]. Members ring @doorbell (-1: none) for an engine that sleeps. */
+struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const uint16_t *ranks,
+                                        unsigned n, struct commd_context *const *ctx,
+                                        int doorbell);
+/* Lets members of a node and its engine see the board through one mapping, as if they were one
+ * process, so that a thread sanitizer recognises what they share. */
+void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g);
+struct cluster_group *cluster_group_free(struct cluster *c, struct cluster_group *g);
 
 /* Lets all members in @ops (one entry per rank) run to their end in random order. Returns
  * true when all ended; states[r] says how, errs[r] (may be NULL) why. */
