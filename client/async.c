@@ -658,6 +658,17 @@ void async_drop_group(struct commd_group *g)
     pthread_mutex_unlock(&ctx->plock);
 }
 
+bool async_poll(struct commd_context *ctx)
+{
+    bool moved;
+
+    pthread_mutex_lock(&ctx->plock);
+    moved = progress_all(ctx, false);
+    complete_finished(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+    return moved;
+}
+
 void async_stop(struct commd_context *ctx)
 {
     if (!ctx->thread_up)

@@ -261,6 +261,9 @@ void async_kick(struct commd_context *ctx);
 void async_finish_p2p(struct commd_work *w); /* its result is in it */
 void async_queue_p2p(struct commd_work *w);  /* the same with plock held */
 void async_stop(struct commd_context *ctx);
+/* One round of what the progress thread does, for tests that poll instead of having one (they
+ * claim that it is up). True if something moved. */
+bool async_poll(struct commd_context *ctx);
 
 static inline bool is_p2p(const struct commd_op *op)
 {

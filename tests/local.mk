@@ -4,6 +4,7 @@ include tests/unit/transport.mk
 include tests/unit/daemon.mk
 include tests/unit/client.mk
 include tests/sim/local.mk
+include tests/oracle/local.mk
 include tests/fuzz/local.mk
 include tests/integration/local.mk
 include tests/torch/local.mk

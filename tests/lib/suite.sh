@@ -87,7 +87,7 @@ cmd_test() {
     part "make check" make -C "$build" -j2 VERBOSE=1 check
     part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda
     part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
-        --without-ucx --without-cuda -- TESTS="tests/unit/test_board_threads"
+        --without-ucx --without-cuda -- TESTS="tests/unit/test_board_threads tests/oracle/check_threads.sh"
     part "without UCX and CUDA" configure_and_check "$top/build-plain" --without-ucx --without-cuda
     part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck
     if [ "$torch_spec" != none ]; then

@@ -1,0 +1,203 @@
+/* threads.c - a program with a thread for each rank, as processes would run it: blocking calls
+ * on the caller's thread, asynchronous ones on the library's, sleepers woken by futexes, and
+ * all engines on one thread that dozes until a member rings.
+ *
+ * What the threads do when is the kernel's choice, so a failure may not come again; the program
+ * is the same. Members and engine of a node share one mapping of the board: a thread sanitizer
+ * does not know that two addresses can be the same memory. */
+#include "tests/oracle/oracle.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+enum { IDLE_TURNS = 100, DOZE_MS = 50 };
+
+/* ---- the engines ---------------------------------------------------------------------------
+ */
+
+struct engines {
+    struct cluster *cluster;
+    int bell; /* what members ring at the other end */
+    _Atomic bool stop;
+    pthread_t thread;
+};
+
+static bool engines_turn(struct engines *e)
+{
+    bool moved = false;
+
+    for (unsigned n = 0; n < e->cluster->nnodes; n++) {
+        struct cluster_node *node = &e->cluster->node[n];
+
+        moved |= node->fabric->ops->progress(node->fabric);
+        moved |= engine_poll(node->engine);
+    }
+    return moved;
+}
+
+/* As engine_main.c does; which engine is meant the message does not say. */
+static void engines_doze(struct engines *e)
+{
+    struct pollfd p = {.fd = e->bell, .events = POLLIN};
+    uint64_t group;
+    bool moved = false;
+
+    for (unsigned n = 0; n < e->cluster->nnodes; n++)
+        moved |= engine_arm(e->cluster->node[n].engine);
+    if (!moved && poll(&p, 1, DOZE_MS) == 0)
+        for (unsigned n = 0; n < e->cluster->nnodes; n++)
+            engine_poll_all(e->cluster->node[n].engine);
+    while (recv(e->bell, &group, sizeof group, MSG_DONTWAIT) == sizeof group)
+        for (unsigned n = 0; n < e->cluster->nnodes; n++)
+            engine_wake(e->cluster->node[n].engine, group);
+}
+
+static void *engines_main(void *arg)
+{
+    struct engines *e = arg;
+    unsigned idle = 0;
+
+    while (!atomic_load(&e->stop)) {
+        idle = engines_turn(e) ? 0 : idle + 1;
+        if (idle > IDLE_TURNS)
+            engines_doze(e);
+        else if (idle)
+            sched_yield();
+    }
+    return NULL;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------
+ */
+
+/* A blocking call, by the function of its own if there is one for it. */
+static int call_blocking(struct commd_group *g, const struct commd_op *op)
+{
+    const struct commd_op *o = op;
+
+    if (o->send_blocks || o->recv_blocks ||
+        (is_reducing(o->coll) && o->redop == COMMD_PREMUL_SUM))
+        return commd_run(g, op);
+    switch (o->coll) {
+    case COMMD_BARRIER:
+        return commd_barrier(g);
+    case COMMD_ALL_REDUCE:
+        return commd_all_reduce(g, o->send, o->recv, o->count, o->dtype, o->redop);
+    case COMMD_BROADCAST:
+        return commd_broadcast(g, o->recv, o->count, o->dtype, o->root);
+    case COMMD_ALL_GATHER:
+        return commd_all_gather(g, o->send, o->recv, o->count, o->dtype);
+    case COMMD_REDUCE_SCATTER:
+        return commd_reduce_scatter(g, o->send, o->recv, o->count, o->dtype, o->redop);
+    case COMMD_REDUCE:
+        return commd_reduce(g, o->send, o->recv, o->count, o->dtype, o->redop, o->root);
+    case COMMD_GATHER:
+        return commd_gather(g, o->send, o->recv, o->count, o->dtype, o->root);
+    case COMMD_SCATTER:
+        return commd_scatter(g, o->send, o->recv, o->count, o->dtype, o->root);
+    case COMMD_ALL_TO_ALL:
+        return commd_all_to_all(g, o->send, o->recv, o->count, o->dtype);
+    case COMMD_ALL_GATHER_V:
+        return commd_all_gather_v(g, o->send, o->recv, o->recv_counts, o->dtype);
+    case COMMD_REDUCE_SCATTER_V:
+        return commd_reduce_scatter_v(g, o->send, o->recv, o->send_counts, o->dtype, o->redop);
+    case COMMD_GATHER_V:
+        return commd_gather_v(g, o->send, o->send_counts[0], o->recv, o->recv_counts, o->dtype,
+                              o->root);
+    case COMMD_SCATTER_V:
+        return commd_scatter_v(g, o->send, o->send_counts, o->recv, o->recv_counts[0], o->dtype,
+                               o->root);
+    case COMMD_ALL_TO_ALL_V:
+        return commd_all_to_all_v(g, o->send, o->send_counts, o->recv, o->recv_counts,
+                                  o->dtype);
+    }
+    return commd_run(g, op);
+}
+
+static void finish_all(struct player *pl)
+{
+    for (unsigned i = 0; i < pl->next; i++)
+        if (pl->call[i].work && player_finish(pl, i))
+            failed(pl->stage->program);
+}
+
+static void *rank_main(void *arg)
+{
+    struct player *pl = arg;
+    unsigned ncalls = pl->stage->program->ncalls[pl->rank], phase = 0;
+
+    while (pl->next < ncalls) {
+        unsigned i = pl->next;
+
+        if (player_spec(pl, i)->phase != phase)
+            finish_all(pl);
+        phase = player_spec(pl, i)->phase;
+        if (player_blocks(pl, i)) {
+            pl->next++;
+            player_part(pl, i);
+            if (player_check(pl, i, call_blocking(player_group(pl, i), &pl->call[i].part.op)))
+                failed(pl->stage->program);
+        } else if (player_start(pl)) {
+            failed(pl->stage->program);
+        }
+    }
+    finish_all(pl);
+    return NULL;
+}
+
+/* ---- all
+ * --------------------------------------------------------------------------------------- */
+
+static int told_once(const struct player *pl)
+{
+    for (unsigned i = 0; i < pl->next; i++)
+        if (pl->call[i].told != (pl->call[i].batch > 0))
+            return player_wrong(pl, i, "on_done was not called once");
+    return 0;
+}
+
+static void start(pthread_t *thread, void *(*fn)(void *), void *arg)
+{
+    if (pthread_create(thread, NULL, fn, arg))
+        abort();
+}
+
+int play_threads(const struct program *p)
+{
+    struct player *players = calloc(p->world, sizeof *players);
+    struct engines engines = {0};
+    struct stage s;
+    int bells[2], r = 0;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, bells))
+        abort();
+    stage_new(&s, p, bells[0]);
+    for (unsigned g = 0; g < p->ngroups; g++)
+        cluster_group_one_mapping(s.cluster, s.group[g]);
+    engines.cluster = s.cluster;
+    engines.bell = bells[1];
+    if (p->nnodes > 1)
+        start(&engines.thread, engines_main, &engines);
+    for (unsigned k = 0; k < p->world; k++) {
+        players[k].stage = &s;
+        players[k].rank = k;
+        start(&players[k].thread, rank_main, &players[k]);
+    }
+    for (unsigned k = 0; k < p->world; k++)
+        pthread_join(players[k].thread, NULL);
+    for (unsigned k = 0; k < p->world; k++) {
+        async_stop(s.ctx[k]);
+        r |= told_once(&players[k]);
+    }
+    atomic_store(&engines.stop, true);
+    if (p->nnodes > 1)
+        pthread_join(engines.thread, NULL);
+    r |= s.cluster->board_errors || s.cluster->peers_down ? -1 : 0;
+    stage_free(&s);
+    close(bells[0]);
+    close(bells[1]);
+    free(players);
+    return r;
+}
