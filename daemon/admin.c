@@ -223,6 +223,35 @@ static void group_ops(struct answer *a, const struct core_group_view *view)
         table_text(&a->table, "");
 }
 
+static bool group_row(void *arg, const struct core_group_view *view)
+{
+    struct answer *a = arg;
+    struct table *t = &a->table;
+
+    if (!may_see(a, view->uid))
+        return true;
+    if (view->id)
+        table_format(t, "%016" PRIx64, view->id);
+    else
+        table_text(t, "");
+    table_text(t, view->name);
+    table_number(t, view->uid);
+    table_number(t, view->size);
+    if (view->nnodes)
+        table_number(t, view->nnodes);
+    else
+        table_text(t, "");
+    table_number(t, view->nlocal);
+    table_text(t, group_word(view->state));
+    table_text(t, view->missing);
+    group_ops(a, view);
+    if (view->state == CORE_GROUP_BROKEN)
+        table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
+    else
+        table_text(t, "");
+    return t->error == 0;
+}
+
 static void fill_groups(struct answer *a)
 {
     static const struct table_column columns[] = {
@@ -232,33 +261,9 @@ static void fill_groups(struct answer *a)
         {"state", "STATE", MSG_CELL_STRING}, {"missing", "MISSING", MSG_CELL_STRING},
         {"ops", "OPS", MSG_CELL_NUMBER},     {"cause", "CAUSE", MSG_CELL_STRING},
     };
-    struct table *t = &a->table;
-    struct core_group_view view;
 
-    table_init(t, "groups", columns, ARRAY_LEN(columns));
-    for (unsigned i = 0; core_group_at(a->d->core, i, &view); i++) {
-        if (!may_see(a, view.uid))
-            continue;
-        if (view.id)
-            table_format(t, "%016" PRIx64, view.id);
-        else
-            table_text(t, "");
-        table_text(t, view.name);
-        table_number(t, view.uid);
-        table_number(t, view.size);
-        if (view.nnodes)
-            table_number(t, view.nnodes);
-        else
-            table_text(t, "");
-        table_number(t, view.nlocal);
-        table_text(t, group_word(view.state));
-        table_text(t, view.missing);
-        group_ops(a, &view);
-        if (view.state == CORE_GROUP_BROKEN)
-            table_format(t, "%s: %s", cause_name(view.cause), view.cause_text);
-        else
-            table_text(t, "");
-    }
+    table_init(&a->table, "groups", columns, ARRAY_LEN(columns));
+    core_group_each(a->d->core, group_row, a);
 }
 
 static void fill_clients(struct answer *a)

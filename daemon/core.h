@@ -142,7 +142,10 @@ struct core_group_view {
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
 bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view);
-/* i-th group of any state, for tables; false past the end. */
+/* Calls @fn for each group of any state, for tables, until it returns false. */
+typedef bool (*core_group_fn)(void *arg, const struct core_group_view *view);
+void core_group_each(const struct core *core, core_group_fn fn, void *arg);
+/* The i-th of them; false past the end. Looks at all before it. */
 bool core_group_at(const struct core *core, unsigned i, struct core_group_view *ret_view);
 /* i-th local member of group @id: its rank, client slot and join request number. */
 bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,

@@ -88,8 +88,9 @@ static bool shown(const struct core *core, const struct seat *seat, unsigned *re
     return true;
 }
 
-bool core_group_at(const struct core *core, unsigned i, struct core_group_view *ret_view)
+void core_group_each(const struct core *core, core_group_fn fn, void *arg)
 {
+    struct core_group_view view;
     struct group *group;
     struct forming *forming;
     struct seat *seat;
@@ -97,37 +98,58 @@ bool core_group_at(const struct core *core, unsigned i, struct core_group_view *
 
     list_each(group, &core->all_groups, all)
     {
-        if (i-- == 0) {
-            view_group(group, ret_view);
-            return true;
-        }
+        view_group(group, &view);
+        if (!fn(arg, &view))
+            return;
     }
     list_each(forming, &core->all_formings, all)
     {
-        if (i-- == 0) {
-            view_forming(core, forming, ret_view);
-            return true;
-        }
+        view_forming(core, forming, &view);
+        if (!fn(arg, &view))
+            return;
     }
     list_each(seat, &core->waiting, waiting)
     {
         if (seat->state == SEAT_COMMITTED || seat->home == (int)core->config.self ||
             !shown(core, seat, &count))
             continue;
-        if (i-- == 0) {
-            *ret_view = (struct core_group_view){
-                .name = seat->name,
-                .uid = seat->uid,
-                .state = CORE_GROUP_JOINING,
-                .size = seat->size,
-                .nlocal = count,
-                .cause_text = "",
-                .missing = "",
-            };
-            return true;
-        }
+        view = (struct core_group_view){
+            .name = seat->name,
+            .uid = seat->uid,
+            .state = CORE_GROUP_JOINING,
+            .size = seat->size,
+            .nlocal = count,
+            .cause_text = "",
+            .missing = "",
+        };
+        if (!fn(arg, &view))
+            return;
     }
+}
+
+struct pick {
+    unsigned left;
+    bool found;
+    struct core_group_view *view;
+};
+
+static bool pick(void *arg, const struct core_group_view *view)
+{
+    struct pick *pick = arg;
+
+    if (pick->left--)
+        return true;
+    *pick->view = *view;
+    pick->found = true;
     return false;
+}
+
+bool core_group_at(const struct core *core, unsigned i, struct core_group_view *ret_view)
+{
+    struct pick one = {.left = i, .view = ret_view};
+
+    core_group_each(core, pick, &one);
+    return one.found;
 }
 
 bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,

@@ -8,14 +8,14 @@ TESTS += tests/integration/check_links.sh
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
-	tests/integration/test_faults.py \
+	tests/integration/test_faults.py tests/integration/test_many_groups.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py tests/integration/test_autostart.py \
 	tests/integration/test_netns.py tests/integration/test_exports.sh \
 	tests/integration/test_numpy.py tests/integration/test_examples.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
-	tests/integration/faults.py tests/integration/numpy_ops.py tests/integration/numpy_stubs.py \
+	tests/integration/faults.py tests/integration/many.py tests/integration/numpy_ops.py tests/integration/numpy_stubs.py \
 	tests/integration/rank.py tests/integration/stream.py \
 	tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
 	tests/integration/torch_forms.py tests/integration/torch_groups.py \

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Thousands of groups: no descriptor, thread or socket for one that is alive, little memory, and
+all of it given back. COMMD_TEST_GROUPS sets their number (2000; 500 with a sanitizer).
+
+Counts are exact. Memory that a process keeps for the next group is no leak: so the same is done
+twice, and what counts is that the second time needs no more than the first.
+"""
+
+import os
+import re
+import sys
+
+sys.dont_write_bytecode = True
+import cluster as c  # noqa: E402
+from cluster import Cluster, check, equal, main, need_ucx, until  # noqa: E402
+
+COUNT = int(os.environ.get("COMMD_TEST_GROUPS", "500" if c.sanitizer_environment() else "2000"))
+PATIENCE = 30 * c.HANG
+PER_GROUP_KB = 64  # alive, per node: board and what commd and its engine keep
+SLACK_KB = 1024  # of a process, between two rounds: half a KiB per group would show
+
+
+def process(pid):
+    with open(f"/proc/{pid}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    with open(f"/proc/{pid}/maps") as file:
+        boards = sum("/memfd:commd" in line for line in file)
+    kb = {key: int(status[key].split()[0]) for key in ("VmRSS", "RssShmem")}
+    return {
+        "fds": len(os.listdir(f"/proc/{pid}/fd")), "threads": int(status["Threads"]),
+        "boards": boards, "kb": kb["VmRSS"] - kb["RssShmem"],
+    }  # fmt: skip
+
+
+def board_kb(pid):
+    """Memory behind all boards that the process maps; None where the kernel does not say."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/maps") as file:
+            for line in file:
+                if "/memfd:commd" in line:
+                    place = re.sub(r"\b0+(?=[0-9a-f])", "", line.split()[0])
+                    total += os.stat(f"/proc/{pid}/map_files/{place}").st_blocks // 2
+    except PermissionError:
+        return None
+    return total
+
+
+class Crowd:
+    """Ranks that make the same groups, and the daemons under them."""
+
+    def __init__(self, cluster, places):
+        self.cluster = cluster
+        self.ranks = []
+        program = [sys.executable, os.path.join(c.HERE, "many.py")]
+        for place in places:
+            rank = c.Rank(cluster.nodes[place], program)
+            cluster.all_ranks.append(rank)
+            self.ranks.append(rank)
+            rank.call("connect")
+
+    def all(self, do, **arguments):
+        for number, rank in enumerate(self.ranks):
+            own = dict(arguments, rank=number, size=len(self.ranks)) if do == "make" else arguments
+            rank.start(do, **own)
+        for rank in self.ranks:
+            rank.finish(PATIENCE)
+
+    def counts(self):
+        """Of every process, by name."""
+        found = {f"rank {i}": rank.call("counts") for i, rank in enumerate(self.ranks)}
+        for node in self.cluster.nodes:
+            found[f"commd of {node.name}"] = process(node.pid)
+            if node.engine_pid():
+                found[f"engine of {node.name}"] = process(node.engine_pid())
+        return found
+
+    def settled(self, boards):
+        """The counts, as soon as every process has mapped just as many boards."""
+        until(
+            lambda: all(count["boards"] == boards for count in self.counts().values()),
+            lambda: f"{boards} boards each: {self.counts()}", PATIENCE,
+        )  # fmt: skip
+        return self.counts()
+
+
+def without(counts, key):
+    return {name: {k: v for k, v in one.items() if k != key} for name, one in counts.items()}
+
+
+def memory_is_small(crowd, empty, full):
+    for node in crowd.cluster.nodes:
+        boards = board_kb(node.pid)
+        if boards is None:
+            print("not allowed to look at /proc/PID/map_files: the boards' memory is not checked")
+            boards = 0
+        kept = sum(full[name]["kb"] - empty[name]["kb"] for name in full if name.endswith(node.name))
+        print(f"{node.name}: {boards / COUNT:.1f} KiB of board and {kept / COUNT:.1f} KiB of "
+              "daemons per group")  # fmt: skip
+        check((boards + kept) / COUNT < PER_GROUP_KB, "too much")
+
+
+def many_groups(cluster, places):
+    crowd = Crowd(cluster, places)
+    crowd.all("make", prefix="first", count=1)  # brings the doorbells
+    crowd.all("use")
+    crowd.settled(1)
+    crowd.all("drop")
+    empty = crowd.settled(0)
+    after = []
+    for lap in range(2):
+        crowd.all("make", prefix=f"lap{lap}.", count=COUNT)
+        full = crowd.settled(COUNT)
+        equal(without(without(full, "boards"), "kb"), without(without(empty, "boards"), "kb"))
+        if lap == 0 and not c.sanitizer_environment():
+            memory_is_small(crowd, empty, full)
+        for node in cluster.nodes:
+            groups = node.groups()
+            equal((len(groups), {group["state"] for group in groups}), (COUNT, {"open"}))
+        crowd.all("use")
+        if lap == 0 and not c.sanitizer_environment():
+            memory_is_small(crowd, empty, crowd.counts())
+        crowd.all("drop")
+        after.append(crowd.settled(0))
+        equal(without(after[-1], "kb"), without(empty, "kb"))
+    for name in empty:
+        more = after[1][name]["kb"] - after[0][name]["kb"]
+        check(more < SLACK_KB, f"{name} has {more} KiB more after the second lap: {after}")
+
+
+def test_one_node():
+    with Cluster(1) as cluster:
+        many_groups(cluster, [0, 0])
+
+
+def test_two_nodes():
+    need_ucx()
+    with Cluster(2) as cluster:
+        many_groups(cluster, [0, 0, 1, 1])
+
+
+if __name__ == "__main__":
+    main(globals())
