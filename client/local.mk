@@ -13,7 +13,17 @@ client_libcommd_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(top_srcdir)/client/libcommd.map
 client_libcommd_la_DEPENDENCIES = $(top_srcdir)/client/libcommd.map libcommd-client.la \
 	libcommd-proto.la libcommd-shm.la
-dist_man_MANS += client/commd.3
+man3_pages = client/commd.3 client/commd_all_reduce.3 client/commd_connect.3 \
+	client/commd_group_join.3 client/commd_run.3 client/commd_send.3
+dist_man_MANS += $(man3_pages)
+# `man commd_barrier`: a page under the name of each function that a page is about.
+man3_names = cd $(top_srcdir) && for page in $(man3_pages); do \
+	sed -n "/^\.Sh NAME/,/^\.Nd/s,^\.Nm \(commd_[a-z_]*\).*,\1 `basename $$page`,p" $$page; done
+install-data-hook:
+	@dir=`cd '$(DESTDIR)$(man3dir)' && pwd` && ($(man3_names)) | while read name page; do \
+	    test "$$name.3" = "$$page" || echo ".so man3/$$page" >"$$dir/$$name.3"; done
+uninstall-hook:
+	@$(man3_names) | while read name page; do rm -f "$(DESTDIR)$(man3dir)/$$name.3"; done
 EXTRA_DIST += client/libcommd.map
 commdincludedir = $(includedir)/commd
 commdinclude_HEADERS = client/commd.h

@@ -6,6 +6,9 @@ TESTS += tests/integration/check_unit.sh
 dist_check_SCRIPTS += tests/integration/check_links.sh
 TESTS += tests/integration/check_links.sh
 
+dist_check_SCRIPTS += tests/integration/check_man.py
+TESTS += tests/integration/check_man.py
+
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
