@@ -633,6 +633,157 @@ static void arguments(void **state)
     cluster_free(c);
 }
 
+/* ---- hostile members ------------------------------------------------------------------------------ */
+
+/* A record with every field at random, of which most are plausible, in a cell where it is read. */
+static void forge(struct cluster *c, const struct mail *m)
+{
+    static const uint64_t lens[] = {0, 1, 88, 89, 65536, 262144, 262145, 1ull << 40, UINT64_MAX};
+    uint32_t ring = cluster_rand(c, 2 + (m->nnodes > 1)), n;
+    struct mail_rec rec = {.kind = (uint8_t)cluster_rand(c, MAIL_KINDS + 1),
+                           .slot = (uint8_t)cluster_rand(c, MAIL_OUT_SLOTS + 2),
+                           .land = (uint8_t)cluster_rand(c, 6),
+                           .src = (uint16_t)cluster_rand(c, m->world + 1),
+                           .dst = (uint16_t)cluster_rand(c, m->world + 1),
+                           .id = cluster_rand(c, 20),
+                           .peer_id = cluster_rand(c, 20),
+                           .tag = (int32_t)cluster_rand(c, 5) - 1,
+                           .ack = cluster_rand(c, 40),
+                           .len = lens[cluster_rand(c, ARRAY_LEN(lens))]};
+    struct mail_tx tx;
+
+    if (ring == 2)
+        mail_engine_tx_init(m, cluster_rand(c, m->nlocal), &tx);
+    else
+        mail_tx_init(m, cluster_rand(c, m->nlocal), cluster_rand(c, m->world), &tx);
+    if (rec.kind != MAIL_INLINE)
+        rec.off = lens[cluster_rand(c, ARRAY_LEN(lens))];
+    n = *tx.head + cluster_rand(c, 2);
+    mail_fill(tx.cells, tx.len, n, &rec);
+    mail_flag(tx.word, tx.bit);
+}
+
+static void scribble(struct cluster *c)
+{
+    unsigned k = cluster_rand(c, c->world);
+    const struct mail *m = &c->group[k]->board.mail;
+    size_t areas[] = {m->off_boxes, m->off_bits, m->off_engine_heads, m->off_heads,
+                      m->off_engine_rings, m->off_rings, m->off_out};
+    unsigned a = cluster_rand(c, ARRAY_LEN(areas) - 1);
+    size_t len = areas[a + 1] - areas[a];
+
+    if (cluster_rand(c, 2) || !len)
+        forge(c, m);
+    else
+        m->base[areas[a] + cluster_rand(c, (uint32_t)len)] ^= (uint8_t)cluster_rand(c, 256);
+}
+
+/* Whatever a member writes into the mail of its board: nobody crashes, reads or writes outside of
+ * it, or loops for ever. What members get may be wrong, and their group may break. */
+static void hostile_members_harm_only_their_group(void **state)
+{
+    static struct program g;
+
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        g.c = random_cluster(seed);
+        program_make(&g, 60);
+        for (unsigned i = 0; i < 1500; i++) {
+            unsigned rank = cluster_rand(g.c, g.c->world);
+
+            cluster_turn(g.c);
+            if (cluster_rand(g.c, 8) == 0)
+                scribble(g.c);
+            if (cluster_rand(g.c, 3) == 0)
+                post_next(&g, rank);
+            else
+                p2p_poll(p2p_of(g.c, rank), NULL);
+        }
+        for (unsigned i = 0; i < g.n; i++)
+            if (g.item[i].posted && g.item[i].op.state != P2P_DONE)
+                p2p_hopeless(p2p_of(g.c, g.item[i].rank), &g.item[i].op, false);
+        assert_int_equal(g.c->peers_down, 0); /* no engine is blamed */
+        cluster_free(g.c);
+        program_free(&g);
+    }
+}
+
+/* Which records break a group, and how they are told. */
+static void a_record_that_cannot_be_is_an_error(void **state)
+{
+    static const struct mail_rec bad[] = {
+        {.kind = MAIL_EAGER, .slot = MAIL_EAGER_SLOTS, .len = 100},
+        {.kind = MAIL_EAGER, .len = MAIL_EAGER_MAX + 1},
+        {.kind = MAIL_INLINE, .len = MAIL_INLINE_MAX + 1},
+        {.kind = MAIL_INLINE, .len = 3, .tag = -1},
+        {.kind = MAIL_RTS, .len = UINT64_MAX},
+        {.kind = MAIL_DATA, .slot = MAIL_OUT_SLOTS},
+        {.kind = MAIL_PROBE},
+        {.kind = MAIL_KINDS},
+        {.kind = MAIL_INLINE, .src = 2},
+        {.kind = MAIL_INLINE, .dst = 2},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        struct cluster *c = three(true);
+        struct mail_rec rec = bad[i];
+        struct mail_tx tx;
+        char b[8];
+        struct p2p_op recv = message(false, 0, 0, b, sizeof b);
+
+        rec.src = rec.src ? rec.src : 0;
+        rec.dst = rec.dst ? rec.dst : 1;
+        mail_tx_init(&c->group[1]->board.mail, 1, 0, &tx);
+        mail_put(&tx, &rec);
+        mail_flag(tx.word, tx.bit);
+        begin(c, 1, &recv);
+        despair(c, 1, &recv);
+        assert_int_equal(recv.state, P2P_DONE);
+        assert_int_equal(recv.err.code, COMMD_E_PROTOCOL);
+        assert_non_null(strstr(recv.err.message, "rank 0"));
+        cluster_free(c);
+    }
+}
+
+/* The same from a member to its engine, and credit that nobody gave: the board breaks, and all its
+ * members are told. */
+static void the_engine_refuses_what_cannot_be(void **state)
+{
+    static const struct mail_rec bad[] = {
+        {.kind = MAIL_EAGER, .dst = 1, .slot = MAIL_EAGER_SLOTS, .len = 100},
+        {.kind = MAIL_EAGER, .dst = 1, .land = MAIL_LANDINGS, .len = 100},
+        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_SLOTS, .len = MAIL_CHUNK_NET + 1},
+        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_SLOTS, .land = MAIL_IN_SLOTS},
+        {.kind = MAIL_PONG, .dst = 1},
+        {.kind = MAIL_CTS, .dst = 1},
+        {.kind = MAIL_INLINE, .dst = 0},
+        {.kind = MAIL_INLINE, .dst = 3},
+        {.kind = MAIL_INLINE, .dst = 1, .src = 2},
+        {.kind = MAIL_RTS, .dst = 1, .len = 5}, /* too many of them */
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        struct cluster *c = three(false);
+        unsigned node = i + 1 == ARRAY_LEN(bad), n = node ? MAIL_RING + 1 : 1;
+        char b[8];
+        struct p2p_op recv = message(false, node ? 0 : 1, 0, b, sizeof b);
+        struct mail_tx tx;
+
+        mail_engine_tx_init(&c->group[0]->board.mail, 0, &tx);
+        for (unsigned k = 0; k < n; k++)
+            mail_put(&tx, &bad[i]);
+        mail_flag(tx.word, tx.bit);
+        for (unsigned k = 0; k < 100; k++)
+            cluster_turn(c);
+        assert_int_equal(c->board_errors, 1);
+        assert_non_null(strstr(c->last_error, node ? "than there was room for" : "cannot be"));
+        assert_int_equal(c->peers_down, 0);
+        begin(c, node, &recv);
+        despair(c, node, &recv);
+        assert_int_equal(recv.err.code, COMMD_E_PROTOCOL);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -649,6 +800,9 @@ int main(void)
         cmocka_unit_test(a_broken_group_fails_its_messages),
         cmocka_unit_test(timeouts),
         cmocka_unit_test(arguments),
+        cmocka_unit_test(hostile_members_harm_only_their_group),
+        cmocka_unit_test(a_record_that_cannot_be_is_an_error),
+        cmocka_unit_test(the_engine_refuses_what_cannot_be),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,12 @@ tests_unit_test_board_threads_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_board_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
+check_PROGRAMS += tests/unit/test_p2p_threads
+TESTS += tests/unit/test_p2p_threads
+tests_unit_test_p2p_threads_SOURCES = tests/unit/test_p2p_threads.c
+tests_unit_test_p2p_threads_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_p2p_threads_LDADD = $(tests_unit_test_board_threads_LDADD)
+
 # Boards, engines and the loop fabric in one process.
 check_PROGRAMS += tests/unit/test_p2p
 TESTS += tests/unit/test_p2p
