@@ -76,7 +76,7 @@ static void fill_slot(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec
 {
     rec->slot = (uint8_t)slot;
     p->out_dst[slot] = (uint16_t)peer->rank;
-    memcpy(mail_out(p->mail, p->group->local, slot), from, rec->len);
+    mail_copy(mail_out(p->mail, p->group->local, slot), from, rec->len);
     atomic_store_explicit(&p->box->out[slot], 1, memory_order_relaxed); /* put publishes it */
 }
 

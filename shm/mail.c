@@ -43,6 +43,12 @@
  * addresses are computed from private numbers only. */
 #include "shm/mail.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { STREAM_MIN = 1024 };
+
 static size_t lines(size_t n)
 {
     return ALIGN_UP(n, (size_t)CACHELINE);
@@ -237,3 +243,30 @@ uint64_t mail_collect(_Atomic uint64_t *word)
         return 0;
     return atomic_exchange(word, 0); /* seq_cst: before the look into the rings */
 }
+
+/* ---- payload ----------------------------------------------------------------------------------- */
+
+#ifdef __SSE2__
+/* The lines of a slot that was used before are in its reader's cache. To write to them there they
+ * have to come over first, one after the other: 28 us for 64 KiB (EPYC, 2 cores); past the caches
+ * it takes 2 us, and the reader reads as fast as before, 4 us. */
+void mail_copy(uint8_t *to, const uint8_t *from, size_t n)
+{
+    size_t i = 0;
+
+    for (; n >= STREAM_MIN && i + CACHELINE <= n; i += CACHELINE)
+        for (size_t k = 0; k < CACHELINE; k += sizeof(__m128i))
+            _mm_stream_si128((__m128i *)(to + i + k),
+                             _mm_loadu_si128((const __m128i *)(from + i + k)));
+    if (i)
+        _mm_sfence(); /* these stores are not ordered by a release */
+    if (n > i)
+        memcpy(to + i, from + i, n - i);
+}
+#else
+void mail_copy(uint8_t *to, const uint8_t *from, size_t n)
+{
+    if (n)
+        memcpy(to, from, n);
+}
+#endif

@@ -182,7 +182,11 @@ static inline _Atomic uint64_t *mail_engine_bits(const struct mail *m)
     return (_Atomic uint64_t *)(m->base + m->off_engine_bits);
 }
 
-/* Payload bytes of a record that lie outside it; for a kind that has none 0. */
+/* Copies @n bytes to a place that another process will read; @to begins a cache line. A release
+ * store that follows publishes them. */
+void mail_copy(uint8_t *to, const uint8_t *from, size_t n);
+
+/* Does the payload of such a record lie outside it? */
 static inline bool mail_has_body(unsigned kind)
 {
     return kind == MAIL_EAGER || kind == MAIL_DATA;

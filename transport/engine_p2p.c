@@ -380,7 +380,7 @@ static void arrived(struct eboard *eb, struct inmsg *m, const struct mail_rec *r
         return;
     }
     if (m->h.len)
-        memcpy(place_of(eb, rec, local), m->body, m->h.len);
+        mail_copy(place_of(eb, rec, local), m->body, m->h.len);
     publish(eb, local, rec->src, n, rec);
 }
 

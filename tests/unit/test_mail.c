@@ -162,6 +162,22 @@ static void bits_say_where_to_look(void **state)
     free(m.base);
 }
 
+static void payload_is_copied_exactly(void **state)
+{
+    static uint8_t from[5000] __attribute__((aligned(CACHELINE)));
+    static uint8_t to[5000] __attribute__((aligned(CACHELINE)));
+
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (uint8_t)(i * 7 + i / 256);
+    for (size_t n = 0; n < 4500; n += n < 200 || n % 64 > 60 || n % 64 < 3 ? 1 : 50)
+        for (size_t skew = 0; skew < 3; skew++) {
+            memset(to, 0xee, n + 64);
+            mail_copy(to, from + 17 * skew, n);
+            assert_memory_equal(to, from + 17 * skew, n);
+            assert_int_equal(to[n], 0xee);
+        }
+}
+
 /* ---- threads ---------------------------------------------------------------------------------- */
 
 struct writer {
@@ -253,6 +269,7 @@ int main(void)
         cmocka_unit_test(ring_crosses_the_wrap),
         cmocka_unit_test(reserved_records_keep_their_place),
         cmocka_unit_test(bits_say_where_to_look),
+        cmocka_unit_test(payload_is_copied_exactly),
         cmocka_unit_test(threads_lose_nothing),
     };
 
