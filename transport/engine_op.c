@@ -336,6 +336,8 @@ static void gather_small(struct eboard *eb)
     size_t len = plan_payload(p, &eb->geom, 0);
     const void *src[BOARD_MAX_LOCAL];
 
+    if (!eb->acc) /* only operations without a byte have come yet: make_room() */
+        return;
     if (p->reduces) {
         memcpy(eb->acc, board_result(&eb->b, eb->base), len);
         return;
