@@ -143,6 +143,17 @@ def loop(name, count=1000, limit=None):
     return done
 
 
+def fork(lasting):
+    """A child that does nothing for a while, as a worker of a DataLoader does; its pid."""
+    pid = os.fork()
+    if pid == 0:
+        os.close(0)
+        os.close(1)
+        time.sleep(lasting)
+        os._exit(0)
+    return pid
+
+
 def run_stream(name, seed, operations, max_bytes):
     stream.run(groups[name], groups[name].rank, groups[name].size, seed, operations, max_bytes)
     return operations
@@ -152,7 +163,7 @@ COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
     "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail, "exit": lambda status: os._exit(status),
-    "batch": batch, "split": split, "pid": os.getpid,
+    "batch": batch, "split": split, "pid": os.getpid, "fork": fork,
 }  # fmt: skip
 
 

@@ -126,5 +126,16 @@ def test_a_limit_when_a_node_cannot_say():
                                    "say for node node1")  # fmt: skip
 
 
+def test_a_child_does_not_outlive_its_rank_in_the_group():
+    with Cluster(1) as cluster:
+        ranks = cluster.ranks("g", [0, 0])
+        child = ranks[1].call("fork", lasting=60)
+        ranks[0].start("all_reduce", name="g", count=1000)
+        ranks[1].kill()
+        error = ranks[0].error()
+        equal((error["code"], error["rank"]), ("RANK_LOST", 1))
+        os.kill(child, signal.SIGKILL)  # it was there all the time
+
+
 if __name__ == "__main__":
     main(globals())
