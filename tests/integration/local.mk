@@ -22,6 +22,7 @@ EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
 	tests/integration/rank.py tests/integration/stream.py \
 	tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
 	tests/integration/torch_forms.py tests/integration/torch_groups.py \
+	tests/integration/torch_p2p.py tests/integration/torch_ends.py \
 	tests/integration/torch_trouble.py tests/lib/nodes.sh \
 	tests/lib/demo.sh tests/lib/demo_table.py \
 	tests/lib/suite.sh tests/bench/idle.sh

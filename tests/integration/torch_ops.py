@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch_checks as checks
 import torch_forms
 import torch_groups
+import torch_p2p
 import torch_trouble
 from torch_checks import (
     AVG, BAND, BOR, BXOR, COMPLEX, FLOATS, INTS, MAX, MIN, PREMUL, PRODUCT, SUM, UNSIGNED, check,
@@ -220,6 +221,7 @@ def main():
     torch_forms.run()
     torch_groups.run()
     if commd():
+        torch_p2p.run()
         torch_trouble.run()
     torch_trouble.check_end()
 

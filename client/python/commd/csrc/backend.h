@@ -114,12 +114,19 @@ class ProcessGroupCommd : public c10d::Backend {
     void add_all_gather(Plan &plan, const at::Tensor &output, const at::Tensor &input);
     void add_all_gather_list(Plan &plan, const Tensors &outputs, const at::Tensor &input);
     WorkPtr execute(Plan plan, bool sync);
+    WorkPtr point_to_point(Plan plan, commd_coll coll, Tensors &tensors, int peer, int tag);
+
+    void report_missing(const std::vector<bool> &came, std::chrono::milliseconds timeout,
+                        bool wait_all_ranks);
+    void wait_for_verdict(uint64_t round);
+
     const std::shared_ptr<Group> group_;
     const c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds timeout_;
     const std::string id_;
     const std::vector<int64_t> ranks_; /* global ones; empty for the whole world */
 
+    std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */
     std::atomic<bool> coalescing_{false}; /* is there a batch_? */
     std::mutex batch_lock_;
     std::shared_ptr<Batch> batch_;

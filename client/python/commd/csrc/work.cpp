@@ -87,6 +87,11 @@ c10d::WorkResult to_result(int code)
     return code == COMMD_E_TIMEOUT ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
 }
 
+bool is_receive(const Plan &plan)
+{
+    return plan.ops.size() == 1 && plan.ops[0].coll == COMMD_RECV;
+}
+
 } // namespace
 
 void free_retired_works()
@@ -109,6 +114,7 @@ WorkCommd::WorkCommd(std::shared_ptr<Group> group, int rank, Plan plan)
 
 WorkCommd::~WorkCommd()
 {
+    commd_work_free(handle_);
     if (completing)
         retire(std::move(plan_), std::move(future_));
 }
@@ -160,7 +166,10 @@ void WorkCommd::start()
         std::rethrow_exception(error);
     }
     self.release(); /* on_done() takes it back: it may have done so already */
-    commd_work_free(handle); /* drops the handle only: on_done() tells us all we need */
+    if (is_receive(plan_))
+        handle_ = handle;
+    else
+        commd_work_free(handle); /* drops the handle only: on_done() tells us all we need */
 }
 
 void WorkCommd::on_done(void *arg, const commd_error *error)
@@ -294,6 +303,8 @@ void WorkCommd::wait_failed(milliseconds timeout) const
 
 bool WorkCommd::wait(milliseconds timeout)
 {
+    if (done_.load(std::memory_order_acquire) && !error_)
+        return true; /* as after every blocking call */
     const bool limited = timeout > milliseconds(0);
     const auto deadline = Clock::now() + (limited ? timeout : milliseconds(0));
 
@@ -330,6 +341,19 @@ std::vector<at::Tensor> WorkCommd::result()
     TORCH_CHECK(isCompleted(), "commd: result() of ", plan_.name,
                 " before it is done; call wait() first");
     return plan_.outputs;
+}
+
+int WorkCommd::sourceRank() const
+{
+    commd_status status;
+
+    TORCH_CHECK(is_receive(plan_), "commd: ", plan_.name, " has no source rank; receives have");
+    TORCH_CHECK(done_.load(std::memory_order_acquire),
+                "commd: the source of a receive is asked for before it is done; call wait() first");
+    if (!handle_)
+        return plan_.ops[0].peer; /* in a batch, whose receives name their source */
+    commd_work_status(handle_, &status);
+    return status.source;
 }
 
 uint64_t WorkCommd::getSequencenumber() const

@@ -35,6 +35,7 @@ class WorkCommd : public c10d::Work {
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+    int sourceRank() const override;
     uint64_t getSequencenumber() const override;
     void abort() override;
 
@@ -51,6 +52,7 @@ class WorkCommd : public c10d::Work {
     const std::shared_ptr<Group> group_;
     Plan plan_;
     uint64_t sequence_ = 0; /* of this call in its group */
+    commd_work *handle_ = nullptr; /* owned; only of receives: it knows the source */
     std::atomic<bool> done_{false};
     std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
     std::shared_ptr<Batch> batch_; /* until it is submitted */
