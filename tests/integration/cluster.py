@@ -117,7 +117,7 @@ def memory_files(pid):
 
 def shared_memory():
     """Files in /dev/shm, but for those of other programs that may run on this machine."""
-    others = ("vader_segment.", "sm_segment.", "psm_", "mpich_shar_tmp", "Intel_MPI_", "torch_", "sem.")
+    others = ("vader_segment.", "sm_segment.", "psm_", "mpich_", "Intel_MPI_", "torch_", "sem.")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
 
 

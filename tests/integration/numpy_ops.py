@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 import weakref
 
 import commd
@@ -657,7 +658,9 @@ def check_forked(ctx, g):
     x = np.ones(3)
     g.all_reduce(x)
     work = g.start.barrier()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of what is being tested
+        child = os.fork()
     if child == 0:
         try:
             raises(commd.Forked, g.all_reduce, x)
@@ -691,6 +694,17 @@ def check_interrupt(ctx, g):
         meet(ctx, g, "interrupted twice")
         late.barrier()
     raises(commd.Aborted, g.barrier)
+
+
+def check_interrupt_recv(ctx, g):
+    """A receive that is interrupted gives its buffer back."""
+    if g.rank == 0:
+        for limit in (None, 100.0):
+            buffer = bytearray(1)
+            interrupted(lambda: True, lambda: g.recv(buffer, 1, timeout=limit))
+            if limit is None:
+                buffer.append(0)
+    meet(ctx, g, "interrupted")
 
 
 def interrupted(ready, function):

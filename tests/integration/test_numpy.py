@@ -224,6 +224,7 @@ def test_two_nodes():
 def test_failures():
     with Cluster(1) as cluster:
         run_checks(cluster, [0, 0, 0], ["mismatch", "aborted", "forked", "interrupt"])
+        run_checks(cluster, [0, 0], ["interrupt_recv"])
         run_checks(cluster, [0, 0], ["timeout"])
         run_checks(cluster, [0, 0, 0], ["lost"])
         run_checks(cluster, [0, 0], ["left_behind"])

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, Self
 
-_A = TypeVar("_A", bound=Buffer)
-_O = TypeVar("_O", bound=Buffer | Sequence[Buffer])
+_Array = Buffer | NDArray[Any]  # NumPy says only from Python 3.12 on that it has buffers
+_A = TypeVar("_A", bound=_Array)
+_O = TypeVar("_O", bound=_Array | Sequence[_Array])
 _T = TypeVar("_T", bound=np.generic)
 _R_co = TypeVar("_R_co", covariant=True)
 
 _Op = Literal["sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum"]
-_Blocks = Buffer | Sequence[Buffer]
+_Blocks = _Array | Sequence[_Array]
 _Dtype = Any  # "bf16", numpy.float32, numpy.dtype("f4"), torch.bfloat16, ...
 _New = bytearray | memoryview  # where no ndarray was passed
 
@@ -130,7 +131,7 @@ class Group:
     @overload
     def all_reduce(
         self,
-        array: Buffer,
+        array: _Array,
         op: _Op = "sum",
         out: _A = ...,
         *,
@@ -153,7 +154,7 @@ class Group:
     @overload
     def reduce(
         self,
-        array: Buffer,
+        array: _Array,
         op: _Op = "sum",
         root: int = 0,
         out: _A = ...,
@@ -182,7 +183,7 @@ class Group:
     @overload
     def all_gather(
         self,
-        array: Buffer,
+        array: _Array,
         out: None = None,
         *,
         dtype: _Dtype | None = None,
@@ -191,7 +192,7 @@ class Group:
     @overload
     def all_gather(
         self,
-        array: Buffer,
+        array: _Array,
         out: _O,
         *,
         dtype: _Dtype | None = None,
@@ -210,7 +211,7 @@ class Group:
     @overload
     def all_gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None,
         out: None = None,
         *,
@@ -220,7 +221,7 @@ class Group:
     @overload
     def all_gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None,
         out: _O = ...,
         *,
@@ -240,7 +241,7 @@ class Group:
     @overload
     def gather(
         self,
-        array: Buffer,
+        array: _Array,
         root: int = 0,
         out: None = None,
         *,
@@ -250,7 +251,7 @@ class Group:
     @overload
     def gather(
         self,
-        array: Buffer,
+        array: _Array,
         root: int = 0,
         out: _O = ...,
         *,
@@ -271,7 +272,7 @@ class Group:
     @overload
     def gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None = None,
         root: int = 0,
         out: None = None,
@@ -282,7 +283,7 @@ class Group:
     @overload
     def gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None = None,
         root: int = 0,
         out: _O = ...,
@@ -293,7 +294,7 @@ class Group:
     @overload
     def scatter(
         self,
-        array: NDArray[_T] | Sequence[NDArray[_T]] | None,
+        array: NDArray[_T] | Sequence[NDArray[_T]],
         out: None = None,
         root: int = 0,
         *,
@@ -303,7 +304,7 @@ class Group:
     @overload
     def scatter(
         self,
-        array: _Blocks | None,
+        array: _Blocks,
         out: None = None,
         root: int = 0,
         *,
@@ -323,7 +324,7 @@ class Group:
     @overload
     def scatter_v(
         self,
-        array: NDArray[_T] | Sequence[NDArray[_T]] | None,
+        array: NDArray[_T] | Sequence[NDArray[_T]],
         counts: Sequence[int] | None = None,
         out: None = None,
         root: int = 0,
@@ -334,7 +335,7 @@ class Group:
     @overload
     def scatter_v(
         self,
-        array: _Blocks | None,
+        array: _Blocks,
         counts: Sequence[int] | None = None,
         out: None = None,
         root: int = 0,
@@ -443,7 +444,7 @@ class Group:
     @overload
     def all_to_all(
         self,
-        array: Buffer,
+        array: _Array,
         out: None = None,
         *,
         dtype: _Dtype | None = None,
@@ -493,7 +494,7 @@ class Group:
     ) -> _O: ...
     def send(
         self,
-        array: Buffer,
+        array: _Array,
         dest: int,
         tag: int = 0,
         *,
@@ -502,7 +503,7 @@ class Group:
     ) -> None: ...
     def recv(
         self,
-        array: Buffer,
+        array: _Array,
         source: int = ...,
         tag: int = ...,
         *,
@@ -533,7 +534,7 @@ class _Start:
     @overload
     def all_reduce(
         self,
-        array: Buffer,
+        array: _Array,
         op: _Op = "sum",
         out: _A = ...,
         *,
@@ -556,7 +557,7 @@ class _Start:
     @overload
     def reduce(
         self,
-        array: Buffer,
+        array: _Array,
         op: _Op = "sum",
         root: int = 0,
         out: _A = ...,
@@ -585,7 +586,7 @@ class _Start:
     @overload
     def all_gather(
         self,
-        array: Buffer,
+        array: _Array,
         out: None = None,
         *,
         dtype: _Dtype | None = None,
@@ -594,7 +595,7 @@ class _Start:
     @overload
     def all_gather(
         self,
-        array: Buffer,
+        array: _Array,
         out: _O,
         *,
         dtype: _Dtype | None = None,
@@ -613,7 +614,7 @@ class _Start:
     @overload
     def all_gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None,
         out: None = None,
         *,
@@ -623,7 +624,7 @@ class _Start:
     @overload
     def all_gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None,
         out: _O = ...,
         *,
@@ -643,7 +644,7 @@ class _Start:
     @overload
     def gather(
         self,
-        array: Buffer,
+        array: _Array,
         root: int = 0,
         out: None = None,
         *,
@@ -653,7 +654,7 @@ class _Start:
     @overload
     def gather(
         self,
-        array: Buffer,
+        array: _Array,
         root: int = 0,
         out: _O = ...,
         *,
@@ -674,7 +675,7 @@ class _Start:
     @overload
     def gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None = None,
         root: int = 0,
         out: None = None,
@@ -685,7 +686,7 @@ class _Start:
     @overload
     def gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None = None,
         root: int = 0,
         out: _O = ...,
@@ -696,7 +697,7 @@ class _Start:
     @overload
     def scatter(
         self,
-        array: NDArray[_T] | Sequence[NDArray[_T]] | None,
+        array: NDArray[_T] | Sequence[NDArray[_T]],
         out: None = None,
         root: int = 0,
         *,
@@ -706,7 +707,7 @@ class _Start:
     @overload
     def scatter(
         self,
-        array: _Blocks | None,
+        array: _Blocks,
         out: None = None,
         root: int = 0,
         *,
@@ -726,7 +727,7 @@ class _Start:
     @overload
     def scatter_v(
         self,
-        array: NDArray[_T] | Sequence[NDArray[_T]] | None,
+        array: NDArray[_T] | Sequence[NDArray[_T]],
         counts: Sequence[int] | None = None,
         out: None = None,
         root: int = 0,
@@ -737,7 +738,7 @@ class _Start:
     @overload
     def scatter_v(
         self,
-        array: _Blocks | None,
+        array: _Blocks,
         counts: Sequence[int] | None = None,
         out: None = None,
         root: int = 0,
@@ -846,7 +847,7 @@ class _Start:
     @overload
     def all_to_all(
         self,
-        array: Buffer,
+        array: _Array,
         out: None = None,
         *,
         dtype: _Dtype | None = None,
@@ -896,7 +897,7 @@ class _Start:
     ) -> Work[_O]: ...
     def send(
         self,
-        array: Buffer,
+        array: _Array,
         dest: int,
         tag: int = 0,
         *,
@@ -905,7 +906,7 @@ class _Start:
     ) -> Work[None]: ...
     def recv(
         self,
-        array: Buffer,
+        array: _Array,
         source: int = ...,
         tag: int = ...,
         *,
@@ -926,9 +927,9 @@ class Batch:
     def barrier(self, *, timeout: float | None = None) -> int: ...
     def all_reduce(
         self,
-        array: Buffer,
-        op: _Blocksp = "sum",
-        out: Buffer | None = None,
+        array: _Array,
+        op: _Op = "sum",
+        out: _Array | None = None,
         *,
         dtype: _Dtype | None = None,
         scale: float | None = None,
@@ -936,10 +937,10 @@ class Batch:
     ) -> int: ...
     def reduce(
         self,
-        array: Buffer,
-        op: _Blocksp = "sum",
+        array: _Array,
+        op: _Op = "sum",
         root: int = 0,
-        out: Buffer | None = None,
+        out: _Array | None = None,
         *,
         dtype: _Dtype | None = None,
         scale: float | None = None,
@@ -947,7 +948,7 @@ class Batch:
     ) -> int: ...
     def broadcast(
         self,
-        array: Buffer,
+        array: _Array,
         root: int = 0,
         *,
         dtype: _Dtype | None = None,
@@ -955,7 +956,7 @@ class Batch:
     ) -> int: ...
     def all_gather(
         self,
-        array: Buffer,
+        array: _Array,
         out: _Blocks | None = None,
         *,
         dtype: _Dtype | None = None,
@@ -963,7 +964,7 @@ class Batch:
     ) -> int: ...
     def all_gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None,
         out: _Blocks | None = None,
         *,
@@ -972,7 +973,7 @@ class Batch:
     ) -> int: ...
     def gather(
         self,
-        array: Buffer,
+        array: _Array,
         root: int = 0,
         out: _Blocks | None = None,
         *,
@@ -981,7 +982,7 @@ class Batch:
     ) -> int: ...
     def gather_v(
         self,
-        array: Buffer,
+        array: _Array,
         counts: Sequence[int] | None = None,
         root: int = 0,
         out: _Blocks | None = None,
@@ -1011,7 +1012,7 @@ class Batch:
     def reduce_scatter(
         self,
         array: _Blocks,
-        op: _Blocksp = "sum",
+        op: _Op = "sum",
         out: _Blocks | None = None,
         *,
         dtype: _Dtype | None = None,
@@ -1022,7 +1023,7 @@ class Batch:
         self,
         array: _Blocks,
         counts: Sequence[int] | None = None,
-        op: _Blocksp = "sum",
+        op: _Op = "sum",
         out: _Blocks | None = None,
         *,
         dtype: _Dtype | None = None,
@@ -1049,7 +1050,7 @@ class Batch:
     ) -> int: ...
     def send(
         self,
-        array: Buffer,
+        array: _Array,
         dest: int,
         tag: int = 0,
         *,
@@ -1058,7 +1059,7 @@ class Batch:
     ) -> int: ...
     def recv(
         self,
-        array: Buffer,
+        array: _Array,
         source: int = ...,
         tag: int = ...,
         *,

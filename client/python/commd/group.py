@@ -41,7 +41,9 @@ _open = weakref.WeakSet()
 def connect(socket=None, timeout=None):
     """Connects to the node's commd and returns a Context.
 
-    socket: path; None: $COMMD_SOCKET, else /run/commd/commd.sock.
+    socket: path; None: $COMMD_SOCKET, else the system's, /run/commd/commd.sock, else the user's own;
+        and if there is none either, a commd is started for this user, on this node alone, unless
+        COMMD_AUTOSTART=0.
     timeout: seconds, for connecting and as the default of every join and operation; None:
         $COMMD_TIMEOUT, else 1800; math.inf: none.
 
