@@ -596,6 +596,7 @@ def check_point_to_point(ctx, g):
         g.send(np.array([g.rank], "i4"), 0, tag=9)
     error = raises(commd.Timeout, g.recv, buffer, left, 77, timeout=0.05)
     assert error.op == "recv"
+    meet(ctx, g, "after all receives")  # who left earlier would be lost to the others
 
 
 def check_too_long_message(ctx, g):
