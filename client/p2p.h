@@ -143,10 +143,16 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 /* Does all sending that can be done. */
 bool p2p_push(struct p2p *p);
 
+/* ---- p2p_api.c --------------------------------------------------------------------------- */
+/* Tells the works of what has ended. With the lock held, which is dropped meanwhile. */
+void p2p_tell(struct p2p *p);
+
 /* ---- p2p_wait.c ------------------------------------------------------------------------------ */
 int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...) _printf_(4, 5);
 /* Is there a reason to give up? Then the operation is ended. */
 bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow);
+/* The same for all that are pending, except @but. True if one ended. */
+bool p2p_look_after(struct p2p *p, const struct p2p_op *but);
 /* Unlocks while it waits, until @op is done, or until @until_ms (-1: none), or until the
  * application's hook asks to stop. */
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms);

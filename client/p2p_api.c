@@ -81,8 +81,7 @@ static void enter(struct p2p *p)
     p->users++;
 }
 
-/* With the lock held, which is dropped meanwhile. */
-static void tell_finished(struct p2p *p)
+void p2p_tell(struct p2p *p)
 {
     struct p2p_op *op;
 
@@ -100,7 +99,7 @@ static void leave(struct p2p *p)
     struct commd_context *ctx = p->group->ctx;
     bool pending;
 
-    tell_finished(p);
+    p2p_tell(p);
     p->users--;
     pending = !p->users && !p->closed && !TAILQ_EMPTY(&p->ops);
     if (!p->users && p->closed)
@@ -197,7 +196,7 @@ enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms)
 bool p2p_progress(struct commd_group *g, bool slow)
 {
     struct p2p *p = atomic_load(&g->p2p);
-    struct p2p_op *op, *next;
+    struct p2p_op *op;
     bool moved;
 
     pthread_mutex_lock(&p->lock);
@@ -206,10 +205,8 @@ bool p2p_progress(struct commd_group *g, bool slow)
         return false;
     }
     moved = p2p_poll(p, NULL);
-    for (op = slow ? TAILQ_FIRST(&p->ops) : NULL; op; op = next) {
-        next = TAILQ_NEXT(op, all);
-        moved |= p2p_hopeless(p, op, true);
-    }
+    if (slow)
+        moved |= p2p_look_after(p, NULL);
     while ((op = take_finished(p))) {
         work_result(op);
         async_queue_p2p(op->work);
@@ -241,7 +238,7 @@ void p2p_drop(struct commd_group *g)
     while ((op = TAILQ_FIRST(&p->ops)))
         p2p_hopeless(p, op, false);
     bell_ring_slow(&p->box->bell);
-    tell_finished(p);
+    p2p_tell(p);
     while (p->users)
         pthread_cond_wait(&p->cond, &p->lock);
     pthread_mutex_unlock(&p->lock);

@@ -256,6 +256,24 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
     return orphaned(p, op) || timed_out(p, op);
 }
 
+/* To look at one may end others, so the list is turned rather than walked. */
+bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
+{
+    struct p2p_op *op;
+    unsigned n = 0;
+    bool moved = false;
+
+    TAILQ_FOREACH(op, &p->ops, all)
+        n++;
+    while (n-- && (op = TAILQ_FIRST(&p->ops))) {
+        TAILQ_REMOVE(&p->ops, op, all);
+        TAILQ_INSERT_TAIL(&p->ops, op, all);
+        if (op != but)
+            moved |= p2p_hopeless(p, op, true);
+    }
+    return moved;
+}
+
 /* ---- waiting -------------------------------------------------------------------------------------- */
 
 static int sleep_limit(const struct p2p_op *op, int64_t until_ms)
@@ -273,18 +291,11 @@ static int sleep_limit(const struct p2p_op *op, int64_t until_ms)
 static bool look_after_others(struct p2p *p, struct p2p_op *op)
 {
     int64_t now = (int64_t)now_ms();
-    struct p2p_op *o, *next;
-    bool moved = false;
 
     if (now - p->looked_ms < SLEEP_MS)
         return false;
     p->looked_ms = now;
-    for (o = TAILQ_FIRST(&p->ops); o; o = next) {
-        next = TAILQ_NEXT(o, all);
-        if (o != op)
-            moved |= p2p_hopeless(p, o, true);
-    }
-    return moved;
+    return p2p_look_after(p, op);
 }
 
 /* One sleep, unless something moved in the last look before it. */
@@ -335,6 +346,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     while (op->state != P2P_DONE) {
         bool moved = p2p_poll(p, op);
 
+        p2p_tell(p); /* works of others, who may wait for nothing else */
         if (op->state == P2P_DONE)
             break;
         idle = moved ? 0 : idle + 1;
