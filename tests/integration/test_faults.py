@@ -46,6 +46,38 @@ def test_abort_ends_the_group_for_everybody():
         faults.nothing_is_held(cluster)
 
 
+def test_messages_are_told_of_losses_too():
+    """An engine, a node, an abort: whoever waits for a message is told, and which it was."""
+    need_ucx()
+    with Cluster(2) as cluster:
+        for line in ("the engine of node node1 was lost", "node node1 was lost", "UCX +ERROR",
+                     "the engines of nodes .* lost each other"):  # fmt: skip
+            cluster.expect(line)
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[0].start("recv", name="g", peer=1, tag=0, size=8)
+        ranks[1].start("recv", name="g", peer=-1, tag=-1, size=8)
+        os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)
+        for rank in ranks:
+            error = rank.error()
+            check(error["code"] in ("ENGINE_LOST", "NODE_LOST"), error)
+            equal(error["node"], cluster.nodes[1].name)
+        cluster.wait_linked()
+        ranks = cluster.ranks("h", [0, 0, 1])
+        ranks[0].start("recv", name="h", peer=2, tag=0, size=8)
+        ranks[1].start("send", name="h", peer=2, tag=0, text="12345678", repeat=100000)
+        cluster.nodes[1].kill()
+        for rank in ranks[:2]:
+            error = rank.error()
+            equal((error["code"], error["node"]), ("NODE_LOST", cluster.nodes[1].name))
+        ranks = cluster.ranks("i", [0, 0])
+        ranks[0].start("recv", name="i", peer=1, tag=0, size=8)
+        ranks[1].call("abort", name="i", reason="no more")
+        error = ranks[0].error()
+        equal(error["code"], "ABORTED")
+        check(error["message"].startswith('receive from rank 1, tag 0 of group "i": '), error["message"])
+        check(error["message"].endswith("no more"), error["message"])
+
+
 def test_a_stopped_rank_is_not_lost():
     """Waiting for who has not come is no failure, unless the caller set a limit."""
     with Cluster(1) as cluster:
