@@ -25,7 +25,7 @@ static const struct {
     uint8_t send, recv;              /* at the root, or everywhere */
     bool send_at_root, recv_at_root; /* and nothing elsewhere */
     bool rooted, reduces, counted;
-} colls[COLL_COUNT] = {
+} colls[COLL_COUNT + 1] = {
     [COMMD_BARRIER] = {NOTHING, NOTHING},
     [COMMD_ALL_REDUCE] = {ONE, ONE, .reduces = true},
     [COMMD_BROADCAST] = {NOTHING, ONE, .rooted = true},
@@ -40,34 +40,55 @@ static const struct {
     [COMMD_GATHER_V] = {ONE, MANY, .recv_at_root = true, .rooted = true, .counted = true},
     [COMMD_SCATTER_V] = {MANY, ONE, .send_at_root = true, .rooted = true, .counted = true},
     [COMMD_ALL_TO_ALL_V] = {MANY, MANY, .counted = true},
+    [COLL_COUNT] = {ONE, ONE}, /* a message */
 };
+
+bool is_message(int coll)
+{
+    return coll == COMMD_SEND || coll == COMMD_RECV;
+}
+
+static int row_of(int coll)
+{
+    return is_message(coll) ? COLL_COUNT : coll;
+}
+
+const char *name_of(int coll)
+{
+    return is_message(coll) ? "message" : coll_name((unsigned)coll);
+}
 
 enum coll_shape shape_of(const struct op_spec *op, bool send, unsigned rank)
 {
-    bool at_root = send ? colls[op->coll].send_at_root : colls[op->coll].recv_at_root;
+    int row = row_of(op->coll);
+    bool at_root = send ? colls[row].send_at_root : colls[row].recv_at_root;
 
+    if (is_message(op->coll) && rank != (send ? (unsigned)op->root : op->to))
+        return NOTHING;
     if (at_root && rank != (unsigned)op->root)
         return NOTHING;
-    return send ? colls[op->coll].send : colls[op->coll].recv;
+    return send ? colls[row].send : colls[row].recv;
 }
 
 bool is_counted(int coll)
 {
-    return colls[coll].counted;
+    return colls[row_of(coll)].counted;
 }
 
 bool is_rooted(int coll)
 {
-    return colls[coll].rooted;
+    return colls[row_of(coll)].rooted;
 }
 
 bool is_reducing(int coll)
 {
-    return colls[coll].reduces;
+    return colls[row_of(coll)].reduces;
 }
 
 size_t block_elements(const struct op_spec *op, bool send, unsigned rank, unsigned b)
 {
+    if (is_message(op->coll) && !send)
+        return op->count + op->spare;
     if (!is_counted(op->coll))
         return op->count;
     if (shape_of(op, send, rank) == ONE)
@@ -264,7 +285,8 @@ static void expect(struct part *p)
     for (unsigned b = 0; b < blocks_of(op, p->world, false, p->rank); b++) {
         uint8_t *to = m->want + ((uint8_t *)p->recv_at[b] - m->mem);
         unsigned from = shape_of(op, false, p->rank) == MANY ? b : (unsigned)op->root;
-        size_t n = block_elements(op, false, p->rank, b), at = 0;
+        size_t n = is_message(op->coll) ? op->count : block_elements(op, false, p->rank, b);
+        size_t at = 0;
 
         if (shape_of(op, true, from) == MANY)
             at = elements_before(op, true, from, p->rank);
@@ -281,7 +303,10 @@ static void odd_count(struct op_spec *op, unsigned rank, unsigned world)
     unsigned other = (rank + 1 + (unsigned)(op->seed >> 8) % (world - 1)) % world;
     bool root = rank == (unsigned)op->root;
 
-    op->count++;
+    if (is_message(op->coll))
+        op->count--;
+    else
+        op->count++;
     for (unsigned k = 0; k < world; k++) {
         switch (op->coll) {
         case COMMD_ALL_GATHER_V:
@@ -396,6 +421,20 @@ static void place(struct part *p, const struct op_spec *op, uint64_t *rng)
     }
 }
 
+static void set_message(struct part *p, const struct op_spec *op, const struct group_spec *g)
+{
+    bool send = p->rank == (unsigned)op->root;
+
+    p->op.coll = send ? COMMD_SEND : COMMD_RECV;
+    p->op.count = block_elements(op, send, p->rank, 0);
+    p->op.peer = send ? (int)op->to : op->root;
+    p->op.tag = op->tag;
+    if (!send && g->only_source[p->rank] >= 0)
+        p->op.peer = COMMD_ANY_SOURCE;
+    if (!send && g->any_tag[p->rank])
+        p->op.tag = COMMD_ANY_TAG;
+}
+
 void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
               unsigned rank)
 {
@@ -420,6 +459,8 @@ void part_new(struct part *p, const struct op_spec *spec, const struct group_spe
         expect(p);
     if (is_counted(op->coll))
         set_counts(p, op);
+    if (is_message(op->coll))
+        set_message(p, op, g);
     set_addresses(p, op, &rng);
 }
 
@@ -452,9 +493,22 @@ static bool memory_check(const struct part *p, const struct memory *m, const cha
     return false;
 }
 
+int part_result(const struct part *p)
+{
+    bool concerned = !is_message(p->spec->coll) || p->rank == p->spec->to;
+
+    return p->spec->odd && concerned ? COMMD_E_MISMATCH : COMMD_OK;
+}
+
+bool part_status(const struct part *p, const struct commd_status *st)
+{
+    return st->source == p->spec->root && st->tag == p->spec->tag &&
+           st->bytes == p->spec->count * dtype_size((unsigned)p->spec->dtype);
+}
+
 bool part_check(const struct part *p, int code, const char *message, char *why, size_t len)
 {
-    int want = p->spec->odd ? COMMD_E_MISMATCH : COMMD_OK;
+    int want = part_result(p);
 
     if (code != want) {
         snprintf(why, len, "result %d (%s), expected %d", code, code ? message : "no error",

@@ -5,7 +5,8 @@
  * an ordered phase every rank calls in the program's order, blocking or not as it likes; in a
  * shuffled one all calls are asynchronous and each rank takes the groups in an order of its
  * own, since operations of different groups never wait for each other. At the end of a phase a
- * rank waits for what it has started.
+ * rank waits for what it has started. Messages between two ranks keep the
+ * order of the program for each tag only.
  *
  * Sizes are spread over orders of magnitude. One operation in thirty goes up to the largest,
  * the others end at 2^16 elements: they take most of the time otherwise and find least. */
@@ -36,6 +37,11 @@ int group_rank_of(const struct group_spec *g, unsigned rank)
         if (g->rank[k] == rank)
             return (int)k;
     return -1;
+}
+
+bool takes_part(const struct op_spec *op, unsigned rank)
+{
+    return !is_message(op->coll) || rank == (unsigned)op->root || rank == op->to;
 }
 
 static void shuffle(uint64_t *rng, uint16_t *v, unsigned n)
@@ -73,6 +79,12 @@ static void draw_group(struct program *p, struct group_spec *g, bool all, uint64
         used[p->rank_node[g->rank[k]]] = true;
     for (unsigned n = 0; n < p->nnodes; n++)
         g->nnodes += used[n];
+    for (unsigned k = 0; k < g->world; k++) {
+        g->only_source[k] = -1;
+        if (g->world > 1 && draw(rng, 2))
+            g->only_source[k] = (int8_t)((k + 1 + draw(rng, g->world - 1)) % g->world);
+        g->any_tag[k] = g->only_source[k] >= 0 && draw(rng, 2);
+    }
 }
 
 static size_t draw_count(const struct knobs *knobs, uint64_t *rng)
@@ -100,6 +112,27 @@ static void draw_counts(struct op_spec *op, unsigned world, uint64_t *rng)
     for (unsigned i = 0; i < world && one_per_rank; i++)
         for (unsigned j = 0; j < world; j++)
             op->counts[i][j] = by_sender ? op->counts[i][0] : op->counts[0][j];
+}
+
+static void draw_message(struct op_spec *op, const struct group_spec *g, uint64_t *rng)
+{
+    op->coll = COMMD_SEND;
+    op->to = draw(rng, g->world);
+    op->root = g->only_source[op->to];
+    if (op->root < 0)
+        op->root = (int)((op->to + 1 + draw(rng, g->world - 1)) % g->world);
+    op->tag = g->any_tag[op->to] ? 1 : (int)draw(rng, 3);
+    op->spare = draw(rng, 2) ? 0 : draw(rng, 1000);
+}
+
+/* Too little room for a message: only its receiver hears of that. */
+static void draw_odd_message(struct op_spec *op, uint64_t *rng)
+{
+    if (op->count == 0 || draw(rng, 25))
+        return;
+    op->odd = ODD_COUNT;
+    op->odd_rank = op->to;
+    op->spare = 0;
 }
 
 static void draw_odd(struct op_spec *op, unsigned world, uint64_t *rng)
@@ -142,6 +175,8 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
     op->root = (int)draw(rng, g->world);
     for (unsigned k = 0; k < g->world; k++)
         op->scale[k] = scales[draw(rng, ARRAY_LEN(scales))];
+    if (g->world > 1 && draw(rng, 5) == 0)
+        draw_message(op, g, rng);
     op->any_bits = g->nnodes == 1 && draw(rng, 2);
     op->in_place = draw(rng, 3) == 0;
     op->lists = draw(rng, 3) == 0;
@@ -159,31 +194,40 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
                 op->counts[i][j] /= 2;
     }
     *room -= op_bytes(op, g->world);
-    draw_odd(op, g->world, rng);
+    if (is_message(op->coll))
+        draw_odd_message(op, rng);
+    else
+        draw_odd(op, g->world, rng);
 }
 
-/* Each rank's own order of the operations [from, to): that of the program, or with the groups
+/* Must every rank take these two in the order of the program? */
+static bool same_stream(const struct op_spec *a, const struct op_spec *b)
+{
+    if (a->group != b->group || is_message(a->coll) != is_message(b->coll))
+        return false;
+    return !is_message(a->coll) || (a->root == b->root && a->to == b->to && a->tag == b->tag);
+}
+
+/* Each rank's own order of the operations [from, to): that of the program, or with the streams
  * woven together in another way. */
 static void draw_calls(struct program *p, unsigned from, unsigned to, bool shuffled,
                        uint64_t *rng)
 {
     for (unsigned r = 0; r < p->world; r++) {
         bool called[MAX_OPS] = {false};
-        unsigned left = to - from;
 
-        while (left) {
-            unsigned group = shuffled ? draw(rng, p->ngroups) : MAX_GROUPS;
+        for (unsigned left = to - from; left; left--) {
+            unsigned pick = shuffled ? from + draw(rng, to - from) : from, i = from;
+            int me;
 
-            for (unsigned i = from; i < to; i++) {
-                if (called[i] || (group != MAX_GROUPS && p->op[i].group != group))
-                    continue;
-                called[i] = true;
-                left--;
-                if (group_rank_of(&p->group[p->op[i].group], r) >= 0)
-                    p->call[r][p->ncalls[r]++] = (uint8_t)i;
-                if (shuffled)
-                    break;
-            }
+            while (called[pick])
+                pick = pick + 1 < to ? pick + 1 : from;
+            while (called[i] || !same_stream(&p->op[i], &p->op[pick]))
+                i++;
+            called[i] = true;
+            me = group_rank_of(&p->group[p->op[i].group], r);
+            if (me >= 0 && takes_part(&p->op[i], (unsigned)me))
+                p->call[r][p->ncalls[r]++] = (uint8_t)i;
         }
     }
 }
@@ -250,7 +294,10 @@ static void print_op(const struct program *p, unsigned i)
     const struct group_spec *g = &p->group[op->group];
 
     fprintf(stderr, "  op %u, phase %u, group %u: %s", i, op->phase, op->group,
-            coll_name((unsigned)op->coll));
+            name_of(op->coll));
+    if (is_message(op->coll))
+        fprintf(stderr, " from %d to %u, tag %d, room for %zu more,", op->root, op->to, op->tag,
+                op->spare);
     if (op->coll != COMMD_BARRIER)
         fprintf(stderr, " %s", dtype_name((unsigned)op->dtype));
     if (is_reducing(op->coll))

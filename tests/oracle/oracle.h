@@ -37,12 +37,17 @@ struct group_spec {
     unsigned world;
     uint16_t rank[MAX_WORLD]; /* rank in the cluster of each rank of the group */
     unsigned nnodes;
+    /* Who receives from any source must know whose message it will be: of one source only, for
+     * all of the program. -1: from whoever it is, by name. */
+    int8_t only_source[MAX_WORLD];
+    bool any_tag[MAX_WORLD]; /* the same for tags: only 1 is sent */
 };
 
 /* How the call of the odd rank differs from that of the others. */
 enum odd { ODD_NONE, ODD_COUNT, ODD_REDOP, ODD_DTYPE, ODD_ROOT, ODD_COLL };
 
-/* One operation of a group. Ranks are the group's. */
+/* One operation of a group. Ranks are the group's. A message has coll COMMD_SEND; root sends
+ * it. */
 struct op_spec {
     unsigned group;
     int coll, dtype, redop, root;
@@ -50,6 +55,9 @@ struct op_spec {
     size_t counts[MAX_WORLD]
                  [MAX_WORLD]; /* counted: elements from one rank to the other; where a
                                  rank has one count it is the same in a row or column */
+    unsigned to;              /* message: its receiver, */
+    int tag;                  /* */
+    size_t spare;             /* and how many elements more than it has would fit */
     double scale[MAX_WORLD];
     bool any_bits; /* floats of any value: one node, where the order is by rank */
     bool in_place, lists;
@@ -79,6 +87,8 @@ struct program {
 void program_draw(uint64_t seed, const struct knobs *knobs, struct program *ret_program);
 void program_free(struct program *p);
 void program_print(const struct program *p);
+/* Has rank @rank of the group a call to make? */
+bool takes_part(const struct op_spec *op, unsigned rank);
 /* Rank in the group of rank @rank of the cluster; -1: no member. */
 int group_rank_of(const struct group_spec *g, unsigned rank);
 
@@ -86,6 +96,9 @@ int group_rank_of(const struct group_spec *g, unsigned rank);
 
 enum coll_shape { NOTHING, ONE, MANY }; /* many: a block for each rank */
 enum coll_shape shape_of(const struct op_spec *op, bool send, unsigned rank);
+bool is_message(int coll);
+/* "all_reduce", "message" */
+const char *name_of(int coll);
 bool is_counted(int coll);
 bool is_rooted(int coll);
 bool is_reducing(int coll);
@@ -116,6 +129,10 @@ struct part {
 
 void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
               unsigned rank);
+/* What the call must return. */
+int part_result(const struct part *p);
+/* Is @st what a receive must have got? */
+bool part_status(const struct part *p, const struct commd_status *st);
 /* False, and one line in @why, if the result @code or the data are not what they must be. */
 bool part_check(const struct part *p, int code, const char *message, char *why, size_t len);
 void part_free(struct part *p);

@@ -97,7 +97,7 @@ bool player_blocks(const struct player *pl, unsigned i)
 int player_wrong(const struct player *pl, unsigned i, const char *why)
 {
     fprintf(stderr, "op %u (%s) on rank %u: %s\n", pl->stage->program->call[pl->rank][i],
-            coll_name((unsigned)player_spec(pl, i)->coll), pl->rank, why);
+            name_of(player_spec(pl, i)->coll), pl->rank, why);
     return -1;
 }
 
@@ -172,19 +172,21 @@ int player_finish(struct player *pl, unsigned i)
 {
     struct call *c = &pl->call[i];
     int code = commd_work_wait(c->work, -1), want = 0;
+    struct commd_status st;
 
-    for (unsigned k = 0; k < c->batch; k++)
-        if (player_spec(pl, i + k)->odd)
-            want = COMMD_E_MISMATCH;
+    if (c->batch == 1 && c->part.op.coll == COMMD_RECV && code == 0) {
+        commd_work_status(c->work, &st);
+        if (!part_status(&c->part, &st))
+            return player_wrong(pl, i, "its status is wrong");
+    }
+    for (unsigned k = 0; k < c->batch && !want; k++)
+        want = part_result(&pl->call[i + k].part);
     /* that of the whole must be right, then each operation has its own */
     for (unsigned k = 0; k < c->batch; k++)
-        if (player_check(pl, i + k,
-                         code != want                  ? code
-                         : player_spec(pl, i + k)->odd ? COMMD_E_MISMATCH
-                                                       : 0))
+        if (player_check(pl, i + k, code == want ? part_result(&pl->call[i + k].part) : code))
             return -1;
     if (code != want)
-        return player_wrong(pl, i, "its batch reports no mismatch");
+        return player_wrong(pl, i, "its batch has another result than its operations");
     commd_work_free(steal_ptr(c->work));
     pl->open--;
     return 0;

@@ -72,14 +72,22 @@ static void *engines_main(void *arg)
 /* ---- ranks ----------------------------------------------------------------------------------
  */
 
-/* A blocking call, by the function of its own if there is one for it. */
-static int call_blocking(struct commd_group *g, const struct commd_op *op)
+static int receive(struct commd_group *g, const struct part *p)
 {
-    const struct commd_op *o = op;
+    struct commd_status st;
+    int r = commd_recv(g, p->op.recv, p->op.count, p->op.dtype, p->op.peer, p->op.tag, &st);
+
+    return r || part_status(p, &st) ? r : COMMD_E_INTERNAL;
+}
+
+/* A blocking call, by the function of its own if there is one for it. */
+static int call_blocking(struct commd_group *g, const struct part *p)
+{
+    const struct commd_op *o = &p->op;
 
     if (o->send_blocks || o->recv_blocks ||
         (is_reducing(o->coll) && o->redop == COMMD_PREMUL_SUM))
-        return commd_run(g, op);
+        return commd_run(g, o);
     switch (o->coll) {
     case COMMD_BARRIER:
         return commd_barrier(g);
@@ -109,11 +117,15 @@ static int call_blocking(struct commd_group *g, const struct commd_op *op)
     case COMMD_SCATTER_V:
         return commd_scatter_v(g, o->send, o->send_counts, o->recv, o->recv_counts[0], o->dtype,
                                o->root);
+    case COMMD_SEND:
+        return commd_send(g, o->send, o->count, o->dtype, o->peer, o->tag);
     case COMMD_ALL_TO_ALL_V:
         return commd_all_to_all_v(g, o->send, o->send_counts, o->recv, o->recv_counts,
                                   o->dtype);
+    case COMMD_RECV:
+        return receive(g, p);
     }
-    return commd_run(g, op);
+    return commd_run(g, o);
 }
 
 static void finish_all(struct player *pl)
@@ -137,7 +149,7 @@ static void *rank_main(void *arg)
         if (player_blocks(pl, i)) {
             pl->next++;
             player_part(pl, i);
-            if (player_check(pl, i, call_blocking(player_group(pl, i), &pl->call[i].part.op)))
+            if (player_check(pl, i, call_blocking(player_group(pl, i), &pl->call[i].part)))
                 failed(pl->stage->program);
         } else if (player_start(pl)) {
             failed(pl->stage->program);
