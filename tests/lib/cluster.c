@@ -146,53 +146,43 @@ struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const ui
     return g;
 }
 
-/* The first member of each node keeps the mapping. */
-static unsigned mapping_of(const struct cluster_group *g, unsigned rank)
+/* Whose mapping all on the node share: the engine's, which may still be sending from it when the
+ * members have left; without an engine that of the first member. */
+static struct board *shared_mapping(struct cluster *c, struct cluster_group *g, unsigned node)
 {
     unsigned k = 0;
 
-    while (g->seat[k] != g->seat[rank])
+    if (g->nnodes > 1)
+        return &eboard_find(c->node[g->node[node]].engine, g->id)->b;
+    while (g->seat[k] != node)
         k++;
-    return k;
-}
-
-static struct board *engine_mapping(struct cluster *c, struct cluster_group *g, unsigned n)
-{
-    struct engine *e = c->node[g->node[n]].engine;
-
-    return g->nnodes > 1 ? &eboard_find(e, g->id)->b : NULL;
+    return &g->member[k]->board;
 }
 
 void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g)
 {
     g->one_mapping = true;
     for (unsigned k = 0; k < g->world; k++) {
-        struct board *first = &g->member[mapping_of(g, k)]->board;
-        struct board *other =
-            mapping_of(g, k) == k ? engine_mapping(c, g, g->seat[k]) : &g->member[k]->board;
+        struct board *shared = shared_mapping(c, g, g->seat[k]), *own = &g->member[k]->board;
 
-        if (!other)
+        if (own == shared)
             continue;
-        board_unmap(other);
-        *other = *first;
+        board_unmap(own);
+        *own = *shared;
     }
 }
 
-static void own_mappings(struct cluster *c, struct cluster_group *g)
+static void forget_mappings(struct cluster *c, struct cluster_group *g)
 {
-    for (unsigned k = 0; k < g->world; k++) {
-        struct board *other =
-            mapping_of(g, k) == k ? engine_mapping(c, g, g->seat[k]) : &g->member[k]->board;
-
-        if (other)
-            other->hdr = NULL; /* nothing to unmap */
-    }
+    for (unsigned k = 0; k < g->world; k++)
+        if (&g->member[k]->board != shared_mapping(c, g, g->seat[k]))
+            g->member[k]->board.hdr = NULL; /* nothing to unmap */
 }
 
 struct cluster_group *cluster_group_free(struct cluster *c, struct cluster_group *g)
 {
     if (g->one_mapping)
-        own_mappings(c, g);
+        forget_mappings(c, g);
     for (unsigned k = 0; k < g->world; k++)
         group_free(g->member[k]);
     for (unsigned n = 0; n < g->nnodes; n++) {
