@@ -85,6 +85,11 @@ void core_setup(struct core *core, const struct core_config *config)
 void core_reconfigure(struct core *core, const struct core_config *config)
 {
     copy_config(core, config);
+    /* What was due by the old limits may be due earlier by the new ones. */
+    if (core->heartbeat_ms != CORE_NEVER)
+        core->heartbeat_ms = MIN(core->heartbeat_ms, core->now + core->config.heartbeat_ms);
+    if (core->silent_ms != CORE_NEVER)
+        core->silent_ms = core->now;
 }
 
 static void shutdown(struct core *core)

@@ -370,6 +370,36 @@ static void stopped_ourselves(void **state)
     bench_free(bench);
 }
 
+/* Lower limits hold from the reload on, not from the next heartbeat of the old ones on. */
+static void reload_lowers_limits(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_PEER_HELLO};
+    uint64_t heard = bench->now;
+
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    bench->now += 20;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    bench->got[0] = 0;
+    config.heartbeat_ms = 50;
+    config.node_timeout_ms = 200;
+    core_reconfigure(bench->core, &config);
+    bench->now = core_deadline(bench->core);
+    assert_true(bench->now <= heard + 20);
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    while (!strstr(bench->got, "drop")) {
+        assert_true(core_deadline(bench->core) <= bench->now + 50);
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_non_null(strstr(bench->got, "drop 1: silent for 200 ms\n"));
+    assert_int_equal(bench->now, heard + 200);
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,7 +411,7 @@ int main(void)
         cmocka_unit_test(pending_quota),     cmocka_unit_test(board_failed),
         cmocka_unit_test(timeout_of_config), cmocka_unit_test(missing_list_is_bounded),
         cmocka_unit_test(engine_life),       cmocka_unit_test(engine_that_hangs),
-        cmocka_unit_test(stopped_ourselves),
+        cmocka_unit_test(stopped_ourselves), cmocka_unit_test(reload_lowers_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
