@@ -301,6 +301,12 @@ static void messages_survive_their_sender(void **state)
         /* the news is faster than the message: the engines have not had a turn yet */
         begin(c, 1, &first);
         p2p_hopeless(p2p_of(c, 1), &first, false);
+        if (c->nnodes > 1) { /* and so is the question: the sender's engine has not looked yet */
+            engine_poll(c->node[1].engine);
+            c->node[0].fabric->ops->progress(c->node[0].fabric);
+            c->node[1].fabric->ops->progress(c->node[1].fabric);
+            p2p_hopeless(p2p_of(c, 1), &first, false);
+        }
         despair(c, 1, &first);
         assert_int_equal(first.state, P2P_DONE);
         assert_int_equal(first.err.code, 0);
@@ -535,6 +541,42 @@ static void unmatched_messages_do_not_stop_a_stream(void **state)
         assert_memory_equal(from, to, sizeof to);
         cluster_free(c);
     }
+}
+
+/* A message goes to the receive that was posted first of those that accept it. */
+static void receives_are_served_in_order(void **state)
+{
+    struct cluster *c = three(true);
+    char b[4][2] = {"", "", "", ""};
+    struct p2p_op recv[] = {message(false, COMMD_ANY_SOURCE, 1, b[0], 2),
+                            message(false, 0, COMMD_ANY_TAG, b[1], 2),
+                            message(false, COMMD_ANY_SOURCE, COMMD_ANY_TAG, b[2], 2),
+                            message(false, 0, 2, b[3], 2)};
+    struct p2p_op send[] = {message(true, 1, 2, "a", 2), message(true, 1, 1, "b", 2),
+                            message(true, 1, 2, "c", 2), message(true, 1, 2, "d", 2)};
+
+    for (unsigned i = 0; i < ARRAY_LEN(recv); i++)
+        begin(c, 1, &recv[i]);
+    for (unsigned i = 0; i < ARRAY_LEN(send); i++)
+        begin(c, 0, &send[i]);
+    settle(c);
+    for (unsigned i = 0; i < ARRAY_LEN(recv); i++)
+        assert_int_equal(recv[i].state, P2P_DONE);
+    assert_string_equal(b[0], "b");
+    assert_string_equal(b[1], "a");
+    assert_string_equal(b[2], "c");
+    assert_string_equal(b[3], "d");
+    /* and of those that lie there, the oldest is taken */
+    for (unsigned i = 0; i < ARRAY_LEN(send); i++)
+        begin(c, 0, &send[i]);
+    settle(c);
+    begin(c, 1, &recv[2]);
+    assert_string_equal(b[2], "a");
+    begin(c, 1, &recv[0]);
+    assert_string_equal(b[0], "b");
+    begin(c, 1, &recv[3]);
+    assert_string_equal(b[3], "c");
+    cluster_free(c);
 }
 
 static void self_messages(void **state)
@@ -796,6 +838,7 @@ int main(void)
         cmocka_unit_test(a_message_longer_than_the_buffer_is_refused),
         cmocka_unit_test(messages_that_nobody_takes_wait),
         cmocka_unit_test(unmatched_messages_do_not_stop_a_stream),
+        cmocka_unit_test(receives_are_served_in_order),
         cmocka_unit_test(self_messages),
         cmocka_unit_test(a_broken_group_fails_its_messages),
         cmocka_unit_test(timeouts),
