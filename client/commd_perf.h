@@ -19,10 +19,12 @@
     "." PERF_STRING(COMMD_VERSION_MINOR) "." PERF_STRING(COMMD_VERSION_PATCH)
 
 enum { PERF_OK = 0, PERF_FAILED = 1, PERF_USAGE = 64, PERF_INTERRUPTED = 130 };
+/* Beside enum commd_coll: what takes two operations of libcommd. */
+enum { PERF_SENDRECV = 1000, PERF_PINGPONG = 1001 };
 enum { PERF_MAX_NODES = 64, PERF_MAX_RANKS = 1024, PERF_MAX_GROUPS = 4096 };
 
 struct perf {
-    int coll, dtype, redop; /* enum commd_* */
+    int coll, dtype, redop; /* enum commd_*; coll also PERF_* */
     int root;
     size_t min_bytes, max_bytes;
     size_t factor, step; /* one of them is 0 */
@@ -57,6 +59,10 @@ bool perf_reduces(int coll);
 bool perf_rooted(int coll);
 /* Works on one buffer, because that is how programs call it. */
 bool perf_in_place(int coll);
+bool perf_point_to_point(int coll);
+/* The rank that it sends to and receives from; -1: it looks on. */
+int perf_dest(int coll, int rank, int size);
+int perf_source(int coll, int rank, int size);
 /* busbw / algbw with @ranks. */
 double perf_bus_factor(int coll, int ranks);
 
@@ -144,7 +150,8 @@ int report_end(struct perf_report *report, bool interrupted);
 /* ---- commd_perf_loop.c: the measurement, over any library
  * ------------------------------------- */
 
-/* All but failed: 0 or an error. @ops: one for each group. */
+/* All but failed: 0 or an error. @ops: one for each group; with PERF_* they have both buffers.
+ */
 struct perf_library {
     int (*barrier)(void *arg);
     int (*run)(void *arg, const struct commd_op *ops);

@@ -18,6 +18,7 @@ enum {
     RECV_BLOCKS = 8,
     IN_PLACE = 16,
     UNEQUAL = 32,
+    POINT_TO_POINT = 64,
 };
 
 static const struct coll {
@@ -38,6 +39,8 @@ static const struct coll {
     {"all_to_all", COMMD_ALL_TO_ALL, SEND_BLOCKS | RECV_BLOCKS},
     {"all_to_all_v", COMMD_ALL_TO_ALL_V, SEND_BLOCKS | RECV_BLOCKS | UNEQUAL},
     {"barrier", COMMD_BARRIER, 0},
+    {"sendrecv", PERF_SENDRECV, POINT_TO_POINT},
+    {"pingpong", PERF_PINGPONG, POINT_TO_POINT},
 };
 
 static const struct coll *find(int coll)
@@ -88,6 +91,23 @@ bool perf_rooted(int coll)
 bool perf_in_place(int coll)
 {
     return is(coll, IN_PLACE);
+}
+
+bool perf_point_to_point(int coll)
+{
+    return is(coll, POINT_TO_POINT);
+}
+
+int perf_dest(int coll, int rank, int size)
+{
+    if (coll == PERF_SENDRECV)
+        return (rank + 1) % size;
+    return rank >= size / 2 * 2 ? -1 : (rank + size / 2) % (size / 2 * 2);
+}
+
+int perf_source(int coll, int rank, int size)
+{
+    return coll == PERF_SENDRECV ? (rank + size - 1) % size : perf_dest(coll, rank, size);
 }
 
 double perf_bus_factor(int coll, int ranks)
@@ -188,6 +208,8 @@ int perf_shape_init(const struct perf *perf, int rank, int size, size_t count,
         s.send_n = is(coll, SEND_BLOCKS) ? total(s.send_counts, size) : s.send_counts[0];
         s.recv_n = is(coll, RECV_BLOCKS) ? total(s.recv_counts, size) : s.recv_counts[0];
     }
+    if (is(coll, POINT_TO_POINT) && perf_dest(coll, rank, size) < 0)
+        s.send_n = s.recv_n = 0;
     if (is(coll, SEND_BLOCKS) && !root)
         s.send_n = 0;
     if (is(coll, RECV_BLOCKS) && !root)
@@ -261,6 +283,9 @@ size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape,
         return 0;
     if (is(coll, RECV_BLOCKS))
         return wrong_blocks(perf, shape, data, recv, ret_first);
+    if (is(coll, POINT_TO_POINT))
+        return perf_data_wrong(data, recv, 0, shape->recv_n, perf_source(coll, me, shape->size),
+                               ret_first);
     return perf_data_wrong(data, recv, place(perf, shape, 0, me), shape->recv_n, perf->root,
                            ret_first);
 }

@@ -265,6 +265,8 @@ static int check_options(struct perf *p, const struct given *given)
     if (perf_reduces(p->coll) && !is_defined(p->dtype, p->redop))
         return wrong_usage("-d %s -o %s: not defined", perf_dtype_name(p->dtype),
                            perf_redop_name(p->redop));
+    if (p->coll == PERF_PINGPONG && (p->async || p->groups > 1))
+        return wrong_usage("pingpong: neither --async nor --groups");
     p->max_bytes = MAX(p->min_bytes, p->max_bytes);
     if (p->step)
         p->factor = 0;

@@ -1,7 +1,8 @@
 /* commd_perf_run.c - one rank over libcommd: connect, join, measure, leave.
  *
- * With several groups an operation is started in each and then all are waited for; with one it
- * is the blocking call, unless --async asks for start and wait.
+ * sendrecv and pingpong are two operations each. With several groups an operation is started in
+ * each and then all are waited for; with one it is the blocking call, unless --async asks for
+ * start and wait.
  *
  * Ctrl-C: rank 0 alone handles it. It ends the operation it waits in (commd_set_interrupt),
  * says what it has and exits with 130; the other ranks just die of it. */
@@ -80,13 +81,35 @@ static int run_barrier(void *arg)
     return commd_barrier(run->groups[0]);
 }
 
+/* The two halves of PERF_SENDRECV and PERF_PINGPONG. */
+static struct commd_op half(const struct run *run, const struct commd_op *op, int coll)
+{
+    struct commd_op h = *op;
+
+    h.coll = coll;
+    h.peer = coll == COMMD_SEND ? perf_dest(op->coll, run->rank, run->size)
+                                : perf_source(op->coll, run->rank, run->size);
+    return h;
+}
+
+static int run_start_one(struct run *run, int g, const struct commd_op *op)
+{
+    struct commd_op both[2];
+
+    if (!perf_point_to_point(op->coll))
+        return commd_start(run->groups[g], op, NULL, NULL, &run->works[g]);
+    both[0] = half(run, op, COMMD_RECV);
+    both[1] = half(run, op, COMMD_SEND);
+    return commd_start_batch(run->groups[g], both, 2, NULL, NULL, &run->works[g]);
+}
+
 static int run_start(void *arg, const struct commd_op *ops)
 {
     struct run *run = arg;
     int r = 0;
 
     for (int g = 0; g < run->perf->groups && !r; g++)
-        r = commd_start(run->groups[g], &ops[g], NULL, NULL, &run->works[g]);
+        r = run_start_one(run, g, &ops[g]);
     return r;
 }
 
@@ -105,13 +128,39 @@ static int run_wait(void *arg)
     return r;
 }
 
+/* As a program does it that must not depend on how much a send buffers. */
+static int send_and_receive(struct run *run, const struct commd_op *op)
+{
+    struct commd_op send = half(run, op, COMMD_SEND), recv = half(run, op, COMMD_RECV);
+    int r = commd_start(run->groups[0], &recv, NULL, NULL, &run->works[0]);
+
+    if (!r)
+        r = commd_run(run->groups[0], &send);
+    return r ? r : run_wait(run);
+}
+
+static int ping_or_pong(struct run *run, const struct commd_op *op)
+{
+    struct commd_op send = half(run, op, COMMD_SEND), recv = half(run, op, COMMD_RECV);
+    bool first = run->rank < send.peer;
+    int r;
+
+    if (send.peer < 0)
+        return 0;
+    r = commd_run(run->groups[0], first ? &send : &recv);
+    return r ? r : commd_run(run->groups[0], first ? &recv : &send);
+}
+
 static int run_run(void *arg, const struct commd_op *ops)
 {
     struct run *run = arg;
     int r;
 
+    if (ops->coll == PERF_PINGPONG)
+        return ping_or_pong(run, ops);
     if (run->perf->groups == 1)
-        return commd_run(run->groups[0], ops);
+        return ops->coll == PERF_SENDRECV ? send_and_receive(run, ops)
+                                          : commd_run(run->groups[0], ops);
     r = run_start(run, ops);
     return r ? r : run_wait(run);
 }

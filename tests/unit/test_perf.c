@@ -253,6 +253,8 @@ static void bus_factors(void **state)
         {COMMD_SCATTER, 0.5, 0.875},
         {COMMD_REDUCE_SCATTER, 0.5, 0.875},
         {COMMD_ALL_TO_ALL, 0.5, 0.875},
+        {PERF_SENDRECV, 1, 1},
+        {PERF_PINGPONG, 1, 1},
         {COMMD_ALL_TO_ALL_V, 0.5, 0.875},
         {COMMD_REDUCE_SCATTER_V, 0.5, 0.875},
     };
@@ -355,6 +357,22 @@ static void exchanged_blocks_are_seen(void **state)
         perf_shape_fini(&s[r]);
         perf_data_free(data[r]);
     }
+}
+
+/* Everybody that sends is received from. */
+static void partners(void **state)
+{
+    assert_int_equal(perf_dest(PERF_SENDRECV, 2, 3), 0);
+    assert_int_equal(perf_source(PERF_SENDRECV, 0, 3), 2);
+    assert_int_equal(perf_dest(PERF_PINGPONG, 1, 5), 3);
+    assert_int_equal(perf_dest(PERF_PINGPONG, 3, 5), 1);
+    assert_int_equal(perf_dest(PERF_PINGPONG, 4, 5), -1);
+    assert_int_equal(perf_dest(PERF_PINGPONG, 0, 1), -1);
+    for (int coll = PERF_SENDRECV; coll <= PERF_PINGPONG; coll++)
+        for (int size = 2; size < 9; size++)
+            for (int r = 0; r < size; r++)
+                if (perf_dest(coll, r, size) >= 0)
+                    assert_int_equal(perf_source(coll, perf_dest(coll, r, size), size), r);
 }
 
 /* ---- statistics -------------------------------------------------------------------------- */
@@ -485,6 +503,8 @@ static void wrong_options(void **state)
         "all_reduce --groups 0",
         "all_reduce --groups 4097",
         "all_reduce --placement random",
+        "pingpong --async",
+        "pingpong --groups 2",
     };
     struct perf p;
 
@@ -529,6 +549,7 @@ int main(void)
         cmocka_unit_test(sizes),
         cmocka_unit_test(shapes_fit_each_other),
         cmocka_unit_test(exchanged_blocks_are_seen),
+        cmocka_unit_test(partners),
         cmocka_unit_test(percentiles),
         cmocka_unit_test(overlaps),
         cmocka_unit_test(options),
