@@ -153,6 +153,7 @@ int report_end(struct perf_report *report, bool interrupted);
 /* All but failed: 0 or an error. @ops: one for each group; with PERF_* they have both buffers.
  */
 struct perf_library {
+    int (*prepare)(void *arg, const struct commd_op *ops); /* before a size; may be NULL */
     int (*barrier)(void *arg);
     int (*run)(void *arg, const struct commd_op *ops);
     int (*start)(void *arg, const struct commd_op *ops); /* NULL with wait: no --async */

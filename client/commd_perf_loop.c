@@ -255,6 +255,8 @@ static int measure_size(struct measurement *m, size_t count)
     m->wrong = 0;
     for (int g = 0; g < l->perf->groups; g++)
         perf_op(l->perf, &m->shape, m->send[g], m->recv[g], &m->ops[g]);
+    if (l->library->prepare && l->library->prepare(l->arg, m->ops))
+        return failed(m);
     return measure_times(m, n);
 }
 

@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
-"""commd beside Open MPI and torch's gloo, in one run, alternating in blocks.
+"""commd beside every other library that can be had here, on the same buffers in one run.
 
-The machine's speed changes within minutes, so each round runs every contestant once on the
-same sizes; a figure is the median over rounds of the medians. Placements:
+The machine's speed changes within minutes. So all libraries of a placement are started once, and
+take turns of some milliseconds on each row (contestants.py): a figure is the median over the rounds
+of the medians of the turns. Each library is measured by the same loop (client/commd_perf_loop.c;
+torch_perf.py does the same in Python) with data that are checked after each operation.
 
-  1x2   one node, 2 ranks           commd, Open MPI (shared memory), gloo; torch: commd, gloo
-  2x1   two nodes (two commds on loopback) by 1 rank    commd, Open MPI over TCP, gloo
-  2x2   two nodes by 2 ranks                            commd, Open MPI over TCP, gloo
-
-Needs a built tree (./quickstart build); Open MPI is used when mpicc and mpirun are there,
-gloo when a python with torch is (--python). Nothing here judges: it prints times and ratios.
+Nothing here judges: it prints times, and their ratio to the best of the others in the same row.
 """
 import argparse
 import datetime
@@ -17,152 +14,295 @@ import json
 import os
 import pathlib
 import platform
+import random
 import shutil
+import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+import picture  # noqa: E402
+import rivals  # noqa: E402
+import table  # noqa: E402
+from contestants import Contestant, Failed, Unsupported  # noqa: E402
+from places import Busy, Cluster, Place  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
-SIZES = [8, 64, 512, 4096, 32768, 262144, 2 << 20, 16 << 20, 128 << 20]
-QUICK = [8, 4096, 262144, 16 << 20]
-PLACEMENTS = {"1x2": (1, 2), "2x1": (2, 1), "2x2": (2, 2)}
-MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
+OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
+PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "1x2-busy"]
+FULL = {
+    "places": PLACES, "rounds": 5, "turn_ms": 60, "torch": PLACES[:5],
+    "rows": [("all_reduce", s) for s in SIZES]
+    + [(c, s) for c in OTHERS for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
+}  # fmt: skip
+QUICK = {
+    "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "torch": ["1x2"],
+    "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
+}  # fmt: skip
+ITERATIONS_MOST, WARMUP, TURN_SECONDS = 2000, 2, 120
+TORCH_NAMES = {"commd": "torch commd", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
 
 
-def human(size):
-    for unit in ("B", "KB", "MB"):
-        if size < 1024 or unit == "MB":
-            return f"{size} {unit}"
-        size //= 1024
+def say(text=""):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def json_lines(text):
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+# ---- who takes part ---------------------------------------------------------------------------------
 
 
-class Bench:
-    def __init__(self, args, sizes, work):
-        self.args, self.sizes, self.work = args, sizes, pathlib.Path(work)
-        self.list = ",".join(map(str, sizes))
-        self.mpi = self.build_mpi()
-        self.python = args.python if args.python and self.has_torch() else None
-
-    def has_torch(self):
-        return subprocess.run([self.args.python, "-c", "import torch"],
-                              capture_output=True).returncode == 0
-
-    def build_mpi(self):
-        if not shutil.which("mpicc") or not shutil.which("mpirun"):
-            return None
-        out = self.work / "mpi_perf"
-        subprocess.run(["mpicc", "-O2", "-o", out, HERE / "mpi_perf.c"], check=True)
-        return out
-
-    def run(self, argv, env=None, timeout=600):
-        done = subprocess.run([str(a) for a in argv], env={**os.environ, **(env or {})},
-                              capture_output=True, text=True, timeout=timeout)
-        if done.returncode:
-            sys.exit(f"compare: {argv[0]} failed ({done.returncode}):\n{done.stderr[-2000:]}")
-        return done.stdout
-
-    def commd(self, nodes, ranks):
-        out, rows = self.work / "perf.json", []
-        socks = ",".join(self.args.nodes[:nodes])
-        for size in self.sizes:
-            self.run([self.args.bin / "commd-perf", "all_reduce", "-b", size, "-e", size,
-                      "--ranks", ranks, "--nodes", socks, "--json", out])
-            rows += json.loads(out.read_text())["rows"]
-        return rows
-
-    def openmpi(self, nodes, ranks):
-        argv = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", nodes * ranks]
-        if nodes > 1:  # what two hosts would use
-            argv += ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp",
-                     "--mca", "btl_tcp_if_include", "lo"]
-        return json_lines(self.run(argv + [self.mpi, self.list], MPI_ENV))
-
-    def torchrun(self, backend, nodes, ranks):
-        base = [self.python, "-m", "torch.distributed.run"]
-        tail = [HERE / "torch_perf.py", backend, self.list]
-        if nodes == 1 or backend == "gloo":
-            argv = base + ["--standalone", "--nproc-per-node", nodes * ranks] + tail
-            env = {"COMMD_SOCKET": self.args.nodes[0], "OMP_NUM_THREADS": "1"}
-            return json_lines(self.run(argv, env))
-        raise NotImplementedError
-
-    def contestants(self, placement):
-        nodes, ranks = PLACEMENTS[placement]
-        found = {"commd": lambda: self.commd(nodes, ranks)}
-        if self.mpi:
-            found["Open MPI"] = lambda: self.openmpi(nodes, ranks)
-        if self.python:
-            found["gloo"] = lambda: self.torchrun("gloo", nodes, ranks)
-            if nodes == 1:
-                found["commd (torch)"] = lambda: self.torchrun("commd", nodes, ranks)
-        return found
-
-    def placement(self, name):
-        runs = self.contestants(name)
-        got = {who: {s: [] for s in self.sizes} for who in runs}
-        wrong = 0
-        for r in range(self.args.rounds):
-            for who, fn in runs.items():
-                print(f"\r{name}: round {r + 1} of {self.args.rounds}, {who:14}", end="",
-                      file=sys.stderr, flush=True)
-                for row in fn():
-                    got[who][row["bytes"]].append(row["p50_us"])
-                    wrong += row["wrong"]
-        print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
-        if wrong:
-            sys.exit(f"compare: {name}: {wrong} wrong elements")
-        return {who: {s: statistics.median(v) for s, v in col.items() if v}
-                for who, col in got.items()}
+def commd(place, folder, args):
+    argv = [args.bin / "commd-perf", "all_reduce", "--turns", folder, "--ranks", place.ranks]
+    return Contestant("commd", folder, place.size, [(argv + ["--nodes", ",".join(place.sockets)], {})], "C")
 
 
-def table(name, got, sizes):
-    nodes, ranks = PLACEMENTS[name]
-    who = list(got)
-    print(f"\nall_reduce f32 sum, {nodes} node{'s' * (nodes > 1)} x {ranks} "
-          f"rank{'s' * (ranks > 1)}; median us")
-    print(f"{'size':>8}" + "".join(f"{w:>16}" for w in who) + f"{'commd/Open MPI':>18}"
-          + f"{'commd/gloo':>14}" + (f"{'torch/gloo':>14}" if "commd (torch)" in got else ""))
-    for s in sizes:
-        row = f"{human(s):>8}" + "".join(f"{got[w][s]:16.2f}" for w in who)
-        for a, b, width in (("commd", "Open MPI", 18), ("commd", "gloo", 14),
-                            ("commd (torch)", "gloo", 14)):
-            if a == "commd (torch)" and a not in got:
-                continue
-            row += f"{got[a][s] / got[b][s]:{width}.2f}" if b in got else f"{'-':>{width}}"
-        print(row)
+def mpi(rival, place, folder):
+    argv, env = rival.command(place)
+    argv = [*place.enter(), *argv, rival.program, "all_reduce", "--turns", folder]
+    return Contestant(rival.name, folder, place.size, [(argv, env)], "C")
+
+
+def torch(backend, place, folder, args, found):
+    """Its ranks are processes that we start ourselves: torchrun would add nothing but a parent."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    inside = place.hosts and backend == "gloo"
+    commands = []
+    for rank in range(place.size):
+        node = rank // place.ranks
+        env = {"RANK": rank, "WORLD_SIZE": place.size, "LOCAL_RANK": rank % place.ranks, "MASTER_PORT": port,
+               "MASTER_ADDR": place.hosts[0] if inside else "127.0.0.1", "COMMD_SOCKET": place.sockets[node],
+               "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": place.device if inside else "lo",
+               "PATH": f"{args.python.parent}:{os.environ['PATH']}"}  # fmt: skip
+        if backend == "deepspeed":
+            env["DEEPSPEED_SOURCES"] = found["deepspeed"].sources
+        argv = [*(place.enter(node) if inside else []), args.python, HERE / "torch_perf.py", backend, folder]
+        commands.append((argv, env))
+    return Contestant(TORCH_NAMES[backend], folder, place.size, commands, "torch")
+
+
+def contestants(place, work, args, plan, found):
+    """All of them, not yet started."""
+    all_of_them = [commd(place, work / "commd", args)]
+    for rival in (r for r in found.values() if isinstance(r, rivals.Mpi)):
+        all_of_them.append(mpi(rival, place, work / rival.key))
+    if args.python and place.name in plan["torch"]:
+        backends = ["gloo", "commd"] + ["deepspeed"] * ("deepspeed" in found and place.nodes == 1)
+        all_of_them += [torch(b, place, work / f"torch-{b}", args, found) for b in backends]
+    return [c for c in all_of_them if c.name not in args.without]
+
+
+# ---- rows -------------------------------------------------------------------------------------------
+
+
+def rows_of(plan, place, with_torch):
+    """(operation, bytes, what kind of contestant has it)"""
+    rows = [(c, s, None) for c, s in plan["rows"] if not (place.busy and (c != "all_reduce" or s > 1 << 20))]
+    if with_torch:
+        rows.append(("new_group", 0, "torch"))
+        if place.name in ("1x2", "2x2"):
+            rows.append(("ddp", 0, "torch"))
+    return rows
+
+
+def words(coll, size, n, warmup):
+    return f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup}"
+
+
+def iterations(contestant, coll, size, turn_ms):
+    """As many as make a turn of about the wanted length."""
+    pilot = contestant.turn(words(coll, size, 3, 1), TURN_SECONDS)[0]
+    n = turn_ms * 1000 / max(pilot["p50_us"], 1)
+    return int(min(max(n, 3), ITERATIONS_MOST if coll != "new_group" else 20))
+
+
+def measure_row(running, coll, size, plan, note):
+    """{name: {"p50_us", "min_us", "p99_us", "rounds"}}; a contestant that fails leaves `running`."""
+    counts, got = {}, {}
+    order_of = {contestant.name: i for i, contestant in enumerate(running)}
+
+    def attempt(contestant, function):
+        try:
+            function(contestant)
+        except Unsupported:
+            counts.pop(contestant, None)
+        except Failed as why:
+            note(contestant, f"{coll} of {size} B: {why}")
+            counts.pop(contestant, None)
+            got.pop(contestant.name, None)
+            running.remove(contestant)
+            contestant.stop()
+
+    def pilot(contestant):
+        counts[contestant] = iterations(contestant, coll, size, plan["turn_ms"])
+
+    def turn(contestant):
+        line = words(coll, size, counts[contestant], WARMUP)
+        got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
+
+    for contestant in list(running):
+        attempt(contestant, pilot)
+    for _ in range(plan["rounds"]):
+        order = list(counts)
+        random.shuffle(order)  # nobody always comes after the same one
+        for contestant in order:
+            attempt(contestant, turn)
+    return {
+        name: {
+            "p50_us": statistics.median(r["p50_us"] for r in rows), "min_us": min(r["min_us"] for r in rows),
+            "p99_us": statistics.median(r["p99_us"] for r in rows), "rounds": [r["p50_us"] for r in rows],
+        }
+        for name, rows in sorted(got.items(), key=lambda item: order_of[item[0]])
+    }  # fmt: skip
+
+
+def measure_place(place, work, args, plan, found, result):
+    notes, running = result["missing"], []
+
+    def note(contestant, why):
+        notes[f"{contestant.name}, {place.name}"] = why
+
+    rows = result["placements"].setdefault(place.name, {"title": place.title(), "rows": []})["rows"]
+    try:
+        for contestant in contestants(place, work, args, plan, found):
+            say(f"{place.name}: starting {contestant.name}")
+            running.append(contestant)
+            try:
+                contestant.start()
+            except Failed as why:
+                note(contestant, str(why))
+                running.remove(contestant)
+                contestant.stop()
+        with_torch = any(c.kind == "torch" for c in running)
+        with Busy(place.busy):
+            for coll, size, kind in rows_of(plan, place, with_torch):
+                say(f"{place.name}: {coll} {table.human(size) if size else ''}")
+                able = [c for c in running if kind in (None, c.kind)]
+                before = list(able)
+                times = measure_row(able, coll, size, plan, note)
+                for contestant in set(before) - set(able):
+                    running.remove(contestant)
+                rows.append({"collective": coll, "bytes": size, "times": times})
+    finally:
+        for contestant in running:
+            say(f"{place.name}: stopping {contestant.name}")
+            contestant.stop()
+
+
+# ---- all together -------------------------------------------------------------------------------------
+
+
+def cpu_model():
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def describe(args, found):
+    def git(*words):
+        done = subprocess.run(["git", "-C", TOP, *words], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    versions = {"commd": subprocess.run([args.bin / "commd-perf", "--version"], capture_output=True,
+                                        text=True).stdout.split()[-1]}  # fmt: skip
+    versions.update({rival.name: rival.version for rival in found.values()})
+    if args.python:
+        done = subprocess.run([args.python, "-c", "import torch; print(torch.__version__)"],
+                              capture_output=True, text=True)  # fmt: skip
+        versions["gloo"] = f"torch {done.stdout.strip()}"
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["./quickstart bench", *sys.argv[1:]]),
+        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else ""),
+        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release(),
+                    "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)},
+        "load_before": os.getloadavg()[0],
+        "versions": versions, "missing": {}, "placements": {},
+    }  # fmt: skip
+
+
+def arguments():
+    p = argparse.ArgumentParser(prog="./quickstart bench", description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    p.add_argument("--quick", action="store_true", help="fewer placements, rows and rounds: a minute")
+    p.add_argument("--placements", help=f"some of {','.join(PLACES)}")
+    p.add_argument("--rounds", type=int, help="turns of each library on each row")
+    p.add_argument("--collectives", help=f"some of all_reduce,{','.join(OTHERS)}")
+    p.add_argument("--without", default="", help="names of libraries to leave out, with commas")
+    p.add_argument("--out", type=pathlib.Path, default=TOP / "build/bench", help="for the JSON and the picture")
+    p.add_argument("--cache", type=pathlib.Path, default=TOP / ".cache/bench", help="for what is installed")
+    p.add_argument("--bin", type=pathlib.Path, default=TOP / "build/install/bin", help=argparse.SUPPRESS)
+    p.add_argument("--python", type=pathlib.Path, default=TOP / ".venv/bin/python", help="one that has torch")
+    args = p.parse_args()
+    args.without = args.without.split(",")
+    plan = dict(QUICK if args.quick else FULL)
+    plan["rounds"] = args.rounds or plan["rounds"]
+    if args.placements:
+        plan["places"] = args.placements.split(",")
+    if args.collectives:
+        plan["rows"] = [(c, s) for c, s in plan["rows"] if c in args.collectives.split(",")]
+    if set(plan["places"]) - set(PLACES) or not plan["rows"]:
+        p.error("no such placement or collective")
+    if not args.python.exists() or subprocess.run([args.python, "-c", "import torch"], capture_output=True).returncode:
+        args.python = None
+    return args, plan
+
+
+def write(args, result):
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    (args.out / "result.svg").write_text(picture.svg(result))
+    print(f"\n{args.out / 'result.json'}\n{args.out / 'result.svg'}")
+
+
+def stop_in_order(signum, frame):
+    raise KeyboardInterrupt
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--nodes", required=True, help="two commd sockets, comma separated")
-    p.add_argument("--bin", type=pathlib.Path, default=TOP / "build/install/bin")
-    p.add_argument("--python", default=str(TOP / ".venv/bin/python"))
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--quick", action="store_true", help="four sizes, two rounds")
-    p.add_argument("--placements", default="1x2,2x1,2x2")
-    p.add_argument("--json", type=pathlib.Path, help="write all medians there")
-    args = p.parse_args()
-    args.nodes = args.nodes.split(",")
-    if args.quick:
-        args.rounds = min(args.rounds, 2)
-    sizes = QUICK if args.quick else SIZES
-    result = {"date": datetime.datetime.now().isoformat(timespec="seconds"),
-              "cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(),
-              "kernel": platform.release(), "median_us": {}}
-    with tempfile.TemporaryDirectory() as work:
-        bench = Bench(args, sizes, work)
-        for name in args.placements.split(","):
-            got = bench.placement(name)
-            result["median_us"][name] = got
-            table(name, got, sizes)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1))
+    args, plan = arguments()
+    signal.signal(signal.SIGTERM, stop_in_order)
+    say("looking for the rivals")
+    found, missing = rivals.find_all(args.cache, args.python, say)
+    result = describe(args, found)
+    result["missing"].update(missing)
+    if not args.python:
+        result["missing"]["gloo, torch commd"] = "no python with torch: ./quickstart build"
+    work = pathlib.Path(tempfile.mkdtemp(prefix="commd-bench."))
+    interrupted = False
+    say()
+    print(table.head(result))
+    try:
+        with Cluster(work) as cluster:
+            result["netns"] = cluster.netns
+            if not cluster.netns:
+                result["missing"]["network namespaces"] = f"{cluster.why_not}: nodes are on loopback"
+            for name in plan["places"]:
+                folder = work / name
+                folder.mkdir()
+                try:
+                    measure_place(Place(name, cluster), folder, args, plan, found, result)
+                finally:
+                    say()
+                    print(table.text(result, name), flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("interrupted")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(table.foot(result))
+    write(args, result)
+    if interrupted:
+        sys.exit(130)
+    sys.exit(any(name.startswith(("commd,", "torch commd,")) for name in result["missing"]))
 
 
 if __name__ == "__main__":

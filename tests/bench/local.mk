@@ -5,5 +5,10 @@ tests_bench_bench_fabric_SOURCES = tests/bench/bench_fabric.c
 tests_bench_bench_fabric_LDADD = libcommd-fabric.la
 endif
 
-EXTRA_DIST += tests/bench/compare.py tests/bench/compare.sh tests/bench/mpi_perf.c \
-	tests/bench/torch_perf.py tests/integration/ucx_newer.sh
+# What the comparison says of the numbers; its processes are imitated. Needs python3 only.
+dist_check_SCRIPTS += tests/bench/test_compare.py
+TESTS += tests/bench/test_compare.py
+
+EXTRA_DIST += tests/bench/README.md tests/bench/compare.py tests/bench/contestants.py \
+	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
+	tests/bench/table.py tests/bench/torch_perf.py tests/integration/ucx_newer.sh

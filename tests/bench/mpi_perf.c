@@ -1,73 +1,263 @@
-/* mpi_perf.c - the same loop as commd-perf over MPI, for tests/bench/compare.py: a barrier,
- * then one timed MPI_Allreduce (f32, sum, in place), rank 0's times. Prints one JSON line per
- * size: {"bytes", "p50_us", "min_us", "p99_us", "wrong"}. Built by compare.py with mpicc.
- * Usage: mpi_perf BYTES[,BYTES...] [ITERATIONS] */
+/* mpi_perf.c - commd-perf over MPI: its options, data, loop and statistics
+ * (client/commd_perf_*.c), with the calls of MPI in place of libcommd's. compare.py builds it
+ * once for each MPI.
+ *
+ *   mpirun -np 2 mpi_perf all_reduce -b 8 -e 64M -f 8
+ *
+ * What MPI has no call for (avg, f16, --async here, --groups) is refused, not imitated. */
 #include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdarg.h>
 
-enum { WARMUP = 5, MAX_ITERS = 100000 };
+#include "client/commd_perf.h"
 
-static int by_value(const void *a, const void *b)
+struct mpi {
+    int rank, size;
+    int *send_counts, *send_at, *recv_counts, *recv_at; /* owned: MPI wants int, and places */
+};
+
+static volatile sig_atomic_t interrupted; /* never: mpirun kills us */
+
+size_t commd_dtype_size(int dtype)
 {
-    double x = *(const double *)a, y = *(const double *)b;
+    static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
 
-    return (x > y) - (x < y);
+    return sizes[dtype];
 }
 
-static int iterations(size_t bytes)
+void perf_complain(int rank, const char *format, ...)
 {
-    return bytes < (64u << 10) ? 2000 : bytes <= (8u << 20) ? 50 : 12;
+    va_list ap;
+
+    fprintf(stderr, "mpi_perf: rank %d: ", rank);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fputc('\n', stderr);
 }
 
-static void measure(size_t bytes, int iters, int rank, int size)
+static MPI_Datatype type_of(int dtype)
 {
-    size_t n = bytes / sizeof(float);
-    float *buf = malloc(bytes ? bytes : 1);
-    double *t = malloc((size_t)iters * sizeof *t);
-    long wrong = 0, all = 0;
-
-    for (int i = 0; i < iters + WARMUP; i++) {
-        double t0;
-
-        for (size_t k = 0; k < n; k++)
-            buf[k] = (float)(rank + 1);
-        MPI_Barrier(MPI_COMM_WORLD);
-        t0 = MPI_Wtime();
-        MPI_Allreduce(MPI_IN_PLACE, buf, (int)n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-        if (i >= WARMUP)
-            t[i - WARMUP] = (MPI_Wtime() - t0) * 1e6;
+    switch ((enum commd_dtype)dtype) {
+    case COMMD_I8:
+        return MPI_INT8_T;
+    case COMMD_U8:
+        return MPI_UINT8_T;
+    case COMMD_I16:
+        return MPI_INT16_T;
+    case COMMD_U16:
+        return MPI_UINT16_T;
+    case COMMD_I32:
+        return MPI_INT32_T;
+    case COMMD_U32:
+        return MPI_UINT32_T;
+    case COMMD_I64:
+        return MPI_INT64_T;
+    case COMMD_U64:
+        return MPI_UINT64_T;
+    case COMMD_F32:
+        return MPI_FLOAT;
+    case COMMD_F64:
+        return MPI_DOUBLE;
+    case COMMD_BOOL:
+        return MPI_C_BOOL;
+    case COMMD_F16:
+    case COMMD_BF16:
+        break;
     }
-    for (size_t k = 0; k < n; k++)
-        wrong += buf[k] != (float)(size * (size + 1) / 2);
-    MPI_Reduce(&wrong, &all, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
-    qsort(t, (size_t)iters, sizeof *t, by_value);
-    if (rank == 0)
-        printf("{\"bytes\": %zu, \"p50_us\": %.3f, \"min_us\": %.3f, \"p99_us\": %.3f, "
-               "\"wrong\": %ld}\n",
-               bytes, t[iters / 2], t[0], t[iters * 99 / 100], all);
-    free(t);
-    free(buf);
+    return MPI_DATATYPE_NULL;
+}
+
+static MPI_Op op_of(int redop)
+{
+    switch ((enum commd_redop)redop) {
+    case COMMD_SUM:
+        return MPI_SUM;
+    case COMMD_PROD:
+        return MPI_PROD;
+    case COMMD_MIN:
+        return MPI_MIN;
+    case COMMD_MAX:
+        return MPI_MAX;
+    case COMMD_BAND:
+        return MPI_BAND;
+    case COMMD_BOR:
+        return MPI_BOR;
+    case COMMD_BXOR:
+        return MPI_BXOR;
+    case COMMD_AVG:
+    case COMMD_PREMUL_SUM:
+        break;
+    }
+    return MPI_OP_NULL;
+}
+
+static int barrier(void *arg)
+{
+    return MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static int sum(void *arg, uint64_t mine, uint64_t *ret_sum)
+{
+    return MPI_Allreduce(&mine, ret_sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void failed(void *arg, const char *what)
+{
+    perf_complain(((struct mpi *)arg)->rank, "%s failed", what);
+}
+
+static void places(const struct mpi *m, const size_t *counts, int *ret_counts, int *ret_at)
+{
+    int at = 0;
+
+    for (int r = 0; counts && r < m->size; r++) {
+        ret_counts[r] = (int)counts[r];
+        ret_at[r] = at;
+        at += ret_counts[r];
+    }
+}
+
+static int ping_or_pong(const struct mpi *m, const struct commd_op *op, MPI_Datatype t)
+{
+    int peer = perf_dest(op->coll, m->rank, m->size), n = (int)op->count, r;
+
+    if (peer < 0)
+        return 0;
+    if (m->rank < peer) {
+        r = MPI_Send(op->send, n, t, peer, 0, MPI_COMM_WORLD);
+        return r ? r : MPI_Recv(op->recv, n, t, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    r = MPI_Recv(op->recv, n, t, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return r ? r : MPI_Send(op->send, n, t, peer, 0, MPI_COMM_WORLD);
+}
+
+/* The _v forms; the places were computed before the clock started. */
+static int run_v(const struct mpi *m, const struct commd_op *op, MPI_Datatype t, MPI_Op o)
+{
+    MPI_Comm c = MPI_COMM_WORLD;
+
+    switch (op->coll) {
+    case COMMD_ALL_GATHER_V:
+        return MPI_Allgatherv(op->send, m->send_counts[0], t, op->recv, m->recv_counts,
+                              m->recv_at, t, c);
+    case COMMD_GATHER_V:
+        return MPI_Gatherv(op->send, m->send_counts[0], t, op->recv, m->recv_counts, m->recv_at,
+                           t, op->root, c);
+    case COMMD_SCATTER_V:
+        return MPI_Scatterv(op->send, m->send_counts, m->send_at, t, op->recv,
+                            m->recv_counts[0], t, op->root, c);
+    case COMMD_REDUCE_SCATTER_V:
+        return MPI_Reduce_scatter(op->send, op->recv, m->send_counts, t, o, c);
+    case COMMD_ALL_TO_ALL_V:
+        return MPI_Alltoallv(op->send, m->send_counts, m->send_at, t, op->recv, m->recv_counts,
+                             m->recv_at, t, c);
+    default:
+        return MPI_ERR_OTHER;
+    }
+}
+
+static int run(void *arg, const struct commd_op *op)
+{
+    const struct mpi *m = arg;
+    MPI_Datatype t = type_of(op->dtype);
+    MPI_Op o = op_of(op->redop);
+    MPI_Comm c = MPI_COMM_WORLD;
+    int n = (int)op->count;
+
+    switch (op->coll) {
+    case COMMD_BARRIER:
+        return MPI_Barrier(c);
+    case COMMD_ALL_REDUCE:
+        return MPI_Allreduce(MPI_IN_PLACE, op->recv, n, t, o, c);
+    case COMMD_REDUCE:
+        return MPI_Reduce(m->rank == op->root ? MPI_IN_PLACE : op->send, op->recv, n, t, o,
+                          op->root, c);
+    case COMMD_BROADCAST:
+        return MPI_Bcast(op->recv, n, t, op->root, c);
+    case COMMD_ALL_GATHER:
+        return MPI_Allgather(op->send, n, t, op->recv, n, t, c);
+    case COMMD_REDUCE_SCATTER:
+        return MPI_Reduce_scatter_block(op->send, op->recv, n, t, o, c);
+    case COMMD_GATHER:
+        return MPI_Gather(op->send, n, t, op->recv, n, t, op->root, c);
+    case COMMD_SCATTER:
+        return MPI_Scatter(op->send, n, t, op->recv, n, t, op->root, c);
+    case COMMD_ALL_TO_ALL:
+        return MPI_Alltoall(op->send, n, t, op->recv, n, t, c);
+    case PERF_SENDRECV:
+        return MPI_Sendrecv(op->send, n, t, perf_dest(op->coll, m->rank, m->size), 0, op->recv,
+                            n, t, perf_source(op->coll, m->rank, m->size), 0, c,
+                            MPI_STATUS_IGNORE);
+    case PERF_PINGPONG:
+        return ping_or_pong(m, op, t);
+    default:
+        return run_v(m, op, t, o);
+    }
+}
+
+static int prepare(void *arg, const struct commd_op *op)
+{
+    struct mpi *m = arg;
+
+    if (op->count > INT32_MAX / (size_t)m->size || type_of(op->dtype) == MPI_DATATYPE_NULL ||
+        (perf_reduces(op->coll) && op_of(op->redop) == MPI_OP_NULL)) {
+        perf_complain(m->rank, "MPI has no such type, operator or count");
+        return PERF_USAGE;
+    }
+    places(m, op->send_counts, m->send_counts, m->send_at);
+    places(m, op->recv_counts, m->recv_counts, m->recv_at);
+    return 0;
+}
+
+static int measure(const struct perf *perf, struct mpi *m)
+{
+    static const struct perf_library library = {
+        .prepare = prepare, .barrier = barrier, .run = run, .sum = sum, .failed = failed};
+    struct perf_report report;
+    struct perf_loop loop = {.perf = perf,
+                             .library = &library,
+                             .arg = m,
+                             .rank = m->rank,
+                             .size = m->size,
+                             .interrupted = &interrupted};
+    int r, r_end;
+
+    if (perf->turns)
+        return perf_take_turns(&loop);
+    if (m->rank)
+        return perf_measure(&loop);
+    loop.report = &report;
+    report_begin(&report, perf, m->size, 0, 0);
+    r = perf_measure(&loop);
+    r_end = report_end(&report, false);
+    return r ? r : r_end;
 }
 
 int main(int argc, char **argv)
 {
-    int rank, size;
+    struct perf perf;
+    struct mpi m;
+    int r;
 
     MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc < 2) {
-        fprintf(stderr, "usage: mpi_perf BYTES[,BYTES...] [ITERATIONS]\n");
-        MPI_Abort(MPI_COMM_WORLD, 64);
+    MPI_Comm_rank(MPI_COMM_WORLD, &m.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &m.size);
+    m.send_counts = calloc(4 * (size_t)m.size, sizeof(int));
+    if (!m.send_counts)
+        MPI_Abort(MPI_COMM_WORLD, PERF_FAILED);
+    m.send_at = m.send_counts + m.size;
+    m.recv_counts = m.send_at + m.size;
+    m.recv_at = m.recv_counts + m.size;
+    r = perf_parse(argc, argv, &perf);
+    if (r < 0 && (perf.async || perf.groups > 1)) {
+        perf_complain(m.rank, "neither --async nor --groups");
+        r = PERF_USAGE;
     }
-    for (char *s = strtok(argv[1], ","); s; s = strtok(NULL, ",")) {
-        size_t bytes = strtoull(s, NULL, 10);
-        int iters = argc > 2 ? atoi(argv[2]) : iterations(bytes);
-
-        measure(bytes, iters < 1 ? 1 : iters > MAX_ITERS ? MAX_ITERS : iters, rank, size);
-    }
+    if (r < 0)
+        r = measure(&perf, &m);
+    if (r)
+        MPI_Abort(MPI_COMM_WORLD, r);
+    free(m.send_counts);
     MPI_Finalize();
     return 0;
 }

@@ -1,48 +1,202 @@
-"""The same loop as commd-perf through torch.distributed, for compare.py.
+"""commd-perf --turns through torch.distributed: gloo, commd, and DeepSpeed's shm all_reduce.
 
-A barrier, then one timed dist.all_reduce (f32, sum, in place), rank 0's times; one JSON line
-per size. Run under torchrun: torch_perf.py BACKEND BYTES[,BYTES...]
+torch_perf.py BACKEND DIR      RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say the rest.
+
+The loop is commd-perf's: fill, barrier, one timed operation (f32, sum), check; rank 0's times. Besides
+the collectives: new_group, how long making a group takes; ddp, a step of data-parallel training.
 """
+import argparse
 import json
+import math
+import os
+import pathlib
 import sys
 import time
 
 import torch
 import torch.distributed as dist
 
-WARMUP = 5
+DDP_LAYERS = 24  # of 1024 x 1024: 25 M parameters
 
 
-def iterations(size):
-    return 500 if size < 64 << 10 else 30 if size <= 8 << 20 else 8
+def deepspeed_build(sources):
+    from torch.utils.cpp_extension import load
+
+    return load("commd_bench_deepspeed", [str(sources / f) for f in ("shm.cpp", "shm_interface.cpp")],
+                extra_cflags=["-O3", "-march=native", "-fopenmp"], extra_ldflags=["-lgomp"],
+                extra_include_paths=[str(sources)], verbose=False)  # fmt: skip
 
 
-def measure(size):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    x = torch.empty(max(size // 4, 1), dtype=torch.float32)
-    times = []
-    for i in range(iterations(size) + WARMUP):
-        x.fill_(rank + 1)
-        dist.barrier()
-        begin = time.perf_counter()
-        dist.all_reduce(x)
-        if i >= WARMUP:
+class Torch:
+    """The operations of one backend on buffers that were made for them."""
+
+    def __init__(self, backend):
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.backend = backend
+        self.module = None
+        if backend == "deepspeed":
+            os.environ["LOCAL_SIZE"] = str(self.size)
+            self.module = deepspeed_build(pathlib.Path(os.environ["DEEPSPEED_SOURCES"]))
+            self.module.initialize(self.size, self.rank)
+            self.tiny = torch.zeros(2)
+
+    def barrier(self):
+        if self.module:
+            self.shm_all_reduce(self.tiny)  # gloo's takes so long that ranks start at random
+        else:
+            dist.barrier()
+
+    def shm_all_reduce(self, tensor):
+        torch.ops.deepspeed.inference_all_reduce_(tensor)
+
+    def prepare(self, coll, size):
+        """(a function that operates, the buffer to fill, what to fill in, the result, what it is)"""
+        r, p = self.rank, self.size
+        n = max(size // 4, 1)
+        part = max(n // p, 1)
+        mine, total = float(r + 1), float(p * (p + 1) // 2)
+        if self.module and coll != "all_reduce":
+            raise ValueError(f"DeepSpeed has no {coll}")
+        if coll == "all_reduce":
+            x = torch.zeros(n)
+            f = self.shm_all_reduce if self.module else dist.all_reduce
+            return (lambda: f(x)), x, mine, x, torch.full((n,), total)
+        if coll == "broadcast":
+            x = torch.zeros(n)
+            return (lambda: dist.broadcast(x, 0)), x, mine, x, torch.full((n,), 1.0)
+        if coll == "barrier":
+            x = torch.zeros(0)
+            return dist.barrier, x, 0.0, x, x.clone()
+        each = torch.arange(1.0, p + 1).repeat_interleave(part)
+        if coll == "all_gather":
+            x, y = torch.zeros(part), torch.zeros(part * p)
+            return (lambda: dist.all_gather_into_tensor(y, x)), x, mine, y, each
+        if coll == "all_to_all":
+            x, y = torch.zeros(part * p), torch.zeros(part * p)
+            return (lambda: dist.all_to_all_single(y, x)), x, mine, y, each
+        if coll == "reduce_scatter":
+            x, y = torch.zeros(part * p), torch.zeros(part)
+            return (lambda: dist.reduce_scatter_tensor(y, x)), x, mine, y, torch.full((part,), total)
+        if coll == "pingpong":
+            return self.pingpong(n)
+        raise ValueError(f"no {coll} here")
+
+    def pingpong(self, n):
+        half = self.size // 2
+        x, y = torch.zeros(n), torch.zeros(n)
+        if self.rank >= half * 2:
+            return (lambda: None), x, 0.0, y, y.clone()
+        peer = (self.rank + half) % (half * 2)
+
+        def first():
+            dist.send(x, peer)
+            dist.recv(y, peer)
+
+        def second():
+            dist.recv(y, peer)
+            dist.send(x, peer)
+
+        f = first if self.rank < peer else second
+        return f, x, float(self.rank + 1), y, torch.full((n,), float(peer + 1))
+
+    def collective(self, coll, size, iterations, warmup):
+        operate, fill, value, result, want = self.prepare(coll, size)
+        times, wrong = [], 0
+        for i in range(iterations + warmup):
+            if result is not fill:
+                result.zero_()
+            fill.fill_(value)
+            self.barrier()
+            begin = time.perf_counter()
+            operate()
+            took = (time.perf_counter() - begin) * 1e6
+            if i >= warmup:
+                times.append(took / 2 if coll == "pingpong" else took)
+            wrong += not torch.equal(result, want)
+        of_all = torch.tensor([wrong])
+        dist.all_reduce(of_all)
+        return size, times, int(of_all)
+
+    def new_group(self, iterations):
+        """Making a group of all ranks; the barrier before is not part of it, nor is the end."""
+        if self.module:
+            raise ValueError("DeepSpeed has no groups")
+        times = []
+        for _ in range(iterations):
+            dist.barrier()
+            begin = time.perf_counter()
+            group = dist.new_group(backend=self.backend)
             times.append((time.perf_counter() - begin) * 1e6)
-    wrong = torch.tensor([int((x != world * (world + 1) / 2).sum())])
-    dist.all_reduce(wrong)
+            dist.destroy_process_group(group)
+        return 0, times, 0
+
+    def ddp(self, iterations, warmup):
+        if self.module:
+            raise ValueError("DeepSpeed's all_reduce alone is no backend for DDP")
+        torch.manual_seed(1)
+        layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(DDP_LAYERS)]
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        data, times = torch.randn(2, 1024), []
+        for i in range(iterations + warmup):
+            dist.barrier()
+            begin = time.perf_counter()
+            optimizer.zero_grad()
+            model(data).square().mean().backward()
+            optimizer.step()
+            if i >= warmup:
+                times.append((time.perf_counter() - begin) * 1e6)
+        mean = sum(p.detach().sum() for p in model.parameters()).reshape(1)
+        least, most = mean.clone(), mean.clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        return DDP_LAYERS << 22, times, int(not torch.equal(least, most))
+
+
+def percentile(times, permille):
+    return times[max(math.ceil(len(times) * permille / 1000), 1) - 1]
+
+
+def row(size, times, wrong):
     times.sort()
-    return {"bytes": size, "p50_us": times[len(times) // 2], "min_us": times[0],
-            "p99_us": times[len(times) * 99 // 100], "wrong": int(wrong)}
+    return {"bytes": size, "iterations": len(times), "p50_us": percentile(times, 500),
+            "p99_us": percentile(times, 990), "p999_us": percentile(times, 999),
+            "min_us": times[0], "max_us": times[-1], "wrong": wrong}  # fmt: skip
+
+
+def take_turns(torch_, folder):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("coll")
+    parser.add_argument("-b", type=int, default=8)
+    parser.add_argument("-n", type=int, default=100)
+    parser.add_argument("-w", type=int, default=3)
+    rank = dist.get_rank()
+    with open(folder / str(rank)) as orders, open(folder / "out", "w") if rank == 0 else open(os.devnull, "w") as out:
+        dist.barrier()
+        print('{"done": 0}', file=out, flush=True)
+        for line in orders:
+            args, _ = parser.parse_known_args(line.split())
+            try:
+                if args.coll == "new_group":
+                    got = torch_.new_group(args.n)
+                elif args.coll == "ddp":
+                    got = torch_.ddp(args.n, args.w)
+                else:
+                    got = torch_.collective(args.coll, args.b, args.n, args.w)
+                print(json.dumps(row(*got)), file=out)
+                print('{"done": 0}', file=out, flush=True)
+            except ValueError as why:  # asked for what there is not; others are fatal
+                print(json.dumps({"done": 1, "why": str(why)}), file=out, flush=True)
 
 
 def main():
-    backend, sizes = sys.argv[1], [int(s) for s in sys.argv[2].split(",")]
+    if sys.argv[1] == "--build-deepspeed":
+        deepspeed_build(pathlib.Path(sys.argv[2]))
+        return
+    backend, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     torch.set_num_threads(1)
-    dist.init_process_group(backend)
-    for size in sizes:
-        row = measure(size)
-        if dist.get_rank() == 0:
-            print(json.dumps(row), flush=True)
+    dist.init_process_group("gloo" if backend == "deepspeed" else backend)
+    take_turns(Torch(backend), folder)
     dist.destroy_process_group()
 
 

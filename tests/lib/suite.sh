@@ -6,6 +6,7 @@
 # last line is "N passed, M failed" whatever happened.
 
 packages_test=(python3 xz-utils systemd)
+packages_bench=(python3 python3-venv gcc iproute2 openmpi-bin libopenmpi-dev)
 tests_passed=0
 tests_failed=0
 
@@ -105,8 +106,11 @@ cmd_test() {
 }
 
 cmd_bench() {
+    case " $* " in *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;; esac
     cmd_build
-    exec "$top/tests/bench/compare.sh" "$@"
+    # a rival less is no reason to stop: the comparison says which, and why
+    (install_packages "${packages_bench[@]}") || true
+    exec python3 "$top/tests/bench/compare.py" "$@"
 }
 
 cmd_faults() {

@@ -1,0 +1,114 @@
+"""Where the ranks of a comparison run: on how many nodes, how many of them, beside what.
+
+Nodes are two commds of ./quickstart up: in network namespaces joined by a bridge where we are root,
+else both on the loopback device. The rivals get the same: mpirun in the first namespace, which
+reaches the second through an "ssh" that enters it.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+UP_SECONDS = 60
+
+AGENT = """#!/bin/bash
+# stands in for ssh: options, the host, the command
+while [[ $1 == -* ]]; do shift; done
+ns=commd-$((${1##*.} - 1))
+shift
+exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0" && exec bash -c "$1"' "$ns" "$*"
+"""
+
+
+class Cluster:
+    """Two nodes that are up from enter to exit."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.home = self.folder / "nodes"
+        self.agent = self.folder / "agent"
+        self.sockets = [str(self.home / f"node{i}/commd.sock") for i in range(2)]
+        self.netns, self.why_not = False, ""
+
+    def quickstart(self, *words):
+        return subprocess.run(
+            [TOP / "quickstart", *words, "--dir", self.home], capture_output=True, text=True, timeout=UP_SECONDS
+        )
+
+    def __enter__(self):
+        self.agent.write_text(AGENT)
+        self.agent.chmod(0o755)
+        if os.geteuid() != 0:
+            self.why_not = "not root"
+        elif not shutil.which("ip"):
+            self.why_not = "there is no ip: apt-get install iproute2"
+        else:
+            up = self.quickstart("up", "2", "--netns")
+            self.netns = up.returncode == 0
+            self.why_not = up.stderr.strip().splitlines()[-1] if up.returncode and up.stderr else ""
+        if not self.netns:
+            up = self.quickstart("up", "2")
+        if up.returncode:
+            sys.exit(f"compare: cannot start two nodes\n{up.stderr}")
+        return self
+
+    def __exit__(self, *_):
+        self.quickstart("down")
+
+
+class Place:
+    """One placement, as the rivals want to know it."""
+
+    def __init__(self, name, cluster):
+        shape, _, beside = name.partition("-")
+        nodes, _, ranks = shape.partition("x")
+        self.name, self.cluster, self.busy = name, cluster, beside == "busy"
+        self.nodes, self.ranks = int(nodes), int(ranks)
+        self.size = self.nodes * self.ranks
+        inside = cluster.netns and self.nodes > 1
+        self.hosts = [f"10.77.0.{i + 1}" for i in range(self.nodes)] if inside else []
+        self.network = "10.77.0.0/24" if inside else "127.0.0.0/8"
+        self.device = "veth0" if inside else "lo"
+        self.agent = cluster.agent
+        self.sockets = cluster.sockets[: self.nodes]
+
+    def local(self, transport):
+        """"transport," where ranks share a node and the library can see which ones do."""
+        return f"{transport}," if self.ranks > 1 and self.hosts else ""
+
+    def enter(self, node=0):
+        """What to put before a command that runs on a node."""
+        if not self.hosts:
+            return []
+        ns = f"commd-{node}"
+        return ["ip", "netns", "exec", ns, "unshare", "--uts", "sh", "-c", f'hostname {ns} && exec "$@"', "sh"]
+
+    def title(self):
+        nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}"
+        where = "" if self.nodes == 1 else ", namespaces" if self.hosts else ", loopback"
+        text = f"{nodes} x {self.ranks} rank{'s' * (self.ranks > 1)}{where}"
+        return text + (", each core also busy with something else" if self.busy else "")
+
+
+# looks now and then whether it is still wanted
+SPIN = "while kill -0 $PPID; do i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; done"
+
+
+class Busy:
+    """A foreign process per core that never sleeps."""
+
+    def __init__(self, wanted):
+        self.wanted, self.processes = wanted, []
+
+    def __enter__(self):
+        for _ in range(os.cpu_count() if self.wanted else 0):
+            self.processes.append(subprocess.Popen(["sh", "-c", SPIN]))
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,205 @@
+"""The rivals: where they come from, how they are started, what version they are.
+
+Each MPI gets mpi_perf.c, built against its own mpi.h. What is installed lies in a cache that can be
+deleted at any time; Open MPI 4 is Debian's. A rival that cannot be had or built is an entry in
+`missing`, with the reason: it is named below every table.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+SOURCES = [HERE / "mpi_perf.c"] + [
+    TOP / f"client/commd_perf_{part}.c"
+    for part in ("coll", "data", "loop", "options", "report", "stats", "turns")
+]
+AS_ROOT = {
+    f"{who}_ALLOW_RUN_AS_ROOT{what}": "1" for who in ("OMPI", "PRTE") for what in ("", "_CONFIRM")
+}
+PIP_SECONDS, BUILD_SECONDS = 900, 300
+
+
+class Missing(Exception):
+    pass
+
+
+def run(argv, seconds, **more):
+    argv = [str(a) for a in argv]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds, **more)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"{argv[0]}: {error}") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
+        said = [line for line in lines if "rror" in line] or lines
+        raise Missing(f"{pathlib.Path(argv[0]).name}: {said[-1].strip()[:200]}")
+    return done.stdout
+
+
+# ---- the MPIs -----------------------------------------------------------------------------------
+
+
+class Mpi:
+    """One MPI: `home` is its virtual environment, or None for Debian's."""
+
+    def __init__(self, cache):
+        self.home = cache / self.key if self.packages else None
+        self.program = cache / f"mpi_perf-{self.key}"
+        self.version = "?"
+
+    def prepare(self):
+        if self.packages:
+            self.install()
+        self.build()
+
+    def install(self):
+        asked = self.home / ".asked"
+        if not asked.exists() or asked.read_text() != self.packages[0]:
+            shutil.rmtree(self.home, ignore_errors=True)
+            run(["python3", "-m", "venv", self.home], PIP_SECONDS)
+            for words in self.packages:
+                try:
+                    run([self.home / "bin/pip", "install", *words.split()], PIP_SECONDS)
+                    break
+                except Missing:
+                    if words == self.packages[-1]:
+                        raise
+            asked.write_text(self.packages[0])
+        name = self.packages[0].split()[0].split("=")[0]
+        shown = run([self.home / "bin/pip", "show", name], PIP_SECONDS)
+        self.version = re.search(r"^Version: (.*)$", shown, re.M)[1]
+
+    def flags(self):
+        lib = self.home / "lib"
+        return [f"-I{self.home}/include", f"-L{lib}", "-lmpi", f"-Wl,-rpath,{lib}"]
+
+    def build(self):
+        newest = max(os.path.getmtime(f) for f in [*SOURCES, TOP / "client/commd_perf.h"])
+        if self.program.exists() and os.path.getmtime(self.program) > newest:
+            return
+        run(["gcc", "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{TOP}", "-o", self.program, *SOURCES,
+             *self.flags()], BUILD_SECONDS)  # fmt: skip
+
+
+class OpenMpi4(Mpi):
+    name, key, packages = "Open MPI 4", "openmpi4", None
+
+    def flags(self):
+        return run(["mpicc", "--showme:compile"], 20).split() + run(["mpicc", "--showme:link"], 20).split()
+
+    def prepare(self):
+        # whatever is first in PATH may be any MPI
+        if not shutil.which("mpicc") or not shutil.which("mpirun"):
+            raise Missing("not installed: apt-get install openmpi-bin libopenmpi-dev")
+        self.version = run(["mpirun", "--version"], 20).splitlines()[0].split()[-1]
+        if not self.version.startswith("4."):
+            raise Missing(f"mpirun in PATH is of version {self.version}")
+        super().prepare()
+
+    def command(self, place):
+        argv = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", place.size]
+        if place.nodes > 1:
+            argv += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{place.local('vader')}tcp",
+                     "--mca", "btl_tcp_if_include", place.network]  # fmt: skip
+        if place.hosts:
+            argv += ["--mca", "plm_rsh_agent", place.agent, "--mca", "oob_tcp_if_include", place.network,
+                     "--host", ",".join(f"{h}:{place.ranks}" for h in place.hosts)]  # fmt: skip
+        return argv, AS_ROOT
+
+
+class OpenMpi5(Mpi):
+    name, key, packages = "Open MPI 5", "openmpi5", ["openmpi"]
+
+    def command(self, place):
+        argv = [self.home / "bin/mpirun", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+        argv += ["-np", place.size]
+        if place.nodes > 1:
+            argv += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{place.local('sm')}tcp",
+                     "--mca", "btl_tcp_if_include", place.network]  # fmt: skip
+        if place.hosts:
+            argv += ["--prtemca", "plm_ssh_agent", place.agent, "--prtemca", "prte_if_include", place.network,
+                     "--host", ",".join(f"{h}:{place.ranks}" for h in place.hosts)]  # fmt: skip
+        return argv, AS_ROOT
+
+
+class Mpich(Mpi):
+    name, key, packages = "MPICH 5", "mpich", ["mpich"]
+
+    def command(self, place):
+        argv, env = [self.home / "bin/mpiexec", "-np", place.size], {}
+        if place.nodes > 1:
+            env = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": place.device, "UCX_TLS": "tcp,self,sm",
+                   "UCX_NET_DEVICES": place.device}  # fmt: skip
+            if not place.hosts:
+                env["MPIR_CVAR_NOLOCAL"] = "1"
+        if place.hosts:
+            argv += ["-launcher", "ssh", "-launcher-exec", place.agent, "-iface", place.device,
+                     "-ppn", place.ranks, "-hosts", ",".join(place.hosts)]  # fmt: skip
+        return argv, env
+
+
+class IntelMpi(Mpi):
+    # the newest wants a libfabric that not every index has; pip then takes what it can resolve
+    name, key = "Intel MPI", "impi"
+    packages = ["impi-rt==2021.19.* impi-devel==2021.19.*", "impi-rt impi-devel"]
+
+    def command(self, place):
+        argv = [self.home / "bin/mpiexec.hydra", "-np", place.size]
+        env = {"I_MPI_ROOT": self.home, "LD_LIBRARY_PATH": self.home / "lib", "I_MPI_PIN": "0",
+               "I_MPI_FABRICS": "shm"}  # fmt: skip
+        if place.nodes > 1:
+            env.update(FI_PROVIDER="tcp", FI_PROVIDER_PATH=self.home / "lib", FI_TCP_IFACE=place.device)
+            env["I_MPI_FABRICS"] = "shm:ofi" if place.local("x") else "ofi"
+        if place.hosts:
+            env.update(I_MPI_HYDRA_BOOTSTRAP="ssh", I_MPI_HYDRA_BOOTSTRAP_EXEC=place.agent,
+                       I_MPI_HYDRA_IFACE=place.device)  # fmt: skip
+            argv += ["-ppn", place.ranks, "-hosts", ",".join(place.hosts)]
+        return argv, env
+
+
+MPIS = [OpenMpi4, OpenMpi5, Mpich, IntelMpi]
+
+
+# ---- DeepSpeed ----------------------------------------------------------------------------------
+
+
+class DeepSpeed:
+    """The all_reduce in shared memory of its CPU backend, built from the sources on PyPI."""
+
+    name, key = "DeepSpeed shm", "deepspeed"
+
+    def __init__(self, cache, python):
+        self.home, self.python, self.version = cache / self.key, python, "?"
+
+    def prepare(self):
+        if not self.python:
+            raise Missing("needs torch, which is not installed")
+        sources = list(self.home.glob("deepspeed-*/csrc/cpu/comm"))
+        if not sources:
+            self.home.mkdir(parents=True, exist_ok=True)
+            run([self.python, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
+                 "--no-build-isolation", "-d", self.home, "deepspeed"], PIP_SECONDS)  # fmt: skip
+            packed = next(self.home.glob("deepspeed-*.tar.gz"))
+            run(["tar", "-xzf", packed, "-C", self.home, "--wildcards", "*/csrc/cpu/comm/*"], 60)
+            sources = list(self.home.glob("deepspeed-*/csrc/cpu/comm"))
+        self.sources = sources[0]
+        self.version = self.sources.parents[2].name.split("-")[1]
+        env = dict(os.environ, MAX_JOBS="2", PATH=f"{pathlib.Path(self.python).parent}:{os.environ['PATH']}")
+        run([self.python, HERE / "torch_perf.py", "--build-deepspeed", self.sources], PIP_SECONDS, env=env)
+
+
+def find_all(cache, python, say):
+    """({key: rival}, {name: why it is missing})."""
+    found, missing = {}, {}
+    cache.mkdir(parents=True, exist_ok=True)
+    for rival in [cls(cache) for cls in MPIS] + [DeepSpeed(cache, python)]:
+        say(f"preparing {rival.name}")
+        try:
+            rival.prepare()
+            found[rival.key] = rival
+        except Missing as why:
+            missing[rival.name] = str(why)
+    return found, missing
