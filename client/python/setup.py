@@ -135,7 +135,8 @@ def torch_extension(torch, where):
     # No -std flag: cpp_extension picks the one that this torch's headers need.
     extension = CppExtension(
         f"commd._torch_{minor}",
-        sources("csrc/*.cpp"),
+        sources("csrc/all.cpp"),
+        depends=sources("csrc/*"),
         extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall"],
         **where,
     )

@@ -82,9 +82,9 @@ std::optional<std::vector<at::Tensor>> profiled_inputs(const Plan &plan)
     return plan.inputs;
 }
 
-c10d::WorkResult to_result(int code)
+Outcome to_outcome(int code)
 {
-    return code == COMMD_E_TIMEOUT ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+    return code == COMMD_E_TIMEOUT ? Outcome::TIMEOUT : Outcome::COMM_ERROR;
 }
 
 bool is_receive(const Plan &plan)
@@ -139,7 +139,7 @@ void WorkCommd::run()
         }
     }
     plan_.copy_back();
-    complete(nullptr, c10d::WorkResult::SUCCESS);
+    complete(nullptr, Outcome::SUCCESS);
 }
 
 void WorkCommd::start()
@@ -148,7 +148,7 @@ void WorkCommd::start()
 
     number();
     if (plan_.ops.empty()) {
-        complete(nullptr, c10d::WorkResult::SUCCESS);
+        complete(nullptr, Outcome::SUCCESS);
         return;
     }
     auto self = c10::intrusive_ptr<WorkCommd>::reclaim_copy(this);
@@ -162,7 +162,7 @@ void WorkCommd::start()
     if (r) {
         auto error = backend_error(*commd_last_error());
         group_->remove_pending();
-        complete(error, to_result(r));
+        complete(error, to_outcome(r));
         std::rethrow_exception(error);
     }
     self.release(); /* on_done() takes it back: it may have done so already */
@@ -199,7 +199,7 @@ void WorkCommd::finished(const commd_error *error)
     }
     if (plan_.numbered || !parts_.empty())
         group_->note_failure(error->code);
-    complete(backend_error(*error), to_result(error->code));
+    complete(backend_error(*error), to_outcome(error->code));
 }
 
 void WorkCommd::settle(std::exception_ptr error)
@@ -213,20 +213,20 @@ void WorkCommd::settle(std::exception_ptr error)
     } catch (...) {
         error = std::current_exception();
     }
-    complete(error, error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS);
+    complete(error, error ? Outcome::COMM_ERROR : Outcome::SUCCESS);
 }
 
-void WorkCommd::complete(std::exception_ptr error, c10d::WorkResult result)
+void WorkCommd::complete(std::exception_ptr error, Outcome outcome)
 {
     c10::intrusive_ptr<c10::ivalue::Future> future, future_result;
 
     for (auto &part : parts_)
-        part->complete(error, result);
+        part->complete(error, outcome);
     {
         std::lock_guard<std::mutex> guard(mutex_);
         settled_ = true;
         error_ = error;
-        outcome_ = result;
+        outcome_ = outcome;
         future = future_;
         future_result = future_result_;
     }
@@ -234,7 +234,7 @@ void WorkCommd::complete(std::exception_ptr error, c10d::WorkResult result)
     if (future)
         mark(*future);
     if (future_result)
-        future_result->markCompleted(c10::IValue(static_cast<int64_t>(result)));
+        future_result->markCompleted(c10::IValue(static_cast<int64_t>(outcome)));
     finish(error);
     done_.store(true, std::memory_order_release);
 }
@@ -346,10 +346,14 @@ std::vector<at::Tensor> WorkCommd::result()
 int WorkCommd::sourceRank() const
 {
     commd_status status;
+    bool done;
 
     TORCH_CHECK(is_receive(plan_), "commd: ", plan_.name, " has no source rank; receives have");
-    TORCH_CHECK(done_.load(std::memory_order_acquire),
-                "commd: the source of a receive is asked for before it is done; call wait() first");
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        done = completed_; /* not done_, which follows it */
+    }
+    TORCH_CHECK(done, "commd: the source of a receive is asked for before it is done; call wait() first");
     if (!handle_)
         return plan_.ops[0].peer; /* in a batch, whose receives name their source */
     commd_work_status(handle_, &status);
@@ -405,7 +409,7 @@ c10::intrusive_ptr<WorkCommd> Batch::submit()
         whole->start();
     } catch (...) {
         if (!whole->done_.load(std::memory_order_acquire))
-            whole->complete(std::current_exception(), c10d::WorkResult::COMM_ERROR);
+            whole->complete(std::current_exception(), Outcome::COMM_ERROR);
         throw;
     }
     return whole;
@@ -415,7 +419,7 @@ void Batch::abandon()
 {
     for (auto &work : take()) {
         work->complete(backend_error("commd: the coalesced section of this call was never ended"),
-                       c10d::WorkResult::COMM_ERROR);
+                       Outcome::COMM_ERROR);
     }
 }
 

@@ -17,6 +17,9 @@ namespace commd {
 
 class Batch;
 
+/* c10d::WorkResult, which torch 2.5 lacks. */
+enum class Outcome : int64_t { SUCCESS = 0, TIMEOUT = 1, COMM_ERROR = 2, UNKNOWN = 100 };
+
 class WorkCommd : public c10d::Work {
  public:
     WorkCommd(std::shared_ptr<Group> group, int rank, Plan plan);
@@ -34,7 +37,7 @@ class WorkCommd : public c10d::Work {
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult(); /* an int: Outcome; virtual since 2.6 */
     int sourceRank() const override;
     uint64_t getSequencenumber() const override;
     void abort() override;
@@ -44,7 +47,7 @@ class WorkCommd : public c10d::Work {
 
     static void on_done(void *arg, const commd_error *error);
     void finished(const commd_error *error);
-    void complete(std::exception_ptr error, c10d::WorkResult result);
+    void complete(std::exception_ptr error, Outcome outcome);
     [[noreturn]] void wait_failed(std::chrono::milliseconds timeout) const;
     c10::IValue value() const;
     void mark(c10::ivalue::Future &future) const;
@@ -59,7 +62,7 @@ class WorkCommd : public c10d::Work {
     /* Under Work's mutex_: */
     bool settled_ = false; /* the outcome is known: new futures are born complete */
     std::exception_ptr error_;
-    c10d::WorkResult outcome_ = c10d::WorkResult::UNKNOWN;
+    Outcome outcome_ = Outcome::UNKNOWN;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
     c10::intrusive_ptr<c10::ivalue::Future> future_result_;
 };
