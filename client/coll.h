@@ -41,7 +41,7 @@ static inline uint8_t *my_payload(const struct run *r, uint32_t c)
 
 static inline uint8_t *result_of(const struct run *r, uint32_t c)
 {
-    return board_result(board_of(r), r->base + c);
+    return board_result(board_of(r), r->base + c, plan_result(&r->plan, &r->group->geom, c));
 }
 
 static inline size_t step_bytes(const struct run *r, uint32_t c)

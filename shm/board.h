@@ -20,6 +20,7 @@ enum {
     BOARD_VERSION = 2,
     BOARD_SLOTS = 16,         /* announcements in flight per member */
     BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
+    BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
     BOARD_MAX_LOCAL = 1024,
     BOARD_TEXT = 256,
     BOARD_NAME = 64,
@@ -180,14 +181,30 @@ static inline struct board_slot *board_slot(const struct board *b, unsigned memb
     return &b->slots[member * BOARD_SLOTS + step % BOARD_SLOTS];
 }
 
-static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step)
+/* Where in its slot of a window a payload of @len bytes lies in @step. Medium ones take turns over
+ * all of the slot, not only its beginning: writing to lines that still sit in the reader's cache
+ * from the last time costs several times as much as to lines that have meanwhile left it (32 KiB
+ * between two cores with 1 MiB of L2 each: 5.5 us against 2.0). Small ones stay where they are. */
+static inline size_t board_spot(const struct board *b, uint32_t step, size_t len)
 {
-    return b->window + ((size_t)member * b->depth + step % b->depth) * b->chunk;
+    size_t spot = ALIGN_UP(len, (size_t)4096);
+
+    if (len <= BOARD_STAY || spot > b->chunk / 2)
+        return 0;
+    return step / b->depth % (b->chunk / spot) * spot;
 }
 
-static inline uint8_t *board_result(const struct board *b, uint32_t step)
+static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step,
+                                    size_t len)
 {
-    return b->result + (size_t)(step % b->depth) * b->chunk;
+    return b->window + ((size_t)member * b->depth + step % b->depth) * b->chunk +
+           board_spot(b, step, len);
+}
+
+/* @len: of the whole result of the step, plan_result(). */
+static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t len)
+{
+    return b->result + (size_t)(step % b->depth) * b->chunk + board_spot(b, step, len);
 }
 
 /* The engine learns from these two rows of world entries each, by rank, what the cells of a counted
@@ -217,7 +234,8 @@ static inline bool board_arrived(const struct board *b, unsigned member, uint32_
 static inline const uint8_t *board_payload(const struct board *b, unsigned member, uint32_t step,
                                            size_t len)
 {
-    return len <= BOARD_INLINE ? board_slot(b, member, step)->inl : board_window(b, member, step);
+    return len <= BOARD_INLINE ? board_slot(b, member, step)->inl
+                               : board_window(b, member, step, len);
 }
 
 /* Adds (@sign 1) or subtracts (-1) that rank @from has @count elements for rank @to. */

@@ -238,6 +238,21 @@ size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c)
     return 0;
 }
 
+size_t plan_result(const struct plan *p, const struct plan_geom *g, uint32_t c)
+{
+    switch ((enum coll_window)coll_table[p->coll].window) {
+    case WINDOW_NONE:
+        break;
+    case WINDOW_VECTOR:
+        return plan_step_count(p, c) * p->esize;
+    case WINDOW_BLOCKS:
+        return plan_block_at(p, g, c, g->world);
+    case WINDOW_CELLS:
+        return plan_chunk(g->nnodes);
+    }
+    return 0;
+}
+
 void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *ret_lo,
                 uint64_t *ret_hi)
 {

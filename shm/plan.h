@@ -19,7 +19,7 @@ enum {
     PLAN_CHUNK_NET = 512 << 10,
     PLAN_CHUNK_MIN = 128 << 10, /* across nodes medium sizes are cut finer, to overlap */
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
-    PLAN_DEPTH_ONE = 4,     /* window slots in a one-node group: what stays in cache */
+    PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_spot() */
     PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
     /* Payload of a small operation: on one node; and across nodes, where it goes with the agreement,
      * which saves the hops of a schedule of its own. */
@@ -100,6 +100,9 @@ size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c,
 /* Bytes that a member contributes to step @c: they travel in the announcement or in its window,
  * see board_payload(). */
 size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c);
+
+/* Bytes of the result window that step @c uses. */
+size_t plan_result(const struct plan *p, const struct plan_geom *g, uint32_t c);
 
 /* Slice of @n elements that part @i of @parts handles: contiguous, multiples of a cache line
  * of elements but for the last. */

@@ -53,7 +53,8 @@ static struct cell cell_of(const struct eboard *eb, uint32_t c, uint32_t g, unsi
         cell.at = (uint8_t *)board_payload(&eb->b, m, g, plan_payload(p, &eb->geom, c)) +
                   plan_cell_out(p, c, seat);
     else
-        cell.at = board_result(&eb->b, g) + plan_cell_in(p, &eb->geom, c, seat, m);
+        cell.at = board_result(&eb->b, g, plan_result(p, &eb->geom, c)) +
+                  plan_cell_in(p, &eb->geom, c, seat, m);
     return cell;
 }
 
@@ -87,7 +88,7 @@ uint8_t *cells_in_one(const struct eboard *eb, const struct estep *s, unsigned n
         end = cell.at + cell.len;
     }
     /* an empty message needs no memory, but a place */
-    return first ? first : board_result(&eb->b, s->g);
+    return first ? first : board_result(&eb->b, s->g, 0);
 }
 
 void cells_copy(const struct eboard *eb, const struct estep *s, unsigned node, bool send,

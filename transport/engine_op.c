@@ -75,6 +75,12 @@ static bool all_reduced(const struct eboard *eb, uint32_t step)
     return true;
 }
 
+/* The result window of step @c of the current operation. */
+static uint8_t *result_at(const struct eboard *eb, uint32_t c)
+{
+    return board_result(&eb->b, eb->base + c, plan_result(&eb->plan, &eb->geom, c));
+}
+
 /* ---- sending --------------------------------------------------------------------------------- */
 
 void eboard_link_failed(struct eboard *eb, unsigned node, int err)
@@ -199,7 +205,7 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
     } else {
         plan_segment(&eb->plan, &eb->geom, s->c, mv->send_lo, mv->send_n, &lo, &hi);
         h.len = (uint32_t)(hi - lo);
-        from = board_result(&eb->b, s->g) + lo;
+        from = result_at(eb, s->c) + lo;
     }
     r = from ? send_window(eb, s, node, &h, from) : send_packed(eb, s, node, &h);
     if (r < 0)
@@ -339,7 +345,7 @@ static void gather_small(struct eboard *eb)
     if (!eb->acc) /* only operations without a byte have come yet: make_room() */
         return;
     if (p->reduces) {
-        memcpy(eb->acc, board_result(&eb->b, eb->base), len);
+        memcpy(eb->acc, result_at(eb, 0), len);
         return;
     }
     for (unsigned m = 0; m < eb->b.nlocal && info->window != WINDOW_NONE; m++) {
@@ -528,7 +534,7 @@ static void begin_end(struct eboard *eb)
         op_refuse(eb);
     } else if (eb->plan.small) {
         if (small_result_len(eb)) /* acc is only made when something is gathered */
-            memcpy(board_result(&eb->b, eb->base), eb->acc, small_result_len(eb));
+            memcpy(result_at(eb, 0), eb->acc, small_result_len(eb));
         publish(eb, eb->base + 1);
         advance_sent(eb);
         op_done(eb, 1);
@@ -597,7 +603,7 @@ static void step_reduce(struct estep *s, const void *body, size_t lo, size_t len
 {
     struct eboard *eb = s->eb;
     const struct plan *p = &eb->plan;
-    uint8_t *res = board_result(&eb->b, s->g) + lo;
+    uint8_t *res = result_at(eb, s->c) + lo;
     const void *src[2] = {res, body};
 
     if (s->mv.recv_first) {
@@ -623,7 +629,7 @@ static void step_apply(struct estep *s, const uint8_t *body)
     if (s->mv.act == SCHED_REDUCE)
         step_reduce(s, body, lo, hi - lo);
     else if (hi > lo)
-        memcpy(board_result(&eb->b, s->g) + lo, body, hi - lo);
+        memcpy(result_at(eb, s->c) + lo, body, hi - lo);
 }
 
 static void step_received(void *arg, int st)
@@ -660,7 +666,7 @@ static size_t step_expects(const struct estep *s, uint8_t **ret_to)
         return cells_len(eb, s->c, (unsigned)s->mv.from, false);
     }
     plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
-    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : board_result(&eb->b, s->g) + lo;
+    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : result_at(eb, s->c) + lo;
     return hi - lo;
 }
 
