@@ -131,7 +131,7 @@ class Mpich(Mpi):
     def command(self, place):
         argv, env = [self.home / "bin/mpiexec", "-np", place.size], {}
         if place.nodes > 1:
-            env = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": place.device, "UCX_TLS": "tcp,self,sm",
+            env = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": place.device, "UCX_TLS": "tcp,self",
                    "UCX_NET_DEVICES": place.device}  # fmt: skip
             if not place.hosts:
                 env["MPIR_CVAR_NOLOCAL"] = "1"
