@@ -36,12 +36,12 @@ SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
 PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "1x2-busy"]
 FULL = {
-    "places": PLACES, "rounds": 5, "turn_ms": 60, "torch": PLACES[:5],
+    "places": PLACES, "rounds": 5, "turn_ms": 60, "least": 3, "torch": PLACES[:5],
     "rows": [("all_reduce", s) for s in SIZES]
     + [(c, s) for c in OTHERS for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
 }  # fmt: skip
 QUICK = {
-    "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "torch": ["1x2"],
+    "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "least": 1, "torch": ["1x2"],
     "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
 }  # fmt: skip
 ITERATIONS_MOST, WARMUP, TURN_SECONDS = 2000, 2, 120
@@ -115,11 +115,11 @@ def words(coll, size, n, warmup):
     return f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup}"
 
 
-def iterations(contestant, coll, size, turn_ms):
+def iterations(contestant, coll, size, plan):
     """As many as make a turn of about the wanted length."""
-    pilot = contestant.turn(words(coll, size, 3, 1), TURN_SECONDS)[0]
-    n = turn_ms * 1000 / max(pilot["p50_us"], 1)
-    return int(min(max(n, 3), ITERATIONS_MOST if coll != "new_group" else 20))
+    pilot = contestant.turn(words(coll, size, plan["least"], 1), TURN_SECONDS)[0]
+    n = plan["turn_ms"] * 1000 / max(pilot["p50_us"], 1)
+    return int(min(max(n, plan["least"]), ITERATIONS_MOST if coll != "new_group" else 20))
 
 
 def measure_row(running, coll, size, plan, note):
@@ -140,10 +140,10 @@ def measure_row(running, coll, size, plan, note):
             contestant.stop()
 
     def pilot(contestant):
-        counts[contestant] = iterations(contestant, coll, size, plan["turn_ms"])
+        counts[contestant] = iterations(contestant, coll, size, plan)
 
     def turn(contestant):
-        line = words(coll, size, counts[contestant], WARMUP)
+        line = words(coll, size, counts[contestant], min(WARMUP, counts[contestant]))
         got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
 
     for contestant in list(running):
