@@ -737,6 +737,7 @@ def check_left_behind(ctx, g):
 def main():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     faulthandler.dump_traceback_later(float(os.environ["COMMD_TEST_LIMIT"]), exit=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     ctx = commd.connect()
     assert ctx.node == os.environ["COMMD_TEST_NODE"] and not ctx.closed
     for name in sys.argv[1:]:
