@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from datetime import timedelta
@@ -113,19 +114,30 @@ def killed(rank, size, folder):
     dist.destroy_process_group()
 
 
+def interrupt_call(name):
+    """SIGINT for the main thread once it is in the function @name."""
+    main = threading.main_thread().ident
+    while True:
+        frame = sys._current_frames()[main]
+        if frame.f_code.co_name == name:
+            return os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)
+
+
 def interrupted(rank, size, folder):
     """Ctrl-C ends a blocking call."""
     init(folder, rank, size)
-    if rank == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        tell(folder, rank, "waits")
-        try:
-            dist.all_reduce(torch.ones(10))
-            raise AssertionError("nothing was raised")
-        except KeyboardInterrupt:
-            tell(folder, rank, "was interrupted")
-        return
-    wait_for(folder, 0, "was interrupted")
+    if rank != 0:
+        return wait_for(folder, 0, "was interrupted")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt_call, args=("all_reduce",))
+    thread.start()
+    try:
+        dist.all_reduce(torch.ones(10))
+        raise AssertionError("nothing was raised")
+    except KeyboardInterrupt:
+        tell(folder, rank, "was interrupted")
+    thread.join()
 
 
 def late(rank, size, folder):
@@ -218,7 +230,6 @@ def split_and_merged(rank, size, folder):
 
 SCENARIOS = [without_destroy, works_in_flight, receive_pending, destroyed_at_exit, exit_in_a_fork,
              killed, interrupted, late, aborted, detail, mixed_devices, split_and_merged]
-MEDDLE = {killed: (1, signal.SIGKILL), interrupted: (0, signal.SIGINT)}
 
 
 # ---- running them -------------------------------------------------------------------------------
@@ -237,14 +248,13 @@ def rank_main(scenario, rank, size, folder, socket):
 
 
 def finish(pids, folder, scenario):
-    """{rank: exit status}, after signals were sent as the scenario wants."""
+    """{rank: exit status}, after the kill, if the scenario wants one."""
     codes, deadline = {}, time.monotonic() + LIMIT
-    if scenario in MEDDLE:
-        victim, number = MEDDLE[scenario]
-        for rank in [victim] if scenario is interrupted else set(pids) - {victim}:
+    if scenario is killed:
+        for rank in set(pids) - {1}:
             while not os.path.exists(f"{folder}/waits.{rank}") and time.monotonic() < deadline:
                 time.sleep(0.001)
-        os.kill(pids[victim], number)
+        os.kill(pids[1], signal.SIGKILL)
     while len(codes) < len(pids) and time.monotonic() < deadline:
         for rank, pid in pids.items():
             if rank not in codes:
