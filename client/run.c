@@ -503,9 +503,11 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
     describe(r, COMMD_E_RANK_LOST, (int)rank, pid, node);
 }
 
+/* One who died is named before those who left: they did so because of it, as often as not. */
 static bool somebody_gone(struct run *r)
 {
     const struct board *b = &r->group->board;
+    bool found = false;
 
     if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
         return false;
@@ -515,11 +517,16 @@ static bool somebody_gone(struct run *r)
 
         /* who had completed this very operation before it went is not missed in it */
         if (gone && k != r->group->rank && !seq_reached(gone - 1, (uint32_t)r->desc.seq)) {
-            rank_gone(r, k, gone - 1, br->pid, br->cause == CAUSE_LEFT);
-            return true;
+            bool left = br->cause == CAUSE_LEFT;
+
+            if (!found || !left)
+                rank_gone(r, k, gone - 1, br->pid, left);
+            if (!left)
+                return true;
+            found = true;
         }
     }
-    return false;
+    return found;
 }
 
 /* A process that nobody has waited for yet counts as ended, which kill(pid, 0) would not say. */

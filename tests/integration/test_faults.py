@@ -169,5 +169,18 @@ def test_a_child_does_not_outlive_its_rank_in_the_group():
         os.kill(child, signal.SIGKILL)  # it was there all the time
 
 
+def test_the_dead_are_named_before_those_who_left_for_it():
+    with Cluster(1) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 0])
+        ranks[0].start("all_reduce", name="g", count=1000)
+        ranks[1].kill()
+        equal(ranks[0].error()["rank"], 1)
+        ranks[0].call("leave", name="g")
+        ranks[0].call("join", name="alone", rank=0, size=1)  # so commd has seen the leave
+        error = ranks[2].call_error("all_reduce", name="g", count=1000)
+        equal((error["code"], error["rank"]), ("RANK_LOST", 1))
+        check(" died after completing 0 operations" in error["message"], error["message"])
+
+
 if __name__ == "__main__":
     main(globals())
