@@ -116,9 +116,8 @@ def memory_files(pid):
 
 
 def shared_memory():
-    """Files in /dev/shm, but for those of other programs that may run on this machine."""
-    others = ("vader_segment.", "sm_segment.", "psm_", "mpich_", "Intel_MPI_", "torch_", "sem.")
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
+    """Files in /dev/shm that could be ours. Other programs of this machine come and go there."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("commd", "ucx"))}
 
 
 def sanitizer_environment():
