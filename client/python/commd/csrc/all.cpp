@@ -1,7 +1,8 @@
 /* all.cpp - the whole extension as one unit: torch's headers cost far more than our code, so one
- * reading of them instead of eleven makes the build five times as fast. What setup.py compiles. */
+ * reading of them instead of twelve makes the build five times as fast. What setup.py compiles. */
 #include "backend.cpp"
 #include "bind.cpp"
+#include "callbacks.cpp"
 #include "group.cpp"
 #include "move.cpp"
 #include "ops.cpp"

@@ -19,6 +19,7 @@
  * is waited for and the connection is left to the kernel: the daemon sees the socket close.
  */
 #include "group.h"
+#include "callbacks.h"
 #include "python.h"
 
 #include <algorithm>
@@ -43,23 +44,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kDrain{5000};     /* for operations that are about to finish */
 constexpr milliseconds kAbortGrace{2000}; /* for operations that an abort has ended */
+constexpr milliseconds kCallbackGrace{1000}; /* at exit, for callbacks that run */
 constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
 constexpr size_t kTokens = 64; /* rank 0 removes a token as soon as its group is there */
 
 std::atomic<bool> exiting_flag{false};
 
 std::atomic<unsigned> forks{0};
-
-/* Forks between the first process that used this and the present one. getpid() would tell too,
- * but is a system call, and this is asked in every operation. */
-unsigned generation()
-{
-    static const int watched =
-        pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-
-    (void)watched;
-    return forks.load(std::memory_order_relaxed);
-}
 
 /* What belongs to the process rather than to a group. Never destroyed: at exit the library's
  * thread may still be running. */
@@ -229,6 +220,15 @@ void forget_token(const GroupSpec &spec, const std::string &key)
 }
 
 } // namespace
+
+unsigned generation()
+{
+    static const int watched =
+        pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+
+    (void)watched;
+    return forks.load(std::memory_order_relaxed);
+}
 
 std::exception_ptr backend_error(const std::string &message)
 {
@@ -430,6 +430,7 @@ void leave_all_at_exit()
     std::unique_lock<std::mutex> lock(p.lock, std::try_to_lock);
 
     exiting_flag.store(true, std::memory_order_release);
+    stop_callbacks(kCallbackGrace);
     if (!lock.owns_lock())
         return;
     auto groups = p.groups;

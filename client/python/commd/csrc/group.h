@@ -118,6 +118,9 @@ class Group {
     std::condition_variable idle_;
 };
 
+/* Forks between the first process that used this and the present one. getpid() would tell too,
+ * but is a system call, and this is asked in every operation. */
+unsigned generation();
 /* True once the process is exiting: completions must leave everything alone. */
 bool exiting();
 /* Leaves all groups that are idle. Called from Python's atexit. */

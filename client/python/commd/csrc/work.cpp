@@ -8,8 +8,9 @@
  * 5 ms per completion, and at interpreter exit for ever. So completion is plain C++ (a future,
  * a condition variable), and no tensor is released there: the last reference to a tensor whose
  * Python object is gone takes the GIL. If the program has dropped the Work already, its tensors
- * are put on a list that the next call from a program's thread empties. Callbacks that a program hangs
- * on the future (`then`) do run there and do take the GIL; that is c10d's contract.
+ * are put on a list that the next call from a program's thread empties. Callbacks that a program
+ * hangs on the future (`then`) take the GIL and may wait: a Work whose future was asked for is
+ * completed by a thread for that (callbacks.cpp).
  *
  * Several operations may make up one Work (coalesced calls): they are one submission, which is
  * done when all are; its error is the first one's.
@@ -21,6 +22,7 @@
  * The future is made when it is asked for: most Works are only waited for.
  */
 #include "work.h"
+#include "callbacks.h"
 #include "python.h"
 
 #include <sched.h>
@@ -191,6 +193,28 @@ void WorkCommd::on_done(void *arg, const commd_error *error)
     group->remove_pending(); /* last: close() may free what is needed above */
 }
 
+/* As on_done(), for a work that has a future: see callbacks.cpp. */
+void WorkCommd::deliver_later()
+{
+    auto self = c10::intrusive_ptr<WorkCommd>::reclaim_copy(this);
+    auto group = group_;
+
+    group->add_pending();
+    call_back(group.get(), level_, [self, group]() mutable {
+        bool nested = completing;
+        completing = true;
+        try {
+            self->deliver();
+        } catch (const std::exception &e) {
+            LOG(ERROR) << "commd: a callback on the future of " << self->plan_.name
+                       << " threw: " << e.what();
+        }
+        self.reset();
+        completing = nested;
+        group->remove_pending();
+    });
+}
+
 void WorkCommd::finished(const commd_error *error)
 {
     if (!error) {
@@ -216,17 +240,32 @@ void WorkCommd::settle(std::exception_ptr error)
     complete(error, error ? Outcome::COMM_ERROR : Outcome::SUCCESS);
 }
 
-void WorkCommd::complete(std::exception_ptr error, Outcome outcome)
+bool WorkCommd::complete(std::exception_ptr error, Outcome outcome)
 {
-    c10::intrusive_ptr<c10::ivalue::Future> future, future_result;
+    bool later = false;
 
     for (auto &part : parts_)
-        part->complete(error, outcome);
+        later |= part->complete(error, outcome);
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        error_ = error;
+        outcome_ = outcome;
+        later |= completing && (future_ || future_result_);
+        settled_ = !later;
+    }
+    if (later)
+        deliver_later();
+    else
+        deliver();
+    return later;
+}
+
+void WorkCommd::deliver()
+{
+    c10::intrusive_ptr<c10::ivalue::Future> future, future_result;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         settled_ = true;
-        error_ = error;
-        outcome_ = outcome;
         future = future_;
         future_result = future_result_;
     }
@@ -234,8 +273,8 @@ void WorkCommd::complete(std::exception_ptr error, Outcome outcome)
     if (future)
         mark(*future);
     if (future_result)
-        future_result->markCompleted(c10::IValue(static_cast<int64_t>(outcome)));
-    finish(error);
+        future_result->markCompleted(c10::IValue(static_cast<int64_t>(outcome_)));
+    finish(error_);
     done_.store(true, std::memory_order_release);
 }
 

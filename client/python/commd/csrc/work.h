@@ -10,6 +10,7 @@
 #include <commd/commd.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "callbacks.h"
 #include "group.h"
 #include "plan.h"
 
@@ -47,12 +48,16 @@ class WorkCommd : public c10d::Work {
 
     static void on_done(void *arg, const commd_error *error);
     void finished(const commd_error *error);
-    void complete(std::exception_ptr error, Outcome outcome);
+    /* True if that is left to a thread for callbacks. */
+    bool complete(std::exception_ptr error, Outcome outcome);
+    void deliver_later();
+    void deliver();
     [[noreturn]] void wait_failed(std::chrono::milliseconds timeout) const;
     c10::IValue value() const;
     void mark(c10::ivalue::Future &future) const;
 
     const std::shared_ptr<Group> group_;
+    const int level_ = callback_level(); /* of who made it */
     Plan plan_;
     uint64_t sequence_ = 0; /* of this call in its group */
     commd_work *handle_ = nullptr; /* owned; only of receives: it knows the source */
