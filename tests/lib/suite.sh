@@ -78,6 +78,10 @@ run_torch_suite() {
     COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/conformance.py" --logs "$logs/conformance"
 }
 
+run_torch_programs() {
+    COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/run_programs.py" --logs "$logs/programs"
+}
+
 run_shellcheck() {
     cd "$top" && shellcheck -S warning -x quickstart .ci/run &&
         find tests systemd -name "*.sh" -not -path "tests/lib/*" -print0 | xargs -0 shellcheck -S warning -x
@@ -96,6 +100,7 @@ cmd_test() {
     if [ "$torch_spec" != none ]; then
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests
         part "torch's own tests, gloo and commd" run_torch_suite
+        part "torch programs, two nodes and one" run_torch_programs
         part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
             "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
     fi

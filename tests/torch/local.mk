@@ -3,3 +3,36 @@ EXTRA_DIST += tests/torch/conformance.py tests/torch/suite_host.py tests/torch/s
 	tests/torch/expected/gloo-4.txt tests/torch/expected/gloo-8.txt \
 	tests/torch/expected/commd-4.txt tests/torch/expected/commd-8.txt \
 	tests/torch/expected/commd-4-spawned.txt
+EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
+	tests/torch/programs/accumulation.py \
+	tests/torch/programs/asynchronous.py \
+	tests/torch/programs/average_gradients.py \
+	tests/torch/programs/checkpoint.py \
+	tests/torch/programs/checks.py \
+	tests/torch/programs/collectives.py \
+	tests/torch/programs/comm_hooks.py \
+	tests/torch/programs/data_and_model.py \
+	tests/torch/programs/ddp_sampler.py \
+	tests/torch/programs/distributed_checkpoint.py \
+	tests/torch/programs/failures.py \
+	tests/torch/programs/fsdp1.py \
+	tests/torch/programs/fsdp2.py \
+	tests/torch/programs/functional.py \
+	tests/torch/programs/init_methods.py \
+	tests/torch/programs/local_sgd.py \
+	tests/torch/programs/lost_rank.py \
+	tests/torch/programs/many_groups.py \
+	tests/torch/programs/mixture_of_experts.py \
+	tests/torch/programs/model_parallel.py \
+	tests/torch/programs/models.py \
+	tests/torch/programs/no_destroy.py \
+	tests/torch/programs/objects.py \
+	tests/torch/programs/pipeline_schedules.py \
+	tests/torch/programs/restarted.py \
+	tests/torch/programs/ring_all_reduce.py \
+	tests/torch/programs/ring_attention.py \
+	tests/torch/programs/spawned.py \
+	tests/torch/programs/tensor_parallel.py \
+	tests/torch/programs/threads.py \
+	tests/torch/programs/uneven_inputs.py \
+	tests/torch/programs/zero_optimizer.py

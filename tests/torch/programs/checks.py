@@ -1,0 +1,56 @@
+"""What the programs of this folder share: which backend, where to write, and how to check."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+BACKEND = os.environ.get("TEST_BACKEND", "commd")
+FOLDER = os.environ.get("TEST_FOLDER", "/tmp")
+torch.set_num_threads(1)
+
+
+def here():
+    return f"rank {os.environ.get('RANK', '?')}: "
+
+
+def check(what, condition, detail=""):
+    if not condition:
+        raise AssertionError(f"{here()}{what} {detail}")
+
+
+def same(what, got, want):
+    """Equal to the bit, and of the same type and shape."""
+    if isinstance(got, torch.Tensor) and isinstance(want, torch.Tensor):
+        ok = got.dtype == want.dtype and got.shape == want.shape and torch.equal(got, want)
+    else:
+        ok = got == want
+    check(what, ok, f"is {got}, not {want}")
+
+
+def close(what, got, want, rtol=1e-5, atol=1e-6):
+    off = (got.double() - want.double()).abs().max().item() if got.shape == want.shape else "shape"
+    check(what, off != "shape" and torch.allclose(got, want, rtol=rtol, atol=atol), f"off by {off}")
+
+
+def raises(what, kind, call, *words):
+    """@call raises @kind with all @words in its text; returns the exception."""
+    try:
+        call()
+    except kind as error:
+        for word in words:
+            check(what, word in str(error), f"says {str(error).splitlines()[0]!r} without {word!r}")
+        return error
+    raise AssertionError(f"{here()}{what} raised nothing")
+
+
+def same_everywhere(what, tensor, group=None):
+    """All ranks have the same bits."""
+    pieces = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(pieces, tensor.contiguous(), group=group)
+    for rank, piece in enumerate(pieces):
+        check(f"{what}: bits of rank {rank}", torch.equal(piece, tensor))
+
+
+def flat(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])

@@ -1,0 +1,97 @@
+"""What gloo answers by a crash, a hang or a wrong number: told here by an exception on each rank.
+
+Calls that do not fit together, a rank that does not come, a group that is aborted; after each of
+them the process goes on, and so do other groups.
+"""
+
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from checks import BACKEND, check, raises, same
+
+
+def fine(group=None):
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=group)
+    same("all_reduce afterwards", tensor[0].item(), float(dist.get_world_size(group)))
+
+
+def mismatches(rank, size):
+    """gloo#456: EnforceNotMet, or the end of the process."""
+    kind = dist.DistBackendError
+    one = rank == 1
+    calls = {
+        "another size": lambda: dist.all_reduce(torch.ones(5 if one else 6)),
+        "another type": lambda: dist.all_reduce(torch.ones(6).to(torch.float64 if one else torch.float32)),
+        "another operator": lambda: dist.all_reduce(torch.ones(6), dist.ReduceOp.MAX if one else dist.ReduceOp.SUM),
+        "another root": lambda: dist.broadcast(torch.ones(6), 2 if one else 3),
+        "another operation": lambda: dist.barrier() if one else dist.all_reduce(torch.ones(6)),
+    }
+    for what, call in calls.items():
+        error = raises(what, kind, call, "commd: ")
+        check(what, error.__traceback__ is not None)
+        fine()
+
+
+def right_numbers(rank, size):
+    """#162338: AVG summed. #111131: no bfloat16. And others that gloo lacks."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        tensor = torch.full((1000,), float(rank + 1), dtype=dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        same(f"AVG of {dtype}", tensor, torch.full((1000,), (size + 1) / 2, dtype=dtype))
+        out = torch.empty(10, dtype=dtype)
+        dist.reduce_scatter(out, [torch.full((10,), float(rank), dtype=dtype) for _ in range(size)])
+        same(f"reduce_scatter of {dtype}", out[0].item(), float(sum(range(size))))
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool):
+        tensor = torch.ones(9, dtype=dtype) if rank % 2 else torch.zeros(9, dtype=dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        same(f"MAX of {dtype}", tensor, torch.ones(9, dtype=dtype))
+    bits = torch.tensor([1 << rank], dtype=torch.int32)
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    same("BOR", bits.item(), (1 << size) - 1)
+
+
+def refusals(rank, size):
+    """What cannot be is refused at once, on the rank that asks, and nobody waits for it."""
+    raises("AVG of bool", RuntimeError, lambda: dist.all_reduce(torch.ones(2).bool(), dist.ReduceOp.AVG))
+    fine()
+
+
+def a_rank_that_does_not_come(rank, size):
+    """The time-out names it. #118369: the watchdog that ends the process after half an hour."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    if rank == 0:
+        time.sleep(0.1)
+    else:
+        raises("time-out", dist.DistBackendError, lambda: dist.all_reduce(torch.ones(2), group=group), "0")
+    dist.barrier()
+    dist.destroy_process_group(group)
+    fine()
+
+
+def aborted(rank, size):
+    """A group is aborted from another thread's side: whoever waits in it hears of it."""
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    if rank == 0:
+        backend.abort()
+    else:
+        raises("abort", dist.DistBackendError, lambda: dist.all_reduce(torch.ones(2), group=group))
+    fine()
+
+
+def main():
+    dist.init_process_group(BACKEND)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right_numbers(rank, size)
+    mismatches(rank, size)
+    refusals(rank, size)
+    a_rank_that_does_not_come(rank, size)
+    aborted(rank, size)
+    dist.destroy_process_group()
+
+
+main()

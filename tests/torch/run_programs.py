@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Runs the training programs of tests/torch/programs/ on commd, on two nodes and on one.
+
+Each checks its own results and is a program as a user writes it; PROGRAMS has a line for each.
+All ranks have to leave with 0 and with nothing on stderr; then no group and no client may be left
+in the commds, and no complaint in their logs. Programs marked so are started by torchrun, one per
+node, the others by forking a process that has torch loaded (program_host.py), which saves most of
+the time.
+
+Standard library only; the programs run under --python.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(TOP, "tests/integration"))
+import cluster
+
+# @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank that are not 0; @log: what commd says of
+# it at warn or error level; @err: what may be on stderr.
+Program = collections.namedtuple(
+    "Program", "name path ranks seconds gloo torchrun environment codes log err",
+    defaults=(None, 4, 60, True, (), {}, {}, None, None),
+)  # fmt: skip
+PROGRAMS = [
+    Program("collectives"),
+    Program("ring_all_reduce"),
+    Program("init_methods"),
+    Program("ddp_sampler"),
+    Program("average_gradients"),
+    Program("model_parallel"),
+    Program("data_and_model"),
+    Program("asynchronous"),
+    Program("checkpoint"),
+    Program("objects"),
+    Program("accumulation"),
+    Program("comm_hooks"),
+    Program("uneven_inputs"),
+    Program("zero_optimizer"),
+    Program("fsdp1", gloo=False),
+    Program("fsdp2"),
+    Program("tensor_parallel", err="does not support alltoall yet"),
+    Program("distributed_checkpoint"),
+    Program("pipeline_schedules"),
+    Program("mixture_of_experts", gloo=False),
+    Program("ring_attention"),
+    Program("local_sgd"),
+    Program("functional"),
+    Program("many_groups"),
+    Program("threads"),
+    Program("failures", gloo=False),
+    Program("lost_rank", gloo=False, codes={2: -9}),
+    Program("no_destroy"),
+    Program("spawned", ranks=1),
+    Program("ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"]),
+    Program("restarted", gloo=False, torchrun=["--max-restarts=1"]),
+    Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
+]
+PLACES = {"two nodes": lambda rank, size: rank * 2 // size, "one node": lambda rank, size: 0}
+PORTS = 4  # MASTER_PORT, and those after it are for the program, too
+PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
+# What torch says on stderr beside a healthy program: warnings of two lines, an impatient store.
+NOISE = re.compile(r"Warning: |^  |\[c10d\] waitForInput")
+
+
+def free_ports():
+    """The first of PORTS that a store can listen on: on all addresses, which cluster.py's need not."""
+    while True:
+        first = cluster.free_port_blocks(1)[0]
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + PORTS):
+                    stack.enter_context(socket.socket()).bind(("", port))
+                return first
+            except OSError:
+                continue
+
+
+class Run:
+    """A program at a place."""
+
+    def __init__(self, program, place, backend, folder):
+        self.program, self.place = program, place
+        self.backend, self.limit = backend, program.seconds * PATIENCE
+        self.name = f"{program.name}, {place}"
+        self.folder = os.path.join(folder, self.name.replace(", ", "-").replace(" ", "-"))
+        self.path = os.path.join(HERE, "programs", (program.path or program.name) + ".py")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(os.path.join(self.folder, "scratch"))
+
+    def output(self, rank):
+        return os.path.join(self.folder, f"rank{rank}")
+
+    def environment(self, node, port):
+        """What does not depend on the rank."""
+        values = {
+            "TEST_BACKEND": self.backend,
+            "TEST_FOLDER": os.path.join(self.folder, "scratch"),
+            "TEST_SECONDS": str(0.9 * self.limit),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            **self.program.environment,
+        }
+        return {**values, "COMMD_SOCKET": node.socket} if node else values
+
+    def ranks(self, nodes, port):
+        size = self.program.ranks
+        places = [PLACES[self.place](rank, size) for rank in range(size)]
+        for rank, place in enumerate(places):
+            local = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "LOCAL_RANK": str(places[:rank].count(place)),
+                "LOCAL_WORLD_SIZE": str(places.count(place)),
+                "GROUP_RANK": str(place),
+            }
+            common = self.environment(nodes and nodes[place], port)
+            yield {"environment": {**common, **local}, "output": self.output(rank)}
+
+    def by_fork(self, host, nodes, port):
+        answer = host.run(self.path, list(self.ranks(nodes, port)), self.limit)
+        check_codes(answer["codes"], self.program.codes, answer["late"])
+        for rank in range(self.program.ranks):
+            self.check_err(f"{self.output(rank)}.err")
+
+    def by_torchrun(self, python, nodes, port):
+        count = 2 if self.place == "two nodes" else 1
+        jobs = []
+        for index in range(count):
+            options = [
+                f"--nnodes={count}", f"--node-rank={index}", "--master-addr=127.0.0.1",
+                f"--master-port={port}", f"--nproc-per-node={self.program.ranks // count}",
+            ]  # fmt: skip
+            environment = self.environment(nodes and nodes[index], port)
+            with open(f"{self.output(index)}.err", "wb") as log:
+                jobs.append(subprocess.Popen(
+                    [python, "-m", "torch.distributed.run", *options, *self.program.torchrun, self.path],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                ))  # fmt: skip
+        end = time.monotonic() + self.limit
+        late = False
+        for job in jobs:
+            try:
+                job.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late = True
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+        check_codes([job.returncode for job in jobs], {}, late)
+
+    def check_err(self, path):
+        with open(path, errors="replace") as file:
+            for line in file:
+                allowed = self.program.err and re.search(self.program.err, line)
+                if line.strip() and not NOISE.search(line) and not allowed:
+                    raise AssertionError(f"on stderr: {line.rstrip()}")
+
+    def run(self, host, python):
+        port = free_ports()
+        if self.backend != "commd":
+            self.start(host, python, None, port)
+            return
+        logs = open(os.path.join(self.folder, "nodes.log"), "w")  # written if it fails
+        with logs, contextlib.redirect_stdout(logs), cluster.Cluster(2) as nodes:
+            if self.program.log:
+                nodes.expect(self.program.log)
+            self.start(host, python, nodes.nodes, port)
+            rows = lambda: [r for n in nodes.nodes for r in (*n.groups(), *n.clients())]
+            cluster.until(lambda: not rows(), lambda: f"left in commd: {rows()}")
+
+    def start(self, host, python, nodes, port):
+        if self.program.torchrun:
+            self.by_torchrun(python, nodes, port)
+        else:
+            self.by_fork(host, nodes, port)
+
+    def why(self):
+        """The last words of the ranks that failed."""
+        for name in sorted(os.listdir(self.folder)):
+            if name.endswith(".err"):
+                with open(os.path.join(self.folder, name), errors="replace") as file:
+                    lines = [line.rstrip() for line in file if line.strip()]
+                if lines:
+                    yield f"{name}: {lines[-1][:300]}"
+
+
+def check_codes(codes, wanted, late):
+    want = [wanted.get(rank, 0) for rank in range(len(codes))]
+    if late or codes != want:
+        hang = ", some after a hang" if late else ""
+        raise AssertionError(f"the ranks ended with {codes}{hang}, not {want}")
+
+
+class Host:
+    """A program_host.py."""
+
+    def __init__(self, python):
+        environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+        self.process = subprocess.Popen(
+            [python, os.path.join(HERE, "program_host.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+
+    def run(self, program, ranks, seconds):
+        request = {"program": program, "ranks": ranks, "seconds": seconds}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=" ".join(p.name for p in PROGRAMS))
+    add("--backend", default="commd", help="commd (default), or gloo, which checks the programs")
+    add("--place", action="append", choices=list(PLACES), help="only there")
+    add("--repeat", type=int, default=1, metavar="N", help="N runs in a row, up to the first failure")
+    add("--python", default=sys.executable, metavar="FILE", help="a Python that has torch and commd")
+    add("--logs", metavar="DIR", help="keep all output there; else that of a failed run in /tmp")
+    options = parser.parse_args()
+    unknown = set(options.names) - {p.name for p in PROGRAMS}
+    if unknown:
+        parser.error(f"no such program: {' '.join(sorted(unknown))}")
+    return options
+
+
+def run_all(options, host, logs):
+    """How many passed, how many failed."""
+    passed = failed = 0
+    for program in PROGRAMS:
+        if options.names and program.name not in options.names:
+            continue
+        if options.backend == "gloo" and not program.gloo:
+            continue
+        places = options.place or (PLACES if options.backend == "commd" else ["one node"])
+        for place in places:
+            run = Run(program, place, options.backend, logs)
+            begin = time.monotonic()
+            print(f"{run.name:44}", end="", flush=True)
+            try:
+                run.run(host, options.python)
+                verdict = "ok"
+                passed += 1
+            except AssertionError as error:
+                verdict = f"FAILED: {error}"
+                failed += 1
+            print(f"{time.monotonic() - begin:6.1f} s  {verdict}", flush=True)
+            if verdict != "ok":
+                print("\n".join(f"    {line}" for line in run.why()), flush=True)
+    return passed, failed
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    options = parse()
+    logs = os.path.abspath(options.logs) if options.logs else tempfile.mkdtemp(prefix="commd-torch-")
+    host = Host(options.python)
+    passed = failed = 0
+    try:
+        for number in range(options.repeat):
+            if options.repeat > 1:
+                print(f"run {number + 1} of {options.repeat}")
+            good, failed = run_all(options, host, logs)
+            passed += good
+            if failed:
+                break
+    finally:
+        host.close()
+    if failed:
+        print(f"output is kept in {logs}")
+    elif not options.logs:
+        shutil.rmtree(logs)
+    print(f"# PASS: {passed}\n# FAIL: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
