@@ -36,7 +36,7 @@ SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
 PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "1x2-busy"]
 FULL = {
-    "places": PLACES, "rounds": 5, "turn_ms": 60, "least": 3, "torch": PLACES[:5],
+    "places": PLACES, "rounds": 5, "turn_ms": 60, "least": 3, "torch": PLACES,
     "rows": [("all_reduce", s) for s in SIZES]
     + [(c, s) for c in OTHERS for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
 }  # fmt: skip
@@ -104,7 +104,7 @@ def contestants(place, work, args, plan, found):
 def rows_of(plan, place, with_torch):
     """(operation, bytes, what kind of contestant has it)"""
     rows = [(c, s, None) for c, s in plan["rows"] if not (place.busy and (c != "all_reduce" or s > 1 << 20))]
-    if with_torch:
+    if with_torch and not place.busy:
         rows.append(("new_group", 0, "torch"))
         if place.name in ("1x2", "2x2"):
             rows.append(("ddp", 0, "torch"))
@@ -168,6 +168,10 @@ def measure_place(place, work, args, plan, found, result):
     def note(contestant, why):
         notes[f"{contestant.name}, {place.name}"] = why
 
+    if args.python and place.name not in plan["torch"]:
+        notes[f"{', '.join(TORCH_NAMES.values())}, {place.name}"] = "left out by --quick"
+    if place.nodes > 1 and "deepspeed" in found and place.name in plan["torch"]:
+        notes[f"DeepSpeed shm, {place.name}"] = "shared memory only"
     rows = result["placements"].setdefault(place.name, {"title": place.title(), "rows": []})["rows"]
     try:
         for contestant in contestants(place, work, args, plan, found):

@@ -82,8 +82,9 @@ class Contestant:
         for pipe in self.pipes[:-1]:
             os.write(pipe, words.encode() + b"\n")
         rows = self.read(seconds)
-        if any(row["wrong"] for row in rows):
-            raise Failed(f"{words}: wrong results")
+        wrong = sum(row["wrong"] for row in rows)
+        if wrong:
+            raise Failed(f"{words}: {wrong} wrong elements; {self.said()}")
         return rows
 
     def stop(self):

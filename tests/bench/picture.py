@@ -10,7 +10,7 @@ WIDTH, HEIGHT, PER_LINE = 400, 300, 3
 LEFT, RIGHT, ABOVE, BELOW, LEGEND = 58, 12, 34, 40, 40
 # ours is black and thick; the others' colours differ in lightness too (Okabe and Ito's)
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
-STYLES = {"commd": ("#000000", 2.6, ""), "torch commd": ("#000000", 1.6, "5 3")}
+STYLES = {"commd": ("#000000", 2.6, ""), "torch commd": ("#000000", 1.6, ' stroke-dasharray="5 3"')}
 
 
 def style(name, names):
@@ -75,10 +75,13 @@ def panel(place, names, x0, y0):
     axes = Axes(points, x0, y0)
     out += grid(axes, sorted({p[0] for p in points}))
     for name, line in sorted(lines.items(), key=lambda item: item[0] in STYLES):  # ours on top
+        if not line:
+            continue
         colour, width, dash = style(name, names)
         path = " ".join(f"{axes.x(s):.1f},{axes.y(t):.1f}" for s, t in line)
         out.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dash}"/>'
+            f'<polyline points="{path}" fill="none" stroke="{colour}" '
+            f'stroke-width="{width}" stroke-linejoin="round"{dash}/>'
         )
     return out
 
@@ -88,8 +91,8 @@ def legend(names, y):
     for name in names:
         colour, width, dash = style(name, names)
         out.append(
-            f'<line x1="{x}" y1="{y}" x2="{x + 26}" y2="{y}" stroke="{colour}" stroke-width="{width}" '
-            f'stroke-dasharray="{dash}"/><text x="{x + 32}" y="{y + 4}">{escape(name)}</text>'
+            f'<line x1="{x}" y1="{y}" x2="{x + 26}" y2="{y}" stroke="{colour}" '
+            f'stroke-width="{width}"{dash}/><text x="{x + 32}" y="{y + 4}">{escape(name)}</text>'
         )
         x += 50 + 7 * len(name)
     return out

@@ -56,6 +56,7 @@ RESULT = {
                 row("all_reduce", 8, A=4.0, commd=1.0, gloo=100.0, torch_commd=5.0),
                 row("all_reduce", 1 << 20, gloo=30.0, commd=90.0, A=45.0),
                 row("barrier", 8, commd=1.0),
+                row("broadcast", 8, other=1.0),
                 row("new_group", 0, torch_commd=50.0, gloo=100.0),
             ],
         }
@@ -66,11 +67,11 @@ RESULT = {
 class Texts(unittest.TestCase):
     def test_ratio_to_the_best_of_the_row(self):
         lines = table.text(RESULT, "1x2").splitlines()[2:]
-        self.assertEqual(lines[0].split()[:6], ["size", "commd", "A", "gloo", "torch", "commd"])
-        self.assertEqual(lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 5.00 A 0.25 0.05".split())
-        self.assertEqual(lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - gloo 3.00 -".split())
-        self.assertEqual(lines[3].split(), "barrier 1.00 - - - - - -".split())
-        self.assertEqual(lines[4].split(), "new_group - - 100.00 50.00 gloo - 0.50".split())
+        self.assertEqual(lines[0].split()[:6], ["size", "commd", "A", "gloo", "other", "torch"])
+        self.assertEqual(lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 - 5.00 A 0.25 0.05".split())
+        self.assertEqual(lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - - gloo 3.00 -".split())
+        self.assertEqual(lines[3].split(), "barrier 1.00 - - - - - - -".split())
+        self.assertEqual(lines[5].split(), "new_group - - 100.00 - 50.00 gloo - 0.50".split())
         self.assertEqual(len({len(line) for line in lines}), 1)
 
     def test_missing_is_named(self):
@@ -80,7 +81,7 @@ class Texts(unittest.TestCase):
         root = xml.fromstring(picture.svg(RESULT))
         lines = [e for e in root.iter() if e.tag.endswith("polyline")]
         points = [[tuple(map(float, p.split(","))) for p in e.get("points").split()] for e in lines]
-        # gloo, A, commd have two sizes; torch commd has one
+        # a line without points is not drawn; gloo, A, commd have two sizes; torch commd has one
         self.assertEqual(sorted(len(p) for p in points), [1, 2, 2, 2])
         for line in points:
             self.assertEqual(line, sorted(line))  # larger to the right
@@ -115,7 +116,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(len(c.turn("measure", 60)), 1)
 
     def test_failures(self):
-        for word, why in (("die", "some error of mine"), ("wrong", "wrong results"), ("hang", "no answer in time")):
+        for word, why in (("die", "some error of mine"), ("wrong", "1 wrong elements"), ("hang", "no answer in time")):
             with self.contestant() as c, self.assertRaisesRegex(Failed, why):
                 c.turn(word, 0.3 if word == "hang" else 60)
 
