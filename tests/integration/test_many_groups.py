@@ -2,7 +2,7 @@
 """Thousands of groups: no descriptor, thread or socket for one that is alive, little memory, and
 all of it given back. COMMD_TEST_GROUPS sets their number (2000; 500 with a sanitizer).
 
-Counts are exact. Memory that a process keeps for the next group is no leak: so the same is done
+Counts of boards are exact. Memory that a process keeps for the next group is no leak: so the same is done
 twice, and what counts is that the second time needs no more than the first.
 """
 
@@ -17,6 +17,7 @@ from cluster import Cluster, check, equal, main, need_ucx, until  # noqa: E402
 COUNT = int(os.environ.get("COMMD_TEST_GROUPS", "500" if c.sanitizer_environment() else "2000"))
 PATIENCE = 30 * c.HANG
 PER_GROUP_KB = 64  # alive, per node: board and what commd and its engine keep
+PASSING_FDS = 8  # against hundreds of groups
 SLACK_KB = 1024  # of a process, between two rounds: half a KiB per group would show
 
 
@@ -84,8 +85,11 @@ class Crowd:
         return self.counts()
 
 
-def without(counts, key):
-    return {name: {k: v for k, v in one.items() if k != key} for name, one in counts.items()}
+def flat(now, before):
+    """Not a descriptor or thread per group. A link or a question of commctl may come and go."""
+    for name, count in now.items():
+        check(abs(count["fds"] - before[name]["fds"]) < PASSING_FDS, f"{name}: {count}, {before[name]}")
+        equal(count["threads"], before[name]["threads"], name)
 
 
 def memory_is_small(crowd, empty, full):
@@ -111,7 +115,7 @@ def many_groups(cluster, places):
     for lap in range(2):
         crowd.all("make", prefix=f"lap{lap}.", count=COUNT)
         full = crowd.settled(COUNT)
-        equal(without(without(full, "boards"), "kb"), without(without(empty, "boards"), "kb"))
+        flat(full, empty)
         if lap == 0 and not c.sanitizer_environment():
             memory_is_small(crowd, empty, full)
         for node in cluster.nodes:
@@ -122,8 +126,8 @@ def many_groups(cluster, places):
             memory_is_small(crowd, empty, crowd.counts())
         crowd.all("drop")
         after.append(crowd.settled(0))
-        equal(without(after[-1], "kb"), without(empty, "kb"))
-    for name in empty:
+        flat(after[-1], empty)
+    for name in empty if not c.sanitizer_environment() else ():  # which keeps what was freed
         more = after[1][name]["kb"] - after[0][name]["kb"]
         check(more < SLACK_KB, f"{name} has {more} KiB more after the second lap: {after}")
 
