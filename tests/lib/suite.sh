@@ -93,7 +93,7 @@ cmd_test() {
     cmd_build
     part "make check" make -C "$build" -j2 VERBOSE=1 check
     # what is only a matter of numbers has its full length once, above
-    export COMMD_TEST_GROUPS=200 ORACLE_OPS=4000
+    export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
     part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda
     part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
         --without-ucx --without-cuda -- TESTS="tests/unit/test_board_threads tests/oracle/check_threads.sh"
