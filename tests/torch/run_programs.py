@@ -29,11 +29,12 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests/integration"))
 import cluster
 
-# @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank that are not 0; @log: what commd says of
-# it at warn or error level; @err: what may be on stderr.
+# @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank that
+# are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
+# @places: where, if not everywhere.
 Program = collections.namedtuple(
-    "Program", "name path ranks seconds gloo torchrun environment codes log err",
-    defaults=(None, 4, 60, True, (), {}, {}, None, None),
+    "Program", "name path ranks seconds gloo torchrun environment codes log err places",
+    defaults=(None, 4, 60, True, (), {}, {}, None, None, None),
 )  # fmt: skip
 PROGRAMS = [
     Program("collectives"),
@@ -64,9 +65,9 @@ PROGRAMS = [
     Program("failures", gloo=False),
     Program("lost_rank", gloo=False, codes={2: -9}),
     Program("no_destroy"),
-    Program("spawned", ranks=1),
-    Program("ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"]),
-    Program("restarted", gloo=False, torchrun=["--max-restarts=1"]),
+    Program("spawned", ranks=1, places=["one node"]),
+    Program("ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"], places=["two nodes"]),
+    Program("restarted", gloo=False, torchrun=["--max-restarts=1"], places=["two nodes"]),
     Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 ]
 PLACES = {"two nodes": lambda rank, size: rank * 2 // size, "one node": lambda rank, size: 0}
@@ -99,7 +100,8 @@ class Run:
         self.folder = os.path.join(folder, self.name.replace(", ", "-").replace(" ", "-"))
         self.path = os.path.join(HERE, "programs", (program.path or program.name) + ".py")
         shutil.rmtree(self.folder, ignore_errors=True)
-        os.makedirs(os.path.join(self.folder, "scratch"))
+        self.scratch = os.path.join(self.folder, "scratch")
+        os.makedirs(self.folder)
 
     def output(self, rank):
         return os.path.join(self.folder, f"rank{rank}")
@@ -108,7 +110,7 @@ class Run:
         """What does not depend on the rank."""
         values = {
             "TEST_BACKEND": self.backend,
-            "TEST_FOLDER": os.path.join(self.folder, "scratch"),
+            "TEST_FOLDER": self.scratch,
             "TEST_SECONDS": str(0.9 * self.limit),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
@@ -158,8 +160,7 @@ class Run:
                 job.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 late = True
-                os.killpg(job.pid, signal.SIGKILL)
-                job.wait()
+                end_torchrun(job)
         check_codes([job.returncode for job in jobs], {}, late)
 
     def check_err(self, path):
@@ -170,23 +171,33 @@ class Run:
                     raise AssertionError(f"on stderr: {line.rstrip()}")
 
     def run(self, host, python):
-        port = free_ports()
         if self.backend != "commd":
-            self.start(host, python, None, port)
+            self.start(host, python, None)
             return
         logs = open(os.path.join(self.folder, "nodes.log"), "w")  # written if it fails
         with logs, contextlib.redirect_stdout(logs), cluster.Cluster(2) as nodes:
             if self.program.log:
                 nodes.expect(self.program.log)
-            self.start(host, python, nodes.nodes, port)
-            rows = lambda: [r for n in nodes.nodes for r in (*n.groups(), *n.clients())]
+            self.start(host, python, nodes.nodes)
+
+            def rows():
+                return [row for node in nodes.nodes for row in (*node.groups(), *node.clients())]
+
             cluster.until(lambda: not rows(), lambda: f"left in commd: {rows()}")
 
-    def start(self, host, python, nodes, port):
-        if self.program.torchrun:
-            self.by_torchrun(python, nodes, port)
-        else:
-            self.by_fork(host, nodes, port)
+    def start(self, host, python, nodes):
+        """Again, if somebody else has taken the port before the program did."""
+        for attempt in range(3):
+            port = free_ports()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            os.makedirs(self.scratch)
+            try:
+                if self.program.torchrun:
+                    return self.by_torchrun(python, nodes, port)
+                return self.by_fork(host, nodes, port)
+            except AssertionError:
+                if attempt == 2 or not any("EADDRINUSE" in line for line in self.why()):
+                    raise
 
     def why(self):
         """The last words of the ranks that failed."""
@@ -196,6 +207,16 @@ class Run:
                     lines = [line.rstrip() for line in file if line.strip()]
                 if lines:
                     yield f"{name}: {lines[-1][:300]}"
+
+
+def end_torchrun(job):
+    """Its ranks are in sessions of their own: only it can end them."""
+    job.terminate()
+    try:
+        job.wait(60)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        job.wait()
 
 
 def check_codes(codes, wanted, late):
@@ -252,8 +273,8 @@ def run_all(options, host, logs):
             continue
         if options.backend == "gloo" and not program.gloo:
             continue
-        places = options.place or (PLACES if options.backend == "commd" else ["one node"])
-        for place in places:
+        places = program.places or (PLACES if options.backend == "commd" else ["one node"])
+        for place in [p for p in places if p in (options.place or PLACES)]:
             run = Run(program, place, options.backend, logs)
             begin = time.monotonic()
             print(f"{run.name:44}", end="", flush=True)
