@@ -65,6 +65,17 @@ def receive_pending(rank, size, folder):
     work.get_future().then(lambda future: print("a callback at exit"))
 
 
+def callbacks_at_exit(rank, size, folder):
+    """Some run, some are queued, some operations are not done when the interpreter ends."""
+    init(folder, rank, size)
+    done = []
+    for i in range(100):
+        work = dist.all_reduce(torch.ones(10000), async_op=True)
+        work.get_future().then(lambda future: done.append(future.value()[0].sum().item()))
+    while not done:
+        time.sleep(0.001)
+
+
 def destroyed_at_exit(rank, size, folder):
     """The last reference to everything goes with the interpreter's modules."""
     init(folder, rank, size)
@@ -228,8 +239,8 @@ def split_and_merged(rank, size, folder):
     dist.destroy_process_group()
 
 
-SCENARIOS = [without_destroy, works_in_flight, receive_pending, destroyed_at_exit, exit_in_a_fork,
-             killed, interrupted, late, aborted, detail, mixed_devices, split_and_merged]
+SCENARIOS = [without_destroy, works_in_flight, receive_pending, callbacks_at_exit, destroyed_at_exit,
+             exit_in_a_fork, killed, interrupted, late, aborted, detail, mixed_devices, split_and_merged]
 
 
 # ---- running them -------------------------------------------------------------------------------

@@ -246,6 +246,35 @@ def check_outcomes():
     check("sequence numbers count calls", after == before + 5, f"{before}, {after}")
 
 
+def check_callbacks():
+    """What hangs on a future may communicate: blocking, waiting, and with callbacks of its own."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def again(future):
+        t = future.value()[0].clone()
+        inner = dist.all_reduce(t, async_op=True).get_future().then(lambda f: f.value()[0] + 1)
+        t = inner.wait()
+        dist.all_reduce(t)
+        outs = [torch.zeros_like(t) for _ in range(size)]
+        dist.all_gather(outs, t, async_op=True).wait()
+        return outs[rank]
+
+    for i in range(10):  # one at a time: two threads that issue at once have no order
+        t = torch.full((1 + 1000 * i,), float(i))
+        future = dist.all_reduce(t, async_op=True).get_future().then(again).then(lambda f: -f.value())
+        want = (i * size * size + 1.0) * size
+        check_equal(f"callbacks that communicate, number {i}", future.wait(),
+                    torch.full((1 + 1000 * i,), -want))
+    device = torch.device("cpu")
+    with _coalescing_manager(device=device, async_ops=True) as manager:
+        t = torch.ones(3)
+        part = dist.broadcast(t.mul_(rank + 1), 0, async_op=True)
+        done = part.get_future().then(lambda f: dist.all_reduce(f.value()[0]))
+    manager.wait()
+    done.wait()
+    check_equal("a callback on a part of a coalesced section", t, torch.full((3,), float(size)))
+
+
 def check_batches():
     """Sections that coalesce calls of any kind, in the backend's own way."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -325,5 +354,6 @@ def run():
         check_strides()
         check_sparse()
         check_outcomes()
+        check_callbacks()
         check_batches()
         check_operator()
