@@ -32,9 +32,12 @@ static bool is_set(const struct conf *conf, const char *key)
 
 void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
 {
-    static const char *const beside[] = {"../transport/commd-engine",
-                                         "../../transport/commd-engine" /* from .libs */,
-                                         "commd-engine"};
+    /* in a build tree: of commd as it is linked, and as libtool keeps it in .libs. An installed one
+     * that happens to lie in a build tree must not take that tree's, which may be newer. */
+    static const char *const beside[] = {"../transport/commd-engine", "commd-engine"};
+    static const char *const below[] = {"../../transport/commd-engine"};
+    const char *const *try = beside;
+    unsigned ntry = ARRAY_LEN(beside);
     const char *env = getenv("COMMD_ENGINE");
     char exe[CONF_PATH_MAX];
     ssize_t n;
@@ -47,10 +50,14 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
         return;
     exe[n] = '\0';
     dirname(exe);
-    for (unsigned i = 0; i < ARRAY_LEN(beside); i++) {
+    if (strlen(exe) > 6 && !strcmp(exe + strlen(exe) - 6, "/.libs")) {
+        try = below;
+        ntry = ARRAY_LEN(below);
+    }
+    for (unsigned i = 0; i < ntry; i++) {
         char path[CONF_PATH_MAX];
 
-        if (snprintf(path, sizeof(path), "%s/%s", exe, beside[i]) < (int)sizeof(path) &&
+        if (snprintf(path, sizeof(path), "%s/%s", exe, try[i]) < (int)sizeof(path) &&
             access(path, X_OK) == 0) {
             snprintf(ret_path, CONF_PATH_MAX, "%s", path);
             return;
