@@ -80,9 +80,12 @@ EXTRA_DIST += \
 	client/python/commd/_core_error.c \
 	client/python/commd/_core_op.c \
 	client/python/commd/_core_work.c \
+	client/python/commd/csrc/all.cpp \
 	client/python/commd/csrc/backend.cpp \
 	client/python/commd/csrc/backend.h \
 	client/python/commd/csrc/bind.cpp \
+	client/python/commd/csrc/callbacks.cpp \
+	client/python/commd/csrc/callbacks.h \
 	client/python/commd/csrc/group.cpp \
 	client/python/commd/csrc/group.h \
 	client/python/commd/csrc/move.cpp \
