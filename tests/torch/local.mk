@@ -15,6 +15,7 @@ EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/ddp_sampler.py \
 	tests/torch/programs/distributed_checkpoint.py \
 	tests/torch/programs/failures.py \
+	tests/torch/programs/forked.py \
 	tests/torch/programs/fsdp1.py \
 	tests/torch/programs/fsdp2.py \
 	tests/torch/programs/functional.py \

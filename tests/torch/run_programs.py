@@ -65,6 +65,7 @@ PROGRAMS = [
     Program("failures", gloo=False),
     Program("lost_rank", gloo=False, codes={2: -9}),
     Program("no_destroy"),
+    Program("forked", gloo=False),
     Program("spawned", ranks=1, places=["one node"]),
     Program("ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"], places=["two nodes"]),
     Program("restarted", gloo=False, torchrun=["--max-restarts=1"], places=["two nodes"]),

@@ -18,6 +18,7 @@
 #include "callbacks.h"
 #include "group.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -134,16 +135,21 @@ class Threads {
     bool stopped_ = false;
 };
 
-/* Never destroyed: its threads outlive main(). */
+/* Never destroyed: its threads outlive main(). Without a lock, which a fork could leave locked. */
 Threads &threads()
 {
-    static std::mutex lock;
-    static Threads *present = nullptr;
-    std::lock_guard<std::mutex> guard(lock);
+    static std::atomic<Threads *> present{nullptr};
+    Threads *p = present.load(std::memory_order_acquire);
 
-    if (!present || present->generation != generation())
-        present = new Threads; /* the threads of a parent are not ours */
-    return *present;
+    while (!p || p->generation != generation()) { /* the threads of a parent are not ours */
+        auto *fresh = new Threads;
+        if (present.compare_exchange_strong(p, fresh)) {
+            p = fresh;
+        } else {
+            delete fresh; /* another thread was faster: p is its */
+        }
+    }
+    return *p;
 }
 
 } // namespace
