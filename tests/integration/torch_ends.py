@@ -282,10 +282,11 @@ def finish(pids, folder, scenario):
 
 
 def run(scenario, sockets):
+    """What went wrong, a text a rank; in a rank: None."""
     places = [socket for socket in sockets for _ in range(4 // len(sockets) if len(sockets) > 1 else 3)]
     folder = tempfile.mkdtemp(prefix="commd-ends-")
     os.mkdir(folder + "/again")
-    pids, bad = {}, False
+    pids, bad = {}, []
     for rank, socket in enumerate(places):
         pids[rank] = os.fork()
         if pids[rank] == 0:
@@ -297,11 +298,10 @@ def run(scenario, sockets):
             output = output.strip()
         want = -signal.SIGKILL if scenario is killed and rank == 1 else 0
         if code != want or output:
-            bad = True
-            print(f"torch_ends: {scenario.__name__}: rank {rank}: exit {code}, wanted {want}\n{output}")
+            bad.append(f"{scenario.__name__}: rank {rank}: exit {code}, wanted {want}\n{output}")
     shutil.rmtree(folder)
     print(f"{'FAILED' if bad else 'ok'}  {scenario.__name__}", flush=True)
-    return not bad
+    return bad
 
 
 def main():
@@ -310,15 +310,16 @@ def main():
     sockets = [a for a in arguments if a.startswith("/")]
     torch.set_num_threads(1)
     chosen = [s for s in SCENARIOS if not names or s.__name__ in names]
-    failed = 0
+    failed = []
     for scenario in chosen:
         sys.stdout.flush()
-        ok = run(scenario, sockets)
-        if ok is None:
+        bad = run(scenario, sockets)
+        if bad is None:
             return  # a rank: ends like any program
-        failed += not ok
+        failed += bad
     if failed:
-        sys.exit(f"torch_ends: {failed} of {len(chosen)} scenarios failed")
+        print("\n".join(failed), flush=True)
+        sys.exit(f"torch_ends: {len({text.split(':')[0] for text in failed})} of {len(chosen)} scenarios failed")
     print(f"torch_ends: {len(chosen)} scenarios passed")
 
 

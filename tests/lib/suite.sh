@@ -68,8 +68,8 @@ run_torch_tests() {
     wait "${jobs[0]}" || rc=1
     wait "${jobs[1]}" || rc=1
     PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo "$venv/bin/python" \
-        "$top/tests/integration/torch_ends.py" "$dir"/node[01]/commd.sock || rc=1
-    cat "$dir"/[01].log "$dir"/node*/commd.log
+        "$top/tests/integration/torch_ends.py" "$dir"/node[01]/commd.sock >"$dir/ends.log" 2>&1 || rc=1
+    cat "$dir"/node*/commd.log "$dir"/[01].log "$dir/ends.log" # a failure is shown by the end of it
     grep -q 'checks passed' "$dir/0.log" || rc=1
     exit "$rc"
 }
