@@ -31,6 +31,13 @@ def init(folder, rank, size, **arguments):
     t = torch.ones(1000)
     dist.all_reduce(t)
     assert t[0].item() == size
+    tell(folder, rank, "is in")
+
+
+def all_in(folder, size):
+    """Who breaks the group waits for this: the first operation may still be under way elsewhere."""
+    for rank in range(size):
+        wait_for(folder, rank, "is in")
 
 
 def tell(folder, rank, name):
@@ -140,6 +147,7 @@ def interrupted(rank, size, folder):
     init(folder, rank, size)
     if rank != 0:
         return wait_for(folder, 0, "was interrupted")
+    all_in(folder, size)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt_call, args=("all_reduce",))
     thread.start()
@@ -177,6 +185,7 @@ def aborted(rank, size, folder):
     init(folder, rank, size)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     if rank == 0:
+        all_in(folder, size)
         backend.abort()
     try:
         while True:
