@@ -45,6 +45,7 @@ QUICK = {
     "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
 }  # fmt: skip
 ITERATIONS_MOST, WARMUP, TURN_SECONDS = 2000, 2, 120
+SLOW_US, ROW_US = 300e3, 2e6  # one iteration that makes a library slow; what it may take in a row, then
 TORCH_NAMES = {"commd": "torch commd", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
 
 
@@ -115,11 +116,14 @@ def words(coll, size, n, warmup):
     return f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup}"
 
 
-def iterations(contestant, coll, size, plan):
-    """As many as make a turn of about the wanted length."""
-    pilot = contestant.turn(words(coll, size, plan["least"], 1), TURN_SECONDS)[0]
-    n = plan["turn_ms"] * 1000 / max(pilot["p50_us"], 1)
-    return int(min(max(n, plan["least"]), ITERATIONS_MOST if coll != "new_group" else 20))
+def share(contestant, coll, size, plan):
+    """(iterations, turns): turns of about the wanted length, but no row that takes minutes."""
+    once = contestant.turn(words(coll, size, 1, 0), TURN_SECONDS)[0]["p50_us"]
+    if once > SLOW_US:  # ranks that spin where others should run: milliseconds for every hand-over
+        return 1, max(1, min(plan["rounds"], int(ROW_US / once)))
+    once = contestant.turn(words(coll, size, plan["least"], 1), TURN_SECONDS)[0]["p50_us"]
+    n = plan["turn_ms"] * 1000 / max(once, 1)
+    return int(min(max(n, plan["least"]), ITERATIONS_MOST if coll != "new_group" else 20)), plan["rounds"]
 
 
 def measure_row(running, coll, size, plan, note):
@@ -140,16 +144,17 @@ def measure_row(running, coll, size, plan, note):
             contestant.stop()
 
     def pilot(contestant):
-        counts[contestant] = iterations(contestant, coll, size, plan)
+        counts[contestant] = share(contestant, coll, size, plan)
 
     def turn(contestant):
-        line = words(coll, size, counts[contestant], min(WARMUP, counts[contestant]))
+        n, _ = counts[contestant]
+        line = words(coll, size, n, min(WARMUP, n) if n > 1 else 0)
         got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
 
     for contestant in list(running):
         attempt(contestant, pilot)
-    for _ in range(plan["rounds"]):
-        order = list(counts)
+    for i in range(plan["rounds"]):
+        order = [c for c, (_, turns) in counts.items() if i < turns]
         random.shuffle(order)  # nobody always comes after the same one
         for contestant in order:
             attempt(contestant, turn)
