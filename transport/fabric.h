@@ -89,6 +89,7 @@ struct fabric_conf {
     const char *device;     /* network device for UCX_NET_DEVICES, e.g. "eth0", "lo" */
     const char *tls;        /* UCX_TLS list, e.g. "tcp" or "rc,ud" */
     const char *port_range; /* "18500-18509"; NULL for ephemeral ports */
+    const char *congestion; /* of TCP: "auto", "system" or a name; NULL: "auto" */
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]

@@ -488,6 +488,27 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
     return st == UCS_OK ? 0 : explain_ucx(why, "UCX wake-up descriptor", st);
 }
 
+/* The first socket, which listens, tells whether the kernel has it. */
+static int check_congestion(const char *wish, char *why)
+{
+    char names[128] = "";
+    FILE *file;
+    int r = ucx_sockets_tune(wish);
+
+    if (r == 0)
+        return 0;
+    file = fopen("/proc/sys/net/ipv4/tcp_available_congestion_control", "re");
+    if (file) {
+        if (!fgets(names, sizeof(names), file))
+            names[0] = '\0';
+        fclose(file);
+    }
+    names[strcspn(names, "\n")] = '\0';
+    explain(why, "transport.congestion_control: the kernel does not take \"%s\": %s; allowed here: auto, "
+                 "system%s%s", wish, strerror(-r), *names ? ", or of " : "", names);
+    return r;
+}
+
 int ucx_open(struct ucx *u, const struct fabric_conf *conf,
              const struct fabric_ucx_tuning *tuning, char why[256])
 {
@@ -506,6 +527,8 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf,
     }
     if (r == 0)
         r = open_worker(u, conf, why);
+    if (r == 0)
+        r = check_congestion(u->congestion, why);
     if (r)
         return r;
     explain(why, "%s", said);

@@ -150,6 +150,7 @@ static void accept_hello(struct ucx_peer *peer, const struct wire_hello *hello)
         peer->ack_sent = true;
     }
     if (hello->says == HELLO_ACCEPTED && peer->state == PEER_GREETING) {
+        ucx_sockets_tune(peer->u->congestion);
         peer->state = PEER_UP;
         flush_waiting(peer);
     }
@@ -211,6 +212,7 @@ static int open_ep(struct ucx_peer *peer, const void *addr)
         peer->ep = NULL;
         return ucx_errno(st);
     }
+    ucx_sockets_tune(u->congestion);
     peer->refs++; /* until on_closed() */
     return 0;
 }

@@ -102,6 +102,7 @@ struct ucx {
     struct fabric base;
     struct fabric_events ev;
     size_t eager_max;
+    char congestion[16]; /* "system", "auto" or what the kernel has */
     ucp_context_h ctx;
     ucp_worker_h worker;
     int efd;
@@ -118,6 +119,9 @@ struct ucx {
     bool armed, polling;
     unsigned spins;
 };
+
+/* fabric_ucx_socket.c: congestion control of all TCP sockets there are. Negative errno. */
+int ucx_sockets_tune(const char *wish);
 
 /* fabric_ucx.c */
 ucs_status_t ucx_on_data(void *arg, const void *hdr, size_t hdr_len, void *data, size_t len,

@@ -13,7 +13,7 @@ libcommd_fabric_env_la_SOURCES = transport/fabric_ucx_env.c
 libcommd_fabric_la_SOURCES = transport/fabric.h transport/fabric_fault.c \
 	transport/fabric_fault.h transport/fabric_loop.c transport/fabric_ucx.c \
 	transport/fabric_ucx.h transport/fabric_ucx_init.c \
-	transport/fabric_ucx_peer.c transport/fabric_ucx_priv.h
+	transport/fabric_ucx_peer.c transport/fabric_ucx_priv.h transport/fabric_ucx_socket.c
 libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(UCX_CFLAGS)
 libcommd_fabric_la_LIBADD = libcommd-fabric-env.la $(UCX_LIBS)
 
