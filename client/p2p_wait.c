@@ -325,7 +325,7 @@ static void pause_unlocked(struct p2p *p, bool spin)
     if (spin)
         cpu_relax();
     else
-        crowded = yield_crowded();
+        crowded = yield_core() == YIELD_CROWDED;
     pthread_mutex_lock(&p->lock);
     if (crowded)
         p->crowded = CROWDED_OPS;

@@ -655,10 +655,13 @@ enum run_state run_finish(struct run *r)
             if (st != RUN_WAIT)
                 return st;
         }
-        if (idle < p->spins) {
+        if (idle < p->spins && !r->group->shared) {
             cpu_relax();
         } else if (idle < p->spins + p->yields && !r->group->crowded) {
-            if (yield_crowded())
+            enum yielded y = yield_core();
+
+            r->group->shared = y != YIELD_ALONE;
+            if (y == YIELD_CROWDED)
                 r->group->crowded = CROWDED_OPS;
         } else {
             uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);

@@ -42,6 +42,7 @@ struct waitv {
 enum {
     WAITV_U32 = 2,
     WAITV_MAX = 128,
+    SHARED_NS = 700,     /* a yield that comes back at once takes 300, one that switches 1000 */
     CROWDED_NS = 200000, /* far above a round of yields, far below a slice */
 };
 
@@ -114,12 +115,13 @@ void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
     }
 }
 
-bool yield_crowded(void)
+enum yielded yield_core(void)
 {
-    uint64_t begin = now_ns();
+    uint64_t begin = now_ns(), took;
 
     sched_yield();
-    return now_ns() - begin > CROWDED_NS;
+    took = now_ns() - begin;
+    return took > CROWDED_NS ? YIELD_CROWDED : took > SHARED_NS ? YIELD_SHARED : YIELD_ALONE;
 }
 
 struct wait_policy wait_policy_for(unsigned runnable)

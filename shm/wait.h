@@ -48,9 +48,13 @@ struct wait_policy {
 };
 struct wait_policy wait_policy_for(unsigned runnable);
 
-/* Offers the core to others. True if somebody took it for so long that it was no waiter like
- * us but work of its own: then sleeping is the better way to wait, see wait.c. */
-bool yield_crowded(void);
+/* Offers the core to others, and says who took it. */
+enum yielded {
+    YIELD_ALONE,   /* nobody */
+    YIELD_SHARED,  /* a waiter like us, perhaps the one that we wait for: spinning delays it */
+    YIELD_CROWDED, /* work of its own: then sleeping is the better way to wait, see wait.c */
+};
+enum yielded yield_core(void);
 
 uint64_t now_ms(void);
 uint64_t now_ns(void);

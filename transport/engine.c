@@ -317,6 +317,14 @@ bool engine_poll(struct engine *e)
     return moved;
 }
 
+bool engine_published(struct engine *e)
+{
+    bool was = e->published;
+
+    e->published = false;
+    return was;
+}
+
 bool engine_arm(struct engine *e)
 {
     bool moved = false;

@@ -34,6 +34,8 @@ void engine_wake(struct engine *e, uint64_t group);
 
 /* One round over the active boards; true if something moved. */
 bool engine_poll(struct engine *e);
+/* Has a member got something to go on with since the last call? */
+bool engine_published(struct engine *e);
 /* Going to sleep: afterwards members ring when they need us. True if something moved in the
  * last look: do not sleep then. */
 bool engine_arm(struct engine *e);

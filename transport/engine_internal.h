@@ -151,6 +151,7 @@ struct engine {
     struct eboard *active;
     struct eboard *graveyard; /* dead, requests still in flight */
     unsigned nboards;
+    bool published;        /* engine_published() */
     struct sbuf *sbufs;    /* free ones */
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
     struct inbox limbo;    /* for groups that commd has not told us about yet */

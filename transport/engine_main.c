@@ -260,17 +260,29 @@ static void rest(struct shell *s)
     look(s, timeout);
 }
 
+/* True if another process took the core for work of its own. */
+static bool offer_core(uint64_t *crowded)
+{
+    if (yield_core() != YIELD_CROWDED)
+        return false;
+    *crowded = now_ns() + CROWDED_NS;
+    return true;
+}
+
 static void serve(struct shell *s)
 {
     unsigned turns = 0, idle = 0;
     uint64_t last = now_ns(), crowded = 0;
 
     while (s->running) {
-        bool moved = s->fabric->ops->progress(s->fabric);
+        /* the boards first: after a yield it is a member that has just run */
+        bool moved = engine_poll(s->engine);
 
-        moved |= engine_poll(s->engine);
+        moved |= s->fabric->ops->progress(s->fabric);
         if (++turns % LOOK_EVERY == 0)
             look(s, 0);
+        if (engine_published(s->engine))
+            offer_core(&crowded);
         if (moved) {
             idle = 0;
             continue;
@@ -281,8 +293,8 @@ static void serve(struct shell *s)
             (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS)) {
             rest(s);
             idle = 0;
-        } else if (yield_crowded()) {
-            crowded = now_ns() + CROWDED_NS;
+        } else {
+            offer_core(&crowded);
         }
     }
 }

@@ -32,6 +32,7 @@ static void publish(struct eboard *eb, uint32_t upto)
     struct board_hdr *h = eb->b.hdr;
 
     eb->published = upto;
+    eb->e->published = true;
     atomic_store_explicit(&h->published, upto, memory_order_release);
     bell_ring(&h->bell, &h->sleepers);
 }

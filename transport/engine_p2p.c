@@ -100,6 +100,7 @@ static void ring_member(struct eboard *eb, unsigned member)
 {
     struct mail_box *box = mail_box(&eb->b.mail, member);
 
+    eb->e->published = true;
     bell_ring(&box->bell, &box->sleepers);
 }
 
