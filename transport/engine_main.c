@@ -410,7 +410,7 @@ int main(int argc, char **argv)
 {
     struct options o = {.fd = -1, .fabric = {.device = "lo", .tls = "tcp"}};
     struct shell s = {.control = -1, .epoll = -1, .running = true};
-    char why[256] = "", gone[160];
+    char why[256] = "", runs_on[300], gone[160];
 
     if (parse(argc, argv, &o))
         return 64;
@@ -422,7 +422,8 @@ int main(int argc, char **argv)
         say_hello(&s, why);
         return end(&s, 1);
     }
-    if (say_hello(&s, s.fabric->ops->name))
+    snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
+    if (say_hello(&s, runs_on))
         return end(&s, 1);
     serve(&s);
     snprintf(gone, sizeof gone, "commd on node %s is gone", s.node);

@@ -93,7 +93,7 @@ struct fabric_conf {
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]
- * is empty or what UCX warned about. */
+ * is empty or what it does without or UCX warned about. */
 int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                    struct fabric **ret_fabric, char why[256]);
 /* In-process fabric: all fabrics made from one hub reach each other by address. */

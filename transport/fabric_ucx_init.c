@@ -488,24 +488,30 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
     return st == UCS_OK ? 0 : explain_ucx(why, "UCX wake-up descriptor", st);
 }
 
-/* The first socket, which listens, tells whether the kernel has it. */
+/* The first socket, which listens, tells whether the kernel takes it. "auto" is a preference:
+ * without it the engine works, so it goes on and @why says what it does without. */
 static int check_congestion(const char *wish, char *why)
 {
-    char names[128] = "";
-    FILE *file;
+    bool preferred = !strcmp(wish, "auto");
+    const char *name = preferred ? "cubic" : wish;
+    char reason[96], names[96];
     int r = ucx_sockets_tune(wish);
 
     if (r == 0)
         return 0;
-    file = fopen("/proc/sys/net/ipv4/tcp_available_congestion_control", "re");
-    if (file) {
-        if (!fgets(names, sizeof(names), file))
-            names[0] = '\0';
-        fclose(file);
+    if (r == -EPERM)
+        snprintf(reason, sizeof(reason),
+                 "the sysctl net.ipv4.tcp_allowed_congestion_control lacks \"%s\"", name);
+    else if (r == -ENOENT)
+        snprintf(reason, sizeof(reason), "the kernel has no \"%s\"", name);
+    else
+        snprintf(reason, sizeof(reason), "the kernel refuses \"%s\": %s", name, strerror(-r));
+    if (preferred) {
+        explain(why, "congestion control stays the system's, %s", reason);
+        return 0;
     }
-    names[strcspn(names, "\n")] = '\0';
-    explain(why, "transport.congestion_control: the kernel does not take \"%s\": %s; allowed here: auto, "
-                 "system%s%s", wish, strerror(-r), *names ? ", or of " : "", names);
+    ucx_congestion_names(names, sizeof(names));
+    explain(why, "transport.congestion_control: %s (allowed here: %s)", reason, names);
     return r;
 }
 
@@ -531,7 +537,8 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf,
         r = check_congestion(u->congestion, why);
     if (r)
         return r;
-    explain(why, "%s", said);
+    if (*said)
+        explain(why, "%s", said);
     /* UCX goes on without what it cannot parse: not pinning the ports is no detail. */
     return strncasecmp(said, "invalid ", 8) ? 0 : -EINVAL;
 }

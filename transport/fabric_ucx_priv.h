@@ -122,6 +122,8 @@ struct ucx {
 
 /* fabric_ucx_socket.c: congestion control of all TCP sockets there are. Negative errno. */
 int ucx_sockets_tune(const char *wish);
+/* What transport.congestion_control may be here, for people. */
+void ucx_congestion_names(char *buf, size_t len);
 
 /* fabric_ucx.c */
 ucs_status_t ucx_on_data(void *arg, const void *hdr, size_t hdr_len, void *data, size_t len,

@@ -8,7 +8,10 @@
  * collective sends in bursts, between which the receiver reduces, so that rate is the one of the
  * reduction and falls ever lower: between two namespaces of one machine 20 Gbit/s both ways
  * together with BBR, 34 with CUBIC, and 1 MB in 1400 us where 600 would do. Hence "auto": CUBIC
- * where the default is BBR. Others (DCTCP, say) have been chosen by somebody for his network. */
+ * where the default is BBR. Others (DCTCP, say) have been chosen by somebody for his network.
+ *
+ * An engine without privileges, which is the usual one, may take only what the sysctl
+ * net.ipv4.tcp_allowed_congestion_control lists: RENO and the default, so perhaps not CUBIC. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -19,6 +22,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -70,6 +74,32 @@ int ucx_sockets_tune(const char *wish)
     }
     closedir(dir);
     return r;
+}
+
+/* Asked by trying: what the kernel lists as available is more than what we may take. */
+static bool may_take(const char *name)
+{
+    _cleanup_(close_fdp) int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    return fd >= 0 &&
+           setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0;
+}
+
+void ucx_congestion_names(char *buf, size_t len)
+{
+    FILE *file = fopen("/proc/sys/net/ipv4/tcp_available_congestion_control", "re");
+    char names[512] = "", *save, *name;
+    int at = snprintf(buf, len, "auto, system");
+
+    if (!file)
+        return;
+    if (!fgets(names, sizeof(names), file))
+        names[0] = '\0';
+    fclose(file);
+    for (name = strtok_r(names, " \n", &save); name; name = strtok_r(NULL, " \n", &save)) {
+        if (may_take(name) && at + strlen(name) + 2 < len)
+            at += snprintf(buf + at, len - (size_t)at, ", %s", name);
+    }
 }
 
 #endif

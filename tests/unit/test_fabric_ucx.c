@@ -77,6 +77,60 @@ static void ucx_ports(void **state)
     fabric_free(f);
 }
 
+/* @congestion as a user without privileges. */
+static int open_unprivileged(const char *congestion, char why[256])
+{
+    struct fabric_conf conf = {.device = "lo", .tls = "tcp", .congestion = congestion};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    struct {
+        int r;
+        char why[256];
+    } answer = {-ECHILD, ""};
+    int pair[2], status;
+    struct fabric *f;
+    pid_t pid;
+
+    assert_int_equal(pipe(pair), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
+            _exit(1);
+        answer.r = fabric_ucx_new(&conf, &ev, &f, answer.why);
+        _exit(write(pair[1], &answer, sizeof(answer)) != sizeof(answer));
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(read(pair[0], &answer, sizeof(answer)), sizeof(answer));
+    close(pair[0]);
+    close(pair[1]);
+    strcpy(why, answer.why);
+    return answer.r;
+}
+
+/* The kernel's default and RENO are for everybody. CUBIC may be for root only, and an engine
+ * that merely prefers it must start without. */
+static void ucx_congestion(void **state)
+{
+    static const char lacks[] = "the sysctl net.ipv4.tcp_allowed_congestion_control lacks";
+    char why[256];
+
+    assert_int_equal(open_unprivileged("nosuchcc", why), -ENOENT);
+    assert_non_null(strstr(why, "transport.congestion_control: the kernel has no \"nosuchcc\" "
+                                "(allowed here: auto, system, "));
+    assert_int_equal(open_unprivileged("reno", why), 0);
+    assert_string_equal(why, "");
+    assert_int_equal(open_unprivileged("system", why), 0);
+    assert_string_equal(why, "");
+    assert_int_equal(open_unprivileged("auto", why), 0);
+    if (*why) { /* the default is BBR */
+        assert_non_null(strstr(why, "congestion control stays the system's, "));
+        assert_int_not_equal(open_unprivileged("cubic", why), 0);
+        assert_true(strstr(why, lacks) || strstr(why, "the kernel has no \"cubic\""));
+        assert_null(strstr(why, ", cubic")); /* not among what is allowed */
+    }
+}
+
 struct child {
     pid_t pid;
     int fd;
@@ -286,6 +340,7 @@ int run_ucx_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ucx_refuses_bad_config),
         cmocka_unit_test(ucx_ports),
+        cmocka_unit_test(ucx_congestion),
         cmocka_unit_test(kill_9),
         cmocka_unit_test(kill_9_with_a_full_socket),
         cmocka_unit_test(forged_messages_are_dropped),
