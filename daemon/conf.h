@@ -38,6 +38,7 @@ struct conf {
                                     this node's address */
     char tls[CONF_NAME_MAX];     /* UCX transports, default "tcp" */
     char port_range[32];         /* default "18500-18599" */
+    char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
     bool trusted_network;        /* default false: tcp only on loopback */
     char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */
     char engine_pid_file[CONF_PATH_MAX]; /* default "" */

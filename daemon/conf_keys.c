@@ -52,6 +52,8 @@ const struct conf_key conf_keys[] = {
       "UCX transports that the engine may use" },
     { "transport", "port_range", CONF_PORT_RANGE, 0, FIELD(port_range), 1, 65535,
       "18500-18599", "TCP ports of the engine" },
+    { "transport", "congestion_control", CONF_WORD, 0, FIELD(congestion), 1,
+      LONGEST(congestion), "auto", "TCP's congestion control between the engines" },
     { "transport", "trusted_network", CONF_BOOL, 0, FIELD(trusted_network), 0, 1, "false",
       "nobody but the nodes reaches the TCP ports of the engine" },
     { "transport", "engine", CONF_PATH, 0, FIELD(engine), 1, LONGEST(engine),

@@ -13,6 +13,7 @@ typedef enum {
     CONF_DEVICE,
     CONF_TLS,
     CONF_PORT_RANGE,
+    CONF_WORD,
     CONF_ADDRESS,
     CONF_BOOL,
     CONF_LEVEL,

@@ -187,6 +187,13 @@ static const char *check_tls(const char *text)
     }
 }
 
+/* As the kernel names its modules. Which there are, the engine finds out: it may be started on
+ * another kernel than the one on which the file was checked. */
+static const char *check_word(const char *text)
+{
+    return text[strspn(text, ALNUM "_-")] ? "not a word" : NULL;
+}
+
 bool conf_port_range(const char *text, unsigned *ret_low, unsigned *ret_high)
 {
     const char *end;
@@ -264,6 +271,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_tls(text);
     case CONF_PORT_RANGE:
         return check_port_range(key, text);
+    case CONF_WORD:
+        return check_word(text);
     case CONF_ADDRESS:
         return check_address(text);
     case CONF_BOOL:
@@ -306,6 +315,7 @@ static const char *parse_value(const struct conf_key *key, const char *text,
     case CONF_DEVICE:
     case CONF_TLS:
     case CONF_PORT_RANGE:
+    case CONF_WORD:
     case CONF_ADDRESS:
     case CONF_NODES:
         break;
@@ -454,6 +464,12 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
         return;
     case CONF_PORT_RANGE:
         snprintf(buf, len, "LOW-HIGH within %" PRIu64 "-%" PRIu64, key->min, key->max);
+        return;
+    case CONF_WORD:
+        snprintf(buf, len,
+                 "auto, system, or a name that the kernel has such as cubic: 1 to %" PRIu64
+                 " letters, digits, '_' or '-'",
+                 key->max);
         return;
     case CONF_ADDRESS:
         snprintf(buf, len,

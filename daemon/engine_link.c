@@ -47,6 +47,7 @@ struct engine_link {
     void *arg;
     char path[CONF_PATH_MAX], pid_file[CONF_PATH_MAX];
     char device[CONF_NAME_MAX], tls[CONF_NAME_MAX], node[CONF_NAME_MAX], ports[32];
+    char congestion[16];
     const char *log;
     enum engine_state state;
     unsigned life;
@@ -218,6 +219,7 @@ static int link_spawn(struct engine_link *link)
         .device = link->device,
         .tls = link->tls,
         .ports = link->ports,
+        .congestion = link->congestion,
         .node = link->node,
         .log = link->log,
     };
@@ -315,6 +317,7 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     snprintf(link->tls, sizeof(link->tls), "%s", conf->tls);
     snprintf(link->node, sizeof(link->node), "%s", conf->node);
     snprintf(link->ports, sizeof(link->ports), "%s", conf->port_range);
+    snprintf(link->congestion, sizeof(link->congestion), "%s", conf->congestion);
     link->log = levels[conf->log_level];
     link->timer = evtimer_new(link->base, engine_timer, link);
     if (!link->timer) {

@@ -129,6 +129,8 @@ static _Noreturn void engine_exec(const struct engine_args *args, int sock, pid_
                     (char *)args->tls,
                     "--ports",
                     (char *)args->ports,
+                    "--congestion",
+                    (char *)args->congestion,
                     "--node",
                     (char *)args->node,
                     "--log",

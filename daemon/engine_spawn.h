@@ -7,7 +7,7 @@
 #include "daemon/conf.h"
 
 struct engine_args {
-    const char *path, *device, *tls, *ports, *node, *log;
+    const char *path, *device, *tls, *ports, *congestion, *node, *log;
 };
 
 /* The program to start: $COMMD_ENGINE, else transport.engine if it is set, else that of the

@@ -321,6 +321,7 @@ static int say_hello(struct shell *s, const char *text)
 
 static const char usage[] =
     "Usage: commd-engine --fd N --node NAME [--device DEV] [--tls LIST] [--ports LO-HI]\n"
+    "                    [--congestion NAME]\n"
     "Moves the data of commd between nodes. Started by commd, not by hand.\n";
 
 struct options {
@@ -331,10 +332,11 @@ struct options {
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { FD = 1, NODE, DEVICE, TLS, PORTS, LOG, HELP, WHICH };
+    enum { FD = 1, NODE, DEVICE, TLS, PORTS, CONGESTION, LOG, HELP, WHICH };
     static const struct option longs[] = {
         {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE},   {"device", 1, NULL, DEVICE},
         {"tls", 1, NULL, TLS},   {"ports", 1, NULL, PORTS}, {"log", 1, NULL, LOG},
+        {"congestion", 1, NULL, CONGESTION},
         {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH}, {NULL, 0, NULL, 0}};
     int c;
 
@@ -354,6 +356,9 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case PORTS:
             o->fabric.port_range = *optarg ? optarg : NULL;
+            break;
+        case CONGESTION:
+            o->fabric.congestion = optarg;
             break;
         case LOG:
             break;

@@ -171,6 +171,24 @@ def test_unknown_ucx_transport():
         still_serves(node)
 
 
+def test_unknown_congestion_control():
+    """As above. That the kernel lacks it is known only where the data are to go."""
+    need_ucx()
+    with Cluster(2, {"transport": {"congestion_control": "nosuchcc"}}, start=False) as cluster:
+        cluster.expect("nosuchcc")
+        node = cluster.nodes[0]
+        node.start()
+        line = node.wait_log(r"error: (engine: .*) -> killing it")[1]
+        print(f"  {line}")
+        allowed = line.removeprefix(
+            'engine: transport.congestion_control: the kernel has no "nosuchcc" (allowed here: auto, system, '
+        )
+        check(allowed != line and "reno" in allowed, line)
+        status = until(lambda: node.ctl("status"), "an answer of commctl")["status"][0]
+        equal(status["state"], "degraded")
+        still_serves(node)
+
+
 def test_two_nodes_with_one_name():
     """The second one that starts as node0 is refused by node1, and both logs say it."""
     need_ucx()

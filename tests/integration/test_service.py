@@ -2,6 +2,7 @@
 """commd as a service: command line, exit codes, READY=1, reload, drain, stale files."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -186,6 +187,33 @@ def test_pid_files():
             if len(cluster.nodes) > 1:
                 status = node.ctl("status")["status"][0]
                 equal((status["pid"], status["engine_pid"]), (node.pid, node.engine_pid()))
+
+
+def congestion_of(pid):
+    """Congestion control of each TCP socket of the process that carries data."""
+    lines = subprocess.check_output(["ss", "-Htinp"], text=True).splitlines()
+    # a socket is a line with its process, and an indented one that names the algorithm first
+    return [
+        info.split()[0] for line, info in zip(lines, lines[1:], strict=False) if f"pid={pid}," in line
+    ]
+
+
+def test_congestion_control():
+    need_ucx()
+    if not shutil.which("ss"):
+        raise c.Skip("no ss (iproute2)")
+    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
+        if file.read().strip() == "reno":
+            raise c.Skip("reno is the default here: that it is set shows nothing")
+    with Cluster(2, {"transport": {"congestion_control": "reno"}}) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=1)
+        for rank in ranks:
+            rank.finish()
+        for node in cluster.nodes:
+            found = congestion_of(node.engine_pid())
+            check(found and set(found) == {"reno"}, f"engine of {node.name}: {found}")
 
 
 def test_insecure():

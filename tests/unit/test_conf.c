@@ -42,6 +42,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->device, "");
         assert_string_equal(conf->tls, "tcp");
         assert_string_equal(conf->port_range, "18500-18599");
+        assert_string_equal(conf->congestion, "auto");
         assert_false(conf->trusted_network);
         assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
         assert_string_equal(conf->engine_pid_file, "");
@@ -74,7 +75,8 @@ static void every_key_reaches_its_field(void **state)
                 "      port: \"7001\"\n"
                 "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
                 "transport: {device: 'mlx5_0:1', tls: 'rc,ud', "
-                "port_range: 20000-20009, trusted_network: true,\n"
+                "port_range: 20000-20009, congestion_control: a-15_byte_name9,\n"
+                "  trusted_network: true,\n"
                 "  engine: /a/e, engine_pid_file: /a/ep}\n"
                 "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
                 "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
@@ -100,6 +102,7 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->device, "mlx5_0:1");
     assert_string_equal(conf->tls, "rc,ud");
     assert_string_equal(conf->port_range, "20000-20009");
+    assert_string_equal(conf->congestion, "a-15_byte_name9");
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
     assert_string_equal(conf->engine_pid_file, "/a/ep");
@@ -140,7 +143,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 23);
+    assert_int_equal(n, 24);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

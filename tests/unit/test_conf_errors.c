@@ -227,6 +227,18 @@ static void bad_text(void **state)
     check_error("transport: {port_range: 20-10}\n", F
                 ":1:25: transport.port_range is \"20-10\", backwards; allowed: LOW-HIGH within "
                 "1-65535");
+    for (unsigned i = 0; i < 4; i++) {
+        static const char *const names[][2] = {
+            {"cubic reno", ", not a word"}, {"bbr.1", ", not a word"}, {"", ""},
+            {"a-16-byte-name-1", ", too long"}};
+
+        sprintf(text, "transport: {congestion_control: '%s'}\n", names[i][0]);
+        sprintf(expected,
+                F ":1:33: transport.congestion_control is \"%s\"%s; allowed: auto, system, or a "
+                  "name that the kernel has such as cubic: 1 to 15 letters, digits, '_' or '-'",
+                names[i][0], names[i][1]);
+        check_error(text, expected);
+    }
 }
 
 /* --- nodes --- */
