@@ -124,7 +124,7 @@ enum yielded yield_core(void)
     return took > CROWDED_NS ? YIELD_CROWDED : took > SHARED_NS ? YIELD_SHARED : YIELD_ALONE;
 }
 
-struct wait_policy wait_policy_for(unsigned runnable)
+unsigned wait_cores(void)
 {
     static _Atomic unsigned cached;
     unsigned cores = atomic_load_explicit(&cached, memory_order_relaxed);
@@ -134,12 +134,17 @@ struct wait_policy wait_policy_for(unsigned runnable)
         cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
         atomic_store_explicit(&cached, cores, memory_order_relaxed);
     }
+    return cores;
+}
+
+struct wait_policy wait_policy_for(unsigned runnable)
+{
     /* A pause takes 15 to 60 ns. A few microseconds of them cover the skew of ranks that run at
      * the same time; longer, and two ranks that the scheduler put on one core (it does, beside
      * other load) pay the whole spin in every hand-over: 62 us per 8-byte operation with 1000
      * pauses. Then a few hundred yields, 0.3 us each while nobody else wants the core, before
      * the two system calls of a sleep and its wake-up. */
-    if (runnable <= cores)
+    if (runnable <= wait_cores())
         return (struct wait_policy){.spins = 100, .yields = 400};
     return (struct wait_policy){.spins = 20, .yields = 400};
 }

@@ -47,6 +47,7 @@ struct wait_policy {
     unsigned yields; /* polls with sched_yield between, after the spins */
 };
 struct wait_policy wait_policy_for(unsigned runnable);
+unsigned wait_cores(void); /* on which this process may run */
 
 /* Offers the core to others, and says who took it. */
 enum yielded {
