@@ -560,7 +560,8 @@ int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx
     u->base.ops = &ucx_ops;
     u->ev = *ev;
     u->eager_max = tuning->eager_max;
-    snprintf(u->congestion, sizeof(u->congestion), "%s", conf->congestion ? conf->congestion : "auto");
+    snprintf(u->congestion, sizeof(u->congestion), "%s",
+             conf->congestion ? conf->congestion : "auto");
     u->efd = -1;
     LIST_INIT(&u->peers);
     LIST_INIT(&u->claims);
