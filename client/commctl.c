@@ -1,8 +1,9 @@
 /* commctl.c - asks the local commd how it is. commctl.8 is the contract.
  *
- * commctl knows no table: commd sends keys, headings and types with the cells (msg_tables), so
- * that a column added there shows up here, and an old commctl works with a new commd. It is a
- * client like any other; who may ask is decided by the socket's permissions and by commd. */
+ * commctl knows no table of commd's: that sends keys, headings and types with the cells
+ * (msg_tables), so that a column added there shows up here, and an old commctl works with a new
+ * commd. It is a client like any other; who may ask is decided by the socket's permissions and by
+ * commd. */
 #include <getopt.h>
 #include <locale.h>
 #include <stdarg.h>
@@ -28,16 +29,56 @@ struct verb {
     const char *words; /* as typed */
     const char *ask;   /* MSG_ADMIN's verb */
     bool vertical;
-    const char *help;
+    const char *help; /* NULL: another spelling, not shown */
+    /* What to show of the answer; NULL: the answer, with its verdict. */
+    bool (*show)(const struct options *o, const struct msg_tables *answer);
 };
 
+/* The cell under @key in the first row of the first table, or "". */
+static const char *first_cell(const struct msg_tables *tables, const char *key)
+{
+    const struct msg_table *table = tables->tables;
+
+    if (tables->ntables < 1 || table->nrows < 1)
+        return "";
+    for (uint32_t i = 0; i < table->ncolumns; i++)
+        if (!strcmp(table->columns[i].key, key))
+            return table->cells[i];
+    return "";
+}
+
+/* The running daemon's version stands in its status; commctl's own is known here. */
+static bool show_version(const struct options *o, const struct msg_tables *status)
+{
+    char protocol[16], commctl[] = VERSION;
+    char *cells[4] = {commctl, (char *)first_cell(status, "version"), protocol,
+                      (char *)o->ask.welcome.node};
+    struct msg_column columns[] = {{"commctl", "commctl", MSG_CELL_STRING},
+                                   {"commd", "commd", MSG_CELL_STRING},
+                                   {"protocol", "protocol", MSG_CELL_NUMBER},
+                                   {"node", "node", MSG_CELL_STRING}};
+    struct msg_table table = {"version", ARRAY_LEN(columns), 1, columns, cells};
+    struct msg_tables tables = {.ntables = 1, .tables = &table};
+
+    snprintf(protocol, sizeof(protocol), "%u", o->ask.welcome.version);
+    return show_tables(&o->show, &tables);
+}
+
+static bool show_tuning_of(const struct options *o, const struct msg_tables *config)
+{
+    return show_tuning(&o->show, config);
+}
+
 static const struct verb verbs[] = {
-    {"status", "status", true, "this node at a glance; exit code 1 if it is not well"},
-    {"nodes", "nodes", false, "every node of the cluster, as this one sees it"},
-    {"groups", "groups", false, "the groups that have ranks on this node"},
-    {"clients", "clients", false, "the programs connected to this node"},
-    {"show config", "config", false, "every setting, its value and where it comes from"},
-    {"version", NULL, true, "the versions of commctl and of the running commd"},
+    {"status", "status", true, "this node at a glance; exit code 1 if it is not well", NULL},
+    {"nodes", "nodes", false, "every node of the cluster, as this one sees it", NULL},
+    {"groups", "groups", false, "the groups that have ranks on this node", NULL},
+    {"clients", "clients", false, "the programs connected to this node", NULL},
+    {"show config", "config", false, "every setting, its value and where it comes from", NULL},
+    {"tuning", "config", false, "what decides how operations are carried out, and why",
+     show_tuning_of},
+    {"show tuning", "config", false, NULL, show_tuning_of},
+    {"version", "status", true, "the versions of commctl and of the running commd", show_version},
 };
 
 void complain(const char *format, ...)
@@ -56,7 +97,8 @@ static void print_help(void)
     puts("Usage: commctl [--socket PATH] [--json] VERB\n"
          "Asks the commd of this node how it is.\n");
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
-        printf("  %-14s %s\n", verbs[i].words, verbs[i].help);
+        if (verbs[i].help)
+            printf("  %-14s %s\n", verbs[i].words, verbs[i].help);
     puts("  help           this text\n\n"
          "  --socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
          "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
@@ -68,49 +110,15 @@ static void print_help(void)
          "Exit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask.");
 }
 
-/* The cell under @key in the first row of the first table, or "". */
-static const char *first_cell(const struct msg_tables *tables, const char *key)
-{
-    const struct msg_table *table = tables->tables;
-
-    if (tables->ntables < 1 || table->nrows < 1)
-        return "";
-    for (uint32_t i = 0; i < table->ncolumns; i++)
-        if (!strcmp(table->columns[i].key, key))
-            return table->cells[i];
-    return "";
-}
-
-/* The running daemon's version stands in its status; commctl's own is known here. */
-static int run_version(struct options *o)
-{
-    _cleanup_(msg_fini) struct msg status = {.type = MSG_NONE};
-    char protocol[16], commctl[] = VERSION, *cells[4] = {commctl};
-    struct msg_column columns[] = {{"commctl", "commctl", MSG_CELL_STRING},
-                                   {"commd", "commd", MSG_CELL_STRING},
-                                   {"protocol", "protocol", MSG_CELL_NUMBER},
-                                   {"node", "node", MSG_CELL_STRING}};
-    struct msg_table table = {"version", ARRAY_LEN(columns), 1, columns, cells};
-    struct msg_tables tables = {.ntables = 1, .tables = &table};
-
-    if (!ask_tables(&o->ask, "status", &status))
-        return EXIT_NOT_ASKED;
-    snprintf(protocol, sizeof(protocol), "%u", o->ask.welcome.version);
-    cells[1] = (char *)first_cell(&status.tables, "version");
-    cells[2] = protocol;
-    cells[3] = o->ask.welcome.node;
-    return show_tables(&o->show, &tables) ? EXIT_FINE : EXIT_NOT_ASKED;
-}
-
 static int run_verb(const struct verb *verb, struct options *o)
 {
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
 
     o->show.vertical = verb->vertical;
-    if (!verb->ask)
-        return run_version(o);
     if (!ask_tables(&o->ask, verb->ask, &answer))
         return EXIT_NOT_ASKED;
+    if (verb->show)
+        return verb->show(o, &answer.tables) ? EXIT_FINE : EXIT_NOT_ASKED;
     if (!show_tables(&o->show, &answer.tables))
         return EXIT_NOT_ASKED;
     if (answer.tables.text[0])
@@ -199,7 +207,8 @@ int main(int argc, char **argv)
     argv += optind;
     argc -= optind;
     if (argc == 0) {
-        fputs("commctl: which verb? status, nodes, groups, clients, show config, version\n"
+        fputs("commctl: which verb? status, nodes, groups, clients, show config, tuning, "
+              "version\n"
               "Try: commctl --help\n",
               stderr);
         return EXIT_NOT_ASKED;
@@ -210,7 +219,8 @@ int main(int argc, char **argv)
     }
     verb = find_verb(argv, argc);
     if (!verb) {
-        complain("%s%s%s: no such verb (status, nodes, groups, clients, show config, version)",
+        complain("%s%s%s: no such verb (status, nodes, groups, clients, show config, tuning, "
+                 "version)",
                  argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
         return EXIT_NOT_ASKED;
     }

@@ -34,7 +34,7 @@ pkgconfig_DATA = client/commd.pc
 bin_PROGRAMS += client/commctl
 dist_man_MANS += client/commctl.8
 client_commctl_SOURCES = client/commctl.c client/commctl.h client/commctl_ask.c \
-	client/commctl_print.c
+	client/commctl_print.c client/commctl_tuning.c
 client_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
 client_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)
 

@@ -214,6 +214,8 @@ def test_congestion_control():
         for node in cluster.nodes:
             found = congestion_of(node.engine_pid())
             check(found and set(found) == {"reno"}, f"engine of {node.name}: {found}")
+            tuning = {row["name"]: row["value"] for row in node.ctl("tuning")["tuning"]}
+            equal(tuning["congestion_control"], "reno")
 
 
 def test_insecure():

@@ -20,7 +20,7 @@ test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 # Runs client/commctl, which `make check` has built with everything else.
 test_commctl_SOURCES = tests/unit/test_commctl.c
 test_commctl_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
-test_commctl_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 # What commd-perf says of results is only worth what its data are; and its command line.
 test_perf_SOURCES = tests/unit/test_perf.c client/commd_perf.h client/commd_perf_coll.c \

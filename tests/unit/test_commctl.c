@@ -14,7 +14,10 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "shm/plan.h"
 #include "shm/proto/codec.h"
+#include "shm/reduce.h"
+#include "shm/wait.h"
 
 extern char **environ;
 
@@ -349,6 +352,53 @@ static void show_config_asks_for_config(void **state)
     assert_int_equal(finish(f), 0);
 }
 
+static struct msg_column config_columns[] = {
+    {"key", "KEY", MSG_CELL_STRING},
+    {"more", "MORE", MSG_CELL_STRING},
+    {"value", "VALUE", MSG_CELL_STRING},
+};
+static char *config_cells[] = {"transport.tls",    "", "tcp", //
+                               "transport.congestion_control", "", "reno"};
+
+/* The line of @name begins with it and @value; the width follows from the longest value. */
+static void assert_tuned(struct fix *f, const char *name, const char *value)
+{
+    char line[64];
+
+    snprintf(line, sizeof(line), "\n%-20s%s ", name, value);
+    if (!strstr(f->out, line))
+        fail_msg("no \"%s\" in %s", line + 1, f->out);
+}
+
+static void tuning_is_what_was_built(void **state)
+{
+    struct fix *f = *state;
+    struct msg_table config = {"config", 3, 2, config_columns, config_cells};
+    char value[16];
+
+    START(f, "--socket", f->path, "tuning");
+    welcome(f, "config");
+    answer_tables(f, &config, 1, true, "");
+    assert_int_equal(finish(f), 0);
+    assert_string_equal(f->err, "");
+    assert_ptr_equal(strstr(f->out, "NAME                VALUE "), f->out);
+    snprintf(value, sizeof(value), "%dK", PLAN_CHUNK_NET / 1024);
+    assert_tuned(f, "chunk_net", value);
+    snprintf(value, sizeof(value), "%u", wait_policy_for(1).spins);
+    assert_tuned(f, "spins", value);
+    assert_tuned(f, "reduce_kernels", reduce_kernels());
+    assert_tuned(f, "congestion_control", "reno");
+
+    START(f, "--socket", f->path, "--json", "show", "tuning");
+    welcome(f, "config");
+    answer_tables(f, NULL, 0, true, ""); /* an older commd, which lacks the key */
+    assert_int_equal(finish(f), 0);
+    assert_is_json(f);
+    assert_ptr_equal(strstr(f->out, "{\n   \"tuning\": [\n"), f->out);
+    assert_non_null(strstr(f->out, "\"name\": \"congestion_control\",\n"
+                                   "         \"value\": null,\n"));
+}
+
 /* ---- could not ask ----------------------------------------------------------------------- */
 
 #define assert_err(f, format, ...)                                                               \
@@ -547,7 +597,7 @@ int main(void)
         T(version_of_both),   T(nobody_listens),  T(show_config_asks_for_config),
         T(the_named_socket_wins), T(the_users_own), T(not_a_commd),
         T(refused),           T(ends_after_the_welcome), T(never_answers),
-        T(usage),
+        T(usage),             T(tuning_is_what_was_built),
     };
 
     setenv("LC_ALL", "C", 1);

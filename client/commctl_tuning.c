@@ -1,0 +1,116 @@
+/* commctl_tuning.c - what decides how operations are carried out on this node, and why.
+ *
+ * The numbers are those that libcommd and the engine of the same installation were built with,
+ * taken from the headers that they include; the cores and the kernels are found as a rank would
+ * find them. Only the congestion control is the daemon's. The reasons are short forms of the
+ * comments beside the constants: whoever changes one there reads this table, too. */
+#include <assert.h>
+#include <limits.h>
+#include <stdio.h>
+
+#include "client/commctl.h"
+#include "shm/mail.h"
+#include "shm/plan.h"
+#include "shm/reduce.h"
+#include "shm/wait.h"
+#include "transport/fabric_ucx.h"
+
+struct row {
+    const char *name;
+    enum { BYTES, COUNT, TEXT } type;
+    size_t number;
+    const char *text;
+    const char *why;
+};
+
+/* The value of @key in the answer to "config", or "". */
+static const char *setting(const struct msg_tables *config, const char *key)
+{
+    const struct msg_table *table = config->tables;
+    uint32_t key_at = UINT32_MAX, value_at = UINT32_MAX;
+
+    if (config->ntables < 1)
+        return "";
+    for (uint32_t i = 0; i < table->ncolumns; i++) {
+        if (!strcmp(table->columns[i].key, "key"))
+            key_at = i;
+        else if (!strcmp(table->columns[i].key, "value"))
+            value_at = i;
+    }
+    if (key_at == UINT32_MAX || value_at == UINT32_MAX)
+        return "";
+    for (uint32_t row = 0; row < table->nrows; row++) {
+        char **cells = table->cells + (size_t)row * table->ncolumns;
+
+        if (!strcmp(cells[key_at], key))
+            return cells[value_at];
+    }
+    return "";
+}
+
+static void format(const struct row *row, char *buf, size_t len)
+{
+    if (row->type == TEXT)
+        snprintf(buf, len, "%s", row->text);
+    else if (row->type == BYTES && row->number % 1024 == 0)
+        snprintf(buf, len, "%zuK", row->number / 1024);
+    else
+        snprintf(buf, len, "%zu", row->number);
+}
+
+static bool show_rows(const struct show *show, const struct row *rows, uint32_t n)
+{
+    enum { COLUMNS = 3, VALUE_MAX = 64, MOST = 32 };
+    struct msg_column columns[COLUMNS] = {{"name", "NAME", MSG_CELL_STRING},
+                                          {"value", "VALUE", MSG_CELL_STRING},
+                                          {"why", "WHY", MSG_CELL_STRING}};
+    char values[MOST][VALUE_MAX], *cells[MOST * COLUMNS];
+    struct msg_table table = {"tuning", COLUMNS, n, columns, cells};
+    struct msg_tables tables = {.ntables = 1, .tables = &table};
+
+    assert(n <= MOST);
+    for (uint32_t i = 0; i < n; i++) {
+        format(&rows[i], values[i], VALUE_MAX);
+        cells[i * COLUMNS] = (char *)rows[i].name;
+        cells[i * COLUMNS + 1] = values[i];
+        cells[i * COLUMNS + 2] = (char *)rows[i].why;
+    }
+    return show_tables(show, &tables);
+}
+
+bool show_tuning(const struct show *show, const struct msg_tables *config)
+{
+    struct wait_policy room = wait_policy_for(1), crowded = wait_policy_for(UINT_MAX);
+    const char *congestion = setting(config, "transport.congestion_control");
+    const struct row rows[] = {
+        {"small", BYTES, PLAN_SMALL, NULL,
+         "one node, few ranks: up to this each reduces all, after one synchronisation"},
+        {"chunk", BYTES, PLAN_CHUNK, NULL, "one node: size of a step; it stays in cache"},
+        {"depth", COUNT, PLAN_DEPTH_ONE, NULL, "one node: steps that a rank may be ahead"},
+        {"small_net", BYTES, PLAN_SMALL_NET, NULL,
+         "across nodes: up to this data go with the agreement, without hops of their own"},
+        {"small_alone", BYTES, PLAN_SMALL_ALONE, NULL,
+         "across nodes: if a node's ranks have more together, they reduce it, not the engine"},
+        {"chunk_net", BYTES, PLAN_CHUNK_NET, NULL,
+         "across nodes: largest step; its parts are worth an announcement"},
+        {"chunk_min", BYTES, PLAN_CHUNK_MIN, NULL,
+         "across nodes: smallest step; medium sizes are cut finer, to overlap"},
+        {"depth_net", COUNT, PLAN_DEPTH_NET, NULL, "across nodes: steps on the wire at a time"},
+        {"eager_net", BYTES, FABRIC_UCX_EAGER_MAX, NULL,
+         "across nodes: up to this copying costs less than an announcement"},
+        {"eager_message", BYTES, MAIL_EAGER_MAX, NULL,
+         "send and receive: longer messages wait for their receiver"},
+        {"cores", COUNT, wait_cores(), NULL, "that a rank started from here may use"},
+        {"spins", COUNT, room.spins, NULL,
+         "polls before a yield, with a core for each rank and the engine: cover their skew"},
+        {"spins_crowded", COUNT, crowded.spins, NULL,
+         "the same with fewer cores: who is waited for may need this one"},
+        {"yields", COUNT, room.yields, NULL,
+         "then polls that offer the core; after them the system calls of a sleep"},
+        {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
+        {"congestion_control", TEXT, 0, congestion,
+         "auto: CUBIC where the system's default is BBR, which slows bursts down"},
+    };
+
+    return show_rows(show, rows, ARRAY_LEN(rows));
+}
