@@ -1,4 +1,4 @@
-/* fabric_ucx.h - what only fabric_ucx.c's launcher, benchmark and tests need, and commctl to show it;
+/* fabric_ucx.h - what only fabric_ucx.c's launcher, benchmark and tests need, and commctl to show;
  * the fabric itself is made by fabric_ucx_new() of fabric.h. */
 #ifndef COMMD_FABRIC_UCX_H
 #define COMMD_FABRIC_UCX_H
