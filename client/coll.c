@@ -81,13 +81,30 @@ static void vector_reduce(struct run *r, uint32_t c)
         reduce_finish(p->dtype, p->redop, out + lo, n, world);
 }
 
+/* Ours and theirs in the order of nodes: so that all ranks get the same bits. Who is alone on his
+ * node has ours where it came from, and in place that line has to be in the cache anyway. */
+static void swap_get(const struct run *r, uint32_t c, uint8_t *out, const uint8_t *res, size_t len)
+{
+    const struct plan *p = &r->plan;
+    const struct board *b = board_of(r);
+    bool alone = b->nlocal == 1 && !is_scaled(r);
+    const void *src[2];
+
+    src[b->me] = alone ? r->send + step_offset(r, c) : res;
+    src[!b->me] = board_theirs(b, r->base + c, len);
+    reduce_n(p->dtype, p->redop, out, src, 2, len / p->esize);
+    reduce_finish(p->dtype, p->redop, out, len / p->esize, b->world);
+}
+
 static void all_reduce_get(struct run *r, uint32_t c)
 {
     const struct plan *p = &r->plan;
     uint8_t *out = r->recv + step_offset(r, c), *res = result_of(r, c);
     size_t len = step_bytes(r, c), lo, hi;
 
-    if (!one_node(r)) {
+    if (p->swap) {
+        swap_get(r, c, out, res, len);
+    } else if (!one_node(r)) {
         copy(out, res, len);
     } else if (p->small) {
         reduce_members(r, c, out, NULL, r->send, 0, p->count);

@@ -63,7 +63,7 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.slots = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), 4096);
     l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
     l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
-    l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes);
+    l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes) * (nnodes == 2 ? 2 : 1);
     l.mail = l.counts;
     if (nnodes > 1)
         l.mail += (size_t)nlocal * l.depth * 2 * world * sizeof(uint64_t);

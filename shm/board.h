@@ -3,8 +3,8 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   window[nlocal][depth][chunk] | result[depth][chunk] | counts[nlocal][depth][2][world] |
- *   mail (mail.h)
+ *   window[nlocal][depth][chunk] | result[depth][chunk] | theirs[depth][chunk] (two nodes) |
+ *   counts[nlocal][depth][2][world] (several) | mail (mail.h)
  *
  * The file is sparse: a page costs memory only once it was used. */
 #ifndef COMMD_BOARD_H
@@ -19,7 +19,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
      * that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 3,
+    BOARD_VERSION = 4,
     BOARD_SLOTS = 16,         /* announcements in flight per member */
     BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
@@ -191,7 +191,7 @@ static inline size_t board_spot(const struct board *b, uint32_t step, size_t len
 {
     size_t spot = ALIGN_UP(len, (size_t)4096);
 
-    if (len <= BOARD_STAY || spot > b->chunk / 2)
+    if (len <= BOARD_STAY || spot > b->chunk / 2 || b->nnodes > 1)
         return 0;
     return step / b->depth % (b->chunk / spot) * spot;
 }
@@ -207,6 +207,12 @@ static inline uint8_t *board_window(const struct board *b, unsigned member, uint
 static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t len)
 {
     return b->result + (size_t)(step % b->depth) * b->chunk + board_spot(b, step, len);
+}
+
+/* What the other one of two nodes has for @step, see plan.swap. */
+static inline uint8_t *board_theirs(const struct board *b, uint32_t step, size_t len)
+{
+    return board_result(b, step, len) + (size_t)b->depth * b->chunk;
 }
 
 /* The engine learns from these two rows of world entries each, by rank, what the cells of a counted

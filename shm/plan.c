@@ -98,6 +98,7 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
         p->small = bytes <= small && (net || info->reduces);
         p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
                                                      bytes * most_local(g) > PLAN_SMALL_ALONE));
+        p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
         break;
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
@@ -123,8 +124,11 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
 {
     const struct coll_info *info = &coll_table[p->coll];
     size_t chunk = plan_chunk(g->nnodes);
+    bool whole = p->swap || info->rooted; /* all of a step is one message */
     uint64_t room, unit;
 
+    if (g->nnodes > 1)
+        chunk = MIN(chunk, (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
     if (g->nnodes > 1 && !p->open)
         chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
     room = chunk / p->esize;
@@ -277,7 +281,7 @@ void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, u
     case WINDOW_VECTOR:
         if (nseg == 0)
             return;
-        if (p->small || coll_table[p->coll].rooted) { /* the schedule moves whole vectors */
+        if (p->small || p->swap || coll_table[p->coll].rooted) { /* whole vectors are moved */
             *ret_hi = n * p->esize;
             return;
         }

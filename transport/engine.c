@@ -19,7 +19,7 @@
 
 #include "shm/wait.h"
 
-enum { CLOSING_MS = 10000 };
+enum { CLOSING_MS = 10000, SCRATCH_KEEP = 16 };
 
 static unsigned bucket(uint64_t group)
 {
@@ -80,6 +80,7 @@ uint8_t *scratch_get(struct engine *e)
 
     if (c) {
         e->scratch = c->next;
+        e->nscratch--;
         return (uint8_t *)c;
     }
     return malloc(PLAN_CHUNK_NET);
@@ -91,8 +92,13 @@ void scratch_put(struct engine *e, uint8_t *p)
 
     if (!p)
         return;
+    if (e->nscratch == SCRATCH_KEEP) {
+        free(p);
+        return;
+    }
     c->next = e->scratch;
     e->scratch = c;
+    e->nscratch++;
 }
 
 /* ---- life of a board ---------------------------------------------------------------------- */

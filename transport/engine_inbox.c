@@ -9,7 +9,7 @@
 
 #include "shm/wait.h"
 
-enum { INBOX_MAX = 4096, INBOX_MAX_BYTES = 64 << 20, LIMBO_MS = 60000 };
+enum { INBOX_MAX = 4096, INBOX_MAX_BYTES = 64 << 20, LIMBO_MS = 60000, BODY_SMALL = 16 << 10 };
 
 void inbox_init(struct inbox *in)
 {
@@ -17,22 +17,33 @@ void inbox_init(struct inbox *in)
     in->tail = &in->head;
 }
 
+/* Large bodies lie in scratch: malloc() would get each from the kernel and give it back at once. */
+static uint8_t *body_new(struct engine *e, size_t len)
+{
+    return len > BODY_SMALL ? scratch_get(e) : malloc(len);
+}
+
+static void body_free(struct engine *e, uint8_t *body, size_t len)
+{
+    if (len > BODY_SMALL)
+        scratch_put(e, body);
+    else
+        free(body);
+}
+
+void inmsg_done(struct engine *e, struct inmsg *m)
+{
+    if (m->on_stack)
+        return;
+    body_free(e, (uint8_t *)m->body, m->h.len);
+    free(m);
+}
+
 static void inmsg_free(struct engine *e, struct inmsg *m)
 {
     if (m->claim && e->f)
         e->f->ops->drop(e->f, m->claim);
-    if (!m->on_stack) {
-        free((void *)m->body);
-        free(m);
-    }
-}
-
-void inmsg_done(struct inmsg *m)
-{
-    if (m->on_stack)
-        return;
-    free((void *)m->body);
-    free(m);
+    inmsg_done(e, m);
 }
 
 static void unlink_at(struct inbox *in, struct inmsg **p)
@@ -124,14 +135,14 @@ void inbox_adopt(struct eboard *eb)
         unlink_at(&eb->e->limbo, p);
         if (m->h.step == WIRE_MAIL) {
             mail_arrived(eb, m);
-            inmsg_done(m);
+            inmsg_done(eb->e, m);
         } else if (!push(&eb->inbox, m))
             inmsg_free(eb->e, m);
     }
 }
 
 /* Copies a message that has to wait. NULL: no memory. */
-static struct inmsg *keep(const struct inmsg *m, const struct fabric_msg *fm)
+static struct inmsg *keep(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
 {
     struct inmsg *k = malloc(sizeof *k);
     uint8_t *body = NULL;
@@ -142,7 +153,7 @@ static struct inmsg *keep(const struct inmsg *m, const struct fabric_msg *fm)
     k->next = NULL;
     k->on_stack = false;
     if (fm->body && fm->body_len) {
-        body = malloc(fm->body_len);
+        body = body_new(e, fm->body_len);
         if (!body) {
             free(k);
             return NULL;
@@ -226,10 +237,10 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     in = eb ? &eb->inbox : &e->limbo;
     if (!eb)
         inbox_drop(e, in, (int64_t)now_ms() - LIMBO_MS, -1);
-    kept = keep(&m, fm);
+    kept = keep(e, &m, fm);
     if (!kept || !push(in, kept)) {
         if (kept)
-            inmsg_done(kept);
+            inmsg_done(e, kept);
         peer_misbehaves(e, fm->peer, fm->claim, "its engine sent more than was asked for");
     }
 }

@@ -154,6 +154,7 @@ struct engine {
     bool published;        /* engine_published() */
     struct sbuf *sbufs;    /* free ones */
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
+    unsigned nscratch;
     struct inbox limbo;    /* for groups that commd has not told us about yet */
     uint64_t closed[ENGINE_CLOSED]; /* recent ones: their late messages are dropped */
     unsigned nclosed;
@@ -201,7 +202,7 @@ void mail_free(struct eboard *eb);
 void inbox_init(struct inbox *in);
 /* The message @op, @step, @move from fabric peer @peer, or NULL. Release with inmsg_done(). */
 struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
-void inmsg_done(struct inmsg *m);
+void inmsg_done(struct engine *e, struct inmsg *m);
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
 void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
 void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */

@@ -7,7 +7,7 @@
  *          carry their payload along and are done then. A refused operation is published as
  *          such and skipped by everybody.
  *   DATA   large operations: each step is a schedule of its own (ring, chain, direct) over its
- *          slot of the windows; up to `depth` steps are under way at the same time. Their first
+ *          slot of the windows (all_reduce of two nodes: they swap, plan.swap); up to `depth` steps are under way at the same time. Their first
  *          sends do not wait for the agreement.
  *
  * Who wakes me: members (announcing, reducing, consuming), messages, finished sends - all by
@@ -80,6 +80,14 @@ static bool all_reduced(const struct eboard *eb, uint32_t step)
 static uint8_t *result_at(const struct eboard *eb, uint32_t c)
 {
     return board_result(&eb->b, eb->base + c, plan_result(&eb->plan, &eb->geom, c));
+}
+
+/* Where received bytes go that are not reduced here. */
+static uint8_t *landing_at(const struct eboard *eb, uint32_t c)
+{
+    size_t len = plan_result(&eb->plan, &eb->geom, c);
+
+    return eb->plan.swap ? board_theirs(&eb->b, eb->base + c, len) : result_at(eb, c);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -331,7 +339,7 @@ static bool begin_recv(struct eboard *eb)
         if (r != 0)
             begin_received(eb, r < 0 ? r : 0);
     }
-    inmsg_done(m);
+    inmsg_done(eb->e, m);
     return true;
 }
 
@@ -494,11 +502,10 @@ static bool op_begin(struct eboard *eb)
     eb->bmove = 0;
     eb->bmoves = sched_len(eb->bkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->bposted = false;
-    eb->dkind = schedules[eb->plan.coll].data;
+    eb->dkind = eb->plan.swap ? SCHED_EXCHANGE : schedules[eb->plan.coll].data;
     eb->next_start = 0;
     eb->learned = false;
     eb->state = EB_BEGIN;
-    start_early(eb);
     return true;
 }
 
@@ -548,7 +555,6 @@ static bool begin_poll(struct eboard *eb)
 {
     bool moved = false;
 
-    start_early(eb);
     while (eb->bmove < eb->bmoves) {
         size_t lo, hi;
 
@@ -561,6 +567,7 @@ static bool begin_poll(struct eboard *eb)
                 !send_begin(eb, (unsigned)eb->bmv.to, eb->acc + lo, eb->bad ? 0 : hi - lo))
                 return true;
         }
+        start_early(eb);
         if (eb->bmv.from < 0) {
             begin_next(eb);
         } else if (begin_recv(eb)) {
@@ -630,7 +637,7 @@ static void step_apply(struct estep *s, const uint8_t *body)
     if (s->mv.act == SCHED_REDUCE)
         step_reduce(s, body, lo, hi - lo);
     else if (hi > lo)
-        memcpy(result_at(eb, s->c) + lo, body, hi - lo);
+        memcpy(landing_at(eb, s->c) + lo, body, hi - lo);
 }
 
 static void step_received(void *arg, int st)
@@ -667,7 +674,7 @@ static size_t step_expects(const struct estep *s, uint8_t **ret_to)
         return cells_len(eb, s->c, (unsigned)s->mv.from, false);
     }
     plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
-    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : result_at(eb, s->c) + lo;
+    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : landing_at(eb, s->c) + lo;
     return hi - lo;
 }
 
@@ -727,7 +734,7 @@ static bool step_recv(struct estep *s)
         step_apply(s, m->body);
         step_next(s);
     }
-    inmsg_done(m);
+    inmsg_done(eb->e, m);
     return true;
 }
 
@@ -776,8 +783,9 @@ static bool start_step(struct eboard *eb)
     return true;
 }
 
-/* What a step sends first depends on nothing that another node has: it goes out beside the
- * agreement, which saves a hop. The other side looks at it only when all have agreed. */
+/* What a step sends first depends on nothing that another node has: it goes out right behind the
+ * first message of the agreement, which saves a hop. The other side looks at it only when all have
+ * agreed: sent before that message, it would have to be put aside there. */
 static void start_early(struct eboard *eb)
 {
     if (eb->bad || eb->plan.small)

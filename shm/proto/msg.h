@@ -7,7 +7,7 @@
 #include "shm/base.h"
 
 enum {
-    MSG_VERSION = 1, /* first field of each hello; a peer with another major is refused */
+    MSG_VERSION = 2,     /* first field of each hello; a peer with another major is refused */
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,

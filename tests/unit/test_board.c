@@ -172,8 +172,10 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
             size_t lo, hi;
             plan_segment(&p, g, c, s, 1, &lo, &hi);
             assert_true(lo <= hi && hi <= plan_chunk(g->nnodes));
-            if (coll_table[p.coll].window == WINDOW_BLOCKS ||
-                (p.coll == COLL_ALL_REDUCE && !p.small)) {
+            if (p.swap)
+                assert_true(lo == 0 && hi == n * p.esize);
+            else if (coll_table[p.coll].window == WINDOW_BLOCKS ||
+                     (p.coll == COLL_ALL_REDUCE && !p.small)) {
                 assert_true(s == 0 ? lo == 0 : lo == last);
                 last = hi;
             }

@@ -26,11 +26,11 @@ static void wrong_version(void **state)
     struct msg msg = {.type = MSG_CLIENT_HELLO};
 
     open_client(bench, 0, 1000);
-    msg.client_hello.version = 2;
+    msg.client_hello.version = 1;
     say(bench, 0, &msg);
     expect(bench,
-           "0 REFUSED 10 the client speaks protocol version 2, commd 0.1.0 on node a speaks "
-           "1: install libcommd and commd of one version\n0 close\n");
+           "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks "
+           "2: install libcommd and commd of one version\n0 close\n");
     bench_free(bench);
 }
 
