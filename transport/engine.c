@@ -56,6 +56,7 @@ struct sbuf *sbuf_get(struct eboard *eb, size_t len)
     if (!s)
         return NULL;
     s->eb = eb;
+    s->lent = NULL;
     s->pooled = pooled;
     eb->inflight++;
     return s;
@@ -66,6 +67,7 @@ void sbuf_put(struct sbuf *s)
     struct engine *e = s->eb->e;
 
     s->eb->inflight--;
+    free(steal_ptr(s->lent));
     if (!s->pooled) {
         free(s);
         return;

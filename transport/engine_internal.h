@@ -110,6 +110,7 @@ struct eboard {
     uint8_t *acc; /* `room` bytes each, private: nobody changes them under the network */
     uint8_t *tmp;
     size_t room;
+    bool in_place; /* the last move has put the result where members find it */
     size_t tmp_len;
     struct op_balance balance;
     bool bad;
@@ -134,7 +135,8 @@ enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256 };
 struct sbuf {
     struct sbuf *next;
     struct eboard *eb;
-    bool pooled; /* data has PLAN_SMALL bytes */
+    uint8_t *lent; /* owned: an acc that is on its way */
+    bool pooled;   /* data has PLAN_SMALL bytes */
     uint8_t data[];
 };
 

@@ -111,8 +111,23 @@ static void copy_sent(void *arg, int st)
     sbuf_put(arg);
 }
 
-static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_t len)
+/* What the network still reads of acc stays as it is, in @s; the operation goes on with a copy. */
+static void lend_acc(struct eboard *eb, struct sbuf *s)
 {
+    uint8_t *copy = malloc(eb->room);
+
+    s->lent = eb->acc;
+    eb->acc = copy;
+    if (copy)
+        memcpy(copy, s->lent, eb->room);
+    else
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
+}
+
+/* Bytes [@lo, @hi) of acc. */
+static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
+{
+    size_t len = hi - lo;
     struct wire_begin w = {
         .h = {.group = eb->b.group,
               .print = eb->print,
@@ -127,7 +142,7 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
         .b = eb->bad_b,
         .balance = eb->balance,
     };
-    struct sbuf *s = sbuf_get(eb, len);
+    struct sbuf *s = sbuf_get(eb, 0);
     struct fabric *f = eb->e->f;
     int r;
 
@@ -135,14 +150,14 @@ static bool send_begin(struct eboard *eb, unsigned node, const void *body, size_
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
-    if (len)
-        memcpy(s->data, body, len);
-    r = f->ops->send(f, eb->peers[node], &w, sizeof w, s->data, len, copy_sent, s);
+    r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, copy_sent, s);
     if (r != 0)
         sbuf_put(s);
+    else if (len)
+        lend_acc(eb, s);
     if (r < 0)
         eboard_link_failed(eb, node, r);
-    return r >= 0;
+    return r >= 0 && !eb->dead;
 }
 
 static void step_sent(struct estep *s)
@@ -226,6 +241,13 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
 
 static void start_early(struct eboard *eb);
 
+static size_t small_result_len(const struct eboard *eb)
+{
+    if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
+        return plan_block_at(&eb->plan, &eb->geom, 0, eb->b.world);
+    return eb->plan.count * eb->plan.esize;
+}
+
 /* Bytes of a small payload that the run of segments stands for. */
 static void begin_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,
                         size_t *ret_hi)
@@ -275,17 +297,27 @@ static void begin_apply(struct eboard *eb, const void *body, size_t len)
     const struct sched_move *mv = &eb->bmv;
     const struct plan *p = &eb->plan;
     const void *src[2];
+    uint8_t *to;
     size_t lo, hi;
 
     begin_range(eb, mv->recv_lo, mv->recv_n, &lo, &hi);
-    if (len && mv->act == SCHED_REDUCE) {
+    if (!len) {
+        begin_next(eb);
+        return;
+    }
+    to = eb->acc;
+    if (eb->bmove + 1 == eb->bmoves && len == small_result_len(eb)) {
+        to = result_at(eb, 0); /* nobody but the members needs it any more */
+        eb->in_place = true;
+    }
+    if (mv->act == SCHED_REDUCE) {
         src[0] = mv->recv_first ? body : eb->acc + lo;
         src[1] = mv->recv_first ? eb->acc + lo : body;
-        reduce_n(p->dtype, p->redop, eb->acc + lo, src, 2, len / p->esize);
+        reduce_n(p->dtype, p->redop, to + lo, src, 2, len / p->esize);
         if (mv->last_reduce)
-            reduce_finish(p->dtype, p->redop, eb->acc + lo, len / p->esize, eb->b.world);
-    } else if (len) {
-        memcpy(eb->acc + lo, body, len);
+            reduce_finish(p->dtype, p->redop, to + lo, len / p->esize, eb->b.world);
+    } else {
+        memcpy(to + lo, body, len);
     }
     begin_next(eb);
 }
@@ -389,13 +421,6 @@ static bool make_room(struct eboard *eb, size_t len)
     }
     eb->room = room;
     return true;
-}
-
-static size_t small_result_len(const struct eboard *eb)
-{
-    if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
-        return plan_block_at(&eb->plan, &eb->geom, 0, eb->b.world);
-    return eb->plan.count * eb->plan.esize;
 }
 
 /* How nodes carry out each collective: a small one together with the agreement, for which any
@@ -502,6 +527,7 @@ static bool op_begin(struct eboard *eb)
     eb->bmove = 0;
     eb->bmoves = sched_len(eb->bkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->bposted = false;
+    eb->in_place = false;
     eb->dkind = eb->plan.swap ? SCHED_EXCHANGE : schedules[eb->plan.coll].data;
     eb->next_start = 0;
     eb->learned = false;
@@ -541,7 +567,7 @@ static void begin_end(struct eboard *eb)
     if (eb->bad || !op_balanced(&eb->balance)) {
         op_refuse(eb);
     } else if (eb->plan.small) {
-        if (small_result_len(eb)) /* acc is only made when something is gathered */
+        if (small_result_len(eb) && !eb->in_place) /* acc is only made when something is gathered */
             memcpy(result_at(eb, 0), eb->acc, small_result_len(eb));
         publish(eb, eb->base + 1);
         advance_sent(eb);
@@ -564,7 +590,7 @@ static bool begin_poll(struct eboard *eb)
             moved = true;
             begin_range(eb, eb->bmv.send_lo, eb->bmv.send_n, &lo, &hi);
             if (eb->bmv.to >= 0 &&
-                !send_begin(eb, (unsigned)eb->bmv.to, eb->acc + lo, eb->bad ? 0 : hi - lo))
+                !send_begin(eb, (unsigned)eb->bmv.to, lo, eb->bad ? lo : hi))
                 return true;
         }
         start_early(eb);
