@@ -27,18 +27,13 @@
 
 /* ---- counters that members read -------------------------------------------------------------- */
 
-static void publish(struct eboard *eb, uint32_t upto)
+static void ring(const struct eboard *eb)
 {
-    struct board_hdr *h = eb->b.hdr;
-
-    eb->published = upto;
-    eb->e->published = true;
-    atomic_store_explicit(&h->published, upto, memory_order_release);
-    bell_ring(&h->bell, &h->sleepers);
+    bell_ring(&eb->b.hdr->bell, &eb->b.hdr->sleepers);
 }
 
-/* `sent` follows `published` as far as no send reads the window. */
-static bool advance_sent(struct eboard *eb)
+/* `sent` follows `published` as far as no send reads the window. True if it has moved. */
+static bool follow_sent(struct eboard *eb)
 {
     uint32_t old = eb->sent;
 
@@ -49,11 +44,18 @@ static bool advance_sent(struct eboard *eb)
             break;
         eb->sent++;
     }
-    if (eb->sent == old)
-        return false;
-    atomic_store_explicit(&eb->b.hdr->sent, eb->sent, memory_order_release);
-    bell_ring(&eb->b.hdr->bell, &eb->b.hdr->sleepers);
-    return true;
+    if (eb->sent != old)
+        atomic_store_explicit(&eb->b.hdr->sent, eb->sent, memory_order_release);
+    return eb->sent != old;
+}
+
+static void publish(struct eboard *eb, uint32_t upto)
+{
+    eb->published = upto;
+    eb->e->published = true;
+    atomic_store_explicit(&eb->b.hdr->published, upto, memory_order_release);
+    follow_sent(eb);
+    ring(eb);
 }
 
 static bool all_announced(struct eboard *eb, uint32_t step)
@@ -174,7 +176,8 @@ static void data_sent(void *arg, int st)
     if (s->eb->dead)
         return;
     eboard_activate(s->eb);
-    advance_sent(s->eb);
+    if (follow_sent(s->eb))
+        ring(s->eb);
 }
 
 /* Cells that do not lie in one piece. Nothing of the window is read any more then. */
@@ -558,7 +561,6 @@ static void op_refuse(struct eboard *eb)
         eb->steps[i].active = false;
     inbox_drop_op(eb);
     publish(eb, eb->base + BOARD_SKIP);
-    advance_sent(eb);
     op_done(eb, BOARD_SKIP);
 }
 
@@ -570,8 +572,7 @@ static void begin_end(struct eboard *eb)
         if (small_result_len(eb) && !eb->in_place) /* acc is only made when something is gathered */
             memcpy(result_at(eb, 0), eb->acc, small_result_len(eb));
         publish(eb, eb->base + 1);
-        advance_sent(eb);
-        op_done(eb, 1);
+            op_done(eb, 1);
     } else {
         eb->state = EB_DATA;
     }
@@ -835,7 +836,6 @@ static bool publish_done(struct eboard *eb)
     if (upto == eb->published)
         return false;
     publish(eb, upto);
-    advance_sent(eb);
     if (upto == eb->base + eb->plan.steps)
         op_done(eb, eb->plan.steps);
     return true;
