@@ -46,7 +46,7 @@ QUICK = {
 }  # fmt: skip
 ITERATIONS_MOST, WARMUP, TURN_SECONDS = 2000, 2, 120
 SLOW_US, ROW_US = 300e3, 2e6  # one iteration that makes a library slow; what it may take in a row, then
-TORCH_NAMES = {"commd": "torch commd", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
+TORCH_NAMES = {"commd": "torch commd", "commd-op": "commd op", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
 
 
 def say(text=""):
@@ -94,7 +94,7 @@ def contestants(place, work, args, plan, found):
     for rival in (r for r in found.values() if isinstance(r, rivals.Mpi)):
         all_of_them.append(mpi(rival, place, work / rival.key))
     if args.python and place.name in plan["torch"]:
-        backends = ["gloo", "commd"] + ["deepspeed"] * ("deepspeed" in found and place.nodes == 1)
+        backends = ["gloo", "commd", "commd-op"] + ["deepspeed"] * ("deepspeed" in found and place.nodes == 1)
         all_of_them += [torch(b, place, work / f"torch-{b}", args, found) for b in backends]
     return [c for c in all_of_them if c.name not in args.without]
 
@@ -311,7 +311,7 @@ def main():
     write(args, result)
     if interrupted:
         sys.exit(130)
-    sys.exit(any(name.startswith(("commd,", "torch commd,")) for name in result["missing"]))
+    sys.exit(any(name.startswith(("commd,", "torch commd,", "commd op,")) for name in result["missing"]))
 
 
 if __name__ == "__main__":

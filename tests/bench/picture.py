@@ -10,7 +10,8 @@ WIDTH, HEIGHT, PER_LINE = 400, 300, 3
 LEFT, RIGHT, ABOVE, BELOW, LEGEND = 58, 12, 34, 40, 40
 # ours is black and thick; the others' colours differ in lightness too (Okabe and Ito's)
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
-STYLES = {"commd": ("#000000", 2.6, ""), "torch commd": ("#000000", 1.6, ' stroke-dasharray="5 3"')}
+STYLES = {"commd": ("#000000", 2.6, ""), "torch commd": ("#000000", 1.6, ' stroke-dasharray="5 3"'),
+          "commd op": ("#000000", 1.6, ' stroke-dasharray="1 3"')}
 
 
 def style(name, names):

@@ -1,6 +1,6 @@
 """The result of compare.py as text."""
 
-OURS = ("commd", "torch commd")
+OURS = ("commd", "torch commd", "commd op")
 OF_TORCH = ("gloo", "DeepSpeed shm")
 
 
@@ -51,6 +51,8 @@ def text(result, name):
     head = f"{'':15}{'size':>8}" + "".join(f"{n:>{widths[n]}}" for n in names)
     head += f"{'best other':>15}{'commd/best':>12}"
     head += f"{'torch: ours/best':>18}" if "torch commd" in names else ""
+    versus = "commd op" in names and "DeepSpeed shm" in names
+    head += f"{'op/DeepSpeed':>14}" if versus else ""
     lines.append(head)
     for row in place["rows"]:
         best = best_of(row, others)
@@ -60,6 +62,8 @@ def text(result, name):
         line += f"{best[0] if best else '-':>15}{cell(ratio(row, 'commd', others), 12)}"
         if "torch commd" in names:
             line += cell(ratio(row, "torch commd", OF_TORCH), 18)
+        if versus:
+            line += cell(ratio(row, "commd op", OF_TORCH[1:]), 14)
         lines.append(line)
     return "\n".join(lines)
 

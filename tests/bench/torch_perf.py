@@ -1,6 +1,7 @@
 """commd-perf --turns through torch.distributed: gloo, commd, and DeepSpeed's shm all_reduce.
 
 torch_perf.py BACKEND DIR      RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say the rest.
+                               BACKEND: gloo, commd, deepspeed, commd-op (torch.ops.commd.all_reduce_)
 
 The loop is commd-perf's: fill, barrier, one timed operation (f32, sum), check; rank 0's times. Besides
 the collectives: new_group, how long making a group takes; ddp, a step of data-parallel training.
@@ -34,6 +35,7 @@ class Torch:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.backend = backend
         self.module = None
+        self.op_only, self.world = backend == "commd-op", dist.group.WORLD.group_name
         if backend == "deepspeed":
             os.environ["LOCAL_SIZE"] = str(self.size)
             self.module = deepspeed_build(pathlib.Path(os.environ["DEEPSPEED_SOURCES"]))
@@ -49,17 +51,20 @@ class Torch:
     def shm_all_reduce(self, tensor):
         torch.ops.deepspeed.inference_all_reduce_(tensor)
 
+    def custom_op(self, tensor):
+        torch.ops.commd.all_reduce_(tensor, "sum", self.world)
+
     def prepare(self, coll, size):
         """(a function that operates, the buffer to fill, what to fill in, the result, what it is)"""
         r, p = self.rank, self.size
         n = max(size // 4, 1)
         part = max(n // p, 1)
         mine, total = float(r + 1), float(p * (p + 1) // 2)
-        if self.module and coll != "all_reduce":
-            raise ValueError(f"DeepSpeed has no {coll}")
+        if (self.module or self.op_only) and coll != "all_reduce":
+            raise ValueError(f"{self.backend} has no {coll}")
         if coll == "all_reduce":
             x = torch.zeros(n)
-            f = self.shm_all_reduce if self.module else dist.all_reduce
+            f = self.shm_all_reduce if self.module else self.custom_op if self.op_only else dist.all_reduce
             return (lambda: f(x)), x, mine, x, torch.full((n,), total)
         if coll == "broadcast":
             x = torch.zeros(n)
@@ -119,8 +124,8 @@ class Torch:
 
     def new_group(self, iterations):
         """Making a group of all ranks; the barrier before is not part of it, nor is the end."""
-        if self.module:
-            raise ValueError("DeepSpeed has no groups")
+        if self.module or self.op_only:
+            raise ValueError(f"{self.backend} has no groups")
         times = []
         for _ in range(iterations):
             dist.barrier()
@@ -131,8 +136,8 @@ class Torch:
         return 0, times, 0
 
     def ddp(self, iterations, warmup):
-        if self.module:
-            raise ValueError("DeepSpeed's all_reduce alone is no backend for DDP")
+        if self.module or self.op_only:
+            raise ValueError(f"{self.backend}: an all_reduce alone is no backend for DDP")
         torch.manual_seed(1)
         layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(DDP_LAYERS)]
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
@@ -195,7 +200,7 @@ def main():
         return
     backend, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo" if backend == "deepspeed" else backend)
+    dist.init_process_group({"deepspeed": "gloo", "commd-op": "commd"}.get(backend, backend))
     take_turns(Torch(backend), folder)
     dist.destroy_process_group()
 
