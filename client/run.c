@@ -660,7 +660,7 @@ enum run_state run_finish(struct run *r)
         } else if (idle < p->spins + p->yields && !r->group->crowded) {
             enum yielded y = yield_core();
 
-            r->group->shared = y != YIELD_ALONE;
+            r->group->shared = y == YIELD_SHARED;
             if (y == YIELD_CROWDED)
                 r->group->crowded = CROWDED_OPS;
         } else {

@@ -120,11 +120,20 @@ static bool set_steps(struct plan *p, uint64_t count)
     return true;
 }
 
+/* Elements of a cell. With very many ranks the step may be as large as its window. */
+static uint64_t cells_unit(const struct plan *p, const struct plan_geom *g, uint64_t room)
+{
+    uint64_t cells = cells_needed(p, g), most = plan_chunk(g->nnodes) / p->esize;
+
+    return room >= cells ? room / cells : MIN(most / cells, (uint64_t)1);
+}
+
 static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
     size_t chunk = plan_chunk(g->nnodes);
-    bool whole = p->swap || info->rooted; /* all of a step is one message */
+    /* all of a step is one message */
+    bool whole = p->swap || (info->rooted && info->window == WINDOW_VECTOR);
     uint64_t room, unit;
 
     if (g->nnodes > 1)
@@ -135,7 +144,7 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     if (p->counts)
         unit = unit_of(p->counts, g->world, room);
     else if (info->window == WINDOW_CELLS)
-        unit = room / cells_needed(p, g);
+        unit = cells_unit(p, g, room);
     else if (info->window == WINDOW_BLOCKS)
         unit = room / g->world;
     else

@@ -9,7 +9,7 @@
 
 #include "shm/wait.h"
 
-enum { INBOX_MAX = 4096, INBOX_MAX_BYTES = 64 << 20, LIMBO_MS = 60000, BODY_SMALL = 16 << 10 };
+enum { INBOX_MAX = 4096, INBOX_MAX_BYTES = 64 << 20, LIMBO_MS = 60000, BODY_SMALL = 64 << 10 };
 
 void inbox_init(struct inbox *in)
 {

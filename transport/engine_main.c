@@ -2,7 +2,7 @@
  * turn that serves them. Started and watched by commd; holds no secrets but the tokens of this
  * incarnation.
  *
- * The turn: progress the fabric, look at the active boards; while something moved in the last
+ * The turn: look at the active boards, progress the fabric; while something moved in the last
  * SPIN_NS keep turning and offer the core to others in between (sched_yield); then, or at once
  * while a process that computes takes the core (shm/wait.c), arm boards and fabric and sleep in
  * epoll. Awake, commd's socket and the doorbells are looked at every LOOK_EVERY turns: one busy
@@ -281,8 +281,8 @@ static void serve(struct shell *s)
         moved |= s->fabric->ops->progress(s->fabric);
         if (++turns % LOOK_EVERY == 0)
             look(s, 0);
-        if (engine_published(s->engine))
-            offer_core(&crowded);
+        if (engine_published(s->engine) && now_ns() >= crowded && offer_core(&crowded))
+            look(s, 0); /* that took long: others may have waited for us meanwhile */
         if (moved) {
             idle = 0;
             continue;

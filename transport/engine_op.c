@@ -7,8 +7,8 @@
  *          carry their payload along and are done then. A refused operation is published as
  *          such and skipped by everybody.
  *   DATA   large operations: each step is a schedule of its own (ring, chain, direct) over its
- *          slot of the windows (all_reduce of two nodes: they swap, plan.swap); up to `depth` steps are under way at the same time. Their first
- *          sends do not wait for the agreement.
+ *          slot of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth`
+ *          steps are under way at the same time. Their first sends do not wait for the agreement.
  *
  * Who wakes me: members (announcing, reducing, consuming), messages, finished sends - all by
  * eboard_poll(). What if a peer dies now: no move completes; commd breaks the group. What if a
@@ -113,6 +113,13 @@ static void copy_sent(void *arg, int st)
     sbuf_put(arg);
 }
 
+static size_t small_result_len(const struct eboard *eb)
+{
+    if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
+        return plan_block_at(&eb->plan, &eb->geom, 0, eb->b.world);
+    return eb->plan.count * eb->plan.esize;
+}
+
 /* What the network still reads of acc stays as it is, in @s; the operation goes on with a copy. */
 static void lend_acc(struct eboard *eb, struct sbuf *s)
 {
@@ -121,7 +128,7 @@ static void lend_acc(struct eboard *eb, struct sbuf *s)
     s->lent = eb->acc;
     eb->acc = copy;
     if (copy)
-        memcpy(copy, s->lent, eb->room);
+        memcpy(copy, s->lent, small_result_len(eb));
     else
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
 }
@@ -152,7 +159,8 @@ static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
-    r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, copy_sent, s);
+    r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, copy_sent,
+                     s);
     if (r != 0)
         sbuf_put(s);
     else if (len)
@@ -243,13 +251,6 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
 /* ---- the agreement ----------------------------------------------------------------------------- */
 
 static void start_early(struct eboard *eb);
-
-static size_t small_result_len(const struct eboard *eb)
-{
-    if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
-        return plan_block_at(&eb->plan, &eb->geom, 0, eb->b.world);
-    return eb->plan.count * eb->plan.esize;
-}
 
 /* Bytes of a small payload that the run of segments stands for. */
 static void begin_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,
@@ -572,7 +573,7 @@ static void begin_end(struct eboard *eb)
         if (small_result_len(eb) && !eb->in_place) /* acc is only made when something is gathered */
             memcpy(result_at(eb, 0), eb->acc, small_result_len(eb));
         publish(eb, eb->base + 1);
-            op_done(eb, 1);
+        op_done(eb, 1);
     } else {
         eb->state = EB_DATA;
     }
@@ -810,9 +811,9 @@ static bool start_step(struct eboard *eb)
     return true;
 }
 
-/* What a step sends first depends on nothing that another node has: it goes out right behind the
- * first message of the agreement, which saves a hop. The other side looks at it only when all have
- * agreed: sent before that message, it would have to be put aside there. */
+/* What a step sends first depends on nothing that another node has: it goes out right behind this
+ * node's first message of the agreement (a stand-in only hears first), which saves a hop. The other
+ * side looks at it only when all have agreed: what comes before that is put aside there. */
 static void start_early(struct eboard *eb)
 {
     if (eb->bad || eb->plan.small)

@@ -488,18 +488,26 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
     return st == UCS_OK ? 0 : explain_ucx(why, "UCX wake-up descriptor", st);
 }
 
-/* The first socket, which listens, tells whether the kernel takes it. "auto" is a preference:
- * without it the engine works, so it goes on and @why says what it does without. */
-static int check_congestion(const char *wish, char *why)
+/* The first socket, which listens, tells whether the kernel takes it, and whether there is anything
+ * to do at all. "auto" is a preference: without it the engine works, so it goes on and @why says
+ * what it does without. */
+static int check_congestion(struct ucx *u, char *why)
 {
+    const char *wish = u->congestion;
     bool preferred = !strcmp(wish, "auto");
     const char *name = preferred ? "cubic" : wish;
     char reason[96], names[96];
     int r = ucx_sockets_tune(wish);
 
+    if (r > 0)
+        return 0;
+    if (preferred || r == 0)
+        strcpy(u->congestion, "system");
     if (r == 0)
         return 0;
-    if (r == -EPERM)
+    if (r == -EIO)
+        snprintf(reason, sizeof(reason), "/proc/self/fd cannot be read");
+    else if (r == -EPERM)
         snprintf(reason, sizeof(reason),
                  "the sysctl net.ipv4.tcp_allowed_congestion_control lacks \"%s\"", name);
     else if (r == -ENOENT)
@@ -534,7 +542,7 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf,
     if (r == 0)
         r = open_worker(u, conf, why);
     if (r == 0)
-        r = check_congestion(u->congestion, why);
+        r = check_congestion(u, why);
     if (r)
         return r;
     if (*said)

@@ -120,7 +120,8 @@ struct ucx {
     unsigned spins;
 };
 
-/* fabric_ucx_socket.c: congestion control of all TCP sockets there are. Negative errno. */
+/* fabric_ucx_socket.c: congestion control of all TCP sockets there are. 1: set, 0: nothing to do,
+ * negative errno; -EIO: /proc could not be read. */
 int ucx_sockets_tune(const char *wish);
 /* What transport.congestion_control may be here, for people. */
 void ucx_congestion_names(char *buf, size_t len);

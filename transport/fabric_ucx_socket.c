@@ -45,8 +45,6 @@ static const char *choose(int fd, const char *wish)
     char now[NAME_MAX_CC + 1] = "";
     socklen_t len = NAME_MAX_CC;
 
-    if (!strcmp(wish, "system"))
-        return NULL;
     if (strcmp(wish, "auto"))
         return wish;
     if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, now, &len))
@@ -56,12 +54,15 @@ static const char *choose(int fd, const char *wish)
 
 int ucx_sockets_tune(const char *wish)
 {
-    DIR *dir = opendir("/proc/self/fd");
     struct dirent *entry;
     int r = 0;
+    DIR *dir;
 
+    if (!strcmp(wish, "system"))
+        return 0;
+    dir = opendir("/proc/self/fd");
     if (!dir)
-        return -errno;
+        return -EIO;
     while ((entry = readdir(dir))) {
         int fd = atoi(entry->d_name);
         const char *name;
@@ -69,8 +70,12 @@ int ucx_sockets_tune(const char *wish)
         if (entry->d_name[0] == '.' || !is_tcp(fd))
             continue;
         name = choose(fd, wish);
-        if (name && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)))
+        if (!name)
+            continue;
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)))
             r = -errno;
+        else if (r == 0)
+            r = 1;
     }
     closedir(dir);
     return r;

@@ -206,6 +206,25 @@ static void plans_cover_every_element_once(void **state)
             }
 }
 
+/* One element of each cell of 2 x 181 ranks just fits into a window across nodes. */
+static void many_ranks_exchange(void **state)
+{
+    uint32_t start[] = {0, 181, 362};
+    struct plan_geom g = {.world = 362, .nnodes = 2, .nlocal = 181, .node_start = start};
+    static const unsigned colls[] = {COLL_ALL_TO_ALL, COLL_ALL_TO_ALL_V};
+    struct plan p;
+
+    for (unsigned i = 0; i < ARRAY_LEN(colls); i++)
+        for (uint64_t count = 1; count <= 1 << 20; count *= 1024) {
+            struct op_desc d = {.seq = 1, .coll = (uint8_t)colls[i], .dtype = DTYPE_F64,
+                                .count = coll_table[colls[i]].counted ? 0 : count};
+
+            assert_true(plan_make(&d, &g, NULL, &p));
+            assert_true(!p.open || plan_close(&p, count));
+            assert_true(p.unit >= 1 && p.unit * 8 * 362 * 181 <= PLAN_CHUNK_NET);
+        }
+}
+
 static void hostile_descriptions_have_no_plan(void **state)
 {
     uint32_t start[] = {0, 2, 4};
@@ -283,6 +302,7 @@ int main(void)
         cmocka_unit_test(contradicting_headers_are_refused),
         cmocka_unit_test(marks_are_written_once),
         cmocka_unit_test(plans_cover_every_element_once),
+        cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),
         cmocka_unit_test(no_wake_up_is_lost),
     };
