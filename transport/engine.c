@@ -359,6 +359,7 @@ bool engine_poll_all(struct engine *e)
 {
     bool moved = false;
 
+    limbo_sweep(e);
     for (unsigned i = 0; i < ENGINE_HASH; i++)
         for (struct eboard *eb = e->hash[i]; eb; eb = eb->next)
             if (eboard_poll(eb)) {

@@ -9,7 +9,13 @@
 
 #include "shm/wait.h"
 
-enum { INBOX_MAX = 4096, INBOX_MAX_BYTES = 64 << 20, LIMBO_MS = 60000, BODY_SMALL = 64 << 10 };
+enum {
+    /* In a ring the node before us can be ahead by all moves of all steps that are under way. */
+    INBOX_MAX = PLAN_DEPTH_NET * SCHED_MAX_MOVES,
+    INBOX_MAX_BYTES = 64 << 20,
+    LIMBO_MS = 60000,
+    BODY_SMALL = 64 << 10,
+};
 
 void inbox_init(struct inbox *in)
 {
@@ -121,6 +127,11 @@ void inbox_drop_op(struct eboard *eb)
         unlink_at(&eb->inbox, p);
         inmsg_free(eb->e, m);
     }
+}
+
+void limbo_sweep(struct engine *e)
+{
+    inbox_drop(e, &e->limbo, (int64_t)now_ms() - LIMBO_MS, -1);
 }
 
 void inbox_adopt(struct eboard *eb)
@@ -236,7 +247,7 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     }
     in = eb ? &eb->inbox : &e->limbo;
     if (!eb)
-        inbox_drop(e, in, (int64_t)now_ms() - LIMBO_MS, -1);
+        limbo_sweep(e);
     kept = keep(e, &m, fm);
     if (!kept || !push(in, kept)) {
         if (kept)

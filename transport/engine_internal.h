@@ -206,6 +206,8 @@ void inbox_init(struct inbox *in);
 struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
 void inmsg_done(struct engine *e, struct inmsg *m);
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
+/* Messages for groups that nobody has told us about for a minute. */
+void limbo_sweep(struct engine *e);
 void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
 void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */
 void engine_on_msg(void *arg, const struct fabric_msg *msg);
