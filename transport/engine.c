@@ -14,6 +14,7 @@
  * the graveyard until the last callback has run. */
 #include "transport/engine_internal.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -121,6 +122,8 @@ static void eboard_free(struct eboard *eb)
     free(eb->rows);
     free(eb->acc);
     free(eb->tmp);
+    if (eb->e->nboards == 0)
+        malloc_trim(0); /* buffers of all sizes came and went: their pages go back */
     free(eb);
 }
 
