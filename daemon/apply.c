@@ -345,6 +345,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     unsigned life = d->doorbells[slot];
 
     d->doorbells[slot] = 0;
+    arenas_drop(&d->arenas, slot);
     if (!life || life != engine_link_life(d->engine))
         return;
     msg.doorbell.client = slot;

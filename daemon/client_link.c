@@ -310,6 +310,7 @@ int client_new(struct listener *listener, unsigned slot, int fd, int pidfd, uint
     client->pid = pid;
     client->pidfd = pidfd;
     stream_init(&client->stream, fd, CODEC_MAX_CLIENT_FRAME);
+    client->stream.keeps_fds = true;
     client->read = event_new(listener->base, fd, EV_READ | EV_PERSIST, client_read, client);
     client->write = event_new(listener->base, fd, EV_WRITE | EV_PERSIST, client_write, client);
     client->timer = evtimer_new(listener->base, client_timer, client);

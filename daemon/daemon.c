@@ -114,10 +114,15 @@ static void client_msg(void *arg, unsigned slot, const struct msg *msg)
     struct core_event e = {.type = CORE_CLIENT_MSG, .client = slot, .msg = msg};
     struct listener_client client;
 
-    /* Questions change nothing, so the core does not see them; before the hello it does, and
-     * refuses them. */
-    if (msg->type == MSG_ADMIN && listener_client(d->listener, slot, &client) && client.welcome)
+    bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
+
+    /* Questions change nothing, and arenas decide nothing, so the core does not see them; before the
+     * hello it does, and refuses them. */
+    if (welcome && msg->type == MSG_ADMIN)
         admin_answer(d, slot, &msg->admin);
+    else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
+                         msg->type == MSG_ARENA_ASK))
+        arena_msg(d, slot, client.uid, msg);
     else
         daemon_dispatch(d, &e);
 }
@@ -236,6 +241,8 @@ static int start_core(struct daemon *d)
     d->token_turns = calloc(d->conf->nnodes, sizeof(*d->token_turns));
     if (!d->core || !d->doorbells || !d->peer_tokens || !d->token_turns)
         return -ENOMEM;
+    if (arenas_init(&d->arenas, d->nslots))
+        return -ENOMEM;
     return boards_init(&d->boards, d->conf->max_groups);
 }
 
@@ -333,6 +340,7 @@ void daemon_fini(struct daemon *d)
     while (apply_next_failed(d, &group, text, sizeof(text)))
         ;
     boards_fini(&d->boards);
+    arenas_fini(&d->arenas);
     d->core = core_free(d->core);
     loop_fini(d);
     free(d->doorbells);

@@ -10,6 +10,7 @@
 
 #include <event2/event.h>
 
+#include "daemon/arenas.h"
 #include "daemon/boards.h"
 #include "daemon/conf.h"
 #include "daemon/core.h"
@@ -38,6 +39,7 @@ struct daemon {
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* likewise */
     struct boards boards;
+    struct arenas arenas;
     uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */
     unsigned *token_turns;      /* by node: links so far, see our_token() */
     unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
@@ -75,10 +77,15 @@ void loop_stop(struct daemon *d);
  * from within apply_action(). */
 void daemon_dispatch(struct daemon *d, struct core_event *event);
 
+/* ---- arena_link.c ---------------------------------------------------------------------------- */
+
+/* A welcome client's MSG_ARENA_*. */
+void arena_msg(struct daemon *d, unsigned slot, uint32_t uid, const struct msg *msg);
+
 /* ---- apply.c ---------------------------------------------------------------------------- */
 
 void apply_action(struct daemon *d, const struct core_action *action);
-/* The client in @slot is gone: takes back its doorbell. */
+/* The client in @slot is gone: takes back its doorbell and its arenas. */
 void apply_client_gone(struct daemon *d, unsigned slot);
 /* Takes the oldest board that could not be made; false when there is none. */
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, size_t len);

@@ -381,6 +381,11 @@ void listener_send(struct listener *listener, unsigned slot, const struct msg *m
         client_send(listener->slots[slot], msg, fds, nfds);
 }
 
+int listener_take_fd(struct listener *listener, unsigned slot)
+{
+    return listener->slots[slot] ? stream_take_fd(&listener->slots[slot]->stream) : -1;
+}
+
 void listener_close(struct listener *listener, unsigned slot)
 {
     if (listener->slots[slot])

@@ -38,6 +38,9 @@ void listener_turn(struct listener *listener);
  * it (no memory, no descriptors) is closed in the next turn. */
 void listener_send(struct listener *listener, unsigned slot, const struct msg *msg,
                    const int *fds, unsigned nfds);
+/* The oldest descriptor that this client has sent and nobody has taken, now the caller's; -1. For
+ * ops->msg(), of the message that it came with. */
+int listener_take_fd(struct listener *listener, unsigned slot);
 /* Closes when what was sent is out; closed() is not called. */
 void listener_close(struct listener *listener, unsigned slot);
 

@@ -53,6 +53,8 @@ void stream_fini(struct stream *s)
     }
     s->out_tail = &s->out;
     s->out_bytes = 0;
+    while (s->nin_fds)
+        close_fdp(&s->in_fds[--s->nin_fds]);
     free(steal_ptr(s->in));
     s->in_off = s->in_len = s->in_size = 0;
     close_fdp(&s->fd);
@@ -81,6 +83,54 @@ static int stream_room(struct stream *s)
     return 0;
 }
 
+/* Descriptors belong to messages in the order in which both came. More than may wait are closed:
+ * whoever sends them without the messages that take them. */
+static void keep_fds(struct stream *s, struct msghdr *mh)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+            if (s->nin_fds < STREAM_MAX_FDS)
+                s->in_fds[s->nin_fds++] = fd;
+            else
+                close(fd);
+        }
+    }
+}
+
+static ssize_t stream_recv(struct stream *s)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int) * STREAM_MAX_FDS)];
+    } control;
+    struct iovec iov = {s->in + s->in_len, s->in_size - s->in_len};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = s->keeps_fds ? control.buf : NULL,
+                        .msg_controllen = s->keeps_fds ? sizeof(control.buf) : 0};
+    ssize_t n = recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    if (n > 0)
+        keep_fds(s, &mh);
+    return n;
+}
+
+int stream_take_fd(struct stream *s)
+{
+    int fd;
+
+    if (!s->nin_fds)
+        return -1;
+    fd = s->in_fds[0];
+    memmove(s->in_fds, s->in_fds + 1, --s->nin_fds * sizeof(fd));
+    return fd;
+}
+
 int stream_fill(struct stream *s)
 {
     ssize_t n;
@@ -91,7 +141,7 @@ int stream_fill(struct stream *s)
         return r;
     if (s->in_len == s->in_size)
         return 0; /* full of frames that wait to be decoded */
-    n = recv(s->fd, s->in + s->in_len, s->in_size - s->in_len, MSG_DONTWAIT);
+    n = stream_recv(s);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return STREAM_E_AGAIN;
     /* ECONNRESET: it went with messages of ours unread */

@@ -5,7 +5,7 @@
 
 #include "shm/proto/codec.h"
 
-enum { STREAM_MAX_FDS = 2 };
+enum { STREAM_MAX_FDS = 2 }; /* with one message, and waiting to be taken */
 enum { STREAM_E_AGAIN = 1, STREAM_E_EOF = 2 };
 
 struct stream_frame;
@@ -17,17 +17,22 @@ struct stream {
     size_t in_off, in_len, in_size;
     struct stream_frame *out, **out_tail; /* owned */
     size_t out_bytes;                     /* unsent */
+    bool keeps_fds;             /* set by the caller: the other side may send descriptors */
+    int in_fds[STREAM_MAX_FDS]; /* owned: that nobody has taken yet, oldest first */
+    unsigned nin_fds;
 };
 
 /* Takes @fd. */
 void stream_init(struct stream *s, int fd, size_t max);
 void stream_fini(struct stream *s);
-/* Reads once. 0: something came; STREAM_E_AGAIN; STREAM_E_EOF; negative errno. Descriptors
- * that the other side attaches are dropped by the kernel. */
+/* Reads once. 0: something came; STREAM_E_AGAIN; STREAM_E_EOF; negative errno. Unless
+ * keeps_fds is set the kernel drops descriptors that the other side attaches. */
 int stream_fill(struct stream *s);
 /* Decodes the next whole frame; CODEC_E_MORE when there is none; other CODEC_E_*: the other
  * side does not speak our protocol. */
 int stream_next(struct stream *s, struct msg *ret_msg);
+/* The oldest descriptor that came in, now the caller's; -1: there is none. */
+int stream_take_fd(struct stream *s);
 /* Queues @msg with duplicates of @fds. 0 or negative errno, nothing queued then. */
 int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds);
 /* Sends what the socket takes. 0: nothing is left; STREAM_E_AGAIN; negative errno. */

@@ -29,12 +29,16 @@
     T(CLIENT_ABORT, client_abort, client_abort)                                                  \
     T(ADMIN, admin, admin)                                                                       \
     T(CLIENT_WHO, client_who, client_who)                                                        \
+    T(ARENA_ADD, arena_add, arena_add)                                                           \
+    T(ARENA_DEL, arena_del, arena_del)                                                           \
+    T(ARENA_ASK, arena_ask, arena_ask)                                                           \
     T(WELCOME, welcome, welcome)                                                                 \
     T(JOINED, joined, joined)                                                                    \
     T(JOIN_FAILED, join_failed, join_failed)                                                     \
     T(REFUSED, refused, refused)                                                                 \
     T(TABLES, tables, tables)                                                                    \
     T(ABSENT, absent, absent)                                                                    \
+    T(ARENA_ANSWER, arena_answer, arena_answer)                                                  \
     T(PEER_HELLO, peer_hello, peer_hello)                                                        \
     T(HEARTBEAT, heartbeat, heartbeat)                                                           \
     T(ENGINE_STATE, engine_state, engine_state)                                                  \
@@ -68,12 +72,16 @@
     S(client_abort, ClientAbort, CLIENT_ABORT)                                                   \
     S(admin, Admin, ADMIN)                                                                       \
     S(client_who, ClientWho, CLIENT_WHO)                                                         \
+    S(arena_add, ArenaAdd, ARENA_ADD)                                                            \
+    S(arena_del, ArenaDel, ARENA_DEL)                                                            \
+    S(arena_ask, ArenaAsk, ARENA_ASK)                                                            \
     S(welcome, Welcome, WELCOME)                                                                 \
     S(joined, Joined, JOINED)                                                                    \
     S(join_failed, JoinFailed, JOIN_FAILED)                                                      \
     S(refused, Refused, REFUSED)                                                                 \
     S(tables, Tables, TABLES)                                                                    \
     S(absent, Absent, ABSENT)                                                                    \
+    S(arena_answer, ArenaAnswer, ARENA_ANSWER)                                                   \
     S(peer_hello, PeerHello, PEER_HELLO)                                                         \
     S(heartbeat, Heartbeat, HEARTBEAT)                                                           \
     S(engine_state, EngineState, ENGINE_STATE)                                                   \
@@ -101,6 +109,10 @@
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
 #define FIELDS_admin(F) F(NAME, verb)
 #define FIELDS_client_who(F) F(NUM, group) F(NUM, req) F(NUM, seq)
+#define FIELDS_arena_add(F) F(NUM, req) F(NUM, arena) F(NUM, size)
+#define FIELDS_arena_del(F) F(NUM, arena)
+#define FIELDS_arena_ask(F) F(NUM, req) F(RANK, rank) F(NUM, group) F(NUM, arena)
+#define FIELDS_arena_answer(F) F(NUM, req) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_welcome(F)                                                                        \
     F(NUM, version) F(NUM, pid) F(NUM, incarnation) F(NAME, node) F(NAME, cluster)
 #define FIELDS_joined(F)                                                                         \

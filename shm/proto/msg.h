@@ -27,6 +27,9 @@ enum msg_type {
     MSG_CLIENT_ABORT = 4,
     MSG_ADMIN = 5,
     MSG_CLIENT_WHO = 6, /* answered by MSG_ABSENT, at most once per node of the group */
+    MSG_ARENA_ADD = 7,  /* + arena fd; answered by MSG_ARENA_ANSWER */
+    MSG_ARENA_DEL = 8,
+    MSG_ARENA_ASK = 9,  /* for the arena of another member; answered by MSG_ARENA_ANSWER */
     /* commd -> client */
     MSG_WELCOME = 10,
     MSG_JOINED = 11,      /* + board fd, + doorbell fd if new_doorbell */
@@ -34,6 +37,7 @@ enum msg_type {
     MSG_REFUSED = 13, /* the session ends after this */
     MSG_TABLES = 14,
     MSG_ABSENT = 15,
+    MSG_ARENA_ANSWER = 16, /* to an ASK that succeeds: + arena fd */
     /* commd <-> commd */
     MSG_PEER_HELLO = 20,
     MSG_HEARTBEAT = 21,
@@ -111,6 +115,29 @@ struct msg_client_who {
     uint64_t group;
     uint32_t req;
     uint64_t seq; /* of the operation */
+};
+
+struct msg_arena_add {
+    uint32_t req;
+    uint64_t arena; /* random, chosen by the client */
+    uint64_t size;  /* bytes of the file */
+};
+
+struct msg_arena_del {
+    uint64_t arena;
+};
+
+struct msg_arena_ask {
+    uint32_t req;
+    uint32_t rank;  /* of the group, on this node: whose arena */
+    uint64_t group; /* of which the asking client is a member too */
+    uint64_t arena;
+};
+
+struct msg_arena_answer {
+    uint32_t req;
+    uint32_t cause; /* CAUSE_NONE: it succeeded */
+    char text[MSG_TEXT_MAX];
 };
 
 struct msg_admin {
@@ -328,6 +355,10 @@ struct msg {
         struct msg_client_abort client_abort;
         struct msg_admin admin;
         struct msg_client_who client_who;
+        struct msg_arena_add arena_add;
+        struct msg_arena_del arena_del;
+        struct msg_arena_ask arena_ask;
+        struct msg_arena_answer arena_answer;
         struct msg_absent absent;
         struct msg_who who;
         struct msg_absent_here absent_here;

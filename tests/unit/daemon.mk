@@ -47,6 +47,14 @@ test_peer_link_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) $(OPEN
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 endif
 
+if HAVE_CMOCKA
+check_PROGRAMS += tests/unit/test_arenas
+TESTS += tests/unit/test_arenas
+tests_unit_test_arenas_SOURCES = tests/unit/test_arenas.c daemon/arenas.c daemon/arenas.h
+tests_unit_test_arenas_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+endif
+
 # The control core, alone; tests/sim has it in clusters.
 if HAVE_CMOCKA
 check_PROGRAMS += tests/unit/test_core tests/unit/test_core_any

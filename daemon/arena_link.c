@@ -1,0 +1,70 @@
+/* arena_link.c - what clients say about their arenas, and who of them gets whose.
+ *
+ * An arena is handed to members of a group that its owner is in, on this node, and to nobody else:
+ * the question names group and rank, and both have to be live members of it, of one user. Who asks
+ * for anything else is told that there is no such arena; that is no breach of the protocol, because
+ * the owner may have left or freed it in the meantime. */
+#include <stdio.h>
+
+#include "daemon/daemon.h"
+
+/* The client that is @rank of the group, if @slot is a live member of it too. */
+static bool fellow(struct daemon *d, uint64_t group, unsigned slot, unsigned rank,
+                   unsigned *ret_slot)
+{
+    unsigned member_rank, member_slot;
+    bool asker = false, owner = false;
+    uint32_t req;
+
+    for (unsigned i = 0; core_group_local(d->core, group, i, &member_rank, &member_slot, &req); i++) {
+        asker |= member_slot == slot;
+        if (member_rank == rank) {
+            owner = true;
+            *ret_slot = member_slot;
+        }
+    }
+    return asker && owner;
+}
+
+static void answer(struct daemon *d, unsigned slot, uint32_t req, enum cause cause, const char *text,
+                   int fd)
+{
+    struct msg msg = {.type = MSG_ARENA_ANSWER};
+
+    msg.arena_answer.req = req;
+    msg.arena_answer.cause = cause;
+    snprintf(msg.arena_answer.text, sizeof(msg.arena_answer.text), "%s", text);
+    listener_send(d->listener, slot, &msg, &fd, fd >= 0 ? 1 : 0);
+}
+
+static void add(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_arena_add *msg)
+{
+    _cleanup_(close_fdp) int fd = listener_take_fd(d->listener, slot);
+    char why[MSG_TEXT_MAX] = "";
+    enum cause cause = arenas_add(&d->arenas, slot, uid, msg, fd, why, sizeof(why));
+
+    if (msg->req)
+        answer(d, slot, msg->req, cause, why, -1);
+}
+
+static void hand_over(struct daemon *d, unsigned slot, uint32_t uid,
+                      const struct msg_arena_ask *msg)
+{
+    unsigned owner = 0;
+    int fd = -1;
+
+    if (fellow(d, msg->group, slot, msg->rank, &owner))
+        fd = arenas_fd(&d->arenas, owner, uid, msg->arena);
+    answer(d, slot, msg->req, fd < 0 ? CAUSE_INVALID : CAUSE_NONE,
+           fd < 0 ? "that member has no such arena" : "", fd);
+}
+
+void arena_msg(struct daemon *d, unsigned slot, uint32_t uid, const struct msg *msg)
+{
+    if (msg->type == MSG_ARENA_ADD)
+        add(d, slot, uid, &msg->arena_add);
+    else if (msg->type == MSG_ARENA_DEL)
+        arenas_del(&d->arenas, slot, msg->arena_del.arena);
+    else
+        hand_over(d, slot, uid, &msg->arena_ask);
+}
