@@ -2,7 +2,7 @@
  * which argument and what is allowed. */
 #include "config.h"
 
-#include "client/internal.h"
+#include "client/arena.h"
 
 #include <stdio.h>
 #include <sys/socket.h>
@@ -53,11 +53,17 @@ static unsigned generation;
 static void forked(void)
 {
     generation++;
+    arena_unlock();
+}
+
+unsigned fork_generation(void)
+{
+    return generation;
 }
 
 static void watch_forks(void)
 {
-    pthread_atfork(NULL, NULL, forked);
+    pthread_atfork(arena_lock, arena_unlock, forked);
 }
 
 
@@ -149,6 +155,7 @@ PUBLIC void commd_disconnect(struct commd_context *ctx)
     while (ctx->groups)
         commd_group_leave(ctx->groups);
     async_stop(ctx);
+    arena_forget(ctx);
     context_free(ctx);
 }
 

@@ -337,6 +337,7 @@ static void bells_of(struct bells *b, struct commd_group *g)
 static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 {
     struct bells b = {.n = 0};
+    int limit = SLEEP_MS;
     bool moved;
 
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
@@ -344,11 +345,14 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     b.words[b.n] = &ctx->kick;
     b.expect[b.n] = kicked;
     moved = progress_all(ctx, true);
+    for (struct commd_group *g = ctx->active; g; g = g->active_next)
+        if (g->running && run_asks(&g->running->run))
+            limit = 1;
     ctx->sleeping = true;
     ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        futex_wait_any(b.words, b.expect, b.n + 1, SLEEP_MS);
+        futex_wait_any(b.words, b.expect, b.n + 1, limit);
         pthread_mutex_lock(&ctx->plock);
     }
     for (unsigned i = 0; i < b.n; i++)
@@ -650,8 +654,10 @@ void async_drop_group(struct commd_group *g)
         pthread_cond_wait(&ctx->pcond, &ctx->plock);
     }
     w = steal_ptr(g->running);
-    if (w)
+    if (w) {
+        run_abandon(&w->run);
         work_finish(w, &e);
+    }
     while ((w = queue_pop(g)))
         work_finish(w, &e);
     complete_finished(ctx);

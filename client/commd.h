@@ -16,7 +16,8 @@
  * its output buffer are undefined.
  *
  * Memory: buffers belong to the caller. They must stay valid and untouched by others until a
- * blocking call returns or the work of an asynchronous call is done.
+ * blocking call returns or the work of an asynchronous call is done. Any memory will do; in memory
+ * of commd_alloc() large operations are faster.
  */
 #ifndef COMMD_COMMD_H
 #define COMMD_COMMD_H
@@ -123,7 +124,8 @@ struct commd_options {
  * COMMD_E_PROTOCOL, COMMD_E_QUOTA, COMMD_E_DENIED, COMMD_E_TIMEOUT. */
 int commd_connect(const struct commd_options *options, struct commd_context **ret_context);
 /* Leaves all groups of the context and frees it and them; NULL is fine. No other thread may
- * be inside a call on it. Pending asynchronous operations fail with COMMD_E_ABORTED. */
+ * be inside a call on it. Pending asynchronous operations fail with COMMD_E_ABORTED. What
+ * commd_alloc() gave stays valid, as ordinary memory, and still has to be freed. */
 void commd_disconnect(struct commd_context *context);
 /* Name of the node this context is connected to. */
 const char *commd_node_name(const struct commd_context *context);
@@ -132,6 +134,34 @@ const char *commd_node_name(const struct commd_context *context);
  * COMMD_E_INTERRUPTED (Python uses this for Ctrl-C). NULL switches it off. */
 typedef int (*commd_interrupt_fn)(void *arg);
 void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, void *arg);
+
+/* ---- registered memory ------------------------------------------------------------------ */
+
+/* Allocates @bytes bytes (0 is taken for 1) of zeros that the members of a group on one node can
+ * work in without copying. An all_reduce from 64 KiB on does (1 MiB where pages can be larger than
+ * 4 KiB), in a group on one node, if the send and receive buffers of all its ranks lie in such
+ * memory: each within one allocation of the context of its group, in place or not, at any address.
+ * Else, and for all other operations, it is memory like any other. COMMD_PREMUL_SUM is one of those.
+ *
+ * The address is a multiple of 4096 (65536), and sizes are rounded up to that, so this is for
+ * large buffers. The memory is provided now, not when it is touched. It belongs to the process: free
+ * it with commd_free(), before or after commd_disconnect(). After that it is ordinary memory; after a
+ * restart of commd too, until the context next joins a group or allocates. fork(): parent and child
+ * see the same memory, as with mmap(MAP_SHARED); freeing in the child does nothing.
+ *
+ * Trust: ranks of this user on this node that are in a group with this one can be given the memory by
+ * commd, nobody else. They can then read and write all that was allocated together with a buffer, not
+ * only the buffers of operations. After an operation has failed nobody writes into its buffers any
+ * more; if one of the others could not be stopped the contents of the output are lost, and its
+ * allocation is ordinary memory from then on.
+ *
+ * May be called from any thread. Errors: COMMD_E_NOMEM; COMMD_E_QUOTA (commd keeps at most 256 files
+ * for a process, each 32 MiB of small allocations or one of 4 MiB and more, and for a user no more
+ * bytes than the machine has); COMMD_E_NO_DAEMON, COMMD_E_NODE_LOST, COMMD_E_TIMEOUT. */
+int commd_alloc(struct commd_context *context, size_t bytes, void **ret_ptr);
+/* @ptr: what commd_alloc() gave, of which no operation is under way; NULL is fine. COMMD_E_INVALID:
+ * it is not, and nothing was done. */
+int commd_free(void *ptr);
 
 /* ---- groups -------------------------------------------------------------------------- */
 

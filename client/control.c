@@ -4,7 +4,7 @@
  * wait reads for all (`reading`), and hands each answer to the join it belongs to; when its
  * own has come, another takes over. An answer that nobody waits for any more (the caller was
  * interrupted) is a group we are a member of without wanting to: it is left at once. */
-#include "client/internal.h"
+#include "client/arena.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -187,6 +187,10 @@ static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigne
         }
     } else if (m->type == MSG_JOIN_FAILED) {
         w = find_wait(ctx, m->join_failed.req);
+    } else if (m->type == MSG_ARENA_ANSWER) {
+        w = find_wait(ctx, m->arena_answer.req);
+        if (w && nfds >= 1)
+            w->board_fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_ABSENT) {
         who_answer(ctx, &m->absent);
     }
@@ -204,7 +208,7 @@ static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigne
 }
 
 /* With the lock held, which is dropped while waiting: reads at most one message. */
-static void read_once(struct commd_context *ctx)
+static void read_once(struct commd_context *ctx, int wait_ms)
 {
     struct pollfd p = {.fd = ctx->sock, .events = POLLIN};
     struct msg m = {0};
@@ -215,7 +219,7 @@ static void read_once(struct commd_context *ctx)
 
     ctx->reading = true;
     pthread_mutex_unlock(&ctx->lock);
-    n = poll(&p, 1, READ_SLICE_MS);
+    n = poll(&p, 1, wait_ms);
     if (n > 0)
         r = msg_recv_fd(p.fd, &m, fds, 2, &nfds, deadline_in(FRAME_MS), &why);
     pthread_mutex_lock(&ctx->lock);
@@ -238,7 +242,7 @@ static bool lost_locked(struct commd_context *ctx)
         if (n > 0 && ctx->reading)
             break;
         if (n > 0)
-            read_once(ctx);
+            read_once(ctx, READ_SLICE_MS);
         else if (n == 0 || (errno != EAGAIN && errno != EINTR))
             atomic_store(&ctx->lost, true);
     }
@@ -263,7 +267,7 @@ static void wait_slice(struct commd_context *ctx)
     struct timespec ts;
 
     if (!ctx->reading) {
-        read_once(ctx);
+        read_once(ctx, READ_SLICE_MS);
         return;
     }
     clock_gettime(CLOCK_REALTIME, &ts);
@@ -305,16 +309,41 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w, const char 
     return 0;
 }
 
-/* commd may have been restarted since we connected; nothing of ours lives in it then. */
+/* With the lock held, which is dropped at the end. commd may have been restarted since we connected;
+ * nothing of ours lives in it then. */
 static int reconnect(struct commd_context *ctx)
 {
+    int r;
+
     if (!lost_locked(ctx))
         return 0;
     if (ctx->reading || ctx->waits)
         return error_set(error_mine(), COMMD_E_NODE_LOST, "join", "commd on node %s went away",
                          ctx->node);
     close_fdp(&ctx->sock);
-    return control_open(ctx, deadline_in(FRAME_MS));
+    r = control_open(ctx, deadline_in(FRAME_MS));
+    if (r)
+        return r;
+    pthread_mutex_unlock(&ctx->lock);
+    arena_announce(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    return 0;
+}
+
+static void wait_begin(struct commd_context *ctx, struct join_wait *w)
+{
+    w->req = ++ctx->next_req;
+    w->next = ctx->waits;
+    ctx->waits = w;
+}
+
+static void wait_end(struct commd_context *ctx, struct join_wait *w)
+{
+    struct join_wait **p = &ctx->waits;
+
+    while (*p != w)
+        p = &(*p)->next;
+    *p = w->next;
 }
 
 int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
@@ -326,17 +355,12 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
     pthread_mutex_lock(&ctx->lock);
     r = reconnect(ctx);
     if (r == 0) {
-        w->req = m.client_join.req = ++ctx->next_req;
-        w->next = ctx->waits;
-        ctx->waits = w;
+        wait_begin(ctx, w);
+        m.client_join.req = w->req;
         if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
             atomic_store(&ctx->lost, true);
         r = join_wait(ctx, w, m.client_join.name, deadline_ms);
-        for (struct join_wait **p = &ctx->waits; *p; p = &(*p)->next)
-            if (*p == w) {
-                *p = w->next;
-                break;
-            }
+        wait_end(ctx, w);
         /* what arrived between the decision to give up and now is left by dispatch rules */
         if (r && w->done && w->reply.type == MSG_JOINED) {
             struct msg leave = {.type = MSG_CLIENT_LEAVE};
@@ -350,4 +374,131 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
         msg_fini(&w->reply);
     }
     return r;
+}
+
+/* ---- arenas ------------------------------------------------------------------------------- */
+
+static struct msg arena_add(uint64_t arena, size_t size, uint32_t req)
+{
+    struct msg m = {.type = MSG_ARENA_ADD};
+
+    m.arena_add.req = req;
+    m.arena_add.arena = arena;
+    m.arena_add.size = size;
+    return m;
+}
+
+/* With the lock held, which is dropped while waiting. */
+static int arena_answer(struct commd_context *ctx, struct join_wait *w)
+{
+    int64_t deadline = deadline_in(FRAME_MS);
+
+    while (!w->done) {
+        if (atomic_load(&ctx->lost))
+            return error_set(error_mine(), COMMD_E_NODE_LOST, "alloc",
+                             "commd on node %s went away while memory was being registered",
+                             ctx->node);
+        if ((int64_t)now_ms() > deadline)
+            return error_set(error_mine(), COMMD_E_TIMEOUT, "alloc",
+                             "commd on node %s does not answer", ctx->node);
+        wait_slice(ctx);
+    }
+    if (!w->reply.arena_answer.cause)
+        return 0;
+    return error_set(error_mine(), -(int)w->reply.arena_answer.cause, "alloc", "%s",
+                     w->reply.arena_answer.text);
+}
+
+int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
+{
+    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    int r;
+
+    pthread_mutex_lock(&ctx->lock);
+    r = reconnect(ctx);
+    if (r == 0) {
+        struct msg m;
+
+        wait_begin(ctx, &w);
+        m = arena_add(arena, size, w.req);
+        if (msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
+            atomic_store(&ctx->lost, true);
+        r = arena_answer(ctx, &w);
+        wait_end(ctx, &w);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    close_fdp(&w.board_fd);
+    msg_fini(&w.reply);
+    return r;
+}
+
+/* When it fails the connection is lost, and with it all that commd knew of us. */
+void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
+{
+    struct msg m = arena_add(arena, size, 0);
+
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->sock >= 0 && msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
+        atomic_store(&ctx->lost, true);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+void control_arena_del(struct commd_context *ctx, uint64_t arena)
+{
+    struct msg m = {.type = MSG_ARENA_DEL};
+
+    m.arena_del.arena = arena;
+    pthread_mutex_lock(&ctx->lock);
+    if (!atomic_load(&ctx->lost))
+        send_locked(ctx, &m);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
+                       struct join_wait *w)
+{
+    struct commd_context *ctx = g->ctx;
+    struct msg m = {.type = MSG_ARENA_ASK};
+    bool sent = false;
+
+    *w = (struct join_wait){.board_fd = -1, .doorbell = -1};
+    pthread_mutex_lock(&ctx->lock);
+    if (!atomic_load(&ctx->lost) && g->connection == atomic_load(&ctx->connection)) {
+        wait_begin(ctx, w);
+        m.arena_ask.req = w->req;
+        m.arena_ask.rank = rank;
+        m.arena_ask.group = g->board.group;
+        m.arena_ask.arena = arena;
+        sent = send_locked(ctx, &m) == 0;
+        if (!sent)
+            wait_end(ctx, w);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return sent;
+}
+
+bool control_arena_asked(const struct commd_group *g, struct join_wait *w)
+{
+    struct commd_context *ctx = g->ctx;
+    bool over;
+
+    pthread_mutex_lock(&ctx->lock);
+    if (!w->done && !ctx->reading && !atomic_load(&ctx->lost))
+        read_once(ctx, 0);
+    over = w->done || atomic_load(&ctx->lost);
+    if (over)
+        wait_end(ctx, w);
+    pthread_mutex_unlock(&ctx->lock);
+    if (over)
+        msg_fini(&w->reply);
+    return over;
+}
+
+void control_arena_cancel(const struct commd_group *g, struct join_wait *w)
+{
+    pthread_mutex_lock(&g->ctx->lock);
+    wait_end(g->ctx, w);
+    pthread_mutex_unlock(&g->ctx->lock);
+    msg_fini(&w->reply);
+    close_fdp(&w->board_fd);
 }

@@ -1,7 +1,7 @@
 /* group.c - joining a group: asking commd, mapping the board it hands out, and the tables that
  * collectives look things up in. What commd sends is checked like anything that came over a
  * socket: a client must not crash because it was pointed at the wrong daemon. */
-#include "client/internal.h"
+#include "client/arena.h"
 
 #include <stdio.h>
 
@@ -10,6 +10,7 @@ void group_free(struct commd_group *g)
     if (!g)
         return;
     p2p_free(g);
+    peer_arenas_free(g);
     board_unmap(&g->board);
     pthread_mutex_destroy(&g->qlock);
     free(g->members);
@@ -39,7 +40,8 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
         return;
     g->first = *why;
     atomic_store(&g->failed, true);
-    if (why->code != COMMD_E_TIMEOUT && why->code != COMMD_E_INTERRUPTED)
+    if (why->code != COMMD_E_TIMEOUT && why->code != COMMD_E_INTERRUPTED &&
+        why->code != COMMD_E_PROTOCOL)
         return;
     m.client_abort.group = g->board.group;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,

@@ -48,6 +48,7 @@ struct run {
     bool agreed;             /* descriptions were compared */
     bool moved;              /* the last poll made progress */
     struct question *question; /* owned: it ran out of time, and we ask who is missing */
+    struct direct *direct;     /* owned: in registered memory, while that is possible (direct.c) */
     int64_t limit_ms;        /* -1 none */
     int64_t deadline_ms;     /* CLOCK_MONOTONIC, -1 none */
     struct commd_error err;  /* RUN_FAILED */
@@ -87,6 +88,18 @@ bool run_hopeless_slow(struct run *r);
 enum run_state run_finish(struct run *r);
 /* Bookkeeping after DONE or FAILED: counters for the next operation. */
 void run_end(struct run *r, enum run_state st);
+/* Instead of run_end(), of an operation whose group is being left. */
+void run_abandon(struct run *r);
+/* An answer that rings no bell is being waited for: look again soon. */
+bool run_asks(const struct run *r);
+/* For direct.c: */
+bool run_can_put(struct run *r, uint32_t c, size_t len);
+void run_announce(struct run *r, unsigned kind);
+/* Do the descriptions of the first step agree? If not r->err is set. */
+bool run_agree(struct run *r);
+/* Everybody goes on with the operation as if it began @steps later. */
+void run_again(struct run *r, uint32_t steps);
+void run_tell(struct run *r);
 
 /* ---- groups (group.c) ------------------------------------------------------------------ */
 struct commd_group {
@@ -126,6 +139,8 @@ struct commd_group {
     struct commd_group *active_next; /* progress thread's list */
     bool active;
     struct commd_work *running;
+
+    struct peer_arenas **peer_arenas; /* owned; by local member (peer_arena.c) */
 
     struct p2p *_Atomic p2p;         /* owned; NULL until the first message */
     _Atomic unsigned p2p_pending;    /* works of messages that are not done */
@@ -245,6 +260,7 @@ struct commd_work {
     struct commd_error err;
 };
 
+unsigned fork_generation(void); /* forks between this process and the first that connected */
 /* 0, or COMMD_E_FORKED in a process that did not connect itself (api.c). */
 int usable(const struct commd_context *ctx, const char *op);
 int async_run(struct commd_group *g, const struct commd_op *op);

@@ -2,10 +2,10 @@
 lib_LTLIBRARIES += client/libcommd.la
 # (libcommd-client.la: the same objects for tests that look inside.)
 noinst_LTLIBRARIES += libcommd-client.la
-libcommd_client_la_SOURCES = client/api.c client/async.c client/autostart.c client/check.c client/coll.c client/coll.h \
-	client/coll_blocks.c client/control.c client/error.c client/group.c client/lists.c \
+libcommd_client_la_SOURCES = client/api.c client/arena.c client/arena.h client/async.c client/autostart.c client/check.c client/coll.c client/coll.h \
+	client/coll_blocks.c client/control.c client/direct.c client/direct.h client/error.c client/group.c client/lists.c \
 	client/p2p.c client/p2p.h client/p2p_api.c client/p2p_match.c client/p2p_out.c \
-	client/p2p_wait.c client/run.c client/split.c client/who.c client/internal.h client/commd.h
+	client/p2p_wait.c client/peer_arena.c client/run.c client/split.c client/who.c client/internal.h client/commd.h
 libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
 client_libcommd_la_SOURCES =
 client_libcommd_la_LIBADD = libcommd-client.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_STATIC)
@@ -13,7 +13,7 @@ client_libcommd_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(top_srcdir)/client/libcommd.map
 client_libcommd_la_DEPENDENCIES = $(top_srcdir)/client/libcommd.map libcommd-client.la \
 	libcommd-proto.la libcommd-shm.la
-man3_pages = client/commd.3 client/commd_all_reduce.3 client/commd_connect.3 \
+man3_pages = client/commd.3 client/commd_all_reduce.3 client/commd_alloc.3 client/commd_connect.3 \
 	client/commd_group_join.3 client/commd_run.3 client/commd_send.3
 dist_man_MANS += $(man3_pages)
 # `man commd_barrier`: a page under the name of each function that a page is about.

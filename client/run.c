@@ -8,6 +8,7 @@
  * their limits and commd's view name me.
  *
  * For the counters and the order of checks see board.c. */
+#include "client/direct.h"
 #include "client/internal.h"
 
 #include <poll.h>
@@ -44,7 +45,7 @@ void group_wake_engine(struct commd_group *g)
                     MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void tell(struct run *r)
+void run_tell(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;
 
@@ -94,6 +95,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     };
     r->balance = (struct op_balance){0};
     r->question = NULL;
+    r->direct = NULL;
     r->most = 0;
     if (unlikely(info->counted))
         describe_counts(r, op);
@@ -113,6 +115,8 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     g->crowded -= g->crowded > 0;
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
+    if (unlikely(r->plan.direct))
+        direct_begin(r);
     return 0;
 }
 
@@ -174,7 +178,7 @@ static inline bool step_inline(const struct run *r, size_t len)
     return len <= BOARD_INLINE && one_node(r) && !r->plan.reduces;
 }
 
-static bool can_put(struct run *r, uint32_t c, size_t len)
+bool run_can_put(struct run *r, uint32_t c, size_t len)
 {
     uint32_t step = r->base + c, depth = r->group->board.depth;
 
@@ -204,12 +208,11 @@ static void tell_counts(const struct run *r, uint32_t step)
     }
 }
 
-static void do_put(struct run *r, size_t len)
+void run_announce(struct run *r, unsigned kind)
 {
     uint32_t step = r->base + r->put;
     struct board_slot *s = board_slot(&r->group->board, r->group->local, step);
 
-    coll_steps[r->desc.coll].put(r, r->put);
     if (r->put == 0) {
         s->desc = r->desc;
         s->print = op_print(&r->desc);
@@ -218,9 +221,9 @@ static void do_put(struct run *r, size_t len)
         if (unlikely(r->lists))
             tell_counts(r, step);
     }
-    s->len = (uint32_t)len;
+    s->kind = kind;
     atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
-    tell(r);
+    run_tell(r);
     r->put++;
 }
 
@@ -285,7 +288,7 @@ static bool counts_fit(struct run *r)
 }
 
 /* One node: everybody's first announcement is there; compare. */
-static bool agree_here(struct run *r)
+bool run_agree(struct run *r)
 {
     const struct commd_group *g = r->group;
     const struct board *b = &g->board;
@@ -369,6 +372,18 @@ static enum run_state run_refused(struct run *r)
     return RUN_FAILED;
 }
 
+void run_again(struct run *r, uint32_t steps)
+{
+    r->base += steps;
+    r->put = r->red = r->got = 0;
+    r->seen = 0;
+    r->seen_step = r->base;
+    r->agreed = false;
+    r->plan.direct = false; /* nobody offers anything again */
+    atomic_store_explicit(&me_of(r)->consumed, r->base, memory_order_release);
+    run_tell(r);
+}
+
 static bool try_reduce(struct run *r)
 {
     uint32_t step = r->base + r->red;
@@ -376,14 +391,18 @@ static bool try_reduce(struct run *r)
     if (!r->plan.reduces || r->red == r->put || !all_arrived(r, step))
         return false;
     if (one_node(r) && !r->agreed) {
-        r->agreed = agree_here(r);
+        r->agreed = run_agree(r);
         if (!r->agreed)
             return false;
+        if (unlikely(r->plan.direct) && direct_offered(r)) {
+            run_again(r, 1);
+            return true;
+        }
     }
     coll_steps[r->desc.coll].reduce(r, r->red);
     r->red++;
     atomic_store_explicit(&me_of(r)->reduced, step + 1, memory_order_release);
-    tell(r);
+    run_tell(r);
     return true;
 }
 
@@ -395,14 +414,14 @@ static bool try_get(struct run *r)
         !can_get(r, r->got))
         return false;
     if (!r->agreed) {
-        r->agreed = one_node(r) ? agree_here(r) : agree_engine(r);
+        r->agreed = one_node(r) ? run_agree(r) : agree_engine(r);
         if (!r->agreed)
             return false;
     }
     coll_steps[r->desc.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&me_of(r)->consumed, step + 1, memory_order_release);
-    tell(r);
+    run_tell(r);
     return true;
 }
 
@@ -417,10 +436,14 @@ static bool try_put(struct run *r)
         return false;
     if (unlikely(r->plan.open && r->put))
         return false;
-    len = plan_payload(&r->plan, &r->group->geom, r->put);
-    if (!can_put(r, r->put, len))
+    /* before it is known what the others offer the next step may be a vote */
+    if (unlikely(r->plan.direct && r->put && !r->agreed))
         return false;
-    do_put(r, len);
+    len = plan_payload(&r->plan, &r->group->geom, r->put);
+    if (!run_can_put(r, r->put, len))
+        return false;
+    coll_steps[r->desc.coll].put(r, r->put);
+    run_announce(r, BOARD_PAYLOAD);
     return true;
 }
 
@@ -447,6 +470,14 @@ static bool try_close(struct run *r)
 enum run_state run_poll(struct run *r)
 {
     r->moved = false;
+    if (unlikely(r->direct)) {
+        enum run_state st = direct_poll(r);
+
+        if (st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH)
+            return run_refused(r);
+        if (st != RUN_WAIT || r->direct)
+            return st;
+    }
     for (;;) {
         bool moved = try_put(r);
 
@@ -475,6 +506,7 @@ void run_end(struct run *r, enum run_state st)
 
     free(steal_ptr(r->lists));
     who_free(&r->question);
+    direct_end(r, st == RUN_DONE);
     if (st == RUN_FAILED && !refused) {
         group_fail(r->group, &r->err);
         return;
@@ -486,7 +518,18 @@ void run_end(struct run *r, enum run_state st)
         atomic_store_explicit(&me->consumed, r->group->next_step, memory_order_release);
     atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
     if (refused)
-        tell(r);
+        run_tell(r);
+}
+
+void run_abandon(struct run *r)
+{
+    who_free(&r->question);
+    direct_end(r, false);
+}
+
+bool run_asks(const struct run *r)
+{
+    return unlikely(r->direct) && direct_asks(r);
 }
 
 /* ---- giving up --------------------------------------------------------------------------- */
@@ -632,6 +675,8 @@ static int sleep_limit(const struct run *r)
 {
     int64_t left;
 
+    if (run_asks(r))
+        return 1;
     if (r->deadline_ms < 0)
         return SLEEP_MS;
     left = r->deadline_ms - (int64_t)now_ms();

@@ -19,7 +19,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
      * that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 4,
+    BOARD_VERSION = 5,
     BOARD_SLOTS = 16,         /* announcements in flight per member */
     BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
@@ -61,13 +61,31 @@ struct op_balance {
     uint64_t hash, diff, spot;
 };
 
+/* What a step announces. */
+enum board_kind {
+    BOARD_PAYLOAD, /* this member's contribution */
+    BOARD_OFFER,   /* where the buffers of the operation lie in registered memory; in the window,
+                      their edges */
+    BOARD_VOTE_NO, /* this member cannot work in what the others offer */
+    BOARD_VOTE_YES,
+};
+
+/* The buffers of a member: numbers of its arenas and bytes from their beginning. Read once, then
+ * checked against the arena (client/direct.c). */
+struct board_offer {
+    uint64_t send_arena, send_offset, recv_arena, recv_offset;
+};
+
 /* A member's announcement of step g in slot g % BOARD_SLOTS: its contribution to the step is
  * in place. The first line carries all that a small operation needs. */
 struct board_slot {
     _Atomic uint32_t seq; /* board_mark(step); release: pairs with acquire in board_arrived() */
-    uint32_t len;         /* bytes in inl, when they are there */
+    uint32_t kind;        /* enum board_kind */
     uint64_t print;       /* op_print() of desc */
-    uint8_t inl[BOARD_INLINE];
+    union {
+        uint8_t inl[BOARD_INLINE];
+        struct board_offer offer;
+    };
     struct op_desc desc;
     struct op_balance balance;
     uint64_t most; /* largest count of a cell that this member sends or receives */
@@ -80,7 +98,12 @@ struct board_member {
     _Atomic uint32_t consumed; /* steps this member will not look at again */
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
-    uint8_t pad1[52];
+    uint8_t pad1[4];
+    /* Of the last operation in registered memory, by its number in the group; see client/direct.c. */
+    _Atomic uint64_t entered;  /* this member may write into the others' memory */
+    _Atomic uint64_t finished; /* its slice is in all outputs */
+    _Atomic uint64_t stopped;  /* it will not write any more, whether it has finished or not */
+    uint8_t pad2[24];
 } __attribute__((aligned(CACHELINE)));
 _Static_assert(sizeof(struct board_member) == 128, "two cache lines");
 

@@ -98,6 +98,8 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
         p->small = bytes <= small && (net || info->reduces);
         p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
                                                      bytes * most_local(g) > PLAN_SMALL_ALONE));
+        p->direct = !net && p->coll == COLL_ALL_REDUCE && p->redop != REDOP_PREMUL_SUM &&
+                    bytes >= PLAN_DIRECT && g->nlocal > 1;
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
         break;
     case WINDOW_BLOCKS:

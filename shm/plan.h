@@ -29,6 +29,15 @@ enum {
     PLAN_SMALL_NET = 64 << 10,
     /* So much that members reduce it together rather than leave it to the engine. */
     PLAN_SMALL_ALONE = 32 << 10,
+    /* What processes map is made of pages, which are not larger than this. */
+#if defined(__x86_64__)
+    PLAN_PAGE = 4 << 10,
+#else
+    PLAN_PAGE = 64 << 10,
+#endif
+    /* From here on members work in each other's registered memory, but for a page at both ends. Two
+     * more synchronisations cost less than the copies: 64 KB take 2.7 us instead of 5.8. */
+    PLAN_DIRECT = 16 * PLAN_PAGE,
 };
 
 struct op_desc;
@@ -45,6 +54,7 @@ struct plan {
     bool reduces;    /* members reduce their slice of each step cooperatively */
     bool swap;       /* two nodes send each other all of theirs, and members reduce the two: as many
                         bytes as a ring of two, but one hop, and the engine reduces nothing */
+    bool direct;     /* may be done in registered memory, if all members offer it: client/direct.c */
     bool open;       /* how many steps there are depends on counts that are not all known yet:
                         plan_close() */
     uint32_t root;

@@ -12,6 +12,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+import registered  # noqa: E402
 import stream  # noqa: E402
 from commd_client import DTYPES, REDOPS, CommdError, Context, finish  # noqa: E402
 
@@ -159,10 +160,30 @@ def run_stream(name, seed, operations, max_bytes):
     return operations
 
 
+def alloc(key, size, plain=False, context="c"):
+    registered.alloc(contexts[context], key, size, plain)
+
+
+def run_registered(name, **arguments):
+    registered.all_reduce(groups[name], **arguments)
+
+
+def registered_loop(name, key, count, timeout_ms=0):
+    """all_reduce in place until one fails."""
+    group, address = groups[name], registered.memory[key][0] + registered.EDGE
+    arguments = dict(send=address, recv=address, count=count, dtype=DTYPES.index("u32"))
+    group.run("all_reduce", **arguments)
+    tell({"started": True})
+    while True:
+        group.run("all_reduce", timeout_ms=timeout_ms, **arguments)
+
+
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
     "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail, "exit": lambda status: os._exit(status),
+    "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,
+    "registered": run_registered, "registered_loop": registered_loop,
     "batch": batch, "split": split, "pid": os.getpid, "fork": fork,
 }  # fmt: skip
 

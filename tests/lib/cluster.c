@@ -272,7 +272,7 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
                     abort();
             }
             states[k] = run_poll(&runs[k]);
-            moved |= runs[k].moved;
+            moved |= runs[k].moved || run_asks(&runs[k]);
             if (states[k] == RUN_WAIT && run_hopeless(&runs[k]))
                 states[k] = RUN_FAILED;
             if (states[k] != RUN_WAIT) {

@@ -11,7 +11,7 @@
  * exact: small integers for sums, powers of two for products, no zeros (which have two signs)
  * for min and max.
  *
- * Each buffer lies in memory of its own, at any alignment, its blocks apart or side by side;
+ * Each buffer lies in memory of its own, registered or not, at any alignment, its blocks apart or side by side;
  * whatever is not the receiver's to write must be what it was. */
 #include "tests/oracle/oracle.h"
 
@@ -234,6 +234,37 @@ static void lay_out(const struct op_spec *op, const uint8_t *pattern, size_t at,
 /* ---- memory
  * ----------------------------------------------------------------------------------- */
 
+/* Where it makes a difference, and sometimes elsewhere: on all ranks, on some, or on none. Taken from
+ * the seed's bits, so that programs are the same with and without. */
+bool is_registered(const struct op_spec *op, unsigned rank)
+{
+    unsigned kind = op->seed >> 40 & 3;
+
+    if (op->coll != COMMD_ALL_REDUCE && op->seed >> 60 & 15)
+        return false;
+    return kind < 2 || (kind == 2 && op->seed >> (44 + rank) & 1);
+}
+
+static uint8_t *registered(struct commd_context *ctx, size_t bytes)
+{
+    void *p;
+
+    if (commd_alloc(ctx, bytes, &p)) {
+        fprintf(stderr, "%s\n", commd_last_error()->message);
+        abort();
+    }
+    return p;
+}
+
+static void memory_free(struct memory *m)
+{
+    if (!m->registered)
+        free(m->mem);
+    else if (commd_free(m->mem))
+        abort();
+    free(m->want);
+}
+
 /* Makes memory for the blocks and says where each of them is. */
 static void memory_new(struct memory *m, const struct part *p, bool send, bool apart,
                        uint64_t *rng, void **ret_at)
@@ -251,7 +282,8 @@ static void memory_new(struct memory *m, const struct part *p, bool send, bool a
         end += block_elements(op, send, p->rank, b) * esize + (apart ? draw(rng, 24) : 0);
     }
     m->bytes = end + MARGIN;
-    m->mem = malloc(m->bytes);
+    m->registered = is_registered(p->spec, p->rank);
+    m->mem = m->registered ? registered(p->ctx, m->bytes) : malloc(m->bytes);
     memset(m->mem, CANVAS, m->bytes);
     for (unsigned b = 0; b < n; b++)
         ret_at[b] = m->mem + at[b];
@@ -436,12 +468,12 @@ static void set_message(struct part *p, const struct op_spec *op, const struct g
 }
 
 void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
-              unsigned rank)
+              unsigned rank, struct commd_context *ctx)
 {
     const struct op_spec *op = spec;
     uint64_t rng = spec->seed + 77 * (rank + 1);
 
-    *p = (struct part){.spec = spec, .rank = rank, .world = g->world};
+    *p = (struct part){.spec = spec, .rank = rank, .world = g->world, .ctx = ctx};
     if (spec->odd && spec->odd_rank == rank)
         op = p->own = odd_spec(spec, rank, g->world);
     p->op = (struct commd_op){.size = sizeof p->op,
@@ -467,10 +499,8 @@ void part_new(struct part *p, const struct op_spec *spec, const struct group_spe
 void part_free(struct part *p)
 {
     free(p->own);
-    free(p->send.mem);
-    free(p->send.want);
-    free(p->recv.mem);
-    free(p->recv.want);
+    memory_free(&p->send);
+    memory_free(&p->recv);
 }
 
 static bool memory_check(const struct part *p, const struct memory *m, const char *name,

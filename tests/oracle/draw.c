@@ -8,7 +8,7 @@
  * rank waits for what it has started. Messages between two ranks keep the
  * order of the program for each tag only.
  *
- * Sizes are spread over orders of magnitude. One operation in thirty goes up to the largest,
+ * Sizes are spread over orders of magnitude, but for what can be done in registered memory. One operation in thirty goes up to the largest,
  * the others end at 2^16 elements: they take most of the time otherwise and find least. */
 #include "tests/oracle/oracle.h"
 
@@ -158,6 +158,17 @@ static size_t op_bytes(const struct op_spec *op, unsigned world)
     return n * dtype_size((unsigned)op->dtype);
 }
 
+/* All of one node's ranks take part in an all_reduce: often with as much as registered memory is for. */
+static void draw_direct(struct op_spec *op, const struct group_spec *g, const struct knobs *knobs,
+                        uint64_t *rng)
+{
+    size_t least = PLAN_DIRECT / dtype_size((unsigned)op->dtype);
+
+    if (op->coll == COMMD_ALL_REDUCE && g->nnodes == 1 && g->world > 1 && least < knobs->most &&
+        draw(rng, 4))
+        op->count = MIN(knobs->most, MAX(op->count, least + draw(rng, (uint32_t)least)));
+}
+
 static void draw_op(const struct program *p, struct op_spec *op, const struct knobs *knobs,
                     size_t *room, uint64_t *rng)
 {
@@ -182,6 +193,7 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
     op->lists = draw(rng, 3) == 0;
     op->sync = (uint32_t)draw_bits(rng);
     op->count = draw_count(knobs, rng);
+    draw_direct(op, g, knobs, rng);
     /* the whole of what a rank sends or receives stays within the limit */
     if (shape_of(op, true, (unsigned)op->root) == MANY ||
         shape_of(op, false, (unsigned)op->root) == MANY)
@@ -312,8 +324,8 @@ static void print_op(const struct program *p, unsigned i)
         for (unsigned j = 0; j < g->world; j++)
             fprintf(stderr, " %zu", op->counts[k][j]);
     }
-    fprintf(stderr, "%s%s, blocking on", op->in_place ? ", in place" : "",
-            op->lists ? ", lists" : "");
+    fprintf(stderr, "%s%s%s, blocking on", op->in_place ? ", in place" : "",
+            op->lists ? ", lists" : "", is_registered(op, 0) ? ", registered by rank 0" : "");
     for (unsigned k = 0; k < g->world; k++)
         if (op->sync >> k & 1)
             fprintf(stderr, " %u", k);

@@ -8,6 +8,7 @@
 #ifndef COMMD_TESTS_ORACLE_H
 #define COMMD_TESTS_ORACLE_H
 
+#include "tests/lib/arena_commd.h"
 #include "tests/lib/cluster.h"
 
 enum {
@@ -114,12 +115,14 @@ void patterns_new(struct op_spec *op, unsigned world);
 struct memory {
     uint8_t *mem, *want; /* owned */
     size_t bytes;
+    bool registered; /* mem is from commd_alloc() */
 };
 
 /* One rank's part in one operation. */
 struct part {
     const struct op_spec *spec;
     unsigned rank, world; /* in the group */
+    struct commd_context *ctx; /* borrowed */
     struct op_spec *own;  /* owned: as the odd rank sees it; else NULL */
     struct commd_op op;
     struct memory send, recv; /* one of them is empty if in place */
@@ -128,7 +131,9 @@ struct part {
 };
 
 void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
-              unsigned rank);
+              unsigned rank, struct commd_context *ctx);
+/* Are the buffers of @rank in registered memory of its context? */
+bool is_registered(const struct op_spec *spec, unsigned rank);
 /* What the call must return. */
 int part_result(const struct part *p);
 /* Is @st what a receive must have got? */
@@ -145,7 +150,7 @@ struct stage {
     const struct program *program;
     struct cluster *cluster;
     struct commd_context *ctx[MAX_WORLD];
-    int commd[MAX_WORLD]; /* the other ends of the contexts' sockets: nobody speaks there */
+    struct arena_commd *commd; /* at the other ends of the contexts' sockets */
     struct cluster_group *group[MAX_GROUPS];
 };
 

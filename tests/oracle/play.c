@@ -16,16 +16,11 @@ enum { MAX_IDLE_TURNS = 50000 };
 /* ---- the stage ------------------------------------------------------------------------------
  */
 
-static struct commd_context *context_new(int *ret_commd)
+static struct commd_context *context_new(void)
 {
     struct commd_context *ctx = calloc(1, sizeof *ctx);
-    int ends[2];
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
-        abort();
     ctx->pid = getpid();
-    ctx->sock = ends[0];
-    *ret_commd = ends[1];
     ctx->doorbell = -1;
     ctx->finished_tail = &ctx->finished;
     pthread_mutex_init(&ctx->lock, NULL);
@@ -41,7 +36,8 @@ void stage_new(struct stage *s, const struct program *p, int doorbell)
     *s = (struct stage){.program = p};
     s->cluster = cluster_new(p->world, p->nnodes, p->rank_node, p->seed);
     for (unsigned k = 0; k < p->world; k++)
-        s->ctx[k] = context_new(&s->commd[k]);
+        s->ctx[k] = context_new();
+    s->commd = arena_commd_new(s->ctx, p->world);
     for (unsigned g = 0; g < p->ngroups; g++)
         s->group[g] = cluster_group_new(s->cluster, 0x100 + g, p->group[g].rank,
                                         p->group[g].world, s->ctx, doorbell);
@@ -54,13 +50,13 @@ void stage_free(struct stage *s)
 {
     for (unsigned g = 0; g < s->program->ngroups; g++)
         cluster_group_free(s->cluster, s->group[g]);
+    arena_commd_free(s->commd);
     for (unsigned k = 0; k < s->program->world; k++) {
         pthread_mutex_destroy(&s->ctx[k]->lock);
         pthread_mutex_destroy(&s->ctx[k]->plock);
         pthread_cond_destroy(&s->ctx[k]->cond);
         pthread_cond_destroy(&s->ctx[k]->pcond);
         close(s->ctx[k]->sock);
-        close(s->commd[k]);
         free(s->ctx[k]);
     }
     cluster_free(s->cluster);
@@ -106,7 +102,7 @@ void player_part(struct player *pl, unsigned i)
     const struct op_spec *op = player_spec(pl, i);
 
     part_new(&pl->call[i].part, op, &pl->stage->program->group[op->group],
-             rank_in_group(pl, i));
+             rank_in_group(pl, i), pl->stage->ctx[pl->rank]);
 }
 
 static void on_done(void *arg, const struct commd_error *error)
@@ -245,6 +241,19 @@ static int stuck(const struct stage *s, const struct player *players)
     return -1;
 }
 
+/* A question about an arena is answered by another thread, whenever that runs. */
+static bool asks(const struct stage *s)
+{
+    for (unsigned g = 0; g < s->program->ngroups; g++)
+        for (unsigned k = 0; k < s->program->group[g].world; k++) {
+            const struct commd_group *member = s->group[g]->member[k];
+
+            if (member->running && run_asks(&member->running->run))
+                return true;
+        }
+    return false;
+}
+
 static bool over(const struct stage *s, const struct player *players)
 {
     for (unsigned k = 0; k < s->program->world; k++)
@@ -264,6 +273,8 @@ static int play(struct stage *s, struct player *players, uint64_t *rng)
         if (r < 0)
             return -1;
         idle = moved || r ? 0 : idle + 1;
+        if (idle == MAX_IDLE_TURNS && asks(s))
+            idle = 0;
         if (idle == MAX_IDLE_TURNS)
             return stuck(s, players);
     }

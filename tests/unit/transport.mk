@@ -43,6 +43,13 @@ tests_unit_test_collectives_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_collectives_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
 	libcommd-schedule.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
+check_PROGRAMS += tests/unit/test_direct
+TESTS += tests/unit/test_direct
+tests_unit_test_direct_SOURCES = tests/unit/test_direct.c tests/lib/arena_commd.c \
+	tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_test_direct_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_direct_LDADD = $(tests_unit_test_collectives_LDADD)
+
 check_PROGRAMS += tests/unit/test_trouble tests/unit/test_engine_turn
 TESTS += tests/unit/test_trouble tests/unit/test_engine_turn
 tests_unit_test_trouble_SOURCES = tests/unit/test_trouble.c tests/lib/cluster.c tests/lib/cluster.h
