@@ -32,6 +32,7 @@ struct perf {
     int warmup;
     bool check;
     bool async;   /* start and wait; then once more with computing between the two */
+    bool registered; /* buffers from commd_alloc() */
     int groups;   /* at once, each with an operation of its own */
     bool cyclic;  /* rank r on node r mod nodes, else node by node */
     int per_node; /* ranks to launch on each socket */
@@ -159,6 +160,8 @@ struct perf_library {
     int (*start)(void *arg, const struct commd_op *ops); /* NULL with wait: no --async */
     int (*wait)(void *arg);
     int (*sum)(void *arg, uint64_t mine, uint64_t *ret_sum);
+    int (*alloc)(void *arg, size_t bytes, void **ret_ptr); /* NULL: no --registered */
+    void (*free)(void *arg, void *ptr);                    /* what alloc() gave, or NULL */
     void (*failed)(void *arg, const char *what); /* complains about the error just returned */
 };
 

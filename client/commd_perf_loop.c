@@ -284,13 +284,20 @@ static int measure_sizes(struct measurement *m)
 /* ---- memory ------------------------------------------------------------------------------ */
 
 /* Page-aligned, with every page touched. */
-static uint8_t *buffer(size_t elements, size_t elem)
+static uint8_t *buffer(const struct perf_loop *loop, size_t elements, size_t elem)
 {
     size_t bytes;
     void *p;
 
-    if (mul_overflows(elements, elem, &bytes) ||
-        posix_memalign(&p, ALIGN, MAX(bytes, (size_t)1)))
+    if (mul_overflows(elements, elem, &bytes))
+        return NULL;
+    if (loop->perf->registered) {
+        if (!loop->library->alloc(loop->arg, MAX(bytes, (size_t)1), &p))
+            return p;
+        loop->library->failed(loop->arg, "allocating registered memory");
+        return NULL;
+    }
+    if (posix_memalign(&p, ALIGN, MAX(bytes, (size_t)1)))
         return NULL;
     return memset(p, 0, bytes);
 }
@@ -309,21 +316,30 @@ static int make_buffers(struct measurement *m)
                         perf_count(perf, m->loop->size, perf->max_bytes), s))
         return -ENOMEM;
     for (size_t g = 0; g < n; g++) {
-        m->send[g] = buffer(s->send_n, elem);
-        m->recv[g] = perf_in_place(perf->coll) ? m->send[g] : buffer(s->recv_n, elem);
+        m->send[g] = buffer(m->loop, s->send_n, elem);
+        m->recv[g] =
+            perf_in_place(perf->coll) ? m->send[g] : buffer(m->loop, s->recv_n, elem);
         if (!m->send[g] || !m->recv[g])
             return -ENOMEM;
     }
     return perf_data_new(perf, m->loop->rank, m->loop->size, &m->data);
 }
 
+static void drop(const struct perf_loop *loop, void *buffer)
+{
+    if (loop->perf->registered)
+        loop->library->free(loop->arg, buffer);
+    else
+        free(buffer);
+}
+
 static void measurement_fini(struct measurement *m)
 {
     for (int g = 0; g < m->loop->perf->groups; g++) {
         if (m->recv && m->send && m->recv[g] != m->send[g])
-            free(m->recv[g]);
+            drop(m->loop, m->recv[g]);
         if (m->send)
-            free(m->send[g]);
+            drop(m->loop, m->send[g]);
     }
     free(m->send);
     free(m->recv);

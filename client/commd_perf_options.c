@@ -159,6 +159,7 @@ static void print_help(void)
          "  -r, --root ROOT       rank that broadcasts, gathers, ... (default 0)\n"
          "  -c, --check 0|1       check every result (default 1)\n"
          "  --async               start, compute for as long, wait: how much was hidden?\n"
+         "  --registered          in memory of commd_alloc(), where large operations need no copies\n"
          "  --groups N            in so many groups at once (default 1)\n"
          "  --ranks R             processes to start on each node (default 2)\n"
          "  --nodes S,S           sockets of the nodes (default: the one of this node)\n"
@@ -290,6 +291,7 @@ enum {
     O_NAME,
     O_VERSION,
     O_ASYNC,
+    O_REGISTERED,
     O_GROUPS,
     O_PLACEMENT,
     O_TURNS
@@ -338,6 +340,9 @@ static int parse_one(int c, struct perf *p, struct given *given)
     case O_ASYNC:
         p->async = true;
         return 0;
+    case O_REGISTERED:
+        p->registered = true;
+        return 0;
     case O_GROUPS:
         r = parse_int("--groups", optarg, 1, &p->groups);
         if (!r && p->groups > PERF_MAX_GROUPS)
@@ -381,6 +386,7 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                                           {"root", required_argument, NULL, 'r'},
                                           {"check", required_argument, NULL, 'c'},
                                           {"async", no_argument, NULL, O_ASYNC},
+                                          {"registered", no_argument, NULL, O_REGISTERED},
                                           {"groups", required_argument, NULL, O_GROUPS},
                                           {"ranks", required_argument, NULL, O_RANKS},
                                           {"nodes", required_argument, NULL, O_NODES},

@@ -59,8 +59,9 @@ void report_begin(struct perf_report *report, const struct perf *perf, int ranks
                                    .live = isatty(STDERR_FILENO)};
     host_name(host, sizeof(host));
     date(when, sizeof(when));
-    printf("# commd-perf %s: %s, %d rank%s on %d node%s, from %s, %s\n", PERF_VERSION,
-           perf_coll_name(perf->coll), ranks, ranks == 1 ? "" : "s", nodes,
+    printf("# commd-perf %s: %s%s, %d rank%s on %d node%s, from %s, %s\n", PERF_VERSION,
+           perf_coll_name(perf->coll), perf->registered ? " in registered memory" : "", ranks,
+           ranks == 1 ? "" : "s", nodes,
            nodes == 1 ? "" : "s", host, when);
     if (perf->groups > 1)
         printf("# %d groups at once, each made in %.0f us\n", perf->groups, join_us);
@@ -169,8 +170,9 @@ static int write_json(const struct perf_report *report, bool interrupted)
             perf_coll_name(perf->coll), dtype_shown(perf), redop_shown(perf));
     fprintf(f, "  \"ranks\": %d, \"nodes\": %d, \"host\": ", report->ranks, report->nodes);
     write_string(f, host);
-    fprintf(f, ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s", perf->groups,
-            report->join_us, perf->async ? "true" : "false");
+    fprintf(f, ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s, \"registered\": %s",
+            perf->groups, report->join_us, perf->async ? "true" : "false",
+            perf->registered ? "true" : "false");
     fprintf(f,
             ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
             PERF_VERSION, when, interrupted ? "true" : "false");

@@ -172,11 +172,26 @@ static int run_sum(void *arg, uint64_t mine, uint64_t *ret_sum)
     return commd_all_reduce(run->groups[0], &mine, ret_sum, 1, COMMD_U64, COMMD_SUM);
 }
 
+static int run_alloc(void *arg, size_t bytes, void **ret_ptr)
+{
+    struct run *run = arg;
+
+    return commd_alloc(run->context, bytes, ret_ptr);
+}
+
+static void run_free(void *arg, void *ptr)
+{
+    (void)arg;
+    commd_free(ptr);
+}
+
 static const struct perf_library libcommd = {.barrier = run_barrier,
                                              .run = run_run,
                                              .start = run_start,
                                              .wait = run_wait,
                                              .sum = run_sum,
+                                             .alloc = run_alloc,
+                                             .free = run_free,
                                              .failed = run_failed};
 
 /* ---- one rank ---------------------------------------------------------------------------- */

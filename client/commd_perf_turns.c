@@ -41,7 +41,8 @@ static int parse_line(const struct perf_loop *base, char *line, struct perf *ret
     r = perf_parse(n, words, ret_perf);
     if (r >= 0)
         return r;
-    if (ret_perf->root >= base->size || (ret_perf->async && !base->library->start))
+    if (ret_perf->root >= base->size || (ret_perf->async && !base->library->start) ||
+        (ret_perf->registered && !base->library->alloc))
         return PERF_USAGE;
     ret_perf->groups = base->perf->groups;
     ret_perf->size = base->size;

@@ -4,7 +4,7 @@
  *
  *   mpirun -np 2 mpi_perf all_reduce -b 8 -e 64M -f 8
  *
- * What MPI has no call for (avg, f16, --async here, --groups) is refused, not imitated. */
+ * What MPI has no call for (avg, f16, --async here, --registered, --groups) is refused, not imitated. */
 #include <mpi.h>
 #include <stdarg.h>
 
@@ -249,8 +249,8 @@ int main(int argc, char **argv)
     m.recv_counts = m.send_at + m.size;
     m.recv_at = m.recv_counts + m.size;
     r = perf_parse(argc, argv, &perf);
-    if (r < 0 && (perf.async || perf.groups > 1)) {
-        perf_complain(m.rank, "neither --async nor --groups");
+    if (r < 0 && (perf.async || perf.registered || perf.groups > 1)) {
+        perf_complain(m.rank, "neither --async nor --registered nor --groups");
         r = PERF_USAGE;
     }
     if (r < 0)

@@ -436,15 +436,15 @@ static void options(void **state)
     assert_int_equal(p.size, 2);
     assert_null(p.sockets[0]);
     assert_false(p.launched);
-    assert_false(p.async);
+    assert_false(p.async || p.registered);
     assert_false(p.cyclic);
     assert_int_equal(p.groups, 1);
     assert_int_equal(parse(&p,
-                           "all_to_all_v --async --groups 40 --placement cyclic --minbytes 64 "
+                           "all_to_all_v --async --registered --groups 40 --placement cyclic --minbytes 64 "
                            "--check 0 --datatype double --turns /d"),
                      -1);
     assert_int_equal(p.coll, COMMD_ALL_TO_ALL_V);
-    assert_true(p.async && p.cyclic && !p.check);
+    assert_true(p.async && p.registered && p.cyclic && !p.check);
     assert_int_equal(p.groups, 40);
     assert_int_equal(p.min_bytes, 64);
     assert_int_equal(p.dtype, COMMD_F64);
