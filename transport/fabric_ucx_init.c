@@ -15,18 +15,16 @@
 #ifdef HAVE_UCX
 
 #include <errno.h>
-#include <net/if.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <ucs/debug/log_def.h>
 #include <uct/api/uct.h>
 
+#include "transport/fabric_net.h"
 #include "transport/fabric_ucx_priv.h"
 
-enum { WHY_MAX = 256, TL_MAX = 64 };
+enum { TL_MAX = 64 };
 
 /* A transport as UCT knows it, on the wanted device or on none of the network's. */
 struct tl {
@@ -90,7 +88,7 @@ static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *fun
         return UCS_LOG_FUNC_RC_CONTINUE;
     if (heard && !*heard) { /* the first complaint is the cause, the rest follow from it */
         va_copy(copy, ap);
-        vsnprintf(heard, WHY_MAX, message, copy);
+        vsnprintf(heard, NET_WHY_MAX, message, copy);
         va_end(copy);
     }
     return verbose ? UCS_LOG_FUNC_RC_CONTINUE : UCS_LOG_FUNC_RC_STOP;
@@ -114,93 +112,14 @@ static void listen_stop(char **buf)
     heard = NULL;
 }
 
-_printf_(2, 3) static void explain(char *why, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(why, WHY_MAX, fmt, ap);
-    va_end(ap);
-}
-
 /* "X: what UCX calls it: what UCX printed" */
 static int explain_ucx(char *why, const char *what, ucs_status_t st)
 {
     bool more = heard && *heard;
 
-    explain(why, "%s: %s%s%s", what, ucs_status_string(st), more ? ": " : "",
+    net_explain(why, "%s: %s%s%s", what, ucs_status_string(st), more ? ": " : "",
             more ? heard : "");
     return ucx_errno(st);
-}
-
-/* --- the device -------------------------------------------------------------------------- */
-
-_printf_(3, 4) static void append(char *buf, size_t size, const char *fmt, ...)
-{
-    size_t used = strlen(buf);
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(buf + used, size - used, fmt, ap);
-    va_end(ap);
-}
-
-static void list_devices(char *buf, size_t size)
-{
-    struct if_nameindex *all = if_nameindex();
-
-    buf[0] = '\0';
-    for (struct if_nameindex *i = all; i && i->if_index; i++)
-        append(buf, size, "%s%s", *buf ? ", " : "", i->if_name);
-    if (all)
-        if_freenameindex(all);
-}
-
-/* "mlx5_0:1": InfiniBand devices are no network devices, UCX names them by port. */
-static bool is_infiniband(const char *dev)
-{
-    char path[64 + IFNAMSIZ];
-
-    snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s",
-             (int)MIN(strcspn(dev, ":"), (size_t)IFNAMSIZ), dev);
-    return access(path, F_OK) == 0;
-}
-
-static int check_device(const char *dev, char *why)
-{
-    _cleanup_(close_fdp) int fd = -1;
-    struct ifreq ifr = {0};
-    char names[160];
-
-    if (!dev || !*dev) {
-        explain(why, "transport.device: empty");
-        return -EINVAL;
-    }
-    if (is_infiniband(dev))
-        return 0;
-    if (strlen(dev) >= IFNAMSIZ || if_nametoindex(dev) == 0) {
-        list_devices(names, sizeof(names));
-        explain(why,
-                "transport.device: no network device \"%.40s\" on this node (there are: %s)",
-                dev, names);
-        return -ENODEV;
-    }
-    strcpy(ifr.ifr_name, dev);
-    fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &ifr) < 0) {
-        int r = -errno;
-
-        explain(why, "transport.device: cannot ask for the state of \"%s\": %s", dev,
-                strerror(-r));
-        return r;
-    }
-    /* UCX lists devices once, when it is opened: one that comes up later stays unknown. */
-    if (!(ifr.ifr_flags & IFF_UP) || !(ifr.ifr_flags & IFF_RUNNING)) {
-        explain(why, "transport.device: network device \"%s\" is %s", dev,
-                ifr.ifr_flags & IFF_UP ? "up, but has no link" : "down");
-        return -ENETDOWN;
-    }
-    return 0;
 }
 
 /* --- the transports ---------------------------------------------------------------------- */
@@ -304,10 +223,10 @@ static void explain_tl(char *why, const struct tls *tls, const char *word, const
     for (int here = 1; here >= 0; here--) {
         for (unsigned i = 0; i < tls->n; i++) {
             if (tls->tl[i].here == here)
-                append(names, sizeof(names), "%s%s", *names ? ", " : "", tls->tl[i].name);
+                net_append(names, sizeof(names), "%s%s", *names ? ", " : "", tls->tl[i].name);
         }
     }
-    explain(why,
+    net_explain(why,
             "transport.tls: UCX has no transport \"%.20s\" on device %.20s (allowed here: %s)",
             word, dev, *names ? names : "none");
 }
@@ -318,7 +237,7 @@ static int check_tls(const char *list, const char *dev, char *why)
     struct tls tls;
 
     if (!*list || strlen(list) >= sizeof(copy)) {
-        explain(why, "transport.tls: %s", *list ? "too long" : "empty");
+        net_explain(why, "transport.tls: %s", *list ? "too long" : "empty");
         return -EINVAL;
     }
     tls_find(&tls, dev);
@@ -355,7 +274,7 @@ static int set(ucp_config_t *config, const char *key, const char *value, char *w
 
     if (st == UCS_OK)
         return 0;
-    explain(why, "UCX does not take %s=%.60s: %s", key, value, ucs_status_string(st));
+    net_explain(why, "UCX does not take %s=%.60s: %s", key, value, ucs_status_string(st));
     return ucx_errno(st);
 }
 
@@ -473,7 +392,7 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
     if (st != UCS_OK) {
         u->worker = NULL;
         if (conf->port_range && (st == UCS_ERR_BUSY || st == UCS_ERR_IO_ERROR)) {
-            explain(why, "transport.port_range: no free TCP port in %.40s on device %.20s",
+            net_explain(why, "transport.port_range: no free TCP port in %.40s on device %.20s",
                     conf->port_range, conf->device);
             return -EADDRINUSE;
         }
@@ -489,48 +408,27 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
 }
 
 /* The first socket, which listens, tells whether the kernel takes it, and whether there is anything
- * to do at all. "auto" is a preference: without it the engine works, so it goes on and @why says
- * what it does without. */
+ * to do at all. */
 static int check_congestion(struct ucx *u, char *why)
 {
-    const char *wish = u->congestion;
-    bool preferred = !strcmp(wish, "auto");
-    const char *name = preferred ? "cubic" : wish;
-    char reason[96], names[96];
-    int r = ucx_sockets_tune(wish);
+    int r = ucx_sockets_tune(u->congestion);
 
-    if (r > 0)
+    if (r < 0)
+        r = net_congestion_refused(u->congestion, r, why);
+    else if (r > 0)
         return 0;
-    if (preferred || r == 0)
-        strcpy(u->congestion, "system");
-    if (r == 0)
-        return 0;
-    if (r == -EIO)
-        snprintf(reason, sizeof(reason), "/proc/self/fd cannot be read");
-    else if (r == -EPERM)
-        snprintf(reason, sizeof(reason),
-                 "the sysctl net.ipv4.tcp_allowed_congestion_control lacks \"%s\"", name);
-    else if (r == -ENOENT)
-        snprintf(reason, sizeof(reason), "the kernel has no \"%s\"", name);
-    else
-        snprintf(reason, sizeof(reason), "the kernel refuses \"%s\": %s", name, strerror(-r));
-    if (preferred) {
-        explain(why, "congestion control stays the system's, %s", reason);
-        return 0;
-    }
-    ucx_congestion_names(names, sizeof(names));
-    explain(why, "transport.congestion_control: %s (allowed here: %s)", reason, names);
+    strcpy(u->congestion, "system");
     return r;
 }
 
 int ucx_open(struct ucx *u, const struct fabric_conf *conf,
              const struct fabric_ucx_tuning *tuning, char why[256])
 {
-    char said[WHY_MAX];
+    char said[NET_WHY_MAX];
     _cleanup_(listen_stop) char *listening _unused_ = said;
     int r;
 
-    r = check_device(conf->device, why);
+    r = net_check_device(conf->device, why);
     if (r)
         return r;
     listen_start(said);
@@ -546,7 +444,7 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf,
     if (r)
         return r;
     if (*said)
-        explain(why, "%s", said);
+        net_explain(why, "%s", said);
     /* UCX goes on without what it cannot parse: not pinning the ports is no detail. */
     return strncasecmp(said, "invalid ", 8) ? 0 : -EINVAL;
 }

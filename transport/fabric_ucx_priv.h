@@ -123,8 +123,6 @@ struct ucx {
 /* fabric_ucx_socket.c: congestion control of all TCP sockets there are. 1: set, 0: nothing to do,
  * negative errno; -EIO: /proc could not be read. */
 int ucx_sockets_tune(const char *wish);
-/* What transport.congestion_control may be here, for people. */
-void ucx_congestion_names(char *buf, size_t len);
 
 /* fabric_ucx.c */
 ucs_status_t ucx_on_data(void *arg, const void *hdr, size_t hdr_len, void *data, size_t len,

@@ -11,7 +11,8 @@ libcommd_schedule_la_SOURCES = transport/schedule.c transport/schedule.h \
 noinst_LTLIBRARIES += libcommd-fabric.la libcommd-fabric-env.la
 libcommd_fabric_env_la_SOURCES = transport/fabric_ucx_env.c
 libcommd_fabric_la_SOURCES = transport/fabric.h transport/fabric_fault.c \
-	transport/fabric_fault.h transport/fabric_loop.c transport/fabric_ucx.c \
+	transport/fabric_fault.h transport/fabric_loop.c transport/fabric_net.c \
+	transport/fabric_net.h transport/fabric_ucx.c \
 	transport/fabric_ucx.h transport/fabric_ucx_init.c \
 	transport/fabric_ucx_peer.c transport/fabric_ucx_priv.h transport/fabric_ucx_socket.c
 libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(UCX_CFLAGS)
