@@ -98,7 +98,7 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"chunk_min", BYTES, PLAN_CHUNK_MIN, NULL,
          "across nodes: smallest step; medium sizes are cut finer, to overlap"},
         {"depth_net", COUNT, PLAN_DEPTH_NET, NULL, "across nodes: steps on the wire at a time"},
-        {"eager_net", BYTES, FABRIC_UCX_EAGER_MAX, NULL,
+        {"eager_net", BYTES, FABRIC_EAGER_MAX, NULL,
          "across nodes: up to this copying costs less than an announcement"},
         {"eager_message", BYTES, MAIL_EAGER_MAX, NULL,
          "send and receive: longer messages wait for their receiver"},

@@ -1,6 +1,7 @@
 /* fabric.h - the one door between the engine and a network: messages with a small fixed
- * header and an optional body to numbered peers. Implementations: fabric_ucx.c (UCX active
- * messages), fabric_loop.c (in one process, for tests), fabric_fault.c (wraps either).
+ * header and an optional body to numbered peers. Implementations: fabric_tcp.c (plain TCP),
+ * fabric_ucx.c (UCX active messages), fabric_loop.c (in one process, for tests), fabric_fault.c
+ * (wraps any).
  * Single-threaded: every call and every callback happens on the engine's thread. */
 #ifndef COMMD_FABRIC_H
 #define COMMD_FABRIC_H
@@ -10,14 +11,20 @@
 struct fabric;
 struct fabric_req; /* one send or receive in flight; owned by the fabric */
 
-enum { FABRIC_HDR_MAX = 256, FABRIC_ADDR_MAX = 1024, FABRIC_MAX_PEERS = 1024 };
+enum {
+    FABRIC_HDR_MAX = 256,
+    FABRIC_ADDR_MAX = 1024,
+    FABRIC_MAX_PEERS = 1024,
+    FABRIC_CHANNELS_MAX = 16,
+    FABRIC_EAGER_MAX = 128 << 10, /* bodies up to this are sent without asking */
+};
 
 /* st: 0, or negative errno (-ECANCELED when the peer was dropped, -EIO on a broken link) */
 typedef void (*fabric_done_fn)(void *arg, int st);
 
 /* An arrived message. Messages of one peer arrive in the order in which they were sent.
- * @body is NULL when the body still lies with the sender ("rendezvous"): then @claim is not
- * NULL and the handler keeps it until it calls fabric->ops->recv or fabric->ops->drop, which
+ * @body is NULL when the body still lies with the sender ("rendezvous"), or is still on its way: then
+ * @claim is not NULL and the handler keeps it until it calls fabric->ops->recv or fabric->ops->drop, which
  * it may do at once. With @body set the bytes are only valid during the call and have no
  * particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
 struct fabric_msg {
@@ -43,7 +50,8 @@ struct fabric_ops {
     int (*address)(struct fabric *f, void *buf, size_t *inout_len);
     /* @peer: index chosen by the caller, < FABRIC_MAX_PEERS. @token is sent as the first
      * message and checked by the other side against what it expects from this peer
-     * (expect): 32 bytes agreed over TLS. A stranger's messages never reach on_msg. */
+     * (expect): 32 bytes agreed over TLS. A stranger's messages never reach on_msg.
+     * -EPROTONOSUPPORT: the address is another kind of fabric's. */
     int (*peer_add)(struct fabric *f, unsigned peer, const void *addr, size_t addr_len,
                     const uint8_t token[32], const uint8_t expect[32]);
     /* Force-closes; pending requests complete with -ECANCELED, in progress() after this
@@ -80,20 +88,29 @@ struct fabric_stats {
     uint64_t strangers; /* messages dropped because their sender is no peer with our token */
 };
 
+/* With what the address of each fabric_tcp.c begins. */
+#define FABRIC_TCP_MAGIC "commdTCP"
+
 struct fabric {
     const struct fabric_ops *ops;
     struct fabric_stats stats;
 };
 
 struct fabric_conf {
+    const char *kind;       /* "tcp", "ucx", or "auto": tcp if that is all of tls; NULL: "auto" */
     const char *device;     /* network device for UCX_NET_DEVICES, e.g. "eth0", "lo" */
     const char *tls;        /* UCX_TLS list, e.g. "tcp" or "rc,ud" */
     const char *port_range; /* "18500-18509"; NULL for ephemeral ports */
     const char *congestion; /* of TCP: "auto", "system" or a name; NULL: "auto" */
+    unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]
- * is empty or what it does without or UCX warned about. */
+ * is empty or what it does without or UCX warned about. fabric_new() makes the one of conf->kind. */
+int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,
+               struct fabric **ret_fabric, char why[256]);
+int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *ev,
+                   struct fabric **ret_fabric, char why[256]);
 int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                    struct fabric **ret_fabric, char why[256]);
 /* In-process fabric: all fabrics made from one hub reach each other by address. */

@@ -1,5 +1,4 @@
-/* fabric_loop.c - a fabric inside one process: for tests, and for engines built without UCX
- * (whose groups have one node, and so no peers).
+/* fabric_loop.c - a fabric inside one process: for tests.
  *
  * Model. A hub knows its fabrics by number; the number is the address. Two peers are mates
  * once both sides have added each other with matching tokens. A sent message waits in its

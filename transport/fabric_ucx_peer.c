@@ -229,6 +229,9 @@ int ucx_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
 
     if (index >= FABRIC_MAX_PEERS || addr_len == 0 || addr_len > FABRIC_ADDR_MAX)
         return -EINVAL;
+    if (addr_len >= strlen(FABRIC_TCP_MAGIC) &&
+        !memcmp(addr, FABRIC_TCP_MAGIC, strlen(FABRIC_TCP_MAGIC)))
+        return -EPROTONOSUPPORT;
     memcpy(padded, addr, addr_len);
     peer = calloc(1, sizeof(*peer));
     if (!peer)

@@ -10,10 +10,11 @@ libcommd_schedule_la_SOURCES = transport/schedule.c transport/schedule.h \
 # for its engine from libcommd-fabric-env.la, a list of strings.
 noinst_LTLIBRARIES += libcommd-fabric.la libcommd-fabric-env.la
 libcommd_fabric_env_la_SOURCES = transport/fabric_ucx_env.c
-libcommd_fabric_la_SOURCES = transport/fabric.h transport/fabric_fault.c \
+libcommd_fabric_la_SOURCES = transport/fabric.c transport/fabric.h transport/fabric_fault.c \
 	transport/fabric_fault.h transport/fabric_loop.c transport/fabric_net.c \
-	transport/fabric_net.h transport/fabric_ucx.c \
-	transport/fabric_ucx.h transport/fabric_ucx_init.c \
+	transport/fabric_net.h transport/fabric_tcp.c transport/fabric_tcp_conn.c \
+	transport/fabric_tcp_peer.c transport/fabric_tcp_priv.h transport/fabric_tcp_stream.c \
+	transport/fabric_ucx.c transport/fabric_ucx.h transport/fabric_ucx_init.c \
 	transport/fabric_ucx_peer.c transport/fabric_ucx_priv.h transport/fabric_ucx_socket.c
 libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(UCX_CFLAGS)
 libcommd_fabric_la_LIBADD = libcommd-fabric-env.la $(UCX_LIBS)

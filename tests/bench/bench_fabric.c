@@ -1,10 +1,10 @@
-/* bench_fabric.c - the UCX fabric between two processes over TCP on lo, both spinning on
+/* bench_fabric.c - the fabrics tcp and ucx between two processes over TCP on lo, both spinning on
  * progress(): ping-pong latency, and streaming with a window of bodies in flight. The first
- * line is the same ping-pong over a plain TCP socket, non-blocking and spinning, as the floor.
+ * line is the same ping-pong over a bare TCP socket, non-blocking and spinning, as the floor.
  * Rounds are about a millisecond, and the best and the median one are printed: the best is
  * what two free cores give, the median what the machine had to spare.
  *
- *     bench_fabric [EAGER_MAX_BYTES SEG_SIZE]     (default: what the fabric itself takes)
+ *     bench_fabric [EAGER_MAX_BYTES SEG_SIZE]     (of ucx; default: what it takes itself)
  *
  * What the numbers in fabric_ucx.c rest on (UCX 1.13.1, lo, 2 cores with other work on them;
  * best rounds):
@@ -197,9 +197,9 @@ static void on_down(void *arg, unsigned peer, int err, const char *why)
     exit(!e->child);
 }
 
-static void end_open(struct end *e, bool child, int fd)
+static void end_open(struct end *e, const char *kind, bool child, int fd)
 {
-    static const struct fabric_conf conf = {.device = "lo", .tls = "tcp"};
+    struct fabric_conf conf = {.kind = kind, .device = "lo", .tls = "tcp"};
     static const uint8_t token[2][32] = {{1}, {2}};
     struct fabric_events ev = {on_msg, on_down, e};
     uint8_t addr[FABRIC_ADDR_MAX];
@@ -214,8 +214,8 @@ static void end_open(struct end *e, bool child, int fd)
         e->in[i] = malloc(MAX_BODY);
         memset(e->in[i], 2, MAX_BODY);
     }
-    r = tuned ? fabric_ucx_new_tuned(&conf, &tuning, &ev, &e->f, why)
-              : fabric_ucx_new(&conf, &ev, &e->f, why);
+    r = tuned && !strcmp(kind, "ucx") ? fabric_ucx_new_tuned(&conf, &tuning, &ev, &e->f, why)
+                                      : fabric_new(&conf, &ev, &e->f, why);
     if (r) {
         fprintf(stderr, "%s\n", why);
         exit(1);
@@ -250,7 +250,7 @@ static void ping_pong(struct end *e, uint32_t len)
         us[r] = (now() - t) / (2.0 * n) * 1e6;
     }
     qsort(us + 1, ROUNDS, sizeof(*us), by_value); /* the first one warmed up */
-    printf("%-16s %9u  %8.2f  %8.2f\n", "fabric", len, us[1], us[1 + ROUNDS / 2]);
+    printf("%-16s %9u  %8.2f  %8.2f\n", e->f->ops->name, len, us[1], us[1 + ROUNDS / 2]);
 }
 
 static void stream(struct end *e, uint32_t len)
@@ -269,7 +269,7 @@ static void stream(struct end *e, uint32_t len)
         gbs[r] = (double)n * len / (now() - t) / 1e9;
     }
     qsort(gbs, ROUNDS, sizeof(*gbs), by_value);
-    printf("%-16s %9u  %8.2f  %8.2f\n", "fabric", len, gbs[ROUNDS - 1], gbs[ROUNDS / 2]);
+    printf("%-16s %9u  %8.2f  %8.2f\n", e->f->ops->name, len, gbs[ROUNDS - 1], gbs[ROUNDS / 2]);
 }
 
 static int usage(void)
@@ -278,14 +278,39 @@ static int usage(void)
     return 64;
 }
 
-int main(int argc, char **argv)
+/* UCX does not survive a fork: the child comes first. */
+static void compare(const char *kind, bool first)
 {
     static const uint32_t pings[] = {8, 1024, 4096, 16384, 32768, 65536, 131072, 1 << 20};
     static const uint32_t streams[] = {1024, 16384, 32768, 65536, 131072, 262144, 1 << 20};
     struct end e;
-    bool child;
+    pid_t child;
     int sv[2];
 
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sv))
+        die("socketpair");
+    child = fork();
+    close(sv[!child]);
+    if (!child)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (first)
+        raw_tcp(!child, sv[!!child]);
+    end_open(&e, kind, !child, sv[!!child]);
+    while (!child)
+        e.f->ops->progress(e.f);
+    for (unsigned i = 0; i < ARRAY_LEN(pings); i++)
+        ping_pong(&e, pings[i]);
+    printf("%-16s %9s  %8s  %8s\n", "GB/s, streaming", "bytes", "best", "median");
+    for (unsigned i = 0; i < ARRAY_LEN(streams); i++)
+        stream(&e, streams[i]);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    fabric_free(e.f);
+    close(sv[1]);
+}
+
+int main(int argc, char **argv)
+{
     if (argc != 1 && argc != 3)
         return usage();
     if (!getenv("UCX_HANDLE_ERRORS")) { /* libucs reads it before main() */
@@ -298,21 +323,7 @@ int main(int argc, char **argv)
     tuned = argc == 3;
     if (tuned)
         tuning = (struct fabric_ucx_tuning){strtoul(argv[1], NULL, 0), argv[2]};
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sv))
-        die("socketpair");
-    child = fork() == 0;
-    close(sv[child]);
-    if (child)
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-    raw_tcp(child, sv[!child]);
-    end_open(&e, child, sv[!child]);
-    while (child)
-        e.f->ops->progress(e.f);
-    for (unsigned i = 0; i < ARRAY_LEN(pings); i++)
-        ping_pong(&e, pings[i]);
-    printf("%-16s %9s  %8s  %8s\n", "GB/s, streaming", "bytes", "best", "median");
-    for (unsigned i = 0; i < ARRAY_LEN(streams); i++)
-        stream(&e, streams[i]);
-    fabric_free(e.f);
+    compare("tcp", true);
+    compare("ucx", false);
     return 0;
 }

@@ -123,13 +123,18 @@ void on_peer_down(void *arg, unsigned peer, int err, const char *why)
 
 static int make_fabric(struct world *w, const struct fabric_events *ev, struct fabric **ret_f)
 {
-    static const struct fabric_conf conf = {.device = "lo", .tls = "tcp"};
     static const struct fabric_fault_conf fault = {.seed = 42, .max_delay = 5};
     char why[256] = "";
     int r;
 
-    if (!strcmp(w->kind, "ucx")) {
-        r = fabric_ucx_new(&conf, ev, ret_f, why);
+    if (strcmp(w->kind, "loop") && strcmp(w->kind, "fault")) {
+        struct fabric_conf conf = {.kind = w->kind, .device = "lo", .tls = "tcp"};
+
+        if (!strcmp(w->kind, "tcp x 3")) {
+            conf.kind = "tcp";
+            conf.channels = 3;
+        }
+        r = fabric_new(&conf, ev, ret_f, why);
         if (r)
             fail_msg("%s", why);
         return r;

@@ -41,7 +41,7 @@ struct side {
     enum take take;
     bool calling; /* inside send() or recv(): done may not run */
     unsigned msgs, bad_order, bad_bytes, taken, down, down_peer;
-    uint32_t next_seq[4];
+    uint32_t next_seq[8];
     int down_err;
     struct body *body[MAX_LOG]; /* claimed or kept bodies, by arrival */
     unsigned bodies;
@@ -94,11 +94,13 @@ void on_body(void *arg, int st);
         }                                                                                      \
     } while (0)
 
-/* Those that only UCX can pass or fail (test_fabric_ucx.c). */
-int run_ucx_tests(void);
-int run_victim(int fd); /* the process to be killed */
+/* test_fabric_net.c: those of @kind that reach other processes. */
+int run_net_tests(const char *kind);
+int run_victim(int fd, const char *kind); /* the process to be killed */
 /* Opening must fail with @want and a text that begins with @text. */
-void refused(const char *device, const char *tls, const char *ports, int want,
+void refused(const char *kind, const char *device, const char *tls, const char *ports, int want,
              const char *text);
+int run_tcp_tests(void); /* test_fabric_tcp.c */
+int run_ucx_tests(void); /* test_fabric_ucx.c */
 
 #endif

@@ -1,5 +1,6 @@
 /* test_fabric.c - the contract of fabric.h, over each implementation: the in-process one, the
- * same behind the fault wrapper (delays), and UCX over TCP on lo. */
+ * same behind the fault wrapper (delays), plain TCP with one and three channels, and UCX over TCP
+ * on lo. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -444,21 +445,26 @@ int main(int argc, char **argv)
         contracts("fault"),
         cmocka_unit_test(fault_breaks_after_n),
     };
+    const struct CMUnitTest tcp[] = {contracts("tcp"), contracts("tcp x 3")};
     int failed;
 
     exec_with_ucx_env(argv);
+    if (argc == 4 && !strcmp(argv[1], "--victim"))
+        return run_victim(atoi(argv[2]), argv[3]);
 #ifdef HAVE_UCX
     const struct CMUnitTest ucx[] = {contracts("ucx")};
 
-    if (argc == 3 && !strcmp(argv[1], "--victim"))
-        return run_victim(atoi(argv[2]));
 #else
-    refused("lo", "tcp", NULL, -ENOTSUP, "built without UCX (configure --without-ucx)");
+    refused("ucx", "lo", "tcp", NULL, -ENOTSUP, "built without UCX (configure --without-ucx): ");
 #endif
     failed = cmocka_run_group_tests_name("fabric loop", in_process, NULL, NULL);
     failed += cmocka_run_group_tests_name("fabric fault", faulty, NULL, NULL);
+    failed += cmocka_run_group_tests_name("fabric tcp", tcp, NULL, NULL);
+    failed += run_net_tests("tcp");
+    failed += run_tcp_tests();
 #ifdef HAVE_UCX
     failed += cmocka_run_group_tests_name("fabric ucx", ucx, NULL, NULL);
+    failed += run_net_tests("ucx");
     failed += run_ucx_tests();
 #endif
     return failed;
