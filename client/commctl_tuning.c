@@ -110,6 +110,8 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"yields", COUNT, room.yields, NULL,
          "then polls that offer the core; after them the system calls of a sleep"},
         {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
+        {"channels", TEXT, 0, setting(config, "transport.channels"),
+         "across nodes: TCP connections to a node, that messages above 32K take in turns"},
         {"congestion_control", TEXT, 0, congestion,
          "auto: CUBIC where the system's default is BBR, which slows bursts down"},
     };

@@ -68,6 +68,13 @@ static void conf_freep(struct conf **conf)
     conf_free(*conf);
 }
 
+const char *conf_fabric(const struct conf *conf)
+{
+    if (strcmp(conf->fabric, "auto"))
+        return conf->fabric;
+    return strcmp(conf->tls, "tcp") ? "ucx" : "tcp";
+}
+
 struct conf *conf_free(struct conf *conf)
 {
     if (conf)

@@ -36,8 +36,10 @@ struct conf {
     /* transport: */
     char device[CONF_NAME_MAX];  /* network device for the engines; default: the one that holds
                                     this node's address */
+    char fabric[8];              /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
     char tls[CONF_NAME_MAX];     /* UCX transports, default "tcp" */
     char port_range[32];         /* default "18500-18599" */
+    unsigned channels;           /* 1 */
     char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
     bool trusted_network;        /* default false: tcp only on loopback */
     char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */
@@ -70,6 +72,8 @@ struct conf {
 int conf_load(const char *file, const char *text, size_t len, struct conf **ret_conf,
               char **ret_error);
 struct conf *conf_free(struct conf *conf);
+/* "tcp" or "ucx": what "auto" means, too. */
+const char *conf_fabric(const struct conf *conf);
 
 /* The 32-byte cluster key. Refuses a file that group or world can read, that is not 64 hex
  * digits (plus newline) or 32 raw bytes. *ret_error as above, "FILE: ..." with the remedy. */

@@ -153,9 +153,11 @@ static void check_trusted_network(struct check *c)
     unsigned trusted = conf_key_index("transport", "trusted_network");
     unsigned tls = conf_key_index("transport", "tls");
     unsigned ports = conf_key_index("transport", "port_range");
+    unsigned fabric = conf_key_index("transport", "fabric");
+    bool ucx = strcmp(conf_fabric(conf), "tcp");
     unsigned i;
 
-    if (c->src->bad[trusted] || c->src->bad[tls] || c->src->bad[ports])
+    if (c->src->bad[trusted] || c->src->bad[fabric] || c->src->bad[tls] || c->src->bad[ports])
         return;
     if (conf->trusted_network || conf->nnodes < 2 || !tls_has_tcp(conf->tls))
         return;
@@ -167,12 +169,35 @@ static void check_trusted_network(struct check *c)
     conf_errors_add(
         c->errors, pos_or(c, trusted, c->src->nodes[i].value[CONF_NODE_ADDRESS]),
         "transport.tls is \"%s\", node \"%s\" has the address %s, which is not loopback, and "
-        "transport.trusted_network is false: UCX's tcp transport has no authentication, "
-        "whoever "
-        "reaches ports %s of a node can crash or overwrite its engine; allowed: "
+        "transport.trusted_network is false: %s ports %s of a node %s; allowed: "
         "trusted_network: true once a firewall admits only the nodes to these ports (see "
         "commd.nft), transports without tcp such as rc,ud, or loopback addresses",
-        conf->tls, conf->nodes[i].name, conf->nodes[i].address, conf->port_range);
+        conf->tls, conf->nodes[i].name, conf->nodes[i].address,
+        ucx ? "UCX's tcp transport has no authentication, whoever reaches"
+            : "data go in the clear, whoever reads the traffic of",
+        conf->port_range, ucx ? "can crash or overwrite its engine" : "can read and forge them");
+}
+
+/* What only the engine's own fabric can do, or cannot. */
+static void check_fabric(struct check *c)
+{
+    const struct conf *conf = c->conf;
+    unsigned fabric = conf_key_index("transport", "fabric");
+    unsigned tls = conf_key_index("transport", "tls");
+    unsigned channels = conf_key_index("transport", "channels");
+
+    if (c->src->bad[fabric] || c->src->bad[tls] || c->src->bad[channels])
+        return;
+    if (!strcmp(conf->fabric, "tcp") && strcmp(conf->tls, "tcp"))
+        conf_errors_add(c->errors, pos_or(c, fabric, c->src->value[tls]),
+                        "transport.fabric is \"tcp\", but transport.tls is \"%s\"; allowed: "
+                        "fabric: ucx, or tls: tcp",
+                        conf->tls);
+    else if (conf->channels > 1 && strcmp(conf_fabric(conf), "tcp"))
+        conf_errors_add(c->errors, pos_or(c, channels, c->src->value[fabric]),
+                        "transport.channels is %u, but transport.fabric is ucx, which has rails of "
+                        "its own; allowed: 1, or fabric: tcp",
+                        conf->channels);
 }
 
 void conf_check(const struct conf *conf, const struct conf_src *src, struct conf_errors *errors)
@@ -180,6 +205,7 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
     struct check c = {.conf = conf, .src = src, .errors = errors};
 
     check_timeouts(&c);
+    check_fabric(&c);
     if (conf->nnodes == 0 || src->bad[conf_key_index("cluster", "nodes")])
         return;
     for (unsigned i = 1; i < conf->nnodes; i++)

@@ -11,6 +11,7 @@ typedef enum {
     CONF_NAME,
     CONF_PATH,
     CONF_DEVICE,
+    CONF_FABRIC,
     CONF_TLS,
     CONF_PORT_RANGE,
     CONF_WORD,

@@ -170,6 +170,13 @@ static const char *check_device(const char *text)
     return text[strspn(text, ALNUM "._:@-")] ? "not the name of a device" : NULL;
 }
 
+static const char *check_fabric(const char *text)
+{
+    bool known = !strcmp(text, "auto") || !strcmp(text, "tcp") || !strcmp(text, "ucx");
+
+    return known ? NULL : "not a fabric";
+}
+
 /* UCX also knows "^x" (all but x) and "x:aux". Refused: which transports are in use decides
  * whether the network must be trusted, so they have to be named. */
 static const char *check_tls(const char *text)
@@ -267,6 +274,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_path(key, text);
     case CONF_DEVICE:
         return check_device(text);
+    case CONF_FABRIC:
+        return check_fabric(text);
     case CONF_TLS:
         return check_tls(text);
     case CONF_PORT_RANGE:
@@ -313,6 +322,7 @@ static const char *parse_value(const struct conf_key *key, const char *text,
     case CONF_NAME:
     case CONF_PATH:
     case CONF_DEVICE:
+    case CONF_FABRIC:
     case CONF_TLS:
     case CONF_PORT_RANGE:
     case CONF_WORD:
@@ -458,6 +468,9 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
         snprintf(buf, len,
                  "one network device such as eth0 or mlx5_0:1, or \"\" for the one "
                  "that holds this node's address");
+        return;
+    case CONF_FABRIC:
+        snprintf(buf, len, "auto, tcp, ucx");
         return;
     case CONF_TLS:
         snprintf(buf, len, "names of UCX transports joined by commas, such as tcp or rc,ud");

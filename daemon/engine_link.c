@@ -47,7 +47,7 @@ struct engine_link {
     void *arg;
     char path[CONF_PATH_MAX], pid_file[CONF_PATH_MAX];
     char device[CONF_NAME_MAX], tls[CONF_NAME_MAX], node[CONF_NAME_MAX], ports[32];
-    char congestion[16];
+    char fabric[8], channels[8], congestion[16];
     const char *log;
     enum engine_state state;
     unsigned life;
@@ -217,8 +217,10 @@ static int link_spawn(struct engine_link *link)
     struct engine_args args = {
         .path = link->path,
         .device = link->device,
+        .fabric = link->fabric,
         .tls = link->tls,
         .ports = link->ports,
+        .channels = link->channels,
         .congestion = link->congestion,
         .node = link->node,
         .log = link->log,
@@ -317,6 +319,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     snprintf(link->tls, sizeof(link->tls), "%s", conf->tls);
     snprintf(link->node, sizeof(link->node), "%s", conf->node);
     snprintf(link->ports, sizeof(link->ports), "%s", conf->port_range);
+    snprintf(link->fabric, sizeof(link->fabric), "%s", conf_fabric(conf));
+    snprintf(link->channels, sizeof(link->channels), "%u", conf->channels);
     snprintf(link->congestion, sizeof(link->congestion), "%s", conf->congestion);
     link->log = levels[conf->log_level];
     link->timer = evtimer_new(link->base, engine_timer, link);

@@ -7,7 +7,7 @@
 #include "daemon/conf.h"
 
 struct engine_args {
-    const char *path, *device, *tls, *ports, *congestion, *node, *log;
+    const char *path, *device, *fabric, *tls, *ports, *channels, *congestion, *node, *log;
 };
 
 /* The program to start: $COMMD_ENGINE, else transport.engine if it is set, else that of the

@@ -133,7 +133,10 @@ static void peer_add(struct shell *s, const struct msg_engine_peer_add *a)
     r = s->fabric->ops->peer_add(s->fabric, a->peer, a->addr, a->addr_len, a->token, a->expect);
     s->incarnation[a->peer] = a->engine;
     if (r) {
-        on_peer_down(s, a->peer, strerror(-r));
+        on_peer_down(s, a->peer,
+                     r == -EPROTONOSUPPORT ? "it uses another fabric: transport.fabric and "
+                                             "transport.tls must be the same on all nodes"
+                                           : strerror(-r));
         return;
     }
     m.engine_peer.peer = a->peer;
@@ -320,8 +323,8 @@ static int say_hello(struct shell *s, const char *text)
 }
 
 static const char usage[] =
-    "Usage: commd-engine --fd N --node NAME [--device DEV] [--tls LIST] [--ports LO-HI]\n"
-    "                    [--congestion NAME]\n"
+    "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
+    "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
     "Moves the data of commd between nodes. Started by commd, not by hand.\n";
 
 struct options {
@@ -332,11 +335,12 @@ struct options {
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { FD = 1, NODE, DEVICE, TLS, PORTS, CONGESTION, LOG, HELP, WHICH };
+    enum { FD = 1, NODE, FABRIC, DEVICE, TLS, PORTS, CHANNELS, CONGESTION, LOG, HELP, WHICH };
     static const struct option longs[] = {
         {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE},   {"device", 1, NULL, DEVICE},
         {"tls", 1, NULL, TLS},   {"ports", 1, NULL, PORTS}, {"log", 1, NULL, LOG},
         {"congestion", 1, NULL, CONGESTION},
+        {"fabric", 1, NULL, FABRIC}, {"channels", 1, NULL, CHANNELS},
         {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH}, {NULL, 0, NULL, 0}};
     int c;
 
@@ -356,6 +360,12 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case PORTS:
             o->fabric.port_range = *optarg ? optarg : NULL;
+            break;
+        case FABRIC:
+            o->fabric.kind = optarg;
+            break;
+        case CHANNELS:
+            o->fabric.channels = (unsigned)atoi(optarg);
             break;
         case CONGESTION:
             o->fabric.congestion = optarg;
@@ -392,7 +402,7 @@ static int start(struct shell *s, const struct options *o, char why[256])
         snprintf(why, 256, "no memory to start");
         return -ENOMEM;
     }
-    r = fabric_ucx_new(&o->fabric, engine_fabric_events(s->engine), &s->fabric, why);
+    r = fabric_new(&o->fabric, engine_fabric_events(s->engine), &s->fabric, why);
     if (r)
         return r;
     engine_set_fabric(s->engine, s->fabric);

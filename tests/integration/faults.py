@@ -18,7 +18,7 @@ import signal
 import sys
 
 sys.dont_write_bytecode = True
-from cluster import Cluster, check, equal, memory_files, need_ucx, now, running, until  # noqa: E402
+from cluster import Cluster, check, equal, memory_files, now, running, until  # noqa: E402
 
 
 def start_loops(name, ranks, count):
@@ -89,8 +89,6 @@ def leave(name, ranks):
 
 
 def rank_killed(nodes, places, victim, count):
-    if nodes > 1:
-        need_ucx()
     with Cluster(nodes) as cluster:
         ranks = cluster.ranks("g", places)
         others = start_bystanders(cluster, [0, nodes - 1])
@@ -129,7 +127,6 @@ def rank_killed_three_nodes():
 
 def rank_killed_before_it_came():
     """a rank that the others are waiting for, two nodes"""
-    need_ucx()
     with Cluster(2) as cluster:
         ranks = cluster.ranks("g", [0, 0, 1, 1])
         for rank in ranks[:3]:
@@ -144,7 +141,6 @@ def rank_killed_before_it_came():
 
 
 def engine_killed_with(count):
-    need_ucx()
     with Cluster(2) as cluster:
         cluster.expect("the engine of node node1 was lost")
         cluster.expect("the engines of nodes .* lost each other")
@@ -180,7 +176,6 @@ def engine_killed_large():
 
 def commd_killed():
     """a commd; a one-node group on its node goes on"""
-    need_ucx()
     with Cluster(2) as cluster:
         cluster.expect("node node1 was lost")
         cluster.expect("the engines of nodes .* lost each other")
@@ -212,7 +207,6 @@ def commd_killed():
 
 def commd_stopped():
     """a commd that stands still (SIGSTOP): lost after timeouts.node, here 1 s"""
-    need_ucx()
     with Cluster(2, {"timeouts": {"heartbeat": "200ms", "node": "1s"}}) as cluster:
         cluster.expect("node node1 was lost")
         cluster.expect("node node0 was lost")

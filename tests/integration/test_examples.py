@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from cluster import BUILD, HANG, Cluster, equal, main, need_ucx  # noqa: E402
+from cluster import BUILD, HANG, Cluster, equal, main  # noqa: E402
 
 LONG = 6 * HANG
 
@@ -58,7 +58,6 @@ def test_one_node():
 
 
 def test_two_nodes():
-    need_ucx()
     with Cluster(2) as cluster:
         equal(len(run_ranks(cluster, [0, 1, 1, 0], "ring")), 4)
         equal(len(run_ranks(cluster, [0, 1, 1], "data_parallel")), 1)

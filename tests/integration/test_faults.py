@@ -10,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import faults  # noqa: E402
-from cluster import Cluster, check, equal, main, need_ucx, until  # noqa: E402
+from cluster import Cluster, check, equal, main, until  # noqa: E402
 
 
 def once(scenario):
@@ -26,7 +26,6 @@ for _scenario in faults.SCENARIOS:
 
 
 def test_abort_ends_the_group_for_everybody():
-    need_ucx()
     with Cluster(2) as cluster:
         ranks = cluster.ranks("g", [0, 0, 1, 1])
         for rank in ranks[:3]:
@@ -48,7 +47,6 @@ def test_abort_ends_the_group_for_everybody():
 
 def test_messages_are_told_of_losses_too():
     """An engine, a node, an abort: whoever waits for a message is told, and which it was."""
-    need_ucx()
     with Cluster(2) as cluster:
         for line in ("the engine of node node1 was lost", "node node1 was lost", "UCX +ERROR",
                      "the engines of nodes .* lost each other"):  # fmt: skip
@@ -112,7 +110,6 @@ def did_not_come(error):
 
 def test_a_limit_names_who_did_not_come_anywhere():
     """Also on the other nodes, which are asked."""
-    need_ucx()
     with Cluster(3) as cluster:
         ranks = cluster.ranks("g", [0, 0, 1, 1, 1, 2])
         cluster.join("all", ranks)
@@ -148,7 +145,6 @@ def test_a_limit_names_who_did_not_come_anywhere():
 
 def test_a_limit_when_a_node_cannot_say():
     """Its commd stands still: the answer is not waited for longer than a second."""
-    need_ucx()
     with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
         ranks = cluster.ranks("g", [0, 1])
         os.kill(cluster.nodes[1].pid, signal.SIGSTOP)

@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import cluster as c  # noqa: E402
-from cluster import Cluster, check, equal, main, need_ucx, until  # noqa: E402
+from cluster import Cluster, check, equal, main, until  # noqa: E402
 
 COUNT = int(os.environ.get("COMMD_TEST_GROUPS", "500" if c.sanitizer_environment() else "2000"))
 PATIENCE = 30 * c.HANG
@@ -138,7 +138,6 @@ def test_one_node():
 
 
 def test_two_nodes():
-    need_ucx()
     with Cluster(2) as cluster:
         many_groups(cluster, [0, 0, 1, 1])
 

@@ -13,7 +13,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import faults  # noqa: E402
-from cluster import Cluster, Skip, check, equal, main, need_ucx, now, until  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 
 PORT = 18400
@@ -28,7 +28,6 @@ class Namespaces(Cluster):
     """A cluster of two nodes, each in a namespace of its own."""
 
     def __init__(self, **changes):
-        need_ucx()
         if os.geteuid() != 0:
             raise Skip("network namespaces need root")
         if not shutil.which("ip"):
@@ -99,20 +98,10 @@ def test_rank_killed():
 
 
 def test_cable_pulled():
-    """The other node vanishes without a word: lost after timeouts.node, here 1 s.
-
-    Debian's UCX 1.13.1 sometimes dies (an assertion in tcp_ep.c, or SIGSEGV) when it connects to a
-    worker again whose old connection TCP has not finished closing. Only the engine dies of it, and
-    commd starts another within 100 ms: that is tolerated here, a cluster that does not come back is
-    not.
-    """
+    """The other node vanishes without a word: lost after timeouts.node, here 1 s."""
     with Namespaces(timeouts={"heartbeat": "200ms", "node": "1s"}) as cluster:
         cluster.expect("was lost: silent for 1 s")
         cluster.expect("the engines of nodes .* lost each other")
-        cluster.expect("UCX +ERROR")
-        cluster.expect("tcp_ep.c:.* Assertion")
-        cluster.expect("the engine of node .* was lost: (killed by signal (6|11)|transport.device)")
-        cluster.expect("network device .* has no link")
         ranks = cluster.ranks("g", [0, 1])
         for rank in ranks:
             rank.start("all_reduce", name="g", count=10)

@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 
 sys.dont_write_bytecode = True
-from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, need_ucx, until  # noqa: E402
+from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
 from cluster import sanitizer_environment  # noqa: E402
 
 LONG = 12 * HANG
@@ -216,7 +216,6 @@ def test_one_node():
 
 
 def test_two_nodes():
-    need_ucx()
     with Cluster(2) as cluster:
         run_checks(cluster, [0, 1, 0, 1], RESULTS + ASYNC + GROUPS + MESSAGES)
 

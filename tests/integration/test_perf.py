@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from cluster import BUILD, Cluster, check, equal, main, need_ucx  # noqa: E402
+from cluster import BUILD, Cluster, check, equal, main  # noqa: E402
 
 PERF = os.path.join(BUILD, "client/commd-perf")
 LONG = 120
@@ -65,7 +65,6 @@ def test_one_node():
 
 
 def test_two_nodes():
-    need_ucx()
     with Cluster(2) as cluster:
         every_collective(cluster, 1)
         every_collective(cluster, 2, "--placement", "cyclic", "-r", "1")

@@ -10,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import cluster as c  # noqa: E402
-from cluster import Cluster, check, equal, main, need_ucx, running, until  # noqa: E402
+from cluster import Cluster, check, equal, main, running, until  # noqa: E402
 
 
 def run(*arguments, environment=None):
@@ -136,7 +136,6 @@ def test_reload():
 
 
 def test_sigterm_ends_groups_and_leaves_nothing():
-    need_ucx()
     with Cluster(2) as cluster:
         cluster.expect("node node1 was lost")
         cluster.expect("the engines of nodes .* lost each other")
@@ -180,7 +179,7 @@ def test_restart_after_a_crash():
 
 
 def test_pid_files():
-    with Cluster(2 if c.has_engine_fabric() else 1) as cluster:
+    with Cluster(2) as cluster:
         for node in cluster.nodes:
             with open(os.path.join(node.home, "commd.pid")) as file:
                 equal(int(file.read()), node.pid)
@@ -199,7 +198,6 @@ def congestion_of(pid):
 
 
 def test_congestion_control():
-    need_ucx()
     if not shutil.which("ss"):
         raise c.Skip("no ss (iproute2)")
     with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
@@ -219,7 +217,6 @@ def test_congestion_control():
 
 
 def test_insecure():
-    need_ucx()
     with Cluster(2, {"cluster": {"key_file": "/nonexistent"}}, start=False) as cluster:
         cluster.expect("--insecure: the links between the nodes use a key that everybody knows")
         for node in cluster.nodes:

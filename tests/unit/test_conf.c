@@ -40,8 +40,11 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_int_equal(conf->socket_mode, 0666);
         assert_string_equal(conf->pid_file, "");
         assert_string_equal(conf->device, "");
+        assert_string_equal(conf->fabric, "auto");
+        assert_string_equal(conf_fabric(conf), "tcp");
         assert_string_equal(conf->tls, "tcp");
         assert_string_equal(conf->port_range, "18500-18599");
+        assert_int_equal(conf->channels, 1);
         assert_string_equal(conf->congestion, "auto");
         assert_false(conf->trusted_network);
         assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
@@ -74,8 +77,8 @@ static void every_key_reaches_its_field(void **state)
                 "      address: localhost\n"
                 "      port: \"7001\"\n"
                 "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
-                "transport: {device: 'mlx5_0:1', tls: 'rc,ud', "
-                "port_range: 20000-20009, congestion_control: a-15_byte_name9,\n"
+                "transport: {device: 'mlx5_0:1', fabric: ucx, tls: 'rc,ud', "
+                "port_range: 20000-20009, channels: 1, congestion_control: a-15_byte_name9,\n"
                 "  trusted_network: true,\n"
                 "  engine: /a/e, engine_pid_file: /a/ep}\n"
                 "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
@@ -100,6 +103,7 @@ static void every_key_reaches_its_field(void **state)
     assert_int_equal(conf->socket_mode, 0660);
     assert_string_equal(conf->pid_file, "/a/p");
     assert_string_equal(conf->device, "mlx5_0:1");
+    assert_string_equal(conf->fabric, "ucx");
     assert_string_equal(conf->tls, "rc,ud");
     assert_string_equal(conf->port_range, "20000-20009");
     assert_string_equal(conf->congestion, "a-15_byte_name9");
@@ -143,7 +147,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 24);
+    assert_int_equal(n, 26);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

@@ -399,12 +399,32 @@ static void heartbeat_must_fit_twice(void **state)
     conf_free(load_ok("timeouts: {node: 1s}\n"));
 }
 
+#define REMEDY                                                                                 \
+    "allowed: trusted_network: true once a firewall admits only the nodes to these "           \
+    "ports (see commd.nft), transports without tcp such as rc,ud, or loopback addresses"
 #define WHY                                                                                    \
     "which is not loopback, and transport.trusted_network is false: UCX's tcp transport has "  \
-    "no "                                                                                      \
-    "authentication, whoever reaches ports 18500-18599 of a node can crash or overwrite its "  \
-    "engine; allowed: trusted_network: true once a firewall admits only the nodes to these "   \
-    "ports (see commd.nft), transports without tcp such as rc,ud, or loopback addresses"
+    "no authentication, whoever reaches ports 18500-18599 of a node can crash or overwrite "   \
+    "its engine; " REMEDY
+#define WHY_TCP                                                                                \
+    "which is not loopback, and transport.trusted_network is false: data go in the clear, "    \
+    "whoever reads the traffic of ports 18500-18599 of a node can read and forge them; " REMEDY
+
+static void fabrics_and_what_they_need(void **state)
+{
+    check_error("transport: {fabric: rdma}\n",
+                F ":1:21: transport.fabric is \"rdma\", not a fabric; allowed: auto, tcp, ucx");
+    check_error("transport: {fabric: tcp, tls: 'rc,tcp'}\n",
+                F ":1:21: transport.fabric is \"tcp\", but transport.tls is \"rc,tcp\"; allowed: "
+                  "fabric: ucx, or tls: tcp");
+    check_error("transport: {channels: 17}\n",
+                F ":1:23: transport.channels is \"17\", out of range; allowed: 1 to 16");
+    check_error("transport: {channels: 2, tls: rc}\n",
+                F ":1:23: transport.channels is 2, but transport.fabric is ucx, which has rails of "
+                  "its own; allowed: 1, or fabric: tcp");
+    conf_free(load_ok("transport: {channels: 16}\n"));
+    conf_free(load_ok("transport: {fabric: ucx, tls: tcp}\n"));
+}
 
 static void tcp_needs_a_trusted_network(void **state)
 {
@@ -417,6 +437,9 @@ static void tcp_needs_a_trusted_network(void **state)
     char text[512];
 
     check_error(nodes,
+                F ":5:24: transport.tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY_TCP);
+    sprintf(text, "%stransport: {fabric: ucx}\n", nodes);
+    check_error(text,
                 F ":5:24: transport.tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY);
     sprintf(text, "%stransport:\n  tls: rc,tcp\n  trusted_network: false\n", nodes);
     check_error(text, F ":8:20: transport.tls is \"rc,tcp\", node \"b\" has the address "
@@ -587,7 +610,7 @@ static void all_errors_are_reported_in_order(void **state)
         "  node: 0s\n"
         "  node: 1s\n"
         "limits: {max_groups: none}\n",
-        F ":3:24: transport.tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY "\n" F
+        F ":3:24: transport.tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP "\n" F
           ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
           "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
           "transport, timeouts, limits, log\n" F
@@ -616,6 +639,7 @@ int main(void)
         cmocka_unit_test(own_node_missing),
         cmocka_unit_test(own_node_missing_among_many),
         cmocka_unit_test(heartbeat_must_fit_twice),
+        cmocka_unit_test(fabrics_and_what_they_need),
         cmocka_unit_test(tcp_needs_a_trusted_network),
         cmocka_unit_test(only_loopback_is_loopback),
         cmocka_unit_test(malformed_yaml),

@@ -22,8 +22,8 @@ static bool always_busy(struct fabric *f)
     return true;
 }
 
-int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *ev,
-                   struct fabric **ret_fabric, char why[256])
+int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,
+               struct fabric **ret_fabric, char why[256])
 {
     return -ENOTSUP;
 }
