@@ -270,6 +270,53 @@ def check_large(ctx, g):
     same(x, np.arange(3_000_001.0) * g.size + sum(range(g.size)))
 
 
+def arenas():
+    """Mappings of registered memory in this process, of other ranks too."""
+    with open("/proc/self/maps") as maps:
+        return sum("/memfd:commd-arena" in line for line in maps)
+
+
+def check_registered(ctx, g):
+    before = arenas()
+    x = ctx.empty((3, 40_001), "float32")
+    assert x.shape == (3, 40_001) and x.dtype == np.float32 and x.flags.c_contiguous and x.flags.writeable
+    assert not x.any() and arenas() == before + 1
+    for turn in range(3):
+        x[:] = np.arange(40_001) + g.rank + turn
+        assert g.all_reduce(x) is x
+        total = np.broadcast_to((np.arange(40_001) + turn) * g.size + sum(range(g.size)), x.shape)
+        same(x, total.astype("float32"))
+    # a part of it, to another array, as one of several kinds; one rank has not registered
+    out = ctx.empty(40_001) if g.rank else np.empty(40_001)
+    y = x[1].astype("float64")
+    g.all_reduce(y, "max", out=out)
+    same(out, y)
+    part = x[2, 1:]
+    part[:] = g.rank
+    del x
+    gc.collect()
+    g.all_reduce(part, "max")  # it keeps the memory
+    same(part, np.full(40_000, g.size - 1, "float32"))
+    for shape, kind, size in ((0, "i8", 0), ((2, 0), float, 0), ((), bool, 1), ([5], np.int16, 10)):
+        small = ctx.empty(shape, kind)
+        assert small.nbytes == size and not small.any()
+        g.all_reduce(small, "max")
+    raises(commd.InvalidArgument, ctx.empty, 3, object)
+    raises(ValueError, ctx.empty, -1)
+    raises(commd.QuotaExceeded, ctx.empty, 1 << 45, "u1")
+    other = commd.connect()
+    last = other.empty(10, int)
+    other.close()
+    last += 1  # it is ordinary memory now
+    assert last.sum() == 10
+    raises(commd.InvalidArgument, other.empty, 1)
+    g.barrier()
+    g.close()  # with which the mappings of the others' memory go
+    del part, last, small, out, y
+    gc.collect()
+    assert arenas() == before, arenas()
+
+
 # ---- refusals --------------------------------------------------------------------------------
 
 

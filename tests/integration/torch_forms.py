@@ -345,11 +345,36 @@ def check_operator():
             check(f"refusal: {text}", text in str(error), str(error))
 
 
+def check_registered():
+    """Tensors in registered memory, and views of them; also when one rank has none."""
+    from commd.torch import empty
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype, n in ((torch.float32, 300_001), (torch.bfloat16, 70_000), (torch.int64, 20_000)):
+        x = empty(2, n, dtype=dtype)
+        check(f"empty of {dtype}", x.shape == (2, n) and x.dtype == dtype and not x.any())
+        for turn in range(3):
+            pieces = [data(dtype, n, r, turn) for r in range(size)]
+            y = x[1] if turn < 2 or rank else torch.empty(n, dtype=dtype)
+            y.copy_(pieces[rank])
+            dist.all_reduce(y)
+            check_equal(f"registered {dtype} x {n}, turn {turn}", y, reduced(SUM, pieces))
+            check("its neighbour", not x[0].any())
+        work = dist.all_reduce(x[0].fill_(rank), op=MAX, async_op=True)
+        kept = x[0]
+        del x
+        finish(work)
+        check_equal(f"registered {dtype}, async", kept, torch.full_like(kept, size - 1))
+    check("one sequence, default type", empty((3, 4)).shape == (3, 4) and empty(1).dtype == torch.float32)
+    check("no elements", empty(0).numel() == 0 and empty([]).shape == ())
+
+
 def run():
     check_views()
     check_coalesced()
     check_works()
     if commd():
+        check_registered()
         check_overlap()
         check_strides()
         check_sparse()

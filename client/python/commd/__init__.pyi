@@ -3,10 +3,10 @@
 import os
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer, Self
 
 _Array = Buffer | NDArray[Any]  # NumPy says only from Python 3.12 on that it has buffers
@@ -82,6 +82,9 @@ class Context:
     def group(
         self, name: str, rank: int, size: int, timeout: float | None = None
     ) -> Group: ...
+    def empty(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = ...
+    ) -> NDArray[Any]: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

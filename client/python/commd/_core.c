@@ -2,6 +2,7 @@
  *
  *   _core.Context   one connection         _core.Group   a group of it
  *   _core.Work      operations under way (_core_work.c)
+ *   _core.Memory    registered memory, a buffer (_core_memory.c)
  *   arguments to struct commd_op (_core_op.c), errors to exceptions (_core_error.c)
  *
  * The state of all objects is guarded by the GIL, and every call that may wait releases it. So
@@ -21,7 +22,8 @@
 #include <string.h>
 #include <structmember.h>
 
-static PyTypeObject *context_type, *group_type;
+PyTypeObject *context_type;
+static PyTypeObject *group_type;
 
 static int on_interrupt(void *arg)
 {
@@ -44,7 +46,7 @@ static void free_object(PyObject *self)
 
 /* ---- contexts ------------------------------------------------------------------------------ */
 
-static int context_enter(struct context *c, const char *op)
+int context_enter(struct context *c, const char *op)
 {
     if (!c->handle || c->closing) {
         raise_invalid(op, "%s: the context was closed", op);
@@ -67,7 +69,7 @@ static void context_settle(struct context *c)
     Py_END_ALLOW_THREADS
 }
 
-static void context_exit(struct context *c)
+void context_exit(struct context *c)
 {
     c->calls--;
     context_settle(c);
@@ -453,6 +455,7 @@ static PyMethodDef functions[] = {
     {"connect", connect_, METH_VARARGS, "(type, socket, timeout)"},
     {"join", join, METH_VARARGS, "(type, context, name, rank, size, timeout)"},
     {"split", split, METH_VARARGS, "(type, parent, colour, key, timeout)"},
+    {"alloc", memory_alloc, METH_VARARGS, "(context, bytes)"},
     {0},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "commd._core",
@@ -478,7 +481,8 @@ PyMODINIT_FUNC PyInit__core(void)
     context_type = add_type(module, &context_spec, "Context");
     group_type = add_type(module, &group_spec, "Group");
     work_type = add_type(module, &work_spec, "Work");
-    if (!context_type || !group_type || !work_type ||
+    memory_type = add_type(module, &memory_spec, "Memory");
+    if (!context_type || !group_type || !work_type || !memory_type ||
         PyModule_AddStringConstant(module, "version", commd_version())) {
         Py_DECREF(module);
         return NULL;

@@ -51,7 +51,10 @@ struct group {
     int rank, size;
 };
 
+extern PyTypeObject *context_type;
 /* Around each call that releases the GIL. 0, or -1 and an exception if it is closed. */
+int context_enter(struct context *c, const char *op);
+void context_exit(struct context *c);
 int group_enter(struct group *g, const char *op);
 void group_exit(struct group *g);
 
@@ -97,5 +100,12 @@ PyObject *group_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *group_start_batch(PyObject *self, PyObject *list);
 extern PyTypeObject *work_type;
 extern PyType_Spec work_spec;
+
+/* ---- registered memory (_core_memory.c) ------------------------------------------------------ */
+
+/* alloc(context, bytes): a Memory. */
+PyObject *memory_alloc(PyObject *module, PyObject *args);
+extern PyTypeObject *memory_type;
+extern PyType_Spec memory_spec;
 
 #endif

@@ -15,7 +15,7 @@ import torch
 
 from commd import _autoload
 
-__all__ = ["create_backend", "load"]
+__all__ = ["create_backend", "empty", "load"]
 
 
 def _minor(version):
@@ -70,6 +70,24 @@ def load():
 def create_backend(options, backend_options=None):
     """What torch.distributed calls for init_process_group("commd") and new_group()."""
     return load().create(options)
+
+
+def empty(*size, dtype=None):
+    """A new CPU tensor, of zeros, in registered memory.
+
+    all_reduce of 64 KiB and more, in a group on one node, needs no copies if the tensors that all its
+    ranks pass are such ones or contiguous views of them. Everywhere else they are tensors like any
+    other. Needs a process group of the backend "commd"; a tensor outlives it as ordinary memory.
+    Meant for large tensors that are kept, such as flat gradients: each takes whole pages, and commd
+    keeps at most 256 files for a process, of 32 MiB of small tensors or one of 4 MiB and more.
+    Ranks of this user that are in groups with this one on this node can read and write it; so
+    can a forked child.
+
+    size: integers, or one sequence of them; dtype: None: torch's default.
+    """
+    if len(size) == 1 and not hasattr(size[0], "__index__"):
+        (size,) = size
+    return load().empty(list(size), dtype or torch.get_default_dtype())
 
 
 _autoload.register()

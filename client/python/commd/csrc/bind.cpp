@@ -76,6 +76,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
         /* What torch asks of ranks that stay out of a new group, where splitting is supported. */
         .def("perform_nocolor_split", [](ProcessGroupCommd &, c10::Device) {});
     m.def("create", &commd::create, py::arg("options"));
+    m.def("empty", &commd::empty, py::arg("sizes"), py::arg("dtype"),
+          py::call_guard<py::gil_scoped_release>());
     m.def("leave_at_exit", &commd::leave_all_at_exit, py::call_guard<py::gil_scoped_release>());
     m.def("libcommd_version", &commd_version);
 }

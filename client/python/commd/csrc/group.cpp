@@ -92,6 +92,17 @@ commd_context *context_ref()
     return p.context;
 }
 
+/* Of groups that there are: a connection of its own would serve none of them. */
+commd_context *context_ref_if_any()
+{
+    Process &p = process();
+    std::lock_guard<std::mutex> guard(p.lock);
+
+    if (p.context)
+        p.users++;
+    return p.context;
+}
+
 void context_unref()
 {
     Process &p = process();
@@ -259,6 +270,21 @@ int64_t to_timeout_ms(milliseconds timeout)
 Group::Group(std::string name, commd_group *handle)
     : name_(std::move(name)), pid_(getpid()), generation_(generation()), handle_(handle)
 {
+}
+
+at::Tensor empty(const std::vector<int64_t> &sizes, at::ScalarType dtype)
+{
+    const int64_t count = c10::multiply_integers(sizes);
+    commd_context *context = context_ref_if_any();
+    void *memory = nullptr;
+
+    TORCH_CHECK(context, "commd.torch.empty() needs a process group of the backend \"commd\": call "
+                         "torch.distributed.init_process_group(\"commd\") before");
+    int r = commd_alloc(context, static_cast<size_t>(count) * c10::elementSize(dtype), &memory);
+    context_unref(); /* the memory does not need it */
+    if (r)
+        throw_last_error(r);
+    return at::from_blob(memory, sizes, [](void *p) { commd_free(p); }, at::dtype(dtype));
 }
 
 std::shared_ptr<Group> Group::join(const GroupSpec &spec)

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include <commd/commd.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace commd {
@@ -117,6 +118,9 @@ class Group {
     std::mutex lock_;
     std::condition_variable idle_;
 };
+
+/* A tensor of zeros in memory of commd_alloc(), of the connection that the groups share. */
+at::Tensor empty(const std::vector<int64_t> &sizes, at::ScalarType dtype);
 
 /* Forks between the first process that used this and the present one. getpid() would tell too,
  * but is a system call, and this is asked in every operation. */
