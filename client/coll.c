@@ -7,6 +7,8 @@
  * and gets only the other slices. */
 #include "client/coll.h"
 
+enum { AROUND_PIECE = 8 << 10 /* multiple of every element's size; stays in the nearest cache */ };
+
 void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, const uint8_t *own,
                     size_t offset, uint64_t n)
 {
@@ -59,8 +61,23 @@ static void vector_put(struct run *r, uint32_t c)
         return;
     }
     my_slice(r, c, &lo, &hi);
-    copy(to, from, lo);
-    copy(to + hi, from + hi, len - hi);
+    copy_to_window(r, to, from, lo);
+    copy_to_window(r, to + hi, from + hi, len - hi);
+}
+
+/* Where stores into the window are slow the slice is reduced into the output, and goes from there
+ * around the caches while it is still in ours. */
+static void reduce_around(struct run *r, uint32_t c, uint8_t *out, uint8_t *res, size_t lo,
+                          size_t hi)
+{
+    const struct plan *p = &r->plan;
+
+    for (size_t len; lo < hi; lo += len) {
+        len = MIN(hi - lo, (size_t)AROUND_PIECE);
+        reduce_members(r, c, out + lo, NULL, r->send + step_offset(r, c) + lo, lo, len / p->esize);
+        reduce_finish(p->dtype, p->redop, out + lo, len / p->esize, board_of(r)->world);
+        copy_around(res + lo, out + lo, len);
+    }
 }
 
 static void vector_reduce(struct run *r, uint32_t c)
@@ -72,6 +89,10 @@ static void vector_reduce(struct run *r, uint32_t c)
     uint64_t n;
 
     my_slice(r, c, &lo, &hi);
+    if (out && r->group->way.around) {
+        reduce_around(r, c, out, res, lo, hi);
+        return;
+    }
     n = (hi - lo) / p->esize;
     reduce_members(r, c, res + lo, out ? out + lo : NULL, r->send + step_offset(r, c) + lo, lo, n);
     if (!one_node(r))
@@ -132,7 +153,7 @@ static void broadcast_put(struct run *r, uint32_t c)
         return;
     /* the network sends from the result window; a small payload is picked up by the engine */
     to = one_node(r) || r->plan.small ? my_payload(r, c) : result_of(r, c);
-    copy(to, r->recv + step_offset(r, c), step_bytes(r, c));
+    copy_to_window(r, to, r->recv + step_offset(r, c), step_bytes(r, c));
 }
 
 static void broadcast_get(struct run *r, uint32_t c)

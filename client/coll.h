@@ -55,10 +55,17 @@ static inline size_t step_offset(const struct run *r, uint32_t c)
     return (size_t)c * r->plan.unit * r->plan.esize;
 }
 
+/* Between memory of this process, or from a window into it. */
 static inline void copy(void *dst, const void *src, size_t n)
 {
     if (n && dst != src)
-        memcpy(dst, src, n);
+        copy_out(dst, src, n);
+}
+
+/* Into a window. */
+static inline void copy_to_window(const struct run *r, void *dst, const void *src, size_t n)
+{
+    copy_in(&r->group->way, dst, src, n);
 }
 
 /* Is this rank's contribution scaled on its way into the window? Then nobody may take it from the
@@ -74,7 +81,7 @@ static inline void contribute(const struct run *r, void *to, const void *from, s
     if (unlikely(is_scaled(r)))
         reduce_scale(r->plan.dtype, to, from, r->scale, n / r->plan.esize);
     else
-        copy(to, from, n);
+        copy_to_window(r, to, from, n);
 }
 
 /* Reduces @n elements at @offset of all members' contributions to step @c into @dst and, if not

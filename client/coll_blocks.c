@@ -40,7 +40,7 @@ void all_gather_put(struct run *r, uint32_t c)
         to = my_payload(r, c);
     else
         to = result_of(r, c) + plan_block_at(&r->plan, &g->geom, c, g->rank_seat[g->rank]);
-    copy(to, r->send + step_offset(r, c), block_len(r, g->rank, c));
+    copy_to_window(r, to, r->send + step_offset(r, c), block_len(r, g->rank, c));
 }
 
 void all_gather_get(struct run *r, uint32_t c)
@@ -136,7 +136,7 @@ void cells_put(struct run *r, uint32_t c)
 
     if (info->send == EXTENT_ONE) {
         if (!is_root(r))
-            copy(win, r->send + off, out_len(r, r->plan.root, c));
+            copy_to_window(r, win, r->send + off, out_len(r, r->plan.root, c));
         return;
     }
     if (!coll_at(info->send, is_root(r)))
@@ -146,7 +146,7 @@ void cells_put(struct run *r, uint32_t c)
         size_t len = out_len(r, k, c);
 
         if (len && k != g->rank)
-            copy(win + plan_cell_out(&r->plan, c, seat), send_block(r, k) + off, len);
+            copy_to_window(r, win + plan_cell_out(&r->plan, c, seat), send_block(r, k) + off, len);
     }
 }
 

@@ -9,6 +9,7 @@
 
 #include "client/commd.h"
 #include "shm/board.h"
+#include "shm/copy.h"
 #include "shm/proto/codec.h"
 #include "shm/wait.h"
 
@@ -128,6 +129,7 @@ struct commd_group {
     _Atomic unsigned splits;   /* of this group into new ones */
     uint32_t next_step;
     uint32_t consumed_seen;    /* all members have consumed up to here */
+    struct copy_way way;       /* into windows */
 
     _Atomic bool failing;      /* somebody writes first */
     _Atomic bool failed;       /* first says why; later operations fail with it at once */

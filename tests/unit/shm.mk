@@ -24,6 +24,12 @@ tests_unit_test_board_SOURCES = tests/unit/test_board.c
 tests_unit_test_board_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_board_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
+check_PROGRAMS += tests/unit/test_copy
+TESTS += tests/unit/test_copy
+tests_unit_test_copy_SOURCES = tests/unit/test_copy.c
+tests_unit_test_copy_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_copy_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
 check_PROGRAMS += tests/unit/test_mail
 TESTS += tests/unit/test_mail
 tests_unit_test_mail_SOURCES = tests/unit/test_mail.c
