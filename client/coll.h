@@ -94,11 +94,13 @@ bool ready_from_root(struct run *r, uint32_t c);
 
 /* coll_blocks.c */
 void all_gather_put(struct run *r, uint32_t c);
+void all_gather_own(struct run *r, uint32_t c);
 void all_gather_get(struct run *r, uint32_t c);
 void reduce_scatter_put(struct run *r, uint32_t c);
 void reduce_scatter_reduce(struct run *r, uint32_t c);
 void reduce_scatter_get(struct run *r, uint32_t c);
 void cells_put(struct run *r, uint32_t c);
+void cells_own(struct run *r, uint32_t c);
 void cells_get(struct run *r, uint32_t c);
 
 #endif

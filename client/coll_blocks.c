@@ -43,6 +43,14 @@ void all_gather_put(struct run *r, uint32_t c)
     copy_to_window(r, to, r->send + step_offset(r, c), block_len(r, g->rank, c));
 }
 
+void all_gather_own(struct run *r, uint32_t c)
+{
+    unsigned me = r->group->rank;
+    size_t off = step_offset(r, c);
+
+    copy(recv_block(r, me) + off, r->send + off, block_len(r, me, c));
+}
+
 void all_gather_get(struct run *r, uint32_t c)
 {
     struct commd_group *g = r->group;
@@ -54,9 +62,7 @@ void all_gather_get(struct run *r, uint32_t c)
         size_t len = block_len(r, k, c);
         const uint8_t *from = one_node(r) ? payload_of(r, k, c) : res + at;
 
-        if (k == g->rank)
-            from = r->send + off;
-        if (len)
+        if (len && k != g->rank)
             copy(recv_block(r, k) + off, from, len);
         at += len;
     }
@@ -162,17 +168,27 @@ static const uint8_t *cell_from(const struct run *r, unsigned k, uint32_t c)
     return result_of(r, c) + plan_cell_in(&r->plan, &g->geom, c, seat, g->local);
 }
 
-static void cell_get(struct run *r, uint8_t *to, unsigned k, uint32_t c)
+/* What this rank has for itself. */
+void cells_own(struct run *r, uint32_t c)
 {
     const struct coll_info *info = &coll_table[r->plan.coll];
-    size_t off = step_offset(r, c), len = in_len(r, k, c);
+    unsigned me = r->group->rank;
+    size_t off = step_offset(r, c), len;
 
-    if (!len)
+    if (!coll_at(info->send, is_root(r)) || !coll_at(info->recv, is_root(r)))
         return;
-    if (k == r->group->rank)
-        copy(to + off, (coll_blocks(info->send) ? send_block(r, k) : r->send) + off, len);
-    else
-        copy(to + off, cell_from(r, k, c), len);
+    len = in_len(r, me, c);
+    if (len)
+        copy((coll_blocks(info->recv) ? recv_block(r, me) : r->recv) + off,
+             (coll_blocks(info->send) ? send_block(r, me) : r->send) + off, len);
+}
+
+static void cell_get(struct run *r, uint8_t *to, unsigned k, uint32_t c)
+{
+    size_t len = in_len(r, k, c);
+
+    if (len && k != r->group->rank)
+        copy(to + step_offset(r, c), cell_from(r, k, c), len);
 }
 
 void cells_get(struct run *r, uint32_t c)

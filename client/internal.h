@@ -60,6 +60,8 @@ struct coll_steps {
     /* One node: is what get() of step @c reads in place? */
     bool (*ready)(struct run *r, uint32_t c);
     void (*put)(struct run *r, uint32_t c);
+    /* What needs nobody else: done once step @c has been announced, while others do theirs. */
+    void (*own)(struct run *r, uint32_t c);
     void (*reduce)(struct run *r, uint32_t c); /* only if plan.reduces */
     void (*get)(struct run *r, uint32_t c);
 };

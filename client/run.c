@@ -444,6 +444,7 @@ static bool try_put(struct run *r)
         return false;
     coll_steps[r->desc.coll].put(r, r->put);
     run_announce(r, BOARD_PAYLOAD);
+    coll_steps[r->desc.coll].own(r, r->put - 1);
     return true;
 }
 
