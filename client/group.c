@@ -81,6 +81,7 @@ static int group_tables(struct commd_group *g)
                                  .nnodes = g->board.nnodes,
                                  .me = g->board.me,
                                  .nlocal = g->board.nlocal,
+                                 .cores = g->board.cores,
                                  .node_start = g->node_start,
                                  .seat_rank = g->seat_rank};
     return seat == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me

@@ -92,6 +92,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->me = g->me;
     h->nlocal = g->nlocal;
     h->depth = l->depth;
+    h->cores = wait_cores();
     h->group = g->group;
     h->epoch = g->epoch;
     h->size = l->size;
@@ -249,6 +250,7 @@ int board_map(int fd, struct board *ret_board)
     b.nnodes = b.hdr->nnodes;
     b.me = b.hdr->me;
     b.nlocal = b.hdr->nlocal;
+    b.cores = b.hdr->cores;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
     /* The layout is recomputed from the copied numbers and only compared with the file's. */

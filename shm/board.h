@@ -133,6 +133,7 @@ struct board_hdr {
     uint64_t magic;
     uint32_t version;
     uint32_t world, nnodes, me, nlocal, depth;
+    uint32_t cores; /* that commd may run on: one number for all members, whose own may differ */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
     uint64_t off_ranks, off_members, off_slots, off_window, off_result, off_counts, off_mail;
@@ -164,7 +165,7 @@ struct board_hdr {
 struct board {
     struct board_hdr *hdr;
     size_t size;
-    uint32_t world, nnodes, me, nlocal, depth;
+    uint32_t world, nnodes, me, nlocal, depth, cores;
     size_t chunk; /* bytes of a window or result slot */
     uint64_t group, epoch;
     struct board_rank *ranks;

@@ -130,6 +130,16 @@ static uint64_t cells_unit(const struct plan *p, const struct plan_geom *g, uint
     return room >= cells ? room / cells : MIN(most / cells, (uint64_t)1);
 }
 
+/* Bytes of a step on one node. */
+static size_t chunk_alone(const struct plan_geom *g, uint64_t bytes)
+{
+    size_t fine = ALIGN_UP(bytes / PLAN_STEPS_FINE, (uint64_t)4096);
+
+    if (g->nlocal > g->cores)
+        return PLAN_CHUNK;
+    return MAX((size_t)PLAN_CHUNK_FINE, MIN(fine, (size_t)PLAN_CHUNK));
+}
+
 static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
@@ -138,6 +148,8 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     bool whole = p->swap || (info->rooted && info->window == WINDOW_VECTOR);
     uint64_t room, unit;
 
+    if (g->nnodes == 1 && !p->open)
+        chunk = chunk_alone(g, bytes);
     if (g->nnodes > 1)
         chunk = MIN(chunk, (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
     if (g->nnodes > 1 && !p->open)

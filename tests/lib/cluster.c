@@ -129,6 +129,19 @@ static void member_new(struct cluster_group *grp, unsigned rank, struct commd_co
         abort();
 }
 
+/* What members find out of the machine decides how they cut operations, and how they write to
+ * windows: here it is chosen by the seed. */
+static void choose_machine(struct cluster_group *g, uint64_t rng)
+{
+    unsigned mood = (unsigned)(rng >> 33) + (unsigned)g->id;
+
+    for (unsigned k = 0; k < g->world; k++) {
+        g->member[k]->geom.cores = mood % 2 ? g->world : 1;
+        if ((mood / 2 + k) % 3 == 0)
+            g->member[k]->way.around = UINT32_MAX; /* as if stores were slow for it */
+    }
+}
+
 struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const uint16_t *ranks,
                                         unsigned n, struct commd_context *const *ctx,
                                         int doorbell)
@@ -143,6 +156,7 @@ struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const ui
         board_new(c, g, k);
     for (unsigned k = 0; k < n; k++)
         member_new(g, k, ctx[ranks[k]], doorbell);
+    choose_machine(g, c->rng);
     return g;
 }
 

@@ -186,6 +186,29 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
     assert_int_equal(sum, p.count);
 }
 
+/* Who has a core for each member cuts medium sizes into several steps, others into one. */
+static void medium_sizes_are_cut_by_cores(void **state)
+{
+    static const struct {
+        uint64_t bytes;
+        uint32_t cores, steps;
+    } rows[] = {{9000, 2, 1},     {32 << 10, 2, 2},  {256 << 10, 2, 4}, {1 << 20, 2, 4},
+                {4 << 20, 2, 16}, {32 << 10, 1, 1},  {256 << 10, 1, 1}, {4 << 20, 1, 16},
+                {256 << 10, UINT32_MAX, 4}};
+    uint32_t start[] = {0, 2};
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct plan_geom g = {.world = 2, .nnodes = 1, .nlocal = 2, .cores = rows[i].cores,
+                              .node_start = start};
+        struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32,
+                            .count = rows[i].bytes / 4};
+        struct plan p;
+
+        assert_true(plan_make(&d, &g, NULL, &p));
+        assert_int_equal(p.steps, rows[i].steps);
+    }
+}
+
 static void plans_cover_every_element_once(void **state)
 {
     static const uint64_t counts[] = {0, 1, 2, 63, 1000, 65536, 65537, 262144, 3ull << 30};
@@ -301,6 +324,7 @@ int main(void)
         cmocka_unit_test(foreign_fds_are_refused),
         cmocka_unit_test(contradicting_headers_are_refused),
         cmocka_unit_test(marks_are_written_once),
+        cmocka_unit_test(medium_sizes_are_cut_by_cores),
         cmocka_unit_test(plans_cover_every_element_once),
         cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),

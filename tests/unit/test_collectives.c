@@ -351,7 +351,6 @@ static struct cluster *random_cluster(uint64_t seed, unsigned max_nodes)
     struct cluster tmp = {.rng = seed * 0x9e3779b97f4a7c15ull + 7};
     uint16_t rank_node[CLUSTER_MAX_RANKS];
     unsigned world = 1 + cluster_rand(&tmp, 8), nodes;
-    struct cluster *c;
 
     nodes = 1 + cluster_rand(&tmp, MIN(max_nodes, world));
     for (unsigned k = 0; k < world; k++)
@@ -362,10 +361,7 @@ static struct cluster *random_cluster(uint64_t seed, unsigned max_nodes)
         rank_node[k] = rank_node[j];
         rank_node[j] = t;
     }
-    c = cluster_new(world, nodes, rank_node, seed);
-    for (unsigned k = 0; seed % 3 == 0 && k < world; k += 1 + seed % 2)
-        c->group[k]->way.around = UINT32_MAX; /* as if stores into windows were slow for it */
-    return c;
+    return cluster_new(world, nodes, rank_node, seed);
 }
 
 static void run_seed(uint64_t seed, unsigned max_nodes, unsigned nops)
