@@ -22,6 +22,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+enum { FILL_SPINS = 64 };
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static void lists_init(struct p2p *p)
@@ -135,7 +137,9 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
 
 /* ---- what arrives ------------------------------------------------------------------------------ */
 
-static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned land)
+/* @id: of the record that came with what was there. */
+static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned land,
+                       uint32_t id)
 {
     struct mail_box *box;
 
@@ -147,7 +151,7 @@ static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsi
     }
     box = mail_box(p->mail, (unsigned)peer->local);
     /* release: the payload has been read */
-    atomic_store_explicit(&box->out[slot], 0, memory_order_release);
+    atomic_store_explicit(&box->out[slot], id, memory_order_release);
     bell_ring(&box->bell, &box->sleepers);
 }
 
@@ -158,6 +162,53 @@ static void too_long(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)
              "lost, the group can still be used",
              m->src, group_node_of(p->group, (unsigned)m->src), m->len, m->tag, op->size);
     op->err.rank = m->src;
+}
+
+/* A piece takes a quarter of a microsecond, unless its writer was stopped. */
+static uint32_t wait_a_little(const struct mail_box *box, const struct p2p_op *op)
+{
+    uint32_t filled = (uint32_t)MIN(op->len, (size_t)MAIL_PIECE); /* came with the record */
+
+    for (unsigned i = 0; filled <= op->moved && i < FILL_SPINS; i++) {
+        filled = mail_filled(box, op->slot, op->peer_id);
+        if (filled <= op->moved)
+            cpu_relax();
+    }
+    return filled;
+}
+
+bool p2p_take_filled(struct p2p *p, struct p2p_op *op)
+{
+    struct p2p_peer *peer = &p->peers[op->status.source];
+    const struct mail_box *box = mail_box(p->mail, (unsigned)peer->local);
+    const uint8_t *from = mail_out(p->mail, (unsigned)peer->local, op->slot) + op->spot;
+    bool moved = false;
+
+    while (op->moved < op->len) {
+        size_t filled = MIN((size_t)wait_a_little(box, op), op->len);
+
+        if (filled <= op->moved)
+            return moved;
+        copy_out(op->buf + op->moved, from + op->moved, filled - op->moved);
+        op->moved = filled;
+        moved = true;
+    }
+    free_place(p, peer, op->slot, 0, op->peer_id);
+    p2p_end(p, op);
+    return true;
+}
+
+/* Its sender may still be writing it. */
+static void deliver_here(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)
+{
+    op->len = m->len;
+    op->peer_id = m->id;
+    op->slot = m->slot;
+    op->spot = m->spot;
+    op->filling = true;
+    op->state = P2P_PULLING;
+    op_move(op, &p->pulls);
+    p2p_take_filled(p, op);
 }
 
 /* Gives message @m to receive @op. @body: of what is not in a slot. */
@@ -177,18 +228,20 @@ static void deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, c
         op_move(op, &p->pulls);
         return;
     }
+    if (m->kind == MAIL_EAGER && peer->local >= 0 && fits) {
+        deliver_here(p, op, m);
+        return;
+    }
     if (m->self)
         body = m->self->buf;
-    else if (m->kind == MAIL_EAGER && peer->local >= 0)
-        body = mail_out(p->mail, (unsigned)peer->local, m->slot);
     else if (m->kind == MAIL_EAGER)
         body = mail_landing(p->mail, p->group->local, (unsigned)m->src, m->land);
-    if (fits && m->len)
-        memcpy(op->buf, body, m->len);
+    if (fits)
+        copy_out(op->buf, body, m->len);
     if (m->self)
         p2p_end(p, m->self);
     else if (m->kind == MAIL_EAGER)
-        free_place(p, peer, m->slot, m->land);
+        free_place(p, peer, m->slot, m->land, m->id);
     p2p_end(p, op);
 }
 
@@ -228,7 +281,8 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
     if (rec->kind == MAIL_RTS)
         return rec->len > 0 && rec->len <= SIZE_MAX / 2;
     if (here)
-        return rec->slot < MAIL_EAGER_SLOTS && rec->len <= MAIL_EAGER_MAX;
+        return mail_eager_slot(p->mail, rec->slot) && rec->len <= MAIL_EAGER_MAX &&
+               rec->off <= MAIL_EAGER_MAX - rec->len;
     return rec->land < MAIL_LANDINGS && rec->len <= mail_eager_remote(p->mail);
 }
 
@@ -236,6 +290,9 @@ static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec 
 {
     struct p2p_msg m = {.src = (int)peer->rank, .tag = rec->tag, .kind = rec->kind,
                         .slot = rec->slot, .land = rec->land, .id = rec->id, .len = rec->len};
+
+    if (rec->kind == MAIL_EAGER && peer->local >= 0)
+        m.spot = (uint32_t)rec->off;
 
     if (message_valid(p, peer, rec))
         arrived(p, &m, rec->inl, rec->kind == MAIL_INLINE ? rec->len : 0);
@@ -246,7 +303,7 @@ static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec 
 static void part_arrived(struct p2p *p, struct p2p_op *op, const uint8_t *from, uint64_t off,
                          size_t len)
 {
-    memcpy(op->buf + off, from, len);
+    copy_out(op->buf + off, from, len);
     op->moved += len;
     if (op->moved >= op->len)
         p2p_end(p, op);
@@ -257,19 +314,19 @@ static void data_here(struct p2p *p, struct p2p_peer *peer, const struct mail_re
 {
     struct p2p_op *op;
 
-    if (rec->slot < MAIL_EAGER_SLOTS || rec->slot >= MAIL_OUT_SLOTS || rec->len > p->mail->chunk) {
+    if (!mail_data_slot(p->mail, rec->slot) || rec->len > p->mail->chunk) {
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a part that cannot be", peer->rank);
         return;
     }
     TAILQ_FOREACH(op, &p->pulls, link)
-        if (op->id == rec->peer_id && op->status.source == (int)peer->rank)
+        if (op->id == rec->peer_id && !op->filling && op->status.source == (int)peer->rank)
             break;
     if (op && (rec->off > op->len || rec->len > op->len - rec->off))
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a part that cannot be", peer->rank);
     else if (op)
         part_arrived(p, op, mail_out(p->mail, (unsigned)peer->local, rec->slot), rec->off,
                      rec->len);
-    free_place(p, peer, rec->slot, 0);
+    free_place(p, peer, rec->slot, 0, rec->id);
 }
 
 static void data_there(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
@@ -366,12 +423,19 @@ void p2p_drain(struct p2p *p, unsigned src)
 bool p2p_poll(struct p2p *p, const struct p2p_op *hot)
 {
     _Atomic uint64_t *bits = mail_bits(p->mail, p->group->local);
+    int first = hot ? hot->peer : -1;
     bool moved = false;
 
-    if (hot && hot->peer >= 0)
-        moved = drain(p, &p->peers[hot->peer]);
+    if (first >= 0) {
+        moved = drain(p, &p->peers[first]);
+        /* nothing else to do: the line with the bits can stay where it is */
+        if (hot->state == P2P_DONE && TAILQ_EMPTY(&p->ops) && TAILQ_EMPTY(&p->talk))
+            return true;
+    }
     for (unsigned w = 0; w < (p->mail->world + 63) / 64; w++) {
-        uint64_t set = mail_collect(&bits[w]);
+        /* a bit that stays set need not be set again by who writes next */
+        uint64_t keep = first >= 0 && (unsigned)first / 64 == w ? 1ull << first % 64 : 0;
+        uint64_t set = mail_collect(&bits[w], keep);
 
         for (; set; set &= set - 1) {
             unsigned src = w * 64 + (unsigned)__builtin_ctzll(set);

@@ -17,6 +17,13 @@ enum p2p_state {
     P2P_DONE
 };
 
+struct p2p_slot { /* one of ours for payload, as we know it */
+    uint32_t id;  /* of the record that it was used for last */
+    uint16_t dst; /* whom that is for */
+    bool busy, eager;
+    uint32_t uses;
+};
+
 struct p2p_part { /* of a long message, asked for by its receiver on another node */
     uint64_t off;
     uint32_t len;
@@ -33,11 +40,14 @@ struct p2p_op {
     bool send;
     bool skip;   /* PULLING: too long; the sender has to be told */
     bool asking; /* PULLING on one node: the stream is open */
+    bool filling; /* PULLING on one node: a short message, which its sender is writing */
+    uint8_t slot; /* where */
+    uint32_t spot;
     uint8_t *buf;
     size_t size; /* of buf; a send's message */
     int peer, tag;
     uint64_t order; /* of receives: in which they were posted */
-    uint32_t id, peer_id;
+    uint32_t id, peer_id; /* filling: peer_id is the record's */
     size_t len;   /* PULLING: of the message */
     size_t moved; /* bytes that came or went */
     size_t asked; /* PULLING between nodes: bytes that were asked for */
@@ -45,8 +55,8 @@ struct p2p_op {
     unsigned nparts;
     int64_t limit_ms, deadline_ms;
     struct commd_status status;
-    struct commd_error err; /* DONE */
     struct commd_work *work; /* borrowed; NULL: a caller waits */
+    struct commd_error err; /* DONE; long, so nothing but err.code is there unless it is set */
 };
 
 /* A message that no receive has been posted for. */
@@ -54,6 +64,7 @@ struct p2p_msg {
     TAILQ_ENTRY(p2p_msg) by_source, by_time;
     int src, tag;
     uint8_t kind, slot, land;
+    uint32_t spot; /* EAGER on this node: where in the slot */
     uint32_t id;
     size_t len;
     struct p2p_op *self; /* a long one of our own, which waits; else NULL */
@@ -71,6 +82,7 @@ struct p2p_peer {
     int local; /* member index, -1: on another node */
     struct mail_rx rx;
     struct mail_tx tx; /* local */
+    struct copy_way way; /* the same */
     /* another node: credit and landings, see shm/mail.c */
     uint32_t sent, acked, taken, told;
     uint8_t land_used[MAIL_LANDINGS], land_done[MAIL_LANDINGS]; /* its landings for us */
@@ -101,8 +113,9 @@ struct p2p {
     struct p2p_list finished;  /* done, their works have to be told */
     struct p2p_op *in_owner[MAIL_IN_SLOTS]; /* receives that asked for a part, by in slot */
     struct p2p_part in[MAIL_IN_SLOTS];
-    uint16_t out_dst[MAIL_OUT_SLOTS]; /* whom an out slot in use is for */
-    uint32_t next_id;
+    struct p2p_slot slot[MAIL_OUT_SLOTS];
+    unsigned next_slot, eager_busy;
+    uint32_t next_id, next_use;
     _Atomic unsigned users; /* threads inside; written with the lock */
     unsigned crowded; /* operations left in which waiting means sleeping at once */
     int64_t looked_ms; /* when all operations were looked at for reasons to give up */
@@ -127,6 +140,8 @@ int p2p_get(struct commd_group *g, struct p2p **ret_p); /* without the lock */
 void p2p_begin(struct p2p *p, struct p2p_op *op);
 /* Does what can be done without waiting. @hot: look for what it waits for first; may be NULL. */
 bool p2p_poll(struct p2p *p, const struct p2p_op *hot);
+/* Takes what there is of a short message that is being written. */
+bool p2p_take_filled(struct p2p *p, struct p2p_op *op);
 /* What rank @src has sent by now is taken. */
 void p2p_drain(struct p2p *p, unsigned src);
 /* Ends @op as @op->err says. */

@@ -48,7 +48,8 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
 
 static void op_init(struct p2p_op *o, const struct commd_group *g, const struct commd_op *op)
 {
-    memset(o, 0, sizeof *o);
+    memset(o, 0, offsetof(struct p2p_op, err));
+    o->err.code = 0;
     o->send = op->coll == COMMD_SEND;
     o->buf = o->send ? (uint8_t *)op->send : op->recv;
     o->size = op->count * dtype_size((unsigned)op->dtype);

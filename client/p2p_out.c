@@ -35,7 +35,7 @@ static void emit(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec)
 
         mail_put(&peer->tx, rec);
         mail_flag(peer->tx.word, peer->tx.bit);
-        bell_ring(&box->bell, &box->sleepers);
+        bell_ring_fenced(&box->bell, &box->sleepers);
         return;
     }
     rec->ack = peer->told = peer->taken;
@@ -50,34 +50,104 @@ static void emit(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec)
 /* ---- out slots ------------------------------------------------------------------------------ */
 
 /* A receiver that is gone will not free what it was sent. */
-static bool abandoned(struct p2p *p, unsigned slot)
+static bool abandoned(struct p2p *p, const struct p2p_slot *s)
 {
-    struct p2p_peer *peer = &p->peers[p->out_dst[slot]];
+    struct p2p_peer *peer = &p->peers[s->dst];
 
     return peer->local >= 0 &&
            atomic_load_explicit(&p->group->board.ranks[peer->rank].gone, memory_order_acquire);
 }
 
-static int free_slot(struct p2p *p, unsigned first, unsigned n)
+/* Learns which of our slots have been read. */
+static void look_at_slots(struct p2p *p)
 {
-    for (unsigned i = first; i < first + n; i++)
+    bool gone = atomic_load_explicit(&p->group->board.hdr->ngone, memory_order_relaxed);
+
+    for (unsigned i = 0; i < p->mail->slots; i++) {
+        struct p2p_slot *s = &p->slot[i];
+
         /* acquire: pairs with the release of whoever has read the slot */
-        if (!atomic_load_explicit(&p->box->out[i], memory_order_acquire))
+        if (s->busy && (atomic_load_explicit(&p->box->out[i], memory_order_acquire) == s->id ||
+                        (gone && abandoned(p, s)))) {
+            s->busy = false;
+            p->eager_busy -= s->eager;
+        }
+    }
+}
+
+static int next_free(const struct p2p *p, unsigned begin, unsigned end)
+{
+    unsigned first = p->next_slot >= begin && p->next_slot < end ? p->next_slot : begin;
+
+    for (unsigned k = 0; k < end - begin; k++) {
+        unsigned i = first + k < end ? first + k : first + k - (end - begin);
+
+        if (!p->slot[i].busy)
             return (int)i;
-    if (atomic_load_explicit(&p->group->board.hdr->ngone, memory_order_relaxed))
-        for (unsigned i = first; i < first + n; i++)
-            if (abandoned(p, i))
-                return (int)i;
+    }
     return -1;
 }
 
+/* In turn: see shm/mail.c. The slot is not taken before fill_slot(). */
+static int free_slot(struct p2p *p, enum mail_kind kind)
+{
+    bool eager = kind == MAIL_EAGER;
+    unsigned begin = eager ? 0 : p->mail->data_begin;
+    unsigned end = eager ? p->mail->eager_end : p->mail->slots;
+    int slot = next_free(p, begin, end);
+
+    if (slot != (int)p->next_slot || (eager && p->eager_busy == p->mail->eager_most)) {
+        look_at_slots(p);
+        slot = next_free(p, begin, end);
+    }
+    return eager && p->eager_busy == p->mail->eager_most ? -1 : slot;
+}
+
+static void copy_to_slot(const struct p2p *p, struct p2p_peer *peer, uint8_t *to,
+                         const uint8_t *from, size_t n)
+{
+    if (p->mail->nnodes == 1)
+        copy_in(&peer->way, to, from, n);
+    else
+        copy_around(to, from, n);
+}
+
+/* Of an eager payload for this node the first piece: fill_rest() writes the others once the record
+ * is out. */
 static void fill_slot(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec, unsigned slot,
                       const uint8_t *from)
 {
+    struct p2p_slot *s = &p->slot[slot];
+    uint8_t *to = mail_out(p->mail, p->group->local, slot);
+
     rec->slot = (uint8_t)slot;
-    p->out_dst[slot] = (uint16_t)peer->rank;
-    mail_copy(mail_out(p->mail, p->group->local, slot), from, rec->len);
-    atomic_store_explicit(&p->box->out[slot], 1, memory_order_relaxed); /* put publishes it */
+    rec->id = s->id = ++p->next_use;
+    s->dst = (uint16_t)peer->rank;
+    s->busy = true;
+    s->eager = rec->kind == MAIL_EAGER;
+    p->eager_busy += s->eager;
+    p->next_slot = (slot + 1) % p->mail->slots;
+    if (s->eager && peer->local >= 0) {
+        rec->off = mail_spot(s->uses++, rec->len);
+        copy_to_slot(p, peer, to + rec->off, from, MIN(rec->len, (uint64_t)MAIL_PIECE));
+    } else {
+        copy_to_slot(p, peer, to, from, rec->len);
+    }
+}
+
+/* What its reader may begin to read meanwhile. */
+static void fill_rest(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec,
+                      const uint8_t *from)
+{
+    uint8_t *to = mail_out(p->mail, p->group->local, rec->slot) + rec->off;
+    struct mail_box *box = mail_box(p->mail, (unsigned)peer->local);
+
+    for (size_t off = MAIL_PIECE, n; off < rec->len; off += n) {
+        n = MIN(rec->len - off, (uint64_t)MAIL_PIECE);
+        copy_to_slot(p, peer, to + off, from + off, n);
+        mail_fill_to(p->box, rec->slot, rec->id, (uint32_t)(off + n));
+    }
+    bell_ring(&box->bell, &box->sleepers);
 }
 
 static int free_landing(const struct p2p_peer *peer)
@@ -98,7 +168,7 @@ static bool make_eager(struct p2p *p, struct p2p_peer *peer, const struct p2p_op
 
     if (op->size > most)
         return false;
-    slot = free_slot(p, 0, MAIL_EAGER_SLOTS);
+    slot = free_slot(p, MAIL_EAGER);
     if (slot >= 0 && peer->local < 0)
         land = free_landing(peer);
     if (slot < 0 || land < 0)
@@ -132,6 +202,8 @@ static bool publish(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
         return true;
     }
     emit(p, peer, &rec);
+    if (rec.kind == MAIL_EAGER && peer->local >= 0 && rec.len > MAIL_PIECE)
+        fill_rest(p, peer, &rec, op->buf);
     p2p_end(p, op);
     return true;
 }
@@ -144,7 +216,7 @@ static bool send_part(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op,
 
     if (!has_room(p, peer, MAIL_DATA))
         return false;
-    slot = free_slot(p, MAIL_EAGER_SLOTS, MAIL_DATA_SLOTS);
+    slot = free_slot(p, MAIL_DATA);
     if (slot < 0)
         return false;
     rec_init(&rec, MAIL_DATA);
@@ -279,6 +351,8 @@ static bool pull(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->status.source];
 
+    if (op->filling)
+        return p2p_take_filled(p, op);
     if (op->skip) {
         if (!tell_once(p, peer, op, MAIL_SKIP))
             return false;

@@ -20,6 +20,7 @@ enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
     CROWDED_OPS = 256,     /* operations that sleep rather than yield after a long yield */
     SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
+    CLOSE_LOOKS = 8,       /* about a tenth of a microsecond */
 };
 
 static const char *op_name(const struct p2p_op *op)
@@ -317,10 +318,21 @@ static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     return moved;
 }
 
-static void pause_unlocked(struct p2p *p, bool spin)
+/* A few looks at the ring that the operation waits for, without the way around through the lock. */
+static void look_closely(const struct p2p *p, const struct p2p_op *op)
+{
+    const struct mail_rx *rx = &p->peers[MAX(op->peer, 0)].rx;
+
+    for (unsigned i = 0; i < CLOSE_LOOKS && op->peer >= 0 && !mail_ready(rx); i++)
+        cpu_relax();
+}
+
+static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
 {
     bool crowded = false;
 
+    if (spin)
+        look_closely(p, op);
     pthread_mutex_unlock(&p->lock);
     if (spin)
         cpu_relax();
@@ -353,7 +365,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
         if (idle < w->spins || (idle < w->spins + w->yields && !p->crowded)) {
-            pause_unlocked(p, idle < w->spins);
+            pause_unlocked(p, op, idle < w->spins);
             continue;
         }
         if (nap(p, op, until_ms))

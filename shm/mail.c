@@ -21,7 +21,11 @@
  *                     slots of the sender; remotely it asks for every part (GET) and names the
  *                     in slot of its own that it shall be put into.
  *
- * Eager slots and data slots are apart, so unmatched messages never stop a stream.
+ * Slots. The sender knows which of its slots are free, and looks at what readers have said (box.out)
+ * only when it comes to one that it believes is in use. Not all can be taken by unmatched messages, so
+ * those never stop a stream. On one node slots are used in turn, which are more together than the
+ * cache of a core holds: writing to lines that are still in the reader's takes twice as long (copy.c).
+ * Between nodes, where the engine reads and others copy anyway, there are few, of two sizes.
  *
  * Room in rings. On one node the writer sees the reader's head. Between nodes every record says
  * how many the writer has taken of the other side (ack), and a rank has at most mail_credit()
@@ -30,6 +34,9 @@
  * been taken without anything else going back (two can be under way) or two landings were freed
  * (two more), PROBE and PONG (one each). Half the ring is for them. Credit is only counted for
  * the others, on both sides.
+ *
+ * A payload of several pieces (MAIL_PIECE) on one node is announced with the first of them, and read
+ * while the rest is written; box.fill says how far it is.
  *
  * Knowing where to look. Each member has a bitmap with a bit per rank, the engine one with a bit
  * per member. A writer sets the reader's bit after the record, if it is not set; a reader clears
@@ -42,12 +49,6 @@
  * are copied before they are looked at, every number in them is compared with private bounds, and
  * addresses are computed from private numbers only. */
 #include "shm/mail.h"
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
-enum { STREAM_MIN = 1024 };
 
 static size_t lines(size_t n)
 {
@@ -73,7 +74,7 @@ static size_t landing_size(uint32_t world, uint32_t nnodes)
 
 static size_t out_size(const struct mail *m)
 {
-    return (size_t)MAIL_EAGER_SLOTS * MAIL_EAGER_MAX + MAIL_DATA_SLOTS * m->chunk;
+    return MAIL_EAGER_NET * (size_t)MAIL_EAGER_MAX + (m->slots - MAIL_EAGER_NET) * m->chunk;
 }
 
 void mail_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, struct mail *ret_mail)
@@ -84,6 +85,10 @@ void mail_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, struct mail *
     m.ring = world > 64 ? MAIL_RING_MANY : MAIL_RING;
     m.chunk = nnodes > 1 ? MAIL_CHUNK_NET : MAIL_CHUNK_ONE;
     m.landing = landing_size(world, nnodes);
+    m.slots = nnodes > 1 ? MAIL_EAGER_NET + MAIL_DATA_NET : MAIL_OUT_SLOTS;
+    m.eager_end = nnodes > 1 ? MAIL_EAGER_NET : MAIL_OUT_SLOTS;
+    m.data_begin = nnodes > 1 ? MAIL_EAGER_NET : 0;
+    m.eager_most = nnodes > 1 ? MAIL_EAGER_NET : MAIL_EAGER_ONE;
     /* whole cache lines: each bitmap and each row of heads has one owner */
     m.words = (uint32_t)(lines((world + 63) / 64 * sizeof(uint64_t)) / sizeof(uint64_t));
     m.off_engine_bits = 0;
@@ -104,9 +109,10 @@ uint8_t *mail_out(const struct mail *m, unsigned local, unsigned slot)
 {
     uint8_t *mine = m->base + m->off_out + local * out_size(m);
 
-    if (slot < MAIL_EAGER_SLOTS)
+    /* on one node all are of one size */
+    if (slot < MAIL_EAGER_NET)
         return mine + (size_t)slot * MAIL_EAGER_MAX;
-    return mine + (size_t)MAIL_EAGER_SLOTS * MAIL_EAGER_MAX + (slot - MAIL_EAGER_SLOTS) * m->chunk;
+    return mine + MAIL_EAGER_NET * (size_t)MAIL_EAGER_MAX + (slot - MAIL_EAGER_NET) * m->chunk;
 }
 
 uint8_t *mail_in(const struct mail *m, unsigned local, unsigned slot)
@@ -237,36 +243,9 @@ bool mail_relieved(struct mail_rx *rx)
     return true;
 }
 
-uint64_t mail_collect(_Atomic uint64_t *word)
+uint64_t mail_collect(_Atomic uint64_t *word, uint64_t keep)
 {
-    if (!atomic_load_explicit(word, memory_order_relaxed))
+    if (!(atomic_load_explicit(word, memory_order_relaxed) & ~keep))
         return 0;
-    return atomic_exchange(word, 0); /* seq_cst: before the look into the rings */
+    return atomic_fetch_and(word, keep) & ~keep; /* seq_cst: before the look into the rings */
 }
-
-/* ---- payload ----------------------------------------------------------------------------------- */
-
-#ifdef __SSE2__
-/* The lines of a slot that was used before are in its reader's cache. To write to them there they
- * have to come over first, one after the other: 28 us for 64 KiB (EPYC, 2 cores); past the caches
- * it takes 2 us, and the reader reads as fast as before, 4 us. */
-void mail_copy(uint8_t *to, const uint8_t *from, size_t n)
-{
-    size_t i = 0;
-
-    for (; n >= STREAM_MIN && i + CACHELINE <= n; i += CACHELINE)
-        for (size_t k = 0; k < CACHELINE; k += sizeof(__m128i))
-            _mm_stream_si128((__m128i *)(to + i + k),
-                             _mm_loadu_si128((const __m128i *)(from + i + k)));
-    if (i)
-        _mm_sfence(); /* these stores are not ordered by a release */
-    if (n > i)
-        memcpy(to + i, from + i, n - i);
-}
-#else
-void mail_copy(uint8_t *to, const uint8_t *from, size_t n)
-{
-    if (n)
-        memcpy(to, from, n);
-}
-#endif

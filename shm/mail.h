@@ -11,9 +11,12 @@ enum {
     MAIL_INLINE_MAX = 88,     /* payload bytes that travel in the record */
     MAIL_FIRST_LINE = 24,     /* of them in the record's first cache line */
     MAIL_EAGER_MAX = 64 << 10, /* longer messages wait for their receiver */
-    MAIL_EAGER_SLOTS = 8,     /* outgoing slots of a member for messages that may lie unmatched */
-    MAIL_DATA_SLOTS = 4,      /* and those that long messages stream through */
-    MAIL_OUT_SLOTS = MAIL_EAGER_SLOTS + MAIL_DATA_SLOTS,
+    MAIL_OUT_SLOTS = 32,      /* outgoing slots of a member: see mail.c */
+    MAIL_EAGER_ONE = 24,      /* of them those that messages may lie in unmatched: on one node, */
+    MAIL_EAGER_NET = 8,       /* between nodes */
+    MAIL_STAY = 4 << 10,      /* payload that always lies at the beginning of its slot */
+    MAIL_PIECE = 8 << 10,     /* of a payload on one node: is read while the next one is written */
+    MAIL_DATA_NET = 4,        /* and there those that long messages stream through */
     MAIL_IN_SLOTS = 4,        /* where the engine puts the parts of long messages */
     MAIL_LANDINGS = 4,        /* where it puts eager ones: for each receiver and remote sender */
     MAIL_CHUNK_ONE = 64 << 10,  /* part of a long message: on one node what stays in cache, */
@@ -47,7 +50,8 @@ struct mail_rec {
     uint8_t land;         /* remote: landing (EAGER) or in slot (GET, DATA) of the receiver */
     uint8_t pad;
     uint16_t src, dst;    /* ranks */
-    uint32_t id, peer_id; /* of the writer's operation; of the other side's */
+    uint32_t id, peer_id; /* of the writer's operation (with a slot: of its use); of the other
+                             side's */
     int32_t tag;
     uint32_t ack;         /* remote: records of dst that src has taken, modulo 2^32 */
     uint8_t freed[MAIL_LANDINGS]; /* remote: how often src has freed dst's landings */
@@ -60,20 +64,31 @@ struct mail_rec {
 _Static_assert(sizeof(struct mail_rec) == 128, "two cache lines");
 _Static_assert(offsetof(struct mail_rec, inl) + MAIL_FIRST_LINE == CACHELINE, "first line");
 
-/* What others write of a member. */
+/* How much of a payload is in its slot: id of the record << 32 | bytes. Written by the sender. */
+struct mail_fill {
+    _Atomic uint64_t word;
+    uint8_t pad[56];
+} __attribute__((aligned(CACHELINE)));
+
+/* What others write of a member, but for the last. */
 struct mail_box {
     _Atomic uint32_t bell; /* this member's own doorbell: see wait.c */
     _Atomic uint32_t sleepers;
     uint8_t pad0[56];
-    _Atomic uint32_t out[MAIL_OUT_SLOTS]; /* 1: in use (set by the member), 0: free again */
-    uint8_t pad1[16];
+    _Atomic uint32_t out[MAIL_OUT_SLOTS]; /* id of the last record whose payload in this slot has
+                                             been read; written by readers only */
+    struct mail_fill fill[MAIL_OUT_SLOTS];
 } __attribute__((aligned(CACHELINE)));
-_Static_assert(sizeof(struct mail_box) == 128, "two cache lines");
+_Static_assert(offsetof(struct mail_box, fill) == 192, "three cache lines, and one for each slot");
 
 /* Layout, from numbers that were checked; nothing here is read from shared memory. */
 struct mail {
     uint32_t world, nnodes, nlocal;
     uint32_t ring;     /* records in a ring */
+    uint32_t slots;    /* outgoing ones of a member */
+    uint32_t eager_end, data_begin; /* slots for short messages lie before, for parts of long ones
+                                       behind */
+    uint32_t eager_most; /* in use at a time */
     size_t chunk;      /* bytes of a data or in slot */
     size_t landing;    /* bytes of a landing; 0: there are none */
     uint32_t words;    /* of a member's bitmap */
@@ -90,14 +105,42 @@ static inline struct mail_box *mail_box(const struct mail *m, unsigned local)
     return (struct mail_box *)(m->base + m->off_boxes) + local;
 }
 
-/* Data slots and in slots are `chunk` long, eager slots MAIL_EAGER_MAX. */
+/* Eager slots are MAIL_EAGER_MAX long, data slots and in slots `chunk`. */
 uint8_t *mail_out(const struct mail *m, unsigned local, unsigned slot);
 uint8_t *mail_in(const struct mail *m, unsigned local, unsigned slot);
 uint8_t *mail_landing(const struct mail *m, unsigned local, unsigned src, unsigned land);
 
-static inline size_t mail_slot_size(const struct mail *m, unsigned slot)
+/* Where in an eager slot a payload of @len bytes lies that uses it for the @n-th time: short ones
+ * take turns over all of the slot too. */
+static inline uint32_t mail_spot(uint32_t n, size_t len)
 {
-    return slot < MAIL_EAGER_SLOTS ? (size_t)MAIL_EAGER_MAX : m->chunk;
+    uint32_t spot = (uint32_t)ALIGN_UP(len, (size_t)4096);
+
+    return len <= MAIL_STAY ? 0 : n % (MAIL_EAGER_MAX / spot) * spot;
+}
+
+/* Bytes of the payload of record @id that are in the slot, as its sender says. */
+static inline uint32_t mail_filled(const struct mail_box *sender, unsigned slot, uint32_t id)
+{
+    /* acquire: pairs with the release in mail_fill_to() */
+    uint64_t word = atomic_load_explicit(&sender->fill[slot].word, memory_order_acquire);
+
+    return word >> 32 == id ? (uint32_t)word : 0;
+}
+
+static inline void mail_fill_to(struct mail_box *me, unsigned slot, uint32_t id, uint32_t bytes)
+{
+    atomic_store_explicit(&me->fill[slot].word, (uint64_t)id << 32 | bytes, memory_order_release);
+}
+
+static inline bool mail_eager_slot(const struct mail *m, unsigned slot)
+{
+    return slot < m->eager_end;
+}
+
+static inline bool mail_data_slot(const struct mail *m, unsigned slot)
+{
+    return slot >= m->data_begin && slot < m->slots;
 }
 
 /* Longest message from @src on another node that may be sent without being asked for. */
@@ -169,8 +212,8 @@ bool mail_take(struct mail_rx *rx, struct mail_rec *ret_rec);
 /* After taking: should the writer be woken, who may be waiting for room? */
 bool mail_relieved(struct mail_rx *rx);
 
-/* The bits of @word, cleared. Afterwards look into the rings they stand for. */
-uint64_t mail_collect(_Atomic uint64_t *word);
+/* The bits of @word but those of @keep, cleared. Afterwards look into the rings they stand for. */
+uint64_t mail_collect(_Atomic uint64_t *word, uint64_t keep);
 
 static inline _Atomic uint64_t *mail_bits(const struct mail *m, unsigned local)
 {
@@ -181,10 +224,6 @@ static inline _Atomic uint64_t *mail_engine_bits(const struct mail *m)
 {
     return (_Atomic uint64_t *)(m->base + m->off_engine_bits);
 }
-
-/* Copies @n bytes to a place that another process will read; @to begins a cache line. A release
- * store that follows publishes them. */
-void mail_copy(uint8_t *to, const uint8_t *from, size_t n);
 
 /* Does the payload of such a record lie outside it? */
 static inline bool mail_has_body(unsigned kind)

@@ -11,12 +11,18 @@
  * calls bell_ring() afterwards. */
 void bell_ring_slow(_Atomic uint32_t *bell);
 
+/* After the store that others may wait for, and a seq_cst fence. */
+static inline void bell_ring_fenced(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
+        bell_ring_slow(bell);
+}
+
 /* After the store that others may wait for. */
 static inline void bell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
 {
     atomic_thread_fence(memory_order_seq_cst); /* store before load: see wait.c */
-    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
-        bell_ring_slow(bell);
+    bell_ring_fenced(bell, sleepers);
 }
 
 /* Sleep protocol: t = bell_prepare(); check the condition again; then bell_sleep(t) or

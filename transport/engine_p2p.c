@@ -15,6 +15,7 @@
  * that this rank has written. */
 #include "transport/engine_internal.h"
 
+#include "shm/copy.h"
 #include "shm/wait.h"
 
 enum { SENDING_MAX = 256 /* messages of one board on their way; then its rings wait */ };
@@ -22,6 +23,7 @@ enum { SENDING_MAX = 256 /* messages of one board on their way; then its rings w
 struct out_slot { /* what a finished send needs to know */
     struct eboard *eb;
     unsigned member, slot;
+    uint32_t id; /* of the record that it is used for */
 };
 
 struct email {
@@ -83,7 +85,7 @@ static bool mail_init(struct eboard *eb)
         em->local_of[eb->local_rank[m]] = (uint16_t)m;
         mail_engine_rx_init(&eb->b.mail, m, &em->rx[m]);
         for (unsigned s = 0; s < MAIL_OUT_SLOTS; s++)
-            em->slots[m * MAIL_OUT_SLOTS + s] = (struct out_slot){eb, m, s};
+            em->slots[m * MAIL_OUT_SLOTS + s] = (struct out_slot){eb, m, s, 0};
     }
     return true;
 }
@@ -125,7 +127,7 @@ static void body_sent(void *arg, int st)
     struct eboard *eb = s->eb;
 
     /* release: the slot has been read */
-    atomic_store_explicit(&mail_box(&eb->b.mail, s->member)->out[s->slot], 0,
+    atomic_store_explicit(&mail_box(&eb->b.mail, s->member)->out[s->slot], s->id,
                           memory_order_release);
     ring_member(eb, s->member);
     sent(eb);
@@ -150,6 +152,8 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
     struct wire_mail w;
     int r;
 
+    if (slot)
+        slot->id = rec->id;
     wire_fill(&w, eb->b.group, rec, slot ? rec->len : 0);
     eb->inflight++;
     eb->mail->sending++;
@@ -170,10 +174,10 @@ static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
     case MAIL_INLINE:
         return rec->len <= MAIL_INLINE_MAX;
     case MAIL_EAGER:
-        return rec->slot < MAIL_EAGER_SLOTS && rec->land < MAIL_LANDINGS &&
+        return mail_eager_slot(m, rec->slot) && rec->land < MAIL_LANDINGS &&
                rec->len <= mail_eager_remote(m);
     case MAIL_DATA:
-        return rec->slot >= MAIL_EAGER_SLOTS && rec->slot < MAIL_OUT_SLOTS &&
+        return mail_data_slot(m, rec->slot) &&
                rec->land < MAIL_IN_SLOTS && rec->len <= m->chunk;
     case MAIL_GET:
     case MAIL_RTS:
@@ -231,7 +235,7 @@ bool mail_poll(struct eboard *eb)
     bool moved = false;
 
     for (unsigned w = 0; w < words_of(eb); w++) {
-        uint64_t set = mail_collect(&bits[w]);
+        uint64_t set = mail_collect(&bits[w], 0);
 
         if (eb->mail) {
             set |= eb->mail->again[w];
@@ -381,7 +385,7 @@ static void arrived(struct eboard *eb, struct inmsg *m, const struct mail_rec *r
         return;
     }
     if (m->h.len)
-        mail_copy(place_of(eb, rec, local), m->body, m->h.len);
+        copy_around(place_of(eb, rec, local), m->body, m->h.len);
     publish(eb, local, rec->src, n, rec);
 }
 

@@ -218,6 +218,8 @@ static void random_programs_deliver_exactly(void **state)
 
     for (uint64_t seed = from; seed < to; seed++) {
         g.c = random_cluster(seed);
+        for (unsigned k = 0; seed % 2 && k < g.c->world; k++)
+            p2p_of(g.c, 0)->peers[k].way.around = UINT32_MAX; /* as if its stores were slow */
         program_make(&g, 20 + cluster_rand(g.c, MAX_OPS / 2 - 20));
         program_run(&g);
         if (!all_done(&g))
@@ -347,7 +349,7 @@ static void probes_are_answered_after_the_group_was_closed(void **state)
 
 static void a_long_message_of_a_dead_sender_is_an_error(void **state)
 {
-    static uint8_t from[2 << 20], to[2 << 20];
+    static uint8_t from[4 << 20], to[4 << 20]; /* more than the slots hold */
 
     for (unsigned i = 0; i < 8; i++) {
         struct cluster *c = three(i & 1);
@@ -499,7 +501,7 @@ static void messages_that_nobody_takes_wait(void **state)
             begin(c, 0, &send[k]);
             done += send[k].state == P2P_DONE;
         }
-        assert_in_range(done, MAIL_EAGER_SLOTS / 2, MANY - 1);
+        assert_in_range(done, MAIL_EAGER_NET / 2, MANY - 1);
         for (unsigned k = 0; k < MANY; k++) {
             struct p2p_op recv = message(false, 0, 0, i & 2 ? in : (void *)&got, size);
 
@@ -524,7 +526,7 @@ static void unmatched_messages_do_not_stop_a_stream(void **state)
 
     for (unsigned i = 0; i < 2; i++) {
         struct cluster *c = three(i & 1);
-        struct p2p_op pile[3 * MAIL_EAGER_SLOTS];
+        struct p2p_op pile[2 * MAIL_OUT_SLOTS];
         struct p2p_op send = message(true, 1, 1, from, sizeof from);
         struct p2p_op recv = message(false, 0, 1, to, sizeof to);
 
@@ -541,6 +543,87 @@ static void unmatched_messages_do_not_stop_a_stream(void **state)
         assert_memory_equal(from, to, sizeof to);
         cluster_free(c);
     }
+}
+
+/* What rank 0 says of a payload for rank 1 that it is writing. */
+static void announce(struct cluster *c, uint32_t id, size_t len)
+{
+    struct mail_rec rec = {.kind = MAIL_EAGER, .dst = 1, .slot = 5, .id = id, .len = len,
+                           .off = 4096};
+    struct p2p_peer *peer = &p2p_of(c, 0)->peers[1];
+
+    mail_put(&peer->tx, &rec);
+    mail_flag(peer->tx.word, peer->tx.bit);
+}
+
+/* A receive takes what is there of a message that is still being written, whatever the sender says
+ * of how much that is, and gives up if the sender dies in the middle. */
+static void a_payload_is_taken_as_it_is_written(void **state)
+{
+    static const struct {
+        uint32_t id, filled;
+        size_t taken;
+    } rows[] = {{7, 0, MAIL_PIECE},     {7, 20000, 20000},          {6, 20000, MAIL_PIECE},
+                {8, 30000, MAIL_PIECE}, {7, MAIL_PIECE, MAIL_PIECE}, {7, 100, MAIL_PIECE}};
+    static uint8_t to[30000];
+
+    for (unsigned i = 0; i < 2 * ARRAY_LEN(rows); i++) {
+        struct cluster *c = three(true);
+        struct p2p_op recv = message(false, i & 1 ? COMMD_ANY_SOURCE : 0, 0, to, sizeof to);
+        struct mail *m = &c->group[0]->board.mail;
+        struct mail_box *box = mail_box(m, 0);
+        uint8_t *slot = mail_out(m, 0, 5) + 4096;
+
+        memset(to, 0, sizeof to);
+        memset(slot, 0x11, sizeof to);
+        mail_fill_to(box, 5, rows[i / 2].id, rows[i / 2].filled);
+        announce(c, 7, sizeof to);
+        begin(c, 1, &recv);
+        settle(c);
+        assert_int_equal(recv.state, P2P_PULLING);
+        assert_int_equal(recv.moved, rows[i / 2].taken);
+        assert_int_equal(to[recv.moved - 1], 0x11);
+        assert_int_equal(to[recv.moved], 0);
+        assert_int_equal(atomic_load(&box->out[5]), 0);
+        if (i & 1) {
+            mail_fill_to(box, 5, 7, UINT32_MAX);
+            settle(c);
+            assert_int_equal(recv.err.code, 0);
+            assert_memory_equal(to, slot, sizeof to);
+            assert_int_equal(atomic_load(&box->out[5]), 7);
+        } else {
+            mark_gone(c, 0, CAUSE_RANK_LOST);
+            despair(c, 1, &recv);
+            assert_int_equal(recv.err.code, COMMD_E_RANK_LOST);
+        }
+        assert_int_equal(recv.state, P2P_DONE);
+        cluster_free(c);
+    }
+}
+
+/* One slot after the other, and one that is still in use is left out. */
+static void slots_are_used_in_turn(void **state)
+{
+    struct cluster *c = three(true);
+    struct p2p *p = p2p_of(c, 0);
+    static uint8_t from[100], to[100];
+    struct p2p_op lie = message(true, 2, 0, from, sizeof from); /* nobody receives it */
+
+    begin(c, 0, &lie);
+    for (unsigned i = 0; i < 3 * MAIL_OUT_SLOTS; i++) {
+        struct p2p_op send = message(true, 1, 0, from, sizeof from);
+        struct p2p_op recv = message(false, 0, 0, to, sizeof to);
+        unsigned expected = 1 + i % (MAIL_OUT_SLOTS - 1);
+
+        begin(c, 0, &send);
+        assert_int_equal(send.state, P2P_DONE);
+        assert_int_equal(p->next_slot, (expected + 1) % MAIL_OUT_SLOTS);
+        begin(c, 1, &recv);
+        settle(c);
+        assert_int_equal(recv.state, P2P_DONE);
+    }
+    assert_true(p->slot[0].busy);
+    cluster_free(c);
 }
 
 /* A message goes to the receive that was posted first of those that accept it. */
@@ -753,8 +836,10 @@ static void hostile_members_harm_only_their_group(void **state)
 static void a_record_that_cannot_be_is_an_error(void **state)
 {
     static const struct mail_rec bad[] = {
-        {.kind = MAIL_EAGER, .slot = MAIL_EAGER_SLOTS, .len = 100},
+        {.kind = MAIL_EAGER, .slot = MAIL_OUT_SLOTS, .len = 100},
         {.kind = MAIL_EAGER, .len = MAIL_EAGER_MAX + 1},
+        {.kind = MAIL_EAGER, .len = 100, .off = MAIL_EAGER_MAX - 99},
+        {.kind = MAIL_EAGER, .len = 100, .off = UINT64_MAX - 50},
         {.kind = MAIL_INLINE, .len = MAIL_INLINE_MAX + 1},
         {.kind = MAIL_INLINE, .len = 3, .tag = -1},
         {.kind = MAIL_RTS, .len = UINT64_MAX},
@@ -791,10 +876,11 @@ static void a_record_that_cannot_be_is_an_error(void **state)
 static void the_engine_refuses_what_cannot_be(void **state)
 {
     static const struct mail_rec bad[] = {
-        {.kind = MAIL_EAGER, .dst = 1, .slot = MAIL_EAGER_SLOTS, .len = 100},
+        {.kind = MAIL_EAGER, .dst = 1, .slot = MAIL_EAGER_NET, .len = 100},
         {.kind = MAIL_EAGER, .dst = 1, .land = MAIL_LANDINGS, .len = 100},
-        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_SLOTS, .len = MAIL_CHUNK_NET + 1},
-        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_SLOTS, .land = MAIL_IN_SLOTS},
+        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET, .len = MAIL_CHUNK_NET + 1},
+        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET, .land = MAIL_IN_SLOTS},
+        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET + MAIL_DATA_NET},
         {.kind = MAIL_PONG, .dst = 1},
         {.kind = MAIL_CTS, .dst = 1},
         {.kind = MAIL_INLINE, .dst = 0},
@@ -838,6 +924,8 @@ int main(void)
         cmocka_unit_test(a_message_longer_than_the_buffer_is_refused),
         cmocka_unit_test(messages_that_nobody_takes_wait),
         cmocka_unit_test(unmatched_messages_do_not_stop_a_stream),
+        cmocka_unit_test(a_payload_is_taken_as_it_is_written),
+        cmocka_unit_test(slots_are_used_in_turn),
         cmocka_unit_test(receives_are_served_in_order),
         cmocka_unit_test(self_messages),
         cmocka_unit_test(a_broken_group_fails_its_messages),
