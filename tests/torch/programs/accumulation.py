@@ -103,12 +103,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     model = models.net()
     ddp = DDP(model, static_graph=True)
-    optimizer = models.sgd(ddp)
-    for step in range(STEPS):
-        x, y = models.batch(step)
-        optimizer.zero_grad()
-        models.loss(ddp(models.part(x, rank, size)), models.part(y, rank, size)).backward()
-        optimizer.step()
+    models.train(ddp, models.sgd(ddp), STEPS, rank, size)
     close("static graph", flat(model), flat(models.train_alone(models.net(), STEPS)), 1e-9, 1e-11)
     same_everywhere("static graph", flat(model))
     sparse()

@@ -17,12 +17,7 @@ def main():
     want = dict(models.train_alone(models.net(), STEPS).named_parameters())
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
         model = FSDP(models.net(), sharding_strategy=strategy, device_id=torch.device("cpu"))
-        optimizer = models.sgd(model)
-        for step in range(STEPS):
-            x, y = models.batch(step)
-            optimizer.zero_grad()
-            models.loss(model(models.part(x, rank, size)), models.part(y, rank, size)).backward()
-            optimizer.step()
+        models.train(model, models.sgd(model), STEPS, rank, size)
         with FSDP.summon_full_params(model):
             for name, got in model.named_parameters():
                 close(f"{name} {strategy}", got.detach(), want[name].detach(), rtol=1e-9, atol=1e-11)

@@ -52,11 +52,7 @@ def main():
     ddp.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=WARM_UP), post_localSGD_hook)
     averager = averagers.PeriodicModelAverager(period=PERIOD, warmup_steps=WARM_UP)
     optimizer = PostLocalSGDOptimizer(torch.optim.SGD(ddp.parameters(), lr=0.1), averager)
-    for step in range(STEPS):
-        x, y = models.batch(step)
-        optimizer.zero_grad()
-        models.loss(ddp(models.part(x, rank, size)), models.part(y, rank, size)).backward()
-        optimizer.step()
+    models.train(ddp, optimizer, STEPS, rank, size)
     close("local SGD", flat(model), flat(simulate(size)[rank]), 1e-9, 1e-11)
 
     averager = hierarchical_model_averager.HierarchicalModelAverager(

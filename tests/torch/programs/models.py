@@ -41,12 +41,16 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def train_alone(model, steps, optimizer=None, rows=16):
-    """One process does what the ranks do together."""
-    optimizer = optimizer or sgd(model)
+def train(model, optimizer, steps, rank, size, rows=16):
+    """The steps of a rank, which sees its rows alone."""
     for step in range(steps):
         x, y = batch(step, rows)
         optimizer.zero_grad()
-        loss(model(x), y).backward()
+        loss(model(part(x, rank, size)), part(y, rank, size)).backward()
         optimizer.step()
+
+
+def train_alone(model, steps, optimizer=None, rows=16):
+    """One process does what the ranks do together."""
+    train(model, optimizer or sgd(model), steps, 0, 1, rows)
     return model

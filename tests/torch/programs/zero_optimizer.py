@@ -19,11 +19,7 @@ def main():
     optimizer = ZeroRedundancyOptimizer(
         ddp.parameters(), optimizer_class=torch.optim.Adam, parameters_as_bucket_view=True, lr=0.01
     )
-    for step in range(STEPS):
-        x, y = models.batch(step)
-        optimizer.zero_grad()
-        models.loss(ddp(models.part(x, rank, size)), models.part(y, rank, size)).backward()
-        optimizer.step()
+    models.train(ddp, optimizer, STEPS, rank, size)
     alone = models.net()
     models.train_alone(alone, STEPS, torch.optim.Adam(alone.parameters(), lr=0.01))
     same_everywhere("parameters", flat(model))
