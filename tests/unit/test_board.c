@@ -40,6 +40,124 @@ static void created_board_maps(void **state)
     close(fd);
 }
 
+/* ---- who writes which line --------------------------------------------------------------------- */
+
+/* Writers: members by index, the engine, and words that several write because they are for that:
+ * bells, and what all write to one. */
+enum { ENGINE = 100, BELL = 200, READERS_OF = 300, TO = 400, MOST_WORDS = 4000 };
+
+struct word {
+    uintptr_t at;
+    unsigned writer;
+};
+
+struct words {
+    struct word word[MOST_WORDS];
+    unsigned n;
+};
+
+static void add_word(struct words *w, const volatile void *at, size_t len, unsigned writer)
+{
+    for (uintptr_t line = (uintptr_t)at / CACHELINE; line <= ((uintptr_t)at + len - 1) / CACHELINE;
+         line++) {
+        assert_true(w->n < MOST_WORDS);
+        w->word[w->n++] = (struct word){line, writer};
+    }
+}
+
+static void add_member(struct words *w, const struct board *b, unsigned m)
+{
+    struct board_member *me = &b->members[m];
+
+    add_word(w, &me->reduced, sizeof me->reduced, m);
+    add_word(w, &me->consumed, sizeof me->consumed, m);
+    add_word(w, &me->ops, sizeof me->ops, m);
+    add_word(w, &me->started, sizeof me->started, m);
+    for (uint32_t s = 0; s < BOARD_SLOTS; s++)
+        add_word(w, board_slot(b, m, s), sizeof(struct board_slot), m);
+    for (uint32_t s = 0; s < b->depth; s++)
+        add_word(w, board_window(b, m, s, 1), b->chunk / 64, m);
+}
+
+static void add_mail(struct words *w, const struct board *b, unsigned m, const unsigned *local_of)
+{
+    const struct mail *mail = &b->mail;
+    struct mail_box *box = mail_box(mail, m);
+
+    add_word(w, &box->bell, sizeof box->bell, BELL + m);
+    add_word(w, &box->sleepers, sizeof box->sleepers, BELL + m);
+    add_word(w, box->out, sizeof box->out, READERS_OF + m);
+    add_word(w, mail_bits(mail, m), mail->words * sizeof(uint64_t), TO + m);
+    for (unsigned s = 0; s < mail->slots; s++) {
+        add_word(w, &box->fill[s], sizeof box->fill[s], m);
+        add_word(w, mail_out(mail, m, s), CACHELINE, m);
+    }
+    for (unsigned src = 0; src < b->world; src++) {
+        struct mail_tx tx;
+
+        mail_tx_init(mail, m, src, &tx);
+        add_word(w, tx.cells, tx.len * sizeof *tx.cells, local_of[src]);
+        add_word(w, tx.head, sizeof *tx.head, m); /* the reader's */
+    }
+    if (b->nnodes > 1) {
+        struct mail_tx tx;
+
+        mail_engine_tx_init(mail, m, &tx);
+        add_word(w, tx.cells, tx.len * sizeof *tx.cells, m);
+        add_word(w, tx.head, sizeof *tx.head, ENGINE);
+        add_word(w, tx.word, sizeof *tx.word, TO + ENGINE);
+    }
+}
+
+static int by_line(const void *a, const void *b)
+{
+    const struct word *x = a, *y = b;
+
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* What one process writes while others wait for something else must not be in their line. perf c2c
+ * would show it where there are counters for it; this shows it everywhere. */
+static void lines_have_one_writer(void **state)
+{
+    static const uint16_t one_node[] = {0, 0, 0};
+    static const unsigned here[] = {0, 1, 2}, apart[] = {0, ENGINE, 1};
+    static struct words w;
+
+    for (unsigned several = 0; several < 2; several++) {
+        struct board_geom g = geom3;
+        struct board_ctl *ctl;
+        struct board b;
+        int fd;
+
+        if (!several)
+            g.nnodes = 1, g.nlocal = 3, g.rank_node = one_node;
+        assert_int_equal(board_create(&g, &fd, &ctl), 0);
+        assert_int_equal(board_map(fd, &b), 0);
+        w.n = 0;
+        add_word(&w, &b.hdr->bell, sizeof b.hdr->bell, BELL + 99);
+        add_word(&w, &b.hdr->sleepers, sizeof b.hdr->sleepers, BELL + 99);
+        add_word(&w, &b.hdr->published, sizeof b.hdr->published, ENGINE);
+        add_word(&w, &b.hdr->sent, sizeof b.hdr->sent, ENGINE);
+        add_word(&w, &b.hdr->refused, sizeof b.hdr->refused, ENGINE);
+        add_word(&w, &b.hdr->engine_asleep, sizeof b.hdr->engine_asleep, TO + 98);
+        add_word(&w, &b.hdr->broken, sizeof b.hdr->broken, TO + 97); /* commd, once */
+        for (unsigned m = 0; m < b.nlocal; m++) {
+            add_member(&w, &b, m);
+            add_mail(&w, &b, m, several ? apart : here);
+        }
+        qsort(w.word, w.n, sizeof *w.word, by_line);
+        for (unsigned i = 1; i < w.n; i++)
+            if (w.word[i].at == w.word[i - 1].at && w.word[i].writer != w.word[i - 1].writer)
+                fail_msg("%u nodes: byte %zu of the board: its line is written by %u and by %u",
+                         g.nnodes, (size_t)(w.word[i].at * CACHELINE - (uintptr_t)b.hdr),
+                         w.word[i - 1].writer, w.word[i].writer);
+        board_unmap(&b);
+        board_ctl_free(ctl);
+        close(fd);
+    }
+}
+
 static void impossible_geometry_is_refused(void **state)
 {
     struct board_geom g[] = {geom3, geom3, geom3, geom3};
@@ -321,6 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(created_board_maps),
         cmocka_unit_test(impossible_geometry_is_refused),
+        cmocka_unit_test(lines_have_one_writer),
         cmocka_unit_test(foreign_fds_are_refused),
         cmocka_unit_test(contradicting_headers_are_refused),
         cmocka_unit_test(marks_are_written_once),
