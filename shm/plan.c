@@ -152,7 +152,9 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
         chunk = chunk_alone(g, bytes);
     if (g->nnodes > 1)
         chunk = MIN(chunk, (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
-    if (g->nnodes > 1 && !p->open)
+    if (g->nnodes == 2 && whole && bytes <= PLAN_ONE_STEP)
+        chunk = PLAN_ONE_STEP;
+    else if (g->nnodes > 1 && !p->open)
         chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
     room = chunk / p->esize;
     if (p->counts)

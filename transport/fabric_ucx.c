@@ -55,7 +55,7 @@ enum {
  * three more messages of an announced one, 25 us against 46 us one way at 128 KiB. More would
  * still gain on lo, but bodies that come before their receiver is ready are copied once more
  * there, without any limit but the sender's patience. A segment must hold body and headers. */
-static const struct fabric_ucx_tuning measured = {.eager_max = FABRIC_EAGER_MAX,
+static const struct fabric_ucx_tuning measured = {.eager_max = FABRIC_UCX_EAGER_MAX,
                                                  .seg_size = "136K"};
 
 /* --- requests ---------------------------------------------------------------------------- */

@@ -9,6 +9,9 @@
  * that links UCX is exec'ed. Lives in fabric_ucx_env.c, which links no UCX. */
 extern const char *const fabric_ucx_env[];
 
+/* Bodies up to this travel with their header, unless tuned: see fabric_ucx.c. */
+enum { FABRIC_UCX_EAGER_MAX = 128 << 10 };
+
 struct fabric_ucx_tuning {
     size_t eager_max;     /* bodies up to this travel with their header */
     const char *seg_size; /* UCX TX_SEG_SIZE and RX_SEG_SIZE, above eager_max + 1 KiB */
