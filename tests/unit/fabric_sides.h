@@ -101,6 +101,7 @@ int run_victim(int fd, const char *kind); /* the process to be killed */
 void refused(const char *kind, const char *device, const char *tls, const char *ports, int want,
              const char *text);
 int run_tcp_tests(void); /* test_fabric_tcp.c */
+int run_link_tests(void); /* test_fabric_links.c */
 int run_ucx_tests(void); /* test_fabric_ucx.c */
 
 #endif

@@ -451,6 +451,8 @@ int main(int argc, char **argv)
     exec_with_ucx_env(argv);
     if (argc == 4 && !strcmp(argv[1], "--victim"))
         return run_victim(atoi(argv[2]), argv[3]);
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]); /* by hand: only these */
 #ifdef HAVE_UCX
     const struct CMUnitTest ucx[] = {contracts("ucx")};
 
@@ -462,6 +464,7 @@ int main(int argc, char **argv)
     failed += cmocka_run_group_tests_name("fabric tcp", tcp, NULL, NULL);
     failed += run_net_tests("tcp");
     failed += run_tcp_tests();
+    failed += run_link_tests();
 #ifdef HAVE_UCX
     failed += cmocka_run_group_tests_name("fabric ucx", ucx, NULL, NULL);
     failed += run_net_tests("ucx");

@@ -1,103 +1,11 @@
 /* test_fabric_tcp.c - what only plain TCP can pass or fail: what strangers and a hostile peer can do
- * on its port (as "raw" sockets of this test), connecting again, and costs at rest. */
+ * on its port, and costs at rest. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
-#include "tests/unit/fabric_sides.h"
+#include "tests/unit/fabric_raw.h"
 
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
-
-#include "transport/fabric_tcp_priv.h"
-
-enum { HOSTILE = 5 }; /* number of the peer that the test plays */
-
-/* --- raw sockets -------------------------------------------------------------------------- */
-
-static struct sockaddr_in address_of(const struct side *s)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET};
-    struct tcp_addr a;
-
-    assert_int_equal(s->addr_len, sizeof(a));
-    memcpy(&a, s->addr, sizeof(a));
-    assert_int_equal(a.family, 4);
-    in.sin_port = htons(a.port);
-    memcpy(&in.sin_addr, a.ip, sizeof(in.sin_addr));
-    return in;
-}
-
-static int raw_connect(const struct side *s)
-{
-    struct sockaddr_in in = address_of(s);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
-    return fd;
-}
-
-/* May meet a connection that is closed already. */
-static void raw_send(int fd, const void *data, size_t len)
-{
-    send(fd, data, len, MSG_NOSIGNAL);
-}
-
-static struct hello hello_of(unsigned incarnation)
-{
-    struct hello h = {.magic = HELLO_MAGIC, .version = HELLO_VERSION, .channels = 1};
-
-    token(h.token, 0, HOSTILE, incarnation); /* smaller than the side's: we connect */
-    return h;
-}
-
-/* The side gets to know the test as its peer HOSTILE. */
-static void expect_raw(struct side *s, unsigned incarnation)
-{
-    uint8_t mine[32], theirs[32];
-
-    token(mine, HOSTILE, 0, incarnation);
-    token(theirs, 0, HOSTILE, incarnation);
-    assert_int_equal(
-        s->f->ops->peer_add(s->f, HOSTILE, s->addr, s->addr_len, mine, theirs), 0);
-}
-
-static bool readable(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-
-    return poll(&p, 1, 0) > 0;
-}
-
-static bool ended(struct world *w, int fd)
-{
-    char c;
-
-    pump_until(w, readable(fd));
-    return recv(fd, &c, 1, 0) <= 0;
-}
-
-/* A connection that has been greeted, right up to where messages may begin. */
-static int raw_linked(struct world *w, struct side *s, unsigned incarnation)
-{
-    struct hello h = hello_of(incarnation), answer;
-    struct frame accept = {.type = FRAME_ACCEPT};
-    int fd = raw_connect(s);
-
-    expect_raw(s, incarnation);
-    raw_send(fd, &h, sizeof(h));
-    pump_until(w, readable(fd));
-    assert_int_equal(recv(fd, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
-    assert_int_equal(answer.token[0], HOSTILE);
-    raw_send(fd, &accept, sizeof(accept));
-    return fd;
-}
-
-static struct tcp *inside(struct side *s)
-{
-    return container_of(s->f, struct tcp, base);
-}
 
 /* --- strangers ----------------------------------------------------------------------------- */
 
@@ -371,83 +279,7 @@ static void random_frames(void **state)
     world_free(w);
 }
 
-/* --- connecting ----------------------------------------------------------------------------- */
-
-/* Who is turned away before the link is up comes again; who finds nobody says so. */
-static void connects_again(void **state)
-{
-    struct world *w = world_new("tcp", 1);
-    struct side *s = &w->side[0];
-    struct sockaddr_in in = address_of(s);
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
-    socklen_t len = sizeof(in);
-    struct hello h;
-    struct frame f;
-    struct tcp_addr a;
-    uint8_t mine[32], theirs[32];
-
-    in.sin_port = 0;
-    assert_int_equal(bind(listener, (struct sockaddr *)&in, sizeof(in)), 0);
-    assert_int_equal(listen(listener, 8), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&in, &len), 0);
-    memcpy(&a, s->addr, sizeof(a));
-    a.port = ntohs(in.sin_port);
-    token(mine, 0, HOSTILE, 1);
-    token(theirs, HOSTILE, 0, 1);
-    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, &a, sizeof(a), mine, theirs), 0);
-    for (unsigned i = 0; i < 3; i++) {
-        pump_until(w, readable(listener));
-        fd = accept(listener, NULL, NULL);
-        pump_until(w, readable(fd));
-        assert_int_equal(recv(fd, &h, sizeof(h), MSG_WAITALL), sizeof(h));
-        assert_memory_equal(h.token, mine, 32);
-        if (i == 1) {
-            raw_send(fd, &h, sizeof(h)); /* its own token: wrong */
-            pump_until(w, s->f->stats.strangers == 1);
-        }
-        if (i < 2)
-            close(fd);
-    }
-    memcpy(h.token, theirs, 32);
-    raw_send(fd, &h, sizeof(h));
-    pump_until(w, readable(fd));
-    assert_int_equal(recv(fd, &f, sizeof(f), MSG_WAITALL), sizeof(f));
-    assert_int_equal(f.type, FRAME_ACCEPT);
-    assert_int_equal(s->down, 0);
-    close(fd);
-    pump_until(w, s->down == 1); /* now it was a link */
-    s->f->ops->peer_del(s->f, HOSTILE);
-    close(listener);
-    token(mine, 0, HOSTILE, 2);
-    token(theirs, HOSTILE, 0, 2);
-    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, &a, sizeof(a), mine, theirs), 0);
-    pump_until(w, s->down == 2);
-    assert_int_equal(s->down_err, -ECONNREFUSED);
-    world_free(w);
-}
-
-static void half_a_frame_and_gone(void **state)
-{
-    struct world *w = world_new("tcp", 1);
-    struct side *s = &w->side[0];
-    struct frame f = {.type = FRAME_MSG, .hdr_len = 8, .len = 1000};
-
-    for (unsigned cut = 1; cut < 60; cut += 7) {
-        uint8_t bytes[100] = {0};
-        unsigned down = s->down;
-        int fd = raw_linked(w, s, cut);
-
-        memcpy(bytes, &f, sizeof(f));
-        raw_send(fd, bytes, cut);
-        turn(w);
-        close(fd);
-        pump_until(w, s->down == down + 1);
-        assert_int_equal(s->down_err, -ECONNRESET);
-        s->f->ops->peer_del(s->f, HOSTILE);
-    }
-    assert_int_equal(s->msgs, 0);
-    world_free(w);
-}
+/* --- addresses and options ------------------------------------------------------------------ */
 
 static void other_addresses_are_refused(void **state)
 {
@@ -546,8 +378,6 @@ int run_tcp_tests(void)
         cmocka_unit_test(nothing_before_accept),
         cmocka_unit_test(parts_are_checked),
         cmocka_unit_test(random_frames),
-        cmocka_unit_test(connects_again),
-        cmocka_unit_test(half_a_frame_and_gone),
         cmocka_unit_test(other_addresses_are_refused),
         cmocka_unit_test(refuses_what_it_cannot_do),
         cmocka_unit_test(no_wakeups_and_no_memory_at_rest),

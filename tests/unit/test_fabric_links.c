@@ -1,0 +1,190 @@
+/* test_fabric_links.c - how a link of plain TCP comes up and breaks, at each step of it: the other
+ * side is played by hand. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "tests/unit/fabric_raw.h"
+
+#include <poll.h>
+
+/* --- connecting ----------------------------------------------------------------------------- */
+
+/* Who is turned away before the link is up comes again; who finds nobody says so. */
+static void connects_again(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd = -1;
+    struct hello h;
+    struct frame f;
+    uint8_t mine[32];
+
+    token(mine, 0, HOSTILE, 1);
+    expect_listener(s, &a, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        fd = raw_come(w, listener, &h);
+        assert_memory_equal(h.token, mine, 32);
+        if (i == 1) {
+            raw_send(fd, &h, sizeof(h)); /* its own token: wrong */
+            pump_until(w, s->f->stats.strangers == 1);
+        }
+        if (i < 2)
+            close(fd);
+    }
+    raw_answer(fd, &h, 1);
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, &f, sizeof(f), MSG_WAITALL), sizeof(f));
+    assert_int_equal(f.type, FRAME_ACCEPT);
+    assert_int_equal(s->down, 0);
+    close(fd);
+    pump_until(w, s->down == 1); /* now it was a link */
+    s->f->ops->peer_del(s->f, HOSTILE);
+    close(listener);
+    expect_listener(s, &a, 2);
+    pump_until(w, s->down == 2);
+    assert_int_equal(s->down_err, -ECONNREFUSED);
+    world_free(w);
+}
+
+static void drip(struct world *w, int fd, const void *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        raw_send(fd, (const uint8_t *)data + i, 1);
+        turn(w);
+    }
+}
+
+static void byte_by_byte(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct hello h = hello_of(1);
+    struct frame accept = {.type = FRAME_ACCEPT}, f = {.type = FRAME_MSG, .hdr_len = 8};
+    struct head head = {.seq = 0};
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd = raw_connect(s);
+
+    expect_raw(s, 1);
+    drip(w, fd, &h, sizeof(h));
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, &h, sizeof(h), MSG_WAITALL), sizeof(h));
+    drip(w, fd, &accept, sizeof(accept));
+    drip(w, fd, &f, sizeof(f));
+    drip(w, fd, &head, 8);
+    pump_until(w, s->msgs == 1);
+    s->f->ops->peer_del(s->f, HOSTILE);
+    close(fd);
+
+    expect_listener(s, &a, 2);
+    s->next_seq[HOSTILE] = 0;
+    fd = raw_come(w, listener, &h);
+    token(h.token, HOSTILE, 0, 2);
+    drip(w, fd, &h, sizeof(h));
+    drip(w, fd, &f, sizeof(f));
+    drip(w, fd, &head, 8);
+    pump_until(w, s->msgs == 2);
+    assert_int_equal(s->down + s->bad_order, 0);
+    close(fd);
+    close(listener);
+    world_free(w);
+}
+
+static void half_a_frame_and_gone(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct frame f = {.type = FRAME_MSG, .hdr_len = 8, .len = 1000};
+
+    for (unsigned cut = 1; cut < 60; cut += 7) {
+        uint8_t bytes[100] = {0};
+        unsigned down = s->down;
+        int fd = raw_linked(w, s, cut);
+
+        memcpy(bytes, &f, sizeof(f));
+        raw_send(fd, bytes, cut);
+        turn(w);
+        close(fd);
+        pump_until(w, s->down == down + 1);
+        assert_int_equal(s->down_err, -ECONNRESET);
+        s->f->ops->peer_del(s->f, HOSTILE);
+    }
+    assert_int_equal(s->msgs, 0);
+    world_free(w);
+}
+
+/* --- several channels -------------------------------------------------------------------------- */
+
+/* A parked channel goes on where it was, with all that it had read. */
+static void parked_channel_resumes(void **state)
+{
+    enum { N = 50 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    int fd[2];
+
+    expect_raw(s, 1);
+    for (unsigned i = 0; i < 2; i++)
+        fd[i] = raw_greeted(w, s, 1, i, 2);
+    for (unsigned i = 0; i < 2; i++)
+        raw_accept(fd[i]);
+    for (uint32_t seq = 1; seq < N; seq += 2)
+        raw_head(fd[1], FRAME_MSG, seq, 0);
+    pump_until(w, inside(s)->nparked == 1);
+    pump_until_quiet(w);
+    assert_int_equal(s->msgs, 0);
+    for (uint32_t seq = 0; seq < N; seq += 2) {
+        raw_head(fd[0], FRAME_MSG, seq, 0);
+        pump_until(w, s->msgs == seq + 2);
+    }
+    assert_int_equal(s->bad_order + s->down, 0);
+    raw_head(fd[1], FRAME_MSG, N - 1, 0); /* again */
+    pump_until(w, s->down == 1);
+    assert_int_equal(s->down_err, -EPROTO);
+    close(fd[0]);
+    close(fd[1]);
+    world_free(w);
+}
+
+/* --- limits -------------------------------------------------------------------------------------- */
+
+/* Numbers of messages and of asked bodies wrap around. */
+static void numbers_wrap(void **state)
+{
+    enum { N = 40 };
+    static const char *const kinds[] = {"tcp", "tcp x 3"};
+
+    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
+        struct world *w = linked(kinds[k]);
+        struct sending out[N];
+
+        put(&w->side[0], 1, 0, 8, 0, &out[0]);
+        pump_until(w, w->side[1].msgs == 1);
+        for (unsigned i = 0; i < 2; i++) {
+            struct peer *peer = inside(&w->side[i])->slot[1 - i];
+
+            assert_int_equal(peer->state, PEER_UP);
+            peer->seq_out = peer->seq_in = peer->next_id = UINT32_MAX - N / 2;
+        }
+        for (unsigned i = 1; i < N; i++)
+            put(&w->side[0], 1, i, 8, i % 3 ? MB / 4 : 50000, &out[i]);
+        pump_until(w, count_done(out, N) == N && w->side[1].taken == N - 1);
+        assert_int_equal(w->side[1].bad_order + w->side[1].bad_bytes + w->side[1].down, 0);
+        assert_true(inside(&w->side[1])->slot[0]->seq_in < N);
+        free_sendings(out, N);
+        world_free(w);
+    }
+}
+
+int run_link_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(connects_again),
+        cmocka_unit_test(byte_by_byte),
+        cmocka_unit_test(half_a_frame_and_gone),
+        cmocka_unit_test(parked_channel_resumes),
+        cmocka_unit_test(numbers_wrap),
+    };
+
+    return cmocka_run_group_tests_name("fabric tcp links", tests, NULL, NULL);
+}
