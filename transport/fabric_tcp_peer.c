@@ -70,9 +70,8 @@ static void retry_later(struct peer *peer)
 void conn_lost(struct conn *c, int err)
 {
     struct peer *peer = c->peer;
-    bool refused = c->state == CONN_CONNECTING;
 
-    if (c->state == CONN_OPEN || (peer && (refused || peer->nopen > 0))) {
+    if (c->state == CONN_OPEN || c->state == CONN_CONNECTING) {
         peer_fail(peer, err ? -err : -ECONNRESET,
                   err ? strerror(err) : "the other side has closed the link");
         return;

@@ -47,6 +47,43 @@ static void connects_again(void **state)
     world_free(w);
 }
 
+/* One channel of several is turned away (the lobby was full, say), when another is open already. */
+static void each_channel_connects_again(void **state)
+{
+    struct world *w = world_new("tcp x 3", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd[4];
+    struct sending out;
+    struct hello h[4];
+    struct frame f;
+
+    expect_listener(s, &a, 1);
+    put(s, HOSTILE, 0, 8, 8, &out);
+    for (unsigned i = 0; i < 3; i++)
+        fd[i] = raw_come(w, listener, &h[i]);
+    for (unsigned i = 0; i < 2; i++) {
+        raw_answer(fd[i], &h[i], 1);
+        pump_until(w, readable(fd[i]));
+        assert_int_equal(recv(fd[i], &f, sizeof(f), MSG_WAITALL), sizeof(f));
+        assert_int_equal(f.type, FRAME_ACCEPT);
+    }
+    close(fd[2]);
+    fd[3] = raw_come(w, listener, &h[3]);
+    assert_int_equal(h[3].channel, h[2].channel);
+    assert_int_equal(s->down + out.done, 0);
+    raw_answer(fd[3], &h[3], 1);
+    pump_until(w, out.done == 1);
+    assert_int_equal(s->down + out.st, 0);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 2)
+            close(fd[i]);
+    pump_until(w, s->down == 1);
+    close(listener);
+    free_sendings(&out, 1);
+    world_free(w);
+}
+
 static void drip(struct world *w, int fd, const void *data, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -180,6 +217,7 @@ int run_link_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(connects_again),
+        cmocka_unit_test(each_channel_connects_again),
         cmocka_unit_test(byte_by_byte),
         cmocka_unit_test(half_a_frame_and_gone),
         cmocka_unit_test(parked_channel_resumes),
