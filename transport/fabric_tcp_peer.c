@@ -140,7 +140,7 @@ static void adopt(struct conn *c, struct peer *peer)
 
 static bool wants_to_meet(const struct peer *peer)
 {
-    return peer && !peer->connects && peer->state == PEER_GREETING && !peer->failed;
+    return peer->state == PEER_GREETING && !peer->failed;
 }
 
 static struct peer *find_by_token(struct tcp *t, const uint8_t token[32])
@@ -148,7 +148,8 @@ static struct peer *find_by_token(struct tcp *t, const uint8_t token[32])
     struct peer *found = NULL;
 
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
-        if (wants_to_meet(t->slot[i]) && same_token(t->slot[i]->expect, token))
+        if (t->slot[i] && !t->slot[i]->connects && wants_to_meet(t->slot[i]) &&
+            same_token(t->slot[i]->expect, token))
             found = t->slot[i];
     return found;
 }
@@ -169,6 +170,8 @@ void peer_greeted(struct conn *c)
             c->t->base.stats.strangers++; /* until somebody adds him */
         return;
     }
+    if (!wants_to_meet(peer))
+        return; /* deleted since: peers_reap() closes */
     if (!same_token(peer->expect, c->hello.token)) {
         stranger(c);
         return;
@@ -194,7 +197,7 @@ void peers_tick(struct tcp *t, uint64_t now)
     struct peer *peer;
 
     LIST_FOREACH(peer, &t->peers, all_link) {
-        if (!peer->retry_ms || peer->state != PEER_GREETING || peer->failed)
+        if (!peer->retry_ms || !wants_to_meet(peer))
             continue;
         if (peer->retry_ms > now) {
             timer_need(t);

@@ -84,6 +84,34 @@ static void each_channel_connects_again(void **state)
     world_free(w);
 }
 
+/* The right answer comes for a peer that was deleted a moment ago. */
+static void deleted_while_greeting(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct pollfd p = {.fd = s->f->ops->fd(s->f), .events = POLLIN};
+    struct sending out;
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    put(s, HOSTILE, 0, 8, 8, &out);
+    fd = raw_come(w, listener, &h);
+    pump_until(w, !inside(s)->timer_on);
+    raw_answer(fd, &h, 1);
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    s->f->ops->peer_del(s->f, HOSTILE);
+    pump_until(w, out.done == 1);
+    assert_int_equal(out.st, -ECANCELED);
+    assert_true(ended(w, fd)); /* and nothing was sent */
+    assert_int_equal(s->down, 0);
+    close(fd);
+    close(listener);
+    free_sendings(&out, 1);
+    world_free(w);
+}
+
 static void drip(struct world *w, int fd, const void *data, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -218,6 +246,7 @@ int run_link_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(connects_again),
         cmocka_unit_test(each_channel_connects_again),
+        cmocka_unit_test(deleted_while_greeting),
         cmocka_unit_test(byte_by_byte),
         cmocka_unit_test(half_a_frame_and_gone),
         cmocka_unit_test(parked_channel_resumes),
