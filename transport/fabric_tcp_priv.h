@@ -114,7 +114,7 @@ struct conn {
     size_t hello_got;
     uint8_t *rest; /* owned; read, but no whole frame yet, or not its turn */
     size_t rest_len;
-    bool parked;       /* its next message comes after one on another channel */
+    bool parked;       /* its next message has to wait for another channel */
     struct inbound *sink; /* of the frame being read; NULL: its bytes are thrown away */
     size_t sink_at, sink_left;
     unsigned big; /* counts down the small messages since a large one */

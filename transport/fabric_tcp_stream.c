@@ -13,8 +13,9 @@
  * takes it at once, it lands where it should; if not, it is read into memory of ours ("spill") and
  * waits there. Either way the stream goes on.
  *
- * Channels: messages are numbered over all connections of a peer; one that comes before its turn
- * parks its connection until those before it have been handed out.
+ * Channels: messages are numbered over all connections of a peer; one that comes before its turn,
+ * or before all connections are open, parks its connection until those before it have been handed
+ * out.
  *
  * Whatever a peer can write is checked: frame_ok(), and the state that a frame needs. What is wrong
  * takes the link down. */
@@ -380,9 +381,9 @@ static bool in_turn(struct conn *c, uint32_t seq)
 {
     struct peer *peer = c->peer;
 
-    if (seq == peer->seq_in)
+    if (due(peer, seq))
         return true;
-    if (peer->channels == 1 || seq_reached(peer->seq_in, seq)) {
+    if (seq != peer->seq_in && (peer->channels == 1 || seq_reached(peer->seq_in, seq))) {
         peer_fail(peer, -EPROTO, "messages arrived out of order");
         return false;
     }
@@ -556,7 +557,7 @@ static bool its_turn(const struct conn *c)
     struct frame f;
 
     memcpy(&f, c->rest, sizeof(f)); /* parked with at least a frame's head */
-    return f.seq == c->peer->seq_in;
+    return due(c->peer, f.seq);
 }
 
 bool conns_resume(struct tcp *t)

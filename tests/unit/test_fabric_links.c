@@ -180,6 +180,39 @@ static void half_a_frame_and_gone(void **state)
 
 /* --- several channels -------------------------------------------------------------------------- */
 
+/* Who connects may send as soon as he is answered on all channels; we may read that before we have
+ * read all his ACCEPTs, and could not answer then. */
+static void messages_wait_for_all_channels(void **state)
+{
+    static const enum take takes[] = {TAKE_DROP, TAKE_AT_ONCE};
+
+    for (unsigned i = 0; i < 4; i++) {
+        struct world *w = world_new("tcp", 1);
+        struct side *s = &w->side[0];
+        unsigned first = i / 2; /* that greets to the end; the other one may not even have come */
+        struct frame answer;
+        int fd[2];
+
+        s->take = takes[i % 2];
+        expect_raw(s, 1);
+        fd[first] = raw_greeted(w, s, 1, first, 2);
+        raw_accept(fd[first]);
+        raw_head(fd[first], FRAME_ASK, 0, MB);
+        pump_until_quiet(w);
+        assert_int_equal(s->msgs, 0);
+        fd[!first] = raw_greeted(w, s, 1, !first, 2);
+        raw_accept(fd[!first]);
+        pump_until(w, readable(fd[0]));
+        assert_int_equal(recv(fd[0], &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
+        assert_int_equal(answer.type, s->take == TAKE_DROP ? FRAME_DROP : FRAME_GRANT);
+        assert_int_equal(s->msgs, 1);
+        close(fd[0]);
+        close(fd[1]);
+        pump_until(w, s->down == 1);
+        world_free(w);
+    }
+}
+
 /* A parked channel goes on where it was, with all that it had read. */
 static void parked_channel_resumes(void **state)
 {
@@ -249,6 +282,7 @@ int run_link_tests(void)
         cmocka_unit_test(deleted_while_greeting),
         cmocka_unit_test(byte_by_byte),
         cmocka_unit_test(half_a_frame_and_gone),
+        cmocka_unit_test(messages_wait_for_all_channels),
         cmocka_unit_test(parked_channel_resumes),
         cmocka_unit_test(numbers_wrap),
     };
