@@ -207,6 +207,15 @@ int tcp_connect(struct peer *peer, unsigned channel)
     return 0;
 }
 
+static int socket_error(const struct conn *c)
+{
+    int err = 0;
+    socklen_t len = sizeof(err);
+
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &len);
+    return err;
+}
+
 static bool connected(struct conn *c)
 {
     struct peer *peer = c->peer;
@@ -214,10 +223,8 @@ static bool connected(struct conn *c)
                           .version = HELLO_VERSION,
                           .channel = (uint16_t)c->channel,
                           .channels = (uint16_t)peer->channels};
-    int err = 0;
-    socklen_t len = sizeof(err);
+    int err = socket_error(c);
 
-    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &len);
     memcpy(hello.token, peer->token, sizeof(hello.token));
     if (!err && send(c->fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello))
         err = errno ? errno : EIO;
@@ -316,7 +323,10 @@ static bool conn_event(struct conn *c)
         return read_hello(c);
     case CONN_ACCEPTED:
     case CONN_OPEN:
-        return conn_read(c);
+        if (!c->parked)
+            return conn_read(c);
+        conn_lost(c, socket_error(c)); /* epoll was not asked for input: it has broken */
+        return true;
     case CONN_CLOSED:
         break;
     }

@@ -213,6 +213,27 @@ static void messages_wait_for_all_channels(void **state)
     }
 }
 
+/* A channel whose next message is not due is not read, but must be seen to break. */
+static void parked_channel_breaks(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    int fd[2];
+
+    expect_raw(s, 1);
+    for (unsigned i = 0; i < 2; i++)
+        fd[i] = raw_greeted(w, s, 1, i, 2);
+    for (unsigned i = 0; i < 2; i++)
+        raw_accept(fd[i]);
+    raw_head(fd[1], FRAME_MSG, 1, 0);
+    pump_until(w, inside(s)->nparked == 1);
+    raw_reset(fd[1]);
+    pump_until(w, s->down == 1);
+    assert_int_equal(s->msgs, 0);
+    close(fd[0]);
+    world_free(w);
+}
+
 /* A parked channel goes on where it was, with all that it had read. */
 static void parked_channel_resumes(void **state)
 {
@@ -283,6 +304,7 @@ int run_link_tests(void)
         cmocka_unit_test(byte_by_byte),
         cmocka_unit_test(half_a_frame_and_gone),
         cmocka_unit_test(messages_wait_for_all_channels),
+        cmocka_unit_test(parked_channel_breaks),
         cmocka_unit_test(parked_channel_resumes),
         cmocka_unit_test(numbers_wrap),
     };
