@@ -58,7 +58,7 @@ struct fabric_req *tcp_req_new(struct peer *peer)
     req->done = NULL;
     req->body = req->part = NULL;
     req->body_len = req->part_len = req->next = req->sent = 0;
-    req->asked = false;
+    req->asked = req->answer = false;
     peer->refs++;
     return req;
 }
@@ -68,6 +68,7 @@ void tcp_req_free(struct fabric_req *req)
     struct peer *peer = req->peer;
     struct tcp *t = peer->t;
 
+    peer->answers -= req->answer;
     if (t->nfree < FREE_REQS_KEEP) {
         TAILQ_INSERT_HEAD(&t->free_reqs, req, link);
         t->nfree++;

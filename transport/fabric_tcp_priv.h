@@ -16,6 +16,7 @@ enum {
     READ_AFTER_BODY = 4 << 10,
     BIG_MEMORY = 8,
     FAULT_MAX = 64,
+    ANSWERS_MAX = 65536, /* of ours to one peer, not yet written: he does not read */
 };
 
 /* --- on the wire --------------------------------------------------------------------------
@@ -72,6 +73,7 @@ struct fabric_req {
     size_t part_len, sent; /* @sent counts head and part */
     uint32_t id;
     bool asked;
+    bool answer; /* GRANT, DROP, ACCEPT */
     uint16_t head_len;
     _Alignas(8) uint8_t head[sizeof(struct frame) + FABRIC_HDR_MAX];
     TAILQ_ENTRY(fabric_req) link; /* free, waiting, asked, or a connection's out */
@@ -146,6 +148,7 @@ struct peer {
     struct sockaddr_storage addr;
     struct conn *conn[FABRIC_CHANNELS_MAX];
     unsigned channels, nopen, turn; /* @turn: which channel the next large body takes */
+    unsigned answers; /* queued */
     uint32_t seq_out, seq_in, next_id;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;

@@ -58,11 +58,15 @@ static void req_set_frame(struct fabric_req *req, const struct frame *f)
 
 int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
 {
-    struct fabric_req *req = tcp_req_new(c->peer);
+    struct peer *peer = c->peer;
+    struct fabric_req *req = tcp_req_new(peer);
     struct frame f = {.type = (uint8_t)type, .id = id};
 
     if (!req)
         return -ENOMEM;
+    req->answer = true;
+    if (++peer->answers > ANSWERS_MAX)
+        peer_fail(peer, -ENOBUFS, "the other side asks and does not read the answers");
     req_set_frame(req, &f);
     conn_put(c, req);
     return 0;
@@ -374,6 +378,12 @@ static void deliver(struct conn *c, const struct frame *f, const uint8_t *p)
         c->big = BIG_MEMORY;
         offer(c, &msg, f);
     }
+}
+
+/* The next one, and its receiver can answer on all channels. */
+static bool due(const struct peer *peer, uint32_t seq)
+{
+    return seq == peer->seq_in && peer->state == PEER_UP;
 }
 
 /* Somebody's turn, and his is not yet. False: wait. */

@@ -267,6 +267,37 @@ static void parked_channel_resumes(void **state)
 
 /* --- limits -------------------------------------------------------------------------------------- */
 
+static void drop_all(void *arg, const struct fabric_msg *m)
+{
+    struct side *s = arg;
+
+    s->msgs++;
+    if (m->claim)
+        s->f->ops->drop(s->f, m->claim);
+}
+
+/* Our answers to a peer that does not read them must not pile up without end. */
+static void asks_and_never_reads(void **state)
+{
+    enum { AT_MOST = 2000000, BATCH = 256 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct fabric_events ev = {drop_all, on_peer_down, s};
+    struct frame ask[BATCH];
+    int fd = raw_linked(w, s, 1);
+
+    inside(s)->ev = ev;
+    for (uint32_t i = 0; i < AT_MOST && !s->down; turn(w)) {
+        for (unsigned k = 0; k < BATCH; k++, i++)
+            ask[k] = (struct frame){.type = FRAME_ASK, .seq = i, .id = i, .size = MB};
+        raw_send(fd, ask, sizeof(ask));
+    }
+    assert_int_equal(s->down, 1);
+    assert_int_equal(s->down_err, -ENOBUFS);
+    close(fd);
+    world_free(w);
+}
+
 /* Numbers of messages and of asked bodies wrap around. */
 static void numbers_wrap(void **state)
 {
@@ -306,6 +337,7 @@ int run_link_tests(void)
         cmocka_unit_test(messages_wait_for_all_channels),
         cmocka_unit_test(parked_channel_breaks),
         cmocka_unit_test(parked_channel_resumes),
+        cmocka_unit_test(asks_and_never_reads),
         cmocka_unit_test(numbers_wrap),
     };
 
