@@ -507,11 +507,12 @@ void run_end(struct run *r, enum run_state st)
 
     free(steal_ptr(r->lists));
     who_free(&r->question);
-    direct_end(r, st == RUN_DONE);
     if (st == RUN_FAILED && !refused) {
-        group_fail(r->group, &r->err);
+        group_fail(r->group, &r->err); /* the others may have to hear of it before they stop */
+        direct_end(r, false);
         return;
     }
+    direct_end(r, true);
     /* Also after operations that do not use it: counters are compared across a wrap, so none
      * may fall 2^31 steps behind. */
     atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);

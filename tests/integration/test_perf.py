@@ -58,6 +58,9 @@ def every_collective(cluster, ranks, *words):
 def test_one_node():
     with Cluster(1) as cluster:
         every_collective(cluster, 3)
+        out, result = perf(cluster, "all_reduce", "-b", "100", "-e", "3M", "-f", "13", "-n", "3", "--registered")
+        check("# commd-perf" in out and "in registered memory" in out, out)
+        check(result["registered"] and not any(row["wrong"] for row in result["rows"]), result)
         every_collective(cluster, 2, "--async", "--groups", "3")
         every_collective(cluster, 3, "-r", "2", "-d", "i16", "-o", "max")
         for dtype in ("f16", "bf16", "f32", "f64"):
