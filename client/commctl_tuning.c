@@ -87,6 +87,8 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
          "one node, few ranks: up to this each reduces all, after one synchronisation"},
         {"chunk", BYTES, PLAN_CHUNK, NULL, "one node: size of a step; it stays in cache"},
         {"depth", COUNT, PLAN_DEPTH_ONE, NULL, "one node: steps that a rank may be ahead"},
+        {"direct", BYTES, PLAN_DIRECT, NULL,
+         "one node: from here on an all_reduce in registered memory needs no copies"},
         {"small_net", BYTES, PLAN_SMALL_NET, NULL,
          "across nodes: up to this data go with the agreement, without hops of their own"},
         {"small_alone", BYTES, PLAN_SMALL_ALONE, NULL,

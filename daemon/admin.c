@@ -272,6 +272,7 @@ static void fill_clients(struct answer *a)
         {"client", "CLIENT", MSG_CELL_NUMBER}, {"uid", "UID", MSG_CELL_NUMBER},
         {"pid", "PID", MSG_CELL_NUMBER},       {"program", "PROGRAM", MSG_CELL_STRING},
         {"groups", "GROUPS", MSG_CELL_NUMBER}, {"age_s", "AGE [s]", MSG_CELL_NUMBER},
+        {"registered_bytes", "REGISTERED [B]", MSG_CELL_NUMBER},
     };
     struct table *t = &a->table;
     struct core_client_view client;
@@ -286,6 +287,7 @@ static void fill_clients(struct answer *a)
         table_text(t, client.program);
         table_number(t, client.groups);
         table_number(t, seconds_since(client.since_ms));
+        table_number(t, arenas_bytes(&a->d->arenas, client.client));
     }
 }
 

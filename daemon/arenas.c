@@ -171,6 +171,15 @@ void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena)
     entry_free(entry);
 }
 
+uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot)
+{
+    uint64_t total = 0;
+
+    for (const struct arena_entry *e = arenas->slots[slot]; e; e = e->next)
+        total += e->bytes;
+    return total;
+}
+
 int arenas_fd(const struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t arena)
 {
     const struct arena_entry *entry = *find(arenas, slot, arena);

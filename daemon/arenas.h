@@ -27,6 +27,8 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
 void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena);
 /* The client in @slot is gone. */
 void arenas_drop(struct arenas *arenas, unsigned slot);
+/* Of the client in @slot together. */
+uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot);
 /* The descriptor of an arena of the client in @slot, which belongs to @uid; borrowed. -1: there is
  * no such arena. */
 int arenas_fd(const struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t arena);

@@ -39,6 +39,7 @@ def test_results():
         for key in ("a", "b"):
             in_all(ranks, "alloc", key=key, size=8 * MIB)
         own = [arenas(rank) for rank in ranks]
+        equal([row["registered_bytes"] for row in cluster.nodes[0].clients()], [16 * MIB] * 3)
         for turn, (send, recv, count, at) in enumerate([
             ("a", "a", 2 * MIB - 32, 64), ("a", "b", MIB + 1, 4), ("b", "a", 16385, 8192),
             ("a", "a", 100, 64), ("b", "b", 300001, 4092),

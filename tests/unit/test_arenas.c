@@ -56,6 +56,8 @@ static void taken_found_and_let_go(void **state)
     assert_int_equal(arenas_fd(&arenas, 1, UID, 8), -1);
     assert_int_equal(arenas_fd(&arenas, 3, UID, 7), -1);
     assert_int_equal(arenas_fd(&arenas, 1, UID + 1, 7), -1);
+    assert_int_equal(arenas_bytes(&arenas, 1), SIZE);
+    assert_int_equal(arenas_bytes(&arenas, 0), 0);
     arenas_del(&arenas, 1, 8);
     arenas_del(&arenas, 1, 7);
     arenas_del(&arenas, 1, 7);
