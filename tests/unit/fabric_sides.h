@@ -39,6 +39,7 @@ struct side {
     uint8_t addr[FABRIC_ADDR_MAX];
     size_t addr_len;
     enum take take;
+    const struct fabric_events *instead; /* of the below: gets the events */
     bool calling; /* inside send() or recv(): done may not run */
     unsigned msgs, bad_order, bad_bytes, taken, down, down_peer;
     uint32_t next_seq[8];
@@ -93,6 +94,8 @@ void on_body(void *arg, int st);
                 rest(w);                                                                       \
         }                                                                                      \
     } while (0)
+
+void contract_random_life(void **state); /* test_fabric_life.c */
 
 /* test_fabric_net.c: those of @kind that reach other processes. */
 int run_net_tests(const char *kind);

@@ -438,14 +438,18 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest in_process[] = {
         contracts("loop"),
+        contract(contract_random_life, "loop"),
         contract(loop_break_is_seen_by_both, "loop"),
         contract(loop_rndv_limit, "loop"),
     };
     const struct CMUnitTest faulty[] = {
         contracts("fault"),
+        contract(contract_random_life, "fault"),
         cmocka_unit_test(fault_breaks_after_n),
     };
-    const struct CMUnitTest tcp[] = {contracts("tcp"), contracts("tcp x 3")};
+    const struct CMUnitTest tcp[] = {contracts("tcp"), contract(contract_random_life, "tcp"),
+                                     contracts("tcp x 3"),
+                                     contract(contract_random_life, "tcp x 3")};
     int failed;
 
     exec_with_ucx_env(argv);

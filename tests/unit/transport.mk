@@ -11,7 +11,8 @@ tests_unit_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
 check_PROGRAMS += tests/unit/test_fabric
 TESTS += tests/unit/test_fabric
 tests_unit_test_fabric_SOURCES = tests/unit/test_fabric.c tests/unit/test_fabric_net.c \
-	tests/unit/test_fabric_links.c tests/unit/test_fabric_tcp.c tests/unit/test_fabric_ucx.c \
+	tests/unit/test_fabric_life.c tests/unit/test_fabric_links.c \
+	tests/unit/test_fabric_tcp.c tests/unit/test_fabric_ucx.c \
 	tests/unit/fabric_raw.c tests/unit/fabric_raw.h tests/unit/fabric_sides.c \
 	tests/unit/fabric_sides.h
 tests_unit_test_fabric_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(UCX_CFLAGS)
