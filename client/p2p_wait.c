@@ -337,7 +337,7 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
     if (spin)
         cpu_relax();
     else
-        crowded = yield_core() == YIELD_CROWDED;
+        crowded = yield_core(p->group->wait.crowded_ns) == YIELD_CROWDED;
     pthread_mutex_lock(&p->lock);
     if (crowded)
         p->crowded = CROWDED_OPS;

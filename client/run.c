@@ -705,7 +705,7 @@ enum run_state run_finish(struct run *r)
         if (idle < p->spins && !r->group->shared) {
             cpu_relax();
         } else if (idle < p->spins + p->yields && !r->group->crowded) {
-            enum yielded y = yield_core();
+            enum yielded y = yield_core(p->crowded_ns);
 
             r->group->shared = y == YIELD_SHARED;
             if (y == YIELD_CROWDED)

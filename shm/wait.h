@@ -51,6 +51,7 @@ static inline void cpu_relax(void)
 struct wait_policy {
     unsigned spins;  /* polls with a pause between */
     unsigned yields; /* polls with sched_yield between, after the spins */
+    unsigned crowded_ns; /* a yield that takes longer has met work of its own */
 };
 struct wait_policy wait_policy_for(unsigned runnable);
 unsigned wait_cores(void); /* on which this process may run */
@@ -61,7 +62,9 @@ enum yielded {
     YIELD_SHARED,  /* a waiter like us, perhaps the one that we wait for: spinning delays it */
     YIELD_CROWDED, /* work of its own: then sleeping is the better way to wait, see wait.c */
 };
-enum yielded yield_core(void);
+enum yielded yield_core(unsigned crowded_ns);
+enum { WAIT_CROWDED_NS = 200000 }; /* for one who shares the core with few: far above a round of their
+                                      yields, far below a slice */
 
 uint64_t now_ms(void);
 uint64_t now_ns(void);

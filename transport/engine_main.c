@@ -266,7 +266,7 @@ static void rest(struct shell *s)
 /* True if another process took the core for work of its own. */
 static bool offer_core(uint64_t *crowded)
 {
-    if (yield_core() != YIELD_CROWDED)
+    if (yield_core(WAIT_CROWDED_NS) != YIELD_CROWDED)
         return false;
     *crowded = now_ns() + CROWDED_NS;
     return true;
