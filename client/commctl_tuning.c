@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "client/commctl.h"
+#include "shm/copy.h"
 #include "shm/mail.h"
 #include "shm/plan.h"
 #include "shm/reduce.h"
@@ -85,7 +86,11 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
     const struct row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
          "one node, few ranks: up to this each reduces all, after one synchronisation"},
+        {"small_turns", BYTES, PLAN_SMALL_TURNS, NULL,
+         "the same at most, where ranks share cores: a synchronisation costs a turn of each"},
         {"chunk", BYTES, PLAN_CHUNK, NULL, "one node: size of a step; it stays in cache"},
+        {"chunk_fine", BYTES, PLAN_CHUNK_FINE, NULL,
+         "one node, a core for each rank: smallest step; medium sizes are cut finer, to overlap"},
         {"depth", COUNT, PLAN_DEPTH_ONE, NULL, "one node: steps that a rank may be ahead"},
         {"direct", BYTES, PLAN_DIRECT, NULL,
          "one node: from here on an all_reduce in registered memory needs no copies"},
@@ -112,6 +117,7 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"yields", COUNT, room.yields, NULL,
          "then polls that offer the core; after them the system calls of a sleep"},
         {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
+        {"copy_kernels", TEXT, 0, copy_kernels(), "the same, for copies out of windows"},
         {"channels", TEXT, 0, setting(config, "transport.channels"),
          "across nodes: TCP connections to a node, that messages above 32K take in turns"},
         {"congestion_control", TEXT, 0, congestion,

@@ -425,11 +425,19 @@ static bool try_get(struct run *r)
     return true;
 }
 
+/* One node, a core for each member: copying chunk c+1 in before waiting for chunk c is all the overlap
+ * there is. Across nodes the wire wants as many chunks as the window holds; and members who take turns
+ * on a core do as much as they can in each. */
+static bool alternates(const struct run *r)
+{
+    const struct plan_geom *g = &r->group->geom;
+
+    return one_node(r) && g->nlocal <= g->cores;
+}
+
 static bool try_put(struct run *r)
 {
-    /* one node: copying chunk c+1 in before waiting for chunk c is all the overlap there is;
-     * across nodes the wire wants as many chunks as the window holds */
-    uint32_t ahead = one_node(r) ? 1 : r->group->board.depth - 1;
+    uint32_t ahead = alternates(r) ? 1 : r->group->board.depth - 1;
     size_t len;
 
     if (r->put == r->plan.steps || r->put > r->got + ahead)

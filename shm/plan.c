@@ -84,11 +84,21 @@ static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsign
 /* One synchronisation pays while every member (or the engine) can read all contributions faster
  * than two more hand-overs take: measured up to PLAN_SMALL for a few members. Nodes must cut alike
  * though they may have different numbers of members. */
+static uint64_t small_alone(const struct plan_geom *g)
+{
+    uint64_t most;
+
+    if (g->nlocal <= g->cores)
+        return g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4;
+    most = (uint64_t)PLAN_SMALL_CORE * MAX(g->cores, 1u) / ((uint64_t)g->nlocal * g->nlocal);
+    return MAX((uint64_t)PLAN_SMALL / 4, MIN(most, (uint64_t)PLAN_SMALL_TURNS));
+}
+
 static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
     bool net = g->nnodes > 1;
-    uint64_t small = net ? PLAN_SMALL_NET : g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4;
+    uint64_t small = net ? PLAN_SMALL_NET : small_alone(g);
 
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:

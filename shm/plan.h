@@ -36,6 +36,10 @@ enum {
      * which saves the hops of a schedule of its own. */
     PLAN_SMALL = 8 << 10,
     PLAN_SMALL_NET = 64 << 10,
+    /* On one node where members take turns on a core a hand-over costs a turn of each: more is small,
+     * as long as what a core reads for all its members stays below so much. */
+    PLAN_SMALL_TURNS = 16 << 10,
+    PLAN_SMALL_CORE = 1 << 20,
     /* So much that members reduce it together rather than leave it to the engine. */
     PLAN_SMALL_ALONE = 32 << 10,
     /* What processes map is made of pages, which are not larger than this. */

@@ -327,6 +327,30 @@ static void medium_sizes_are_cut_by_cores(void **state)
     }
 }
 
+/* What each member reduces for itself: more where a hand-over costs everybody a turn. */
+static void small_is_larger_where_cores_are_shared(void **state)
+{
+    static const struct {
+        uint32_t members, cores;
+        uint64_t small;
+    } rows[] = {{2, 2, 8 << 10},  {4, 4, 8 << 10},   {8, 8, 2 << 10}, {4, 2, 16 << 10},
+                {8, 2, 16 << 10}, {16, 2, 8 << 10},  {64, 2, 2 << 10}, {2, 0, 16 << 10},
+                {4, 3, 16 << 10}, {1000, 1, 2 << 10}};
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        uint32_t start[] = {0, rows[i].members};
+        struct plan_geom g = {.world = rows[i].members, .nnodes = 1, .nlocal = rows[i].members,
+                              .cores = rows[i].cores, .node_start = start};
+        struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8,
+                            .count = rows[i].small};
+        struct plan p;
+
+        assert_true(plan_make(&d, &g, NULL, &p) && p.small && p.steps == 1);
+        d.count++;
+        assert_true(plan_make(&d, &g, NULL, &p) && !p.small);
+    }
+}
+
 static void plans_cover_every_element_once(void **state)
 {
     static const uint64_t counts[] = {0, 1, 2, 63, 1000, 65536, 65537, 262144, 3ull << 30};
@@ -444,6 +468,7 @@ int main(void)
         cmocka_unit_test(contradicting_headers_are_refused),
         cmocka_unit_test(marks_are_written_once),
         cmocka_unit_test(medium_sizes_are_cut_by_cores),
+        cmocka_unit_test(small_is_larger_where_cores_are_shared),
         cmocka_unit_test(plans_cover_every_element_once),
         cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),
