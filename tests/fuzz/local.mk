@@ -23,3 +23,10 @@ fuzz_board_SOURCES = tests/fuzz/fuzz_board.c tests/fuzz/replay.c tests/lib/clust
 fuzz_board_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
 	libcommd-schedule.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 EXTRA_DIST += tests/fuzz/corpus/board
+
+# A peer that writes what it likes to its connections.
+check_PROGRAMS += fuzz_stream
+TESTS += fuzz_stream
+fuzz_stream_SOURCES = tests/fuzz/fuzz_stream.c tests/fuzz/replay.c
+fuzz_stream_LDADD = libcommd-fabric.la
+EXTRA_DIST += tests/fuzz/corpus/stream
