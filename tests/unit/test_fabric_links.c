@@ -6,6 +6,7 @@
 #include "tests/unit/fabric_raw.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 
 /* --- connecting ----------------------------------------------------------------------------- */
 
@@ -108,6 +109,30 @@ static void deleted_while_greeting(void **state)
     assert_int_equal(s->down, 0);
     close(fd);
     close(listener);
+    free_sendings(&out, 1);
+    world_free(w);
+}
+
+/* A link breaks inside send(), and the peer is deleted before that was reported. */
+static void deleted_while_failing(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct sending out;
+    int fd = raw_linked(w, s, 1), r = 0;
+
+    put(s, HOSTILE, 0, 8, MB, &out); /* asks */
+    pump_until(w, readable(fd));
+    raw_reset(fd);
+    for (unsigned i = 0; i < 1000 && r >= 0; i++)
+        r = s->f->ops->send(s->f, HOSTILE, "x", 1, NULL, 0, NULL, NULL);
+    assert_int_equal(r, -EIO);
+    assert_int_equal(out.done + s->down, 0);
+    assert_int_equal(s->f->ops->arm(s->f), 1); /* nobody else would wake us to report it */
+    s->f->ops->peer_del(s->f, HOSTILE);
+    pump_until(w, out.done == 1);
+    assert_int_equal(out.st, -ECANCELED);
+    assert_int_equal(s->down, 0);
     free_sendings(&out, 1);
     world_free(w);
 }
@@ -298,6 +323,66 @@ static void asks_and_never_reads(void **state)
     world_free(w);
 }
 
+/* Who has to make room may have an event later in the same batch (for a sanitizer to see). */
+static void evicted_with_an_event(void **state)
+{
+    enum { LOBBY = 128 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    int fd[LOBBY + 1];
+
+    for (unsigned i = 0; i < LOBBY; i++) {
+        fd[i] = raw_connect(s);
+        pump_until(w, inside(s)->nlobby == i + 1);
+    }
+    fd[LOBBY] = raw_connect(s);
+    raw_send(fd[0], "x", 1);
+    pump_until(w, readable(fd[0]));
+    assert_int_equal(inside(s)->nlobby, LOBBY);
+    for (unsigned i = 0; i <= LOBBY; i++)
+        close(fd[i]);
+    world_free(w);
+}
+
+static void limit_files(rlim_t n, struct rlimit *ret_before)
+{
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, ret_before), 0);
+    limit = *ret_before;
+    limit.rlim_cur = n;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* Without descriptors nobody can be accepted, which must not keep us awake; later he can. Nor can
+ * we connect, which is said at once. */
+static void out_of_descriptors(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct pollfd p = {.fd = s->f->ops->fd(s->f), .events = POLLIN};
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd = raw_connect(s), next = dup(fd), asleep = 0;
+    struct rlimit before;
+
+    close(next);
+    limit_files((rlim_t)next, &before);
+    pump_until(w, inside(s)->deaf);
+    for (unsigned i = 0; i < 100 && !asleep; i++) { /* a tick may come in between */
+        turn(w);
+        asleep = inside(s)->deaf && s->f->ops->arm(s->f) == 0 && poll(&p, 1, 0) == 0;
+    }
+    expect_listener(s, &a, 1);
+    pump_until(w, s->down == 1);
+    setrlimit(RLIMIT_NOFILE, &before);
+    assert_true(asleep);
+    assert_int_equal(s->down_err, -EMFILE);
+    pump_until(w, inside(s)->nlobby == 1 && !inside(s)->deaf);
+    close(fd);
+    close(listener);
+    world_free(w);
+}
+
 /* Numbers of messages and of asked bodies wrap around. */
 static void numbers_wrap(void **state)
 {
@@ -332,12 +417,15 @@ int run_link_tests(void)
         cmocka_unit_test(connects_again),
         cmocka_unit_test(each_channel_connects_again),
         cmocka_unit_test(deleted_while_greeting),
+        cmocka_unit_test(deleted_while_failing),
         cmocka_unit_test(byte_by_byte),
         cmocka_unit_test(half_a_frame_and_gone),
         cmocka_unit_test(messages_wait_for_all_channels),
         cmocka_unit_test(parked_channel_breaks),
         cmocka_unit_test(parked_channel_resumes),
         cmocka_unit_test(asks_and_never_reads),
+        cmocka_unit_test(evicted_with_an_event),
+        cmocka_unit_test(out_of_descriptors),
         cmocka_unit_test(numbers_wrap),
     };
 
