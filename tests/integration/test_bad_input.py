@@ -156,6 +156,7 @@ def test_unknown_network_device():
 
 def test_unknown_ucx_transport():
     """commd lives without an engine, says why, and tries again."""
+    need_ucx()
     with Cluster(2, {"transport": {"tls": "nosuch"}}, start=False) as cluster:
         cluster.expect("nosuch")
         node = cluster.nodes[0]
