@@ -4,8 +4,8 @@
  * pair of sides has an epoch, from which the tokens are made; whoever deletes the other begins the
  * next one. The life is right if each send and each recv completes exactly once, with a reason that
  * is true; if messages come in order, once, and only within the epoch of their link; and if links
- * that are made anew at the end work. Buffers are freed when they are done with, so that a sanitizer
- * sees who touches them later. TCP makes the lives of one seed differ a little. */
+ * made anew at the end work. Buffers are freed when they are done with, so that a sanitizer sees
+ * who touches them later. TCP makes the lives of one seed differ a little. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -285,7 +285,7 @@ static void act(struct being *b)
         do_send(b, peer, any_size(&l->rng));
 }
 
-/* --- events ------------------------------------------------------------------------------------ */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static struct thing *claim_in(struct being *b, const struct fabric_msg *m,
                               const struct letter *letter)
@@ -347,7 +347,7 @@ static void life_down(void *arg, unsigned peer, int err, const char *why)
     maybe_act(b);
 }
 
-/* --- a life -------------------------------------------------------------------------------------- */
+/* --- a life ----------------------------------------------------------------------------------- */
 
 static unsigned open_things(const struct life *l)
 {

@@ -203,7 +203,7 @@ static void half_a_frame_and_gone(void **state)
     world_free(w);
 }
 
-/* --- several channels -------------------------------------------------------------------------- */
+/* --- several channels ------------------------------------------------------------------------- */
 
 /* Who connects may send as soon as he is answered on all channels; we may read that before we have
  * read all his ACCEPTs, and could not answer then. */
@@ -290,7 +290,7 @@ static void parked_channel_resumes(void **state)
     world_free(w);
 }
 
-/* --- limits -------------------------------------------------------------------------------------- */
+/* --- limits ----------------------------------------------------------------------------------- */
 
 static void drop_all(void *arg, const struct fabric_msg *m)
 {
