@@ -323,6 +323,42 @@ static void asks_and_never_reads(void **state)
     world_free(w);
 }
 
+/* As if @c had come so much earlier. */
+static void age(struct side *s, unsigned ms)
+{
+    struct conn *c;
+
+    TAILQ_FOREACH(c, &inside(s)->conns, link)
+        c->since_ms -= ms;
+}
+
+/* Who says nothing has to go soon; who said hello may wait for longer, but not for ever. */
+static void nobody_waits_for_ever(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct hello h = hello_of(77);
+    int silent = raw_connect(s), early = raw_connect(s), half;
+
+    raw_send(early, &h, sizeof(h));
+    pump_until(w, inside(s)->nlobby == 2 && s->f->stats.strangers == 1);
+    age(s, 6000);
+    assert_true(ended(w, silent));
+    assert_int_equal(inside(s)->nlobby, 1);
+    age(s, 25000);
+    assert_true(ended(w, early));
+    expect_raw(s, 1);
+    half = raw_greeted(w, s, 1, 0, 1); /* and no ACCEPT */
+    age(s, 11000);
+    assert_true(ended(w, half));
+    assert_int_equal(s->down, 0);
+    close(raw_greeted(w, s, 1, 0, 1)); /* may come again */
+    close(silent);
+    close(early);
+    close(half);
+    world_free(w);
+}
+
 /* Who has to make room may have an event later in the same batch (for a sanitizer to see). */
 static void evicted_with_an_event(void **state)
 {
@@ -424,6 +460,7 @@ int run_link_tests(void)
         cmocka_unit_test(parked_channel_breaks),
         cmocka_unit_test(parked_channel_resumes),
         cmocka_unit_test(asks_and_never_reads),
+        cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(evicted_with_an_event),
         cmocka_unit_test(out_of_descriptors),
         cmocka_unit_test(numbers_wrap),
