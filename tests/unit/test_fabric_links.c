@@ -419,6 +419,33 @@ static void out_of_descriptors(void **state)
     world_free(w);
 }
 
+/* A turn reads only so much of one peer, however much there is: others have their turn. */
+static void one_peer_does_not_hold_up_a_turn(void **state)
+{
+    enum { A_TURN = 256 << 10 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    int fd = raw_linked(w, s, 1), room = 4 * MB;
+    struct fabric_events ev = {drop_all, on_peer_down, s};
+    struct frame f = {.type = FRAME_MSG};
+    ssize_t sent = sizeof(f);
+    unsigned n = 0;
+
+    inside(s)->ev = ev;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+    pump_until(w, inside(s)->nopen == 1);
+    for (; n < 16 * MB / sizeof(f) && sent == sizeof(f); n += sent == sizeof(f)) {
+        f.seq = n;
+        sent = send(fd, &f, sizeof(f), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    if (n * sizeof(f) < 2 * A_TURN)
+        skip(); /* these sockets do not hold enough */
+    s->f->ops->progress(s->f);
+    assert_true(s->msgs > 0 && s->msgs <= A_TURN / sizeof(f));
+    close(fd);
+    world_free(w);
+}
+
 /* Numbers of messages and of asked bodies wrap around. */
 static void numbers_wrap(void **state)
 {
@@ -463,6 +490,7 @@ int run_link_tests(void)
         cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(evicted_with_an_event),
         cmocka_unit_test(out_of_descriptors),
+        cmocka_unit_test(one_peer_does_not_hold_up_a_turn),
         cmocka_unit_test(numbers_wrap),
     };
 
