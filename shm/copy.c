@@ -6,8 +6,8 @@
  *   in the reader's, which shares none with us    27 to 50, one after the other: stores stay in order
  *
  * Past all caches it is 2 ns here, and the reader, who then reads from memory, has 4 more. So that is
- * better in the third case, and only there. A process, and a virtual machine as a whole, is moved
- * between such places while it runs; the difference was up to 15 times for 16 MB. So copy_in() takes
+ * better in the third case, and only there. A process is moved between such places while it runs, and
+ * so, it seems, is a virtual machine as a whole; the difference was up to 15 times for 16 MB. So copy_in() takes
  * the time of the first part of what it writes through the caches, and if that is slow, the rest and
  * the next copies go around them; then it tries again.
  *
