@@ -138,10 +138,11 @@ void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, v
 /* ---- registered memory ------------------------------------------------------------------ */
 
 /* Allocates @bytes bytes (0 is taken for 1) of zeros that the members of a group on one node can
- * work in without copying. An all_reduce from 64 KiB on does (1 MiB where pages can be larger than
- * 4 KiB), in a group on one node, if the send and receive buffers of all its ranks lie in such
- * memory: each within one allocation of the context of its group, in place or not, at any address.
- * Else, and for all other operations, it is memory like any other. COMMD_PREMUL_SUM is one of those.
+ * work in without copying. An all_reduce from 64 KiB on does (512 KiB where there are more ranks than
+ * cores; 16 times as much where pages can be larger than 4 KiB), and broadcast, all_gather and reduce_scatter from 4 MiB on, all blocks together: in a group
+ * on one node, if the buffers of all its ranks lie in such memory, each within one allocation of the
+ * context of its group, in place or not, at any address. Else, for all other operations, and with
+ * COMMD_PREMUL_SUM or blocks given by address, it is memory like any other.
  *
  * The address is a multiple of 4096 (65536), and sizes are rounded up to that, so this is for
  * large buffers. The memory is provided now, not when it is touched. It belongs to the process: free

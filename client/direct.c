@@ -1,5 +1,6 @@
-/* direct.c - all_reduce in registered memory: no copies. Each member of the group, which has one
- * node, reduces its slice of all inputs straight into all outputs.
+/* direct.c - operations in registered memory: no copies into the board or out of it. What each member
+ * does with the others' memory is in direct_work.c; this is how they agree on it. The group has one
+ * node.
  *
  * Who waits for whom (an operation of steps base, base + 1; "all" are the members of the group):
  *
@@ -9,7 +10,7 @@
  *   MAP     map what is not mapped yet, asking commd for it
  *   VOTE    announce base + 1: yes, or no if something could not be mapped
  *           | all have announced base + 1. One no: everybody begins again at base + 2.
- *   WORK    `entered`; then my slice, into all outputs; then `finished` and `stopped`
+ *   WORK    `entered`; then my part of the work; then `finished` and `stopped`
  *   FINISH  | all have finished: nobody reads my input or writes my output any more. Done.
  *
  * So all take the same path, because all look at the same announcements. Who wakes me: the bell, rung
@@ -18,7 +19,7 @@
  * it, and run_hopeless() sees that, between two chunks of WORK as in every wait. What if I am
  * stopped now: the others wait, as in every operation.
  *
- * A failed operation must not be written to later: its buffers are the caller's again. So who gives up
+ * A failed all_reduce, where members write to others' outputs, must not be written to later: its buffers are the caller's again. So who gives up
  * says `stopped` and then looks who has `entered` and not stopped; who enters says so and then
  * looks who has stopped, and in that case writes nothing (a fence between the store and the loads on
  * both sides: one of the two sees the other). Members that are at work see the mark of the loss after
@@ -38,59 +39,32 @@
 #include <stdio.h>
 
 #include "client/arena.h"
-#include "shm/reduce.h"
 
-enum {
-    EDGE = ARENA_PAGE,
-    CHUNK = 256 << 10,      /* between two looks at the reasons to give up */
-    CHUNK_MANY = 32 << 10,  /* stays in the nearest cache until it has been copied to all */
-    TURN = 1 << 20,         /* of one direct_poll() */
-    ASK_MS = 1000,
-    STOP_MS = 50,
-};
-
-enum stage { OFFER, OFFERS, MAP, VOTE, VOTES, WORK, FINISH, STALLED };
-
-struct place {
-    uint64_t arena, offset;
-};
-
-struct direct {
-    enum stage stage;
-    struct board_offer mine;
-    bool yes;       /* my vote */
-    bool began;     /* WORK: the edges are done */
-    unsigned at;    /* MAP: the next place */
-    bool asking;    /* MAP: for the arena of place @at */
-    int64_t until;  /* MAP: for the answer, CLOCK_MONOTONIC ms */
-    struct join_wait ask;
-    uint64_t next, end; /* WORK: elements of my slice */
-    const uint8_t **in; /* by member */
-    uint8_t **out;
-    struct place places[]; /* send and recv of each member, as it offered them */
-};
+enum { ASK_MS = 5000, STOP_MS = 50 };
 
 /* ---- the beginning ------------------------------------------------------------------------- */
-
-static size_t bytes_of(const struct run *r)
-{
-    return r->plan.count * r->plan.esize;
-}
 
 static struct board_member *member(const struct run *r, unsigned m)
 {
     return &r->group->board.members[m];
 }
 
+static bool find(const struct run *r, bool recv, uint64_t *ret_arena, uint64_t *ret_offset)
+{
+    size_t len = direct_extent(r, recv);
+
+    *ret_arena = *ret_offset = 0;
+    return !len || arena_find(r->group->ctx, recv ? r->recv : r->send, len, ret_arena, ret_offset);
+}
+
 void direct_begin(struct run *r)
 {
-    struct commd_context *ctx = r->group->ctx;
     unsigned n = r->group->board.nlocal;
     struct board_offer o;
     struct direct *d;
 
-    if (!arena_find(ctx, r->send, bytes_of(r), &o.send_arena, &o.send_offset) ||
-        !arena_find(ctx, r->recv, bytes_of(r), &o.recv_arena, &o.recv_offset))
+    if (r->lists || !find(r, false, &o.send_arena, &o.send_offset) ||
+        !find(r, true, &o.recv_arena, &o.recv_offset))
         return;
     d = calloc(1, sizeof *d + n * (2 * sizeof d->places[0] + sizeof *d->in + sizeof *d->out));
     if (!d)
@@ -101,26 +75,17 @@ void direct_begin(struct run *r)
     r->direct = d;
 }
 
-static uint8_t *edges(const struct run *r, unsigned m)
-{
-    const struct board *b = &r->group->board;
-
-    return board_window(b, m, r->base, b->chunk);
-}
-
 static bool offer(struct run *r)
 {
     const struct board *b = &r->group->board;
     struct direct *d = r->direct;
-    uint8_t *to = edges(r, r->group->local);
 
     if (!run_can_put(r, 0, b->chunk))
         return false;
-    memcpy(to, r->send, EDGE);
-    memcpy(to + EDGE, r->send + bytes_of(r) - EDGE, EDGE);
+    direct_put(r);
     board_slot(b, r->group->local, r->base)->offer = d->mine;
     run_announce(r, BOARD_OFFER);
-    d->stage = OFFERS;
+    d->stage = DIRECT_OFFERS;
     return true;
 }
 
@@ -154,10 +119,10 @@ static bool take_offers(struct run *r)
     for (unsigned m = 0; m < b->nlocal; m++) {
         struct board_offer o = board_slot(b, m, r->base)->offer; /* a member may write there */
 
-        d->places[2 * m] = (struct place){o.send_arena, o.send_offset};
-        d->places[2 * m + 1] = (struct place){o.recv_arena, o.recv_offset};
+        d->places[2 * m] = (struct direct_place){o.send_arena, o.send_offset};
+        d->places[2 * m + 1] = (struct direct_place){o.recv_arena, o.recv_offset};
     }
-    d->stage = MAP;
+    d->stage = DIRECT_MAP;
     return true;
 }
 
@@ -172,17 +137,16 @@ static void set_place(struct direct *d, unsigned i, uint8_t *p)
 }
 
 /* The error is the same for all, and the group's end: who offers such a thing is not libcommd. */
-static bool misplaced(struct run *r, unsigned i, size_t size)
+static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
 {
     const struct commd_group *g = r->group;
     unsigned rank = g->local_rank[i / 2];
 
-    error_set(&r->err, COMMD_E_PROTOCOL, "all_reduce",
+    error_set(&r->err, COMMD_E_PROTOCOL, coll_name(r->desc.coll),
               "operation %llu of group \"%s\": rank %u (pid %u on node %s) offers registered memory at "
               "%llu of an arena of %zu bytes, where %zu do not fit; the group is broken",
               (unsigned long long)r->desc.seq, g->name, rank, g->members[rank].pid,
-              group_node_of(g, rank), (unsigned long long)r->direct->places[i].offset, size,
-              bytes_of(r));
+              group_node_of(g, rank), (unsigned long long)r->direct->places[i].offset, size, len);
     r->err.rank = (int)rank;
     r->err.pid = (int)g->members[rank].pid;
     r->err.epoch = g->board.epoch;
@@ -196,7 +160,8 @@ static bool answered(struct run *r)
 {
     struct commd_group *g = r->group;
     struct direct *d = r->direct;
-    const struct place *p = &d->places[d->at];
+    const struct direct_place *p = &d->places[d->at];
+    size_t len = direct_extent(r, d->at % 2);
     const struct peer_arena *got;
     int fd = -1;
 
@@ -211,8 +176,8 @@ static bool answered(struct run *r)
     d->at = 2 * (d->at / 2); /* both of the member's: to make room others of its may be unmapped */
     d->yes = peer_arena_add(g, d->at / 2, p->arena, fd);
     got = d->yes ? peer_arena_find(g, d->at / 2, p->arena) : NULL;
-    if (got && got->base && p->offset <= got->size && bytes_of(r) <= got->size - p->offset)
-        arena_populate(got->base + p->offset, bytes_of(r)); /* or when it is touched */
+    if (got && got->base && p->offset <= got->size && len <= got->size - p->offset)
+        arena_populate(got->base + p->offset, len); /* or when it is touched */
     close_fdp(&fd);
     return true;
 }
@@ -223,11 +188,12 @@ static bool map_place(struct run *r)
     struct commd_group *g = r->group;
     struct direct *d = r->direct;
     unsigned i = d->at, m = i / 2;
-    const struct place *p = &d->places[i];
+    size_t len = direct_extent(r, i % 2);
+    const struct direct_place *p = &d->places[i];
     const struct peer_arena *a;
 
-    if (m == g->local) {
-        set_place(d, i, i % 2 ? r->recv : (uint8_t *)r->send);
+    if (m == g->local || !direct_shares(r, m, i % 2)) {
+        set_place(d, i, m != g->local ? NULL : i % 2 ? r->recv : (uint8_t *)r->send);
         d->at++;
         return true;
     }
@@ -242,8 +208,8 @@ static bool map_place(struct run *r)
         d->yes = false;
         return true;
     }
-    if (p->offset > a->size || bytes_of(r) > a->size - p->offset)
-        return misplaced(r, i, a->size);
+    if (p->offset > a->size || len > a->size - p->offset)
+        return misplaced(r, i, a->size, len);
     set_place(d, i, a->base + p->offset);
     d->at++;
     return true;
@@ -259,7 +225,7 @@ static bool map_all(struct run *r)
         if (d->asking ? !answered(r) : !map_place(r))
             return false;
     }
-    d->stage = VOTE;
+    d->stage = DIRECT_VOTE;
     return true;
 }
 
@@ -275,7 +241,7 @@ static bool vote(struct run *r)
     if (!run_can_put(r, 1, r->group->board.chunk))
         return false;
     run_announce(r, d->yes ? BOARD_VOTE_YES : BOARD_VOTE_NO);
-    d->stage = VOTES;
+    d->stage = DIRECT_VOTES;
     return true;
 }
 
@@ -308,81 +274,29 @@ static bool take_votes(struct run *r)
         run_again(r, 2);
         return true;
     }
-    plan_slice(r->plan.count - 2 * EDGE / r->plan.esize, b->nlocal, r->group->local, r->plan.esize,
-               &d->next, &d->end);
+    direct_share_out(r);
     atomic_store_explicit(&member(r, r->group->local)->entered, r->desc.seq, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with direct_end() */
-    d->stage = WORK;
+    d->stage = DIRECT_WORK;
     if (anyone_stopped(r)) {
         stop(r);
-        d->stage = STALLED; /* it breaks the group, which we wait to hear of */
+        d->stage = DIRECT_STALLED; /* it breaks the group, which we wait to hear of */
     }
     return true;
 }
 
-/* The edges of my own output: from the windows of all. */
-static void do_edges(struct run *r)
-{
-    const struct plan *p = &r->plan;
-    const struct board *b = &r->group->board;
-    uint8_t *out[2] = {r->recv, r->recv + bytes_of(r) - EDGE};
-    uint64_t n = EDGE / p->esize;
-
-    for (unsigned e = 0; e < 2; e++) {
-        const void *src[BOARD_MAX_LOCAL];
-
-        for (unsigned m = 0; m < b->nlocal; m++)
-            src[m] = edges(r, m) + e * EDGE;
-        reduce_n(p->dtype, p->redop, out[e], src, b->nlocal, n);
-        reduce_finish(p->dtype, p->redop, out[e], n, b->world);
-    }
-    r->direct->began = true;
-}
-
-/* @n elements of my slice, from d->next on. Two outputs of a sum are written at once; else the
- * result is finished in one, while it is in the cache, and copied to the others. All inputs have
- * been read before an output is written, which may be the same memory. */
-static void do_chunk(struct run *r, uint64_t n)
-{
-    const struct plan *p = &r->plan;
-    struct direct *d = r->direct;
-    unsigned nlocal = r->group->board.nlocal, me = r->group->local;
-    size_t at = EDGE + d->next * p->esize, len = n * p->esize;
-    const void *src[BOARD_MAX_LOCAL];
-
-    for (unsigned m = 0; m < nlocal; m++)
-        src[m] = d->in[m] + at;
-    if (nlocal == 2 && p->redop != REDOP_AVG) {
-        reduce_n_dup(p->dtype, p->redop, d->out[me] + at, d->out[!me] + at, src, nlocal, n);
-    } else {
-        reduce_n(p->dtype, p->redop, d->out[me] + at, src, nlocal, n);
-        reduce_finish(p->dtype, p->redop, d->out[me] + at, n, r->group->board.world);
-        for (unsigned m = 0; m < nlocal; m++)
-            if (m != me)
-                memcpy(d->out[m] + at, d->out[me] + at, len);
-    }
-    d->next += n;
-}
-
 static enum run_state work(struct run *r)
 {
-    struct direct *d = r->direct;
-    uint64_t chunk = (r->group->board.nlocal == 2 ? CHUNK : CHUNK_MANY) / r->plan.esize;
-    uint64_t turn = d->next + TURN / r->plan.esize;
+    enum run_state st = direct_work(r);
 
-    if (!d->began)
-        do_edges(r);
-    while (d->next < d->end && d->next < turn) {
-        if (unlikely(run_hopeless(r)))
-            return RUN_FAILED;
-        do_chunk(r, MIN(chunk, d->end - d->next));
-    }
-    if (d->next == d->end) {
+    if (st == RUN_FAILED)
+        return st;
+    if (st == RUN_DONE) {
         atomic_store_explicit(&member(r, r->group->local)->finished, r->desc.seq,
                               memory_order_release);
         stop(r);
         run_tell(r);
-        d->stage = FINISH;
+        r->direct->stage = DIRECT_FINISH;
     }
     r->moved = true;
     return RUN_WAIT;
@@ -401,19 +315,19 @@ static bool all_finished(const struct run *r)
 static bool prepare(struct run *r)
 {
     switch (r->direct->stage) {
-    case OFFER:
+    case DIRECT_OFFER:
         return offer(r);
-    case OFFERS:
+    case DIRECT_OFFERS:
         return take_offers(r);
-    case MAP:
+    case DIRECT_MAP:
         return map_all(r);
-    case VOTE:
+    case DIRECT_VOTE:
         return vote(r);
-    case VOTES:
+    case DIRECT_VOTES:
         return take_votes(r);
-    case WORK:
-    case FINISH:
-    case STALLED:
+    case DIRECT_WORK:
+    case DIRECT_FINISH:
+    case DIRECT_STALLED:
         break;
     }
     return false;
@@ -422,16 +336,16 @@ static bool prepare(struct run *r)
 enum run_state direct_poll(struct run *r)
 {
     r->err.code = 0;
-    while (r->direct && r->direct->stage < WORK) {
+    while (r->direct && r->direct->stage < DIRECT_WORK) {
         if (!prepare(r))
             return r->err.code ? RUN_FAILED : RUN_WAIT;
         r->moved = true;
     }
     if (!r->direct)
         return RUN_WAIT;
-    if (r->direct->stage == WORK)
+    if (r->direct->stage == DIRECT_WORK)
         return work(r);
-    if (r->direct->stage == STALLED || !all_finished(r))
+    if (r->direct->stage == DIRECT_STALLED || !all_finished(r))
         return RUN_WAIT;
     r->group->next_step = r->base + 2;
     atomic_store_explicit(&member(r, r->group->local)->consumed, r->group->next_step,
@@ -465,7 +379,7 @@ static bool all_out(const struct run *r)
 void direct_end(struct run *r, bool done)
 {
     struct direct *d = steal_ptr(r->direct);
-    bool offered = d && d->stage >= VOTES;
+    bool offered = d && d->stage >= DIRECT_VOTES;
 
     if (!d)
         return;
@@ -476,10 +390,13 @@ void direct_end(struct run *r, bool done)
 
         stop(r);
         atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with take_votes() */
-        while (!all_out(r) && (int64_t)now_ms() < until)
+        while (direct_writes(r) && !all_out(r)) {
+            if ((int64_t)now_ms() >= until) {
+                arena_fence(r->recv, direct_extent(r, true));
+                break;
+            }
             sched_yield();
-        if (!all_out(r))
-            arena_fence(r->recv, bytes_of(r));
+        }
     }
     free(d);
 }

@@ -384,6 +384,15 @@ void run_again(struct run *r, uint32_t steps)
     run_tell(r);
 }
 
+/* Some member has offered registered memory, as this one has not. */
+static bool begin_again(struct run *r)
+{
+    if (likely(!r->plan.direct) || !direct_offered(r))
+        return false;
+    run_again(r, 1);
+    return true;
+}
+
 static bool try_reduce(struct run *r)
 {
     uint32_t step = r->base + r->red;
@@ -394,10 +403,8 @@ static bool try_reduce(struct run *r)
         r->agreed = run_agree(r);
         if (!r->agreed)
             return false;
-        if (unlikely(r->plan.direct) && direct_offered(r)) {
-            run_again(r, 1);
+        if (begin_again(r))
             return true;
-        }
     }
     coll_steps[r->desc.coll].reduce(r, r->red);
     r->red++;
@@ -417,6 +424,8 @@ static bool try_get(struct run *r)
         r->agreed = one_node(r) ? run_agree(r) : agree_engine(r);
         if (!r->agreed)
             return false;
+        if (begin_again(r))
+            return true;
     }
     coll_steps[r->desc.coll].get(r, r->got);
     r->got++;

@@ -94,12 +94,25 @@ static uint64_t small_alone(const struct plan_geom *g)
     return MAX((uint64_t)PLAN_SMALL / 4, MIN(most, (uint64_t)PLAN_SMALL_TURNS));
 }
 
+uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
+{
+    if (g->nnodes > 1 || g->nlocal < 2)
+        return UINT64_MAX;
+    if (coll == COLL_ALL_REDUCE)
+        return g->nlocal > g->cores ? PLAN_DIRECT_TURNS : PLAN_DIRECT;
+    return coll == COLL_BROADCAST || coll == COLL_ALL_GATHER || coll == COLL_REDUCE_SCATTER
+               ? PLAN_DIRECT_READ
+               : UINT64_MAX;
+}
+
 static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
     bool net = g->nnodes > 1;
     uint64_t small = net ? PLAN_SMALL_NET : small_alone(g);
 
+    p->direct = bytes >= plan_direct(g, p->coll) &&
+                !(info->reduces && p->redop == REDOP_PREMUL_SUM);
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:
         p->small = true;
@@ -108,8 +121,6 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
         p->small = bytes <= small && (net || info->reduces);
         p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
                                                      bytes * most_local(g) > PLAN_SMALL_ALONE));
-        p->direct = !net && p->coll == COLL_ALL_REDUCE && p->redop != REDOP_PREMUL_SUM &&
-                    bytes >= PLAN_DIRECT && g->nlocal > 1;
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
         break;
     case WINDOW_BLOCKS:

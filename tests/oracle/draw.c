@@ -158,14 +158,17 @@ static size_t op_bytes(const struct op_spec *op, unsigned world)
     return n * dtype_size((unsigned)op->dtype);
 }
 
-/* All of one node's ranks take part in an all_reduce: often with as much as registered memory is for. */
+/* What can be done in registered memory: often with as much as that is for. */
 static void draw_direct(struct op_spec *op, const struct group_spec *g, const struct knobs *knobs,
                         uint64_t *rng)
 {
-    size_t least = PLAN_DIRECT / dtype_size((unsigned)op->dtype);
+    bool reads = op->coll != COMMD_ALL_REDUCE;
+    size_t least = (reads ? PLAN_DIRECT_READ : PLAN_DIRECT_TURNS) / dtype_size((unsigned)op->dtype);
 
-    if (op->coll == COMMD_ALL_REDUCE && g->nnodes == 1 && g->world > 1 && least < knobs->most &&
-        draw(rng, 4))
+    if (op->coll == COMMD_ALL_GATHER || op->coll == COMMD_REDUCE_SCATTER)
+        least = (least + g->world - 1) / g->world;
+    if (may_be_direct(op->coll) && g->nnodes == 1 && g->world > 1 && least < knobs->most &&
+        (reads ? draw(rng, 5) == 0 : draw(rng, 4) > 0))
         op->count = MIN(knobs->most, MAX(op->count, least + draw(rng, (uint32_t)least)));
 }
 

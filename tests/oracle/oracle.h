@@ -132,6 +132,8 @@ struct part {
 
 void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
               unsigned rank, struct commd_context *ctx);
+/* Can it be done in registered memory without copies? */
+bool may_be_direct(int coll);
 /* Are the buffers of @rank in registered memory of its context? */
 bool is_registered(const struct op_spec *spec, unsigned rank);
 /* What the call must return. */

@@ -188,9 +188,14 @@ static bool run_right(struct buffers *b)
     return was_direct();
 }
 
+static size_t least_of(unsigned coll)
+{
+    return plan_direct(&cluster->group[0]->geom, coll);
+}
+
 static size_t random_count(unsigned dtype)
 {
-    size_t least = PLAN_DIRECT / dtype_size(dtype);
+    size_t least = least_of(COLL_ALL_REDUCE) / dtype_size(dtype);
 
     switch (cluster_rand(cluster, 4)) {
     case 0:
@@ -243,6 +248,81 @@ static void results_are_right_and_nobody_copies(void **state)
     }
 }
 
+/* Broadcast, all_gather and reduce_scatter of bytes that differ by rank and place. */
+static uint8_t byte_of(unsigned rank, size_t i)
+{
+    return (uint8_t)(i % 251 + 7 * rank);
+}
+
+static void check_other(int coll, size_t count, bool in_place)
+{
+    unsigned world = cluster->world, root = cluster_rand(cluster, world);
+    struct commd_op ops[CLUSTER_MAX_RANKS];
+    enum run_state st[CLUSTER_MAX_RANKS];
+    size_t send_n = coll == COMMD_REDUCE_SCATTER ? count * world : count;
+    size_t recv_n = coll == COMMD_ALL_GATHER ? count * world : count;
+    uint8_t *mem[CLUSTER_MAX_RANKS], *send, *recv;
+
+    for (unsigned k = 0; k < world; k++) {
+        mem[k] = alloc(2 * (send_n + recv_n));
+        send = mem[k] + 100;
+        recv = in_place ? send : send + send_n + 3;
+        if (in_place && coll == COMMD_ALL_GATHER)
+            send += k * count;
+        if (in_place && coll == COMMD_REDUCE_SCATTER)
+            recv += k * count;
+        if (coll == COMMD_BROADCAST)
+            send = recv;
+        for (size_t i = 0; i < send_n && (coll != COMMD_BROADCAST || k == root); i++)
+            send[i] = byte_of(k, i);
+        ops[k] = (struct commd_op){.size = sizeof ops[k], .coll = coll, .dtype = COMMD_U8,
+                                   .redop = COMMD_SUM, .root = (int)root, .count = count,
+                                   .send = coll == COMMD_BROADCAST ? NULL : send, .recv = recv};
+    }
+    assert_true(cluster_run(cluster, ops, st, NULL));
+    for (unsigned k = 0; k < world; k++) {
+        const uint8_t *got = ops[k].recv;
+
+        assert_int_equal(st[k], RUN_DONE);
+        for (size_t i = 0; i < recv_n; i++) {
+            uint8_t want = 0;
+
+            if (coll == COMMD_BROADCAST)
+                want = byte_of(root, i);
+            else if (coll == COMMD_ALL_GATHER)
+                want = byte_of((unsigned)(i / count), i % count);
+            for (unsigned m = 0; m < world && coll == COMMD_REDUCE_SCATTER; m++)
+                want = (uint8_t)(want + byte_of(m, k * count + i));
+            if (got[i] != want)
+                fail_msg("%s of %zu: byte %zu of rank %u of %u is wrong", coll_name((unsigned)coll),
+                         count, i, k, world);
+        }
+        assert_int_equal(got[recv_n], in_place && recv_n < send_n && k + 1 < world
+                                          ? byte_of(k, (k + 1) * count) /* its next block */
+                                          : 0);
+    }
+    assert_int_equal(was_direct(),
+                     (coll == COMMD_BROADCAST ? count : count * world) >= PLAN_DIRECT_READ);
+    for (unsigned k = 0; k < world; k++)
+        assert_int_equal(commd_free(mem[k]), 0);
+}
+
+static void other_collectives(void **state)
+{
+    static const int colls[] = {COMMD_BROADCAST, COMMD_ALL_GATHER, COMMD_REDUCE_SCATTER};
+
+    (void)state;
+    for (unsigned world = 2; world <= 4; world++) {
+        begin(world, 90 + world);
+        for (unsigned i = 0; i < 18; i++)
+            check_other(colls[i % 3],
+                        i < 12 ? PLAN_DIRECT_READ / (i % 3 ? world : 1) + cluster_rand(cluster, 5000)
+                               : 1 + cluster_rand(cluster, 600000),
+                        i / 3 % 2);
+        end();
+    }
+}
+
 /* Some members have registered their buffers, others not, and it changes from one operation to the
  * next, as do their sizes. */
 static void a_mixture_goes_the_ordinary_way(void **state)
@@ -259,7 +339,7 @@ static void a_mixture_goes_the_ordinary_way(void **state)
         for (unsigned k = 0; k < 4; k++)
             plain += b.plain[k] = cluster_rand(cluster, 4) == 0;
         buffers_new(&b);
-        assert_int_equal(run_right(&b), plain == 0 && b.bytes >= PLAN_DIRECT);
+        assert_int_equal(run_right(&b), plain == 0 && b.bytes >= least_of(COLL_ALL_REDUCE));
         buffers_free(&b);
     }
     end();
@@ -335,14 +415,14 @@ static void an_operation_that_differs_is_refused_on_all(void **state)
     (void)state;
     begin(3, 12);
     for (unsigned i = 0; i < 12; i++) {
-        struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = 100000,
+        struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = 300000,
                             .in_place = true};
         enum run_state st[3];
         struct commd_error err[3];
 
         b.plain[1] = i % 3 == 1;
         buffers_new(&b);
-        b.ops[i % 3].count -= i % 2 ? 1 : 99999; /* large or small */
+        b.ops[i % 3].count -= i % 2 ? 1 : 299999; /* large or small */
         assert_true(cluster_run(cluster, b.ops, st, err));
         for (unsigned k = 0; k < 3; k++) {
             assert_int_equal(st[k], RUN_FAILED);
@@ -641,7 +721,7 @@ static void nothing_grows(void **state)
         struct buffers b = {.dtype = DTYPE_U8, .redop = REDOP_BXOR, .count = 5 << 20,
                             .in_place = true};
 
-        b.count = i % 16 ? PLAN_DIRECT : 4 << 20; /* an arena of its own */
+        b.count = i % 16 ? least_of(COLL_ALL_REDUCE) : 4 << 20; /* an arena of its own */
         buffers_new(&b);
         assert_true(run_right(&b));
         buffers_free(&b);
@@ -711,6 +791,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_right_and_nobody_copies),
+        cmocka_unit_test(other_collectives),
         cmocka_unit_test(a_mixture_goes_the_ordinary_way),
         cmocka_unit_test(only_whole_allocations_count),
         cmocka_unit_test(who_cannot_map_leads_all_to_the_ordinary_way),

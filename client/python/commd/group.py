@@ -82,8 +82,8 @@ class Context(_core.Context):
     def empty(self, shape, dtype=float):
         """A new numpy.ndarray, of zeros, in registered memory.
 
-        all_reduce of 64 KiB and more, in a group on one node, needs no copies if the arrays that all
-        its ranks pass are such ones, of the context of the group, or parts of them. Everywhere
+        all_reduce of 64 KiB and more (512 KiB with more ranks than cores), and broadcast, all_gather
+        and reduce_scatter of 4 MiB and more, in a group on one node, need no copies if the arrays that all its ranks pass are such ones, of the context of the group, or parts of them. Everywhere
         else they are arrays like any other. The memory is freed with the last array that uses it,
         and stays valid when the context is closed. Meant for large arrays that are kept: each takes
         whole pages, and commd keeps at most 256 files for a process, of 32 MiB of small arrays or
