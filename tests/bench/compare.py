@@ -108,7 +108,7 @@ def rows_of(plan, place, with_torch):
     if with_torch and not place.busy:
         rows.append(("new_group", 0, "torch"))
         if place.name in ("1x2", "2x2"):
-            rows.append(("ddp", 0, "torch"))
+            rows += [("ddp", 0, "torch"), ("ddp_alone", 0, "torch")]
     return rows
 
 

@@ -4,9 +4,11 @@ torch_perf.py BACKEND DIR      RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say
                                BACKEND: gloo, commd, deepspeed, commd-op (torch.ops.commd.all_reduce_)
 
 The loop is commd-perf's: fill, barrier, one timed operation (f32, sum), check; rank 0's times. Besides
-the collectives: new_group, how long making a group takes; ddp, a step of data-parallel training.
+the collectives: new_group, how long making a group takes; ddp, a step of data-parallel training;
+ddp_alone, the same without its communication, which is what is left when that costs nothing.
 """
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -135,7 +137,7 @@ class Torch:
             dist.destroy_process_group(group)
         return 0, times, 0
 
-    def ddp(self, iterations, warmup):
+    def ddp(self, iterations, warmup, alone):
         if self.module or self.op_only:
             raise ValueError(f"{self.backend}: an all_reduce alone is no backend for DDP")
         torch.manual_seed(1)
@@ -147,10 +149,13 @@ class Torch:
             dist.barrier()
             begin = time.perf_counter()
             optimizer.zero_grad()
-            model(data).square().mean().backward()
+            with model.no_sync() if alone else contextlib.nullcontext():
+                model(data).square().mean().backward()
             optimizer.step()
             if i >= warmup:
                 times.append((time.perf_counter() - begin) * 1e6)
+        if alone:  # ranks differ now, and may
+            return DDP_LAYERS << 22, times, 0
         mean = sum(p.detach().sum() for p in model.parameters()).reshape(1)
         least, most = mean.clone(), mean.clone()
         dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -184,8 +189,8 @@ def take_turns(torch_, folder):
             try:
                 if args.coll == "new_group":
                     got = torch_.new_group(args.n)
-                elif args.coll == "ddp":
-                    got = torch_.ddp(args.n, args.w)
+                elif args.coll in ("ddp", "ddp_alone"):
+                    got = torch_.ddp(args.n, args.w, args.coll == "ddp_alone")
                 else:
                     got = torch_.collective(args.coll, args.b, args.n, args.w)
                 print(json.dumps(row(*got)), file=out)
