@@ -79,6 +79,21 @@ static bool show_rows(const struct show *show, const struct row *rows, uint32_t 
     return show_tables(show, &tables);
 }
 
+/* What plan_small_net() finds for a group whose home is this node. */
+static uint64_t small_over(const struct msg_tables *config, uint32_t nnodes)
+{
+    const char *bandwidth = setting(config, "transport.bandwidth");
+    char *unit;
+    uint64_t bytes = strtoull(bandwidth, &unit, 10);
+    const char *at = *unit ? strchr("KMGT", *unit) : NULL;
+    struct plan_net net = {
+        .latency_us = (uint32_t)strtoul(setting(config, "transport.latency_us"), NULL, 10),
+        .mbytes_s = (uint32_t)((at ? bytes << 10 * (at - "KMGT" + 1) : bytes) >> 20),
+    };
+
+    return plan_small_net(&net, nnodes);
+}
+
 bool show_tuning(const struct show *show, const struct msg_tables *config)
 {
     struct wait_policy room = wait_policy_for(1), crowded = wait_policy_for(UINT_MAX);
@@ -100,6 +115,13 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
          "one node: the same for broadcast, all_gather, reduce_scatter, all blocks together"},
         {"small_net", BYTES, PLAN_SMALL_NET, NULL,
          "across nodes: up to this data go with the agreement, without hops of their own"},
+        {"small_net_3", BYTES, small_over(config, 3), NULL,
+         "the same, all_reduce over 3 nodes: doubling takes as long as a ring, by latency, bandwidth"},
+        {"small_net_4", BYTES, small_over(config, 4), NULL, "over 4 nodes"},
+        {"small_net_8", BYTES, small_over(config, 8), NULL, "over 8 nodes"},
+        {"latency_us", TEXT, 0, setting(config, "transport.latency_us"),
+         "of a short message from node to node"},
+        {"bandwidth", TEXT, 0, setting(config, "transport.bandwidth"), "bytes per second, likewise"},
         {"small_alone", BYTES, PLAN_SMALL_ALONE, NULL,
          "across nodes: if a node's ranks have more together, they reduce it, not the engine"},
         {"chunk_net", BYTES, PLAN_CHUNK_NET, NULL,

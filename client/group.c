@@ -82,6 +82,7 @@ static int group_tables(struct commd_group *g)
                                  .me = g->board.me,
                                  .nlocal = g->board.nlocal,
                                  .cores = g->board.cores,
+                                 .net = g->board.net,
                                  .node_start = g->node_start,
                                  .seat_rank = g->seat_rank};
     return seat == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me

@@ -40,6 +40,8 @@ struct conf {
     char tls[CONF_NAME_MAX];     /* UCX transports, default "tcp" */
     char port_range[32];         /* default "18500-18599" */
     unsigned channels;           /* 1 */
+    unsigned latency_us;         /* 30 */
+    uint64_t bandwidth;          /* bytes per second, 1G */
     char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
     bool trusted_network;        /* default false: tcp only on loopback */
     char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */

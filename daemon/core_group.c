@@ -255,6 +255,8 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     group->epoch = msg->epoch;
     group->committed_ms = core->now;
     group->uid = msg->uid;
+    group->latency_us = msg->latency_us;
+    group->mbytes_s = msg->mbytes_s;
     group->size = msg->size;
     group->nnodes = msg->nnodes;
     group->me = me;

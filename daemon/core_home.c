@@ -199,6 +199,8 @@ static void commit_here(struct core *core, const struct forming *forming)
     struct msg_commit msg = {.group = forming->id,
                              .epoch = 1,
                              .uid = forming->uid,
+                             .latency_us = core->config.latency_us,
+                             .mbytes_s = core->config.mbytes_s,
                              .size = forming->size,
                              .nnodes = forming->nnodes,
                              .members = forming->members,

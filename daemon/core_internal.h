@@ -173,6 +173,7 @@ struct group {
     struct list hash, all;
     uint64_t id, epoch, committed_ms;
     uint32_t uid, size, nnodes, me;
+    uint32_t latency_us, mbytes_s;
     uint32_t nlocal;  /* live local members = seats */
     uint32_t nagreed; /* other participants that confirmed the commit */
     unsigned home;

@@ -27,6 +27,8 @@ static void view_group(const struct group *group, struct core_group_view *ret)
         .uid = group->uid,
         .state = view_state(group),
         .epoch = group->epoch,
+        .latency_us = group->latency_us,
+        .mbytes_s = group->mbytes_s,
         .size = group->size,
         .nnodes = group->nnodes,
         .me = group->me,

@@ -207,6 +207,8 @@ static void fill_config(const struct conf *conf, struct core_config *ret_config)
         .version = PACKAGE_VERSION,
         .nnodes = conf->nnodes,
         .self = conf->self,
+        .latency_us = conf->latency_us,
+        .mbytes_s = (uint32_t)(conf->bandwidth >> 20),
         .heartbeat_ms = conf->heartbeat_ms,
         .node_timeout_ms = conf->node_timeout_ms,
         .join_timeout_ms = conf->join_timeout_ms,

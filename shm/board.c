@@ -93,6 +93,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->nlocal = g->nlocal;
     h->depth = l->depth;
     h->cores = wait_cores();
+    h->net = g->net;
     h->group = g->group;
     h->epoch = g->epoch;
     h->size = l->size;
@@ -251,6 +252,7 @@ int board_map(int fd, struct board *ret_board)
     b.me = b.hdr->me;
     b.nlocal = b.hdr->nlocal;
     b.cores = b.hdr->cores;
+    b.net = b.hdr->net;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
     /* The layout is recomputed from the copied numbers and only compared with the file's. */

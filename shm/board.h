@@ -41,6 +41,7 @@ struct board_geom {
     uint32_t me;      /* this node's index among them */
     uint32_t nlocal;  /* members here */
     const uint16_t *rank_node; /* world entries: node index of each rank */
+    struct plan_net net;
 };
 
 /* What an operation is, as a member announces it. Equal on all ranks, or the operation is
@@ -134,6 +135,7 @@ struct board_hdr {
     uint32_t version;
     uint32_t world, nnodes, me, nlocal, depth;
     uint32_t cores; /* that commd may run on: one number for all members, whose own may differ */
+    struct plan_net net; /* the same on all nodes of the group */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
     uint64_t off_ranks, off_members, off_slots, off_window, off_result, off_counts, off_mail;
@@ -166,6 +168,7 @@ struct board {
     struct board_hdr *hdr;
     size_t size;
     uint32_t world, nnodes, me, nlocal, depth, cores;
+    struct plan_net net;
     size_t chunk; /* bytes of a window or result slot */
     uint64_t group, epoch;
     struct board_rank *ranks;

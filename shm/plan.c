@@ -105,11 +105,41 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
                : UINT64_MAX;
 }
 
+/* Recursive doubling has few rounds with all the data, a ring many with a part of them. With
+ *
+ *     a  latency      R  rounds: log2 N, and 2 more if N is no power of two
+ *     B  bandwidth    E  bytes per second that an engine adds up
+ *
+ * S bytes take  R a + R S/B + R S/E                                  with the agreement,
+ *               R a + 2(N-1) a + 2(N-1)/N S/B + (N-1)/N S/E          by a ring after it
+ * (Thakur, Rabenseifner, Gropp 2005; the agreement is ours). They are equal at the S returned, but two
+ * nodes do not use the ring. In integers: all nodes must find the same number. */
+uint64_t plan_small_net(const struct plan_net *net, uint32_t n)
+{
+    uint64_t a = (net->latency_us ? net->latency_us : PLAN_LATENCY_US) * UINT64_C(1000); /* ns */
+    uint64_t b = net->mbytes_s ? net->mbytes_s : PLAN_MBYTES_S;
+    uint64_t rounds = 0, wire, adding, most;
+
+    if (n <= 2)
+        return PLAN_SMALL_NET;
+    while (n >> (rounds + 1))
+        rounds++;
+    if (n & (n - 1))
+        rounds += 2;
+    /* what doubling costs more, n times, in ns per KiB: more than nothing, as 2(n-1)/n < 2 <= R */
+    wire = (rounds * n - 2 * (n - 1)) * UINT64_C(1000000000) / 1024 / b;
+    adding = (rounds * n - (n - 1)) * UINT64_C(1000000000) / 1024 / PLAN_ENGINE_MBS;
+    most = 2 * (n - 1) * a * n * 1024 / (wire + adding);
+    return MAX((uint64_t)PLAN_SMALL, MIN(most, (uint64_t)PLAN_SMALL_MOST)) & ~UINT64_C(4095);
+}
+
 static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
     bool net = g->nnodes > 1;
-    uint64_t small = net ? PLAN_SMALL_NET : small_alone(g);
+    uint64_t small = !net                           ? small_alone(g)
+                     : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
+                                                  : PLAN_SMALL_NET;
 
     p->direct = bytes >= plan_direct(g, p->coll) &&
                 !(info->reduces && p->redop == REDOP_PREMUL_SUM);

@@ -36,6 +36,10 @@ enum {
      * which saves the hops of a schedule of its own. */
     PLAN_SMALL = 8 << 10,
     PLAN_SMALL_NET = 64 << 10,
+    PLAN_SMALL_MOST = 192 << 10, /* of an all_reduce on three nodes or more: plan_small_net() */
+    PLAN_ENGINE_MBS = 8000,      /* how fast an engine adds up what comes, there */
+    PLAN_LATENCY_US = 30,        /* of struct plan_net, by default: two engines on one machine */
+    PLAN_MBYTES_S = 1024,
     /* On one node where members take turns on a core a hand-over costs a turn of each: more is small,
      * as long as what a core reads for all its members stays below so much. */
     PLAN_SMALL_TURNS = 16 << 10,
@@ -82,11 +86,18 @@ struct plan {
     const uint64_t *counts; /* borrowed; by rank, if blocks have counts that all ranks know */
 };
 
+/* The network between nodes, as the model of plan_small_net() has it; 0: the default. */
+struct plan_net {
+    uint32_t latency_us; /* of a short message, from an engine to another */
+    uint32_t mbytes_s;   /* 2^20 bytes per second */
+};
+
 /* Geometry that plans depend on. node_start[n]..node_start[n+1] are the seats of node n: ranks
  * are seated node by node, ascending within a node. */
 struct plan_geom {
     uint32_t world, nnodes, me, nlocal;
     uint32_t cores; /* of this node; only looked at if it is the only one */
+    struct plan_net net;
     const uint32_t *node_start; /* nnodes + 1 entries */
     const uint32_t *seat_rank;  /* world entries */
 };
@@ -100,6 +111,9 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll);
 /* Once it is known that no cell that this node sends or receives has more than @most elements.
  * Nodes may need different numbers of steps. false: more than an operation can have. */
 bool plan_close(struct plan *p, uint64_t most);
+
+/* Bytes up to which an all_reduce over @nnodes goes with the agreement, by recursive doubling. */
+uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
 
 /* Elements of step @c of a block with @count elements. */
 static inline uint64_t plan_part(const struct plan *p, uint64_t count, uint32_t c)

@@ -195,6 +195,7 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
                                   .nnodes = m->nnodes,
                                   .me = m->me,
                                   .nlocal = eb->b.nlocal,
+                                  .net = eb->b.net,
                                   .node_start = eb->node_start,
                                   .seat_rank = eb->seat_rank};
     eb->base = eb->published = eb->sent = eb->seen_step = BOARD_FIRST_STEP;

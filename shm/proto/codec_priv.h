@@ -134,6 +134,7 @@
     F(NUM, join) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_commit(F)                                                                         \
     F(NUM, group) F(NUM, epoch) F(NUM, uid) F(NAME, name) F(NAME, home) F(NODES, nodes)          \
+    F(NUM, latency_us) F(NUM, mbytes_s)                                                          \
     F(SORTED, nodes) F(MEMBERS, members)
 #define FIELDS_gone(F)                                                                           \
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)

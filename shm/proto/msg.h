@@ -261,6 +261,7 @@ struct msg_commit {
     struct msg_member *members;
     char (*nodes)[MSG_NAME_MAX]; /* nodes[0..nnodes): participants, sorted by name */
     char home[MSG_NAME_MAX];
+    uint32_t latency_us, mbytes_s; /* see struct plan_net */
 };
 
 struct msg_gone {

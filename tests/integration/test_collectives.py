@@ -67,6 +67,16 @@ def test_over_several_connections():
     other_fabric({"fabric": "tcp", "channels": 3}, SEED + 33)
 
 
+def test_nodes_that_think_differently_of_the_network():
+    """The numbers of a group's home hold for all its nodes, or they would cut operations differently."""
+    with Cluster(3, start=False) as cluster:
+        for node, numbers in zip(cluster.nodes, ((1, "100G"), (1000, "1M"), (30, "1G"))):
+            node.write_config(transport={"latency_us": numbers[0], "bandwidth": numbers[1]})
+        cluster.start()
+        for i in range(4):  # with different homes
+            stream(cluster, [0, 1, 2][: 2 + i % 2] + [i % 2], 40, 1 << 18, SEED + 40 + i)
+
+
 def test_split_and_batch():
     with Cluster(2) as cluster:
         ranks = cluster.ranks("parent", [n % 2 for n in range(5)])

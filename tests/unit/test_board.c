@@ -217,7 +217,7 @@ static void contradicting_headers_are_refused(void **state)
         offsetof(struct board_hdr, world),  offsetof(struct board_hdr, nnodes),
         offsetof(struct board_hdr, me),     offsetof(struct board_hdr, nlocal),
     };
-    static const uint32_t values[] = {0, 7, 100000, UINT32_MAX};
+    static const uint32_t values[] = {0, 77, 100000, UINT32_MAX};
 
     for (unsigned f = 0; f < ARRAY_LEN(fields); f++)
         for (unsigned v = 0; v < ARRAY_LEN(values); v++) {
@@ -390,6 +390,64 @@ static void many_ranks_exchange(void **state)
         }
 }
 
+/* Where doubling and ring take equally long, by the formulas over plan_small_net() in double. */
+static double crossing(double a, double b, double e, unsigned n)
+{
+    double rounds = 0;
+
+    while ((1u << ((unsigned)rounds + 1)) <= n)
+        rounds++;
+    if (n & (n - 1))
+        rounds += 2;
+    return 2 * (n - 1) * a / ((rounds - 2. * (n - 1) / n) / b + (rounds - 1. * (n - 1) / n) / e);
+}
+
+static void small_between_nodes_follows_the_model(void **state)
+{
+    static const struct plan_net nets[] = {{30, 1024}, {5, 1024}, {2, 10000}, {100, 100}, {1, 50}};
+    static const struct plan_net none = {0, 0}, slow = {1000000, 1}, quick = {1, 1 << 20};
+
+    for (unsigned i = 0; i < ARRAY_LEN(nets); i++) {
+        for (unsigned n = 3; n <= 1024; n += n < 20 ? 1 : 97) {
+            double want = crossing(nets[i].latency_us * 1e-6, nets[i].mbytes_s * 1048576.,
+                                   PLAN_ENGINE_MBS * 1048576., n);
+            uint64_t got = plan_small_net(&nets[i], n);
+
+            assert_int_equal(got % 4096, 0);
+            if (want < PLAN_SMALL)
+                assert_int_equal(got, PLAN_SMALL);
+            else if (want > PLAN_SMALL_MOST)
+                assert_int_equal(got, PLAN_SMALL_MOST);
+            else
+                assert_true((double)got <= want * 1.01 && (double)got >= want * 0.99 - 4096);
+        }
+    }
+    assert_int_equal(plan_small_net(&none, 3), plan_small_net(&nets[0], 3));
+    for (unsigned n = 2; n <= 1024; n++) {
+        assert_true(plan_small_net(&slow, n) <= PLAN_SMALL_MOST);
+        assert_true(plan_small_net(&quick, n) >= PLAN_SMALL);
+    }
+    assert_int_equal(plan_small_net(&slow, 2), PLAN_SMALL_NET);
+}
+
+static void an_all_reduce_is_cut_as_the_model_says(void **state)
+{
+    static const uint32_t start[] = {0, 1, 2, 3, 4}, seats[] = {0, 1, 2, 3};
+    struct plan_geom g = {.world = 4, .nnodes = 4, .nlocal = 1, .node_start = start, .seat_rank = seats};
+    struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8, .redop = REDOP_SUM};
+    struct plan p;
+
+    for (unsigned i = 0; i < 2; i++) {
+        g.net = i ? (struct plan_net){3, 1024} : (struct plan_net){0, 0};
+        d.count = plan_small_net(&g.net, 4);
+        assert_true(plan_make(&d, &g, NULL, &p));
+        assert_true(p.small);
+        d.count++;
+        assert_true(plan_make(&d, &g, NULL, &p));
+        assert_false(p.small);
+    }
+}
+
 static void hostile_descriptions_have_no_plan(void **state)
 {
     uint32_t start[] = {0, 2, 4};
@@ -472,6 +530,8 @@ int main(void)
         cmocka_unit_test(plans_cover_every_element_once),
         cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),
+        cmocka_unit_test(small_between_nodes_follows_the_model),
+        cmocka_unit_test(an_all_reduce_is_cut_as_the_model_says),
         cmocka_unit_test(no_wake_up_is_lost),
     };
 

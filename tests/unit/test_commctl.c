@@ -358,7 +358,9 @@ static struct msg_column config_columns[] = {
     {"value", "VALUE", MSG_CELL_STRING},
 };
 static char *config_cells[] = {"transport.tls",    "", "tcp", //
-                               "transport.congestion_control", "", "reno"};
+                               "transport.congestion_control", "", "reno",
+                               "transport.latency_us", "", "1",
+                               "transport.bandwidth", "", "100G"};
 
 /* The line of @name begins with it and @value; the width follows from the longest value. */
 static void assert_tuned(struct fix *f, const char *name, const char *value)
@@ -373,7 +375,7 @@ static void assert_tuned(struct fix *f, const char *name, const char *value)
 static void tuning_is_what_was_built(void **state)
 {
     struct fix *f = *state;
-    struct msg_table config = {"config", 3, 2, config_columns, config_cells};
+    struct msg_table config = {"config", 3, 4, config_columns, config_cells};
     char value[16];
 
     START(f, "--socket", f->path, "tuning");
@@ -388,6 +390,9 @@ static void tuning_is_what_was_built(void **state)
     assert_tuned(f, "spins", value);
     assert_tuned(f, "reduce_kernels", reduce_kernels());
     assert_tuned(f, "congestion_control", "reno");
+    snprintf(value, sizeof(value), "%dK",
+             (int)plan_small_net(&(struct plan_net){1, 100 << 10}, 4) / 1024);
+    assert_tuned(f, "small_net_4", value);
 
     START(f, "--socket", f->path, "--json", "show", "tuning");
     welcome(f, "config");

@@ -45,6 +45,8 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->tls, "tcp");
         assert_string_equal(conf->port_range, "18500-18599");
         assert_int_equal(conf->channels, 1);
+        assert_int_equal(conf->latency_us, 30);
+        assert_int_equal(conf->bandwidth, 1 << 30);
         assert_string_equal(conf->congestion, "auto");
         assert_false(conf->trusted_network);
         assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
@@ -78,7 +80,7 @@ static void every_key_reaches_its_field(void **state)
                 "      port: \"7001\"\n"
                 "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
                 "transport: {device: 'mlx5_0:1', fabric: ucx, tls: 'rc,ud', "
-                "port_range: 20000-20009, channels: 1, congestion_control: a-15_byte_name9,\n"
+                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: 12G, congestion_control: a-15_byte_name9,\n"
                 "  trusted_network: true,\n"
                 "  engine: /a/e, engine_pid_file: /a/ep}\n"
                 "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
@@ -106,6 +108,8 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->fabric, "ucx");
     assert_string_equal(conf->tls, "rc,ud");
     assert_string_equal(conf->port_range, "20000-20009");
+    assert_int_equal(conf->latency_us, 7);
+    assert_true(conf->bandwidth == UINT64_C(12) << 30);
     assert_string_equal(conf->congestion, "a-15_byte_name9");
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
@@ -147,7 +151,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 26);
+    assert_int_equal(n, 28);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }
