@@ -457,7 +457,7 @@ static int ucx_arm(struct fabric *f)
     ucs_status_t st;
 
     if (u->touched || !STAILQ_EMPTY(&u->finished) || !STAILQ_EMPTY(&u->to_fail) ||
-        !STAILQ_EMPTY(&u->to_close))
+        !STAILQ_EMPTY(&u->to_close) || !STAILQ_EMPTY(&u->to_reopen))
         return 1;
     if (u->polling) {
         if (fd_readable(u))
@@ -514,6 +514,7 @@ static void drain(struct ucx *u)
 static void ucx_free(struct fabric *f)
 {
     struct ucx *u = container_of(f, struct ucx, base);
+    struct ucx_route *route;
     struct ucx_peer *peer;
     struct slab *slab;
 
@@ -523,6 +524,10 @@ static void ucx_free(struct fabric *f)
     while ((peer = LIST_FIRST(&u->peers))) { /* UCX never let go: it is gone itself now */
         LIST_REMOVE(peer, all_link);
         free(peer);
+    }
+    while ((route = LIST_FIRST(&u->routes))) {
+        LIST_REMOVE(route, link);
+        free(route);
     }
     while ((slab = u->slabs)) {
         u->slabs = slab->next;
@@ -564,9 +569,11 @@ int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx
              conf->congestion ? conf->congestion : "auto");
     u->efd = -1;
     LIST_INIT(&u->peers);
+    LIST_INIT(&u->routes);
     LIST_INIT(&u->claims);
     STAILQ_INIT(&u->to_fail);
     STAILQ_INIT(&u->to_close);
+    STAILQ_INIT(&u->to_reopen);
     STAILQ_INIT(&u->free_reqs);
     STAILQ_INIT(&u->finished);
     r = ucx_open(u, conf, tuning, why);

@@ -19,6 +19,19 @@
  * nothing. (A reply_ep would have to be resolved per message and compared with endpoints that
  * UCX makes on its own when both sides connect at once; the cookie is 8 bytes.)
  *
+ * Which endpoint meets which. UCX pairs the n-th endpoint that worker A opens to worker B with
+ * the n-th that B opens to A, whoever they were opened for, and announcements (RTS) carry the
+ * number of the endpoint that they are for; eager messages do not. Now let A have added,
+ * deleted and added B before B adds A once: the first wire-up of A has left an endpoint waiting
+ * at B, B's ucp_ep_create() takes that one, and it is tied to the endpoint that A has closed.
+ * From there on each announced body of B is dropped inside A's UCX without a word to either
+ * side, while the small messages around it arrive; and a second later UCP's keepalive resets
+ * the link. So both sides count what they have opened to each other's worker, and each hello
+ * says which one it came from. It is only accepted when both ends have the same number. Who is
+ * behind opens anew until it has caught up, and says hello again; who is ahead says hello
+ * again, lest the first one was dropped. Nothing but hellos has been sent by then, so nothing
+ * is lost with the endpoint.
+ *
  * Closing. UCX does not tell the other side: the socket stays open for the other direction,
  * and UCP's keepalive finds out seconds later. So the last message is HELLO{token, bye}; one
  * that cannot leave at once is lost, and then the keepalive has to do.
@@ -35,6 +48,8 @@
 #include <string.h>
 
 #include "transport/fabric_ucx_priv.h"
+
+enum { CATCH_UP_MAX = 64 }; /* endpoints opened anew for one hello: more take more hellos */
 
 static uint64_t cookie_of(const uint8_t token[32])
 {
@@ -88,7 +103,10 @@ void ucx_peer_fail(struct ucx_peer *peer, int err, const char *fault)
 /* UCX: the endpoint is broken. Its requests complete with errors of their own. */
 static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t st)
 {
-    ucx_peer_fail(arg, ucx_errno(st), ucs_status_string(st));
+    struct ucx_peer *peer = arg;
+
+    if (ep == peer->ep) /* else it was given up meanwhile */
+        ucx_peer_fail(peer, ucx_errno(st), ucs_status_string(st));
 }
 
 static int send_hello(struct ucx_peer *peer, enum hello_says says)
@@ -103,6 +121,7 @@ static int send_hello(struct ucx_peer *peer, enum hello_says says)
         .version = WIRE_VERSION,
         .slot = (uint16_t)peer->index,
         .says = says,
+        .serial = peer->serial,
     };
     memcpy(req->h.hello.token, peer->token, sizeof(peer->token));
     r = ucx_post(req, AM_HELLO, &req->h.hello, sizeof(req->h.hello));
@@ -134,10 +153,32 @@ static struct ucx_peer *find_by_token(struct ucx *u, const uint8_t token[32])
     return NULL;
 }
 
+/* The other side's endpoint is another than the one that ours is paired with. */
+static void meet(struct ucx_peer *peer, uint32_t serial)
+{
+    if (peer->state != PEER_GREETING)
+        return; /* an old hello, come by another connection */
+    if (serial < peer->serial) {
+        if (send_hello(peer, HELLO_ADDED))
+            ucx_peer_fail(peer, -EIO, "could not repeat the hello");
+        return;
+    }
+    peer->wanted = serial - peer->serial > CATCH_UP_MAX ? peer->serial + CATCH_UP_MAX : serial;
+    if (peer->lagging)
+        return;
+    peer->lagging = true;
+    peer->refs++; /* the list's */
+    STAILQ_INSERT_TAIL(&peer->u->to_reopen, peer, lag_link);
+}
+
 static void accept_hello(struct ucx_peer *peer, const struct wire_hello *hello)
 {
     if (hello->says == HELLO_BYE) {
         ucx_peer_fail(peer, -ECONNRESET, "the other side has closed the link");
+        return;
+    }
+    if (hello->serial != peer->serial) {
+        meet(peer, hello->serial);
         return;
     }
     peer->greeted = true;
@@ -192,12 +233,31 @@ static int check_new(const struct ucx *u, const struct ucx_peer *peer)
     return 0;
 }
 
-static int open_ep(struct ucx_peer *peer, const void *addr)
+/* UCX parses an address without knowing where it ends: what lies behind a truncated one is at
+ * least ours and zero. */
+static struct ucx_route *route_to(struct ucx *u, const void *addr, size_t len)
+{
+    struct ucx_route *route;
+
+    LIST_FOREACH(route, &u->routes, link) {
+        if (route->len == len && !memcmp(route->addr, addr, len))
+            return route;
+    }
+    route = calloc(1, sizeof(*route) + FABRIC_ADDR_MAX + 256);
+    if (!route)
+        return NULL;
+    route->len = len;
+    memcpy(route->addr, addr, len);
+    LIST_INSERT_HEAD(&u->routes, route, link);
+    return route;
+}
+
+static int open_ep(struct ucx_peer *peer)
 {
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLER |
                       UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
-        .address = addr,
+        .address = (const ucp_address_t *)peer->route->addr,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {on_ep_error, peer},
     };
@@ -208,6 +268,7 @@ static int open_ep(struct ucx_peer *peer, const void *addr)
     st = ucp_ep_create(u->worker, &params, &peer->ep);
     u->calling = false;
     u->touched = true;
+    peer->serial = ++peer->route->opened;
     if (st != UCS_OK) {
         peer->ep = NULL;
         return ucx_errno(st);
@@ -221,9 +282,6 @@ int ucx_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
                  const uint8_t token[32], const uint8_t expect[32])
 {
     struct ucx *u = container_of(f, struct ucx, base);
-    /* UCX parses the address without knowing where it ends: what lies behind a truncated
-     * one is at least ours and zero. */
-    _Alignas(8) uint8_t padded[FABRIC_ADDR_MAX + 256] = {0};
     struct ucx_peer *peer;
     int r;
 
@@ -232,7 +290,6 @@ int ucx_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     if (addr_len >= strlen(FABRIC_TCP_MAGIC) &&
         !memcmp(addr, FABRIC_TCP_MAGIC, strlen(FABRIC_TCP_MAGIC)))
         return -EPROTONOSUPPORT;
-    memcpy(padded, addr, addr_len);
     peer = calloc(1, sizeof(*peer));
     if (!peer)
         return -ENOMEM;
@@ -243,12 +300,13 @@ int ucx_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     peer->cookie_out = cookie_of(token);
     peer->cookie_in = cookie_of(expect);
     r = check_new(u, peer);
-    if (r) {
+    peer->route = r ? NULL : route_to(u, addr, addr_len);
+    if (!peer->route) {
         free(peer);
-        return r;
+        return r ? r : -ENOMEM;
     }
     LIST_INSERT_HEAD(&u->peers, peer, all_link);
-    r = open_ep(peer, padded);
+    r = open_ep(peer);
     if (r) {
         ucx_peer_unref(peer);
         return r;
@@ -319,11 +377,34 @@ static void report_down(struct ucx_peer *peer)
         u->ev.on_peer_down(u->ev.arg, peer->index, peer->err, peer->fault);
 }
 
+static void catch_up(struct ucx_peer *peer)
+{
+    int r = 0;
+
+    peer->greeted = peer->ack_sent = false;
+    while (r == 0 && (int32_t)(peer->wanted - peer->serial) > 0) {
+        close_ep(peer);
+        r = open_ep(peer);
+    }
+    if (r == 0)
+        r = send_hello(peer, HELLO_ADDED);
+    if (r)
+        ucx_peer_fail(peer, r, "could not open the endpoint anew");
+}
+
 bool ucx_peers_reap(struct ucx *u)
 {
     struct ucx_peer *peer;
     bool any = false;
 
+    while ((peer = STAILQ_FIRST(&u->to_reopen))) {
+        STAILQ_REMOVE_HEAD(&u->to_reopen, lag_link);
+        any = true;
+        peer->lagging = false;
+        if (peer->state == PEER_GREETING && !peer->failed)
+            catch_up(peer);
+        ucx_peer_unref(peer);
+    }
     while ((peer = STAILQ_FIRST(&u->to_fail))) {
         STAILQ_REMOVE_HEAD(&u->to_fail, fail_link);
         any = true;

@@ -10,7 +10,7 @@
 
 enum { AM_HELLO = 1, AM_DATA = 2 };
 
-enum { WIRE_MAGIC = 0x436d6446, WIRE_VERSION = 1 };
+enum { WIRE_MAGIC = 0x436d6446, WIRE_VERSION = 2 };
 
 enum hello_says {
     HELLO_ADDED,    /* I have added you */
@@ -23,8 +23,9 @@ enum hello_says {
 struct wire_hello {
     uint32_t magic;
     uint16_t version;
-    uint16_t slot; /* the number under which the sender knows the receiver */
-    uint32_t says; /* enum hello_says */
+    uint16_t slot;   /* the number under which the sender knows the receiver */
+    uint32_t says;   /* enum hello_says */
+    uint32_t serial; /* of the sender's endpoint, see struct ucx_route */
     uint8_t token[32];
 };
 
@@ -66,6 +67,16 @@ struct claim {
     LIST_ENTRY(claim) link;
 };
 
+/* A worker to which there is, or was, a peer. UCX pairs the n-th endpoint that one worker opens
+ * to another with the n-th of the other way: this counts as UCX does. Kept until free(), as UCX
+ * keeps its own count. */
+struct ucx_route {
+    LIST_ENTRY(ucx_route) link;
+    uint32_t opened;
+    size_t len;
+    _Alignas(8) uint8_t addr[]; /* zeroes behind it, see route_to() */
+};
+
 enum peer_state {
     PEER_GREETING, /* hello sent; sends wait in the queue */
     PEER_UP,       /* the other side has accepted our hello */
@@ -78,9 +89,13 @@ struct ucx_peer {
     unsigned refs; /* slot, endpoint, every request and claim */
     unsigned index;
     enum peer_state state;
+    struct ucx_route *route; /* borrowed: routes end with their fabric */
     ucp_ep_h ep;
-    bool failed;  /* UCX reported the endpoint; progress() will tell the caller */
-    bool greeted; /* a right hello came in */
+    uint32_t serial; /* ep is the route's so manieth */
+    uint32_t wanted; /* and has to be this one to meet the other side's */
+    bool lagging;    /* queued for that */
+    bool failed;     /* UCX reported the endpoint; progress() will tell the caller */
+    bool greeted;    /* a right hello came in */
     bool ack_sent;
     bool close_queued;
     int err;           /* of the failure */
@@ -90,7 +105,7 @@ struct ucx_peer {
     uint32_t seq_out, seq_in;
     uint16_t remote_slot;
     struct req_list waiting;
-    STAILQ_ENTRY(ucx_peer) fail_link, close_link;
+    STAILQ_ENTRY(ucx_peer) fail_link, close_link, lag_link;
     LIST_ENTRY(ucx_peer) all_link;
 };
 
@@ -109,7 +124,8 @@ struct ucx {
     size_t req_space; /* bytes UCX wants before a request pointer */
     struct ucx_peer *slot[FABRIC_MAX_PEERS];
     LIST_HEAD(, ucx_peer) peers; /* all that UCX or a slot still knows */
-    STAILQ_HEAD(, ucx_peer) to_fail, to_close;
+    STAILQ_HEAD(, ucx_peer) to_fail, to_close, to_reopen;
+    LIST_HEAD(, ucx_route) routes;
     LIST_HEAD(, claim) claims;
     struct req_list free_reqs, finished;
     struct slab *slabs;
@@ -143,7 +159,7 @@ void ucx_peer_del(struct fabric *f, unsigned index);
 void ucx_peer_unref(struct ucx_peer *peer);
 /* @fault is kept, not copied. progress() reports it. */
 void ucx_peer_fail(struct ucx_peer *peer, int err, const char *fault);
-bool ucx_peers_reap(struct ucx *u); /* reports failures, closes endpoints */
+bool ucx_peers_reap(struct ucx *u); /* reopens and closes endpoints, reports failures */
 
 /* fabric_ucx_init.c */
 int ucx_open(struct ucx *u, const struct fabric_conf *conf,

@@ -6,7 +6,7 @@
 #endif
 #include "tests/unit/fabric_sides.h"
 
-enum { STREAM = 600 };
+enum { STREAM = 600, TRIES = 70 };
 
 /* --- the contract --------------------------------------------------------------------------
  */
@@ -208,6 +208,32 @@ static void next_incarnation(void **state)
         assert_int_equal(w->side[1].bad_order + w->side[1].bad_bytes, 0);
         free_sendings(s, 3);
     }
+    world_free(w);
+}
+
+/* One side has tried before and given up, as often as it liked, until the other joins in. */
+static void tries_need_not_match(void **state)
+{
+    struct world *w = world_new(*state, 2);
+    struct sending s[4];
+
+    for (unsigned inc = 0; inc < TRIES; inc++) {
+        add(w, 0, 1, inc);
+        for (unsigned k = 0; k < 5; k++)
+            turn(w);
+        w->side[0].f->ops->peer_del(w->side[0].f, 1);
+    }
+    add(w, 0, 1, TRIES);
+    pump_until_quiet(w); /* what this one says is lost, too */
+    add(w, 1, 0, TRIES);
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned k = 0; k < 2; k++)
+            put(&w->side[i], 1 - i, k, 8, k ? 10 : MB, &s[2 * i + k]);
+    pump_until(w, w->side[0].taken == 1 && w->side[1].taken == 1 && count_done(s, 4) == 4);
+    pump_until(w, w->side[0].msgs == 2 && w->side[1].msgs == 2);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(w->side[i].bad_order + w->side[i].bad_bytes + w->side[i].down, 0);
+    free_sendings(s, 4);
     world_free(w);
 }
 
@@ -430,9 +456,10 @@ static void exec_with_ucx_env(char **argv)
     contract(sends_wait_for_the_other_side, kind), contract(random_stream, kind),              \
         contract(wrong_token_of_first, kind), contract(wrong_token_of_second, kind),           \
         contract(del_cancels_pending, kind), contract(down_peer_stays_down, kind),             \
-        contract(next_incarnation, kind), contract(callbacks_may_send_and_del, kind),          \
-        contract(free_completes_all, kind), contract(bad_arguments, kind),                     \
-        contract(recv_into_too_little, kind), contract(peers_are_not_mixed_up, kind)
+        contract(next_incarnation, kind), contract(tries_need_not_match, kind),                \
+        contract(callbacks_may_send_and_del, kind), contract(free_completes_all, kind),        \
+        contract(bad_arguments, kind), contract(recv_into_too_little, kind),                   \
+        contract(peers_are_not_mixed_up, kind)
 
 int main(int argc, char **argv)
 {
