@@ -49,6 +49,7 @@ enum {
     SPIN_LIMIT = 16,      /* vain wake-ups in a row before arm() distrusts the fd */
     SLAB_REQS = 64,
     FREE_ROUNDS = 1 << 20, /* progress rounds free() waits for UCX to let go */
+    WIRE_ROUNDS = 1 << 12, /* of these: for endpoints that are not wired up */
 };
 
 /* By bench_fabric (its table): below 128 KiB the copies of an eager body cost less than the
@@ -493,6 +494,29 @@ static int ucx_address(struct fabric *f, void *buf, size_t *inout_len)
     return 0;
 }
 
+static void on_worker_flushed(void *request, ucs_status_t st, void *arg)
+{
+    struct ucx *u = arg;
+
+    ucp_request_free(request);
+    u->flushing = false;
+}
+
+/* UCX has endpoints of its own, for requests of the other side that found none. Destroying the
+ * worker before their answers have left ends the process by an assertion (1.13). */
+static void flush_worker(struct ucx *u)
+{
+    ucp_request_param_t params = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = on_worker_flushed,
+        .user_data = u,
+    };
+
+    u->flushing = UCS_PTR_IS_PTR(ucp_worker_flush_nbx(u->worker, &params));
+    for (unsigned i = 0; i < FREE_ROUNDS && u->flushing; i++)
+        ucp_worker_progress(u->worker);
+}
+
 /* Until each peer has let go of its endpoint and requests. Claims go first: they hold
  * references, too, and releasing one sends a message. */
 static void drain(struct ucx *u)
@@ -505,16 +529,19 @@ static void drain(struct ucx *u)
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         ucx_peer_del(&u->base, i);
     for (unsigned i = 0; i < FREE_ROUNDS && !LIST_EMPTY(&u->peers); i++) {
+        u->forcing = i >= WIRE_ROUNDS;
         ucp_worker_progress(u->worker);
         run_finished(u);
         ucx_peers_reap(u);
     }
+    flush_worker(u);
 }
 
 static void ucx_free(struct fabric *f)
 {
     struct ucx *u = container_of(f, struct ucx, base);
     struct ucx_route *route;
+    struct ucx_spent *spent;
     struct ucx_peer *peer;
     struct slab *slab;
 
@@ -524,6 +551,10 @@ static void ucx_free(struct fabric *f)
     while ((peer = LIST_FIRST(&u->peers))) { /* UCX never let go: it is gone itself now */
         LIST_REMOVE(peer, all_link);
         free(peer);
+    }
+    while ((spent = LIST_FIRST(&u->spent))) {
+        LIST_REMOVE(spent, link);
+        free(spent);
     }
     while ((route = LIST_FIRST(&u->routes))) {
         LIST_REMOVE(route, link);
@@ -570,6 +601,7 @@ int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx
     u->efd = -1;
     LIST_INIT(&u->peers);
     LIST_INIT(&u->routes);
+    LIST_INIT(&u->spent);
     LIST_INIT(&u->claims);
     STAILQ_INIT(&u->to_fail);
     STAILQ_INIT(&u->to_close);

@@ -35,6 +35,10 @@
  * Closing. UCX does not tell the other side: the socket stays open for the other direction,
  * and UCP's keepalive finds out seconds later. So the last message is HELLO{token, bye}; one
  * that cannot leave at once is lost, and then the keepalive has to do.
+ * An endpoint that UCX has not wired up yet is flushed before it is closed, though nobody needs
+ * it any more. Else a request of the other side that is still on its way finds no endpoint, UCX
+ * makes one and answers for it, and on the other side, which has had a request of the closed one,
+ * an assertion ends the process: "remote_id == ucp_ep_ext_control(ep)->remote_ep_id" (1.13).
  * UCX may report an error while it delivers a message, and the caller may drop a peer from
  * inside any callback. Closing an endpoint under UCX's feet is asking for trouble, so both
  * only queue the peer; ucx_peers_reap() does the work between two ucp_worker_progress(). */
@@ -105,8 +109,10 @@ static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t st)
 {
     struct ucx_peer *peer = arg;
 
-    if (ep == peer->ep) /* else it was given up meanwhile */
-        ucx_peer_fail(peer, ucx_errno(st), ucs_status_string(st));
+    if (ep != peer->ep)
+        return; /* given up meanwhile */
+    peer->settled = true;
+    ucx_peer_fail(peer, ucx_errno(st), ucs_status_string(st));
 }
 
 static int send_hello(struct ucx_peer *peer, enum hello_says says)
@@ -193,6 +199,7 @@ static void accept_hello(struct ucx_peer *peer, const struct wire_hello *hello)
     if (hello->says == HELLO_ACCEPTED && peer->state == PEER_GREETING) {
         ucx_sockets_tune(peer->u->congestion);
         peer->state = PEER_UP;
+        peer->settled = true;
         flush_waiting(peer);
     }
 }
@@ -269,6 +276,7 @@ static int open_ep(struct ucx_peer *peer)
     u->calling = false;
     u->touched = true;
     peer->serial = ++peer->route->opened;
+    peer->settled = false;
     if (st != UCS_OK) {
         peer->ep = NULL;
         return ucx_errno(st);
@@ -337,7 +345,7 @@ static void on_closed(void *request, ucs_status_t st, void *arg)
 }
 
 /* Lets UCX complete what is in flight and forget the endpoint. */
-static void close_ep(struct ucx_peer *peer)
+static void close_by_force(struct ucx_peer *peer, ucp_ep_h ep)
 {
     ucp_request_param_t params = {
         .op_attr_mask =
@@ -348,12 +356,70 @@ static void close_ep(struct ucx_peer *peer)
     };
     ucs_status_ptr_t r;
 
-    if (!peer->ep)
-        return;
-    r = ucp_ep_close_nbx(peer->ep, &params);
-    peer->ep = NULL;
+    r = ucp_ep_close_nbx(ep, &params);
     if (r == NULL || UCS_PTR_IS_ERR(r)) /* done at once, or never: no callback either way */
         ucx_peer_unref(peer);
+}
+
+static void on_flushed(void *request, ucs_status_t st, void *arg)
+{
+    struct ucx_spent *spent = arg;
+
+    ucp_request_free(request);
+    spent->flushing = false; /* reap_spent() closes it */
+}
+
+/* False: there is nothing to wait for, or it cannot be waited for. */
+static bool flush_first(struct ucx_peer *peer, ucp_ep_h ep)
+{
+    struct ucx *u = peer->u;
+    struct ucx_spent *spent = malloc(sizeof(*spent));
+    ucp_request_param_t params = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = on_flushed,
+        .user_data = spent,
+    };
+
+    if (!spent)
+        return false;
+    *spent = (struct ucx_spent){.peer = peer, .ep = ep, .flushing = true};
+    if (!UCS_PTR_IS_PTR(ucp_ep_flush_nbx(ep, &params))) {
+        free(spent);
+        return false;
+    }
+    LIST_INSERT_HEAD(&u->spent, spent, link);
+    return true;
+}
+
+static void close_ep(struct ucx_peer *peer)
+{
+    ucp_ep_h ep = peer->ep;
+
+    if (!ep)
+        return;
+    peer->ep = NULL;
+    if (peer->settled || peer->u->forcing || !flush_first(peer, ep))
+        close_by_force(peer, ep);
+}
+
+static bool reap_spent(struct ucx *u)
+{
+    struct ucx_spent *spent, *next;
+    bool any = false;
+
+    for (spent = LIST_FIRST(&u->spent); spent; spent = next) {
+        next = LIST_NEXT(spent, link);
+        if (spent->ep && (!spent->flushing || u->forcing)) {
+            any = true;
+            close_by_force(spent->peer, spent->ep);
+            spent->ep = NULL;
+        }
+        if (!spent->flushing) {
+            LIST_REMOVE(spent, link);
+            free(spent);
+        }
+    }
+    return any;
 }
 
 static void purge_waiting(struct ucx_peer *peer, int st)
@@ -395,7 +461,7 @@ static void catch_up(struct ucx_peer *peer)
 bool ucx_peers_reap(struct ucx *u)
 {
     struct ucx_peer *peer;
-    bool any = false;
+    bool any = reap_spent(u);
 
     while ((peer = STAILQ_FIRST(&u->to_reopen))) {
         STAILQ_REMOVE_HEAD(&u->to_reopen, lag_link);
@@ -417,7 +483,7 @@ bool ucx_peers_reap(struct ucx *u)
         STAILQ_REMOVE_HEAD(&u->to_close, close_link);
         any = true;
         purge_waiting(peer, -ECANCELED);
-        if (peer->ep && peer->greeted)
+        if (peer->ep && (peer->greeted || !peer->settled))
             send_hello(peer, HELLO_BYE);
         close_ep(peer);
         ucx_peer_unref(peer); /* the slot's */

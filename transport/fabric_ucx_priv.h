@@ -77,6 +77,14 @@ struct ucx_route {
     _Alignas(8) uint8_t addr[]; /* zeroes behind it, see route_to() */
 };
 
+/* An endpoint that nobody needs but that UCX has not wired up yet. */
+struct ucx_spent {
+    LIST_ENTRY(ucx_spent) link;
+    struct ucx_peer *peer; /* by the endpoint's reference */
+    ucp_ep_h ep;           /* NULL: closed */
+    bool flushing;
+};
+
 enum peer_state {
     PEER_GREETING, /* hello sent; sends wait in the queue */
     PEER_UP,       /* the other side has accepted our hello */
@@ -94,6 +102,7 @@ struct ucx_peer {
     uint32_t serial; /* ep is the route's so manieth */
     uint32_t wanted; /* and has to be this one to meet the other side's */
     bool lagging;    /* queued for that */
+    bool settled;    /* UCX has wired ep up, or given it up: it may be closed by force */
     bool failed;     /* UCX reported the endpoint; progress() will tell the caller */
     bool greeted;    /* a right hello came in */
     bool ack_sent;
@@ -126,12 +135,15 @@ struct ucx {
     LIST_HEAD(, ucx_peer) peers; /* all that UCX or a slot still knows */
     STAILQ_HEAD(, ucx_peer) to_fail, to_close, to_reopen;
     LIST_HEAD(, ucx_route) routes;
+    LIST_HEAD(, ucx_spent) spent;
     LIST_HEAD(, claim) claims;
     struct req_list free_reqs, finished;
     struct slab *slabs;
     bool calling;  /* inside a ucp_* call that is not progress: callbacks must wait */
     bool touched;  /* a ucp_* call was made since the last progress */
     bool stopping; /* in free(): completions only, no events */
+    bool forcing;  /* in free(): endpoints are closed as they are */
+    bool flushing; /* in free(): the worker */
     bool armed, polling;
     unsigned spins;
 };

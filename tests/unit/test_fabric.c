@@ -485,7 +485,7 @@ int main(int argc, char **argv)
     if (argc == 2)
         cmocka_set_test_filter(argv[1]); /* by hand: only these */
 #ifdef HAVE_UCX
-    const struct CMUnitTest ucx[] = {contracts("ucx")};
+    const struct CMUnitTest ucx[] = {contracts("ucx"), contract(contract_random_life, "ucx")};
 
 #else
     refused("ucx", "lo", "tcp", NULL, -ENOTSUP, "built without UCX (configure --without-ucx): ");
