@@ -47,6 +47,7 @@ COMMD = os.path.join(BUILD, "daemon/commd")
 COMMCTL = os.path.join(BUILD, "client/commctl")
 ENGINE = os.path.join(BUILD, "transport/commd-engine")
 LIBCOMMD = os.path.join(BUILD, "client/.libs/libcommd.so")
+FABRIC = os.environ.get("COMMD_TEST_FABRIC")  # for all clusters that do not say otherwise
 
 
 class Skip(Exception):
@@ -236,6 +237,8 @@ class Node:
             },
             "log": {"level": "info"},
         }
+        if FABRIC:
+            sections["transport"]["fabric"] = FABRIC
         for section, keys in {**self.cluster.changes, **changes}.items():
             sections.setdefault(section, {}).update(keys)
         with open(self.config, "w") as file:

@@ -97,7 +97,9 @@ cmd_test() {
     part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda
     part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
         --without-ucx --without-cuda -- TESTS="tests/unit/test_board_threads tests/oracle/check_threads.sh"
-    part "without UCX and CUDA" configure_and_check "$top/build-plain" --without-ucx --without-cuda
+    part "without UCX and CUDA" configure_and_check "$top/build-plain" --without-ucx --without-cuda \
+        -- TESTS="tests/unit/test_fabric tests/unit/test_collectives test_commctl \
+            tests/integration/test_collectives.py tests/integration/test_bad_input.py"
     part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck
     if [ "$torch_spec" != none ]; then
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests
