@@ -176,7 +176,8 @@ static int tell_members(struct daemon *d, const struct core_group_view *view, in
     return 0;
 }
 
-/* @abort: the engine drops it at once; else it finishes what other nodes still need. */
+/* @abort: the engine drops its operations at once; else it finishes what other nodes still need.
+ * Messages that were sent are sent in any case. */
 static void group_close(struct daemon *d, uint64_t id, bool abort)
 {
     struct board_entry *entry = boards_find(&d->boards, id);

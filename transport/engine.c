@@ -238,6 +238,14 @@ static bool finished(const struct eboard *eb)
     return eb->inflight == 0 && (eb->dead || (eb->state == EB_IDLE && mail_settled(eb)));
 }
 
+/* Operations that other nodes may still be in the middle of are dropped. Messages that the members
+ * have sent are not: whoever asks for them is told afterwards that nothing is left. */
+static void eboard_drop(struct eboard *eb)
+{
+    mail_flush(eb);
+    eboard_remove(eb);
+}
+
 /* Boards that wait for nothing any more. Called between turns, never from a callback. */
 static void sweep(struct engine *e)
 {
@@ -254,7 +262,7 @@ static void sweep(struct engine *e)
     for (struct eboard *eb = e->active, *next; eb; eb = next) {
         next = eb->active_next;
         if (eb->closing && (finished(eb) || now_ms() - eb->closing_ms > CLOSING_MS))
-            eboard_remove(eb);
+            eboard_drop(eb);
     }
 }
 
@@ -265,7 +273,7 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
     if (!eb)
         return;
     if (abort || eb->dead || finished(eb)) {
-        eboard_remove(eb);
+        eboard_drop(eb);
         return;
     }
     /* All members have left after their last operation; other nodes may still need our part.

@@ -25,7 +25,8 @@ void engine_set_fabric(struct engine *e, struct fabric *f); /* borrowed */
 
 /* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. */
 int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd);
-/* @abort: drop at once; else finish what other nodes still need of us, then drop. */
+/* @abort: drop at once, of operations that never end; else finish first what other nodes still
+ * need of us. What members have sent before is sent in any case. */
 void engine_board_del(struct engine *e, uint64_t group, bool abort);
 /* The peer is being removed from the fabric: groups with it make no more progress. */
 void engine_peer_gone(struct engine *e, unsigned peer);

@@ -192,6 +192,9 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err);
 
 /* engine_p2p.c */
 bool mail_poll(struct eboard *eb); /* true if something moved */
+/* The board goes, its members are gone: sends all that they have written, at once. The bodies stay
+ * where they are until they are sent: in the board, which does not go before. */
+void mail_flush(struct eboard *eb);
 /* All that members have written is sent. */
 bool mail_settled(const struct eboard *eb);
 /* A message of mail; its claim is used up. */

@@ -11,8 +11,9 @@
  *
  * Who wakes me: members (their bit, then the doorbell), messages, finished sends. What if a peer
  * dies now: sends fail, and commd breaks the group. What if a member dies now: what it has written
- * is sent. PROBE asks for that: it is answered by the engine of a rank that is gone, behind all
- * that this rank has written. */
+ * is sent, also when all members are dead and commd takes the board away (mail_flush()). PROBE asks
+ * for that: it is answered by the engine of a rank that is gone, behind all that this rank has
+ * written. */
 #include "transport/engine_internal.h"
 
 #include "shm/copy.h"
@@ -207,15 +208,16 @@ static void forward(struct eboard *eb, unsigned member, const struct mail_rec *r
          mail_has_body(rec->kind) ? &eb->mail->slots[member * MAIL_OUT_SLOTS + rec->slot] : NULL);
 }
 
-/* Everything that @member has written, as far as @most messages may be on their way. */
+/* What @member has written, as far as @most messages may be on their way. At most a ring full: it
+ * may write as fast as we read. */
 static bool drain_member(struct eboard *eb, unsigned member, unsigned most)
 {
     struct email *em = eb->mail;
     struct mail_rec rec;
     bool moved = false;
 
-    while (!eb->dead) {
-        if (em->sending >= most) {
+    for (unsigned n = 0; !eb->dead; n++) {
+        if (em->sending >= most || n == MAIL_ENGINE_RING) {
             em->again[member / 64] |= 1ull << member % 64;
             break;
         }
@@ -229,7 +231,8 @@ static bool drain_member(struct eboard *eb, unsigned member, unsigned most)
     return moved;
 }
 
-bool mail_poll(struct eboard *eb)
+/* @ahead: a ring full of every member, whatever is on its way already. */
+static bool drain_all(struct eboard *eb, bool ahead)
 {
     _Atomic uint64_t *bits = mail_engine_bits(&eb->b.mail);
     bool moved = false;
@@ -247,10 +250,22 @@ bool mail_poll(struct eboard *eb)
             unsigned m = w * 64 + (unsigned)__builtin_ctzll(set);
 
             if (m < eb->b.nlocal)
-                moved |= drain_member(eb, m, SENDING_MAX);
+                moved |= drain_member(eb, m, ahead ? eb->mail->sending + MAIL_ENGINE_RING
+                                                   : SENDING_MAX);
         }
     }
     return moved;
+}
+
+bool mail_poll(struct eboard *eb)
+{
+    return drain_all(eb, false);
+}
+
+void mail_flush(struct eboard *eb)
+{
+    if (!eb->dead)
+        drain_all(eb, true);
 }
 
 bool mail_settled(const struct eboard *eb)
@@ -273,7 +288,7 @@ static struct mail_rec pong_for(const struct mail_rec *probe)
 }
 
 /* Rank rec->dst, of this node, is gone; who asks wants to know when all of it has been sent. It
- * cannot have more than a ring full, so this is bounded also when it lives and goes on writing. */
+ * cannot have left more than a ring full. */
 static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
 {
     unsigned member = eb->mail->local_of[rec->dst];

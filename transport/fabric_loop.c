@@ -393,7 +393,7 @@ static bool deliver(struct loop *l, unsigned index)
             break;
         STAILQ_REMOVE_HEAD(&p->mate->out, link);
         any = true;
-        if (m->body_len >= p->mate->loop->rndv)
+        if (m->body_len && m->body_len >= p->mate->loop->rndv)
             deliver_claim(l, p, m);
         else
             deliver_eager(l, p, m);

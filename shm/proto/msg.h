@@ -332,7 +332,7 @@ struct msg_board_add {
 
 struct msg_board { /* BOARD_DEL, BOARD_ERROR */
     uint64_t group;
-    uint32_t abort; /* DEL: 1 drop at once; 0 finish what the group's nodes still need */
+    uint32_t abort; /* DEL: 1 drop operations at once; 0 finish what the group's nodes still need */
     uint32_t cause;
     int32_t peer; /* node index in this commd's configuration, -1: none */
     char text[MSG_TEXT_MAX];

@@ -347,6 +347,52 @@ static void probes_are_answered_after_the_group_was_closed(void **state)
     cluster_free(c);
 }
 
+/* All members of a node are dead, and its engine is told so before it has looked at what they have
+ * sent: more than it would have on its way at a time. */
+static void messages_outlive_the_board_they_were_sent_from(void **state)
+{
+    enum { SENDERS = 5, RECEIVERS = 4, EACH = MAIL_RING / 2 }; /* a ring full of each: 320 */
+    static const uint16_t nodes[SENDERS + RECEIVERS] = {0, 0, 0, 0, 0, 1, 1, 1, 1};
+    static uint8_t from[30000], to[30000];
+
+    for (unsigned lost = 0; lost < 2; lost++) {
+        struct cluster *c = cluster_new(SENDERS + RECEIVERS, 2, nodes, 7 + lost);
+
+        fabric_loop_set_rndv(c->node[0].fabric, 0); /* all are on their way until they are there */
+        for (unsigned k = 0; k < SENDERS * RECEIVERS * EACH; k++) {
+            size_t size = k % EACH ? 8 : sizeof from; /* the first with its payload in a slot */
+            unsigned pair = k / EACH, src = pair % SENDERS, dst = SENDERS + pair / SENDERS;
+            struct p2p_op send = message(true, (int)dst, (int)(k % EACH), from, size);
+
+            memset(from, (int)k, size);
+            begin(c, src, &send);
+            assert_int_equal(send.state, P2P_DONE);
+        }
+        for (unsigned k = 0; k < SENDERS; k++)
+            mark_gone(c, k, lost ? CAUSE_RANK_LOST : CAUSE_LEFT);
+        engine_board_del(c->node[0].engine, 0x77, lost);
+        for (unsigned k = 0; k < SENDERS * RECEIVERS * (EACH + 1); k++) {
+            unsigned pair = k / (EACH + 1), nth = k % (EACH + 1), src = pair % SENDERS;
+            unsigned dst = SENDERS + pair / SENDERS;
+            size_t size = nth ? 8 : sizeof from;
+            struct p2p_op recv = message(false, (int)src, COMMD_ANY_TAG, to, sizeof to);
+
+            begin(c, dst, &recv);
+            despair(c, dst, &recv);
+            assert_int_equal(recv.state, P2P_DONE);
+            assert_int_equal(recv.err.code, nth < EACH ? 0 : COMMD_E_RANK_LOST);
+            if (nth == EACH)
+                continue;
+            memset(from, (int)(pair * EACH + nth), size);
+            assert_int_equal(recv.status.tag, nth);
+            assert_int_equal(recv.status.bytes, size);
+            assert_memory_equal(to, from, size);
+        }
+        assert_int_equal(c->board_errors + c->peers_down, 0);
+        cluster_free(c);
+    }
+}
+
 static void a_long_message_of_a_dead_sender_is_an_error(void **state)
 {
     static uint8_t from[4 << 20], to[4 << 20]; /* more than the slots hold */
@@ -918,6 +964,7 @@ int main(void)
         cmocka_unit_test(random_programs_deliver_exactly),
         cmocka_unit_test(messages_survive_their_sender),
         cmocka_unit_test(probes_are_answered_after_the_group_was_closed),
+        cmocka_unit_test(messages_outlive_the_board_they_were_sent_from),
         cmocka_unit_test(a_long_message_of_a_dead_sender_is_an_error),
         cmocka_unit_test(a_lost_rank_concerns_only_its_partners),
         cmocka_unit_test(any_source_waits_for_those_who_stay),
