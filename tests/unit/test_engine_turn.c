@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+int engine_process(int argc, char **argv);
 #define main engine_process
 #include "transport/engine_main.c"
 #undef main
