@@ -30,6 +30,15 @@ void net_append(char *buf, size_t size, const char *fmt, ...)
     va_end(ap);
 }
 
+bool net_same_token(const uint8_t a[32], const uint8_t b[32])
+{
+    uint8_t diff = 0;
+
+    for (unsigned i = 0; i < 32; i++)
+        diff |= a[i] ^ b[i];
+    return diff == 0;
+}
+
 /* --- the device -------------------------------------------------------------------------- */
 
 static void list_devices(char *buf, size_t size)
@@ -171,7 +180,7 @@ static void list_congestion(char *buf, size_t size)
             net_append(buf, size, ", %s", name);
 }
 
-int net_congestion_refused(const char *wish, int err, char why[NET_WHY_MAX])
+static int refused(const char *wish, int err, char why[NET_WHY_MAX])
 {
     bool automatic = !strcmp(wish, "auto");
     const char *name = automatic ? preferred : wish;
@@ -193,4 +202,13 @@ int net_congestion_refused(const char *wish, int err, char why[NET_WHY_MAX])
     list_congestion(names, sizeof(names));
     net_explain(why, "transport.congestion_control: %s (allowed here: %s)", reason, names);
     return err;
+}
+
+int net_congestion_settle(char *wish, int taken, char why[NET_WHY_MAX])
+{
+    int r = taken < 0 ? refused(wish, taken, why) : 0;
+
+    if (taken <= 0)
+        strcpy(wish, "system");
+    return r;
 }

@@ -13,6 +13,9 @@ _printf_(2, 3) void net_explain(char *why, const char *fmt, ...);
 /* Appends to the string in @buf, which has @size bytes. */
 _printf_(3, 4) void net_append(char *buf, size_t size, const char *fmt, ...);
 
+/* No early exit: how far a guess was right does not show in the time. */
+bool net_same_token(const uint8_t a[32], const uint8_t b[32]);
+
 /* "mlx5_0:1": InfiniBand devices are no network devices, they go by port. */
 bool net_is_infiniband(const char *device);
 /* Negative errno and a line in @why unless @device is there and up. */
@@ -32,8 +35,10 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr, ch
  * An engine without privileges, which is the usual one, may take only what the sysctl
  * net.ipv4.tcp_allowed_congestion_control lists: RENO and the default, so perhaps not CUBIC. */
 int net_congestion_take(int fd, const char *wish);
-/* Says in @why what @err, from the above, means for @wish. "auto" is a preference, so it is no error:
- * returns 0, and the system's choice stays; else returns @err. */
-int net_congestion_refused(const char *wish, int err, char why[NET_WHY_MAX]);
+/* The listening socket, or the first of many, has told whether the kernel takes @wish: @taken is what
+ * the above returned. Where there is nothing to do for later ones, @wish becomes "system". An error
+ * is explained in @why and returned, but for "auto", which is a preference: then the system's choice
+ * stays. */
+int net_congestion_settle(char *wish, int taken, char why[NET_WHY_MAX]);
 
 #endif

@@ -21,7 +21,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "transport/fabric_tcp_priv.h"
 
@@ -30,14 +29,6 @@ enum {
     DIRECT_MAX = 2,   /* so few connections are read without asking epoll */
     LOOK_EVERY = 64,  /* turns, then */
 };
-
-uint64_t tcp_now_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 /* --- requests ---------------------------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
+#include "shm/wait.h"
 #include "transport/fabric_net.h"
 #include "transport/fabric_tcp_priv.h"
 
@@ -61,7 +62,7 @@ static struct conn *conn_new(struct tcp *t, int *fd, enum conn_state state)
     c->t = t;
     c->fd = steal_fd(fd);
     c->state = state;
-    c->since_ms = tcp_now_ms();
+    c->since_ms = now_ms();
     TAILQ_INIT(&c->out);
     TAILQ_INSERT_TAIL(&t->conns, c, link);
     t->nconns++;
@@ -296,7 +297,7 @@ static bool conn_tick(struct conn *c, uint64_t now)
 
 static bool tick(struct tcp *t)
 {
-    uint64_t expired, now = tcp_now_ms();
+    uint64_t expired, now = now_ms();
     bool need = false;
 
     if (read(t->timer, &expired, sizeof(expired)) != sizeof(expired))
@@ -406,18 +407,6 @@ static int listen_somewhere(struct tcp *t, const struct fabric_conf *conf, char 
     return r;
 }
 
-static int set_congestion(struct tcp *t, char *why)
-{
-    int r = net_congestion_take(t->listener, t->congestion); /* those accepted inherit it */
-
-    if (r < 0)
-        r = net_congestion_refused(t->congestion, r, why);
-    else if (r > 0)
-        return 0;
-    strcpy(t->congestion, "system");
-    return r;
-}
-
 static int open_polling(struct tcp *t, char *why)
 {
     struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &t->listener},
@@ -464,7 +453,8 @@ int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256])
     if (r == 0)
         r = listen_somewhere(t, conf, why);
     if (r == 0)
-        r = set_congestion(t, why);
+        r = net_congestion_settle(t->congestion, /* those accepted inherit it */
+                                  net_congestion_take(t->listener, t->congestion), why);
     if (r == 0)
         r = open_polling(t, why);
     return r;

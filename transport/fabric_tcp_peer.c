@@ -22,19 +22,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shm/wait.h"
+#include "transport/fabric_net.h"
 #include "transport/fabric_tcp_priv.h"
 
 enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5 };
-
-/* No early exit: how far a guess was right must not show in the time. */
-static bool same_token(const uint8_t a[32], const uint8_t b[32])
-{
-    uint8_t diff = 0;
-
-    for (unsigned i = 0; i < 32; i++)
-        diff |= a[i] ^ b[i];
-    return diff == 0;
-}
 
 void peer_unref(struct peer *peer)
 {
@@ -62,7 +54,7 @@ static void retry_later(struct peer *peer)
 {
     if (!peer->connects)
         return;
-    peer->retry_ms = tcp_now_ms() + (RETRY_MS << MIN(peer->retries, (unsigned)RETRY_DOUBLINGS));
+    peer->retry_ms = now_ms() + (RETRY_MS << MIN(peer->retries, (unsigned)RETRY_DOUBLINGS));
     peer->retries++;
     timer_need(peer->t);
 }
@@ -131,7 +123,7 @@ static void adopt(struct conn *c, struct peer *peer)
     }
     c->t->nlobby--;
     c->state = CONN_ACCEPTED;
-    c->since_ms = tcp_now_ms();
+    c->since_ms = now_ms();
     c->peer = peer;
     c->channel = hello.channel;
     peer->channels = hello.channels;
@@ -149,7 +141,7 @@ static struct peer *find_by_token(struct tcp *t, const uint8_t token[32])
 
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         if (t->slot[i] && !t->slot[i]->connects && wants_to_meet(t->slot[i]) &&
-            same_token(t->slot[i]->expect, token))
+            net_same_token(t->slot[i]->expect, token))
             found = t->slot[i];
     return found;
 }
@@ -172,7 +164,7 @@ void peer_greeted(struct conn *c)
     }
     if (!wants_to_meet(peer))
         return; /* deleted since: peers_reap() closes */
-    if (!same_token(peer->expect, c->hello.token)) {
+    if (!net_same_token(peer->expect, c->hello.token)) {
         stranger(c);
         return;
     }
@@ -240,11 +232,11 @@ static int check_new(const struct tcp *t, const struct peer *peer)
 {
     if (t->slot[peer->index])
         return -EEXIST;
-    if (same_token(peer->token, peer->expect))
+    if (net_same_token(peer->token, peer->expect))
         return -EINVAL; /* who would connect? */
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
-        if (t->slot[i] && (same_token(t->slot[i]->expect, peer->expect) ||
-                           same_token(t->slot[i]->token, peer->token)))
+        if (t->slot[i] && (net_same_token(t->slot[i]->expect, peer->expect) ||
+                           net_same_token(t->slot[i]->token, peer->token)))
             return -EADDRINUSE;
     return 0;
 }
@@ -255,7 +247,7 @@ static void adopt_waiting(struct peer *peer)
     for (struct conn *c = TAILQ_FIRST(&peer->t->conns), *next; c; c = next) {
         next = TAILQ_NEXT(c, link);
         if (c->state == CONN_LOBBY && c->hello_got == sizeof(c->hello) &&
-            same_token(c->hello.token, peer->expect))
+            net_same_token(c->hello.token, peer->expect))
             adopt(c, peer);
     }
 }

@@ -184,7 +184,6 @@ struct tcp {
 struct fabric_req *tcp_req_new(struct peer *peer); /* NULL: no memory */
 void tcp_req_free(struct fabric_req *req);
 void tcp_finish(struct fabric_req *req, int st); /* calls the caller: only in progress(), free() */
-uint64_t tcp_now_ms(void);
 
 /* fabric_tcp_conn.c */
 int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256]);

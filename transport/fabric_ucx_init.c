@@ -407,20 +407,6 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
     return st == UCS_OK ? 0 : explain_ucx(why, "UCX wake-up descriptor", st);
 }
 
-/* The first socket, which listens, tells whether the kernel takes it, and whether there is anything
- * to do at all. */
-static int check_congestion(struct ucx *u, char *why)
-{
-    int r = ucx_sockets_tune(u->congestion);
-
-    if (r < 0)
-        r = net_congestion_refused(u->congestion, r, why);
-    else if (r > 0)
-        return 0;
-    strcpy(u->congestion, "system");
-    return r;
-}
-
 int ucx_open(struct ucx *u, const struct fabric_conf *conf,
              const struct fabric_ucx_tuning *tuning, char why[256])
 {
@@ -440,7 +426,7 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf,
     if (r == 0)
         r = open_worker(u, conf, why);
     if (r == 0)
-        r = check_congestion(u, why);
+        r = net_congestion_settle(u->congestion, ucx_sockets_tune(u->congestion), why);
     if (r)
         return r;
     if (*said)

@@ -51,6 +51,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "transport/fabric_net.h"
 #include "transport/fabric_ucx_priv.h"
 
 enum { CATCH_UP_MAX = 64 }; /* endpoints opened anew for one hello: more take more hellos */
@@ -65,16 +66,6 @@ static uint64_t cookie_of(const uint8_t token[32])
         h ^= h >> 29;
     }
     return h;
-}
-
-/* No early exit: how far a guess was right must not show in the time. */
-static bool same_token(const uint8_t a[32], const uint8_t b[32])
-{
-    uint8_t diff = 0;
-
-    for (unsigned i = 0; i < 32; i++)
-        diff |= a[i] ^ b[i];
-    return diff == 0;
 }
 
 void ucx_peer_unref(struct ucx_peer *peer)
@@ -153,7 +144,7 @@ static void flush_waiting(struct ucx_peer *peer)
 static struct ucx_peer *find_by_token(struct ucx *u, const uint8_t token[32])
 {
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++) {
-        if (u->slot[i] && same_token(u->slot[i]->expect, token))
+        if (u->slot[i] && net_same_token(u->slot[i]->expect, token))
             return u->slot[i];
     }
     return NULL;

@@ -2,7 +2,7 @@
 if HAVE_UCX
 noinst_PROGRAMS += tests/bench/bench_fabric
 tests_bench_bench_fabric_SOURCES = tests/bench/bench_fabric.c
-tests_bench_bench_fabric_LDADD = libcommd-fabric.la
+tests_bench_bench_fabric_LDADD = libcommd-fabric.la libcommd-shm.la
 endif
 
 # What the comparison says of the numbers; its processes are imitated. Needs python3 only.

@@ -28,5 +28,5 @@ EXTRA_DIST += tests/fuzz/corpus/board
 check_PROGRAMS += fuzz_stream
 TESTS += fuzz_stream
 fuzz_stream_SOURCES = tests/fuzz/fuzz_stream.c tests/fuzz/replay.c
-fuzz_stream_LDADD = libcommd-fabric.la
+fuzz_stream_LDADD = libcommd-fabric.la libcommd-shm.la
 EXTRA_DIST += tests/fuzz/corpus/stream

@@ -16,7 +16,7 @@ tests_unit_test_fabric_SOURCES = tests/unit/test_fabric.c tests/unit/test_fabric
 	tests/unit/fabric_raw.c tests/unit/fabric_raw.h tests/unit/fabric_sides.c \
 	tests/unit/fabric_sides.h
 tests_unit_test_fabric_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(UCX_CFLAGS)
-tests_unit_test_fabric_LDADD = libcommd-fabric.la $(CMOCKA_LIBS)
+tests_unit_test_fabric_LDADD = libcommd-fabric.la libcommd-shm.la $(CMOCKA_LIBS)
 
 # Members as threads over one mapping, for the thread sanitizer.
 check_PROGRAMS += tests/unit/test_board_threads
