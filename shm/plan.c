@@ -137,7 +137,7 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
 {
     const struct coll_info *info = &coll_table[p->coll];
     bool net = g->nnodes > 1;
-    uint64_t small = !net                           ? small_alone(g)
+    uint64_t small = !net                         ? small_alone(g)
                      : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
                                                   : PLAN_SMALL_NET;
 

@@ -410,7 +410,9 @@ static void gather_small(struct eboard *eb)
 /* Private memory for a payload of @len bytes; kept for the next ones. */
 static bool make_room(struct eboard *eb, size_t len)
 {
-    size_t room = len <= PLAN_SMALL ? PLAN_SMALL : len <= PLAN_SMALL_NET ? PLAN_SMALL_NET : PLAN_SMALL_MOST;
+    size_t room = len <= PLAN_SMALL       ? PLAN_SMALL
+                  : len <= PLAN_SMALL_NET ? PLAN_SMALL_NET
+                                          : PLAN_SMALL_MOST;
 
     if (eb->room >= room || !len)
         return true;
