@@ -120,7 +120,7 @@ struct commd_group {
     uint32_t *local_rank;      /* owned; nlocal: rank of each member here */
     struct plan_geom geom;
     struct wait_policy wait;
-    unsigned crowded; /* operations left in which waiting means sleeping at once */
+    struct crowd crowd;
     bool shared;      /* who was waited for last had to run on this core: spinning only delays */
     int doorbell;              /* to the engine, borrowed from ctx; -1 */
     _Atomic int64_t timeout_ms;

@@ -471,8 +471,8 @@ void p2p_begin(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_msg *m;
 
-    p->crowded -= p->crowded > 0;
     op->id = ++p->next_id;
+    crowd_next(&p->crowd);
     TAILQ_INSERT_TAIL(&p->ops, op, all);
     if (op->send) {
         op->state = P2P_QUEUED;

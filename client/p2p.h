@@ -117,7 +117,7 @@ struct p2p {
     unsigned next_slot, eager_busy;
     uint32_t next_id, next_use;
     _Atomic unsigned users; /* threads inside; written with the lock */
-    unsigned crowded; /* operations left in which waiting means sleeping at once */
+    struct crowd crowd;
     int64_t looked_ms; /* when all operations were looked at for reasons to give up */
     bool closed;      /* the group is being left */
     int bad;          /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */

@@ -18,7 +18,6 @@
 
 enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
-    CROWDED_OPS = 256,     /* operations that sleep rather than yield after a long yield */
     SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
     CLOSE_LOOKS = 8,       /* about a tenth of a microsecond */
 };
@@ -329,7 +328,8 @@ static void look_closely(const struct p2p *p, const struct p2p_op *op)
 
 static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
 {
-    bool crowded = false;
+    struct crowd crowd = p->crowd;
+    bool met = false;
 
     if (spin)
         look_closely(p, op);
@@ -337,10 +337,10 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
     if (spin)
         cpu_relax();
     else
-        crowded = yield_core(p->group->wait.crowded_ns) == YIELD_CROWDED;
+        met = yield_core(p->group->wait.crowded_ns, &crowd) == YIELD_CROWDED;
     pthread_mutex_lock(&p->lock);
-    if (crowded)
-        p->crowded = CROWDED_OPS;
+    if (met)
+        p->crowd = crowd;
 }
 
 static bool interrupted(const struct p2p *p)
@@ -364,7 +364,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        if (idle < w->spins || (idle < w->spins + w->yields && !p->crowded)) {
+        if (idle < w->spins || (idle < w->spins + w->yields && !p->crowd.left)) {
             pause_unlocked(p, op, idle < w->spins);
             continue;
         }

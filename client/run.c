@@ -18,7 +18,6 @@
 
 enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
-    CROWDED_OPS = 256,     /* operations that sleep rather than yield after a long yield */
     SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
 };
 
@@ -50,6 +49,13 @@ void run_tell(struct run *r)
     struct board_hdr *h = r->group->board.hdr;
 
     bell_ring(&h->bell, &h->sleepers); /* contains the fence that group_wake_engine needs too */
+}
+
+/* What the engine can go on with: a member's data, once they are reduced if they are to be. That a
+ * result was read is for the members alone: they do not write before there is room. */
+static void tell_engine(struct run *r)
+{
+    run_tell(r);
     if (!one_node(r))
         group_wake_engine(r->group);
 }
@@ -112,7 +118,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->seen_step = r->base;
     r->agreed = false;
     r->moved = false;
-    g->crowded -= g->crowded > 0;
+    crowd_next(&g->crowd);
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
     if (unlikely(r->plan.direct))
@@ -223,7 +229,10 @@ void run_announce(struct run *r, unsigned kind)
     }
     s->kind = kind;
     atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
-    run_tell(r);
+    if (r->plan.reduces)
+        run_tell(r);
+    else
+        tell_engine(r);
     r->put++;
 }
 
@@ -409,7 +418,7 @@ static bool try_reduce(struct run *r)
     coll_steps[r->desc.coll].reduce(r, r->red);
     r->red++;
     atomic_store_explicit(&me_of(r)->reduced, step + 1, memory_order_release);
-    run_tell(r);
+    tell_engine(r);
     return true;
 }
 
@@ -537,7 +546,7 @@ void run_end(struct run *r, enum run_state st)
         atomic_store_explicit(&me->consumed, r->group->next_step, memory_order_release);
     atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
     if (refused)
-        run_tell(r);
+        tell_engine(r);
 }
 
 void run_abandon(struct run *r)
@@ -721,12 +730,8 @@ enum run_state run_finish(struct run *r)
         }
         if (idle < p->spins && !r->group->shared) {
             cpu_relax();
-        } else if (idle < p->spins + p->yields && !r->group->crowded) {
-            enum yielded y = yield_core(p->crowded_ns);
-
-            r->group->shared = y == YIELD_SHARED;
-            if (y == YIELD_CROWDED)
-                r->group->crowded = CROWDED_OPS;
+        } else if (idle < p->spins + p->yields && !r->group->crowd.left) {
+            r->group->shared = yield_core(p->crowded_ns, &r->group->crowd) == YIELD_SHARED;
         } else {
             uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
 

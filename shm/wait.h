@@ -62,7 +62,28 @@ enum yielded {
     YIELD_SHARED,  /* a waiter like us, perhaps the one that we wait for: spinning delays it */
     YIELD_CROWDED, /* work of its own: then sleeping is the better way to wait, see wait.c */
 };
-enum yielded yield_core(unsigned crowded_ns);
+/* In how many of its next waits a waiter sleeps at once because a yield met work. All zero at first. */
+struct crowd {
+    unsigned left, step;
+};
+enum { CROWD_MOST = 4096 };
+
+/* A new wait begins. */
+static inline void crowd_next(struct crowd *c)
+{
+    if (unlikely(c->left))
+        c->left--;
+    else if (unlikely(c->step))
+        c->step--;
+}
+
+static inline void crowd_met(struct crowd *c)
+{
+    c->left = c->step ? c->step : 1;
+    c->step = MIN(2 * c->left, (unsigned)CROWD_MOST);
+}
+
+enum yielded yield_core(unsigned crowded_ns, struct crowd *c);
 enum { WAIT_CROWDED_NS = 200000 }; /* for one who shares the core with few: far above a round of their
                                       yields, far below a slice */
 

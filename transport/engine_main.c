@@ -26,12 +26,13 @@
 enum {
     SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
     LOOK_EVERY = 256,      /* turns */
-    CROWDED_NS = 100000000, /* after a long yield: sleep at once for so long */
+    WORK_NS = 60000,       /* a yield that takes longer: members copy or compute; woken, we come before them */
     CLOCK_EVERY = 16,      /* idle turns between looks at the clock */
     RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
     REST_MS = 1000,        /* while only idle boards exist */
     FRAME_MS = 5000,
     MAX_BELLS = 65536,
+    BELLS_AT_ONCE = 64,
 };
 
 struct shell {
@@ -202,22 +203,26 @@ static void control_read(struct shell *s)
 
 static void bell_read(struct shell *s, unsigned client)
 {
-    uint64_t group;
-    ssize_t n;
+    uint64_t groups[BELLS_AT_ONCE];
+    struct iovec io[BELLS_AT_ONCE];
+    struct mmsghdr m[BELLS_AT_ONCE] = {0};
+    int n;
 
     if (client >= s->nbells || s->bells[client] < 0)
         return;
-    for (int i = 0; i < 512; i++) { /* bounded: a client must not hold the engine up */
-        n = recv(s->bells[client], &group, sizeof group, MSG_DONTWAIT);
-        if (n == sizeof group)
-            engine_wake(s->engine, group);
-        else if (n < 0 && errno == EAGAIN)
-            return;
-        else if (n <= 0) {
-            bell_del(s, client);
-            return;
-        }
+    for (unsigned i = 0; i < BELLS_AT_ONCE; i++) {
+        io[i] = (struct iovec){&groups[i], sizeof groups[i]};
+        m[i].msg_hdr = (struct msghdr){.msg_iov = &io[i], .msg_iovlen = 1};
     }
+    /* once: what is left is reported again, and a client must not hold the engine up */
+    n = recvmmsg(s->bells[client], m, BELLS_AT_ONCE, MSG_DONTWAIT, NULL);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    for (int i = 0; i < n && m[i].msg_len; i++)
+        if (m[i].msg_len == sizeof groups[i])
+            engine_wake(s->engine, groups[i]);
+    if (n < 0 || m[n - 1].msg_len == 0)
+        bell_del(s, client);
 }
 
 /* ---- the turn ----------------------------------------------------------------------------------- */
@@ -263,19 +268,11 @@ static void rest(struct shell *s)
     look(s, timeout);
 }
 
-/* True if another process took the core for work of its own. */
-static bool offer_core(uint64_t *crowded)
-{
-    if (yield_core(WAIT_CROWDED_NS) != YIELD_CROWDED)
-        return false;
-    *crowded = now_ns() + CROWDED_NS;
-    return true;
-}
-
 static void serve(struct shell *s)
 {
     unsigned turns = 0, idle = 0;
-    uint64_t last = now_ns(), crowded = 0;
+    struct crowd crowd = {0};
+    uint64_t last = now_ns();
 
     while (s->running) {
         /* the boards first: after a yield it is a member that has just run */
@@ -284,20 +281,23 @@ static void serve(struct shell *s)
         moved |= s->fabric->ops->progress(s->fabric);
         if (++turns % LOOK_EVERY == 0)
             look(s, 0);
-        if (engine_published(s->engine) && now_ns() >= crowded && offer_core(&crowded))
+        if (engine_published(s->engine) && !crowd.left &&
+            yield_core(WORK_NS, &crowd) == YIELD_CROWDED)
             look(s, 0); /* that took long: others may have waited for us meanwhile */
         if (moved) {
             idle = 0;
             continue;
         }
-        if (idle++ == 0)
+        if (idle++ == 0) {
             last = now_ns();
-        if (engine_idle(s->engine) || last < crowded ||
+            crowd_next(&crowd);
+        }
+        if (engine_idle(s->engine) || crowd.left ||
             (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS)) {
             rest(s);
             idle = 0;
         } else {
-            offer_core(&crowded);
+            yield_core(WORK_NS, &crowd);
         }
     }
 }

@@ -30,6 +30,12 @@ tests_unit_test_copy_SOURCES = tests/unit/test_copy.c
 tests_unit_test_copy_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_copy_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
+check_PROGRAMS += tests/unit/test_wait
+TESTS += tests/unit/test_wait
+tests_unit_test_wait_SOURCES = tests/unit/test_wait.c
+tests_unit_test_wait_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_wait_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
 check_PROGRAMS += tests/unit/test_mail
 TESTS += tests/unit/test_mail
 tests_unit_test_mail_SOURCES = tests/unit/test_mail.c

@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include <sys/socket.h>
+
 #include "shm/reduce.h"
 #include "tests/lib/cluster.h"
 
@@ -618,6 +620,79 @@ static void closing_board_serves_the_other_node(void **state)
     cluster_free(c);
 }
 
+/* Messages in @bell. */
+static unsigned rings(int bell)
+{
+    uint64_t group;
+    unsigned n = 0;
+
+    while (recv(bell, &group, sizeof group, MSG_DONTWAIT) == sizeof group) {
+        assert_int_equal(group, 0x77);
+        n++;
+    }
+    return n;
+}
+
+static void look_and_sleep(struct engine *e)
+{
+    engine_wake(e, 0x77);
+    while (engine_arm(e))
+        ;
+}
+
+/* A ring costs two system calls and a change of process: none before the engine can do something,
+ * none for results that were read. */
+static void engine_is_woken_when_it_has_work(void **state)
+{
+    static const uint16_t placement[] = {0, 0, 1};
+    static const struct {
+        enum commd_coll coll;
+        size_t count;
+        bool reduces; /* members do, and then tell the engine */
+    } cases[] = {{COMMD_ALL_REDUCE, 4, false}, {COMMD_ALL_REDUCE, 30000, true},
+                 {COMMD_BROADCAST, 4, false}, {COMMD_BROADCAST, 30000, false},
+                 {COMMD_BARRIER, 0, false}};
+    struct cluster *c = cluster_new(3, 2, placement, 12);
+    static float buf[3][30000];
+    struct engine *e = c->node[0].engine;
+    int bell[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, bell), 0);
+    c->group[0]->doorbell = c->group[1]->doorbell = bell[0];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct commd_op op = {.size = sizeof op, .coll = cases[i].coll, .dtype = COMMD_F32,
+                              .count = cases[i].count};
+        bool reduces = cases[i].reduces;
+        struct run r[3] = {0};
+
+        for (unsigned k = 0; k < 3; k++) {
+            op.send = op.recv = buf[k];
+            assert_int_equal(run_begin(&r[k], c->group[k], &op), 0);
+        }
+        look_and_sleep(e);
+        assert_int_equal(run_poll(&r[0]), RUN_WAIT);
+        assert_int_equal(rings(bell[1]), reduces ? 0 : 1);
+        look_and_sleep(e);
+        assert_int_equal(run_poll(&r[1]), RUN_WAIT);
+        assert_int_equal(rings(bell[1]), 1);
+        look_and_sleep(e);
+        assert_int_equal(run_poll(&r[0]), RUN_WAIT);
+        assert_int_equal(rings(bell[1]), reduces ? 1 : 0);
+        assert_int_equal(run_poll(&r[2]), RUN_WAIT);
+        for (unsigned turns = 0; turns < 1000; turns++)
+            cluster_turn(c);
+        look_and_sleep(e);
+        for (unsigned k = 0; k < 3; k++) {
+            assert_int_equal(run_poll(&r[k]), RUN_DONE);
+            run_end(&r[k], RUN_DONE);
+        }
+        assert_int_equal(rings(bell[1]), 0);
+    }
+    close(bell[0]);
+    close(bell[1]);
+    cluster_free(c);
+}
+
 /* Hostile member: it can write anything into the board; the engine must stay whole. */
 static void garbage_in_the_board_breaks_only_the_group(void **state)
 {
@@ -664,6 +739,7 @@ int main(void)
         cmocka_unit_test(broken_group_says_why),
         cmocka_unit_test(aborted_group_reports_no_mismatch),
         cmocka_unit_test(closing_board_serves_the_other_node),
+        cmocka_unit_test(engine_is_woken_when_it_has_work),
         cmocka_unit_test(garbage_in_the_board_breaks_only_the_group),
     };
 

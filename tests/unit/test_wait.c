@@ -1,0 +1,82 @@
+/* test_wait.c - when a waiter goes over from yielding to sleeping, and back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "shm/wait.h"
+
+/* Waits until the next one that yields. */
+static unsigned asleep(struct crowd *c)
+{
+    unsigned n = 0;
+
+    while (c->left) {
+        n++;
+        crowd_next(c);
+    }
+    return n;
+}
+
+static void one_long_yield_is_forgotten_with_its_wait(void **state)
+{
+    struct crowd c = {0};
+
+    crowd_next(&c);
+    crowd_met(&c);
+    assert_int_equal(asleep(&c), 1);
+}
+
+/* Every second wait of ranks that compute between two collectives meets the others' computing. */
+static void now_and_then_is_no_crowd(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned i = 0; i < 100; i++) {
+        crowd_next(&c);
+        crowd_met(&c);
+        assert_in_range(asleep(&c), 1, 2);
+        crowd_next(&c);
+    }
+}
+
+static void who_never_leaves_is_seldom_asked(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned waits = 1; waits < CROWD_MOST; waits *= 2) {
+        crowd_met(&c);
+        assert_int_equal(asleep(&c), waits);
+    }
+    for (unsigned i = 0; i < 10; i++) {
+        crowd_met(&c);
+        assert_int_equal(asleep(&c), CROWD_MOST);
+    }
+    for (unsigned i = 0; i < CROWD_MOST; i++) /* gone */
+        crowd_next(&c);
+    crowd_met(&c);
+    assert_int_equal(asleep(&c), 1);
+}
+
+static void a_long_yield_is_told(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(yield_core(UINT32_MAX, &c) == YIELD_CROWDED, 0);
+    assert_int_equal(c.left, 0);
+    assert_int_equal(yield_core(0, &c), YIELD_CROWDED);
+    assert_int_equal(c.left, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_long_yield_is_forgotten_with_its_wait),
+        cmocka_unit_test(now_and_then_is_no_crowd),
+        cmocka_unit_test(who_never_leaves_is_seldom_asked),
+        cmocka_unit_test(a_long_yield_is_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
