@@ -44,7 +44,7 @@ QUICK = {
     "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "least": 1, "torch": ["1x2"],
     "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
 }  # fmt: skip
-ITERATIONS_MOST, WARMUP, TURN_SECONDS = 2000, 2, 120
+ITERATIONS_MOST, WARMUP_MS, TURN_SECONDS = 20000, 60, 120
 SLOW_US, ROW_US = 300e3, 2e6  # one iteration that makes a library slow; what it may take in a row, then
 TORCH_NAMES = {"commd": "torch commd", "commd-op": "commd op", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
 
@@ -116,14 +116,23 @@ def words(coll, size, n, warmup):
     return f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup}"
 
 
+def warmup(n, ms):
+    """Iterations before those that are measured: the kernel takes tens of milliseconds to spread processes
+    that have slept over the cores again."""
+    return 0 if n == 1 else max(2, min(n, int(n * WARMUP_MS / ms)))
+
+
 def share(contestant, coll, size, plan):
     """(iterations, turns): turns of about the wanted length, but no row that takes minutes."""
     once = contestant.turn(words(coll, size, 1, 0), TURN_SECONDS)[0]["p50_us"]
     if once > SLOW_US:  # ranks that spin where others should run: milliseconds for every hand-over
         return 1, max(1, min(plan["rounds"], int(ROW_US / once)))
-    once = contestant.turn(words(coll, size, plan["least"], 1), TURN_SECONDS)[0]["p50_us"]
-    n = plan["turn_ms"] * 1000 / max(once, 1)
-    return int(min(max(n, plan["least"]), ITERATIONS_MOST if coll != "new_group" else 20)), plan["rounds"]
+    most = ITERATIONS_MOST if coll != "new_group" else 20
+    n = plan["least"]
+    for _ in range(2):  # the first few are slow, the more so where processes have to find their cores
+        once = contestant.turn(words(coll, size, n, 1), TURN_SECONDS)[0]["p50_us"]
+        n = int(min(max(plan["turn_ms"] * 1000 / max(once, 1), plan["least"]), most))
+    return n, plan["rounds"]
 
 
 def measure_row(running, coll, size, plan, note):
@@ -148,7 +157,7 @@ def measure_row(running, coll, size, plan, note):
 
     def turn(contestant):
         n, _ = counts[contestant]
-        line = words(coll, size, n, min(WARMUP, n) if n > 1 else 0)
+        line = words(coll, size, n, warmup(n, plan["turn_ms"]))
         got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
 
     for contestant in list(running):
