@@ -74,7 +74,7 @@ static inline void crowd_next(struct crowd *c)
     if (unlikely(c->left))
         c->left--;
     else if (unlikely(c->step))
-        c->step--;
+        c->step /= 2;
 }
 
 static inline void crowd_met(struct crowd *c)

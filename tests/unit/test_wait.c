@@ -53,10 +53,25 @@ static void who_never_leaves_is_seldom_asked(void **state)
         crowd_met(&c);
         assert_int_equal(asleep(&c), CROWD_MOST);
     }
-    for (unsigned i = 0; i < CROWD_MOST; i++) /* gone */
+    for (unsigned i = 0; i < 13; i++) /* gone */
         crowd_next(&c);
     crowd_met(&c);
     assert_int_equal(asleep(&c), 1);
+}
+
+/* One wait of twenty meets work: in the others yielding is the better way. */
+static void seldom_is_no_crowd(void **state)
+{
+    struct crowd c = {0};
+    unsigned slept = 0;
+
+    for (unsigned i = 0; i < 20000; i++) {
+        crowd_next(&c);
+        slept += c.left > 0;
+        if (i % 20 == 0 && !c.left)
+            crowd_met(&c);
+    }
+    assert_in_range(slept, 0, 20000 / 20);
 }
 
 static void a_long_yield_is_told(void **state)
@@ -75,6 +90,7 @@ int main(void)
         cmocka_unit_test(one_long_yield_is_forgotten_with_its_wait),
         cmocka_unit_test(now_and_then_is_no_crowd),
         cmocka_unit_test(who_never_leaves_is_seldom_asked),
+        cmocka_unit_test(seldom_is_no_crowd),
         cmocka_unit_test(a_long_yield_is_told),
     };
 
