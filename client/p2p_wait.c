@@ -329,7 +329,7 @@ static void look_closely(const struct p2p *p, const struct p2p_op *op)
 static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
 {
     struct crowd crowd = p->crowd;
-    bool met = false;
+    enum yielded y = YIELD_ALONE;
 
     if (spin)
         look_closely(p, op);
@@ -337,10 +337,12 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
     if (spin)
         cpu_relax();
     else
-        met = yield_core(p->group->wait.crowded_ns, &crowd) == YIELD_CROWDED;
+        y = yield_core(p->group->wait.crowded_ns, &crowd);
     pthread_mutex_lock(&p->lock);
-    if (met)
+    if (y == YIELD_CROWDED)
         p->crowd = crowd;
+    if (!spin)
+        p->shared = y == YIELD_SHARED;
 }
 
 static bool interrupted(const struct p2p *p)
@@ -356,7 +358,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     unsigned idle = 0;
 
     while (op->state != P2P_DONE) {
-        bool moved = p2p_poll(p, op);
+        bool moved = p2p_poll(p, op), spin;
 
         p2p_tell(p); /* works of others, who may wait for nothing else */
         if (op->state == P2P_DONE)
@@ -364,8 +366,9 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        if (idle < w->spins || (idle < w->spins + w->yields && !p->crowd.left)) {
-            pause_unlocked(p, op, idle < w->spins);
+        spin = idle < w->spins && !p->shared;
+        if (spin || (idle < w->spins + w->yields && !p->crowd.left)) {
+            pause_unlocked(p, op, spin);
             continue;
         }
         if (nap(p, op, until_ms))
