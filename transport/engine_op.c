@@ -159,8 +159,10 @@ static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
+    f->more = !eb->plan.small && !eb->bad; /* start_early() */
     r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, copy_sent,
                      s);
+    f->more = false;
     if (r != 0)
         sbuf_put(s);
     else if (len)

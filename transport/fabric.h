@@ -94,6 +94,9 @@ struct fabric_stats {
 struct fabric {
     const struct fabric_ops *ops;
     struct fabric_stats stats;
+    /* Set by the caller around a send(): more will follow to this peer before progress(), so that both
+     * may go out together. A hint. */
+    bool more;
 };
 
 struct fabric_conf {

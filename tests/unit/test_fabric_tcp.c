@@ -368,6 +368,36 @@ static void full_socket_wakes_up(void **state)
     world_free(w);
 }
 
+/* What a send promises to follow with goes out together with it, or without it in the next turn. */
+static void more_follows(void **state)
+{
+    struct world *w = linked("tcp");
+    struct fabric *f = w->side[0].f;
+    struct sending s[3];
+
+    put(&w->side[0], 1, 0, 8, 0, &s[0]);
+    pump_until(w, w->side[1].msgs == 1);
+    pump_until(w, !inside(&w->side[0])->timer_on && !inside(&w->side[1])->timer_on);
+    for (unsigned i = 1; i < 3; i++) {
+        f->more = i == 1;
+        put(&w->side[0], 1, i, 8, 20000, &s[i]);
+        f->more = false;
+        for (unsigned turn = 0; turn < 100; turn++)
+            w->side[1].f->ops->progress(w->side[1].f);
+        assert_int_equal(w->side[1].msgs, 1);
+        assert_int_equal(f->ops->arm(f), 1);
+    }
+    pump_until(w, w->side[1].msgs == 3 && count_done(s, 3) == 3);
+    f->more = true; /* and nothing comes */
+    free_sendings(s, 1);
+    put(&w->side[0], 1, 3, 8, 8, &s[0]);
+    f->more = false;
+    pump_until(w, w->side[1].msgs == 4 && count_done(s, 1) == 1);
+    assert_int_equal(w->side[1].bad_bytes + w->side[1].bad_order, 0);
+    free_sendings(s, 3);
+    world_free(w);
+}
+
 int run_tcp_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +412,7 @@ int run_tcp_tests(void)
         cmocka_unit_test(refuses_what_it_cannot_do),
         cmocka_unit_test(no_wakeups_and_no_memory_at_rest),
         cmocka_unit_test(full_socket_wakes_up),
+        cmocka_unit_test(more_follows),
     };
 
     return cmocka_run_group_tests_name("fabric tcp only", tests, NULL, NULL);
