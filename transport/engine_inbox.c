@@ -129,9 +129,18 @@ void inbox_drop_op(struct eboard *eb)
     }
 }
 
+/* Who asks after a group that was closed so long ago that we have forgotten it is answered. */
+void limbo_expire(struct engine *e, int64_t older_than_ms)
+{
+    for (const struct inmsg *m = e->limbo.head; m && (int64_t)m->came_ms < older_than_ms; m = m->next)
+        if (m->h.step == WIRE_MAIL)
+            mail_answer_closed(e, m);
+    inbox_drop(e, &e->limbo, older_than_ms, -1);
+}
+
 void limbo_sweep(struct engine *e)
 {
-    inbox_drop(e, &e->limbo, (int64_t)now_ms() - LIMBO_MS, -1);
+    limbo_expire(e, (int64_t)now_ms() - LIMBO_MS);
 }
 
 void inbox_adopt(struct eboard *eb)

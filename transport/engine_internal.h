@@ -211,6 +211,7 @@ void inmsg_done(struct engine *e, struct inmsg *m);
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
 /* Messages for groups that nobody has told us about for a minute. */
 void limbo_sweep(struct engine *e);
+void limbo_expire(struct engine *e, int64_t older_than_ms);
 void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
 void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */
 void engine_on_msg(void *arg, const struct fabric_msg *msg);

@@ -386,6 +386,39 @@ static void engine_ends_with_unread_messages(void **state)
     cluster_free(c);
 }
 
+/* Is anything left of a rank that is gone? Its engine closed the group very long ago. */
+static void forgotten_group_is_answered_for(void **state)
+{
+    static const uint16_t placement[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, placement, 3);
+    struct fabric *f = c->node[0].fabric;
+    struct engine *asks = c->node[0].engine, *answers = c->node[1].engine;
+    struct mail_rec rec = {.kind = MAIL_PROBE, .src = 0, .dst = 1};
+    struct wire_mail w = {.h = {.group = 0x99, .step = WIRE_MAIL}};
+
+    memcpy(w.rec, &rec, sizeof rec);
+    assert_true(f->ops->send(f, 1, &w, sizeof w, NULL, 0, NULL, NULL) >= 0);
+    for (unsigned i = 0; i < 100; i++)
+        cluster_turn(c);
+    assert_int_equal(answers->limbo.n, 1);
+    limbo_expire(answers, (int64_t)now_ms() - 1000);
+    assert_int_equal(answers->limbo.n, 1); /* commd may still tell of it */
+    limbo_expire(answers, (int64_t)now_ms() + 1000);
+    assert_int_equal(answers->limbo.n, 0);
+    for (unsigned i = 0; i < 100; i++)
+        cluster_turn(c);
+    assert_int_equal(asks->limbo.n, 1);
+    memcpy(&rec, asks->limbo.head->m.rec, sizeof rec);
+    assert_int_equal(rec.kind, MAIL_PONG);
+    assert_int_equal(rec.src, 1);
+    assert_int_equal(rec.dst, 0);
+    limbo_expire(asks, (int64_t)now_ms() + 1000); /* answers are not answered */
+    for (unsigned i = 0; i < 100; i++)
+        cluster_turn(c);
+    assert_int_equal(answers->limbo.n, 0);
+    cluster_free(c);
+}
+
 static int no_memory(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_fn done,
                      void *arg)
 {
@@ -510,6 +543,7 @@ int main(void)
         cmocka_unit_test(failed_receive_ends_the_group),
         cmocka_unit_test(any_mismatch_leaves_the_group_usable),
         cmocka_unit_test(engine_ends_with_unread_messages),
+        cmocka_unit_test(forgotten_group_is_answered_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
