@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-enum { IDLE_TURNS = 100, DOZE_MS = 50 };
+enum { IDLE_TURNS = 100, DOZE_MS = 50, RING_MS = 5000 };
 
 /* ---- the engines ---------------------------------------------------------------------------
  */
@@ -37,6 +37,19 @@ static bool engines_turn(struct engines *e)
     return moved;
 }
 
+/* The net under lost doorbells must not catch anything but what is about to ring. */
+static void caught(struct engines *e, struct pollfd *bell)
+{
+    bool moved = false;
+
+    for (unsigned n = 0; n < e->cluster->nnodes; n++)
+        moved |= engine_poll_all(e->cluster->node[n].engine);
+    if (moved && poll(bell, 1, RING_MS) == 0) {
+        fprintf(stderr, "oracle: a member went on and did not ring for its engine\n");
+        abort();
+    }
+}
+
 /* As engine_main.c does; which engine is meant the message does not say. */
 static void engines_doze(struct engines *e)
 {
@@ -47,8 +60,7 @@ static void engines_doze(struct engines *e)
     for (unsigned n = 0; n < e->cluster->nnodes; n++)
         moved |= engine_arm(e->cluster->node[n].engine);
     if (!moved && poll(&p, 1, DOZE_MS) == 0)
-        for (unsigned n = 0; n < e->cluster->nnodes; n++)
-            engine_poll_all(e->cluster->node[n].engine);
+        caught(e, &p);
     while (recv(e->bell, &group, sizeof group, MSG_DONTWAIT) == sizeof group)
         for (unsigned n = 0; n < e->cluster->nnodes; n++)
             engine_wake(e->cluster->node[n].engine, group);
