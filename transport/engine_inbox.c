@@ -132,6 +132,8 @@ void inbox_drop_op(struct eboard *eb)
 /* Who asks after a group that was closed so long ago that we have forgotten it is answered. */
 void limbo_expire(struct engine *e, int64_t older_than_ms)
 {
+    if (older_than_ms < 0) /* the machine has just booted */
+        return;
     for (const struct inmsg *m = e->limbo.head; m && (int64_t)m->came_ms < older_than_ms; m = m->next)
         if (m->h.step == WIRE_MAIL)
             mail_answer_closed(e, m);
