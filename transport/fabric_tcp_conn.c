@@ -314,7 +314,7 @@ static bool tick(struct tcp *t)
 
 /* --- the loop's side ----------------------------------------------------------------------------- */
 
-static bool conn_event(struct conn *c)
+static bool conn_event(struct conn *c, uint32_t events)
 {
     switch (c->state) {
     case CONN_CONNECTING:
@@ -326,6 +326,8 @@ static bool conn_event(struct conn *c)
     case CONN_OPEN:
         if (!c->parked)
             return conn_read(c);
+        if (!(events & (EPOLLERR | EPOLLHUP)))
+            return false; /* room for write_all() */
         conn_lost(c, socket_error(c)); /* epoll was not asked for input: it has broken */
         return true;
     case CONN_CLOSED:
@@ -346,7 +348,7 @@ bool tcp_look(struct tcp *t)
         else if (ev[i].data.ptr == &t->timer)
             any |= tick(t);
         else
-            any |= conn_event(ev[i].data.ptr);
+            any |= conn_event(ev[i].data.ptr, ev[i].events);
     }
     return any;
 }

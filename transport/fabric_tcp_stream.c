@@ -233,7 +233,8 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
     req_set_frame(req, &f);
     req->part = req->body;
     req->part_len = req->body_len;
-    if (TAILQ_EMPTY(&c->out) && !peer->t->base.more)
+    /* on other channels what follows would overtake it, and wait there */
+    if (TAILQ_EMPTY(&c->out) && !(peer->t->base.more && peer->channels == 1))
         return conn_post(c, req);
     conn_put(c, req);
     return 0;

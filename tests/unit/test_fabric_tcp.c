@@ -398,6 +398,58 @@ static void more_follows(void **state)
     world_free(w);
 }
 
+/* A connection that has nothing to read, because its messages wait for another one's, may have to
+ * write: that there is room again is no fault of it. */
+static void parked_connection_writes(void **state)
+{
+    enum { N = 300 };
+    struct world *w = linked("tcp x 3");
+    struct sending *s = calloc(N, sizeof(*s)), o[5];
+    struct fabric *b = w->side[1].f;
+    struct tcp *a = inside(&w->side[0]);
+    struct pollfd p = {.fd = b->ops->fd(b), .events = POLLIN};
+    struct conn *c;
+
+    assert_non_null(s);
+    put(&w->side[0], 1, 0, 8, 8, &o[0]);
+    pump_until(w, w->side[1].msgs == 1);
+    pump_until(w, !a->timer_on && !inside(&w->side[1])->timer_on);
+    for (unsigned i = 0; i < N; i++)
+        put(&w->side[1], 0, i, 8, 100000, &s[i]);
+    for (unsigned quiet = 0; quiet < 50; quiet++) {
+        if (b->ops->progress(b))
+            quiet = 0;
+        poll(NULL, 0, 1);
+    }
+    assert_true(count_done(s, N) < N);
+    a->slot[1]->channels = 1; /* the first message stays here, as if its segment had been lost */
+    a->base.more = true;
+    put(&w->side[0], 1, 1, 8, 8, &o[1]);
+    a->base.more = false;
+    a->slot[1]->channels = 3;
+    for (unsigned i = 2; i < 5; i++)
+        put(&w->side[0], 1, i, 8, 100000, &o[i]);
+    for (unsigned i = 0; i < 100; i++)
+        b->ops->progress(b);
+    assert_int_equal(inside(&w->side[1])->nparked, 2);
+    for (unsigned i = 0; i < 2000; i++) { /* the other side reads, and writes nothing */
+        TAILQ_FOREACH(c, &a->conns, link)
+            conn_read(c);
+        conns_resume(a);
+        if (b->ops->arm(b) == 0 && poll(&p, 1, 0) == 0)
+            continue;
+        b->ops->progress(b);
+    }
+    assert_int_equal(inside(&w->side[1])->nparked, 2);
+    pump_until(w, w->side[1].msgs == 5 && count_done(s, N) == N && count_done(o, 5) == 5);
+    assert_int_equal(w->side[0].down + w->side[1].down, 0);
+    assert_int_equal(w->side[1].bad_bytes + w->side[1].bad_order, 0);
+    free_sendings(s, N);
+    free_sendings(o, 5);
+    free(s);
+    world_free(w);
+}
+
 int run_tcp_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +465,7 @@ int run_tcp_tests(void)
         cmocka_unit_test(no_wakeups_and_no_memory_at_rest),
         cmocka_unit_test(full_socket_wakes_up),
         cmocka_unit_test(more_follows),
+        cmocka_unit_test(parked_connection_writes),
     };
 
     return cmocka_run_group_tests_name("fabric tcp only", tests, NULL, NULL);
