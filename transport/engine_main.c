@@ -271,7 +271,7 @@ static void rest(struct shell *s)
 static void serve(struct shell *s)
 {
     unsigned turns = 0, idle = 0;
-    struct crowd crowd = {0};
+    struct crowd crowd = {0}, after = {0};
     uint64_t last = now_ns();
 
     while (s->running) {
@@ -281,9 +281,11 @@ static void serve(struct shell *s)
         moved |= s->fabric->ops->progress(s->fabric);
         if (++turns % LOOK_EVERY == 0)
             look(s, 0);
-        if (engine_published(s->engine) && !crowd.left &&
-            yield_core(WORK_NS, &crowd) == YIELD_CROWDED)
-            look(s, 0); /* that took long: others may have waited for us meanwhile */
+        if (engine_published(s->engine)) {
+            crowd_next(&after);
+            if (!after.left && !crowd.left && yield_core(WORK_NS, &after) == YIELD_CROWDED)
+                look(s, 0); /* that took long: others may have waited for us meanwhile */
+        }
         if (moved) {
             idle = 0;
             continue;

@@ -159,7 +159,8 @@ static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
-    f->more = !eb->plan.small && !eb->bad; /* start_early() */
+    /* start_early(); of more nodes than two it may be to another one */
+    f->more = !eb->plan.small && !eb->bad && eb->next_start == 0 && eb->geom.nnodes == 2;
     r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, copy_sent,
                      s);
     f->more = false;
