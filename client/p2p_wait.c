@@ -367,7 +367,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
         spin = idle < w->spins && !p->shared;
-        if (spin || (idle < w->spins + w->yields && !p->crowd.left)) {
+        if (spin || (idle < w->spins + w->yields && !crowd_here(&p->crowd))) {
             pause_unlocked(p, op, spin);
             continue;
         }

@@ -730,7 +730,7 @@ enum run_state run_finish(struct run *r)
         }
         if (idle < p->spins && !r->group->shared) {
             cpu_relax();
-        } else if (idle < p->spins + p->yields && !r->group->crowd.left) {
+        } else if (idle < p->spins + p->yields && !crowd_here(&r->group->crowd)) {
             r->group->shared = yield_core(p->crowded_ns, &r->group->crowd) == YIELD_SHARED;
         } else {
             uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);

@@ -47,6 +47,9 @@ static inline void cpu_relax(void)
 #endif
 }
 
+uint64_t now_ms(void);
+uint64_t now_ns(void);
+
 /* How long to spin before yielding, for @runnable processes that may all want a core. */
 struct wait_policy {
     unsigned spins;  /* polls with a pause between */
@@ -62,11 +65,19 @@ enum yielded {
     YIELD_SHARED,  /* a waiter like us, perhaps the one that we wait for: spinning delays it */
     YIELD_CROWDED, /* work of its own: then sleeping is the better way to wait, see wait.c */
 };
+
 /* In how many of its next waits a waiter sleeps at once because a yield met work. All zero at first. */
 struct crowd {
     unsigned left, step;
+    uint64_t until_ns; /* a whole slice was lost: sleeps at once until then */
 };
 enum { CROWD_MOST = 4096 };
+
+/* Sleep rather than yield? */
+static inline bool crowd_here(const struct crowd *c)
+{
+    return unlikely(c->left) || (unlikely(c->until_ns) && now_ns() < c->until_ns);
+}
 
 /* A new wait begins. */
 static inline void crowd_next(struct crowd *c)
@@ -86,8 +97,5 @@ static inline void crowd_met(struct crowd *c)
 enum yielded yield_core(unsigned crowded_ns, struct crowd *c);
 enum { WAIT_CROWDED_NS = 200000 }; /* for one who shares the core with few: far above a round of their
                                       yields, far below a slice */
-
-uint64_t now_ms(void);
-uint64_t now_ns(void);
 
 #endif

@@ -283,7 +283,7 @@ static void serve(struct shell *s)
             look(s, 0);
         if (engine_published(s->engine)) {
             crowd_next(&after);
-            if (!after.left && !crowd.left && yield_core(WORK_NS, &after) == YIELD_CROWDED)
+            if (!crowd_here(&after) && !crowd_here(&crowd) && yield_core(WORK_NS, &after) == YIELD_CROWDED)
                 look(s, 0); /* that took long: others may have waited for us meanwhile */
         }
         if (moved) {
@@ -294,7 +294,7 @@ static void serve(struct shell *s)
             last = now_ns();
             crowd_next(&crowd);
         }
-        if (engine_idle(s->engine) || crowd.left ||
+        if (engine_idle(s->engine) || crowd_here(&crowd) ||
             (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS)) {
             rest(s);
             idle = 0;

@@ -74,6 +74,19 @@ static void seldom_is_no_crowd(void **state)
     assert_in_range(slept, 0, 20000 / 20);
 }
 
+static void a_lost_slice_is_remembered(void **state)
+{
+    struct crowd c = {0};
+
+    assert_false(crowd_here(&c));
+    c.until_ns = now_ns() - 1;
+    assert_false(crowd_here(&c));
+    c.until_ns = now_ns() + 1000000000;
+    for (unsigned i = 0; i < 100; i++)
+        crowd_next(&c);
+    assert_true(crowd_here(&c));
+}
+
 static void a_long_yield_is_told(void **state)
 {
     struct crowd c = {0};
@@ -82,6 +95,7 @@ static void a_long_yield_is_told(void **state)
     assert_int_equal(c.left, 0);
     assert_int_equal(yield_core(0, &c), YIELD_CROWDED);
     assert_int_equal(c.left, 1);
+    assert_true(crowd_here(&c));
 }
 
 int main(void)
@@ -91,6 +105,7 @@ int main(void)
         cmocka_unit_test(now_and_then_is_no_crowd),
         cmocka_unit_test(who_never_leaves_is_seldom_asked),
         cmocka_unit_test(seldom_is_no_crowd),
+        cmocka_unit_test(a_lost_slice_is_remembered),
         cmocka_unit_test(a_long_yield_is_told),
     };
 
