@@ -124,7 +124,8 @@ def warmup(n, ms):
 
 def share(contestant, coll, size, plan):
     """(iterations, turns): turns of about the wanted length, but no row that takes minutes."""
-    once = contestant.turn(words(coll, size, 1, 0), TURN_SECONDS)[0]["p50_us"]
+    for _ in range(2):  # the very first one makes buffers and connections, too
+        once = contestant.turn(words(coll, size, 1, 0), TURN_SECONDS)[0]["p50_us"]
     if once > SLOW_US:  # ranks that spin where others should run: milliseconds for every hand-over
         return 1, max(1, min(plan["rounds"], int(ROW_US / once)))
     most = ITERATIONS_MOST if coll != "new_group" else 20
