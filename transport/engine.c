@@ -223,7 +223,7 @@ static void eboard_remove(struct eboard *eb)
         }
     e->nboards--;
     e->closed[e->nclosed++ % ENGINE_CLOSED] = eb->b.group;
-    inbox_drop(e, &eb->inbox, -1, -1);
+    inbox_drop(e, &eb->inbox, INBOX_ANY_AGE, -1);
     eb->dead = true;
     if (eb->inflight == 0) {
         eboard_free(eb);
@@ -285,7 +285,7 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
 
 void engine_peer_gone(struct engine *e, unsigned peer)
 {
-    inbox_drop(e, &e->limbo, -1, (int)peer);
+    inbox_drop(e, &e->limbo, INBOX_ANY_AGE, (int)peer);
     for (unsigned i = 0; i < ENGINE_HASH; i++) {
         for (struct eboard *eb = e->hash[i], *next; eb; eb = next) {
             next = eb->next;
@@ -293,7 +293,7 @@ void engine_peer_gone(struct engine *e, unsigned peer)
                 if (n == eb->geom.me || eb->peers[n] != peer)
                     continue;
                 eb->dead = true;
-                inbox_drop(e, &eb->inbox, -1, -1);
+                inbox_drop(e, &eb->inbox, INBOX_ANY_AGE, -1);
                 if (eb->closing)
                     eboard_remove(eb);
                 break;
@@ -446,7 +446,7 @@ struct engine *engine_free(struct engine *e)
         next = eb->next;
         eboard_free(eb);
     }
-    inbox_drop(e, &e->limbo, -1, -1);
+    inbox_drop(e, &e->limbo, INBOX_ANY_AGE, -1);
     for (struct sbuf *s = e->sbufs, *next; s; s = next) {
         next = s->next;
         free(s);

@@ -99,13 +99,13 @@ struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsign
     return NULL;
 }
 
-/* @older_than_ms >= 0: only those that came before; @peer >= 0: only those of that peer. */
+/* Only those that came before @older_than_ms; @peer >= 0: only those of that peer. */
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer)
 {
     for (struct inmsg **p = &in->head; *p;) {
         struct inmsg *m = *p;
 
-        if ((older_than_ms >= 0 && (int64_t)m->came_ms >= older_than_ms) ||
+        if ((int64_t)m->came_ms >= older_than_ms ||
             (peer >= 0 && m->peer != (unsigned)peer)) {
             p = &m->next;
             continue;
@@ -132,8 +132,6 @@ void inbox_drop_op(struct eboard *eb)
 /* Who asks after a group that was closed so long ago that we have forgotten it is answered. */
 void limbo_expire(struct engine *e, int64_t older_than_ms)
 {
-    if (older_than_ms < 0) /* the machine has just booted */
-        return;
     for (const struct inmsg *m = e->limbo.head; m && (int64_t)m->came_ms < older_than_ms; m = m->next)
         if (m->h.step == WIRE_MAIL)
             mail_answer_closed(e, m);

@@ -208,10 +208,11 @@ void inbox_init(struct inbox *in);
 /* The message @op, @step, @move from fabric peer @peer, or NULL. Release with inmsg_done(). */
 struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
 void inmsg_done(struct engine *e, struct inmsg *m);
+#define INBOX_ANY_AGE INT64_MAX
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
 /* Messages for groups that nobody has told us about for a minute. */
 void limbo_sweep(struct engine *e);
-void limbo_expire(struct engine *e, int64_t older_than_ms);
+void limbo_expire(struct engine *e, int64_t older_than_ms); /* those that came before */
 void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
 void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */
 void engine_on_msg(void *arg, const struct fabric_msg *msg);
