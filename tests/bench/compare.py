@@ -44,7 +44,7 @@ QUICK = {
     "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "least": 1, "torch": ["1x2"],
     "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
 }  # fmt: skip
-ITERATIONS_MOST, WARMUP_MS, TURN_SECONDS = 20000, 60, 120
+ITERATIONS_MOST, TURN_SECONDS = 20000, 120
 SLOW_US, ROW_US = 300e3, 2e6  # one iteration that makes a library slow; what it may take in a row, then
 TORCH_NAMES = {"commd": "torch commd", "commd-op": "commd op", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
 
@@ -116,12 +116,6 @@ def words(coll, size, n, warmup):
     return f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup}"
 
 
-def warmup(n, ms):
-    """Iterations before those that are measured: the kernel takes tens of milliseconds to spread processes
-    that have slept over the cores again."""
-    return 0 if n == 1 else max(2, min(n, int(n * WARMUP_MS / ms)))
-
-
 def share(contestant, coll, size, plan):
     """(iterations, turns): turns of about the wanted length, but no row that takes minutes."""
     for _ in range(2):  # the very first one makes buffers and connections, too
@@ -158,7 +152,8 @@ def measure_row(running, coll, size, plan, note):
 
     def turn(contestant):
         n, _ = counts[contestant]
-        line = words(coll, size, n, warmup(n, plan["turn_ms"]))
+        # as many before: the kernel takes tens of milliseconds to spread processes that have slept again
+        line = words(coll, size, n, n if n > 1 else 0)
         got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
 
     for contestant in list(running):
