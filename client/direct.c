@@ -22,11 +22,12 @@
  * A failed all_reduce, where members write to others' outputs, must not be written to later: its
  * buffers are the caller's again. So who gives up says `stopped` and then looks who has `entered`
  * and not stopped; who enters says so and then looks who has stopped, and in that case writes
- * nothing (a fence between the store and the loads on both sides: one sees the other). Members that are at work see the mark of the loss after
- * their present chunk, so they are waited for, briefly. One that does not come (it was stopped itself) is
- * locked out: the output's pages are replaced by others (arena_fence()). Not the pages at its ends, which
- * hold other data too; therefore nobody writes into those: the first and the last EDGE bytes of the
- * vector go through the window, and every member reduces them for itself.
+ * nothing (a fence between the store and the loads on both sides: one sees the other). Members that
+ * are at work see the mark of the loss after their present chunk, so they are waited for, briefly. One
+ * that does not come (it was stopped itself) is locked out: the output's pages are replaced by others
+ * (arena_fence()). Not the pages at its ends, which hold other data too; therefore nobody writes into
+ * those: the first and the last EDGE bytes of the vector go through the window, and every member
+ * reduces them for itself.
  *
  * Whom this trusts. A member maps the others' arenas for writing; within one group and user, that is
  * what makes it fast (to read only, and copy, takes half as long again). What a member offers is

@@ -102,7 +102,7 @@ void run_announce(struct run *r, unsigned kind);
 bool run_agree(struct run *r);
 /* Everybody goes on with the operation as if it began @steps later. */
 void run_again(struct run *r, uint32_t steps);
-void run_tell(struct run *r);
+void run_tell(struct run *r); /* the members that sleep */
 
 /* ---- groups (group.c) ------------------------------------------------------------------ */
 struct commd_group {

@@ -49,6 +49,7 @@ enum {
     WAITV_U32 = 2,
     WAITV_MAX = 128,
     SHARED_NS = 700,     /* a yield that comes back at once takes 300, one that switches 1000 */
+    CROWDED_NS = 200000, /* of few who share a core: far above a round of their yields, far below a slice */
     CROWDED_MOST_NS = 2000000, /* slices end */
     SLICE_NS = 1000000,
     SLICE_PENALTY_NS = 100000000, /* a slice of 3 ms in so much time: 3 % */
@@ -158,7 +159,7 @@ static unsigned crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);
 
-    return turns < CROWDED_MOST_NS / WAIT_CROWDED_NS ? MAX(turns, 1u) * WAIT_CROWDED_NS
+    return turns < CROWDED_MOST_NS / CROWDED_NS ? MAX(turns, 1u) * CROWDED_NS
                                                      : CROWDED_MOST_NS;
 }
 

@@ -95,7 +95,5 @@ static inline void crowd_met(struct crowd *c)
 }
 
 enum yielded yield_core(unsigned crowded_ns, struct crowd *c);
-enum { WAIT_CROWDED_NS = 200000 }; /* for one who shares the core with few: far above a round of their
-                                      yields, far below a slice */
 
 #endif

@@ -26,7 +26,7 @@
 enum {
     SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
     LOOK_EVERY = 256,      /* turns */
-    WORK_NS = 60000,       /* a yield that takes longer: members copy or compute; woken, we come before them */
+    WORK_NS = 60000,       /* a yield that takes longer: members copy; woken, we come before them */
     CLOCK_EVERY = 16,      /* idle turns between looks at the clock */
     RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
     REST_MS = 1000,        /* while only idle boards exist */
@@ -205,7 +205,7 @@ static void bell_read(struct shell *s, unsigned client)
 {
     uint64_t groups[BELLS_AT_ONCE];
     struct iovec io[BELLS_AT_ONCE];
-    struct mmsghdr m[BELLS_AT_ONCE] = {0};
+    struct mmsghdr m[BELLS_AT_ONCE];
     int n;
 
     if (client >= s->nbells || s->bells[client] < 0)
@@ -283,7 +283,8 @@ static void serve(struct shell *s)
             look(s, 0);
         if (engine_published(s->engine)) {
             crowd_next(&after);
-            if (!crowd_here(&after) && !crowd_here(&crowd) && yield_core(WORK_NS, &after) == YIELD_CROWDED)
+            if (!crowd_here(&after) && !crowd_here(&crowd) &&
+                yield_core(WORK_NS, &after) == YIELD_CROWDED)
                 look(s, 0); /* that took long: others may have waited for us meanwhile */
         }
         if (moved) {

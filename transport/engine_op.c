@@ -10,7 +10,7 @@
  *          slot of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth`
  *          steps are under way at the same time. Their first sends do not wait for the agreement.
  *
- * Who wakes me: members (announcing, reducing, consuming), messages, finished sends - all by
+ * Who wakes me: members (announcing, reducing), messages, finished sends - all by
  * eboard_poll(). What if a peer dies now: no move completes; commd breaks the group. What if a
  * member dies now: the same, or the operation completes without it when its part is done.
  *
