@@ -10,12 +10,14 @@ packages_bench=(python3 python3-venv gcc iproute2 openmpi-bin libopenmpi-dev)
 tests_passed=0
 tests_failed=0
 
-# Sum of automake's "# NAME: n" lines in log $1.
+# Sum of automake's "# NAME: n" lines in log $1. They come twice if something failed: first with
+# the logs of what failed, then as "Testsuite summary".
 summed() {
-    local log=$1 name sum=0 n
+    local log=$1 name sum=0 n from=1
     shift
+    grep -q '^Testsuite summary' "$log" && from='/^Testsuite summary/'
     for name; do
-        for n in $(sed -n "s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do sum=$((sum + n)); done
+        for n in $(sed -n "$from,\$s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do sum=$((sum + n)); done
     done
     printf '%d\n' "$sum"
 }
@@ -39,10 +41,21 @@ part() {
     [ "$failed" -eq 0 ] || show_part_failure "$name" "$log"
 }
 
+# What failed test $2 said, as automake cites it in log $1: the end of it.
+failed_test_log() {
+    printf '\nThe end of what %s said:\n\n' "$2"
+    awk -v test="$2" '
+        $0 ~ /^=+$/ && before == "FAIL: " test { on = 1; next }
+        $0 ~ /^FAIL / && $2 == test { on = 0 }
+        on { print "    " $0 }
+        { before = $0 }' "$1" | tail -n 60 | cut -c 1-400
+}
+
 show_part_failure() {
-    local name=$1 log=$2 tests
-    tests=$(sed -n 's/^\(FAIL\|ERROR\): \([^ ]*\).*/\2/p' "$log" | sort -u | tr '\n' ' ')
-    show_failure "$name" "$log" "read the end of that log${tests:+; failed: $tests}"
+    local name=$1 log=$2 tests one
+    mapfile -t tests < <(sed -n 's/^\(FAIL\|ERROR\): \([^ ]*\).*/\2/p' "$log" | sort -u)
+    show_failure "$name" "$log" "read the end of that log${tests:+; failed: ${tests[*]}}"
+    for one in "${tests[@]}"; do failed_test_log "$log" "$one" >&2; done
 }
 
 # configure_and_check DIRECTORY CONFIGURE-OPTION... [-- MAKE-ARGUMENT...]
