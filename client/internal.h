@@ -121,7 +121,6 @@ struct commd_group {
     struct plan_geom geom;
     struct wait_policy wait;
     struct crowd crowd;
-    bool shared;      /* who was waited for last had to run on this core: spinning only delays */
     int doorbell;              /* to the engine, borrowed from ctx; -1 */
     _Atomic int64_t timeout_ms;
 

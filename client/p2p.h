@@ -118,7 +118,6 @@ struct p2p {
     uint32_t next_id, next_use;
     _Atomic unsigned users; /* threads inside; written with the lock */
     struct crowd crowd;
-    bool shared; /* who was waited for last had to run on this core: spinning only delays */
     int64_t looked_ms; /* when all operations were looked at for reasons to give up */
     bool closed;      /* the group is being left */
     int bad;          /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */

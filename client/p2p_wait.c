@@ -329,7 +329,6 @@ static void look_closely(const struct p2p *p, const struct p2p_op *op)
 static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
 {
     struct crowd crowd = p->crowd;
-    enum yielded y = YIELD_ALONE;
 
     if (spin)
         look_closely(p, op);
@@ -337,12 +336,10 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
     if (spin)
         cpu_relax();
     else
-        y = yield_core(p->group->wait.crowded_ns, &crowd);
+        yield_core(p->group->wait.crowded_ns, &crowd);
     pthread_mutex_lock(&p->lock);
-    if (y == YIELD_CROWDED)
-        p->crowd = crowd;
     if (!spin)
-        p->shared = y == YIELD_SHARED;
+        p->crowd = crowd;
 }
 
 static bool interrupted(const struct p2p *p)
@@ -366,7 +363,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        spin = idle < w->spins && !p->shared;
+        spin = idle < w->spins && !crowd_shared(&p->crowd);
         if (spin || (idle < w->spins + w->yields && !crowd_here(&p->crowd))) {
             pause_unlocked(p, op, spin);
             continue;

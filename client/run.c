@@ -728,10 +728,10 @@ enum run_state run_finish(struct run *r)
             if (st != RUN_WAIT)
                 return st;
         }
-        if (idle < p->spins && !r->group->shared) {
+        if (idle < p->spins && !crowd_shared(&r->group->crowd)) {
             cpu_relax();
         } else if (idle < p->spins + p->yields && !crowd_here(&r->group->crowd)) {
-            r->group->shared = yield_core(p->crowded_ns, &r->group->crowd) == YIELD_SHARED;
+            yield_core(p->crowded_ns, &r->group->crowd);
         } else {
             uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
 

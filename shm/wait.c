@@ -16,6 +16,12 @@
  * other needs delays it by a scheduler slice. So with more runnable processes than cores the
  * spin is short and sched_yield hands the core over at once.
  *
+ * Whether to spin or to yield is learned from the yields: one that took as long as two changes of
+ * process has given the core to another waiter, and who is waited for is one of those. That later ones come
+ * back at once does not refute it. The kernel picks whoever had less of the core, and between processes of
+ * different sessions or cgroups a yield changes nothing about that: a rank whose engine worked longer than it
+ * did gets the core back until it has wasted as much, which takes some five yields for each 8 bytes.
+ *
  * Yielding is for waiters among themselves: each gives the core on within a microsecond. Beside
  * a process that computes, a yield gives it the core for a whole slice (0.7 to 3 ms), and the
  * message that arrives meanwhile waits. A sleeper, in contrast, is put before it when it is
@@ -24,9 +30,13 @@
  * a host that took the core away, or a member that was late because it computed, as it should; for
  * twice as many waits each time that the next one meets work again, so that in the end one in 4096
  * pays for a slice. Each wait that meets none halves that: with one taken back for each, an engine
- * that met work in one wait of five hundred slept in all of them. Who lost a whole slice sleeps for a
- * tenth of a second, however its other waits went: where every second chunk of a gradient met the
- * backward pass of a rank, half of them would have cost 3 ms. */
+ * that met work in one wait of five hundred slept in all of them.
+ *
+ * Who lost a whole slice sleeps for as long, however its other waits went, and for twice as long each time that
+ * the next slice is lost before yielding has saved as much as the last one cost: up to a tenth of a second, for
+ * where every second chunk of a gradient met the backward pass of a rank, half of them would have cost 3 ms. A
+ * tenth of a second from the first on was too much: some process of the system takes a slice a few times each
+ * second, and a sixth of all waits were slept. */
 #include "shm/wait.h"
 
 #include <linux/futex.h>
@@ -51,8 +61,13 @@ enum {
     SHARED_NS = 700,     /* a yield that comes back at once takes 300, one that switches 1000 */
     CROWDED_NS = 200000, /* of few who share a core: far above a round of their yields, far below a slice */
     CROWDED_MOST_NS = 2000000, /* slices end */
+    SWITCHED_NS = 2500,  /* two changes of process; an interrupt in the middle of a yield takes less */
+    SHARED_KEPT = 8,     /* the kernel gives the core on at the fifth yield or so, if we had less of it */
     SLICE_NS = 1000000,
-    SLICE_PENALTY_NS = 100000000, /* a slice of 3 ms in so much time: 3 % */
+    GOOD_NS = 30000,     /* less than sleeping and being woken costs, where somebody computes */
+    GOOD_YIELDS = 256,   /* which have saved as much as a slice costs */
+    PENALTY_NS = 4000000, /* as long as a slice */
+    PENALTY_MOST_NS = 100000000, /* a slice of 3 ms in so much time: 3 % */
 };
 
 uint64_t now_ns(void)
@@ -124,19 +139,39 @@ void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
     }
 }
 
-enum yielded yield_core(unsigned crowded_ns, struct crowd *c)
+static void slice_lost(struct crowd *c, uint64_t now)
 {
-    uint64_t begin = now_ns(), took;
+    if (c->good < GOOD_YIELDS && c->penalty_ns)
+        c->penalty_ns = MIN(2 * c->penalty_ns, (uint64_t)PENALTY_MOST_NS);
+    else
+        c->penalty_ns = PENALTY_NS;
+    c->good = 0;
+    c->until_ns = now + c->penalty_ns;
+}
 
-    sched_yield();
-    took = now_ns() - begin;
+enum yielded crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took)
+{
     if (took > crowded_ns) {
         crowd_met(c);
         if (took > MAX(2 * crowded_ns, (unsigned)SLICE_NS))
-            c->until_ns = begin + took + SLICE_PENALTY_NS;
+            slice_lost(c, begin + took);
         return YIELD_CROWDED;
     }
-    return took > SHARED_NS ? YIELD_SHARED : YIELD_ALONE;
+    if (took > SHARED_NS) {
+        c->shared = took > SWITCHED_NS ? SHARED_KEPT : MAX(c->shared, 1u);
+        c->good += took < GOOD_NS && c->good < GOOD_YIELDS;
+        return YIELD_SHARED;
+    }
+    c->shared -= c->shared > 0;
+    return YIELD_ALONE;
+}
+
+enum yielded yield_core(unsigned crowded_ns, struct crowd *c)
+{
+    uint64_t begin = now_ns();
+
+    sched_yield();
+    return crowd_yielded(c, crowded_ns, begin, now_ns() - begin);
 }
 
 unsigned wait_cores(void)
@@ -159,8 +194,7 @@ static unsigned crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);
 
-    return turns < CROWDED_MOST_NS / CROWDED_NS ? MAX(turns, 1u) * CROWDED_NS
-                                                     : CROWDED_MOST_NS;
+    return turns < CROWDED_MOST_NS / CROWDED_NS ? MAX(turns, 1u) * CROWDED_NS : CROWDED_MOST_NS;
 }
 
 struct wait_policy wait_policy_for(unsigned runnable)

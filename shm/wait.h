@@ -66,22 +66,32 @@ enum yielded {
     YIELD_CROWDED, /* work of its own: then sleeping is the better way to wait, see wait.c */
 };
 
-/* In how many of its next waits a waiter sleeps at once because a yield met work. All zero at first. */
+/* What a waiter has learned from its yields about the others on its core. All zero at first. */
 struct crowd {
-    unsigned left, step;
-    uint64_t until_ns; /* a whole slice was lost: sleeps at once until then */
+    unsigned left, step; /* in how many of the next waits to sleep at once because a yield met work */
+    unsigned shared;     /* who is waited for has to run here: so many yields must find nobody before spinning pays */
+    unsigned good;       /* yields since the last lost slice that gave the core to a waiter and had it back */
+    uint64_t until_ns, penalty_ns; /* a whole slice was lost: sleeps at once until then */
 };
 enum { CROWD_MOST = 4096 };
 
 /* Sleep rather than yield? */
 static inline bool crowd_here(const struct crowd *c)
 {
-    return unlikely(c->left) || (unlikely(c->until_ns) && now_ns() < c->until_ns);
+    return unlikely(c->left) || unlikely(c->until_ns);
+}
+
+/* Yield rather than spin? */
+static inline bool crowd_shared(const struct crowd *c)
+{
+    return c->shared;
 }
 
 /* A new wait begins. */
 static inline void crowd_next(struct crowd *c)
 {
+    if (unlikely(c->until_ns) && now_ns() >= c->until_ns)
+        c->until_ns = 0;
     if (unlikely(c->left))
         c->left--;
     else if (unlikely(c->step))
@@ -94,6 +104,8 @@ static inline void crowd_met(struct crowd *c)
     c->step = MIN(2 * c->left, (unsigned)CROWD_MOST);
 }
 
+/* A yield of @took ns began at @begin. */
+enum yielded crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took);
 enum yielded yield_core(unsigned crowded_ns, struct crowd *c);
 
 #endif

@@ -74,17 +74,94 @@ static void seldom_is_no_crowd(void **state)
     assert_in_range(slept, 0, 20000 / 20);
 }
 
+enum { CROWDED = 200000, SLICE = 3000000, MS = 1000000 };
+
+/* For how long it sleeps after a slice was lost, in ms. */
+static unsigned penalty(struct crowd *c)
+{
+    crowd_yielded(c, CROWDED, 0, SLICE);
+    return (unsigned)((c->until_ns - SLICE) / MS);
+}
+
+static void good_yields(struct crowd *c, unsigned n)
+{
+    while (n--)
+        assert_int_equal(crowd_yielded(c, CROWDED, 0, 10000), YIELD_SHARED);
+}
+
 static void a_lost_slice_is_remembered(void **state)
 {
     struct crowd c = {0};
 
     assert_false(crowd_here(&c));
-    c.until_ns = now_ns() - 1;
-    assert_false(crowd_here(&c));
     c.until_ns = now_ns() + 1000000000;
     for (unsigned i = 0; i < 100; i++)
         crowd_next(&c);
     assert_true(crowd_here(&c));
+    c.until_ns = now_ns() - 1;
+    crowd_next(&c);
+    assert_false(crowd_here(&c));
+}
+
+/* A process of the system wants a slice now and then. */
+static void slices_far_apart_do_not_add_up(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(penalty(&c), 4);
+        good_yields(&c, 300);
+    }
+}
+
+/* Members that copy between two announcements. */
+static void slow_yields_save_nothing(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(penalty(&c), 4);
+    for (unsigned i = 0; i < 1000; i++)
+        crowd_yielded(&c, CROWDED, 0, 100000);
+    assert_int_equal(penalty(&c), 8);
+}
+
+static void who_takes_slice_after_slice_gets_few(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(penalty(&c), 4);
+    for (unsigned ms = 8; ms < 100; ms *= 2) {
+        good_yields(&c, 10);
+        assert_int_equal(penalty(&c), ms);
+    }
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(penalty(&c), 100);
+    good_yields(&c, 300); /* gone */
+    assert_int_equal(penalty(&c), 4);
+}
+
+/* The kernel gives a yielder the core back if it had less of it than the one it waits for. */
+static void a_yield_that_comes_back_at_once_proves_little(void **state)
+{
+    struct crowd c = {0};
+    unsigned alone = 0;
+
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 300), YIELD_ALONE);
+    assert_false(crowd_shared(&c));
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 1200), YIELD_SHARED); /* or an interrupt */
+    assert_true(crowd_shared(&c));
+    crowd_yielded(&c, CROWDED, 0, 300);
+    assert_false(crowd_shared(&c));
+    good_yields(&c, 1);
+    for (; crowd_shared(&c); alone++)
+        crowd_yielded(&c, CROWDED, 0, 300);
+    assert_in_range(alone, 6, 20);
+    good_yields(&c, 1000);
+    for (unsigned again = 0; again < alone; again++) {
+        assert_true(crowd_shared(&c));
+        crowd_yielded(&c, CROWDED, 0, 300);
+    }
+    assert_false(crowd_shared(&c));
 }
 
 static void a_long_yield_is_told(void **state)
@@ -106,6 +183,10 @@ int main(void)
         cmocka_unit_test(who_never_leaves_is_seldom_asked),
         cmocka_unit_test(seldom_is_no_crowd),
         cmocka_unit_test(a_lost_slice_is_remembered),
+        cmocka_unit_test(slices_far_apart_do_not_add_up),
+        cmocka_unit_test(slow_yields_save_nothing),
+        cmocka_unit_test(who_takes_slice_after_slice_gets_few),
+        cmocka_unit_test(a_yield_that_comes_back_at_once_proves_little),
         cmocka_unit_test(a_long_yield_is_told),
     };
 
