@@ -28,6 +28,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "client/commd_perf.h"
 #include "transport/fabric_ucx.h"
 
 enum { MAX_BODY = 1 << 20, WINDOW = 8, ROUNDS = 61 };
@@ -62,13 +63,6 @@ static double now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 /* --- the floor: a socket -------------------------------------------------------------------
@@ -137,7 +131,7 @@ static void raw_tcp(bool child, int fd)
         best[r] = (now() - t) / 100 * 1e6;
     }
     close(s);
-    qsort(best, ROUNDS, sizeof(*best), by_value);
+    perf_sort(best, ROUNDS);
     printf("%-16s %9s  %8s  %8s\n", "us, one way", "bytes", "best", "median");
     printf("%-16s %9d  %8.2f  %8.2f\n", "plain TCP", 8, best[0], best[ROUNDS / 2]);
 }
@@ -249,7 +243,7 @@ static void ping_pong(struct end *e, uint32_t len)
         }
         us[r] = (now() - t) / (2.0 * n) * 1e6;
     }
-    qsort(us + 1, ROUNDS, sizeof(*us), by_value); /* the first one warmed up */
+    perf_sort(us + 1, ROUNDS); /* the first one warmed up */
     printf("%-16s %9u  %8.2f  %8.2f\n", e->f->ops->name, len, us[1], us[1 + ROUNDS / 2]);
 }
 
@@ -268,7 +262,7 @@ static void stream(struct end *e, uint32_t len)
         wait_for(e, 1, 0);
         gbs[r] = (double)n * len / (now() - t) / 1e9;
     }
-    qsort(gbs, ROUNDS, sizeof(*gbs), by_value);
+    perf_sort(gbs, ROUNDS);
     printf("%-16s %9u  %8.2f  %8.2f\n", e->f->ops->name, len, gbs[ROUNDS - 1], gbs[ROUNDS / 2]);
 }
 
