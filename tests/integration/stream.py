@@ -6,6 +6,7 @@ Values are chosen such that every intermediate result is exact in the type; then
 additions cannot show, and the comparison is of bits.
 """
 
+import functools
 import operator
 import random
 import struct
@@ -56,7 +57,8 @@ def reduced(op, columns):
             for other in values[1:]:
                 value = BITS[redop](value, other)
         elif redop == "premul_sum":
-            value = sum(v * s for v, s in zip(values, op["scales"]))
+            # not sum(), which begins with a 0: minus nothing stays minus nothing
+            value = functools.reduce(operator.add, (v * s for v, s in zip(values, op["scales"])))
         elif redop == "min":
             value = min(values)
         elif redop == "max":
