@@ -50,6 +50,11 @@ class Contestant:
         wrong = [line for line in lines if "rror" in line or "ail" in line or "wrong" in line]
         return (wrong or lines or ["it said nothing"])[-1][:200]
 
+    def killed_by(self):
+        """SIGILL: built for another CPU than this one, or for one with AVX-512 where there is none."""
+        signals = [signal.strsignal(-p.returncode) for p in self.processes if (p.poll() or 0) < 0]
+        return f" by a signal, {signals[0]}" if signals else ""
+
     def line(self, limit):
         out = self.pipes[-1]
         with selectors.DefaultSelector() as selector:
@@ -58,7 +63,7 @@ class Contestant:
                 if selector.select(0.2):
                     self.buffer += os.read(out, 65536)
                 elif any(p.poll() for p in self.processes):
-                    raise Failed(f"ended: {self.said()}")
+                    raise Failed(f"ended{self.killed_by()}: {self.said()}")
                 elif time.monotonic() > limit:
                     raise Failed(f"no answer in time; the last it said: {self.said()}")
         line, _, self.buffer = self.buffer.partition(b"\n")

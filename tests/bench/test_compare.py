@@ -30,6 +30,8 @@ while all(lines := [f.readline() for f in orders]):
     if word == "die":
         print("some error of mine", file=sys.stderr)
         sys.exit(3)
+    if word == "crash":
+        os.kill(os.getpid(), 4)
     if word == "hang":
         continue
     if word == "unknown":
@@ -116,7 +118,8 @@ class Processes(unittest.TestCase):
             self.assertEqual(len(c.turn("measure", 60)), 1)
 
     def test_failures(self):
-        for word, why in (("die", "some error of mine"), ("wrong", "1 wrong elements"), ("hang", "no answer in time")):
+        for word, why in (("die", "ended: some error of mine"), ("crash", "by a signal, Illegal instruction"),
+                          ("wrong", "1 wrong elements"), ("hang", "no answer in time")):  # fmt: skip
             with self.contestant() as c, self.assertRaisesRegex(Failed, why):
                 c.turn(word, 0.3 if word == "hang" else 60)
 
