@@ -208,6 +208,10 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     else if (g->nnodes > 1 && !p->open)
         chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
     room = chunk / p->esize;
+    _Static_assert(PLAN_SMALL_MOST <= PLAN_CHUNK_NET && PLAN_SMALL_NET <= PLAN_CHUNK_MIN,
+                   "what is small is one step");
+    if (p->small && info->window == WINDOW_VECTOR)
+        return MAX(bytes / p->esize, (uint64_t)1);
     if (p->counts)
         unit = unit_of(p->counts, g->world, room);
     else if (info->window == WINDOW_CELLS)

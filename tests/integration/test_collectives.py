@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random streams of collectives through real daemons over the network of loopback, compared bit for bit.
 
-1,000 operations in all: two and three nodes, one to three ranks on each, every collective, type and
+1,250 operations in all: two to six nodes, one to three ranks on each, every collective, type and
 operator, sizes from 0 to 2 MiB, in place and not, blocking and asynchronous. COMMD_SEED replays.
 """
 
@@ -48,6 +48,12 @@ def test_three_nodes():
         stream(cluster, [0, 1, 2], 180, 2 << 20, SEED + 5)
         stream(cluster, [2, 2, 0, 1, 1, 1], 100, 1 << 17, SEED + 6)
         stream(cluster, [0, 2], 50, 1 << 20, SEED + 7)  # one node is not in it
+
+
+def test_more_nodes():
+    with Cluster(6) as cluster:
+        stream(cluster, [0, 1, 2, 3], 150, 1 << 19, SEED + 50)
+        stream(cluster, [5, 4, 3, 2, 1, 0, 0], 100, 1 << 19, SEED + 51)
 
 
 def other_fabric(transport, seed):

@@ -81,7 +81,15 @@ static void group_places(const struct cluster *c, struct cluster_group *g)
     }
 }
 
-static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n)
+/* Latency and bandwidth decide how more nodes than two carry out an operation: chosen by the seed. */
+static struct plan_net choose_net(const struct cluster *c, const struct cluster_group *g)
+{
+    static const struct plan_net nets[] = {{0, 0}, {1, 100000}, {100000, 1}, {10, 10000}, {1, 50}};
+
+    return nets[((c->rng >> 23) + g->id) % ARRAY_LEN(nets)];
+}
+
+static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, struct plan_net net)
 {
     uint32_t peers[CLUSTER_MAX_NODES], rank_node[CLUSTER_MAX_RANKS];
     struct board_geom g = {.group = grp->id,
@@ -89,6 +97,7 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n)
                            .world = grp->world,
                            .nnodes = grp->nnodes,
                            .me = n,
+                           .net = net,
                            .rank_node = grp->seat};
     struct msg_board_add m = {.group = grp->id,
                               .nnodes = grp->nnodes,
@@ -147,13 +156,15 @@ struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const ui
                                         int doorbell)
 {
     struct cluster_group *g = calloc(1, sizeof *g);
+    struct plan_net net;
 
     g->id = id;
     g->world = n;
     memcpy(g->rank, ranks, n * sizeof *ranks);
     group_places(c, g);
+    net = choose_net(c, g);
     for (unsigned k = 0; k < g->nnodes; k++)
-        board_new(c, g, k);
+        board_new(c, g, k, net);
     for (unsigned k = 0; k < n; k++)
         member_new(g, k, ctx[ranks[k]], doorbell);
     choose_machine(g, c->rng);

@@ -1,6 +1,6 @@
 /* draw.c - a program from a seed.
  *
- * A program is a cluster (one to eight ranks, any of them on any of one to three nodes), groups
+ * A program is a cluster (one to eight ranks, any of them on any of one to eight nodes), groups
  * (all ranks, and random subsets in random order), and operations of these groups in phases. In
  * an ordered phase every rank calls in the program's order, blocking or not as it likes; in a
  * shuffled one all calls are asynchronous and each rank takes the groups in an order of its

@@ -13,7 +13,7 @@
 
 enum {
     MAX_WORLD = 8,
-    MAX_NODES = 3,
+    MAX_NODES = MAX_WORLD,
     MAX_GROUPS = 4,
     MAX_OPS = 48,
     MAX_ELEMENTS = 1 << 22,
