@@ -53,6 +53,8 @@ static void format(const struct row *row, char *buf, size_t len)
 {
     if (row->type == TEXT)
         snprintf(buf, len, "%s", row->text);
+    else if (row->number == SIZE_MAX)
+        snprintf(buf, len, "always");
     else if (row->type == BYTES && row->number % 1024 == 0)
         snprintf(buf, len, "%zuK", row->number / 1024);
     else
@@ -61,7 +63,7 @@ static void format(const struct row *row, char *buf, size_t len)
 
 static bool show_rows(const struct show *show, const struct row *rows, uint32_t n)
 {
-    enum { COLUMNS = 3, VALUE_MAX = 64, MOST = 32 };
+    enum { COLUMNS = 3, VALUE_MAX = 64, MOST = 40 };
     struct msg_column columns[COLUMNS] = {{"name", "NAME", MSG_CELL_STRING},
                                           {"value", "VALUE", MSG_CELL_STRING},
                                           {"why", "WHY", MSG_CELL_STRING}};
@@ -79,24 +81,24 @@ static bool show_rows(const struct show *show, const struct row *rows, uint32_t 
     return show_tables(show, &tables);
 }
 
-/* What plan_small_net() finds for a group whose home is this node. */
-static uint64_t small_over(const struct msg_tables *config, uint32_t nnodes)
+/* The network as a group has it whose home is this node. */
+static struct plan_net configured_net(const struct msg_tables *config)
 {
     const char *bandwidth = setting(config, "transport.bandwidth");
     char *unit;
     uint64_t bytes = strtoull(bandwidth, &unit, 10);
     const char *at = *unit ? strchr("KMGT", *unit) : NULL;
-    struct plan_net net = {
+
+    return (struct plan_net){
         .latency_us = (uint32_t)strtoul(setting(config, "transport.latency_us"), NULL, 10),
         .mbytes_s = (uint32_t)((at ? bytes << 10 * (at - "KMGT" + 1) : bytes) >> 20),
     };
-
-    return plan_small_net(&net, nnodes);
 }
 
 bool show_tuning(const struct show *show, const struct msg_tables *config)
 {
     struct wait_policy room = wait_policy_for(1), crowded = wait_policy_for(UINT_MAX);
+    const struct plan_net net = configured_net(config);
     const char *congestion = setting(config, "transport.congestion_control");
     const struct row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
@@ -115,10 +117,14 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
          "one node: the same for broadcast, all_gather, reduce_scatter, all blocks together"},
         {"small_net", BYTES, PLAN_SMALL_NET, NULL,
          "across nodes: up to this data go with the agreement, without hops of their own"},
-        {"small_net_3", BYTES, small_over(config, 3), NULL,
-         "the same, all_reduce over 3 nodes: doubling takes as long as a ring, by latency, bandwidth"},
-        {"small_net_4", BYTES, small_over(config, 4), NULL, "over 4 nodes"},
-        {"small_net_8", BYTES, small_over(config, 8), NULL, "over 8 nodes"},
+        {"small_net_3", BYTES, plan_small_net(&net, 3), NULL,
+         "the same, all_reduce over 3 nodes: doubling takes as long as others, by latency, bandwidth"},
+        {"small_net_4", BYTES, plan_small_net(&net, 4), NULL, "over 4 nodes"},
+        {"small_net_8", BYTES, plan_small_net(&net, 8), NULL, "over 8 nodes"},
+        {"halving_net_4", BYTES, plan_halving_net(&net, 4), NULL,
+         "all_reduce over 4 nodes: up to this by halving, then around a ring, likewise"},
+        {"halving_net_8", BYTES, plan_halving_net(&net, 8), NULL, "over 8 nodes"},
+        {"halving_net_32", BYTES, plan_halving_net(&net, 32), NULL, "over 32 nodes"},
         {"latency_us", TEXT, 0, setting(config, "transport.latency_us"),
          "of a short message from node to node"},
         {"bandwidth", TEXT, 0, setting(config, "transport.bandwidth"), "bytes per second, likewise"},

@@ -105,32 +105,94 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
                : UINT64_MAX;
 }
 
-/* Recursive doubling has few rounds with all the data, a ring many with a part of them. With
+/* What an all_reduce of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005; the
+ * agreement, after which or with which each of them comes, is ours):
  *
- *     a  latency      R  rounds: log2 N, and 2 more if N is no power of two
- *     B  bandwidth    E  bytes per second that an engine adds up
+ *     doubling                      (R+2F) (S/B + S/E)
+ *     halving     2(R+F) (a + o S/C)  +  (2(P-1)/P + 2F) S/B  +  (2N-1)/N S/E
+ *     a ring      2(N-1) (a + o S/C') +       2(N-1)/N  S/B  +   (N-1)/N S/E
  *
- * S bytes take  R a + R S/B + R S/E                                  with the agreement,
- *               R a + 2(N-1) a + 2(N-1)/N S/B + (N-1)/N S/E          by a ring after it
- * (Thakur, Rabenseifner, Gropp 2005; the agreement is ours). They are equal at the S returned, but two
- * nodes do not use the ring. In integers: all nodes must find the same number. */
-uint64_t plan_small_net(const struct plan_net *net, uint32_t n)
-{
-    uint64_t a = (net->latency_us ? net->latency_us : PLAN_LATENCY_US) * UINT64_C(1000); /* ns */
-    uint64_t b = net->mbytes_s ? net->mbytes_s : PLAN_MBYTES_S;
-    uint64_t rounds = 0, wire, adding, most;
+ *     a  latency         N  nodes    P  the largest power of two not above N, R = log2 P
+ *     B  bandwidth       F  1 if P != N: others stand in for N - P nodes, and get all of theirs
+ *     E  how fast an engine adds up  o  what a message costs it    C, C'  bytes of a step
+ *
+ * The messages of a ring are all alike, and short enough to stay in cache. Those of halving are up to half a
+ * step, and are read from memory once more: so much is the difference that was measured (8 nodes, 16 MB:
+ * 71 ms by a ring, 80 by halving; 1 MB 6.1 and 5.3, 32 nodes 85 and 41). In integers: all nodes must
+ * find the same number. */
+struct net_cost {
+    uint64_t once, mib; /* ns, and ns per MiB */
+};
 
-    if (n <= 2)
+struct net_model {
+    uint64_t a, wire, add, n, p, r, f; /* ns, ns per MiB */
+};
+
+static struct net_model net_model(const struct plan_net *net, uint32_t n)
+{
+    struct net_model m = {
+        .a = (net->latency_us ? net->latency_us : PLAN_LATENCY_US) * UINT64_C(1000),
+        .wire = UINT64_C(1000000000) / (net->mbytes_s ? net->mbytes_s : PLAN_MBYTES_S),
+        .add = UINT64_C(1000000000) / PLAN_ENGINE_MBS,
+        .n = n,
+        .p = 1,
+    };
+
+    while (2 * m.p <= n) {
+        m.p *= 2;
+        m.r++;
+    }
+    m.f = m.p != n;
+    return m;
+}
+
+static struct net_cost cost_doubling(const struct net_model *m)
+{
+    return (struct net_cost){0, (m->r + 2 * m->f) * (m->wire + m->add)};
+}
+
+static struct net_cost cost_halving(const struct net_model *m)
+{
+    uint64_t moves = 2 * (m->r + m->f);
+
+    return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_HALVING) +
+                                               (2 * (m->p - 1) + 2 * m->f * m->p) * m->wire / m->p +
+                                               (2 * m->n - 1) * m->add / m->n};
+}
+
+static struct net_cost cost_ring(const struct net_model *m)
+{
+    uint64_t moves = 2 * (m->n - 1);
+
+    return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_NET) +
+                                               moves * m->wire / m->n + (m->n - 1) * m->add / m->n};
+}
+
+/* Bytes up to which @x costs less than @y. */
+static uint64_t cheaper_up_to(struct net_cost x, struct net_cost y)
+{
+    if (y.once <= x.once)
+        return 0;
+    return x.mib <= y.mib ? UINT64_MAX : ((y.once - x.once) << 20) / (x.mib - y.mib);
+}
+
+uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes)
+{
+    struct net_model m = net_model(net, nnodes);
+    uint64_t most;
+
+    if (nnodes <= 2)
         return PLAN_SMALL_NET;
-    while (n >> (rounds + 1))
-        rounds++;
-    if (n & (n - 1))
-        rounds += 2;
-    /* what doubling costs more, n times, in ns per KiB: more than nothing, as 2(n-1)/n < 2 <= R */
-    wire = (rounds * n - 2 * (n - 1)) * UINT64_C(1000000000) / 1024 / b;
-    adding = (rounds * n - (n - 1)) * UINT64_C(1000000000) / 1024 / PLAN_ENGINE_MBS;
-    most = 2 * (n - 1) * a * n * 1024 / (wire + adding);
+    most = MIN(cheaper_up_to(cost_doubling(&m), cost_halving(&m)),
+               cheaper_up_to(cost_doubling(&m), cost_ring(&m)));
     return MAX((uint64_t)PLAN_SMALL, MIN(most, (uint64_t)PLAN_SMALL_MOST)) & ~UINT64_C(4095);
+}
+
+uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes)
+{
+    struct net_model m = net_model(net, nnodes);
+
+    return nnodes <= 2 ? 0 : cheaper_up_to(cost_halving(&m), cost_ring(&m));
 }
 
 static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
@@ -152,6 +214,8 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
         p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
                                                      bytes * most_local(g) > PLAN_SMALL_ALONE));
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
+        p->halve = g->nnodes > 2 && p->coll == COLL_ALL_REDUCE && !p->small &&
+                   bytes <= plan_halving_net(&g->net, g->nnodes);
         break;
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
@@ -202,7 +266,8 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     if (g->nnodes == 1 && !p->open)
         chunk = chunk_alone(g, bytes);
     if (g->nnodes > 1)
-        chunk = MIN(chunk, (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
+        chunk = MIN(chunk, p->halve ? (size_t)PLAN_CHUNK_HALVING
+                                    : (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
     if (g->nnodes == 2 && whole && bytes <= PLAN_ONE_STEP)
         chunk = PLAN_ONE_STEP;
     else if (g->nnodes > 1 && !p->open)

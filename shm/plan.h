@@ -16,6 +16,7 @@ enum {
      * of a schedule over several segments may take. */
     PLAN_CHUNK = 256 << 10,
     PLAN_CHUNK_NET = 512 << 10,
+    PLAN_CHUNK_HALVING = 256 << 10, /* by halving, whose largest message has half of a step */
     /* On one node, if each member has a core, medium sizes are cut finer: into so many steps, but none
      * shorter. Then members write one step while they read another (2 ranks: all_reduce of 256 KB 17.5
      * -> 12.9 us, 32 KB 3.2 -> 2.35). Where they take turns on a core a step costs each a turn (4 ranks
@@ -38,6 +39,7 @@ enum {
     PLAN_SMALL_NET = 64 << 10,
     PLAN_SMALL_MOST = 192 << 10, /* of an all_reduce on three nodes or more: plan_small_net() */
     PLAN_ENGINE_MBS = 8000,      /* how fast an engine adds up what comes, there */
+    PLAN_MESSAGE_NS = 1500,      /* what a message costs an engine, whatever its length */
     PLAN_LATENCY_US = 30,        /* of struct plan_net, by default: two engines on one machine */
     PLAN_MBYTES_S = 1024,
     /* On one node where members take turns on a core a hand-over costs a turn of each: more is small,
@@ -75,6 +77,8 @@ struct plan {
     bool reduces;    /* members reduce their slice of each step cooperatively */
     bool swap;       /* two nodes send each other all of theirs, and members reduce the two: as many
                         bytes as a ring of two, but one hop, and the engine reduces nothing */
+    bool halve;      /* an all_reduce of more nodes goes by halving, not around a ring: see
+                        plan_halving_net() */
     bool direct;     /* may be done in registered memory, if all members offer it: client/direct.c */
     bool open;       /* how many steps there are depends on counts that are not all known yet:
                         plan_close() */
@@ -86,7 +90,7 @@ struct plan {
     const uint64_t *counts; /* borrowed; by rank, if blocks have counts that all ranks know */
 };
 
-/* The network between nodes, as the model of plan_small_net() has it; 0: the default. */
+/* The network between nodes, as the model of an all_reduce in plan.c has it; 0: the default. */
 struct plan_net {
     uint32_t latency_us; /* of a short message, from an engine to another */
     uint32_t mbytes_s;   /* 2^20 bytes per second */
@@ -114,6 +118,8 @@ bool plan_close(struct plan *p, uint64_t most);
 
 /* Bytes up to which an all_reduce over @nnodes goes with the agreement, by recursive doubling. */
 uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
+/* Bytes up to which a larger one goes by halving, then around a ring; UINT64_MAX: never around. */
+uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes);
 
 /* Elements of step @c of a block with @count elements. */
 static inline uint64_t plan_part(const struct plan *p, uint64_t count, uint32_t c)

@@ -6,8 +6,8 @@
  *          description, so afterwards each node knows whether all agree; small operations
  *          carry their payload along and are done then. A refused operation is published as
  *          such and skipped by everybody.
- *   DATA   large operations: each step is a schedule of its own (ring, chain, direct) over its
- *          slot of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth`
+ *   DATA   large operations: each step is a schedule of its own (halving, ring, chain, direct) over
+ *          its slot of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth`
  *          steps are under way at the same time. Their first sends do not wait for the agreement.
  *
  * Who wakes me: members (announcing, reducing), messages, finished sends - all by
@@ -537,7 +537,9 @@ static bool op_begin(struct eboard *eb)
     eb->bmoves = sched_len(eb->bkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->bposted = false;
     eb->in_place = false;
-    eb->dkind = eb->plan.swap ? SCHED_EXCHANGE : schedules[eb->plan.coll].data;
+    eb->dkind = eb->plan.swap    ? SCHED_EXCHANGE
+                : eb->plan.halve ? SCHED_HALVING_ALL_REDUCE
+                                 : schedules[eb->plan.coll].data;
     eb->next_start = 0;
     eb->learned = false;
     eb->state = EB_BEGIN;

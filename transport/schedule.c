@@ -16,7 +16,8 @@ static bool has_root(enum sched_kind kind)
 static bool is_rd(enum sched_kind kind)
 {
     return kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_ALL_GATHER ||
-           kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE;
+           kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE ||
+           kind == SCHED_HALVING_ALL_REDUCE;
 }
 
 bool sched_independent(enum sched_kind kind)
@@ -30,7 +31,7 @@ unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned r
         (has_root(kind) && root >= nodes))
         abort();
     if (is_rd(kind))
-        return sched_rd_len(nodes, me);
+        return sched_rd_len(kind, nodes, me);
     if (sched_independent(kind))
         return sched_direct_len(kind, nodes, me, root);
     return sched_ring_len(kind, nodes, me, root);

@@ -23,6 +23,7 @@ enum sched_kind {
     SCHED_RD_BROADCAST,  /* one segment, carried by whoever already has it */
     SCHED_RD_REDUCE,     /* one segment; only the moves of the binomial tree to the root carry it */
     /* Large payloads, bandwidth-optimal. */
+    SCHED_HALVING_ALL_REDUCE,  /* as many bytes as a ring in 2 log2 N moves; a fold costs 2 more */
     SCHED_RING_ALL_REDUCE,     /* reduce-scatter then all-gather: 2(N-1) moves */
     SCHED_RING_REDUCE_SCATTER, /* N-1 moves; node i ends with segment i */
     SCHED_RING_ALL_GATHER,     /* N-1 moves */

@@ -4,7 +4,7 @@
 
 #include "transport/schedule.h"
 
-unsigned sched_rd_len(unsigned nodes, unsigned me);
+unsigned sched_rd_len(enum sched_kind kind, unsigned nodes, unsigned me);
 struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned me,
                                 unsigned root, unsigned i);
 unsigned sched_ring_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root);

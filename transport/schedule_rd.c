@@ -1,4 +1,5 @@
-/* schedule_rd.c - recursive doubling: log2(N) rounds for small payloads.
+/* schedule_rd.c - recursive doubling: log2(N) rounds for small payloads; and vector halving by the
+ * same rounds for large ones.
  *
  * Model. Let P be the largest power of two not above N, and R = N - P. In the fold, each of
  * the nodes 0, 2, .., 2R-2 hands what it has to its right neighbour and then waits; the P
@@ -19,8 +20,14 @@
  * the root's participant carry data: in round k those whose number differs from it in bit k and
  * agrees in the lower ones hand over what they hold. The association stays the same.
  *
+ * A halving all-reduce (Rabenseifner 2004) divides the data among the participants: in round k the two
+ * hold the same run of segments, and each hands over the half that the other one keeps. Afterwards each
+ * holds its share of the result, and the rounds are gone through backwards to pass the shares on. So
+ * a node sends 2(P-1)/P of the data, as in a ring, but in 2 log2(P) messages, and the largest of them
+ * to its neighbours. A folded pair hands over everything, twice. The association stays the same.
+ *
  * Every message is sent even when it carries nothing (a broadcast's non-holders): after the
- * last round each node has heard from all, which is what makes these the agreement at the
+ * last round each node has heard from all, which is what makes doubling the agreement at the
  * start of an operation. */
 #include "transport/schedule_priv.h"
 
@@ -84,12 +91,31 @@ static struct run rd_held(const struct rd *rd, unsigned v, unsigned k)
     return (struct run){lo, rd_first_node(rd, first + (1u << k)) - lo};
 }
 
+/* The segments that participant @v keeps after @k rounds of halving. */
+static struct run rd_share(const struct rd *rd, unsigned v, unsigned k)
+{
+    unsigned first = 0, parts = rd->participants >> k, lo;
+
+    for (unsigned i = 0; i < k; i++)
+        first += (v >> i & 1) * (rd->participants >> (i + 1));
+    lo = first * rd->nodes / rd->participants;
+    return (struct run){lo, (first + parts) * rd->nodes / rd->participants - lo};
+}
+
+static bool rd_reduces(enum sched_kind kind)
+{
+    return kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE ||
+           kind == SCHED_HALVING_ALL_REDUCE;
+}
+
 /* Which segments stand for the contributions of @held in a message of @kind. */
 static struct run rd_segments(enum sched_kind kind, const struct rd *rd, struct run held)
 {
     if (kind == SCHED_RD_ALL_GATHER)
         return held;
-    if (kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE)
+    if (kind == SCHED_HALVING_ALL_REDUCE)
+        return (struct run){0, rd->nodes};
+    if (rd_reduces(kind))
         return (struct run){0, 1};
     return (struct run){0, rd->root >= held.lo && rd->root < held.lo + held.n};
 }
@@ -113,13 +139,19 @@ static void set_recv(struct sched_move *mv, unsigned from, struct run segs, unsi
  * would otherwise have a hole where the node's own segment is. */
 static struct run rd_returned(enum sched_kind kind, const struct rd *rd, unsigned waiter)
 {
-    if (kind == SCHED_RD_ALL_GATHER)
+    if (kind == SCHED_RD_ALL_GATHER || kind == SCHED_HALVING_ALL_REDUCE)
         return (struct run){0, rd->nodes};
     if (kind == SCHED_RD_ALL_REDUCE)
         return (struct run){0, 1};
     if (kind == SCHED_RD_REDUCE)
         return (struct run){0, rd->root == waiter};
     return (struct run){0, rd->root != waiter};
+}
+
+/* Of the participants: a halving all-reduce goes through the rounds once more. */
+static unsigned rd_passes(enum sched_kind kind, const struct rd *rd)
+{
+    return kind == SCHED_HALVING_ALL_REDUCE ? 2 * rd->rounds : rd->rounds;
 }
 
 /* A folded node has two moves: hand in, get back. */
@@ -130,7 +162,7 @@ static struct sched_move rd_waiter_move(enum sched_kind kind, const struct rd *r
     if (i == 0)
         set_send(&mv, rd->me + 1, rd_segments(kind, rd, (struct run){rd->me, 1}));
     else /* its stand-in: one fold move, the rounds, then this */
-        set_recv(&mv, rd->me + 1, rd_returned(kind, rd, rd->me), 1 + rd->rounds);
+        set_recv(&mv, rd->me + 1, rd_returned(kind, rd, rd->me), 1 + rd_passes(kind, rd));
     return mv;
 }
 
@@ -156,7 +188,7 @@ static struct sched_move rd_round(enum sched_kind kind, const struct rd *rd, uns
         mv.send_n = rd_hands_over(rd, v, k);
         mv.recv_n = rd_hands_over(rd, partner, k);
     }
-    if (mv.recv_n && (kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE)) {
+    if (mv.recv_n && rd_reduces(kind)) {
         mv.act = SCHED_REDUCE;
         mv.recv_first = partner < v;
         mv.last_reduce = k + 1 == rd->rounds;
@@ -164,13 +196,39 @@ static struct sched_move rd_round(enum sched_kind kind, const struct rd *rd, uns
     return mv;
 }
 
-unsigned sched_rd_len(unsigned nodes, unsigned me)
+/* Pass @i of a halving all-reduce: forwards, then backwards. */
+static struct sched_move halving_round(const struct rd *rd, unsigned i)
+{
+    struct sched_move mv = sched_no_move();
+    bool back = i >= rd->rounds;
+    unsigned k = back ? 2 * rd->rounds - 1 - i : i;
+    unsigned v = rd_participant(rd, rd->me);
+    unsigned partner = v ^ (1u << k);
+    unsigned node = rd_node(rd, partner);
+    struct run mine = rd_share(rd, v, k + 1), theirs = rd_share(rd, partner, k + 1);
+
+    set_send(&mv, node, back ? mine : theirs);
+    set_recv(&mv, node, back ? theirs : mine, i + (rd_stands_in(rd, node) ? 1 : 0));
+    if (!back) {
+        mv.act = SCHED_REDUCE;
+        mv.recv_first = partner < v;
+        mv.last_reduce = k + 1 == rd->rounds;
+    }
+    return mv;
+}
+
+static struct sched_move rd_pass(enum sched_kind kind, const struct rd *rd, unsigned i)
+{
+    return kind == SCHED_HALVING_ALL_REDUCE ? halving_round(rd, i) : rd_round(kind, rd, i);
+}
+
+unsigned sched_rd_len(enum sched_kind kind, unsigned nodes, unsigned me)
 {
     struct rd rd = rd_of(nodes, me, 0);
 
     if (rd_waits(&rd, me))
         return 2;
-    return rd.rounds + (rd_stands_in(&rd, me) ? 2 : 0);
+    return rd_passes(kind, &rd) + (rd_stands_in(&rd, me) ? 2 : 0);
 }
 
 struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned me,
@@ -182,17 +240,17 @@ struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned m
     if (rd_waits(&rd, me))
         return rd_waiter_move(kind, &rd, i);
     if (!rd_stands_in(&rd, me))
-        return rd_round(kind, &rd, i);
+        return rd_pass(kind, &rd, i);
     if (i == 0) {
         set_recv(&mv, me - 1, rd_segments(kind, &rd, (struct run){me - 1, 1}), 0);
-        if (kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE) {
+        if (rd_reduces(kind)) {
             mv.act = SCHED_REDUCE;
             mv.recv_first = true;
         }
         return mv;
     }
-    if (i <= rd.rounds)
-        return rd_round(kind, &rd, i - 1);
+    if (i <= rd_passes(kind, &rd))
+        return rd_pass(kind, &rd, i - 1);
     set_send(&mv, me - 1, rd_returned(kind, &rd, me - 1));
     return mv;
 }

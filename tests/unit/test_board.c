@@ -391,36 +391,45 @@ static void many_ranks_exchange(void **state)
         }
 }
 
-/* Where doubling and ring take equally long, by the formulas over plan_small_net() in double. */
-static double crossing(double a, double b, double e, unsigned n)
-{
-    double rounds = 0;
+/* Seconds by the formulas over plan_small_net(), in double. */
+struct seconds {
+    double doubling, halving, ring;
+};
 
-    while ((1u << ((unsigned)rounds + 1)) <= n)
-        rounds++;
-    if (n & (n - 1))
-        rounds += 2;
-    return 2 * (n - 1) * a / ((rounds - 2. * (n - 1) / n) / b + (rounds - 1. * (n - 1) / n) / e);
+static struct seconds model(const struct plan_net *net, double n, double s)
+{
+    double a = net->latency_us * 1e-6, b = net->mbytes_s * 1048576., e = PLAN_ENGINE_MBS * 1048576.;
+    double r = 0, p = 1, o = PLAN_MESSAGE_NS * 1e-9, f;
+
+    for (; 2 * p <= n; p *= 2)
+        r++;
+    f = p != n;
+    return (struct seconds){
+        .doubling = (r + 2 * f) * (s / b + s / e),
+        .halving = 2 * (r + f) * (a + o * s / PLAN_CHUNK_HALVING) + (2 * (p - 1) / p + 2 * f) * s / b +
+                   (2 * n - 1) / n * s / e,
+        .ring = 2 * (n - 1) * (a + o * s / PLAN_CHUNK_NET) + 2 * (n - 1) / n * s / b + (n - 1) / n * s / e,
+    };
 }
+
+static const struct plan_net nets[] = {{30, 1024}, {5, 1024}, {2, 10000}, {100, 100}, {1, 50}};
 
 static void small_between_nodes_follows_the_model(void **state)
 {
-    static const struct plan_net nets[] = {{30, 1024}, {5, 1024}, {2, 10000}, {100, 100}, {1, 50}};
     static const struct plan_net none = {0, 0}, slow = {1000000, 1}, quick = {1, 1 << 20};
 
     for (unsigned i = 0; i < ARRAY_LEN(nets); i++) {
         for (unsigned n = 3; n <= 1024; n += n < 20 ? 1 : 97) {
-            double want = crossing(nets[i].latency_us * 1e-6, nets[i].mbytes_s * 1048576.,
-                                   PLAN_ENGINE_MBS * 1048576., n);
             uint64_t got = plan_small_net(&nets[i], n);
+            struct seconds below = model(&nets[i], n, (double)got * 0.99);
+            struct seconds above = model(&nets[i], n, (double)got * 1.01 + 4096);
 
             assert_int_equal(got % 4096, 0);
-            if (want < PLAN_SMALL)
-                assert_int_equal(got, PLAN_SMALL);
-            else if (want > PLAN_SMALL_MOST)
-                assert_int_equal(got, PLAN_SMALL_MOST);
-            else
-                assert_true((double)got <= want * 1.01 && (double)got >= want * 0.99 - 4096);
+            assert_in_range(got, PLAN_SMALL, PLAN_SMALL_MOST);
+            if (got > PLAN_SMALL)
+                assert_true(below.doubling <= MIN(below.halving, below.ring));
+            if (got < PLAN_SMALL_MOST)
+                assert_true(above.doubling >= MIN(above.halving, above.ring));
         }
     }
     assert_int_equal(plan_small_net(&none, 3), plan_small_net(&nets[0], 3));
@@ -429,6 +438,25 @@ static void small_between_nodes_follows_the_model(void **state)
         assert_true(plan_small_net(&quick, n) >= PLAN_SMALL);
     }
     assert_int_equal(plan_small_net(&slow, 2), PLAN_SMALL_NET);
+}
+
+static void halving_follows_the_model(void **state)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(nets); i++) {
+        for (unsigned n = 3; n <= 1024; n++) {
+            uint64_t got = plan_halving_net(&nets[i], n);
+            double edge = got == UINT64_MAX ? 1e15 : (double)got;
+            struct seconds below = model(&nets[i], n, edge * 0.99), above = model(&nets[i], n, edge * 1.01 + 1);
+
+            if (got)
+                assert_true(below.halving <= below.ring);
+            if (got < UINT64_MAX)
+                assert_true(above.halving >= above.ring);
+        }
+        assert_int_equal(plan_halving_net(&nets[i], 2), 0);
+        assert_int_equal(plan_halving_net(&nets[i], 3), 0);
+        assert_int_equal(plan_halving_net(&nets[i], 1024), UINT64_MAX);
+    }
 }
 
 static void an_all_reduce_is_cut_as_the_model_says(void **state)
@@ -446,6 +474,14 @@ static void an_all_reduce_is_cut_as_the_model_says(void **state)
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
         assert_false(p.small);
+        assert_int_equal(p.halve, d.count <= plan_halving_net(&g.net, 4));
+        d.count = plan_halving_net(&g.net, 4);
+        assert_true(plan_make(&d, &g, NULL, &p));
+        assert_true(p.small || p.halve);
+        assert_true(p.unit * p.esize <= PLAN_CHUNK_HALVING);
+        d.count++;
+        assert_true(plan_make(&d, &g, NULL, &p));
+        assert_false(p.halve);
     }
 }
 
@@ -532,6 +568,7 @@ int main(void)
         cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),
         cmocka_unit_test(small_between_nodes_follows_the_model),
+        cmocka_unit_test(halving_follows_the_model),
         cmocka_unit_test(an_all_reduce_is_cut_as_the_model_says),
         cmocka_unit_test(no_wake_up_is_lost),
     };

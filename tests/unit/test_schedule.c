@@ -103,12 +103,12 @@ static struct value combine(struct value left, struct value right)
 static bool is_rd(enum sched_kind k)
 {
     return k == SCHED_RD_ALL_REDUCE || k == SCHED_RD_ALL_GATHER || k == SCHED_RD_BROADCAST ||
-           k == SCHED_RD_REDUCE;
+           k == SCHED_RD_REDUCE || k == SCHED_HALVING_ALL_REDUCE;
 }
 
 static bool is_reduction(enum sched_kind k)
 {
-    return k == SCHED_RD_ALL_REDUCE || k == SCHED_RING_ALL_REDUCE ||
+    return k == SCHED_RD_ALL_REDUCE || k == SCHED_HALVING_ALL_REDUCE || k == SCHED_RING_ALL_REDUCE ||
            k == SCHED_RING_REDUCE_SCATTER || k == SCHED_RD_REDUCE || k == SCHED_CHAIN_REDUCE;
 }
 
@@ -243,6 +243,23 @@ static void world_run(struct world *w)
     assert_int_equal(w->in_bag, 0);
 }
 
+/* As many bytes as in a ring, and once more all of them from and to whom it stands in for. */
+static void check_halving(const struct world *w, unsigned me)
+{
+    unsigned participants = 1, rounds = 0, most;
+
+    while (2 * participants <= w->nodes) {
+        participants *= 2;
+        rounds++;
+    }
+    /* shares are of whole segments, rounded in each round */
+    most = 2 * w->nodes + rounds + w->nodes * (participants < w->nodes);
+    assert_true(w->node[me].sent_segments <= most);
+    assert_true(w->node[me].len <= 2 * rounds + 2 * (participants < w->nodes));
+    if (participants == w->nodes)
+        assert_int_equal(w->node[me].sent_segments, 2 * (w->nodes - 1));
+}
+
 static void check_result(const struct world *w)
 {
     for (unsigned me = 0; me < w->nodes; me++) {
@@ -266,6 +283,8 @@ static void check_result(const struct world *w)
         }
         if (w->kind == SCHED_RING_ALL_REDUCE) /* of N segments: 2(N-1)/N of the data */
             assert_int_equal(nd->sent_segments, 2 * (w->nodes - 1));
+        if (w->kind == SCHED_HALVING_ALL_REDUCE)
+            check_halving(w, me);
         if (w->kind == SCHED_RING_REDUCE_SCATTER || w->kind == SCHED_RING_ALL_GATHER)
             assert_int_equal(nd->sent_segments, w->nodes - 1);
         if (w->kind == SCHED_CHAIN_REDUCE) /* the data once */
@@ -335,6 +354,11 @@ static void run_kind(enum sched_kind kind)
 static void rd_all_reduce(void **state)
 {
     run_kind(SCHED_RD_ALL_REDUCE);
+}
+
+static void halving_all_reduce(void **state)
+{
+    run_kind(SCHED_HALVING_ALL_REDUCE);
 }
 
 static void rd_all_gather(void **state)
@@ -439,19 +463,43 @@ static void exchange_spreads(void **state)
         }
 }
 
-/* The tree of an RD all-reduce is over neighbouring runs, the lower one on the left. */
-static void rd_reduces_in_node_order(void **state)
+static void check_node_order(enum sched_kind kind)
 {
     for (unsigned nodes = 2; nodes <= 33; nodes++) {
         for (unsigned me = 0; me < nodes; me++) {
-            for (unsigned i = 0; i < sched_len(SCHED_RD_ALL_REDUCE, nodes, me, 0); i++) {
-                struct sched_move mv = sched_move(SCHED_RD_ALL_REDUCE, nodes, me, 0, i);
+            for (unsigned i = 0; i < sched_len(kind, nodes, me, 0); i++) {
+                struct sched_move mv = sched_move(kind, nodes, me, 0, i);
 
                 if (mv.from >= 0 && mv.act == SCHED_REDUCE)
                     assert_int_equal(mv.recv_first, mv.from < (int)me);
             }
         }
     }
+}
+
+/* The tree of an RD all-reduce is over neighbouring runs, the lower one on the left. */
+static void rd_reduces_in_node_order(void **state)
+{
+    check_node_order(SCHED_RD_ALL_REDUCE);
+    check_node_order(SCHED_HALVING_ALL_REDUCE);
+}
+
+/* Whatever the size, each element is summed up in the same order: the bits do not depend on it. */
+static void halving_sums_up_as_doubling_does(void **state)
+{
+    struct world *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+
+    assert_true(a && b);
+    for (unsigned nodes = 2; nodes <= 33; nodes++) {
+        world_init(a, SCHED_RD_ALL_REDUCE, nodes, 0);
+        world_init(b, SCHED_HALVING_ALL_REDUCE, nodes, 0);
+        world_run(a);
+        world_run(b);
+        for (unsigned s = 0; s < nodes; s++)
+            assert_memory_equal(&a->node[0].seg[0], &b->node[0].seg[s], sizeof(struct value));
+    }
+    free(a);
+    free(b);
 }
 
 static void largest_fits(void **state)
@@ -525,6 +573,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rd_all_reduce),
+        cmocka_unit_test(halving_all_reduce),
         cmocka_unit_test(rd_all_gather),
         cmocka_unit_test(rd_broadcast),
         cmocka_unit_test(ring_all_reduce),
@@ -536,6 +585,7 @@ int main(void)
         cmocka_unit_test(direct_pairs_meet_once),
         cmocka_unit_test(exchange_spreads),
         cmocka_unit_test(rd_reduces_in_node_order),
+        cmocka_unit_test(halving_sums_up_as_doubling_does),
         cmocka_unit_test(largest_fits),
         cmocka_unit_test(home_none_up),
         cmocka_unit_test(home_is_independent_of_order),
