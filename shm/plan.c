@@ -105,21 +105,22 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
                : UINT64_MAX;
 }
 
-/* What an all_reduce of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005; the
- * agreement, after which or with which each of them comes, is ours):
+/* What an operation of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005; the
+ * agreement, after which or with which it comes, is ours). An all_reduce, with i = 2:
  *
- *     doubling                      (R+2F) (S/B + S/E)
- *     halving     2(R+F) (a + o S/C)  +  (2(P-1)/P + 2F) S/B  +  (2N-1)/N S/E
- *     a ring      2(N-1) (a + o S/C') +       2(N-1)/N  S/B  +   (N-1)/N S/E
+ *     doubling                        (R+2F) (S/B + S/E)
+ *     halving     (iR+2F) (a + o S/C)  +  i ((P-1)/P + F) S/B  +  (2N-1)/N S/E
+ *     a ring       i(N-1) (a + o S/C') +       i (N-1)/N  S/B  +   (N-1)/N S/E
  *
  *     a  latency         N  nodes    P  the largest power of two not above N, R = log2 P
  *     B  bandwidth       F  1 if P != N: others stand in for N - P nodes, and get all of theirs
  *     E  how fast an engine adds up  o  what a message costs it    C, C'  bytes of a step
  *
+ * reduce_scatter and all_gather are half of it, i = 1; what the latter does not add up it does not in either way.
  * The messages of a ring are all alike, and short enough to stay in cache. Those of halving are up to half a
  * step, and are read from memory once more: so much is the difference that was measured (8 nodes, 16 MB:
- * 71 ms by a ring, 80 by halving; 1 MB 6.1 and 5.3, 32 nodes 85 and 41). In integers: all nodes must
- * find the same number. */
+ * all_reduce 71 ms by a ring, 80 by halving, all_gather 41 and 49; all_reduce of 1 MB 6.1 and 5.3,
+ * over 32 nodes 85 and 41). In integers: all nodes must find the same number. */
 struct net_cost {
     uint64_t once, mib; /* ns, and ns per MiB */
 };
@@ -151,18 +152,18 @@ static struct net_cost cost_doubling(const struct net_model *m)
     return (struct net_cost){0, (m->r + 2 * m->f) * (m->wire + m->add)};
 }
 
-static struct net_cost cost_halving(const struct net_model *m)
+static struct net_cost cost_halving(const struct net_model *m, unsigned i)
 {
-    uint64_t moves = 2 * (m->r + m->f);
+    uint64_t moves = i * m->r + 2 * m->f;
 
     return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_HALVING) +
-                                               (2 * (m->p - 1) + 2 * m->f * m->p) * m->wire / m->p +
+                                               i * (m->p - 1 + m->f * m->p) * m->wire / m->p +
                                                (2 * m->n - 1) * m->add / m->n};
 }
 
-static struct net_cost cost_ring(const struct net_model *m)
+static struct net_cost cost_ring(const struct net_model *m, unsigned i)
 {
-    uint64_t moves = 2 * (m->n - 1);
+    uint64_t moves = i * (m->n - 1);
 
     return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_NET) +
                                                moves * m->wire / m->n + (m->n - 1) * m->add / m->n};
@@ -183,16 +184,17 @@ uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes)
 
     if (nnodes <= 2)
         return PLAN_SMALL_NET;
-    most = MIN(cheaper_up_to(cost_doubling(&m), cost_halving(&m)),
-               cheaper_up_to(cost_doubling(&m), cost_ring(&m)));
+    most = MIN(cheaper_up_to(cost_doubling(&m), cost_halving(&m, 2)),
+               cheaper_up_to(cost_doubling(&m), cost_ring(&m, 2)));
     return MAX((uint64_t)PLAN_SMALL, MIN(most, (uint64_t)PLAN_SMALL_MOST)) & ~UINT64_C(4095);
 }
 
-uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes)
+uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes, unsigned coll)
 {
     struct net_model m = net_model(net, nnodes);
+    unsigned i = coll == COLL_ALL_REDUCE ? 2 : 1;
 
-    return nnodes <= 2 ? 0 : cheaper_up_to(cost_halving(&m), cost_ring(&m));
+    return nnodes <= 2 ? 0 : cheaper_up_to(cost_halving(&m, i), cost_ring(&m, i));
 }
 
 static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
@@ -214,12 +216,13 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
         p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
                                                      bytes * most_local(g) > PLAN_SMALL_ALONE));
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
-        p->halve = g->nnodes > 2 && p->coll == COLL_ALL_REDUCE && !p->small &&
-                   bytes <= plan_halving_net(&g->net, g->nnodes);
+        p->halve = p->coll == COLL_ALL_REDUCE && !p->small &&
+                   bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
         p->small = net && !info->reduces && bytes <= small;
+        p->halve = !p->small && bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_CELLS:
         break;

@@ -77,8 +77,8 @@ struct plan {
     bool reduces;    /* members reduce their slice of each step cooperatively */
     bool swap;       /* two nodes send each other all of theirs, and members reduce the two: as many
                         bytes as a ring of two, but one hop, and the engine reduces nothing */
-    bool halve;      /* an all_reduce of more nodes goes by halving, not around a ring: see
-                        plan_halving_net() */
+    bool halve;      /* over more nodes than two in few messages, by halving or doubling, not around
+                        a ring: see plan_halving_net() */
     bool direct;     /* may be done in registered memory, if all members offer it: client/direct.c */
     bool open;       /* how many steps there are depends on counts that are not all known yet:
                         plan_close() */
@@ -90,7 +90,7 @@ struct plan {
     const uint64_t *counts; /* borrowed; by rank, if blocks have counts that all ranks know */
 };
 
-/* The network between nodes, as the model of an all_reduce in plan.c has it; 0: the default. */
+/* The network between nodes, as the model in plan.c has it; 0: the default. */
 struct plan_net {
     uint32_t latency_us; /* of a short message, from an engine to another */
     uint32_t mbytes_s;   /* 2^20 bytes per second */
@@ -118,8 +118,9 @@ bool plan_close(struct plan *p, uint64_t most);
 
 /* Bytes up to which an all_reduce over @nnodes goes with the agreement, by recursive doubling. */
 uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
-/* Bytes up to which a larger one goes by halving, then around a ring; UINT64_MAX: never around. */
-uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes);
+/* Bytes up to which a larger one, an all_gather or a reduce_scatter goes by halving, and then around a ring;
+ * 0: never by halving, as over two nodes; UINT64_MAX: never around. */
+uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes, unsigned coll);
 
 /* Elements of step @c of a block with @count elements. */
 static inline uint64_t plan_part(const struct plan *p, uint64_t count, uint32_t c)

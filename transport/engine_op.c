@@ -433,21 +433,23 @@ static bool make_room(struct eboard *eb, size_t len)
 }
 
 /* How nodes carry out each collective: a small one together with the agreement, for which any
- * schedule by recursive doubling will do; larger data step by step. */
+ * schedule by recursive doubling will do; larger data step by step, in few messages if the plan says so. */
 static const struct {
-    enum sched_kind small, data;
+    enum sched_kind small, data, few;
 } schedules[COLL_COUNT] = {
     [COLL_BARRIER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
-    [COLL_ALL_REDUCE] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
+    [COLL_ALL_REDUCE] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE, SCHED_HALVING_ALL_REDUCE},
     [COLL_BROADCAST] = {SCHED_RD_BROADCAST, SCHED_CHAIN_BROADCAST},
-    [COLL_ALL_GATHER] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER},
-    [COLL_REDUCE_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER},
+    [COLL_ALL_GATHER] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
+    [COLL_REDUCE_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
+                               SCHED_HALVING_REDUCE_SCATTER},
     [COLL_REDUCE] = {SCHED_RD_REDUCE, SCHED_CHAIN_REDUCE},
     [COLL_GATHER] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
     [COLL_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
     [COLL_ALL_TO_ALL] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
-    [COLL_ALL_GATHER_V] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER},
-    [COLL_REDUCE_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER},
+    [COLL_ALL_GATHER_V] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
+    [COLL_REDUCE_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
+                               SCHED_HALVING_REDUCE_SCATTER},
     [COLL_GATHER_V] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
     [COLL_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
     [COLL_ALL_TO_ALL_V] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
@@ -538,7 +540,7 @@ static bool op_begin(struct eboard *eb)
     eb->bposted = false;
     eb->in_place = false;
     eb->dkind = eb->plan.swap    ? SCHED_EXCHANGE
-                : eb->plan.halve ? SCHED_HALVING_ALL_REDUCE
+                : eb->plan.halve ? schedules[eb->plan.coll].few
                                  : schedules[eb->plan.coll].data;
     eb->next_start = 0;
     eb->learned = false;

@@ -17,7 +17,7 @@ static bool is_rd(enum sched_kind kind)
 {
     return kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_ALL_GATHER ||
            kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE ||
-           kind == SCHED_HALVING_ALL_REDUCE;
+           kind == SCHED_HALVING_ALL_REDUCE || kind == SCHED_HALVING_REDUCE_SCATTER;
 }
 
 bool sched_independent(enum sched_kind kind)

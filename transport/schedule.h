@@ -25,6 +25,7 @@ enum sched_kind {
     /* Large payloads, bandwidth-optimal. */
     SCHED_HALVING_ALL_REDUCE,  /* as many bytes as a ring in 2 log2 N moves; a fold costs 2 more */
     SCHED_RING_ALL_REDUCE,     /* reduce-scatter then all-gather: 2(N-1) moves */
+    SCHED_HALVING_REDUCE_SCATTER, /* log2 N moves; what SCHED_RD_ALL_GATHER does, backwards */
     SCHED_RING_REDUCE_SCATTER, /* N-1 moves; node i ends with segment i */
     SCHED_RING_ALL_GATHER,     /* N-1 moves */
     SCHED_CHAIN_BROADCAST,     /* root -> root+1 -> ...; pipelined over chunks by the caller */

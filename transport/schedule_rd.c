@@ -26,6 +26,9 @@
  * a node sends 2(P-1)/P of the data, as in a ring, but in 2 log2(P) messages, and the largest of them
  * to its neighbours. A folded pair hands over everything, twice. The association stays the same.
  *
+ * A halving reduce-scatter is the all-gather backwards: the rounds come in falling order, in each the two hand
+ * over what the other one would hold before that round, and a stand-in gives back its neighbour's segment.
+ *
  * Every message is sent even when it carries nothing (a broadcast's non-holders): after the
  * last round each node has heard from all, which is what makes doubling the agreement at the
  * start of an operation. */
@@ -105,7 +108,7 @@ static struct run rd_share(const struct rd *rd, unsigned v, unsigned k)
 static bool rd_reduces(enum sched_kind kind)
 {
     return kind == SCHED_RD_ALL_REDUCE || kind == SCHED_RD_REDUCE ||
-           kind == SCHED_HALVING_ALL_REDUCE;
+           kind == SCHED_HALVING_ALL_REDUCE || kind == SCHED_HALVING_REDUCE_SCATTER;
 }
 
 /* Which segments stand for the contributions of @held in a message of @kind. */
@@ -113,7 +116,7 @@ static struct run rd_segments(enum sched_kind kind, const struct rd *rd, struct 
 {
     if (kind == SCHED_RD_ALL_GATHER)
         return held;
-    if (kind == SCHED_HALVING_ALL_REDUCE)
+    if (kind == SCHED_HALVING_ALL_REDUCE || kind == SCHED_HALVING_REDUCE_SCATTER)
         return (struct run){0, rd->nodes};
     if (rd_reduces(kind))
         return (struct run){0, 1};
@@ -141,6 +144,8 @@ static struct run rd_returned(enum sched_kind kind, const struct rd *rd, unsigne
 {
     if (kind == SCHED_RD_ALL_GATHER || kind == SCHED_HALVING_ALL_REDUCE)
         return (struct run){0, rd->nodes};
+    if (kind == SCHED_HALVING_REDUCE_SCATTER)
+        return (struct run){waiter, 1};
     if (kind == SCHED_RD_ALL_REDUCE)
         return (struct run){0, 1};
     if (kind == SCHED_RD_REDUCE)
@@ -217,9 +222,26 @@ static struct sched_move halving_round(const struct rd *rd, unsigned i)
     return mv;
 }
 
+/* Round @i of a halving reduce-scatter. */
+static struct sched_move scatter_round(const struct rd *rd, unsigned i)
+{
+    struct sched_move mv = sched_no_move();
+    unsigned k = rd->rounds - 1 - i, v = rd_participant(rd, rd->me), partner = v ^ (1u << k);
+    unsigned node = rd_node(rd, partner);
+
+    set_send(&mv, node, rd_held(rd, partner, k));
+    set_recv(&mv, node, rd_held(rd, v, k), i + (rd_stands_in(rd, node) ? 1 : 0));
+    mv.act = SCHED_REDUCE;
+    mv.recv_first = partner < v;
+    mv.last_reduce = k == 0;
+    return mv;
+}
+
 static struct sched_move rd_pass(enum sched_kind kind, const struct rd *rd, unsigned i)
 {
-    return kind == SCHED_HALVING_ALL_REDUCE ? halving_round(rd, i) : rd_round(kind, rd, i);
+    if (kind == SCHED_HALVING_ALL_REDUCE)
+        return halving_round(rd, i);
+    return kind == SCHED_HALVING_REDUCE_SCATTER ? scatter_round(rd, i) : rd_round(kind, rd, i);
 }
 
 unsigned sched_rd_len(enum sched_kind kind, unsigned nodes, unsigned me)

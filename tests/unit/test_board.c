@@ -396,7 +396,7 @@ struct seconds {
     double doubling, halving, ring;
 };
 
-static struct seconds model(const struct plan_net *net, double n, double s)
+static struct seconds model(const struct plan_net *net, double n, double i, double s)
 {
     double a = net->latency_us * 1e-6, b = net->mbytes_s * 1048576., e = PLAN_ENGINE_MBS * 1048576.;
     double r = 0, p = 1, o = PLAN_MESSAGE_NS * 1e-9, f;
@@ -406,9 +406,9 @@ static struct seconds model(const struct plan_net *net, double n, double s)
     f = p != n;
     return (struct seconds){
         .doubling = (r + 2 * f) * (s / b + s / e),
-        .halving = 2 * (r + f) * (a + o * s / PLAN_CHUNK_HALVING) + (2 * (p - 1) / p + 2 * f) * s / b +
+        .halving = (i * r + 2 * f) * (a + o * s / PLAN_CHUNK_HALVING) + i * ((p - 1) / p + f) * s / b +
                    (2 * n - 1) / n * s / e,
-        .ring = 2 * (n - 1) * (a + o * s / PLAN_CHUNK_NET) + 2 * (n - 1) / n * s / b + (n - 1) / n * s / e,
+        .ring = i * (n - 1) * (a + o * s / PLAN_CHUNK_NET) + i * (n - 1) / n * s / b + (n - 1) / n * s / e,
     };
 }
 
@@ -421,8 +421,8 @@ static void small_between_nodes_follows_the_model(void **state)
     for (unsigned i = 0; i < ARRAY_LEN(nets); i++) {
         for (unsigned n = 3; n <= 1024; n += n < 20 ? 1 : 97) {
             uint64_t got = plan_small_net(&nets[i], n);
-            struct seconds below = model(&nets[i], n, (double)got * 0.99);
-            struct seconds above = model(&nets[i], n, (double)got * 1.01 + 4096);
+            struct seconds below = model(&nets[i], n, 2, (double)got * 0.99);
+            struct seconds above = model(&nets[i], n, 2, (double)got * 1.01 + 4096);
 
             assert_int_equal(got % 4096, 0);
             assert_in_range(got, PLAN_SMALL, PLAN_SMALL_MOST);
@@ -440,23 +440,30 @@ static void small_between_nodes_follows_the_model(void **state)
     assert_int_equal(plan_small_net(&slow, 2), PLAN_SMALL_NET);
 }
 
+static void check_halving(const struct plan_net *net, unsigned coll, unsigned n)
+{
+    uint64_t got = plan_halving_net(net, n, coll);
+    double edge = got == UINT64_MAX ? 1e15 : (double)got, halves = coll == COLL_ALL_REDUCE ? 2 : 1;
+    struct seconds below = model(net, n, halves, edge * 0.99), above = model(net, n, halves, edge * 1.01 + 1);
+
+    if (got)
+        assert_true(below.halving <= below.ring);
+    if (got < UINT64_MAX)
+        assert_true(above.halving >= above.ring);
+}
+
 static void halving_follows_the_model(void **state)
 {
-    for (unsigned i = 0; i < ARRAY_LEN(nets); i++) {
-        for (unsigned n = 3; n <= 1024; n++) {
-            uint64_t got = plan_halving_net(&nets[i], n);
-            double edge = got == UINT64_MAX ? 1e15 : (double)got;
-            struct seconds below = model(&nets[i], n, edge * 0.99), above = model(&nets[i], n, edge * 1.01 + 1);
+    static const unsigned colls[] = {COLL_ALL_REDUCE, COLL_ALL_GATHER, COLL_REDUCE_SCATTER_V};
 
-            if (got)
-                assert_true(below.halving <= below.ring);
-            if (got < UINT64_MAX)
-                assert_true(above.halving >= above.ring);
+    for (unsigned i = 0; i < ARRAY_LEN(nets); i++)
+        for (unsigned c = 0; c < ARRAY_LEN(colls); c++) {
+            for (unsigned n = 3; n <= 1024; n++)
+                check_halving(&nets[i], colls[c], n);
+            assert_int_equal(plan_halving_net(&nets[i], 2, colls[c]), 0);
+            assert_int_equal(plan_halving_net(&nets[i], 3, colls[c]), 0);
+            assert_int_equal(plan_halving_net(&nets[i], 1024, colls[c]), UINT64_MAX);
         }
-        assert_int_equal(plan_halving_net(&nets[i], 2), 0);
-        assert_int_equal(plan_halving_net(&nets[i], 3), 0);
-        assert_int_equal(plan_halving_net(&nets[i], 1024), UINT64_MAX);
-    }
 }
 
 static void an_all_reduce_is_cut_as_the_model_says(void **state)
@@ -474,8 +481,8 @@ static void an_all_reduce_is_cut_as_the_model_says(void **state)
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
         assert_false(p.small);
-        assert_int_equal(p.halve, d.count <= plan_halving_net(&g.net, 4));
-        d.count = plan_halving_net(&g.net, 4);
+        assert_int_equal(p.halve, d.count <= plan_halving_net(&g.net, 4, COLL_ALL_REDUCE));
+        d.count = plan_halving_net(&g.net, 4, COLL_ALL_REDUCE);
         assert_true(plan_make(&d, &g, NULL, &p));
         assert_true(p.small || p.halve);
         assert_true(p.unit * p.esize <= PLAN_CHUNK_HALVING);

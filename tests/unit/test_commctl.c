@@ -393,7 +393,8 @@ static void tuning_is_what_was_built(void **state)
     snprintf(value, sizeof(value), "%dK",
              (int)plan_small_net(&(struct plan_net){1, 100 << 10}, 4) / 1024);
     assert_tuned(f, "small_net_4", value);
-    snprintf(value, sizeof(value), "%d", (int)plan_halving_net(&(struct plan_net){1, 100 << 10}, 4));
+    snprintf(value, sizeof(value), "%d",
+             (int)plan_halving_net(&(struct plan_net){1, 100 << 10}, 4, COLL_ALL_REDUCE));
     assert_tuned(f, "halving_net_4", value);
     assert_tuned(f, "halving_net_32", "always");
 

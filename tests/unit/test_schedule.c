@@ -106,10 +106,15 @@ static bool is_rd(enum sched_kind k)
            k == SCHED_RD_REDUCE || k == SCHED_HALVING_ALL_REDUCE;
 }
 
+static bool is_scatter(enum sched_kind k)
+{
+    return k == SCHED_RING_REDUCE_SCATTER || k == SCHED_HALVING_REDUCE_SCATTER;
+}
+
 static bool is_reduction(enum sched_kind k)
 {
     return k == SCHED_RD_ALL_REDUCE || k == SCHED_HALVING_ALL_REDUCE || k == SCHED_RING_ALL_REDUCE ||
-           k == SCHED_RING_REDUCE_SCATTER || k == SCHED_RD_REDUCE || k == SCHED_CHAIN_REDUCE;
+           is_scatter(k) || k == SCHED_RD_REDUCE || k == SCHED_CHAIN_REDUCE;
 }
 
 static bool is_reduce(enum sched_kind k)
@@ -270,12 +275,12 @@ static void check_result(const struct world *w)
         for (unsigned s = 0; s < w->segs; s++) {
             struct value want = leaf(is_broadcast(w->kind) ? w->root : s);
 
-            if ((w->kind == SCHED_RING_REDUCE_SCATTER && s != me) ||
+            if ((is_scatter(w->kind) && s != me) ||
                 (is_reduce(w->kind) && me != w->root))
                 continue;
             if (is_reduction(w->kind)) {
                 assert_true(set_is_full(&nd->seg[s].from, w->nodes));
-                want = w->kind == SCHED_RING_REDUCE_SCATTER || is_reduce(w->kind)
+                want = is_scatter(w->kind) || is_reduce(w->kind)
                            ? nd->seg[s]
                            : w->node[0].seg[s];
             }
@@ -285,6 +290,8 @@ static void check_result(const struct world *w)
             assert_int_equal(nd->sent_segments, 2 * (w->nodes - 1));
         if (w->kind == SCHED_HALVING_ALL_REDUCE)
             check_halving(w, me);
+        if (w->kind == SCHED_HALVING_REDUCE_SCATTER) /* a folded pair: everything once more, one segment back */
+            assert_true(nd->sent_segments <= (w->nodes & (w->nodes - 1) ? w->nodes + 1 : w->nodes - 1));
         if (w->kind == SCHED_RING_REDUCE_SCATTER || w->kind == SCHED_RING_ALL_GATHER)
             assert_int_equal(nd->sent_segments, w->nodes - 1);
         if (w->kind == SCHED_CHAIN_REDUCE) /* the data once */
@@ -359,6 +366,11 @@ static void rd_all_reduce(void **state)
 static void halving_all_reduce(void **state)
 {
     run_kind(SCHED_HALVING_ALL_REDUCE);
+}
+
+static void halving_reduce_scatter(void **state)
+{
+    run_kind(SCHED_HALVING_REDUCE_SCATTER);
 }
 
 static void rd_all_gather(void **state)
@@ -482,6 +494,7 @@ static void rd_reduces_in_node_order(void **state)
 {
     check_node_order(SCHED_RD_ALL_REDUCE);
     check_node_order(SCHED_HALVING_ALL_REDUCE);
+    check_node_order(SCHED_HALVING_REDUCE_SCATTER);
 }
 
 /* Whatever the size, each element is summed up in the same order: the bits do not depend on it. */
@@ -574,6 +587,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rd_all_reduce),
         cmocka_unit_test(halving_all_reduce),
+        cmocka_unit_test(halving_reduce_scatter),
         cmocka_unit_test(rd_all_gather),
         cmocka_unit_test(rd_broadcast),
         cmocka_unit_test(ring_all_reduce),
