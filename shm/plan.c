@@ -116,10 +116,11 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
  *     B  bandwidth       F  1 if P != N: others stand in for N - P nodes, and get all of theirs
  *     E  how fast an engine adds up  o  what a message costs it    C, C'  bytes of a step
  *
- * reduce_scatter and all_gather are half of it, i = 1; what the latter does not add up it does not in either way.
+ * reduce_scatter and all_gather are the first or second half of it, i = 1; what the latter does not add up it
+ * does not in either way.
  * The messages of a ring are all alike, and short enough to stay in cache. Those of halving are up to half a
  * step, and are read from memory once more: so much is the difference that was measured (8 nodes, 16 MB:
- * all_reduce 71 ms by a ring, 80 by halving, all_gather 41 and 49; all_reduce of 1 MB 6.1 and 5.3,
+ * all_reduce 71 ms by a ring, 80 by halving, all_gather 41 and 49; all_reduce of 1 MB 6.8 and 5.6,
  * over 32 nodes 85 and 41). In integers: all nodes must find the same number. */
 struct net_cost {
     uint64_t once, mib; /* ns, and ns per MiB */
@@ -216,13 +217,14 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
         p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
                                                      bytes * most_local(g) > PLAN_SMALL_ALONE));
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
-        p->halve = p->coll == COLL_ALL_REDUCE && !p->small &&
+        p->halve = net && p->coll == COLL_ALL_REDUCE && !p->small &&
                    bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
         p->small = net && !info->reduces && bytes <= small;
-        p->halve = !p->small && bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
+        p->halve = net && bytes && !p->small &&
+                   bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_CELLS:
         break;

@@ -57,10 +57,8 @@ static void shuffle(uint64_t *rng, uint16_t *v, unsigned n)
 
 static void draw_cluster(struct program *p, uint64_t *rng)
 {
-    static const uint8_t worlds[] = {1, 2, 3, 4, 5, 8};
-
-    p->world = worlds[draw(rng, ARRAY_LEN(worlds))];
-    p->nnodes = 1 + draw(rng, MIN(p->world, (unsigned)MAX_NODES));
+    p->world = 1 + draw(rng, MAX_WORLD);
+    p->nnodes = draw(rng, 3) ? 1 + draw(rng, MIN(p->world, 3u)) : p->world; /* many now and then: each has an engine */
     for (unsigned k = 0; k < p->world; k++)
         p->rank_node[k] = (uint16_t)(k < p->nnodes ? k : draw(rng, p->nnodes));
     shuffle(rng, p->rank_node, p->world);
@@ -177,11 +175,13 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
 {
     static const double scales[] = {1, -1, 0.5, 0.25, 2, -0.5};
     const struct group_spec *g;
+    bool crossing; /* where the schedules of many nodes cross */
 
     op->group = draw(rng, p->ngroups);
     g = &p->group[op->group];
+    crossing = g->nnodes > 3 && draw(rng, 3) == 0;
     op->seed = draw_bits(rng) | 1;
-    op->coll = (int)draw(rng, COLL_COUNT);
+    op->coll = crossing && draw(rng, 2) ? COLL_ALL_REDUCE : (int)draw(rng, COLL_COUNT);
     do {
         op->dtype = (int)draw(rng, DTYPE_COUNT);
         op->redop = (int)draw(rng, REDOP_COUNT);
@@ -196,6 +196,8 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
     op->lists = draw(rng, 3) == 0;
     op->sync = (uint32_t)draw_bits(rng);
     op->count = draw_count(knobs, rng);
+    if (crossing)
+        op->count = MIN(((size_t)1 << 12) + draw(rng, 1 << 16), knobs->most);
     draw_direct(op, g, knobs, rng);
     /* the whole of what a rank sends or receives stays within the limit */
     if (shape_of(op, true, (unsigned)op->root) == MANY ||
@@ -204,6 +206,7 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
     draw_counts(op, g->world, rng);
     while (op_bytes(op, g->world) > *room) {
         op->count /= 2;
+        op->spare /= 2;
         for (unsigned i = 0; i < g->world; i++)
             for (unsigned j = 0; j < g->world; j++)
                 op->counts[i][j] /= 2;

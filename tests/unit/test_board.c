@@ -485,11 +485,61 @@ static void an_all_reduce_is_cut_as_the_model_says(void **state)
         d.count = plan_halving_net(&g.net, 4, COLL_ALL_REDUCE);
         assert_true(plan_make(&d, &g, NULL, &p));
         assert_true(p.small || p.halve);
-        assert_true(p.unit * p.esize <= PLAN_CHUNK_HALVING);
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
         assert_false(p.halve);
     }
+}
+
+/* One rank on each of @n nodes, @bytes in all, u8. */
+static struct plan plan_over(unsigned n, unsigned coll, uint64_t bytes)
+{
+    uint32_t start[17], seats[16];
+    uint64_t counts[16];
+    struct plan_geom g = {.world = n, .nnodes = n, .nlocal = 1, .node_start = start, .seat_rank = seats};
+    struct op_desc d = {.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8, .redop = REDOP_SUM, .count = bytes};
+    struct plan p;
+
+    for (unsigned i = 0; i <= n; i++)
+        start[i] = i;
+    for (unsigned i = 0; i < n; i++) {
+        seats[i] = i;
+        counts[i] = bytes / n + (i < bytes % n);
+    }
+    if (coll_table[coll].window == WINDOW_BLOCKS)
+        d.count = bytes / n;
+    if (coll_table[coll].counted) {
+        d.count = counts[0];
+        d.digest = op_digest(counts, n);
+    }
+    assert_true(plan_make(&d, &g, counts, &p));
+    return p;
+}
+
+static void who_halves_and_in_which_steps(void **state)
+{
+    static const unsigned colls[] = {COLL_ALL_REDUCE, COLL_ALL_GATHER, COLL_REDUCE_SCATTER, COLL_ALL_GATHER_V,
+                                     COLL_REDUCE_SCATTER_V};
+    static const struct plan_net net = {0, 0};
+
+    for (unsigned c = 0; c < ARRAY_LEN(colls); c++)
+        for (unsigned n = 2; n <= 16; n++) {
+            uint64_t most = plan_halving_net(&net, n, colls[c]) / n * n;
+
+            if (most >= 192 << 10) {
+                struct plan p = plan_over(n, colls[c], most);
+
+                assert_true(p.halve);
+                assert_true(p.unit * (coll_table[colls[c]].window == WINDOW_BLOCKS ? n : 1) <= PLAN_CHUNK_HALVING);
+            }
+            assert_false(plan_over(n, colls[c], most + n).halve);
+            assert_false(plan_over(n, colls[c], 64 << 20).halve);
+            assert_false(plan_over(n, colls[c], 0).halve);
+        }
+    assert_true(plan_over(8, COLL_REDUCE_SCATTER, 64).halve);
+    assert_true(plan_over(16, COLL_ALL_REDUCE, 7 << 20).halve);
+    assert_false(plan_over(8, COLL_BROADCAST, 1 << 20).halve);
+    assert_false(plan_over(8, COLL_ALL_TO_ALL, 64).halve);
 }
 
 static void hostile_descriptions_have_no_plan(void **state)
@@ -577,6 +627,7 @@ int main(void)
         cmocka_unit_test(small_between_nodes_follows_the_model),
         cmocka_unit_test(halving_follows_the_model),
         cmocka_unit_test(an_all_reduce_is_cut_as_the_model_says),
+        cmocka_unit_test(who_halves_and_in_which_steps),
         cmocka_unit_test(no_wake_up_is_lost),
     };
 

@@ -519,7 +519,7 @@ static void silent_connections_are_closed(void **state)
 /* A TLS client that knows the key and then breaks the protocol. */
 static void with_the_key_but_bad_manners(void **state)
 {
-    static const char *const sent[] = {"commd? commd!", "cd\x02"};
+    static const char *const sent[] = {"commd? commd!", "cd\x03"};
     static const char *const said[] = {"protocol error: ", "HEARTBEAT instead of a hello"};
     struct world *w = *state;
     struct node *b = node_up(w, 1, "ab", 'b');

@@ -489,7 +489,7 @@ static void check_node_order(enum sched_kind kind)
     }
 }
 
-/* The tree of an RD all-reduce is over neighbouring runs, the lower one on the left. */
+/* The lower one on the left: what all nodes agree on. (In an all-reduce the two are neighbouring runs.) */
 static void rd_reduces_in_node_order(void **state)
 {
     check_node_order(SCHED_RD_ALL_REDUCE);
@@ -497,7 +497,7 @@ static void rd_reduces_in_node_order(void **state)
     check_node_order(SCHED_HALVING_REDUCE_SCATTER);
 }
 
-/* Whatever the size, each element is summed up in the same order: the bits do not depend on it. */
+/* Where the one gives way to the other each element is still summed up in the same order: bits do not change. */
 static void halving_sums_up_as_doubling_does(void **state)
 {
     struct world *a = malloc(sizeof *a), *b = malloc(sizeof *b);
