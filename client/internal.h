@@ -47,6 +47,7 @@ struct run {
     unsigned seen;           /* members known to have announced the step looked at last */
     uint32_t seen_step;
     bool agreed;             /* descriptions were compared */
+    bool alike;              /* those of this node, before anything is reduced */
     bool moved;              /* the last poll made progress */
     struct question *question; /* owned: it ran out of time, and we ask who is missing */
     struct direct *direct;     /* owned: in registered memory, while that is possible (direct.c) */

@@ -402,6 +402,18 @@ static bool begin_again(struct run *r)
     return true;
 }
 
+/* Several nodes: the engine compares, and refuses. Until it has, members here that mean different operations
+ * would reduce different slices, over each other. */
+static bool all_mean_the_same(const struct run *r)
+{
+    const struct board *b = &r->group->board;
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (board_slot(b, m, r->base)->print != board_slot(b, r->group->local, r->base)->print)
+            return false;
+    return true;
+}
+
 static bool try_reduce(struct run *r)
 {
     uint32_t step = r->base + r->red;
@@ -415,7 +427,10 @@ static bool try_reduce(struct run *r)
         if (begin_again(r))
             return true;
     }
-    coll_steps[r->desc.coll].reduce(r, r->red);
+    if (r->red == 0)
+        r->alike = one_node(r) || all_mean_the_same(r);
+    if (likely(r->alike))
+        coll_steps[r->desc.coll].reduce(r, r->red);
     r->red++;
     atomic_store_explicit(&me_of(r)->reduced, step + 1, memory_order_release);
     tell_engine(r);
