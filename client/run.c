@@ -296,29 +296,35 @@ static bool counts_fit(struct run *r)
     return false;
 }
 
-/* One node: everybody's first announcement is there; compare. */
+/* Everybody's first announcement is there: is it of the same operation as ours? */
+static inline bool all_mean_the_same(const struct run *r)
+{
+    const struct board *b = &r->group->board;
+    uint64_t mine = op_print(&r->desc);
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (unlikely(board_slot(b, m, r->base)->print != mine))
+            return false;
+    return true;
+}
+
+/* One node: members compare. */
 bool run_agree(struct run *r)
 {
     const struct commd_group *g = r->group;
     const struct board *b = &g->board;
-    uint64_t mine = op_print(&r->desc);
+    struct op_desc first, other;
+    unsigned m = 1;
 
-    for (unsigned m = 0; m < b->nlocal; m++) {
-        const struct board_slot *s = board_slot(b, m, r->base);
-        struct op_desc a, d;
-
-        if (likely(s->print == mine))
-            continue;
-        /* all members must report the same pair: rank 0 and the first that differs from it */
-        a = board_slot(b, 0, r->base)->desc;
-        for (m = 1; m < b->nlocal - 1 && board_slot(b, m, r->base)->print ==
-                                             board_slot(b, 0, r->base)->print;)
-            m++;
-        d = board_slot(b, m, r->base)->desc;
-        mismatch(r, &a, g->local_rank[0], &d, g->local_rank[m]);
-        return false;
-    }
-    return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
+    if (likely(all_mean_the_same(r)))
+        return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
+    /* all members must report the same pair: rank 0 and the first that differs from it */
+    first = board_slot(b, 0, r->base)->desc;
+    while (m < b->nlocal - 1 && board_slot(b, m, r->base)->print == board_slot(b, 0, r->base)->print)
+        m++;
+    other = board_slot(b, m, r->base)->desc;
+    mismatch(r, &first, g->local_rank[0], &other, g->local_rank[m]);
+    return false;
 }
 
 /* Several nodes: the engine published; it may have refused. */
@@ -402,18 +408,6 @@ static bool begin_again(struct run *r)
     return true;
 }
 
-/* Several nodes: the engine compares, and refuses. Until it has, members here that mean different operations
- * would reduce different slices, over each other. */
-static bool all_mean_the_same(const struct run *r)
-{
-    const struct board *b = &r->group->board;
-
-    for (unsigned m = 0; m < b->nlocal; m++)
-        if (board_slot(b, m, r->base)->print != board_slot(b, r->group->local, r->base)->print)
-            return false;
-    return true;
-}
-
 static bool try_reduce(struct run *r)
 {
     uint32_t step = r->base + r->red;
@@ -427,6 +421,8 @@ static bool try_reduce(struct run *r)
         if (begin_again(r))
             return true;
     }
+    /* several nodes: the engine compares, and refuses. Until it has, members here that mean different
+     * operations would reduce different slices, over each other. */
     if (r->red == 0)
         r->alike = one_node(r) || all_mean_the_same(r);
     if (likely(r->alike))

@@ -179,69 +179,44 @@ static bool rd_hands_over(const struct rd *rd, unsigned v, unsigned k)
     return ((v ^ root) & ((2u << k) - 1)) == 1u << k;
 }
 
-static struct sched_move rd_round(enum sched_kind kind, const struct rd *rd, unsigned k)
+/* The bit in which the two partners of pass @i differ. */
+static unsigned rd_bit(enum sched_kind kind, const struct rd *rd, unsigned i)
 {
-    struct sched_move mv = sched_no_move();
-    unsigned v = rd_participant(rd, rd->me);
-    unsigned partner = v ^ (1u << k);
-    unsigned node = rd_node(rd, partner);
-    unsigned tag = k + (rd_stands_in(rd, node) ? 1 : 0);
-
-    set_send(&mv, node, rd_segments(kind, rd, rd_held(rd, v, k)));
-    set_recv(&mv, node, rd_segments(kind, rd, rd_held(rd, partner, k)), tag);
-    if (kind == SCHED_RD_REDUCE) {
-        mv.send_n = rd_hands_over(rd, v, k);
-        mv.recv_n = rd_hands_over(rd, partner, k);
-    }
-    if (mv.recv_n && rd_reduces(kind)) {
-        mv.act = SCHED_REDUCE;
-        mv.recv_first = partner < v;
-        mv.last_reduce = k + 1 == rd->rounds;
-    }
-    return mv;
+    if (kind == SCHED_HALVING_REDUCE_SCATTER)
+        return rd->rounds - 1 - i;
+    return i < rd->rounds ? i : 2 * rd->rounds - 1 - i;
 }
 
-/* Pass @i of a halving all-reduce: forwards, then backwards. */
-static struct sched_move halving_round(const struct rd *rd, unsigned i)
+/* What participant @v hands to @partner in pass @i. */
+static struct run rd_handed(enum sched_kind kind, const struct rd *rd, unsigned v, unsigned partner,
+                            unsigned i)
 {
-    struct sched_move mv = sched_no_move();
-    bool back = i >= rd->rounds;
-    unsigned k = back ? 2 * rd->rounds - 1 - i : i;
-    unsigned v = rd_participant(rd, rd->me);
-    unsigned partner = v ^ (1u << k);
-    unsigned node = rd_node(rd, partner);
-    struct run mine = rd_share(rd, v, k + 1), theirs = rd_share(rd, partner, k + 1);
+    unsigned k = rd_bit(kind, rd, i);
 
-    set_send(&mv, node, back ? mine : theirs);
-    set_recv(&mv, node, back ? theirs : mine, i + (rd_stands_in(rd, node) ? 1 : 0));
-    if (!back) {
-        mv.act = SCHED_REDUCE;
-        mv.recv_first = partner < v;
-        mv.last_reduce = k + 1 == rd->rounds;
-    }
-    return mv;
-}
-
-/* Round @i of a halving reduce-scatter. */
-static struct sched_move scatter_round(const struct rd *rd, unsigned i)
-{
-    struct sched_move mv = sched_no_move();
-    unsigned k = rd->rounds - 1 - i, v = rd_participant(rd, rd->me), partner = v ^ (1u << k);
-    unsigned node = rd_node(rd, partner);
-
-    set_send(&mv, node, rd_held(rd, partner, k));
-    set_recv(&mv, node, rd_held(rd, v, k), i + (rd_stands_in(rd, node) ? 1 : 0));
-    mv.act = SCHED_REDUCE;
-    mv.recv_first = partner < v;
-    mv.last_reduce = k == 0;
-    return mv;
+    if (kind == SCHED_HALVING_ALL_REDUCE) /* forwards what the other one keeps, backwards its own */
+        return rd_share(rd, i < rd->rounds ? partner : v, k + 1);
+    if (kind == SCHED_HALVING_REDUCE_SCATTER)
+        return rd_held(rd, partner, k);
+    if (kind == SCHED_RD_REDUCE)
+        return (struct run){0, rd_hands_over(rd, v, k)};
+    return rd_segments(kind, rd, rd_held(rd, v, k));
 }
 
 static struct sched_move rd_pass(enum sched_kind kind, const struct rd *rd, unsigned i)
 {
-    if (kind == SCHED_HALVING_ALL_REDUCE)
-        return halving_round(rd, i);
-    return kind == SCHED_HALVING_REDUCE_SCATTER ? scatter_round(rd, i) : rd_round(kind, rd, i);
+    struct sched_move mv = sched_no_move();
+    unsigned v = rd_participant(rd, rd->me);
+    unsigned partner = v ^ (1u << rd_bit(kind, rd, i));
+    unsigned node = rd_node(rd, partner);
+
+    set_send(&mv, node, rd_handed(kind, rd, v, partner, i));
+    set_recv(&mv, node, rd_handed(kind, rd, partner, v, i), i + (rd_stands_in(rd, node) ? 1 : 0));
+    if (mv.recv_n && rd_reduces(kind) && i < rd->rounds) {
+        mv.act = SCHED_REDUCE;
+        mv.recv_first = partner < v;
+        mv.last_reduce = i + 1 == rd->rounds;
+    }
+    return mv;
 }
 
 unsigned sched_rd_len(enum sched_kind kind, unsigned nodes, unsigned me)
