@@ -27,9 +27,9 @@ struct perf_data {
     size_t elem; /* bytes of one element */
     bool is_signed, is_float;
     int limit;      /* largest magnitude of a sum */
-    int shown;      /* the rank whose input `result` holds, for collectives that move */
-    uint8_t *input; /* owned: one period each, in the data type */
+    uint8_t *input; /* owned: one period, in the data type; and of each rank, for collectives that move */
     uint8_t *result;
+    bool *shown; /* owned: the ranks whose inputs are in result */
 };
 
 static uint32_t mix(uint32_t i, uint32_t r)
@@ -210,20 +210,25 @@ static void put(int dtype, void *to, int v)
     }
 }
 
-/* What a moved block holds: the input of rank @source. */
-static void show_source(struct perf_data *d, int source)
+/* What a moved block holds: the input of rank @source. Computed once: it takes 20 us, which those who
+ * share the rank's core would miss. */
+static const uint8_t *source_input(struct perf_data *d, int source)
 {
-    if (d->shown == source)
-        return;
+    uint8_t *input = d->result + (size_t)source * PERIOD * d->elem;
+
+    if (d->shown[source])
+        return input;
     for (uint32_t i = 0; i < PERIOD; i++)
-        put(d->perf->dtype, d->result + i * d->elem, value(d, i, source));
-    d->shown = source;
+        put(d->perf->dtype, input + i * d->elem, value(d, i, source));
+    d->shown[source] = true;
+    return input;
 }
 
 int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data **ret_data)
 {
     struct perf_data *d = calloc(1, sizeof(*d));
     int dtype = perf->dtype;
+    size_t results = perf_reduces(perf->coll) ? 1 : (size_t)size;
 
     if (!d)
         return -ENOMEM;
@@ -238,10 +243,10 @@ int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data 
     d->limit = d->elem == 1 || dtype == COMMD_F16 || dtype == COMMD_BF16 ? 120
                : d->elem == 2                                            ? 30000
                                                                          : 1 << 20;
-    d->shown = -1;
     d->input = malloc(PERIOD * d->elem);
-    d->result = malloc(PERIOD * d->elem);
-    if (!d->input || !d->result) {
+    d->result = malloc(results * PERIOD * d->elem);
+    d->shown = calloc(results, sizeof(*d->shown));
+    if (!d->input || !d->result || !d->shown) {
         perf_data_free(d);
         return -ENOMEM;
     }
@@ -260,6 +265,7 @@ void perf_data_free(struct perf_data *data)
         return;
     free(data->input);
     free(data->result);
+    free(data->shown);
     free(data);
 }
 
@@ -280,14 +286,14 @@ void perf_data_fill(const struct perf_data *data, void *buf, size_t from, size_t
 size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n,
                        int source, size_t *ret_first)
 {
-    const uint8_t *is = buf;
+    const uint8_t *is = buf, *result = data->result;
     size_t wrong = 0, done = 0;
 
     if (!perf_reduces(data->perf->coll))
-        show_source(data, source);
+        result = source_input(data, source);
     while (done < n) {
         size_t at = (from + done) % PERIOD, part = MIN(n - done, PERIOD - at), e = data->elem;
-        const uint8_t *should = data->result + at * e;
+        const uint8_t *should = result + at * e;
 
         if (memcmp(is + done * e, should, part * e)) {
             for (size_t i = 0; i < part; i++)
