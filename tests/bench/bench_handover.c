@@ -1,9 +1,13 @@
-/* bench_handover.c - what an operation between two nodes costs at least on a machine with a core for
- * each of them: two ranks exchange a small message over TCP on lo, themselves (as MPI's do), or each
- * through an engine on its core, which it tells by a word in shared memory. Nothing else is done: no
- * agreement, no check, no group. Who waits yields.
+/* bench_handover.c - what small operations cost at least on the cores that there are.
+ *
+ * Between two nodes on a machine with a core for each of them: two ranks exchange a small message over TCP
+ * on lo, themselves (as MPI's do), or each through an engine on its core, which it tells by a word in shared
+ * memory. Nothing else is done: no agreement, no check, no group. Who waits yields.
  *
  *     bench_handover [EXCHANGES] [BYTES]      (default: 50000 of 160 bytes)
+ *
+ * And on one node: 2, 4 and 8 ranks tell each other by a counter each that they are there. Who waits yields,
+ * if there are fewer cores.
  *
  * Engines are in the ranks' session, or in one of their own, as services are. In its own it has a share of the
  * core of its own too (sched_autogroup, or cpu cgroups): there a yield gives the core on only if the one who
@@ -28,7 +32,7 @@
 #include "client/commd_perf.h"
 #include "shm/wait.h"
 
-enum { MOST_BYTES = 65536, WARMUP = 1000 };
+enum { MOST_BYTES = 65536, WARMUP = 1000, MOST_RANKS = 8 };
 enum way { DIRECT, ENGINE, ENGINE_SESSION };
 
 struct words {
@@ -118,6 +122,16 @@ static _Noreturn void engine(int fd, struct words *w, unsigned total)
     exit(0);
 }
 
+static _Noreturn void done(double *us, bool tells)
+{
+    if (tells) {
+        perf_sort(us + WARMUP, (int)exchanges);
+        printf("%8.1f %8.1f\n", perf_percentile(us + WARMUP, (int)exchanges, 500),
+               perf_percentile(us + WARMUP, (int)exchanges, 990));
+    }
+    exit(0);
+}
+
 static _Noreturn void rank(enum way way, int fd, struct words *w, unsigned total, bool tells)
 {
     double *us = calloc(total, sizeof *us);
@@ -139,12 +153,33 @@ static _Noreturn void rank(enum way way, int fd, struct words *w, unsigned total
         }
         us[k - 1] = (double)(now_ns() - begin) / 1e3;
     }
-    if (tells) {
-        perf_sort(us + WARMUP, (int)exchanges);
-        printf("%8.1f %8.1f\n", perf_percentile(us + WARMUP, (int)exchanges, 500),
-               perf_percentile(us + WARMUP, (int)exchanges, 990));
+    done(us, tells);
+}
+
+static void all_here(struct words *w, unsigned n, unsigned me, unsigned turn)
+{
+    atomic_store_explicit(&w[me].asked, turn, memory_order_release);
+    for (unsigned k = 0; k < n; k++)
+        while (atomic_load_explicit(&w[k].asked, memory_order_acquire) < turn)
+            n > wait_cores() ? (void)sched_yield() : cpu_relax();
+}
+
+/* As commd-perf does: once to begin together, and once that counts. */
+static _Noreturn void rank_of(struct words *w, unsigned n, unsigned me, unsigned total)
+{
+    double *us = calloc(total, sizeof *us);
+
+    if (!us)
+        die("memory");
+    for (unsigned k = 0; k < total; k++) {
+        uint64_t begin;
+
+        all_here(w, n, me, 2 * k + 1);
+        begin = now_ns();
+        all_here(w, n, me, 2 * k + 2);
+        us[k] = (double)(now_ns() - begin) / 1e3;
     }
-    exit(0);
+    done(us, me == 0);
 }
 
 /* A process on @core that does not outlive us. */
@@ -164,14 +199,46 @@ static bool in_child(int core)
     return true;
 }
 
-static void measure(const char *name, enum way way, bool bound)
+static struct words *shared_words(unsigned n)
 {
-    struct words *w = mmap(NULL, 2 * sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    unsigned total = exchanges + WARMUP;
-    int fd[2], status, bad = 0;
+    struct words *w = mmap(NULL, n * sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (w == MAP_FAILED)
         die("shared memory");
+    return w;
+}
+
+/* One that fails has told why, and takes the others with it. */
+static void wait_for_all(void)
+{
+    int status;
+
+    while (wait(&status) > 0)
+        if (status)
+            exit(1);
+}
+
+static void measure_node(unsigned n)
+{
+    struct words *w = shared_words(n);
+    char name[40];
+
+    snprintf(name, sizeof name, "%u ranks on %u cores", n, wait_cores());
+    printf("%-36s %-6s", name, "free");
+    fflush(stdout);
+    for (unsigned i = 0; i < n; i++)
+        if (in_child(-1))
+            rank_of(w, n, i, exchanges + WARMUP);
+    wait_for_all();
+    munmap(w, n * sizeof *w);
+}
+
+static void measure(const char *name, enum way way, bool bound)
+{
+    struct words *w = shared_words(2);
+    unsigned total = exchanges + WARMUP;
+    int fd[2];
+
     connected(fd);
     printf("%-36s %-6s", name, bound ? "bound" : "free");
     fflush(stdout);
@@ -184,10 +251,7 @@ static void measure(const char *name, enum way way, bool bound)
         if (in_child(bound ? i : -1))
             rank(way, fd[i], &w[i], total, i == 0);
     }
-    while (!bad && wait(&status) > 0)
-        bad = status;
-    if (bad)
-        exit(1); /* it has told why, and takes the others with it */
+    wait_for_all();
     close(fd[0]);
     close(fd[1]);
     munmap(w, 2 * sizeof *w);
@@ -218,5 +282,8 @@ int main(int argc, char **argv)
         measure("an engine each, in their session", ENGINE, bound);
         measure("an engine each, in its own session", ENGINE_SESSION, bound);
     }
+    printf("us until all ranks of one node know of all\n");
+    for (unsigned n = 2; n <= MOST_RANKS; n *= 2)
+        measure_node(n);
     return 0;
 }
