@@ -352,7 +352,8 @@ static bool interrupted(const struct p2p *p)
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 {
     const struct wait_policy *w = &p->group->wait;
-    unsigned idle = 0;
+    /* an engine may have to run on this core, whatever a few yields say: see shm/wait.c */
+    unsigned spins = op->peer >= 0 && p->peers[op->peer].local < 0 ? 0 : w->spins, idle = 0;
 
     while (op->state != P2P_DONE) {
         bool moved = p2p_poll(p, op), spin;
@@ -363,8 +364,8 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        spin = idle < w->spins && !crowd_shared(&p->crowd);
-        if (spin || (idle < w->spins + w->yields && !crowd_here(&p->crowd))) {
+        spin = idle < spins && !crowd_shared(&p->crowd);
+        if (spin || (idle < spins + w->yields && !crowd_here(&p->crowd))) {
             pause_unlocked(p, op, spin);
             continue;
         }

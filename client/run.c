@@ -726,7 +726,8 @@ enum run_state run_finish(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;
     const struct wait_policy *p = &r->group->wait;
-    unsigned idle = 0;
+    /* an engine may have to run on this core, whatever a few yields say: see wait.c */
+    unsigned spins = one_node(r) ? p->spins : 0, idle = 0;
     enum run_state st;
 
     for (;;) {
@@ -739,9 +740,9 @@ enum run_state run_finish(struct run *r)
             if (st != RUN_WAIT)
                 return st;
         }
-        if (idle < p->spins && !crowd_shared(&r->group->crowd)) {
+        if (idle < spins && !crowd_shared(&r->group->crowd)) {
             cpu_relax();
-        } else if (idle < p->spins + p->yields && !crowd_here(&r->group->crowd)) {
+        } else if (idle < spins + p->yields && !crowd_here(&r->group->crowd)) {
             yield_core(p->crowded_ns, &r->group->crowd);
         } else {
             uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);

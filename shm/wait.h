@@ -70,6 +70,8 @@ enum yielded {
 struct crowd {
     unsigned left, step; /* in how many of the next waits to sleep at once because a yield met work */
     unsigned shared;     /* who is waited for has to run here: so many yields must find nobody before spinning pays */
+    unsigned alone_ns;   /* what a yield takes that finds nobody; 0: not known yet */
+    unsigned yields;
     unsigned good;       /* yields since the last lost slice that gave the core to a waiter and had it back */
     uint64_t until_ns, penalty_ns; /* a whole slice was lost: sleeps at once until then */
 };
@@ -104,6 +106,8 @@ static inline void crowd_met(struct crowd *c)
     c->step = MIN(2 * c->left, (unsigned)CROWD_MOST);
 }
 
+/* Nobody ran during a yield of @took ns: so long takes the system call here and now. */
+void crowd_alone(struct crowd *c, uint64_t took);
 /* A yield of @took ns began at @begin. */
 enum yielded crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took);
 enum yielded yield_core(unsigned crowded_ns, struct crowd *c);

@@ -164,6 +164,29 @@ static void a_yield_that_comes_back_at_once_proves_little(void **state)
     assert_false(crowd_shared(&c));
 }
 
+/* On a slow machine a yield that finds nobody takes as long as one that switches on a fast one. */
+static void what_a_yield_takes_is_learned(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 850), YIELD_SHARED); /* nothing is known yet */
+    crowd_alone(&c, 600);
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 850), YIELD_ALONE);
+    assert_false(crowd_shared(&c));
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 3600), YIELD_SHARED);
+    for (unsigned i = 0; i < 20; i++) /* it becomes faster, */
+        crowd_alone(&c, 300);
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 1000), YIELD_SHARED);
+    for (unsigned i = 0; i < 20; i++) /* and slower */
+        crowd_alone(&c, 900);
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 1000), YIELD_ALONE);
+    crowd_alone(&c, 45000); /* an interrupt */
+    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 3600), YIELD_SHARED);
+    c = (struct crowd){0};
+    crowd_alone(&c, 1000000);
+    assert_in_range(c.alone_ns, 1, 2500);
+}
+
 static void a_long_yield_is_told(void **state)
 {
     struct crowd c = {0};
@@ -173,6 +196,16 @@ static void a_long_yield_is_told(void **state)
     assert_int_equal(yield_core(0, &c), YIELD_CROWDED);
     assert_int_equal(c.left, 1);
     assert_true(crowd_here(&c));
+}
+
+/* The kernel is asked by the first yield, and by others later. */
+static void yields_learn(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned i = 0; i < 100000 && !c.alone_ns; i++)
+        yield_core(UINT32_MAX, &c);
+    assert_in_range(c.alone_ns, 1, 1000000);
 }
 
 int main(void)
@@ -187,7 +220,9 @@ int main(void)
         cmocka_unit_test(slow_yields_save_nothing),
         cmocka_unit_test(who_takes_slice_after_slice_gets_few),
         cmocka_unit_test(a_yield_that_comes_back_at_once_proves_little),
+        cmocka_unit_test(what_a_yield_takes_is_learned),
         cmocka_unit_test(a_long_yield_is_told),
+        cmocka_unit_test(yields_learn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
