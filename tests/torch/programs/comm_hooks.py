@@ -20,11 +20,12 @@ def own_hook(state, bucket):
     return future.then(lambda f: f.value()[0])
 
 
-def chained_hook(group, bucket):
+def chained_hook(groups, bucket):
     """Scattered sums, gathered, which the callback waits for.
 
-    In a group of its own: the backward pass goes on and issues operations in the first group
-    meanwhile, and all ranks have to issue those of a group in one order.
+    In a group of each bucket's own: all ranks have to issue the operations of a group in one order. The
+    backward pass goes on meanwhile in the first group; and a callback runs in its thread if the sums are
+    there already, else in another, so those of two buckets come in any order.
     """
     size = dist.get_world_size()
     buffer = bucket.buffer()
@@ -33,7 +34,7 @@ def chained_hook(group, bucket):
     first = dist.reduce_scatter_tensor(piece, padded, async_op=True).get_future()
 
     def gather(future):
-        dist.all_gather_into_tensor(padded, future.value()[0], group=group)
+        dist.all_gather_into_tensor(padded, future.value()[0], group=groups[bucket.index()])
         return padded[: buffer.numel()]
 
     return first.then(gather)
@@ -69,7 +70,8 @@ def main():
     close("own hook", train(own_hook, seen), want, 1e-9, 1e-11)
     assert len(seen) > STEPS, seen
     if BACKEND != "gloo":
-        close("chained hook", train(chained_hook, dist.new_group()), want, 1e-9, 1e-11)
+        groups = [dist.new_group() for _ in range(max(seen) + 1)]
+        close("chained hook", train(chained_hook, groups), want, 1e-9, 1e-11)
         close("bf16", train(bf16_hook, None, torch.float32), want, 0, 0.02)
     close("fp16", train(default.fp16_compress_hook, None, torch.float32), want, 0, 0.005)
     state = power.PowerSGDState(

@@ -204,7 +204,12 @@ void WorkCommd::deliver_later()
         bool nested = completing;
         completing = true;
         try {
-            self->deliver();
+            Futures futures;
+            {
+                std::lock_guard<std::mutex> guard(self->mutex_);
+                futures = self->settle_futures();
+            }
+            self->deliver(futures);
         } catch (const std::exception &e) {
             LOG(ERROR) << "commd: a callback on the future of " << self->plan_.name
                        << " threw: " << e.what();
@@ -243,6 +248,7 @@ void WorkCommd::settle(std::exception_ptr error)
 bool WorkCommd::complete(std::exception_ptr error, Outcome outcome)
 {
     bool later = false;
+    Futures futures;
 
     for (auto &part : parts_)
         later |= part->complete(error, outcome);
@@ -251,24 +257,28 @@ bool WorkCommd::complete(std::exception_ptr error, Outcome outcome)
         error_ = error;
         outcome_ = outcome;
         later |= completing && (future_ || future_result_);
-        settled_ = !later;
+        if (!later)
+            futures = settle_futures();
     }
     if (later)
         deliver_later();
     else
-        deliver();
+        deliver(futures);
     return later;
 }
 
-void WorkCommd::deliver()
+/* With mutex_ held: those that are there are marked by the caller; one that is asked for from now on is marked
+ * by who asks, so none by both. */
+WorkCommd::Futures WorkCommd::settle_futures()
 {
-    c10::intrusive_ptr<c10::ivalue::Future> future, future_result;
-    {
-        std::lock_guard<std::mutex> guard(mutex_);
-        settled_ = true;
-        future = future_;
-        future_result = future_result_;
-    }
+    settled_ = true;
+    return {future_, future_result_};
+}
+
+void WorkCommd::deliver(const Futures &futures)
+{
+    const auto &[future, future_result] = futures;
+
     /* Before finish(): after wait() the future of a Work is done. */
     if (future)
         mark(*future);

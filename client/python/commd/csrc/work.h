@@ -45,13 +45,16 @@ class WorkCommd : public c10d::Work {
 
  private:
     friend class Batch;
+    using Futures = std::pair<c10::intrusive_ptr<c10::ivalue::Future>,
+                              c10::intrusive_ptr<c10::ivalue::Future>>; /* the outputs, the outcome */
 
     static void on_done(void *arg, const commd_error *error);
     void finished(const commd_error *error);
     /* True if that is left to a thread for callbacks. */
     bool complete(std::exception_ptr error, Outcome outcome);
     void deliver_later();
-    void deliver();
+    Futures settle_futures();
+    void deliver(const Futures &futures);
     [[noreturn]] void wait_failed(std::chrono::milliseconds timeout) const;
     c10::IValue value() const;
     void mark(c10::ivalue::Future &future) const;
