@@ -27,8 +27,8 @@ struct perf_data {
     size_t elem; /* bytes of one element */
     bool is_signed, is_float;
     int limit;      /* largest magnitude of a sum */
-    uint8_t *input; /* owned: one period, in the data type; and of each rank, for collectives that move */
-    uint8_t *result;
+    uint8_t *input;  /* owned: one period, in the data type */
+    uint8_t *result; /* owned: the same, or for collectives that move one of each rank's input */
     bool *shown; /* owned: the ranks whose inputs are in result */
 };
 
