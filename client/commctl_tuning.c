@@ -5,7 +5,6 @@
  * find them. Only the congestion control is the daemon's. The reasons are short forms of the
  * comments beside the constants: whoever changes one there reads this table, too. */
 #include <assert.h>
-#include <limits.h>
 #include <stdio.h>
 
 #include "client/commctl.h"
@@ -97,7 +96,7 @@ static struct plan_net configured_net(const struct msg_tables *config)
 
 bool show_tuning(const struct show *show, const struct msg_tables *config)
 {
-    struct wait_policy room = wait_policy_for(1), crowded = wait_policy_for(UINT_MAX);
+    struct wait_policy wait = wait_policy_for(1);
     const struct plan_net net = configured_net(config);
     const char *congestion = setting(config, "transport.congestion_control");
     const struct row rows[] = {
@@ -143,12 +142,10 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"eager_message", BYTES, MAIL_EAGER_MAX, NULL,
          "send and receive: longer messages wait for their receiver"},
         {"cores", COUNT, wait_cores(), NULL, "that a rank started from here may use"},
-        {"spins", COUNT, room.spins, NULL,
-         "polls before a yield, with a core for each rank and the engine: cover their skew"},
-        {"spins_crowded", COUNT, crowded.spins, NULL,
-         "the same with fewer cores: who is waited for may need this one"},
-        {"yields", COUNT, room.yields, NULL,
-         "then polls that offer the core; after them the system calls of a sleep"},
+        {"spins", COUNT, wait.spins, NULL,
+         "one node: polls before a sleep, of a rank on whose core no other rank of the group is"},
+        {"yields", COUNT, wait.yields, NULL,
+         "polls before a sleep that offer the core, where another rank is or an engine may be"},
         {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
         {"copy_kernels", TEXT, 0, copy_kernels(), "the same, for copies out of windows"},
         {"channels", TEXT, 0, setting(config, "transport.channels"),

@@ -349,14 +349,25 @@ static bool interrupted(const struct p2p *p)
     return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
 }
 
+/* May another one that has a part in this, a rank or the engine, have to run on this core? */
+static bool needed_here(const struct p2p *p, const struct p2p_op *op)
+{
+    const struct board *b = &p->group->board;
+
+    if (op->peer == COMMD_ANY_SOURCE ? b->nnodes > 1 : p->peers[op->peer].local < 0)
+        return true;
+    return board_shares_core(b, p->group->local);
+}
+
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 {
-    const struct wait_policy *w = &p->group->wait;
-    /* an engine may have to run on this core, whatever a few yields say: see shm/wait.c */
-    unsigned spins = op->peer >= 0 && p->peers[op->peer].local < 0 ? 0 : w->spins, idle = 0;
+    struct wait_policy policy = p->group->wait;
+    enum wait_way way;
+    unsigned idle = 0;
 
+    policy.spins /= CLOSE_LOOKS;
     while (op->state != P2P_DONE) {
-        bool moved = p2p_poll(p, op), spin;
+        bool moved = p2p_poll(p, op);
 
         p2p_tell(p); /* works of others, who may wait for nothing else */
         if (op->state == P2P_DONE)
@@ -364,9 +375,9 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        spin = idle < spins && !crowd_shared(&p->crowd);
-        if (spin || (idle < spins + w->yields && !crowd_here(&p->crowd))) {
-            pause_unlocked(p, op, spin);
+        way = wait_way(&policy, &p->crowd, needed_here(p, op), idle);
+        if (way != WAIT_SLEEP) {
+            pause_unlocked(p, op, way == WAIT_SPIN);
             continue;
         }
         if (nap(p, op, until_ms))

@@ -722,12 +722,33 @@ static int sleep_limit(const struct run *r)
     return (int)MAX(1, MIN(left, (int64_t)SLEEP_MS));
 }
 
-enum run_state run_finish(struct run *r)
+/* May another one that has a part in this have to run on this core? */
+static bool needed_here(const struct run *r)
+{
+    return !one_node(r) || board_shares_core(&r->group->board, r->group->local);
+}
+
+/* One sleep, unless something moved in the last look before it. */
+static enum run_state nap(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;
+    uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
+    enum run_state st = run_poll(r);
+
+    if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || interrupted(r)))
+        st = last_look(r);
+    if (st == RUN_WAIT && !r->moved)
+        bell_sleep(&h->bell, &h->sleepers, ticket, sleep_limit(r));
+    else
+        bell_cancel(&h->sleepers);
+    return st;
+}
+
+enum run_state run_finish(struct run *r)
+{
     const struct wait_policy *p = &r->group->wait;
-    /* an engine may have to run on this core, whatever a few yields say: see wait.c */
-    unsigned spins = one_node(r) ? p->spins : 0, idle = 0;
+    struct crowd *crowd = &r->group->crowd;
+    unsigned idle = 0;
     enum run_state st;
 
     for (;;) {
@@ -740,24 +761,20 @@ enum run_state run_finish(struct run *r)
             if (st != RUN_WAIT)
                 return st;
         }
-        if (idle < spins && !crowd_shared(&r->group->crowd)) {
+        switch (wait_way(p, crowd, needed_here(r), idle)) {
+        case WAIT_SPIN:
             cpu_relax();
-        } else if (idle < spins + p->yields && !crowd_here(&r->group->crowd)) {
-            yield_core(p->crowded_ns, &r->group->crowd);
-        } else {
-            uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
-
-            st = run_poll(r);
-            if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || interrupted(r)))
-                st = last_look(r);
-            if (st != RUN_WAIT || r->moved) {
-                bell_cancel(&h->sleepers);
-                if (st != RUN_WAIT)
-                    return st;
+            break;
+        case WAIT_YIELD:
+            yield_core(p->crowded_ns, crowd);
+            break;
+        case WAIT_SLEEP:
+            st = nap(r);
+            if (st != RUN_WAIT)
+                return st;
+            if (r->moved)
                 idle = 0;
-                continue;
-            }
-            bell_sleep(&h->bell, &h->sleepers, ticket, sleep_limit(r));
+            break;
         }
     }
 }

@@ -34,7 +34,6 @@
 #include <sys/mman.h>
 
 #include "shm/memfd.h"
-#include "shm/wait.h"
 
 enum { BREAK_SPINS = 10000 }; /* far longer than it takes to write a cause */
 
@@ -48,7 +47,7 @@ struct board_ctl {
 };
 
 struct layout {
-    size_t ranks, members, slots, window, result, counts, mail, size;
+    size_t ranks, members, on_core, slots, window, result, counts, mail, size;
     uint32_t depth;
     struct mail box;
 };
@@ -60,7 +59,8 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.depth = nnodes > 1 ? PLAN_DEPTH_NET : PLAN_DEPTH_ONE;
     l.ranks = ALIGN_UP(sizeof(struct board_hdr), CACHELINE);
     l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
-    l.slots = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), 4096);
+    l.on_core = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), CACHELINE);
+    l.slots = ALIGN_UP(l.on_core + nlocal * sizeof(uint32_t), 4096);
     l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
     l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
     l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes) * (nnodes == 2 ? 2 : 1);
@@ -99,6 +99,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->size = l->size;
     h->off_ranks = l->ranks;
     h->off_members = l->members;
+    h->off_on_core = l->on_core;
     h->off_slots = l->slots;
     h->off_window = l->window;
     h->off_result = l->result;
@@ -263,7 +264,7 @@ int board_map(int fd, struct board *ret_board)
     }
     l = board_layout(b.world, b.nnodes, b.nlocal);
     if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
-        b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
+        b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
         b.hdr->off_result != l.result || b.hdr->off_counts != l.counts ||
         b.hdr->off_mail != l.mail) {
         munmap(map, size);
@@ -273,6 +274,7 @@ int board_map(int fd, struct board *ret_board)
     b.chunk = plan_chunk(b.nnodes);
     b.ranks = (void *)((uint8_t *)map + l.ranks);
     b.members = (void *)((uint8_t *)map + l.members);
+    b.on_core = (void *)((uint8_t *)map + l.on_core);
     b.slots = (void *)((uint8_t *)map + l.slots);
     b.window = (uint8_t *)map + l.window;
     b.result = (uint8_t *)map + l.result;

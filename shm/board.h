@@ -2,7 +2,7 @@
  * carry out its collectives, and through which the node's engine takes part in those that
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
- *   hdr | ranks[world] | members[nlocal] | slots[nlocal][BOARD_SLOTS] |
+ *   hdr | ranks[world] | members[nlocal] | on_core[nlocal] | slots[nlocal][BOARD_SLOTS] |
  *   window[nlocal][depth][chunk] | result[depth][chunk] | theirs[depth][chunk] (two nodes) |
  *   counts[nlocal][depth][2][world] (several) | mail (mail.h)
  *
@@ -15,11 +15,12 @@
 #include "shm/base.h"
 #include "shm/mail.h"
 #include "shm/plan.h"
+#include "shm/wait.h"
 
 enum {
     /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
      * that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 9,
+    BOARD_VERSION = 10,
     BOARD_SLOTS = 16,         /* announcements in flight per member */
     BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
@@ -138,7 +139,7 @@ struct board_hdr {
     struct plan_net net; /* the same on all nodes of the group */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
-    uint64_t off_ranks, off_members, off_slots, off_window, off_result, off_counts, off_mail;
+    uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts, off_mail;
 
     /* the doorbell of sleeping members: see wait.c */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -173,6 +174,7 @@ struct board {
     uint64_t group, epoch;
     struct board_rank *ranks;
     struct board_member *members;
+    _Atomic uint32_t *on_core; /* core_now() of each member, when it last looked; 0: not yet */
     struct board_slot *slots;
     uint8_t *window;
     uint8_t *result;
@@ -234,6 +236,20 @@ static inline uint8_t *board_window(const struct board *b, unsigned member, uint
 static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t len)
 {
     return b->result + (size_t)(step % b->depth) * b->chunk + board_spot(b, step, len);
+}
+
+/* Says where this member runs. Was another one last seen on the same core? Then who waits has to let it
+ * run. Only a hint: it may have moved since, and members write what they like. */
+static inline bool board_shares_core(const struct board *b, unsigned me)
+{
+    uint32_t core = core_now();
+
+    if (unlikely(atomic_load_explicit(&b->on_core[me], memory_order_relaxed) != core))
+        atomic_store_explicit(&b->on_core[me], core, memory_order_relaxed);
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (m != me && atomic_load_explicit(&b->on_core[m], memory_order_relaxed) == core)
+            return true;
+    return false;
 }
 
 /* What the other one of two nodes has for @step, see plan.swap. */

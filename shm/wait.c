@@ -12,22 +12,17 @@
  * A sleeper killed in its sleep leaves `sleepers` raised for ever: the price is a superfluous
  * wake call per ring, never a lost one.
  *
- * Spinning is for the case of a core for everyone: a waiter that spins on a core which the
- * other needs delays it by a scheduler slice. So with more runnable processes than cores the
- * spin is short and sched_yield hands the core over at once.
+ * Who waits on a core that the other one needs delays it by a scheduler's slice; who waits on another
+ * core and gives that away loses a slice of its own to whatever else wants to run there. So it has to be
+ * known which of the two it is: every member says on the board which core it runs on (board_shares_core()).
+ * It yields while another member was seen on its core, and spins otherwise, strangers beside it or not:
+ * they get the core when its slice ends, as they would if it computed. Spinning also keeps it
+ * where it is: who sleeps often is light, and is put beside another one who is. With a process that
+ * never sleeps on each of two cores, 256 KB between two ranks took 62 us when that was guessed from
+ * how long yields took, and 18 so.
  *
- * Whether to spin or to yield is learned from the yields: one that took as long as two changes of
- * process has given the core to another waiter, and who is waited for is one of those. That later ones come
- * back at once does not refute it. The kernel picks whoever had less of the core, and between processes of
- * different sessions or cgroups a yield changes nothing about that: a rank whose engine worked longer than it
- * did gets the core back until it has wasted as much, which takes some five yields for each 8 bytes. So who
- * waits for an engine always yields: the network takes longer than a yield does.
- *
- * What a yield takes that finds nobody differs by three from machine to machine, and from second to second on a
- * virtual one (300 to 900 ns), and what one takes that switches differs as much (1 to 5 us). So now and then
- * the kernel is asked whether it did switch (the thread's count of context switches), and the time of one that did not
- * is the measure for the others. With a limit of 700 ns ranks with a core each took themselves for
- * neighbours and yielded in every wait: a message of 8 B took 0.8 us instead of 0.25.
+ * Who waits for an engine always yields: the kernel does part of its work, on any core, and the
+ * network takes longer than a yield does.
  *
  * Yielding is for waiters among themselves: each gives the core on within a microsecond. Beside
  * a process that computes, a yield gives it the core for a whole slice (0.7 to 3 ms), and the
@@ -48,7 +43,6 @@
 
 #include <linux/futex.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -66,12 +60,9 @@ struct waitv {
 enum {
     WAITV_U32 = 2,
     WAITV_MAX = 128,
-    SHARED_NS = 700,     /* a yield that takes longer has switched, as long as nothing better is known */
-    PROBE_EVERY = 32,    /* yields of which one asks the kernel, which takes two system calls more */
     CROWDED_NS = 500000, /* of few who share a core, a slice takes longer: crowded_ns() */
     CROWDED_MOST_NS = 2000000, /* slices end */
-    SWITCHED_NS = 2500,  /* two changes of process; an interrupt in the middle of a yield takes less */
-    SHARED_KEPT = 8,     /* the kernel gives the core on at the fifth yield or so, if we had less of it */
+    SWITCHED_NS = 1000,  /* a yield that finds nobody takes 300 to 930, one that switches 1000 to 5000 */
     SLICE_NS = 1000000,
     GOOD_NS = 30000,     /* less than sleeping and being woken costs, where somebody computes */
     GOOD_YIELDS = 256,   /* which have saved as much as a slice costs */
@@ -158,51 +149,24 @@ static void slice_lost(struct crowd *c, uint64_t now)
     c->until_ns = now + c->penalty_ns;
 }
 
-/* That may have been with an interrupt in the middle. */
-void crowd_alone(struct crowd *c, uint64_t took)
-{
-    if (c->alone_ns)
-        took = (3 * (uint64_t)c->alone_ns + MIN(took, 2 * (uint64_t)c->alone_ns)) / 4;
-    else
-        took = MIN(took, (uint64_t)SWITCHED_NS);
-    c->alone_ns = (unsigned)took;
-}
-
-enum yielded crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took)
+bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took)
 {
     if (took > crowded_ns) {
         crowd_met(c);
         if (took > SLICE_NS)
             slice_lost(c, begin + took);
-        return YIELD_CROWDED;
+        return true;
     }
-    if (took > (c->alone_ns ? 2 * (uint64_t)c->alone_ns : SHARED_NS)) {
-        c->shared = took > SWITCHED_NS ? SHARED_KEPT : MAX(c->shared, 1u);
-        c->good += took < GOOD_NS && c->good < GOOD_YIELDS;
-        return YIELD_SHARED;
-    }
-    c->shared -= c->shared > 0;
-    return YIELD_ALONE;
+    c->good += took > SWITCHED_NS && took < GOOD_NS && c->good < GOOD_YIELDS;
+    return false;
 }
 
-static long switches(void)
+bool yield_core(unsigned crowded_ns, struct crowd *c)
 {
-    struct rusage u;
-
-    return getrusage(RUSAGE_THREAD, &u) ? -1 : u.ru_nivcsw;
-}
-
-enum yielded yield_core(unsigned crowded_ns, struct crowd *c)
-{
-    bool probe = c->yields++ % PROBE_EVERY == 0;
-    long before = probe ? switches() : 0;
-    uint64_t begin = now_ns(), took;
+    uint64_t begin = now_ns();
 
     sched_yield();
-    took = now_ns() - begin;
-    if (probe && before >= 0 && switches() == before)
-        crowd_alone(c, took);
-    return crowd_yielded(c, crowded_ns, begin, took);
+    return crowd_yielded(c, crowded_ns, begin, now_ns() - begin);
 }
 
 unsigned wait_cores(void)
@@ -231,12 +195,7 @@ static unsigned crowded_ns(unsigned runnable)
 
 struct wait_policy wait_policy_for(unsigned runnable)
 {
-    /* A pause takes 15 to 60 ns. A few microseconds of them cover the skew of ranks that run at
-     * the same time; longer, and two ranks that the scheduler put on one core (it does, beside
-     * other load) pay the whole spin in every hand-over: 62 us per 8-byte operation with 1000
-     * pauses. Then a few hundred yields, 0.3 us each while nobody else wants the core, before
-     * the two system calls of a sleep and its wake-up. */
-    if (runnable <= wait_cores())
-        return (struct wait_policy){.spins = 100, .yields = 400, .crowded_ns = crowded_ns(runnable)};
-    return (struct wait_policy){.spins = 20, .yields = 400, .crowded_ns = crowded_ns(runnable)};
+    /* A poll and a pause take 30 to 70 ns: spins that cover what ranks differ by within an operation, and
+     * are worth a sleep and its wake-up many times over. Yields take 0.3 to 0.9 us each that finds nobody. */
+    return (struct wait_policy){.spins = 4000, .yields = 400, .crowded_ns = crowded_ns(runnable)};
 }

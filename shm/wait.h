@@ -3,6 +3,7 @@
 #ifndef COMMD_WAIT_H
 #define COMMD_WAIT_H
 
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "shm/base.h"
@@ -50,28 +51,24 @@ static inline void cpu_relax(void)
 uint64_t now_ms(void);
 uint64_t now_ns(void);
 
-/* How long to spin before yielding, for @runnable processes that may all want a core. */
+/* The number of the core that the caller runs on, and 1; 0: the system does not tell. No system call. */
+static inline uint32_t core_now(void)
+{
+    return (uint32_t)(sched_getcpu() + 1);
+}
+
+/* How long to wait before sleeping, for @runnable processes that may all want a core. */
 struct wait_policy {
-    unsigned spins;  /* polls with a pause between */
-    unsigned yields; /* polls with sched_yield between, after the spins */
+    unsigned spins;  /* polls with a pause between, if nobody who is waited for needs this core */
+    unsigned yields; /* polls with sched_yield between, if somebody may */
     unsigned crowded_ns; /* a yield that takes longer has met work of its own */
 };
 struct wait_policy wait_policy_for(unsigned runnable);
 unsigned wait_cores(void); /* on which this process may run */
 
-/* Offers the core to others, and says who took it. */
-enum yielded {
-    YIELD_ALONE,   /* nobody */
-    YIELD_SHARED,  /* a waiter like us, perhaps the one that we wait for: spinning delays it */
-    YIELD_CROWDED, /* work of its own: then sleeping is the better way to wait, see wait.c */
-};
-
 /* What a waiter has learned from its yields about the others on its core. All zero at first. */
 struct crowd {
     unsigned left, step; /* in how many of the next waits to sleep at once because a yield met work */
-    unsigned shared;     /* who is waited for has to run here: so many yields must find nobody before spinning pays */
-    unsigned alone_ns;   /* what a yield takes that finds nobody; 0: not known yet */
-    unsigned yields;
     unsigned good;       /* yields since the last lost slice that gave the core to a waiter and had it back */
     uint64_t until_ns, penalty_ns; /* a whole slice was lost: sleeps at once until then */
 };
@@ -81,12 +78,6 @@ enum { CROWD_MOST = 4096 };
 static inline bool crowd_here(const struct crowd *c)
 {
     return unlikely(c->left) || unlikely(c->until_ns);
-}
-
-/* Yield rather than spin? */
-static inline bool crowd_shared(const struct crowd *c)
-{
-    return c->shared;
 }
 
 /* A new wait begins. */
@@ -106,10 +97,20 @@ static inline void crowd_met(struct crowd *c)
     c->step = MIN(2 * c->left, (unsigned)CROWD_MOST);
 }
 
-/* Nobody ran during a yield of @took ns: so long takes the system call here and now. */
-void crowd_alone(struct crowd *c, uint64_t took);
-/* A yield of @took ns began at @begin. */
-enum yielded crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took);
-enum yielded yield_core(unsigned crowded_ns, struct crowd *c);
+/* A yield of @took ns began at @begin. True: it met work of its own. */
+bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took);
+/* Offers the core to others; the same. */
+bool yield_core(unsigned crowded_ns, struct crowd *c);
+
+/* What to do after the @idle-th poll in a row that found nothing. @needed: may somebody who is waited
+ * for have to run on this core? */
+enum wait_way { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
+static inline enum wait_way wait_way(const struct wait_policy *p, const struct crowd *c, bool needed,
+                                     unsigned idle)
+{
+    if (!needed)
+        return idle < p->spins ? WAIT_SPIN : WAIT_SLEEP;
+    return idle < p->yields && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+}
 
 #endif

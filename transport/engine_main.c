@@ -285,8 +285,7 @@ static void serve(struct shell *s)
             look(s, 0);
         if (engine_published(s->engine)) {
             crowd_next(&after);
-            if (!crowd_here(&after) && !crowd_here(&crowd) &&
-                yield_core(WORK_NS, &after) == YIELD_CROWDED)
+            if (!crowd_here(&after) && !crowd_here(&crowd) && yield_core(WORK_NS, &after))
                 look(s, 0); /* that took long: others may have waited for us meanwhile */
         }
         if (moved) {

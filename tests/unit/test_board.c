@@ -44,7 +44,7 @@ static void created_board_maps(void **state)
 
 /* Writers: members by index, the engine, and words that several write because they are for that:
  * bells, and what all write to one. */
-enum { ENGINE = 100, BELL = 200, READERS_OF = 300, TO = 400, MOST_WORDS = 4000 };
+enum { MOVED = 90, ENGINE = 100, BELL = 200, READERS_OF = 300, TO = 400, MOST_WORDS = 4000 };
 
 struct word {
     uintptr_t at;
@@ -142,6 +142,7 @@ static void lines_have_one_writer(void **state)
         add_word(&w, &b.hdr->refused, sizeof b.hdr->refused, ENGINE);
         add_word(&w, &b.hdr->engine_asleep, sizeof b.hdr->engine_asleep, TO + 98);
         add_word(&w, &b.hdr->broken, sizeof b.hdr->broken, TO + 97); /* commd, once */
+        add_word(&w, b.on_core, b.nlocal * sizeof *b.on_core, MOVED); /* whom the kernel has moved */
         for (unsigned m = 0; m < b.nlocal; m++) {
             add_member(&w, &b, m);
             add_mail(&w, &b, m, several ? apart : here);
@@ -236,6 +237,36 @@ static void contradicting_headers_are_refused(void **state)
             board_ctl_free(ctl);
             close(fd);
         }
+}
+
+static void who_shares_a_core_knows(void **state)
+{
+    struct board_ctl *ctl;
+    cpu_set_t all, here;
+    struct board b;
+    uint32_t core;
+    int fd;
+
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&here);
+    CPU_SET(core_now() - 1, &here);
+    assert_int_equal(sched_setaffinity(0, sizeof here, &here), 0);
+    core = core_now();
+    assert_in_range(core, 1, CPU_SETSIZE);
+    assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+    assert_int_equal(board_map(fd, &b), 0);
+    assert_false(board_shares_core(&b, 0)); /* the other one has not been seen anywhere */
+    assert_int_equal(atomic_load(&b.on_core[0]), core);
+    assert_true(board_shares_core(&b, 1));
+    atomic_store(&b.on_core[0], core + 1); /* it moved */
+    assert_false(board_shares_core(&b, 1));
+    atomic_store(&b.on_core[1], UINT32_MAX); /* nonsense: put right by whom it is about */
+    assert_false(board_shares_core(&b, 1));
+    assert_int_equal(atomic_load(&b.on_core[1]), core);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    board_unmap(&b);
+    board_ctl_free(ctl);
+    close(fd);
 }
 
 static void marks_are_written_once(void **state)
@@ -618,6 +649,7 @@ int main(void)
         cmocka_unit_test(lines_have_one_writer),
         cmocka_unit_test(foreign_fds_are_refused),
         cmocka_unit_test(contradicting_headers_are_refused),
+        cmocka_unit_test(who_shares_a_core_knows),
         cmocka_unit_test(marks_are_written_once),
         cmocka_unit_test(medium_sizes_are_cut_by_cores),
         cmocka_unit_test(small_is_larger_where_cores_are_shared),

@@ -2,7 +2,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -87,7 +86,7 @@ static unsigned penalty(struct crowd *c)
 static void good_yields(struct crowd *c, unsigned n)
 {
     while (n--)
-        assert_int_equal(crowd_yielded(c, CROWDED, 0, 10000), YIELD_SHARED);
+        assert_false(crowd_yielded(c, CROWDED, 0, 10000));
 }
 
 static void a_lost_slice_is_remembered(void **state)
@@ -126,6 +125,16 @@ static void slow_yields_save_nothing(void **state)
     assert_int_equal(penalty(&c), 8);
 }
 
+static void yields_that_find_nobody_save_nothing(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(penalty(&c), 4);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_false(crowd_yielded(&c, CROWDED, 0, 900));
+    assert_int_equal(penalty(&c), 8);
+}
+
 static void who_takes_slice_after_slice_gets_few(void **state)
 {
     struct crowd c = {0};
@@ -141,88 +150,40 @@ static void who_takes_slice_after_slice_gets_few(void **state)
     assert_int_equal(penalty(&c), 4);
 }
 
-/* The kernel gives a yielder the core back if it had less of it than the one it waits for. */
-static void a_yield_that_comes_back_at_once_proves_little(void **state)
+/* Who is waited for has a core of its own: strangers that want this one do not end the spinning. */
+static void who_is_needed_elsewhere_is_waited_for_by_spinning(void **state)
 {
+    struct wait_policy p = wait_policy_for(2);
     struct crowd c = {0};
-    unsigned alone = 0;
 
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 300), YIELD_ALONE);
-    assert_false(crowd_shared(&c));
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 1200), YIELD_SHARED); /* or an interrupt */
-    assert_true(crowd_shared(&c));
-    crowd_yielded(&c, CROWDED, 0, 300);
-    assert_false(crowd_shared(&c));
-    good_yields(&c, 1);
-    for (; crowd_shared(&c); alone++)
-        crowd_yielded(&c, CROWDED, 0, 300);
-    assert_in_range(alone, 6, 20);
-    good_yields(&c, 1000);
-    for (unsigned again = 0; again < alone; again++) {
-        assert_true(crowd_shared(&c));
-        crowd_yielded(&c, CROWDED, 0, 300);
-    }
-    assert_false(crowd_shared(&c));
+    assert_int_equal(wait_way(&p, &c, false, 1), WAIT_SPIN);
+    crowd_met(&c);
+    c.until_ns = UINT64_MAX;
+    assert_int_equal(wait_way(&p, &c, false, p.spins - 1), WAIT_SPIN);
+    assert_int_equal(wait_way(&p, &c, false, p.spins), WAIT_SLEEP);
 }
 
-/* On a slow machine a yield that finds nobody takes as long as one that switches on a fast one. */
-static void what_a_yield_takes_is_learned(void **state)
+static void who_is_needed_here_is_let_in_at_once(void **state)
 {
+    struct wait_policy p = wait_policy_for(2);
     struct crowd c = {0};
 
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 850), YIELD_SHARED); /* nothing is known yet */
-    crowd_alone(&c, 600);
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 850), YIELD_ALONE);
-    assert_false(crowd_shared(&c));
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 3600), YIELD_SHARED);
-    for (unsigned i = 0; i < 20; i++) /* it becomes faster, */
-        crowd_alone(&c, 300);
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 1000), YIELD_SHARED);
-    for (unsigned i = 0; i < 20; i++) /* and slower */
-        crowd_alone(&c, 900);
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 1000), YIELD_ALONE);
-    crowd_alone(&c, 45000); /* an interrupt */
-    assert_int_equal(crowd_yielded(&c, CROWDED, 0, 3600), YIELD_SHARED);
-    c = (struct crowd){0};
-    crowd_alone(&c, 1000000);
-    assert_in_range(c.alone_ns, 1, 2500);
+    assert_int_equal(wait_way(&p, &c, true, 1), WAIT_YIELD);
+    assert_int_equal(wait_way(&p, &c, true, p.yields - 1), WAIT_YIELD);
+    assert_int_equal(wait_way(&p, &c, true, p.yields), WAIT_SLEEP);
+    crowd_met(&c); /* and so are strangers, who keep it for a slice */
+    assert_int_equal(wait_way(&p, &c, true, 1), WAIT_SLEEP);
 }
 
 static void a_long_yield_is_told(void **state)
 {
     struct crowd c = {0};
 
-    assert_int_equal(yield_core(UINT32_MAX, &c) == YIELD_CROWDED, 0);
+    assert_false(yield_core(UINT32_MAX, &c));
     assert_int_equal(c.left, 0);
-    assert_int_equal(yield_core(0, &c), YIELD_CROWDED);
+    assert_true(yield_core(0, &c));
     assert_int_equal(c.left, 1);
     assert_true(crowd_here(&c));
-}
-
-static long switches(void)
-{
-    struct rusage u;
-
-    assert_int_equal(getrusage(RUSAGE_THREAD, &u), 0);
-    return u.ru_nivcsw;
-}
-
-/* Of some yields in a row one asks the kernel. Where another test has the core each of them may switch. */
-static void yields_learn(void **state)
-{
-    struct crowd c = {0};
-    uint64_t end = now_ns() + 5000000000;
-    unsigned quiet = 0;
-
-    while (quiet < 64 && now_ns() < end) {
-        long before = switches();
-
-        yield_core(UINT32_MAX, &c);
-        quiet = switches() == before ? quiet + 1 : 0;
-    }
-    if (quiet < 64)
-        skip();
-    assert_in_range(c.alone_ns, 1, 1000000);
 }
 
 int main(void)
@@ -236,10 +197,10 @@ int main(void)
         cmocka_unit_test(slices_far_apart_do_not_add_up),
         cmocka_unit_test(slow_yields_save_nothing),
         cmocka_unit_test(who_takes_slice_after_slice_gets_few),
-        cmocka_unit_test(a_yield_that_comes_back_at_once_proves_little),
-        cmocka_unit_test(what_a_yield_takes_is_learned),
+        cmocka_unit_test(yields_that_find_nobody_save_nothing),
+        cmocka_unit_test(who_is_needed_elsewhere_is_waited_for_by_spinning),
+        cmocka_unit_test(who_is_needed_here_is_let_in_at_once),
         cmocka_unit_test(a_long_yield_is_told),
-        cmocka_unit_test(yields_learn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
