@@ -1,15 +1,17 @@
 /* copy.c - copies through memory that two cores share. What a store costs there depends on where the
  * line is, and that on where the other core is:
  *
- *   in a cache that both share                    2 ns a line (EPYC of 2023)
+ *   in a cache that both share                    2 ns a line (EPYCs of 2023)
  *   in the reader's own, behind a shared one      6
- *   in the reader's, which shares none with us    27 to 50, one after the other: stores stay in order
+ *   in the reader's, which shares none with us    9 to 50, one after the other: stores stay in order
  *
- * Past all caches it is 2 ns here, and the reader, who then reads from memory, has 4 more. So that is
- * better in the third case, and only there. A process is moved between such places while it runs, and
- * so, it seems, is a virtual machine as a whole; the difference was up to 15 times for 16 MB. So copy_in() takes
- * the time of the first part of what it writes through the caches, and if that is slow, the rest and
- * the next copies go around them; then it tries again.
+ * Past all caches it is 2 to 3 ns here, and the reader, who then reads from memory, has 2 to 4 more, or no more
+ * where the line would have come from a cache as far away. So that is better in the third case, and only
+ * there. A process is moved between such places while it runs, and so is the core of a virtual machine: two
+ * cores that tell each other something in 400 ns take 600 for minutes, whatever the machine says of its caches.
+ * So copy_in() takes the time of the first part of what it writes through the caches. Slow may also be where
+ * it reads from; so if that is slow, the next copy goes around and is timed too. If that is faster by more than a
+ * reader loses, the next ones do the same, and then it tries again.
  *
  * To make the second case rare, who places payload takes turns over more memory than the reader's
  * cache holds (board_spot()).
@@ -32,9 +34,10 @@ enum {
     AROUND_MIN = 1024,
     TIMED_MIN = 8192, /* of shorter ones half fits into the store buffer, and seems to take no time */
     TIMED = 16384,    /* so much tells */
-    SLOW_LINE_NS = 14, /* more than reading the source from busy memory explains */
-    AROUND_FIRST = 8, /* copies, doubled each time */
-    AROUND_MOST = 512,
+    SLOW_PS = 5000,   /* for a line: to where the reader's cache is ours too takes less, from there as well */
+    GAIN_PS = 3000,   /* what its reader loses at most, if a line is in no cache */
+    COPIES_FIRST = 8, /* before a way is tried again, doubled each time */
+    COPIES_MOST = 512,
 };
 
 /* @to begins a cache line; whole lines. */
@@ -173,10 +176,42 @@ void copy_around(void *to, const void *from, size_t n)
     }
 }
 
+static unsigned longer(unsigned copies)
+{
+    return MIN(MAX(2 * copies, (unsigned)COPIES_FIRST), (unsigned)COPIES_MOST);
+}
+
+void copy_went_through(struct copy_way *way, unsigned line_ps)
+{
+    if (likely(line_ps < SLOW_PS))
+        way->again = 0;
+    else if (way->sure)
+        way->sure--;
+    else
+        way->slow_ps = line_ps;
+}
+
+void copy_went_around(struct copy_way *way, unsigned line_ps)
+{
+    if (way->slow_ps > line_ps + GAIN_PS) {
+        way->around = way->again = longer(way->again);
+        way->sure_again = 0;
+    } else {
+        way->sure = way->sure_again = longer(way->sure_again);
+        way->again = 0;
+    }
+    way->slow_ps = 0;
+}
+
+static unsigned line_ps(uint64_t begin, size_t n)
+{
+    return (unsigned)MIN((now_ns() - begin) * 1000 / (n / CACHELINE), (uint64_t)UINT32_MAX / 2);
+}
+
 void copy_in(struct copy_way *way, void *to, const void *from, size_t n)
 {
     size_t first = MIN(n, (size_t)TIMED);
-    uint64_t took;
+    uint64_t begin;
 
     if (n < TIMED_MIN) {
         if (n)
@@ -188,15 +223,14 @@ void copy_in(struct copy_way *way, void *to, const void *from, size_t n)
         copy_around(to, from, n);
         return;
     }
-    took = now_ns();
-    memcpy(to, from, first);
-    took = now_ns() - took;
-    if (likely(took < first / CACHELINE * SLOW_LINE_NS)) {
-        way->again = 0;
-        memcpy((uint8_t *)to + first, (const uint8_t *)from + first, n - first);
+    begin = now_ns();
+    if (unlikely(way->slow_ps)) {
+        copy_around(to, from, first);
+        copy_went_around(way, line_ps(begin, first));
+        copy_around((uint8_t *)to + first, (const uint8_t *)from + first, n - first);
         return;
     }
-    way->again = MIN(MAX(2 * way->again, (unsigned)AROUND_FIRST), (unsigned)AROUND_MOST);
-    way->around = way->again;
-    copy_around((uint8_t *)to + first, (const uint8_t *)from + first, n - first);
+    memcpy(to, from, first);
+    copy_went_through(way, line_ps(begin, first));
+    memcpy((uint8_t *)to + first, (const uint8_t *)from + first, n - first);
 }

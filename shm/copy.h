@@ -9,7 +9,15 @@
 struct copy_way {
     unsigned around; /* copies that still go past the caches */
     unsigned again;  /* how many did the last time */
+    unsigned slow_ps; /* what a line took in the last copy through the caches, which seemed slow; else 0 */
+    unsigned sure;   /* slow copies that are not doubted: going around was no faster */
+    unsigned sure_again;
 };
+
+/* A copy through the caches took @line_ps for each line. */
+void copy_went_through(struct copy_way *way, unsigned line_ps);
+/* The next one went around them, to compare. */
+void copy_went_around(struct copy_way *way, unsigned line_ps);
 
 /* To where another core will read. A release store that follows publishes it. */
 void copy_in(struct copy_way *way, void *to, const void *from, size_t n);

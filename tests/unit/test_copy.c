@@ -79,7 +79,77 @@ static void around_ends(void **state)
     }
     assert_int_equal(way.around, 0);
     copy_in(&way, to + EDGE, from, 20000); /* tries again; what it finds depends on the machine */
-    assert_true((way.around == 0 && way.again == 0) || way.around == way.again);
+    assert_int_equal(way.around, 0);
+    assert_true(way.again == 0 || way.slow_ps > 0);
+}
+
+/* A slow copy through the caches, and one around them; how many go around from then on. */
+static unsigned compared(struct copy_way *way, unsigned through_ps, unsigned around_ps)
+{
+    copy_went_through(way, through_ps);
+    assert_int_equal(way->slow_ps, through_ps);
+    copy_went_around(way, around_ps);
+    assert_int_equal(way->slow_ps, 0);
+    return way->around;
+}
+
+/* The other core shares no cache with ours: 9 ns a line. One of 2023 took 27. */
+static void a_reader_far_away_is_written_to_around_the_caches(void **state)
+{
+    static const unsigned slow_ps[] = {9000, 27000};
+
+    for (unsigned i = 0; i < ARRAY_LEN(slow_ps); i++) {
+        struct copy_way way = {0};
+
+        for (unsigned n = 8; n <= 512; n *= 2) {
+            assert_int_equal(compared(&way, slow_ps[i], 2700), n);
+            way.around = 0; /* they went */
+        }
+        assert_int_equal(compared(&way, slow_ps[i], 2700), 512);
+        way.around = 0;
+        copy_went_through(&way, 1800); /* it has moved next to us */
+        assert_int_equal(compared(&way, slow_ps[i], 2700), 8);
+    }
+}
+
+/* What is slow is where it comes from: that is found out again and again, but ever more rarely. */
+static void a_slow_source_is_no_reason(void **state)
+{
+    struct copy_way way = {0};
+    unsigned tried = 0;
+
+    for (unsigned i = 0; i < 100000; i++) {
+        copy_went_through(&way, i % 3 ? 7000 : 4000);
+        if (way.slow_ps) {
+            copy_went_around(&way, 6500);
+            tried++;
+        }
+        assert_int_equal(way.around, 0);
+    }
+    assert_in_range(tried, 2, 200);
+}
+
+static void near_readers_are_written_to_through_the_caches(void **state)
+{
+    struct copy_way way = {0};
+
+    for (unsigned i = 0; i < 1000; i++) {
+        copy_went_through(&way, 2000);
+        assert_int_equal(way.slow_ps, 0);
+    }
+}
+
+/* Both ways in one: the copy that compares is one, too. */
+static void who_compares_copies_all(void **state)
+{
+    struct copy_way way = {.slow_ps = 1};
+
+    memset(to, 0, sizeof to);
+    copy_in(&way, to + EDGE, from, 65000);
+    assert_memory_equal(to + EDGE, from, 65000);
+    assert_int_equal(way.slow_ps, 0);
+    assert_int_equal(way.around, 0);
+    assert_int_equal(way.sure, 8);
 }
 
 int main(void)
@@ -87,6 +157,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_copy_exactly),
         cmocka_unit_test(around_ends),
+        cmocka_unit_test(a_reader_far_away_is_written_to_around_the_caches),
+        cmocka_unit_test(a_slow_source_is_no_reason),
+        cmocka_unit_test(near_readers_are_written_to_through_the_caches),
+        cmocka_unit_test(who_compares_copies_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
