@@ -96,7 +96,6 @@ static struct plan_net configured_net(const struct msg_tables *config)
 
 bool show_tuning(const struct show *show, const struct msg_tables *config)
 {
-    struct wait_policy wait = wait_policy_for(1);
     const struct plan_net net = configured_net(config);
     const char *congestion = setting(config, "transport.congestion_control");
     const struct row rows[] = {
@@ -142,9 +141,9 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"eager_message", BYTES, MAIL_EAGER_MAX, NULL,
          "send and receive: longer messages wait for their receiver"},
         {"cores", COUNT, wait_cores(), NULL, "that a rank started from here may use"},
-        {"spins", COUNT, wait.spins, NULL,
+        {"spins", COUNT, WAIT_SPINS, NULL,
          "one node: polls before a sleep, of a rank on whose core no other rank of the group is"},
-        {"yields", COUNT, wait.yields, NULL,
+        {"yields", COUNT, WAIT_YIELDS, NULL,
          "polls before a sleep that offer the core, where another rank is or an engine may be"},
         {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
         {"copy_kernels", TEXT, 0, copy_kernels(), "the same, for copies out of windows"},

@@ -119,7 +119,7 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     if (r)
         return r;
     /* the engine needs a core as well while it works for us */
-    g->wait = wait_policy_for(g->board.nlocal + (g->board.nnodes > 1));
+    g->crowded_ns = wait_crowded_ns(g->board.nlocal + (g->board.nnodes > 1));
     g->next_step = g->consumed_seen = BOARD_FIRST_STEP;
     *ret_group = steal_ptr(g);
     return 0;

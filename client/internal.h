@@ -120,7 +120,7 @@ struct commd_group {
     uint32_t *rank_seat;       /* owned; world */
     uint32_t *local_rank;      /* owned; nlocal: rank of each member here */
     struct plan_geom geom;
-    struct wait_policy wait;
+    unsigned crowded_ns; /* of yield_core() */
     struct crowd crowd;
     int doorbell;              /* to the engine, borrowed from ctx; -1 */
     _Atomic int64_t timeout_ms;

@@ -336,7 +336,7 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
     if (spin)
         cpu_relax();
     else
-        yield_core(p->group->wait.crowded_ns, &crowd);
+        yield_core(p->group->crowded_ns, &crowd);
     pthread_mutex_lock(&p->lock);
     if (!spin)
         p->crowd = crowd;
@@ -361,11 +361,9 @@ static bool needed_here(const struct p2p *p, const struct p2p_op *op)
 
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 {
-    struct wait_policy policy = p->group->wait;
     enum wait_way way;
     unsigned idle = 0;
 
-    policy.spins /= CLOSE_LOOKS;
     while (op->state != P2P_DONE) {
         bool moved = p2p_poll(p, op);
 
@@ -375,7 +373,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        way = wait_way(&policy, &p->crowd, needed_here(p, op), idle);
+        way = wait_way(&p->crowd, needed_here(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
         if (way != WAIT_SLEEP) {
             pause_unlocked(p, op, way == WAIT_SPIN);
             continue;

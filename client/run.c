@@ -746,7 +746,6 @@ static enum run_state nap(struct run *r)
 
 enum run_state run_finish(struct run *r)
 {
-    const struct wait_policy *p = &r->group->wait;
     struct crowd *crowd = &r->group->crowd;
     unsigned idle = 0;
     enum run_state st;
@@ -761,12 +760,12 @@ enum run_state run_finish(struct run *r)
             if (st != RUN_WAIT)
                 return st;
         }
-        switch (wait_way(p, crowd, needed_here(r), idle)) {
+        switch (wait_way(crowd, needed_here(r), idle, WAIT_SPINS)) {
         case WAIT_SPIN:
             cpu_relax();
             break;
         case WAIT_YIELD:
-            yield_core(p->crowded_ns, crowd);
+            yield_core(r->group->crowded_ns, crowd);
             break;
         case WAIT_SLEEP:
             st = nap(r);

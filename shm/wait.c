@@ -60,7 +60,7 @@ struct waitv {
 enum {
     WAITV_U32 = 2,
     WAITV_MAX = 128,
-    CROWDED_NS = 500000, /* of few who share a core, a slice takes longer: crowded_ns() */
+    CROWDED_NS = 500000, /* of few who share a core, a slice takes longer: wait_crowded_ns() */
     CROWDED_MOST_NS = 2000000, /* slices end */
     SWITCHED_NS = 1000,  /* a yield that finds nobody takes 300 to 930, one that switches 1000 to 5000 */
     SLICE_NS = 1000000,
@@ -186,16 +186,9 @@ unsigned wait_cores(void)
  * yields again. 8 ranks on 2 cores took one another for strangers and slept, and every announcement
  * woke all of them: 4 KB 187 us, 17 without. Nor is one who moves eight chunks at once a stranger: two
  * nodes with two ranks each on two cores took 2.6 ms for 2 MB with a limit of 200 us, 2.3 with this. */
-static unsigned crowded_ns(unsigned runnable)
+unsigned wait_crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);
 
     return turns < CROWDED_MOST_NS / CROWDED_NS ? MAX(turns, 1u) * CROWDED_NS : CROWDED_MOST_NS;
-}
-
-struct wait_policy wait_policy_for(unsigned runnable)
-{
-    /* A poll and a pause take 30 to 70 ns: spins that cover what ranks differ by within an operation, and
-     * are worth a sleep and its wake-up many times over. Yields take 0.3 to 0.9 us each that finds nobody. */
-    return (struct wait_policy){.spins = 4000, .yields = 400, .crowded_ns = crowded_ns(runnable)};
 }

@@ -57,14 +57,15 @@ static inline uint32_t core_now(void)
     return (uint32_t)(sched_getcpu() + 1);
 }
 
-/* How long to wait before sleeping, for @runnable processes that may all want a core. */
-struct wait_policy {
-    unsigned spins;  /* polls with a pause between, if nobody who is waited for needs this core */
-    unsigned yields; /* polls with sched_yield between, if somebody may */
-    unsigned crowded_ns; /* a yield that takes longer has met work of its own */
+/* Polls before a sleep. A poll and a pause take 30 to 70 ns: spins that cover what ranks differ by within an
+ * operation, and are worth a sleep and its wake-up many times over. A yield that finds nobody takes 0.3 to 0.9 us. */
+enum {
+    WAIT_SPINS = 4000, /* with a pause between, if nobody who is waited for needs this core */
+    WAIT_YIELDS = 400, /* with sched_yield between, if somebody may */
 };
-struct wait_policy wait_policy_for(unsigned runnable);
 unsigned wait_cores(void); /* on which this process may run */
+/* A yield that takes longer has met work of its own; of @runnable processes that may all want a core. */
+unsigned wait_crowded_ns(unsigned runnable);
 
 /* What a waiter has learned from its yields about the others on its core. All zero at first. */
 struct crowd {
@@ -102,15 +103,15 @@ bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_
 /* Offers the core to others; the same. */
 bool yield_core(unsigned crowded_ns, struct crowd *c);
 
-/* What to do after the @idle-th poll in a row that found nothing. @needed: may somebody who is waited
- * for have to run on this core? */
+/* What to do after the @idle-th poll in a row that found nothing, if @spins of them fit into a wait.
+ * @needed: may somebody who is waited for have to run on this core? */
 enum wait_way { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
-static inline enum wait_way wait_way(const struct wait_policy *p, const struct crowd *c, bool needed,
-                                     unsigned idle)
+static inline enum wait_way wait_way(const struct crowd *c, bool needed, unsigned idle,
+                                     unsigned spins)
 {
     if (!needed)
-        return idle < p->spins ? WAIT_SPIN : WAIT_SLEEP;
-    return idle < p->yields && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+        return idle < spins ? WAIT_SPIN : WAIT_SLEEP;
+    return idle < WAIT_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
 }
 
 #endif

@@ -153,26 +153,24 @@ static void who_takes_slice_after_slice_gets_few(void **state)
 /* Who is waited for has a core of its own: strangers that want this one do not end the spinning. */
 static void who_is_needed_elsewhere_is_waited_for_by_spinning(void **state)
 {
-    struct wait_policy p = wait_policy_for(2);
     struct crowd c = {0};
 
-    assert_int_equal(wait_way(&p, &c, false, 1), WAIT_SPIN);
+    assert_int_equal(wait_way(&c, false, 1, WAIT_SPINS), WAIT_SPIN);
     crowd_met(&c);
     c.until_ns = UINT64_MAX;
-    assert_int_equal(wait_way(&p, &c, false, p.spins - 1), WAIT_SPIN);
-    assert_int_equal(wait_way(&p, &c, false, p.spins), WAIT_SLEEP);
+    assert_int_equal(wait_way(&c, false, WAIT_SPINS - 1, WAIT_SPINS), WAIT_SPIN);
+    assert_int_equal(wait_way(&c, false, WAIT_SPINS, WAIT_SPINS), WAIT_SLEEP);
 }
 
 static void who_is_needed_here_is_let_in_at_once(void **state)
 {
-    struct wait_policy p = wait_policy_for(2);
     struct crowd c = {0};
 
-    assert_int_equal(wait_way(&p, &c, true, 1), WAIT_YIELD);
-    assert_int_equal(wait_way(&p, &c, true, p.yields - 1), WAIT_YIELD);
-    assert_int_equal(wait_way(&p, &c, true, p.yields), WAIT_SLEEP);
+    assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, true, WAIT_YIELDS - 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, true, WAIT_YIELDS, WAIT_SPINS), WAIT_SLEEP);
     crowd_met(&c); /* and so are strangers, who keep it for a slice */
-    assert_int_equal(wait_way(&p, &c, true, 1), WAIT_SLEEP);
+    assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_SLEEP);
 }
 
 static void a_long_yield_is_told(void **state)
