@@ -41,8 +41,9 @@ static void add(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_
 {
     _cleanup_(close_fdp) int fd = listener_take_fd(d->listener, slot);
     char why[MSG_TEXT_MAX] = "";
-    enum cause cause = arenas_add(&d->arenas, slot, uid, msg, fd, why, sizeof(why));
+    enum cause cause = arenas_add(&d->arenas, slot, uid, msg, &fd, why, sizeof(why));
 
+    close_fdp(&fd); /* who has the answer may count what we hold */
     if (msg->req)
         answer(d, slot, msg->req, cause, why, -1);
 }

@@ -15,7 +15,6 @@
  * client/peer_arena.c. */
 #include "daemon/arenas.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -125,11 +124,11 @@ static enum cause invalid(const char *text, char *why, size_t len)
 }
 
 enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
-                      const struct msg_arena_add *msg, int fd, char *why, size_t len)
+                      const struct msg_arena_add *msg, int *fd, char *why, size_t len)
 {
     struct arena_entry *entry;
     size_t size;
-    int r = fd < 0 ? -EBADF : memfd_check(fd, SIZE_MAX / 2, &size);
+    int r = *fd < 0 ? -EBADF : memfd_check(*fd, SIZE_MAX / 2, &size);
 
     if (r)
         return invalid("an arena has to come with a memfd sealed against shrinking, growing and "
@@ -149,12 +148,7 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
                                   .arena = msg->arena,
                                   .bytes = size,
                                   .uid = uid,
-                                  .fd = fcntl(fd, F_DUPFD_CLOEXEC, 3)};
-    if (entry->fd < 0) {
-        snprintf(why, len, "commd: %s", strerror(errno));
-        entry_free(entry);
-        return CAUSE_QUOTA;
-    }
+                                  .fd = steal_fd(fd)};
     arenas->slots[slot] = entry;
     arenas->count++;
     return CAUSE_NONE;

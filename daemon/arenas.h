@@ -20,9 +20,10 @@ struct arenas {
 /* @nslots: of clients. The limits follow from this machine. */
 int arenas_init(struct arenas *arenas, unsigned nslots);
 void arenas_fini(struct arenas *arenas);
-/* Registers @fd, which it duplicates. CAUSE_NONE, or why not, with a line in @why. */
+/* Registers @fd and takes it over. CAUSE_NONE, or why not, with a line in @why; then @fd is the
+ * caller's still. */
 enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
-                      const struct msg_arena_add *msg, int fd, char *why, size_t len);
+                      const struct msg_arena_add *msg, int *fd, char *why, size_t len);
 /* Unknown ones are fine: it may have been refused. */
 void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena);
 /* The client in @slot is gone. */

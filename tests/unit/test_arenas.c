@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include "daemon/arenas.h"
@@ -31,9 +32,19 @@ static int end(void **state)
 static enum cause add(unsigned slot, uint32_t uid, uint64_t arena, uint64_t said, int fd)
 {
     struct msg_arena_add msg = {.arena = arena, .size = said};
+    int theirs = fcntl(fd, F_DUPFD_CLOEXEC, 0), given = theirs;
+    enum cause cause;
 
     why[0] = 0;
-    return arenas_add(&arenas, slot, uid, &msg, fd, why, sizeof(why));
+    cause = arenas_add(&arenas, slot, uid, &msg, &given, why, sizeof(why));
+    if (cause == CAUSE_NONE) {
+        assert_int_equal(given, -1); /* taken over */
+        assert_int_equal(arenas_fd(&arenas, slot, uid, arena), theirs);
+    } else {
+        assert_int_equal(given, theirs); /* still ours */
+        close_fdp(&given);
+    }
+    return cause;
 }
 
 static int sealed(size_t size)
