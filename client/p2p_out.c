@@ -103,13 +103,13 @@ static int free_slot(struct p2p *p, enum mail_kind kind)
     return eager && p->eager_busy == p->mail->eager_most ? -1 : slot;
 }
 
-static void copy_to_slot(const struct p2p *p, struct p2p_peer *peer, uint8_t *to,
-                         const uint8_t *from, size_t n)
+/* For another node the kernel reads it, on whatever core: the caches are best. */
+static void copy_to_slot(struct p2p_peer *peer, uint8_t *to, const uint8_t *from, size_t n)
 {
-    if (p->mail->nnodes == 1)
+    if (peer->local >= 0)
         copy_in(&peer->way, to, from, n);
     else
-        copy_around(to, from, n);
+        copy_out(to, from, n);
 }
 
 /* Of an eager payload for this node the first piece: fill_rest() writes the others once the record
@@ -129,9 +129,9 @@ static void fill_slot(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec
     p->next_slot = (slot + 1) % p->mail->slots;
     if (s->eager && peer->local >= 0) {
         rec->off = mail_spot(s->uses++, rec->len);
-        copy_to_slot(p, peer, to + rec->off, from, MIN(rec->len, (uint64_t)MAIL_PIECE));
+        copy_to_slot(peer, to + rec->off, from, MIN(rec->len, (uint64_t)MAIL_PIECE));
     } else {
-        copy_to_slot(p, peer, to, from, rec->len);
+        copy_to_slot(peer, to, from, rec->len);
     }
 }
 
@@ -144,7 +144,7 @@ static void fill_rest(struct p2p *p, struct p2p_peer *peer, const struct mail_re
 
     for (size_t off = MAIL_PIECE, n; off < rec->len; off += n) {
         n = MIN(rec->len - off, (uint64_t)MAIL_PIECE);
-        copy_to_slot(p, peer, to + off, from + off, n);
+        copy_to_slot(peer, to + off, from + off, n);
         mail_fill_to(p->box, rec->slot, rec->id, (uint32_t)(off + n));
     }
     bell_ring(&box->bell, &box->sleepers);
