@@ -21,6 +21,8 @@
 enum { PERF_OK = 0, PERF_FAILED = 1, PERF_USAGE = 64, PERF_INTERRUPTED = 130 };
 /* Beside enum commd_coll: what takes two operations of libcommd. */
 enum { PERF_SENDRECV = 1000, PERF_PINGPONG = 1001 };
+/* Whose time an iteration took, with the numbers of nccl-tests. */
+enum { PERF_RANK0, PERF_AVG, PERF_MIN, PERF_MAX };
 enum { PERF_MAX_NODES = 64, PERF_MAX_RANKS = 1024, PERF_MAX_GROUPS = 4096 };
 
 struct perf {
@@ -30,6 +32,7 @@ struct perf {
     size_t factor, step; /* one of them is 0 */
     int iterations;      /* 0: chosen by size */
     int warmup;
+    int average; /* PERF_RANK0 to PERF_MAX */
     bool check;
     bool async;   /* start and wait; then once more with computing between the two */
     bool registered; /* buffers from commd_alloc() */
@@ -49,6 +52,7 @@ struct perf {
 int perf_parse(int argc, char **argv, struct perf *ret_perf);
 const char *perf_dtype_name(int dtype);
 const char *perf_redop_name(int redop);
+const char *perf_average_name(int average);
 
 /* ---- commd_perf_coll.c: what each collective does with how many elements -------------------
  */
@@ -64,6 +68,9 @@ bool perf_point_to_point(int coll);
 /* The rank that it sends to and receives from; -1: it looks on. */
 int perf_dest(int coll, int rank, int size);
 int perf_source(int coll, int rank, int size);
+/* The ranks whose times count, and whether @rank's does: who answers a ping does not wait for it. */
+int perf_timed(int coll, int size);
+bool perf_is_timed(int coll, int rank, int size);
 /* busbw / algbw with @ranks. */
 double perf_bus_factor(int coll, int ranks);
 
@@ -159,7 +166,7 @@ struct perf_library {
     int (*run)(void *arg, const struct commd_op *ops);
     int (*start)(void *arg, const struct commd_op *ops); /* NULL with wait: no --async */
     int (*wait)(void *arg);
-    int (*sum)(void *arg, uint64_t mine, uint64_t *ret_sum);
+    int (*reduce)(void *arg, uint64_t *values, size_t n, int redop); /* over all ranks, in place */
     int (*alloc)(void *arg, size_t bytes, void **ret_ptr); /* NULL: no --registered */
     void (*free)(void *arg, void *ptr);                    /* what alloc() gave, or NULL */
     void (*failed)(void *arg, const char *what); /* complains about the error just returned */

@@ -110,6 +110,16 @@ int perf_source(int coll, int rank, int size)
     return coll == PERF_SENDRECV ? (rank + size - 1) % size : perf_dest(coll, rank, size);
 }
 
+int perf_timed(int coll, int size)
+{
+    return coll == PERF_PINGPONG ? size / 2 : size;
+}
+
+bool perf_is_timed(int coll, int rank, int size)
+{
+    return rank < perf_timed(coll, size);
+}
+
 double perf_bus_factor(int coll, int ranks)
 {
     double n = ranks;

@@ -1,8 +1,9 @@
 /* commd_perf_loop.c - the measurement, the same for every library.
  *
  * All ranks walk the same sizes with the same counts, so nothing has to be agreed on. At the
- * end of each size the numbers of wrong elements are summed over the ranks, which also keeps
- * ranks from running ahead.
+ * end of each size the ranks put their times together, by default the mean of each iteration, and
+ * their wrong elements. One rank's times are not enough: a root may be done before anybody has
+ * anything, and who shares its core with another rank may always be the last to begin.
  *
  * Overlap (--async): after the plain iterations each is done twice more, once only computing
  * and once with the computing between start and wait. Computing is a fixed amount of
@@ -12,7 +13,7 @@
  * cores.
  *
  * Interrupted: rank 0 reports the iterations that were done, of the last size as well; then
- * `wrong` counts only its own elements. */
+ * times and wrong elements are only its own. */
 #include <stdio.h>
 #include <time.h>
 
@@ -27,6 +28,7 @@ struct measurement {
     uint8_t **send, **recv;             /* owned, one for each group; the same where in place */
     struct commd_op *ops;               /* owned, one for each group */
     double *times, *compute, *together; /* owned */
+    uint64_t *ns;                       /* owned: one of them, on its way to the other ranks */
     uint64_t wrong;                     /* of this rank, in this size */
     double units_per_us;                /* of computing */
 };
@@ -198,9 +200,30 @@ static int plain(struct measurement *m, int n, int *ret_done)
     return PERF_OK;
 }
 
+/* Makes of @times, this rank's, what the @n iterations took over all ranks. */
+static int over_ranks(const struct measurement *m, double *times, int n)
+{
+    static const int redops[] = {
+        [PERF_AVG] = COMMD_SUM, [PERF_MIN] = COMMD_MIN, [PERF_MAX] = COMMD_MAX};
+    const struct perf_loop *l = m->loop;
+    int how = l->perf->average, ranks = perf_timed(l->perf->coll, l->size);
+    bool timed = perf_is_timed(l->perf->coll, l->rank, l->size);
+
+    if (how == PERF_RANK0 || ranks == 0)
+        return PERF_OK;
+    for (int i = 0; i < n; i++)
+        m->ns[i] = timed ? (uint64_t)(times[i] * 1e3 + 0.5) : how == PERF_MIN ? UINT64_MAX : 0;
+    if (l->library->reduce(l->arg, m->ns, (size_t)n, redops[how]))
+        return failed(m);
+    for (int i = 0; i < n; i++)
+        times[i] = (double)m->ns[i] / 1e3 / (how == PERF_AVG ? ranks : 1);
+    return PERF_OK;
+}
+
 static int overlapped(struct measurement *m, int n, struct perf_row *row)
 {
     double units = row->p50_us * m->units_per_us;
+    int r;
 
     for (int i = 0; i < n; i++) {
         if (iterate_compute(m, units, &m->compute[i]) || iterate(m, units, &m->together[i]))
@@ -208,6 +231,11 @@ static int overlapped(struct measurement *m, int n, struct perf_row *row)
         if (*m->loop->interrupted)
             return PERF_INTERRUPTED;
     }
+    r = over_ranks(m, m->compute, n);
+    if (!r)
+        r = over_ranks(m, m->together, n);
+    if (r)
+        return r;
     perf_sort(m->compute, n);
     perf_sort(m->together, n);
     row->compute_us = perf_percentile(m->compute, n, 500);
@@ -223,12 +251,14 @@ static int measure_times(struct measurement *m, int n)
     int done, r = plain(m, n, &done);
 
     row.bytes = perf_bytes(l->perf, l->size, m->shape.count);
+    if (!r)
+        r = over_ranks(m, m->times, done);
     if (done > 0)
         perf_row_times(&row, m->times, done);
     if (!r && l->perf->async)
         r = overlapped(m, n, &row);
     row.wrong = m->wrong;
-    if (!r && l->library->sum(l->arg, m->wrong, &row.wrong))
+    if (!r && l->library->reduce(l->arg, &row.wrong, 1, COMMD_SUM))
         r = failed(m);
     if (l->report && done > 0 && (r == PERF_OK || r == PERF_INTERRUPTED)) {
         int r_row = report_row(l->report, &row);
@@ -245,8 +275,10 @@ static int measure_size(struct measurement *m, size_t count)
 
     perf_shape_fini(&m->shape);
     free(m->times);
+    free(m->ns);
     m->times = calloc((size_t)n * 3, sizeof(*m->times));
-    if (!m->times || perf_shape_init(l->perf, l->rank, l->size, count, &m->shape)) {
+    m->ns = calloc((size_t)n, sizeof(*m->ns));
+    if (!m->times || !m->ns || perf_shape_init(l->perf, l->rank, l->size, count, &m->shape)) {
         perf_complain(l->rank, "out of memory");
         return PERF_FAILED;
     }
@@ -345,6 +377,7 @@ static void measurement_fini(struct measurement *m)
     free(m->recv);
     free(m->ops);
     free(m->times);
+    free(m->ns);
     perf_shape_fini(&m->shape);
     perf_data_free(m->data);
 }

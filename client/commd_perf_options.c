@@ -29,6 +29,11 @@ static const struct name redops[] = {
     {"bor", COMMD_BOR}, {"bxor", COMMD_BXOR}, {"premul_sum", COMMD_PREMUL_SUM},
 };
 
+static const struct name averages[] = {
+    {"avg", PERF_AVG}, {"rank0", PERF_RANK0}, {"min", PERF_MIN}, {"max", PERF_MAX},
+    {"0", PERF_RANK0}, {"1", PERF_AVG},       {"2", PERF_MIN},   {"3", PERF_MAX},
+};
+
 static const char *name_of(const struct name *names, size_t n, int value)
 {
     for (size_t i = 0; i < n; i++)
@@ -45,6 +50,11 @@ const char *perf_dtype_name(int dtype)
 const char *perf_redop_name(int redop)
 {
     return name_of(redops, ARRAY_LEN(redops), redop);
+}
+
+const char *perf_average_name(int average)
+{
+    return name_of(averages, ARRAY_LEN(averages), average);
 }
 
 static _printf_(1, 2) int wrong_usage(const char *format, ...)
@@ -158,6 +168,7 @@ static void print_help(void)
          "  -o, --op OP           sum avg prod min max band bor bxor premul_sum (default sum)\n"
          "  -r, --root ROOT       rank that broadcasts, gathers, ... (default 0)\n"
          "  -c, --check 0|1       check every result (default 1)\n"
+         "  -a, --average HOW     what an iteration took over the ranks: avg (default), rank0, min, max\n"
          "  --async               start, compute for as long, wait: how much was hidden?\n"
          "  --registered          in memory of commd_alloc(), where large operations need no copies\n"
          "  --groups N            in so many groups at once (default 1)\n"
@@ -337,6 +348,8 @@ static int parse_one(int c, struct perf *p, struct given *given)
         r = parse_int("-c", optarg, 0, &value);
         p->check = value;
         return r;
+    case 'a':
+        return parse_name(averages, ARRAY_LEN(averages), "average", optarg, &p->average);
     case O_ASYNC:
         p->async = true;
         return 0;
@@ -385,6 +398,7 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                                           {"op", required_argument, NULL, 'o'},
                                           {"root", required_argument, NULL, 'r'},
                                           {"check", required_argument, NULL, 'c'},
+                                          {"average", required_argument, NULL, 'a'},
                                           {"async", no_argument, NULL, O_ASYNC},
                                           {"registered", no_argument, NULL, O_REGISTERED},
                                           {"groups", required_argument, NULL, O_GROUPS},
@@ -407,12 +421,13 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                        .max_bytes = 64 << 20,
                        .factor = 2,
                        .warmup = 3,
+                       .average = PERF_AVG,
                        .check = true,
                        .groups = 1,
                        .per_node = 2,
                        .nnodes = 1};
     optind = 0; /* glibc: start afresh; turns parse many lines */
-    while ((c = getopt_long(argc, argv, "b:e:f:i:n:w:d:o:r:c:h", longs, NULL)) >= 0) {
+    while ((c = getopt_long(argc, argv, "b:e:f:i:n:w:d:o:r:c:a:h", longs, NULL)) >= 0) {
         if (c == 'h') {
             print_help();
             return PERF_OK;

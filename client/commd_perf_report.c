@@ -59,10 +59,10 @@ void report_begin(struct perf_report *report, const struct perf *perf, int ranks
                                    .live = isatty(STDERR_FILENO)};
     host_name(host, sizeof(host));
     date(when, sizeof(when));
-    printf("# commd-perf %s: %s%s, %d rank%s on %d node%s, from %s, %s\n", PERF_VERSION,
+    printf("# commd-perf %s: %s%s, %d rank%s on %d node%s, times: %s, from %s, %s\n", PERF_VERSION,
            perf_coll_name(perf->coll), perf->registered ? " in registered memory" : "", ranks,
-           ranks == 1 ? "" : "s", nodes,
-           nodes == 1 ? "" : "s", host, when);
+           ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s", perf_average_name(perf->average), host,
+           when);
     if (perf->groups > 1)
         printf("# %d groups at once, each made in %.0f us\n", perf->groups, join_us);
     printf("#%11s %12s %5s %6s %11s %11s %11s %11s %9s %9s %7s", "bytes", "count", "type",
@@ -170,9 +170,10 @@ static int write_json(const struct perf_report *report, bool interrupted)
             perf_coll_name(perf->coll), dtype_shown(perf), redop_shown(perf));
     fprintf(f, "  \"ranks\": %d, \"nodes\": %d, \"host\": ", report->ranks, report->nodes);
     write_string(f, host);
-    fprintf(f, ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s, \"registered\": %s",
+    fprintf(f, ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s, \"registered\": %s, "
+            "\"average\": \"%s\"",
             perf->groups, report->join_us, perf->async ? "true" : "false",
-            perf->registered ? "true" : "false");
+            perf->registered ? "true" : "false", perf_average_name(perf->average));
     fprintf(f,
             ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
             PERF_VERSION, when, interrupted ? "true" : "false");

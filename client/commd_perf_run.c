@@ -165,11 +165,11 @@ static int run_run(void *arg, const struct commd_op *ops)
     return r ? r : run_wait(run);
 }
 
-static int run_sum(void *arg, uint64_t mine, uint64_t *ret_sum)
+static int run_reduce(void *arg, uint64_t *values, size_t n, int redop)
 {
     struct run *run = arg;
 
-    return commd_all_reduce(run->groups[0], &mine, ret_sum, 1, COMMD_U64, COMMD_SUM);
+    return commd_all_reduce(run->groups[0], values, values, n, COMMD_U64, redop);
 }
 
 static int run_alloc(void *arg, size_t bytes, void **ret_ptr)
@@ -189,7 +189,7 @@ static const struct perf_library libcommd = {.barrier = run_barrier,
                                              .run = run_run,
                                              .start = run_start,
                                              .wait = run_wait,
-                                             .sum = run_sum,
+                                             .reduce = run_reduce,
                                              .alloc = run_alloc,
                                              .free = run_free,
                                              .failed = run_failed};

@@ -96,9 +96,9 @@ static int barrier(void *arg)
     return MPI_Barrier(MPI_COMM_WORLD);
 }
 
-static int sum(void *arg, uint64_t mine, uint64_t *ret_sum)
+static int reduce(void *arg, uint64_t *values, size_t n, int redop)
 {
-    return MPI_Allreduce(&mine, ret_sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return MPI_Allreduce(MPI_IN_PLACE, values, (int)n, MPI_UINT64_T, op_of(redop), MPI_COMM_WORLD);
 }
 
 static void failed(void *arg, const char *what)
@@ -212,7 +212,7 @@ static int prepare(void *arg, const struct commd_op *op)
 static int measure(const struct perf *perf, struct mpi *m)
 {
     static const struct perf_library library = {
-        .prepare = prepare, .barrier = barrier, .run = run, .sum = sum, .failed = failed};
+        .prepare = prepare, .barrier = barrier, .run = run, .reduce = reduce, .failed = failed};
     struct perf_report report;
     struct perf_loop loop = {.perf = perf,
                              .library = &library,

@@ -87,7 +87,7 @@ def test_what_it_prints():
         check(abs(row["busbw_gbs"] - 0.75 * row["algbw_gbs"]) < 1e-5, row)
         check("overlap" not in row, row)
         out, result = perf(cluster, "all_reduce", "-e", "8", "-n", "9", "--async", "--groups", "5", "-c", "0")
-        equal((result["groups"], result["async"]), (5, True))
+        equal((result["groups"], result["async"], result["average"]), (5, True, "avg"))
         check("5 groups at once" in out, out)
         row = result["rows"][0]
         check(0 <= row["overlap"] <= 1 and row["compute_us"] > 0 and row["together_us"] > 0, row)

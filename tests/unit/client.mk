@@ -24,7 +24,8 @@ test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOC
 
 # What commd-perf says of results is only worth what its data are; and its command line.
 test_perf_SOURCES = tests/unit/test_perf.c client/commd_perf.h client/commd_perf_coll.c \
-	client/commd_perf_data.c client/commd_perf_options.c client/commd_perf_stats.c
+	client/commd_perf_data.c client/commd_perf_loop.c client/commd_perf_options.c \
+	client/commd_perf_report.c client/commd_perf_stats.c
 test_perf_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 test_perf_LDADD = $(CMOCKA_LIBS)
 endif
