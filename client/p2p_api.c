@@ -56,7 +56,16 @@ static void op_init(struct p2p_op *o, const struct commd_group *g, const struct 
     o->peer = op->peer;
     o->tag = op->tag;
     o->limit_ms = op->timeout_ms ? op->timeout_ms : atomic_load(&g->timeout_ms);
-    o->deadline_ms = deadline_in(o->limit_ms);
+}
+
+/* True if it is done. The clock is only asked if it is not: most sends are. */
+static bool begin(struct p2p *p, struct p2p_op *op)
+{
+    p2p_begin(p, op);
+    if (op->state == P2P_DONE)
+        return true;
+    op->deadline_ms = deadline_in(op->limit_ms);
+    return false;
 }
 
 /* ---- coming and going -------------------------------------------------------------------------- */
@@ -125,8 +134,7 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
         return no_memory(error_mine(), op);
     op_init(&o, g, op);
     enter(p);
-    p2p_begin(p, &o);
-    if (o.state != P2P_DONE && p2p_wait(p, &o, -1) == P2P_INTERRUPTED)
+    if (!begin(p, &o) && p2p_wait(p, &o, -1) == P2P_INTERRUPTED)
         p2p_interrupt(p, &o);
     leave(p);
     if (unlikely(o.err.code)) {
@@ -161,8 +169,7 @@ int p2p_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on
     o->work = w;
     w->p2p = o;
     enter(p);
-    p2p_begin(p, o);
-    if (o->state != P2P_DONE) {
+    if (!begin(p, o)) {
         pthread_mutex_unlock(&p->lock);
         async_watch(g);
         pthread_mutex_lock(&p->lock);

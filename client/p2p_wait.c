@@ -19,7 +19,7 @@
 enum {
     HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
     SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
-    CLOSE_LOOKS = 8,       /* about a tenth of a microsecond */
+    CLOSE_LOOKS = 32,      /* less than a microsecond */
 };
 
 static const char *op_name(const struct p2p_op *op)
@@ -318,20 +318,25 @@ static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 }
 
 /* A few looks at the ring that the operation waits for, without the way around through the lock. */
-static void look_closely(const struct p2p *p, const struct p2p_op *op)
+static bool look_closely(const struct p2p *p, const struct p2p_op *op)
 {
     const struct mail_rx *rx = &p->peers[MAX(op->peer, 0)].rx;
 
-    for (unsigned i = 0; i < CLOSE_LOOKS && op->peer >= 0 && !mail_ready(rx); i++)
+    for (unsigned i = 0; i < CLOSE_LOOKS && op->peer >= 0; i++) {
+        if (mail_ready(rx))
+            return true;
         cpu_relax();
+    }
+    return false;
 }
 
+/* Other threads of this process may want the lock. */
 static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
 {
     struct crowd crowd = p->crowd;
 
-    if (spin)
-        look_closely(p, op);
+    if (spin && look_closely(p, op))
+        return;
     pthread_mutex_unlock(&p->lock);
     if (spin)
         cpu_relax();
