@@ -172,8 +172,16 @@ def measure_row(running, coll, size, plan, note):
     }  # fmt: skip
 
 
+def cpu_times():
+    """(all, stolen) in ticks: what a host took from this virtual machine while it wanted to run."""
+    with open("/proc/stat") as file:
+        ticks = [int(n) for n in file.readline().split()[1:9]]  # what guests of ours took is in the first
+    return sum(ticks), ticks[7]
+
+
 def measure_place(place, work, args, plan, found, result):
     notes, running = result["missing"], []
+    all_before, stolen_before = cpu_times()
 
     def note(contestant, why):
         notes[f"{contestant.name}, {place.name}"] = why
@@ -182,7 +190,8 @@ def measure_place(place, work, args, plan, found, result):
         notes[f"{', '.join(TORCH_NAMES.values())}, {place.name}"] = "left out by --quick"
     if place.nodes > 1 and "deepspeed" in found and place.name in plan["torch"]:
         notes[f"DeepSpeed shm, {place.name}"] = "shared memory only"
-    rows = result["placements"].setdefault(place.name, {"title": place.title(), "rows": []})["rows"]
+    measured = result["placements"].setdefault(place.name, {"title": place.title(), "rows": [], "stolen": 0.0})
+    rows = measured["rows"]
     try:
         for contestant in contestants(place, work, args, plan, found):
             say(f"{place.name}: starting {contestant.name}")
@@ -207,6 +216,8 @@ def measure_place(place, work, args, plan, found, result):
         for contestant in running:
             say(f"{place.name}: stopping {contestant.name}")
             contestant.stop()
+        ticks, stolen = cpu_times()
+        measured["stolen"] = (stolen - stolen_before) / max(ticks - all_before, 1)
 
 
 # ---- all together -------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def text(result, name):
     names = columns(place["rows"])
     others = [n for n in names if n not in OURS]
     widths = {n: max(len(n), 10) + 2 for n in names}
-    lines = [f"\n{place['title']}: median us"]
+    lines = [f"\n{place['title']}: median us; {place['stolen']:.0%} of the cores' time was stolen by the host"]
     head = f"{'':15}{'size':>8}" + "".join(f"{n:>{widths[n]}}" for n in names)
     head += f"{'best other':>15}{'commd/best':>12}"
     head += f"{'torch: ours/best':>18}" if "torch commd" in names else ""

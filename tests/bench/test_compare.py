@@ -53,7 +53,7 @@ RESULT = {
     "missing": {"B": "no compiler"},
     "placements": {
         "1x2": {
-            "title": "1 node x 2 ranks",
+            "title": "1 node x 2 ranks", "stolen": 0.123,
             "rows": [
                 row("all_reduce", 8, A=4.0, commd=1.0, gloo=100.0, torch_commd=5.0),
                 row("all_reduce", 1 << 20, gloo=30.0, commd=90.0, A=45.0),
@@ -68,7 +68,8 @@ RESULT = {
 
 class Texts(unittest.TestCase):
     def test_ratio_to_the_best_of_the_row(self):
-        lines = table.text(RESULT, "1x2").splitlines()[2:]
+        lines = table.text(RESULT, "1x2").splitlines()[1:]
+        self.assertEqual(lines.pop(0), "1 node x 2 ranks: median us; 12% of the cores' time was stolen by the host")
         self.assertEqual(lines[0].split()[:6], ["size", "commd", "A", "gloo", "other", "torch"])
         self.assertEqual(lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 - 5.00 A 0.25 0.05".split())
         self.assertEqual(lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - - gloo 3.00 -".split())
