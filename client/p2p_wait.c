@@ -330,12 +330,13 @@ static bool look_closely(const struct p2p *p, const struct p2p_op *op)
     return false;
 }
 
-/* Other threads of this process may want the lock. */
-static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin)
+/* Lets go of the lock, which other threads of this process may want; but not if the next record is
+ * there already, unless the one before (@moved) was for one of them. */
+static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bool moved)
 {
     struct crowd crowd = p->crowd;
 
-    if (spin && look_closely(p, op))
+    if (spin && look_closely(p, op) && !moved)
         return;
     pthread_mutex_unlock(&p->lock);
     if (spin)
@@ -380,7 +381,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
             break;
         way = wait_way(&p->crowd, needed_here(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
         if (way != WAIT_SLEEP) {
-            pause_unlocked(p, op, way == WAIT_SPIN);
+            pause_unlocked(p, op, way == WAIT_SPIN, moved);
             continue;
         }
         if (nap(p, op, until_ms))
