@@ -31,7 +31,8 @@ struct perf {
     size_t min_bytes, max_bytes;
     size_t factor, step; /* one of them is 0 */
     int iterations;      /* 0: chosen by size */
-    int warmup;
+    int limit_ms;          /* fewer iterations if that is over; 0: none */
+    int warmup, warmup_ms; /* iterations, and how long at least */
     int average; /* PERF_RANK0 to PERF_MAX */
     bool check;
     bool async;   /* start and wait; then once more with computing between the two */
@@ -149,6 +150,7 @@ struct perf_report {
 };
 void report_begin(struct perf_report *report, const struct perf *perf, int ranks, int nodes,
                   double join_us);
+/* @of 0: warming up. */
 void report_progress(struct perf_report *report, size_t bytes, int done, int of, double us);
 int report_row(struct perf_report *report, const struct perf_row *row);
 void report_write_row(FILE *f, const struct perf_report *report, const struct perf_row *row);

@@ -14,12 +14,13 @@
  *
  * Interrupted: rank 0 reports the iterations that were done, of the last size as well; then
  * times and wrong elements are only its own. */
+#include <limits.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "client/commd_perf.h"
 
-enum { ALIGN = 4096, CALIBRATE_UNITS = 200000, CALIBRATE_TRIES = 5 };
+enum { ALIGN = 4096, CALIBRATE_UNITS = 200000, CALIBRATE_TRIES = 5, BATCH_MOST = 64 };
 
 struct measurement {
     const struct perf_loop *loop;
@@ -176,28 +177,61 @@ static int failed(const struct measurement *m)
     return PERF_FAILED;
 }
 
-/* @n iterations and the warm-up; *ret_done: how many were done, also on failure. */
-static int plain(struct measurement *m, int n, int *ret_done)
+/* *ret_us: what each of the @n took; may be NULL. *io_done is one more for each that was done. */
+static int iterations(struct measurement *m, int n, double *ret_us, int *io_done)
 {
     const struct perf_loop *l = m->loop;
     size_t bytes = perf_bytes(l->perf, l->size, m->shape.count);
 
-    *ret_done = 0;
-    for (int i = -l->perf->warmup; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         double us;
 
         if (iterate(m, 0, &us))
             return failed(m);
-        if (i >= 0) {
-            m->times[i] = us;
-            *ret_done = i + 1;
-        }
+        if (ret_us)
+            ret_us[i] = us;
+        ++*io_done;
         if (*l->interrupted)
             return PERF_INTERRUPTED;
         if (l->report)
-            report_progress(l->report, bytes, *ret_done, n, us);
+            report_progress(l->report, bytes, *io_done, ret_us ? iterations_of(l->perf, bytes) : 0, us);
     }
     return PERF_OK;
+}
+
+/* Until @ms are over, at most @most: on that the ranks have to agree, which they do after 1, 3, 7, ... of them. */
+static int iterations_for(struct measurement *m, int ms, int most, double *ret_us, int *io_done)
+{
+    const struct perf_loop *l = m->loop;
+    double until = perf_now_us() + ms * 1e3;
+    uint64_t more = 1;
+    int r = 0;
+
+    for (int n = 1; !r && more && *io_done < most; n = MIN(2 * n, BATCH_MOST)) {
+        r = iterations(m, MIN(n, most - *io_done), ret_us ? ret_us + *io_done : NULL, io_done);
+        more = perf_now_us() < until;
+        if (!r && l->library->reduce(l->arg, &more, 1, COMMD_MAX))
+            r = failed(m);
+    }
+    return r;
+}
+
+static int warm_up(struct measurement *m)
+{
+    const struct perf *perf = m->loop->perf;
+    int done = 0, r = iterations(m, perf->warmup, NULL, &done);
+
+    return r || !perf->warmup_ms ? r : iterations_for(m, perf->warmup_ms, INT_MAX, NULL, &done);
+}
+
+/* *ret_done: of the @n, also on failure. */
+static int timed(struct measurement *m, int n, int *ret_done)
+{
+    int limit_ms = m->loop->perf->limit_ms;
+
+    *ret_done = 0;
+    return limit_ms ? iterations_for(m, limit_ms, n, m->times, ret_done)
+                    : iterations(m, n, m->times, ret_done);
 }
 
 /* Makes of @times, this rank's, what the @n iterations took over all ranks. */
@@ -248,15 +282,17 @@ static int measure_times(struct measurement *m, int n)
 {
     const struct perf_loop *l = m->loop;
     struct perf_row row = {.count = l->perf->coll == COMMD_BARRIER ? 0 : m->shape.count};
-    int done, r = plain(m, n, &done);
+    int done = 0, r = warm_up(m);
 
+    if (!r)
+        r = timed(m, n, &done);
     row.bytes = perf_bytes(l->perf, l->size, m->shape.count);
     if (!r)
         r = over_ranks(m, m->times, done);
     if (done > 0)
         perf_row_times(&row, m->times, done);
     if (!r && l->perf->async)
-        r = overlapped(m, n, &row);
+        r = overlapped(m, done, &row);
     row.wrong = m->wrong;
     if (!r && l->library->reduce(l->arg, &row.wrong, 1, COMMD_SUM))
         r = failed(m);

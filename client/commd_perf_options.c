@@ -163,6 +163,8 @@ static void print_help(void)
          "  -n, --iters N         iterations per size (default 2000 below 64K, 50 to 8M, 12 "
          "above)\n"
          "  -w, --warmup_iters N  iterations before those (default 3)\n"
+         "  --warmup-time MS      more of those until so many milliseconds are over (default 0)\n"
+         "  --time-limit MS       fewer iterations of a size if they take longer (default 0: no limit)\n"
          "  -d, --datatype TYPE   i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 bool\n"
          "                        (default f32)\n"
          "  -o, --op OP           sum avg prod min max band bor bxor premul_sum (default sum)\n"
@@ -305,7 +307,9 @@ enum {
     O_REGISTERED,
     O_GROUPS,
     O_PLACEMENT,
-    O_TURNS
+    O_TURNS,
+    O_WARMUP_TIME,
+    O_TIME_LIMIT
 };
 
 static int parse_placement(const char *text, bool *ret_cyclic)
@@ -363,6 +367,10 @@ static int parse_one(int c, struct perf *p, struct given *given)
         return r;
     case O_PLACEMENT:
         return parse_placement(optarg, &p->cyclic);
+    case O_WARMUP_TIME:
+        return parse_int("--warmup-time", optarg, 0, &p->warmup_ms);
+    case O_TIME_LIMIT:
+        return parse_int("--time-limit", optarg, 0, &p->limit_ms);
     case O_TURNS:
         p->turns = optarg;
         return 0;
@@ -394,6 +402,8 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                                           {"stepbytes", required_argument, NULL, 'i'},
                                           {"iters", required_argument, NULL, 'n'},
                                           {"warmup_iters", required_argument, NULL, 'w'},
+                                          {"warmup-time", required_argument, NULL, O_WARMUP_TIME},
+                                          {"time-limit", required_argument, NULL, O_TIME_LIMIT},
                                           {"datatype", required_argument, NULL, 'd'},
                                           {"op", required_argument, NULL, 'o'},
                                           {"root", required_argument, NULL, 'r'},

@@ -91,7 +91,10 @@ void report_progress(struct perf_report *report, size_t bytes, int done, int of,
     if (ms - report->live_ms < PROGRESS_EVERY_MS)
         return;
     report->live_ms = ms;
-    fprintf(stderr, "\r%zu B: %d of %d, the last in %.1f us\033[K", bytes, done, of, us);
+    if (of)
+        fprintf(stderr, "\r%zu B: %d of %d, the last in %.1f us\033[K", bytes, done, of, us);
+    else
+        fprintf(stderr, "\r%zu B: warming up, the last in %.1f us\033[K", bytes, us);
 }
 
 static void print_row(const struct perf_report *report, const struct perf_row *row)

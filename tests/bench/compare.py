@@ -36,12 +36,12 @@ SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
 PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "1x2-busy"]
 FULL = {
-    "places": PLACES, "rounds": 5, "turn_ms": 60, "least": 3, "torch": PLACES,
+    "places": PLACES, "rounds": 5, "turn_ms": 60, "warmup_ms": 120, "least": 3, "torch": PLACES,
     "rows": [("all_reduce", s) for s in SIZES]
     + [(c, s) for c in OTHERS for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
 }  # fmt: skip
 QUICK = {
-    "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "least": 1, "torch": ["1x2"],
+    "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "warmup_ms": 12, "least": 1, "torch": ["1x2"],
     "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
 }  # fmt: skip
 ITERATIONS_MOST, TURN_SECONDS = 20000, 120
@@ -112,8 +112,9 @@ def rows_of(plan, place, with_torch):
     return rows
 
 
-def words(coll, size, n, warmup):
-    return f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup}"
+def words(coll, size, n, warmup, warmup_ms=0, limit_ms=0):
+    return (f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup} "
+            f"--warmup-time {warmup_ms} --time-limit {limit_ms}")  # fmt: skip
 
 
 def share(contestant, coll, size, plan):
@@ -152,8 +153,9 @@ def measure_row(running, coll, size, plan, note):
 
     def turn(contestant):
         n, _ = counts[contestant]
-        # as many before: the kernel takes tens of milliseconds to spread processes that have slept again
-        line = words(coll, size, n, n if n > 1 else 0)
+        # before: the kernel takes up to a tenth of a second to spread processes that have slept again
+        # and who is caught between others, a slice for every look, does not make the row take minutes
+        line = words(coll, size, n, 0, plan["warmup_ms"] if n > 1 else 0, 20 * plan["turn_ms"] if n > 1 else 0)
         got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
 
     for contestant in list(running):

@@ -99,14 +99,16 @@ SPIN = "while kill -0 $PPID; do i=0; while [ $i -lt 200000 ]; do i=$((i+1)); don
 
 
 class Busy:
-    """A foreign process per core that never sleeps."""
+    """A foreign process per core that never sleeps, and that stays there: else the kernel may leave all of them on
+    one core and the ranks on the other for minutes, which is another thing to measure."""
 
     def __init__(self, wanted):
         self.wanted, self.processes = wanted, []
 
     def __enter__(self):
-        for _ in range(os.cpu_count() if self.wanted else 0):
+        for core in sorted(os.sched_getaffinity(0)) if self.wanted else []:
             self.processes.append(subprocess.Popen(["sh", "-c", SPIN]))
+            os.sched_setaffinity(self.processes[-1].pid, {core})
 
     def __exit__(self, *_):
         for process in self.processes:

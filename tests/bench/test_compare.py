@@ -128,7 +128,7 @@ class Processes(unittest.TestCase):
         with self.contestant("good") as good, self.contestant("bad") as bad:
             turn, notes, running = bad.turn, {}, [good, bad]
             bad.turn = lambda words, seconds: turn("die", seconds)
-            plan = {"rounds": 3, "turn_ms": 1, "least": 3}
+            plan = {"rounds": 3, "turn_ms": 1, "warmup_ms": 1, "least": 3}
             got = compare.measure_row(running, "all_reduce", 8, plan, lambda c, why: notes.update({c.name: why}))
             self.assertEqual(running, [good])
             self.assertEqual(list(got), ["good"])

@@ -109,20 +109,36 @@ class Torch:
         f = first if self.rank < peer else second
         return f, x, float(self.rank + 1), y, torch.full((n,), float(peer + 1))
 
-    def collective(self, coll, size, iterations, warmup):
+    def collective(self, coll, size, iterations, warmup, warmup_ms, limit_ms):
         operate, fill, value, result, want = self.prepare(coll, size)
-        times, wrong = [], 0
-        for i in range(iterations + warmup):
-            if result is not fill:
-                result.zero_()
-            fill.fill_(value)
-            self.barrier()
-            begin = time.perf_counter()
-            operate()
-            took = (time.perf_counter() - begin) * 1e6
-            if i >= warmup:
-                times.append(took / 2 if coll == "pingpong" else took)
-            wrong += not torch.equal(result, want)
+        wrong = 0
+
+        def iterate(n):
+            nonlocal wrong
+            for _ in range(n):
+                if result is not fill:
+                    result.zero_()
+                fill.fill_(value)
+                self.barrier()
+                begin = time.perf_counter()
+                operate()
+                took = (time.perf_counter() - begin) * 1e6
+                wrong += not torch.equal(result, want)
+                yield took / 2 if coll == "pingpong" else took
+
+        def iterate_for(ms, most):  # as commd_perf_loop.c has it
+            until, n, more, times = time.perf_counter() + ms / 1e3, 1, torch.ones(1), []
+            while more and len(times) < most:
+                times += iterate(min(n, most - len(times)))
+                n = min(2 * n, 64)
+                more[0] = time.perf_counter() < until
+                dist.all_reduce(more, dist.ReduceOp.MAX)
+            return times
+
+        list(iterate(warmup))
+        if warmup_ms:
+            iterate_for(warmup_ms, math.inf)
+        times = iterate_for(limit_ms, iterations) if limit_ms else list(iterate(iterations))
         if coll == "pingpong":  # who answers a ping does not wait for it: the mean is of the others
             weight = self.size / (self.size // 2) if self.rank < self.size // 2 else 0
             times = [took * weight for took in times]
@@ -189,6 +205,8 @@ def take_turns(torch_, folder):
     parser.add_argument("-b", type=int, default=8)
     parser.add_argument("-n", type=int, default=100)
     parser.add_argument("-w", type=int, default=3)
+    parser.add_argument("--warmup-time", type=int, default=0)
+    parser.add_argument("--time-limit", type=int, default=0)
     rank = dist.get_rank()
     with open(folder / str(rank)) as orders, open(folder / "out", "w") if rank == 0 else open(os.devnull, "w") as out:
         dist.barrier()
@@ -201,7 +219,7 @@ def take_turns(torch_, folder):
                 elif args.coll in ("ddp", "ddp_alone"):
                     got = torch_.ddp(args.n, args.w, args.coll == "ddp_alone")
                 else:
-                    got = torch_.collective(args.coll, args.b, args.n, args.w)
+                    got = torch_.collective(args.coll, args.b, args.n, args.w, args.warmup_time, args.time_limit)
                 print(json.dumps(row(*got)), file=out)
                 print('{"done": 0}', file=out, flush=True)
             except ValueError as why:  # asked for what there is not; others are fatal

@@ -401,13 +401,20 @@ static int nothing(void *arg)
     return 0;
 }
 
+static unsigned runs, warm; /* operations; and how often somebody is still warming up */
+
 static int no_work(void *arg, const struct commd_op *ops)
 {
+    runs++;
     return 0;
 }
 
 static int told(void *arg, uint64_t *values, size_t n, int redop)
 {
+    if (n == 1 && redop == COMMD_MAX) {
+        values[0] = warm && warm--;
+        return 0;
+    }
     if (n == 1) { /* wrong elements */
         assert_int_equal(redop, COMMD_SUM);
         return 0;
@@ -444,6 +451,7 @@ static struct perf_row measured(const char *line, int rank, int size)
     assert_int_equal(parse(&p, line), -1);
     report.perf = &p;
     nasked = 0;
+    runs = 0;
     assert_int_equal(perf_measure(&loop), PERF_OK);
     assert_int_equal(report.nrows, 1);
     row = report.rows[0];
@@ -469,6 +477,29 @@ static void times_are_of_all_ranks(void **state)
     row = measured("broadcast -e 8 -n 5 -c 0 --async", 0, 2);
     assert_int_equal(nasked, 3);
     assert_true(row.p50_us == 1500 && row.compute_us == 1500 && row.together_us == 1500);
+}
+
+/* All ranks do as many iterations, whatever their own clock says. */
+static void ranks_begin_and_end_together(void **state)
+{
+    struct perf_row row;
+
+    warm = 0;
+    measured("all_reduce -e 8 -n 5 -w 2 -c 0", 0, 2);
+    assert_int_equal(runs, 2 + 5);
+    measured("all_reduce -e 8 -n 5 -w 2 -c 0 --warmup-time 60000", 0, 2);
+    assert_int_equal(runs, 2 + 1 + 5);
+    warm = 8;
+    measured("all_reduce -e 8 -n 5 -w 2 -c 0 --warmup-time 1", 0, 2);
+    assert_int_equal(runs, 2 + 1 + 2 + 4 + 8 + 16 + 32 + 64 + 64 + 64 + 5);
+    warm = 2;
+    row = measured("all_reduce -e 8 -n 50 -w 2 -c 0 --time-limit 1", 0, 2);
+    assert_int_equal(row.iterations, 1 + 2 + 4);
+    assert_int_equal(runs, 2 + 1 + 2 + 4);
+    warm = 99;
+    row = measured("all_reduce -e 8 -n 50 -w 2 -c 0 --time-limit 60000", 0, 2);
+    assert_int_equal(row.iterations, 50);
+    warm = 0;
 }
 
 static void who_answers_pings_is_not_timed(void **state)
@@ -580,6 +611,7 @@ static void wrong_options(void **state)
         "all_reduce -b 0",
         "all_reduce -a 4",
         "all_reduce --average mean",
+        "all_reduce --warmup-time -1",
         "all_reduce -b -1",
         "all_reduce -b 1T",
         "all_reduce -b 1KK",
@@ -651,6 +683,7 @@ int main(void)
         cmocka_unit_test(exchanged_blocks_are_seen),
         cmocka_unit_test(partners),
         cmocka_unit_test(times_are_of_all_ranks),
+        cmocka_unit_test(ranks_begin_and_end_together),
         cmocka_unit_test(who_answers_pings_is_not_timed),
         cmocka_unit_test(percentiles),
         cmocka_unit_test(overlaps),
