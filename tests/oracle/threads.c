@@ -37,13 +37,17 @@ static bool engines_turn(struct engines *e)
     return moved;
 }
 
-/* The net under lost doorbells must not catch anything but what is about to ring. */
+/* The net under lost doorbells must not catch anything but what is about to ring: a member that was
+ * stopped before it did, or between announcing and reducing, which alone is worth a ring. It rings only
+ * for an engine that sleeps, so the engines go on doing so. */
 static void caught(struct engines *e, struct pollfd *bell)
 {
     bool moved = false;
 
-    for (unsigned n = 0; n < e->cluster->nnodes; n++)
+    for (unsigned n = 0; n < e->cluster->nnodes; n++) {
         moved |= engine_poll_all(e->cluster->node[n].engine);
+        engine_arm(e->cluster->node[n].engine);
+    }
     if (moved && poll(bell, 1, RING_MS) == 0) {
         fprintf(stderr, "oracle: a member went on and did not ring for its engine\n");
         abort();
