@@ -1,7 +1,7 @@
 /* commd_perf_loop.c - the measurement, the same for every library.
  *
- * All ranks walk the same sizes with the same counts, so nothing has to be agreed on. At the
- * end of each size the ranks put their times together, by default the mean of each iteration, and
+ * All ranks walk the same sizes with the same counts, so nothing has to be agreed on but when the
+ * clock ends a warm-up or a size (iterations_for()). At the end of each size the ranks put their times together, by default the mean of each iteration, and
  * their wrong elements. One rank's times are not enough: a root may be done before anybody has
  * anything, and who shares its core with another rank may always be the last to begin.
  *
@@ -241,12 +241,12 @@ static int over_ranks(const struct measurement *m, double *times, int n)
         [PERF_AVG] = COMMD_SUM, [PERF_MIN] = COMMD_MIN, [PERF_MAX] = COMMD_MAX};
     const struct perf_loop *l = m->loop;
     int how = l->perf->average, ranks = perf_timed(l->perf->coll, l->size);
-    bool timed = perf_is_timed(l->perf->coll, l->rank, l->size);
+    bool counts = perf_is_timed(l->perf->coll, l->rank, l->size);
 
     if (how == PERF_RANK0 || ranks == 0)
         return PERF_OK;
     for (int i = 0; i < n; i++)
-        m->ns[i] = timed ? (uint64_t)(times[i] * 1e3 + 0.5) : how == PERF_MIN ? UINT64_MAX : 0;
+        m->ns[i] = counts ? (uint64_t)(times[i] * 1e3 + 0.5) : how == PERF_MIN ? UINT64_MAX : 0;
     if (l->library->reduce(l->arg, m->ns, (size_t)n, redops[how]))
         return failed(m);
     for (int i = 0; i < n; i++)

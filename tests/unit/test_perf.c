@@ -375,149 +375,6 @@ static void partners(void **state)
                     assert_int_equal(perf_source(coll, perf_dest(coll, r, size), size), r);
 }
 
-static int parse(struct perf *p, const char *line)
-{
-    char *words[32] = {"commd-perf"}, *copy = strdup(line), *save = NULL;
-    static char *kept[64]; /* options point into it */
-    static unsigned n;
-    int argc = 1;
-
-    for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
-        words[argc++] = w;
-    free(kept[n % 64]);
-    kept[n++ % 64] = copy;
-    return perf_parse(argc, words, p);
-}
-
-/* ---- the loop ------------------------------------------------------------------------------ */
-
-/* A library that does nothing, and whose ranks agree on what stands here. */
-static uint64_t given[2];                 /* the first and last of this rank's times */
-static int asked[16], nasked;             /* reductions of times */
-static const uint64_t all_took = 3000000; /* ns */
-
-static int nothing(void *arg)
-{
-    return 0;
-}
-
-static unsigned runs, warm; /* operations; and how often somebody is still warming up */
-
-static int no_work(void *arg, const struct commd_op *ops)
-{
-    runs++;
-    return 0;
-}
-
-static int told(void *arg, uint64_t *values, size_t n, int redop)
-{
-    if (n == 1 && redop == COMMD_MAX) {
-        values[0] = warm && warm--;
-        return 0;
-    }
-    if (n == 1) { /* wrong elements */
-        assert_int_equal(redop, COMMD_SUM);
-        return 0;
-    }
-    asked[nasked++] = redop;
-    given[0] = values[0];
-    given[1] = values[n - 1];
-    for (size_t i = 0; i < n; i++)
-        values[i] = all_took;
-    return 0;
-}
-
-void perf_complain(int rank, const char *format, ...)
-{
-    fail_msg("%s", format);
-}
-
-/* The row that rank @rank of @size reports. */
-static struct perf_row measured(const char *line, int rank, int size)
-{
-    static const struct perf_library library = {
-        .barrier = nothing, .run = no_work, .start = no_work, .wait = nothing, .reduce = told};
-    static const volatile sig_atomic_t interrupted;
-    struct perf_report report = {.quiet = true, .ranks = size};
-    struct perf_row row;
-    struct perf p;
-    struct perf_loop loop = {.perf = &p,
-                             .library = &library,
-                             .rank = rank,
-                             .size = size,
-                             .interrupted = &interrupted,
-                             .report = &report};
-
-    assert_int_equal(parse(&p, line), -1);
-    report.perf = &p;
-    nasked = 0;
-    runs = 0;
-    assert_int_equal(perf_measure(&loop), PERF_OK);
-    assert_int_equal(report.nrows, 1);
-    row = report.rows[0];
-    free(report.rows);
-    return row;
-}
-
-static void times_are_of_all_ranks(void **state)
-{
-    struct perf_row row = measured("all_reduce -e 8 -n 5 -c 0", 1, 4);
-
-    assert_true(row.min_us == 750 && row.p50_us == 750 && row.max_us == 750); /* the mean */
-    assert_int_equal(nasked, 1);
-    assert_int_equal(asked[0], COMMD_SUM);
-    row = measured("all_reduce -e 8 -n 5 -c 0 -a max", 0, 4);
-    assert_int_equal(asked[0], COMMD_MAX);
-    assert_true(row.p50_us == 3000);
-    row = measured("all_reduce -e 8 -n 5 -c 0 -a 2", 0, 4);
-    assert_int_equal(asked[0], COMMD_MIN);
-    assert_true(row.p50_us == 3000);
-    measured("all_reduce -e 8 -n 5 -c 0 -a rank0", 0, 4);
-    assert_int_equal(nasked, 0);
-    row = measured("broadcast -e 8 -n 5 -c 0 --async", 0, 2);
-    assert_int_equal(nasked, 3);
-    assert_true(row.p50_us == 1500 && row.compute_us == 1500 && row.together_us == 1500);
-}
-
-/* All ranks do as many iterations, whatever their own clock says. */
-static void ranks_begin_and_end_together(void **state)
-{
-    struct perf_row row;
-
-    warm = 0;
-    measured("all_reduce -e 8 -n 5 -w 2 -c 0", 0, 2);
-    assert_int_equal(runs, 2 + 5);
-    measured("all_reduce -e 8 -n 5 -w 2 -c 0 --warmup-time 60000", 0, 2);
-    assert_int_equal(runs, 2 + 1 + 5);
-    warm = 8;
-    measured("all_reduce -e 8 -n 5 -w 2 -c 0 --warmup-time 1", 0, 2);
-    assert_int_equal(runs, 2 + 1 + 2 + 4 + 8 + 16 + 32 + 64 + 64 + 64 + 5);
-    warm = 2;
-    row = measured("all_reduce -e 8 -n 50 -w 2 -c 0 --time-limit 1", 0, 2);
-    assert_int_equal(row.iterations, 1 + 2 + 4);
-    assert_int_equal(runs, 2 + 1 + 2 + 4);
-    warm = 99;
-    row = measured("all_reduce -e 8 -n 50 -w 2 -c 0 --time-limit 60000", 0, 2);
-    assert_int_equal(row.iterations, 50);
-    warm = 0;
-}
-
-static void who_answers_pings_is_not_timed(void **state)
-{
-    struct perf_row row = measured("pingpong -e 8 -n 5 -c 0", 2, 5);
-
-    assert_true(row.p50_us == 1500); /* two pairs */
-    assert_int_equal(given[0] + given[1], 0);
-    measured("pingpong -e 8 -n 5 -c 0 -a max", 4, 5);
-    assert_int_equal(given[0] + given[1], 0);
-    measured("pingpong -e 8 -n 5 -c 0 -a min", 3, 5);
-    assert_true(given[0] == UINT64_MAX && given[1] == UINT64_MAX);
-    measured("pingpong -e 8 -n 5 -c 0 -a min", 1, 5);
-    assert_true(given[0] < UINT64_MAX && given[1] < UINT64_MAX);
-    measured("pingpong -e 8 -n 5 -c 0 -a min", 0, 1); /* nobody is */
-    assert_int_equal(nasked, 0);
-}
-
 /* ---- statistics -------------------------------------------------------------------------- */
 
 static void percentiles(void **state)
@@ -554,6 +411,20 @@ static void overlaps(void **state)
 }
 
 /* ---- the command line -------------------------------------------------------------------- */
+
+static int parse(struct perf *p, const char *line)
+{
+    char *words[32] = {"commd-perf"}, *copy = strdup(line), *save = NULL;
+    static char *kept[64]; /* options point into it */
+    static unsigned n;
+    int argc = 1;
+
+    for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
+        words[argc++] = w;
+    free(kept[n % 64]);
+    kept[n++ % 64] = copy;
+    return perf_parse(argc, words, p);
+}
 
 static void options(void **state)
 {
@@ -669,6 +540,134 @@ static void launchers(void **state)
         unsetenv(names[i][0]);
         unsetenv(names[i][1]);
     }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------ */
+
+/* A library that does nothing, and whose ranks agree on what stands here. */
+static uint64_t given[2];                 /* the first and last of this rank's times */
+static int asked[16], nasked;             /* reductions of times */
+static const uint64_t all_took = 3000000; /* ns */
+static unsigned runs, warm; /* operations; and how often somebody is still warming up */
+
+static int nothing(void *arg)
+{
+    return 0;
+}
+
+static int no_work(void *arg, const struct commd_op *ops)
+{
+    runs++;
+    return 0;
+}
+
+static int told(void *arg, uint64_t *values, size_t n, int redop)
+{
+    if (n == 1 && redop == COMMD_MAX) {
+        values[0] = warm && warm--;
+        return 0;
+    }
+    if (n == 1) { /* wrong elements */
+        assert_int_equal(redop, COMMD_SUM);
+        return 0;
+    }
+    asked[nasked++] = redop;
+    given[0] = values[0];
+    given[1] = values[n - 1];
+    for (size_t i = 0; i < n; i++)
+        values[i] = all_took;
+    return 0;
+}
+
+void perf_complain(int rank, const char *format, ...)
+{
+    fail_msg("%s", format);
+}
+
+/* The row that rank @rank of @size reports. */
+static struct perf_row measured(const char *line, int rank, int size)
+{
+    static const struct perf_library library = {
+        .barrier = nothing, .run = no_work, .start = no_work, .wait = nothing, .reduce = told};
+    static const volatile sig_atomic_t interrupted;
+    struct perf_report report = {.quiet = true, .ranks = size};
+    struct perf_row row;
+    struct perf p;
+    struct perf_loop loop = {.perf = &p,
+                             .library = &library,
+                             .rank = rank,
+                             .size = size,
+                             .interrupted = &interrupted,
+                             .report = &report};
+
+    assert_int_equal(parse(&p, line), -1);
+    report.perf = &p;
+    nasked = 0;
+    runs = 0;
+    assert_int_equal(perf_measure(&loop), PERF_OK);
+    assert_int_equal(report.nrows, 1);
+    row = report.rows[0];
+    free(report.rows);
+    return row;
+}
+
+static void times_are_of_all_ranks(void **state)
+{
+    struct perf_row row = measured("all_reduce -e 8 -n 5 -c 0", 1, 4);
+
+    assert_true(row.min_us == 750 && row.p50_us == 750 && row.max_us == 750); /* the mean */
+    assert_int_equal(nasked, 1);
+    assert_int_equal(asked[0], COMMD_SUM);
+    row = measured("all_reduce -e 8 -n 5 -c 0 -a max", 0, 4);
+    assert_int_equal(asked[0], COMMD_MAX);
+    assert_true(row.p50_us == 3000);
+    row = measured("all_reduce -e 8 -n 5 -c 0 -a 2", 0, 4);
+    assert_int_equal(asked[0], COMMD_MIN);
+    assert_true(row.p50_us == 3000);
+    measured("all_reduce -e 8 -n 5 -c 0 -a rank0", 0, 4);
+    assert_int_equal(nasked, 0);
+    row = measured("broadcast -e 8 -n 5 -c 0 --async", 0, 2);
+    assert_int_equal(nasked, 3);
+    assert_true(row.p50_us == 1500 && row.compute_us == 1500 && row.together_us == 1500);
+}
+
+/* All ranks do as many iterations, whatever their own clock says. */
+static void ranks_begin_and_end_together(void **state)
+{
+    struct perf_row row;
+
+    warm = 0;
+    measured("all_reduce -e 8 -n 5 -w 2 -c 0", 0, 2);
+    assert_int_equal(runs, 2 + 5);
+    measured("all_reduce -e 8 -n 5 -w 2 -c 0 --warmup-time 60000", 0, 2);
+    assert_int_equal(runs, 2 + 1 + 5);
+    warm = 8;
+    measured("all_reduce -e 8 -n 5 -w 2 -c 0 --warmup-time 1", 0, 2);
+    assert_int_equal(runs, 2 + 1 + 2 + 4 + 8 + 16 + 32 + 64 + 64 + 64 + 5);
+    warm = 2;
+    row = measured("all_reduce -e 8 -n 50 -w 2 -c 0 --time-limit 1", 0, 2);
+    assert_int_equal(row.iterations, 1 + 2 + 4);
+    assert_int_equal(runs, 2 + 1 + 2 + 4);
+    warm = 99;
+    row = measured("all_reduce -e 8 -n 50 -w 2 -c 0 --time-limit 60000", 0, 2);
+    assert_int_equal(row.iterations, 50);
+    warm = 0;
+}
+
+static void who_answers_pings_is_not_timed(void **state)
+{
+    struct perf_row row = measured("pingpong -e 8 -n 5 -c 0", 2, 5);
+
+    assert_true(row.p50_us == 1500); /* two pairs */
+    assert_int_equal(given[0] + given[1], 0);
+    measured("pingpong -e 8 -n 5 -c 0 -a max", 4, 5);
+    assert_int_equal(given[0] + given[1], 0);
+    measured("pingpong -e 8 -n 5 -c 0 -a min", 3, 5);
+    assert_true(given[0] == UINT64_MAX && given[1] == UINT64_MAX);
+    measured("pingpong -e 8 -n 5 -c 0 -a min", 1, 5);
+    assert_true(given[0] < UINT64_MAX && given[1] < UINT64_MAX);
+    measured("pingpong -e 8 -n 5 -c 0 -a min", 0, 1); /* nobody is */
+    assert_int_equal(nasked, 0);
 }
 
 int main(void)
