@@ -100,14 +100,19 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
 {
     _cleanup_(freep) uint32_t *peers = calloc(view->nnodes, sizeof(*peers));
     _cleanup_(freep) uint32_t *rank_node = calloc(view->size, sizeof(*rank_node));
+    _cleanup_(freep) uint32_t *clients = calloc(view->nlocal, sizeof(*clients));
     struct msg msg = {.type = MSG_BOARD_ADD};
+    unsigned n = 0, rank, slot;
+    uint32_t req;
 
-    if (!peers || !rank_node)
+    if (!peers || !rank_node || !clients)
         return -ENOMEM;
     for (unsigned i = 0; i < view->nnodes; i++)
         peers[i] = view->nodes[i];
     for (unsigned i = 0; i < view->size; i++)
         rank_node[i] = view->members[i].node;
+    while (n < view->nlocal && core_group_local(d->core, view->id, n, &rank, &slot, &req))
+        clients[n++] = slot;
     msg.board_add = (struct msg_board_add){
         .group = view->id,
         .nnodes = view->nnodes,
@@ -115,6 +120,9 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
         .world = view->size,
         .peers = peers,
         .rank_node = rank_node,
+        .uid = view->uid,
+        .nclients = n,
+        .clients = clients,
     };
     engine_link_send(d->engine, &msg, &fd, 1);
     return 0;

@@ -200,6 +200,8 @@ static bool indexes_ok(const struct msg_board_add *m)
         return false;
     if (m->world < 1 || m->world > MSG_MAX_RANKS || !m->rank_node)
         return false;
+    if (m->nclients > m->world || (m->nclients && !m->clients))
+        return false;
     for (uint32_t i = 0; i < m->nnodes; i++) {
         if (m->peers[i] >= MSG_MAX_NODES || seen[m->peers[i]])
             return false;

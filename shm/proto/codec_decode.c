@@ -204,6 +204,8 @@ static int get_board_lists(const Commd__BoardAdd *w, struct msg_board_add *m)
 
     if (!r)
         r = get_indexes(w->rank_node, w->n_rank_node, MSG_MAX_RANKS, &m->rank_node, &m->world);
+    if (!r && w->n_clients)
+        r = get_indexes(w->clients, w->n_clients, MSG_MAX_RANKS, &m->clients, &m->nclients);
     return r;
 }
 

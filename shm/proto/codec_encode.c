@@ -146,13 +146,15 @@ static int put_tables(struct arena *arena, const struct msg_tables *m, Commd__Ta
     return 0;
 }
 
-/* board_add: both lists point into the message. */
+/* board_add: the lists point into the message. */
 static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
 {
     w->peers = m->peers;
     w->n_peers = m->nnodes;
     w->rank_node = m->rank_node;
     w->n_rank_node = m->world;
+    w->clients = m->clients;
+    w->n_clients = m->nclients;
     return 0;
 }
 

@@ -14,7 +14,7 @@
  *   RANK     a rank
  *   MEMBERS  members with size               NODES    nodes with nnodes
  *   SORTED   (a rule only) nodes by name
- *   INDEXES  board_add's peers, rank_node    TABLES   tables with ntables
+ *   INDEXES  board_add's three lists        TABLES   tables with ntables
  */
 #ifndef COMMD_CODEC_PRIV_H
 #define COMMD_CODEC_PRIV_H
@@ -148,7 +148,7 @@
 #define FIELDS_engine_peer_add(F)                                                                \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
-#define FIELDS_board_add(F) F(NUM, group) F(NUM, me) F(INDEXES, peers)
+#define FIELDS_board_add(F) F(NUM, group) F(NUM, me) F(NUM, uid) F(INDEXES, peers)
 #define FIELDS_board(F)                                                                          \
     F(NUM, group) F(FLAG, abort) F(CAUSE, cause) F(NODEREF, peer) F(TEXT, text)
 #define FIELDS_doorbell(F) F(NUM, client)

@@ -9,7 +9,7 @@
 enum {
     /* First field of each hello; who has another one is refused. Raised with every change of the messages, and of
      * plan.c or the schedules, by which engines of different nodes must cut and send alike. */
-    MSG_VERSION = 3,
+    MSG_VERSION = 4,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,
@@ -330,6 +330,9 @@ struct msg_board_add {
     uint32_t world;
     uint32_t *peers;      /* nnodes: node index in this commd's configuration; owned */
     uint32_t *rank_node;  /* world: participant index of each rank; owned */
+    uint32_t uid;         /* whose group it is */
+    uint32_t nclients;
+    uint32_t *clients;    /* nclients: numbers of the clients here, as in DOORBELL_ADD; owned */
 };
 
 struct msg_board { /* BOARD_DEL, BOARD_ERROR */

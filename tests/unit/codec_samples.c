@@ -50,7 +50,8 @@ static void fill_members(struct msg_member **ret_members, uint32_t *ret_n, uint3
 
 static void fill_indexes(struct msg_board_add *m, enum sample sample)
 {
-    static const uint32_t nodes[] = {1, 3, MSG_MAX_NODES}, ranks[] = {1, 7, MSG_MAX_RANKS};
+    static const uint32_t nodes[] = {1, 3, MSG_MAX_NODES}, ranks[] = {1, 7, MSG_MAX_RANKS},
+                          clients[] = {0, 2, MSG_MAX_RANKS};
 
     m->nnodes = nodes[sample];
     m->world = ranks[sample];
@@ -61,6 +62,10 @@ static void fill_indexes(struct msg_board_add *m, enum sample sample)
         m->peers[i] = m->nnodes - 1 - i;
     for (uint32_t i = 0; i < m->world; i++)
         m->rank_node[i] = i % m->nnodes;
+    m->nclients = clients[sample];
+    m->clients = calloc(m->nclients, sizeof(*m->clients));
+    for (uint32_t i = 0; i < m->nclients; i++)
+        m->clients[i] = UINT32_MAX - i;
 }
 
 static void fill_table(struct msg_table *table, uint32_t ncolumns, uint32_t nrows)
@@ -177,7 +182,8 @@ static bool same_tables(const struct msg_tables *a, const struct msg_tables *b)
 
 static bool same_indexes(const struct msg_board_add *a, const struct msg_board_add *b)
 {
-    return a->nnodes == b->nnodes && a->world == b->world &&
+    return a->nnodes == b->nnodes && a->world == b->world && a->nclients == b->nclients &&
+           !memcmp(a->clients, b->clients, a->nclients * sizeof(*a->clients)) &&
            !memcmp(a->peers, b->peers, a->nnodes * sizeof(*a->peers)) &&
            !memcmp(a->rank_node, b->rank_node, a->world * sizeof(*a->rank_node));
 }
@@ -244,7 +250,8 @@ bool sample_equal(const struct msg *a, const struct msg *b)
 #define CLEAR_NODES(f) (CLEAR(m->f), CLEAR(m->nnodes))
 #define CLEAR_MEMBERS(f) (CLEAR(m->f), CLEAR(m->size))
 #define CLEAR_INDEXES(f)                                                                         \
-    (CLEAR(m->peers), CLEAR(m->nnodes), CLEAR(m->rank_node), CLEAR(m->world))
+    (CLEAR(m->peers), CLEAR(m->nnodes), CLEAR(m->rank_node), CLEAR(m->world), CLEAR(m->clients), \
+     CLEAR(m->nclients))
 #define CLEAR_TABLES(f) (CLEAR(m->f), CLEAR(m->ntables))
 #define CLEAR_FIELD(kind, f) CLEAR_##kind(f);
 

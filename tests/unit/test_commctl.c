@@ -338,7 +338,7 @@ static void version_of_both(void **state)
     assert_int_equal(finish(f), 0);
     assert_string_equal(f->out, "commctl   0.1.0\n"
                                 "commd     0.9.1\n"
-                                "protocol  3\n"
+                                "protocol  4\n"
                                 "node      node-a\n");
 }
 
@@ -500,12 +500,12 @@ static void not_a_commd(void **state)
         const char *err;
     } cases[] = {
         {"HTTP/1.1 400 Bad Request\r\n", 26, "answered, but is not commd (not a commd frame)"},
-        {"cd\3\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
-        {"cd\3\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
-        {"cd\4\0", 4,
+        {"cd\4\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
+        {"cd\4\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
+        {"cd\5\0", 4,
          "answered, but speaks another version of commd's protocol; use the commctl that came "
          "with it"},
-        {"cd\3\0\3\0\0\0\x92\x03\0", 11,
+        {"cd\4\0\3\0\0\0\x92\x03\0", 11,
          "answered, but not what was asked (PING instead of WELCOME)"},
         {"", 0,
          "connected, but closed without an answer; it is not commd, or commd is shutting down"},
