@@ -278,6 +278,7 @@ static int start_cluster(struct daemon *d)
         .base = d->base,
         .conf = d->conf,
         .device = d->device,
+        .launcher = d->launcher,
         .ops = &engine_ops,
         .arg = d,
     };

@@ -28,6 +28,7 @@ struct daemon {
     struct conf *conf;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
     bool insecure;
+    const char *launcher; /* of the engine; NULL: none. Borrowed from the command line */
     uint64_t idle_ms; /* leave when nobody has needed us for so long; 0: stay */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];

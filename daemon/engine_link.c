@@ -9,6 +9,9 @@
  * descriptor the other. What the engine wrote before it died is delivered first: its last
  * message may say why.
  *
+ * An engine under another user is not our child, and we may not signal it. Then the connection to its
+ * launcher, the keeper, stands for the pidfd: its end is told there, and a packet to there kills it.
+ *
  * Each life has its own 32 random bytes, from which the tokens are made that peers' engines
  * present to it; they reach their nodes over TLS only.
  *
@@ -18,9 +21,11 @@
 
 #include <event2/event.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -30,6 +35,7 @@
 #include "daemon/log.h"
 #include "daemon/stream.h"
 #include "daemon/tls.h"
+#include "shm/launch.h"
 
 enum {
     ENGINE_BUDGET = 64,
@@ -52,7 +58,9 @@ struct engine_link {
     enum engine_state state;
     unsigned life;
     pid_t pid;
-    int pidfd;                         /* owned */
+    int pidfd;                         /* owned; -1: it is not our child */
+    int keeper;                        /* owned; -1: it is */
+    char launcher[CONF_PATH_MAX];      /* "": none */
     struct stream stream;              /* owned */
     struct event *read, *write, *died; /* owned, of this life */
     struct event *timer;               /* owned */
@@ -76,6 +84,7 @@ static void link_clear(struct engine_link *link)
     event_freep(&link->died);
     stream_fini(&link->stream);
     close_fdp(&link->pidfd);
+    close_fdp(&link->keeper);
     if (link->state != ENGINE_DOWN)
         file_remove_pid(link->pid_file);
     link->state = ENGINE_DOWN;
@@ -90,9 +99,12 @@ static void link_report(struct engine_link *link)
     event_active(link->timer, EV_TIMEOUT, 0);
 }
 
-static void link_signal(struct engine_link *link, int signo)
+static void link_kill(struct engine_link *link)
 {
-    syscall(SYS_pidfd_send_signal, link->pidfd, signo, NULL, 0);
+    if (link->keeper >= 0)
+        (void)!send(link->keeper, "k", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    else
+        syscall(SYS_pidfd_send_signal, link->pidfd, SIGKILL, NULL, 0);
 }
 
 /* ---- receiving -------------------------------------------------------------------------- */
@@ -135,7 +147,7 @@ static void link_ending(struct engine_link *link, bool kill)
     event_del(link->read);
     event_del(link->write);
     if (kill)
-        link_signal(link, SIGKILL);
+        link_kill(link);
     event_add(link->timer, &tv);
 }
 
@@ -165,14 +177,50 @@ static void engine_write(evutil_socket_t fd, short what, void *arg)
 
 /* ---- the end of a life ------------------------------------------------------------------ */
 
-static void exit_text(const siginfo_t *si, char *buf, size_t len)
+static void exit_text(int code, int status, char *buf, size_t len)
 {
-    if (si->si_code == CLD_EXITED && si->si_status == 127)
+    if (code == CLD_EXITED && status == 127)
         snprintf(buf, len, "it could not be executed");
-    else if (si->si_code == CLD_EXITED)
-        snprintf(buf, len, "exited with status %d", si->si_status);
+    else if (code == CLD_EXITED)
+        snprintf(buf, len, "exited with status %d", status);
     else
-        snprintf(buf, len, "killed by signal %d", si->si_status);
+        snprintf(buf, len, "killed by signal %d", status);
+}
+
+/* The process is gone. */
+static void link_ended(struct engine_link *link, const char *why)
+{
+    char text[MSG_TEXT_MAX];
+
+    if (link->state == ENGINE_RUNNING)
+        link_take(link, ENGINE_LAST_BUDGET);
+    snprintf(text, sizeof(text), "%s", link->doom[0] ? link->doom : why);
+    link_clear(link);
+    link->ops->down(link->arg, text);
+}
+
+static void keeper_read(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    struct launch_answer a = {0};
+    char text[MSG_TEXT_MAX];
+    ssize_t n = recv(link->keeper, &a, sizeof(a), MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n == sizeof(a) && a.kind == LAUNCH_STARTED) {
+        link->pid = a.value;
+        file_write_pid(link->pid_file, link->pid);
+        link->ops->started(link->arg, (uint32_t)link->pid);
+        return;
+    }
+    if (n == sizeof(a) && a.kind == LAUNCH_EXITED)
+        exit_text(a.code, a.value, text, sizeof(text));
+    else if (n == sizeof(a) && a.kind == LAUNCH_FAILED)
+        snprintf(text, sizeof(text), "its launcher could not start it: %s", strerror(a.value));
+    else
+        snprintf(text, sizeof(text), "its launcher %s ended", link->launcher);
+    link_ended(link, text);
 }
 
 static void engine_died(evutil_socket_t fd, short what, void *arg)
@@ -183,13 +231,8 @@ static void engine_died(evutil_socket_t fd, short what, void *arg)
 
     if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
         return;
-    if (link->state == ENGINE_RUNNING)
-        link_take(link, ENGINE_LAST_BUDGET);
-    exit_text(&si, text, sizeof(text));
-    if (link->doom[0])
-        snprintf(text, sizeof(text), "%s", link->doom);
-    link_clear(link);
-    link->ops->down(link->arg, text);
+    exit_text(si.si_code, si.si_status, text, sizeof(text));
+    link_ended(link, text);
 }
 
 static void engine_timer(evutil_socket_t fd, short what, void *arg)
@@ -203,7 +246,7 @@ static void engine_timer(evutil_socket_t fd, short what, void *arg)
         link_clear(link);
         link->ops->down(link->arg, text);
     } else if (link->state == ENGINE_ENDING || link->doom[0]) {
-        link_signal(link, SIGKILL);
+        link_kill(link);
     } else if (link->report_started) {
         link->report_started = false;
         link->ops->started(link->arg, (uint32_t)link->pid);
@@ -229,7 +272,8 @@ static int link_spawn(struct engine_link *link)
 
     if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
         return -EIO;
-    r = engine_spawn(&args, &link->pid, &link->pidfd, &sock);
+    r = link->launcher[0] ? engine_launch(&args, link->launcher, &link->keeper, &sock)
+                          : engine_spawn(&args, &link->pid, &link->pidfd, &sock);
     if (r)
         return r;
     link->state = ENGINE_RUNNING;
@@ -237,11 +281,15 @@ static int link_spawn(struct engine_link *link)
     stream_init(&link->stream, sock, CODEC_MAX_CLIENT_FRAME);
     link->read = event_new(link->base, sock, EV_READ | EV_PERSIST, engine_read, link);
     link->write = event_new(link->base, sock, EV_WRITE | EV_PERSIST, engine_write, link);
-    link->died = event_new(link->base, link->pidfd, EV_READ | EV_PERSIST, engine_died, link);
+    if (link->keeper >= 0)
+        link->died = event_new(link->base, link->keeper, EV_READ | EV_PERSIST, keeper_read, link);
+    else
+        link->died = event_new(link->base, link->pidfd, EV_READ | EV_PERSIST, engine_died, link);
     if (!link->read || !link->write || !link->died || event_add(link->read, NULL) ||
         event_add(link->died, NULL)) {
-        link_signal(link, SIGKILL);
-        waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){0}, WEXITED);
+        link_kill(link);
+        if (link->pidfd >= 0)
+            waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){0}, WEXITED);
         link_clear(link);
         return -ENOMEM;
     }
@@ -256,10 +304,13 @@ void engine_link_start(struct engine_link *link)
         return;
     r = link_spawn(link);
     if (r) {
-        snprintf(link->doom, sizeof(link->doom), "cannot start %s: %s", link->path,
-                 strerror(-r));
+        snprintf(link->doom, sizeof(link->doom), "cannot start %s%s: %s",
+                 link->launcher[0] ? "it by its launcher " : "",
+                 link->launcher[0] ? link->launcher : link->path, strerror(-r));
         return link_report(link);
     }
+    if (link->keeper >= 0)
+        return; /* its launcher tells */
     file_write_pid(link->pid_file, link->pid);
     link->report_started = true;
     link_report(link);
@@ -268,7 +319,7 @@ void engine_link_start(struct engine_link *link)
 void engine_link_kill(struct engine_link *link)
 {
     if (link->state != ENGINE_DOWN)
-        link_signal(link, SIGKILL);
+        link_kill(link);
 }
 
 void engine_link_send(struct engine_link *link, const struct msg *msg, const int *fds,
@@ -311,7 +362,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     link->base = config->base;
     link->ops = config->ops;
     link->arg = config->arg;
-    link->pidfd = -1;
+    link->pidfd = link->keeper = -1;
+    snprintf(link->launcher, sizeof(link->launcher), "%s", config->launcher ? config->launcher : "");
     stream_init(&link->stream, -1, 0);
     engine_path(conf, link->path);
     snprintf(link->pid_file, sizeof(link->pid_file), "%s", conf->engine_pid_file);
@@ -332,14 +384,31 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     return 0;
 }
 
+/* Until its end is told, for so long as it may take; who closes the keeper kills it. */
+static void await_keeper(int keeper)
+{
+    struct pollfd p = {.fd = keeper, .events = POLLIN};
+    struct launch_answer a = {0};
+    uint64_t until = clock_ms() + ENGINE_STOP_MS, now;
+
+    do {
+        now = clock_ms();
+        if (now >= until || poll(&p, 1, (int)(until - now)) <= 0)
+            return;
+    } while (recv(keeper, &a, sizeof(a), MSG_DONTWAIT) == sizeof(a) && a.kind == LAUNCH_STARTED);
+}
+
 struct engine_link *engine_link_free(struct engine_link *link)
 {
     if (!link)
         return NULL;
-    if (link->state != ENGINE_DOWN) {
+    if (link->state != ENGINE_DOWN)
+        close_fdp(&link->stream.fd); /* which tells it to end */
+    if (link->keeper >= 0)
+        await_keeper(link->keeper);
+    else if (link->state != ENGINE_DOWN) {
         siginfo_t si = {0};
 
-        close_fdp(&link->stream.fd); /* which tells it to end */
         for (unsigned ms = 0; ms < ENGINE_STOP_MS && si.si_pid == 0; ms += 5) {
             if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG))
                 break;
@@ -347,7 +416,7 @@ struct engine_link *engine_link_free(struct engine_link *link)
                 usleep(5000);
         }
         if (si.si_pid == 0) {
-            link_signal(link, SIGKILL);
+            link_kill(link);
             waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED);
         }
     }

@@ -1,24 +1,19 @@
-/* engine_spawn.c - fork and exec of commd-engine.
- *
- * The child gets three things from us: a socket (3), stderr for its log, and an environment
- * without secrets and without foreign UCX_* variables; libucs reads those in its constructor,
- * so they must be right before exec. PR_SET_PDEATHSIG makes the kernel kill it when commd is
- * gone however that came about; the engine itself also ends when its socket closes. It has a
- * process group of its own: a Ctrl-C at the terminal is for commd, which then ends it. */
+/* engine_spawn.c - starting commd-engine: by fork and exec (transport/engine_exec.c), or by a launcher that
+ * runs under another user (transport/launcher.c). Either way one end of a socket pair becomes its
+ * control socket, and it ends when that socket closes. */
 #include "daemon/engine_spawn.h"
 
 #include <fcntl.h>
 #include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
-#include "transport/fabric_ucx.h"
-
-enum { ENGINE_FD = 3 };
+#include "shm/launch.h"
+#include "transport/engine_exec.h"
 
 static bool is_set(const struct conf *conf, const char *key)
 {
@@ -65,28 +60,15 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
     }
 }
 
-static bool starts_with(const char *text, const char *prefix)
+static void fill_argv(const struct engine_args *args, const char *fd, char *argv[LAUNCH_ARGS])
 {
-    return strncmp(text, prefix, strlen(prefix)) == 0;
-}
+    const char *const words[] = {"commd-engine", "--fd", fd, "--device", args->device, "--fabric",
+                                 args->fabric, "--tls", args->tls, "--ports", args->ports,
+                                 "--channels", args->channels, "--congestion", args->congestion,
+                                 "--node", args->node, "--log", args->log, NULL};
 
-static bool is_for_engine(const char *var)
-{
-    static const char *const ours[] = {
-        "UCX_", "COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY="};
-
-    for (unsigned i = 0; i < ARRAY_LEN(ours); i++)
-        if (starts_with(var, ours[i]))
-            return false;
-    return true;
-}
-
-char **engine_env_free(char **env)
-{
-    for (size_t i = 0; env && env[i]; i++)
-        free(env[i]);
-    free(env);
-    return NULL;
+    _Static_assert(ARRAY_LEN(words) <= LAUNCH_ARGS, "the launcher takes them too");
+    memcpy(argv, words, sizeof(words));
 }
 
 static void env_freep(char ***env)
@@ -94,72 +76,11 @@ static void env_freep(char ***env)
     *env = engine_env_free(*env);
 }
 
-char **engine_env(char *const *environ)
-{
-    _cleanup_(env_freep) char **env = NULL;
-    size_t n = 0, used = 0;
-
-    while (environ[n])
-        n++;
-    for (size_t i = 0; fabric_ucx_env[i]; i++)
-        n++;
-    env = calloc(n + 1, sizeof(*env));
-    if (!env)
-        return NULL;
-    for (size_t i = 0; environ[i]; i++)
-        if (is_for_engine(environ[i]) && !(env[used++] = strdup(environ[i])))
-            return NULL;
-    for (size_t i = 0; fabric_ucx_env[i]; i++)
-        if (!(env[used++] = strdup(fabric_ucx_env[i])))
-            return NULL;
-    return steal_ptr(env);
-}
-
-/* In the child: only async-signal-safe calls. */
-static _Noreturn void engine_exec(const struct engine_args *args, int sock, pid_t parent,
-                                  char **env)
-{
-    char fd[] = {'0' + ENGINE_FD, '\0'};
-    char *argv[] = {"commd-engine",
-                    "--fd",
-                    fd,
-                    "--device",
-                    (char *)args->device,
-                    "--fabric",
-                    (char *)args->fabric,
-                    "--tls",
-                    (char *)args->tls,
-                    "--ports",
-                    (char *)args->ports,
-                    "--channels",
-                    (char *)args->channels,
-                    "--congestion",
-                    (char *)args->congestion,
-                    "--node",
-                    (char *)args->node,
-                    "--log",
-                    (char *)args->log,
-                    NULL};
-    sigset_t none;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(1); /* commd ended between fork and prctl */
-    setpgid(0, 0);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGPIPE, SIG_DFL);
-    if (sock == ENGINE_FD ? fcntl(sock, F_SETFD, 0) : dup2(sock, ENGINE_FD) < 0)
-        _exit(126);
-    syscall(SYS_close_range, ENGINE_FD + 1, ~0u, 0);
-    execve(args->path, argv, env);
-    _exit(127);
-}
-
 int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
 {
     _cleanup_(close_fdp) int ours = -1, theirs = -1;
     _cleanup_(env_freep) char **env = engine_env(environ);
+    char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS];
     int pair[2], pidfd;
     pid_t pid, parent = getpid();
 
@@ -173,11 +94,12 @@ int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd,
     theirs = pair[1];
     if (fcntl(ours, F_SETFL, O_NONBLOCK))
         return -errno;
+    fill_argv(args, fd, argv);
     pid = fork();
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        engine_exec(args, theirs, parent, env);
+        engine_exec(args->path, argv, env, theirs, parent);
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
         int r = -errno;
@@ -188,6 +110,77 @@ int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd,
     }
     *ret_pid = pid;
     *ret_pidfd = pidfd;
+    *ret_sock = steal_fd(&ours);
+    return 0;
+}
+
+/* ---- by a launcher ---------------------------------------------------------------------- */
+
+static int launcher_connect(const char *launcher, int *ret_fd)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    _cleanup_(close_fdp) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -errno;
+    if (strlen(launcher) >= sizeof(addr.sun_path))
+        return -ENAMETOOLONG;
+    strcpy(addr.sun_path, launcher);
+    if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)))
+        return -errno;
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+static size_t pack(char *const argv[], char *buf, size_t size)
+{
+    size_t used = 0;
+
+    for (unsigned i = 0; argv[i]; i++) {
+        size_t len = strlen(argv[i]) + 1;
+
+        if (len > size - used)
+            return 0;
+        memcpy(buf + used, argv[i], len);
+        used += len;
+    }
+    return used;
+}
+
+int engine_launch(const struct engine_args *args, const char *launcher, int *ret_keeper, int *ret_sock)
+{
+    _cleanup_(close_fdp) int keeper = -1, ours = -1, theirs = -1;
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control = {{0}};
+    char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS], words[LAUNCH_ARGS_BYTES];
+    struct iovec iov = {words, 0};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
+                        .msg_controllen = sizeof(control.buf)};
+    struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
+    int pair[2], r;
+
+    r = launcher_connect(launcher, &keeper);
+    if (r)
+        return r;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        return -errno;
+    ours = pair[0];
+    theirs = pair[1];
+    if (fcntl(ours, F_SETFL, O_NONBLOCK))
+        return -errno;
+    fill_argv(args, fd, argv);
+    iov.iov_len = pack(argv, words, sizeof(words));
+    if (!iov.iov_len)
+        return -E2BIG;
+    cmsg->cmsg_level = SOL_SOCKET;
+    cmsg->cmsg_type = SCM_RIGHTS;
+    cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(cmsg), &theirs, sizeof(int));
+    if (sendmsg(keeper, &mh, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return -errno;
+    *ret_keeper = steal_fd(&keeper);
     *ret_sock = steal_fd(&ours);
     return 0;
 }

@@ -23,6 +23,8 @@ static const char help[] =
     "  --user          serve only the user who starts it, on this node, without a configuration;\n"
     "                  leave when idle for a minute\n"
     "  --background    with --user: print the daemon's pid when it serves, and return\n"
+    "  --launcher SOCKET  let commd-engine --launcher, which listens there under another user,\n"
+    "                  start the engine\n"
     "  --idle-exit S   leave when there was no client for S seconds\n"
     "  --version       print the version, and exit\n"
     "  --help          print this text, and exit\n\n"
@@ -30,7 +32,7 @@ static const char help[] =
     "78 configuration.\n";
 
 struct options {
-    const char *config;
+    const char *config, *launcher;
     bool check, insecure, user, background;
     uint64_t idle_ms;
 };
@@ -57,7 +59,7 @@ static int usage_error(const char *format, const char *word)
 /* What does not go together. */
 static int check_options(const struct options *o)
 {
-    if (o->user && (o->config || o->check || o->insecure))
+    if (o->user && (o->config || o->check || o->insecure || o->launcher))
         return usage_error("%s has no configuration, and no other nodes", "--user");
     if (o->background && !o->user)
         return usage_error("%s goes with --user only: a service stays in the foreground",
@@ -68,7 +70,7 @@ static int check_options(const struct options *o)
 /* 0: go on; else exit with *ret_exit. */
 static int parse(int argc, char **argv, struct options *ret_options, int *ret_exit)
 {
-    enum { OPT_CONFIG = 1, OPT_CHECK, OPT_INSECURE, OPT_USER, OPT_BACKGROUND, OPT_IDLE,
+    enum { OPT_CONFIG = 1, OPT_CHECK, OPT_INSECURE, OPT_USER, OPT_BACKGROUND, OPT_IDLE, OPT_LAUNCHER,
            OPT_VERSION, OPT_HELP };
     static const struct option longs[] = {
         {"config", required_argument, NULL, OPT_CONFIG},
@@ -76,6 +78,7 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
         {"insecure", no_argument, NULL, OPT_INSECURE},
         {"user", no_argument, NULL, OPT_USER},
         {"background", no_argument, NULL, OPT_BACKGROUND},
+        {"launcher", required_argument, NULL, OPT_LAUNCHER},
         {"idle-exit", required_argument, NULL, OPT_IDLE},
         {"version", no_argument, NULL, OPT_VERSION},
         {"help", no_argument, NULL, OPT_HELP},
@@ -100,6 +103,9 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
             break;
         case OPT_BACKGROUND:
             o.background = true;
+            break;
+        case OPT_LAUNCHER:
+            o.launcher = optarg;
             break;
         case OPT_IDLE:
             if (parse_seconds(optarg, &o.idle_ms))
@@ -178,6 +184,7 @@ static int serve(struct daemon *d, const struct options *o, struct user *user)
         return r;
     log_init("commd", d->conf->log_level);
     d->insecure = o->insecure;
+    d->launcher = o->launcher;
     d->idle_ms = o->idle_ms;
     r = daemon_prepare(d);
     if (r)

@@ -1,6 +1,7 @@
 # systemd/: what a service manager and a firewall need. Built by sed, not by configure, because
 # sysconfdir and sbindir are only final in make (GNU standards: make prefix=... install).
-systemdsystemunit_DATA = systemd/commd.service
+nodist_systemdsystemunit_DATA = systemd/commd.service systemd/commd-engine.service
+dist_systemdsystemunit_DATA = systemd/commd-engine.socket
 sysusersdir = $(prefix)/lib/sysusers.d
 sysusers_DATA = systemd/sysusers.d/commd.conf
 tmpfilesdir = $(prefix)/lib/tmpfiles.d
@@ -8,15 +9,18 @@ tmpfiles_DATA = systemd/tmpfiles.d/commd.conf
 nftdir = $(datadir)/commd
 dist_nft_DATA = systemd/commd.nft
 
-EXTRA_DIST += systemd/commd.service.in systemd/commd.sysusers systemd/commd.tmpfiles
-CLEANFILES += systemd/commd.service systemd/sysusers.d/commd.conf systemd/tmpfiles.d/commd.conf
+EXTRA_DIST += systemd/commd.service.in systemd/commd-engine.service.in systemd/commd.sysusers systemd/commd.tmpfiles
+CLEANFILES += systemd/commd.service systemd/commd-engine.service systemd/sysusers.d/commd.conf systemd/tmpfiles.d/commd.conf
 
 # [@]: config.status must not replace the pattern itself
-systemd_subst = $(SED) -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g'
+systemd_subst = $(SED) -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]libexecdir[@]|$(libexecdir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g'
 
 systemd/commd.service: $(srcdir)/systemd/commd.service.in Makefile
 	$(AM_V_GEN)$(MKDIR_P) systemd && \
 	    $(systemd_subst) $(srcdir)/systemd/commd.service.in >$@.tmp && mv $@.tmp $@
+systemd/commd-engine.service: $(srcdir)/systemd/commd-engine.service.in Makefile
+	$(AM_V_GEN)$(MKDIR_P) systemd && \
+	    $(systemd_subst) $(srcdir)/systemd/commd-engine.service.in >$@.tmp && mv $@.tmp $@
 systemd/sysusers.d/commd.conf: $(srcdir)/systemd/commd.sysusers Makefile
 	$(AM_V_GEN)$(MKDIR_P) systemd/sysusers.d && \
 	    $(systemd_subst) $(srcdir)/systemd/commd.sysusers >$@.tmp && mv $@.tmp $@

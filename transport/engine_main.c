@@ -22,6 +22,7 @@
 #include "shm/proto/codec.h"
 #include "shm/wait.h"
 #include "transport/engine.h"
+#include "transport/launcher.h"
 
 enum {
     SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
@@ -329,21 +330,23 @@ static int say_hello(struct shell *s, const char *text)
 static const char usage[] =
     "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
     "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
-    "Moves the data of commd between nodes. Started by commd, not by hand.\n";
+    "       commd-engine --launcher FD\n"
+    "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user of\n"
+    "its own, by a process of that user, which takes commd's orders on a socket that listens.\n";
 
 struct options {
     struct fabric_conf fabric;
     const char *node;
-    int fd;
+    int fd, launcher;
 };
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { FD = 1, NODE, FABRIC, DEVICE, TLS, PORTS, CHANNELS, CONGESTION, LOG, HELP, WHICH };
+    enum { FD = 1, NODE, FABRIC, DEVICE, TLS, PORTS, CHANNELS, CONGESTION, LOG, LAUNCHER, HELP, WHICH };
     static const struct option longs[] = {
         {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE},   {"device", 1, NULL, DEVICE},
         {"tls", 1, NULL, TLS},   {"ports", 1, NULL, PORTS}, {"log", 1, NULL, LOG},
-        {"congestion", 1, NULL, CONGESTION},
+        {"congestion", 1, NULL, CONGESTION}, {"launcher", 1, NULL, LAUNCHER},
         {"fabric", 1, NULL, FABRIC}, {"channels", 1, NULL, CHANNELS},
         {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH}, {NULL, 0, NULL, 0}};
     int c;
@@ -376,6 +379,9 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case LOG:
             break;
+        case LAUNCHER:
+            o->launcher = atoi(optarg);
+            break;
         case HELP:
             fputs(usage, stdout);
             exit(0);
@@ -387,7 +393,7 @@ static int parse(int argc, char **argv, struct options *o)
             return -EINVAL;
         }
     }
-    if (o->fd < 0 || !o->node) {
+    if (o->launcher < 0 && (o->fd < 0 || !o->node)) {
         fputs(usage, stderr);
         return -EINVAL;
     }
@@ -427,12 +433,14 @@ static int end(struct shell *s, int status)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.fd = -1, .fabric = {.device = "lo", .tls = "tcp"}};
+    struct options o = {.fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp"}};
     struct shell s = {.control = -1, .epoll = -1, .running = true};
     char why[256] = "", runs_on[300], gone[160];
 
     if (parse(argc, argv, &o))
         return 64;
+    if (o.launcher >= 0)
+        return launcher_run(o.launcher);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
     s.control = o.fd;

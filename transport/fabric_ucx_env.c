@@ -1,7 +1,7 @@
 /* fabric_ucx_env.c - the environment of a process that links UCX.
  *
  * libucs reads these in its constructor, before main(): setting them in the process itself
- * is too late, so the launcher (commd) puts them into the environment of the engine. It must
+ * is too late, so whoever starts the engine (engine_exec.c) puts them into its environment. It must
  * also remove every other UCX_* variable: a site-wide UCX_TLS meant for MPI jobs would
  * otherwise reach our workers wherever fabric_ucx.c does not set the same key.
  *

@@ -6,10 +6,11 @@ libcommd_schedule_la_SOURCES = transport/schedule.c transport/schedule.h \
 	transport/schedule_direct.c transport/schedule_priv.h transport/schedule_rd.c \
 	transport/schedule_ring.c
 
-# The network. Only this library, and what links it, knows UCX; commd takes the environment
-# for its engine from libcommd-fabric-env.la, a list of strings.
+# The network. Only this library, and what links it, knows UCX; what a process does to become an
+# engine, and the environment that UCX needs then, is in libcommd-fabric-env.la, which does not.
 noinst_LTLIBRARIES += libcommd-fabric.la libcommd-fabric-env.la
-libcommd_fabric_env_la_SOURCES = transport/fabric_ucx_env.c
+libcommd_fabric_env_la_SOURCES = transport/fabric_ucx_env.c transport/engine_exec.c \
+	transport/engine_exec.h
 libcommd_fabric_la_SOURCES = transport/fabric.c transport/fabric.h transport/fabric_fault.c \
 	transport/fabric_fault.h transport/fabric_loop.c transport/fabric_net.c \
 	transport/fabric_net.h transport/fabric_tcp.c transport/fabric_tcp_conn.c \
@@ -21,7 +22,7 @@ libcommd_fabric_la_LIBADD = libcommd-fabric-env.la $(UCX_LIBS)
 
 # The data process. It decides nothing about groups; commd tells it.
 pkglibexec_PROGRAMS += transport/commd-engine
-transport_commd_engine_SOURCES = transport/engine_main.c
+transport_commd_engine_SOURCES = transport/engine_main.c transport/launcher.c transport/launcher.h
 transport_commd_engine_LDADD = libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \
 	libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 

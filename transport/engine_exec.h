@@ -1,0 +1,16 @@
+/* engine_exec.h - how a forked child becomes commd-engine, for whoever forks it. */
+#ifndef COMMD_ENGINE_EXEC_H
+#define COMMD_ENGINE_EXEC_H
+
+#include <sys/types.h>
+
+enum { ENGINE_FD = 3 }; /* the engine's control socket */
+
+/* A copy of @environ without what is not the engine's, with what UCX needs. Free with
+ * engine_env_free(). NULL: no memory. */
+char **engine_env(char *const *environ);
+char **engine_env_free(char **env);
+/* In the child of @parent, with which it dies: @sock becomes ENGINE_FD, everything else is closed. */
+_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock, pid_t parent);
+
+#endif
