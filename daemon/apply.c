@@ -19,6 +19,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
+#include "daemon/stream.h"
 #include "shm/ranks.h"
 
 struct failed_board {
@@ -148,15 +149,17 @@ static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
     return 0;
 }
 
-/* JOINED to every local member, with the board and, where it is new, the doorbell. */
-static int tell_members(struct daemon *d, const struct core_group_view *view, int board_fd)
+/* JOINED to every local member, with the board, which is taken over on success, and, where it is
+ * new, the doorbell. */
+static int tell_members(struct daemon *d, const struct core_group_view *view, int *board_fd)
 {
     _cleanup_(freep) void *names = calloc(view->nnodes, MSG_NAME_MAX);
+    struct stream_fd *shared[2] = {NULL, NULL};
     struct msg msg = {.type = MSG_JOINED};
     unsigned rank, slot;
     uint32_t req;
 
-    if (!names)
+    if (!names || !(shared[0] = stream_fd_new(board_fd)))
         return -ENOMEM;
     msg.joined = (struct msg_joined){
         .size = view->size,
@@ -169,18 +172,22 @@ static int tell_members(struct daemon *d, const struct core_group_view *view, in
     for (unsigned i = 0; i < view->nnodes; i++)
         snprintf(msg.joined.nodes[i], MSG_NAME_MAX, "%s", d->conf->nodes[view->nodes[i]].name);
     for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++) {
-        int fds[2] = {board_fd, -1}, r = 0;
+        int bell = -1, r = 0;
 
         if (view->nnodes > 1)
-            r = doorbell(d, slot, &fds[1]);
+            r = doorbell(d, slot, &bell);
         if (r) /* it can work without, but slowly; it is about to fail for the same reason */
             log_warn("client %u: no doorbell: %s -> its engine finds its work by polling", slot,
                      strerror(-r));
         msg.joined.req = req;
-        msg.joined.new_doorbell = fds[1] >= 0;
-        listener_send(d->listener, slot, &msg, fds, fds[1] >= 0 ? 2 : 1);
-        close_fdp(&fds[1]);
+        if (bell >= 0)
+            shared[1] = stream_fd_new(&bell);
+        msg.joined.new_doorbell = shared[1] != NULL;
+        listener_send_shared(d->listener, slot, &msg, shared, shared[1] ? 2 : 1);
+        shared[1] = stream_fd_unref(shared[1]);
+        close_fdp(&bell);
     }
+    stream_fd_unref(shared[0]);
     return 0;
 }
 
@@ -218,7 +225,7 @@ static void group_open(struct daemon *d, uint64_t id)
         entry->engine_life = engine_link_life(d->engine);
     }
     if (r == 0)
-        r = tell_members(d, &view, fd);
+        r = tell_members(d, &view, &fd);
     if (r) { /* before any member was told */
         group_close(d, id, true);
         board_failed(d, id, why);

@@ -1,6 +1,7 @@
 /* client_link.c - one client on the UNIX socket.
  *
- *   OPEN     reads, at most CLIENT_BUDGET messages in a row, then others have their turn
+ *   OPEN     reads, at most CLIENT_BUDGET messages in a row, then others have their turn; not
+ *            while a question of commctl is being answered, and until the answer is sent
  *   ENDING   end of file was seen; for CLIENT_LINGER_MS we wait to learn whether the process
  *            has ended too, because "its process ended" is what people want to read
  *   CLOSING  a last message goes out, nothing is read, within CLIENT_DEADLINE_MS
@@ -13,8 +14,15 @@
  * file even without a pidfd. Whichever comes first, what the client had sent before is
  * delivered before its end: a LEAVE followed by exit() must not look like a lost rank.
  *
- * What a client does not read piles up to CLIENT_MAX_UNSENT (plus one message), then it is
- * closed. Sending never calls the owner: failures go to client->doom and are carried out by
+ * What is to be read from a client only puts it in line (listener_work()); listener.c gives each
+ * user its time in a turn, and calls client_step().
+ *
+ * What a client does not read piles up to CLIENT_MAX_UNSENT (plus one message) and to
+ * CLIENT_MAX_FDS descriptors, then it is closed. The socket takes no more than CLIENT_SNDBUF, so
+ * that few descriptors fly to one client; what may fly to one user is listener.c's to say. Where
+ * that or the kernel forbids to send one more, a timer tries again, RETRY_MIN_MS to RETRY_MAX_MS.
+ * Who is held up for STALL_MS by the share of its user is made room for: the user's worst reader
+ * is closed. Sending never calls the owner: failures go to client->doom and are carried out by
  * the timer in the next turn. */
 #include "daemon/client_link.h"
 
@@ -26,12 +34,19 @@
 
 enum {
     CLIENT_BUDGET = 64,
-    CLIENT_ADMIN_COST = 16,    /* tables take longer to make than decisions */
     CLIENT_LAST_BUDGET = 4096, /* messages taken from a socket whose owner is dead */
     CLIENT_DEADLINE_MS = 2000,
     CLIENT_LINGER_MS = 30, /* a killed process closes its files some time before it is gone */
     CLIENT_MAX_UNSENT = 1 << 20,
+    CLIENT_MAX_FDS = 1280, /* a board for each of its 1024 joins, and more */
+    CLIENT_SNDBUF = 4096,  /* doubled by the kernel: 11 small messages */
+    CLIENT_RETRY_MIN_MS = 20,
+    CLIENT_RETRY_MAX_MS = 1000,
+    CLIENT_STALL_MS = 2000,
+    CLIENT_ADMINS = 16, /* sessions of commctl for one user */
 };
+
+static const char does_not_read[] = "it does not read what it is sent";
 
 struct client *client_free(struct client *client)
 {
@@ -45,8 +60,10 @@ struct client *client_free(struct client *client)
         event_free(client->died);
     if (client->timer)
         event_free(client->timer);
-    if (client->again)
-        event_free(client->again);
+    if (client->retry)
+        event_free(client->retry);
+    if (client->tenant)
+        listener_keep_unread(client);
     stream_fini(&client->stream);
     close_fdp(&client->pidfd);
     free(client);
@@ -70,12 +87,15 @@ static void client_bury(struct client *client)
     client->state = CLIENT_DEAD;
     listener->slots[client->slot] = NULL;
     listener->nclients--;
+    client->tenant->nclients--;
+    client->tenant->nadmins -= client->admin;
+    listener_unwork(client);
     TAILQ_REMOVE(&listener->clients, client, entry);
     TAILQ_INSERT_TAIL(&listener->dead, client, entry);
     event_del(client->read);
     event_del(client->write);
     event_del(client->timer);
-    event_del(client->again);
+    event_del(client->retry);
     if (client->died)
         event_del(client->died);
 }
@@ -93,19 +113,6 @@ static void client_lost(struct client *client, const char *text)
         listener->ops->closed(listener->arg, slot, text);
 }
 
-static int client_flush(struct client *client)
-{
-    int r = stream_flush(&client->stream);
-
-    if (r == STREAM_E_AGAIN)
-        event_add(client->write, NULL);
-    else
-        event_del(client->write);
-    if (r == 0 && client->state == CLIENT_CLOSING)
-        client_bury(client);
-    return r;
-}
-
 static void client_doom(struct client *client, const char *text)
 {
     if (!client->doom[0])
@@ -113,20 +120,73 @@ static void client_doom(struct client *client, const char *text)
     event_active(client->timer, EV_TIMEOUT, 0);
 }
 
-void client_send(struct client *client, const struct msg *msg, const int *fds, unsigned nfds)
+static void client_doom_unread(struct client *client)
+{
+    listener_log_refused(client->listener, client->uid, client->pid, does_not_read);
+    client_doom(client, does_not_read);
+}
+
+static bool client_may_send(void *arg, unsigned nfds)
+{
+    struct client *client = arg;
+    bool may = listener_may_send(client, nfds);
+
+    if (may)
+        client->waits_ms = 0;
+    else if (!client->waits_ms)
+        client->waits_ms = clock_ms();
+    return may;
+}
+
+/* Descriptors cannot be sent now. Quickly again if some could just now. */
+static void client_later(struct client *client, bool moved)
+{
+    struct client *worst;
+    struct timeval tv;
+
+    if (client->waits_ms && clock_ms() - client->waits_ms >= CLIENT_STALL_MS) {
+        client->waits_ms = 0;
+        worst = listener_worst(client->tenant);
+        if (worst)
+            client_doom_unread(worst);
+    }
+    if (evtimer_pending(client->retry, NULL))
+        return;
+    client->retry_ms = moved || !client->retry_ms
+                           ? CLIENT_RETRY_MIN_MS
+                           : MIN(2 * client->retry_ms, (unsigned)CLIENT_RETRY_MAX_MS);
+    tv = clock_timeval(client->retry_ms);
+    event_add(client->retry, &tv);
+}
+
+static int client_flush(struct client *client)
+{
+    size_t before = client->stream.out_bytes;
+    int r = stream_flush(&client->stream);
+
+    client->flying += client->stream.sent_fds;
+    client->tenant->flying += client->stream.sent_fds;
+    client->listener->flying += client->stream.sent_fds;
+    client->stream.sent_fds = 0;
+    if (r == STREAM_E_AGAIN)
+        event_add(client->write, NULL);
+    else
+        event_del(client->write);
+    if (r == STREAM_E_LATER)
+        client_later(client, client->stream.out_bytes < before);
+    if (r == 0 && client->state == CLIENT_CLOSING)
+        client_bury(client);
+    else if (r == 0 && client->resumes)
+        client_resume(client);
+    return r;
+}
+
+/* It was queued, or could not be (@r). */
+static void client_sent(struct client *client, const struct msg *msg, int r)
 {
     char text[MSG_TEXT_MAX];
-    int r;
+    struct client *worst;
 
-    if (client->doom[0] || client->state == CLIENT_CLOSING)
-        return;
-    if (client->stream.out_bytes > CLIENT_MAX_UNSENT) {
-        listener_log_refused(client->listener, client->uid, client->pid,
-                             "it does not read what it is sent");
-        client_doom(client, "it does not read what it is sent");
-        return;
-    }
-    r = stream_send(&client->stream, msg, fds, nfds);
     if (r) {
         snprintf(text, sizeof(text), "%s could not be sent to it: %s", msg_type_name(msg->type),
                  strerror(-r));
@@ -140,6 +200,53 @@ void client_send(struct client *client, const struct msg *msg, const int *fds, u
     }
     if (client_flush(client) < 0)
         client_doom(client, "its connection closed");
+    if (!client->stream.out_fds || !listener_holds_too_much(client->tenant))
+        return;
+    worst = listener_worst(client->tenant);
+    if (worst)
+        client_doom_unread(worst);
+}
+
+/* May anything more be queued for it? */
+static bool client_takes(struct client *client, unsigned nfds)
+{
+    if (client->doom[0] || client->state == CLIENT_CLOSING)
+        return false;
+    if (client->stream.out_bytes <= CLIENT_MAX_UNSENT &&
+        client->stream.out_fds + nfds <= CLIENT_MAX_FDS)
+        return true;
+    client_doom_unread(client);
+    return false;
+}
+
+void client_send(struct client *client, const struct msg *msg, const int *fds, unsigned nfds)
+{
+    if (client_takes(client, nfds))
+        client_sent(client, msg, stream_send(&client->stream, msg, fds, nfds));
+}
+
+void client_send_shared(struct client *client, const struct msg *msg,
+                        struct stream_fd *const *fds, unsigned nfds)
+{
+    if (client_takes(client, nfds))
+        client_sent(client, msg, stream_send_shared(&client->stream, msg, fds, nfds));
+}
+
+void client_pause(struct client *client)
+{
+    client->paused = true;
+    client->resumes = false;
+    event_del(client->read);
+}
+
+void client_resume(struct client *client)
+{
+    client->resumes = client->stream.out != NULL;
+    if (!client->paused || client->resumes || client->state != CLIENT_OPEN)
+        return;
+    client->paused = false;
+    event_add(client->read, NULL);
+    listener_work(client); /* more may have been read than was taken */
 }
 
 void client_close(struct client *client)
@@ -175,10 +282,33 @@ static void client_refuse(struct client *client, enum cause cause, const char *t
         listener->ops->closed(listener->arg, slot, text);
 }
 
+/* One more session of commctl for its user? It is counted. */
+static bool client_admin_ok(struct client *client)
+{
+    struct tenant *tenant = client->tenant;
+    char text[MSG_TEXT_MAX];
+
+    if (client->admin)
+        return true;
+    if (tenant->nadmins >= CLIENT_ADMINS && !listener_trusts(client->uid)) {
+        snprintf(text, sizeof(text), "user %u has %u sessions of commctl already", client->uid,
+                 tenant->nadmins);
+        client_refuse(client, CAUSE_QUOTA, text);
+        return false;
+    }
+    client->admin = true;
+    tenant->nadmins++;
+    return true;
+}
+
 static void client_deliver(struct client *client, const struct msg *msg)
 {
     struct listener *listener = client->listener;
 
+    if (msg->type == MSG_CLIENT_HELLO && msg->client_hello.admin && !client_admin_ok(client))
+        return;
+    if (msg->type == MSG_ADMIN && client->end[0])
+        return; /* it will not read the answer */
     if (!client->known) {
         client->known = true;
         listener->ops->open(listener->arg, client->slot, client->uid, client->pid);
@@ -188,14 +318,13 @@ static void client_deliver(struct client *client, const struct msg *msg)
         listener->ops->msg(listener->arg, client->slot, msg);
 }
 
-/* Takes up to @budget messages. 0: the budget is used up; STREAM_E_AGAIN, STREAM_E_EOF,
- * -errno; -ECANCELED: the client was ended on the way. */
-static int client_take(struct client *client, unsigned budget)
+/* Takes messages until @until_us, or *@budget is used up. 0: there may be more; STREAM_E_AGAIN,
+ * also while it is paused; STREAM_E_EOF, -errno; -ECANCELED: the client was ended on the way. */
+static int client_take(struct client *client, unsigned *budget, uint64_t until_us)
 {
-    while (budget) {
+    while (*budget) {
         struct msg msg;
         char why[MSG_TEXT_MAX];
-        unsigned cost;
         int r;
 
         r = stream_next(&client->stream, &msg);
@@ -210,51 +339,63 @@ static int client_take(struct client *client, unsigned budget)
             client_refuse(client, CAUSE_PROTOCOL, why);
             return -ECANCELED;
         }
-        cost = msg.type == MSG_ADMIN ? CLIENT_ADMIN_COST : 1;
         client_deliver(client, &msg);
         msg_fini(&msg);
-        budget -= MIN(cost, budget);
+        --*budget;
         if (client->state != CLIENT_OPEN || !client->known)
             return -ECANCELED;
+        if (client->paused)
+            return STREAM_E_AGAIN;
+        if (clock_us() >= until_us)
+            return 0;
     }
     return 0;
-}
-
-static void client_again(struct client *client)
-{
-    static const struct timeval now;
-
-    event_add(client->again, &now);
 }
 
 static void client_read(evutil_socket_t fd, short what, void *arg)
 {
     struct client *client = arg;
-    int r;
 
-    if (client->state != CLIENT_OPEN)
-        return;
-    r = client_take(client, CLIENT_BUDGET);
-    if (r == 0) {
-        /* Others first. A timer of zero, not event_active(): libevent 2.1 runs what is
-         * activated from a callback before it polls, so one flooding client would be all
-         * that this thread ever does. */
-        client_again(client);
-    } else if (r == STREAM_E_EOF && client->died) {
-        client->state = CLIENT_ENDING;
-        event_del(client->read);
-        client_arm(client, CLIENT_LINGER_MS);
-    } else if (r != STREAM_E_AGAIN && r != -ECANCELED) {
-        client_lost(client, "its connection closed");
-    }
+    if (client->state == CLIENT_OPEN && !client->paused)
+        listener_work(client);
 }
 
 /* Nothing more will come but what is in the socket: take that, then end. */
 static void client_end(struct client *client, const char *text)
 {
-    if (client->state == CLIENT_OPEN && client_take(client, CLIENT_LAST_BUDGET) == -ECANCELED)
+    if (client->state != CLIENT_OPEN)
+        return client_lost(client, text);
+    if (client->end[0])
         return;
-    client_lost(client, text);
+    snprintf(client->end, sizeof(client->end), "%s", text);
+    client->last = CLIENT_LAST_BUDGET;
+    client->paused = client->resumes = false;
+    listener_work(client);
+}
+
+void client_step(struct client *client, uint64_t until_us)
+{
+    unsigned budget = client->end[0] ? MIN(client->last, (unsigned)CLIENT_BUDGET) : CLIENT_BUDGET;
+    unsigned before = budget;
+    int r;
+
+    if (client->state != CLIENT_OPEN || client->paused)
+        return;
+    r = client_take(client, &budget, until_us);
+    client->last -= MIN(client->last, before - budget);
+    if (r == -ECANCELED)
+        return;
+    if (r == 0 && (!client->end[0] || client->last)) {
+        listener_work(client); /* others first */
+    } else if (client->end[0]) {
+        client_lost(client, client->end);
+    } else if (r == STREAM_E_EOF && client->died) {
+        client->state = CLIENT_ENDING;
+        event_del(client->read);
+        client_arm(client, CLIENT_LINGER_MS);
+    } else if (r != STREAM_E_AGAIN) {
+        client_lost(client, "its connection closed");
+    }
 }
 
 static void client_write(evutil_socket_t fd, short what, void *arg)
@@ -285,6 +426,8 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
         client_end(client, client->doom);
     else if (client->state == CLIENT_ENDING)
         client_lost(client, "its connection closed");
+    else if (client->queued)
+        client_arm(client, CLIENT_DEADLINE_MS); /* we are the ones who are late */
     else if (!client->welcome)
         client_refuse(client, CAUSE_PROTOCOL, "no hello within 2 s");
 }
@@ -294,7 +437,7 @@ static void client_freep(struct client **client)
     *client = client_free(*client);
 }
 
-int client_new(struct listener *listener, unsigned slot, int fd, int pidfd, uint32_t uid,
+int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
                uint32_t pid)
 {
     _cleanup_(client_freep) struct client *client = calloc(1, sizeof(*client));
@@ -306,21 +449,27 @@ int client_new(struct listener *listener, unsigned slot, int fd, int pidfd, uint
     }
     client->listener = listener;
     client->slot = slot;
-    client->uid = uid;
+    client->uid = tenant->uid;
     client->pid = pid;
     client->pidfd = pidfd;
     stream_init(&client->stream, fd, CODEC_MAX_CLIENT_FRAME);
     client->stream.keeps_fds = true;
+    client->stream.may_send = client_may_send;
+    client->stream.arg = client;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){CLIENT_SNDBUF}, sizeof(int));
     client->read = event_new(listener->base, fd, EV_READ | EV_PERSIST, client_read, client);
     client->write = event_new(listener->base, fd, EV_WRITE | EV_PERSIST, client_write, client);
     client->timer = evtimer_new(listener->base, client_timer, client);
-    client->again = evtimer_new(listener->base, client_read, client);
+    client->retry = evtimer_new(listener->base, client_write, client);
     if (pidfd >= 0)
         client->died = event_new(listener->base, pidfd, EV_READ, client_died, client);
-    if (!client->read || !client->write || !client->timer || !client->again || (pidfd >= 0 && !client->died) ||
+    if (!client->read || !client->write || !client->timer || !client->retry || (pidfd >= 0 && !client->died) ||
         event_add(client->read, NULL) || (client->died && event_add(client->died, NULL)))
         return -ENOMEM;
     client_arm(client, CLIENT_DEADLINE_MS);
+    client->tenant = tenant;
+    client->stream.held = &tenant->held;
+    tenant->nclients++;
     listener->slots[slot] = client;
     listener->nclients++;
     TAILQ_INSERT_TAIL(&listener->clients, client, entry);

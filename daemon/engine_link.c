@@ -43,6 +43,7 @@ enum {
     ENGINE_LINGER_MS = 50,
     ENGINE_STOP_MS = 300, /* free: it may leave its fabric in order */
     ENGINE_MAX_UNSENT = 16 << 20,
+    ENGINE_RETRY_MS = 20, /* too many descriptors fly */
 };
 
 enum engine_state { ENGINE_DOWN, ENGINE_RUNNING, ENGINE_ENDING };
@@ -63,7 +64,7 @@ struct engine_link {
     char launcher[CONF_PATH_MAX];      /* "": none */
     struct stream stream;              /* owned */
     struct event *read, *write, *died; /* owned, of this life */
-    struct event *timer;               /* owned */
+    struct event *timer, *retry;       /* owned */
     uint8_t secret[TLS_KEY_BYTES];     /* of this life */
     bool report_started;
     char doom[MSG_TEXT_MAX]; /* why it does not run, to be reported; or to be killed for */
@@ -82,6 +83,7 @@ static void link_clear(struct engine_link *link)
     event_freep(&link->read);
     event_freep(&link->write);
     event_freep(&link->died);
+    event_del(link->retry);
     stream_fini(&link->stream);
     close_fdp(&link->pidfd);
     close_fdp(&link->keeper);
@@ -165,14 +167,26 @@ static void engine_read(evutil_socket_t fd, short what, void *arg)
         link_ending(link, r != STREAM_E_EOF);
 }
 
+/* -EPIPE: end of file on the reading side says the same in an orderly way. */
+static void link_flush(struct engine_link *link)
+{
+    struct timeval tv = clock_timeval(ENGINE_RETRY_MS);
+    int r = stream_flush(&link->stream);
+
+    if (r == STREAM_E_AGAIN)
+        event_add(link->write, NULL);
+    else
+        event_del(link->write);
+    if (r == STREAM_E_LATER)
+        event_add(link->retry, &tv);
+}
+
 static void engine_write(evutil_socket_t fd, short what, void *arg)
 {
     struct engine_link *link = arg;
-    int r = stream_flush(&link->stream);
 
-    if (r != STREAM_E_AGAIN)
-        event_del(link->write);
-    /* -EPIPE: end of file on the reading side says the same in an orderly way */
+    if (link->state == ENGINE_RUNNING)
+        link_flush(link);
 }
 
 /* ---- the end of a life ------------------------------------------------------------------ */
@@ -337,8 +351,7 @@ void engine_link_send(struct engine_link *link, const struct msg *msg, const int
                  msg_type_name(msg->type), strerror(-r));
         return link_report(link);
     }
-    if (stream_flush(&link->stream) == STREAM_E_AGAIN)
-        event_add(link->write, NULL);
+    link_flush(link);
 }
 
 unsigned engine_link_life(const struct engine_link *link)
@@ -376,7 +389,10 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     snprintf(link->congestion, sizeof(link->congestion), "%s", conf->congestion);
     link->log = levels[conf->log_level];
     link->timer = evtimer_new(link->base, engine_timer, link);
-    if (!link->timer) {
+    link->retry = evtimer_new(link->base, engine_write, link);
+    if (!link->timer || !link->retry) {
+        event_freep(&link->timer);
+        event_freep(&link->retry);
         free(link);
         return -ENOMEM;
     }
@@ -422,6 +438,7 @@ struct engine_link *engine_link_free(struct engine_link *link)
     }
     link_clear(link);
     event_freep(&link->timer);
+    event_freep(&link->retry);
     free(link);
     return NULL;
 }

@@ -10,15 +10,30 @@
  * our own user, and one user may hold max_clients_per_user + LISTENER_TOOLS. The exact quotas
  * for training clients are the core's; these bounds hold before anything is read.
  *
+ * Turns: what clients send is taken in listener_turn(), TURN_US at most, in slices that go round
+ * among the users who have sent something: five hundred connections of one user together get the
+ * time that one connection of another gets. Whatever else wakes the loop (links to nodes, the
+ * engine, timers) is done before, in every turn.
+ *
+ * Descriptors. Of those that we may have (RLIMIT_NOFILE) a quarter may wait to be sent, and half
+ * of that number may fly, that is, have been sent and not been taken out: the kernel allows only so
+ * many to our user. One user may have half of what the others leave of either. Who does not take
+ * them out keeps them flying even when we have closed his connection, so that such a socket is
+ * kept, and counts among his connections, until it is empty. At nine tenths of all descriptors
+ * nobody is let in any more but root and our own user.
+ *
  * Two commds that start at the same time meet in a lock on the directory, so "is the socket
  * stale?" and "make a new one" are one step. No lock file is left behind. */
 #include "daemon/listener.h"
 
 #include <fcntl.h>
 #include <libgen.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -36,6 +51,11 @@ enum {
     LISTENER_TOOLS = 16,
     LISTENER_ACCEPT_BUDGET = 64,
     LISTENER_LOCK_MS = 1000,
+    LISTENER_TURN_US = 4000,
+    LISTENER_SLICE_US = 500,
+    LISTENER_COUNT_MS = 10,   /* between two looks at all sockets */
+    LISTENER_UNREAD_MS = 250, /* likewise, at those left behind */
+    LISTENER_SKB = 512,       /* what the smallest message costs in a socket, at least */
 };
 
 void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
@@ -52,6 +72,239 @@ void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
                  uid, text, count);
     else
         log_warn("client pid %u uid %u: %s -> refused", pid, uid, text);
+}
+
+/* ---- users ------------------------------------------------------------------------------ */
+
+static struct tenant *tenant_find(struct listener *listener, uint32_t uid)
+{
+    struct tenant *tenant;
+
+    TAILQ_FOREACH(tenant, &listener->tenants, entry)
+    if (tenant->uid == uid)
+        return tenant;
+    return NULL;
+}
+
+static struct tenant *tenant_get(struct listener *listener, uint32_t uid)
+{
+    struct tenant *tenant = tenant_find(listener, uid);
+
+    if (tenant || !(tenant = calloc(1, sizeof(*tenant))))
+        return tenant;
+    tenant->uid = uid;
+    tenant->held.up = &listener->held;
+    TAILQ_INIT(&tenant->work);
+    TAILQ_INIT(&tenant->unread);
+    TAILQ_INSERT_TAIL(&listener->tenants, tenant, entry);
+    return tenant;
+}
+
+static void tenants_reap(struct listener *listener)
+{
+    struct tenant *tenant, *next;
+
+    for (tenant = TAILQ_FIRST(&listener->tenants); tenant; tenant = next) {
+        next = TAILQ_NEXT(tenant, entry);
+        if (tenant->nclients || tenant->nunread || tenant->held.n)
+            continue;
+        if (tenant->queued)
+            TAILQ_REMOVE(&listener->turns, tenant, turn);
+        TAILQ_REMOVE(&listener->tenants, tenant, entry);
+        free(tenant);
+    }
+}
+
+void listener_work(struct client *client)
+{
+    struct tenant *tenant = client->tenant;
+
+    if (client->queued)
+        return;
+    client->queued = true;
+    TAILQ_INSERT_TAIL(&tenant->work, client, work);
+    if (tenant->queued)
+        return;
+    tenant->queued = true;
+    TAILQ_INSERT_TAIL(&client->listener->turns, tenant, turn);
+}
+
+void listener_unwork(struct client *client)
+{
+    if (client->queued)
+        TAILQ_REMOVE(&client->tenant->work, client, work);
+    client->queued = false;
+}
+
+static void tenant_step(struct tenant *tenant, uint64_t until_us)
+{
+    struct client *client;
+
+    while ((client = TAILQ_FIRST(&tenant->work))) {
+        listener_unwork(client);
+        client_step(client, until_us);
+        if (clock_us() >= until_us)
+            return;
+    }
+}
+
+static void work(struct listener *listener)
+{
+    static const struct timeval at_once;
+    uint64_t begin = clock_us(), now = begin;
+    struct tenant *tenant;
+
+    while ((tenant = TAILQ_FIRST(&listener->turns)) && now < begin + LISTENER_TURN_US) {
+        tenant_step(tenant, now + LISTENER_SLICE_US);
+        TAILQ_REMOVE(&listener->turns, tenant, turn);
+        tenant->queued = !TAILQ_EMPTY(&tenant->work);
+        if (tenant->queued)
+            TAILQ_INSERT_TAIL(&listener->turns, tenant, turn);
+        now = clock_us();
+    }
+    if (tenant)
+        event_add(listener->more, &at_once);
+}
+
+/* ---- descriptors that are sent ---------------------------------------------------------- */
+
+/* How many may still be in @fd of the @known that were put in. */
+static unsigned still_flying(int fd, unsigned known)
+{
+    int unread;
+
+    if (ioctl(fd, SIOCOUTQ, &unread))
+        return known;
+    return MIN(known, STREAM_MAX_FDS * ((unsigned)unread / LISTENER_SKB));
+}
+
+static void landed(struct listener *listener, struct tenant *tenant, unsigned *flying,
+                   unsigned now)
+{
+    listener->flying -= *flying - now;
+    tenant->flying -= *flying - now;
+    *flying = now;
+}
+
+static void look_at_unread(struct listener *listener, struct tenant *tenant)
+{
+    struct unread *unread, *next;
+
+    for (unread = TAILQ_FIRST(&tenant->unread); unread; unread = next) {
+        next = TAILQ_NEXT(unread, entry);
+        landed(listener, tenant, &unread->flying, still_flying(unread->fd, unread->flying));
+        if (unread->flying)
+            continue;
+        TAILQ_REMOVE(&tenant->unread, unread, entry);
+        tenant->nunread--;
+        close_fdp(&unread->fd);
+        free(unread);
+    }
+}
+
+static void listener_unread(evutil_socket_t fd, short what, void *arg)
+{
+    struct listener *listener = arg;
+    struct timeval tv = clock_timeval(LISTENER_UNREAD_MS);
+    struct tenant *tenant;
+    bool some = false;
+
+    TAILQ_FOREACH(tenant, &listener->tenants, entry)
+    {
+        look_at_unread(listener, tenant);
+        some |= tenant->nunread > 0;
+    }
+    if (some)
+        event_add(listener->unread, &tv);
+}
+
+static void look_at_all(struct listener *listener)
+{
+    struct client *client;
+    struct tenant *tenant;
+
+    listener->counted_ms = clock_ms();
+    TAILQ_FOREACH(client, &listener->clients, entry)
+    if (client->flying)
+        landed(listener, client->tenant, &client->flying,
+               still_flying(client->stream.fd, client->flying));
+    TAILQ_FOREACH(tenant, &listener->tenants, entry)
+    look_at_unread(listener, tenant);
+}
+
+/* Half of what others, who have @others, leave of @max. */
+static unsigned share(unsigned max, unsigned others)
+{
+    return MAX((max - MIN(others, max)) / 2, (unsigned)STREAM_MAX_FDS);
+}
+
+static bool may_fly(const struct client *client, unsigned nfds)
+{
+    const struct listener *listener = client->listener;
+    const struct tenant *tenant = client->tenant;
+
+    return tenant->flying + client->stream.sent_fds + nfds <=
+           share(listener->max_flying, listener->flying - tenant->flying);
+}
+
+bool listener_may_send(struct client *client, unsigned nfds)
+{
+    if (may_fly(client, nfds))
+        return true;
+    if (clock_ms() - client->listener->counted_ms < LISTENER_COUNT_MS)
+        return false;
+    look_at_all(client->listener);
+    return may_fly(client, nfds);
+}
+
+bool listener_holds_too_much(const struct tenant *tenant)
+{
+    const struct listener *listener = container_of(tenant->held.up, struct listener, held);
+
+    return tenant->held.n > share(listener->max_held, listener->held.n - tenant->held.n);
+}
+
+struct client *listener_worst(struct tenant *tenant)
+{
+    struct listener *listener = container_of(tenant->held.up, struct listener, held);
+    struct client *client, *worst = NULL;
+    unsigned most = 0;
+
+    TAILQ_FOREACH(client, &listener->clients, entry)
+    {
+        unsigned n = client->flying + client->stream.out_fds;
+
+        if (client->tenant != tenant || client->state == CLIENT_CLOSING)
+            continue;
+        if (client->doom[0])
+            return NULL; /* wait for what that brings */
+        if (n > most) {
+            worst = client;
+            most = n;
+        }
+    }
+    return worst;
+}
+
+void listener_keep_unread(struct client *client)
+{
+    struct listener *listener = client->listener;
+    struct tenant *tenant = client->tenant;
+    struct timeval tv = clock_timeval(LISTENER_UNREAD_MS);
+    struct unread *unread;
+
+    landed(listener, tenant, &client->flying, still_flying(client->stream.fd, client->flying));
+    if (!client->flying || !(unread = calloc(1, sizeof(*unread)))) {
+        landed(listener, tenant, &client->flying, 0);
+        return;
+    }
+    shutdown(client->stream.fd, SHUT_RDWR); /* it finds the end behind what it has not read */
+    unread->fd = steal_fd(&client->stream.fd);
+    unread->flying = client->flying;
+    TAILQ_INSERT_TAIL(&tenant->unread, unread, entry);
+    tenant->nunread++;
+    if (!evtimer_pending(listener->unread, NULL))
+        event_add(listener->unread, &tv);
 }
 
 /* ---- coming in -------------------------------------------------------------------------- */
@@ -85,30 +338,32 @@ static uint32_t overflow_uid(void)
     return uid;
 }
 
-static bool is_trusted(uint32_t uid)
+bool listener_trusts(uint32_t uid)
 {
     return uid == 0 || uid == geteuid();
 }
 
 /* NULL: welcome. */
-static const char *room_check(const struct listener *listener, uint32_t uid, char *buf,
-                              size_t len)
+static const char *room_check(const struct listener *listener, const struct tenant *tenant,
+                              int fd, char *buf, size_t len)
 {
-    unsigned room = listener->max_clients + LISTENER_EXTRA, same = 0;
-    const struct client *client;
+    unsigned room = listener->max_clients + LISTENER_EXTRA;
 
-    if (!is_trusted(uid))
+    if (!listener_trusts(tenant->uid)) {
         room -= LISTENER_ROOT;
+        if ((unsigned)fd >= listener->max_fd) { /* descriptors are given out from below */
+            snprintf(buf, len, "commd has few descriptors left (LimitNOFILE=)");
+            return buf;
+        }
+    }
     if (listener->nclients >= MIN(room, listener->nslots)) {
         snprintf(buf, len, "this node serves %u clients already (limits.max_clients)",
                  listener->max_clients);
         return buf;
     }
-    TAILQ_FOREACH(client, &listener->clients, entry)
-    same += client->uid == uid;
-    if (same >= listener->max_clients_per_user + LISTENER_TOOLS) {
-        snprintf(buf, len, "user %u has %u clients already (limits.max_clients_per_user)", uid,
-                 listener->max_clients_per_user);
+    if (tenant->nclients + tenant->nunread >= listener->max_clients_per_user + LISTENER_TOOLS) {
+        snprintf(buf, len, "user %u has %u clients already (limits.max_clients_per_user)",
+                 tenant->uid, listener->max_clients_per_user);
         return buf;
     }
     return NULL;
@@ -142,19 +397,21 @@ static void accept_one(struct listener *listener, int sock)
     _cleanup_(close_fdp) int fd = sock;
     struct ucred cred;
     socklen_t len = sizeof(cred);
+    struct tenant *tenant;
     char why[MSG_TEXT_MAX];
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
         return;
-    if (cred.uid == overflow_uid() && !is_trusted(cred.uid))
+    if (cred.uid == overflow_uid() && !listener_trusts(cred.uid))
         refuse_fd(listener, steal_fd(&fd), &cred, CAUSE_DENIED,
                   "its user is not known here (another user namespace?)");
-    else if (room_check(listener, cred.uid, why, sizeof(why)))
+    else if (!(tenant = tenant_get(listener, cred.uid)))
+        return; /* no memory: closed; the client sees it and may come again */
+    else if (room_check(listener, tenant, fd, why, sizeof(why)))
         refuse_fd(listener, steal_fd(&fd), &cred, CAUSE_QUOTA, why);
     else
-        /* -ENOMEM: closed; the client sees it and may come again */
-        client_new(listener, free_slot(listener), steal_fd(&fd), peer_pidfd(sock, cred.pid),
-                   cred.uid, (uint32_t)cred.pid);
+        client_new(listener, tenant, free_slot(listener), steal_fd(&fd),
+                   peer_pidfd(sock, cred.pid), (uint32_t)cred.pid); /* likewise */
 }
 
 static void log_full(struct listener *listener)
@@ -308,6 +565,23 @@ static void listener_freep(struct listener **listener)
     *listener = listener_free(*listener);
 }
 
+static void listener_more(evutil_socket_t fd, short what, void *arg)
+{
+    /* listener_turn() does the work */
+}
+
+static void share_descriptors(struct listener *listener)
+{
+    struct rlimit files = {.rlim_cur = 1024};
+    unsigned max;
+
+    getrlimit(RLIMIT_NOFILE, &files);
+    max = (unsigned)MIN(files.rlim_cur, (rlim_t)INT32_MAX);
+    listener->max_flying = max / 2;
+    listener->max_held = max / 4;
+    listener->max_fd = max - max / 10;
+}
+
 int listener_new(const struct listener_config *config, struct listener **ret_listener,
                  char **ret_error)
 {
@@ -319,8 +593,11 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
         return -ENOMEM;
     TAILQ_INIT(&listener->clients);
     TAILQ_INIT(&listener->dead);
+    TAILQ_INIT(&listener->tenants);
+    TAILQ_INIT(&listener->turns);
     listener->fd = -1;
     sock_reserve_init(&listener->reserve);
+    share_descriptors(listener);
     listener->base = config->base;
     listener->ops = config->ops;
     listener->arg = config->arg;
@@ -337,7 +614,9 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
         return path_error(config->path, r, ret_error);
     listener->accept = event_new(listener->base, listener->fd, EV_READ | EV_PERSIST,
                                  listener_accept, listener);
-    if (!listener->accept || event_add(listener->accept, NULL))
+    listener->more = evtimer_new(listener->base, listener_more, listener);
+    listener->unread = evtimer_new(listener->base, listener_unread, listener);
+    if (!listener->accept || !listener->more || !listener->unread || event_add(listener->accept, NULL))
         return -ENOMEM;
     *ret_listener = steal_ptr(listener);
     return 0;
@@ -353,14 +632,36 @@ static void clients_free(struct client_list *list)
     }
 }
 
+static void tenants_free(struct listener *listener)
+{
+    struct tenant *tenant;
+
+    while ((tenant = TAILQ_FIRST(&listener->tenants))) {
+        struct unread *unread;
+
+        while ((unread = TAILQ_FIRST(&tenant->unread))) {
+            TAILQ_REMOVE(&tenant->unread, unread, entry);
+            close_fdp(&unread->fd);
+            free(unread);
+        }
+        TAILQ_REMOVE(&listener->tenants, tenant, entry);
+        free(tenant);
+    }
+}
+
 struct listener *listener_free(struct listener *listener)
 {
     if (!listener)
         return NULL;
     clients_free(&listener->clients);
     clients_free(&listener->dead);
+    tenants_free(listener);
     if (listener->accept)
         event_free(listener->accept);
+    if (listener->more)
+        event_free(listener->more);
+    if (listener->unread)
+        event_free(listener->unread);
     listener_unlink(listener);
     close_fdp(&listener->fd);
     sock_reserve_fini(&listener->reserve);
@@ -371,7 +672,9 @@ struct listener *listener_free(struct listener *listener)
 
 void listener_turn(struct listener *listener)
 {
+    work(listener);
     clients_free(&listener->dead);
+    tenants_reap(listener);
 }
 
 void listener_send(struct listener *listener, unsigned slot, const struct msg *msg,
@@ -379,6 +682,25 @@ void listener_send(struct listener *listener, unsigned slot, const struct msg *m
 {
     if (listener->slots[slot])
         client_send(listener->slots[slot], msg, fds, nfds);
+}
+
+void listener_send_shared(struct listener *listener, unsigned slot, const struct msg *msg,
+                          struct stream_fd *const *fds, unsigned nfds)
+{
+    if (listener->slots[slot])
+        client_send_shared(listener->slots[slot], msg, fds, nfds);
+}
+
+void listener_pause(struct listener *listener, unsigned slot)
+{
+    if (listener->slots[slot])
+        client_pause(listener->slots[slot]);
+}
+
+void listener_resume(struct listener *listener, unsigned slot)
+{
+    if (listener->slots[slot])
+        client_resume(listener->slots[slot]);
 }
 
 int listener_take_fd(struct listener *listener, unsigned slot)

@@ -7,10 +7,11 @@
 
 struct event_base;
 struct listener;
+struct stream_fd;
 
 enum { LISTENER_EXTRA = 64 }; /* slots beyond max_clients: so that commctl still gets in */
 
-/* Called from the loop, never from within a listener_*() call. */
+/* Called from listener_turn(), never from within another listener_*() call. */
 struct listener_ops {
     void (*open)(void *arg, unsigned slot, uint32_t uid, uint32_t pid);
     void (*msg)(void *arg, unsigned slot, const struct msg *msg);
@@ -31,13 +32,21 @@ struct listener_config {
 int listener_new(const struct listener_config *config, struct listener **ret_listener,
                  char **ret_error);
 struct listener *listener_free(struct listener *listener);
-/* Ends the turn of the loop: frees what was closed in it. */
+/* Ends the turn of the loop: takes what clients have sent, for a few ms, user by user, and frees
+ * what was closed. What remains makes the next turn come at once. */
 void listener_turn(struct listener *listener);
 
 /* Sends @msg with duplicates of @fds. A client that is gone, does not read, or cannot be sent
  * it (no memory, no descriptors) is closed in the next turn. */
 void listener_send(struct listener *listener, unsigned slot, const struct msg *msg,
                    const int *fds, unsigned nfds);
+/* The same with descriptors that go to several clients of one user. */
+void listener_send_shared(struct listener *listener, unsigned slot, const struct msg *msg,
+                          struct stream_fd *const *fds, unsigned nfds);
+/* Reads nothing more from the client in @slot until resumed, and then not before it has taken
+ * what it was sent. */
+void listener_pause(struct listener *listener, unsigned slot);
+void listener_resume(struct listener *listener, unsigned slot);
 /* The oldest descriptor that this client has sent and nobody has taken, now the caller's; -1. For
  * ops->msg(), of the message that it came with. */
 int listener_take_fd(struct listener *listener, unsigned slot);

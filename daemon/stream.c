@@ -5,7 +5,12 @@
  * to one peer. It is given back when it is empty.
  *
  * Out: a list of encoded frames. Descriptors ride with the first byte of their frame and are
- * ours until then. How much may pile up is the caller's decision (out_bytes). */
+ * ours until then. How much may pile up is the caller's decision (out_bytes, out_fds, held).
+ *
+ * A descriptor that was sent and not taken out counts against the user that commd runs as, and
+ * at RLIMIT_NOFILE of them the kernel refuses to send more, to whomever (ETOOMANYREFS). The
+ * socket is writable all the while, so waiting for that would be a busy loop: it is
+ * STREAM_E_LATER, as it is when the owner of the stream says so (may_send). */
 #include "daemon/stream.h"
 
 #include <fcntl.h>
@@ -17,16 +22,44 @@ struct stream_frame {
     struct stream_frame *next;
     void *data; /* owned */
     size_t len, off;
-    int fds[STREAM_MAX_FDS]; /* owned */
+    struct stream_fd *fds[STREAM_MAX_FDS]; /* a reference each */
     unsigned nfds;
 };
+
+struct stream_fd {
+    int fd; /* owned */
+    unsigned refs;
+    struct stream_count *count; /* borrowed; NULL: it was never queued */
+};
+
+struct stream_fd *stream_fd_new(int *fd)
+{
+    struct stream_fd *shared = calloc(1, sizeof(*shared));
+
+    if (!shared)
+        return NULL;
+    shared->fd = steal_fd(fd);
+    shared->refs = 1;
+    return shared;
+}
+
+struct stream_fd *stream_fd_unref(struct stream_fd *shared)
+{
+    if (!shared || --shared->refs)
+        return NULL;
+    for (struct stream_count *count = shared->count; count; count = count->up)
+        count->n--;
+    close_fdp(&shared->fd);
+    free(shared);
+    return NULL;
+}
 
 static struct stream_frame *frame_free(struct stream_frame *frame)
 {
     if (!frame)
         return NULL;
     for (unsigned i = 0; i < frame->nfds; i++)
-        close_fdp(&frame->fds[i]);
+        stream_fd_unref(frame->fds[i]);
     free(frame->data);
     free(frame);
     return NULL;
@@ -52,7 +85,7 @@ void stream_fini(struct stream *s)
         frame_free(frame);
     }
     s->out_tail = &s->out;
-    s->out_bytes = 0;
+    s->out_bytes = s->out_fds = 0;
     while (s->nin_fds)
         close_fdp(&s->in_fds[--s->nin_fds]);
     free(steal_ptr(s->in));
@@ -170,26 +203,54 @@ int stream_next(struct stream *s, struct msg *ret_msg)
     return r;
 }
 
-int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds)
+int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd *const *fds,
+                       unsigned nfds)
 {
     _cleanup_(frame_freep) struct stream_frame *frame = calloc(1, sizeof(*frame));
     int r;
 
     if (!frame)
         return -ENOMEM;
-    for (; frame->nfds < nfds; frame->nfds++) {
-        frame->fds[frame->nfds] = fcntl(fds[frame->nfds], F_DUPFD_CLOEXEC, 3);
-        if (frame->fds[frame->nfds] < 0)
-            return -errno;
-    }
     r = codec_encode(msg, &frame->data, &frame->len);
     if (r)
         return r;
+    for (; frame->nfds < nfds; frame->nfds++) {
+        struct stream_fd *shared = frame->fds[frame->nfds] = fds[frame->nfds];
+
+        shared->refs++;
+        if (shared->count)
+            continue; /* whoever was the first to wait for it */
+        shared->count = s->held;
+        for (struct stream_count *count = shared->count; count; count = count->up)
+            count->n++;
+    }
     s->out_bytes += frame->len;
+    s->out_fds += nfds;
     *s->out_tail = frame;
     s->out_tail = &frame->next;
     steal_ptr(frame);
     return 0;
+}
+
+int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds)
+{
+    struct stream_fd *shared[STREAM_MAX_FDS] = {NULL};
+    int r = 0;
+
+    for (unsigned i = 0; i < nfds && !r; i++) {
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+
+        if (fd < 0)
+            r = -errno;
+        else if (!(shared[i] = stream_fd_new(&fd)))
+            r = -ENOMEM;
+        close_fdp(&fd);
+    }
+    if (!r)
+        r = stream_send_shared(s, msg, shared, nfds);
+    for (unsigned i = 0; i < nfds; i++)
+        stream_fd_unref(shared[i]);
+    return r;
 }
 
 static ssize_t frame_write(int fd, struct stream_frame *frame)
@@ -211,7 +272,8 @@ static ssize_t frame_write(int fd, struct stream_frame *frame)
         cmsg->cmsg_level = SOL_SOCKET;
         cmsg->cmsg_type = SCM_RIGHTS;
         cmsg->cmsg_len = CMSG_LEN(sizeof(int) * frame->nfds);
-        memcpy(CMSG_DATA(cmsg), frame->fds, sizeof(int) * frame->nfds);
+        for (unsigned i = 0; i < frame->nfds; i++)
+            memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &frame->fds[i]->fd, sizeof(int));
     }
     return sendmsg(fd, &mh, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -220,15 +282,19 @@ int stream_flush(struct stream *s)
 {
     while (s->out) {
         struct stream_frame *frame = s->out;
-        ssize_t n = frame_write(s->fd, frame);
+        ssize_t n;
 
+        if (frame->nfds && s->may_send && !s->may_send(s->arg, frame->nfds))
+            return STREAM_E_LATER;
+        n = frame_write(s->fd, frame);
         if (n < 0 && errno == EINTR)
             continue;
-        /* ETOOMANYREFS: too many descriptors in flight; they drain as the others read. */
         if (n < 0)
-            return errno == EAGAIN || errno == ETOOMANYREFS ? STREAM_E_AGAIN : -errno;
-        for (; frame->nfds; frame->nfds--) /* sent with the first byte */
-            close_fdp(&frame->fds[frame->nfds - 1]);
+            return errno == EAGAIN ? STREAM_E_AGAIN : errno == ETOOMANYREFS ? STREAM_E_LATER : -errno;
+        s->sent_fds += frame->nfds;
+        s->out_fds -= frame->nfds;
+        while (frame->nfds) /* sent with the first byte */
+            stream_fd_unref(frame->fds[--frame->nfds]);
         frame->off += (size_t)n;
         s->out_bytes -= (size_t)n;
         if (frame->off < frame->len)

@@ -6,9 +6,25 @@
 #include "shm/proto/codec.h"
 
 enum { STREAM_MAX_FDS = 2 }; /* with one message, and waiting to be taken */
-enum { STREAM_E_AGAIN = 1, STREAM_E_EOF = 2 };
+enum {
+    STREAM_E_AGAIN = 1, /* the socket will say when */
+    STREAM_E_EOF = 2,
+    STREAM_E_LATER = 3, /* descriptors cannot be sent now, and no socket says when: ask a clock */
+};
 
 struct stream_frame;
+
+/* Counts descriptors that are kept open; @up, where there is one, counts them too. */
+struct stream_count {
+    unsigned n;
+    struct stream_count *up; /* borrowed */
+};
+
+/* One descriptor that goes to many: queued a thousand times it is open once. */
+struct stream_fd;
+/* Takes *@fd on success; NULL: no memory. */
+struct stream_fd *stream_fd_new(int *fd);
+struct stream_fd *stream_fd_unref(struct stream_fd *fd); /* NULL ok; always returns NULL */
 
 struct stream {
     int fd;      /* owned */
@@ -17,6 +33,11 @@ struct stream {
     size_t in_off, in_len, in_size;
     struct stream_frame *out, **out_tail; /* owned */
     size_t out_bytes;                     /* unsent */
+    unsigned out_fds;                     /* with them, each time it is queued */
+    unsigned sent_fds;                    /* so far; set it back as you like */
+    struct stream_count *held;            /* borrowed; where unsent ones are counted, or NULL */
+    bool (*may_send)(void *arg, unsigned nfds); /* are so many descriptors welcome now? or NULL */
+    void *arg;
     bool keeps_fds;             /* set by the caller: the other side may send descriptors */
     int in_fds[STREAM_MAX_FDS]; /* owned: that nobody has taken yet, oldest first */
     unsigned nin_fds;
@@ -35,7 +56,11 @@ int stream_next(struct stream *s, struct msg *ret_msg);
 int stream_take_fd(struct stream *s);
 /* Queues @msg with duplicates of @fds. 0 or negative errno, nothing queued then. */
 int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds);
-/* Sends what the socket takes. 0: nothing is left; STREAM_E_AGAIN; negative errno. */
+/* The same with descriptors that are shared: each is referred to until it is sent. */
+int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd *const *fds,
+                       unsigned nfds);
+/* Sends what the socket takes, in order. 0: nothing is left; STREAM_E_AGAIN; STREAM_E_LATER;
+ * negative errno. */
 int stream_flush(struct stream *s);
 
 #endif
