@@ -4,12 +4,18 @@
  * Keys are documented in commctl.8 and only grow. Who asks sees groups and clients of its own
  * user; root and the user that commd runs as see all. Whether the node is well is for
  * everybody: not well is a node that is down or an engine that should be up and is not, in
- * every answer that is about this node as a whole (status, nodes). */
+ * every answer that is about this node as a whole (status, nodes).
+ *
+ * Answers can be long, and anybody may ask. So one answer is made at a time, ADMIN_STEP_US of it
+ * in a turn, by a scan that finds its place again; the others wait as questions, which are small.
+ * Users take turns: each question has a number, one more than its user's last one that waits, and
+ * the lowest is next. A client has one question at a time (listener_pause()). */
 #include "config.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/queue.h>
 
 #include "daemon/clock.h"
 #include "daemon/daemon.h"
@@ -17,11 +23,35 @@
 #include "daemon/table.h"
 #include "shm/proto/codec.h"
 
+enum { ADMIN_STEP_US = 1000 };
+
+struct question {
+    TAILQ_ENTRY(question) entry;
+    unsigned slot;
+    uint32_t uid;
+    uint64_t number;
+    char verb[sizeof(((struct msg_admin *)0)->verb)];
+};
+
+TAILQ_HEAD(question_list, question);
+
 struct answer {
     struct daemon *d;
     uint32_t uid; /* who asks */
+    struct core_scan scan;
+    unsigned slot; /* of clients, where a scan of them is */
+    uint64_t until_us;
     struct table table;
     char unwell[MSG_TEXT_MAX]; /* "" when all is well */
+};
+
+struct admin {
+    struct question_list waiting; /* owned */
+    struct question *now;         /* owned: being answered, or NULL */
+    const struct verb *verb;      /* of now, NULL: no such verb */
+    struct answer answer;         /* to now */
+    uint64_t number;              /* of the last one that was begun */
+    struct event *more;           /* owned: the turn ended before the work did */
 };
 
 static bool may_see(const struct answer *a, uint32_t uid)
@@ -101,7 +131,7 @@ static const char *engine_word(const struct daemon *d, const struct core_status 
     return "";
 }
 
-static void fill_status(struct answer *a)
+static bool fill_status(struct answer *a)
 {
     static const struct table_column columns[] = {
         {"node", "NODE", MSG_CELL_STRING},
@@ -118,6 +148,7 @@ static void fill_status(struct answer *a)
         {"clients", "CLIENTS", MSG_CELL_NUMBER},
         {"groups", "GROUPS", MSG_CELL_NUMBER},
         {"insecure", "INSECURE", MSG_CELL_BOOL},
+        {"longest_turn_ms", "LONGEST TURN [ms]", MSG_CELL_NUMBER},
     };
     struct daemon *d = a->d;
     struct table *t = &a->table;
@@ -143,6 +174,8 @@ static void fill_status(struct answer *a)
     table_number(t, status.clients);
     table_number(t, status.groups);
     table_bool(t, d->insecure);
+    table_number(t, d->longest_turn_us / 1000);
+    return true;
 }
 
 static const char *peer_word(enum core_peer_state state)
@@ -160,7 +193,7 @@ static const char *peer_word(enum core_peer_state state)
     return "";
 }
 
-static void fill_nodes(struct answer *a)
+static bool fill_nodes(struct answer *a)
 {
     static const struct table_column columns[] = {
         {"node", "NODE", MSG_CELL_STRING},     {"address", "ADDRESS", MSG_CELL_STRING},
@@ -190,6 +223,7 @@ static void fill_nodes(struct answer *a)
             table_text(t, "");
         table_text(t, node_error(d, i, &peer));
     }
+    return true;
 }
 
 static const char *group_word(enum core_group_state state)
@@ -223,13 +257,10 @@ static void group_ops(struct answer *a, const struct core_group_view *view)
         table_text(&a->table, "");
 }
 
-static bool group_row(void *arg, const struct core_group_view *view)
+static void group_row(struct answer *a, const struct core_group_view *view)
 {
-    struct answer *a = arg;
     struct table *t = &a->table;
 
-    if (!may_see(a, view->uid))
-        return true;
     if (view->id)
         table_format(t, "%016" PRIx64, view->id);
     else
@@ -249,10 +280,9 @@ static bool group_row(void *arg, const struct core_group_view *view)
         table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
     else
         table_text(t, "");
-    return t->error == 0;
 }
 
-static void fill_groups(struct answer *a)
+static bool fill_groups(struct answer *a)
 {
     static const struct table_column columns[] = {
         {"group", "GROUP", MSG_CELL_STRING}, {"name", "NAME", MSG_CELL_STRING},
@@ -262,11 +292,23 @@ static void fill_groups(struct answer *a)
         {"ops", "OPS", MSG_CELL_NUMBER},     {"cause", "CAUSE", MSG_CELL_STRING},
     };
 
-    table_init(&a->table, "groups", columns, ARRAY_LEN(columns));
-    core_group_each(a->d->core, group_row, a);
+    const uint32_t *uid = may_see(a, UINT32_MAX) ? NULL : &a->uid;
+    struct core_group_view view;
+    int r;
+
+    if (!a->table.t.ncolumns)
+        table_init(&a->table, "groups", columns, ARRAY_LEN(columns));
+    do {
+        r = core_group_scan(a->d->core, &a->scan, uid, &view);
+        if (r == CORE_SCAN_FOUND)
+            group_row(a, &view);
+        if (r == CORE_SCAN_END || a->table.error)
+            return true;
+    } while (clock_us() < a->until_us);
+    return false;
 }
 
-static void fill_clients(struct answer *a)
+static bool fill_clients(struct answer *a)
 {
     static const struct table_column columns[] = {
         {"client", "CLIENT", MSG_CELL_NUMBER}, {"uid", "UID", MSG_CELL_NUMBER},
@@ -277,8 +319,13 @@ static void fill_clients(struct answer *a)
     struct table *t = &a->table;
     struct core_client_view client;
 
-    table_init(t, "clients", columns, ARRAY_LEN(columns));
-    for (unsigned i = 0; core_client_at(a->d->core, i, &client); i++) {
+    if (!t->t.ncolumns)
+        table_init(t, "clients", columns, ARRAY_LEN(columns));
+    while (core_client_scan(a->d->core, &a->slot, &client)) {
+        if (clock_us() >= a->until_us) {
+            a->slot = client.client; /* this one again */
+            return false;
+        }
         if (client.admin || !may_see(a, client.uid))
             continue;
         table_number(t, client.client);
@@ -289,9 +336,10 @@ static void fill_clients(struct answer *a)
         table_number(t, seconds_since(client.since_ms));
         table_number(t, arenas_bytes(&a->d->arenas, client.client));
     }
+    return true;
 }
 
-static void fill_config(struct answer *a)
+static bool fill_config(struct answer *a)
 {
     static const struct table_column columns[] = {
         {"key", "KEY", MSG_CELL_STRING},
@@ -311,13 +359,15 @@ static void fill_config(struct answer *a)
         table_text(t, row.source);
         table_bool(t, row.reloadable);
     }
+    return true;
 }
 
 /* ---- the answer ------------------------------------------------------------------------- */
 
+/* fill() returns true when it is done, or failed; else it wants to be called again. */
 static const struct verb {
     const char *name;
-    void (*fill)(struct answer *a);
+    bool (*fill)(struct answer *a);
 } verbs[] = {
     {"status", fill_status},   {"nodes", fill_nodes},   {"groups", fill_groups},
     {"clients", fill_clients}, {"config", fill_config},
@@ -334,34 +384,139 @@ static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
     listener_send(d->listener, slot, &msg, NULL, 0);
 }
 
-void admin_answer(struct daemon *d, unsigned slot, const struct msg_admin *question)
+static void question_free(struct admin *admin, struct question *question)
 {
-    struct answer a = {.d = d};
-    struct listener_client client;
-    bool known = false;
-
-    if (!listener_client(d->listener, slot, &client))
-        return;
-    a.uid = client.uid;
-    for (unsigned i = 0; i < ARRAY_LEN(verbs); i++) {
-        if (strcmp(verbs[i].name, question->verb) != 0)
-            continue;
-        known = true;
-        verbs[i].fill(&a);
+    if (question == admin->now) {
+        table_fini(&admin->answer.table);
+        admin->now = NULL;
+    } else {
+        TAILQ_REMOVE(&admin->waiting, question, entry);
     }
-    if (!known)
-        unwell_add(&a,
+    free(question);
+}
+
+static void finish(struct daemon *d)
+{
+    struct admin *admin = d->admin;
+    struct answer *a = &admin->answer;
+    unsigned slot = admin->now->slot;
+
+    if (!admin->verb)
+        unwell_add(a,
                    "commd %s does not know \"%s\"; it knows status, nodes, groups, clients, "
                    "config",
-                   PACKAGE_VERSION, question->verb);
-    if (a.table.error) {
-        int error = a.table.error;
+                   PACKAGE_VERSION, admin->now->verb);
+    if (a->table.error) {
+        int error = a->table.error;
 
-        table_fini(&a.table);
-        unwell_add(&a, "the answer cannot be made: %s", strerror(-error));
+        table_fini(&a->table);
+        unwell_add(a, "the answer cannot be made: %s", strerror(-error));
     }
-    send_tables(d, slot, &a);
-    table_fini(&a.table);
+    send_tables(d, slot, a);
+    question_free(admin, admin->now);
+    listener_resume(d->listener, slot);
+}
+
+static void begin(struct daemon *d)
+{
+    struct admin *admin = d->admin;
+    struct question *question, *next = TAILQ_FIRST(&admin->waiting);
+
+    TAILQ_FOREACH(question, &admin->waiting, entry)
+    if (question->number < next->number)
+        next = question;
+    TAILQ_REMOVE(&admin->waiting, next, entry);
+    admin->now = next;
+    admin->number = next->number;
+    admin->answer = (struct answer){.d = d, .uid = next->uid};
+    admin->verb = NULL;
+    for (unsigned i = 0; i < ARRAY_LEN(verbs); i++)
+        if (strcmp(verbs[i].name, next->verb) == 0)
+            admin->verb = &verbs[i];
+}
+
+void admin_turn(struct daemon *d)
+{
+    static const struct timeval at_once;
+    struct admin *admin = d->admin;
+    uint64_t now = clock_us(), until = now + ADMIN_STEP_US;
+
+    while ((admin->now || !TAILQ_EMPTY(&admin->waiting)) && now < until) {
+        if (!admin->now)
+            begin(d);
+        admin->answer.until_us = until;
+        if (!admin->verb || admin->verb->fill(&admin->answer))
+            finish(d);
+        now = clock_us();
+    }
+    if (admin->now || !TAILQ_EMPTY(&admin->waiting))
+        event_add(admin->more, &at_once);
+}
+
+void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question)
+{
+    struct question *new = calloc(1, sizeof(*new)), *other;
+    struct admin *admin = d->admin;
+    struct listener_client client;
+
+    if (!new || !listener_client(d->listener, slot, &client)) {
+        free(new); /* no memory: it gets no answer, as if we were very busy */
+        return;
+    }
+    new->slot = slot;
+    new->uid = client.uid;
+    new->number = admin->number;
+    snprintf(new->verb, sizeof(new->verb), "%s", question->verb);
+    if (admin->now && admin->now->uid == new->uid)
+        new->number = MAX(new->number, admin->now->number + 1);
+    TAILQ_FOREACH(other, &admin->waiting, entry)
+    if (other->uid == new->uid)
+        new->number = MAX(new->number, other->number + 1);
+    TAILQ_INSERT_TAIL(&admin->waiting, new, entry);
+    listener_pause(d->listener, slot);
+}
+
+void admin_drop(struct daemon *d, unsigned slot)
+{
+    struct admin *admin = d->admin;
+    struct question *question;
+
+    if (admin->now && admin->now->slot == slot)
+        question_free(admin, admin->now);
+    TAILQ_FOREACH(question, &admin->waiting, entry)
+    if (question->slot == slot)
+        return question_free(admin, question);
+}
+
+static void on_more(evutil_socket_t fd, short what, void *arg)
+{
+    /* admin_turn() does the work */
+}
+
+int admin_init(struct daemon *d)
+{
+    d->admin = calloc(1, sizeof(*d->admin));
+    if (!d->admin)
+        return -ENOMEM;
+    TAILQ_INIT(&d->admin->waiting);
+    d->admin->more = evtimer_new(d->base, on_more, d);
+    return d->admin->more ? 0 : -ENOMEM;
+}
+
+void admin_fini(struct daemon *d)
+{
+    struct admin *admin = d->admin;
+
+    if (!admin)
+        return;
+    if (admin->now)
+        question_free(admin, admin->now);
+    while (!TAILQ_EMPTY(&admin->waiting))
+        question_free(admin, TAILQ_FIRST(&admin->waiting));
+    if (admin->more)
+        event_free(admin->more);
+    free(admin);
+    d->admin = NULL;
 }
 
 void admin_status_line(struct daemon *d, char *buf, size_t len)

@@ -363,6 +363,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
 
     d->doorbells[slot] = 0;
     arenas_drop(&d->arenas, slot);
+    admin_drop(d, slot);
     if (!life || life != engine_link_life(d->engine))
         return;
     msg.doorbell.client = slot;

@@ -144,6 +144,17 @@ struct core_group_view {
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
 bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view);
+/* A look at all groups that goes on over many turns: each exactly once that is there all the
+ * while; what comes or goes meanwhile may be in or out. */
+struct core_scan {
+    unsigned kind; /* groups, then formings, then seats: the way that a group goes backwards */
+    uint32_t at;   /* index in that pool */
+};
+enum { CORE_SCAN_END, CORE_SCAN_FOUND, CORE_SCAN_MORE };
+/* FOUND: the next group, of any state. MORE: none among the next few places, ask again. @uid, if
+ * not NULL: only this user's. */
+int core_group_scan(const struct core *core, struct core_scan *scan, const uint32_t *uid,
+                    struct core_group_view *ret_view);
 /* Calls @fn for each group of any state, for tables, until it returns false. */
 typedef bool (*core_group_fn)(void *arg, const struct core_group_view *view);
 void core_group_each(const struct core *core, core_group_fn fn, void *arg);
@@ -182,5 +193,7 @@ struct core_client_view {
     uint64_t since_ms;
 };
 bool core_client_at(const struct core *core, unsigned i, struct core_client_view *ret_view);
+/* The first client at or after slot *@slot, which becomes the slot behind it; false past the end. */
+bool core_client_scan(const struct core *core, unsigned *slot, struct core_client_view *ret_view);
 
 #endif

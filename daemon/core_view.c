@@ -2,6 +2,11 @@
  * changes state; pointers in a view are valid until the next core_input(). */
 #include "daemon/core_internal.h"
 
+enum {
+    SCAN_PLACES = 256, /* looked at in one call that finds nothing */
+    SHOWN_MAX = 1024,
+};
+
 /* A dead group can still be asked for: CLOSE and GONE that are queued are about it. */
 static struct group *any_group(const struct core *core, uint64_t id)
 {
@@ -70,16 +75,20 @@ static void view_forming(const struct core *core, const struct forming *forming,
     home_missing(core, forming, core->missing, MSG_TEXT_MAX, &missing);
 }
 
-/* Several local ranks wait for one group: it is shown once, for the first in its bucket. */
+/* Several local ranks wait for one group: it is shown once, for the first in its bucket. Who fills
+ * a bucket with names is looked at no further than SHOWN_MAX. */
 static bool shown(const struct core *core, const struct seat *seat, unsigned *ret_count)
 {
     const struct list *bucket = &core->by_name[seat->key % HASH_GROUPS];
     struct seat *other;
+    unsigned looked = 0;
     bool first = true;
 
     *ret_count = 0;
     list_each(other, bucket, by_name)
     {
+        if (looked++ == SHOWN_MAX)
+            break;
         if (other->uid != seat->uid || strcmp(other->name, seat->name))
             continue;
         if (first && other != seat)
@@ -87,46 +96,91 @@ static bool shown(const struct core *core, const struct seat *seat, unsigned *re
         first = false;
         ++*ret_count;
     }
+    return !first;
+}
+
+/* Linked, and not just unlinked: that is, alive. */
+static bool is_listed(const struct list *item)
+{
+    return item->next && item->next != item;
+}
+
+static bool scan_seat(const struct core *core, const struct seat *seat,
+                      struct core_group_view *ret_view)
+{
+    unsigned count;
+
+    if ((seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) ||
+        seat->home == (int)core->config.self || !shown(core, seat, &count))
+        return false;
+    *ret_view = (struct core_group_view){
+        .name = seat->name,
+        .uid = seat->uid,
+        .state = CORE_GROUP_JOINING,
+        .size = seat->size,
+        .nlocal = count,
+        .cause_text = "",
+        .missing = "",
+    };
     return true;
+}
+
+static bool scan_at(const struct core *core, const struct core_scan *scan, const uint32_t *uid,
+                    struct core_group_view *ret_view)
+{
+    const struct forming *forming;
+    const struct group *group;
+    const struct seat *seat;
+
+    switch (scan->kind) {
+    case 0:
+        group = pool_at(&core->groups, scan->at);
+        if ((uid && group->uid != *uid) || group->state == GROUP_FREE || group->state == GROUP_DEAD)
+            return false;
+        view_group(group, ret_view);
+        return true;
+    case 1:
+        forming = pool_at(&core->formings, scan->at);
+        if ((uid && forming->uid != *uid) || !is_listed(&forming->all))
+            return false;
+        view_forming(core, forming, ret_view);
+        return true;
+    default:
+        seat = pool_at(&core->seats, scan->at);
+        return (!uid || seat->uid == *uid) && scan_seat(core, seat, ret_view);
+    }
+}
+
+int core_group_scan(const struct core *core, struct core_scan *scan, const uint32_t *uid,
+                    struct core_group_view *ret_view)
+{
+    const struct pool *const pools[] = {&core->groups, &core->formings, &core->seats};
+    unsigned looked = 0;
+
+    for (; scan->kind < ARRAY_LEN(pools); scan->kind++, scan->at = 0) {
+        while (scan->at < pools[scan->kind]->used) {
+            bool found;
+
+            if (looked++ == SCAN_PLACES)
+                return CORE_SCAN_MORE;
+            found = scan_at(core, scan, uid, ret_view);
+            scan->at++;
+            if (found)
+                return CORE_SCAN_FOUND;
+        }
+    }
+    return CORE_SCAN_END;
 }
 
 void core_group_each(const struct core *core, core_group_fn fn, void *arg)
 {
+    struct core_scan scan = {0};
     struct core_group_view view;
-    struct group *group;
-    struct forming *forming;
-    struct seat *seat;
-    unsigned count;
+    int r;
 
-    list_each(group, &core->all_groups, all)
-    {
-        view_group(group, &view);
-        if (!fn(arg, &view))
+    while ((r = core_group_scan(core, &scan, NULL, &view)) != CORE_SCAN_END)
+        if (r == CORE_SCAN_FOUND && !fn(arg, &view))
             return;
-    }
-    list_each(forming, &core->all_formings, all)
-    {
-        view_forming(core, forming, &view);
-        if (!fn(arg, &view))
-            return;
-    }
-    list_each(seat, &core->waiting, waiting)
-    {
-        if (seat->state == SEAT_COMMITTED || seat->home == (int)core->config.self ||
-            !shown(core, seat, &count))
-            continue;
-        view = (struct core_group_view){
-            .name = seat->name,
-            .uid = seat->uid,
-            .state = CORE_GROUP_JOINING,
-            .size = seat->size,
-            .nlocal = count,
-            .cause_text = "",
-            .missing = "",
-        };
-        if (!fn(arg, &view))
-            return;
-    }
 }
 
 struct pick {
@@ -205,15 +259,15 @@ void core_status(const struct core *core, struct core_status *ret_status)
         ret_status->nodes_up += peer_usable(core, i);
 }
 
-bool core_client_at(const struct core *core, unsigned i, struct core_client_view *ret_view)
+bool core_client_scan(const struct core *core, unsigned *slot, struct core_client_view *ret_view)
 {
-    for (unsigned slot = 0; slot < core->client_slots; slot++) {
-        const struct client *client = &core->clients[slot];
+    for (; *slot < core->client_slots; ++*slot) {
+        const struct client *client = &core->clients[*slot];
 
-        if (client->state != CLIENT_READY || i-- != 0)
+        if (client->state != CLIENT_READY)
             continue;
         *ret_view = (struct core_client_view){
-            .client = slot,
+            .client = *slot,
             .uid = client->uid,
             .pid = client->pid,
             .program = client->program,
@@ -221,7 +275,18 @@ bool core_client_at(const struct core *core, unsigned i, struct core_client_view
             .groups = client->groups,
             .since_ms = client->since_ms,
         };
+        ++*slot;
         return true;
     }
+    return false;
+}
+
+bool core_client_at(const struct core *core, unsigned i, struct core_client_view *ret_view)
+{
+    unsigned slot = 0;
+
+    while (core_client_scan(core, &slot, ret_view))
+        if (i-- == 0)
+            return true;
     return false;
 }

@@ -119,7 +119,7 @@ static void client_msg(void *arg, unsigned slot, const struct msg *msg)
     /* Questions change nothing, and arenas decide nothing, so the core does not see them; before the
      * hello it does, and refuses them. */
     if (welcome && msg->type == MSG_ADMIN)
-        admin_answer(d, slot, &msg->admin);
+        admin_ask(d, slot, &msg->admin);
     else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
                          msg->type == MSG_ARENA_ASK))
         arena_msg(d, slot, client.uid, msg);
@@ -310,7 +310,7 @@ int daemon_start(struct daemon *d)
     int r;
 
     d->started_ms = clock_ms();
-    if (loop_init(d) || start_core(d))
+    if (loop_init(d) || admin_init(d) || start_core(d))
         return complain(NULL, EXIT_INTERNAL);
     r = start_listener(d);
     if (r)
@@ -345,6 +345,7 @@ void daemon_fini(struct daemon *d)
     boards_fini(&d->boards);
     arenas_fini(&d->arenas);
     d->core = core_free(d->core);
+    admin_fini(d);
     loop_fini(d);
     free(d->doorbells);
     free(d->peer_tokens);

@@ -22,6 +22,7 @@
 enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };
 
 struct failed_board;
+struct admin;
 
 struct daemon {
     struct event_base *base; /* owned, as everything below */
@@ -46,6 +47,8 @@ struct daemon {
     unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
     unsigned nslots;
     struct failed_board *failed; /* to be reported when the queue is empty */
+    struct admin *admin;         /* questions of commctl, and the answer under way */
+    uint64_t longest_turn_us;    /* of our processor's time */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     char status[256];
@@ -93,7 +96,14 @@ bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, si
 
 /* ---- admin.c ---------------------------------------------------------------------------- */
 
-void admin_answer(struct daemon *d, unsigned slot, const struct msg_admin *question);
+int admin_init(struct daemon *d);
+void admin_fini(struct daemon *d);
+/* Puts the question in line. Its client is not read from until it has the answer. */
+void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question);
+/* The client in @slot is gone, and so is its question. */
+void admin_drop(struct daemon *d, unsigned slot);
+/* Works on answers for a moment, at the end of a turn; what remains makes the next come at once. */
+void admin_turn(struct daemon *d);
 /* "node a of cluster c: 2 of 3 nodes up, engine up, 5 clients, 2 groups" */
 void admin_status_line(struct daemon *d, char *buf, size_t len);
 

@@ -1,9 +1,11 @@
 /* loop.c - the turn.
  *
  * One thread, one libevent base. A turn: whatever events are ready call the edges, whose
- * callbacks dispatch into the core; then the turn ends: closed clients and links are freed, so
- * that no callback ever meets a dead pointer; the core's next deadline is armed; the service
- * manager hears what changed.
+ * callbacks dispatch into the core: the other nodes, the engine, timers. Then what clients have
+ * sent is taken, for a few ms (listener_turn()), and a moment goes to answers for commctl
+ * (admin_turn()), so that nobody can keep us from the former for long. Then the turn ends: closed
+ * clients and links are freed, so that no callback ever meets a dead pointer; the core's next
+ * deadline is armed; the service manager hears what changed.
  *
  * daemon_dispatch() is the only way into the core. It does not nest: effects (apply.c) never
  * lead back into it, they are reported by the edges in a later turn.
@@ -234,11 +236,23 @@ void loop_fini(struct daemon *d)
     d->base = NULL;
 }
 
+/* Not of the clock: most of that goes by while we wait for events. */
+static uint64_t cpu_us(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
 void loop_run(struct daemon *d)
 {
+    uint64_t begin;
+
     watch_idleness(d);
     while (!d->quit) {
         arm_deadline(d);
+        begin = cpu_us();
         if (event_base_loop(d->base, EVLOOP_ONCE) < 0) {
             log_error("the event loop failed: %m -> stopping");
             d->exit_code = EXIT_INTERNAL;
@@ -250,7 +264,9 @@ void loop_run(struct daemon *d)
         listener_turn(d->listener);
         if (d->peers)
             peer_links_turn(d->peers);
+        admin_turn(d);
         tell_status(d);
+        d->longest_turn_us = MAX(d->longest_turn_us, cpu_us() - begin);
         if (d->stopping && listener_idle(d->listener) &&
             (!d->peers || peer_links_idle(d->peers)))
             d->quit = true;

@@ -15,13 +15,14 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_bad_input.py tests/integration/test_service.py tests/integration/test_autostart.py \
 	tests/integration/test_netns.py tests/integration/test_exports.sh \
 	tests/integration/test_numpy.py tests/integration/test_examples.py \
-	tests/integration/test_registered.py tests/integration/test_launcher.py
+	tests/integration/test_registered.py tests/integration/test_launcher.py \
+	tests/integration/test_turns.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
 	tests/integration/faults.py tests/integration/many.py tests/integration/numpy_ops.py tests/integration/numpy_stubs.py \
 	tests/integration/rank.py tests/integration/registered.py tests/integration/stream.py \
-	tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
+	tests/integration/turns.py tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
 	tests/integration/torch_forms.py tests/integration/torch_groups.py \
 	tests/integration/torch_p2p.py tests/integration/torch_ends.py \
 	tests/integration/torch_trouble.py tests/lib/nodes.sh \

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""What a user does who wants commd's attention, or its descriptors, for himself; see test_turns.py.
+
+turns.py SOCKET WHAT NUMBER.. does it, prints a line when it is done, and keeps all connections until
+its input ends. It is started as another user, and uses nothing but the protocol.
+"""
+
+import os
+import resource
+import socket
+import sys
+
+sys.dont_write_bytecode = True
+from wire import ADMIN, frame, hello, join  # noqa: E402
+
+connections = []
+
+
+def connect(path, admin=0):
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    sock.sendall(hello(admin))
+    connections.append(sock)
+    return sock
+
+
+def unread(path, count, rounds, size):
+    """@count connections join @rounds groups each, of @size ranks, and read nothing."""
+    for _ in range(count):
+        connect(path)
+    for number in range(rounds):
+        for i, sock in enumerate(connections):
+            sock.sendall(join(number, i % size, size, f"unread{number}.{i // size}"))
+
+
+def groups(path, count):
+    """One connection is the only rank of @count groups; descriptors are closed unseen."""
+    sock = connect(path)
+    buffer = b""
+    joined = -1  # the first is the welcome
+    asked = 0
+    while joined < count:
+        while asked < count and asked - joined < 100:
+            sock.sendall(join(asked, 0, 1, f"many{asked}"))
+            asked += 1
+        buffer += sock.recv(65536)
+        while len(buffer) >= 8 and len(buffer) >= 8 + int.from_bytes(buffer[4:8], "little"):
+            buffer = buffer[8 + int.from_bytes(buffer[4:8], "little") :]
+            joined += 1
+
+
+def ask(path, count, times):
+    """@count sessions of commctl ask for the groups @times, and read nothing."""
+    for _ in range(count):
+        try:
+            sock = connect(path, admin=1)
+            sock.sendall(frame(ADMIN, f1="groups") * times)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused
+
+
+def main():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    {"unread": unread, "groups": groups, "ask": ask}[sys.argv[2]](
+        sys.argv[1], *map(int, sys.argv[3:])
+    )
+    print("done", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+main()
