@@ -137,7 +137,7 @@ def test_questions_without_end():
         node = cluster.nodes[0]
         ranks = victims(cluster, [0, 0, 1])
         cluster.expect(f"uid {HOSTILE}: user {HOSTILE} has 16 sessions of commctl already")
-        with Hostile(node, "groups", count).done(), Hostile(node, "ask", 480, 3):
+        with Hostile(node, "groups", count).done(), Hostile(node, "ask", 480, 3).done():
             for number in range(10):
                 work(cluster, ranks, f"during{number}")
                 ctl_as(node, VICTIM, "status")

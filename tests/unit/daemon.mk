@@ -48,6 +48,14 @@ test_peer_link_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) $(OPEN
 endif
 
 if HAVE_CMOCKA
+check_PROGRAMS += tests/unit/test_stream
+TESTS += tests/unit/test_stream
+tests_unit_test_stream_SOURCES = tests/unit/test_stream.c daemon/stream.c daemon/stream.h
+tests_unit_test_stream_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_stream_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+endif
+
+if HAVE_CMOCKA
 check_PROGRAMS += tests/unit/test_arenas
 TESTS += tests/unit/test_arenas
 tests_unit_test_arenas_SOURCES = tests/unit/test_arenas.c daemon/arenas.c daemon/arenas.h

@@ -400,6 +400,58 @@ static void reload_lowers_limits(void **state)
     bench_free(bench);
 }
 
+/* Groups come and go between the steps of a scan: who is there all the while is met once. */
+static void a_scan_that_takes_long(void **state)
+{
+    enum { GROUPS = 1500 };
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    struct core_group_view view;
+    struct core_scan scan = {0};
+    static uint64_t ids[GROUPS];
+    static unsigned met[2 * GROUPS];
+    unsigned steps = 0, more = 0;
+    uint32_t uid = 1000, nobody = 1;
+    char name[16];
+    int r;
+
+    config.max_groups = config.max_groups_per_user = 2 * GROUPS;
+    bench = bench_new(&config);
+    memset(met, 0, sizeof(met));
+    hello(bench, 0, uid, false);
+    for (unsigned i = 0; i < GROUPS; i++) {
+        bench->got[0] = 0;
+        snprintf(name, sizeof(name), "%u", i);
+        join(bench, 0, i, name, 0, i % 3 ? 1 : 2); /* each third one waits */
+    }
+    for (unsigned i = 0; core_group_at(bench->core, i, &view) && view.id; i++)
+        ids[strtoul(view.name, NULL, 10)] = view.id;
+    while ((r = core_group_scan(bench->core, &scan, &uid, &view)) != CORE_SCAN_END) {
+        struct msg msg = {.type = MSG_CLIENT_LEAVE};
+
+        if (r == CORE_SCAN_FOUND)
+            met[strtoul(view.name, NULL, 10)]++;
+        /* those with an even number leave, from the end; others come into their places */
+        if (steps < GROUPS && ids[GROUPS - 1 - steps] && (GROUPS - 1 - steps) % 2 == 0) {
+            bench->got[0] = 0;
+            msg.client_leave.group = ids[GROUPS - 1 - steps];
+            say(bench, 0, &msg);
+            snprintf(name, sizeof(name), "%u", GROUPS + steps);
+            join(bench, 0, GROUPS + steps, name, 0, 1);
+        }
+        steps++;
+    }
+    for (unsigned i = 0; i < 2 * GROUPS; i++)
+        assert_in_range(met[i], i < GROUPS && (i % 2 || i % 3 == 0), 1);
+    /* of somebody else there is nothing, but it takes its time to find that */
+    memset(&scan, 0, sizeof(scan));
+    while ((r = core_group_scan(bench->core, &scan, &nobody, &view)) == CORE_SCAN_MORE)
+        more++;
+    assert_int_equal(r, CORE_SCAN_END);
+    assert_true(more >= GROUPS / 256);
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -412,6 +464,7 @@ int main(void)
         cmocka_unit_test(timeout_of_config), cmocka_unit_test(missing_list_is_bounded),
         cmocka_unit_test(engine_life),       cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves), cmocka_unit_test(reload_lowers_limits),
+        cmocka_unit_test(a_scan_that_takes_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

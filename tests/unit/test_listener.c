@@ -14,8 +14,10 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "daemon/clock.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
+#include "daemon/stream.h"
 #include "shm/proto/codec.h"
 
 enum { LIMIT_S = 20 };
@@ -624,6 +626,310 @@ static void draining_ends_everything(void **state)
     close(fd);
 }
 
+/* ---- descriptors that nobody takes ------------------------------------------------------ */
+
+/* Listens as if @files were all that we may have open. */
+static void start_with(struct world *w, rlim_t files, unsigned per_user)
+{
+    struct rlimit old, tight;
+
+    getrlimit(RLIMIT_NOFILE, &old);
+    tight = old;
+    tight.rlim_cur = files;
+    setrlimit(RLIMIT_NOFILE, &tight);
+    assert_int_equal(start(w, w->path, per_user), 0);
+    setrlimit(RLIMIT_NOFILE, &old);
+}
+
+static int welcomed(struct world *w)
+{
+    int fd = client(w);
+    struct msg msg;
+
+    put(fd, MSG_CLIENT_HELLO);
+    get(w, fd, &msg);
+    assert_int_equal(msg.type, MSG_WELCOME);
+    return fd;
+}
+
+static void send_fd(struct world *w, unsigned slot)
+{
+    struct msg msg = {.type = MSG_ARENA_ANSWER};
+
+    listener_send(w->listener, slot, &msg, &(int){0}, 1);
+}
+
+/* How many messages wait there; they are taken, with their descriptors. */
+static unsigned take_fds(int fd)
+{
+    unsigned count = 0, n;
+    struct msg msg;
+    const char *why;
+    int got;
+
+    for (; readable(fd) && recv(fd, &(char){0}, 1, MSG_PEEK) > 0; count++) {
+        assert_int_equal(msg_recv_fd(fd, &msg, &got, 1, &n, -1, &why), 0);
+        assert_int_equal(n, 1);
+        close(got);
+    }
+    return count;
+}
+
+static void who_does_not_take_descriptors_is_closed(void **state)
+{
+    struct world *w = *state;
+    struct msg msg = {.type = MSG_ARENA_ANSWER};
+    int file = dup(0), fd;
+    struct stream_fd *shared = stream_fd_new(&file);
+    unsigned sent = 0;
+
+    start_with(w, 1 << 20, 40);
+    fd = welcomed(w);
+    for (; !log_text[0] && sent < 5000; sent++)
+        listener_send_shared(w->listener, w->slot, &msg, &shared, 1);
+    assert_in_range(sent, 1280, 1310); /* and what the socket takes */
+    run_until(w, w->closes);
+    assert_string_equal(w->closed, "it does not read what it is sent");
+    assert_in_range(take_fds(fd), 5, 20);
+    stream_fd_unref(shared);
+    close(fd);
+}
+
+static void what_one_user_holds_is_bounded(void **state)
+{
+    struct world *w = *state;
+    unsigned sent = 0;
+    int some, most;
+
+    start_with(w, 1024, 40); /* 256 may wait, of one user 128 */
+    some = welcomed(w);
+    for (unsigned i = 0; i < 20; i++)
+        send_fd(w, w->slot);
+    most = welcomed(w);
+    for (; !log_text[0] && sent < 500; sent++)
+        send_fd(w, w->slot);
+    assert_in_range(sent, 100, 140);
+    run_until(w, w->closes);
+    assert_string_equal(w->closed, "it does not read what it is sent");
+    take_fds(most);
+    assert_int_equal(recv(most, &(char){0}, 1, 0), 0); /* that one, and not the other */
+    take_fds(some);
+    run_until(w, readable(some));
+    assert_true(take_fds(some) > 0);
+    close(some);
+    close(most);
+}
+
+/* Of one user few may fly. Who is held up by that comes to his turn when others take theirs, and
+ * the loop sleeps until then. */
+static void what_flies_is_shared(void **state)
+{
+    enum { EACH = 9 };
+    struct world *w = *state;
+    int fd[4], turns = 0;
+
+    start_with(w, 128, 40); /* 64 may fly, of one user 32 */
+    for (unsigned i = 0; i < 4; i++) {
+        fd[i] = welcomed(w);
+        for (unsigned k = 0; k < EACH; k++)
+            send_fd(w, i);
+    }
+    for (uint64_t begin = clock_ms(); clock_ms() < begin + 200; turns++)
+        world_turn(w);
+    assert_true(turns < 50);
+    assert_int_equal(take_fds(fd[3]), 32 - 3 * EACH);
+    assert_int_equal(take_fds(fd[0]), EACH);
+    run_until(w, readable(fd[3]));
+    assert_int_equal(take_fds(fd[3]), 4 * EACH - 32);
+    assert_int_equal(w->closes, 0);
+    for (unsigned i = 0; i < 4; i++)
+        close(fd[i]);
+}
+
+static void who_holds_up_his_user_is_closed(void **state)
+{
+    enum { EACH = 9 };
+    struct world *w = *state;
+    int fd[4];
+
+    start_with(w, 128, 40);
+    for (unsigned i = 0; i < 4; i++) {
+        fd[i] = welcomed(w);
+        for (unsigned k = 0; k < EACH - (i == 1 || i == 2); k++)
+            send_fd(w, i);
+    }
+    run_until(w, w->closes);
+    assert_string_equal(w->closed, "it does not read what it is sent");
+    assert_non_null(strstr(log_text, "it does not read what it is sent -> refused\n"));
+    assert_int_equal(take_fds(fd[0]), EACH);
+    assert_int_equal(recv(fd[0], &(char){0}, 1, 0), 0); /* it had most */
+    for (unsigned i = 0; i < 4; i++)
+        close(fd[i]);
+}
+
+/* We close, but the descriptors are in its socket still: it counts until they are taken. */
+static void what_is_left_unread_counts(void **state)
+{
+    struct world *w = *state;
+    int fds[17], fd;
+    unsigned old;
+
+    start_with(w, 1024, 1); /* and 16 for tools */
+    for (unsigned i = 0; i < 17; i++)
+        fds[i] = welcomed(w);
+    old = w->slot;
+    send_fd(w, old);
+    listener_close(w->listener, old);
+    listener_turn(w->listener);
+    fd = client(w);
+    run_until(w, log_text[0]);
+    assert_non_null(strstr(log_text, "has 1 clients already"));
+    close(fd);
+    assert_int_equal(take_fds(fds[16]), 1);
+    assert_int_equal(recv(fds[16], &(char){0}, 1, 0), 0);
+    close(fds[16]);
+    for (unsigned tries = 0; w->opens < 18; tries++) { /* it is not looked at all the time */
+        fd = client(w);
+        put(fd, MSG_CLIENT_HELLO);
+        run_until(w, readable(fd));
+        if (w->opens < 18)
+            close(fd);
+    }
+    close(fd);
+    for (unsigned i = 0; i < 16; i++)
+        close(fds[i]);
+}
+
+static void few_descriptors_are_left(void **state)
+{
+    struct world *w = *state;
+    int status, fill[200];
+    unsigned nfill = 0;
+    pid_t pid;
+
+    if (getuid())
+        skip();
+    start_with(w, 200, 40); /* from 180 on they are for us */
+    chmod(w->dir, 0755);
+    chmod(w->path, 0666);
+    do
+        fill[nfill] = dup(0);
+    while (fill[nfill++] < 180);
+    pid = fork();
+    if (pid == 0) {
+        struct msg msg;
+        const char *why;
+        unsigned n;
+        int fd;
+
+        if (setgid(4004) || setuid(4004))
+            _exit(2);
+        fd = client(w);
+        if (msg_recv_fd(fd, &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED)
+            _exit(3);
+        _exit(strcmp(msg.refused.text, "commd has few descriptors left (LimitNOFILE=)") != 0);
+    }
+    run_until(w, log_text[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    close(welcomed(w)); /* root still comes in */
+    while (nfill)
+        close(fill[--nfill]);
+}
+
+/* ---- turns ------------------------------------------------------------------------------ */
+
+enum { FLOOD = 2000 };
+
+/* A child of user @uid with @count connections, all of which have sent FLOOD messages when it
+ * says so. */
+static pid_t flooder(const struct world *w, uint32_t uid, unsigned count)
+{
+    struct msg msg = {.type = MSG_CLIENT_LEAVE};
+    void *frame, *flood;
+    size_t len;
+    int tell[2];
+    pid_t pid;
+
+    assert_int_equal(pipe(tell), 0);
+    pid = fork();
+    if (pid) {
+        assert_int_equal(read(tell[0], &(char){0}, 1), 1);
+        close(tell[0]);
+        close(tell[1]);
+        return pid;
+    }
+    if (setgid(uid) || setuid(uid) || codec_encode(&msg, &frame, &len))
+        _exit(1);
+    flood = malloc(len * FLOOD);
+    for (unsigned i = 0; i < FLOOD; i++)
+        memcpy((char *)flood + i * len, frame, len);
+    for (unsigned i = 0; i < count; i++) {
+        int fd = client(w);
+
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){1 << 20}, sizeof(int));
+        put(fd, MSG_CLIENT_HELLO);
+        if (send(fd, flood, len * FLOOD, 0) != (ssize_t)(len * FLOOD))
+            _exit(2);
+    }
+    if (write(tell[1], "", 1) != 1)
+        _exit(3);
+    pause();
+    _exit(0);
+}
+
+static void many_connections_of_one_user_weigh_like_one(void **state)
+{
+    struct world *w = *state;
+    pid_t many, one;
+    unsigned rest = 0;
+
+    if (getuid())
+        skip();
+    chmod(w->dir, 0755);
+    chmod(w->path, 0666);
+    many = flooder(w, 4005, 8);
+    one = flooder(w, 4006, 1);
+    run_until(w, w->by_slot[8] == FLOOD + 1); /* accepted last */
+    for (unsigned i = 0; i < 8; i++)
+        rest += w->by_slot[i];
+    assert_in_range(rest, 1, 4 * FLOOD); /* of 8 FLOOD */
+    kill(many, SIGKILL);
+    kill(one, SIGKILL);
+    waitpid(many, NULL, 0);
+    waitpid(one, NULL, 0);
+    run_until(w, w->closes == 9);
+    assert_int_equal(w->leaves, 9 * FLOOD); /* also those of the dead */
+}
+
+static void who_is_paused_is_not_read_from(void **state)
+{
+    struct world *w = *state;
+    struct msg big = {.type = MSG_JOIN_FAILED}, msg;
+    int fd = welcomed(w), other = welcomed(w);
+    const char *why;
+    unsigned sent = 0, n;
+
+    listener_pause(w->listener, 0);
+    put(fd, MSG_CLIENT_LEAVE);
+    put(other, MSG_CLIENT_LEAVE);
+    run_until(w, w->by_slot[1] == 2);
+    memset(big.join_failed.text, 'x', sizeof(big.join_failed.text) - 1);
+    for (; sent < 50; sent++)
+        listener_send(w->listener, 0, &big, NULL, 0);
+    listener_resume(w->listener, 0); /* not before it has read that */
+    put(other, MSG_CLIENT_LEAVE);
+    run_until(w, w->by_slot[1] == 3);
+    assert_int_equal(w->by_slot[0], 1);
+    while (sent--) {
+        run_until(w, readable(fd));
+        assert_int_equal(msg_recv_fd(fd, &msg, NULL, 0, &n, -1, &why), 0);
+    }
+    run_until(w, w->by_slot[0] == 2);
+    close(fd);
+    close(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -637,6 +943,14 @@ int main(void)
         T(last_words_come_before_the_end),
         T(a_killed_process_is_told_from_a_closed_socket),
         T(who_does_not_read_is_closed),
+        BARE(who_does_not_take_descriptors_is_closed),
+        BARE(what_one_user_holds_is_bounded),
+        BARE(what_flies_is_shared),
+        BARE(who_holds_up_his_user_is_closed),
+        BARE(what_is_left_unread_counts),
+        BARE(few_descriptors_are_left),
+        T(many_connections_of_one_user_weigh_like_one),
+        T(who_is_paused_is_not_read_from),
         T(a_busy_client_does_not_starve_others),
         T(closing_lets_the_last_message_out),
         BARE(one_user_cannot_take_all),
