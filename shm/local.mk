@@ -5,7 +5,7 @@ noinst_LTLIBRARIES += libcommd-shm.la libcommd-proto.la
 libcommd_shm_la_SOURCES = shm/board.c shm/board.h shm/plan.c shm/plan.h shm/mail.c shm/mail.h shm/memfd.c \
 	shm/memfd.h shm/wait.c shm/wait.h shm/base.h shm/launch.h shm/dtype.c shm/dtype.h \
 	shm/coll.c shm/coll.h shm/copy.c shm/copy.h shm/place.c shm/place.h \
-	shm/ranks.c shm/ranks.h
+	shm/ranks.c shm/ranks.h shm/closer.c shm/closer.h
 libcommd_shm_la_LIBADD =
 
 # The reduction: the plain kernels, and the same source once more per instruction set;

@@ -41,4 +41,10 @@ TESTS += tests/unit/test_mail
 tests_unit_test_mail_SOURCES = tests/unit/test_mail.c
 tests_unit_test_mail_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_mail_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+check_PROGRAMS += tests/unit/test_closer
+TESTS += tests/unit/test_closer
+tests_unit_test_closer_SOURCES = tests/unit/test_closer.c
+tests_unit_test_closer_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_closer_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 endif
