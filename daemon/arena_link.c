@@ -39,11 +39,11 @@ static void answer(struct daemon *d, unsigned slot, uint32_t req, enum cause cau
 
 static void add(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_arena_add *msg)
 {
-    _cleanup_(close_fdp) int fd = listener_take_fd(d->listener, slot);
+    int fd = listener_take_fd(d->listener, slot);
     char why[MSG_TEXT_MAX] = "";
     enum cause cause = arenas_add(&d->arenas, slot, uid, msg, &fd, why, sizeof(why));
 
-    close_fdp(&fd); /* who has the answer may count what we hold */
+    closer_fd(d->closer, uid, fd);
     if (msg->req)
         answer(d, slot, msg->req, cause, why, -1);
 }

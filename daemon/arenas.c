@@ -11,6 +11,9 @@
  * descriptors that commd may have. The bytes of one user's arenas are bounded by the memory of the
  * machine, so that nobody can promise more than there is.
  *
+ * Closing the last copy of a large one takes long, as its pages are freed: the closer's threads do it.
+ * Until then it counts as one of its user's.
+ *
  * Members who have mapped an arena keep that mapping when it is gone here; their rules are in
  * client/peer_arena.c. */
 #include "daemon/arenas.h"
@@ -42,9 +45,9 @@ int arenas_init(struct arenas *arenas, unsigned nslots)
     return arenas->slots ? 0 : -ENOMEM;
 }
 
-static struct arena_entry *entry_free(struct arena_entry *entry)
+static struct arena_entry *entry_free(struct arenas *arenas, struct arena_entry *entry)
 {
-    close_fdp(&entry->fd);
+    closer_fd(arenas->closer, entry->uid, entry->fd);
     free(entry);
     return NULL;
 }
@@ -56,7 +59,7 @@ void arenas_drop(struct arenas *arenas, unsigned slot)
 
         arenas->slots[slot] = entry->next;
         arenas->count--;
-        entry_free(entry);
+        entry_free(arenas, entry);
     }
 }
 
@@ -91,7 +94,7 @@ static const char *room_check(const struct arenas *arenas, unsigned slot, uint32
                               uint64_t bytes, char *why, size_t len)
 {
     uint64_t total = 0;
-    unsigned n = 0;
+    unsigned n = closer_pending(arenas->closer, uid);
 
     for (unsigned i = 0; i < arenas->nslots; i++)
         for (const struct arena_entry *e = arenas->slots[i]; e; e = e->next)
@@ -139,6 +142,10 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
         return invalid("the number of the arena is taken", why, len);
     if (room_check(arenas, slot, uid, size, why, len))
         return CAUSE_QUOTA;
+    if (*fd >= closer_reserve()) {
+        snprintf(why, len, "commd has no descriptor left for it: raise its LimitNOFILE");
+        return CAUSE_QUOTA;
+    }
     entry = calloc(1, sizeof(*entry));
     if (!entry) {
         snprintf(why, len, "commd is out of memory");
@@ -162,7 +169,7 @@ void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena)
         return;
     *at = entry->next;
     arenas->count--;
-    entry_free(entry);
+    entry_free(arenas, entry);
 }
 
 uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot)

@@ -3,6 +3,7 @@
 #ifndef COMMD_ARENAS_H
 #define COMMD_ARENAS_H
 
+#include "shm/closer.h"
 #include "shm/proto/msg.h"
 
 struct arena_entry;
@@ -15,6 +16,7 @@ struct arenas {
     /* limits: files over all users; of one user files, and bytes together */
     unsigned max, max_per_user;
     uint64_t max_bytes;
+    struct closer *closer; /* borrowed; set after arenas_init(). NULL: files are closed at once */
 };
 
 /* @nslots: of clients. The limits follow from this machine. */

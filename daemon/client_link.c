@@ -36,6 +36,7 @@ enum {
     CLIENT_BUDGET = 64,
     CLIENT_LAST_BUDGET = 4096, /* messages taken from a socket whose owner is dead */
     CLIENT_DEADLINE_MS = 2000,
+    CLIENT_LATER_MS = 20,
     CLIENT_LINGER_MS = 30, /* a killed process closes its files some time before it is gone */
     CLIENT_MAX_UNSENT = 1 << 20,
     CLIENT_MAX_FDS = 1280, /* a board for each of its 1024 joins, and more */
@@ -62,6 +63,8 @@ struct client *client_free(struct client *client)
         event_free(client->timer);
     if (client->retry)
         event_free(client->retry);
+    if (client->again)
+        event_free(client->again);
     if (client->tenant)
         listener_keep_unread(client);
     stream_fini(&client->stream);
@@ -96,6 +99,7 @@ static void client_bury(struct client *client)
     event_del(client->write);
     event_del(client->timer);
     event_del(client->retry);
+    event_del(client->again);
     if (client->died)
         event_del(client->died);
 }
@@ -237,6 +241,7 @@ void client_pause(struct client *client)
     client->paused = true;
     client->resumes = false;
     event_del(client->read);
+    event_del(client->again);
 }
 
 void client_resume(struct client *client)
@@ -258,6 +263,7 @@ void client_close(struct client *client)
     }
     client->state = CLIENT_CLOSING;
     event_del(client->read);
+    event_del(client->again);
     if (client->died)
         event_del(client->died);
     client_arm(client, CLIENT_DEADLINE_MS);
@@ -328,14 +334,18 @@ static int client_take(struct client *client, unsigned *budget, uint64_t until_u
         int r;
 
         r = stream_next(&client->stream, &msg);
-        if (r == CODEC_E_MORE) {
+        if (r == CODEC_E_MORE && !stream_fds_left(&client->stream)) {
             r = stream_fill(&client->stream);
-            if (r)
+            if (r && r != STREAM_E_FDS)
                 return r;
-            continue;
+            if (!r)
+                continue;
+            r = CODEC_E_MORE;
         }
         if (r) {
-            snprintf(why, sizeof(why), "protocol error: %s", codec_strerror(r));
+            snprintf(why, sizeof(why), "protocol error: %s",
+                     r == CODEC_E_MORE ? "a descriptor came that nobody asked for"
+                                       : codec_strerror(r));
             client_refuse(client, CAUSE_PROTOCOL, why);
             return -ECANCELED;
         }
@@ -352,12 +362,23 @@ static int client_take(struct client *client, unsigned *budget, uint64_t until_u
     return 0;
 }
 
+/* Not before some of the descriptors that we are closing are closed. */
+static void client_read_later(struct client *client)
+{
+    struct timeval tv = clock_timeval(CLIENT_LATER_MS);
+
+    event_del(client->read);
+    event_add(client->again, &tv);
+}
+
 static void client_read(evutil_socket_t fd, short what, void *arg)
 {
     struct client *client = arg;
 
-    if (client->state == CLIENT_OPEN && !client->paused)
-        listener_work(client);
+    if (client->state != CLIENT_OPEN || client->paused)
+        return;
+    event_add(client->read, NULL); /* client_read_later() took it away */
+    listener_work(client);
 }
 
 /* Nothing more will come but what is in the socket: take that, then end. */
@@ -389,6 +410,8 @@ void client_step(struct client *client, uint64_t until_us)
         listener_work(client); /* others first */
     } else if (client->end[0]) {
         client_lost(client, client->end);
+    } else if (r == STREAM_E_LATER) {
+        client_read_later(client);
     } else if (r == STREAM_E_EOF && client->died) {
         client->state = CLIENT_ENDING;
         event_del(client->read);
@@ -443,7 +466,7 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
     _cleanup_(client_freep) struct client *client = calloc(1, sizeof(*client));
 
     if (!client) {
-        close(fd);
+        closer_sock(listener->closer, tenant->uid, fd);
         close_fdp(&pidfd);
         return -ENOMEM;
     }
@@ -456,14 +479,18 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
     client->stream.keeps_fds = true;
     client->stream.may_send = client_may_send;
     client->stream.arg = client;
+    client->stream.closer = listener->closer;
+    client->stream.uid = tenant->uid;
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){CLIENT_SNDBUF}, sizeof(int));
     client->read = event_new(listener->base, fd, EV_READ | EV_PERSIST, client_read, client);
     client->write = event_new(listener->base, fd, EV_WRITE | EV_PERSIST, client_write, client);
     client->timer = evtimer_new(listener->base, client_timer, client);
     client->retry = evtimer_new(listener->base, client_write, client);
+    client->again = evtimer_new(listener->base, client_read, client);
     if (pidfd >= 0)
         client->died = event_new(listener->base, pidfd, EV_READ, client_died, client);
-    if (!client->read || !client->write || !client->timer || !client->retry || (pidfd >= 0 && !client->died) ||
+    if (!client->read || !client->write || !client->timer || !client->retry || !client->again ||
+        (pidfd >= 0 && !client->died) ||
         event_add(client->read, NULL) || (client->died && event_add(client->died, NULL)))
         return -ENOMEM;
     client_arm(client, CLIENT_DEADLINE_MS);

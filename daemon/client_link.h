@@ -51,6 +51,7 @@ struct client {
     struct stream stream;                      /* owned */
     struct event *read, *write, *died, *timer; /* owned */
     struct event *retry; /* owned: what could not be sent, and no socket will say when */
+    struct event *again; /* owned: to be read, as soon as its user's descriptors are closed */
     unsigned retry_ms;
     uint64_t waits_ms;   /* since when its user's share of descriptors has held it up; 0: it does not */
     unsigned flying;     /* descriptors sent to it, and not known to be taken out */
@@ -74,6 +75,7 @@ struct listener {
     uint64_t inode;       /* of the socket, so that only ours is removed */
     struct event *accept; /* owned */
     struct sock_reserve reserve;
+    struct closer *closer; /* borrowed; NULL: what clients send is closed at once */
     struct client **slots; /* borrowed from clients; NULL: free */
     unsigned nslots, next_slot, nclients;
     unsigned max_clients, max_clients_per_user;

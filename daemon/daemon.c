@@ -243,8 +243,9 @@ static int start_core(struct daemon *d)
     d->token_turns = calloc(d->conf->nnodes, sizeof(*d->token_turns));
     if (!d->core || !d->doorbells || !d->peer_tokens || !d->token_turns)
         return -ENOMEM;
-    if (arenas_init(&d->arenas, d->nslots))
+    if (arenas_init(&d->arenas, d->nslots) || closer_new(&d->closer))
         return -ENOMEM;
+    d->arenas.closer = d->closer;
     return boards_init(&d->boards, d->conf->max_groups);
 }
 
@@ -263,6 +264,7 @@ static int start_listener(struct daemon *d)
         .mode = d->conf->socket_mode,
         .max_clients = d->conf->max_clients,
         .max_clients_per_user = d->conf->max_clients_per_user,
+        .closer = d->closer,
         .ops = &listener_ops,
         .arg = d,
     };
@@ -279,6 +281,7 @@ static int start_cluster(struct daemon *d)
         .conf = d->conf,
         .device = d->device,
         .launcher = d->launcher,
+        .closer = d->closer,
         .ops = &engine_ops,
         .arg = d,
     };
@@ -344,6 +347,7 @@ void daemon_fini(struct daemon *d)
         ;
     boards_fini(&d->boards);
     arenas_fini(&d->arenas);
+    d->closer = closer_free(d->closer);
     d->core = core_free(d->core);
     admin_fini(d);
     loop_fini(d);

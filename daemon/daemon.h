@@ -40,6 +40,7 @@ struct daemon {
     struct listener *listener;
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* likewise */
+    struct closer *closer; /* closes what came from clients */
     struct boards boards;
     struct arenas arenas;
     uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */

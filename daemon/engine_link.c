@@ -52,6 +52,7 @@ struct engine_link {
     struct event_base *base; /* borrowed */
     const struct engine_link_ops *ops;
     void *arg;
+    struct closer *closer; /* borrowed */
     char path[CONF_PATH_MAX], pid_file[CONF_PATH_MAX];
     char device[CONF_NAME_MAX], tls[CONF_NAME_MAX], node[CONF_NAME_MAX], ports[32];
     char fabric[8], channels[8], congestion[16];
@@ -293,6 +294,7 @@ static int link_spawn(struct engine_link *link)
     link->state = ENGINE_RUNNING;
     link->life++;
     stream_init(&link->stream, sock, CODEC_MAX_CLIENT_FRAME);
+    link->stream.closer = link->closer;
     link->read = event_new(link->base, sock, EV_READ | EV_PERSIST, engine_read, link);
     link->write = event_new(link->base, sock, EV_WRITE | EV_PERSIST, engine_write, link);
     if (link->keeper >= 0)
@@ -375,6 +377,7 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     link->base = config->base;
     link->ops = config->ops;
     link->arg = config->arg;
+    link->closer = config->closer;
     link->pidfd = link->keeper = -1;
     snprintf(link->launcher, sizeof(link->launcher), "%s", config->launcher ? config->launcher : "");
     stream_init(&link->stream, -1, 0);

@@ -5,6 +5,7 @@
 #include "daemon/conf.h"
 #include "shm/proto/msg.h"
 
+struct closer;
 struct event_base;
 struct engine_link;
 
@@ -20,6 +21,7 @@ struct engine_link_config {
     const struct conf *conf; /* read during engine_link_new() only */
     const char *device;
     const char *launcher; /* socket of commd-engine --launcher; NULL, "": the engine is our own child */
+    struct closer *closer; /* borrowed; may be NULL */
     const struct engine_link_ops *ops;
     void *arg;
 };

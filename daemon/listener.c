@@ -8,7 +8,11 @@
  *
  * Room: max_clients + LISTENER_EXTRA slots, the last LISTENER_ROOT of which are for root and
  * our own user, and one user may hold max_clients_per_user + LISTENER_TOOLS. The exact quotas
- * for training clients are the core's; these bounds hold before anything is read.
+ * for training clients are the core's; these bounds hold before anything is read. Whoever has
+ * LISTENER_MAX_PENDING descriptors that we are closing still, gets no further connection.
+ *
+ * A connection may hold messages with descriptors from the moment at which it is made, so none is
+ * closed here, also not those that are refused: the closer does it (shm/closer.c).
  *
  * Turns: what clients send is taken in listener_turn(), TURN_US at most, in slices that go round
  * among the users who have sent something: five hundred connections of one user together get the
@@ -56,6 +60,7 @@ enum {
     LISTENER_COUNT_MS = 10,   /* between two looks at all sockets */
     LISTENER_UNREAD_MS = 250, /* likewise, at those left behind */
     LISTENER_SKB = 512,       /* what the smallest message costs in a socket, at least */
+    LISTENER_MAX_PENDING = 1024,
 };
 
 void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
@@ -197,7 +202,7 @@ static void look_at_unread(struct listener *listener, struct tenant *tenant)
             continue;
         TAILQ_REMOVE(&tenant->unread, unread, entry);
         tenant->nunread--;
-        close_fdp(&unread->fd);
+        closer_sock(listener->closer, tenant->uid, unread->fd);
         free(unread);
     }
 }
@@ -320,6 +325,8 @@ static void refuse_fd(struct listener *listener, int fd, const struct ucred *cre
     msg.refused.cause = cause;
     snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
     stream_init(&stream, fd, 0);
+    stream.closer = listener->closer;
+    stream.uid = cred->uid;
     if (stream_send(&stream, &msg, NULL, 0) == 0)
         stream_flush(&stream);
     stream_fini(&stream);
@@ -349,6 +356,12 @@ static const char *room_check(const struct listener *listener, const struct tena
 {
     unsigned room = listener->max_clients + LISTENER_EXTRA;
 
+    if (closer_pending(listener->closer, tenant->uid) >= LISTENER_MAX_PENDING) {
+        snprintf(buf, len,
+                 "user %u has sent %u descriptors and more that are not closed yet (do they linger?)",
+                 tenant->uid, LISTENER_MAX_PENDING);
+        return buf;
+    }
     if (!listener_trusts(tenant->uid)) {
         room -= LISTENER_ROOT;
         if ((unsigned)fd >= listener->max_fd) { /* descriptors are given out from below */
@@ -392,28 +405,6 @@ static int peer_pidfd(int fd, pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-static void accept_one(struct listener *listener, int sock)
-{
-    _cleanup_(close_fdp) int fd = sock;
-    struct ucred cred;
-    socklen_t len = sizeof(cred);
-    struct tenant *tenant;
-    char why[MSG_TEXT_MAX];
-
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
-        return;
-    if (cred.uid == overflow_uid() && !listener_trusts(cred.uid))
-        refuse_fd(listener, steal_fd(&fd), &cred, CAUSE_DENIED,
-                  "its user is not known here (another user namespace?)");
-    else if (!(tenant = tenant_get(listener, cred.uid)))
-        return; /* no memory: closed; the client sees it and may come again */
-    else if (room_check(listener, tenant, fd, why, sizeof(why)))
-        refuse_fd(listener, steal_fd(&fd), &cred, CAUSE_QUOTA, why);
-    else
-        client_new(listener, tenant, free_slot(listener), steal_fd(&fd),
-                   peer_pidfd(sock, cred.pid), (uint32_t)cred.pid); /* likewise */
-}
-
 static void log_full(struct listener *listener)
 {
     unsigned count;
@@ -423,6 +414,55 @@ static void log_full(struct listener *listener)
             "no file descriptor is left for clients (LimitNOFILE=) -> refused, and %u more "
             "since the last line",
             count);
+}
+
+static void accept_one(struct listener *listener, int fd)
+{
+    struct ucred cred = {.uid = UINT32_MAX};
+    socklen_t len = sizeof(cred);
+    struct tenant *tenant = NULL;
+    char why[MSG_TEXT_MAX];
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+        cred.uid = UINT32_MAX;
+    else if (cred.uid == overflow_uid() && !listener_trusts(cred.uid))
+        return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
+                         "its user is not known here (another user namespace?)");
+    else
+        tenant = tenant_get(listener, cred.uid);
+    if (!tenant) /* no memory: the client sees it and may come again */
+        closer_sock(listener->closer, cred.uid, fd);
+    else if (room_check(listener, tenant, fd, why, sizeof(why)))
+        refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
+    else
+        client_new(listener, tenant, free_slot(listener), fd, peer_pidfd(fd, cred.pid),
+                   (uint32_t)cred.pid); /* likewise */
+}
+
+/* Whose it is, as far as that can be told. */
+static void close_sock(struct listener *listener, int fd)
+{
+    struct ucred cred = {.uid = UINT32_MAX};
+    socklen_t len = sizeof(cred);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+        cred.uid = UINT32_MAX;
+    closer_sock(listener->closer, cred.uid, fd);
+}
+
+/* Takes nobody any more. Those in the queue may have sent something already. */
+static void listener_end(struct listener *listener)
+{
+    int fd;
+
+    if (listener->fd < 0)
+        return;
+    shutdown(listener->fd, SHUT_RDWR); /* later callers learn at once that nobody is here */
+    while ((fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0 || errno == ECONNABORTED ||
+           errno == EINTR)
+        if (fd >= 0)
+            close_sock(listener, fd);
+    closer_fd(listener->closer, geteuid(), steal_fd(&listener->fd));
 }
 
 static void listener_accept(evutil_socket_t unused, short what, void *arg)
@@ -439,6 +479,9 @@ static void listener_accept(evutil_socket_t unused, short what, void *arg)
             log_full(listener);
             if (r < 0)
                 return;
+            if (fd >= 0)
+                close_sock(listener, fd);
+            sock_reserve_init(&listener->reserve); /* else the next call tries again */
             continue;
         }
         accept_one(listener, fd);
@@ -579,7 +622,7 @@ static void share_descriptors(struct listener *listener)
     max = (unsigned)MIN(files.rlim_cur, (rlim_t)INT32_MAX);
     listener->max_flying = max / 2;
     listener->max_held = max / 4;
-    listener->max_fd = max - max / 10;
+    listener->max_fd = MIN(max - max / 10, (unsigned)closer_reserve());
 }
 
 int listener_new(const struct listener_config *config, struct listener **ret_listener,
@@ -599,6 +642,7 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
     sock_reserve_init(&listener->reserve);
     share_descriptors(listener);
     listener->base = config->base;
+    listener->closer = config->closer;
     listener->ops = config->ops;
     listener->arg = config->arg;
     listener->nslots = config->max_clients + LISTENER_EXTRA;
@@ -641,7 +685,7 @@ static void tenants_free(struct listener *listener)
 
         while ((unread = TAILQ_FIRST(&tenant->unread))) {
             TAILQ_REMOVE(&tenant->unread, unread, entry);
-            close_fdp(&unread->fd);
+            closer_sock(listener->closer, tenant->uid, unread->fd);
             free(unread);
         }
         TAILQ_REMOVE(&listener->tenants, tenant, entry);
@@ -663,7 +707,7 @@ struct listener *listener_free(struct listener *listener)
     if (listener->unread)
         event_free(listener->unread);
     listener_unlink(listener);
-    close_fdp(&listener->fd);
+    listener_end(listener);
     sock_reserve_fini(&listener->reserve);
     free(listener->slots);
     free(listener);
@@ -741,7 +785,7 @@ void listener_drain(struct listener *listener)
     struct client *client, *next;
 
     event_del(listener->accept);
-    close_fdp(&listener->fd); /* later callers learn at once that nobody is here */
+    listener_end(listener);
     listener_unlink(listener);
     for (client = TAILQ_FIRST(&listener->clients); client; client = next) {
         next = TAILQ_NEXT(client, entry);

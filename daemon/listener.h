@@ -5,6 +5,7 @@
 
 #include "shm/proto/msg.h"
 
+struct closer;
 struct event_base;
 struct listener;
 struct stream_fd;
@@ -23,6 +24,7 @@ struct listener_config {
     const char *path;
     unsigned mode;
     unsigned max_clients, max_clients_per_user;
+    struct closer *closer; /* borrowed; NULL: descriptors are closed on the loop */
     const struct listener_ops *ops;
     void *arg;
 };

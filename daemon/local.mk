@@ -40,4 +40,4 @@ libcommd_net_la_SOURCES = daemon/client_link.c daemon/client_link.h daemon/clock
 	daemon/refused.c daemon/refused.h daemon/sock.c daemon/sock.h daemon/stream.c \
 	daemon/stream.h daemon/tls.c daemon/tls.h
 libcommd_net_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-libcommd_net_la_LIBADD = libcommd-proto.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
+libcommd_net_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)

@@ -140,6 +140,8 @@ static void links_accept(evutil_socket_t fd, short what, void *arg)
             link_log_refused(&stranger, "descriptors", "no descriptor is left");
             if (r < 0)
                 return;
+            close_fdp(&sock);
+            sock_reserve_init(&links->reserve);
             continue;
         }
         if (!half_open_place(links, &stranger.from)) {

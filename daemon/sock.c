@@ -5,8 +5,8 @@
  *
  * At the limit of descriptors accept() fails with EMFILE and the connection stays in the
  * queue, so a level-triggered loop would spin. sock_accept() then gives up its reserve
- * descriptor for a moment, takes the connection and closes it: the caller of the other side
- * sees a clean end, and the loop goes on. */
+ * descriptor and takes the connection for its caller to close (messages may lie in it, so how is
+ * not ours to say): the other side sees a clean end, and the loop goes on. */
 #include "daemon/sock.h"
 
 #include <arpa/inet.h>
@@ -128,11 +128,11 @@ int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *r
     case EMFILE:
     case ENFILE:
         if (reserve->fd < 0)
+            sock_reserve_init(reserve);
+        if (reserve->fd < 0)
             break;
         close_fdp(&reserve->fd);
-        fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        close_fdp(&fd);
-        sock_reserve_init(reserve);
+        *ret_fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         return SOCK_E_FULL;
     }
     return -errno;

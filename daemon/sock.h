@@ -34,7 +34,8 @@ struct sock_reserve {
 void sock_reserve_init(struct sock_reserve *reserve);
 void sock_reserve_fini(struct sock_reserve *reserve);
 /* Accepts one connection, non-blocking and close-on-exec. SOCK_E_AGAIN: none waits.
- * SOCK_E_FULL: one was accepted and closed, because no descriptor was left. */
+ * SOCK_E_FULL: no descriptor was left; the one in *ret_fd (or -1) is to be closed at once, and
+ * sock_reserve_init() called. */
 int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *ret_from,
                 int *ret_fd);
 

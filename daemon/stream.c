@@ -1,5 +1,10 @@
 /* stream.c - framing over a UNIX stream socket that never blocks.
  *
+ * Descriptors that come in can be anything, and the close of one may last as long as its sender likes.
+ * So there is always room for as many as one message can carry, because the kernel closes in our name
+ * what does not fit; and none of them is closed here, nor the socket, in which more may lie unread,
+ * but by the closer's threads. What goes out is handed to them too: it may be the last copy.
+ *
  * In: one buffer that begins small and grows to the frame that is announced, which
  * codec_frame_check() has bounded before we allocate: at most max + CODEC_HEADER bytes belong
  * to one peer. It is given back when it is empty.
@@ -16,7 +21,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-enum { STREAM_READ = 4096 };
+enum { STREAM_READ = 4096, STREAM_SCM_MAX = 253 /* SCM_MAX_FD of the kernel */ };
 
 struct stream_frame {
     struct stream_frame *next;
@@ -29,7 +34,10 @@ struct stream_frame {
 struct stream_fd {
     int fd; /* owned */
     unsigned refs;
+    /* of the stream that was the first to queue it */
     struct stream_count *count; /* borrowed; NULL: it was never queued */
+    struct closer *closer;      /* borrowed */
+    uint32_t uid;
 };
 
 struct stream_fd *stream_fd_new(int *fd)
@@ -49,7 +57,7 @@ struct stream_fd *stream_fd_unref(struct stream_fd *shared)
         return NULL;
     for (struct stream_count *count = shared->count; count; count = count->up)
         count->n--;
-    close_fdp(&shared->fd);
+    closer_fd(shared->closer, shared->uid, shared->fd); /* it may be the last copy of much memory */
     free(shared);
     return NULL;
 }
@@ -87,10 +95,10 @@ void stream_fini(struct stream *s)
     s->out_tail = &s->out;
     s->out_bytes = s->out_fds = 0;
     while (s->nin_fds)
-        close_fdp(&s->in_fds[--s->nin_fds]);
+        closer_fd(s->closer, s->uid, s->in_fds[--s->nin_fds]);
     free(steal_ptr(s->in));
     s->in_off = s->in_len = s->in_size = 0;
-    close_fdp(&s->fd);
+    closer_sock(s->closer, s->uid, steal_fd(&s->fd));
 }
 
 /* Room for at least the frame that has begun, or for one read. */
@@ -116,10 +124,14 @@ static int stream_room(struct stream *s)
     return 0;
 }
 
-/* Descriptors belong to messages in the order in which both came. More than may wait are closed:
- * whoever sends them without the messages that take them. */
-static void keep_fds(struct stream *s, struct msghdr *mh)
+/* Descriptors belong to messages in the order in which both came. False: more than may wait, which
+ * are being closed. */
+static bool keep_fds(struct stream *s, struct msghdr *mh)
 {
+    unsigned max = s->keeps_fds ? STREAM_MAX_FDS : 0;
+    int reserve = CMSG_FIRSTHDR(mh) ? closer_reserve() : 0;
+    bool fit = !(mh->msg_flags & MSG_CTRUNC);
+
     for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
@@ -127,30 +139,47 @@ static void keep_fds(struct stream *s, struct msghdr *mh)
             int fd;
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-            if (s->nin_fds < STREAM_MAX_FDS)
+            if (s->nin_fds < max && fd < reserve) {
                 s->in_fds[s->nin_fds++] = fd;
-            else
-                close(fd);
+            } else {
+                closer_fd(s->closer, s->uid, fd);
+                fit = false;
+            }
         }
     }
+    return fit;
 }
 
-static ssize_t stream_recv(struct stream *s)
+/* Does what comes next have descriptors? (To look costs a system call, and nothing is received.) */
+static bool fds_next(const struct stream *s)
+{
+    char byte;
+    struct iovec iov = {&byte, 1};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    return recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_PEEK) > 0 && mh.msg_flags & MSG_CTRUNC;
+}
+
+static ssize_t stream_recv(struct stream *s, bool *ret_fit)
 {
     union {
         struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int) * STREAM_MAX_FDS)];
+        char buf[CMSG_SPACE(sizeof(int) * STREAM_SCM_MAX)];
     } control;
     struct iovec iov = {s->in + s->in_len, s->in_size - s->in_len};
     struct msghdr mh = {.msg_iov = &iov,
                         .msg_iovlen = 1,
-                        .msg_control = s->keeps_fds ? control.buf : NULL,
-                        .msg_controllen = s->keeps_fds ? sizeof(control.buf) : 0};
+                        .msg_control = control.buf,
+                        .msg_controllen = sizeof(control.buf)};
     ssize_t n = recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
-    if (n > 0)
-        keep_fds(s, &mh);
+    *ret_fit = n <= 0 || keep_fds(s, &mh);
     return n;
+}
+
+bool stream_fds_left(const struct stream *s)
+{
+    return s->nin_fds && s->in_off == s->in_len;
 }
 
 int stream_take_fd(struct stream *s)
@@ -167,6 +196,7 @@ int stream_take_fd(struct stream *s)
 int stream_fill(struct stream *s)
 {
     ssize_t n;
+    bool fit;
     int r;
 
     r = stream_room(s);
@@ -174,7 +204,9 @@ int stream_fill(struct stream *s)
         return r;
     if (s->in_len == s->in_size)
         return 0; /* full of frames that wait to be decoded */
-    n = stream_recv(s);
+    if (!closer_room(s->closer, s->uid) && fds_next(s))
+        return STREAM_E_LATER;
+    n = stream_recv(s, &fit);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return STREAM_E_AGAIN;
     /* ECONNRESET: it went with messages of ours unread */
@@ -183,7 +215,7 @@ int stream_fill(struct stream *s)
     if (n < 0)
         return -errno;
     s->in_len += (size_t)n;
-    return 0;
+    return fit ? 0 : STREAM_E_FDS;
 }
 
 int stream_next(struct stream *s, struct msg *ret_msg)
@@ -218,8 +250,10 @@ int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd
         struct stream_fd *shared = frame->fds[frame->nfds] = fds[frame->nfds];
 
         shared->refs++;
-        if (shared->count)
+        if (shared->count || shared->closer)
             continue; /* whoever was the first to wait for it */
+        shared->closer = s->closer;
+        shared->uid = s->uid;
         shared->count = s->held;
         for (struct stream_count *count = shared->count; count; count = count->up)
             count->n++;
@@ -242,6 +276,8 @@ int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigne
 
         if (fd < 0)
             r = -errno;
+        else if (s->uid && fd >= closer_reserve())
+            r = -EMFILE; /* the last ones are kept for what comes in */
         else if (!(shared[i] = stream_fd_new(&fd)))
             r = -ENOMEM;
         close_fdp(&fd);

@@ -3,13 +3,15 @@
 #ifndef COMMD_STREAM_H
 #define COMMD_STREAM_H
 
+#include "shm/closer.h"
 #include "shm/proto/codec.h"
 
 enum { STREAM_MAX_FDS = 2 }; /* with one message, and waiting to be taken */
 enum {
     STREAM_E_AGAIN = 1, /* the socket will say when */
     STREAM_E_EOF = 2,
-    STREAM_E_LATER = 3, /* descriptors cannot be sent now, and no socket says when: ask a clock */
+    STREAM_E_FDS = 3,   /* descriptors came that belong to no message */
+    STREAM_E_LATER = 4, /* descriptors cannot be sent or taken now, and no socket says when: ask a clock */
 };
 
 struct stream_frame;
@@ -35,10 +37,13 @@ struct stream {
     size_t out_bytes;                     /* unsent */
     unsigned out_fds;                     /* with them, each time it is queued */
     unsigned sent_fds;                    /* so far; set it back as you like */
+    /* set by the caller */
     struct stream_count *held;            /* borrowed; where unsent ones are counted, or NULL */
     bool (*may_send)(void *arg, unsigned nfds); /* are so many descriptors welcome now? or NULL */
     void *arg;
-    bool keeps_fds;             /* set by the caller: the other side may send descriptors */
+    bool keeps_fds;        /* the other side may send descriptors */
+    struct closer *closer; /* borrowed: of all descriptors and of the socket; NULL: at once */
+    uint32_t uid;          /* in whose lane */
     int in_fds[STREAM_MAX_FDS]; /* owned: that nobody has taken yet, oldest first */
     unsigned nin_fds;
 };
@@ -46,14 +51,17 @@ struct stream {
 /* Takes @fd. */
 void stream_init(struct stream *s, int fd, size_t max);
 void stream_fini(struct stream *s);
-/* Reads once. 0: something came; STREAM_E_AGAIN; STREAM_E_EOF; negative errno. Unless
- * keeps_fds is set the kernel drops descriptors that the other side attaches. */
+/* Reads once. 0: something came; STREAM_E_AGAIN; STREAM_E_EOF; negative errno. STREAM_E_FDS: more
+ * descriptors than a message can have, or any at all without keeps_fds; they are being closed.
+ * STREAM_E_LATER: there is no room for those that are about to come. */
 int stream_fill(struct stream *s);
 /* Decodes the next whole frame; CODEC_E_MORE when there is none; other CODEC_E_*: the other
  * side does not speak our protocol. */
 int stream_next(struct stream *s, struct msg *ret_msg);
 /* The oldest descriptor that came in, now the caller's; -1: there is none. */
 int stream_take_fd(struct stream *s);
+/* Descriptors are left, but of no message: all that came have been decoded. */
+bool stream_fds_left(const struct stream *s);
 /* Queues @msg with duplicates of @fds. 0 or negative errno, nothing queued then. */
 int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds);
 /* The same with descriptors that are shared: each is referred to until it is sent. */

@@ -29,6 +29,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/queue.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -39,6 +40,10 @@ enum {
     CLOSER_STACK = 128 << 10,
     CLOSER_FIRST_MS = 10, /* long for a close; and 1,000 sockets that linger take ten seconds */
     CLOSER_AGAIN_MS = 100,
+    CLOSER_MAX_FDS = 253,  /* SCM_MAX_FD of the kernel: with one message */
+    CLOSER_RESERVE = 1024, /* descriptors; a quarter of those that there are, if that is less, */
+    CLOSER_RESERVE_MIN = CLOSER_MAX_FDS + 3, /* but so many */
+    CLOSER_MAX_PENDING = 256, /* of a user, who may send more descriptors */
     CLOSER_SIGNAL = SIGURG, /* ignored where nobody handles it: a late one hurts nobody */
 };
 
@@ -68,6 +73,7 @@ struct closer {
     pthread_cond_t work; /* a lane is ready, or we are to end */
     LIST_HEAD(, lane) lanes[CLOSER_BUCKETS];
     STAILQ_HEAD(, lane) ready;
+    unsigned pending; /* of all lanes */
     unsigned nthreads, nidle;
     unsigned wakes; /* idle threads that were signalled and have not begun yet */
     bool ending;
@@ -131,6 +137,7 @@ static void lane_done(struct closer *c, struct lane *lane)
 {
     lane->busy = false;
     lane->pending--;
+    c->pending--;
     lane_ready(c, lane);
     if (!lane->pending) {
         LIST_REMOVE(lane, entry);
@@ -319,6 +326,7 @@ static int push(struct closer *c, uint32_t uid, const struct job *what)
         if (lane) {
             STAILQ_INSERT_TAIL(&lane->jobs, job, next);
             lane->pending++;
+            c->pending++;
             if (!lane->waits && !lane->busy) {
                 lane_ready(c, lane);
                 wake_or_start(c);
@@ -373,4 +381,35 @@ unsigned closer_pending(struct closer *c, uint32_t uid)
     n = lane ? lane->pending : 0;
     pthread_mutex_unlock(&c->lock);
     return n;
+}
+
+static unsigned reserve(rlim_t *ret_limit)
+{
+    struct rlimit files = {.rlim_cur = 1024};
+
+    getrlimit(RLIMIT_NOFILE, &files);
+    *ret_limit = MIN(files.rlim_cur, (rlim_t)INT32_MAX);
+    return (unsigned)MIN(MAX(*ret_limit / 4, (rlim_t)CLOSER_RESERVE_MIN), (rlim_t)CLOSER_RESERVE);
+}
+
+int closer_reserve(void)
+{
+    rlim_t limit;
+    unsigned n = reserve(&limit);
+
+    return limit > n ? (int)(limit - n) : 0;
+}
+
+bool closer_room(struct closer *c, uint32_t uid)
+{
+    unsigned own, all;
+    rlim_t limit;
+
+    if (!c)
+        return true;
+    own = closer_pending(c, uid);
+    pthread_mutex_lock(&c->lock);
+    all = c->pending;
+    pthread_mutex_unlock(&c->lock);
+    return own <= CLOSER_MAX_PENDING && (!all || all + CLOSER_MAX_FDS <= reserve(&limit));
 }

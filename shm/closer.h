@@ -24,4 +24,11 @@ int closer_call(struct closer *closer, uint32_t uid, void (*fn)(void *), void *a
 /* How many jobs of @uid are not done yet. */
 unsigned closer_pending(struct closer *closer, uint32_t uid);
 
+/* The last descriptors that the process may have are for what waits to be closed: nothing is kept
+ * that has this number or a higher one. */
+int closer_reserve(void);
+/* May another message with descriptors of @uid be received? If there were no room for them, the
+ * kernel would close them at once, in the thread that receives. */
+bool closer_room(struct closer *closer, uint32_t uid);
+
 #endif

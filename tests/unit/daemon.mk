@@ -52,7 +52,7 @@ check_PROGRAMS += tests/unit/test_stream
 TESTS += tests/unit/test_stream
 tests_unit_test_stream_SOURCES = tests/unit/test_stream.c daemon/stream.c daemon/stream.h
 tests_unit_test_stream_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
-tests_unit_test_stream_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+tests_unit_test_stream_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 endif
 
 if HAVE_CMOCKA

@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""Descriptors that block whoever closes them, sent to commd in every way that a client has.
+
+The attacker is another user (uid 4001). Its weapon: a TCP socket with unsent data and SO_LINGER of
+LINGER seconds, its own copy closed: whoever closes the last one waits. Meanwhile ranks of root run
+collectives and verify their results, commctl is answered, no node is lost, commd and engine live on,
+and in the end commd has as many descriptors as before.
+
+A file of FUSE would do the same without an end, and no signal would help: such a one keeps a thread
+of commd, and its user's other descriptors behind it, until its daemon answers.
+"""
+
+import array
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import cluster as c  # noqa: E402
+import wire  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
+
+UID = 4001
+LINGER = 1000  # far beyond what a test waits for anything
+ARENA_ADD = 7
+
+
+# ---- the attacker's ------------------------------------------------------------------------------
+
+
+class Lingers:
+    """Makes sockets whose last close waits, as long as this object is there."""
+
+    def __init__(self):
+        self.server = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.made = []
+
+    def one(self):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        sock.connect(self.server.getsockname())
+        sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock.send(bytes(65536))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER))
+        return sock.detach()
+
+    def nested(self):
+        """Inside of a UNIX socket, inside of another one."""
+        inner, outer = self.one(), None
+        for _ in range(2):
+            outer, end = socket.socketpair()
+            send_fds(outer, b"x", [inner])
+            outer.close()
+            inner = end.detach()
+        return inner
+
+
+def send_fds(sock, data, fds):
+    """Sends them and closes our copies."""
+    try:
+        sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+    finally:
+        for fd in set(fds):
+            os.close(fd)
+
+
+def connected(path):
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    return sock
+
+
+def eof(sock):
+    """All that commd has to say, up to the end."""
+    sock.settimeout(c.HANG)
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(65536):
+            pass
+
+
+def arena_add():
+    return wire.frame(ARENA_ADD, f1=1, f3=1 << 20)
+
+
+attacks = {}
+
+
+def attack(function):
+    """Runs as the attacker, with commd stopped up to the yield: an end that its sender closed last
+    would block the sender. After its end it still lives until nothing is left of what it sent, because
+    with it would go what the sockets linger for."""
+    attacks[function.__name__] = function
+    return function
+
+
+@attack
+def surplus(path, lingers):
+    socks = [connected(path) for _ in range(3)]
+    for sock, n in zip(socks, (3, 1, 10)):
+        send_fds(sock, b"c", [lingers.one() for _ in range(n)])
+    yield
+    eof(socks[0])
+    eof(socks[2])
+
+
+@attack
+def with_every_message(path, lingers):
+    socks = []
+    for data in (wire.hello(), wire.hello() + wire.frame(wire.LEAVE, f1=1), b"garbage!",
+                 wire.hello() + wire.join(1, 0, 1, "x"), arena_add()):  # fmt: skip
+        socks.append(connected(path))
+        send_fds(socks[-1], data, [lingers.one()])
+    other = connected(path)  # taken for an arena, refused as such
+    send_fds(other, wire.hello() + arena_add(), [lingers.one()])
+    send_fds(other, arena_add(), [lingers.one()])
+    yield
+    for sock in socks:
+        eof(sock)
+    other.settimeout(c.HANG)
+    check(other.recv(1), "an answer")
+
+
+@attack
+def left_in_the_queue(path, lingers):
+    """commd ends the session at the first bytes; the rest is never read."""
+    socks = []
+    for data in (b"garbage!", wire.hello(version=99)):
+        socks.append(connected(path))
+        socks[-1].sendall(data)
+        for _ in range(20):
+            send_fds(socks[-1], b"x", [lingers.one()])
+    yield
+    for sock in socks:
+        eof(sock)
+
+
+@attack
+def of_a_killed_process(path, lingers):
+    children = []
+    for _ in range(3):
+        ready, done = os.pipe()
+        children.append(os.fork())
+        if children[-1] == 0:
+            sock = connected(path)
+            for _ in range(10):
+                send_fds(sock, arena_add(), [lingers.one()])
+            os.write(done, b"x")
+            signal.pause()
+        os.read(ready, 1)
+    for child in children[:2]:  # one lives on: it is refused
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    yield
+    os.kill(children[2], signal.SIGKILL)
+    os.waitpid(children[2], 0)
+
+
+@attack
+def refused_at_the_door(path, lingers):
+    """More connections than a user may have, each with something inside."""
+    socks = [connected(path) for _ in range(60)]
+    for sock in socks:
+        send_fds(sock, b"c", [lingers.one(), lingers.one()])
+    yield
+    for sock in socks[30:]:
+        eof(sock)
+
+
+@attack
+def as_many_as_go(path, lingers):
+    null = os.open("/dev/null", os.O_RDONLY)
+    socks = [connected(path) for _ in range(3)]
+    for sock in socks:
+        some = [lingers.one() for _ in range(20)]
+        send_fds(sock, b"c", some + [os.dup(null)] * (253 - len(some)))
+    yield
+    for sock in socks:
+        eof(sock)
+
+
+@attack
+def inside_of_others(path, lingers):
+    socks = []
+    for data in (b"c", wire.hello() + arena_add(), b"garbage!"):
+        socks.append(connected(path))
+        send_fds(socks[-1], data, [lingers.nested() for _ in range(4)])
+    yield
+    for sock in socks:
+        eof(sock)
+
+
+class Attacker:
+    """A process of another user that runs an attack on @node."""
+
+    def __init__(self, name, node):
+        self.ours, theirs = socket.socketpair()
+        os.kill(node.pid, signal.SIGSTOP)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                self.ours.close()
+                self.run(name, node.socket, theirs)
+            theirs.close()
+            self.state()
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
+        self.ours.sendall(b"x")
+        self.ours.setblocking(False)
+
+    @staticmethod
+    def run(name, path, ours):
+        try:
+            os.setgroups([])
+            os.setgid(UID)
+            os.setuid(UID)
+            lingers = Lingers()
+            for _ in attacks[name](path, lingers):
+                ours.sendall(b"x")
+                ours.recv(1)
+            ours.sendall(b"x")
+            ours.recv(1)
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001
+            print(f"  attacker: {name}: {type(error).__name__}: {error}", flush=True)
+        finally:
+            os._exit(1)
+
+    def state(self):
+        """Waits for, or asks for, the end of a part of it."""
+        try:
+            check(self.ours.recv(1), "the attacker failed")
+            return True
+        except BlockingIOError:
+            return False
+
+    def end(self):
+        self.ours.close()
+        equal(os.waitpid(self.pid, 0)[1], 0, "the attack went as meant")
+
+
+# ---- the others' ---------------------------------------------------------------------------------
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def ask(node):
+    """commctl status, answered before a descriptor that lingers would let go."""
+    done = subprocess.run(
+        [c.COMMCTL, "--socket", node.socket, "--json", "status"], capture_output=True, text=True, timeout=c.HANG
+    )
+    check('"state"' in done.stdout, f"{done.stdout} {done.stderr}")
+
+
+def open_to_all(cluster):
+    if os.geteuid() != 0:
+        raise Skip("needs a second user: run as root")
+    os.chmod(cluster.folder, 0o755)
+    for node in cluster.nodes:
+        os.chmod(node.home, 0o755)
+    cluster.expect(f"uid {UID}: .* -> refused")
+
+
+def under_attack(nodes, names, changes=None):
+    changes = {"listen": {"socket_mode": '"0666"'}, **(changes or {})}
+    with Cluster(nodes, changes) as cluster:
+        open_to_all(cluster)
+        target = cluster.nodes[0]
+        ranks = cluster.ranks("victim", [0, nodes - 1])
+        pids = [(node.pid, node.engine_pid()) for node in cluster.nodes]
+        before = descriptors(target.pid)
+        for name in names:
+            attacker = Attacker(name, target)
+            over = False
+            while not over:
+                over = attacker.state()
+                for rank in ranks:
+                    rank.start("stream", name="victim", seed=1, operations=5, max_bytes=100000)
+                ask(target)
+                for rank in ranks:
+                    rank.finish()
+            if name != "with_every_message":  # which has two connections that were not ended
+                until(lambda: descriptors(target.pid) <= before, lambda: f"{descriptors(target.pid)} of {before}")
+            attacker.end()
+        for rank in ranks:
+            rank.start("stream", name="victim", seed=2, operations=20, max_bytes=100000)
+        for rank in ranks:
+            rank.finish()
+        until(lambda: descriptors(target.pid) <= before,
+              lambda: f"{descriptors(target.pid)} descriptors, {before} before")  # fmt: skip
+        equal([(node.pid, node.engine_pid()) for node in cluster.nodes], pids, "all live on")
+        for node in cluster.nodes:
+            check(node.process.poll() is None and (nodes == 1 or running(node.engine_pid())), node.name)
+            check("lost" not in node.log(), node.log())
+
+
+LIMITS = {"limits": {"max_clients_per_user": "4"}}
+NAMES = ["surplus", "with_every_message", "left_in_the_queue", "of_a_killed_process", "refused_at_the_door",
+         "as_many_as_go", "inside_of_others"]  # fmt: skip
+
+
+def test_one_node():
+    under_attack(1, NAMES, LIMITS)
+
+
+def test_two_nodes():
+    under_attack(2, NAMES, LIMITS)
+
+
+if __name__ == "__main__":
+    main(globals())
