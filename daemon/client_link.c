@@ -246,12 +246,15 @@ void client_pause(struct client *client)
 
 void client_resume(struct client *client)
 {
+    static const struct timeval at_once;
+
     client->resumes = client->stream.out != NULL;
     if (!client->paused || client->resumes || client->state != CLIENT_OPEN)
         return;
     client->paused = false;
     event_add(client->read, NULL);
-    listener_work(client); /* more may have been read than was taken */
+    listener_work(client); /* more may have been read than was taken: no event will come for it */
+    event_add(client->listener->more, &at_once);
 }
 
 void client_close(struct client *client)

@@ -474,10 +474,9 @@ def test_no_hello():
 
 
 def test_a_client_that_never_reads():
-    """Loses its session; commd's memory stays bounded and others do not notice."""
+    """Is not read from either; commd's memory stays bounded and others do not notice."""
     with Cluster(1) as cluster:
         node = cluster.nodes[0]
-        cluster.expect("it does not read what it is sent")
         ranks = cluster.ranks("g", [0, 0])
         with Wire(node.socket) as wire:
             wire.send(hello())
@@ -494,7 +493,7 @@ def test_a_client_that_never_reads():
                 rank.start("all_reduce", name="g", count=1000)
             for rank in ranks:
                 rank.finish()
-            node.wait_log("it does not read what it is sent")
+            check(sent < 20000, "commd took all of its questions")
         with open(f"/proc/{node.pid}/status") as file:
             rss = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
         if not c.sanitizer_environment():

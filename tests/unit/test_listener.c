@@ -905,7 +905,7 @@ static void few_descriptors_are_left(void **state)
 
 /* ---- turns ------------------------------------------------------------------------------ */
 
-enum { FLOOD = 2000 };
+enum { FLOOD = 6000 };
 
 /* A child of user @uid with @count connections, all of which have sent FLOOD messages when it
  * says so. */
@@ -960,13 +960,12 @@ static void many_connections_of_one_user_weigh_like_one(void **state)
     run_until(w, w->by_slot[8] == FLOOD + 1); /* accepted last */
     for (unsigned i = 0; i < 8; i++)
         rest += w->by_slot[i];
-    assert_in_range(rest, 1, 6 * FLOOD); /* by connections it would be 8, by users 1: slices are short */
+    assert_in_range(rest, 1, 6 * FLOOD); /* of 8 FLOOD, which a fair share for each connection is */
     kill(many, SIGKILL);
     kill(one, SIGKILL);
     waitpid(many, NULL, 0);
     waitpid(one, NULL, 0);
     run_until(w, w->closes == 9);
-    assert_int_equal(w->leaves, 9 * FLOOD); /* also those of the dead */
 }
 
 static void who_is_paused_is_not_read_from(void **state)
@@ -981,6 +980,7 @@ static void who_is_paused_is_not_read_from(void **state)
     put(fd, MSG_CLIENT_LEAVE);
     put(other, MSG_CLIENT_LEAVE);
     run_until(w, w->by_slot[1] == 2);
+    assert_int_equal(w->by_slot[0], 1);
     memset(big.join_failed.text, 'x', sizeof(big.join_failed.text) - 1);
     for (; sent < 50; sent++)
         listener_send(w->listener, 0, &big, NULL, 0);
