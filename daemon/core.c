@@ -180,5 +180,5 @@ void core_input(struct core *core, const struct core_event *event)
 
 uint64_t core_deadline(const struct core *core)
 {
-    return MIN(MIN(engine_deadline(core), peer_deadline(core)), core->expire_ms);
+    return MIN(MIN(engine_deadline(core), peer_deadline(core)), join_deadline(core));
 }

@@ -22,6 +22,8 @@
  * is not confirmed by the others and comes to nothing. */
 #include "daemon/core_internal.h"
 
+enum { HOME_LOOKS = 4096 }; /* ranks, to say who is missing */
+
 uint32_t home_tag(uint64_t incarnation)
 {
     return (uint32_t)(core_mix(incarnation) >> 32);
@@ -152,26 +154,25 @@ void home_missing(const struct core *core, const struct forming *forming, char *
                   unsigned *ret_count)
 {
     struct text text = {buf, cap - 4, 0}; /* room for "..." */
-    unsigned count = 0;
+    uint32_t i, last, end = MIN(forming->size, (uint32_t)HOME_LOOKS);
 
     buf[0] = 0;
-    for (uint32_t i = 0, last; i < forming->size; i = last + 1) {
+    for (i = 0; i < end && text.len + 1 < text.cap; i = last + 1) {
         last = i;
         if (forming->members[i].join || runs_fate(&core->runs, &forming->members[i])->cause)
             continue;
-        while (last + 1 < forming->size && !forming->members[last + 1].join &&
+        while (last + 1 < end && !forming->members[last + 1].join &&
                !runs_fate(&core->runs, &forming->members[last + 1])->cause)
             last++;
-        count += last - i + 1;
         text_add(&text,
                  last == i       ? "%s%u"
                  : last == i + 1 ? "%s%u,%u"
                                  : "%s%u-%u",
                  text.len ? "," : "", i, last);
     }
-    if (text.len + 1 == text.cap)
+    if (text.len + 1 == text.cap || i < forming->size)
         memcpy(buf + text.len, "...", 4);
-    *ret_count = count;
+    *ret_count = forming->size - forming->count - forming->late;
 }
 
 /* ---- the commit
@@ -320,6 +321,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     member->node = node;
     member->pid = msg->pid;
     member->join = msg->join;
+    forming->late -= runs_fate(&core->runs, member)->cause != CAUSE_NONE;
     runs_fate(&core->runs, member)->cause = CAUSE_NONE;
     remember(core, forming, member);
     if (++forming->count == forming->size)
@@ -340,9 +342,11 @@ void home_cancel(struct core *core, unsigned node, uint64_t join)
         return; /* its COMMIT or refusal is on the way */
     forming = pool_at(&core->formings, runs_fate(&core->runs, member)->owner);
     if (!quiet) {
-        runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT;
+        runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT; /* it is neither there nor missing */
         home_missing(core, forming, missing, sizeof(missing), &count);
     }
+    if (!quiet)
+        forming->late++;
     free_place(core, forming, member);
     if (!quiet)
         refuse(core, node, join, CAUSE_TIMEOUT, (int32_t)count, missing);

@@ -21,6 +21,7 @@ enum {
     CORE_ADMIN_CLIENTS = 64,       /* slots beyond max_clients, so that commctl still gets in */
     CORE_CLIENT_JOINS = 1024,      /* pending joins per client */
     CORE_MAX_SEATS = 65536,        /* local ranks over all groups */
+    CORE_SEATS_PER_MS = 1024,      /* looked at for what has expired */
     CORE_VERDICT_MS = 1000,        /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
     CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
@@ -127,6 +128,8 @@ struct user {
     struct list hash;
     uint32_t uid;
     unsigned clients, groups, forming;
+    uint32_t who_ranks; /* looked at for its questions since @who_ms */
+    uint64_t who_ms;
 };
 
 enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
@@ -197,6 +200,7 @@ struct forming {
     struct list hash, all;
     uint64_t id;
     uint32_t uid, size, count, nnodes;
+    uint32_t late;              /* of those that are not there: came, but their time ran out */
     uint16_t *nodes;            /* owned by the core's table; filled at the commit */
     struct msg_member *members; /* owned run; .join 0: not there; .node: configuration index
                                    while forming, participant index once committed */
@@ -254,6 +258,7 @@ struct core {
     uint64_t heartbeat_ms, heartbeat_seq;
     uint64_t silent_ms; /* no peer is silent for too long before this */
     uint64_t expire_ms; /* no seat expires before this */
+    uint64_t expired_ms; /* when that was last looked at */
     unsigned nclients;
     struct peer *peers;
     struct engine engine;
@@ -403,6 +408,7 @@ void join_home_lost(struct core *core, unsigned node);
 void join_run(struct core *core); /* asks for all seats on the todo list */
 void join_again(struct core *core, struct seat *seat); /* its commit came to nothing */
 void join_tick(struct core *core);
+uint64_t join_deadline(const struct core *core);
 void join_drain(struct core *core);
 void join_cancel(struct core *core, struct seat *seat); /* tells the home, quietly */
 struct seat *join_find(struct core *core, uint64_t join);
@@ -418,7 +424,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg);
 void home_cancel(struct core *core, unsigned node, uint64_t join);
 void home_node_lost(struct core *core, unsigned node);
 void home_reap(struct core *core);
-/* "3,5-7", or "" when all are there; *ret_count: how many. */
+/* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count);
 uint32_t home_tag(uint64_t incarnation);

@@ -374,12 +374,20 @@ static void expire(struct core *core, struct seat *seat)
     }
 }
 
+/* When seats whose time has run out are looked for: all are looked at, so that a crowd of them is
+ * not for each. */
+uint64_t join_deadline(const struct core *core)
+{
+    return MAX(core->expire_ms, core->expired_ms + core->seats.live / CORE_SEATS_PER_MS);
+}
+
 void join_tick(struct core *core)
 {
     struct seat *seat;
 
-    if (core->now < core->expire_ms)
+    if (core->now < join_deadline(core))
         return;
+    core->expired_ms = core->now;
     join_run(core); /* so that every seat has a home to ask */
     list_each(seat, &core->waiting, waiting) if (core->now >= seat->deadline_ms)
         expire(core, seat);

@@ -11,10 +11,33 @@
  *
  * Who wakes me: the messages. What if a peer dies now: no answer; the client does not wait for
  * long. What if I am stopped now: the same. A client that asks without end is heard
- * WHO_PER_SECOND times a second, since each question goes to all nodes of its group. */
+ * WHO_PER_SECOND times a second, since each question goes to all nodes of its group; and a user,
+ * with all his clients, as long as no more than WHO_RANKS_PER_SECOND are looked at for him: the
+ * other nodes cannot tell whose questions they are, and have no turns for users. */
 #include "daemon/core_internal.h"
 
-enum { WHO_PER_SECOND = 64 };
+enum {
+    WHO_PER_SECOND = 64,
+    WHO_RANKS_PER_SECOND = 1 << 22,
+    WHO_RANKS_LEAST = 1024, /* a question has its price, however small the group */
+};
+
+static bool costs_too_much(struct core *core, const struct group *group)
+{
+    struct user *user = user_get(core, group->uid, false);
+    uint32_t price = MAX(group->size, (uint32_t)WHO_RANKS_LEAST);
+
+    if (!user)
+        return true;
+    if (core->now >= user->who_ms + 1000) {
+        user->who_ms = core->now;
+        user->who_ranks = 0;
+    }
+    if (user->who_ranks + price > WHO_RANKS_PER_SECOND)
+        return true;
+    user->who_ranks += price;
+    return false;
+}
 
 static bool too_often(struct core *core, struct client *client)
 {
@@ -30,7 +53,8 @@ void who_client(struct core *core, const struct seat *seat, const struct msg_cli
 {
     const struct group *group = seat->group;
 
-    if (!group->boarded || !act_room(core) || too_often(core, &core->clients[seat->client]))
+    if (!group->boarded || !act_room(core) || too_often(core, &core->clients[seat->client]) ||
+        costs_too_much(core, group))
         return;
     act_absent_here(core, group, seat->client, msg->req, msg->seq);
     act_who(core, group, (uint64_t)seat->client << 32 | msg->req, msg->seq);

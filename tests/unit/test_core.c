@@ -452,6 +452,108 @@ static void a_scan_that_takes_long(void **state)
     bench_free(bench);
 }
 
+static void join_within(struct bench *bench, unsigned client, uint32_t req, const char *name,
+                        uint32_t rank, uint32_t size, uint64_t timeout_ms)
+{
+    struct msg msg = {.type = MSG_CLIENT_JOIN};
+
+    msg.client_join.req = req;
+    msg.client_join.rank = rank;
+    msg.client_join.size = size;
+    msg.client_join.timeout_ms = timeout_ms;
+    text_copy(msg.client_join.name, sizeof(msg.client_join.name), name);
+    say(bench, client, &msg);
+}
+
+/* The list ends where looking ends; the number of those who are missing is right all the same. */
+static void missing_of_a_huge_group(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    struct core_group_view view;
+
+    config.max_members = 65536;
+    bench = bench_new(&config);
+    hello(bench, 0, 1000, false);
+    hello(bench, 1, 1000, false);
+    join_within(bench, 0, 1, "g", 9, 65536, 50);
+    join_within(bench, 1, 2, "g", 60000, 65536, 100);
+    assert_true(core_group_at(bench->core, 0, &view));
+    assert_string_equal(view.missing, "0-8,10-4095...");
+    bench->got[0] = 0;
+    bench->now += 50;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_non_null(strstr(bench->got, "65534 of 65536 ranks did not come within 50 ms"));
+    bench->got[0] = 0;
+    bench->now += 50; /* the other one came, and was late: it is not missing */
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_non_null(strstr(bench->got, "65534 of 65536 ranks did not come within 100 ms"));
+    bench_free(bench);
+}
+
+/* The other nodes cannot tell whose questions they are, so they are few for all clients of a user
+ * together. */
+static void questions_of_one_user(void **state)
+{
+    enum { CLIENTS = 70, EACH = 64 };
+    struct core_config config = config_of(1);
+    struct msg msg = {.type = MSG_CLIENT_WHO};
+    struct core_group_view view;
+    struct bench *bench;
+    unsigned heard = 0;
+    char name[16];
+
+    config.max_clients = config.max_clients_per_user = CLIENTS;
+    config.max_groups = config.max_groups_per_user = CLIENTS;
+    bench = bench_new(&config);
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        bench->got[0] = 0;
+        hello(bench, i, 1000, false);
+        snprintf(name, sizeof(name), "%u", i);
+        join(bench, i, 1, name, 0, 1);
+    }
+    for (unsigned i = 0; i < CLIENTS * EACH; i++) {
+        bench->got[0] = 0;
+        assert_true(core_group_at(bench->core, i / EACH, &view));
+        msg.client_who.group = view.id;
+        say(bench, i / EACH, &msg);
+        heard += strstr(bench->got, "who has not begun") != NULL;
+    }
+    assert_int_equal(heard, (1 << 22) / 1024);
+    bench->got[0] = 0;
+    bench->now += 1000;
+    say(bench, CLIENTS - 1, &msg);
+    assert_non_null(strstr(bench->got, "who has not begun"));
+    bench_free(bench);
+}
+
+/* Thousands of ranks wait, and the time of one runs out each ms: not all are looked at each time. */
+static void a_crowd_whose_time_runs_out(void **state)
+{
+    enum { CLIENTS = 4, EACH = 1000 };
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    unsigned ticks = 0;
+    char name[16];
+
+    config.max_groups = config.max_groups_per_user = CLIENTS * EACH;
+    config.max_members = 65536;
+    bench = bench_new(&config);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        hello(bench, i, 1000, false);
+    for (unsigned i = 0; i < CLIENTS * EACH; i++) {
+        snprintf(name, sizeof(name), "%u", i);
+        join_within(bench, i % CLIENTS, i, name, 0, 2, 1000 + i);
+    }
+    for (uint64_t end = bench->now + 1100; core_deadline(bench->core) <= end; ticks++) {
+        bench->now = core_deadline(bench->core);
+        bench->got[0] = 0;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_in_range(ticks, 20, 40); /* for 100 of them, one each 3 ms */
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -465,6 +567,9 @@ int main(void)
         cmocka_unit_test(engine_life),       cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves), cmocka_unit_test(reload_lowers_limits),
         cmocka_unit_test(a_scan_that_takes_long),
+        cmocka_unit_test(missing_of_a_huge_group),
+        cmocka_unit_test(questions_of_one_user),
+        cmocka_unit_test(a_crowd_whose_time_runs_out),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
