@@ -39,6 +39,8 @@ int arenas_init(struct arenas *arenas, unsigned nslots)
     *arenas = (struct arenas){.nslots = nslots};
     getrlimit(RLIMIT_NOFILE, &files);
     arenas->max = (unsigned)MIN(files.rlim_cur / 4, (rlim_t)UINT32_MAX);
+    files.rlim_cur -= files.rlim_cur / 10; /* for commd itself */
+    arenas->max_fd = (unsigned)MIN(files.rlim_cur, (rlim_t)UINT32_MAX);
     arenas->max_per_user = MIN(arenas->max, (unsigned)ARENAS_PER_USER);
     arenas->max_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     arenas->slots = calloc(nslots, sizeof(struct arena_entry *));
@@ -90,7 +92,7 @@ static unsigned count_of(const struct arenas *arenas, unsigned slot)
 }
 
 /* NULL: there is room. */
-static const char *room_check(const struct arenas *arenas, unsigned slot, uint32_t uid,
+static const char *room_check(const struct arenas *arenas, unsigned slot, uint32_t uid, int fd,
                               uint64_t bytes, char *why, size_t len)
 {
     uint64_t total = 0;
@@ -112,7 +114,7 @@ static const char *room_check(const struct arenas *arenas, unsigned slot, uint32
                  "at most %u arenas of registered memory are possible for a process and %u for a "
                  "user: free some, or allocate larger parts at once",
                  ARENAS_PER_CLIENT, arenas->max_per_user);
-    else if (arenas->count >= arenas->max)
+    else if (arenas->count >= arenas->max || (unsigned)fd >= arenas->max_fd)
         snprintf(why, len, "commd holds %u arenas of registered memory already: raise its "
                            "LimitNOFILE", arenas->count);
     else
@@ -140,7 +142,7 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
         return invalid("the arena's file is not as large as was said", why, len);
     if (*find(arenas, slot, msg->arena))
         return invalid("the number of the arena is taken", why, len);
-    if (room_check(arenas, slot, uid, size, why, len))
+    if (room_check(arenas, slot, uid, *fd, size, why, len))
         return CAUSE_QUOTA;
     if (*fd >= closer_reserve()) {
         snprintf(why, len, "commd has no descriptor left for it: raise its LimitNOFILE");

@@ -14,7 +14,7 @@ struct arenas {
     struct arena_entry **slots; /* owned, with the entries: lists by client slot */
     unsigned nslots, count;
     /* limits: files over all users; of one user files, and bytes together */
-    unsigned max, max_per_user;
+    unsigned max, max_per_user, max_fd;
     uint64_t max_bytes;
     struct closer *closer; /* borrowed; set after arenas_init(). NULL: files are closed at once */
 };

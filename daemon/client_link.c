@@ -126,7 +126,11 @@ static void client_doom(struct client *client, const char *text)
 
 static void client_doom_unread(struct client *client)
 {
-    listener_log_refused(client->listener, client->uid, client->pid, does_not_read);
+    stream_drop(&client->stream); /* the descriptors are needed at once */
+    if (client->state == CLIENT_CLOSING)
+        return client_bury(client);
+    if (!client->doom[0])
+        listener_log_refused(client->listener, client->uid, client->pid, does_not_read);
     client_doom(client, does_not_read);
 }
 
@@ -150,8 +154,8 @@ static void client_later(struct client *client, bool moved)
 
     if (client->waits_ms && clock_ms() - client->waits_ms >= CLIENT_STALL_MS) {
         client->waits_ms = 0;
-        worst = listener_worst(client->tenant);
-        if (worst)
+        worst = listener_worst(client->tenant, false);
+        if (worst && worst->state != CLIENT_CLOSING)
             client_doom_unread(worst);
     }
     if (evtimer_pending(client->retry, NULL))
@@ -204,10 +208,8 @@ static void client_sent(struct client *client, const struct msg *msg, int r)
     }
     if (client_flush(client) < 0)
         client_doom(client, "its connection closed");
-    if (!client->stream.out_fds || !listener_holds_too_much(client->tenant))
-        return;
-    worst = listener_worst(client->tenant);
-    if (worst)
+    while (listener_holds_too_much(client->tenant) &&
+           (worst = listener_worst(client->tenant, true)))
         client_doom_unread(worst);
 }
 

@@ -110,8 +110,8 @@ void listener_work(struct client *client);
 void listener_unwork(struct client *client);
 /* May @nfds descriptors be sent to @client now, as far as its user's share goes? */
 bool listener_may_send(struct client *client, unsigned nfds);
-/* Too many wait to be sent to @tenant: its client that keeps most of them waiting, or NULL. */
-struct client *listener_worst(struct tenant *tenant);
+/* The client of @tenant that keeps most descriptors waiting (@unsent), or has most of all; NULL. */
+struct client *listener_worst(struct tenant *tenant, bool unsent);
 bool listener_holds_too_much(const struct tenant *tenant);
 /* Keeps the socket of a client that goes until what flies to it is taken out. */
 void listener_keep_unread(struct client *client);

@@ -19,9 +19,9 @@
  * time that one connection of another gets. Whatever else wakes the loop (links to nodes, the
  * engine, timers) is done before, in every turn.
  *
- * Descriptors. Of those that we may have (RLIMIT_NOFILE) a quarter may wait to be sent, and half
- * of that number may fly, that is, have been sent and not been taken out: the kernel allows only so
- * many to our user. One user may have half of what the others leave of either. Who does not take
+ * Descriptors. Of those that we may have (RLIMIT_NOFILE) a sixteenth may wait to be sent, and as many
+ * as half of them may fly, that is, have been sent and not been taken out: the kernel allows only so
+ * many to our user as he may have open. One user may have half of what the others leave of either. Who does not take
  * them out keeps them flying even when we have closed his connection, so that such a socket is
  * kept, and counts among his connections, until it is empty. At nine tenths of all descriptors
  * nobody is let in any more but root and our own user.
@@ -269,7 +269,7 @@ bool listener_holds_too_much(const struct tenant *tenant)
     return tenant->held.n > share(listener->max_held, listener->held.n - tenant->held.n);
 }
 
-struct client *listener_worst(struct tenant *tenant)
+struct client *listener_worst(struct tenant *tenant, bool unsent)
 {
     struct listener *listener = container_of(tenant->held.up, struct listener, held);
     struct client *client, *worst = NULL;
@@ -277,13 +277,9 @@ struct client *listener_worst(struct tenant *tenant)
 
     TAILQ_FOREACH(client, &listener->clients, entry)
     {
-        unsigned n = client->flying + client->stream.out_fds;
+        unsigned n = client->stream.out_fds + (unsent ? 0 : client->flying);
 
-        if (client->tenant != tenant || client->state == CLIENT_CLOSING)
-            continue;
-        if (client->doom[0])
-            return NULL; /* wait for what that brings */
-        if (n > most) {
+        if (client->tenant == tenant && n > most) {
             worst = client;
             most = n;
         }
@@ -621,7 +617,7 @@ static void share_descriptors(struct listener *listener)
     getrlimit(RLIMIT_NOFILE, &files);
     max = (unsigned)MIN(files.rlim_cur, (rlim_t)INT32_MAX);
     listener->max_flying = max / 2;
-    listener->max_held = max / 4;
+    listener->max_held = max / 16; /* in the last tenth there is room for that */
     listener->max_fd = MIN(max - max / 10, (unsigned)closer_reserve());
 }
 

@@ -84,7 +84,7 @@ void stream_init(struct stream *s, int fd, size_t max)
     s->out_tail = &s->out;
 }
 
-void stream_fini(struct stream *s)
+void stream_drop(struct stream *s)
 {
     while (s->out) {
         struct stream_frame *frame = s->out;
@@ -94,6 +94,11 @@ void stream_fini(struct stream *s)
     }
     s->out_tail = &s->out;
     s->out_bytes = s->out_fds = 0;
+}
+
+void stream_fini(struct stream *s)
+{
+    stream_drop(s);
     while (s->nin_fds)
         closer_fd(s->closer, s->uid, s->in_fds[--s->nin_fds]);
     free(steal_ptr(s->in));

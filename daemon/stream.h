@@ -67,6 +67,8 @@ int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigne
 /* The same with descriptors that are shared: each is referred to until it is sent. */
 int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd *const *fds,
                        unsigned nfds);
+/* Forgets what is not sent. The other side cannot make sense of anything after that. */
+void stream_drop(struct stream *s);
 /* Sends what the socket takes, in order. 0: nothing is left; STREAM_E_AGAIN; STREAM_E_LATER;
  * negative errno. */
 int stream_flush(struct stream *s);

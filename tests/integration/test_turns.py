@@ -94,29 +94,52 @@ def fds(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def start_with(cluster, limit):
+    """commd may have so many descriptors, and the kernel lets no more than that fly from it."""
+    open_to_all(cluster)
+    node = cluster.nodes[0]
+    node.prefix = ["setpriv", "--bounding-set=-sys_resource,-sys_admin",
+                   "prlimit", f"--nofile={limit}:{limit}"]  # fmt: skip
+    cluster.start()
+    return node
+
+
 def test_descriptors_that_nobody_takes():
     """By connections that read nothing, until the kernel would let commd send no more to anybody."""
-    limit, count, rounds, size = 4096, 400, 12, 8
+    count, rounds, size = 400, 12, 8
     with Cluster(1, start=False) as cluster:
-        open_to_all(cluster)
-        node = cluster.nodes[0]
-        node.prefix = ["setpriv", "--bounding-set=-sys_resource,-sys_admin",
-                       "prlimit", f"--nofile={limit}:{limit}"]  # fmt: skip
-        cluster.start()
+        node = start_with(cluster, 4096)
         ranks = victims(cluster, [0, 0, 0])
         work(cluster, ranks, "before")
         before = fds(node.pid)
         cluster.expect(f"uid {HOSTILE}: it does not read what it is sent -> refused")
         with Hostile(node, "unread", count, rounds, size).done():
-            until(lambda: len(node.groups()) == rounds * count // size, "the hostile groups are open")
+            node.wait_log(f"uid {HOSTILE}: it does not read what it is sent")
             for number in range(10):
                 work(cluster, ranks, f"during{number}")
             check(fds(node.pid) < before + 2 * count + rounds * count // size + 64, f"{fds(node.pid)} descriptors")
             until(lambda: idles(node.pid), "commd is idle")
-            node.wait_log(f"uid {HOSTILE}: it does not read what it is sent")
             work(cluster, ranks, "later")
         until(lambda: fds(node.pid) <= before, lambda: f"{fds(node.pid)} descriptors, not {before}")
         equal([row["name"] for row in node.groups()], [])
+
+
+def test_descriptors_that_are_left_behind():
+    """The same by connections that commd closes, one after the other."""
+    with Cluster(1, start=False) as cluster:
+        node = start_with(cluster, 4096)
+        ranks = victims(cluster, [0, 0, 0])
+        work(cluster, ranks, "before")
+        before = fds(node.pid)
+        cluster.expect(f"uid {HOSTILE}: protocol error")
+        cluster.expect(f"uid {HOSTILE}: it does not read what it is sent")
+        cluster.expect(f"uid {HOSTILE}: user {HOSTILE} has 512 clients already")
+        with Hostile(node, "left", 700, 10).done():
+            for number in range(10):
+                work(cluster, ranks, f"during{number}")
+            until(lambda: idles(node.pid), "commd is idle")
+            check(fds(node.pid) < before + 600, f"{fds(node.pid)} descriptors")
+        until(lambda: fds(node.pid) <= before, lambda: f"{fds(node.pid)} descriptors, not {before}")
 
 
 def ctl_as(node, uid, verb):
@@ -141,6 +164,7 @@ def test_questions_without_end():
             for number in range(10):
                 work(cluster, ranks, f"during{number}")
                 ctl_as(node, VICTIM, "status")
+            node.wait_log(f"user {HOSTILE} has 16 sessions of commctl already")
             names = [row["name"] for row in node.groups()]
             equal((len(names), set(names)), (count, {f"many{i}" for i in range(count)}))
             equal(ctl_as(node, VICTIM, "groups").count("many"), 0)

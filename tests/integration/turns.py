@@ -17,11 +17,15 @@ from wire import ADMIN, frame, hello, join  # noqa: E402
 connections = []
 
 
+def send(sock, data):
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # commd has had enough of it
+        sock.sendall(data)
+
+
 def connect(path, admin=0):
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
-    with contextlib.suppress(BrokenPipeError):  # refused
-        sock.sendall(hello(admin))
+    send(sock, hello(admin))
     connections.append(sock)
     return sock
 
@@ -32,7 +36,16 @@ def unread(path, count, rounds, size):
         connect(path)
     for number in range(rounds):
         for i, sock in enumerate(connections):
-            sock.sendall(join(number, i % size, size, f"unread{number}.{i // size}"))
+            send(sock, join(number, i % size, size, f"unread{number}.{i // size}"))
+
+
+def left(path, count, each):
+    """@count connections join @each groups, and make commd close them with all that in the socket."""
+    for number in range(count):
+        sock = connect(path)
+        for i in range(each):
+            send(sock, join(i, 0, 1, f"left{number}.{i}"))
+        send(sock, b"no message of ours")
 
 
 def groups(path, count):
@@ -60,14 +73,13 @@ def ask(path, count, times):
         with contextlib.suppress(ConnectionResetError):
             sock.recv(1)
     for sock in connections:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            sock.sendall(frame(ADMIN, f1="groups") * times)
+        send(sock, frame(ADMIN, f1="groups") * times)
 
 
 def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    {"unread": unread, "groups": groups, "ask": ask}[sys.argv[2]](
+    {"unread": unread, "left": left, "groups": groups, "ask": ask}[sys.argv[2]](
         sys.argv[1], *map(int, sys.argv[3:])
     )
     print("done", flush=True)

@@ -767,7 +767,7 @@ static void what_one_user_holds_is_bounded(void **state)
     unsigned sent = 0;
     int some, most;
 
-    start_with(w, 1024, 40); /* 256 may wait, of one user 128 */
+    start_with(w, 4096, 40); /* 256 may wait, of one user 128 */
     some = welcomed(w);
     for (unsigned i = 0; i < 20; i++)
         send_fd(w, w->slot);
