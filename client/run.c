@@ -13,7 +13,6 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 enum {
@@ -31,8 +30,8 @@ static inline bool one_node(const struct run *r)
     return r->group->board.nnodes == 1;
 }
 
-/* The engine dozes until a member of one of its groups rings: a byte on the socket that commd
- * gave us. If it is full the engine is awake, and comes to us when it looks at all its boards. */
+/* The engine dozes until a member of one of its groups rings: any write to the eventfd that commd gave
+ * us. Which group it is the engine sees by engine_asleep. */
 void group_wake_engine(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
@@ -40,8 +39,7 @@ void group_wake_engine(struct commd_group *g)
     if (likely(!atomic_load_explicit(&h->engine_asleep, memory_order_relaxed)))
         return;
     if (atomic_exchange(&h->engine_asleep, 0))
-        (void)!send(g->doorbell, &g->board.group, sizeof g->board.group,
-                    MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)!write(g->doorbell, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 void run_tell(struct run *r)

@@ -8,14 +8,14 @@
  * What the core leaves to us because it needs memory, descriptors or secrets:
  *  - the board of a group: made, sent to its local members, and to the engine if the group
  * spans nodes. The descriptor is closed then; we keep the control pages mapped.
- *  - a doorbell per client and life of the engine: a socket pair whose ends go to both, so that
- *    the members can wake the engine without us.
+ *  - a doorbell per client and life of the engine: an eventfd that both have, so that the members
+ *    can wake the engine without us, and cannot send it anything.
  *  - the tokens by which engines know each other (our_token()).
  *  - the number of operations that a lost rank completed: it is read from the board, and told
  *    to the other nodes. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/socket.h>
+#include <sys/eventfd.h>
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
@@ -134,18 +134,18 @@ static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
 {
     unsigned life = engine_link_life(d->engine);
     struct msg msg = {.type = MSG_DOORBELL_ADD};
-    int pair[2];
+    int fd;
 
     *ret_fd = -1;
     if (life == 0 || d->doorbells[slot] == life)
         return 0;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+    fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
         return -errno;
     msg.doorbell.client = slot;
-    engine_link_send(d->engine, &msg, &pair[0], 1);
-    close(pair[0]);
+    engine_link_send(d->engine, &msg, &fd, 1);
     d->doorbells[slot] = life;
-    *ret_fd = pair[1];
+    *ret_fd = fd;
     return 0;
 }
 

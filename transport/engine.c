@@ -5,7 +5,7 @@
  * member that announces something rings. The order of store, fence and second look is the one
  * argued in shm/wait.c.
  *
- * Who wakes a board: a member's doorbell (engine_wake), a message from another node, and the
+ * Who wakes a board: a member's doorbell (engine_bells.c), a message from another node, and the
  * safety net engine_poll_all(). What if a peer node dies now: commd breaks the group for its
  * members and deletes the board; until then it just makes no progress. What if we are stopped
  * now: members wait; commd misses our answers to its pings and replaces us.
@@ -113,12 +113,14 @@ static void eboard_free(struct eboard *eb)
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         scratch_put(eb->e, eb->steps[i].scratch);
     mail_free(eb);
+    bells_board_del(eb);
     board_unmap(&eb->b);
     free(eb->node_start);
     free(eb->peers);
     free(eb->local_rank);
     free(eb->rank_node);
     free(eb->seat_rank);
+    free(eb->clients);
     free(eb->rows);
     free(eb->acc);
     free(eb->tmp);
@@ -189,6 +191,8 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
         eb->b.me != m->me)
         return -EPROTO;
     r = eboard_tables(eb, m);
+    if (r == 0)
+        r = bells_board_add(eb, m);
     if (r)
         return r;
     eb->geom = (struct plan_geom){.world = m->world,
@@ -221,6 +225,7 @@ static void eboard_remove(struct eboard *eb)
             *p = eb->active_next;
             break;
         }
+    bells_board_del(eb);
     e->nboards--;
     e->closed[e->nclosed++ % ENGINE_CLOSED] = eb->b.group;
     inbox_drop(e, &eb->inbox, INBOX_ANY_AGE, -1);
@@ -317,19 +322,11 @@ void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, .
     eb->e->ev.on_board_error(eb->e->ev.arg, eb->b.group, cause, peer, text);
 }
 
-void engine_wake(struct engine *e, uint64_t group)
-{
-    struct eboard *eb = eboard_find(e, group);
-
-    if (eb)
-        eboard_activate(eb);
-}
-
 /* ---- turns --------------------------------------------------------------------------------- */
 
 bool engine_poll(struct engine *e)
 {
-    bool moved = false;
+    bool moved = bells_turn(e);
 
     for (struct eboard *eb = e->active; eb; eb = eb->active_next)
         moved |= eboard_poll(eb);
@@ -347,7 +344,7 @@ bool engine_published(struct engine *e)
 
 bool engine_arm(struct engine *e)
 {
-    bool moved = false;
+    bool moved = bells_turn(e);
 
     for (struct eboard *eb = e->active; eb; eb = eb->active_next)
         atomic_store_explicit(&eb->b.hdr->engine_asleep, 1, memory_order_relaxed);
@@ -455,6 +452,7 @@ struct engine *engine_free(struct engine *e)
         next = c->next;
         free(c);
     }
+    bells_free(e);
     free(e);
     return NULL;
 }

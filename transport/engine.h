@@ -9,6 +9,8 @@
 
 struct engine;
 
+enum { ENGINE_MAX_CLIENTS = 1 << 17 }; /* numbers of commd's slots are below it */
+
 struct engine_events {
     /* The group cannot go on; its board was marked broken already. */
     void (*on_board_error)(void *arg, uint64_t group, unsigned cause, int peer, const char *text);
@@ -30,8 +32,8 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd);
 void engine_board_del(struct engine *e, uint64_t group, bool abort);
 /* The peer is being removed from the fabric: groups with it make no more progress. */
 void engine_peer_gone(struct engine *e, unsigned peer);
-/* A member asks us to look at its group. */
-void engine_wake(struct engine *e, uint64_t group);
+/* The doorbell of a client: a member of one of its groups asks us to look. */
+void engine_wake_client(struct engine *e, unsigned client);
 
 /* One round over the active boards; true if something moved. */
 bool engine_poll(struct engine *e);

@@ -87,6 +87,8 @@ struct eboard {
     uint32_t *local_rank; /* owned; rank of each local member */
     uint32_t *rank_node;  /* owned; node of each rank */
     uint32_t *seat_rank;  /* owned; rank on each seat */
+    uint32_t *clients;    /* owned; whose doorbells are for this board */
+    unsigned nclients;
     bool active, closing, dead;
     uint64_t closing_ms;
     bool polling; /* inside eboard_poll(): a callback must not enter it again */
@@ -152,6 +154,9 @@ struct engine {
     struct eboard *hash[ENGINE_HASH];
     struct eboard *active;
     struct eboard *graveyard; /* dead, requests still in flight */
+    struct ebell **bells;     /* owned; by client */
+    struct ebell *ringing;    /* those whose boards were not all looked at yet */
+    unsigned nbells;
     unsigned nboards;
     bool published;        /* engine_published() */
     struct sbuf *sbufs;    /* free ones */
@@ -171,6 +176,13 @@ struct sbuf *sbuf_get(struct eboard *eb, size_t len);
 void sbuf_put(struct sbuf *s);
 uint8_t *scratch_get(struct engine *e);
 void scratch_put(struct engine *e, uint8_t *p);
+
+/* engine_bells.c */
+int bells_board_add(struct eboard *eb, const struct msg_board_add *m);
+void bells_board_del(struct eboard *eb);
+/* Goes on with the doorbells that rang. True: not all of their boards were looked at yet. */
+bool bells_turn(struct engine *e);
+void bells_free(struct engine *e);
 
 /* engine_cells.c: windows of cells. Bytes that this node sends to (or receives from) @node in step
  * @c, packed in the order in which both sides have them: by sending seat, then by receiving. */

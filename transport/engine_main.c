@@ -34,8 +34,6 @@ enum {
     RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
     REST_MS = 1000,        /* while only idle boards exist */
     FRAME_MS = 5000,
-    MAX_BELLS = 65536,
-    BELLS_AT_ONCE = 64,
 };
 
 struct shell {
@@ -84,16 +82,27 @@ static void on_peer_down(void *arg, unsigned peer, const char *text)
 
 /* ---- orders from commd ---------------------------------------------------------------------- */
 
-static void watch(struct shell *s, int fd, uint32_t what)
+static void watch(struct shell *s, int fd, uint32_t events, uint32_t what)
 {
-    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = what};
+    struct epoll_event ev = {.events = events, .data.u32 = what};
 
     epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev);
 }
 
+/* A doorbell is an eventfd that its client has too, and may do anything to: so we neither read nor write
+ * it. Each write of the client is an edge; what the counter holds is the client's affair. */
+static void bell_del(struct shell *s, unsigned client)
+{
+    if (client >= s->nbells || s->bells[client] < 0)
+        return;
+    /* close() alone would leave it there, as the client has the file open */
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->bells[client], NULL);
+    close_fdp(&s->bells[client]);
+}
+
 static void bell_add(struct shell *s, unsigned client, int *fd)
 {
-    if (client >= MAX_BELLS)
+    if (client >= ENGINE_MAX_CLIENTS)
         return;
     if (client >= s->nbells) {
         unsigned n = client + 64;
@@ -106,15 +115,9 @@ static void bell_add(struct shell *s, unsigned client, int *fd)
         s->bells = more;
         s->nbells = n;
     }
-    close_fdp(&s->bells[client]);
+    bell_del(s, client);
     s->bells[client] = steal_fd(fd);
-    watch(s, s->bells[client], client);
-}
-
-static void bell_del(struct shell *s, unsigned client)
-{
-    if (client < s->nbells)
-        close_fdp(&s->bells[client]);
+    watch(s, s->bells[client], EPOLLIN | EPOLLET, client);
 }
 
 static void peer_del(struct shell *s, unsigned peer)
@@ -202,32 +205,6 @@ static void control_read(struct shell *s)
     }
 }
 
-/* ---- doorbells -------------------------------------------------------------------------------- */
-
-static void bell_read(struct shell *s, unsigned client)
-{
-    uint64_t groups[BELLS_AT_ONCE];
-    struct iovec io[BELLS_AT_ONCE];
-    struct mmsghdr m[BELLS_AT_ONCE];
-    int n;
-
-    if (client >= s->nbells || s->bells[client] < 0)
-        return;
-    for (unsigned i = 0; i < BELLS_AT_ONCE; i++) {
-        io[i] = (struct iovec){&groups[i], sizeof groups[i]};
-        m[i].msg_hdr = (struct msghdr){.msg_iov = &io[i], .msg_iovlen = 1};
-    }
-    /* once: what is left is reported again, and a client must not hold the engine up */
-    n = recvmmsg(s->bells[client], m, BELLS_AT_ONCE, MSG_DONTWAIT, NULL);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    for (int i = 0; i < n && m[i].msg_len; i++)
-        if (m[i].msg_len == sizeof groups[i])
-            engine_wake(s->engine, groups[i]);
-    if (n < 0 || m[n - 1].msg_len == 0)
-        bell_del(s, client);
-}
-
 /* ---- the turn ----------------------------------------------------------------------------------- */
 
 static void handle(struct shell *s, const struct epoll_event *ev)
@@ -235,7 +212,7 @@ static void handle(struct shell *s, const struct epoll_event *ev)
     if (ev->data.u32 == EV_CONTROL)
         control_read(s);
     else if (ev->data.u32 != EV_FABRIC)
-        bell_read(s, ev->data.u32);
+        engine_wake_client(s->engine, ev->data.u32);
 }
 
 /* Sockets and doorbells. The net under lost doorbells is spread when nothing came, and now and
@@ -416,10 +393,10 @@ static int start(struct shell *s, const struct options *o, char why[256])
     if (r)
         return r;
     engine_set_fabric(s->engine, s->fabric);
-    watch(s, s->control, EV_CONTROL);
+    watch(s, s->control, EPOLLIN, EV_CONTROL);
     fd = s->fabric->ops->fd(s->fabric);
     if (fd >= 0)
-        watch(s, fd, EV_FABRIC);
+        watch(s, fd, EPOLLIN, EV_FABRIC);
     return 0;
 }
 

@@ -64,7 +64,7 @@ enum msg_type {
     MSG_BOARD_ADD = 45,        /* commd -> engine, + board fd */
     MSG_BOARD_DEL = 46,        /* commd -> engine */
     MSG_BOARD_ERROR = 47,      /* engine -> commd: this group cannot go on */
-    MSG_DOORBELL_ADD = 48,     /* commd -> engine, + socket fd */
+    MSG_DOORBELL_ADD = 48,     /* commd -> engine, + eventfd */
     MSG_DOORBELL_DEL = 49,     /* commd -> engine */
     MSG_PING = 50,             /* both ways; answered with the same seq, pong set */
 };
@@ -163,7 +163,7 @@ struct msg_member {
 
 struct msg_joined {
     uint32_t req;
-    uint32_t new_doorbell; /* 1: a second fd follows: the socket that wakes the engine */
+    uint32_t new_doorbell; /* 1: a second fd follows: the eventfd that wakes the engine */
     uint32_t size;         /* members[] has this many entries, by rank */
     uint32_t nnodes;
     uint64_t group, epoch;

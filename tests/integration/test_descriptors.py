@@ -12,6 +12,7 @@ of commd, and its user's other descriptors behind it, until its daemon answers.
 
 import array
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -75,6 +76,14 @@ def connected(path):
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
     return sock
+
+
+def connected_for_ever(path):
+    kept.append(connected(path))
+    return kept[-1]
+
+
+kept = []
 
 
 def eof(sock):
@@ -196,10 +205,55 @@ def inside_of_others(path, lingers):
         eof(sock)
 
 
-class Attacker:
-    """A process of another user that runs an attack on @node."""
+@attack
+def in_the_queue(path, lingers):
+    for _ in range(100):
+        send_fds(connected_for_ever(path), wire.hello(), [lingers.one()])
+    yield
 
-    def __init__(self, name, node):
+
+@attack
+def through_the_doorbell(path, lingers):
+    """A rank of a group over both nodes, with a member of ours at the other one, has the doorbell. It
+    can carry nothing, and nothing that we do to it stops the engine."""
+    folder = os.path.dirname(os.path.dirname(path))
+    socks = [connected(os.path.join(folder, f"node{i}", "commd.sock")) for i in (0, 1)]
+    yield
+    for rank, sock in enumerate(socks):
+        sock.settimeout(c.HANG)
+        sock.sendall(wire.hello() + wire.join(1, rank, 2, "bell"))
+    fds = []
+    while len(fds) < 2:
+        data, got, _, _ = socket.recv_fds(socks[0], 65536, 2)
+        check(data, "joined")
+        fds += got
+    bell = fds[1]
+    equal(os.readlink(f"/proc/self/fd/{bell}"), "anon_inode:[eventfd]")
+    os.set_blocking(bell, True)
+    taken = socket.socket(fileno=os.dup(bell))
+    try:
+        send_fds(taken, b"x", [os.dup(0)])
+        check(False, "the doorbell carries a descriptor")
+    except OSError as error:
+        equal(error.errno, errno.ENOTSOCK)
+    for _ in range(10000):
+        os.write(bell, struct.pack("Q", 1))
+    os.write(bell, struct.pack("Q", 2**64 - 2 - 10000))  # full
+    os.set_blocking(bell, False)
+    for _ in range(10000):
+        with contextlib.suppress(BlockingIOError):
+            os.write(bell, struct.pack("Q", 1))
+    for sock in socks:
+        sock.close()
+    for _ in range(10000):  # of a client that is gone
+        os.read(bell, 8)
+        os.write(bell, struct.pack("Q", 1))
+
+
+class Attacker:
+    """A process of another user that runs an attack on @node, which gets @signo afterwards."""
+
+    def __init__(self, name, node, signo=signal.SIGCONT):
         self.ours, theirs = socket.socketpair()
         os.kill(node.pid, signal.SIGSTOP)
         try:
@@ -210,6 +264,7 @@ class Attacker:
             theirs.close()
             self.state()
         finally:
+            os.kill(node.pid, signo)
             os.kill(node.pid, signal.SIGCONT)
         self.ours.sendall(b"x")
         self.ours.setblocking(False)
@@ -287,7 +342,7 @@ def under_attack(nodes, names, changes=None):
                 ask(target)
                 for rank in ranks:
                     rank.finish()
-            if name != "with_every_message":  # which has two connections that were not ended
+            if name not in ("with_every_message", "in_the_queue"):  # where some connections stay
                 until(lambda: descriptors(target.pid) <= before, lambda: f"{descriptors(target.pid)} of {before}")
             attacker.end()
         for rank in ranks:
@@ -303,16 +358,46 @@ def under_attack(nodes, names, changes=None):
 
 
 LIMITS = {"limits": {"max_clients_per_user": "4"}}
-NAMES = ["surplus", "with_every_message", "left_in_the_queue", "of_a_killed_process", "refused_at_the_door",
-         "as_many_as_go", "inside_of_others"]  # fmt: skip
 
 
 def test_one_node():
-    under_attack(1, NAMES, LIMITS)
+    under_attack(1, [name for name in attacks if name != "through_the_doorbell"], LIMITS)
 
 
 def test_two_nodes():
-    under_attack(2, NAMES, LIMITS)
+    under_attack(2, list(attacks), LIMITS)
+
+
+def test_no_descriptor_is_left():
+    """commd may have few; those of strangers end before its own do, and root is served."""
+    with Cluster(1, {"listen": {"socket_mode": '"0666"'}}, start=False) as cluster:
+        open_to_all(cluster)
+        cluster.expect("no file descriptor is left for clients")
+        node = cluster.nodes[0]
+        node.prefix = ["prlimit", "--nofile=300"]
+        cluster.start()
+        before = descriptors(node.pid)
+        attacker = Attacker("refused_at_the_door", node)
+        until(attacker.state, "the attack is over")
+        ask(node)
+        cluster.ranks("g", [0, 0])
+        attacker.end()
+        for rank in cluster.all_ranks:
+            rank.call("leave", name="g")
+            rank.call("disconnect")
+        until(lambda: descriptors(node.pid) <= before, lambda: f"{descriptors(node.pid)} of {before}")
+
+
+def test_the_queue_at_the_end():
+    """commd is told to stop while connections wait that it has not taken yet."""
+    with Cluster(2, {"listen": {"socket_mode": '"0666"'}}) as cluster:
+        open_to_all(cluster)
+        node = cluster.nodes[0]
+        attacker = Attacker("in_the_queue", node, signal.SIGTERM)
+        equal(node.process.wait(c.HANG), 0, "it ended in order")
+        until(attacker.state, "the attack is over")
+        attacker.end()
+        cluster.expect("was lost: its commd ended the link|the engines of nodes .* lost each other|UCX +ERROR")
 
 
 if __name__ == "__main__":

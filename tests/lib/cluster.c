@@ -93,7 +93,7 @@ static struct plan_net choose_net(const struct cluster *c, const struct cluster_
 
 static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, struct plan_net net)
 {
-    uint32_t peers[CLUSTER_MAX_NODES], rank_node[CLUSTER_MAX_RANKS];
+    uint32_t peers[CLUSTER_MAX_NODES], rank_node[CLUSTER_MAX_RANKS], clients[CLUSTER_MAX_RANKS];
     struct board_geom g = {.group = grp->id,
                            .epoch = 1,
                            .world = grp->world,
@@ -106,11 +106,14 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                               .me = n,
                               .world = grp->world,
                               .peers = peers,
-                              .rank_node = rank_node};
+                              .rank_node = rank_node,
+                              .clients = clients};
 
     for (unsigned k = 0; k < grp->world; k++) {
         rank_node[k] = grp->seat[k];
         g.nlocal += grp->seat[k] == n;
+        if (grp->seat[k] == n)
+            clients[m.nclients++] = k;
     }
     for (unsigned k = 0; k < grp->nnodes; k++)
         peers[k] = grp->node[k];

@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
-#include <sys/socket.h>
+#include <sys/eventfd.h>
 
 enum { IDLE_TURNS = 100, DOZE_MS = 50, RING_MS = 5000 };
 
@@ -19,7 +19,7 @@ enum { IDLE_TURNS = 100, DOZE_MS = 50, RING_MS = 5000 };
 
 struct engines {
     struct cluster *cluster;
-    int bell; /* what members ring at the other end */
+    int bell; /* what all members ring */
     _Atomic bool stop;
     pthread_t thread;
 };
@@ -54,20 +54,21 @@ static void caught(struct engines *e, struct pollfd *bell)
     }
 }
 
-/* As engine_main.c does; which engine is meant the message does not say. */
+/* As engine_main.c does; who rang the bell does not say. */
 static void engines_doze(struct engines *e)
 {
     struct pollfd p = {.fd = e->bell, .events = POLLIN};
-    uint64_t group;
+    uint64_t rings;
     bool moved = false;
 
     for (unsigned n = 0; n < e->cluster->nnodes; n++)
         moved |= engine_arm(e->cluster->node[n].engine);
     if (!moved && poll(&p, 1, DOZE_MS) == 0)
         caught(e, &p);
-    while (recv(e->bell, &group, sizeof group, MSG_DONTWAIT) == sizeof group)
+    if (read(e->bell, &rings, sizeof rings) == sizeof rings)
         for (unsigned n = 0; n < e->cluster->nnodes; n++)
-            engine_wake(e->cluster->node[n].engine, group);
+            for (unsigned k = 0; k < e->cluster->world; k++)
+                engine_wake_client(e->cluster->node[n].engine, k);
 }
 
 static void *engines_main(void *arg)
@@ -197,15 +198,15 @@ int play_threads(const struct program *p)
     struct player *players = calloc(p->world, sizeof *players);
     struct engines engines = {0};
     struct stage s;
-    int bells[2], r = 0;
+    int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), r = 0;
 
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, bells))
+    if (bell < 0)
         abort();
-    stage_new(&s, p, bells[0]);
+    stage_new(&s, p, bell);
     for (unsigned g = 0; g < p->ngroups; g++)
         cluster_group_one_mapping(s.cluster, s.group[g]);
     engines.cluster = s.cluster;
-    engines.bell = bells[1];
+    engines.bell = bell;
     if (p->nnodes > 1)
         start(&engines.thread, engines_main, &engines);
     for (unsigned k = 0; k < p->world; k++) {
@@ -224,8 +225,7 @@ int play_threads(const struct program *p)
         pthread_join(engines.thread, NULL);
     r |= s.cluster->board_errors || s.cluster->peers_down ? -1 : 0;
     stage_free(&s);
-    close(bells[0]);
-    close(bells[1]);
+    close(bell);
     free(players);
     return r;
 }
