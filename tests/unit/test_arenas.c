@@ -134,12 +134,48 @@ static void quotas(void **state)
     close(fd);
 }
 
+static int gate[2];
+
+static void wait_at_gate(void *arg)
+{
+    (void)!read(gate[0], &(char){0}, 1);
+}
+
+/* What its user gave back is in the way of that user until it is closed. */
+static void not_closed_yet_is_not_free(void **state)
+{
+    int fd = sealed(SIZE);
+
+    (void)state;
+    assert_int_equal(closer_new(&arenas.closer), 0);
+    assert_int_equal(pipe(gate), 0);
+    arenas.max_per_user = 4;
+    closer_call(arenas.closer, UID, wait_at_gate, NULL);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(add(0, UID, i, SIZE, fd), CAUSE_NONE);
+    assert_int_equal(add(0, UID, 9, SIZE, fd), CAUSE_QUOTA);
+    arenas_del(&arenas, 0, 0);
+    arenas_drop(&arenas, 0);
+    assert_int_equal(closer_pending(arenas.closer, UID), 4);
+    assert_int_equal(add(0, UID, 9, SIZE, fd), CAUSE_QUOTA);
+    assert_int_equal(add(0, UID + 1, 9, SIZE, fd), CAUSE_NONE);
+    close(gate[1]);
+    while (closer_pending(arenas.closer, UID))
+        usleep(1000);
+    assert_int_equal(add(0, UID, 10, SIZE, fd), CAUSE_NONE);
+    close(gate[0]);
+    close(fd);
+    arenas_drop(&arenas, 0);
+    closer_free(arenas.closer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(taken_found_and_let_go, begin, end),
         cmocka_unit_test_setup_teardown(only_what_cannot_shrink, begin, end),
         cmocka_unit_test_setup_teardown(quotas, begin, end),
+        cmocka_unit_test_setup_teardown(not_closed_yet_is_not_free, begin, end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cmocka.h>
@@ -241,6 +242,38 @@ static void a_socket_that_lingers_is_interrupted(void **state)
     closer_free(c);
 }
 
+/* There is always room for a message full of descriptors, or it is not received. */
+static void room_for_more(void **state)
+{
+    struct rlimit old, limit;
+    struct closer *c = NULL;
+    struct gate stuck = GATE;
+
+    getrlimit(RLIMIT_NOFILE, &old);
+    limit = old;
+    for (rlim_t n = 300; n <= MIN(old.rlim_max, (rlim_t)20000); n += 100) {
+        limit.rlim_cur = n;
+        setrlimit(RLIMIT_NOFILE, &limit);
+        assert_in_range(closer_reserve(), 0, n - 253);
+    }
+    assert_int_equal(closer_new(&c), 0);
+    assert_true(closer_room(c, 1));
+    closer_call(c, 1, blocks, &stuck);
+    for (unsigned i = 1; closer_room(c, 1); i++)
+        closer_call(c, 1, blocks, &stuck);
+    assert_true(closer_pending(c, 1) <= 257); /* of one user so many, */
+    for (unsigned uid = 2; closer_room(c, uid); uid++)
+        for (unsigned i = 0; closer_room(c, uid); i++)
+            closer_call(c, uid, blocks, &stuck);
+    assert_false(closer_room(c, 1000)); /* of all so many that 253 more have room */
+    setrlimit(RLIMIT_NOFILE, &old);
+    gate_open(&stuck);
+    for (unsigned uid = 1; uid < 10; uid++)
+        until_idle(c, uid);
+    assert_true(closer_room(c, 1));
+    closer_free(c);
+}
+
 static void without_a_closer_it_is_done_at_once(void **state)
 {
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -264,6 +297,7 @@ int main(void)
         cmocka_unit_test(free_does_not_wait),
         cmocka_unit_test(sockets_are_ended_at_once_and_closed_later),
         cmocka_unit_test(a_socket_that_lingers_is_interrupted),
+        cmocka_unit_test(room_for_more),
         cmocka_unit_test(without_a_closer_it_is_done_at_once),
     };
 

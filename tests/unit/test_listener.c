@@ -19,6 +19,7 @@
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/stream.h"
+#include "shm/closer.h"
 #include "shm/proto/codec.h"
 
 enum { LIMIT_S = 20 };
@@ -50,6 +51,7 @@ struct world {
     struct event_base *base;
     struct event *limit;
     struct listener *listener;
+    struct closer *closer;
     char dir[64], path[96];
     char *error;
     unsigned opens, msgs, leaves, closes;
@@ -125,6 +127,7 @@ static int start(struct world *w, const char *path, unsigned per_user)
         .mode = 0600,
         .max_clients = 40,
         .max_clients_per_user = per_user,
+        .closer = w->closer,
         .ops = &ops,
         .arg = w,
     };
@@ -394,6 +397,96 @@ static void descriptors_that_nobody_asked_for(void **state)
         run_until(w, open_files() == before);
     }
     free(frame);
+}
+
+static int gate[2];
+
+/* A job that lasts until @gate is closed. */
+static void wait_at_gate(void *arg)
+{
+    (void)!read(gate[0], &(char){0}, 1);
+}
+
+static void no_job(void *arg)
+{
+}
+
+/* A user for whom @n jobs wait that do not end. */
+static void block(struct world *w, unsigned n)
+{
+    assert_int_equal(pipe(gate), 0);
+    closer_call(w->closer, getuid(), wait_at_gate, NULL);
+    for (unsigned i = 1; i < n; i++)
+        closer_call(w->closer, getuid(), no_job, NULL);
+}
+
+static void unblock(struct world *w)
+{
+    close(gate[1]);
+    while (closer_pending(w->closer, getuid()))
+        usleep(1000);
+    close(gate[0]);
+}
+
+static int setup_closer(void **state)
+{
+    struct world *w;
+
+    setup(state);
+    w = *state;
+    assert_int_equal(closer_new(&w->closer), 0);
+    return start(w, w->path, 40);
+}
+
+static int teardown_closer(void **state)
+{
+    struct closer *closer = ((struct world *)*state)->closer;
+
+    teardown(state);
+    closer_free(closer);
+    return 0;
+}
+
+/* Descriptors of this user are received no more while too many wait to be closed; all else is. */
+static void too_many_descriptors_that_do_not_close(void **state)
+{
+    struct world *w = *state;
+    struct msg msg;
+    int fd = client(w), other = client(w);
+
+    block(w, 300);
+    put_fds(fd, "cd", 2, 253);
+    put(other, MSG_CLIENT_HELLO);
+    get(w, other, &msg);
+    assert_int_equal(msg.type, MSG_WELCOME);
+    assert_int_equal(closer_pending(w->closer, getuid()), 300); /* none came */
+    put(other, MSG_CLIENT_HELLO);
+    run_until(w, w->msgs == 2);
+    unblock(w);
+    expect_refused(w, fd, CAUSE_PROTOCOL, "protocol error: a descriptor came that nobody asked for");
+    close(other);
+}
+
+static void no_connections_for_who_does_not_let_close(void **state)
+{
+    struct world *w = *state;
+    struct msg msg;
+    char text[200];
+    int fd;
+
+    block(w, 1024);
+    fd = client(w);
+    snprintf(text, sizeof(text),
+             "user %u has sent 1024 descriptors and more that are not closed yet (do they linger?)",
+             getuid());
+    expect_refused(w, fd, CAUSE_QUOTA, text); /* its end is told at once, though not closed yet */
+    assert_int_equal(closer_pending(w->closer, getuid()), 1025);
+    unblock(w);
+    fd = client(w);
+    put(fd, MSG_CLIENT_HELLO);
+    get(w, fd, &msg);
+    assert_int_equal(msg.type, MSG_WELCOME);
+    close(fd);
 }
 
 static void half_a_frame_is_waited_for(void **state)
@@ -1006,6 +1099,10 @@ int main(void)
         T(garbage_is_refused_and_logged_once),
         T(garbage_after_a_hello_ends_the_session),
         T(descriptors_that_nobody_asked_for),
+        cmocka_unit_test_setup_teardown(too_many_descriptors_that_do_not_close, setup_closer,
+                                        teardown_closer),
+        cmocka_unit_test_setup_teardown(no_connections_for_who_does_not_let_close, setup_closer,
+                                        teardown_closer),
         T(half_a_frame_is_waited_for),
         T(silence_is_not_waited_for),
         T(last_words_come_before_the_end),
