@@ -85,16 +85,11 @@ static bool stop_waiting(struct p2p *p, struct p2p_op *op)
 
 static bool broken(struct p2p *p, struct p2p_op *op)
 {
-    struct board_hdr *h = p->group->board.hdr;
-    uint32_t cause = atomic_load_explicit(&h->broken, memory_order_acquire);
     struct board_cause c;
+    unsigned cause = board_broken(p->group->board.hdr, &c);
 
     if (!cause)
         return false;
-    c = h->cause; /* copied before use: a member could write there */
-    c.node[sizeof c.node - 1] = c.text[sizeof c.text - 1] = 0;
-    if (cause == CAUSE_LEFT || cause >= CAUSE_COUNT)
-        cause = CAUSE_RANK_LOST;
     op_error(p, op, -(int)cause, "%s", c.text);
     op->err.rank = c.rank;
     op->err.pid = (int)c.pid;

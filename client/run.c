@@ -359,16 +359,11 @@ static bool can_get(struct run *r, uint32_t c)
 
 static bool broken(struct run *r)
 {
-    struct board_hdr *h = r->group->board.hdr;
-    uint32_t cause = atomic_load_explicit(&h->broken, memory_order_acquire);
     struct board_cause c;
+    unsigned cause = board_broken(r->group->board.hdr, &c);
 
     if (!cause)
         return false;
-    c = h->cause; /* copied before use: a member could write there */
-    c.node[sizeof c.node - 1] = c.text[sizeof c.text - 1] = 0;
-    if (cause == CAUSE_LEFT || cause >= CAUSE_COUNT)
-        cause = CAUSE_RANK_LOST;
     error_set(&r->err, -(int)cause, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
               (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
     describe(r, -(int)cause, c.rank, c.pid, c.node);

@@ -34,9 +34,9 @@
 #include <sys/mman.h>
 
 #include "shm/memfd.h"
+#include "shm/proto/msg.h"
 
-enum { BREAK_SPINS = 10000 }; /* far longer than it takes to write a cause */
-
+/* What commd decides by is kept here: what stands on the board members can write. */
 struct board_ctl {
     struct board_hdr *hdr;
     struct board_rank *ranks;
@@ -44,6 +44,9 @@ struct board_ctl {
     size_t mapped;
     size_t size;
     uint32_t world, nlocal;
+    uint32_t ngone;
+    bool broken;
+    bool gone[]; /* by rank */
 };
 
 struct layout {
@@ -127,7 +130,7 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     r = memfd_map(fd, l.slots, &map);
     if (r)
         return r;
-    ctl = calloc(1, sizeof *ctl);
+    ctl = calloc(1, sizeof *ctl + g->world * sizeof ctl->gone[0]);
     if (!ctl) {
         munmap(map, l.slots);
         return -ENOMEM;
@@ -190,44 +193,62 @@ void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigne
 {
     struct board_rank *r;
 
-    if (rank >= ctl->world)
+    if (rank >= ctl->world || ctl->gone[rank])
         return;
+    ctl->gone[rank] = true;
     r = &ctl->ranks[rank];
-    if (atomic_load(&r->gone))
-        return;
     r->cause = cause;
     r->pid = pid;
     /* ops + 1 must not become "here" by wrapping; a member may have written anything there */
     atomic_store_explicit(&r->gone, MIN(ops, UINT32_MAX - 1) + 1, memory_order_release);
-    atomic_fetch_add(&ctl->hdr->ngone, 1);
+    atomic_store(&ctl->hdr->ngone, ++ctl->ngone); /* seq_cst: before the bell */
     bell_ring_slow(&ctl->hdr->bell);
+}
+
+/* Never waits: members can write to every word here. commd and the engine may both come; each
+ * writes its own cause, and who sets `broken` first is believed. @by: 0 or BOARD_BY_ENGINE. */
+static void break_by(struct board_hdr *h, uint32_t by, unsigned cause, int32_t rank, uint32_t pid,
+                     const char *node, const char *text)
+{
+    struct board_cause *c = by ? &h->engine_cause : &h->cause;
+    uint32_t none = 0;
+
+    if (!atomic_load(&h->broken)) {
+        c->rank = rank;
+        c->pid = pid;
+        snprintf(c->node, sizeof c->node, "%s", node);
+        snprintf(c->text, sizeof c->text, "%s", text);
+        /* release: pairs with acquire in board_broken() */
+        atomic_compare_exchange_strong(&h->broken, &none, cause | by);
+    }
+    bell_ring_slow(&h->bell);
 }
 
 void board_break(struct board_hdr *h, unsigned cause, int32_t rank, uint32_t pid,
                  const char *node, const char *text)
 {
-    uint32_t none = 0;
-
-    /* commd and the engine may both come here: the first one writes the cause. If it does not
-     * get to the end, because it was killed there, the next one does. */
-    if (!atomic_compare_exchange_strong(&h->breaking, &none, 1)) {
-        for (unsigned i = 0; i < BREAK_SPINS && !atomic_load(&h->broken); i++)
-            cpu_relax();
-        if (atomic_load(&h->broken))
-            return;
-    }
-    h->cause.rank = rank;
-    h->cause.pid = pid;
-    snprintf(h->cause.node, sizeof h->cause.node, "%s", node);
-    snprintf(h->cause.text, sizeof h->cause.text, "%s", text);
-    atomic_store_explicit(&h->broken, cause, memory_order_release);
-    bell_ring_slow(&h->bell);
+    break_by(h, BOARD_BY_ENGINE, cause, rank, pid, node, text);
 }
 
 void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
                        const char *node, const char *text)
 {
-    board_break(ctl->hdr, cause, rank, pid, node, text);
+    if (ctl->broken)
+        return;
+    ctl->broken = true;
+    break_by(ctl->hdr, 0, cause, rank, pid, node, text);
+}
+
+unsigned board_broken(const struct board_hdr *h, struct board_cause *ret_cause)
+{
+    uint32_t word = atomic_load_explicit(&h->broken, memory_order_acquire);
+    uint32_t cause = word & ~BOARD_BY_ENGINE;
+
+    if (!word)
+        return 0;
+    *ret_cause = word & BOARD_BY_ENGINE ? h->engine_cause : h->cause; /* copied before use */
+    ret_cause->node[sizeof ret_cause->node - 1] = ret_cause->text[sizeof ret_cause->text - 1] = 0;
+    return cause == 0 || cause == CAUSE_LEFT || cause >= CAUSE_COUNT ? CAUSE_RANK_LOST : cause;
 }
 
 int board_map(int fd, struct board *ret_board)

@@ -20,7 +20,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
      * that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 10,
+    BOARD_VERSION = 11,
     BOARD_SLOTS = 16,         /* announcements in flight per member */
     BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
@@ -34,6 +34,7 @@ enum {
 #define BOARD_FIRST_STEP ((uint32_t)-16)
 #define BOARD_MAGIC 0x31647262646d6f63ull /* "comdbrd1" */
 #define BOARD_NO_MEMBER 0xffff
+#define BOARD_BY_ENGINE 0x100u /* in `broken`: the cause is the engine's */
 
 struct board_geom {
     uint64_t group, epoch;
@@ -145,9 +146,9 @@ struct board_hdr {
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
     _Atomic uint32_t sleepers;
 
-    /* broken: written by commd (or the engine when it loses commd), first cause wins */
-    _Atomic uint32_t broken __attribute__((aligned(CACHELINE))); /* enum cause, set last */
-    _Atomic uint32_t breaking;
+    /* broken: written by commd and by the engine, each has a cause of its own; the first wins */
+    _Atomic uint32_t broken __attribute__((aligned(CACHELINE))); /* enum cause, set last; perhaps
+                                                                    with BOARD_BY_ENGINE */
     _Atomic uint32_t ngone; /* how many ranks[] have gone set */
 
     /* the engine's side of the counters */
@@ -160,6 +161,7 @@ struct board_hdr {
     _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
 
     struct board_cause cause __attribute__((aligned(CACHELINE)));
+    struct board_cause engine_cause;
     struct board_mismatch mismatch;
 };
 
@@ -203,8 +205,11 @@ void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigne
                      uint32_t pid);
 void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
                        const char *node, const char *text);
+/* The engine's. */
 void board_break(struct board_hdr *hdr, unsigned cause, int32_t rank, uint32_t pid,
                  const char *node, const char *text);
+/* Why it is broken: an enum cause, 0 if it is not. */
+unsigned board_broken(const struct board_hdr *hdr, struct board_cause *ret_cause);
 
 /* ---- addressing --------------------------------------------------------------------------- */
 static inline struct board_slot *board_slot(const struct board *b, unsigned member, uint32_t step)

@@ -295,6 +295,72 @@ static void marks_are_written_once(void **state)
     close(fd);
 }
 
+/* Every word of the header in turn is what a member likes before commd comes: it marks and breaks
+ * all the same, and its own words say so. */
+static void members_cannot_keep_commd_from_marking(void **state)
+{
+    static const uint32_t values[] = {0, 1, 2, BOARD_BY_ENGINE, INT32_MAX, UINT32_MAX - 1, UINT32_MAX};
+
+    for (size_t at = 0; at < sizeof(struct board_hdr); at += sizeof(uint32_t))
+        for (unsigned v = 0; v < ARRAY_LEN(values); v++) {
+            struct board_cause why;
+            struct board_ctl *ctl;
+            struct board b;
+            int fd;
+
+            assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+            assert_int_equal(board_map(fd, &b), 0);
+            memcpy((uint8_t *)b.hdr + at, &values[v], sizeof values[v]);
+            atomic_store(&b.ranks[1].gone, values[v]); /* as if it had been marked */
+            board_mark_gone(ctl, 1, 3, CAUSE_RANK_LOST, 12);
+            assert_int_equal(atomic_load(&b.ranks[1].gone), 4);
+            assert_int_equal(atomic_load(&b.hdr->ngone), 1);
+            board_mark_broken(ctl, CAUSE_NODE_LOST, -1, 0, "b", "node b is gone");
+            assert_int_not_equal(board_broken(b.hdr, &why), 0);
+            if (at != offsetof(struct board_hdr, broken) || !values[v]) {
+                assert_int_equal(board_broken(b.hdr, &why), CAUSE_NODE_LOST);
+                assert_string_equal(why.text, "node b is gone");
+            }
+            atomic_store(&b.hdr->ngone, UINT32_MAX); /* counted by commd, not there */
+            board_mark_gone(ctl, 2, 3, CAUSE_RANK_LOST, 12);
+            assert_int_equal(atomic_load(&b.hdr->ngone), 2);
+            board_unmap(&b);
+            board_ctl_free(ctl);
+            close(fd);
+        }
+}
+
+/* commd and the engine each write their own cause, and the first of them is told. */
+static void the_first_cause_is_told(void **state)
+{
+    struct board_cause why;
+    struct board_ctl *ctl;
+    struct board b;
+    int fd;
+
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+        assert_int_equal(board_map(fd, &b), 0);
+        assert_int_equal(board_broken(b.hdr, &why), 0);
+        if (i)
+            board_break(b.hdr, CAUSE_ENGINE_LOST, -1, 0, "a", "commd is gone");
+        board_mark_broken(ctl, CAUSE_NODE_LOST, -1, 0, "b", "node b is gone");
+        board_break(b.hdr, CAUSE_ABORTED, 3, 4, "c", "too late");
+        board_mark_broken(ctl, CAUSE_ABORTED, 3, 4, "c", "too late");
+        assert_int_equal(board_broken(b.hdr, &why), i ? CAUSE_ENGINE_LOST : CAUSE_NODE_LOST);
+        assert_string_equal(why.text, i ? "commd is gone" : "node b is gone");
+        assert_string_equal(why.node, i ? "a" : "b");
+        /* a member writes what it likes: the texts end all the same */
+        memset(&b.hdr->cause, 'x', sizeof b.hdr->cause);
+        atomic_store(&b.hdr->broken, CAUSE_COUNT + 5);
+        assert_int_equal(board_broken(b.hdr, &why), CAUSE_RANK_LOST);
+        assert_int_equal(strlen(why.text), BOARD_TEXT - 1);
+        board_unmap(&b);
+        board_ctl_free(ctl);
+        close(fd);
+    }
+}
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 static void check_plan(const struct op_desc *d, const struct plan_geom *g)
@@ -651,6 +717,8 @@ int main(void)
         cmocka_unit_test(contradicting_headers_are_refused),
         cmocka_unit_test(who_shares_a_core_knows),
         cmocka_unit_test(marks_are_written_once),
+        cmocka_unit_test(members_cannot_keep_commd_from_marking),
+        cmocka_unit_test(the_first_cause_is_told),
         cmocka_unit_test(medium_sizes_are_cut_by_cores),
         cmocka_unit_test(small_is_larger_where_cores_are_shared),
         cmocka_unit_test(plans_cover_every_element_once),
