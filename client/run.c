@@ -83,6 +83,14 @@ static void describe_counts(struct run *r, const struct commd_op *op)
     }
 }
 
+/* Could it be if nobody had a larger cell than this rank? */
+static bool can_close(const struct run *r)
+{
+    struct plan p = r->plan;
+
+    return plan_close(&p, r->most);
+}
+
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
@@ -103,10 +111,11 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->most = 0;
     if (unlikely(info->counted))
         describe_counts(r, op);
-    if (unlikely(!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan)))
+    if (unlikely(!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan) ||
+                 (r->plan.open && !can_close(r))))
         return error_set(&r->err, COMMD_E_INVALID, info->name,
                          "%s of %zu elements by %u ranks is more than an operation can be",
-                         info->name, (size_t)r->desc.count, g->board.world);
+                         info->name, (size_t)MAX(r->desc.count, r->most), g->board.world);
     r->send = op->send;
     r->recv = op->recv;
     r->scale = op->scale;

@@ -233,7 +233,8 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
 
 static bool set_steps(struct plan *p, uint64_t count)
 {
-    uint64_t steps = count ? (count + p->unit - 1) / p->unit : 1;
+    /* not (count + unit - 1) / unit: @count is what a member wrote, and may be any number */
+    uint64_t steps = count ? count / p->unit + (count % p->unit != 0) : 1;
 
     /* step counters are compared across a wrap of 2^31 */
     if (steps > INT32_MAX / 2)

@@ -660,6 +660,35 @@ static void hostile_descriptions_have_no_plan(void **state)
         assert_false(plan_make(&bad[i], &g, NULL, &p));
 }
 
+/* A count near 2^64 must not wrap to an operation of no steps, which nobody would ever end. */
+static void no_count_wraps(void **state)
+{
+    static const uint32_t start[] = {0, 2, 4}, seat[] = {0, 1, 2, 3};
+
+    for (unsigned coll = 0; coll < COLL_COUNT; coll++)
+        for (unsigned bit = 0; bit <= 64; bit++)
+            for (int64_t off = -4; off <= 4; off++) {
+                struct plan_geom g = {.world = 4, .nnodes = 1 + bit % 2, .nlocal = 2,
+                                      .node_start = start, .seat_rank = seat, .cores = 4};
+                uint64_t n = (bit < 64 ? (uint64_t)1 << bit : 0) + (uint64_t)off;
+                uint64_t counts[4] = {n, 0, n, 1};
+                struct op_desc d = {.coll = (uint8_t)coll, .dtype = DTYPE_F64};
+                struct plan p;
+
+                if (bit % 2 == 0)
+                    g.node_start = (const uint32_t[]){0, 4}, g.nlocal = 4;
+                d.count = coll_table[coll].counted && coll_table[coll].window == WINDOW_CELLS ? 0 : n;
+                if (!plan_make(&d, &g, counts, &p) || (p.open && !plan_close(&p, n)))
+                    continue;
+                assert_in_range(p.steps, 1, INT32_MAX / 2);
+                assert_true(p.unit >= 1);
+                if (coll_table[coll].window != WINDOW_NONE) {
+                    assert_true((__uint128_t)p.steps * p.unit >= n);
+                    assert_true((__uint128_t)n * 8 < SIZE_MAX);
+                }
+            }
+}
+
 /* ---- waiting ----------------------------------------------------------------------------------- */
 
 struct pair {
@@ -724,6 +753,7 @@ int main(void)
         cmocka_unit_test(plans_cover_every_element_once),
         cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),
+        cmocka_unit_test(no_count_wraps),
         cmocka_unit_test(small_between_nodes_follows_the_model),
         cmocka_unit_test(halving_follows_the_model),
         cmocka_unit_test(an_all_reduce_is_cut_as_the_model_says),

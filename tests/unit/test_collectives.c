@@ -723,6 +723,79 @@ static void garbage_in_the_board_breaks_only_the_group(void **state)
     }
 }
 
+/* A member says that it has almost 2^64 elements for another: no number of steps is that. The engine
+ * says so, and breaks this group. */
+static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
+{
+    static const uint16_t placement[] = {0, 1};
+
+    for (unsigned coll = 0; coll < COLL_COUNT; coll++)
+        for (uint64_t less = 0; less < 3; less++) {
+            struct cluster *c = cluster_new(2, 2, placement, 5);
+            struct board *b = &c->group[0]->board;
+            struct board_slot *s = board_slot(b, 0, BOARD_FIRST_STEP);
+            const struct coll_info *info = &coll_table[coll];
+            uint64_t huge = UINT64_MAX - less;
+            struct board_cause why;
+
+            if (info->window == WINDOW_NONE) {
+                cluster_free(c);
+                continue;
+            }
+            s->desc = (struct op_desc){.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8,
+                                       .count = huge};
+            if (info->counted) {
+                board_counts(b, 0, BOARD_FIRST_STEP, 0)[1] = huge;
+                board_counts(b, 0, BOARD_FIRST_STEP, 1)[1] = huge;
+                s->most = huge;
+                if (info->window == WINDOW_CELLS)
+                    s->desc.count = 0;
+                else
+                    s->desc.digest = op_digest(board_counts(b, 0, BOARD_FIRST_STEP, 1), 2);
+            }
+            s->print = op_print(&s->desc);
+            atomic_store(&s->seq, board_mark(BOARD_FIRST_STEP));
+            for (unsigned i = 0; i < 50; i++)
+                cluster_turn(c);
+            assert_int_equal(board_broken(b->hdr, &why), CAUSE_PROTOCOL);
+            assert_non_null(strstr(why.text, "rank 0 announced an operation that cannot be"));
+            assert_int_equal(c->board_errors, 1);
+            cluster_free(c);
+        }
+}
+
+/* The same in the arguments of a call: it says which, and the group goes on. */
+static void counts_near_the_wrap_are_refused_by_the_call(void **state)
+{
+    static const uint16_t here[] = {0}, *placement = here;
+    static const size_t most[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 4,
+                                  SIZE_MAX / 8, SIZE_MAX / 8 - 7, (size_t)1 << 59};
+    struct cluster *c = cluster_new(1, 1, placement, 6);
+    static uint8_t from[64], to[64];
+    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+
+    for (int coll = 0; coll < COLL_COUNT + 2; coll++) {
+        bool mail = coll >= COLL_COUNT;
+        struct commd_op op = {.size = sizeof op, .dtype = mail ? COMMD_U8 : COMMD_F64,
+                              .send = from, .recv = to};
+
+        op.coll = mail ? (coll == COLL_COUNT ? COMMD_SEND : COMMD_RECV) : coll;
+        if (op.coll == COMMD_BARRIER)
+            continue;
+        for (unsigned i = 0; i < ARRAY_LEN(most); i++) {
+            if (mail && most[i] <= SIZE_MAX / 2)
+                continue;
+            op.count = most[i];
+            op.send_counts = op.recv_counts = &most[i];
+            assert_int_equal(commd_run(c->group[0], &op), COMMD_E_INVALID);
+            if (!strstr(commd_last_error()->message, "count"))
+                assert_non_null(strstr(commd_last_error()->message, "more than an operation can be"));
+        }
+        assert_int_equal(commd_run(c->group[0], &barrier), 0);
+    }
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -736,6 +809,8 @@ int main(void)
         cmocka_unit_test(closing_board_serves_the_other_node),
         cmocka_unit_test(engine_is_woken_when_it_has_work),
         cmocka_unit_test(garbage_in_the_board_breaks_only_the_group),
+        cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_engine),
+        cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
