@@ -417,7 +417,15 @@ static bool drain(struct p2p *p, struct p2p_peer *peer)
 
 void p2p_drain(struct p2p *p, unsigned src)
 {
+    struct p2p_op *op, *next;
+
     drain(p, &p->peers[src]);
+    /* its record may have been taken long ago, and the rest of what it announced lie in the slot */
+    for (op = TAILQ_FIRST(&p->pulls); op; op = next) {
+        next = TAILQ_NEXT(op, link);
+        if (op->filling && op->status.source == (int)src)
+            p2p_take_filled(p, op);
+    }
 }
 
 bool p2p_poll(struct p2p *p, const struct p2p_op *hot)

@@ -231,6 +231,7 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
         struct commd_error why = op->err;
 
         if (!p->closed && !p->bad) { /* what it waits for may have come in between */
+            op->err.code = 0;
             p2p_poll(p, op);
             if (op->state == P2P_DONE)
                 return true;
@@ -242,9 +243,12 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
         peer = needed(op);
         if (peer == COMMD_ANY_SOURCE && any_hopeless(p, op))
             return true;
-        if (peer >= 0 && peer != (int)g->rank && gone(p, (unsigned)peer) &&
-            (op->send || nothing_left(p, (unsigned)peer)))
-            return lost(p, op, (unsigned)peer);
+        if (peer >= 0 && peer != (int)g->rank && gone(p, (unsigned)peer)) {
+            if (op->send)
+                p2p_drain(p, (unsigned)peer); /* it may have said that it does not want it */
+            if (op->send || nothing_left(p, (unsigned)peer))
+                return lost(p, op, (unsigned)peer);
+        }
     }
     if (!slow || op->state == P2P_DONE)
         return op->state == P2P_DONE;

@@ -767,10 +767,10 @@ static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
 /* The same in the arguments of a call: it says which, and the group goes on. */
 static void counts_near_the_wrap_are_refused_by_the_call(void **state)
 {
-    static const uint16_t here[] = {0}, *placement = here;
+    static const uint16_t here[] = {0};
     static const size_t most[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 4,
                                   SIZE_MAX / 8, SIZE_MAX / 8 - 7, (size_t)1 << 59};
-    struct cluster *c = cluster_new(1, 1, placement, 6);
+    struct cluster *c = cluster_new(1, 1, here, 6);
     static uint8_t from[64], to[64];
     struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
 
@@ -796,6 +796,22 @@ static void counts_near_the_wrap_are_refused_by_the_call(void **state)
     cluster_free(c);
 }
 
+/* So is what could be addressed but not cut, also where the others' counts decide how. */
+static void cells_that_cannot_be_cut_are_refused_by_the_call(void **state)
+{
+    static const uint16_t here[] = {0, 0};
+    struct cluster *c = cluster_new(2, 1, here, 6);
+    static uint8_t from[64];
+    size_t count = (size_t)1 << 56;
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER_V, .dtype = COMMD_F64,
+                          .send = from, .send_counts = &count, .timeout_ms = 1};
+
+    assert_int_equal(commd_run(c->group[1], &op), COMMD_E_INVALID);
+    assert_non_null(strstr(commd_last_error()->message, "more than an operation can be"));
+    assert_int_equal(atomic_load(&board_slot(&c->group[0]->board, 1, BOARD_FIRST_STEP)->seq), 0);
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -811,6 +827,7 @@ int main(void)
         cmocka_unit_test(garbage_in_the_board_breaks_only_the_group),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_engine),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
+        cmocka_unit_test(cells_that_cannot_be_cut_are_refused_by_the_call),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

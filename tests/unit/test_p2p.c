@@ -647,6 +647,80 @@ static void a_payload_is_taken_as_it_is_written(void **state)
     }
 }
 
+/* The sender ends its message and goes, all after the receiver's last look and before it looks who is
+ * gone: what was sent is received. In every way to find out, and with every way to send. */
+static void who_sends_and_leaves_between_two_looks_is_heard(void **state)
+{
+    enum { RECORD, SLOT, STREAM, WAYS };
+    enum { LEFT, DIED, LEFT_ANY, DIED_ANY, LEFT_WORK, BROKEN, CASES };
+    static uint8_t from[MAIL_EAGER_MAX + 5000], to[sizeof from];
+
+    memset(from, 0x11, sizeof from);
+    for (unsigned i = 0; i < WAYS * CASES; i++) {
+        unsigned way = i % WAYS, how = i / WAYS;
+        size_t size = way == RECORD ? 30 : way == SLOT ? 30000 : sizeof from;
+        struct cluster *c = three(true);
+        struct p2p *me = p2p_of(c, 1);
+        struct p2p_op send = message(true, 1, 0, from, size);
+        struct p2p_op recv = message(
+            false, how == LEFT_ANY || how == DIED_ANY ? COMMD_ANY_SOURCE : 0, 0, to, sizeof to);
+        struct mail_box *box = mail_box(&c->group[0]->board.mail, 0);
+
+        memset(to, 0, sizeof to);
+        begin(c, 1, &recv);
+        if (way == SLOT) { /* announced, and not all of it written */
+            memset(mail_out(&c->group[0]->board.mail, 0, 5) + 4096, 0x11, size);
+            announce(c, 7, (uint32_t)size);
+        } else if (way == STREAM) {
+            begin(c, 0, &send);
+        }
+        p2p_poll(me, &recv); /* the last look */
+        assert_int_not_equal(recv.state, P2P_DONE);
+        if (way == SLOT) {
+            mail_fill_to(box, 5, 7, (uint32_t)size);
+        } else {
+            if (way == RECORD)
+                begin(c, 0, &send);
+            p2p_poll(p2p_of(c, 0), &send);
+            assert_int_equal(send.state, P2P_DONE);
+        }
+        if (how == BROKEN)
+            board_mark_broken(c->node[0].ctl, CAUSE_ABORTED, 0, 0, "node0", "enough");
+        else
+            mark_gone(c, 0, how == DIED || how == DIED_ANY ? CAUSE_RANK_LOST : CAUSE_LEFT);
+        if (how == LEFT_WORK)
+            p2p_look_after(me, NULL);
+        else
+            p2p_hopeless(me, &recv, false);
+        assert_int_equal(recv.state, P2P_DONE);
+        assert_int_equal(recv.err.code, 0);
+        assert_int_equal(recv.status.bytes, size);
+        assert_memory_equal(to, from, size);
+        cluster_free(c);
+    }
+}
+
+/* The receiver says that the message is too long for it, and leaves: the send is over, not lost. */
+static void who_declines_and_leaves_between_two_looks_is_heard(void **state)
+{
+    static uint8_t from[MAIL_EAGER_MAX + 1], to[16];
+    struct cluster *c = three(true);
+    struct p2p_op send = message(true, 1, 0, from, sizeof from);
+    struct p2p_op recv = message(false, 0, 0, to, sizeof to);
+
+    begin(c, 0, &send);
+    p2p_poll(p2p_of(c, 0), &send); /* the last look */
+    begin(c, 1, &recv);
+    p2p_poll(p2p_of(c, 1), &recv);
+    assert_int_equal(recv.err.code, COMMD_E_MISMATCH);
+    mark_gone(c, 1, CAUSE_LEFT);
+    assert_int_equal(send.state, P2P_OFFERED);
+    p2p_hopeless(p2p_of(c, 0), &send, false);
+    assert_int_equal(send.state, P2P_DONE);
+    assert_int_equal(send.err.code, 0);
+    cluster_free(c);
+}
+
 /* One slot after the other, and one that is still in use is left out. */
 static void slots_are_used_in_turn(void **state)
 {
@@ -972,6 +1046,8 @@ int main(void)
         cmocka_unit_test(messages_that_nobody_takes_wait),
         cmocka_unit_test(unmatched_messages_do_not_stop_a_stream),
         cmocka_unit_test(a_payload_is_taken_as_it_is_written),
+        cmocka_unit_test(who_sends_and_leaves_between_two_looks_is_heard),
+        cmocka_unit_test(who_declines_and_leaves_between_two_looks_is_heard),
         cmocka_unit_test(slots_are_used_in_turn),
         cmocka_unit_test(receives_are_served_in_order),
         cmocka_unit_test(self_messages),
