@@ -13,6 +13,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "shm/wait.h"
+
 _Static_assert(PLACE_SOCKET_MAX == sizeof(((struct sockaddr_un *)0)->sun_path), "sun_path");
 _Static_assert(PLACE_MAX + sizeof("/" PLACE_SOCKET) <= PLACE_SOCKET_MAX, "its socket fits");
 
@@ -70,11 +72,33 @@ int place_open_dir(const char *dir, bool make, int *ret_fd, const char **ret_why
     return 0;
 }
 
+/* connect() waits as long as the listener's backlog is full, and only SO_SNDTIMEO limits it. A signal
+ * ends it with nothing begun, unlike in other families: it is called again, with what is left. */
+static int connect_limited(int sock, const struct sockaddr_un *un, int64_t timeout_ms)
+{
+    uint64_t until = now_ms() + (uint64_t)MAX(timeout_ms, (int64_t)0);
+    int64_t left = timeout_ms;
+
+    for (;;) {
+        struct timeval limit = {left / 1000, left % 1000 * 1000};
+
+        if (timeout_ms > 0)
+            setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+        if (connect(sock, (const struct sockaddr *)un, sizeof(*un)) == 0)
+            return 0;
+        if (errno != EINTR)
+            return errno == EAGAIN ? -ETIMEDOUT : -errno;
+        left = (int64_t)(until - now_ms());
+        if (timeout_ms > 0 && left <= 0)
+            return -ETIMEDOUT;
+    }
+}
+
 int place_connect(const char *path, int64_t timeout_ms, int *ret_sock)
 {
-    struct timeval limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     _cleanup_(close_fdp) int sock = -1;
+    int r;
 
     if (strlen(path) >= sizeof(un.sun_path))
         return -ENAMETOOLONG;
@@ -82,11 +106,9 @@ int place_connect(const char *path, int64_t timeout_ms, int *ret_sock)
     sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (sock < 0)
         return -errno;
-    /* connect() waits as long as the listener's backlog is full, and only this limits it */
-    if (timeout_ms > 0)
-        setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (connect(sock, (const struct sockaddr *)&un, sizeof(un)))
-        return errno == EAGAIN ? -ETIMEDOUT : -errno;
+    r = connect_limited(sock, &un, timeout_ms);
+    if (r)
+        return r;
     *ret_sock = steal_fd(&sock);
     return 0;
 }

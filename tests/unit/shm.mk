@@ -36,6 +36,12 @@ tests_unit_test_wait_SOURCES = tests/unit/test_wait.c
 tests_unit_test_wait_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_wait_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
+check_PROGRAMS += tests/unit/test_place
+TESTS += tests/unit/test_place
+tests_unit_test_place_SOURCES = tests/unit/test_place.c
+tests_unit_test_place_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_place_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
 check_PROGRAMS += tests/unit/test_mail
 TESTS += tests/unit/test_mail
 tests_unit_test_mail_SOURCES = tests/unit/test_mail.c
