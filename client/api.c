@@ -53,6 +53,19 @@ static unsigned generation;
 static void forked(void)
 {
     generation++;
+    alive_forked();
+    arena_unlock();
+}
+
+static void before_fork(void)
+{
+    arena_lock();
+    alive_lock();
+}
+
+static void after_fork(void)
+{
+    alive_unlock();
     arena_unlock();
 }
 
@@ -63,7 +76,7 @@ unsigned fork_generation(void)
 
 static void watch_forks(void)
 {
-    pthread_atfork(arena_lock, arena_unlock, forked);
+    pthread_atfork(before_fork, after_fork, forked);
 }
 
 

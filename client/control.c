@@ -83,6 +83,15 @@ static int connect_named(const char *path, int64_t deadline_ms, int *ret_sock)
     return r ? control_no_daemon(path, -r) : 0;
 }
 
+/* The kernel shows a pid of a namespace that is not ours or below ours as 0. */
+static bool sees_peer(int sock)
+{
+    struct ucred cred;
+    socklen_t len = sizeof cred;
+
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.pid > 0;
+}
+
 /* A daemon that was found, not named, may be one that leaves because it is idle, with us in
  * its queue: then the search begins again. */
 int control_open(struct commd_context *ctx, int64_t deadline_ms)
@@ -99,6 +108,7 @@ int control_open(struct commd_context *ctx, int64_t deadline_ms)
         if (r == 0)
             r = hello(ctx, sock, deadline_ms, &leaving);
         if (r == 0) {
+            ctx->commd_seen = sees_peer(sock);
             ctx->sock = steal_fd(&sock);
             /* a system's daemon that goes away comes back: it is waited for, not replaced */
             ctx->search = ctx->search && strcmp(ctx->socket_path, PLACE_SYSTEM_SOCKET);

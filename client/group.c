@@ -9,6 +9,7 @@ void group_free(struct commd_group *g)
 {
     if (!g)
         return;
+    alive_end(g);
     p2p_free(g);
     peer_arenas_free(g);
     board_unmap(&g->board);
@@ -101,6 +102,7 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
         return -ENOMEM;
     pthread_mutex_init(&g->qlock, NULL);
     g->tail = &g->head;
+    g->alive.fd = -1;
     g->ctx = ctx;
     g->connection = w->connection;
     g->rank = rank;
@@ -121,6 +123,7 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     /* the engine needs a core as well while it works for us */
     g->crowded_ns = wait_crowded_ns(g->board.nlocal + (g->board.nnodes > 1));
     g->next_step = g->consumed_seen = BOARD_FIRST_STEP;
+    alive_begin(g, w->board_fd);
     *ret_group = steal_ptr(g);
     return 0;
 }

@@ -105,6 +105,23 @@ bool run_agree(struct run *r);
 void run_again(struct run *r, uint32_t steps);
 void run_tell(struct run *r); /* the members that sleep */
 
+/* ---- who still lives when commd is gone (alive.c) ------------------------------------------ */
+struct alive {
+    int fd;    /* the board, by an open file description of our own that holds the lock; -1: none */
+    bool pids; /* those that commd gave mean something here */
+    struct alive *next;
+};
+
+/* Says on the board, and by a lock on its file, that this member lives. */
+void alive_begin(struct commd_group *g, int board_fd);
+void alive_end(struct commd_group *g);
+/* Has member @rank of a one-node group ended, or left? */
+bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left);
+/* Around a fork(); the child has alive_forked() instead of alive_unlock(). */
+void alive_lock(void);
+void alive_unlock(void);
+void alive_forked(void);
+
 /* ---- groups (group.c) ------------------------------------------------------------------ */
 struct commd_group {
     struct commd_context *ctx; /* borrowed: outlives its groups */
@@ -132,6 +149,8 @@ struct commd_group {
     uint32_t next_step;
     uint32_t consumed_seen;    /* all members have consumed up to here */
     struct copy_way way;       /* into windows */
+
+    struct alive alive;
 
     _Atomic bool failing;      /* somebody writes first */
     _Atomic bool failed;       /* first says why; later operations fail with it at once */
@@ -179,6 +198,7 @@ struct commd_context {
     char socket_path[256];
     char node[MSG_NAME_MAX];
     uint64_t incarnation;
+    bool commd_seen;     /* commd is in our pid namespace, or in one below */
     int64_t timeout_ms;
     commd_interrupt_fn interrupt;
     void *interrupt_arg;

@@ -2,7 +2,7 @@
 lib_LTLIBRARIES += client/libcommd.la
 # (libcommd-client.la: the same objects for tests that look inside.)
 noinst_LTLIBRARIES += libcommd-client.la
-libcommd_client_la_SOURCES = client/api.c client/arena.c client/arena.h client/async.c client/autostart.c client/check.c client/coll.c client/coll.h \
+libcommd_client_la_SOURCES = client/alive.c client/api.c client/arena.c client/arena.h client/async.c client/autostart.c client/check.c client/coll.c client/coll.h \
 	client/coll_blocks.c client/control.c client/direct.c client/direct.h client/direct_work.c client/error.c client/group.c client/lists.c \
 	client/p2p.c client/p2p.h client/p2p_api.c client/p2p_match.c client/p2p_out.c \
 	client/p2p_wait.c client/peer_arena.c client/run.c client/split.c client/who.c client/internal.h client/commd.h

@@ -143,17 +143,22 @@ static bool nothing_left(struct p2p *p, unsigned rank)
     return false;
 }
 
-static bool lost(struct p2p *p, struct p2p_op *op, unsigned rank)
+static bool lost_by(struct p2p *p, struct p2p_op *op, unsigned rank, bool left)
 {
     if (op->state == P2P_DONE)
         return true; /* what was left ended it */
     op_error(p, op, COMMD_E_RANK_LOST, "rank %u (pid %u on node %s) %s", rank,
              p->group->members[rank].pid, group_node_of(p->group, rank),
-             has_left(p, rank) ? "left the group" : "died");
+             left ? "left the group" : "died");
     op->err.rank = (int)rank;
     op->err.pid = (int)p->group->members[rank].pid;
     snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(p->group, rank));
     return give_up(p, op);
+}
+
+static bool lost(struct p2p *p, struct p2p_op *op, unsigned rank)
+{
+    return lost_by(p, op, rank, has_left(p, rank));
 }
 
 /* From any source: a death is an error, and so is having nobody left. */
@@ -185,6 +190,7 @@ static bool orphaned(struct p2p *p, struct p2p_op *op)
 {
     const struct commd_group *g = p->group;
     int peer = needed(op);
+    unsigned nleft = 0;
 
     if (!control_lost(g))
         return false;
@@ -195,12 +201,15 @@ static bool orphaned(struct p2p *p, struct p2p_op *op)
         op_error(p, op, COMMD_E_NODE_LOST, "commd on node %s is gone", g->ctx->node);
         return give_up(p, op);
     }
-    for (unsigned k = 0; k < g->board.world; k++)
-        if (k != g->rank && (peer == COMMD_ANY_SOURCE || peer == (int)k) &&
-            (pid_t)g->members[k].pid > 0 && process_ended((pid_t)g->members[k].pid)) {
-            p2p_drain(p, k);
-            return lost(p, op, k);
-        }
+    for (unsigned k = 0; k < g->board.world; k++) {
+        bool left;
+
+        if (k == g->rank || (peer != COMMD_ANY_SOURCE && peer != (int)k) || !alive_ended(g, k, &left))
+            continue;
+        p2p_drain(p, k);
+        if (op->state == P2P_DONE || !left || peer == (int)k || ++nleft == g->board.world - 1)
+            return lost_by(p, op, k, left);
+    }
     return false;
 }
 

@@ -641,12 +641,12 @@ static bool orphan_check(struct run *r)
         return true;
     }
     for (unsigned k = 0; k < g->board.world; k++) {
-        pid_t pid = (pid_t)g->members[k].pid;
+        bool left;
 
-        if (k != g->rank && pid > 0 && process_ended(pid)) {
+        if (k != g->rank && alive_ended(g, k, &left)) {
             uint32_t done = atomic_load(&g->board.members[k].ops);
             if (!seq_reached(done, (uint32_t)r->desc.seq)) {
-                rank_gone(r, k, done, (uint32_t)pid, false);
+                rank_gone(r, k, done, g->members[k].pid, left);
                 return true;
             }
         }

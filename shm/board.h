@@ -95,13 +95,20 @@ struct board_slot {
 } __attribute__((aligned(CACHELINE)));
 _Static_assert(sizeof(struct board_slot) == 128, "two cache lines");
 
+/* Of a member of a group on one node. */
+enum board_alive {
+    BOARD_UNKNOWN, /* only its pid can tell */
+    BOARD_LOCKED,  /* it holds the lock on the byte with its rank's number as long as it lives */
+    BOARD_LEFT
+};
+
 struct board_member {
     _Atomic uint32_t reduced; /* steps whose own slice is reduced into the result window */
     uint8_t pad0[60];
     _Atomic uint32_t consumed; /* steps this member will not look at again */
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
-    uint8_t pad1[4];
+    _Atomic uint32_t alive;    /* enum board_alive, see client/alive.c */
     /* Of the last operation in registered memory, by its number in the group; see client/direct.c. */
     _Atomic uint64_t entered;  /* this member may write into the others' memory */
     _Atomic uint64_t finished; /* its slice is in all outputs */

@@ -17,7 +17,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_numpy.py tests/integration/test_examples.py \
 	tests/integration/test_registered.py tests/integration/test_launcher.py \
 	tests/integration/test_turns.py \
-	tests/integration/test_descriptors.py
+	tests/integration/test_descriptors.py \
+	tests/integration/test_containers.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \

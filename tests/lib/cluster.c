@@ -205,6 +205,8 @@ void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g)
 static void forget_mappings(struct cluster *c, struct cluster_group *g)
 {
     for (unsigned k = 0; k < g->world; k++)
+        alive_end(g->member[k]);
+    for (unsigned k = 0; k < g->world; k++)
         if (&g->member[k]->board != shared_mapping(c, g, g->seat[k]))
             g->member[k]->board.hdr = NULL; /* nothing to unmap */
 }

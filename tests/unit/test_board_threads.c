@@ -152,6 +152,7 @@ static void threads_agree(void **state)
     for (unsigned k = 0; k < MEMBERS; k++) {
         async_stop(m[k].ctx);
         for (unsigned g = 0; g < GROUPS; g++) {
+            alive_end(m[k].group[g]); /* its word is in the mapping */
             if (k > 0)
                 memset(&m[k].group[g]->board, 0, sizeof m[k].group[g]->board);
         }

@@ -78,6 +78,7 @@ static void members_free(struct member *m, struct board_ctl *ctl)
     for (unsigned k = MEMBERS; k-- > 0;) {
         async_drop_group(m[k].group);
         async_stop(m[k].ctx);
+        alive_end(m[k].group); /* its word is in the mapping */
         if (k > 0)
             memset(&m[k].group->board, 0, sizeof m[k].group->board);
         group_free(m[k].group);

@@ -10,6 +10,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -112,6 +113,7 @@ static void dead_rank_is_noticed_after_reconnecting(void **state)
         _exit(0);
     waitpid(pid, NULL, 0);
     c->group[0]->members[1].pid = (uint32_t)pid;
+    c->group[0]->alive.pids = true;
     fake_start(&f);
     snprintf(c->ctx.socket_path, sizeof c->ctx.socket_path, "%s", f.path);
     assert_int_equal(control_open(&c->ctx, deadline_in(5000)), 0);
@@ -120,6 +122,78 @@ static void dead_rank_is_noticed_after_reconnecting(void **state)
     stop(c);
     fake_end(&f);
     fake_close(&f);
+}
+
+/* What a pid says, and what the lock on the board says, when no commd is there to tell. */
+static void lives(const struct cluster *c, bool lives, bool left)
+{
+    bool has_left;
+
+    assert_int_equal(alive_ended(c->group[0], 1, &has_left), !lives);
+    assert_int_equal(has_left, left);
+}
+
+static void who_lives_is_told_by_its_lock(void **state)
+{
+    struct cluster *c = two_ranks();
+    struct commd_context *none;
+    struct commd_options nowhere = {.size = sizeof nowhere, .socket = "/nowhere"};
+    struct alive *of = &c->group[1]->alive;
+    int ready[2], go[2];
+    pid_t dead = fork(), child;
+
+    if (dead == 0)
+        _exit(0);
+    waitpid(dead, NULL, 0);
+    assert_false(c->group[0]->alive.pids); /* nobody said that it has the pid that it has */
+    lives(c, true, false);
+    c->group[0]->members[1].pid = (uint32_t)dead;
+    lives(c, true, false); /* of another namespace */
+    c->group[0]->alive.pids = true;
+    lives(c, false, false);
+    c->group[0]->members[1].pid = (uint32_t)getpid(); /* as if used again */
+    lives(c, true, false);
+
+    /* a child does not hold the lock for its parent */
+    assert_int_not_equal(commd_connect(&nowhere, &none), 0); /* forks are watched from now on */
+    assert_int_equal(pipe(ready) | pipe(go), 0);
+    child = fork();
+    if (child == 0) {
+        close(go[1]);
+        (void)!write(ready[1], "r", 1);
+        (void)!read(go[0], &(char){0}, 1);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &(char){0}, 1), 1);
+    lives(c, true, false);
+    close_fdp(&of->fd); /* as the kernel does when it dies */
+    lives(c, false, false);
+    close(go[1]);
+    waitpid(child, NULL, 0);
+    close(go[0]), close(ready[0]), close(ready[1]);
+
+    atomic_store(&c->group[0]->board.members[1].alive, BOARD_UNKNOWN); /* without a lock */
+    lives(c, true, false);
+    atomic_store(&c->group[0]->board.members[1].alive, BOARD_LEFT);
+    lives(c, false, true);
+    cluster_free(c);
+}
+
+/* Who has few descriptors left keeps them. */
+static void the_lock_leaves_half_of_the_descriptors(void **state)
+{
+    struct rlimit old, few;
+    struct cluster *c;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = old;
+    few.rlim_cur = 8;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    c = two_ranks();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_int_equal(c->group[1]->alive.fd, -1);
+    lives(c, true, false);
+    cluster_free(c);
 }
 
 /* commd takes a message about a group that it does not know for a breach of protocol. */
@@ -533,6 +607,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dead_rank_is_noticed_after_reconnecting),
+        cmocka_unit_test(who_lives_is_told_by_its_lock),
+        cmocka_unit_test(the_lock_leaves_half_of_the_descriptors),
         cmocka_unit_test(new_commd_hears_nothing_of_old_groups),
         cmocka_unit_test(group_without_a_board_is_left),
         cmocka_unit_test(interrupted_call_lets_go_of_its_buffers),
