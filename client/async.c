@@ -338,10 +338,11 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 {
     struct bells b = {.n = 0};
     int limit = SLEEP_MS;
-    bool moved;
+    bool moved, late, all;
 
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
         bells_of(&b, g);
+    all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
     b.words[b.n] = &ctx->kick;
     b.expect[b.n] = kicked;
     moved = progress_all(ctx, true);
@@ -352,8 +353,12 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        futex_wait_any(b.words, b.expect, b.n + 1, limit);
+        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == SLEEP_MS && all;
         pthread_mutex_lock(&ctx->plock);
+        for (unsigned i = 0; i <= b.n; i++)
+            late = late && atomic_load(b.words[i]) == b.expect[i];
+        if (late && progress_all(ctx, false)) /* which would have been due to a ring */
+            atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
     }
     for (unsigned i = 0; i < b.n; i++)
         if (b.sleepers[i])

@@ -317,9 +317,16 @@ static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     if (!moved && op->state != P2P_DONE)
         moved = p2p_hopeless(p, op, true) || look_after_others(p, op);
     if (!moved && op->state != P2P_DONE) {
+        bool late;
+
         pthread_mutex_unlock(&p->lock);
-        futex_wait_any(words, expect, 2, sleep_limit(op, until_ms));
+        late = futex_wait_any(words, expect, 2, sleep_limit(op, until_ms));
         pthread_mutex_lock(&p->lock);
+        if (late && op->state != P2P_DONE && atomic_load(words[0]) == expect[0]) {
+            moved = p2p_poll(p, op); /* which would have been due to a ring: we are still announced */
+            if (moved)
+                atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
+        }
     }
     bell_cancel(&p->box->sleepers);
     return moved;

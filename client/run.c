@@ -739,10 +739,13 @@ static enum run_state nap(struct run *r)
 
     if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || interrupted(r)))
         st = last_look(r);
-    if (st == RUN_WAIT && !r->moved)
-        bell_sleep(&h->bell, &h->sleepers, ticket, sleep_limit(r));
-    else
-        bell_cancel(&h->sleepers);
+    if (st == RUN_WAIT && !r->moved && bell_wait(&h->bell, ticket, sleep_limit(r)) &&
+        !run_asks(r) && atomic_load(&h->bell) == ticket) {
+        st = run_poll(r); /* which would have been due to a ring: we are still announced */
+        if (st != RUN_WAIT || r->moved)
+            atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
+    }
+    bell_cancel(&h->sleepers);
     return st;
 }
 

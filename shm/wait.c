@@ -70,6 +70,8 @@ enum {
     PENALTY_MOST_NS = 100000000, /* a slice of 3 ms in so much time: 3 % */
 };
 
+_Atomic uint64_t wakeups_rescued;
+
 uint64_t now_ns(void)
 {
     struct timespec t;
@@ -105,16 +107,21 @@ void bell_cancel(_Atomic uint32_t *sleepers)
     atomic_fetch_sub(sleepers, 1);
 }
 
-void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket,
-                int timeout_ms)
+bool bell_wait(_Atomic uint32_t *bell, uint32_t ticket, int timeout_ms)
 {
     struct timespec ts = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
 
-    syscall(SYS_futex, bell, FUTEX_WAIT, ticket, &ts, NULL, 0);
+    return syscall(SYS_futex, bell, FUTEX_WAIT, ticket, &ts, NULL, 0) < 0 && errno == ETIMEDOUT;
+}
+
+void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket,
+                int timeout_ms)
+{
+    bell_wait(bell, ticket, timeout_ms);
     atomic_fetch_sub(sleepers, 1);
 }
 
-void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
+bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
                     int timeout_ms)
 {
     struct waitv w[WAITV_MAX] = {0};
@@ -132,11 +139,13 @@ void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
         until = now_ns() + 1000000u;
     ts.tv_sec = (time_t)(until / 1000000000u);
     ts.tv_nsec = (long)(until % 1000000000u);
-    if (syscall(SYS_futex_waitv, w, n, 0, &ts, CLOCK_MONOTONIC) < 0 &&
-        (errno == ENOSYS || errno == EPERM)) {
+    if (syscall(SYS_futex_waitv, w, n, 0, &ts, CLOCK_MONOTONIC) >= 0)
+        return false;
+    if (errno == ENOSYS || errno == EPERM) {
         struct timespec ms = {0, 1000000};
         nanosleep(&ms, NULL);
     }
+    return errno == ETIMEDOUT && all;
 }
 
 static void slice_lost(struct crowd *c, uint64_t now)

@@ -30,14 +30,21 @@ static inline void bell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
  * bell_cancel(). bell_sleep returns on a ring, a signal, or after @timeout_ms. */
 uint32_t bell_prepare(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers);
 void bell_cancel(_Atomic uint32_t *sleepers);
+/* The first half of bell_sleep(): the sleeper stays announced. True: all of the time has passed. */
+bool bell_wait(_Atomic uint32_t *bell, uint32_t ticket, int timeout_ms);
 void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket,
                 int timeout_ms);
 
 /* Sleeps until one of the @n words differs from its expected value (futex_waitv, Linux 5.16;
- * elsewhere a sleep of at most 1 ms). */
-void futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
+ * elsewhere a sleep of at most 1 ms). True: all of the time has passed. */
+bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
                     int timeout_ms);
 void futex_wake_all(_Atomic uint32_t *word);
+
+/* Sleeps of this process that ended by their time-out alone, though what they waited for had come: nobody
+ * rang. Sleeps are short, so that a lost wake-up costs some of them 50 ms and nobody hangs; but there
+ * must be none, and tests demand it. */
+extern _Atomic uint64_t wakeups_rescued;
 
 static inline void cpu_relax(void)
 {

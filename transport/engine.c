@@ -373,6 +373,9 @@ bool engine_poll_all(struct engine *e)
         for (struct eboard *eb = e->hash[i]; eb; eb = eb->next)
             if (eboard_poll(eb)) {
                 moved = true;
+                /* it dozed, and no member has taken it on itself to ring */
+                if (!eb->active && atomic_load(&eb->b.hdr->engine_asleep))
+                    atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
                 eboard_activate(eb);
             }
     return moved;

@@ -149,6 +149,7 @@ static void threads_agree(void **state)
         pthread_join(m[k].thread, NULL);
         assert_int_equal(m[k].errors, 0);
     }
+    assert_int_equal(atomic_load(&wakeups_rescued), 0);
     for (unsigned k = 0; k < MEMBERS; k++) {
         async_stop(m[k].ctx);
         for (unsigned g = 0; g < GROUPS; g++) {

@@ -5,6 +5,9 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
+
+#include "shm/mail.h"
 #include "shm/wait.h"
 
 /* Waits until the next one that yields. */
@@ -184,6 +187,98 @@ static void a_long_yield_is_told(void **state)
     assert_true(crowd_here(&c));
 }
 
+/* ---- nobody sleeps through a ring --------------------------------------------------------------- */
+
+enum { ROUNDS = 400000, LATE_MS = 20, ENOUGH_MS = 4000 };
+
+/* Two threads in turns. The sleeper goes to sleep just when the other one stores what it waits for: each
+ * takes a little longer or shorter in every round, so that all ways in which the two meet come up. */
+struct turns {
+    _Atomic uint32_t want __attribute__((aligned(CACHELINE)));  /* the sleeper's */
+    _Atomic uint32_t have __attribute__((aligned(CACHELINE)));  /* the waker's */
+    _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
+    _Atomic uint32_t sleepers;
+    _Atomic uint64_t bits __attribute__((aligned(CACHELINE))); /* of a mailbox */
+    bool mail;
+};
+
+static void dally(uint32_t *rng, unsigned shift)
+{
+    *rng = *rng * 1664525u + 1013904223u;
+    for (volatile uint32_t i = 0; i < *rng >> shift; i++)
+        ;
+}
+
+static void *ring_in_turns(void *arg)
+{
+    struct turns *t = arg;
+    uint32_t rng = 12345, n;
+
+    for (n = 1; n; n++) {
+        uint32_t want;
+
+        while ((want = atomic_load_explicit(&t->want, memory_order_acquire)) != n && want)
+            cpu_relax();
+        if (!want)
+            break;
+        dally(&rng, 26);
+        atomic_store_explicit(&t->have, n, memory_order_release);
+        if (t->mail) {
+            mail_flag(&t->bits, 1);
+            bell_ring_fenced(&t->bell, &t->sleepers);
+        } else {
+            bell_ring(&t->bell, &t->sleepers);
+        }
+    }
+    return NULL;
+}
+
+/* How many wake-ups were lost. */
+static unsigned sleep_in_turns(bool mail)
+{
+    static struct turns t;
+    uint64_t end = now_ms() + ENOUGH_MS;
+    unsigned lost = 0, slept = 0;
+    uint32_t rng = 999;
+    pthread_t waker;
+
+    memset(&t, 0, sizeof t);
+    t.mail = mail;
+    atomic_store(&t.want, UINT32_MAX);
+    assert_int_equal(pthread_create(&waker, NULL, ring_in_turns, &t), 0);
+    for (uint32_t n = 1; n <= ROUNDS && now_ms() < end; n++) {
+        atomic_store_explicit(&t.want, n, memory_order_release);
+        while (atomic_load_explicit(&t.have, memory_order_acquire) != n) {
+            uint32_t ticket;
+
+            dally(&rng, 26);
+            ticket = bell_prepare(&t.bell, &t.sleepers);
+            mail_collect(&t.bits, 1); /* it waits for this one: the bit stays */
+            if (atomic_load_explicit(&t.have, memory_order_acquire) != n) {
+                slept++;
+                if (bell_wait(&t.bell, ticket, LATE_MS) && atomic_load(&t.bell) == ticket &&
+                    atomic_load(&t.have) == n)
+                    lost++;
+            }
+            bell_cancel(&t.sleepers);
+        }
+    }
+    atomic_store(&t.want, 0);
+    pthread_join(waker, NULL);
+    print_message("%u sleeps, %u wake-ups lost\n", slept, lost);
+    return lost;
+}
+
+static void no_ring_is_slept_through(void **state)
+{
+    assert_int_equal(sleep_in_turns(false), 0);
+}
+
+static void no_mail_is_slept_through(void **state)
+{
+    assert_int_equal(sleep_in_turns(true), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,6 +294,8 @@ int main(void)
         cmocka_unit_test(who_is_needed_elsewhere_is_waited_for_by_spinning),
         cmocka_unit_test(who_is_needed_here_is_let_in_at_once),
         cmocka_unit_test(a_long_yield_is_told),
+        cmocka_unit_test(no_ring_is_slept_through),
+        cmocka_unit_test(no_mail_is_slept_through),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
