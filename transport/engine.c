@@ -20,7 +20,11 @@
 
 #include "shm/wait.h"
 
-enum { CLOSING_MS = 10000, SCRATCH_KEEP = 16 };
+enum {
+    CLOSING_MS = 10000,
+    SCRATCH_KEEP = 16,
+    USERS_KEEP = 256, /* whose last group is closed */
+};
 
 static unsigned bucket(uint64_t group)
 {
@@ -104,6 +108,54 @@ void scratch_put(struct engine *e, uint8_t *p)
     e->nscratch++;
 }
 
+/* ---- users -------------------------------------------------------------------------------- */
+
+/* Those whose boards are gone stand in the order in which that happened. */
+static void users_trim(struct engine *e)
+{
+    struct euser *u, *next;
+
+    for (u = TAILQ_FIRST(&e->users); u && e->nusers > USERS_KEEP; u = next) {
+        next = TAILQ_NEXT(u, link);
+        if (u->nboards)
+            continue;
+        TAILQ_REMOVE(&e->users, u, link);
+        e->nusers--;
+        free(u);
+    }
+}
+
+/* One more board of user @uid. NULL: no memory. */
+static struct euser *user_ref(struct engine *e, uint32_t uid)
+{
+    struct euser *u;
+
+    TAILQ_FOREACH(u, &e->users, link)
+        if (u->uid == uid)
+            break;
+    if (!u) {
+        u = calloc(1, sizeof *u);
+        if (!u)
+            return NULL;
+        u->uid = uid;
+        TAILQ_INSERT_TAIL(&e->users, u, link);
+        e->nusers++;
+        u->nboards = 1;
+        users_trim(e);
+        return u;
+    }
+    u->nboards++;
+    return u;
+}
+
+static void user_unref(struct engine *e, struct euser *u)
+{
+    if (!u || --u->nboards)
+        return;
+    TAILQ_REMOVE(&e->users, u, link);
+    TAILQ_INSERT_TAIL(&e->users, u, link);
+}
+
 /* ---- life of a board ---------------------------------------------------------------------- */
 
 static void eboard_free(struct eboard *eb)
@@ -124,6 +176,7 @@ static void eboard_free(struct eboard *eb)
     free(eb->rows);
     free(eb->acc);
     free(eb->tmp);
+    user_unref(eb->e, eb->user);
     if (eb->e->nboards == 0)
         malloc_trim(0); /* buffers of all sizes came and went: their pages go back */
     free(eb);
@@ -147,6 +200,12 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
         !eb->seat_rank)
         return -ENOMEM;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
+    for (unsigned n = 0; n < m->nnodes; n++) {
+        if (eb->peers[n] >= FABRIC_MAX_PEERS)
+            return -EPROTO;
+        if (n != m->me)
+            eb->among[eb->peers[n] / 64] |= 1ull << eb->peers[n] % 64;
+    }
     for (unsigned k = 0; k < m->world; k++) {
         uint32_t node = m->rank_node[k];
 
@@ -184,6 +243,9 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
     inbox_init(&eb->inbox);
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         eb->steps[i].eb = eb;
+    eb->user = user_ref(e, m->uid);
+    if (!eb->user)
+        return -ENOMEM;
     r = board_map(fd, &eb->b);
     if (r)
         return r < 0 ? r : -EPROTO;
@@ -206,8 +268,8 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
     eb->next = e->hash[bucket(m->group)];
     e->hash[bucket(m->group)] = eb;
     e->nboards++;
-    inbox_adopt(eb);
-    eboard_activate(steal_ptr(eb));
+    eboard_activate(eb);
+    limbo_adopt(steal_ptr(eb));
     return 0;
 }
 
@@ -227,7 +289,7 @@ static void eboard_remove(struct eboard *eb)
         }
     bells_board_del(eb);
     e->nboards--;
-    e->closed[e->nclosed++ % ENGINE_CLOSED] = eb->b.group;
+    eb->user->closed[eb->user->nclosed++ % ENGINE_CLOSED] = eb->b.group;
     inbox_drop(e, &eb->inbox, INBOX_ANY_AGE, -1);
     eb->dead = true;
     if (eb->inflight == 0) {
@@ -290,7 +352,7 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
 
 void engine_peer_gone(struct engine *e, unsigned peer)
 {
-    inbox_drop(e, &e->limbo, INBOX_ANY_AGE, (int)peer);
+    limbo_drop_peer(e, peer);
     for (unsigned i = 0; i < ENGINE_HASH; i++) {
         for (struct eboard *eb = e->hash[i], *next; eb; eb = next) {
             next = eb->next;
@@ -417,7 +479,8 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
     e->fev = (struct fabric_events){
         .on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
     snprintf(e->node, sizeof e->node, "%s", node);
-    inbox_init(&e->limbo);
+    limbo_init(e);
+    TAILQ_INIT(&e->users);
     return e;
 }
 
@@ -446,7 +509,11 @@ struct engine *engine_free(struct engine *e)
         next = eb->next;
         eboard_free(eb);
     }
-    inbox_drop(e, &e->limbo, INBOX_ANY_AGE, -1);
+    limbo_fini(e);
+    for (struct euser *u; (u = TAILQ_FIRST(&e->users));) {
+        TAILQ_REMOVE(&e->users, u, link);
+        free(u);
+    }
     for (struct sbuf *s = e->sbufs, *next; s; s = next) {
         next = s->next;
         free(s);

@@ -1,10 +1,11 @@
 /* engine_inbox.c - matching messages to moves.
  *
  * A message may come before its time: the sender's ranks were faster, or commd has not told us
- * of the group yet. It waits in the board's inbox or in limbo: eager bodies are copied,
- * rendezvous bodies stay with the sender, which is the flow control. What a well-behaved peer
- * can have outstanding is bounded by the window depth; a peer that exceeds the bounds below is
- * broken and its link is reported down rather than our memory given to it. */
+ * of the group yet. It waits in the board's inbox or in limbo (engine_limbo.c): eager bodies are
+ * copied, rendezvous bodies stay with the sender, which is the flow control. What a well-behaved peer
+ * can have outstanding is bounded by the window depth. What exceeds the bounds below fails its
+ * group, no other: what goes to and fro in a group is its members' doing, and the link belongs to all
+ * users. Only what no member can bring about, a malformed header, is blamed on the peer's engine. */
 #include "transport/engine_internal.h"
 
 #include "shm/wait.h"
@@ -13,7 +14,6 @@ enum {
     /* In a ring the node before us can be ahead by all moves of all steps that are under way. */
     INBOX_MAX = PLAN_DEPTH_NET * SCHED_MAX_MOVES,
     INBOX_MAX_BYTES = 64 << 20,
-    LIMBO_MS = 60000,
     BODY_SMALL = 64 << 10,
 };
 
@@ -45,14 +45,14 @@ void inmsg_done(struct engine *e, struct inmsg *m)
     free(m);
 }
 
-static void inmsg_free(struct engine *e, struct inmsg *m)
+void inmsg_free(struct engine *e, struct inmsg *m)
 {
     if (m->claim && e->f)
         e->f->ops->drop(e->f, m->claim);
     inmsg_done(e, m);
 }
 
-static void unlink_at(struct inbox *in, struct inmsg **p)
+void inbox_unlink(struct inbox *in, struct inmsg **p)
 {
     struct inmsg *m = *p;
 
@@ -60,18 +60,24 @@ static void unlink_at(struct inbox *in, struct inmsg **p)
     if (!*p)
         in->tail = p;
     in->n--;
-    in->bytes -= m->h.len;
+    in->bytes -= inmsg_cost(m);
     m->next = NULL;
 }
 
-static bool push(struct inbox *in, struct inmsg *m)
+/* Of a body that still lies with the fabric as much as that may have copied. */
+size_t inmsg_cost(const struct inmsg *m)
 {
-    if (in->n >= INBOX_MAX || in->bytes + m->h.len > INBOX_MAX_BYTES)
+    return sizeof *m + (m->body && m->h.len > BODY_SMALL ? (size_t)PLAN_CHUNK_NET : m->h.len);
+}
+
+bool inbox_push(struct inbox *in, struct inmsg *m)
+{
+    if (in->n >= INBOX_MAX || in->bytes + inmsg_cost(m) > INBOX_MAX_BYTES)
         return false;
     *in->tail = m;
     in->tail = &m->next;
     in->n++;
-    in->bytes += m->h.len;
+    in->bytes += inmsg_cost(m);
     return true;
 }
 
@@ -92,7 +98,7 @@ struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsign
     for (struct inmsg **p = &eb->inbox.head; *p; p = &(*p)->next) {
         m = *p;
         if (matches(m, eb, step, move, peer)) {
-            unlink_at(&eb->inbox, p);
+            inbox_unlink(&eb->inbox, p);
             return m;
         }
     }
@@ -110,7 +116,7 @@ void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int p
             p = &m->next;
             continue;
         }
-        unlink_at(in, p);
+        inbox_unlink(in, p);
         inmsg_free(e, m);
     }
 }
@@ -124,40 +130,8 @@ void inbox_drop_op(struct eboard *eb)
             p = &m->next;
             continue;
         }
-        unlink_at(&eb->inbox, p);
+        inbox_unlink(&eb->inbox, p);
         inmsg_free(eb->e, m);
-    }
-}
-
-/* Who asks after a group that was closed so long ago that we have forgotten it is answered. */
-void limbo_expire(struct engine *e, int64_t older_than_ms)
-{
-    for (const struct inmsg *m = e->limbo.head; m && (int64_t)m->came_ms < older_than_ms; m = m->next)
-        if (m->h.step == WIRE_MAIL)
-            mail_answer_closed(e, m);
-    inbox_drop(e, &e->limbo, older_than_ms, -1);
-}
-
-void limbo_sweep(struct engine *e)
-{
-    limbo_expire(e, (int64_t)now_ms() - LIMBO_MS);
-}
-
-void inbox_adopt(struct eboard *eb)
-{
-    for (struct inmsg **p = &eb->e->limbo.head; *p;) {
-        struct inmsg *m = *p;
-
-        if (m->h.group != eb->b.group) {
-            p = &m->next;
-            continue;
-        }
-        unlink_at(&eb->e->limbo, p);
-        if (m->h.step == WIRE_MAIL) {
-            mail_arrived(eb, m);
-            inmsg_done(eb->e, m);
-        } else if (!push(&eb->inbox, m))
-            inmsg_free(eb->e, m);
     }
 }
 
@@ -197,70 +171,108 @@ static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
     return m->h.step == WIRE_BEGIN ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
 }
 
-static bool recently_closed(const struct engine *e, uint64_t group)
+/* Each user has its own memory of them: who opens and closes many groups pushes out its own. */
+static bool recently_closed(const struct engine *e, const struct wire_hdr *h)
 {
-    for (unsigned i = 0; i < ENGINE_CLOSED; i++)
-        if (e->closed[i] == group)
+    const struct euser *u;
+
+    TAILQ_FOREACH(u, &e->users, link)
+        if (u->uid == h->uid)
+            break;
+    for (unsigned i = 0; u && i < ENGINE_CLOSED; i++)
+        if (u->closed[i] == h->group)
             return true;
     return false;
 }
 
-static void peer_misbehaves(struct engine *e, unsigned peer, void *claim, const char *what)
+static void drop_claim(struct engine *e, void *claim)
 {
     if (claim)
         e->f->ops->drop(e->f, claim);
-    e->ev.on_peer_down(e->ev.arg, peer, what);
 }
 
-/* Of a group that is closed, or of an operation that was refused. */
+/* Of a group that is closed, or broken, or of an operation that was refused. */
 static bool unwanted(struct engine *e, const struct eboard *eb, const struct inmsg *m)
 {
-    if (eb ? (int32_t)(m->h.op - eb->op) >= 0 : !recently_closed(e, m->h.group))
+    if (eb ? !eb->dead && (int32_t)(m->h.op - eb->op) >= 0 : !recently_closed(e, &m->h))
         return false;
     if (m->h.step == WIRE_MAIL)
         mail_answer_closed(e, m);
-    if (m->claim)
-        e->f->ops->drop(e->f, m->claim);
+    drop_claim(e, m->claim);
     return true;
+}
+
+/* For a group that we know, from a node that has no part in it. */
+static bool stranger(const struct eboard *eb, unsigned peer)
+{
+    return peer >= FABRIC_MAX_PEERS || !(eb->among[peer / 64] & 1ull << peer % 64);
+}
+
+static void keep_for_board(struct eboard *eb, const struct inmsg *m, const struct fabric_msg *fm)
+{
+    struct engine *e = eb->e;
+    struct inmsg *kept = keep(e, m, fm);
+
+    if (!kept) {
+        drop_claim(e, m->claim);
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a message that has to wait");
+    } else if (!inbox_push(&eb->inbox, kept)) {
+        inmsg_free(e, kept);
+        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                    "another node's engine sent more than was asked for");
+    }
+}
+
+static void keep_in_limbo(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
+{
+    struct inmsg *kept = NULL;
+
+    limbo_sweep(e);
+    if (!limbo_flooded(e, m->h.group, m->peer)) {
+        kept = keep(e, m, fm);
+        if (!kept)
+            limbo_mark_flooded(e, m->h.group, m->peer);
+    }
+    if (kept)
+        limbo_keep(e, kept);
+    else
+        drop_claim(e, m->claim);
 }
 
 void engine_on_msg(void *arg, const struct fabric_msg *fm)
 {
     struct engine *e = arg;
-    struct inmsg m = {.peer = fm->peer, .on_stack = true}, *kept;
+    struct inmsg m = {.peer = fm->peer, .on_stack = true};
     struct eboard *eb;
-    struct inbox *in;
 
     if (!header_ok(fm, &m)) {
-        peer_misbehaves(e, fm->peer, fm->claim, "its engine sent a malformed message");
+        drop_claim(e, fm->claim);
+        e->ev.on_peer_down(e->ev.arg, fm->peer, "its engine sent a malformed message");
         return;
     }
     m.body = fm->body;
     m.claim = fm->claim;
     eb = eboard_find(e, m.h.group);
+    if (eb && stranger(eb, m.peer)) {
+        drop_claim(e, m.claim);
+        return;
+    }
     if (eb && m.h.step == WIRE_MAIL) {
         mail_arrived(eb, &m);
         return;
     }
     if (unwanted(e, eb, &m))
         return;
-    if (eb && !eb->dead) {
-        eboard_activate(eb);
-        eb->fresh = &m;
-        eboard_poll(eb);
-        if (!eb->fresh)
-            return;
-        eb->fresh = NULL;
-        if (unwanted(e, eb, &m)) /* by now */
-            return;
+    if (!eb) {
+        keep_in_limbo(e, &m, fm);
+        return;
     }
-    in = eb ? &eb->inbox : &e->limbo;
-    if (!eb)
-        limbo_sweep(e);
-    kept = keep(e, &m, fm);
-    if (!kept || !push(in, kept)) {
-        if (kept)
-            inmsg_done(e, kept);
-        peer_misbehaves(e, fm->peer, fm->claim, "its engine sent more than was asked for");
-    }
+    eboard_activate(eb);
+    eb->fresh = &m;
+    eboard_poll(eb);
+    if (!eb->fresh)
+        return;
+    eb->fresh = NULL;
+    if (!unwanted(e, eb, &m)) /* by now */
+        keep_for_board(eb, &m, fm);
 }

@@ -3,6 +3,8 @@
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
 
+#include <sys/queue.h>
+
 #include "shm/board.h"
 #include "transport/engine.h"
 #include "transport/schedule.h"
@@ -21,8 +23,10 @@ struct wire_hdr {
     uint32_t len;   /* body bytes */
     uint16_t move;  /* sender's move index */
     uint16_t flags;
+    uint32_t uid;   /* whose group it is, as the sender's commd says */
+    uint32_t reserved;
 };
-_Static_assert(sizeof(struct wire_hdr) == 32, "wire layout");
+_Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
 
 /* The agreement carries descriptions too. */
 struct wire_begin {
@@ -31,14 +35,14 @@ struct wire_begin {
     struct op_desc a, b; /* WIRE_BAD: two that differ; else a is the sender's */
     struct op_balance balance; /* of the ranks whose contributions the sender holds */
 };
-_Static_assert(sizeof(struct wire_begin) == 128, "wire layout");
+_Static_assert(sizeof(struct wire_begin) == 136, "wire layout");
 
 /* A record of one rank for another, see shm/mail.h; op, print and move are 0. */
 struct wire_mail {
     struct wire_hdr h;
     uint8_t rec[sizeof(struct mail_rec)];
 };
-_Static_assert(sizeof(struct wire_mail) == 160, "wire layout");
+_Static_assert(sizeof(struct wire_mail) == 168, "wire layout");
 
 /* A message that nobody waits for yet. */
 struct inmsg {
@@ -57,8 +61,39 @@ struct inmsg {
 
 struct inbox {
     struct inmsg *head, **tail;
-    size_t bytes;
+    size_t bytes; /* of memory that they take */
     unsigned n;
+};
+
+enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256, ENGINE_PEER_WORDS = FABRIC_MAX_PEERS / 64 };
+
+/* Whose groups there are. Kept for a while after the last one, for the sake of `closed`. */
+struct euser {
+    TAILQ_ENTRY(euser) link;
+    uint32_t uid;
+    unsigned nboards; /* that name it, also dead ones */
+    uint64_t closed[ENGINE_CLOSED]; /* recent groups: their late messages are dropped */
+    unsigned nclosed;
+};
+
+/* Limbo: what came for groups that commd has not told us about, see engine_limbo.c. */
+struct lgroup;
+struct luser;
+enum { LIMBO_HASH = 1024, LIMBO_FLOODED = 1024 };
+
+struct limbo {
+    TAILQ_HEAD(, lgroup) groups;
+    struct lgroup *hash[LIMBO_HASH];
+    struct luser *users;
+    size_t peer_cost[FABRIC_MAX_PEERS], cost;
+    unsigned n; /* messages */
+    struct {
+        uint64_t group;
+        unsigned peer;
+        bool used;
+    } flooded[LIMBO_FLOODED]; /* groups of which a message was dropped */
+    unsigned nflooded;
+    uint64_t swept_ms;
 };
 
 /* A step that the network works on. */
@@ -80,6 +115,7 @@ struct eboard {
     struct eboard *next;        /* hash chain or graveyard */
     struct eboard *active_next;
     struct engine *e;
+    struct euser *user; /* borrowed: outlives its boards */
     struct board b;
     struct plan_geom geom;
     uint32_t *node_start; /* owned */
@@ -89,6 +125,7 @@ struct eboard {
     uint32_t *seat_rank;  /* owned; rank on each seat */
     uint32_t *clients;    /* owned; whose doorbells are for this board */
     unsigned nclients;
+    uint64_t among[ENGINE_PEER_WORDS]; /* fabric peers that take part */
     bool active, closing, dead;
     uint64_t closing_ms;
     bool polling; /* inside eboard_poll(): a callback must not enter it again */
@@ -131,8 +168,6 @@ struct eboard {
     struct inbox inbox;
 };
 
-enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256 };
-
 /* A copy of what is on its way, so that it may change here meanwhile. */
 struct sbuf {
     struct sbuf *next;
@@ -162,9 +197,9 @@ struct engine {
     struct sbuf *sbufs;    /* free ones */
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
     unsigned nscratch;
-    struct inbox limbo;    /* for groups that commd has not told us about yet */
-    uint64_t closed[ENGINE_CLOSED]; /* recent ones: their late messages are dropped */
-    unsigned nclosed;
+    struct limbo limbo;    /* for groups that commd has not told us about yet */
+    TAILQ_HEAD(, euser) users;
+    unsigned nusers;
 };
 
 /* engine.c */
@@ -222,11 +257,28 @@ struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsign
 void inmsg_done(struct engine *e, struct inmsg *m);
 #define INBOX_ANY_AGE INT64_MAX
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
-/* Messages for groups that nobody has told us about for a minute. */
+void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
+void inmsg_free(struct engine *e, struct inmsg *m); /* with its claim */
+size_t inmsg_cost(const struct inmsg *m);
+/* Takes @m on true: there was room. */
+bool inbox_push(struct inbox *in, struct inmsg *m);
+void inbox_unlink(struct inbox *in, struct inmsg **at);
+void engine_on_msg(void *arg, const struct fabric_msg *msg);
+
+/* engine_limbo.c */
+void limbo_init(struct engine *e);
+/* Takes @m, which came for a group that is not known. */
+void limbo_keep(struct engine *e, struct inmsg *m);
+/* Has a message of this group been dropped? Then no further one is kept. */
+bool limbo_flooded(const struct engine *e, uint64_t group, unsigned peer);
+void limbo_mark_flooded(struct engine *e, uint64_t group, unsigned peer);
+/* Gives the board what waited for it, or fails it if something is missing. */
+void limbo_adopt(struct eboard *eb);
+/* What nobody has told us about for a minute. */
 void limbo_sweep(struct engine *e);
 void limbo_expire(struct engine *e, int64_t older_than_ms); /* those that came before */
-void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
-void inbox_adopt(struct eboard *eb); /* what waited in limbo for this group */
-void engine_on_msg(void *arg, const struct fabric_msg *msg);
+void limbo_drop_peer(struct engine *e, unsigned peer);
+void limbo_fini(struct engine *e);
+const struct inmsg *limbo_oldest(const struct engine *e);
 
 #endif

@@ -144,7 +144,8 @@ static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
               .step = WIRE_BEGIN,
               .len = (uint32_t)len,
               .move = (uint16_t)eb->bmove,
-              .flags = eb->bad ? WIRE_BAD : 0},
+              .flags = eb->bad ? WIRE_BAD : 0,
+              .uid = eb->user->uid},
         .rank_a = eb->bad ? eb->rank_a : eb->local_rank[0],
         .rank_b = eb->rank_b,
         .a = eb->bad ? eb->bad_a : eb->desc,
@@ -229,7 +230,8 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
                          .print = eb->print,
                          .op = eb->op,
                          .step = s->c,
-                         .move = (uint16_t)move};
+                         .move = (uint16_t)move,
+                         .uid = eb->user->uid};
     unsigned node = (unsigned)mv->to;
     const uint8_t *from;
     size_t lo, hi;

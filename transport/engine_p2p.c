@@ -134,10 +134,12 @@ static void body_sent(void *arg, int st)
     sent(eb);
 }
 
-static void wire_fill(struct wire_mail *w, uint64_t group, const struct mail_rec *rec, size_t len)
+static void wire_fill(struct wire_mail *w, uint64_t group, uint32_t uid, const struct mail_rec *rec,
+                      size_t len)
 {
     memset(&w->h, 0, sizeof w->h);
     w->h.group = group;
+    w->h.uid = uid;
     w->h.step = WIRE_MAIL;
     w->h.len = (uint32_t)len;
     memcpy(w->rec, rec, sizeof w->rec);
@@ -155,7 +157,7 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
 
     if (slot)
         slot->id = rec->id;
-    wire_fill(&w, eb->b.group, rec, slot ? rec->len : 0);
+    wire_fill(&w, eb->b.group, eb->user->uid, rec, slot ? rec->len : 0);
     eb->inflight++;
     eb->mail->sending++;
     r = f->ops->send(f, eb->peers[node], &w, sizeof w, body, w.h.len, done,
@@ -312,7 +314,7 @@ void mail_answer_closed(struct engine *e, const struct inmsg *m)
     if (rec.kind != MAIL_PROBE)
         return;
     pong = pong_for(&rec);
-    wire_fill(&w, m->h.group, &pong, 0);
+    wire_fill(&w, m->h.group, m->h.uid, &pong, 0);
     e->f->ops->send(e->f, m->peer, &w, sizeof w, NULL, 0, nothing, NULL);
 }
 

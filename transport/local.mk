@@ -29,5 +29,6 @@ transport_commd_engine_LDADD = libcommd-engine.la libcommd-fabric.la libcommd-sc
 noinst_LTLIBRARIES += libcommd-engine.la
 libcommd_engine_la_SOURCES = transport/engine.c transport/engine.h transport/engine_inbox.c \
 	transport/engine_bells.c \
-	transport/engine_cells.c transport/engine_internal.h transport/engine_op.c \
+	transport/engine_cells.c transport/engine_internal.h transport/engine_limbo.c \
+	transport/engine_op.c \
 	transport/engine_p2p.c

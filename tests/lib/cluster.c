@@ -22,6 +22,7 @@ static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer,
     struct cluster *c = arg;
 
     c->board_errors++;
+    c->last_failed = group;
     snprintf(c->last_error, sizeof c->last_error, "%s", text);
 }
 
@@ -107,7 +108,8 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                               .world = grp->world,
                               .peers = peers,
                               .rank_node = rank_node,
-                              .clients = clients};
+                              .clients = clients,
+                              .uid = c->uid};
 
     for (unsigned k = 0; k < grp->world; k++) {
         rank_node[k] = grp->seat[k];

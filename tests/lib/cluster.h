@@ -37,6 +37,8 @@ struct cluster {
     struct cluster_group *main; /* of all ranks, in their order */
     struct commd_group **group; /* its members */
     uint64_t rng;
+    uint32_t uid; /* whose the groups are that are made next */
+    uint64_t last_failed; /* group */
     unsigned board_errors, peers_down;
     char last_error[256];
 };

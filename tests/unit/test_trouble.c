@@ -484,7 +484,7 @@ static void forgotten_group_is_answered_for(void **state)
     for (unsigned i = 0; i < 100; i++)
         cluster_turn(c);
     assert_int_equal(asks->limbo.n, 1);
-    memcpy(&rec, asks->limbo.head->m.rec, sizeof rec);
+    memcpy(&rec, limbo_oldest(asks)->m.rec, sizeof rec);
     assert_int_equal(rec.kind, MAIL_PONG);
     assert_int_equal(rec.src, 1);
     assert_int_equal(rec.dst, 0);

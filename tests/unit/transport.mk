@@ -58,6 +58,12 @@ TESTS += tests/unit/test_trouble tests/unit/test_engine_turn
 tests_unit_test_trouble_SOURCES = tests/unit/test_trouble.c tests/lib/cluster.c tests/lib/cluster.h
 tests_unit_test_trouble_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_trouble_LDADD = $(tests_unit_test_collectives_LDADD)
+check_PROGRAMS += tests/unit/test_engine_inbox
+TESTS += tests/unit/test_engine_inbox
+tests_unit_test_engine_inbox_SOURCES = tests/unit/test_engine_inbox.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+tests_unit_test_engine_inbox_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_engine_inbox_LDADD = $(tests_unit_test_collectives_LDADD)
 # Includes engine_main.c.
 tests_unit_test_engine_turn_SOURCES = tests/unit/test_engine_turn.c transport/launcher.c tests/lib/cluster.c \
 	tests/lib/cluster.h
