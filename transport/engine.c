@@ -10,6 +10,9 @@
  * members and deletes the board; until then it just makes no progress. What if we are stopped
  * now: members wait; commd misses our answers to its pings and replaces us.
  *
+ * Users share a turn: of a user whose boards are many, or always have something to do, only some are
+ * looked at in a turn, and the next turn goes on behind them. One user alone pays nothing for this.
+ *
  * Memory under the network: requests in flight name the board; a dropped board stays mapped in
  * the graveyard until the last callback has run. */
 #include "transport/engine_internal.h"
@@ -24,6 +27,9 @@ enum {
     CLOSING_MS = 10000,
     SCRATCH_KEEP = 16,
     USERS_KEEP = 256, /* whose last group is closed */
+    SLICE_NS = 20000, /* of a turn for each user, where there are several; at least one board */
+    RESCUE_NS = 1000000, /* of engine_poll_all(), there */
+    SWEEP_AT_ONCE = 64,
 };
 
 static unsigned bucket(uint64_t group)
@@ -44,9 +50,20 @@ void eboard_activate(struct eboard *eb)
     if (eb->active)
         return;
     eb->active = true;
-    eb->active_next = eb->e->active;
-    eb->e->active = eb;
+    TAILQ_INSERT_TAIL(&eb->user->active, eb, active_link);
+    if (eb->user->nactive++ == 0)
+        TAILQ_INSERT_TAIL(&eb->e->busy, eb->user, busy_link);
     atomic_store_explicit(&eb->b.hdr->engine_asleep, 0, memory_order_relaxed);
+}
+
+static void deactivate(struct eboard *eb)
+{
+    if (!eb->active)
+        return;
+    eb->active = false;
+    TAILQ_REMOVE(&eb->user->active, eb, active_link);
+    if (--eb->user->nactive == 0)
+        TAILQ_REMOVE(&eb->e->busy, eb->user, busy_link);
 }
 
 struct sbuf *sbuf_get(struct eboard *eb, size_t len)
@@ -138,13 +155,16 @@ static struct euser *user_ref(struct engine *e, uint32_t uid)
         if (!u)
             return NULL;
         u->uid = uid;
+        u->nboards = 1;
+        TAILQ_INIT(&u->active);
         TAILQ_INSERT_TAIL(&e->users, u, link);
         e->nusers++;
-        u->nboards = 1;
+        e->nowners++;
         users_trim(e);
         return u;
     }
-    u->nboards++;
+    if (u->nboards++ == 0)
+        e->nowners++;
     return u;
 }
 
@@ -152,6 +172,7 @@ static void user_unref(struct engine *e, struct euser *u)
 {
     if (!u || --u->nboards)
         return;
+    e->nowners--;
     TAILQ_REMOVE(&e->users, u, link);
     TAILQ_INSERT_TAIL(&e->users, u, link);
 }
@@ -282,11 +303,9 @@ static void eboard_remove(struct eboard *eb)
             *p = eb->next;
             break;
         }
-    for (struct eboard **p = &e->active; *p; p = &(*p)->active_next)
-        if (*p == eb) {
-            *p = eb->active_next;
-            break;
-        }
+    deactivate(eb);
+    if (eb->closing)
+        TAILQ_REMOVE(&e->closing, eb, end_link);
     bells_board_del(eb);
     e->nboards--;
     eb->user->closed[eb->user->nclosed++ % ENGINE_CLOSED] = eb->b.group;
@@ -296,8 +315,7 @@ static void eboard_remove(struct eboard *eb)
         eboard_free(eb);
         return;
     }
-    eb->next = e->graveyard;
-    e->graveyard = eb;
+    TAILQ_INSERT_TAIL(&e->graveyard, eb, end_link);
 }
 
 static bool finished(const struct eboard *eb)
@@ -313,23 +331,35 @@ static void eboard_drop(struct eboard *eb)
     eboard_remove(eb);
 }
 
-/* Boards that wait for nothing any more. Called between turns, never from a callback. */
+/* Boards that wait for nothing any more. Called between turns, never from a callback. Some each
+ * time, in turns: they may be many, and wait for long. */
 static void sweep(struct engine *e)
 {
-    for (struct eboard **p = &e->graveyard; *p;) {
-        struct eboard *eb = *p;
+    struct eboard *eb, *seen = NULL;
 
-        if (eb->inflight) {
-            p = &eb->next;
-            continue;
-        }
-        *p = eb->next;
-        eboard_free(eb);
+    for (unsigned i = 0; i < SWEEP_AT_ONCE; i++) {
+        eb = TAILQ_FIRST(&e->graveyard);
+        if (!eb || eb == seen)
+            break;
+        if (!seen && eb->inflight)
+            seen = eb;
+        TAILQ_REMOVE(&e->graveyard, eb, end_link);
+        if (eb->inflight)
+            TAILQ_INSERT_TAIL(&e->graveyard, eb, end_link);
+        else
+            eboard_free(eb);
     }
-    for (struct eboard *eb = e->active, *next; eb; eb = next) {
-        next = eb->active_next;
-        if (eb->closing && (finished(eb) || now_ms() - eb->closing_ms > CLOSING_MS))
+    seen = NULL;
+    for (unsigned i = 0; i < SWEEP_AT_ONCE; i++) {
+        eb = TAILQ_FIRST(&e->closing);
+        if (!eb || eb == seen)
+            break;
+        TAILQ_REMOVE(&e->closing, eb, end_link);
+        TAILQ_INSERT_TAIL(&e->closing, eb, end_link);
+        if (finished(eb) || now_ms() - eb->closing_ms > CLOSING_MS)
             eboard_drop(eb);
+        else if (!seen)
+            seen = eb;
     }
 }
 
@@ -345,6 +375,8 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
     }
     /* All members have left after their last operation; other nodes may still need our part.
      * If members left in the middle of one, here or there, it never ends: hence the limit. */
+    if (!eb->closing)
+        TAILQ_INSERT_TAIL(&e->closing, eb, end_link);
     eb->closing = true;
     eb->closing_ms = now_ms();
     eboard_activate(eb);
@@ -386,12 +418,36 @@ void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, .
 
 /* ---- turns --------------------------------------------------------------------------------- */
 
+/* The boards of @u, each once; of several users each only for a while: what is left comes first in
+ * the next turn. */
+static bool user_poll(struct euser *u, bool alone)
+{
+    uint64_t end = alone ? 0 : now_ns() + SLICE_NS;
+    bool moved = false;
+    struct eboard *eb;
+
+    for (unsigned left = u->nactive; left && (eb = TAILQ_FIRST(&u->active)); left--) {
+        if (u->nactive > 1) {
+            TAILQ_REMOVE(&u->active, eb, active_link);
+            TAILQ_INSERT_TAIL(&u->active, eb, active_link);
+        }
+        moved |= eboard_poll(eb);
+        if (!alone && left > 1 && now_ns() >= end)
+            return true; /* not all have been looked at: do not sleep */
+    }
+    return moved;
+}
+
 bool engine_poll(struct engine *e)
 {
-    bool moved = bells_turn(e);
+    bool moved = bells_turn(e), alone;
+    struct euser *u = TAILQ_FIRST(&e->busy), *next;
 
-    for (struct eboard *eb = e->active; eb; eb = eb->active_next)
-        moved |= eboard_poll(eb);
+    alone = u && !TAILQ_NEXT(u, busy_link);
+    for (; u; u = next) {
+        next = TAILQ_NEXT(u, busy_link);
+        moved |= user_poll(u, alone);
+    }
     sweep(e);
     return moved;
 }
@@ -404,35 +460,48 @@ bool engine_published(struct engine *e)
     return was;
 }
 
-bool engine_arm(struct engine *e)
+static bool user_arm(struct euser *u)
 {
-    bool moved = bells_turn(e);
+    struct eboard *eb, *next;
+    bool moved = false;
 
-    for (struct eboard *eb = e->active; eb; eb = eb->active_next)
-        atomic_store_explicit(&eb->b.hdr->engine_asleep, 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* before the second look: see shm/wait.c */
-    for (struct eboard **p = &e->active; *p;) {
-        struct eboard *eb = *p;
+    for (eb = TAILQ_FIRST(&u->active); eb; eb = next) {
         bool m = eboard_poll(eb);
 
         moved |= m;
-        if (!m && eb->state == EB_IDLE && !eb->closing) {
-            *p = eb->active_next;
-            eb->active = false;
-        } else {
-            p = &eb->active_next;
-        }
+        next = TAILQ_NEXT(eb, active_link);
+        if (!m && eb->state == EB_IDLE && !eb->closing && !mail_waits(eb))
+            deactivate(eb);
     }
     return moved;
 }
 
+bool engine_arm(struct engine *e)
+{
+    struct euser *u, *next;
+    struct eboard *eb;
+    bool moved = bells_turn(e);
+
+    TAILQ_FOREACH(u, &e->busy, busy_link)
+        TAILQ_FOREACH(eb, &u->active, active_link)
+            atomic_store_explicit(&eb->b.hdr->engine_asleep, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* before the second look: see shm/wait.c */
+    for (u = TAILQ_FIRST(&e->busy); u; u = next) {
+        next = TAILQ_NEXT(u, busy_link);
+        moved |= user_arm(u);
+    }
+    return moved;
+}
+
+/* Where there are several users, as far as time allows; the next call goes on from there. */
 bool engine_poll_all(struct engine *e)
 {
+    uint64_t end = e->nowners > 1 ? now_ns() + RESCUE_NS : UINT64_MAX;
     bool moved = false;
 
     limbo_sweep(e);
-    for (unsigned i = 0; i < ENGINE_HASH; i++)
-        for (struct eboard *eb = e->hash[i]; eb; eb = eb->next)
+    for (unsigned i = 0; i < ENGINE_HASH; i++, e->rescue_at = (e->rescue_at + 1) % ENGINE_HASH) {
+        for (struct eboard *eb = e->hash[e->rescue_at]; eb; eb = eb->next)
             if (eboard_poll(eb)) {
                 moved = true;
                 /* it dozed, and no member has taken it on itself to ring */
@@ -440,6 +509,9 @@ bool engine_poll_all(struct engine *e)
                     atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
                 eboard_activate(eb);
             }
+        if (e->nowners > 1 && now_ns() >= end)
+            break;
+    }
     return moved;
 }
 
@@ -450,7 +522,7 @@ bool engine_has_boards(const struct engine *e)
 
 bool engine_idle(const struct engine *e)
 {
-    return e->active == NULL;
+    return TAILQ_EMPTY(&e->busy);
 }
 
 void engine_break_all(struct engine *e, unsigned cause, const char *text)
@@ -481,6 +553,9 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
     snprintf(e->node, sizeof e->node, "%s", node);
     limbo_init(e);
     TAILQ_INIT(&e->users);
+    TAILQ_INIT(&e->busy);
+    TAILQ_INIT(&e->closing);
+    TAILQ_INIT(&e->graveyard);
     return e;
 }
 
@@ -505,8 +580,8 @@ struct engine *engine_free(struct engine *e)
             e->hash[i]->inflight = 0;
             eboard_remove(e->hash[i]);
         }
-    for (struct eboard *eb = e->graveyard, *next; eb; eb = next) {
-        next = eb->next;
+    for (struct eboard *eb; (eb = TAILQ_FIRST(&e->graveyard));) {
+        TAILQ_REMOVE(&e->graveyard, eb, end_link);
         eboard_free(eb);
     }
     limbo_fini(e);

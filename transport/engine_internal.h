@@ -70,8 +70,12 @@ enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256, ENGINE_PEER_WORDS = FABRIC_MAX_P
 /* Whose groups there are. Kept for a while after the last one, for the sake of `closed`. */
 struct euser {
     TAILQ_ENTRY(euser) link;
+    TAILQ_ENTRY(euser) busy_link; /* while there are active ones */
+    TAILQ_HEAD(, eboard) active;
     uint32_t uid;
     unsigned nboards; /* that name it, also dead ones */
+    unsigned nactive;
+    size_t sending; /* bytes of mail on their way, of all its boards */
     uint64_t closed[ENGINE_CLOSED]; /* recent groups: their late messages are dropped */
     unsigned nclosed;
 };
@@ -112,8 +116,9 @@ struct estep {
 enum eboard_state { EB_IDLE, EB_BEGIN, EB_DATA };
 
 struct eboard {
-    struct eboard *next;        /* hash chain or graveyard */
-    struct eboard *active_next;
+    struct eboard *next; /* hash chain */
+    TAILQ_ENTRY(eboard) active_link;
+    TAILQ_ENTRY(eboard) end_link; /* closing, or in the graveyard */
     struct engine *e;
     struct euser *user; /* borrowed: outlives its boards */
     struct board b;
@@ -187,12 +192,15 @@ struct engine {
     struct engine_events ev;
     char node[MSG_NAME_MAX];
     struct eboard *hash[ENGINE_HASH];
-    struct eboard *active;
-    struct eboard *graveyard; /* dead, requests still in flight */
+    TAILQ_HEAD(, euser) busy;     /* users with active boards */
+    TAILQ_HEAD(, eboard) closing;
+    TAILQ_HEAD(, eboard) graveyard; /* dead, requests still in flight */
     struct ebell **bells;     /* owned; by client */
     struct ebell *ringing;    /* those whose boards were not all looked at yet */
     unsigned nbells;
     unsigned nboards;
+    unsigned nowners;      /* users with boards */
+    unsigned rescue_at;    /* hash chain with which engine_poll_all() goes on */
     bool published;        /* engine_published() */
     struct sbuf *sbufs;    /* free ones */
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
@@ -242,6 +250,8 @@ bool mail_poll(struct eboard *eb); /* true if something moved */
 /* The board goes, its members are gone: sends all that they have written, at once. The bodies stay
  * where they are until they are sent: in the board, which does not go before. */
 void mail_flush(struct eboard *eb);
+/* What members have written waits for room on the network. */
+bool mail_waits(const struct eboard *eb);
 /* All that members have written is sent. */
 bool mail_settled(const struct eboard *eb);
 /* A message of mail; its claim is used up. */

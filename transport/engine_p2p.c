@@ -19,12 +19,22 @@
 #include "shm/copy.h"
 #include "shm/wait.h"
 
-enum { SENDING_MAX = 256 /* messages of one board on their way; then its rings wait */ };
+enum {
+    SENDING_MAX = 256, /* messages of one board on their way; then its rings wait */
+    RECORD_COST = 256, /* of a message, beside its body */
+    /* Of all boards of a user: so much of it others may find before them in a queue; alone it need not
+     * care. */
+    USER_SENDING = 1 << 20,
+    USER_SENDING_ALONE = 16 << 20,
+    LOOK_BYTES = 2 << 20, /* of a board in one look: members write as fast as we read */
+};
 
 struct out_slot { /* what a finished send needs to know */
     struct eboard *eb;
     unsigned member, slot;
     uint32_t id; /* of the record that it is used for */
+    uint32_t cost;
+    bool busy;   /* on its way; who writes a second record for it meanwhile does not count */
 };
 
 struct email {
@@ -34,6 +44,8 @@ struct email {
     uint16_t *local_of;     /* owned; world: member index, BOARD_NO_MEMBER elsewhere */
     uint64_t *again;        /* owned; members whose rings were not emptied */
     unsigned sending;
+    unsigned from; /* the member with which the next look begins */
+    size_t looked; /* bytes sent in this look */
 };
 
 /* A body on its way into its place; its record follows. */
@@ -86,7 +98,7 @@ static bool mail_init(struct eboard *eb)
         em->local_of[eb->local_rank[m]] = (uint16_t)m;
         mail_engine_rx_init(&eb->b.mail, m, &em->rx[m]);
         for (unsigned s = 0; s < MAIL_OUT_SLOTS; s++)
-            em->slots[m * MAIL_OUT_SLOTS + s] = (struct out_slot){eb, m, s, 0};
+            em->slots[m * MAIL_OUT_SLOTS + s] = (struct out_slot){.eb = eb, .member = m, .slot = s};
     }
     return true;
 }
@@ -109,9 +121,16 @@ static void ring_member(struct eboard *eb, unsigned member)
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-static void sent(struct eboard *eb)
+static bool user_has_room(const struct eboard *eb)
+{
+    return eb->user->sending <
+           (size_t)(eb->e->nowners > 1 ? USER_SENDING : USER_SENDING_ALONE);
+}
+
+static void sent(struct eboard *eb, size_t cost)
 {
     eb->inflight--;
+    eb->user->sending -= cost;
     eb->mail->sending--;
     if (!eb->dead)
         eboard_activate(eb);
@@ -119,7 +138,7 @@ static void sent(struct eboard *eb)
 
 static void record_sent(void *arg, int st)
 {
-    sent(arg); /* a broken link is reported by the fabric; commd decides what it means */
+    sent(arg, RECORD_COST); /* a broken link is reported by the fabric; commd decides what it means */
 }
 
 static void body_sent(void *arg, int st)
@@ -130,8 +149,9 @@ static void body_sent(void *arg, int st)
     /* release: the slot has been read */
     atomic_store_explicit(&mail_box(&eb->b.mail, s->member)->out[s->slot], s->id,
                           memory_order_release);
+    s->busy = false;
     ring_member(eb, s->member);
-    sent(eb);
+    sent(eb, s->cost);
 }
 
 static void wire_fill(struct wire_mail *w, uint64_t group, uint32_t uid, const struct mail_rec *rec,
@@ -153,13 +173,19 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
     fabric_done_fn done = slot ? body_sent : record_sent;
     const uint8_t *body = slot ? mail_out(&eb->b.mail, slot->member, slot->slot) : NULL;
     struct wire_mail w;
+    size_t cost = RECORD_COST + (slot ? rec->len : 0);
     int r;
 
-    if (slot)
+    if (slot) {
         slot->id = rec->id;
+        slot->cost = (uint32_t)cost;
+        slot->busy = true;
+    }
     wire_fill(&w, eb->b.group, eb->user->uid, rec, slot ? rec->len : 0);
     eb->inflight++;
     eb->mail->sending++;
+    eb->mail->looked += cost;
+    eb->user->sending += cost;
     r = f->ops->send(f, eb->peers[node], &w, sizeof w, body, w.h.len, done,
                      slot ? (void *)slot : eb);
     if (r != 0)
@@ -200,26 +226,34 @@ static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
 static void forward(struct eboard *eb, unsigned member, const struct mail_rec *rec)
 {
     unsigned rank = eb->local_rank[member];
+    struct out_slot *slot = NULL;
 
     if (rec->src != rank || rec->dst >= eb->b.world || eb->rank_node[rec->dst] == eb->geom.me ||
         !record_valid(eb, rec)) {
         eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u wrote a message that cannot be", rank);
         return;
     }
-    post(eb, eb->rank_node[rec->dst], rec,
-         mail_has_body(rec->kind) ? &eb->mail->slots[member * MAIL_OUT_SLOTS + rec->slot] : NULL);
+    if (mail_has_body(rec->kind))
+        slot = &eb->mail->slots[member * MAIL_OUT_SLOTS + rec->slot];
+    if (slot && slot->busy) {
+        eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u used a slot again before it was sent", rank);
+        return;
+    }
+    post(eb, eb->rank_node[rec->dst], rec, slot);
 }
 
-/* What @member has written, as far as @most messages may be on their way. At most a ring full: it
- * may write as fast as we read. */
-static bool drain_member(struct eboard *eb, unsigned member, unsigned most)
+/* What @member has written, as far as there is room; @ahead: whatever is on its way already. At most a
+ * ring full: it may write as fast as we read. */
+static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
 {
     struct email *em = eb->mail;
-    struct mail_rec rec;
     bool moved = false;
 
     for (unsigned n = 0; !eb->dead; n++) {
-        if (em->sending >= most || n == MAIL_ENGINE_RING) {
+        struct mail_rec rec = {0}; /* all of it goes over the wire */
+
+        if (n == MAIL_ENGINE_RING || (!ahead && (em->sending >= SENDING_MAX ||
+                                                 em->looked >= LOOK_BYTES || !user_has_room(eb)))) {
             em->again[member / 64] |= 1ull << member % 64;
             break;
         }
@@ -233,28 +267,49 @@ static bool drain_member(struct eboard *eb, unsigned member, unsigned most)
     return moved;
 }
 
-/* @ahead: a ring full of every member, whatever is on its way already. */
-static bool drain_all(struct eboard *eb, bool ahead)
+/* Whose rings are to be looked at, into again[]. */
+static bool collect(struct eboard *eb)
 {
     _Atomic uint64_t *bits = mail_engine_bits(&eb->b.mail);
-    bool moved = false;
+    bool any = false;
 
     for (unsigned w = 0; w < words_of(eb); w++) {
         uint64_t set = mail_collect(&bits[w], 0);
 
-        if (eb->mail) {
-            set |= eb->mail->again[w];
-            eb->mail->again[w] = 0;
-        }
-        if (!set || !mail_usable(eb))
-            continue;
-        for (; set; set &= set - 1) {
-            unsigned m = w * 64 + (unsigned)__builtin_ctzll(set);
+        if (w == eb->b.nlocal / 64)
+            set &= (1ull << eb->b.nlocal % 64) - 1; /* members write here what they like */
+        if (set && !mail_usable(eb))
+            return false;
+        if (set)
+            eb->mail->again[w] |= set;
+        any |= eb->mail && eb->mail->again[w];
+    }
+    return any;
+}
 
-            if (m < eb->b.nlocal)
-                moved |= drain_member(eb, m, ahead ? eb->mail->sending + MAIL_ENGINE_RING
-                                                   : SENDING_MAX);
-        }
+/* @ahead: a ring full of every member, whatever is on its way already. */
+static bool drain_all(struct eboard *eb, bool ahead)
+{
+    struct email *em;
+    bool moved = false;
+    unsigned from;
+
+    if (!collect(eb))
+        return false;
+    em = eb->mail;
+    em->looked = 0;
+    from = em->from;
+    for (unsigned k = 0; k < eb->b.nlocal && !eb->dead; k++) {
+        unsigned m = (from + k) % eb->b.nlocal;
+        uint64_t bit = 1ull << m % 64;
+
+        if (!(em->again[m / 64] & bit))
+            continue;
+        if (!ahead && em->looked >= LOOK_BYTES)
+            break;
+        em->again[m / 64] &= ~bit;
+        moved |= drain_member(eb, m, ahead);
+        em->from = m + 1;
     }
     return moved;
 }
@@ -268,6 +323,14 @@ void mail_flush(struct eboard *eb)
 {
     if (!eb->dead)
         drain_all(eb, true);
+}
+
+bool mail_waits(const struct eboard *eb)
+{
+    for (unsigned w = 0; eb->mail && w < words_of(eb); w++)
+        if (eb->mail->again[w])
+            return true;
+    return false;
 }
 
 bool mail_settled(const struct eboard *eb)
@@ -296,7 +359,11 @@ static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
     unsigned member = eb->mail->local_of[rec->dst];
     struct mail_rec pong = pong_for(rec);
 
-    drain_member(eb, member, eb->mail->sending + MAIL_ENGINE_RING);
+    if (eb->mail->sending >= SENDING_MAX + eb->b.nlocal * MAIL_ENGINE_RING) {
+        eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u asks more than it hears answers", rec->src);
+        return;
+    }
+    drain_member(eb, member, true);
     if (!eb->dead)
         post(eb, eb->rank_node[rec->src], &pong, NULL);
 }

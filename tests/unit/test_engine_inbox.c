@@ -340,6 +340,246 @@ static void header_of_another_group_is_refused(void **state)
     cluster_free(c);
 }
 
+/* ---- what members write -------------------------------------------------------------------------- */
+
+/* A network of which the test says what becomes of a message. */
+static struct net {
+    struct fabric *f;
+    const struct fabric_ops *real;
+    struct fabric_ops ops;
+    bool slow, stuck;
+    unsigned n, done;
+    size_t bytes;
+    uint64_t groups[4096];
+    struct wire_mail last;
+    struct {
+        fabric_done_fn done;
+        void *arg;
+    } on_their_way[4096];
+} net;
+
+static int net_send(struct fabric *f, unsigned peer, const void *hdr, size_t hdr_len, const void *bytes,
+                    size_t len, fabric_done_fn done, void *arg)
+{
+    uint64_t until = now_ns() + 100000;
+
+    assert_true(net.n < ARRAY_LEN(net.groups));
+    assert_int_equal(hdr_len, sizeof net.last);
+    memcpy(&net.last, hdr, sizeof net.last);
+    net.groups[net.n] = net.last.h.group;
+    net.on_their_way[net.n].done = done;
+    net.on_their_way[net.n++].arg = arg;
+    net.bytes += len;
+    while (net.slow && now_ns() < until)
+        ;
+    return net.stuck ? 0 : 1;
+}
+
+static void net_begin(struct cluster *c, bool slow, bool stuck)
+{
+    net = (struct net){.f = c->node[0].fabric, .slow = slow, .stuck = stuck};
+    net.real = net.f->ops;
+    net.ops = *net.real;
+    net.ops.send = net_send;
+    net.f->ops = &net.ops;
+}
+
+/* All that is on its way has gone. */
+static void net_deliver(void)
+{
+    unsigned n = net.n;
+
+    net.bytes = 0;
+    for (; net.stuck && net.done < n; net.done++)
+        net.on_their_way[net.done].done(net.on_their_way[net.done].arg, 0);
+}
+
+static void net_end(void)
+{
+    net_deliver();
+    net.f->ops = net.real;
+}
+
+static unsigned sends_of(uint64_t group)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < net.n; i++)
+        n += net.groups[i] == group;
+    return n;
+}
+
+static void member_writes(struct commd_group *g, const struct mail_rec *rec, struct mail_tx *tx)
+{
+    if (!tx->cells)
+        mail_engine_tx_init(&g->board.mail, g->local, tx);
+    mail_put(tx, rec);
+    mail_flag(tx->word, tx->bit);
+}
+
+enum { MANY = 40 };
+
+static void user_with_many_boards_has_its_share_of_a_turn(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct cluster_group *bad[MANY], *good = open_group(c, 0xb00, GOOD);
+    struct engine *e = c->node[0].engine;
+
+    for (unsigned i = 0; i < MANY; i++)
+        bad[i] = open_group(c, 0xc00 + i, BAD);
+    for (unsigned round = 0; round < 2; round++) {
+        bool alone = round == 1;
+
+        net_begin(c, true, false);
+        while (engine_arm(e))
+            ;
+        for (unsigned i = 0; i < MANY; i++) {
+            member_writes(bad[i]->member[0], &word, &(struct mail_tx){.put = 0});
+            engine_wake(e, bad[i]->id);
+        }
+        if (!alone) {
+            member_writes(good->member[0], &word, &(struct mail_tx){.put = 0});
+            engine_wake(e, good->id);
+        }
+        engine_poll(e);
+        assert_int_equal(sends_of(0xb00), alone ? 0 : 1);
+        assert_int_equal(net.n, alone ? MANY : 2);
+        for (unsigned i = 0; i < MANY; i++)
+            engine_poll(e);
+        for (unsigned i = 0; i < MANY; i++) /* all in turn */
+            assert_int_equal(sends_of(0xc00 + i), 1);
+        net_end();
+        for (unsigned i = 0; i < MANY; i++) { /* fresh rings */
+            cluster_group_free(c, bad[i]);
+            bad[i] = round ? NULL : open_group(c, 0xc00 + i, BAD);
+        }
+    }
+    cluster_group_free(c, good);
+    cluster_free(c);
+}
+
+static void user_fills_the_queue_to_a_peer_only_so_far(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct cluster_group *bad[8], *good = open_group(c, 0xb00, GOOD);
+    struct engine *e = c->node[0].engine;
+    unsigned rounds = 0;
+
+    net_begin(c, false, true);
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        struct mail_tx tx = {.put = 0};
+        struct mail_rec rec = part;
+
+        bad[i] = open_group(c, 0xd00 + i, BAD);
+        for (rec.slot = MAIL_EAGER_NET; rec.slot < MAIL_EAGER_NET + MAIL_DATA_NET; rec.slot++)
+            member_writes(bad[i]->member[0], &rec, &tx);
+    }
+    for (unsigned i = 0; i < 20; i++)
+        engine_poll(e);
+    assert_in_range(net.bytes, 1, (1 << 20) + BODY);
+    while (engine_arm(e))
+        ;
+    assert_false(engine_idle(e)); /* the rest is not forgotten */
+    member_writes(good->member[0], &part, &(struct mail_tx){.put = 0});
+    engine_wake(e, 0xb00);
+    engine_poll(e);
+    assert_int_equal(sends_of(0xb00), 1);
+    while (net.n < ARRAY_LEN(bad) * MAIL_DATA_NET + 1 && rounds++ < 100) {
+        net_deliver();
+        engine_poll(e);
+        assert_true(net.bytes <= (1 << 20) + BODY);
+    }
+    assert_int_equal(net.n, ARRAY_LEN(bad) * MAIL_DATA_NET + 1);
+    assert_int_equal(c->board_errors, 0);
+    net_end();
+    assert_int_equal(eboard_find(e, 0xb00)->user->sending, 0);
+    assert_int_equal(eboard_find(e, 0xd00)->user->sending, 0);
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++)
+        cluster_group_free(c, bad[i]);
+    cluster_group_free(c, good);
+    cluster_free(c);
+}
+
+static void slot_is_not_used_again_before_it_is_sent(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct cluster_group *bad = open_group(c, 0xe00, BAD);
+    struct mail_tx tx = {.put = 0};
+
+    net_begin(c, false, true);
+    member_writes(bad->member[0], &part, &tx);
+    member_writes(bad->member[0], &part, &tx);
+    engine_poll(c->node[0].engine);
+    assert_int_equal(net.n, 1);
+    assert_int_equal(c->last_failed, 0xe00);
+    assert_string_equal(c->last_error, "rank 0 used a slot again before it was sent");
+    net_end();
+    cluster_group_free(c, bad);
+    cluster_free(c);
+}
+
+/* Members write as fast as the engine reads: a look ends, and the next one begins with another. */
+static void member_that_always_writes_has_its_share_of_a_look(void **state)
+{
+    static const uint16_t places[] = {0, 0, 1};
+    struct cluster *c = cluster_new(3, 2, places, 3);
+    struct mail_tx tx = {.put = 0}, other = {.put = 0};
+    struct mail_rec rec = part, one = word;
+
+    rec.dst = one.dst = 2;
+    one.src = 1;
+    net_begin(c, false, false);
+    for (unsigned i = 0; i < MAIL_ENGINE_RING; i++)
+        member_writes(c->group[0], &rec, &tx);
+    member_writes(c->group[1], &one, &other);
+    engine_poll(c->node[0].engine);
+    assert_int_equal(c->board_errors, 0);
+    assert_in_range(net.bytes, BODY, 3 << 20);
+    engine_poll(c->node[0].engine);
+    assert_true(net.bytes < 6 << 20);
+    assert_true(net.n < MAIL_ENGINE_RING);
+    assert_int_equal(atomic_load(other.head), 1); /* the other's was taken meanwhile */
+    net_end();
+    cluster_free(c);
+}
+
+static void probes_without_end_fail_their_group(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct mail_rec ask = {.kind = MAIL_PROBE, .src = 1, .dst = 0};
+
+    net_begin(c, false, true);
+    for (unsigned i = 0; i < 1000; i++)
+        forge(c, 1, 0, 0x77, 0, &ask, 0);
+    assert_true(net.n < 400);
+    assert_int_equal(c->last_failed, 0x77);
+    assert_int_equal(c->peers_down, 0);
+    net_end();
+    cluster_free(c);
+}
+
+/* What lies behind a short record: nothing of the engine's, nothing of other records. */
+static void nothing_else_goes_over_the_wire(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct mail_rec rec = {.kind = MAIL_INLINE, .src = 0, .dst = 1, .len = MAIL_INLINE_MAX}, out;
+    struct mail_tx tx = {.put = 0};
+
+    net_begin(c, false, false);
+    memset(rec.inl, 0xaa, sizeof rec.inl);
+    member_writes(c->group[0], &rec, &tx);
+    member_writes(c->group[0], &word, &tx);
+    engine_poll(c->node[0].engine);
+    assert_int_equal(net.n, 2);
+    memcpy(&out, net.last.rec, sizeof out);
+    assert_int_equal(out.len, 4);
+    assert_int_equal(out.seq, 0);
+    for (unsigned i = MAIL_FIRST_LINE; i < MAIL_INLINE_MAX; i++)
+        assert_int_equal(out.inl[i], 0);
+    net_end();
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,6 +592,12 @@ int main(void)
         cmocka_unit_test(others_groups_do_not_push_closed_ones_out),
         cmocka_unit_test(header_that_contradicts_commd_is_refused),
         cmocka_unit_test(header_of_another_group_is_refused),
+        cmocka_unit_test(user_with_many_boards_has_its_share_of_a_turn),
+        cmocka_unit_test(user_fills_the_queue_to_a_peer_only_so_far),
+        cmocka_unit_test(slot_is_not_used_again_before_it_is_sent),
+        cmocka_unit_test(member_that_always_writes_has_its_share_of_a_look),
+        cmocka_unit_test(probes_without_end_fail_their_group),
+        cmocka_unit_test(nothing_else_goes_over_the_wire),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
