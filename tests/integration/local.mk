@@ -18,7 +18,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_registered.py tests/integration/test_launcher.py \
 	tests/integration/test_turns.py \
 	tests/integration/test_descriptors.py \
-	tests/integration/test_containers.py
+	tests/integration/test_containers.py \
+	tests/integration/test_engine_tenants.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
@@ -30,3 +31,9 @@ EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
 	tests/integration/torch_trouble.py tests/lib/nodes.sh \
 	tests/lib/demo.sh tests/lib/demo_table.py \
 	tests/lib/suite.sh tests/bench/idle.sh
+
+# What test_engine_tenants.py runs as another user.
+check_PROGRAMS += tests/integration/hostile_mail
+tests_integration_hostile_mail_SOURCES = tests/integration/hostile_mail.c
+tests_integration_hostile_mail_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS)
