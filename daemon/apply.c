@@ -370,6 +370,18 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     engine_link_send(d->engine, &msg, NULL, 0);
 }
 
+static void log_line(struct daemon *d, const struct core_action *a)
+{
+    enum conf_log_level level = (enum conf_log_level)a->level;
+
+    if (a->by == CORE_BY_USER)
+        listener_log_user(d->listener, a->by_id, level, a->text);
+    else if (a->by == CORE_BY_NODE && d->peers)
+        peer_links_log(d->peers, a->by_id, level, a->text);
+    else
+        log_write(level, "%s", a->text);
+}
+
 void apply_action(struct daemon *d, const struct core_action *a)
 {
     switch (a->type) {
@@ -411,7 +423,7 @@ void apply_action(struct daemon *d, const struct core_action *a)
         group_absent(d, a);
         break;
     case CORE_DO_LOG:
-        log_write((enum conf_log_level)a->level, "%s", a->text);
+        log_line(d, a);
         break;
     }
 }

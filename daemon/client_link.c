@@ -117,6 +117,16 @@ static void client_lost(struct client *client, const char *text)
         listener->ops->closed(listener->arg, slot, text);
 }
 
+/* What could not be sent may be by the client's doing: it counts as a line of that user. */
+static void log_client(struct client *client, const char *why)
+{
+    char text[MSG_TEXT_MAX + 64];
+
+    snprintf(text, sizeof(text), "client pid %u uid %u: %s -> closing it", client->pid,
+             client->uid, why);
+    listener_log_user(client->listener, client->uid, CONF_LOG_ERROR, text);
+}
+
 static void client_doom(struct client *client, const char *text)
 {
     if (!client->doom[0])
@@ -198,7 +208,7 @@ static void client_sent(struct client *client, const struct msg *msg, int r)
     if (r) {
         snprintf(text, sizeof(text), "%s could not be sent to it: %s", msg_type_name(msg->type),
                  strerror(-r));
-        log_error("client pid %u uid %u: %s -> closing it", client->pid, client->uid, text);
+        log_client(client, text);
         client_doom(client, text);
         return;
     }

@@ -6,7 +6,7 @@
 #include <sys/queue.h>
 
 #include "daemon/listener.h"
-#include "daemon/refused.h"
+#include "daemon/log_limit.h"
 #include "daemon/sock.h"
 #include "daemon/stream.h"
 
@@ -88,7 +88,7 @@ struct listener {
     unsigned max_held, max_fd;
     struct stream_count held;
     uint64_t counted_ms;              /* when flying was last looked at */
-    struct refused refused;
+    struct log_limit limit; /* of what users cause, also in the core */
 };
 
 /* Takes @fd and @pidfd, also on failure. */
@@ -117,7 +117,7 @@ bool listener_holds_too_much(const struct tenant *tenant);
 void listener_keep_unread(struct client *client);
 bool listener_trusts(uint32_t uid);
 
-/* "client pid 7 uid 1000: TEXT -> refused", once in a while per user and text. */
+/* "client pid 7 uid 1000: TEXT -> refused", within the limit of that user. */
 void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
                           const char *text);
 

@@ -93,10 +93,14 @@ enum core_action_type {
     /* List the ranks of this node in @group whose board says that they have not begun operation
      * @seq, and say so: ABSENT to @client with req @ask, or, with @flag, ABSENT_HERE to @node. */
     CORE_DO_GROUP_ABSENT,
-    CORE_DO_LOG, /* @level (enum conf_log_level values: 0 error .. 3 debug), @text */
+    /* @level (enum conf_log_level values: 0 error .. 3 debug), @text; @by and @by_id say who
+     * caused it, and so whose limit it counts against. */
+    CORE_DO_LOG,
 };
 
 #define CORE_OPS_FROM_BOARD UINT32_MAX
+
+enum core_by { CORE_BY_NOBODY, CORE_BY_USER, CORE_BY_NODE };
 
 struct core_action {
     enum core_action_type type;
@@ -106,6 +110,8 @@ struct core_action {
     uint32_t ops, pid;
     enum cause cause;
     bool flag;
+    enum core_by by;
+    uint32_t by_id; /* uid, or node */
     char name[MSG_NAME_MAX];
     char text[MSG_TEXT_MAX];
     struct msg msg; /* pointers inside point into the core: valid until the next core_next */

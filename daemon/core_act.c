@@ -62,19 +62,46 @@ static uint32_t keep_text(struct core *core, const char *text)
 /* ---- in -------------------------------------------------------------------------------------
  */
 
-void act_log(struct core *core, unsigned level, const char *format, ...)
+static void push_log(struct core *core, enum core_by by, uint32_t id, unsigned level,
+                     const char *format, va_list args)
 {
     char buf[MSG_TEXT_MAX];
     struct text text = {buf, sizeof(buf), 0};
     struct act *act = push(core, ACT_LOG);
-    va_list args;
 
     buf[0] = 0;
-    va_start(args, format);
     text_vadd(&text, format, args);
-    va_end(args);
     act->level = (uint8_t)level;
+    act->flag = (uint8_t)by;
+    act->target = id;
     act->text = keep_text(core, buf);
+}
+
+void act_log(struct core *core, unsigned level, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    push_log(core, CORE_BY_NOBODY, 0, level, format, args);
+    va_end(args);
+}
+
+void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    push_log(core, CORE_BY_USER, uid, level, format, args);
+    va_end(args);
+}
+
+void act_log_node(struct core *core, unsigned node, unsigned level, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    push_log(core, CORE_BY_NODE, node, level, format, args);
+    va_end(args);
 }
 
 static struct act *push_to(struct core *core, enum act_kind kind, unsigned target)

@@ -113,7 +113,8 @@ static void refuse(struct core *core, unsigned slot, enum cause cause, const cha
     va_start(args, format);
     text_vadd(&text, format, args);
     va_end(args);
-    act_log(core, CORE_LOG_INFO, "client pid %u: %s -> refused", core->clients[slot].pid, buf);
+    act_log_user(core, core->clients[slot].uid, CORE_LOG_INFO, "client pid %u: %s -> refused",
+                 core->clients[slot].pid, buf);
     act_refused(core, slot, cause, buf);
     client_closed(core, slot,
                   cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"

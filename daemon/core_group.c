@@ -126,9 +126,19 @@ static void end_committed(struct core *core, struct group *group)
     close_group(core, group);
 }
 
+/* A user named the group, and may have written the cause: both are quoted. */
+static void log_group(struct core *core, uint32_t uid, unsigned level, const char *name,
+                      const char *cause, const char *decision)
+{
+    char quoted_name[TEXT_QUOTED], quoted[TEXT_QUOTED];
+
+    act_log_user(core, uid, level, "group %s: %s -> %s", text_quote(quoted_name, name),
+                 text_quote(quoted, cause), decision);
+}
+
 static void break_group(struct core *core, struct group *group, bool tell)
 {
-    act_log(core, CORE_LOG_INFO, "group \"%s\": %s -> broken", group->name, group->cause_text);
+    log_group(core, group->uid, CORE_LOG_INFO, group->name, group->cause_text, "broken");
     if (group->state == GROUP_OPEN) {
         group_set_state(core, group, GROUP_BROKEN);
         if (tell)
@@ -146,8 +156,8 @@ static void withdraw(struct core *core, struct group *group)
 {
     struct seat *seat;
 
-    act_log(core, CORE_LOG_DEBUG, "group \"%s\": %s -> joining it again", group->name,
-            group->cause_text);
+    log_group(core, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text,
+              "joining it again");
     act_broken(core, group);
     while ((seat = list_first(&group->seats, struct seat, by_group)))
         join_again(core, seat);
@@ -220,7 +230,7 @@ static struct seat *commit_seat(struct core *core, unsigned home, const struct m
 static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
                     enum cause cause, int32_t rank, const char *text)
 {
-    act_log(core, CORE_LOG_INFO, "group \"%s\": %s -> declined", msg->name, text);
+    log_group(core, msg->uid, CORE_LOG_INFO, msg->name, text, "declined");
     for (unsigned i = 0; i < msg->nnodes; i++)
         if (i != me && peer_linked(core, core->place[i]) && act_room(core))
             act_broken_to(core, core->place[i], msg->group, cause, rank, text);
@@ -275,6 +285,7 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
 
 static void try_open(struct core *core, struct group *group)
 {
+    char name[TEXT_QUOTED];
     struct seat *seat;
 
 #if CORE_MUTANT == 10
@@ -288,8 +299,8 @@ static void try_open(struct core *core, struct group *group)
     group_set_state(core, group, GROUP_OPEN);
     group->boarded = true;
     list_each(seat, &group->seats, by_group) seat_set_state(core, seat, SEAT_SEATED);
-    act_log(core, CORE_LOG_DEBUG, "group \"%s\": %u ranks on %u nodes -> open", group->name,
-            group->size, group->nnodes);
+    act_log_user(core, group->uid, CORE_LOG_DEBUG, "group %s: %u ranks on %u nodes -> open",
+                 text_quote(name, group->name), group->size, group->nnodes);
     act_group_open(core, group);
 }
 
@@ -359,16 +370,18 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg)
 {
+    char name[TEXT_QUOTED];
     unsigned me = 0;
 
     if (!commit_fresh(core, home, msg->group))
-        act_log(core, CORE_LOG_WARN, "node %s committed group \"%s\" twice -> ignoring it",
-                core_node_name(core, home), msg->name);
+        act_log_node(core, home, CORE_LOG_WARN,
+                     "node %s committed group %s twice -> ignoring it",
+                     core_node_name(core, home), text_quote(name, msg->name));
     else if (!commit_valid(core, home, msg, &me))
-        act_log(core, CORE_LOG_ERROR,
-                "node %s committed group \"%s\" over nodes that are not in "
-                "this node's configuration -> ignoring it: all nodes need the same list",
-                core_node_name(core, home), msg->name);
+        act_log_node(core, home, CORE_LOG_ERROR,
+                     "node %s committed group %s over nodes that are not in "
+                     "this node's configuration -> ignoring it: all nodes need the same list",
+                     core_node_name(core, home), text_quote(name, msg->name));
     else
         consider(core, home, msg, me);
     memset(core->place, 0, core->config.nnodes * sizeof(*core->place));
@@ -585,7 +598,7 @@ void group_board_failed(struct core *core, uint64_t id, const char *why)
     group->boarded = false;
     if (group->state == GROUP_OPEN) {
         set_cause(group, CAUSE_NOMEM, -1, 0, core_self_name(core), text);
-        act_log(core, CORE_LOG_ERROR, "%s -> broken", text);
+        log_group(core, group->uid, CORE_LOG_ERROR, group->name, text, "broken");
         act_broken(core, group);
     }
     end_committed(core, group);

@@ -296,8 +296,9 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
 
     if (!msg->name[0] || !msg->size || msg->size > MSG_MAX_RANKS || msg->rank >= msg->size ||
         !msg->join || msg->join & CORE_CANCEL_QUIET || recall(core, node, msg->join)) {
-        act_log(core, CORE_LOG_WARN, "node %s sent a join that makes no sense -> ignoring it",
-                core_node_name(core, node));
+        act_log_node(core, node, CORE_LOG_WARN,
+                     "node %s sent a join that makes no sense -> ignoring it",
+                     core_node_name(core, node));
         return;
     }
     if (core->draining)

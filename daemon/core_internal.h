@@ -304,6 +304,9 @@ void text_format(char *buf, size_t cap, const char *format, ...) _printf_(3, 4);
 /* "5 s", "1500 ms" */
 void text_add_ms(struct text *text, uint64_t ms);
 /* Copies and cuts; @src may be NULL. */
+/* @s in quotes and cut, so that what a client wrote cannot look like ours in the log. Returns @buf. */
+enum { TEXT_QUOTE_MAX = 200, TEXT_QUOTED = 2 * TEXT_QUOTE_MAX + 8 };
+const char *text_quote(char buf[TEXT_QUOTED], const char *s);
 void text_copy(char *dst, size_t cap, const char *src);
 uint64_t text_hash(uint64_t seed, const char *s);
 uint64_t core_mix(uint64_t x);
@@ -315,6 +318,11 @@ size_t act_size(void);
 bool act_room(const struct core *core);
 void act_reset(struct core *core); /* only when the queue is empty */
 void act_log(struct core *core, unsigned level, const char *format, ...) _printf_(3, 4);
+/* A line that a process of user @uid caused, or that node @node caused by what it sent. */
+void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *format, ...)
+    _printf_(4, 5);
+void act_log_node(struct core *core, unsigned node, unsigned level, const char *format, ...)
+    _printf_(4, 5);
 void act_welcome(struct core *core, unsigned client);
 void act_refused(struct core *core, unsigned client, enum cause cause, const char *text);
 void act_join_failed(struct core *core, unsigned client, uint32_t req, enum cause cause,

@@ -210,7 +210,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         who_answer(core, node, &msg->absent_here);
         break;
     default:
-        act_log(core, CORE_LOG_WARN,
+        act_log_node(core, node, CORE_LOG_WARN,
                 "node %s sent message type %u, which is not for peers -> "
                 "ignoring it",
                 core_node_name(core, node), (unsigned)msg->type);

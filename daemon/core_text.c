@@ -96,6 +96,23 @@ void text_add_ms(struct text *text, uint64_t ms)
         text_add(text, "%llu s", (unsigned long long)(ms / 1000));
 }
 
+const char *text_quote(char buf[TEXT_QUOTED], const char *s)
+{
+    size_t n = 0, i;
+
+    buf[n++] = '"';
+    for (i = 0; s[i] && i < TEXT_QUOTE_MAX; i++) {
+        if (s[i] == '"' || s[i] == '\\')
+            buf[n++] = '\\';
+        buf[n++] = s[i];
+    }
+    buf[n++] = '"';
+    for (unsigned dots = s[i] ? 3 : 0; dots; dots--)
+        buf[n++] = '.';
+    buf[n] = 0;
+    return buf;
+}
+
 void text_copy(char *dst, size_t cap, const char *src)
 {
     size_t n = src ? strnlen(src, cap - 1) : 0;

@@ -307,6 +307,8 @@ static void log_line(const struct core *core, const struct act *act, struct core
 {
     ret->type = CORE_DO_LOG;
     ret->level = act->level;
+    ret->by = (enum core_by)act->flag;
+    ret->by_id = act->target;
     COPY(ret->text, act_text(core, act));
 }
 

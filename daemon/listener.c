@@ -66,17 +66,11 @@ enum {
 void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
                           const char *text)
 {
-    char who[REFUSED_KEY];
-    unsigned count;
+    char who[LOG_LIMIT_WHO];
 
-    snprintf(who, sizeof(who), "%u %s", uid, text);
-    if (!refused_note(&listener->refused, who, clock_ms(), &count))
-        return;
-    if (count)
-        log_warn("client pid %u uid %u: %s -> refused, and %u more since the last line", pid,
-                 uid, text, count);
-    else
-        log_warn("client pid %u uid %u: %s -> refused", pid, uid, text);
+    snprintf(who, sizeof(who), "user %u", uid);
+    log_limit_write(&listener->limit, CONF_LOG_WARN, who, text,
+                    "client pid %u uid %u: %s -> refused", pid, uid, text);
 }
 
 /* ---- users ------------------------------------------------------------------------------ */
@@ -403,13 +397,8 @@ static int peer_pidfd(int fd, pid_t pid)
 
 static void log_full(struct listener *listener)
 {
-    unsigned count;
-
-    if (refused_note(&listener->refused, "descriptors", clock_ms(), &count))
-        log_warn(
-            "no file descriptor is left for clients (LimitNOFILE=) -> refused, and %u more "
-            "since the last line",
-            count);
+    log_limit_write(&listener->limit, CONF_LOG_WARN, "descriptors", "",
+                    "no file descriptor is left for clients (LimitNOFILE=) -> refused");
 }
 
 static void accept_one(struct listener *listener, int fd)
@@ -644,7 +633,7 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
     listener->nslots = config->max_clients + LISTENER_EXTRA;
     listener_set_limits(listener, config->max_clients, config->max_clients_per_user);
     listener->slots = calloc(listener->nslots, sizeof(*listener->slots));
-    if (!listener->slots)
+    if (!listener->slots || log_limit_init(&listener->limit, config->base))
         return -ENOMEM;
     if (strlen(config->path) >= sizeof(listener->path))
         return path_error(config->path, -ENAMETOOLONG, ret_error);
@@ -705,6 +694,7 @@ struct listener *listener_free(struct listener *listener)
     listener_unlink(listener);
     listener_end(listener);
     sock_reserve_fini(&listener->reserve);
+    log_limit_fini(&listener->limit);
     free(listener->slots);
     free(listener);
     return NULL;
@@ -767,6 +757,15 @@ bool listener_client(const struct listener *listener, unsigned slot,
         .welcome = client->welcome,
     };
     return true;
+}
+
+void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_level level,
+                       const char *text)
+{
+    char who[LOG_LIMIT_WHO];
+
+    snprintf(who, sizeof(who), "user %u", uid);
+    log_limit_write(&listener->limit, level, who, NULL, "%s", text);
 }
 
 void listener_set_limits(struct listener *listener, unsigned max_clients,

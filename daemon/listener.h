@@ -3,6 +3,7 @@
 #ifndef COMMD_LISTENER_H
 #define COMMD_LISTENER_H
 
+#include "daemon/conf.h"
 #include "shm/proto/msg.h"
 
 struct closer;
@@ -61,6 +62,9 @@ struct listener_client {
 };
 bool listener_client(const struct listener *listener, unsigned slot,
                      struct listener_client *ret_client);
+/* A line of the log that user @uid caused, within the limit of that user. */
+void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_level level,
+                       const char *text);
 /* Only down to and up from what listener_new() was given room for. */
 void listener_set_limits(struct listener *listener, unsigned max_clients,
                          unsigned max_clients_per_user);

@@ -37,7 +37,7 @@ noinst_LTLIBRARIES += libcommd-net.la
 libcommd_net_la_SOURCES = daemon/client_link.c daemon/client_link.h daemon/clock.h \
 	daemon/listener.c daemon/listener.h daemon/peer_hello.c daemon/peer_hello.h \
 	daemon/peer_link.c daemon/peer_link.h daemon/peer_link_priv.h daemon/peer_links.c \
-	daemon/refused.c daemon/refused.h daemon/sock.c daemon/sock.h daemon/stream.c \
+	daemon/log_limit.c daemon/log_limit.h daemon/sock.c daemon/sock.h daemon/stream.c \
 	daemon/stream.h daemon/tls.c daemon/tls.h
 libcommd_net_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 libcommd_net_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)

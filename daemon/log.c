@@ -6,8 +6,9 @@
  * those of fd 2 (systemd.exec(5)). Everywhere else a line carries time, name and pid.
  *
  * A line is at most LINE_BYTES, below PIPE_BUF, so lines of commd and of commd-engine that
- * share one pipe or file do not mix. Control characters become '?': names and texts in a
- * message may come from a client, and a newline would forge a line. A log that cannot be
+ * share one pipe or file do not mix. Control characters, what is not UTF-8, and characters that
+ * turn the direction of writing or cannot be seen become '?': names and texts in a message may come
+ * from a client, and a newline would forge a line. A log that cannot be
  * written is lost in silence; a daemon must not wait for its log. errno survives each call. */
 #include "daemon/log.h"
 
@@ -85,6 +86,46 @@ static int write_prefix(enum conf_log_level level, char *buf, size_t len)
                     log_state.ident, (int)getpid(), levels[level].name);
 }
 
+/* Bytes of the UTF-8 character at @s, and which it is; 0: it is none. */
+static unsigned utf8_at(const unsigned char *s, uint32_t *ret_char)
+{
+    unsigned len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    uint32_t c = len == 1 ? s[0] : s[0] & (0x7fu >> len);
+
+    if (len == 0 || s[0] > 0xf4)
+        return 0;
+    for (unsigned i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80) /* the end of the text too */
+            return 0;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if ((len == 3 && c < 0x800) || (len == 4 && c < 0x10000) || c > 0x10ffff ||
+        (c >= 0xd800 && c < 0xe000))
+        return 0;
+    *ret_char = c;
+    return len;
+}
+
+static bool is_hidden(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0xad || c == 0x61c || c == 0x180e ||
+           (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2060 && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb) ||
+           (c >= 0xe0000 && c <= 0xe0fff);
+}
+
+void log_clean(char *text)
+{
+    unsigned len;
+    uint32_t c = 0;
+
+    for (unsigned char *s = (unsigned char *)text; *s; s += MAX(len, 1u)) {
+        len = utf8_at(s, &c);
+        if (len == 0 || is_hidden(c))
+            memset(s, '?', MAX(len, 1u));
+    }
+}
+
 void log_write(enum conf_log_level level, const char *fmt, ...)
 {
     int saved = errno;
@@ -104,11 +145,10 @@ void log_write(enum conf_log_level level, const char *fmt, ...)
     va_end(args);
     if (text < 0)
         text = 0;
-    for (char *c = line + at; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
-    if ((size_t)text >= len) { /* cut: say so, in the place of the last characters */
+    if ((size_t)text >= len) /* cut: say so, in the place of the last characters */
         memcpy(line + sizeof(line) - 4, "...", 3);
+    log_clean(line + at);
+    if ((size_t)text >= len) {
         at = sizeof(line) - 1;
     } else {
         at += (size_t)text;

@@ -12,6 +12,9 @@ void log_set_level(enum conf_log_level level);
 bool log_enabled(enum conf_log_level level);
 void log_write(enum conf_log_level level, const char *fmt, ...) _printf_(2, 3);
 
+/* What a terminal or a reader could take for something else becomes '?'. */
+void log_clean(char *text);
+
 #define log_error(...) log_write(CONF_LOG_ERROR, __VA_ARGS__)
 #define log_warn(...) log_write(CONF_LOG_WARN, __VA_ARGS__)
 #define log_info(...) log_write(CONF_LOG_INFO, __VA_ARGS__)

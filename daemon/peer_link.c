@@ -90,22 +90,16 @@ void link_bury(struct link *link)
 
 void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 {
-    char address[SOCK_TEXT_MAX], who[REFUSED_KEY], text[MSG_TEXT_MAX];
-    unsigned count;
+    char address[SOCK_TEXT_MAX], who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX];
     va_list ap;
 
     sock_text(&link->from, false, address);
-    snprintf(who, sizeof(who), "%s %s", address, kind);
-    if (!refused_note(&link->links->refused, who, clock_ms(), &count))
-        return;
+    snprintf(who, sizeof(who), "connections from %s", address);
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (count)
-        log_warn("connection from %s: %s -> refused, and %u more since the last line", address,
-                 text, count);
-    else
-        log_warn("connection from %s: %s -> refused", address, text);
+    log_limit_write(&link->links->limit, CONF_LOG_WARN, who, kind,
+                    "connection from %s: %s -> refused", address, text);
 }
 
 /* The link ended by itself. */

@@ -38,6 +38,9 @@ void peer_links_turn(struct peer_links *links);
 void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg);
 /* Closes the link and begins anew; down() is not called. */
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text);
+/* A line of the log that @node caused, within the limit of that node. */
+void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level level,
+                    const char *text);
 /* Why there is no link to @node, or "". */
 const char *peer_links_error(const struct peer_links *links, unsigned node);
 void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms);

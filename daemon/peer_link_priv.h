@@ -12,7 +12,7 @@
 #include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/peer_link.h"
-#include "daemon/refused.h"
+#include "daemon/log_limit.h"
 #include "daemon/tls.h"
 #include "shm/proto/codec.h"
 
@@ -81,7 +81,7 @@ struct peer_links {
     struct link_list live; /* owned: the others */
     struct link_list dead; /* owned: freed at the end of the turn */
     unsigned nhalf;
-    struct refused refused;
+    struct log_limit limit; /* of what nodes and addresses cause */
     uint32_t jitter;
     bool draining;
 };

@@ -8,6 +8,26 @@
 
 /* ---- connecting ------------------------------------------------------------------------- */
 
+static void peer_log(struct peer *peer, enum conf_log_level level, const char *fmt, ...)
+    _printf_(3, 4);
+static void peer_log(struct peer *peer, enum conf_log_level level, const char *fmt, ...)
+{
+    char who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX + 2 * MSG_NAME_MAX];
+    va_list ap;
+
+    snprintf(who, sizeof(who), "node \"%.60s\"", peer->name);
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    log_limit_write(&peer->links->limit, level, who, NULL, "%s", text);
+}
+
+void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level level,
+                    const char *text)
+{
+    peer_log(&links->peers[node], level, "%s", text);
+}
+
 void peer_set_error(struct peer *peer, bool serious, const char *fmt, ...)
 {
     char text[MSG_TEXT_MAX];
@@ -19,8 +39,8 @@ void peer_set_error(struct peer *peer, bool serious, const char *fmt, ...)
     if (strcmp(text, peer->error) == 0)
         return; /* the same as the last time: said already */
     snprintf(peer->error, sizeof(peer->error), "%s", text);
-    log_write(serious ? CONF_LOG_WARN : CONF_LOG_INFO, "node \"%s\": %s -> trying again",
-              peer->name, text);
+    peer_log(peer, serious ? CONF_LOG_WARN : CONF_LOG_INFO, "node \"%s\": %s -> trying again",
+             peer->name, text);
 }
 
 static void dial_connected(evutil_socket_t fd, short what, void *arg)
@@ -249,6 +269,9 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     r = tls_new(config->key, &links->tls);
     if (r)
         return r;
+    r = log_limit_init(&links->limit, config->base);
+    if (r)
+        return r;
     r = links_init_peers(links, config);
     if (r)
         return r;
@@ -291,6 +314,7 @@ struct peer_links *peer_links_free(struct peer_links *links)
         event_free(links->accept);
     close_fdp(&links->listen_fd);
     sock_reserve_fini(&links->reserve);
+    log_limit_fini(&links->limit);
     tls_free(links->tls);
     free(links);
     return NULL;

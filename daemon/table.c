@@ -3,6 +3,8 @@
  * the table. */
 #include "daemon/table.h"
 
+#include "daemon/log.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,6 +43,8 @@ static void table_take(struct table *table, char *text)
 {
     if (!text && !table->error)
         table->error = -ENOMEM;
+    if (text)
+        log_clean(text); /* a client may have written it, and a terminal shows it */
     if (table->ncells == table->room && !table->error) {
         size_t room = table->room ? 2 * table->room : 64;
         char **cells = realloc(table->t.cells, room * sizeof(*cells));

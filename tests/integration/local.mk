@@ -19,7 +19,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_turns.py \
 	tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py \
-	tests/integration/test_engine_tenants.py
+	tests/integration/test_engine_tenants.py \
+	tests/integration/test_floods.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \

@@ -30,6 +30,11 @@ if HAVE_CMOCKA
 # The log is captured: these have a log_write() of their own.
 check_PROGRAMS += test_peer_link test_listener
 TESTS += test_peer_link test_listener
+check_PROGRAMS += test_log_limit
+TESTS += test_log_limit
+test_log_limit_SOURCES = tests/unit/test_log_limit.c
+test_log_limit_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS) $(LIBEVENT_CFLAGS)
+test_log_limit_LDADD = libcommd-net.la $(LIBEVENT_LIBS) $(CMOCKA_LIBS)
 check_PROGRAMS += test_engine_link
 TESTS += test_engine_link
 test_engine_link_SOURCES = tests/unit/test_engine_link.c daemon/engine_link.c \

@@ -108,6 +108,29 @@ static void journal_lines_carry_the_priority(void **state)
     assert_string_equal(next_line(), "<7>d\n");
 }
 
+static void what_deceives_a_reader_is_replaced(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82"},
+        {"a\xc2\x9b" "31mb", "a??31mb"},       /* CSI as a C1 control */
+        {"a\x9b" "b", "a?b"},                 /* no UTF-8 */
+        {"a\xe2\x80\xae" "b", "a???b"},       /* right to left override */
+        {"a\xe2\x80\xa8" "b", "a???b"},       /* line separator */
+        {"a\xc0\x8a" "b", "a??b"},            /* a newline in two bytes */
+        {"a\xed\xa0\x80" "b", "a???b"},       /* a surrogate */
+        {"cut \xe2\x82", "cut ??"},
+        {"a\x1b[2J\nuser 0: x", "a?[2J?user 0: x"},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(pairs); i++) {
+        char text[64];
+
+        snprintf(text, sizeof(text), "%s", pairs[i][0]);
+        log_clean(text);
+        assert_string_equal(text, pairs[i][1]);
+    }
+}
+
 /* A shell in a service that redirects stderr inherits the variable all the same. */
 static void another_stderr_is_not_the_journal(void **state)
 {
@@ -217,6 +240,7 @@ int main(void)
         TEST(levels_filter),
         TEST(debug_arguments_are_not_evaluated_in_vain),
         TEST(a_message_cannot_forge_a_line),
+        TEST(what_deceives_a_reader_is_replaced),
         TEST(long_lines_are_cut_and_say_so),
         TEST(errno_is_printed_and_kept),
         TEST(a_full_pipe_loses_the_line_not_the_daemon),

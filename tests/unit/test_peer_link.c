@@ -15,7 +15,7 @@
 
 #include "daemon/log.h"
 #include "daemon/peer_link.h"
-#include "daemon/refused.h"
+#include "daemon/log_limit.h"
 #include "daemon/tls.h"
 #include "shm/proto/codec.h"
 
@@ -577,21 +577,22 @@ static void port_in_use(void **state)
 
 static void refused_table_is_bounded(void **state)
 {
-    struct refused *t = calloc(1, sizeof(*t));
-    unsigned count = 9, lines = 0;
+    struct log_limit *t = calloc(1, sizeof(*t));
+    unsigned lines = 0;
     char who[32];
 
-    assert_true(refused_note(t, "10.0.0.1 key", 1000, &count));
-    assert_int_equal(count, 0);
+    assert_true(log_limit_pass(t, CONF_LOG_WARN, "10.0.0.1", "key", 1000));
     for (unsigned i = 0; i < 10; i++)
-        assert_false(refused_note(t, "10.0.0.1 key", 1000 + i, &count));
-    assert_true(refused_note(t, "10.0.0.1 key", 1000 + REFUSED_REPEAT_MS, &count));
-    assert_int_equal(count, 10);
+        assert_false(log_limit_pass(t, CONF_LOG_WARN, "10.0.0.1", "key", 1000 + i));
+    assert_true(log_limit_pass(t, CONF_LOG_WARN, "10.0.0.1", "key", 1000 + LOG_LIMIT_REPEAT_MS));
+    log_text[0] = '\0';
+    assert_int_equal(log_limit_tell(t, 1000 + LOG_LIMIT_REPEAT_MS), 0);
+    assert_string_equal(log_text, "10.0.0.1: 10 more lines left out in 300 s\n");
     for (unsigned i = 0; i < 1000; i++) {
-        snprintf(who, sizeof(who), "10.0.1.%u key", i);
-        lines += refused_note(t, who, 2000 + REFUSED_REPEAT_MS, &count);
+        snprintf(who, sizeof(who), "10.0.1.%u", i);
+        lines += log_limit_pass(t, CONF_LOG_WARN, who, "key", 2000 + LOG_LIMIT_REPEAT_MS);
     }
-    assert_int_equal(lines, REFUSED_ENTRIES); /* 63 entries and the others */
+    assert_int_equal(lines, LOG_LIMIT_ENTRIES); /* 63 entries and the others */
     free(t);
 }
 

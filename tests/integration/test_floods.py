@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What a user of a node, and anybody who reaches a node's ports, can do by doing it very often."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import cluster as c  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
+from wire import HELLO, VERSION, WELCOME, Wire, frame  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MALLORY, ALICE = 4001, 4002
+
+# Says "ready", goes on until its stdin is closed, and then says how often it did it.
+PROLOGUE = """
+import os, select, socket, struct, sys, time
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+from wire import Wire, frame, hello, LEAVE
+from commd_client import Context
+import errno, encodings.idna
+uid = int(sys.argv[2])  # only now: python may lie where that user cannot read
+os.setgroups([])
+os.setgid(uid)
+os.setuid(uid)
+def over():
+    return select.select([0], [], [], 0)[0]
+def ready():
+    print("ready", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def as_user(uid, code, *arguments):
+    """A python process of @uid that runs @code; yields it once it said "ready"."""
+    if os.geteuid() != 0:
+        raise Skip("a process of another user needs root")
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROLOGUE + code, HERE, str(uid), *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=dict(os.environ, COMMD_BUILD=c.BUILD, COMMD_LIB=c.LIBCOMMD),
+    )  # fmt: skip
+    try:
+        equal(process.stdout.readline(), "ready\n")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def end(process):
+    """What it says at its end."""
+    process.stdin.close()
+    text = process.stdout.read()
+    equal(process.wait(c.HANG), 0, "exit code of the flood")
+    return text.strip()
+
+
+def open_to_all(cluster):
+    os.chmod(cluster.folder, 0o755)
+    for node in cluster.nodes:
+        os.chmod(node.home, 0o755)
+
+
+OPEN = {"listen": {"socket_mode": "0666"}}
+
+# ---- the log -----------------------------------------------------------------------------------------
+
+LEAVES = """
+path, count, bad = sys.argv[3], 0, b"\\x09" + struct.pack("<Q", 77)
+bad = bytes([LEAVE << 3 | 2, len(bad)]) + bad
+bad = b"cd\\x04\\0" + struct.pack("<I", len(bad)) + bad
+ready()
+limit = time.monotonic() + 2
+while time.monotonic() < limit:
+    wires = [Wire(path) for _ in range(8)]
+    for wire in wires:
+        wire.send(hello() + bad)
+    for wire in wires:
+        wire.read(), wire.refusal()
+        wire.sock.close()
+        count += 1
+print(count)
+"""
+
+ONE_LEAVE = LEAVES.replace("range(8)", "range(1)").replace(
+    "while time.monotonic() < limit:", "for _ in range(1):"
+)
+
+ABORTS = """
+context, count = Context(sys.argv[3], 0), 0
+ready()
+while count < 400:
+    group = context.join('a" -> broken; user 0: "' + str(count), 0, 1, 0)
+    group.abort('x" -> broken\\nuser 0: "' + "\\u202e\\x9b" + "y" * 400)
+    group.leave()
+    count += 1
+print(count)
+"""
+
+
+def left_out(node, who):
+    return sum(int(n) for n in re.findall(re.escape(who) + r": (\d+) more lines left out", node.log()))
+
+
+def test_a_user_cannot_fill_the_log():
+    """Thousands of refusals by one user: a dozen lines, and a true account of the others."""
+    with Cluster(1, OPEN) as cluster:
+        open_to_all(cluster)
+        node = cluster.nodes[0]
+        before = len(node.log())
+        with as_user(MALLORY, LEAVES, node.socket) as flood:
+            count = int(end(flood))
+        check(count > 100, f"{count} are no flood")
+        with as_user(ALICE, ONE_LEAVE, node.socket) as one:
+            equal(end(one), "1")
+        lines = [line for line in node.log()[before:].splitlines() if "leaves group 77" in line]
+        check(len(lines) <= 13, f"{len(lines)} lines of {count}: the first ten, and one each 10 s")
+        check(lines and "info: client pid " in lines[-1], "a level of its own")
+        with as_user(ALICE, ONE_LEAVE, node.socket) as one:
+            equal(end(one), "1")
+        seen = len(re.findall("leaves group 77", node.log()))
+        check(seen > len(lines), "another user's line appears beside the flood")
+        mallory = len(lines) - 1
+        until(lambda: left_out(node, f"user {MALLORY}"), "the summary of the flood", 2 * c.HANG)
+        equal(left_out(node, f"user {MALLORY}"), count - mallory, "lines that were left out")
+        check(len(node.log()) - before < 4000, "bytes of the log")
+
+
+def test_what_clients_write_is_marked_and_cut():
+    """Texts and names of clients stand in quotes, cannot end them, and are cut."""
+    with Cluster(1, OPEN) as cluster:
+        open_to_all(cluster)
+        node = cluster.nodes[0]
+        before = len(node.log())
+        with as_user(MALLORY, ABORTS, node.socket) as flood:
+            equal(end(flood), "400")
+        lines = [line for line in node.log()[before:].splitlines() if "-> broken" in line]
+        check(1 <= len(lines) <= 12, f"{len(lines)} lines")
+        for line in lines:
+            check(len(line) < 500, f"{len(line)} bytes: {line}")
+            text = re.sub(r'"([^"\\]|\\.)*"', "TEXT", line.partition("info: ")[2])
+            check(re.fullmatch(r"group TEXT: TEXT(\.\.\.)? -> broken", text), f"{line}\n{text}")
+            check(line.isascii(), f"hidden characters: {line!r}")
+        with Wire(node.socket) as wire:
+            wire.send(frame(HELLO, f1=VERSION, f3="p\u202e"))
+            equal(wire.read()[0], WELCOME)
+            programs = [row["program"] for row in node.clients()]
+        equal(programs, ["p???"], "programs as commctl shows them")
+
+
+if __name__ == "__main__":
+    main(globals())
