@@ -124,24 +124,73 @@ static bool is_node_address(const struct peer_links *links, const struct sock_ad
     return false;
 }
 
-/* A place among the half-open links: free, or a stranger's when a node is at the door. */
+/* How soon a half-open link has to go when there is no room, the greatest first. */
+enum { KEEP, SPOKE, SILENT, STRANGER };
+
+/* Whose ClientHello was accepted holds the key, as far as can be: its binder was right. */
+static unsigned half_open_rank(const struct peer_links *links, const struct link *link)
+{
+    SSL *ssl = link->bev ? bufferevent_openssl_get_ssl(link->bev) : NULL;
+    OSSL_HANDSHAKE_STATE state = ssl ? SSL_get_state(ssl) : TLS_ST_BEFORE;
+
+    if (!is_node_address(links, &link->from))
+        return STRANGER;
+    if (state != TLS_ST_BEFORE && state != TLS_ST_SR_CLNT_HELLO)
+        return KEEP;
+    return ssl && BIO_number_read(SSL_get_rbio(ssl)) ? SPOKE : SILENT;
+}
+
+static unsigned half_open_of(const struct peer_links *links, const struct sock_addr *from)
+{
+    const struct link *link;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(link, &links->half, entry)
+    n += sock_same_host(&link->from, from);
+    return n;
+}
+
+/* The link that has to go for a node: a stranger's, else of the address that holds most, one that
+ * has said nothing, else one that has said no whole hello; the oldest of them. NULL: all are in
+ * the middle of a handshake. A node says its hello at once, and it takes LINK_HALF_OPEN /
+ * LINK_ACCEPT_BUDGET turns to become the oldest: its hello is read before that. */
+static struct link *half_open_victim(struct peer_links *links)
+{
+    struct link *link, *victim = NULL;
+    unsigned worst = 0, most = 0;
+
+    TAILQ_FOREACH(link, &links->half, entry)
+    {
+        unsigned rank = half_open_rank(links, link), held;
+
+        if (rank == KEEP || rank < worst)
+            continue;
+        if (rank == STRANGER)
+            return link;
+        held = half_open_of(links, &link->from);
+        if (rank > worst || held > most) {
+            victim = link;
+            worst = rank;
+            most = held;
+        }
+    }
+    return victim;
+}
+
+/* A place among the half-open links: free, or another's when a node is at the door. Users of a
+ * node come from its address too, so that an address alone keeps no place. */
 static bool half_open_place(struct peer_links *links, const struct sock_addr *from)
 {
     struct link *link;
 
     if (links->nhalf < LINK_HALF_OPEN)
         return true;
-    if (!is_node_address(links, from))
+    link = is_node_address(links, from) ? half_open_victim(links) : NULL;
+    if (!link)
         return false;
-    TAILQ_FOREACH(link, &links->half, entry)
-    {
-        if (!is_node_address(links, &link->from)) {
-            link_log_refused(link, "crowd", "%d connections wait already", LINK_HALF_OPEN);
-            link_bury(link);
-            return true;
-        }
-    }
-    return false;
+    link_log_refused(link, "crowd", "%d connections wait already", LINK_HALF_OPEN);
+    link_bury(link);
+    return true;
 }
 
 static void links_accept(evutil_socket_t fd, short what, void *arg)

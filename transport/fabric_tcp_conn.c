@@ -122,15 +122,25 @@ void conns_sweep(struct tcp *t)
 
 /* --- listening and connecting ------------------------------------------------------------------ */
 
+/* The oldest that has not said who it is, else the oldest: a peer says its hello at once, and then
+ * waits for us to learn its token. */
 static void evict(struct tcp *t)
 {
-    struct conn *c;
+    struct conn *c, *victim = NULL;
 
     TAILQ_FOREACH(c, &t->conns, link) /* oldest first */
-        if (c->state == CONN_LOBBY)
+    {
+        if (c->state != CONN_LOBBY)
+            continue;
+        if (!victim)
+            victim = c;
+        if (c->hello_got < sizeof(c->hello)) {
+            victim = c;
             break;
-    if (c)
-        conn_close(c);
+        }
+    }
+    if (victim)
+        conn_close(victim);
 }
 
 /* Until the next tick nobody can be accepted: epoll must not report it all the time. */

@@ -156,5 +156,95 @@ def test_what_clients_write_is_marked_and_cut():
         equal(programs, ["p???"], "programs as commctl shows them")
 
 
+# ---- the ports for nodes -----------------------------------------------------------------------------
+
+CONNECTS = """
+ports, say, count, held = [int(p) for p in sys.argv[3].split(",")], bytes.fromhex(sys.argv[4]), 0, []
+ready()
+while not over():
+    for port in ports:
+        sock = socket.socket()
+        sock.setblocking(False)
+        try:
+            sock.connect(("127.0.0.1", port))
+        except BlockingIOError:
+            pass
+        held.append(sock)
+    select.select([0], [], [], 0.005)  # 200 times a second
+    for sock in held[-len(ports):]:
+        try:
+            sock.send(say)
+            count += 1
+        except OSError:
+            pass
+    for sock in held[:-300]:
+        sock.close()
+    del held[:-300]
+print(count)
+"""
+
+SILENT, PART, GARBAGE = "", "160301020001", "00" * 300
+
+
+def flooded(ports_of, says, changes, disturb):
+    with Cluster(2, changes) as cluster, contextlib.ExitStack() as stack:
+        for pattern in ("connection from 127.0.0.1", "node node. was lost", "engines? of node",
+                        "was lost"):  # fmt: skip
+            cluster.expect(pattern)
+        ports = ",".join(str(p) for node in cluster.nodes for p in ports_of(node))
+        before = cluster.ranks("before", [0, 1])
+        floods = [
+            stack.enter_context(as_user(uid, CONNECTS, ports, say))
+            for uid in (MALLORY, ALICE)
+            for say in says
+        ]
+        verified(before, "before")
+        for turn in range(2):
+            disturb(cluster)
+            cluster.wait_linked()
+            ranks = cluster.ranks(f"after{turn}", [0, 1])
+            verified(ranks, f"after{turn}")
+        for flood in floods:
+            check(int(end(flood)) > 20, "that was no flood")
+        for node in cluster.nodes:
+            lines = [x for x in node.log().splitlines() if "connection from" in x]
+            check(len(lines) <= 20, f"{len(lines)} lines by floods")
+
+
+def verified(ranks, name):
+    for _ in range(20):
+        for rank in ranks:
+            rank.start("all_reduce", name=name, count=1000, dtype="u8", fill=3)
+        for rank in ranks:
+            equal(rank.finish(), "06" * 16, "sum of two ranks")
+
+
+def test_users_of_a_node_cannot_shut_out_its_commd():
+    """Two users of a node's own address connect to the ports of both commds all the time: with
+    silence, with half a TLS hello, with garbage. The nodes link again all the same."""
+
+    def restart(cluster):
+        cluster.nodes[1].kill()
+        cluster.nodes[1].start()
+
+    flooded(lambda node: [node.port], (SILENT, PART, GARBAGE), {}, restart)
+
+
+def test_users_of_a_node_cannot_shut_out_its_engine():
+    """The same at the ports of the engines, with half a hello and with whole ones of no peer."""
+
+    def kill_engine(cluster):
+        pid = until(cluster.nodes[1].engine_pid, "an engine")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: cluster.nodes[1].engine_pid() not in (0, pid), "another engine")
+
+    flooded(
+        lambda node: range(node.port + 1, node.port + 5),
+        (SILENT, PART, GARBAGE),
+        {"transport": {"fabric": "tcp"}},
+        kill_engine,
+    )
+
+
 if __name__ == "__main__":
     main(globals())

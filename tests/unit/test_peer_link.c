@@ -503,6 +503,31 @@ static void a_flood_of_half_open_connections(void **state)
         close(fd[i]);
 }
 
+/* Users of a node's machine come from its address: they do not keep the node itself out. */
+static void a_flood_from_a_nodes_address(void **state)
+{
+    static const uint8_t part[] = {0x16, 3, 1, 2, 0, 1, 0};
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b'), *a;
+    int fd[80];
+
+    for (unsigned i = 0; i < 80; i++) {
+        fd[i] = stranger("127.0.0.1", w->port[1]);
+        if (i < 40) /* the first 40 begin a handshake */
+            assert_int_equal(write(fd[i], part, sizeof(part)), sizeof(part));
+    }
+    run_until(w, is_closed(fd[40 + 15])); /* the oldest silent ones had to go */
+    for (unsigned i = 0; i < 40; i++)
+        assert_false(is_closed(fd[i]));
+    a = node_up(w, 0, "ab", 'a');
+    run_until(w, a->ups && b->ups);
+    assert_false(is_closed(fd[0]));
+    assert_string_equal(log_text,
+                        "connection from 127.0.0.1: 64 connections wait already -> refused\n");
+    for (unsigned i = 0; i < 80; i++)
+        close(fd[i]);
+}
+
 static void silent_connections_are_closed(void **state)
 {
     struct world *w = *state;
@@ -611,6 +636,7 @@ int main(void)
         T(an_address_written_to_the_wrong_node),
         T(a_node_that_is_not_ours),
         T(a_flood_of_half_open_connections),
+        T(a_flood_from_a_nodes_address),
         T(silent_connections_are_closed),
         T(with_the_key_but_bad_manners),
         T(port_in_use),
