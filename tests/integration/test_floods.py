@@ -4,6 +4,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -244,6 +245,87 @@ def test_users_of_a_node_cannot_shut_out_its_engine():
         {"transport": {"fabric": "tcp"}},
         kill_engine,
     )
+
+
+# ---- the firewall file --------------------------------------------------------------------------------
+
+ASK = """
+import os, socket, sys
+os.setgroups([])
+os.setuid(int(sys.argv[1]))
+sock = socket.socket()
+sock.settimeout(float(sys.argv[4]))
+try:
+    sock.connect((sys.argv[2], int(sys.argv[3])))
+    print("open")
+except ConnectionRefusedError:
+    print("refused")
+"""
+
+
+def test_the_firewall_file_knows_users():
+    """Of a node's users, root and that of commd reach the ports of a node, and no other does."""
+    nft = shutil.which("nft", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if os.geteuid() != 0 or not nft:
+        raise Skip("needs root and nft: apt install nftables")
+    with open(os.path.join(c.TOP, "systemd/commd.nft")) as file:
+        rules = file.read()
+    # what an administrator is told to replace
+    for old, new in (
+        ("# elements = { 10.0.0.1, 10.0.0.2 }", "elements = { 10.77.2.1, 10.77.2.2 }"),
+        ("define services = { root, commd }", f"define services = {{ root, {ALICE} }}"),
+    ):
+        check(old in rules, f"{old!r} in the file")
+        rules = rules.replace(old, new)
+    names = [f"commd-floods-{os.getpid()}-{i}" for i in range(2)]
+    with contextlib.ExitStack() as stack:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+                stack.callback(ip, "netns", "del", name)
+            a, b = names
+            ip("-n", a, "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", b)
+            for name, address in ((a, "10.77.2.1"), (b, "10.77.2.2")):
+                ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
+                ip("-n", name, "link", "set", "lo", "up")
+                ip("-n", name, "link", "set", "veth0", "up")
+                subprocess.run(["ip", "netns", "exec", name, nft, "-f", "-"], input=rules, text=True,
+                               check=True, capture_output=True)  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            if "netns" in str(error.cmd) and nft not in error.cmd:
+                raise Skip(f"no network namespaces here: {error.stderr}") from None
+            if "Operation not" in error.stderr:
+                raise Skip(f"nft does not work here: {error.stderr}") from None
+            raise AssertionError(error.stderr) from None
+        listen = ("import socket\nlisteners = [socket.create_server(('', port)) for port in "
+                  "(18400, 18500, 18599, 18600)]\nprint('ready', flush=True)\ninput()")  # fmt: skip
+        for name in names:
+            server = subprocess.Popen(
+                ["ip", "netns", "exec", name, sys.executable, "-c", listen],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            stack.callback(server.wait)
+            stack.callback(server.stdout.close)
+            stack.callback(server.communicate, "\n")
+            equal(server.stdout.readline(), "ready\n")
+
+        def ask(uid, address, port):
+            done = subprocess.run(
+                ["ip", "netns", "exec", a, sys.executable, "-c", ASK,
+                 str(uid), address, str(port), str(c.HANG)],
+                stdout=subprocess.PIPE, text=True, check=True,
+            )  # fmt: skip
+            return done.stdout.strip()
+
+        for address in ("10.77.2.2", "10.77.2.1", "127.0.0.1"):
+            for port in (18400, 18500, 18599, 18600):
+                for uid in (0, ALICE, MALLORY):
+                    want = "refused" if uid == MALLORY and port != 18600 else "open"
+                    equal(ask(uid, address, port), want, f"user {uid} at {address} port {port}")
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 if __name__ == "__main__":
