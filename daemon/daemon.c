@@ -11,6 +11,7 @@
 #include "daemon/daemon.h"
 
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 
 #include "daemon/clock.h"
@@ -92,8 +93,11 @@ int daemon_prepare(struct daemon *d)
         return check_insecure(d);
     }
     r = conf_load_key(conf, d->key, &error);
-    if (!r)
+    if (!r) {
+        /* Other processes of our user, the engine first, must not read it in our memory. */
+        prctl(PR_SET_DUMPABLE, 0);
         return 0;
+    }
     fprintf(stderr, "%s\n", error ? error : "out of memory");
     free(error);
     return EXIT_PERMISSION;

@@ -171,7 +171,7 @@ static void process_setup(void)
         setrlimit(RLIMIT_NOFILE, &limit);
     }
     /* Started under another user, the kernel may have cleared it; a core file and gdb are how
-     * a bug in the field is found. */
+     * a bug in the field is found. daemon_prepare() takes it back where there is a key. */
     prctl(PR_SET_DUMPABLE, 1);
 }
 

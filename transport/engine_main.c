@@ -21,6 +21,7 @@
 
 #include "shm/proto/codec.h"
 #include "shm/wait.h"
+#include "transport/confine.h"
 #include "transport/engine.h"
 #include "transport/launcher.h"
 
@@ -422,10 +423,13 @@ int main(int argc, char **argv)
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
     s.control = o.fd;
     s.node = o.node;
+    confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
     if (start(&s, &o, why)) {
         say_hello(&s, why);
         return end(&s, 1);
     }
+    if (!strncmp(s.fabric->ops->name, "tcp", 3))
+        confine(CONFINE_SERVING);
     snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
     if (say_hello(&s, runs_on))
         return end(&s, 1);

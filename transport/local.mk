@@ -22,7 +22,8 @@ libcommd_fabric_la_LIBADD = libcommd-fabric-env.la $(UCX_LIBS)
 
 # The data process. It decides nothing about groups; commd tells it.
 pkglibexec_PROGRAMS += transport/commd-engine
-transport_commd_engine_SOURCES = transport/engine_main.c transport/launcher.c transport/launcher.h
+transport_commd_engine_SOURCES = transport/engine_main.c transport/launcher.c transport/launcher.h \
+	transport/confine.c transport/confine.h
 transport_commd_engine_LDADD = libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \
 	libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 

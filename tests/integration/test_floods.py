@@ -247,6 +247,31 @@ def test_users_of_a_node_cannot_shut_out_its_engine():
     )
 
 
+# ---- the key -----------------------------------------------------------------------------------------
+
+
+def test_the_engine_is_kept_from_the_key():
+    """commd and engine of one user: the engine gave up its rights, and commd's memory is closed to
+    that user. What that comes to, test_confine shows."""
+    if os.geteuid() != 0:
+        raise Skip("a commd of another user needs root")
+    with Cluster(2, {"transport": {"fabric": "tcp"}}, start=False) as cluster:
+        for folder, _, files in os.walk(cluster.folder):
+            for path in [folder, *(os.path.join(folder, name) for name in files)]:
+                os.chown(path, ALICE, ALICE)
+        for node in cluster.nodes:
+            node.prefix = ["setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups"]
+        cluster.start()
+        for node in cluster.nodes:
+            pid = node.engine_pid()
+            with open(f"/proc/{pid}/status") as file:
+                text = file.read()
+            check("NoNewPrivs:\t1" in text, "the engine can gain no rights")
+            check(os.stat(f"/proc/{pid}/mem").st_uid == ALICE, "the engine is of the user")
+            equal(os.stat(f"/proc/{node.pid}/mem").st_uid, 0, "owner of commd's files in /proc")
+        verified(cluster.ranks("g", [0, 1]), "g")
+
+
 # ---- the firewall file --------------------------------------------------------------------------------
 
 ASK = """

@@ -30,6 +30,11 @@ if HAVE_CMOCKA
 # The log is captured: these have a log_write() of their own.
 check_PROGRAMS += test_peer_link test_listener
 TESTS += test_peer_link test_listener
+check_PROGRAMS += test_confine
+TESTS += test_confine
+test_confine_SOURCES = tests/unit/test_confine.c transport/confine.c
+test_confine_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+test_confine_LDADD = $(CMOCKA_LIBS)
 check_PROGRAMS += test_log_limit
 TESTS += test_log_limit
 test_log_limit_SOURCES = tests/unit/test_log_limit.c

@@ -66,6 +66,7 @@ tests_unit_test_engine_inbox_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_engine_inbox_LDADD = $(tests_unit_test_collectives_LDADD)
 # Includes engine_main.c.
 tests_unit_test_engine_turn_SOURCES = tests/unit/test_engine_turn.c transport/launcher.c tests/lib/cluster.c \
+	transport/confine.c \
 	tests/lib/cluster.h
 tests_unit_test_engine_turn_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_engine_turn_LDADD = $(tests_unit_test_collectives_LDADD)
