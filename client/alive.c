@@ -81,7 +81,7 @@ void alive_begin(struct commd_group *g, int board_fd)
     all = a;
     alive_unlock();
     /* release: pairs with acquire in alive_ended(); the lock is there before */
-    atomic_store_explicit(&g->board.members[g->local].alive, BOARD_LOCKED, memory_order_release);
+    atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LOCKED, memory_order_release);
 }
 
 void alive_end(struct commd_group *g)
@@ -98,7 +98,7 @@ void alive_end(struct commd_group *g)
         }
     alive_unlock();
     /* release: all that it has sent is in the board before */
-    atomic_store_explicit(&g->board.members[g->local].alive, BOARD_LEFT, memory_order_release);
+    atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LEFT, memory_order_release);
     close_fdp(&a->fd);
 }
 
@@ -115,9 +115,9 @@ bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left)
     pid_t pid = (pid_t)g->members[rank].pid;
     bool ended = false;
 
-    if (atomic_load_explicit(word, memory_order_acquire) == BOARD_LOCKED)
+    if (atomic_load_explicit(word, memory_order_acquire) == MEMBER_LOCKED)
         ended = lock_is_free(g, rank);
     /* it may have left since */
-    *ret_left = atomic_load_explicit(word, memory_order_acquire) == BOARD_LEFT;
+    *ret_left = atomic_load_explicit(word, memory_order_acquire) == MEMBER_LEFT;
     return ended || *ret_left || (g->alive.pids && pid > 0 && process_ended(pid));
 }

@@ -7,7 +7,8 @@
  *
  * What the core leaves to us because it needs memory, descriptors or secrets:
  *  - the board of a group: made, sent to its local members, and to the engine if the group
- * spans nodes. The descriptor is closed then; we keep the control pages mapped.
+ *    spans nodes. The descriptor is closed then; boards.c keeps another one, and the control
+ *    pages mapped, and says when the user has no room for it.
  *  - a doorbell per client and life of the engine: an eventfd that both have, so that the members
  *    can wake the engine without us, and cannot send it anything.
  *  - the tokens by which engines know each other (our_token()).
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
+#include "daemon/conf_keys.h"
 #include "daemon/daemon.h"
 #include "daemon/log.h"
 #include "daemon/stream.h"
@@ -60,6 +62,15 @@ static void board_failed(struct daemon *d, uint64_t group, const char *text)
 
 /* ---- opening a group -------------------------------------------------------------------- */
 
+/* Where it is not given, half of a small limits.max_board_bytes. */
+static uint64_t board_bytes_per_user(const struct conf *conf)
+{
+    bool given = conf->line[conf_key_index("limits", "max_board_bytes_per_user")];
+
+    return given ? conf->max_board_bytes_per_user
+                 : MIN(conf->max_board_bytes_per_user, conf->max_board_bytes / 2);
+}
+
 static int make_board(struct daemon *d, const struct core_group_view *view,
                       struct board_entry **ret_entry, int *ret_fd, char *why, size_t why_len)
 {
@@ -72,6 +83,12 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
         .nnodes = view->nnodes,
         .me = view->me,
         .rank_node = rank_node,
+    };
+    struct board_limits limits = {
+        .bytes = d->conf->max_board_bytes,
+        .bytes_per_user = board_bytes_per_user(d->conf),
+        .groups = d->conf->max_groups,
+        .groups_per_user = d->conf->max_groups_per_user,
     };
     int r;
 
@@ -86,13 +103,13 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
                  BOARD_MAX_LOCAL);
         return -E2BIG;
     }
-    if (d->boards.bytes + board_size(&geom) > d->conf->max_board_bytes) {
-        snprintf(why, why_len, "its %zu MiB would exceed limits.max_board_bytes",
-                 board_size(&geom) >> 20);
-        return -EDQUOT;
-    }
-    r = boards_add(&d->boards, &geom, ret_entry, ret_fd);
+    r = boards_room(&d->boards, view->uid, board_size(&geom), &limits, why, why_len);
     if (r)
+        return r;
+    r = boards_add(&d->boards, &geom, view->uid, ret_entry, ret_fd);
+    if (r == -EMFILE)
+        snprintf(why, why_len, "commd has no descriptor left for it: raise its LimitNOFILE");
+    else if (r)
         snprintf(why, why_len, "%s", strerror(-r));
     return r;
 }
@@ -151,7 +168,8 @@ static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
 
 /* JOINED to every local member, with the board, which is taken over on success, and, where it is
  * new, the doorbell. */
-static int tell_members(struct daemon *d, const struct core_group_view *view, int *board_fd)
+static int tell_members(struct daemon *d, const struct core_group_view *view,
+                        struct board_entry *entry, int *board_fd)
 {
     _cleanup_(freep) void *names = calloc(view->nnodes, MSG_NAME_MAX);
     struct stream_fd *shared[2] = {NULL, NULL};
@@ -159,6 +177,9 @@ static int tell_members(struct daemon *d, const struct core_group_view *view, in
     unsigned rank, slot;
     uint32_t req;
 
+    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
+        if (boards_hand_out(&d->boards, entry, slot))
+            return -ENOMEM;
     if (!names || !(shared[0] = stream_fd_new(board_fd)))
         return -ENOMEM;
     msg.joined = (struct msg_joined){
@@ -205,6 +226,7 @@ static void group_close(struct daemon *d, uint64_t id, bool abort)
         engine_link_send(d->engine, &msg, NULL, 0);
     }
     boards_del(&d->boards, id);
+    loop_watch_boards(d);
 }
 
 static void group_open(struct daemon *d, uint64_t id)
@@ -225,7 +247,7 @@ static void group_open(struct daemon *d, uint64_t id)
         entry->engine_life = engine_link_life(d->engine);
     }
     if (r == 0)
-        r = tell_members(d, &view, &fd);
+        r = tell_members(d, &view, entry, &fd);
     if (r) { /* before any member was told */
         group_close(d, id, true);
         board_failed(d, id, why);
@@ -362,6 +384,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     unsigned life = d->doorbells[slot];
 
     d->doorbells[slot] = 0;
+    boards_client_gone(&d->boards, slot);
     arenas_drop(&d->arenas, slot);
     admin_drop(d, slot);
     if (!life || life != engine_link_life(d->engine))

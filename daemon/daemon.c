@@ -249,7 +249,7 @@ static int start_core(struct daemon *d)
         return -ENOMEM;
     if (arenas_init(&d->arenas, d->nslots) || closer_new(&d->closer))
         return -ENOMEM;
-    d->arenas.closer = d->closer;
+    d->arenas.closer = d->boards.closer = d->closer;
     return boards_init(&d->boards, d->conf->max_groups);
 }
 

@@ -52,6 +52,7 @@ struct daemon {
     uint64_t longest_turn_us;    /* of our processor's time */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
+    struct event *boards_timer;
     char status[256];
     uint64_t status_ms;
     uint64_t deadline_ms; /* for which the timer is set; UINT64_MAX: it is not */
@@ -78,6 +79,8 @@ void loop_fini(struct daemon *d);
 void loop_run(struct daemon *d);
 /* Asks for the orderly end, which begins when this turn is over. */
 void loop_stop(struct daemon *d);
+/* Has boards that were left looked at, as long as there are any. */
+void loop_watch_boards(struct daemon *d);
 /* Feeds the core with @event (its time is filled in) and carries out what it decides. Never
  * from within apply_action(). */
 void daemon_dispatch(struct daemon *d, struct core_event *event);

@@ -24,7 +24,7 @@ libcommd_core_la_LIBADD = libcommd-schedule.la
 # (check_links.sh); libcommd-fabric-env.la is a list of strings.
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c \
-	daemon/apply.c daemon/arena_link.c daemon/arenas.c daemon/arenas.h daemon/boards.c daemon/boards.h daemon/admin.c daemon/table.c \
+	daemon/apply.c daemon/arena_link.c daemon/arenas.c daemon/arenas.h daemon/boards.c daemon/boards.h daemon/share.h daemon/admin.c daemon/table.c \
 	daemon/table.h daemon/engine_link.c daemon/engine_link.h daemon/engine_spawn.c \
 	daemon/engine_spawn.h daemon/files.c daemon/files.h daemon/user.c daemon/user.h
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)

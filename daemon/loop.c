@@ -26,6 +26,7 @@
 #include "daemon/notify.h"
 
 enum { STOP_MS = 1000, STATUS_MS = 500 };
+enum { BOARDS_MS = 1000, BOARDS_PER_TURN = 512 }; /* a look at one takes about a microsecond */
 
 /* ---- events into the core, actions out -------------------------------------------------- */
 
@@ -114,6 +115,24 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 static void on_nothing(evutil_socket_t fd, short what, void *arg)
 {
     /* the turn that this ends does the work */
+}
+
+/* ---- boards that were left, but are still held ------------------------------------------ */
+
+void loop_watch_boards(struct daemon *d)
+{
+    struct timeval tv = clock_timeval(BOARDS_MS);
+
+    if (!TAILQ_EMPTY(&d->boards.left) && !evtimer_pending(d->boards_timer, NULL))
+        event_add(d->boards_timer, &tv);
+}
+
+static void on_boards(evutil_socket_t fd, short what, void *arg)
+{
+    struct daemon *d = arg;
+
+    boards_look(&d->boards, BOARDS_PER_TURN);
+    loop_watch_boards(d);
 }
 
 /* ---- the end ---------------------------------------------------------------------------- */
@@ -210,6 +229,9 @@ int loop_init(struct daemon *d)
     d->status_timer = evtimer_new(d->base, on_nothing, d);
     d->stop_timer = evtimer_new(d->base, on_stop_timeout, d);
     d->idle_timer = evtimer_new(d->base, on_idle, d);
+    d->boards_timer = evtimer_new(d->base, on_boards, d);
+    if (!d->boards_timer)
+        return -ENOMEM;
     if (!d->deadline || !d->watchdog || !d->status_timer || !d->stop_timer || !d->idle_timer)
         return -ENOMEM;
     for (unsigned i = 0; i < ARRAY_LEN(d->signals); i++) {
@@ -226,7 +248,7 @@ void loop_fini(struct daemon *d)
 {
     struct event *const events[] = {d->deadline,   d->watchdog,   d->status_timer,
                                     d->stop_timer, d->signals[0], d->signals[1],
-                                    d->signals[2], d->idle_timer};
+                                    d->signals[2], d->idle_timer, d->boards_timer};
 
     for (unsigned i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])

@@ -174,7 +174,8 @@ int user_conf(const struct user *user, struct conf **ret_conf, char **ret_error)
              "  socket: '%s/" PLACE_SOCKET "'\n"
              "  socket_mode: 0600\n"
              "limits:\n"
-             "  max_clients_per_user: 1024\n", /* there is one user */
+             "  max_clients_per_user: 1024\n" /* there is one user */
+             "  max_board_bytes_per_user: 64G\n",
              quoted);
     return conf_load("commd --user", text, strlen(text), ret_conf, ret_error);
 }

@@ -96,10 +96,10 @@ struct board_slot {
 _Static_assert(sizeof(struct board_slot) == 128, "two cache lines");
 
 /* Of a member of a group on one node. */
-enum board_alive {
-    BOARD_UNKNOWN, /* only its pid can tell */
-    BOARD_LOCKED,  /* it holds the lock on the byte with its rank's number as long as it lives */
-    BOARD_LEFT
+enum member_alive {
+    MEMBER_UNKNOWN, /* only its pid can tell */
+    MEMBER_LOCKED,  /* it holds the lock on the byte with its rank's number as long as it lives */
+    MEMBER_LEFT
 };
 
 struct board_member {

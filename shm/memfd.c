@@ -8,6 +8,7 @@
 #include "shm/memfd.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -31,6 +32,19 @@ int memfd_new(const char *name, size_t size, int *ret_fd)
     if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
         return -errno;
     *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+int memfd_reopen(int fd, int *ret_fd)
+{
+    char path[32];
+    int again;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    again = open(path, O_RDWR | O_CLOEXEC);
+    if (again < 0)
+        return -errno;
+    *ret_fd = again;
     return 0;
 }
 

@@ -71,6 +71,12 @@ TESTS += tests/unit/test_arenas
 tests_unit_test_arenas_SOURCES = tests/unit/test_arenas.c daemon/arenas.c daemon/arenas.h
 tests_unit_test_arenas_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+check_PROGRAMS += tests/unit/test_boards
+TESTS += tests/unit/test_boards
+tests_unit_test_boards_SOURCES = tests/unit/test_boards.c daemon/boards.c daemon/boards.h \
+	daemon/share.h
+tests_unit_test_boards_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_boards_LDADD = libcommd-shm.la libcommd-schedule.la $(CMOCKA_LIBS)
 endif
 
 # The control core, alone; tests/sim has it in clusters.

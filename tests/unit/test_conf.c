@@ -60,6 +60,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_int_equal(conf->max_groups, 4096);
         assert_int_equal(conf->max_groups_per_user, 4096);
         assert_true(conf->max_board_bytes == UINT64_C(64) << 30);
+        assert_true(conf->max_board_bytes_per_user == UINT64_C(32) << 30);
         assert_int_equal(conf->log_level, CONF_LOG_INFO);
         conf_free(conf);
     }
@@ -151,7 +152,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 28);
+    assert_int_equal(n, 29);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

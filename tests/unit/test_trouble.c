@@ -172,9 +172,9 @@ static void who_lives_is_told_by_its_lock(void **state)
     waitpid(child, NULL, 0);
     close(go[0]), close(ready[0]), close(ready[1]);
 
-    atomic_store(&c->group[0]->board.members[1].alive, BOARD_UNKNOWN); /* without a lock */
+    atomic_store(&c->group[0]->board.members[1].alive, MEMBER_UNKNOWN); /* without a lock */
     lives(c, true, false);
-    atomic_store(&c->group[0]->board.members[1].alive, BOARD_LEFT);
+    atomic_store(&c->group[0]->board.members[1].alive, MEMBER_LEFT);
     lives(c, false, true);
     cluster_free(c);
 }
