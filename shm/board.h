@@ -108,7 +108,7 @@ struct board_member {
     _Atomic uint32_t consumed; /* steps this member will not look at again */
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
-    _Atomic uint32_t alive;    /* enum board_alive, see client/alive.c */
+    _Atomic uint32_t alive;    /* enum member_alive, see client/alive.c */
     /* Of the last operation in registered memory, by its number in the group; see client/direct.c. */
     _Atomic uint64_t entered;  /* this member may write into the others' memory */
     _Atomic uint64_t finished; /* its slice is in all outputs */
