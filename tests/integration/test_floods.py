@@ -2,10 +2,13 @@
 """What a user of a node, and anybody who reaches a node's ports, can do by doing it very often."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 
@@ -245,6 +248,46 @@ def test_users_of_a_node_cannot_shut_out_its_engine():
         {"transport": {"fabric": "tcp"}},
         kill_engine,
     )
+
+
+def test_who_said_hello_stays_in_the_lobby():
+    """An engine gives up those first that say nothing: a peer whose token it does not know yet keeps
+    its place."""
+    with Cluster(2, {"transport": {"fabric": "tcp"}}) as cluster, contextlib.ExitStack() as stack:
+        node = cluster.nodes[0]
+
+        def connect(port):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            return None if sock.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED else sock
+
+        def listens(port):
+            with socket.socket() as sock:
+                return sock.connect_ex(("127.0.0.1", port)) == 0
+
+        port = until(lambda: next(filter(listens, range(node.port + 1, node.port + 16)), 0), "its port")
+        peer = connect(port)
+        hello = struct.pack("<IHHHH", 0x636D6448, 1, 0, 1, 0) + b"x" * 32
+        until(lambda: sends(peer, hello), "the hello is sent")
+        silent = [connect(port) for _ in range(200)]
+        until(lambda: sum(closed(sock) for sock in silent) >= 73, "128 of 201 are kept")
+        check(not closed(peer), "the one that said hello is kept")
+
+
+def sends(sock, data):
+    try:
+        return sock.send(data) == len(data)
+    except BlockingIOError:
+        return False
+
+
+def closed(sock):
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
 # ---- the key -----------------------------------------------------------------------------------------
