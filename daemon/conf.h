@@ -58,8 +58,8 @@ struct conf {
     unsigned max_clients_per_user; /* 512 */
     unsigned max_groups;           /* 4096 */
     unsigned max_groups_per_user;  /* 4096 */
-    uint64_t max_board_bytes;      /* sum of sealed board sizes, default 64G (sparse) */
-    uint64_t max_board_bytes_per_user; /* 32G */
+    uint64_t max_board_bytes;      /* sum of sealed board sizes, default 128G (sparse) */
+    uint64_t max_board_bytes_per_user; /* 64G */
 
     /* log: */
     enum conf_log_level log_level; /* info */

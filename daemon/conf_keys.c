@@ -87,9 +87,9 @@ const struct conf_key conf_keys[] = {
     { "limits", "max_groups_per_user", CONF_COUNT, CONF_RELOAD, FIELD(max_groups_per_user), 1,
       65536, "4096", "of these, groups of one user" },
     { "limits", "max_board_bytes", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes), MIB,
-      1024 * TIB, "64G", "shared memory of all groups on this node together" },
+      1024 * TIB, "128G", "shared memory of all groups on this node together" },
     { "limits", "max_board_bytes_per_user", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes_per_user),
-      MIB, 1024 * TIB, "32G", "of this, shared memory of one user's groups" },
+      MIB, 1024 * TIB, "64G", "of this, shared memory of one user's groups" },
 
     { "log", "level", CONF_LEVEL, CONF_RELOAD, FIELD(log_level), 0, CONF_LOG_DEBUG, "info",
       "what is logged" },

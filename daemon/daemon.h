@@ -53,6 +53,7 @@ struct daemon {
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     struct event *boards_timer;
+    unsigned boards_ms; /* for which it is set */
     char status[256];
     uint64_t status_ms;
     uint64_t deadline_ms; /* for which the timer is set; UINT64_MAX: it is not */

@@ -26,7 +26,8 @@
 #include "daemon/notify.h"
 
 enum { STOP_MS = 1000, STATUS_MS = 500 };
-enum { BOARDS_MS = 1000, BOARDS_PER_TURN = 512 }; /* a look at one takes about a microsecond */
+enum { BOARDS_SOON_MS = 20, BOARDS_MS = 1000 };
+enum { BOARDS_PER_TURN = 256 }; /* a look at one takes about a microsecond */
 
 /* ---- events into the core, actions out -------------------------------------------------- */
 
@@ -119,20 +120,29 @@ static void on_nothing(evutil_socket_t fd, short what, void *arg)
 
 /* ---- boards that were left, but are still held ------------------------------------------ */
 
+static void arm_boards(struct daemon *d, unsigned ms)
+{
+    struct timeval tv = clock_timeval(ms);
+
+    d->boards_ms = ms;
+    event_add(d->boards_timer, &tv);
+}
+
+/* Most clients let go right after they left: the first look comes soon. */
 void loop_watch_boards(struct daemon *d)
 {
-    struct timeval tv = clock_timeval(BOARDS_MS);
-
-    if (!TAILQ_EMPTY(&d->boards.left) && !evtimer_pending(d->boards_timer, NULL))
-        event_add(d->boards_timer, &tv);
+    if (TAILQ_EMPTY(&d->boards.left))
+        return;
+    if (d->boards_ms > BOARDS_SOON_MS || !evtimer_pending(d->boards_timer, NULL))
+        arm_boards(d, BOARDS_SOON_MS);
 }
 
 static void on_boards(evutil_socket_t fd, short what, void *arg)
 {
     struct daemon *d = arg;
 
-    boards_look(&d->boards, BOARDS_PER_TURN);
-    loop_watch_boards(d);
+    if (boards_look(&d->boards, BOARDS_PER_TURN))
+        arm_boards(d, MIN(2 * d->boards_ms, (unsigned)BOARDS_MS));
 }
 
 /* ---- the end ---------------------------------------------------------------------------- */

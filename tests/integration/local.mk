@@ -20,10 +20,11 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py \
 	tests/integration/test_engine_tenants.py \
-	tests/integration/test_floods.py
+	tests/integration/test_floods.py \
+	tests/integration/test_board_memory.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
-EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py \
+EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py tests/integration/hoarder.py \
 	tests/integration/faults.py tests/integration/many.py tests/integration/numpy_ops.py tests/integration/numpy_stubs.py \
 	tests/integration/rank.py tests/integration/registered.py tests/integration/stream.py \
 	tests/integration/turns.py tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
