@@ -179,6 +179,25 @@ static void user_unref(struct engine *e, struct euser *u)
 
 /* ---- life of a board ---------------------------------------------------------------------- */
 
+static void unmap_job(void *arg)
+{
+    struct board *b = arg;
+
+    board_unmap(b);
+    free(b);
+}
+
+/* It may be large, and all that is left of its file: then its pages are freed, too. */
+static void eboard_unmap(struct eboard *eb)
+{
+    struct board *b = eb->e->closer && eb->b.hdr ? malloc(sizeof *b) : NULL;
+
+    if (!b)
+        return board_unmap(&eb->b);
+    *b = eb->b;
+    closer_call(eb->e->closer, eb->uid, unmap_job, b);
+}
+
 static void eboard_free(struct eboard *eb)
 {
     if (!eb)
@@ -187,7 +206,7 @@ static void eboard_free(struct eboard *eb)
         scratch_put(eb->e, eb->steps[i].scratch);
     mail_free(eb);
     bells_board_del(eb);
-    board_unmap(&eb->b);
+    eboard_unmap(eb);
     free(eb->node_start);
     free(eb->peers);
     free(eb->local_rank);
@@ -261,6 +280,7 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
     if (!eb)
         return -ENOMEM;
     eb->e = e;
+    eb->uid = m->uid;
     inbox_init(&eb->inbox);
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         eb->steps[i].eb = eb;
@@ -562,6 +582,11 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
 const struct fabric_events *engine_fabric_events(struct engine *e)
 {
     return &e->fev;
+}
+
+void engine_set_closer(struct engine *e, struct closer *closer)
+{
+    e->closer = closer;
 }
 
 void engine_set_fabric(struct engine *e, struct fabric *f)

@@ -4,6 +4,7 @@
 #ifndef COMMD_ENGINE_H
 #define COMMD_ENGINE_H
 
+#include "shm/closer.h"
 #include "shm/proto/msg.h"
 #include "transport/fabric.h"
 
@@ -24,6 +25,8 @@ struct engine *engine_new(const char *node, const struct engine_events *ev);
 struct engine *engine_free(struct engine *e);
 const struct fabric_events *engine_fabric_events(struct engine *e);
 void engine_set_fabric(struct engine *e, struct fabric *f); /* borrowed */
+/* Borrowed: whose threads unmap boards, which takes as long as they are large. */
+void engine_set_closer(struct engine *e, struct closer *closer);
 
 /* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. */
 int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd);

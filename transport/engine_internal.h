@@ -131,6 +131,7 @@ struct eboard {
     uint32_t *clients;    /* owned; whose doorbells are for this board */
     unsigned nclients;
     uint64_t among[ENGINE_PEER_WORDS]; /* fabric peers that take part */
+    uint32_t uid;
     bool active, closing, dead;
     uint64_t closing_ms;
     bool polling; /* inside eboard_poll(): a callback must not enter it again */
@@ -188,6 +189,7 @@ struct chunk {
 
 struct engine {
     struct fabric *f; /* borrowed */
+    struct closer *closer; /* borrowed; NULL: boards are unmapped at once */
     struct fabric_events fev;
     struct engine_events ev;
     char node[MSG_NAME_MAX];

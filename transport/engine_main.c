@@ -40,6 +40,7 @@ enum {
 struct shell {
     struct engine *engine;
     struct fabric *fabric;
+    struct closer *closer;
     int control, epoll;
     int *bells; /* by client slot; -1: none */
     unsigned nbells;
@@ -405,6 +406,7 @@ static int end(struct shell *s, int status)
 {
     fabric_free(s->fabric);
     engine_free(s->engine);
+    closer_free(s->closer);
     free(s->bells);
     return status;
 }
@@ -430,6 +432,9 @@ int main(int argc, char **argv)
     }
     if (!strncmp(s.fabric->ops->name, "tcp", 3))
         confine(CONFINE_SERVING);
+    /* its threads are as confined as whoever starts them; without them we unmap on the loop */
+    if (closer_new(&s.closer) == 0)
+        engine_set_closer(s.engine, s.closer);
     snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
     if (say_hello(&s, runs_on))
         return end(&s, 1);

@@ -230,9 +230,8 @@ def through_the_doorbell(path, lingers):
     bell = fds[1]
     equal(os.readlink(f"/proc/self/fd/{bell}"), "anon_inode:[eventfd]")
     os.set_blocking(bell, True)
-    taken = socket.socket(fileno=os.dup(bell))
     try:
-        send_fds(taken, b"x", [os.dup(0)])
+        send_fds(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=os.dup(bell)), b"x", [os.dup(0)])
         check(False, "the doorbell carries a descriptor")
     except OSError as error:
         equal(error.errno, errno.ENOTSOCK)
@@ -256,6 +255,7 @@ class Attacker:
     def __init__(self, name, node, signo=signal.SIGCONT):
         self.ours, theirs = socket.socketpair()
         os.kill(node.pid, signal.SIGSTOP)
+        until(lambda: stopped(node.pid), "it stands still")
         try:
             self.pid = os.fork()
             if self.pid == 0:
@@ -305,6 +305,16 @@ class Attacker:
 
 def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def stopped(pid):
+    """All threads of it."""
+    states = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                states.append(file.read().rpartition(")")[2].split()[0])
+    return set(states) == {"T"}
 
 
 def ask(node):

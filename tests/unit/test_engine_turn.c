@@ -153,6 +153,37 @@ static void a_doorbell_that_was_taken_away_is_silent(void **state)
     cluster_free(c);
 }
 
+static int gate[2];
+
+static void wait_at_gate(void *arg)
+{
+    (void)!read(gate[0], &(char){0}, 1);
+}
+
+/* Unmapping a board is not the engine's to wait for. */
+static void boards_are_unmapped_elsewhere(void **state)
+{
+    static const uint16_t placement[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, placement, 1);
+    struct engine *e = c->node[0].engine;
+    struct closer *closer;
+
+    assert_int_equal(closer_new(&closer), 0);
+    assert_int_equal(pipe(gate), 0);
+    engine_set_closer(e, closer);
+    closer_call(closer, 0, wait_at_gate, NULL); /* the uid of all groups here */
+    engine_board_del(e, 0x77, true);
+    engine_poll(e);
+    assert_false(engine_has_boards(e));
+    assert_int_equal(closer_pending(closer, 0), 2);
+    close(gate[1]);
+    while (closer_pending(closer, 0))
+        usleep(1000);
+    close(gate[0]);
+    cluster_free(c);
+    closer_free(closer);
+}
+
 enum { GROUPS = 200 };
 
 /* A ring finds the one board that it is for, among many, in parts; others are heard meanwhile; and
@@ -208,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_doorbell_is_not_read),
         cmocka_unit_test(a_doorbell_that_was_taken_away_is_silent),
         cmocka_unit_test(a_client_in_many_groups),
+        cmocka_unit_test(boards_are_unmapped_elsewhere),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
