@@ -166,6 +166,16 @@ static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
     return 0;
 }
 
+static void log_no_doorbell(struct daemon *d, unsigned slot, uint32_t uid, int r)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text),
+             "client %u: no doorbell: %s -> its engine finds its work by polling", slot,
+             strerror(-r));
+    listener_log_user(d->listener, uid, CONF_LOG_WARN, text);
+}
+
 /* JOINED to every local member, with the board, which is taken over on success, and, where it is
  * new, the doorbell. */
 static int tell_members(struct daemon *d, const struct core_group_view *view,
@@ -198,8 +208,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
         if (view->nnodes > 1)
             r = doorbell(d, slot, &bell);
         if (r) /* it can work without, but slowly; it is about to fail for the same reason */
-            log_warn("client %u: no doorbell: %s -> its engine finds its work by polling", slot,
-                     strerror(-r));
+            log_no_doorbell(d, slot, view->uid, r);
         msg.joined.req = req;
         if (bell >= 0)
             shared[1] = stream_fd_new(&bell);
