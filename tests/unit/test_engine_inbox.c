@@ -417,6 +417,12 @@ static void member_writes(struct commd_group *g, const struct mail_rec *rec, str
     mail_flag(tx->word, tx->bit);
 }
 
+/* As a member's ring does. */
+static void engine_wake(struct engine *e, uint64_t group)
+{
+    eboard_activate(eboard_find(e, group));
+}
+
 enum { MANY = 40 };
 
 static void user_with_many_boards_has_its_share_of_a_turn(void **state)
