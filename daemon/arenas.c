@@ -7,9 +7,9 @@
  *
  * Who pays. The memory is the client's: it touches the pages first. commd holds one descriptor for
  * each, which keeps the file alive, so that is let go when the client frees the arena or goes, and
- * the number of them is bounded: for one client, for one user, and over all by a quarter of the
- * descriptors that commd may have. The bytes of one user's arenas are bounded by the memory of the
- * machine, so that nobody can promise more than there is.
+ * the number of them is bounded: for one client, over all by a quarter of the descriptors that commd
+ * may have, and for one user by half of what the others leave of that. The bytes of one user's arenas
+ * are bounded by the memory of the machine, so that nobody can promise more than there is.
  *
  * Closing the last copy of a large one takes long, as its pages are freed: the closer's threads do it.
  * Until then it counts as one of its user's.
@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
+#include "daemon/share.h"
 #include "shm/memfd.h"
 
 enum { ARENAS_PER_USER = 2048 };
@@ -32,6 +33,14 @@ struct arena_entry {
     int fd; /* owned */
 };
 
+/* What a user has, so that no question walks over all of it. */
+struct arena_user {
+    struct arena_user *next; /* in its bucket */
+    uint32_t uid;
+    unsigned count;
+    uint64_t bytes;
+};
+
 int arenas_init(struct arenas *arenas, unsigned nslots)
 {
     struct rlimit files = {.rlim_cur = 1024};
@@ -39,12 +48,48 @@ int arenas_init(struct arenas *arenas, unsigned nslots)
     *arenas = (struct arenas){.nslots = nslots};
     getrlimit(RLIMIT_NOFILE, &files);
     arenas->max = (unsigned)MIN(files.rlim_cur / 4, (rlim_t)UINT32_MAX);
-    files.rlim_cur -= files.rlim_cur / 10; /* for commd itself */
-    arenas->max_fd = (unsigned)MIN(files.rlim_cur, (rlim_t)UINT32_MAX);
-    arenas->max_per_user = MIN(arenas->max, (unsigned)ARENAS_PER_USER);
+    arenas->max_per_user = MIN(arenas->max / 2, (unsigned)ARENAS_PER_USER);
     arenas->max_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     arenas->slots = calloc(nslots, sizeof(struct arena_entry *));
-    return arenas->slots ? 0 : -ENOMEM;
+    arenas->counts = calloc(nslots, sizeof(*arenas->counts));
+    return arenas->slots && arenas->counts ? 0 : -ENOMEM;
+}
+
+static struct arena_user **user_find(struct arenas *arenas, uint32_t uid)
+{
+    struct arena_user **at = &arenas->users[uid % ARENA_USER_BUCKETS];
+
+    while (*at && (*at)->uid != uid)
+        at = &(*at)->next;
+    return at;
+}
+
+/* 0 or -ENOMEM. */
+static int charge(struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t bytes)
+{
+    struct arena_user **at = user_find(arenas, uid);
+
+    if (!*at && !(*at = calloc(1, sizeof(**at))))
+        return -ENOMEM;
+    (*at)->uid = uid;
+    (*at)->count++;
+    (*at)->bytes += bytes;
+    arenas->counts[slot]++;
+    arenas->count++;
+    return 0;
+}
+
+static void discharge(struct arenas *arenas, unsigned slot, const struct arena_entry *entry)
+{
+    struct arena_user **at = user_find(arenas, entry->uid), *user = *at;
+
+    arenas->counts[slot]--;
+    arenas->count--;
+    user->bytes -= entry->bytes;
+    if (--user->count == 0) {
+        *at = user->next;
+        free(user);
+    }
 }
 
 static struct arena_entry *entry_free(struct arenas *arenas, struct arena_entry *entry)
@@ -60,7 +105,7 @@ void arenas_drop(struct arenas *arenas, unsigned slot)
         struct arena_entry *entry = arenas->slots[slot];
 
         arenas->slots[slot] = entry->next;
-        arenas->count--;
+        discharge(arenas, slot, entry);
         entry_free(arenas, entry);
     }
 }
@@ -70,6 +115,7 @@ void arenas_fini(struct arenas *arenas)
     for (unsigned i = 0; arenas->slots && i < arenas->nslots; i++)
         arenas_drop(arenas, i);
     free(arenas->slots);
+    free(arenas->counts);
     *arenas = (struct arenas){0};
 }
 
@@ -82,41 +128,29 @@ static struct arena_entry **find(const struct arenas *arenas, unsigned slot, uin
     return at;
 }
 
-static unsigned count_of(const struct arenas *arenas, unsigned slot)
-{
-    unsigned n = 0;
-
-    for (const struct arena_entry *e = arenas->slots[slot]; e; e = e->next)
-        n++;
-    return n;
-}
-
 /* NULL: there is room. */
-static const char *room_check(const struct arenas *arenas, unsigned slot, uint32_t uid, int fd,
-                              uint64_t bytes, char *why, size_t len)
+static const char *room_check(struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t bytes,
+                              char *why, size_t len)
 {
-    uint64_t total = 0;
-    unsigned n = closer_pending(arenas->closer, uid);
+    const struct arena_user *user = *user_find(arenas, uid);
+    uint64_t total = user ? user->bytes : 0;
+    unsigned own = user ? user->count : 0, n = own + closer_pending(arenas->closer, uid);
+    uint64_t share = share_of(arenas->max, arenas->max_per_user, arenas->count - own);
 
-    for (unsigned i = 0; i < arenas->nslots; i++)
-        for (const struct arena_entry *e = arenas->slots[i]; e; e = e->next)
-            if (e->uid == uid) {
-                n++;
-                total += e->bytes;
-            }
     if (bytes > arenas->max_bytes - MIN(total, arenas->max_bytes))
         snprintf(why, len,
                  "user %u has %llu MiB of registered memory on this node already, with %llu MiB more "
                  "it would exceed the machine's memory: free some",
                  uid, (unsigned long long)(total >> 20), (unsigned long long)(bytes >> 20));
-    else if (count_of(arenas, slot) >= ARENAS_PER_CLIENT || n >= arenas->max_per_user)
+    else if (arenas->counts[slot] >= ARENAS_PER_CLIENT || n >= arenas->max_per_user)
         snprintf(why, len,
                  "at most %u arenas of registered memory are possible for a process and %u for a "
                  "user: free some, or allocate larger parts at once",
                  ARENAS_PER_CLIENT, arenas->max_per_user);
-    else if (arenas->count >= arenas->max || (unsigned)fd >= arenas->max_fd)
-        snprintf(why, len, "commd holds %u arenas of registered memory already: raise its "
-                           "LimitNOFILE", arenas->count);
+    else if (n >= share)
+        snprintf(why, len, "commd holds %u arenas of registered memory already, %u of this user, who "
+                           "may have half of what others leave of %u: raise its LimitNOFILE",
+                 arenas->count, n, arenas->max);
     else
         return NULL;
     return why;
@@ -142,14 +176,15 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
         return invalid("the arena's file is not as large as was said", why, len);
     if (*find(arenas, slot, msg->arena))
         return invalid("the number of the arena is taken", why, len);
-    if (room_check(arenas, slot, uid, *fd, size, why, len))
+    if (room_check(arenas, slot, uid, size, why, len))
         return CAUSE_QUOTA;
     if (*fd >= closer_reserve()) {
         snprintf(why, len, "commd has no descriptor left for it: raise its LimitNOFILE");
         return CAUSE_QUOTA;
     }
     entry = calloc(1, sizeof(*entry));
-    if (!entry) {
+    if (!entry || charge(arenas, slot, uid, size)) {
+        free(entry);
         snprintf(why, len, "commd is out of memory");
         return CAUSE_NOMEM;
     }
@@ -159,7 +194,6 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
                                   .uid = uid,
                                   .fd = steal_fd(fd)};
     arenas->slots[slot] = entry;
-    arenas->count++;
     return CAUSE_NONE;
 }
 
@@ -170,7 +204,7 @@ void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena)
     if (!entry)
         return;
     *at = entry->next;
-    arenas->count--;
+    discharge(arenas, slot, entry);
     entry_free(arenas, entry);
 }
 

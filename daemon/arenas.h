@@ -7,14 +7,18 @@
 #include "shm/proto/msg.h"
 
 struct arena_entry;
+struct arena_user;
 
-enum { ARENAS_PER_CLIENT = 256 };
+enum { ARENAS_PER_CLIENT = 256, ARENA_USER_BUCKETS = 256 };
 
 struct arenas {
     struct arena_entry **slots; /* owned, with the entries: lists by client slot */
     unsigned nslots, count;
-    /* limits: files over all users; of one user files, and bytes together */
-    unsigned max, max_per_user, max_fd;
+    struct arena_user *users[ARENA_USER_BUCKETS]; /* owned: those who have arenas */
+    unsigned *counts; /* owned: of each slot */
+    /* limits: files over all users; of one user files (and never more than half of what the others
+     * leave), and bytes together */
+    unsigned max, max_per_user;
     uint64_t max_bytes;
     struct closer *closer; /* borrowed; set after arenas_init(). NULL: files are closed at once */
 };

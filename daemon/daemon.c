@@ -250,6 +250,8 @@ static int start_core(struct daemon *d)
     if (arenas_init(&d->arenas, d->nslots) || closer_new(&d->closer))
         return -ENOMEM;
     d->arenas.closer = d->boards.closer = d->closer;
+    if (!d->config_file[0]) /* there is one user */
+        d->arenas.max_per_user = d->arenas.max;
     return boards_init(&d->boards, d->conf->max_groups);
 }
 

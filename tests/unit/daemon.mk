@@ -68,7 +68,7 @@ endif
 if HAVE_CMOCKA
 check_PROGRAMS += tests/unit/test_arenas
 TESTS += tests/unit/test_arenas
-tests_unit_test_arenas_SOURCES = tests/unit/test_arenas.c daemon/arenas.c daemon/arenas.h
+tests_unit_test_arenas_SOURCES = tests/unit/test_arenas.c daemon/arenas.c daemon/arenas.h daemon/share.h
 tests_unit_test_arenas_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 check_PROGRAMS += tests/unit/test_boards

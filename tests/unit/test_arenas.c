@@ -123,6 +123,20 @@ static void quotas(void **state)
     arenas.max = arenas.count;
     assert_int_equal(add(2, UID + 1, 13, SIZE, fd), CAUSE_QUOTA);
     assert_non_null(strstr(why, "LimitNOFILE"));
+    for (unsigned i = 0; i < SLOTS; i++)
+        arenas_drop(&arenas, i);
+
+    /* of 16: 8 for the first user, 4 for the second, 2 for the third */
+    arenas.max = 16;
+    arenas.max_per_user = 12;
+    for (unsigned user = 0, most = 8; user < 3; user++, most /= 2) {
+        for (unsigned i = 0; i < most; i++)
+            assert_int_equal(add(user, UID + user, i, SIZE, fd), CAUSE_NONE);
+        assert_int_equal(add(user, UID + user, 99, SIZE, fd), CAUSE_QUOTA);
+        assert_non_null(strstr(why, "LimitNOFILE"));
+    }
+    arenas_del(&arenas, 2, 0);
+    assert_int_equal(add(2, UID + 2, 99, SIZE, fd), CAUSE_NONE);
 
     for (unsigned i = 0; i < SLOTS; i++)
         arenas_drop(&arenas, i);
@@ -132,6 +146,11 @@ static void quotas(void **state)
     assert_int_equal(add(3, UID, 1000, SIZE, fd), CAUSE_QUOTA);
     assert_int_equal(add(2, UID, 1000, SIZE, fd), CAUSE_NONE);
     close(fd);
+    for (unsigned i = 0; i < SLOTS; i++)
+        arenas_drop(&arenas, i);
+    assert_int_equal(arenas.count, 0);
+    for (unsigned i = 0; i < ARENA_USER_BUCKETS; i++)
+        assert_null(arenas.users[i]);
 }
 
 static int gate[2];
