@@ -149,6 +149,8 @@ static void quotas(void **state)
     for (unsigned i = 0; i < SLOTS; i++)
         arenas_drop(&arenas, i);
     assert_int_equal(arenas.count, 0);
+    for (unsigned i = 0; i < SLOTS; i++)
+        assert_int_equal(arenas.counts[i], 0);
     for (unsigned i = 0; i < ARENA_USER_BUCKETS; i++)
         assert_null(arenas.users[i]);
 }
