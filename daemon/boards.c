@@ -416,7 +416,10 @@ static bool fits(const struct boards *boards, const struct board_user *user, siz
     uint64_t share = share_of(limits->bytes, limits->bytes_per_user, others);
     unsigned nothers = boards->count - boards->freeing - n;
     unsigned max = MIN(limits->groups, boards->max_files);
-    uint64_t nshare = share_of(max, limits->groups_per_user, nothers);
+    /* where descriptors are the limit, what one user may have of the groups says nothing */
+    unsigned most = limits->groups_per_user >= limits->groups ? max
+                                                              : MIN(limits->groups_per_user, max / 2);
+    uint64_t nshare = share_of(max, most, nothers);
     struct board_entry *entry;
     char held[128] = "";
 

@@ -34,9 +34,8 @@ struct stream_frame {
 struct stream_fd {
     int fd; /* owned */
     unsigned refs;
-    /* of the stream that was the first to queue it */
-    struct stream_count *count; /* borrowed; NULL: it was never queued */
-    struct closer *closer;      /* borrowed */
+    struct stream_count *count; /* borrowed: of the stream that was the first to queue it, or NULL */
+    struct closer *closer;      /* borrowed; NULL: it is no last copy of anything large */
     uint32_t uid;
 };
 
@@ -57,7 +56,7 @@ struct stream_fd *stream_fd_unref(struct stream_fd *shared)
         return NULL;
     for (struct stream_count *count = shared->count; count; count = count->up)
         count->n--;
-    closer_fd(shared->closer, shared->uid, shared->fd); /* it may be the last copy of much memory */
+    closer_fd(shared->closer, shared->uid, shared->fd);
     free(shared);
     return NULL;
 }
@@ -255,10 +254,8 @@ int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd
         struct stream_fd *shared = frame->fds[frame->nfds] = fds[frame->nfds];
 
         shared->refs++;
-        if (shared->count || shared->closer)
+        if (shared->count)
             continue; /* whoever was the first to wait for it */
-        shared->closer = s->closer;
-        shared->uid = s->uid;
         shared->count = s->held;
         for (struct stream_count *count = shared->count; count; count = count->up)
             count->n++;
@@ -286,6 +283,10 @@ int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigne
         else if (!(shared[i] = stream_fd_new(&fd)))
             r = -ENOMEM;
         close_fdp(&fd);
+        if (shared[i] && s->keeps_fds) { /* a client: it may be the last copy of another's memory */
+            shared[i]->closer = s->closer;
+            shared[i]->uid = s->uid;
+        }
     }
     if (!r)
         r = stream_send_shared(s, msg, shared, nfds);

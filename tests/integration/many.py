@@ -4,6 +4,7 @@ Commands as in rank.py: {"do": "make", "first": 0, "count": 2000, "rank": 1, "si
 "drop", "connect", "counts". "counts" answers with what the kernel has of this process.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -46,8 +47,12 @@ def counts():
         status = dict(line.split(":", 1) for line in file)
     with open("/proc/self/maps") as file:
         maps = sum("/memfd:commd" in line for line in file)
+    files = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            files += os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:commd-board")
     return {
-        "fds": len(os.listdir("/proc/self/fd")), "threads": int(status["Threads"]), "boards": maps,
+        "fds": len(os.listdir("/proc/self/fd")), "files": files, "threads": int(status["Threads"]), "boards": maps,
         "kb": int(status["VmRSS"].split()[0]) - int(status["RssShmem"].split()[0]),
     }  # fmt: skip
 

@@ -83,11 +83,11 @@ class Crowd:
 
     def settled(self, boards):
         """The counts, as soon as every process has mapped just as many boards. commd has the file of
-        each, too, until it sees that nobody else holds it; its fds are counted without."""
+        each, too, until it sees that nobody else holds it, and ranks of one node have a lock in it;
+        fds are counted without these."""
 
         def there(name, count):
-            files = boards if name.startswith("commd") else 0
-            return count["boards"] == boards and count.get("files", 0) == files
+            return count["boards"] == boards and (not name.startswith("commd") or count["files"] == boards)
 
         until(
             lambda: all(there(*item) for item in self.counts().items()),
