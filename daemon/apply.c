@@ -27,23 +27,26 @@
 struct failed_board {
     struct failed_board *next;
     uint64_t group;
+    enum cause cause;
     char text[MSG_TEXT_MAX];
 };
 
-bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, size_t len)
+bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
+                       size_t len)
 {
     struct failed_board *failed = d->failed;
 
     if (!failed)
         return false;
     *ret_group = failed->group;
+    *ret_cause = failed->cause;
     snprintf(ret_text, len, "%s", failed->text);
     d->failed = failed->next;
     free(failed);
     return true;
 }
 
-static void board_failed(struct daemon *d, uint64_t group, const char *text)
+static void board_failed(struct daemon *d, uint64_t group, int error, const char *text)
 {
     struct failed_board *failed = calloc(1, sizeof(*failed)), **at = &d->failed;
 
@@ -54,6 +57,7 @@ static void board_failed(struct daemon *d, uint64_t group, const char *text)
         return;
     }
     failed->group = group;
+    failed->cause = error == -EDQUOT ? CAUSE_QUOTA : CAUSE_NOMEM;
     snprintf(failed->text, sizeof(failed->text), "%s", text);
     while (*at)
         at = &(*at)->next;
@@ -250,7 +254,7 @@ static void group_open(struct daemon *d, uint64_t id)
         return;
     r = make_board(d, &view, &entry, &fd, why, sizeof(why));
     if (r)
-        return board_failed(d, id, why);
+        return board_failed(d, id, r, why);
     if (view.nnodes > 1) {
         r = board_to_engine(d, &view, fd);
         entry->engine_life = engine_link_life(d->engine);
@@ -259,7 +263,7 @@ static void group_open(struct daemon *d, uint64_t id)
         r = tell_members(d, &view, entry, &fd);
     if (r) { /* before any member was told */
         group_close(d, id, true);
-        board_failed(d, id, why);
+        board_failed(d, id, r, why);
     }
 }
 

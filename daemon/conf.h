@@ -57,7 +57,7 @@ struct conf {
     unsigned max_clients;          /* 1024 */
     unsigned max_clients_per_user; /* 512 */
     unsigned max_groups;           /* 4096 */
-    unsigned max_groups_per_user;  /* 4096 */
+    unsigned max_groups_per_user;  /* 2048 */
     uint64_t max_board_bytes;      /* sum of sealed board sizes, default 128G (sparse) */
     uint64_t max_board_bytes_per_user; /* 64G */
 

@@ -85,7 +85,7 @@ const struct conf_key conf_keys[] = {
     { "limits", "max_groups", CONF_COUNT, CONF_RELOAD, FIELD(max_groups), 1, 65536, "4096",
       "groups with a member on this node" },
     { "limits", "max_groups_per_user", CONF_COUNT, CONF_RELOAD, FIELD(max_groups_per_user), 1,
-      65536, "4096", "of these, groups of one user" },
+      65536, "2048", "of these, groups of one user" },
     { "limits", "max_board_bytes", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes), MIB,
       1024 * TIB, "128G", "shared memory of all groups on this node together" },
     { "limits", "max_board_bytes_per_user", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes_per_user),

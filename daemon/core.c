@@ -80,7 +80,6 @@ void core_setup(struct core *core, const struct core_config *config)
               config->nnodes > 1 ? "not started yet" : "not needed: one node");
     core->heartbeat_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
     core->silent_ms = core->expire_ms = core->promised_ms = CORE_NEVER;
-    runs_init(&core->runs);
     act_reset(core);
 }
 
@@ -138,7 +137,7 @@ static void dispatch(struct core *core, const struct core_event *event)
         engine_down(core, event->text);
         break;
     case CORE_BOARD_FAILED:
-        group_board_failed(core, event->group, event->text);
+        group_board_failed(core, event->group, event->cause, event->text);
         break;
     case CORE_SHUTDOWN:
         shutdown(core);

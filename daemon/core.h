@@ -24,7 +24,8 @@ struct core_config {
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms;
     /* limits */
     unsigned max_clients, max_clients_per_user, max_groups, max_groups_per_user;
-    unsigned max_members; /* pool of group members over all groups, e.g. 262144 */
+    unsigned max_size;    /* ranks that a group can have; 0: a sixteenth of max_members */
+    unsigned max_members; /* pool of group members over all groups, e.g. 64 * max_size */
 };
 
 /* All memory is taken here. NULL when it is not to be had. */
@@ -48,7 +49,7 @@ enum core_event_type {
     CORE_ENGINE_STARTED, /* process was spawned, pid in @pid */
     CORE_ENGINE_MSG,    /* @msg; the first is ENGINE_HELLO */
     CORE_ENGINE_DOWN,   /* exited or its socket closed; @text "killed by signal 9" */
-    CORE_BOARD_FAILED,  /* the edge could not make the board of @group: @text */
+    CORE_BOARD_FAILED,  /* the edge could not make the board of @group: @cause, @text */
     CORE_SHUTDOWN,      /* drain: refuse new joins, tell everyone we are going */
 };
 
@@ -62,6 +63,7 @@ struct core_event {
     uint64_t group;
     const struct msg *msg;
     const char *text;
+    enum cause cause; /* BOARD_FAILED */
 };
 
 /* ---- actions ------------------------------------------------------------------------- */

@@ -60,9 +60,10 @@ static bool tables(struct core *core)
     size_t nnodes = core->config.nnodes, groups = core->max_groups;
     struct runs *runs = &core->runs;
 
-    runs->total = 1;
-    while (runs->total < core->config.max_members && runs->total < 1u << 20)
-        runs->total <<= 1;
+    size_t members;
+
+    runs_init(runs, core->config.max_size, core->config.max_members);
+    members = (size_t)runs->nblocks << runs->block;
     /* Each line: what one object can add to the queue in one core_input(). */
     core->queue.cap = (uint32_t)(8 * core->max_seats + /* ask, cancel, fail, gone, logs */
                                  12 * groups +         /* open, broken, close, sync, logs */
@@ -75,9 +76,9 @@ static bool tables(struct core *core)
            pool(&core->groups, core->max_groups, sizeof(struct group)) &&
            pool(&core->formings, core->max_groups, sizeof(struct forming)) &&
            pool(&core->users, core->max_users, sizeof(struct user)) &&
-           table(&runs->members, runs->total, sizeof(*runs->members)) &&
-           table(&runs->fates, runs->total, sizeof(*runs->fates)) &&
-           table(&runs->order, runs->total, sizeof(*runs->order)) &&
+           table(&runs->members, members, sizeof(*runs->members)) &&
+           table(&runs->fates, members, sizeof(*runs->fates)) &&
+           table(&runs->order, members, sizeof(*runs->order)) &&
            table(&core->joins, HASH_JOINS, sizeof(*core->joins)) &&
            table(&core->queue.acts, core->queue.cap, act_size()) &&
            table(&core->queue.text, core->queue.text_cap, 1) &&
@@ -102,6 +103,8 @@ struct core *core_new(const struct core_config *config)
     core->config = *config;
     core->client_slots = config->max_clients + CORE_ADMIN_CLIENTS;
     core->max_groups = MAX(config->max_groups, 1u);
+    core->config.max_size = MIN(config->max_size ? config->max_size : MAX(config->max_members / 16, 1u),
+                                (unsigned)MSG_MAX_RANKS);
     core->max_seats = MAX(MIN(config->max_members, (unsigned)CORE_MAX_SEATS), 16u);
     core->max_users = core->client_slots + 2 * core->max_groups;
     if (!tables(core))

@@ -49,11 +49,33 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
 
 void user_put(struct core *core, struct user *user)
 {
-    if (!user || user->clients || user->groups || user->forming)
+    if (!user || user->clients || user->groups || user->forming || user->seats || user->runs.blocks)
         return;
     list_del(&user->hash);
     pool_leave(&core->users, user); /* no action names a user: free at once */
     pool_reap(&core->users);
+}
+
+uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others)
+{
+    bool one_may_have_all = core->config.max_groups_per_user >= core->config.max_groups;
+
+    return (uint32_t)share_of(limit, one_may_have_all ? limit : limit / 2, others);
+}
+
+struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n)
+{
+    struct runs *runs = &core->runs;
+
+    return runs_take(runs, &user->runs, user_share(core, runs->nblocks, runs->used - user->runs.blocks), n);
+}
+
+void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
+{
+    struct user *user = user_get(core, uid, false);
+
+    runs_leave(&core->runs, &user->runs, run);
+    user_put(core, user);
 }
 
 /* ---- sessions ------------------------------------------------------------------------------
@@ -141,11 +163,16 @@ static void hello(struct core *core, unsigned slot, const struct msg_client_hell
             return;
         }
         user = user_get(core, client->uid, true);
-        if (!user || user->clients >= core->config.max_clients_per_user) {
+        if (!user || user->clients >= share_of(core->config.max_clients,
+                                               core->config.max_clients_per_user,
+                                               core->nclients - user->clients)) {
+            bool own = user && user->clients >= core->config.max_clients_per_user;
+
             refuse(core, slot, CAUSE_QUOTA,
-                   "user %u has %u clients on node %s already: close some, or raise "
-                   "limits.max_clients_per_user",
-                   client->uid, user ? user->clients : 0, core_self_name(core));
+                   "user %u has %u clients on node %s already%s: close some, or raise "
+                   "limits.max_clients%s",
+                   client->uid, user ? user->clients : 0, core_self_name(core),
+                   own ? "" : ", half of what others leave", own ? "_per_user" : "");
             user_put(core, user);
             return;
         }

@@ -61,7 +61,7 @@ void group_reap(struct core *core)
         struct group *group = pool_at(&core->groups, i - 1);
 
         list_del(&group->hash);
-        runs_leave(&core->runs, group->members);
+        user_leave_run(core, group->uid, group->members);
         i = group->pooled.next;
     }
     pool_reap(&core->groups);
@@ -248,13 +248,13 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
                                unsigned me)
 {
     struct user *user = user_get(core, msg->uid, true);
-    struct msg_member *run = user ? runs_take(&core->runs, msg->size) : NULL;
+    struct msg_member *run = user ? user_take_run(core, user, msg->size) : NULL;
     struct group *group = run ? pool_take(&core->groups) : NULL;
     size_t row;
 
     if (!group) {
         if (run)
-            runs_leave(&core->runs, run);
+            runs_leave(&core->runs, &user->runs, run);
         user_put(core, user);
         return NULL;
     }
@@ -323,12 +323,13 @@ static void take_seats(struct core *core, struct group *group)
 static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 {
     struct peer *peer = &core->peers[home];
+    uint64_t n = home_group_number(peer->incarnation, peer->committed, id);
 
 #if CORE_MUTANT != 7
-    if (id >> 32 != home_tag(peer->incarnation) || (uint32_t)id <= peer->committed)
+    if (n <= peer->committed)
         return false;
 #endif
-    peer->committed = (uint32_t)id;
+    peer->committed = n;
     return true;
 }
 
@@ -400,9 +401,13 @@ void group_open_ready(struct core *core)
 /* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
 static bool on_its_way(const struct core *core, uint64_t id)
 {
-    for (unsigned i = 0; i < core->config.nnodes; i++)
-        if (peer_linked(core, i) && home_tag(core->peers[i].incarnation) == id >> 32)
-            return (uint32_t)id > core->peers[i].committed;
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        const struct peer *peer = &core->peers[i];
+
+        if (peer_linked(core, i) &&
+            home_group_number(peer->incarnation, peer->committed, id) > peer->committed)
+            return true;
+    }
     return false;
 }
 
@@ -586,7 +591,7 @@ void group_board_error(struct core *core, const struct msg_board *msg)
     break_group(core, group, true);
 }
 
-void group_board_failed(struct core *core, uint64_t id, const char *why)
+void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why)
 {
     struct group *group = group_find(core, id);
     char text[MSG_TEXT_MAX];
@@ -597,8 +602,10 @@ void group_board_failed(struct core *core, uint64_t id, const char *why)
                 group->name, core_self_name(core), why ? why : "no reason given");
     group->boarded = false;
     if (group->state == GROUP_OPEN) {
-        set_cause(group, CAUSE_NOMEM, -1, 0, core_self_name(core), text);
-        log_group(core, group->uid, CORE_LOG_ERROR, group->name, text, "broken");
+        set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0, core_self_name(core),
+                  text);
+        log_group(core, group->uid, cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name,
+                  text, "broken");
         act_broken(core, group);
     }
     end_committed(core, group);

@@ -7,9 +7,10 @@
  * (core_group.c). A rank whose request is cancelled, or whose node is lost, frees its place. A
  * forming without ranks is dropped.
  *
- * Group ids: the high word is a tag of this commd's incarnation, the low word counts. COMMITs
- * to one node travel in that order, so a participant can tell an id that is past from one that
- * is still on its way, and ids never repeat after a restart.
+ * Group ids: the low word counts the groups of this home, the high word is a tag of this commd's
+ * incarnation, another one for each 2^32 groups. COMMITs to one node travel in that order, so a
+ * participant, who counts along, can tell an id that is past from one that is still on its way, and
+ * ids never repeat, neither after a restart nor after 2^32 groups.
  *
  * The verdict on a join that timed out names the ranks that never came. Ranks that came and
  * whose own time ran out a moment earlier are not on the list: so all that joined with one
@@ -24,9 +25,22 @@
 
 enum { HOME_LOOKS = 4096 }; /* ranks, to say who is missing */
 
-uint32_t home_tag(uint64_t incarnation)
+static uint32_t tag(uint64_t incarnation, uint64_t turn)
 {
-    return (uint32_t)(core_mix(incarnation) >> 32);
+    return (uint32_t)(core_mix(incarnation + turn) >> 32);
+}
+
+uint64_t home_group_id(uint64_t incarnation, uint64_t n)
+{
+    return (uint64_t)tag(incarnation, n >> 32) << 32 | (uint32_t)n;
+}
+
+uint64_t home_group_number(uint64_t incarnation, uint64_t last, uint64_t id)
+{
+    for (uint64_t turn = last >> 32; turn <= (last >> 32) + 1; turn++)
+        if (id >> 32 == tag(incarnation, turn))
+            return turn << 32 | (uint32_t)id;
+    return 0;
 }
 
 /* ---- (node, join) -> member
@@ -97,12 +111,12 @@ static struct forming *create(struct core *core, const struct msg_join *msg)
 
     if (!user)
         return NULL;
-    run = user->forming < core->config.max_groups_per_user &&
-                  core->formings.live < core->config.max_groups
-              ? runs_take(&core->runs, msg->size)
+    run = user->forming < share_of(core->config.max_groups, core->config.max_groups_per_user,
+                                   core->formings.live - user->forming)
+              ? user_take_run(core, user, msg->size)
               : NULL;
     if (run && !(forming = pool_take(&core->formings)))
-        runs_leave(&core->runs, run);
+        runs_leave(&core->runs, &user->runs, run);
     if (!forming) {
         user_put(core, user);
         return NULL;
@@ -136,7 +150,7 @@ void home_reap(struct core *core)
     for (uint32_t i = core->formings.limbo; i;) {
         struct forming *forming = pool_at(&core->formings, i - 1);
 
-        runs_leave(&core->runs, forming->members);
+        user_leave_run(core, forming->uid, forming->members);
         i = forming->pooled.next;
     }
     pool_reap(&core->formings);
@@ -223,7 +237,7 @@ static void commit(struct core *core, struct forming *forming)
     number_nodes(core, forming);
     for (unsigned i = 0; i < forming->nnodes; i++)
         here |= forming->nodes[i] == core->config.self;
-    forming->id = (uint64_t)home_tag(core->config.incarnation) << 32 | ++core->commits;
+    forming->id = home_group_id(core->config.incarnation, ++core->commits);
     act_commit(core, forming); /* before what this node itself says to the participants */
     drop(core, forming);
     if (here)
@@ -308,9 +322,9 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
         return;
     if (!forming && !(forming = create(core, msg))) {
         text_format(text, sizeof(text),
-                    "group \"%s\": node %s has too many groups forming "
-                    "already: raise limits.max_groups or limits.max_groups_per_user",
-                    msg->name, core_self_name(core));
+                    "group \"%s\": node %s has no room for one more group of user %u that forms: "
+                    "wait for others, or raise limits.max_groups or limits.max_groups_per_user",
+                    msg->name, core_self_name(core), msg->uid);
         refuse(core, node, msg->join, CAUSE_QUOTA, -1, text);
         return;
     }

@@ -11,6 +11,7 @@
 #define COMMD_CORE_INTERNAL_H
 
 #include "daemon/core.h"
+#include "daemon/share.h"
 #include "transport/schedule.h"
 
 #ifndef CORE_MUTANT
@@ -103,18 +104,25 @@ struct fate {
     uint8_t cause;        /* CAUSE_NONE: present. In a forming, CAUSE_TIMEOUT: came, but its time
                              ran out */
 };
-enum { RUN_ORDERS = 21 };
-/* Runs of members, one per rank, from a buddy allocator over one table. */
+enum { RUN_ORDERS = 24 };
+/* Runs of members, one per rank, in blocks that belong to users. */
 struct runs {
     struct msg_member *members;
     struct fate *fates;
     uint8_t *order; /* at the first index of a run: order + 1, RUN_USED set when taken */
-    uint32_t total; /* power of two */
-    uint32_t free[RUN_ORDERS];
+    unsigned block; /* order of a block, and of the largest run */
+    uint32_t nblocks, used;
+    uint32_t touched, spare; /* blocks that have had an owner; of these the free ones (index + 1) */
 };
-void runs_init(struct runs *runs);
-struct msg_member *runs_take(struct runs *runs, uint32_t n); /* zeroed; NULL: no room */
-void runs_leave(struct runs *runs, struct msg_member *run);
+struct run_owner {
+    uint32_t free[RUN_ORDERS]; /* lists of free runs (index + 1) */
+    uint32_t blocks;
+};
+/* @largest: longest run that there may be; @total: room for so many members, at least two blocks. */
+void runs_init(struct runs *runs, uint32_t largest, uint32_t total);
+/* Zeroed. NULL: longer than a block, or @owner has @most blocks, or none is left. */
+struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_t most, uint32_t n);
+void runs_leave(struct runs *runs, struct run_owner *owner, struct msg_member *run);
 static inline struct fate *runs_fate(const struct runs *runs, const struct msg_member *member)
 {
     return &runs->fates[member - runs->members];
@@ -122,12 +130,14 @@ static inline struct fate *runs_fate(const struct runs *runs, const struct msg_m
 
 /* ---- objects -------------------------------------------------------------------------------- */
 
-/* Counts per uid against the quotas; lives while any of them is not 0. */
+/* Counts per uid against the quotas; lives while any of them is not 0. What a user may have of a
+ * limit: share_of(), see user_may(). */
 struct user {
     struct pooled pooled;
     struct list hash;
     uint32_t uid;
-    unsigned clients, groups, forming;
+    unsigned clients, groups, forming, seats;
+    struct run_owner runs;
     uint32_t who_ranks; /* looked at for its questions since @who_ms */
     uint64_t who_ms;
 };
@@ -212,7 +222,7 @@ struct peer {
     uint64_t incarnation; /* of its commd; 0: never seen */
     uint64_t id;          /* hash of its name */
     uint64_t since_ms, heard_ms;
-    uint32_t committed;   /* number of its last COMMIT in this incarnation */
+    uint64_t committed;   /* number of its last COMMIT in this incarnation */
     uint64_t engine;      /* what it says its engine is */
     bool added;           /* own engine was told of @engine */
     bool accepted;        /* own engine has it */
@@ -252,7 +262,7 @@ struct core {
     unsigned client_slots, max_seats, max_groups, max_users;
     uint64_t now, random, promised_ms;
     uint64_t join_count; /* numbers of requests */
-    uint32_t commits;    /* groups committed by this home */
+    uint64_t commits;    /* groups committed by this home */
     bool draining;
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */
     uint64_t heartbeat_ms, heartbeat_seq;
@@ -382,6 +392,12 @@ void client_open(struct core *core, const struct core_event *event);
 void client_msg(struct core *core, const struct core_event *event);
 void client_closed(struct core *core, unsigned slot, const char *why);
 struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
+/* The most that a user may have of @limit while the others have @others: half of what they leave, or
+ * all of that where the configuration lets one user have all groups. */
+uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others);
+/* A run for @n members in a group of @user; NULL: no room in the user's share. */
+struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n);
+void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
 void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
 
 /* ---- core_peer.c ---------------------------------------------------------------------------------- */
@@ -435,7 +451,11 @@ void home_reap(struct core *core);
 /* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count);
-uint32_t home_tag(uint64_t incarnation);
+/* The id of the @n-th group (from 1) of the home in that incarnation. */
+uint64_t home_group_id(uint64_t incarnation, uint64_t n);
+/* Which one of that home's groups has this id, if it is one of the next 2^32 after the @last-th, or
+ * one of the 2^32 in which that one lies; 0: none of them. */
+uint64_t home_group_number(uint64_t incarnation, uint64_t last, uint64_t id);
 
 /* ---- core_who.c ------------------------------------------------------------------------------------- */
 
@@ -450,7 +470,7 @@ void group_sync(struct core *core, unsigned node, uint64_t id);
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg);
 void group_board_error(struct core *core, const struct msg_board *msg);
-void group_board_failed(struct core *core, uint64_t id, const char *why);
+void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why);
 void group_leave(struct core *core, struct seat *seat, uint32_t ops);
 void group_seat_lost(struct core *core, struct seat *seat, const char *why);
 void group_abort(struct core *core, struct group *group, const struct seat *seat,

@@ -52,6 +52,8 @@ void seat_set_state(struct core *core, struct seat *seat, enum seat_state state)
 
 void seat_end(struct core *core, struct seat *seat)
 {
+    struct user *user;
+
     seat_set_state(core, seat, SEAT_FREE);
     list_del(&seat->by_client);
     list_del(&seat->todo);
@@ -60,6 +62,8 @@ void seat_end(struct core *core, struct seat *seat)
         seat->group->nlocal--;
         seat->group = NULL;
     }
+    user = user_get(core, seat->uid, false); /* there as long as the client is */
+    user->seats--;
     pool_leave(&core->seats, seat);
 }
 
@@ -117,6 +121,17 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
                       "group \"%s\": node %s has %u groups already: leave some, or "
                       "raise limits.max_groups",
                       name, core_self_name(core), core->groups.live);
+    if (user && user->groups >= share_of(core->config.max_groups, core->config.max_groups_per_user,
+                                         core->groups.live - user->groups))
+        return REFUSE(CAUSE_QUOTA,
+                      "group \"%s\": user %u has %u groups on node %s already, half of what others "
+                      "leave: leave some, or raise limits.max_groups",
+                      name, client->uid, user->groups, core_self_name(core));
+    if (user && user->seats >= user_share(core, core->max_seats, core->seats.live - user->seats))
+        return REFUSE(CAUSE_QUOTA,
+                      "group \"%s\": user %u has %u ranks in groups or joining on node %s already, "
+                      "half of what others leave of %u: leave some",
+                      name, client->uid, user->seats, core_self_name(core), core->max_seats);
     return true;
 }
 
@@ -130,9 +145,9 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
         return REFUSE(CAUSE_NODE_LOST, "commd on node %s is stopping", core_self_name(core));
     if (!msg->name[0])
         return REFUSE(CAUSE_INVALID, "a group needs a name");
-    if (!msg->size || msg->size > MSG_MAX_RANKS)
-        return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks",
-                      msg->name, msg->size, (unsigned)MSG_MAX_RANKS);
+    if (!msg->size || msg->size > core->config.max_size)
+        return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks on %u nodes",
+                      msg->name, msg->size, core->config.max_size, core->config.nnodes);
     if (msg->rank >= msg->size)
         return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u",
                       msg->name, msg->rank, msg->size, msg->size - 1);
@@ -185,6 +200,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     seat->home = -1;
     text_copy(seat->name, sizeof(seat->name), msg->name);
     seat->key = text_hash(seat->uid, seat->name);
+    user_get(core, seat->uid, false)->seats++;
     seat_set_state(core, seat, SEAT_ASKING);
     core->expire_ms = MIN(core->expire_ms, seat->deadline_ms);
     list_add(&core->todo, &seat->todo);

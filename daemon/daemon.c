@@ -20,7 +20,7 @@
 #include "daemon/notify.h"
 #include "daemon/tls.h"
 
-enum { MAX_MEMBERS = 262144 };
+enum { MAX_MEMBERS = 262144, MEMBER_BLOCKS = 64 }; /* a user's ranks take whole blocks: core_pool.c */
 
 /* ---- before anything is opened ---------------------------------------------------------- */
 
@@ -206,6 +206,8 @@ static const struct engine_link_ops engine_ops = {
 
 static void fill_config(const struct conf *conf, struct core_config *ret_config)
 {
+    unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
+
     *ret_config = (struct core_config){
         .cluster = conf->cluster,
         .version = PACKAGE_VERSION,
@@ -221,7 +223,8 @@ static void fill_config(const struct conf *conf, struct core_config *ret_config)
         .max_clients_per_user = conf->max_clients_per_user,
         .max_groups = conf->max_groups,
         .max_groups_per_user = conf->max_groups_per_user,
-        .max_members = MAX_MEMBERS,
+        .max_size = size,
+        .max_members = MAX((unsigned)MAX_MEMBERS, MEMBER_BLOCKS * size),
     };
 }
 
@@ -342,6 +345,7 @@ int daemon_start(struct daemon *d)
 void daemon_fini(struct daemon *d)
 {
     char text[MSG_TEXT_MAX];
+    enum cause cause;
     uint64_t group;
 
     if (d->started_ms && d->status[0])
@@ -349,7 +353,7 @@ void daemon_fini(struct daemon *d)
     d->listener = listener_free(d->listener);
     d->peers = peer_links_free(d->peers);
     d->engine = engine_link_free(d->engine);
-    while (apply_next_failed(d, &group, text, sizeof(text)))
+    while (apply_next_failed(d, &group, &cause, text, sizeof(text)))
         ;
     boards_fini(&d->boards);
     arenas_fini(&d->arenas);

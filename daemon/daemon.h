@@ -97,7 +97,8 @@ void apply_action(struct daemon *d, const struct core_action *action);
 /* The client in @slot is gone: takes back its doorbell and its arenas. */
 void apply_client_gone(struct daemon *d, unsigned slot);
 /* Takes the oldest board that could not be made; false when there is none. */
-bool apply_next_failed(struct daemon *d, uint64_t *ret_group, char *ret_text, size_t len);
+bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
+                       size_t len);
 
 /* ---- admin.c ---------------------------------------------------------------------------- */
 

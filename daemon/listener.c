@@ -45,6 +45,7 @@
 #include "daemon/client_link.h"
 #include "daemon/clock.h"
 #include "daemon/log.h"
+#include "daemon/share.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5; Debian 12's headers do not have it */
@@ -367,6 +368,14 @@ static const char *room_check(const struct listener *listener, const struct tena
     if (tenant->nclients + tenant->nunread >= listener->max_clients_per_user + LISTENER_TOOLS) {
         snprintf(buf, len, "user %u has %u clients already (limits.max_clients_per_user)",
                  tenant->uid, listener->max_clients_per_user);
+        return buf;
+    }
+    if (!listener_trusts(tenant->uid) &&
+        tenant->nclients >= share_of(room, listener->max_clients_per_user + LISTENER_TOOLS,
+                                     listener->nclients - tenant->nclients)) {
+        snprintf(buf, len,
+                 "user %u has %u connections already, half of what others leave (limits.max_clients)",
+                 tenant->uid, tenant->nclients);
         return buf;
     }
     return NULL;

@@ -175,6 +175,7 @@ int user_conf(const struct user *user, struct conf **ret_conf, char **ret_error)
              "  socket_mode: 0600\n"
              "limits:\n"
              "  max_clients_per_user: 1024\n" /* there is one user */
+             "  max_groups_per_user: 4096\n"
              "  max_board_bytes_per_user: 128G\n",
              quoted);
     return conf_load("commd --user", text, strlen(text), ret_conf, ret_error);

@@ -16,7 +16,7 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_netns.py tests/integration/test_exports.sh \
 	tests/integration/test_numpy.py tests/integration/test_examples.py \
 	tests/integration/test_registered.py tests/integration/test_launcher.py \
-	tests/integration/test_turns.py \
+	tests/integration/test_turns.py tests/integration/test_shares.py \
 	tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py \
 	tests/integration/test_engine_tenants.py \

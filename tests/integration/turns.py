@@ -64,6 +64,26 @@ def groups(path, count):
             joined += 1
 
 
+def sizes(path, count):
+    """One connection joins groups of the largest sizes that there are, and never fills any."""
+    sock = connect(path)
+    for number in range(count):
+        send(sock, join(number, 0, 65536 >> number % 17, f"size{number}"))
+        send(sock, join(number, 0, 2048 >> number % 12, f"small{number}"))
+
+
+def fill(path, count, each):
+    """@count connections join @each groups of two, and never fill any; what comes is read."""
+    for _ in range(count):
+        connect(path)
+    for number in range(each):
+        for i, sock in enumerate(connections):
+            send(sock, join(number, 0, 2, f"fill{i}.{number}"))
+            with contextlib.suppress(BlockingIOError):
+                while sock.recv(65536, socket.MSG_DONTWAIT):
+                    pass
+
+
 def ask(path, count, times):
     """@count sessions of commctl, or as many as are let in, all ask for the groups @times, and read
     no answer."""
@@ -79,7 +99,7 @@ def ask(path, count, times):
 def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    {"unread": unread, "left": left, "groups": groups, "ask": ask}[sys.argv[2]](
+    {"unread": unread, "left": left, "groups": groups, "ask": ask, "sizes": sizes, "fill": fill}[sys.argv[2]](
         sys.argv[1], *map(int, sys.argv[3:])
     )
     print("done", flush=True)

@@ -35,7 +35,8 @@ static inline struct core_config config_of(unsigned nnodes)
                                 .max_clients_per_user = 4,
                                 .max_groups = 16,
                                 .max_groups_per_user = 4,
-                                .max_members = 4096};
+                                .max_size = 4096,
+                                .max_members = 65536};
 }
 
 static inline struct bench *bench_new(const struct core_config *config)

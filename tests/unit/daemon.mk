@@ -81,8 +81,11 @@ endif
 
 # The control core, alone; tests/sim has it in clusters.
 if HAVE_CMOCKA
-check_PROGRAMS += tests/unit/test_core tests/unit/test_core_any
-TESTS += tests/unit/test_core tests/unit/test_core_any
+check_PROGRAMS += tests/unit/test_core tests/unit/test_core_any tests/unit/test_core_share
+TESTS += tests/unit/test_core tests/unit/test_core_any tests/unit/test_core_share
+tests_unit_test_core_share_SOURCES = tests/unit/test_core_share.c tests/unit/core_bench.h
+tests_unit_test_core_share_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
+tests_unit_test_core_share_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_test_core_SOURCES = tests/unit/test_core.c tests/unit/core_bench.h
 tests_unit_test_core_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_unit_test_core_LDADD = libcommd-core.la $(CMOCKA_LIBS)

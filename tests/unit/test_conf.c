@@ -58,7 +58,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_int_equal(conf->max_clients, 1024);
         assert_int_equal(conf->max_clients_per_user, 512);
         assert_int_equal(conf->max_groups, 4096);
-        assert_int_equal(conf->max_groups_per_user, 4096);
+        assert_int_equal(conf->max_groups_per_user, 2048);
         assert_true(conf->max_board_bytes == UINT64_C(128) << 30);
         assert_true(conf->max_board_bytes_per_user == UINT64_C(64) << 30);
         assert_int_equal(conf->log_level, CONF_LOG_INFO);

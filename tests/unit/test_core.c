@@ -109,10 +109,9 @@ static void bad_joins(void **state)
         "0 WELCOME to a of test\n"
         "0 JOIN_FAILED req 1 cause 1 rank -1 node a: a group needs a name\n"
         "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": size 0, allowed are 1 to "
-        "65536 "
-        "ranks\n"
+        "4096 ranks on 1 nodes\n"
         "0 JOIN_FAILED req 3 cause 1 rank -1 node a: group \"g\": size 65537, allowed are 1 to "
-        "65536 ranks\n"
+        "4096 ranks on 1 nodes\n"
         "0 JOIN_FAILED req 4 cause 1 rank -1 node a: group \"g\": rank 3 of 3, allowed are 0 "
         "to "
         "2\n"
@@ -166,15 +165,20 @@ static void client_quotas(void **state)
     hello(bench, 4, 1000, false);
     expect(bench, "4 REFUSED 3 user 1000 has 4 clients on node a already: close some, or raise "
                   "limits.max_clients_per_user\n4 close\n");
-    for (unsigned i = 4; i < 8; i++)
+    for (unsigned i = 4; i < 7; i++) /* half of what is left */
         hello(bench, i, 1001, false);
+    expect(bench, "4 WELCOME to a of test\n5 WELCOME to a of test\n"
+                  "6 REFUSED 3 user 1001 has 2 clients on node a already, half of what others leave: "
+                  "close some, or raise limits.max_clients\n6 close\n");
+    hello(bench, 6, 1002, false);
+    hello(bench, 7, 1003, false);
     bench->got[0] = 0;
-    hello(bench, 8, 1002, false);
+    hello(bench, 8, 1004, false);
     expect(bench, "8 REFUSED 3 node a has 8 clients already: close some, or raise "
                   "limits.max_clients\n8 close\n");
     hello(bench, 8, 1002, true); /* an admin still gets in */
     feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0, .text = "EOF"});
-    hello(bench, 0, 1000, false); /* and a place that is free again is taken */
+    hello(bench, 0, 1005, false); /* and a place that is free again is taken */
     expect(bench, "8 WELCOME to a of test\n0 WELCOME to a of test\n");
     bench_free(bench);
 }
@@ -202,9 +206,9 @@ static void group_quotas(void **state)
     }
     expect(bench,
            "1 WELCOME to a of test\n"
-           "1 JOIN_FAILED req 4 cause 3 rank -1 node a: group \"f4\": node a has too many "
-           "groups forming already: raise limits.max_groups or "
-           "limits.max_groups_per_user\n");
+           "1 JOIN_FAILED req 4 cause 3 rank -1 node a: group \"f4\": node a has no room for "
+           "one more group of user 1001 that forms: wait for others, or raise limits.max_groups "
+           "or limits.max_groups_per_user\n");
     bench_free(bench);
 }
 
@@ -472,7 +476,7 @@ static void missing_of_a_huge_group(void **state)
     struct bench *bench;
     struct core_group_view view;
 
-    config.max_members = 65536;
+    config.max_size = 65536;
     bench = bench_new(&config);
     hello(bench, 0, 1000, false);
     hello(bench, 1, 1000, false);
