@@ -6,6 +6,7 @@ include tests/unit/client.mk
 include tests/sim/local.mk
 include tests/oracle/local.mk
 include tests/fuzz/local.mk
+include tests/hostile/local.mk
 include tests/integration/local.mk
 include tests/torch/local.mk
 include tests/bench/local.mk
