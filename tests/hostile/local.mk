@@ -1,4 +1,4 @@
-# tests/hostile/: a tenant, and a node, that mean harm.
+# tests/hostile/: a tenant, and a node, that mean harm; and the test that judges what others notice of them.
 check_PROGRAMS += tests/hostile/hostile tests/hostile/liar
 
 tests_hostile_hostile_SOURCES = tests/hostile/hostile.c tests/hostile/hostile.h tests/hostile/dice.h \
@@ -10,3 +10,7 @@ tests_hostile_liar_SOURCES = tests/hostile/liar.c tests/hostile/dice.h
 tests_hostile_liar_CPPFLAGS = $(AM_CPPFLAGS) $(OPENSSL_CFLAGS)
 tests_hostile_liar_LDADD = libcommd-net.la libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
 	$(PROTOBUF_C_LIBS)
+
+dist_check_SCRIPTS += tests/integration/test_hostile.py
+TESTS += tests/integration/test_hostile.py
+EXTRA_DIST += tests/integration/tenant.py tests/integration/strangers.py
