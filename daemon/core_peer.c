@@ -276,7 +276,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     text_copy(peer->error, sizeof(peer->error), text);
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    act_log(core, CORE_LOG_WARN, "%s -> connecting them again in %llu ms", text,
+    act_log_node(core, msg->peer, CORE_LOG_WARN, "%s -> connecting them again in %llu ms", text,
             (unsigned long long)peer->backoff_ms);
     del(core, msg->peer);
     review(core, msg->peer);

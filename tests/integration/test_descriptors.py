@@ -352,7 +352,7 @@ def under_attack(nodes, names, changes=None):
                 ask(target)
                 for rank in ranks:
                     rank.finish()
-            if name not in ("with_every_message", "in_the_queue"):  # where some connections stay
+            if name not in ("with_every_message", "in_the_queue", "through_the_doorbell"):  # some stay
                 until(lambda: descriptors(target.pid) <= before, lambda: f"{descriptors(target.pid)} of {before}")
             attacker.end()
         for rank in ranks:

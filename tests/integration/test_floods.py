@@ -341,7 +341,7 @@ def test_the_firewall_file_knows_users():
     # what an administrator is told to replace
     for old, new in (
         ("# elements = { 10.0.0.1, 10.0.0.2 }", "elements = { 10.77.2.1, 10.77.2.2 }"),
-        ("define services = { root, commd }", f"define services = {{ root, {ALICE} }}"),
+        ("define services = { root, commd, commd-engine }", f"define services = {{ root, {ALICE} }}"),
     ):
         check(old in rules, f"{old!r} in the file")
         rules = rules.replace(old, new)
