@@ -10,3 +10,6 @@ include tests/hostile/local.mk
 include tests/integration/local.mk
 include tests/torch/local.mk
 include tests/bench/local.mk
+
+# Not part of make check: tests/mutants/run.py removes checks one at a time.
+EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt

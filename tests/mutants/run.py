@@ -9,8 +9,8 @@ A mutant is a block of mutants.txt:
     file daemon/core_join.c
     test tests/unit/test_core a_test_of_it       a unit test program [and its test]
     test tests/integration/test_shares.py NAME   or a file of tests and one of them
-    - lines as they stand in the file, exactly once
-    + lines in their place; none: they are just removed
+    - text as it stands in the file, exactly once: part of a line, or several lines
+    + text in its place; none: it is just removed
 
 All work is done in a copy of the tree with a build of its own (build-mutants/ beside the sources,
 kept for the next time). First every named test is run on the tree as it is, where it has to pass; then each
@@ -134,11 +134,10 @@ def place(folder, mutant):
     path = os.path.join(folder, mutant.file)
     with open(path) as file:
         text = file.read()
-    old = "".join(line + "\n" for line in mutant.old)
-    new = "".join(line + "\n" for line in mutant.new)
-    if ("\n" + text).count("\n" + old) != 1:
+    old = "\n".join(mutant.old)
+    if text.count(old) != 1:
         return None, text
-    return ("\n" + text).replace("\n" + old, "\n" + new)[1:], text
+    return text.replace(old, "\n".join(mutant.new)), text
 
 
 def write(path, text):

@@ -351,6 +351,38 @@ static void engine_that_hangs(void **state)
     bench_free(bench);
 }
 
+/* Of three nodes with a rank each, one that lies about the ranks of another is not heard. */
+static void a_node_speaks_for_its_own_ranks(void **state)
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_PEER_HELLO};
+    struct group *group;
+
+    msg.peer_hello.incarnation = 5;
+    for (unsigned node = 1; node < 3; node++)
+        feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = node, .msg = &msg});
+    hello(bench, 0, 1000, false);
+    join(bench, 0, 1, "g", 0, 3);
+    for (unsigned node = 1; node < 3; node++) {
+        msg = (struct msg){.type = MSG_JOIN};
+        msg.join = (struct msg_join){.join = 1u << 17 | 1, .uid = 1000, .pid = 7, .rank = node, .size = 3};
+        strcpy(msg.join.name, "g");
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = &msg});
+    }
+    group = list_first(&bench->core->all_groups, struct group, all);
+    assert_non_null(group);
+    for (unsigned rank = 0; rank < 3; rank++) { /* node 1 about all of them */
+        msg = (struct msg){.type = MSG_GONE};
+        msg.gone = (struct msg_gone){.group = group->id, .rank = rank, .cause = CAUSE_RANK_LOST};
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    }
+    for (unsigned rank = 0; rank < 3; rank++)
+        assert_int_equal(runs_fate(&bench->core->runs, &group->members[rank])->cause,
+                         rank == 1 ? CAUSE_RANK_LOST : CAUSE_NONE);
+    bench_free(bench);
+}
+
 /* A commd that was stopped does not blame the others for its own silence. */
 static void stopped_ourselves(void **state)
 {
@@ -571,7 +603,7 @@ int main(void)
         cmocka_unit_test(engine_life),       cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves), cmocka_unit_test(reload_lowers_limits),
         cmocka_unit_test(a_scan_that_takes_long),
-        cmocka_unit_test(missing_of_a_huge_group),
+        cmocka_unit_test(missing_of_a_huge_group), cmocka_unit_test(a_node_speaks_for_its_own_ranks),
         cmocka_unit_test(questions_of_one_user),
         cmocka_unit_test(a_crowd_whose_time_runs_out),
     };

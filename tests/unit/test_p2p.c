@@ -1032,9 +1032,39 @@ static void the_engine_refuses_what_cannot_be(void **state)
     }
 }
 
+/* A member of another node says that it has taken what nobody has sent to it: that would give credit
+ * without end. */
+static void nobody_takes_more_than_was_sent(void **state)
+{
+    static const struct mail_rec acks[] = {
+        {.kind = MAIL_INLINE, .dst = 1, .len = 3, .ack = 1},
+        {.kind = MAIL_ACK, .dst = 1, .ack = UINT32_MAX},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(acks); i++) {
+        struct cluster *c = three(false);
+        char b[8];
+        struct p2p_op recv = message(false, 0, 0, b, sizeof b);
+        struct mail_tx tx;
+
+        mail_engine_tx_init(&c->group[0]->board.mail, 0, &tx);
+        mail_put(&tx, &acks[i]);
+        mail_flag(tx.word, tx.bit);
+        for (unsigned k = 0; k < 100; k++)
+            cluster_turn(c);
+        begin(c, 1, &recv);
+        despair(c, 1, &recv);
+        assert_int_equal(recv.err.code, COMMD_E_PROTOCOL);
+        assert_non_null(strstr(recv.err.message, "rank 0 took more than was sent"));
+        assert_int_equal(c->peers_down, 0);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nobody_takes_more_than_was_sent),
         cmocka_unit_test(random_programs_deliver_exactly),
         cmocka_unit_test(messages_survive_their_sender),
         cmocka_unit_test(probes_are_answered_after_the_group_was_closed),
