@@ -42,7 +42,7 @@ enum {
     ENGINE_LAST_BUDGET = 1024,
     ENGINE_LINGER_MS = 50,
     ENGINE_STOP_MS = 300, /* free: it may leave its fabric in order */
-    ENGINE_MAX_UNSENT = 16 << 20,
+    ENGINE_MAX_UNSENT = 64 << 20, /* more than all boards that there can be are announced with */
     ENGINE_RETRY_MS = 20, /* too many descriptors fly */
 };
 

@@ -35,6 +35,7 @@ enum {
     RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
     REST_MS = 1000,        /* while only idle boards exist */
     FRAME_MS = 5000,
+    CONTROL_AT_ONCE = 32,  /* frames of commd in one look */
 };
 
 struct shell {
@@ -186,12 +187,13 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
     }
 }
 
-/* All frames that are there. */
+/* The frames that are there, but not all at once: whoever opens and closes groups without end must not
+ * hold up the data of others. What is left is reported again. */
 static void control_read(struct shell *s)
 {
     struct pollfd p = {.fd = s->control, .events = POLLIN};
 
-    while (s->running && poll(&p, 1, 0) > 0) {
+    for (unsigned n = 0; n < CONTROL_AT_ONCE && s->running && poll(&p, 1, 0) > 0; n++) {
         struct msg m = {0};
         const char *why = NULL;
         int fd = -1;

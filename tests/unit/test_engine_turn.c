@@ -234,9 +234,39 @@ static void a_client_in_many_groups(void **state)
     cluster_free(c);
 }
 
+/* Orders of commd without end leave the boards their turns. */
+static void orders_come_in_parts(void **state)
+{
+    struct msg ping = {.type = MSG_PING};
+    char buf[4096];
+    ssize_t n, all = 0;
+    void *frame;
+    size_t len;
+    int control[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, control), 0);
+    shell = (struct shell){.control = control[0], .running = true};
+    assert_int_equal(codec_encode(&ping, &frame, &len), 0);
+    for (unsigned i = 0; i < 2 * CONTROL_AT_ONCE + 1; i++)
+        assert_int_equal(write(control[1], frame, len), (ssize_t)len);
+    for (unsigned part = 1; part <= 3; part++) {
+        control_read(&shell);
+        while ((n = recv(control[1], buf, sizeof buf, MSG_DONTWAIT)) > 0)
+            all += n;
+        /* each is answered by a frame, which says one thing more */
+        assert_in_range(all, MIN(part * CONTROL_AT_ONCE, 2u * CONTROL_AT_ONCE + 1) * len,
+                        MIN(part * CONTROL_AT_ONCE, 2u * CONTROL_AT_ONCE + 1) * (len + 4));
+    }
+    assert_true(shell.running);
+    free(frame);
+    close(control[0]);
+    close(control[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(orders_come_in_parts),
         cmocka_unit_test(busy_engine_hears_doorbells),
         cmocka_unit_test(a_doorbell_is_not_read),
         cmocka_unit_test(a_doorbell_that_was_taken_away_is_silent),
