@@ -95,7 +95,8 @@ int daemon_prepare(struct daemon *d)
     r = conf_load_key(conf, d->key, &error);
     if (!r) {
         /* Other processes of our user, the engine first, must not read it in our memory. */
-        prctl(PR_SET_DUMPABLE, 0);
+        if (!HAS_LEAK_CHECK)
+            prctl(PR_SET_DUMPABLE, 0);
         return 0;
     }
     fprintf(stderr, "%s\n", error ? error : "out of memory");

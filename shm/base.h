@@ -20,6 +20,13 @@
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 #define CACHELINE 64
 
+/* The leak check of a sanitizer traces its own process, which a confined one may not. */
+#ifdef __SANITIZE_ADDRESS__
+#define HAS_LEAK_CHECK 1
+#else
+#define HAS_LEAK_CHECK 0
+#endif
+
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 #define MIN(a, b)                                                                                \

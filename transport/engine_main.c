@@ -427,12 +427,13 @@ int main(int argc, char **argv)
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
     s.control = o.fd;
     s.node = o.node;
-    confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
+    if (!HAS_LEAK_CHECK)
+        confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
     if (start(&s, &o, why)) {
         say_hello(&s, why);
         return end(&s, 1);
     }
-    if (!strncmp(s.fabric->ops->name, "tcp", 3))
+    if (!HAS_LEAK_CHECK && !strncmp(s.fabric->ops->name, "tcp", 3))
         confine(CONFINE_SERVING);
     /* its threads are as confined as whoever starts them; without them we unmap on the loop */
     if (closer_new(&s.closer) == 0)
