@@ -88,8 +88,6 @@ void alive_end(struct commd_group *g)
 {
     struct alive *a = &g->alive;
 
-    if (a->fd < 0) /* never begun, or our parent's */
-        return;
     alive_lock();
     for (struct alive **p = &all; *p; p = &(*p)->next)
         if (*p == a) {
@@ -97,6 +95,8 @@ void alive_end(struct commd_group *g)
             break;
         }
     alive_unlock();
+    if (a->fd < 0) /* never begun, or our parent's */
+        return;
     /* release: all that it has sent is in the board before */
     atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LEFT, memory_order_release);
     close_fdp(&a->fd);
