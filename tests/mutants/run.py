@@ -187,6 +187,9 @@ def main():
     mutants = [m for m in mutants if not words or any(word in m.title for word in words)]
     copy_tree(folder)
     build = configure(folder)
+    code, out = run(["make", "-j2", "WARN_CFLAGS=-w", "check", "TESTS="], build)  # also what tests start
+    if code:
+        sys.exit(out[-3000:])
     seen = set()
     for mutant in mutants:
         if (mutant.program, mutant.test) in seen:

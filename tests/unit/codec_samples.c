@@ -183,7 +183,7 @@ static bool same_tables(const struct msg_tables *a, const struct msg_tables *b)
 static bool same_indexes(const struct msg_board_add *a, const struct msg_board_add *b)
 {
     return a->nnodes == b->nnodes && a->world == b->world && a->nclients == b->nclients &&
-           !memcmp(a->clients, b->clients, a->nclients * sizeof(*a->clients)) &&
+           (!a->nclients || !memcmp(a->clients, b->clients, a->nclients * sizeof(*a->clients))) &&
            !memcmp(a->peers, b->peers, a->nnodes * sizeof(*a->peers)) &&
            !memcmp(a->rank_node, b->rank_node, a->world * sizeof(*a->rank_node));
 }

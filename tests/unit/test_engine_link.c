@@ -284,7 +284,7 @@ static void who_does_not_read_is_killed(void **state)
 
     start(w, "hang");
     memset(msg.board.text, 'x', sizeof(msg.board.text) - 1);
-    for (unsigned i = 0; i < 100000 && !w->downs; i++)
+    for (unsigned i = 0; i < 200000 && !w->downs; i++)
         engine_link_send(w->link, &msg, NULL, 0);
     run_until(w, w->downs);
     assert_string_equal(w->down,
