@@ -47,7 +47,7 @@ def as_user(uid, code, *arguments):
     process = subprocess.Popen(
         [sys.executable, "-c", PROLOGUE + code, HERE, str(uid), *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=dict(os.environ, COMMD_BUILD=c.BUILD, COMMD_LIB=c.LIBCOMMD),
+        env=dict(os.environ, COMMD_BUILD=c.BUILD, COMMD_LIB=c.LIBCOMMD, **c.sanitizer_environment()),
     )  # fmt: skip
     try:
         equal(process.stdout.readline(), "ready\n")
