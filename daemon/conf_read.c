@@ -438,6 +438,15 @@ static void read_stream(struct reader *r)
                     "a second document begins here; allowed: one per file");
 }
 
+/* Limits for one user that were not given do not say that one may have all of a small limit. */
+static void keep_shares(struct conf *conf, const struct conf_src *src)
+{
+    if (!src->value[conf_key_index("limits", "max_clients_per_user")].line)
+        conf->max_clients_per_user = MIN(conf->max_clients_per_user, MAX(conf->max_clients / 2, 1u));
+    if (!src->value[conf_key_index("limits", "max_groups_per_user")].line)
+        conf->max_groups_per_user = MIN(conf->max_groups_per_user, MAX(conf->max_groups / 2, 1u));
+}
+
 void conf_read(struct conf *conf, struct conf_src *src, struct conf_errors *errors,
                const char *text, size_t len)
 {
@@ -450,6 +459,7 @@ void conf_read(struct conf *conf, struct conf_src *src, struct conf_errors *erro
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, len);
     read_stream(&r);
     yaml_parser_delete(&r.parser);
+    keep_shares(conf, src);
     if (!r.stopped)
         conf_check(conf, src, errors);
 }

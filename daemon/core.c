@@ -27,6 +27,12 @@ uint64_t core_random(struct core *core)
     return value;
 }
 
+/* A limit that a table cuts to @limit does not come to mean that one user may have all of it. */
+static unsigned kept_share(unsigned limit, unsigned wished, unsigned per_user)
+{
+    return per_user < wished && per_user >= limit ? MAX(limit / 2, 1u) : per_user;
+}
+
 static void copy_config(struct core *core, const struct core_config *config)
 {
     struct core_config *own = &core->config;
@@ -39,9 +45,11 @@ static void copy_config(struct core *core, const struct core_config *config)
     own->engine_timeout_ms = MAX(config->engine_timeout_ms, (uint64_t)1);
     /* Tables were sized by core_new(): a reload may lower limits and raise them again. */
     own->max_clients = MIN(config->max_clients, core->client_slots - CORE_ADMIN_CLIENTS);
-    own->max_clients_per_user = config->max_clients_per_user;
+    own->max_clients_per_user =
+        kept_share(own->max_clients, config->max_clients, config->max_clients_per_user);
     own->max_groups = MIN(config->max_groups, core->max_groups);
-    own->max_groups_per_user = config->max_groups_per_user;
+    own->max_groups_per_user =
+        kept_share(own->max_groups, config->max_groups, config->max_groups_per_user);
 }
 
 void core_setup(struct core *core, const struct core_config *config)

@@ -63,18 +63,44 @@ uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others)
     return (uint32_t)share_of(limit, one_may_have_all ? limit : limit / 2, others);
 }
 
-struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n)
+/* What may be added to users without clients here, whom only @node knows. */
+static uint32_t node_room(const struct core *core, unsigned node)
+{
+    const struct runs *runs = &core->runs;
+    uint32_t own = core->peers[node].blocks;
+    uint32_t most = (uint32_t)share_of(runs->nblocks, runs->nblocks / 2, runs->used - own);
+
+    return most - MIN(own, most);
+}
+
+struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node)
 {
     struct runs *runs = &core->runs;
+    uint32_t had = user->runs.blocks, most = user_share(core, runs->nblocks, runs->used - had);
+    struct msg_member *run;
 
-    return runs_take(runs, &user->runs, user_share(core, runs->nblocks, runs->used - user->runs.blocks), n);
+    if (!had)
+        user->node = node;
+    if (!user->clients && user->node != core->config.self)
+        most = MIN(most, had + node_room(core, user->node));
+    run = runs_take(runs, &user->runs, most, n);
+    core->peers[user->node].blocks += user->runs.blocks - had;
+    return run;
+}
+
+void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
+{
+    uint32_t had = user->runs.blocks;
+
+    runs_leave(&core->runs, &user->runs, run);
+    core->peers[user->node].blocks -= had - user->runs.blocks;
 }
 
 void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
 {
     struct user *user = user_get(core, uid, false);
 
-    runs_leave(&core->runs, &user->runs, run);
+    user_drop_run(core, user, run);
     user_put(core, user);
 }
 

@@ -248,13 +248,18 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
                                unsigned me)
 {
     struct user *user = user_get(core, msg->uid, true);
-    struct msg_member *run = user ? user_take_run(core, user, msg->size) : NULL;
-    struct group *group = run ? pool_take(&core->groups) : NULL;
+    struct msg_member *run = NULL;
+    struct group *group;
     size_t row;
 
+    /* Joins wait long: what the user had when they came says little. */
+    if (user && user->groups < share_of(core->config.max_groups, core->config.max_groups_per_user,
+                                        core->groups.live - user->groups))
+        run = user_take_run(core, user, msg->size, core->config.self);
+    group = run ? pool_take(&core->groups) : NULL;
     if (!group) {
         if (run)
-            runs_leave(&core->runs, &user->runs, run);
+            user_drop_run(core, user, run);
         user_put(core, user);
         return NULL;
     }
@@ -323,7 +328,7 @@ static void take_seats(struct core *core, struct group *group)
 static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 {
     struct peer *peer = &core->peers[home];
-    uint64_t n = home_group_number(peer->incarnation, peer->committed, id);
+    uint64_t n = home_group_number(peer->incarnation, id);
 
 #if CORE_MUTANT != 7
     if (n <= peer->committed)
@@ -357,9 +362,9 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
     group = new_group(core, home, msg, me);
     if (!group) {
         text_format(text, sizeof(text),
-                    "group \"%s\": node %s has no room for more groups: "
-                    "raise limits.max_groups",
-                    msg->name, core_self_name(core));
+                    "group \"%s\": node %s has no room for more groups of user %u: leave some, "
+                    "or raise limits.max_groups or limits.max_groups_per_user",
+                    msg->name, core_self_name(core), msg->uid);
         decline(core, home, msg, me, CAUSE_QUOTA, -1, text);
         return;
     }
@@ -405,7 +410,7 @@ static bool on_its_way(const struct core *core, uint64_t id)
         const struct peer *peer = &core->peers[i];
 
         if (peer_linked(core, i) &&
-            home_group_number(peer->incarnation, peer->committed, id) > peer->committed)
+            home_group_number(peer->incarnation, id) > peer->committed)
             return true;
     }
     return false;
@@ -543,6 +548,9 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     struct group *group = group_find(core, msg->group);
     enum cause cause = msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL;
     int place = group ? group_place(group, node) : -1;
+    const char *who = msg->node, *why = msg->text;
+    char text[MSG_TEXT_MAX];
+    uint32_t pid = msg->pid;
     int32_t rank;
 
     if (place < 0 || group->state == GROUP_BROKEN)
@@ -553,17 +561,25 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         cause = CAUSE_LEFT;
     }
     rank = msg->rank >= 0 && (uint32_t)msg->rank < group->size ? msg->rank : -1;
+    if (msg->rank >= 0 && (rank < 0 || group->members[rank].node != (uint32_t)place)) {
+        /* Not one of its own: nobody is blamed by hearsay but who says so. */
+        text_format(text, sizeof(text), "node %s says: %s", core_node_name(core, node), msg->text);
+        rank = -1;
+        pid = 0;
+        who = core_node_name(core, node);
+        why = text;
+    }
     if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
 #if CORE_MUTANT == 11
         return;
 #endif
-        set_cause(group, CAUSE_LEFT, rank, msg->pid, msg->node, msg->text);
+        set_cause(group, CAUSE_LEFT, rank, pid, who, why);
         withdraw(core, group);
         return;
     }
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
-    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, msg->pid, msg->node,
-              msg->text);
+    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, who,
+              why);
     break_group(core, group, cause == CAUSE_LEFT);
 }
 

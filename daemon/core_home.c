@@ -8,8 +8,8 @@
  * forming without ranks is dropped.
  *
  * Group ids: the low word counts the groups of this home, the high word is a tag of this commd's
- * incarnation, another one for each 2^32 groups. COMMITs to one node travel in that order, so a
- * participant, who counts along, can tell an id that is past from one that is still on its way, and
+ * incarnation, one more for each 2^32 groups. COMMITs to one node travel in that order, so a
+ * participant can tell an id that is past from one that is still on its way, and
  * ids never repeat, neither after a restart nor after 2^32 groups.
  *
  * The verdict on a join that timed out names the ranks that never came. Ranks that came and
@@ -23,11 +23,14 @@
  * is not confirmed by the others and comes to nothing. */
 #include "daemon/core_internal.h"
 
-enum { HOME_LOOKS = 4096 }; /* ranks, to say who is missing */
+enum {
+    HOME_LOOKS = 4096, /* ranks, to say who is missing, or who is there */
+    HOME_TURNS = 1024, /* times 2^32 groups of one life: 40 years */
+};
 
 static uint32_t tag(uint64_t incarnation, uint64_t turn)
 {
-    return (uint32_t)(core_mix(incarnation + turn) >> 32);
+    return (uint32_t)((core_mix(incarnation) >> 32) + turn);
 }
 
 uint64_t home_group_id(uint64_t incarnation, uint64_t n)
@@ -35,12 +38,11 @@ uint64_t home_group_id(uint64_t incarnation, uint64_t n)
     return (uint64_t)tag(incarnation, n >> 32) << 32 | (uint32_t)n;
 }
 
-uint64_t home_group_number(uint64_t incarnation, uint64_t last, uint64_t id)
+uint64_t home_group_number(uint64_t incarnation, uint64_t id)
 {
-    for (uint64_t turn = last >> 32; turn <= (last >> 32) + 1; turn++)
-        if (id >> 32 == tag(incarnation, turn))
-            return turn << 32 | (uint32_t)id;
-    return 0;
+    uint32_t turn = (uint32_t)(id >> 32) - tag(incarnation, 0);
+
+    return turn < HOME_TURNS ? (uint64_t)turn << 32 | (uint32_t)id : 0;
 }
 
 /* ---- (node, join) -> member
@@ -103,9 +105,18 @@ static struct forming *find(struct core *core, uint32_t uid, const char *name)
     return NULL;
 }
 
-static struct forming *create(struct core *core, const struct msg_join *msg)
+/* Another node names any user: so it has a share too. */
+static bool node_may(const struct core *core, unsigned node)
 {
-    struct user *user = user_get(core, msg->uid, true);
+    uint32_t limit = core->config.max_groups, own = core->peers[node].formings;
+
+    return node == core->config.self ||
+           own < share_of(limit, limit / 2, core->formings.live - own);
+}
+
+static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg)
+{
+    struct user *user = node_may(core, node) ? user_get(core, msg->uid, true) : NULL;
     struct msg_member *run;
     struct forming *forming = NULL;
 
@@ -113,15 +124,17 @@ static struct forming *create(struct core *core, const struct msg_join *msg)
         return NULL;
     run = user->forming < share_of(core->config.max_groups, core->config.max_groups_per_user,
                                    core->formings.live - user->forming)
-              ? user_take_run(core, user, msg->size)
+              ? user_take_run(core, user, msg->size, node)
               : NULL;
     if (run && !(forming = pool_take(&core->formings)))
-        runs_leave(&core->runs, &user->runs, run);
+        user_drop_run(core, user, run);
     if (!forming) {
         user_put(core, user);
         return NULL;
     }
     user->forming++;
+    core->peers[node].formings++;
+    forming->node = node;
     forming->uid = msg->uid;
     forming->size = msg->size;
     forming->members = run;
@@ -139,6 +152,7 @@ static void drop(struct core *core, struct forming *forming)
     struct user *user = user_get(core, forming->uid, false);
 
     user->forming--;
+    core->peers[forming->node].formings--;
     user_put(core, user);
     list_del(&forming->hash);
     list_del(&forming->all);
@@ -261,14 +275,13 @@ static void refuse(struct core *core, unsigned node, uint64_t join, enum cause c
     join_refused(core, node, &msg);
 }
 
-/* The first rank that is there, for texts. */
-static uint32_t first_rank(const struct forming *forming)
+/* The first rank that is there, for texts; -1: it is far. */
+static int32_t first_rank(const struct forming *forming)
 {
-    uint32_t rank = 0;
-
-    while (rank + 1 < forming->size && !forming->members[rank].join)
-        rank++;
-    return rank;
+    for (uint32_t rank = 0; rank < MIN(forming->size, (uint32_t)HOME_LOOKS); rank++)
+        if (forming->members[rank].join)
+            return (int32_t)rank;
+    return -1;
 }
 
 static bool fits(struct core *core, unsigned node, const struct forming *forming,
@@ -278,14 +291,19 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
     char text[MSG_TEXT_MAX];
 
     if (msg->size != forming->size) {
-        uint32_t first = first_rank(forming);
+        int32_t first = first_rank(forming);
 
-        text_format(text, sizeof(text),
-                    "group \"%s\": rank %u joins with size %u, but rank %u of "
-                    "node %s joined with size %u",
-                    msg->name, msg->rank, msg->size, first,
-                    core_node_name(core, forming->members[first].node), forming->size);
-        refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)first, text);
+        if (first >= 0)
+            text_format(text, sizeof(text),
+                        "group \"%s\": rank %u joins with size %u, but rank %d of "
+                        "node %s joined with size %u",
+                        msg->name, msg->rank, msg->size, first,
+                        core_node_name(core, forming->members[first].node), forming->size);
+        else
+            text_format(text, sizeof(text),
+                        "group \"%s\": rank %u joins with size %u, but others joined with size %u",
+                        msg->name, msg->rank, msg->size, forming->size);
+        refuse(core, node, msg->join, CAUSE_INVALID, first, text);
         return false;
     }
     member = &forming->members[msg->rank];
@@ -320,7 +338,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     forming = find(core, msg->uid, msg->name);
     if (forming && !fits(core, node, forming, msg))
         return;
-    if (!forming && !(forming = create(core, msg))) {
+    if (!forming && !(forming = create(core, node, msg))) {
         text_format(text, sizeof(text),
                     "group \"%s\": node %s has no room for one more group of user %u that forms: "
                     "wait for others, or raise limits.max_groups or limits.max_groups_per_user",

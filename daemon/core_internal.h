@@ -138,6 +138,7 @@ struct user {
     uint32_t uid;
     unsigned clients, groups, forming, seats;
     struct run_owner runs;
+    unsigned node;      /* whose joins brought it here, if it has runs */
     uint32_t who_ranks; /* looked at for its questions since @who_ms */
     uint64_t who_ms;
 };
@@ -210,6 +211,7 @@ struct forming {
     struct list hash, all;
     uint64_t id;
     uint32_t uid, size, count, nnodes;
+    unsigned node;              /* whose join began it */
     uint32_t late;              /* of those that are not there: came, but their time ran out */
     uint16_t *nodes;            /* owned by the core's table; filled at the commit */
     struct msg_member *members; /* owned run; .join 0: not there; .node: configuration index
@@ -222,6 +224,8 @@ struct peer {
     uint64_t incarnation; /* of its commd; 0: never seen */
     uint64_t id;          /* hash of its name */
     uint64_t since_ms, heard_ms;
+    uint32_t blocks;      /* of users who came by its joins */
+    uint32_t formings;    /* that its joins began */
     uint64_t committed;   /* number of its last COMMIT in this incarnation */
     uint64_t engine;      /* what it says its engine is */
     bool added;           /* own engine was told of @engine */
@@ -395,8 +399,10 @@ struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unkn
 /* The most that a user may have of @limit while the others have @others: half of what they leave, or
  * all of that where the configuration lets one user have all groups. */
 uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others);
-/* A run for @n members in a group of @user; NULL: no room in the user's share. */
-struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n);
+/* A run for @n members in a group of @user, who came by a join of @node; NULL: no room in the
+ * user's share, or in the node's. */
+struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node);
+void user_drop_run(struct core *core, struct user *user, struct msg_member *run); /* keeps @user */
 void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
 void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
 
@@ -453,9 +459,8 @@ void home_missing(const struct core *core, const struct forming *forming, char *
                   unsigned *ret_count);
 /* The id of the @n-th group (from 1) of the home in that incarnation. */
 uint64_t home_group_id(uint64_t incarnation, uint64_t n);
-/* Which one of that home's groups has this id, if it is one of the next 2^32 after the @last-th, or
- * one of the 2^32 in which that one lies; 0: none of them. */
-uint64_t home_group_number(uint64_t incarnation, uint64_t last, uint64_t id);
+/* Which one of that home's groups has this id; 0: none of them. */
+uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 
 /* ---- core_who.c ------------------------------------------------------------------------------------- */
 

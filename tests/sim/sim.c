@@ -124,7 +124,7 @@ const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64])
 {
     for (unsigned i = 0; i < sim->options.nodes; i++)
         if (sim->nodes[i].core &&
-            home_group_number(sim->nodes[i].core->config.incarnation, 0, id)) {
+            home_group_number(sim->nodes[i].core->config.incarnation, id)) {
             snprintf(buf, 64, "#%s%u", sim_node_name(sim, i), (unsigned)id);
             return buf;
         }

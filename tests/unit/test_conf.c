@@ -402,9 +402,24 @@ static void manual_has_every_key_and_no_other(void **state)
     free(text);
 }
 
+/* A smaller limit of the node does not come to mean that one user may have all. */
+static void shares_follow_their_limits(void **state)
+{
+    struct conf *conf = load_ok("limits: {max_groups: 16, max_clients: 8}\n");
+
+    assert_int_equal(conf->max_groups_per_user, 8);
+    assert_int_equal(conf->max_clients_per_user, 4);
+    conf_free(conf);
+    conf = load_ok("limits: {max_groups: 16, max_groups_per_user: 16, max_clients: 1}\n");
+    assert_int_equal(conf->max_groups_per_user, 16); /* that is what it says */
+    assert_int_equal(conf->max_clients_per_user, 1);
+    conf_free(conf);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_follow_their_limits),
         cmocka_unit_test(empty_file_is_one_node_with_defaults),
         cmocka_unit_test(every_key_reaches_its_field),
         cmocka_unit_test(rows_say_value_and_source),

@@ -173,9 +173,8 @@ static void ids_go_on_after_all_numbers(void **state)
     for (uint64_t n = last; n < last + 4; n++) {
         uint64_t id = home_group_id(inc, n);
 
-        assert_true(home_group_number(inc, last, id) == n);
-        assert_true(home_group_number(inc, n, id) == n); /* known again, so told to be past */
-        assert_true(home_group_number(inc + 77, last, id) == 0);
+        assert_true(home_group_number(inc, id) == n);
+        assert_true(home_group_number(inc + 77, id) == 0);
         for (uint64_t m = last; m < n; m++)
             assert_true(home_group_id(inc, m) != id);
     }
@@ -205,6 +204,159 @@ static void a_home_counts_past_the_wrap(void **state)
     bench_free(bench);
 }
 
+/* ---- what other nodes say ---------------------------------------------------------------- */
+
+static void link_up(struct bench *bench, unsigned node)
+{
+    struct msg msg = {.type = MSG_PEER_HELLO};
+
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = node, .msg = &msg});
+}
+
+static void peer_join(struct bench *bench, unsigned node, uint64_t n, uint32_t uid, const char *name,
+                      unsigned rank, unsigned size)
+{
+    struct msg msg = {.type = MSG_JOIN};
+
+    msg.join = (struct msg_join){
+        .join = n << 17 | 1, .uid = uid, .pid = 7, .rank = rank, .size = size};
+    strcpy(msg.join.name, name);
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = &msg});
+}
+
+static void victim_opens_a_group(struct bench *bench, unsigned slot)
+{
+    hello(bench, slot, VICTIM, false);
+    bench->got[0] = 0;
+    join(bench, slot, 1, "v", 0, 1);
+    expect(bench, "group open\n");
+}
+
+/* Tables stay as large as they are; the administrator wanted half of 64 for one user. */
+static void a_reload_keeps_the_share(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups_per_user = 8;
+    bench = bench_new(&config);
+    config.max_groups = 64;
+    config.max_groups_per_user = 32;
+    core_reconfigure(bench->core, &config);
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned i = 0; i < 20; i++) {
+        snprintf(name, sizeof(name), "h%u", i);
+        join(bench, 0, i, name, 0, 1);
+    }
+    victim_opens_a_group(bench, 1);
+    bench_free(bench);
+}
+
+/* Joins of one user wait; their other ranks come on another node, which is their home. */
+static void groups_that_fill_elsewhere_are_shared(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench;
+    struct seat *seat;
+    unsigned n = 0;
+    char name[16];
+
+    config.max_groups = 16;
+    config.max_groups_per_user = 12;
+    bench = bench_new(&config);
+    link_up(bench, 1);
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned half = 0; half < 2; half++) {
+        for (unsigned i = 8 * half; i < 8 * half + 8; i++) {
+            snprintf(name, sizeof(name), "h%u", i);
+            join(bench, 0, i, name, 0, 2);
+        }
+        list_each(seat, &bench->core->waiting, waiting)
+        {
+            if (seat->home == 0)
+                join_cancel(bench->core, seat);
+            seat->home = 1; /* as it is for half of all names, once that node is ready */
+        }
+    }
+    list_each(seat, &bench->core->waiting, waiting)
+    {
+        struct msg_member members[2] = {{.node = 0, .pid = seat->pid, .join = seat->join},
+                                        {.node = 1, .pid = 9, .join = 1}};
+        char names[2][MSG_NAME_MAX] = {"a", "b"};
+        struct msg_commit commit = {.group = home_group_id(bench->core->peers[1].incarnation, ++n),
+                                    .epoch = 1,
+                                    .uid = HOSTILE,
+                                    .size = 2,
+                                    .nnodes = 2,
+                                    .members = members,
+                                    .nodes = names,
+                                    .home = "b"};
+
+        strcpy(commit.name, seat->name);
+        group_commit(bench->core, 1, &commit);
+    }
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_in_range(bench->core->groups.live, 1, 8);
+    bench_free(bench);
+}
+
+/* Another node may name any user: it gets a share of its own. */
+static void a_node_that_lies_about_uids(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups = 4096;
+    config.max_groups_per_user = 2048;
+    config.max_size = 2048;
+    config.max_members = 262144;
+    bench = bench_new(&config);
+    link_up(bench, 1);
+    for (unsigned i = 0; i < 300; i++) {
+        snprintf(name, sizeof(name), "x%u", i);
+        peer_join(bench, 1, i + 1, 100000 + i, name, 0, 2);
+    }
+    assert_in_range(bench->core->runs.used, 1, bench->core->runs.nblocks / 2);
+    victim_opens_a_group(bench, 0);
+    bench_free(bench);
+}
+
+static void broken_blames_no_third_node(void **state)
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_BROKEN};
+    struct group *group;
+
+    link_up(bench, 1);
+    link_up(bench, 2);
+    hello(bench, 0, 1000, false);
+    join(bench, 0, 1, "g", 0, 3);
+    for (unsigned node = 1; node < 3; node++)
+        peer_join(bench, node, 1, 1000, "g", node, 3);
+    group = list_first(&bench->core->all_groups, struct group, all);
+    assert_non_null(group);
+    bench->got[0] = 0;
+    msg.broken = (struct msg_broken){
+        .group = group->id, .cause = CAUSE_RANK_LOST, .rank = 2, .pid = 7, .node = "c",
+        .text = "rank 2 (pid 7 on node c) was lost: killed by signal 9"};
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_null(strstr(bench->got, "rank 2 node c:"));
+    assert_non_null(strstr(bench->got, "node b: node b says: rank 2"));
+    bench_free(bench);
+}
+
+/* What a commd sees that starts when the home has made 2^33 groups. */
+static void a_home_older_than_this_node(void **state)
+{
+    uint64_t inc = 0x1234567890abcdefull, n = (2ull << 32) + 5;
+
+    assert_true(home_group_number(inc, home_group_id(inc, n)) == n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +365,9 @@ int main(void)
         cmocka_unit_test(groups_are_shared),       cmocka_unit_test(one_user_may_have_all),
         cmocka_unit_test(ids_go_on_after_all_numbers),
         cmocka_unit_test(a_home_counts_past_the_wrap),
+        cmocka_unit_test(a_reload_keeps_the_share), cmocka_unit_test(groups_that_fill_elsewhere_are_shared),
+        cmocka_unit_test(a_node_that_lies_about_uids), cmocka_unit_test(broken_blames_no_third_node),
+        cmocka_unit_test(a_home_older_than_this_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
