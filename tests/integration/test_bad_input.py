@@ -599,7 +599,7 @@ def test_ten_thousand_connections():
 
 def test_too_many_clients():
     limit = 3
-    with Cluster(1, {"limits": {"max_clients": str(limit)}}) as cluster:
+    with Cluster(1, {"limits": {"max_clients": str(limit), "max_clients_per_user": str(limit)}}) as cluster:
         node = cluster.nodes[0]
         ranks = [cluster.rank(0) for _ in range(limit)]
         rank = cluster.rank(0, connect=False)
