@@ -123,7 +123,7 @@ def run_test(build, mutant):
         if mutant.test:
             command.append(mutant.test)
     else:
-        command = [os.path.join(build, mutant.program)]
+        command = ["env", "srcdir=..", os.path.join(build, mutant.program)]
     code, out = run(command, build, LIMIT)
     failed = re.findall(r"^(?:\[  FAILED  \]|FAIL) ([a-z_0-9]+)", out, re.M)
     return code != 0, failed, out
