@@ -90,9 +90,11 @@ def need_ucx():
 
 
 def running(pid):
+    """Whether @pid is there, or a thread of it: they hold its files until the last one has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            state = file.read().rpartition(")")[2].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
