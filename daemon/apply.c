@@ -18,11 +18,11 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
-#include "daemon/conf_keys.h"
+#include "daemon/conf/conf_keys.h"
 #include "daemon/daemon.h"
-#include "daemon/log.h"
-#include "daemon/stream.h"
-#include "shm/ranks.h"
+#include "daemon/process/log.h"
+#include "daemon/link/stream.h"
+#include "shm/util/ranks.h"
 
 struct failed_board {
     struct failed_board *next;

@@ -14,11 +14,11 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 
-#include "daemon/clock.h"
-#include "daemon/files.h"
-#include "daemon/log.h"
-#include "daemon/notify.h"
-#include "daemon/tls.h"
+#include "daemon/process/clock.h"
+#include "daemon/process/files.h"
+#include "daemon/process/log.h"
+#include "daemon/process/notify.h"
+#include "daemon/link/tls.h"
 
 enum { MAX_MEMBERS = 262144, MEMBER_BLOCKS = 64 }; /* a user's ranks take whole blocks: core_pool.c */
 

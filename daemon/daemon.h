@@ -10,13 +10,13 @@
 
 #include <event2/event.h>
 
-#include "daemon/arenas.h"
-#include "daemon/boards.h"
-#include "daemon/conf.h"
-#include "daemon/core.h"
-#include "daemon/engine_link.h"
-#include "daemon/listener.h"
-#include "daemon/peer_link.h"
+#include "daemon/memory/arenas.h"
+#include "daemon/memory/boards.h"
+#include "daemon/conf/conf.h"
+#include "daemon/core/core.h"
+#include "daemon/link/engine_link.h"
+#include "daemon/link/listener.h"
+#include "daemon/link/peer_link.h"
 
 /* sysexits(3) where they fit */
 enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };

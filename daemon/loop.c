@@ -20,10 +20,10 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "daemon/clock.h"
+#include "daemon/process/clock.h"
 #include "daemon/daemon.h"
-#include "daemon/log.h"
-#include "daemon/notify.h"
+#include "daemon/process/log.h"
+#include "daemon/process/notify.h"
 
 enum { STOP_MS = 1000, STATUS_MS = 500 };
 enum { BOARDS_SOON_MS = 20, BOARDS_MS = 1000 };

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "daemon/daemon.h"
-#include "daemon/log.h"
-#include "daemon/user.h"
+#include "daemon/process/log.h"
+#include "daemon/process/user.h"
 
 static const char default_config[] = COMMD_SYSCONFDIR "/commd/commd.yaml";
 

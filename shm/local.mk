@@ -2,22 +2,22 @@
 # (libcommd-proto: and protobuf-c).
 noinst_LTLIBRARIES += libcommd-shm.la libcommd-proto.la
 
-libcommd_shm_la_SOURCES = shm/board.c shm/board.h shm/plan.c shm/plan.h shm/mail.c shm/mail.h shm/memfd.c \
-	shm/memfd.h shm/wait.c shm/wait.h shm/base.h shm/launch.h shm/dtype.c shm/dtype.h \
-	shm/coll.c shm/coll.h shm/copy.c shm/copy.h shm/place.c shm/place.h \
-	shm/ranks.c shm/ranks.h shm/closer.c shm/closer.h
+libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/model/plan.c shm/model/plan.h shm/board/mail.c shm/board/mail.h shm/util/memfd.c \
+	shm/util/memfd.h shm/util/wait.c shm/util/wait.h shm/util/base.h shm/proto/launch.h shm/model/dtype.c shm/model/dtype.h \
+	shm/model/coll.c shm/model/coll.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c shm/util/socket_path.h \
+	shm/util/ranks.c shm/util/ranks.h shm/util/closer.c shm/util/closer.h
 libcommd_shm_la_LIBADD =
 
 # The reduction: the plain kernels, and the same source once more per instruction set;
 # reduce.c chooses at run time.
-libcommd_shm_la_SOURCES += shm/reduce.c shm/reduce.h shm/reduce_kernels.c \
-	shm/reduce_kernels.h shm/reduce_vec.h
+libcommd_shm_la_SOURCES += shm/reduce/reduce.c shm/reduce/reduce.h shm/reduce/reduce_kernels.c \
+	shm/reduce/reduce_kernels.h shm/reduce/reduce_vec.h
 if HAVE_X86_64
 noinst_LTLIBRARIES += libcommd-reduce-avx2.la libcommd-reduce-avx512.la
 libcommd_shm_la_LIBADD += libcommd-reduce-avx2.la libcommd-reduce-avx512.la
-libcommd_reduce_avx2_la_SOURCES = shm/reduce_kernels.c
+libcommd_reduce_avx2_la_SOURCES = shm/reduce/reduce_kernels.c
 libcommd_reduce_avx2_la_CFLAGS = $(AM_CFLAGS) -DREDUCE_ISA_AVX2 -mavx2 -mf16c
-libcommd_reduce_avx512_la_SOURCES = shm/reduce_kernels.c
+libcommd_reduce_avx512_la_SOURCES = shm/reduce/reduce_kernels.c
 libcommd_reduce_avx512_la_CFLAGS = $(AM_CFLAGS) -DREDUCE_ISA_AVX512 -mavx512f -mavx512bw \
 	-mavx512vl -mavx512dq -mavx2 -mf16c
 endif

@@ -1,8 +1,13 @@
 # tests/: one include per room, so that each room's list stays short.
-include tests/unit/shm.mk
-include tests/unit/transport.mk
-include tests/unit/daemon.mk
-include tests/unit/client.mk
+
+# Members, engines and the loop fabric in one process.
+in_one_process = libcommd-client.la libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \
+	libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
+
+include tests/unit/shm/local.mk
+include tests/unit/transport/local.mk
+include tests/unit/daemon/local.mk
+include tests/unit/client/local.mk
 include tests/sim/local.mk
 include tests/oracle/local.mk
 include tests/fuzz/local.mk

@@ -4,7 +4,7 @@
 #ifndef COMMD_MSG_H
 #define COMMD_MSG_H
 
-#include "shm/base.h"
+#include "shm/util/base.h"
 
 enum {
     /* First field of each hello; who has another one is refused. Raised with every change of the messages, and of

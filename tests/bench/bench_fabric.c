@@ -28,8 +28,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "client/commd_perf.h"
-#include "transport/fabric_ucx.h"
+#include "client/perf/commd_perf.h"
+#include "transport/fabric/ucx/fabric_ucx.h"
 
 enum { MAX_BODY = 1 << 20, WINDOW = 8, ROUNDS = 61 };
 

@@ -29,8 +29,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/commd_perf.h"
-#include "shm/wait.h"
+#include "client/perf/commd_perf.h"
+#include "shm/util/wait.h"
 
 enum { MOST_BYTES = 65536, WARMUP = 1000, MOST_RANKS = 8 };
 enum way { DIRECT, ENGINE, ENGINE_SESSION };

@@ -3,7 +3,7 @@
 
 The machine's speed changes within minutes. So all libraries of a placement are started once, and
 take turns of some milliseconds on each row (contestants.py): a figure is the median over the rounds
-of the medians of the turns. Each library is measured by the same loop (client/commd_perf_loop.c;
+of the medians of the turns. Each library is measured by the same loop (client/perf/commd_perf_loop.c;
 torch_perf.py does the same in Python) with data that are checked after each operation.
 
 Nothing here judges: it prints times, and their ratio to the best of the others in the same row.

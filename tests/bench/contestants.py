@@ -1,4 +1,4 @@
-"""Processes that take turns: client/commd_perf_turns.c has the protocol.
+"""Processes that take turns: client/perf/commd_perf_turns.c has the protocol.
 
 A contestant is a library with all of its ranks running. Between its turns every rank sleeps in a
 read of its own pipe, so that whose turn it is has the machine for itself.

@@ -1,12 +1,12 @@
 # tests/bench/local.mk: tests of this room
 if HAVE_UCX
 noinst_PROGRAMS += tests/bench/bench_fabric
-tests_bench_bench_fabric_SOURCES = tests/bench/bench_fabric.c client/commd_perf_stats.c
+tests_bench_bench_fabric_SOURCES = tests/bench/bench_fabric.c client/perf/commd_perf_stats.c
 tests_bench_bench_fabric_LDADD = libcommd-fabric.la libcommd-shm.la
 endif
 
 noinst_PROGRAMS += tests/bench/bench_handover
-tests_bench_bench_handover_SOURCES = tests/bench/bench_handover.c client/commd_perf_stats.c
+tests_bench_bench_handover_SOURCES = tests/bench/bench_handover.c client/perf/commd_perf_stats.c
 tests_bench_bench_handover_LDADD = libcommd-shm.la
 
 # What the comparison says of the numbers; its processes are imitated. Needs python3 only.

@@ -1,5 +1,5 @@
 /* mpi_perf.c - commd-perf over MPI: its options, data, loop and statistics
- * (client/commd_perf_*.c), with the calls of MPI in place of libcommd's. compare.py builds it
+ * (client/perf/commd_perf_*.c), with the calls of MPI in place of libcommd's. compare.py builds it
  * once for each MPI.
  *
  *   mpirun -np 2 mpi_perf all_reduce -b 8 -e 64M -f 8
@@ -8,7 +8,7 @@
 #include <mpi.h>
 #include <stdarg.h>
 
-#include "client/commd_perf.h"
+#include "client/perf/commd_perf.h"
 
 struct mpi {
     int rank, size;

@@ -13,7 +13,7 @@ import subprocess
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 SOURCES = [HERE / "mpi_perf.c"] + [
-    TOP / f"client/commd_perf_{part}.c"
+    TOP / f"client/perf/commd_perf_{part}.c"
     for part in ("coll", "data", "loop", "options", "report", "stats", "turns")
 ]
 AS_ROOT = {
@@ -77,7 +77,7 @@ class Mpi:
         return [f"-I{self.home}/include", f"-L{lib}", "-lmpi", f"-Wl,-rpath,{lib}"]
 
     def build(self):
-        newest = max(os.path.getmtime(f) for f in [*SOURCES, TOP / "client/commd_perf.h"])
+        newest = max(os.path.getmtime(f) for f in [*SOURCES, TOP / "client/perf/commd_perf.h"])
         if self.program.exists() and os.path.getmtime(self.program) > newest:
             return
         run(["gcc", "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{TOP}", "-o", self.program, *SOURCES,

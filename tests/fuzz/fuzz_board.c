@@ -6,7 +6,7 @@
  * member have a turn. A `where` of NEW and above is of the second kind (16 of them): mail, counts and
  * large values; what is below has the meaning that it had before there was mail, modulo 8. */
 #include "tests/lib/cluster.h"
-#include "transport/engine_internal.h"
+#include "transport/engine/engine_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

@@ -4,7 +4,7 @@
  * log can show: bounded, printable, each line with the file's name in front. What was taken
  * must also be taken again when each value is written back the way `commctl show config` prints
  * it, so that no value exists that a person could not write. */
-#include "daemon/conf.h"
+#include "daemon/conf/conf.h"
 
 #include <stdio.h>
 

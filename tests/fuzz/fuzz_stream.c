@@ -10,7 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "transport/fabric_tcp_priv.h"
+#include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "shm/base.h"
+#include "shm/util/base.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,12 +1,12 @@
 /* act_board.c - the boards of groups of ours: anything anywhere, at any time; most of it near
- * what the engine and commd look at. The layout is shm/board.h's and shm/mail.h's, through
+ * what the engine and commd look at. The layout is shm/board/board.h's and shm/board/mail.h's, through
  * their own functions. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
-#include "shm/coll.h"
-#include "shm/dtype.h"
+#include "shm/model/coll.h"
+#include "shm/model/dtype.h"
 #include "tests/hostile/hostile.h"
 
 static void ring(struct rank *rank)

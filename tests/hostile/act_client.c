@@ -1,12 +1,12 @@
 /* act_client.c - libcommd as everybody has it, in children, while this process holds a rank of
  * the same group by hand and spoils its board. Our own children may fail, hang until their
  * alarm, or crash: they are ours. */
+#include <commd/commd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 
-#include "client/commd.h"
-#include "shm/coll.h"
+#include "shm/model/coll.h"
 #include "tests/hostile/hostile.h"
 
 enum { CHILD_S = 3, OP_MS = 200, BYTES = 1 << 20 };

@@ -2,7 +2,7 @@
 #ifndef COMMD_TEST_DICE_H
 #define COMMD_TEST_DICE_H
 
-#include "shm/base.h"
+#include "shm/util/base.h"
 
 struct dice {
     uint64_t state;

@@ -3,7 +3,7 @@
 #ifndef COMMD_TEST_HOSTILE_H
 #define COMMD_TEST_HOSTILE_H
 
-#include "shm/board.h"
+#include "shm/board/board.h"
 #include "shm/proto/codec.h"
 #include "tests/hostile/dice.h"
 

@@ -25,9 +25,9 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "daemon/tls.h"
+#include "daemon/link/tls.h"
 #include "shm/proto/codec.h"
-#include "shm/wait.h"
+#include "shm/util/wait.h"
 #include "tests/hostile/dice.h"
 
 enum { IDS = 32, HEARTBEAT_MS = 100, BURST = 32, BUFFER = 1 << 20 };

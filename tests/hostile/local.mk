@@ -13,4 +13,4 @@ tests_hostile_liar_LDADD = libcommd-net.la libcommd-proto.la libcommd-shm.la $(L
 
 dist_check_SCRIPTS += tests/integration/test_hostile.py
 TESTS += tests/integration/test_hostile.py
-EXTRA_DIST += tests/integration/tenant.py tests/integration/strangers.py
+EXTRA_DIST += tests/integration/lib/tenant.py tests/integration/lib/strangers.py

@@ -46,15 +46,15 @@ def shown(page):
 
 
 def main():
-    header = re.sub(r"/\*.*?\*/", "", read("client/commd.h"), flags=re.S)
-    exported = re.findall(r"^\s+(commd_\w+);", read("client/libcommd.map"), re.M)
+    header = re.sub(r"/\*.*?\*/", "", read("client/include/commd/commd.h"), flags=re.S)
+    exported = re.findall(r"^\s+(commd_\w+);", read("client/lib/libcommd.map"), re.M)
     wanted = prototypes(header)
-    makefile = read("client/local.mk")
-    pages = {os.path.basename(p)[:-2]: read(p) for p in glob.glob(f"{TOP}/client/commd*.3")}
+    makefile = read("client/man/local.mk")
+    pages = {os.path.basename(p)[:-2]: read(p) for p in glob.glob(f"{TOP}/client/man/commd*.3")}
     where = {}
     for base, page in pages.items():
-        if f"client/{base}.3" not in makefile:
-            failures.append(f"{base}.3 is not installed: add it to client/local.mk")
+        if f"client/man/{base}.3" not in makefile:
+            failures.append(f"{base}.3 is not installed: add it to client/man/local.mk")
         names = re.findall(r"^\.Nm (commd_\w+)", page.split(".Sh SYNOPSIS")[0], re.M)
         description = page[page.index(".Sh DESCRIPTION") :]
         for name, prototype in shown(page).items():

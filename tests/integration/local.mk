@@ -24,18 +24,18 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_board_memory.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
-EXTRA_DIST += tests/integration/cluster.py tests/integration/commd_client.py tests/integration/hoarder.py \
-	tests/integration/faults.py tests/integration/many.py tests/integration/numpy_ops.py tests/integration/numpy_stubs.py \
-	tests/integration/rank.py tests/integration/registered.py tests/integration/stream.py \
-	tests/integration/turns.py tests/integration/wire.py tests/integration/torch_ops.py tests/integration/torch_checks.py \
-	tests/integration/torch_forms.py tests/integration/torch_groups.py \
-	tests/integration/torch_p2p.py tests/integration/torch_ends.py \
-	tests/integration/torch_trouble.py tests/lib/nodes.sh \
-	tests/lib/demo.sh tests/lib/demo_table.py \
-	tests/lib/suite.sh tests/bench/idle.sh
+EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py tests/integration/lib/hoarder.py \
+	tests/integration/lib/faults.py tests/integration/lib/many.py tests/integration/lib/numpy_ops.py tests/integration/lib/numpy_stubs.py \
+	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/stream.py \
+	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/torch/torch_ops.py tests/integration/torch/torch_checks.py \
+	tests/integration/torch/torch_forms.py tests/integration/torch/torch_groups.py \
+	tests/integration/torch/torch_p2p.py tests/integration/torch/torch_ends.py \
+	tests/integration/torch/torch_trouble.py tools/nodes.sh \
+	tools/demo.sh tools/demo_table.py \
+	tools/suite.sh tests/bench/idle.sh
 
 # What test_engine_tenants.py runs as another user.
-check_PROGRAMS += tests/integration/hostile_mail
-tests_integration_hostile_mail_SOURCES = tests/integration/hostile_mail.c
-tests_integration_hostile_mail_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+check_PROGRAMS += tests/integration/lib/hostile_mail
+tests_integration_lib_hostile_mail_SOURCES = tests/integration/lib/hostile_mail.c
+tests_integration_lib_hostile_mail_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS)

@@ -18,6 +18,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Skip, check, equal, main, running, until  # noqa: E402
 

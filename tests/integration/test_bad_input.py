@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, Skip, check, equal, main, need_ucx, until  # noqa: E402
 from wire import ADMIN, JOIN_FAILED, JOINED, LEAVE, TABLES, WELCOME, Wire, frame, hello, join  # noqa: E402

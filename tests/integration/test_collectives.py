@@ -10,6 +10,7 @@ import random
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Cluster, check, equal, main, need_ucx, until  # noqa: E402
 
 SEED = int(os.environ.get("COMMD_SEED", "0")) or random.SystemRandom().getrandbits(31)

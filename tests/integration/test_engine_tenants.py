@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 
-PROGRAM = os.path.join(c.BUILD, "tests/integration/hostile_mail")
+PROGRAM = os.path.join(c.BUILD, "tests/integration/lib/hostile_mail")
 STRANGER = 4001
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import BUILD, HANG, Cluster, equal, main  # noqa: E402
 
 LONG = 6 * HANG

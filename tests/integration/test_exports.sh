@@ -3,8 +3,8 @@
 # process loads it beside everything else that it has. Runs in the build directory.
 set -eu
 
-map=${srcdir:-$(dirname "$0")/../..}/client/libcommd.map
-library=${1:-client/.libs/libcommd.so}
+map=${srcdir:-$(dirname "$0")/../..}/client/lib/libcommd.map
+library=${1:-client/lib/.libs/libcommd.so}
 
 if [ ! -e "$library" ]; then
     echo "FAIL: no $library: run make first, and this in the build directory"
@@ -24,7 +24,7 @@ if ! diff "$dir/wanted" "$dir/exported"; then
 fi
 
 # every function of the header can be linked
-sed -n 's/^[a-z].*[ *]\(commd_[a-z_]*\)(.*/\1/p' "$(dirname "$map")/commd.h" | grep -v '_fn$' |
+sed -n 's/^[a-z].*[ *]\(commd_[a-z_]*\)(.*/\1/p' "$(dirname "$map")/../include/commd/commd.h" | grep -v '_fn$' |
     sort -u >"$dir/declared"
 if ! diff "$dir/declared" "$dir/wanted"; then
     echo "FAIL: the lines above: < only in commd.h, > only in the map"

@@ -9,6 +9,7 @@ import signal
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
 from cluster import Cluster, check, equal, main, until  # noqa: E402
 

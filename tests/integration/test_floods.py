@@ -13,11 +13,11 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 from wire import HELLO, VERSION, WELCOME, Wire, frame  # noqa: E402
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 MALLORY, ALICE = 4001, 4002
 
 # Says "ready", goes on until its stdin is closed, and then says how often it did it.
@@ -45,7 +45,7 @@ def as_user(uid, code, *arguments):
     if os.geteuid() != 0:
         raise Skip("a process of another user needs root")
     process = subprocess.Popen(
-        [sys.executable, "-c", PROLOGUE + code, HERE, str(uid), *map(str, arguments)],
+        [sys.executable, "-c", PROLOGUE + code, c.HERE, str(uid), *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=dict(os.environ, COMMD_BUILD=c.BUILD, COMMD_LIB=c.LIBCOMMD, **c.sanitizer_environment()),
     )  # fmt: skip

@@ -24,6 +24,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, check, equal, main, now, until  # noqa: E402
 

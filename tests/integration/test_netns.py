@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402

@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
 from cluster import sanitizer_environment  # noqa: E402
 
@@ -53,8 +54,8 @@ class Package:
         at = self.folder.name
         # what `make install` would make, of links
         os.makedirs(f"{at}/prefix/include/commd")
-        os.symlink(f"{TOP}/client/commd.h", f"{at}/prefix/include/commd/commd.h")
-        os.symlink(f"{BUILD}/client/.libs", f"{at}/prefix/lib")
+        os.symlink(f"{TOP}/client/include/commd/commd.h", f"{at}/prefix/include/commd/commd.h")
+        os.symlink(f"{BUILD}/client/lib/.libs", f"{at}/prefix/lib")
         self.environment = dict(os.environ, COMMD_PREFIX=f"{at}/prefix", TMPDIR=at, HOME=at)
         self.environment.pop("COMMD_BUILD_DIR", None)
         if sanitizer_environment():
@@ -145,11 +146,11 @@ def test_wheel():
     source = f"{TOP}/client/python/commd"
     wanted = {f"commd/{name}" for name in os.listdir(source) if name.endswith((".py", ".pyi"))}
     wanted |= {"commd/py.typed", "commd/_origin.py"}
-    with open(f"{TOP}/client/local.mk") as file:
+    with open(f"{TOP}/client/python/local.mk") as file:
         listed = set(re.findall(r"client/python/(\S+)", file.read()))
     here = {os.path.relpath(f, f"{TOP}/client/python") for f in glob.glob(f"{source}/**", recursive=True)}
     here = {name for name in here if os.path.splitext(name)[1] in SOURCES}
-    equal(sorted(here - listed), [], "missing in client/local.mk")
+    equal(sorted(here - listed), [], "missing in client/python/local.mk")
     (core,) = [name for name in names if name.startswith("commd/_core")]
     check(core.endswith(".so"), core)
     equal({n for n in names if n.startswith("commd/")}, wanted | {core})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """commd-perf over real daemons: every collective right on one node and on two, and what it says.
 
-What can go wrong in the program itself is in tests/unit/test_perf.c; here are the library, the
+What can go wrong in the program itself is in tests/unit/client/test_perf.c; here are the library, the
 launcher and the output. No time is asserted.
 """
 
@@ -14,9 +14,10 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import BUILD, Cluster, check, equal, main  # noqa: E402
 
-PERF = os.path.join(BUILD, "client/commd-perf")
+PERF = os.path.join(BUILD, "client/perf/commd-perf")
 LONG = 120
 COLLECTIVES = [
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_v", "gather", "gather_v", "scatter",

@@ -12,6 +12,7 @@ import socket
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
 import wire  # noqa: E402
 from cluster import Cluster, check, equal, main, memory_files, need_ucx, until  # noqa: E402

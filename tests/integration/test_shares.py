@@ -2,9 +2,11 @@
 """A user who joins groups that never fill leaves the others room: real processes of two users (turns.py),
 the victim's groups open at once and its results are verified, also where the home is another node."""
 
+import os
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Cluster, check, equal, main, until  # noqa: E402
 from test_turns import HOSTILE, Hostile, open_to_all, victims, work  # noqa: E402
 

@@ -33,4 +33,4 @@ case $found in
 *) echo "the engine was linked with another UCX: $found" >&2; exit 1 ;;
 esac
 COMMD_TEST_FABRIC=ucx make -j2 VERBOSE=1 check \
-    TESTS="tests/unit/test_fabric tests/integration/test_collectives.py tests/integration/test_faults.py"
+    TESTS="tests/unit/transport/test_fabric tests/integration/test_collectives.py tests/integration/test_faults.py"

@@ -3,7 +3,7 @@
 #ifndef COMMD_TEST_ARENA_COMMD_H
 #define COMMD_TEST_ARENA_COMMD_H
 
-#include "client/internal.h"
+#include "client/lib/internal.h"
 
 struct arena_commd;
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "transport/engine_internal.h"
+#include "transport/engine/engine_internal.h"
 
 enum { MAX_IDLE_ROUNDS = 20000 };
 

@@ -4,8 +4,8 @@
 #ifndef COMMD_TEST_CLUSTER_H
 #define COMMD_TEST_CLUSTER_H
 
-#include "client/internal.h"
-#include "transport/engine.h"
+#include "client/lib/internal.h"
+#include "transport/engine/engine.h"
 
 enum { CLUSTER_MAX_NODES = 8, CLUSTER_MAX_RANKS = 64 };
 

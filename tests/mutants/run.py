@@ -6,8 +6,8 @@
 A mutant is a block of mutants.txt:
 
     == what is broken, in plain words
-    file daemon/core_join.c
-    test tests/unit/test_core a_test_of_it       a unit test program [and its test]
+    file daemon/core/core_join.c
+    test tests/unit/daemon/test_core a_test_of_it       a unit test program [and its test]
     test tests/integration/test_shares.py NAME   or a file of tests and one of them
     - text as it stands in the file, exactly once: part of a line, or several lines
     + text in its place; none: it is just removed

@@ -3,7 +3,7 @@
  * What a rank sends is one vector, element i of it being element i % PERIOD of the rank's
  * pattern; its blocks are parts of that vector, wherever each of them lies in memory. Therefore
  * everything that a rank may receive is some part of a sender's vector, or of the one vector of
- * reductions. These are computed over one period, by tests/unit/reduce_reference.c.
+ * reductions. These are computed over one period, by tests/unit/shm/reduce_reference.c.
  *
  * Exactness. Integers, bool and moves have random bits, and wrap. Floats are reduced in an
  * order that depends on the nodes and the schedule; within one node it is by rank, so there any
@@ -17,7 +17,7 @@
 
 #include <stdio.h>
 
-#include "tests/unit/reduce_reference.h"
+#include "tests/unit/shm/reduce_reference.h"
 
 enum { CANVAS = 0xa5, MARGIN = 64 };
 

@@ -14,7 +14,7 @@
 
 #include <stdio.h>
 
-#include "shm/reduce.h"
+#include "shm/reduce/reduce.h"
 
 enum { PHASE_BYTES = 160 << 20 /* of buffers under way on all ranks together */ };
 

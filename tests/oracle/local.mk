@@ -3,8 +3,7 @@ check_PROGRAMS += tests/oracle/oracle
 tests_oracle_oracle_SOURCES = tests/oracle/oracle.c tests/oracle/oracle.h tests/oracle/draw.c \
 	tests/oracle/data.c tests/oracle/play.c tests/oracle/threads.c \
 	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h \
-	tests/unit/reduce_reference.c tests/unit/reduce_reference.h
-tests_oracle_oracle_LDADD = libcommd-client.la libcommd-engine.la libcommd-fabric.la \
-	libcommd-schedule.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
+	tests/unit/shm/reduce_reference.c tests/unit/shm/reduce_reference.h
+tests_oracle_oracle_LDADD = $(in_one_process)
 dist_check_SCRIPTS += tests/oracle/check_polled.sh tests/oracle/check_threads.sh
 TESTS += tests/oracle/check_polled.sh tests/oracle/check_threads.sh

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#include "shm/reduce.h"
+#include "shm/reduce/reduce.h"
 
 enum { MAX_IDLE_TURNS = 50000 };
 

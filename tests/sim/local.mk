@@ -13,10 +13,8 @@ if HAVE_CMOCKA
 check_PROGRAMS += tests/sim/test_join tests/sim/test_who
 TESTS += tests/sim/test_join tests/sim/test_who
 tests_sim_test_who_SOURCES = tests/sim/test_who.c $(sim_sources)
-tests_sim_test_who_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_sim_test_who_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_sim_test_join_SOURCES = tests/sim/test_join.c $(sim_sources)
-tests_sim_test_join_CFLAGS = $(AM_CFLAGS) $(CMOCKA_CFLAGS)
 tests_sim_test_join_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 # Builds the core with one rule broken at a time and expects the tests above to notice.

@@ -44,10 +44,10 @@ objects() { # $1: flags, $2: where; sources follow
 sims="$top/tests/sim/sim.c $top/tests/sim/sim_net.c $top/tests/sim/sim_edge.c
       $top/tests/sim/sim_engine.c $top/tests/sim/sim_check.c"
 # shellcheck disable=SC2086
-objects "" "$dir/sim" $sims "$top"/transport/schedule*.c
+objects "" "$dir/sim" $sims "$top"/transport/schedule/schedule*.c
 objects "" "$dir" "$top/tests/sim/swarm.c" "$top/tests/sim/test_join.c"
 # what no mutant changes
-objects "" "$dir/same" "$top"/daemon/core*.c
+objects "" "$dir/same" "$top"/daemon/core/core*.c
 
 bad=0
 # shellcheck disable=SC2048,SC2086 # a list of numbers
@@ -56,7 +56,7 @@ for n in ${*:-0 1 2 3 4 5 6 7 8 9 10 11 12}; do
     cp -r "$dir/same" "$dir/core"
     # shellcheck disable=SC2046
     [ "$n" = 0 ] || objects "-DCORE_MUTANT=$n" "$dir/core" \
-        $(grep -lE "CORE_MUTANT [!=]= $n( |\$)" "$top"/daemon/core*.c)
+        $(grep -lE "CORE_MUTANT [!=]= $n( |\$)" "$top"/daemon/core/core*.c)
     $cc ${CFLAGS-} -o "$dir/swarm" "$dir"/swarm.o "$dir"/sim/*.o "$dir"/core/*.o
     $cc ${CFLAGS-} -o "$dir/test_join" "$dir"/test_join.o "$dir"/sim/*.o "$dir"/core/*.o -lcmocka
     if ! "$dir/test_join" >"$dir/out" 2>&1; then

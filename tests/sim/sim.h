@@ -3,7 +3,7 @@
 #ifndef COMMD_SIM_H
 #define COMMD_SIM_H
 
-#include "daemon/core_internal.h"
+#include "daemon/core/core_internal.h"
 
 enum {
     SIM_NODES = 4,

@@ -23,7 +23,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 EXPECTED = os.path.join(HERE, "expected")
-sys.path.insert(0, os.path.join(TOP, "tests/integration"))
+sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 
 # How many a list must have at least.
 Round = collections.namedtuple("Round", "name backend size spawned least places")

@@ -26,7 +26,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(TOP, "tests/integration"))
+sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 import cluster
 
 # @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank that

@@ -1,0 +1,163 @@
+/* commctl_print.c - tables for people and for programs, both by libsmartcols.
+ *
+ * For people: aligned columns under headings, or a list of "Title  value" lines where a table
+ * has one row by nature; "-" where nothing is known; an empty table is said in words.
+ * For programs: {"name": [{"key": value, ...}, ...]}, one member per table, with numbers and
+ * booleans as such and null where nothing is known. The codec has checked that number cells
+ * are JSON numbers, so they go out as they are. */
+#include <libsmartcols.h>
+#include <stdio.h>
+
+#include "client/ctl/commctl.h"
+
+static void table_unrefp(struct libscols_table **table)
+{
+    scols_unref_table(*table);
+}
+
+static bool is_true(const char *cell)
+{
+    return !strcmp(cell, "true") || !strcmp(cell, "yes") || !strcmp(cell, "1");
+}
+
+/* What stands in the cell. */
+static const char *cell_text(const struct show *show, const struct msg_column *column,
+                             const char *cell)
+{
+    if (!*cell)
+        return show->json ? "" : "-";
+    if (column->type != MSG_CELL_BOOL)
+        return cell;
+    if (show->json)
+        return is_true(cell) ? "true" : "false";
+    return is_true(cell) ? "yes" : "no";
+}
+
+static int add_columns(const struct show *show, const struct msg_table *table,
+                       struct libscols_table *out)
+{
+    for (uint32_t i = 0; i < table->ncolumns; i++) {
+        const struct msg_column *column = &table->columns[i];
+        bool number = column->type == MSG_CELL_NUMBER;
+        struct libscols_column *c = scols_table_new_column(
+            out, show->json ? column->key : column->title, 0, number ? SCOLS_FL_RIGHT : 0);
+
+        if (!c)
+            return -ENOMEM;
+        /* NUMBER prints the cell raw, or null when it is empty: what a bool wants as well,
+         * for smartcols' BOOLEAN takes the word "false" and an unknown for true and false. */
+        scols_column_set_json_type(
+            c, column->type == MSG_CELL_STRING ? SCOLS_JSON_STRING : SCOLS_JSON_NUMBER);
+    }
+    return 0;
+}
+
+static int add_rows(const struct show *show, const struct msg_table *table,
+                    struct libscols_table *out)
+{
+    for (uint32_t row = 0; row < table->nrows; row++) {
+        struct libscols_line *line = scols_table_new_line(out, NULL);
+
+        if (!line)
+            return -ENOMEM;
+        for (uint32_t i = 0; i < table->ncolumns; i++) {
+            const char *cell = table->cells[(size_t)row * table->ncolumns + i];
+            int r = scols_line_set_data(line, i, cell_text(show, &table->columns[i], cell));
+
+            if (r)
+                return r;
+        }
+    }
+    return 0;
+}
+
+/* Two columns without headings, a line per column of @table. */
+static int fill_vertical(const struct show *show, const struct msg_table *table,
+                         struct libscols_table *out)
+{
+    scols_table_enable_noheadings(out, 1);
+    if (!scols_table_new_column(out, "key", 0, 0) || !scols_table_new_column(out, "value", 0, 0))
+        return -ENOMEM;
+    for (uint32_t i = 0; i < table->ncolumns; i++) {
+        struct libscols_line *line = scols_table_new_line(out, NULL);
+        int r;
+
+        if (!line)
+            return -ENOMEM;
+        r = scols_line_set_data(line, 0, table->columns[i].title);
+        if (!r)
+            r = scols_line_set_data(line, 1,
+                                    cell_text(show, &table->columns[i], table->cells[i]));
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static int render(const struct show *show, const struct msg_table *table, char **ret_text)
+{
+    _cleanup_(table_unrefp) struct libscols_table *out = scols_new_table();
+    int r;
+
+    if (!out)
+        return -ENOMEM;
+    scols_table_enable_json(out, show->json);
+    scols_table_set_column_separator(out, "  ");
+    r = scols_table_set_name(out, table->name);
+    if (!r && show->vertical && !show->json && table->nrows == 1) {
+        r = fill_vertical(show, table, out);
+    } else if (!r) {
+        r = add_columns(show, table, out);
+        if (!r)
+            r = add_rows(show, table, out);
+    }
+    return r ? r : scols_print_table_to_string(out, ret_text);
+}
+
+/* smartcols prints each table as an object of one member: "{\n   ...\n}\n". Here the members of
+ * all tables are put into one object. */
+static void print_json_member(const char *text, bool first)
+{
+    const char *begin = strchr(text, '{'), *end = strrchr(text, '}');
+
+    begin = begin ? begin + 1 : text;
+    if (!end || end < begin)
+        end = text + strlen(text);
+    while (end > begin && end[-1] == '\n')
+        end--;
+    printf("%s%.*s", first ? "{" : ",", (int)(end - begin), begin);
+}
+
+static void print_table(const struct msg_table *table, const char *text, bool first)
+{
+    if (!first)
+        putchar('\n');
+    if (table->nrows == 0)
+        printf("no %s\n", table->name);
+    else /* with a newline at the end, which some versions of smartcols leave out */
+        printf("%s%s", text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
+}
+
+bool show_tables(const struct show *show, const struct msg_tables *tables)
+{
+    for (uint32_t i = 0; i < tables->ntables; i++) {
+        _cleanup_(freep) char *text = NULL;
+        int r = render(show, &tables->tables[i], &text);
+
+        if (r) {
+            complain("cannot print the answer (%s)", strerror(-r));
+            return false;
+        }
+        if (show->json)
+            print_json_member(text, i == 0);
+        else
+            print_table(&tables->tables[i], text, i == 0);
+    }
+    if (show->json)
+        puts(tables->ntables ? "\n}" : "{}");
+    if (fflush(stdout) || ferror(stdout)) {
+        complain("cannot write to stdout (%s)", strerror(errno));
+        return false;
+    }
+    return true;
+}

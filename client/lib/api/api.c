@@ -1,0 +1,485 @@
+/* api.c - the public calls: argument checks, then the layer that does it. Every refusal says
+ * which argument and what is allowed. */
+#include "config.h"
+
+#include "client/lib/arena/arena.h"
+
+#include <stdio.h>
+#include <sys/socket.h>
+
+enum { DEFAULT_TIMEOUT_S = 1800 };
+
+PUBLIC const char *commd_version(void)
+{
+    return PACKAGE_VERSION;
+}
+
+PUBLIC size_t commd_dtype_size(int dtype)
+{
+    return dtype < 0 ? 0 : dtype_size((unsigned)dtype);
+}
+
+/* ---- context ------------------------------------------------------------------------------ */
+
+static int env_timeout(int64_t *ret_ms)
+{
+    const char *s = getenv("COMMD_TIMEOUT");
+    char *end;
+    double v;
+
+    *ret_ms = DEFAULT_TIMEOUT_S * 1000;
+    if (!s || !*s)
+        return 0;
+    v = strtod(s, &end);
+    if (*end || !(v > 0) || v > 1e9)
+        return error_set(error_mine(), COMMD_E_INVALID, "connect",
+                         "COMMD_TIMEOUT is \"%.40s\"; allowed: a number of seconds above 0", s);
+    *ret_ms = (int64_t)(v * 1000);
+    return 0;
+}
+
+/* "": nobody named one, so it is searched for. */
+static const char *named_socket(const struct commd_options *options)
+{
+    const char *s = options && options->socket ? options->socket : getenv("COMMD_SOCKET");
+
+    return s ? s : "";
+}
+
+/* Forks between this process and the first that used the library. getpid() would tell too, but
+ * is a system call: half as long as a small all_reduce. */
+static unsigned generation;
+
+static void forked(void)
+{
+    generation++;
+    alive_forked();
+    arena_unlock();
+}
+
+static void before_fork(void)
+{
+    arena_lock();
+    alive_lock();
+}
+
+static void after_fork(void)
+{
+    alive_unlock();
+    arena_unlock();
+}
+
+unsigned fork_generation(void)
+{
+    return generation;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, forked);
+}
+
+
+static struct commd_context *context_alloc(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct commd_context *ctx = calloc(1, sizeof *ctx);
+
+    if (!ctx)
+        return NULL;
+    pthread_once(&once, watch_forks);
+    ctx->pid = getpid();
+    ctx->generation = generation;
+    ctx->sock = ctx->doorbell = -1;
+    ctx->finished_tail = &ctx->finished;
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_cond_init(&ctx->cond, NULL);
+    pthread_mutex_init(&ctx->plock, NULL);
+    pthread_cond_init(&ctx->pcond, NULL);
+    return ctx;
+}
+
+static void context_free(struct commd_context *ctx)
+{
+    /* commd has to see the end of it also when a forked child holds copies */
+    if (ctx->sock >= 0)
+        shutdown(ctx->sock, SHUT_RDWR);
+    control_close(ctx);
+    pthread_mutex_destroy(&ctx->lock);
+    pthread_cond_destroy(&ctx->cond);
+    pthread_mutex_destroy(&ctx->plock);
+    pthread_cond_destroy(&ctx->pcond);
+    free(ctx);
+}
+
+PUBLIC int commd_connect(const struct commd_options *options, struct commd_context **ret_context)
+{
+    struct commd_error *e = error_mine();
+    struct commd_context *ctx;
+    const char *path = named_socket(options);
+    int64_t timeout;
+    int r;
+
+    if (!ret_context || (options && options->size < sizeof(size_t)))
+        return error_set(e, COMMD_E_INVALID, "connect",
+                         "options.size must be sizeof(struct commd_options)");
+    r = env_timeout(&timeout);
+    if (r)
+        return r;
+    if (options && options->size >= sizeof *options && options->timeout_ms)
+        timeout = options->timeout_ms;
+    ctx = context_alloc();
+    if (!ctx)
+        return error_set(e, COMMD_E_NOMEM, "connect", "no memory for a context");
+    ctx->timeout_ms = timeout < 0 ? -1 : timeout;
+    ctx->search = !*path;
+    if ((size_t)snprintf(ctx->socket_path, sizeof ctx->socket_path, "%s", path) >=
+        sizeof ctx->socket_path)
+        r = error_set(e, COMMD_E_INVALID, "connect", "COMMD_SOCKET is longer than %zu bytes",
+                      sizeof ctx->socket_path - 1);
+    else
+        r = control_open(ctx, deadline_in(ctx->timeout_ms));
+    if (r) {
+        context_free(ctx);
+        return r;
+    }
+    *ret_context = ctx;
+    return 0;
+}
+
+int usable(const struct commd_context *ctx, const char *op)
+{
+    if (likely(ctx->generation == generation))
+        return 0;
+    return error_set(error_mine(), COMMD_E_FORKED, op,
+                     "this process was forked from the one (pid %d) that connected; connect anew "
+                     "in the child",
+                     (int)ctx->pid);
+}
+
+PUBLIC void commd_disconnect(struct commd_context *ctx)
+{
+    if (!ctx)
+        return;
+    if (ctx->generation != generation) { /* a forked child holds copies only: close them, tell nobody */
+        control_close(ctx);
+        return;
+    }
+    while (ctx->groups)
+        commd_group_leave(ctx->groups);
+    async_stop(ctx);
+    arena_forget(ctx);
+    context_free(ctx);
+}
+
+PUBLIC const char *commd_node_name(const struct commd_context *ctx)
+{
+    return ctx->node;
+}
+
+PUBLIC void commd_set_interrupt(struct commd_context *ctx, commd_interrupt_fn fn, void *arg)
+{
+    ctx->interrupt_arg = arg;
+    ctx->interrupt = fn;
+}
+
+/* ---- groups ------------------------------------------------------------------------------- */
+
+PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int rank, int size,
+                            int64_t timeout_ms, struct commd_group **ret_group)
+{
+    struct commd_error *e = error_mine();
+    struct commd_group *g;
+    size_t bad;
+    int r;
+
+    if (!ctx || !ret_group)
+        return error_set(e, COMMD_E_INVALID, "join", "context and ret_group must not be NULL");
+    r = usable(ctx, "join");
+    if (r)
+        return r;
+    if (!name || !*name || strlen(name) >= MSG_GROUP_MAX)
+        return error_set(e, COMMD_E_INVALID, "join", "group name: 1 to %d bytes are allowed",
+                         MSG_GROUP_MAX - 1);
+    if (!codec_text_clean(name, strlen(name), &bad))
+        return error_set(e, COMMD_E_INVALID, "join",
+                         "group name: byte %zu is a control character or not UTF-8", bad);
+    if (size < 1 || size > PLAN_MAX_WORLD || rank < 0 || rank >= size)
+        return error_set(e, COMMD_E_INVALID, "join",
+                         "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "
+                         "size - 1",
+                         name, rank, size, PLAN_MAX_WORLD);
+    r = group_join(ctx, name, (unsigned)rank, (unsigned)size,
+                   timeout_ms ? timeout_ms : ctx->timeout_ms, &g);
+    if (r)
+        return r;
+    pthread_mutex_lock(&ctx->lock);
+    g->next = ctx->groups;
+    ctx->groups = g;
+    pthread_mutex_unlock(&ctx->lock);
+    *ret_group = g;
+    return 0;
+}
+
+PUBLIC void commd_group_leave(struct commd_group *g)
+{
+    struct msg m = {.type = MSG_CLIENT_LEAVE};
+    struct commd_context *ctx;
+
+    if (!g)
+        return;
+    ctx = g->ctx;
+    if (ctx->generation != generation)
+        return;
+    async_drop_group(g);
+    pthread_mutex_lock(&ctx->lock);
+    for (struct commd_group **p = &ctx->groups; *p; p = &(*p)->next)
+        if (*p == g) {
+            *p = g->next;
+            break;
+        }
+    pthread_mutex_unlock(&ctx->lock);
+    m.client_leave.group = g->board.group;
+    m.client_leave.ops = atomic_load(&g->board.members[g->local].ops);
+    control_send_of(g, &m);
+    group_free(g);
+}
+
+PUBLIC int commd_group_abort(struct commd_group *g, const char *reason)
+{
+    struct msg m = {.type = MSG_CLIENT_ABORT};
+    int r = usable(g->ctx, "abort");
+
+    if (r)
+        return r;
+    m.client_abort.group = g->board.group;
+    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
+             g->rank, reason && *reason ? reason : "no reason given");
+    if (control_send_of(g, &m))
+        return error_set(error_mine(), COMMD_E_NODE_LOST, "abort", "commd on node %s is gone",
+                         g->ctx->node);
+    return 0;
+}
+
+PUBLIC int commd_group_rank(const struct commd_group *g)
+{
+    return (int)g->rank;
+}
+
+PUBLIC int commd_group_size(const struct commd_group *g)
+{
+    return (int)g->board.world;
+}
+
+PUBLIC int commd_group_nodes(const struct commd_group *g)
+{
+    return (int)g->board.nnodes;
+}
+
+PUBLIC uint64_t commd_group_epoch(const struct commd_group *g)
+{
+    return g->board.epoch;
+}
+
+PUBLIC uint64_t commd_group_seq(const struct commd_group *g)
+{
+    return atomic_load(&g->seq);
+}
+
+PUBLIC void commd_group_set_timeout(struct commd_group *g, int64_t timeout_ms)
+{
+    atomic_store(&g->timeout_ms, timeout_ms < 0 ? -1 : timeout_ms);
+}
+
+/* ---- collectives --------------------------------------------------------------------------- */
+
+/* A program built against an older commd.h gives less of it. */
+enum { OP_SIZE_MIN = offsetof(struct commd_op, send_counts) };
+
+static int take_op(const struct commd_group *g, const struct commd_op *op, struct commd_op *full,
+                   const struct commd_op **ret_op)
+{
+    if (unlikely(!g || !op || op->size < OP_SIZE_MIN))
+        return error_set(error_mine(), COMMD_E_INVALID, "run",
+                         "group and op must not be NULL and op.size must be sizeof(struct "
+                         "commd_op)");
+    *ret_op = op;
+    if (unlikely(op->size < sizeof *op)) {
+        memset(full, 0, sizeof *full);
+        memcpy(full, op, op->size);
+        *ret_op = full;
+    }
+    return is_p2p(*ret_op) ? p2p_check(g, *ret_op) : check_op(g, *ret_op);
+}
+
+PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
+{
+    struct commd_op full;
+    int r = take_op(group, op, &full, &op);
+
+    if (unlikely(r))
+        return r;
+    return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
+}
+
+PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
+                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    struct commd_op full;
+    int r = take_op(group, op, &full, &op);
+
+    if (unlikely(r))
+        return r;
+    return is_p2p(op) ? p2p_start(group, op, on_done, arg, ret_work)
+                      : async_start(group, op, on_done, arg, ret_work);
+}
+
+PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
+                             commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    if (!ops || n < 1 || n > INT32_MAX)
+        return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                         "ops must not be NULL and n at least 1");
+    for (size_t i = 0; i < n; i++) {
+        struct commd_op full;
+        const struct commd_op *op;
+        int r;
+
+        if (ops[i].size != sizeof *ops) /* where the next one begins depends on it */
+            return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                             "ops[%zu].size must be sizeof(struct commd_op), %zu bytes", i,
+                             sizeof *ops);
+        r = take_op(group, &ops[i], &full, &op);
+        if (r)
+            return r;
+    }
+    return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+}
+
+PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype, int redop)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = dtype,
+                          .redop = redop, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
+                        int dtype, int redop, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE, .dtype = dtype, .redop = redop,
+                          .root = root, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BROADCAST, .dtype = dtype,
+                          .root = root, .recv = buf, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_GATHER, .dtype = dtype,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
+                              const size_t *counts, int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_GATHER_V, .dtype = dtype,
+                          .send = send, .recv = recv, .recv_counts = counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count,
+                        int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER, .dtype = dtype, .root = root,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t send_count,
+                          void *recv, const size_t *recv_counts, int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER_V, .dtype = dtype, .root = root,
+                          .send = send, .recv = recv, .send_counts = &send_count,
+                          .recv_counts = recv_counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
+                         int dtype, int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_SCATTER, .dtype = dtype, .root = root,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_scatter_v(struct commd_group *group, const void *send,
+                           const size_t *send_counts, void *recv, size_t recv_count, int dtype,
+                           int root)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_SCATTER_V, .dtype = dtype,
+                          .root = root, .send = send, .recv = recv, .send_counts = send_counts,
+                          .recv_counts = &recv_count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
+                                size_t count, int dtype, int redop)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER, .dtype = dtype,
+                          .redop = redop, .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
+                                  const size_t *counts, int dtype, int redop)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER_V, .dtype = dtype,
+                          .redop = redop, .send = send, .recv = recv, .send_counts = counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_TO_ALL, .dtype = dtype,
+                          .send = send, .recv = recv, .count = count};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
+                              const size_t *send_counts, void *recv, const size_t *recv_counts,
+                              int dtype)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_TO_ALL_V, .dtype = dtype,
+                          .send = send, .recv = recv, .send_counts = send_counts,
+                          .recv_counts = recv_counts};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_barrier(struct commd_group *group)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+
+    return commd_run(group, &op);
+}

@@ -1,0 +1,86 @@
+/* peer_arena.c - arenas of other members of a group, mapped here.
+ *
+ * A group maps an arena when an operation first names it, and by member and number finds it again.
+ * Seals and size are those of the file, whatever commd has checked; every use is checked against
+ * the size that is kept here (direct.c).
+ *
+ * How many. At most PEER_ARENAS of each member; the next one unmaps all of that member's. So a
+ * mapping may outlive the arena: it costs address space, no memory (the owner has taken the pages
+ * back with a hole, which a stray look would fill with zeros), and goes with the group at the
+ * latest. No descriptor is kept. A number is random and never used twice, so what is found under
+ * it is what it was. That an arena cannot be had is remembered too, so that it costs one question
+ * and not one for each operation. */
+#include <sys/mman.h>
+
+#include "client/lib/arena/arena.h"
+#include "shm/util/memfd.h"
+
+enum { PEER_ARENAS = 64 };
+
+struct peer_arenas {
+    unsigned n;
+    struct peer_arena list[PEER_ARENAS];
+};
+
+const struct peer_arena *peer_arena_find(const struct commd_group *g, unsigned member,
+                                         uint64_t arena)
+{
+    const struct peer_arenas *all = g->peer_arenas ? g->peer_arenas[member] : NULL;
+
+    for (unsigned i = 0; all && i < all->n; i++)
+        if (all->list[i].arena == arena)
+            return &all->list[i];
+    return NULL;
+}
+
+static void unmap_all(struct peer_arenas *all)
+{
+    for (unsigned i = 0; i < all->n; i++)
+        if (all->list[i].base)
+            munmap(all->list[i].base, all->list[i].size);
+    all->n = 0;
+}
+
+static int map(int fd, struct peer_arena *p)
+{
+    int r = memfd_check(fd, SIZE_MAX / 2, &p->size);
+
+    if (r)
+        return r;
+    r = arena_map(fd, p->size, &p->base);
+    if (r)
+        return r;
+    madvise(p->base, p->size, MADV_DONTDUMP); /* it is in its owner's */
+    madvise(p->base, p->size, MADV_DONTFORK);
+    return 0;
+}
+
+bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int fd)
+{
+    struct peer_arena p = {.arena = arena};
+    struct peer_arenas *all;
+
+    if (!g->peer_arenas)
+        g->peer_arenas = calloc(g->board.nlocal, sizeof *g->peer_arenas);
+    if (g->peer_arenas && !g->peer_arenas[member])
+        g->peer_arenas[member] = calloc(1, sizeof **g->peer_arenas);
+    all = g->peer_arenas ? g->peer_arenas[member] : NULL;
+    if (!all)
+        return false;
+    if (all->n == PEER_ARENAS)
+        unmap_all(all);
+    if (fd < 0 || map(fd, &p))
+        p.base = NULL;
+    all->list[all->n++] = p;
+    return true;
+}
+
+void peer_arenas_free(struct commd_group *g)
+{
+    for (unsigned m = 0; g->peer_arenas && m < g->board.nlocal; m++) {
+        if (g->peer_arenas[m])
+            unmap_all(g->peer_arenas[m]);
+        free(g->peer_arenas[m]);
+    }
+    free(steal_ptr(g->peer_arenas));
+}

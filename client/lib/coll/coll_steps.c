@@ -1,0 +1,204 @@
+/* coll.c - what a member does in each step of each collective: put its contribution, reduce
+ * its slice, get the result. One row per collective in coll_steps; those whose windows hold a
+ * vector are here, those with blocks and cells in coll_blocks.c.
+ *
+ * Copies are what large operations cost, so: a member puts in only what others will reduce,
+ * reduces its own slice straight from the caller's memory into the window and its own output,
+ * and gets only the other slices. */
+#include "client/lib/coll/coll_steps.h"
+
+enum { AROUND_PIECE = 8 << 10 /* multiple of every element's size; stays in the nearest cache */ };
+
+void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, const uint8_t *own,
+                    size_t offset, uint64_t n)
+{
+    const struct board *b = board_of(r);
+    size_t len = payload_len(r, c);
+    const void *src[BOARD_MAX_LOCAL];
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        src[m] = board_payload(b, m, r->base + c, len) + offset;
+    if (!is_scaled(r))
+        src[r->group->local] = own;
+    if (dst2)
+        reduce_n_dup(r->plan.dtype, r->plan.redop, dst, dst2, src, b->nlocal, n);
+    else
+        reduce_n(r->plan.dtype, r->plan.redop, dst, src, b->nlocal, n);
+}
+
+/* ---- barrier ----------------------------------------------------------------------------- */
+
+static void nothing(struct run *r, uint32_t c)
+{
+}
+
+/* ---- all_reduce, reduce ------------------------------------------------------------------ */
+
+static void my_slice(const struct run *r, uint32_t c, size_t *ret_lo, size_t *ret_hi)
+{
+    uint64_t lo, hi;
+
+    plan_slice(plan_step_count(&r->plan, c), board_of(r)->nlocal, r->group->local, r->plan.esize,
+               &lo, &hi);
+    *ret_lo = lo * r->plan.esize;
+    *ret_hi = hi * r->plan.esize;
+}
+
+/* Does this member's output get the result of its slice when that is reduced? */
+static bool takes_slice(const struct run *r)
+{
+    return one_node(r) && (r->plan.coll == COLL_ALL_REDUCE || is_root(r));
+}
+
+static void vector_put(struct run *r, uint32_t c)
+{
+    size_t len = step_bytes(r, c), lo, hi;
+    const uint8_t *from = r->send + step_offset(r, c);
+    uint8_t *to = my_payload(r, c);
+
+    if (!r->plan.reduces || is_scaled(r)) {
+        contribute(r, to, from, len);
+        return;
+    }
+    my_slice(r, c, &lo, &hi);
+    copy_to_window(r, to, from, lo);
+    copy_to_window(r, to + hi, from + hi, len - hi);
+}
+
+/* Where stores into the window are slow the slice is reduced into the output, and goes from there
+ * around the caches while it is still in ours. */
+static void reduce_around(struct run *r, uint32_t c, uint8_t *out, uint8_t *res, size_t lo,
+                          size_t hi)
+{
+    const struct plan *p = &r->plan;
+
+    for (size_t len; lo < hi; lo += len) {
+        len = MIN(hi - lo, (size_t)AROUND_PIECE);
+        reduce_members(r, c, out + lo, NULL, r->send + step_offset(r, c) + lo, lo, len / p->esize);
+        reduce_finish(p->dtype, p->redop, out + lo, len / p->esize, board_of(r)->world);
+        copy_around(res + lo, out + lo, len);
+    }
+}
+
+static void vector_reduce(struct run *r, uint32_t c)
+{
+    const struct plan *p = &r->plan;
+    unsigned world = board_of(r)->world;
+    uint8_t *out = takes_slice(r) ? r->recv + step_offset(r, c) : NULL, *res = result_of(r, c);
+    size_t lo, hi;
+    uint64_t n;
+
+    my_slice(r, c, &lo, &hi);
+    if (out && r->group->way.around) {
+        reduce_around(r, c, out, res, lo, hi);
+        return;
+    }
+    n = (hi - lo) / p->esize;
+    reduce_members(r, c, res + lo, out ? out + lo : NULL, r->send + step_offset(r, c) + lo, lo, n);
+    if (!one_node(r))
+        return;
+    reduce_finish(p->dtype, p->redop, res + lo, n, world);
+    if (out)
+        reduce_finish(p->dtype, p->redop, out + lo, n, world);
+}
+
+/* Ours and theirs in the order of nodes: so that all ranks get the same bits. Who is alone on his
+ * node has ours where it came from, and in place that line has to be in the cache anyway. */
+static void swap_get(const struct run *r, uint32_t c, uint8_t *out, const uint8_t *res, size_t len)
+{
+    const struct plan *p = &r->plan;
+    const struct board *b = board_of(r);
+    bool alone = b->nlocal == 1 && !is_scaled(r);
+    const void *src[2];
+
+    src[b->me] = alone ? r->send + step_offset(r, c) : res;
+    src[!b->me] = board_theirs(b, r->base + c, len);
+    reduce_n(p->dtype, p->redop, out, src, 2, len / p->esize);
+    reduce_finish(p->dtype, p->redop, out, len / p->esize, b->world);
+}
+
+static void all_reduce_get(struct run *r, uint32_t c)
+{
+    const struct plan *p = &r->plan;
+    uint8_t *out = r->recv + step_offset(r, c), *res = result_of(r, c);
+    size_t len = step_bytes(r, c), lo, hi;
+
+    if (p->swap) {
+        swap_get(r, c, out, res, len);
+    } else if (!one_node(r)) {
+        copy(out, res, len);
+    } else if (p->small) {
+        reduce_members(r, c, out, NULL, r->send, 0, p->count);
+        reduce_finish(p->dtype, p->redop, out, p->count, board_of(r)->world);
+    } else {
+        my_slice(r, c, &lo, &hi);
+        copy(out, res, lo);
+        copy(out + hi, res + hi, len - hi);
+    }
+}
+
+static void reduce_get(struct run *r, uint32_t c)
+{
+    if (is_root(r))
+        all_reduce_get(r, c);
+}
+
+/* ---- broadcast --------------------------------------------------------------------------- */
+
+static void broadcast_put(struct run *r, uint32_t c)
+{
+    uint8_t *to;
+
+    if (!is_root(r))
+        return;
+    /* the network sends from the result window; a small payload is picked up by the engine */
+    to = one_node(r) || r->plan.small ? my_payload(r, c) : result_of(r, c);
+    copy_to_window(r, to, r->recv + step_offset(r, c), step_bytes(r, c));
+}
+
+static void broadcast_get(struct run *r, uint32_t c)
+{
+    const uint8_t *from;
+
+    if (is_root(r))
+        return;
+    from = one_node(r) ? payload_of(r, r->plan.root, c) : result_of(r, c);
+    copy(r->recv + step_offset(r, c), from, step_bytes(r, c));
+}
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+/* The first step is also where descriptions are compared, for which run.c waits for all. */
+bool ready_at_root(struct run *r, uint32_t c)
+{
+    return !is_root(r) || (r->plan.reduces ? run_all_reduced(r, c) : run_all_arrived(r, c));
+}
+
+bool ready_from_root(struct run *r, uint32_t c)
+{
+    return board_arrived(board_of(r), r->plan.root, r->base + c);
+}
+
+static bool ready_all(struct run *r, uint32_t c)
+{
+    return r->plan.reduces ? run_all_reduced(r, c) : run_all_arrived(r, c);
+}
+
+const struct coll_steps coll_steps[COLL_COUNT] = {
+    [COLL_BARRIER] = {ready_all, nothing, nothing, nothing, nothing},
+    [COLL_ALL_REDUCE] = {ready_all, vector_put, nothing, vector_reduce, all_reduce_get},
+    [COLL_BROADCAST] = {ready_from_root, broadcast_put, nothing, nothing, broadcast_get},
+    [COLL_ALL_GATHER] = {ready_all, all_gather_put, all_gather_own, nothing, all_gather_get},
+    [COLL_REDUCE_SCATTER] = {ready_all, reduce_scatter_put, nothing, reduce_scatter_reduce,
+                             reduce_scatter_get},
+    [COLL_REDUCE] = {ready_at_root, vector_put, nothing, vector_reduce, reduce_get},
+    [COLL_GATHER] = {ready_at_root, cells_put, cells_own, nothing, cells_get},
+    [COLL_SCATTER] = {ready_from_root, cells_put, cells_own, nothing, cells_get},
+    [COLL_ALL_TO_ALL] = {ready_all, cells_put, cells_own, nothing, cells_get},
+    [COLL_ALL_GATHER_V] = {ready_all, all_gather_put, all_gather_own, nothing, all_gather_get},
+    [COLL_REDUCE_SCATTER_V] = {ready_all, reduce_scatter_put, nothing, reduce_scatter_reduce,
+                               reduce_scatter_get},
+    [COLL_GATHER_V] = {ready_at_root, cells_put, cells_own, nothing, cells_get},
+    [COLL_SCATTER_V] = {ready_from_root, cells_put, cells_own, nothing, cells_get},
+    [COLL_ALL_TO_ALL_V] = {ready_all, cells_put, cells_own, nothing, cells_get},
+};

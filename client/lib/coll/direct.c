@@ -1,0 +1,403 @@
+/* direct.c - operations in registered memory: no copies into the board or out of it. What each member
+ * does with the others' memory is in direct_work.c; this is how they agree on it. The group has one
+ * node.
+ *
+ * Who waits for whom (an operation of steps base, base + 1; "all" are the members of the group):
+ *
+ *   OFFER   announce base: where send and recv lie (arena, offset); in the window, the edges
+ *           | all have announced base. Descriptions are compared as ever. All offer: go on. Some do:
+ *           | everybody, those too who announced a payload, begins again at base + 1, as if nobody did.
+ *   MAP     map what is not mapped yet, asking commd for it
+ *   VOTE    announce base + 1: yes, or no if something could not be mapped
+ *           | all have announced base + 1. One no: everybody begins again at base + 2.
+ *   WORK    `entered`; then my part of the work; then `finished` and `stopped`
+ *   FINISH  | all have finished: nobody reads my input or writes my output any more. Done.
+ *
+ * So all take the same path, because all look at the same announcements. Who wakes me: the bell, rung
+ * after each announcement and counter; in MAP nobody does, so who waits looks again every
+ * millisecond (run_asks()), and gives up after ASK_MS: with a no. What if a peer dies now: commd marks
+ * it, and run_hopeless() sees that, between two chunks of WORK as in every wait. What if I am
+ * stopped now: the others wait, as in every operation.
+ *
+ * A failed all_reduce, where members write to others' outputs, must not be written to later: its
+ * buffers are the caller's again. So who gives up says `stopped` and then looks who has `entered`
+ * and not stopped; who enters says so and then looks who has stopped, and in that case writes
+ * nothing (a fence between the store and the loads on both sides: one sees the other). Members that
+ * are at work see the mark of the loss after their present chunk, so they are waited for, briefly. One
+ * that does not come (it was stopped itself) is locked out: the output's pages are replaced by others
+ * (arena_fence()). Not the pages at its ends, which hold other data too; therefore nobody writes into
+ * those: the first and the last EDGE bytes of the vector go through the window, and every member
+ * reduces them for itself.
+ *
+ * Whom this trusts. A member maps the others' arenas for writing; within one group and user, that is
+ * what makes it fast (to read only, and copy, takes half as long again). What a member offers is
+ * copied, and checked against the size of the arena, which cannot shrink; an offer that does not
+ * fit is an error for all. Lies that fit spoil the liar's own arena, and the numbers of this group,
+ * which any member can spoil. */
+#include "client/lib/coll/direct.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#include "client/lib/arena/arena.h"
+
+enum { ASK_MS = 5000, STOP_MS = 50 };
+
+/* ---- the beginning ------------------------------------------------------------------------- */
+
+static struct board_member *member(const struct run *r, unsigned m)
+{
+    return &r->group->board.members[m];
+}
+
+static bool find(const struct run *r, bool recv, uint64_t *ret_arena, uint64_t *ret_offset)
+{
+    size_t len = direct_extent(r, recv);
+
+    *ret_arena = *ret_offset = 0;
+    return !len || arena_find(r->group->ctx, recv ? r->recv : r->send, len, ret_arena, ret_offset);
+}
+
+void direct_begin(struct run *r)
+{
+    unsigned n = r->group->board.nlocal;
+    struct board_offer o;
+    struct direct *d;
+
+    if (r->lists || !find(r, false, &o.send_arena, &o.send_offset) ||
+        !find(r, true, &o.recv_arena, &o.recv_offset))
+        return;
+    d = calloc(1, sizeof *d + n * (2 * sizeof d->places[0] + sizeof *d->in + sizeof *d->out));
+    if (!d)
+        return;
+    d->mine = o;
+    d->in = (void *)&d->places[2 * n];
+    d->out = (void *)&d->in[n];
+    r->direct = d;
+}
+
+static bool offer(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    struct direct *d = r->direct;
+
+    if (!run_can_put(r, 0, b->chunk))
+        return false;
+    direct_put(r);
+    board_slot(b, r->group->local, r->base)->offer = d->mine;
+    run_announce(r, BOARD_OFFER);
+    d->stage = DIRECT_OFFERS;
+    return true;
+}
+
+static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
+{
+    const struct board *b = &r->group->board;
+    unsigned n = 0;
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        n += board_slot(b, m, step)->kind == kind;
+    return n;
+}
+
+bool direct_offered(const struct run *r)
+{
+    return count_kind(r, r->base, BOARD_OFFER) > 0;
+}
+
+static bool take_offers(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    struct direct *d = r->direct;
+
+    if (!run_all_arrived(r, 0) || !run_agree(r))
+        return false;
+    if (count_kind(r, r->base, BOARD_OFFER) < b->nlocal) {
+        free(steal_ptr(r->direct));
+        run_again(r, 1);
+        return true;
+    }
+    for (unsigned m = 0; m < b->nlocal; m++) {
+        struct board_offer o = board_slot(b, m, r->base)->offer; /* a member may write there */
+
+        d->places[2 * m] = (struct direct_place){o.send_arena, o.send_offset};
+        d->places[2 * m + 1] = (struct direct_place){o.recv_arena, o.recv_offset};
+    }
+    d->stage = DIRECT_MAP;
+    return true;
+}
+
+/* ---- mapping --------------------------------------------------------------------------------- */
+
+static void set_place(struct direct *d, unsigned i, uint8_t *p)
+{
+    if (i % 2)
+        d->out[i / 2] = p;
+    else
+        d->in[i / 2] = p;
+}
+
+/* The error is the same for all, and the group's end: who offers such a thing is not libcommd. */
+static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
+{
+    const struct commd_group *g = r->group;
+    unsigned rank = g->local_rank[i / 2];
+
+    error_set(&r->err, COMMD_E_PROTOCOL, coll_name(r->desc.coll),
+              "operation %llu of group \"%s\": rank %u (pid %u on node %s) offers registered memory at "
+              "%llu of an arena of %zu bytes, where %zu do not fit; the group is broken",
+              (unsigned long long)r->desc.seq, g->name, rank, g->members[rank].pid,
+              group_node_of(g, rank), (unsigned long long)r->direct->places[i].offset, size, len);
+    r->err.rank = (int)rank;
+    r->err.pid = (int)g->members[rank].pid;
+    r->err.epoch = g->board.epoch;
+    r->err.seq = r->desc.seq;
+    snprintf(r->err.node, sizeof r->err.node, "%s", group_node_of(g, rank));
+    return false;
+}
+
+/* The answer to the question for place d->at; true: there is one. */
+static bool answered(struct run *r)
+{
+    struct commd_group *g = r->group;
+    struct direct *d = r->direct;
+    const struct direct_place *p = &d->places[d->at];
+    size_t len = direct_extent(r, d->at % 2);
+    const struct peer_arena *got;
+    int fd = -1;
+
+    if (control_arena_asked(g, &d->ask)) {
+        fd = d->ask.board_fd;
+    } else if ((int64_t)now_ms() >= d->until) {
+        control_arena_cancel(g, &d->ask);
+    } else {
+        return false;
+    }
+    d->asking = false;
+    d->at = 2 * (d->at / 2); /* both of the member's: to make room others of its may be unmapped */
+    d->yes = peer_arena_add(g, d->at / 2, p->arena, fd);
+    got = d->yes ? peer_arena_find(g, d->at / 2, p->arena) : NULL;
+    if (got && got->base && p->offset <= got->size && len <= got->size - p->offset)
+        arena_populate(got->base + p->offset, len); /* or when it is touched */
+    close_fdp(&fd);
+    return true;
+}
+
+/* Place d->at; false: not yet, or r->err says why not. */
+static bool map_place(struct run *r)
+{
+    struct commd_group *g = r->group;
+    struct direct *d = r->direct;
+    unsigned i = d->at, m = i / 2;
+    size_t len = direct_extent(r, i % 2);
+    const struct direct_place *p = &d->places[i];
+    const struct peer_arena *a;
+
+    if (m == g->local || !direct_shares(r, m, i % 2)) {
+        set_place(d, i, m != g->local ? NULL : i % 2 ? r->recv : (uint8_t *)r->send);
+        d->at++;
+        return true;
+    }
+    a = peer_arena_find(g, m, p->arena);
+    if (!a) {
+        d->yes = control_arena_ask(g, g->local_rank[m], p->arena, &d->ask);
+        d->asking = d->yes;
+        d->until = (int64_t)now_ms() + ASK_MS;
+        return true;
+    }
+    if (!a->base) {
+        d->yes = false;
+        return true;
+    }
+    if (p->offset > a->size || len > a->size - p->offset)
+        return misplaced(r, i, a->size, len);
+    set_place(d, i, a->base + p->offset);
+    d->at++;
+    return true;
+}
+
+static bool map_all(struct run *r)
+{
+    struct direct *d = r->direct;
+    unsigned n = 2 * r->group->board.nlocal;
+
+    d->yes = true;
+    while (d->yes && d->at < n) {
+        if (d->asking ? !answered(r) : !map_place(r))
+            return false;
+    }
+    d->stage = DIRECT_VOTE;
+    return true;
+}
+
+bool direct_asks(const struct run *r)
+{
+    return r->direct && r->direct->asking;
+}
+
+static bool vote(struct run *r)
+{
+    struct direct *d = r->direct;
+
+    if (!run_can_put(r, 1, r->group->board.chunk))
+        return false;
+    run_announce(r, d->yes ? BOARD_VOTE_YES : BOARD_VOTE_NO);
+    d->stage = DIRECT_VOTES;
+    return true;
+}
+
+/* ---- working --------------------------------------------------------------------------------- */
+
+/* Has a member given up? */
+static bool anyone_stopped(const struct run *r)
+{
+    for (unsigned m = 0; m < r->group->board.nlocal; m++)
+        if (atomic_load_explicit(&member(r, m)->stopped, memory_order_acquire) >= r->desc.seq &&
+            atomic_load_explicit(&member(r, m)->finished, memory_order_acquire) < r->desc.seq)
+            return true;
+    return false;
+}
+
+static void stop(const struct run *r)
+{
+    atomic_store_explicit(&member(r, r->group->local)->stopped, r->desc.seq, memory_order_release);
+}
+
+static bool take_votes(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    struct direct *d = r->direct;
+
+    if (!run_all_arrived(r, 1))
+        return false;
+    if (count_kind(r, r->base + 1, BOARD_VOTE_YES) < b->nlocal) {
+        free(steal_ptr(r->direct));
+        run_again(r, 2);
+        return true;
+    }
+    direct_share_out(r);
+    atomic_store_explicit(&member(r, r->group->local)->entered, r->desc.seq, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with direct_end() */
+    d->stage = DIRECT_WORK;
+    if (anyone_stopped(r)) {
+        stop(r);
+        d->stage = DIRECT_STALLED; /* it breaks the group, which we wait to hear of */
+    }
+    return true;
+}
+
+static enum run_state work(struct run *r)
+{
+    enum run_state st = direct_work(r);
+
+    if (st == RUN_FAILED)
+        return st;
+    if (st == RUN_DONE) {
+        atomic_store_explicit(&member(r, r->group->local)->finished, r->desc.seq,
+                              memory_order_release);
+        stop(r);
+        run_tell(r);
+        r->direct->stage = DIRECT_FINISH;
+    }
+    r->moved = true;
+    return RUN_WAIT;
+}
+
+static bool all_finished(const struct run *r)
+{
+    for (unsigned m = 0; m < r->group->board.nlocal; m++)
+        if (atomic_load_explicit(&member(r, m)->finished, memory_order_acquire) < r->desc.seq)
+            return false;
+    return true;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+static bool prepare(struct run *r)
+{
+    switch (r->direct->stage) {
+    case DIRECT_OFFER:
+        return offer(r);
+    case DIRECT_OFFERS:
+        return take_offers(r);
+    case DIRECT_MAP:
+        return map_all(r);
+    case DIRECT_VOTE:
+        return vote(r);
+    case DIRECT_VOTES:
+        return take_votes(r);
+    case DIRECT_WORK:
+    case DIRECT_FINISH:
+    case DIRECT_STALLED:
+        break;
+    }
+    return false;
+}
+
+enum run_state direct_poll(struct run *r)
+{
+    r->err.code = 0;
+    while (r->direct && r->direct->stage < DIRECT_WORK) {
+        if (!prepare(r))
+            return r->err.code ? RUN_FAILED : RUN_WAIT;
+        r->moved = true;
+    }
+    if (!r->direct)
+        return RUN_WAIT;
+    if (r->direct->stage == DIRECT_WORK)
+        return work(r);
+    if (r->direct->stage == DIRECT_STALLED || !all_finished(r))
+        return RUN_WAIT;
+    r->group->next_step = r->base + 2;
+    atomic_store_explicit(&member(r, r->group->local)->consumed, r->group->next_step,
+                          memory_order_release);
+    run_tell(r);
+    return RUN_DONE;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* May local member @m still be writing into our output? */
+static bool may_write(const struct run *r, unsigned m)
+{
+    const struct commd_group *g = r->group;
+    unsigned rank = g->local_rank[m];
+
+    return m != g->local &&
+           atomic_load_explicit(&member(r, m)->entered, memory_order_acquire) >= r->desc.seq &&
+           atomic_load_explicit(&member(r, m)->stopped, memory_order_acquire) < r->desc.seq &&
+           !atomic_load_explicit(&g->board.ranks[rank].gone, memory_order_acquire);
+}
+
+static bool all_out(const struct run *r)
+{
+    for (unsigned m = 0; m < r->group->board.nlocal; m++)
+        if (may_write(r, m))
+            return false;
+    return true;
+}
+
+void direct_end(struct run *r, bool done)
+{
+    struct direct *d = steal_ptr(r->direct);
+    bool offered = d && d->stage >= DIRECT_VOTES;
+
+    if (!d)
+        return;
+    if (d->asking)
+        control_arena_cancel(r->group, &d->ask);
+    if (!done && offered && d->yes) {
+        int64_t until = (int64_t)now_ms() + STOP_MS;
+
+        stop(r);
+        atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with take_votes() */
+        while (direct_writes(r) && !all_out(r)) {
+            if ((int64_t)now_ms() >= until) {
+                arena_fence(r->recv, direct_extent(r, true));
+                break;
+            }
+            sched_yield();
+        }
+    }
+    free(d);
+}

@@ -1,0 +1,197 @@
+/* direct_work.c - what a member does in the registered memory of others, once all have agreed.
+ *
+ *   all_reduce      reduces its slice of all inputs into all outputs
+ *   reduce_scatter  reduces its block of all inputs into its output
+ *   all_gather      copies all blocks into its output
+ *   broadcast       copies the root's buffer
+ *
+ * Only all_reduce writes to others' memory; there the first and the last EDGE bytes of the vector go
+ * through the window, and each member reduces them for itself: direct.c says why. All inputs have been
+ * read before an output is written, which may be the same memory. */
+#include "client/lib/coll/coll_steps.h"
+#include "client/lib/coll/direct.h"
+
+enum {
+    EDGE = PLAN_PAGE,
+    CHUNK = 256 << 10,     /* between two looks at the reasons to give up */
+    CHUNK_MANY = 32 << 10, /* stays in the nearest cache until it has been copied to all */
+    TURN = 1 << 20,        /* of one direct_work() */
+};
+
+size_t direct_extent(const struct run *r, bool recv)
+{
+    const struct coll_info *info = &coll_table[r->plan.coll];
+    unsigned extent = recv ? info->recv : info->send;
+
+    if (extent == EXTENT_NONE)
+        return 0;
+    return r->plan.count * r->plan.esize * (coll_blocks(extent) ? board_of(r)->world : 1);
+}
+
+bool direct_shares(const struct run *r, unsigned m, bool recv)
+{
+    if (r->plan.coll == COLL_ALL_REDUCE)
+        return true;
+    return r->plan.coll == COLL_BROADCAST ? recv && m == r->plan.root : !recv;
+}
+
+bool direct_writes(const struct run *r)
+{
+    return r->plan.coll == COLL_ALL_REDUCE;
+}
+
+/* ---- all_reduce ---------------------------------------------------------------------------------- */
+
+static uint8_t *edges(const struct run *r, unsigned m)
+{
+    const struct board *b = board_of(r);
+
+    return board_window(b, m, r->base, b->chunk);
+}
+
+void direct_put(struct run *r)
+{
+    uint8_t *to = edges(r, r->group->local);
+
+    if (r->plan.coll != COLL_ALL_REDUCE)
+        return;
+    memcpy(to, r->send, EDGE);
+    memcpy(to + EDGE, r->send + direct_extent(r, false) - EDGE, EDGE);
+}
+
+/* Of my own output. */
+static void reduce_edges(struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct board *b = board_of(r);
+    uint8_t *out[2] = {r->recv, r->recv + direct_extent(r, true) - EDGE};
+    uint64_t n = EDGE / p->esize;
+
+    for (unsigned e = 0; e < 2; e++) {
+        const void *src[BOARD_MAX_LOCAL];
+
+        for (unsigned m = 0; m < b->nlocal; m++)
+            src[m] = edges(r, m) + e * EDGE;
+        reduce_n(p->dtype, p->redop, out[e], src, b->nlocal, n);
+        reduce_finish(p->dtype, p->redop, out[e], n, b->world);
+    }
+}
+
+/* Two outputs of a sum are written at once; else the result is finished in one, while it is in the
+ * cache, and copied to the others. */
+static void all_reduce_chunk(struct run *r, uint64_t n)
+{
+    const struct plan *p = &r->plan;
+    struct direct *d = r->direct;
+    unsigned nlocal = board_of(r)->nlocal, me = r->group->local;
+    size_t at = EDGE + d->next * p->esize;
+    const void *src[BOARD_MAX_LOCAL];
+
+    for (unsigned m = 0; m < nlocal; m++)
+        src[m] = d->in[m] + at;
+    if (nlocal == 2 && p->redop != REDOP_AVG) {
+        reduce_n_dup(p->dtype, p->redop, d->out[me] + at, d->out[!me] + at, src, nlocal, n);
+        return;
+    }
+    reduce_n(p->dtype, p->redop, d->out[me] + at, src, nlocal, n);
+    reduce_finish(p->dtype, p->redop, d->out[me] + at, n, board_of(r)->world);
+    for (unsigned m = 0; m < nlocal; m++)
+        if (m != me)
+            memcpy(d->out[m] + at, d->out[me] + at, n * p->esize);
+}
+
+/* ---- the others ------------------------------------------------------------------------------------ */
+
+static void reduce_scatter_chunk(struct run *r, uint64_t n)
+{
+    const struct plan *p = &r->plan;
+    struct direct *d = r->direct;
+    size_t at = (r->group->rank * p->count + d->next) * p->esize;
+    uint8_t *out = r->recv + d->next * p->esize;
+    const void *src[BOARD_MAX_LOCAL];
+
+    for (unsigned m = 0; m < board_of(r)->nlocal; m++)
+        src[m] = d->in[m] + at;
+    reduce_n(p->dtype, p->redop, out, src, board_of(r)->nlocal, n);
+    reduce_finish(p->dtype, p->redop, out, n, board_of(r)->world);
+}
+
+/* Block after block, the own one first, so that not all read from one at a time. */
+static void all_gather_chunk(struct run *r, uint64_t n)
+{
+    const struct plan *p = &r->plan;
+    struct direct *d = r->direct;
+    unsigned k = (unsigned)((r->group->rank + d->next / p->count) % board_of(r)->world);
+    uint64_t in_block = d->next % p->count;
+
+    copy(r->recv + (k * p->count + in_block) * p->esize, d->in[k] + in_block * p->esize,
+         n * p->esize);
+}
+
+static void broadcast_chunk(struct run *r, uint64_t n)
+{
+    size_t at = r->direct->next * r->plan.esize;
+
+    copy(r->recv + at, r->direct->out[r->plan.root] + at, n * r->plan.esize);
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------- */
+
+void direct_share_out(struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct board *b = board_of(r);
+    struct direct *d = r->direct;
+
+    d->next = 0;
+    d->end = p->count;
+    if (p->coll == COLL_ALL_REDUCE)
+        plan_slice(p->count - 2 * EDGE / p->esize, b->nlocal, r->group->local, p->esize, &d->next,
+                   &d->end);
+    else if (p->coll == COLL_ALL_GATHER)
+        d->end = p->count * b->world;
+    else if (p->coll == COLL_BROADCAST && is_root(r))
+        d->end = 0;
+}
+
+/* Elements that the next chunk may have. */
+static uint64_t chunk_of(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+    const struct direct *d = r->direct;
+    bool many = p->coll == COLL_ALL_REDUCE && board_of(r)->nlocal > 2;
+    uint64_t n = MIN((many ? CHUNK_MANY : CHUNK) / p->esize, d->end - d->next);
+
+    if (p->coll == COLL_ALL_GATHER)
+        n = MIN(n, p->count - d->next % p->count);
+    return n;
+}
+
+static void do_chunk(struct run *r, uint64_t n)
+{
+    if (r->plan.coll == COLL_ALL_REDUCE)
+        all_reduce_chunk(r, n);
+    else if (r->plan.coll == COLL_REDUCE_SCATTER)
+        reduce_scatter_chunk(r, n);
+    else if (r->plan.coll == COLL_ALL_GATHER)
+        all_gather_chunk(r, n);
+    else
+        broadcast_chunk(r, n);
+    r->direct->next += n;
+}
+
+enum run_state direct_work(struct run *r)
+{
+    struct direct *d = r->direct;
+    uint64_t turn = d->next + TURN / r->plan.esize;
+
+    if (!d->began && r->plan.coll == COLL_ALL_REDUCE)
+        reduce_edges(r);
+    d->began = true;
+    while (d->next < d->end && d->next < turn) {
+        if (unlikely(run_hopeless(r)))
+            return RUN_FAILED;
+        do_chunk(r, chunk_of(r));
+    }
+    return d->next == d->end ? RUN_DONE : RUN_WAIT;
+}

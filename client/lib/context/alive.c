@@ -1,0 +1,123 @@
+/* alive.c - does another member of a one-node group still live, when no commd is there to tell?
+ *
+ * The pids of members are those that commd saw. They say nothing to a process in another pid
+ * namespace (a container), where the same number is another process or none. So every member takes
+ * a lock (F_OFD_SETLK) on its own byte of the board's file, through an open file description of its
+ * own: the kernel lets go of it when the process ends, however it ends, and anybody who has the file
+ * can ask, from whatever namespace. No number is involved that could be used again.
+ *
+ * Pids are looked at besides, only where commd and this process have one pid namespace: commd's
+ * socket shows its pid as not 0 here, and commd saw us as we see ourselves.
+ *
+ * Limits. The lock costs a descriptor per group; who has used up half of the allowed ones, or has no
+ * /proc, does without, and then its death after commd's is seen only by those who know its pid. A child
+ * that was made by a bare clone() may hold the lock longer: its parent's death is seen by pid only. A
+ * member that closes descriptors which are not its own, this one among them, looks dead; the others
+ * ask only when commd has gone. */
+#include "client/lib/internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+/* All of this process, so that a forked child can close them. */
+static struct alive *all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void alive_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void alive_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void alive_forked(void)
+{
+    for (struct alive *a = all; a; a = a->next)
+        close_fdp(&a->fd);
+    all = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+static struct flock byte_of(unsigned rank)
+{
+    return (struct flock){
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)rank, .l_len = 1};
+}
+
+static int open_again(int fd)
+{
+    struct rlimit limit;
+    char path[40];
+    int own;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    own = open(path, O_RDWR | O_CLOEXEC);
+    if (own >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)own >= limit.rlim_cur / 2)
+        close_fdp(&own); /* they are the application's */
+    return own;
+}
+
+void alive_begin(struct commd_group *g, int board_fd)
+{
+    struct alive *a = &g->alive;
+    struct flock mine = byte_of(g->rank);
+
+    a->pids = g->ctx->commd_seen && (pid_t)g->members[g->rank].pid == getpid();
+    if (g->board.nnodes > 1) /* which do not outlive commd */
+        return;
+    a->fd = open_again(board_fd);
+    if (a->fd < 0)
+        return;
+    if (fcntl(a->fd, F_OFD_SETLK, &mine)) {
+        close_fdp(&a->fd);
+        return;
+    }
+    alive_lock();
+    a->next = all;
+    all = a;
+    alive_unlock();
+    /* release: pairs with acquire in alive_ended(); the lock is there before */
+    atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LOCKED, memory_order_release);
+}
+
+void alive_end(struct commd_group *g)
+{
+    struct alive *a = &g->alive;
+
+    alive_lock();
+    for (struct alive **p = &all; *p; p = &(*p)->next)
+        if (*p == a) {
+            *p = a->next;
+            break;
+        }
+    alive_unlock();
+    if (a->fd < 0) /* never begun, or our parent's */
+        return;
+    /* release: all that it has sent is in the board before */
+    atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LEFT, memory_order_release);
+    close_fdp(&a->fd);
+}
+
+static bool lock_is_free(const struct commd_group *g, unsigned rank)
+{
+    struct flock ask = byte_of(rank);
+
+    return g->alive.fd >= 0 && fcntl(g->alive.fd, F_OFD_GETLK, &ask) == 0 && ask.l_type == F_UNLCK;
+}
+
+bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left)
+{
+    _Atomic uint32_t *word = &g->board.members[rank].alive;
+    pid_t pid = (pid_t)g->members[rank].pid;
+    bool ended = false;
+
+    if (atomic_load_explicit(word, memory_order_acquire) == MEMBER_LOCKED)
+        ended = lock_is_free(g, rank);
+    /* it may have left since */
+    *ret_left = atomic_load_explicit(word, memory_order_acquire) == MEMBER_LEFT;
+    return ended || *ret_left || (g->alive.pids && pid > 0 && process_ended(pid));
+}

@@ -1,0 +1,514 @@
+/* control.c - the connection to commd. It carries joins and leaves; no collective needs it.
+ *
+ * Several threads may be joining at once. There is no thread for the socket: one of those who
+ * wait reads for all (`reading`), and hands each answer to the join it belongs to; when its
+ * own has come, another takes over. An answer that nobody waits for any more (the caller was
+ * interrupted) is a group we are a member of without wanting to: it is left at once. */
+#include "client/lib/arena/arena.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "shm/util/socket_path.h"
+
+enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000,
+       READ_BUDGET = 64 };
+enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
+
+int64_t deadline_in(int64_t timeout_ms)
+{
+    return timeout_ms < 0 ? -1 : (int64_t)now_ms() + timeout_ms;
+}
+
+int control_no_daemon(const char *path, int err)
+{
+    const char *hint = "is commd running? systemctl status commd, or set COMMD_SOCKET";
+
+    if (err == EACCES || err == EPERM)
+        hint = "this user may not connect; see listen.socket_mode in commd.yaml";
+    if (err == ENAMETOOLONG)
+        return error_set(error_mine(), COMMD_E_INVALID, "connect",
+                         "%s: longer than a socket path may be (%u bytes)", path,
+                         PLACE_SOCKET_MAX - 1);
+    return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect", "%s: %s; %s", path, strerror(err),
+                     hint);
+}
+
+static int not_commd(const struct commd_context *ctx, const char *what)
+{
+    return error_set(error_mine(), COMMD_E_PROTOCOL, "connect",
+                     "%s: what listens there is not commd, or not of this version: %s",
+                     ctx->socket_path, what);
+}
+
+/* *ret_leaving: closed without a word. */
+static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms, bool *ret_leaving)
+{
+    struct msg m = {.type = MSG_CLIENT_HELLO}, reply = {0};
+    const char *why = NULL;
+    unsigned nfds;
+    int r;
+
+    m.client_hello.version = MSG_VERSION;
+    snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
+             program_invocation_short_name);
+    r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
+    if (r == 0 || r == -ECONNRESET) /* who refuses us may be gone before our hello is out */
+        r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);
+    if (r == -ETIMEDOUT)
+        return error_set(error_mine(), COMMD_E_TIMEOUT, "connect",
+                         "%s: no answer from commd within the limit", ctx->socket_path);
+    *ret_leaving = r == -ECONNRESET;
+    if (r)
+        return not_commd(ctx, r == -EPROTO && why ? why : strerror(-r));
+    if (reply.type == MSG_REFUSED) {
+        r = error_set(error_mine(), -(int)reply.refused.cause, "connect", "commd refused: %s",
+                      reply.refused.text);
+    } else if (reply.type != MSG_WELCOME || reply.welcome.version != MSG_VERSION) {
+        r = not_commd(ctx, "unexpected answer");
+    } else {
+        snprintf(ctx->node, sizeof ctx->node, "%s", reply.welcome.node);
+        ctx->incarnation = reply.welcome.incarnation;
+    }
+    msg_fini(&reply);
+    return r;
+}
+
+static int connect_named(const char *path, int64_t deadline_ms, int *ret_sock)
+{
+    int64_t left = deadline_ms < 0 ? 0 : MAX(deadline_ms - (int64_t)now_ms(), (int64_t)1);
+    int r = place_connect(path, left, ret_sock);
+
+    return r ? control_no_daemon(path, -r) : 0;
+}
+
+/* The kernel shows a pid of a namespace that is not ours or below ours as 0. */
+static bool sees_peer(int sock)
+{
+    struct ucred cred;
+    socklen_t len = sizeof cred;
+
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.pid > 0;
+}
+
+/* A daemon that was found, not named, may be one that leaves because it is idle, with us in
+ * its queue: then the search begins again. */
+int control_open(struct commd_context *ctx, int64_t deadline_ms)
+{
+    bool leaving = false;
+    int r;
+
+    for (unsigned i = 0;; i++) {
+        _cleanup_(close_fdp) int sock = -1;
+
+        r = ctx->search ? autostart_search(ctx->socket_path, sizeof ctx->socket_path,
+                                           deadline_ms, &sock, &leaving)
+                        : connect_named(ctx->socket_path, deadline_ms, &sock);
+        if (r == 0)
+            r = hello(ctx, sock, deadline_ms, &leaving);
+        if (r == 0) {
+            ctx->commd_seen = sees_peer(sock);
+            ctx->sock = steal_fd(&sock);
+            /* a system's daemon that goes away comes back: it is waited for, not replaced */
+            ctx->search = ctx->search && strcmp(ctx->socket_path, PLACE_SYSTEM_SOCKET);
+            atomic_fetch_add(&ctx->connection, 1);
+            atomic_store(&ctx->lost, false);
+            return 0;
+        }
+        if (!ctx->search || !leaving || i == LEAVING_TRIES)
+            return r;
+        leaving = false;
+        poll(NULL, 0, LEAVING_MS);
+    }
+}
+
+void control_close(struct commd_context *ctx)
+{
+    close_fdp(&ctx->sock);
+    close_fdp(&ctx->doorbell);
+    for (unsigned i = 0; i < ctx->nold; i++)
+        close_fdp(&ctx->old_doorbells[i]);
+    free(ctx->old_doorbells);
+    ctx->old_doorbells = NULL;
+    ctx->nold = 0;
+}
+
+static int send_locked(struct commd_context *ctx, const struct msg *msg)
+{
+    int r = ctx->sock < 0 ? -ENOTCONN
+                          : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
+
+    if (r)
+        atomic_store(&ctx->lost, true);
+    return r;
+}
+
+int control_send_of(const struct commd_group *g, const struct msg *msg)
+{
+    struct commd_context *ctx = g->ctx;
+    int r = -ENOTCONN;
+
+    pthread_mutex_lock(&ctx->lock);
+    if (g->connection == atomic_load(&ctx->connection))
+        r = send_locked(ctx, msg);
+    pthread_mutex_unlock(&ctx->lock);
+    return r;
+}
+
+/* A doorbell of a new engine replaces the old one, which groups made earlier still name. */
+static void take_doorbell(struct commd_context *ctx, int fd)
+{
+    if (ctx->doorbell >= 0) {
+        int *more = realloc(ctx->old_doorbells, (ctx->nold + 1) * sizeof *more);
+        if (more) {
+            ctx->old_doorbells = more;
+            more[ctx->nold++] = ctx->doorbell;
+        } else {
+            close(ctx->doorbell);
+        }
+    }
+    ctx->doorbell = fd;
+}
+
+static struct join_wait *find_wait(struct commd_context *ctx, uint32_t req)
+{
+    for (struct join_wait *w = ctx->waits; w; w = w->next)
+        if (w->req == req && !w->done)
+            return w;
+    return NULL;
+}
+
+/* With the lock held: one message from commd. Takes @m and @fds. */
+static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigned nfds)
+{
+    struct join_wait *w = NULL;
+
+    if (m->type == MSG_JOINED) {
+        w = find_wait(ctx, m->joined.req);
+        if (nfds == 2 && m->joined.new_doorbell)
+            take_doorbell(ctx, steal_fd(&fds[1]));
+        if (!w) {
+            struct msg leave = {.type = MSG_CLIENT_LEAVE};
+            leave.client_leave.group = m->joined.group;
+            (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
+        } else if (nfds >= 1) {
+            w->board_fd = steal_fd(&fds[0]);
+        }
+    } else if (m->type == MSG_JOIN_FAILED) {
+        w = find_wait(ctx, m->join_failed.req);
+    } else if (m->type == MSG_ARENA_ANSWER) {
+        w = find_wait(ctx, m->arena_answer.req);
+        if (w && nfds >= 1)
+            w->board_fd = steal_fd(&fds[0]);
+    } else if (m->type == MSG_ABSENT) {
+        who_answer(ctx, &m->absent);
+    }
+    if (w) {
+        w->reply = *m;
+        w->doorbell = ctx->doorbell;
+        w->connection = atomic_load(&ctx->connection);
+        w->done = true;
+        memset(m, 0, sizeof *m);
+        pthread_cond_broadcast(&ctx->cond);
+    }
+    for (unsigned i = 0; i < nfds; i++)
+        close_fdp(&fds[i]);
+    msg_fini(m);
+}
+
+/* With the lock held, which is dropped while waiting: reads at most one message. */
+static void read_once(struct commd_context *ctx, int wait_ms)
+{
+    struct pollfd p = {.fd = ctx->sock, .events = POLLIN};
+    struct msg m = {0};
+    const char *why = NULL;
+    int fds[2] = {-1, -1};
+    unsigned nfds = 0;
+    int r = 0, n;
+
+    ctx->reading = true;
+    pthread_mutex_unlock(&ctx->lock);
+    n = poll(&p, 1, wait_ms);
+    if (n > 0)
+        r = msg_recv_fd(p.fd, &m, fds, 2, &nfds, deadline_in(FRAME_MS), &why);
+    pthread_mutex_lock(&ctx->lock);
+    ctx->reading = false;
+    if (n > 0 && r == 0)
+        dispatch(ctx, &m, fds, nfds);
+    else if (n > 0)
+        atomic_store(&ctx->lost, true);
+    pthread_cond_broadcast(&ctx->cond);
+}
+
+/* With the lock held. Unread messages hide the end of the stream, so they are read first. */
+static bool lost_locked(struct commd_context *ctx)
+{
+    char byte;
+    ssize_t n = 1;
+
+    for (unsigned i = 0; n > 0 && i < READ_BUDGET && !atomic_load(&ctx->lost); i++) {
+        n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (n > 0 && ctx->reading)
+            break;
+        if (n > 0)
+            read_once(ctx, READ_SLICE_MS);
+        else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+            atomic_store(&ctx->lost, true);
+    }
+    return atomic_load(&ctx->lost);
+}
+
+bool control_lost(const struct commd_group *g)
+{
+    struct commd_context *ctx = g->ctx;
+    bool lost;
+
+    if (atomic_load(&ctx->lost) || g->connection != atomic_load(&ctx->connection))
+        return true;
+    pthread_mutex_lock(&ctx->lock);
+    lost = lost_locked(ctx);
+    pthread_mutex_unlock(&ctx->lock);
+    return lost;
+}
+
+static void wait_slice(struct commd_context *ctx)
+{
+    struct timespec ts;
+
+    if (!ctx->reading) {
+        read_once(ctx, READ_SLICE_MS);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &ts);
+    ts.tv_nsec += READ_SLICE_MS * 1000000L;
+    ts.tv_sec += ts.tv_nsec / 1000000000L;
+    ts.tv_nsec %= 1000000000L;
+    pthread_cond_timedwait(&ctx->cond, &ctx->lock, &ts);
+}
+
+static int join_wait(struct commd_context *ctx, struct join_wait *w, const char *name,
+                     int64_t deadline_ms)
+{
+    struct commd_error *e = error_mine();
+
+    while (!w->done) {
+        if (atomic_load(&ctx->lost)) {
+            error_set(e, COMMD_E_NODE_LOST, "join",
+                      "group \"%s\": commd on node %s went away while this rank was joining", name,
+                      ctx->node);
+            snprintf(e->node, sizeof e->node, "%s", ctx->node);
+            return e->code;
+        }
+        if (deadline_ms >= 0 && (int64_t)now_ms() > deadline_ms + JOIN_GRACE_MS)
+            return error_set(e, COMMD_E_TIMEOUT, "join",
+                             "group \"%s\": commd on node %s does not answer (the limit passed %d s "
+                             "ago)",
+                             name, ctx->node, JOIN_GRACE_MS / 1000);
+        wait_slice(ctx);
+        if (!w->done && ctx->interrupt) {
+            int stop;
+
+            pthread_mutex_unlock(&ctx->lock);
+            stop = ctx->interrupt(ctx->interrupt_arg);
+            pthread_mutex_lock(&ctx->lock);
+            if (stop && !w->done)
+                return error_set(e, COMMD_E_INTERRUPTED, "join", "group \"%s\": interrupted", name);
+        }
+    }
+    return 0;
+}
+
+/* With the lock held, which is dropped at the end. commd may have been restarted since we connected;
+ * nothing of ours lives in it then. */
+static int reconnect(struct commd_context *ctx)
+{
+    int r;
+
+    if (!lost_locked(ctx))
+        return 0;
+    if (ctx->reading || ctx->waits)
+        return error_set(error_mine(), COMMD_E_NODE_LOST, "join", "commd on node %s went away",
+                         ctx->node);
+    close_fdp(&ctx->sock);
+    r = control_open(ctx, deadline_in(FRAME_MS));
+    if (r)
+        return r;
+    pthread_mutex_unlock(&ctx->lock);
+    arena_announce(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    return 0;
+}
+
+static void wait_begin(struct commd_context *ctx, struct join_wait *w)
+{
+    w->req = ++ctx->next_req;
+    w->next = ctx->waits;
+    ctx->waits = w;
+}
+
+static void wait_end(struct commd_context *ctx, struct join_wait *w)
+{
+    struct join_wait **p = &ctx->waits;
+
+    while (*p != w)
+        p = &(*p)->next;
+    *p = w->next;
+}
+
+int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
+                 int64_t deadline_ms)
+{
+    struct msg m = *msg;
+    int r;
+
+    pthread_mutex_lock(&ctx->lock);
+    r = reconnect(ctx);
+    if (r == 0) {
+        wait_begin(ctx, w);
+        m.client_join.req = w->req;
+        if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
+            atomic_store(&ctx->lost, true);
+        r = join_wait(ctx, w, m.client_join.name, deadline_ms);
+        wait_end(ctx, w);
+        /* what arrived between the decision to give up and now is left by dispatch rules */
+        if (r && w->done && w->reply.type == MSG_JOINED) {
+            struct msg leave = {.type = MSG_CLIENT_LEAVE};
+            leave.client_leave.group = w->reply.joined.group;
+            (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
+        }
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (r) {
+        close_fdp(&w->board_fd);
+        msg_fini(&w->reply);
+    }
+    return r;
+}
+
+/* ---- arenas ------------------------------------------------------------------------------- */
+
+static struct msg arena_add(uint64_t arena, size_t size, uint32_t req)
+{
+    struct msg m = {.type = MSG_ARENA_ADD};
+
+    m.arena_add.req = req;
+    m.arena_add.arena = arena;
+    m.arena_add.size = size;
+    return m;
+}
+
+/* With the lock held, which is dropped while waiting. */
+static int arena_answer(struct commd_context *ctx, struct join_wait *w)
+{
+    int64_t deadline = deadline_in(FRAME_MS);
+
+    while (!w->done) {
+        if (atomic_load(&ctx->lost))
+            return error_set(error_mine(), COMMD_E_NODE_LOST, "alloc",
+                             "commd on node %s went away while memory was being registered",
+                             ctx->node);
+        if ((int64_t)now_ms() > deadline)
+            return error_set(error_mine(), COMMD_E_TIMEOUT, "alloc",
+                             "commd on node %s does not answer", ctx->node);
+        wait_slice(ctx);
+    }
+    if (!w->reply.arena_answer.cause)
+        return 0;
+    return error_set(error_mine(), -(int)w->reply.arena_answer.cause, "alloc", "%s",
+                     w->reply.arena_answer.text);
+}
+
+int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
+{
+    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    int r;
+
+    pthread_mutex_lock(&ctx->lock);
+    r = reconnect(ctx);
+    if (r == 0) {
+        struct msg m;
+
+        wait_begin(ctx, &w);
+        m = arena_add(arena, size, w.req);
+        if (msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
+            atomic_store(&ctx->lost, true);
+        r = arena_answer(ctx, &w);
+        wait_end(ctx, &w);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    close_fdp(&w.board_fd);
+    msg_fini(&w.reply);
+    return r;
+}
+
+/* When it fails the connection is lost, and with it all that commd knew of us. */
+void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
+{
+    struct msg m = arena_add(arena, size, 0);
+
+    pthread_mutex_lock(&ctx->lock);
+    if (ctx->sock >= 0 && msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
+        atomic_store(&ctx->lost, true);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+void control_arena_del(struct commd_context *ctx, uint64_t arena)
+{
+    struct msg m = {.type = MSG_ARENA_DEL};
+
+    m.arena_del.arena = arena;
+    pthread_mutex_lock(&ctx->lock);
+    if (!atomic_load(&ctx->lost))
+        send_locked(ctx, &m);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
+                       struct join_wait *w)
+{
+    struct commd_context *ctx = g->ctx;
+    struct msg m = {.type = MSG_ARENA_ASK};
+    bool sent = false;
+
+    *w = (struct join_wait){.board_fd = -1, .doorbell = -1};
+    pthread_mutex_lock(&ctx->lock);
+    if (!atomic_load(&ctx->lost) && g->connection == atomic_load(&ctx->connection)) {
+        wait_begin(ctx, w);
+        m.arena_ask.req = w->req;
+        m.arena_ask.rank = rank;
+        m.arena_ask.group = g->board.group;
+        m.arena_ask.arena = arena;
+        sent = send_locked(ctx, &m) == 0;
+        if (!sent)
+            wait_end(ctx, w);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    return sent;
+}
+
+bool control_arena_asked(const struct commd_group *g, struct join_wait *w)
+{
+    struct commd_context *ctx = g->ctx;
+    bool over;
+
+    pthread_mutex_lock(&ctx->lock);
+    if (!w->done && !ctx->reading && !atomic_load(&ctx->lost))
+        read_once(ctx, 0);
+    over = w->done || atomic_load(&ctx->lost);
+    if (over)
+        wait_end(ctx, w);
+    pthread_mutex_unlock(&ctx->lock);
+    if (over)
+        msg_fini(&w->reply);
+    return over;
+}
+
+void control_arena_cancel(const struct commd_group *g, struct join_wait *w)
+{
+    pthread_mutex_lock(&g->ctx->lock);
+    wait_end(g->ctx, w);
+    pthread_mutex_unlock(&g->ctx->lock);
+    msg_fini(&w->reply);
+    close_fdp(&w->board_fd);
+}

@@ -1,0 +1,188 @@
+/* group.c - joining a group: asking commd, mapping the board it hands out, and the tables that
+ * collectives look things up in. What commd sends is checked like anything that came over a
+ * socket: a client must not crash because it was pointed at the wrong daemon. */
+#include "client/lib/arena/arena.h"
+
+#include <stdio.h>
+
+void group_free(struct commd_group *g)
+{
+    if (!g)
+        return;
+    alive_end(g);
+    p2p_free(g);
+    peer_arenas_free(g);
+    board_unmap(&g->board);
+    pthread_mutex_destroy(&g->qlock);
+    free(g->members);
+    free(g->nodes);
+    free(g->node_start);
+    free(g->seat_rank);
+    free(g->rank_seat);
+    free(g->local_rank);
+    free(g);
+}
+
+static void group_freep(struct commd_group **g)
+{
+    group_free(*g);
+}
+
+const char *group_node_of(const struct commd_group *g, unsigned rank)
+{
+    return rank < g->board.world ? g->nodes[g->members[rank].node] : "?";
+}
+
+void group_fail(struct commd_group *g, const struct commd_error *why)
+{
+    struct msg m = {.type = MSG_CLIENT_ABORT};
+
+    if (atomic_exchange(&g->failing, true))
+        return;
+    g->first = *why;
+    atomic_store(&g->failed, true);
+    if (why->code != COMMD_E_TIMEOUT && why->code != COMMD_E_INTERRUPTED &&
+        why->code != COMMD_E_PROTOCOL)
+        return;
+    m.client_abort.group = g->board.group;
+    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,
+             why->message);
+    control_send_of(g, &m);
+}
+
+/* Seats: ranks in node order, ascending within a node. */
+static int group_tables(struct commd_group *g)
+{
+    unsigned n = g->board.world, seat = 0, local = 0;
+
+    g->node_start = calloc(g->board.nnodes + 1, sizeof *g->node_start);
+    g->seat_rank = calloc(n, sizeof *g->seat_rank);
+    g->rank_seat = calloc(n, sizeof *g->rank_seat);
+    g->local_rank = calloc(g->board.nlocal, sizeof *g->local_rank);
+    if (!g->node_start || !g->seat_rank || !g->rank_seat || !g->local_rank)
+        return -ENOMEM;
+    for (unsigned node = 0; node < g->board.nnodes; node++) {
+        g->node_start[node] = seat;
+        for (unsigned k = 0; k < n; k++) {
+            if (g->members[k].node != node)
+                continue;
+            g->seat_rank[seat] = k;
+            g->rank_seat[k] = seat++;
+            if (node != g->board.me)
+                continue;
+            if (local == g->board.nlocal)
+                return -EPROTO;
+            if (k == g->rank)
+                g->local = local;
+            g->local_rank[local++] = k;
+        }
+    }
+    g->node_start[g->board.nnodes] = seat;
+    g->geom = (struct plan_geom){.world = n,
+                                 .nnodes = g->board.nnodes,
+                                 .me = g->board.me,
+                                 .nlocal = g->board.nlocal,
+                                 .cores = g->board.cores,
+                                 .net = g->board.net,
+                                 .node_start = g->node_start,
+                                 .seat_rank = g->seat_rank};
+    return seat == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me
+               ? 0
+               : -EPROTO;
+}
+
+int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
+                     int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group)
+{
+    _cleanup_(group_freep) struct commd_group *g = calloc(1, sizeof *g);
+    struct msg_joined *j = &w->reply.joined;
+    int r;
+
+    if (!g)
+        return -ENOMEM;
+    pthread_mutex_init(&g->qlock, NULL);
+    g->tail = &g->head;
+    g->alive.fd = -1;
+    g->ctx = ctx;
+    g->connection = w->connection;
+    g->rank = rank;
+    g->doorbell = w->doorbell;
+    snprintf(g->name, sizeof g->name, "%s", name);
+    atomic_init(&g->timeout_ms, timeout_ms);
+    g->members = steal_ptr(j->members);
+    g->nodes = steal_ptr(j->nodes);
+    r = board_map(w->board_fd, &g->board);
+    if (r)
+        return r < 0 ? r : -EPROTO;
+    if (j->size != size || g->board.world != size || g->board.nnodes != j->nnodes ||
+        g->board.group != j->group || g->board.epoch != j->epoch)
+        return -EPROTO;
+    r = group_tables(g);
+    if (r)
+        return r;
+    /* the engine needs a core as well while it works for us */
+    g->crowded_ns = wait_crowded_ns(g->board.nlocal + (g->board.nnodes > 1));
+    g->next_step = g->consumed_seen = BOARD_FIRST_STEP;
+    alive_begin(g, w->board_fd);
+    *ret_group = steal_ptr(g);
+    return 0;
+}
+
+static int join_error(const struct join_wait *w, struct commd_error *e)
+{
+    const struct msg_join_failed *f = &w->reply.join_failed;
+
+    error_set(e, -(int)f->cause, "join", "%s", f->text);
+    e->rank = f->rank;
+    snprintf(e->node, sizeof e->node, "%s", f->node);
+    return e->code;
+}
+
+/* commd counts us in, but we cannot take part: the others shall not wait for us. */
+static void group_decline(struct commd_context *ctx, const struct join_wait *w, uint64_t id)
+{
+    struct commd_group none = {.ctx = ctx, .connection = w->connection};
+    struct msg m = {.type = MSG_CLIENT_LEAVE};
+
+    m.client_leave.group = id;
+    control_send_of(&none, &m);
+}
+
+int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
+               int64_t timeout_ms, struct commd_group **ret_group)
+{
+    struct commd_error *e = error_mine();
+    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    struct msg m = {.type = MSG_CLIENT_JOIN};
+    int r;
+
+    m.client_join.rank = rank;
+    m.client_join.size = size;
+    m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
+    snprintf(m.client_join.name, sizeof m.client_join.name, "%s", name);
+    r = control_join(ctx, &m, &w, deadline_in(timeout_ms));
+    if (r) {
+        e->rank = e->rank < 0 ? (int)rank : e->rank;
+        return r;
+    }
+    if (w.reply.type == MSG_JOIN_FAILED) {
+        r = join_error(&w, e);
+    } else {
+        uint64_t id = w.reply.joined.group;
+
+        r = group_from_joined(ctx, name, rank, size, ctx->timeout_ms, &w, ret_group);
+        if (r)
+            group_decline(ctx, &w, id);
+        if (r == -ENOMEM)
+            r = error_set(e, COMMD_E_NOMEM, "join", "group \"%s\": no memory for %u ranks", name,
+                          size);
+        else if (r)
+            r = error_set(e, COMMD_E_PROTOCOL, "join",
+                          "group \"%s\": commd on node %s sent a board that does not fit the group "
+                          "(%s); libcommd is version %s: do both come from one release?",
+                          name, ctx->node, strerror(-r), commd_version());
+    }
+    close_fdp(&w.board_fd);
+    msg_fini(&w.reply);
+    return r;
+}

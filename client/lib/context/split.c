@@ -1,0 +1,67 @@
+/* split.c - new groups out of one: every rank learns what all have chosen by one gathering over the
+ * parent, computes its new rank, and those of one colour join a group under a name that all of them
+ * derive alike. */
+#include "client/lib/internal.h"
+
+#include <stdio.h>
+
+struct choice {
+    int32_t colour, key;
+};
+
+/* My rank among those of my colour; *ret_size: how many they are. */
+static unsigned new_rank(const struct choice *all, unsigned n, unsigned me, unsigned *ret_size)
+{
+    unsigned before = 0, size = 0;
+
+    for (unsigned k = 0; k < n; k++) {
+        if (all[k].colour != all[me].colour)
+            continue;
+        size++;
+        before += all[k].key < all[me].key || (all[k].key == all[me].key && k < me);
+    }
+    *ret_size = size;
+    return before;
+}
+
+/* Readable, and unique by the parent's number, the count of its splits, and the colour. */
+static void new_name(struct commd_group *parent, unsigned split, int colour, char *buf, size_t len)
+{
+    size_t keep = strnlen(parent->name, 128);
+
+    while (keep && ((uint8_t)parent->name[keep] & 0xc0) == 0x80) /* no half characters */
+        keep--;
+    snprintf(buf, len, "%.*s/split-%llx-%u-%d", (int)keep, parent->name,
+             (unsigned long long)parent->board.group, split, colour);
+}
+
+PUBLIC int commd_group_split(struct commd_group *parent, int colour, int key, int64_t timeout_ms,
+                             struct commd_group **ret_group)
+{
+    struct choice mine = {colour < 0 ? -1 : colour, key};
+    struct choice *all;
+    unsigned split, rank, size = 0;
+    char name[MSG_GROUP_MAX];
+    struct commd_op op;
+    int r;
+
+    if (!parent || !ret_group)
+        return error_set(error_mine(), COMMD_E_INVALID, "split",
+                         "parent and ret_group must not be NULL");
+    *ret_group = NULL;
+    all = malloc(parent->board.world * sizeof *all);
+    if (!all)
+        return error_set(error_mine(), COMMD_E_NOMEM, "split", "no memory for %u ranks",
+                         parent->board.world);
+    split = atomic_fetch_add(&parent->splits, 1);
+    op = (struct commd_op){.size = sizeof op, .coll = COMMD_ALL_GATHER, .dtype = COMMD_I32,
+                           .send = &mine, .recv = all, .count = 2, .timeout_ms = timeout_ms};
+    r = commd_run(parent, &op);
+    rank = r ? 0 : new_rank(all, parent->board.world, parent->rank, &size);
+    free(all);
+    if (r || mine.colour < 0)
+        return r;
+    new_name(parent, split, mine.colour, name, sizeof name);
+    return commd_group_join(parent->ctx, name, (int)rank, (int)size,
+                            timeout_ms ? timeout_ms : atomic_load(&parent->timeout_ms), ret_group);
+}

@@ -1,0 +1,178 @@
+/* who.c - who has not come? An operation over several nodes that runs out of time asks commd,
+ * which asks the other nodes (daemon/core/core_who.c), and the error names all who are missing.
+ *
+ * It does not wait here: whoever waits for the operation keeps polling it, and it may still
+ * complete. The answers come over the connection, read by whoever reads it (control.c), and are
+ * collected in the question, which is in ctx->questions until who_free(). One answer per node
+ * of the group; when all are there, or after WHO_MS, the operation fails with what is known.
+ * In a group on one node the board knows it all, and nobody is asked. */
+#include "client/lib/internal.h"
+
+#include <stdio.h>
+
+#include "shm/util/ranks.h"
+
+enum { WHO_MS = 1000 };
+
+struct question {
+    struct question *next;
+    uint32_t req;
+    int64_t until_ms;
+    const struct commd_group *group; /* borrowed: outlives its operations */
+    unsigned nnodes, answered, absent;
+    int rank;       /* the first that is absent, -1 */
+    char node[MSG_NAME_MAX]; /* of the absent, when they are of one node; else "" */
+    char text[300]; /* "rank 3 of node b and ranks 5-7 of node c" */
+    bool from[];    /* by node of the group: has answered */
+};
+
+/* ---- the answers ------------------------------------------------------------------------ */
+
+static void add_absent(struct question *q, const char *node, unsigned count, int rank,
+                       const char *ranks)
+{
+    size_t used = strlen(q->text), room = sizeof q->text - used;
+    int n;
+
+    if (!count)
+        return;
+    n = snprintf(q->text + used, room, "%srank%s %s of node %s", used ? ", " : "",
+                 count > 1 ? "s" : "", ranks, node);
+    if ((size_t)n >= room)
+        snprintf(q->text + used, room, room > 6 ? ", ..." : "");
+    snprintf(q->node, sizeof q->node, "%s", q->absent ? "" : node);
+    if (!q->absent)
+        q->rank = rank;
+    q->absent = MIN(q->absent + count, (unsigned)MSG_MAX_RANKS);
+}
+
+static void take_answer(struct question *q, const struct msg_absent *m)
+{
+    for (unsigned i = 0; i < q->nnodes; i++) {
+        if (q->from[i] || strcmp(q->group->nodes[i], m->node))
+            continue;
+        q->from[i] = true;
+        q->answered++;
+        add_absent(q, m->node, m->count, m->rank, m->text);
+        return;
+    }
+}
+
+void who_answer(struct commd_context *ctx, const struct msg_absent *m)
+{
+    for (struct question *q = ctx->questions; q; q = q->next)
+        if (q->req == m->req)
+            take_answer(q, m);
+}
+
+/* ---- the question ----------------------------------------------------------------------- */
+
+static struct question *ask(const struct commd_group *g, uint64_t seq)
+{
+    struct msg m = {.type = MSG_CLIENT_WHO};
+    struct question *q = calloc(1, sizeof *q + g->board.nnodes * sizeof q->from[0]);
+    struct commd_context *ctx = g->ctx;
+
+    if (!q)
+        return NULL;
+    q->group = g;
+    q->nnodes = g->board.nnodes;
+    q->rank = -1;
+    q->until_ms = (int64_t)now_ms() + WHO_MS;
+    pthread_mutex_lock(&ctx->lock);
+    q->req = m.client_who.req = ++ctx->next_req;
+    q->next = ctx->questions;
+    ctx->questions = q;
+    pthread_mutex_unlock(&ctx->lock);
+    m.client_who.group = g->board.group;
+    m.client_who.seq = seq;
+    if (control_send_of(g, &m))
+        q->until_ms = 0; /* nobody is there to answer */
+    return q;
+}
+
+bool who_ask(struct question **q, const struct commd_group *g, uint64_t seq)
+{
+    bool all;
+
+    if (g->board.nnodes <= 1)
+        return true;
+    if (!*q) {
+        *q = ask(g, seq);
+        return !*q;
+    }
+    pthread_mutex_lock(&g->ctx->lock);
+    all = (*q)->answered == (*q)->nnodes;
+    pthread_mutex_unlock(&g->ctx->lock);
+    return all || (int64_t)now_ms() >= (*q)->until_ms;
+}
+
+void who_free(struct question **q)
+{
+    struct question *old = steal_ptr(*q);
+    struct commd_context *ctx;
+
+    if (!old)
+        return;
+    ctx = old->group->ctx;
+    pthread_mutex_lock(&ctx->lock);
+    for (struct question **p = &ctx->questions; *p; p = &(*p)->next)
+        if (*p == old) {
+            *p = old->next;
+            break;
+        }
+    pthread_mutex_unlock(&ctx->lock);
+    free(old);
+}
+
+/* ---- the words -------------------------------------------------------------------------- */
+
+/* Members of this node that have not begun the operation, from the board itself. */
+static void add_here(struct question *q, const struct commd_group *g, uint64_t seq)
+{
+    char ranks[160];
+    struct rank_list list;
+
+    rank_list_init(&list, ranks, sizeof ranks);
+    for (unsigned m = 0; m < g->board.nlocal; m++)
+        if (!seq_reached(atomic_load(&g->board.members[m].started), (uint32_t)seq))
+            rank_list_add(&list, g->local_rank[m]);
+    rank_list_end(&list);
+    add_absent(q, g->ctx->node, list.n, list.lowest, ranks);
+}
+
+/* "; nobody could say for node b, c" */
+static void add_silent(const struct question *q, char *text, size_t len)
+{
+    unsigned silent = 0;
+
+    for (unsigned i = 0; i < q->nnodes; i++) {
+        size_t used = strlen(text);
+
+        if (!q->from[i] && strcmp(q->group->nodes[i], q->group->ctx->node))
+            snprintf(text + used, len - used, "%s%s",
+                     silent++ ? ", " : "; nobody could say for node ", q->group->nodes[i]);
+    }
+}
+
+void who_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+              size_t len, int *ret_rank, char node[MSG_NAME_MAX])
+{
+    struct question here = {.group = g, .rank = -1}; /* has no table of nodes: there are 0 */
+    const struct question *known = &here;
+
+    pthread_mutex_lock(&g->ctx->lock);
+    if (q && q->answered)
+        known = q;
+    else
+        add_here(&here, g, seq);
+    if (known->absent)
+        snprintf(text, len, "%s did not come", known->text);
+    else
+        snprintf(text, len, "all ranks have come, but it did not end in time");
+    if (q)
+        add_silent(q, text, len);
+    *ret_rank = known->absent == 1 ? known->rank : -1;
+    snprintf(node, MSG_NAME_MAX, "%s", known->node);
+    pthread_mutex_unlock(&g->ctx->lock);
+}

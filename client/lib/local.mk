@@ -1,0 +1,28 @@
+# libcommd: depends on nothing but libc; what it needs of shm/ and protobuf-c is inside.
+lib_LTLIBRARIES += client/lib/libcommd.la
+# (libcommd-client.la: the same objects for tests that look inside.)
+noinst_LTLIBRARIES += libcommd-client.la
+libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/internal.h \
+	client/lib/api/api.c client/lib/api/check.c \
+	client/lib/arena/arena.c client/lib/arena/arena.h client/lib/arena/peer_arena.c \
+	client/lib/coll/async.c client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
+	client/lib/coll/coll_steps.h client/lib/coll/direct.c client/lib/coll/direct.h \
+	client/lib/coll/direct_work.c client/lib/coll/lists.c client/lib/coll/run.c \
+	client/lib/context/alive.c client/lib/context/autostart.c client/lib/context/control.c \
+	client/lib/context/error.c client/lib/context/group.c client/lib/context/split.c \
+	client/lib/context/who.c \
+	client/lib/p2p/p2p.c client/lib/p2p/p2p.h client/lib/p2p/p2p_api.c \
+	client/lib/p2p/p2p_match.c client/lib/p2p/p2p_out.c client/lib/p2p/p2p_wait.c
+libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
+client_lib_libcommd_la_SOURCES =
+client_lib_libcommd_la_LIBADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_STATIC)
+client_lib_libcommd_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
+	-Wl,--version-script=$(top_srcdir)/client/lib/libcommd.map
+client_lib_libcommd_la_DEPENDENCIES = $(top_srcdir)/client/lib/libcommd.map libcommd-client.la \
+	libcommd-proto.la libcommd-shm.la
+EXTRA_DIST += client/lib/libcommd.map
+commdincludedir = $(includedir)/commd
+commdinclude_HEADERS = client/include/commd/commd.h
+pkgconfigdir = $(libdir)/pkgconfig
+pkgconfig_DATA = client/lib/commd.pc

@@ -1,0 +1,177 @@
+/* p2p.h - what the files of point-to-point share: p2p_match.c (which message goes to which
+ * receive), p2p.c (messages as a state machine over the mail of the board), p2p_wait.c (waiting
+ * and giving up), p2p_api.c (the calls). See p2p.c for the model. */
+#ifndef COMMD_CLIENT_P2P_H
+#define COMMD_CLIENT_P2P_H
+
+#include <sys/queue.h>
+
+#include "client/lib/internal.h"
+
+enum p2p_state {
+    P2P_POSTED,    /* receive: no message yet */
+    P2P_PULLING,   /* receive: its long message is coming */
+    P2P_QUEUED,    /* send: nobody has been told of it */
+    P2P_OFFERED,   /* send: announced, not asked for */
+    P2P_STREAMING, /* send: parts can be sent */
+    P2P_DONE
+};
+
+struct p2p_slot { /* one of ours for payload, as we know it */
+    uint32_t id;  /* of the record that it was used for last */
+    uint16_t dst; /* whom that is for */
+    bool busy, eager;
+    uint32_t uses;
+};
+
+struct p2p_part { /* of a long message, asked for by its receiver on another node */
+    uint64_t off;
+    uint32_t len;
+    uint8_t land;
+};
+
+TAILQ_HEAD(p2p_list, p2p_op);
+
+struct p2p_op {
+    TAILQ_ENTRY(p2p_op) link; /* in the list of its state */
+    TAILQ_ENTRY(p2p_op) all;  /* in p2p.ops */
+    struct p2p_list *list;    /* which one link is in; NULL: none */
+    enum p2p_state state;
+    bool send;
+    bool skip;   /* PULLING: too long; the sender has to be told */
+    bool asking; /* PULLING on one node: the stream is open */
+    bool filling; /* PULLING on one node: a short message, which its sender is writing */
+    uint8_t slot; /* where */
+    uint32_t spot;
+    uint8_t *buf;
+    size_t size; /* of buf; a send's message */
+    int peer, tag;
+    uint64_t order; /* of receives: in which they were posted */
+    uint32_t id, peer_id; /* filling: peer_id is the record's */
+    size_t len;   /* PULLING: of the message */
+    size_t moved; /* bytes that came or went */
+    size_t asked; /* PULLING between nodes: bytes that were asked for */
+    struct p2p_part part[MAIL_IN_SLOTS]; /* STREAMING between nodes */
+    unsigned nparts;
+    int64_t limit_ms, deadline_ms;
+    struct commd_status status;
+    struct commd_work *work; /* borrowed; NULL: a caller waits */
+    struct commd_error err; /* DONE; long, so nothing but err.code is there unless it is set */
+};
+
+/* A message that no receive has been posted for. */
+struct p2p_msg {
+    TAILQ_ENTRY(p2p_msg) by_source, by_time;
+    int src, tag;
+    uint8_t kind, slot, land;
+    uint32_t spot; /* EAGER on this node: where in the slot */
+    uint32_t id;
+    size_t len;
+    struct p2p_op *self; /* a long one of our own, which waits; else NULL */
+    uint8_t body[];      /* INLINE, and short ones of our own */
+};
+TAILQ_HEAD(p2p_msgs, p2p_msg);
+
+struct p2p_peer {
+    struct p2p_list posted; /* receives that name this rank */
+    struct p2p_msgs early;  /* its messages that nobody waits for */
+    struct p2p_list out;    /* sends to it that are QUEUED */
+    TAILQ_ENTRY(p2p_peer) talk_link;
+    bool talking; /* in p2p.talk: something is to be told */
+    unsigned rank;
+    int local; /* member index, -1: on another node */
+    struct mail_rx rx;
+    struct mail_tx tx; /* local */
+    struct copy_way way; /* the same */
+    /* another node: credit and landings, see shm/board/mail.c */
+    uint32_t sent, acked, taken, told;
+    uint8_t land_used[MAIL_LANDINGS], land_done[MAIL_LANDINGS]; /* its landings for us */
+    uint8_t land_freed[MAIL_LANDINGS]; /* ours for it */
+    unsigned land_untold;              /* freed since it was told of it */
+    bool probe, probed, silent; /* to be asked, asked, nothing of it is left */
+};
+TAILQ_HEAD(p2p_peers, p2p_peer);
+
+struct p2p_match {
+    struct p2p_list any;      /* receives from any source */
+    struct p2p_msgs early;    /* all messages nobody waits for, as they came */
+    uint64_t order;
+};
+
+struct p2p {
+    pthread_mutex_t lock; /* everything below; never held while waiting */
+    pthread_cond_t cond;  /* users became 0 */
+    struct commd_group *group; /* borrowed: the group outlives us */
+    struct mail *mail;         /* of its board */
+    struct mail_box *box;      /* mine */
+    struct p2p_peer *peers;    /* owned; by rank */
+    struct mail_tx engine;     /* several nodes */
+    struct p2p_match match;
+    struct p2p_peers talk;
+    struct p2p_list pulls, offers, streams;
+    struct p2p_list ops;       /* all that are not done */
+    struct p2p_list finished;  /* done, their works have to be told */
+    struct p2p_op *in_owner[MAIL_IN_SLOTS]; /* receives that asked for a part, by in slot */
+    struct p2p_part in[MAIL_IN_SLOTS];
+    struct p2p_slot slot[MAIL_OUT_SLOTS];
+    unsigned next_slot, eager_busy;
+    uint32_t next_id, next_use;
+    _Atomic unsigned users; /* threads inside; written with the lock */
+    struct crowd crowd;
+    int64_t looked_ms; /* when all operations were looked at for reasons to give up */
+    bool closed;      /* the group is being left */
+    int bad;          /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */
+    char bad_text[128];
+};
+
+/* ---- p2p_match.c: pure ------------------------------------------------------------------- */
+void match_post(struct p2p *p, struct p2p_op *op);
+/* The receive that a message from @src with @tag goes to, taken out of its list; or NULL. */
+struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag);
+/* The message that a new receive takes, taken out; or NULL. */
+struct p2p_msg *match_early(struct p2p *p, const struct p2p_op *op);
+void match_keep(struct p2p *p, struct p2p_msg *m);
+/* @self, a send to ourselves, ends: its message, if nobody has taken it, goes too. */
+void match_forget(struct p2p *p, const struct p2p_op *self);
+void op_move(struct p2p_op *op, struct p2p_list *to);
+
+/* ---- p2p.c: with the lock held -------------------------------------------------------------- */
+int p2p_get(struct commd_group *g, struct p2p **ret_p); /* without the lock */
+void p2p_begin(struct p2p *p, struct p2p_op *op);
+/* Does what can be done without waiting. @hot: look for what it waits for first; may be NULL. */
+bool p2p_poll(struct p2p *p, const struct p2p_op *hot);
+/* Takes what there is of a short message that is being written. */
+bool p2p_take_filled(struct p2p *p, struct p2p_op *op);
+/* What rank @src has sent by now is taken. */
+void p2p_drain(struct p2p *p, unsigned src);
+/* Ends @op as @op->err says. */
+void p2p_end(struct p2p *p, struct p2p_op *op);
+/* A record or our memory is at fault: everything here fails. */
+void p2p_bad(struct p2p *p, int code, const char *fmt, ...) _printf_(3, 4);
+void p2p_fini(struct p2p *p);
+
+/* ---- p2p_out.c: with the lock held ------------------------------------------------------------ */
+/* @peer has to be told something as soon as there is room. */
+void p2p_talk(struct p2p *p, struct p2p_peer *peer);
+/* A receiver's answers to what was offered. */
+void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec);
+/* Does all sending that can be done. */
+bool p2p_push(struct p2p *p);
+
+/* ---- p2p_api.c --------------------------------------------------------------------------- */
+/* Tells the works of what has ended. With the lock held, which is dropped meanwhile. */
+void p2p_tell(struct p2p *p);
+
+/* ---- p2p_wait.c ------------------------------------------------------------------------------ */
+int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...) _printf_(4, 5);
+/* Is there a reason to give up? Then the operation is ended. */
+bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow);
+/* The same for all that are pending, except @but. True if one ended. */
+bool p2p_look_after(struct p2p *p, const struct p2p_op *but);
+/* Unlocks while it waits, until @op is done, or until @until_ms (-1: none), or until the
+ * application's hook asks to stop. */
+enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms);
+/* Ends @op because the application asked to. */
+void p2p_interrupt(struct p2p *p, struct p2p_op *op);
+
+#endif

@@ -1,0 +1,291 @@
+/* p2p_api.c - the calls of point-to-point, and works of it.
+ *
+ * Every call tries at once: most sends and many receives are done before it returns. What remains
+ * is moved by whoever waits in the group (`users`), and by the context's progress thread when
+ * nobody does. commd_work_wait() is such a waiter too: a thread that waits for its message takes
+ * it itself, without a hand-over from another.
+ *
+ * Locks: the context's plock before p2p.lock. Works that became done are collected under the
+ * latter and told without it. */
+#include "client/lib/p2p/p2p.h"
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+static int refuse(const char *name, const char *what, int given, unsigned most, const char *or_any)
+{
+    return error_set(error_mine(), COMMD_E_INVALID, name, "%s: %s %d; allowed: 0 to %u%s", name,
+                     what, given, most, or_any);
+}
+
+int p2p_check(const struct commd_group *g, const struct commd_op *op)
+{
+    bool send = op->coll == COMMD_SEND;
+    const char *name = send ? "send" : "recv";
+    struct commd_error *e = error_mine();
+    size_t bytes;
+    int r = usable(g->ctx, name);
+
+    if (unlikely(r))
+        return r;
+    if (unlikely(op->dtype < 0 || op->dtype >= DTYPE_COUNT))
+        return error_set(e, COMMD_E_INVALID, name,
+                         "%s: unknown dtype %d; allowed: 0 (i8) to %d (bool), see enum commd_dtype",
+                         name, op->dtype, DTYPE_COUNT - 1);
+    if (unlikely(op->peer < (send ? 0 : COMMD_ANY_SOURCE) ||
+                 op->peer >= (int)g->board.world))
+        return refuse(name, send ? "rank" : "source", op->peer, g->board.world - 1,
+                      send ? "" : ", COMMD_ANY_SOURCE");
+    if (unlikely(op->tag < (send ? 0 : COMMD_ANY_TAG)))
+        return refuse(name, "tag", op->tag, INT32_MAX, send ? "" : ", COMMD_ANY_TAG");
+    if (unlikely(mul_overflows(op->count, dtype_size((unsigned)op->dtype), &bytes) ||
+                 bytes > SIZE_MAX / 2))
+        return error_set(e, COMMD_E_INVALID, name, "%s: count %zu is too large", name, op->count);
+    if (unlikely(bytes && !(send ? op->send : op->recv)))
+        return error_set(e, COMMD_E_INVALID, name, "%s: buffer is NULL, but count is %zu", name,
+                         op->count);
+    return 0;
+}
+
+static void op_init(struct p2p_op *o, const struct commd_group *g, const struct commd_op *op)
+{
+    memset(o, 0, offsetof(struct p2p_op, err));
+    o->err.code = 0;
+    o->send = op->coll == COMMD_SEND;
+    o->buf = o->send ? (uint8_t *)op->send : op->recv;
+    o->size = op->count * dtype_size((unsigned)op->dtype);
+    o->peer = op->peer;
+    o->tag = op->tag;
+    o->limit_ms = op->timeout_ms ? op->timeout_ms : atomic_load(&g->timeout_ms);
+}
+
+/* True if it is done. The clock is only asked if it is not: most sends are. */
+static bool begin(struct p2p *p, struct p2p_op *op)
+{
+    p2p_begin(p, op);
+    if (op->state == P2P_DONE)
+        return true;
+    op->deadline_ms = deadline_in(op->limit_ms);
+    return false;
+}
+
+/* ---- coming and going -------------------------------------------------------------------------- */
+
+static struct p2p_op *take_finished(struct p2p *p)
+{
+    struct p2p_op *op = TAILQ_FIRST(&p->finished);
+
+    if (op)
+        op_move(op, NULL);
+    return op;
+}
+
+static void work_result(const struct p2p_op *op)
+{
+    if (op->err.code)
+        op->work->err = op->err;
+}
+
+static void enter(struct p2p *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->users++;
+}
+
+void p2p_tell(struct p2p *p)
+{
+    struct p2p_op *op;
+
+    while (unlikely((op = take_finished(p)) != NULL)) {
+        pthread_mutex_unlock(&p->lock);
+        work_result(op);
+        async_finish_p2p(op->work);
+        pthread_mutex_lock(&p->lock);
+    }
+}
+
+/* The last one to go leaves what is pending to the progress thread. */
+static void leave(struct p2p *p)
+{
+    struct commd_context *ctx = p->group->ctx;
+    bool pending;
+
+    p2p_tell(p);
+    p->users--;
+    pending = !p->users && !p->closed && !TAILQ_EMPTY(&p->ops);
+    if (!p->users && p->closed)
+        pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->lock); /* p may be freed now */
+    if (pending)
+        async_kick(ctx);
+}
+
+static int no_memory(struct commd_error *e, const struct commd_op *op)
+{
+    return error_set(e, COMMD_E_NOMEM, op->coll == COMMD_SEND ? "send" : "recv",
+                     "no memory for a message");
+}
+
+int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)
+{
+    struct p2p_op o;
+    struct p2p *p;
+
+    if (unlikely(p2p_get(g, &p)))
+        return no_memory(error_mine(), op);
+    op_init(&o, g, op);
+    enter(p);
+    if (!begin(p, &o) && p2p_wait(p, &o, -1) == P2P_INTERRUPTED)
+        p2p_interrupt(p, &o);
+    leave(p);
+    if (unlikely(o.err.code)) {
+        *error_mine() = o.err;
+        return o.err.code;
+    }
+    if (ret_status)
+        *ret_status = o.status;
+    return 0;
+}
+
+/* ---- works ------------------------------------------------------------------------------------- */
+
+int p2p_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+              struct commd_work **ret_work)
+{
+    struct p2p_op *o = malloc(sizeof *o);
+    struct commd_work *w;
+    struct p2p *p;
+    int r;
+
+    if (!o || p2p_get(g, &p)) {
+        free(o);
+        return no_memory(error_mine(), op);
+    }
+    r = async_new_p2p(g, op, on_done, arg, ret_work ? 2 : 1, &w);
+    if (r) {
+        free(o);
+        return r;
+    }
+    op_init(o, g, op);
+    o->work = w;
+    w->p2p = o;
+    enter(p);
+    if (!begin(p, o)) {
+        pthread_mutex_unlock(&p->lock);
+        async_watch(g);
+        pthread_mutex_lock(&p->lock);
+    }
+    leave(p);
+    if (ret_work)
+        *ret_work = w;
+    return 0;
+}
+
+enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms)
+{
+    enum p2p_waited r;
+    struct p2p *p = NULL;
+
+    pthread_mutex_lock(&w->ctx->plock);
+    if (w->group) { /* while it is set the group lives, and as a user we keep it so */
+        p = atomic_load(&w->group->p2p);
+        pthread_mutex_lock(&p->lock);
+        p->users++;
+        pthread_mutex_unlock(&p->lock);
+    }
+    pthread_mutex_unlock(&w->ctx->plock);
+    if (!p)
+        return P2P_ENDED;
+    pthread_mutex_lock(&p->lock);
+    r = p2p_wait(p, w->p2p, until_ms);
+    leave(p);
+    return r;
+}
+
+bool p2p_progress(struct commd_group *g, bool slow)
+{
+    struct p2p *p = atomic_load(&g->p2p);
+    struct p2p_op *op;
+    bool moved;
+
+    pthread_mutex_lock(&p->lock);
+    if (p->users) { /* they do it, and wake us when they go */
+        pthread_mutex_unlock(&p->lock);
+        return false;
+    }
+    moved = p2p_poll(p, NULL);
+    if (slow)
+        moved |= p2p_look_after(p, NULL);
+    while ((op = take_finished(p))) {
+        work_result(op);
+        async_queue_p2p(op->work);
+        moved = true;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return moved;
+}
+
+bool p2p_unattended(struct commd_group *g)
+{
+    return atomic_load(&g->p2p_pending) && !atomic_load(&atomic_load(&g->p2p)->users);
+}
+
+struct mail_box *p2p_box(struct commd_group *g)
+{
+    return mail_box(&g->board.mail, g->local);
+}
+
+void p2p_drop(struct commd_group *g)
+{
+    struct p2p *p = atomic_load(&g->p2p);
+    struct p2p_op *op;
+
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->closed = true;
+    while ((op = TAILQ_FIRST(&p->ops)))
+        p2p_hopeless(p, op, false);
+    bell_ring_slow(&p->box->bell);
+    p2p_tell(p);
+    while (p->users)
+        pthread_cond_wait(&p->cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void p2p_free(struct commd_group *g)
+{
+    struct p2p *p = atomic_load(&g->p2p);
+
+    if (p)
+        p2p_fini(p);
+}
+
+/* ---- the public calls ---------------------------------------------------------------------------- */
+
+PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype,
+                      int dest, int tag)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_SEND, .dtype = dtype, .send = buf,
+                          .count = count, .peer = dest, .tag = tag};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dtype, int source,
+                      int tag, struct commd_status *ret_status)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_RECV, .dtype = dtype, .recv = buf,
+                          .count = count, .peer = source, .tag = tag};
+    int r;
+
+    if (!group)
+        return commd_run(group, &op); /* says what is wrong */
+    r = p2p_check(group, &op);
+    return r ? r : p2p_run(group, &op, ret_status);
+}
+
+PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)
+{
+    *ret_status = work->p2p ? work->p2p->status
+                            : (struct commd_status){.source = -1, .tag = -1};
+}

@@ -1,0 +1,94 @@
+/* p2p_match.c - which message goes to which receive. Pure: lists only.
+ *
+ * Receives that name their source wait in the list of that rank, the others in one list; both in
+ * the order in which they were posted. A message goes to the first posted of all that accept it,
+ * so the heads of the two lists are compared by their number. Messages that nobody accepts wait
+ * in two lists: of their source, and of all by arrival. */
+#include "client/lib/p2p/p2p.h"
+
+static bool accepts(const struct p2p_op *op, int tag)
+{
+    return op->tag == COMMD_ANY_TAG || op->tag == tag;
+}
+
+void op_move(struct p2p_op *op, struct p2p_list *to)
+{
+    if (op->list)
+        TAILQ_REMOVE(op->list, op, link);
+    op->list = to;
+    if (to)
+        TAILQ_INSERT_TAIL(to, op, link);
+}
+
+void match_post(struct p2p *p, struct p2p_op *op)
+{
+    op->order = ++p->match.order;
+    op->state = P2P_POSTED;
+    op_move(op, op->peer == COMMD_ANY_SOURCE ? &p->match.any : &p->peers[op->peer].posted);
+}
+
+static struct p2p_op *first_accepting(struct p2p_list *list, int tag)
+{
+    struct p2p_op *op;
+
+    TAILQ_FOREACH(op, list, link)
+        if (accepts(op, tag))
+            return op;
+    return NULL;
+}
+
+struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag)
+{
+    struct p2p_op *named = first_accepting(&p->peers[src].posted, tag);
+    struct p2p_op *any = first_accepting(&p->match.any, tag);
+    struct p2p_op *op = named;
+
+    if (!named || (any && any->order < named->order))
+        op = any;
+    if (op)
+        op_move(op, NULL);
+    return op;
+}
+
+static void unlink_early(struct p2p *p, struct p2p_msg *m)
+{
+    TAILQ_REMOVE(&p->match.early, m, by_time);
+    TAILQ_REMOVE(&p->peers[m->src].early, m, by_source);
+}
+
+struct p2p_msg *match_early(struct p2p *p, const struct p2p_op *op)
+{
+    struct p2p_msg *m;
+
+    if (op->peer == COMMD_ANY_SOURCE) {
+        TAILQ_FOREACH(m, &p->match.early, by_time)
+            if (accepts(op, m->tag))
+                break;
+    } else {
+        TAILQ_FOREACH(m, &p->peers[op->peer].early, by_source)
+            if (accepts(op, m->tag))
+                break;
+    }
+    if (m)
+        unlink_early(p, m);
+    return m;
+}
+
+void match_forget(struct p2p *p, const struct p2p_op *self)
+{
+    struct p2p_msg *m, *next;
+
+    for (m = TAILQ_FIRST(&p->peers[self->peer].early); m; m = next) {
+        next = TAILQ_NEXT(m, by_source);
+        if (m->self == self) {
+            unlink_early(p, m);
+            free(m);
+        }
+    }
+}
+
+void match_keep(struct p2p *p, struct p2p_msg *m)
+{
+    TAILQ_INSERT_TAIL(&p->match.early, m, by_time);
+    TAILQ_INSERT_TAIL(&p->peers[m->src].early, m, by_source);
+}

@@ -1,0 +1,419 @@
+/* p2p_wait.c - waiting for a message, and the reasons to stop.
+ *
+ * The wait is that of run.c: spin, yield, sleep. A sleeper waits for two words at once: the bell of
+ * its own box, which those ring who write to it, and the bell of the board, which commd rings when
+ * somebody is gone. It does not announce itself as a sleeper of the board, so collectives do not
+ * wake it.
+ *
+ * Giving up. What a rank sent before it died or left is in its ring, or on its way through the
+ * engines: then the engine of its node is asked (PROBE) whether anything of it is left, and the
+ * answer comes behind all of it. So a message that was sent is received, whatever became of the
+ * sender. A rank that is lost fails the operations that need it, no others. A limit or an interrupt
+ * takes back what nobody has heard of; it breaks the group when the other side is in the middle of
+ * the message. */
+#include "client/lib/p2p/p2p.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum {
+    HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
+    SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
+    CLOSE_LOOKS = 32,      /* less than a microsecond */
+};
+
+static const char *op_name(const struct p2p_op *op)
+{
+    return op->send ? "send" : "recv";
+}
+
+/* "send to rank 3, tag 5" */
+static void op_text_p2p(const struct p2p_op *op, char *buf, size_t len)
+{
+    char tag[24] = "any tag", peer[24] = "any rank";
+
+    if (op->tag != COMMD_ANY_TAG)
+        snprintf(tag, sizeof tag, "tag %d", op->tag);
+    if (op->peer != COMMD_ANY_SOURCE)
+        snprintf(peer, sizeof peer, "rank %d", op->peer);
+    snprintf(buf, len, "%s %s, %s", op->send ? "send to" : "receive from", peer, tag);
+}
+
+int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
+{
+    const struct commd_group *g = p->group;
+    char what[80], why[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    op_text_p2p(op, what, sizeof what);
+    error_set(&op->err, code, op_name(op), "%s of group \"%.80s\": %s", what, g->name, why);
+    op->err.epoch = g->board.epoch;
+    op->err.rank = op->peer;
+    if (op->peer >= 0) {
+        op->err.pid = (int)g->members[op->peer].pid;
+        snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(g, (unsigned)op->peer));
+    }
+    return code;
+}
+
+static bool give_up(struct p2p *p, struct p2p_op *op)
+{
+    p2p_end(p, op);
+    return true;
+}
+
+/* Has the other side heard of it? Then it is in the middle of the message. */
+static bool under_way(const struct p2p *p, const struct p2p_op *op)
+{
+    if (op->send && op->peer == (int)p->group->rank)
+        return false;
+    return op->state == P2P_OFFERED || op->state == P2P_STREAMING || op->state == P2P_PULLING;
+}
+
+/* The caller does not want to wait any longer. */
+static bool stop_waiting(struct p2p *p, struct p2p_op *op)
+{
+    if (under_way(p, op))
+        group_fail(p->group, &op->err);
+    return give_up(p, op);
+}
+
+/* ---- reasons ----------------------------------------------------------------------------------- */
+
+static bool broken(struct p2p *p, struct p2p_op *op)
+{
+    struct board_cause c;
+    unsigned cause = board_broken(p->group->board.hdr, &c);
+
+    if (!cause)
+        return false;
+    op_error(p, op, -(int)cause, "%s", c.text);
+    op->err.rank = c.rank;
+    op->err.pid = (int)c.pid;
+    snprintf(op->err.node, sizeof op->err.node, "%s", c.node);
+    return true;
+}
+
+static bool unusable(struct p2p *p, struct p2p_op *op)
+{
+    const struct commd_group *g = p->group;
+
+    if (p->closed) {
+        op_error(p, op, COMMD_E_ABORTED, "the group was left while the message was pending");
+        return true;
+    }
+    if (p->bad) {
+        op_error(p, op, p->bad, "%s", p->bad_text);
+        return true;
+    }
+    if (broken(p, op))
+        return true;
+    if (!atomic_load_explicit(&g->failed, memory_order_acquire))
+        return false;
+    op->err = g->first;
+    return true;
+}
+
+static uint32_t gone(const struct p2p *p, unsigned rank)
+{
+    return atomic_load_explicit(&p->group->board.ranks[rank].gone, memory_order_acquire);
+}
+
+static bool has_left(const struct p2p *p, unsigned rank)
+{
+    return p->group->board.ranks[rank].cause == CAUSE_LEFT;
+}
+
+/* Is all taken that this rank, which is gone, has sent? If not, it is under way. */
+static bool nothing_left(struct p2p *p, unsigned rank)
+{
+    struct p2p_peer *peer = &p->peers[rank];
+
+    p2p_drain(p, rank);
+    if (peer->local >= 0 || peer->silent)
+        return true;
+    if (!peer->probe && !peer->probed) {
+        peer->probe = true;
+        p2p_talk(p, peer);
+        p2p_push(p);
+    }
+    return false;
+}
+
+static bool lost_by(struct p2p *p, struct p2p_op *op, unsigned rank, bool left)
+{
+    if (op->state == P2P_DONE)
+        return true; /* what was left ended it */
+    op_error(p, op, COMMD_E_RANK_LOST, "rank %u (pid %u on node %s) %s", rank,
+             p->group->members[rank].pid, group_node_of(p->group, rank),
+             left ? "left the group" : "died");
+    op->err.rank = (int)rank;
+    op->err.pid = (int)p->group->members[rank].pid;
+    snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(p->group, rank));
+    return give_up(p, op);
+}
+
+static bool lost(struct p2p *p, struct p2p_op *op, unsigned rank)
+{
+    return lost_by(p, op, rank, has_left(p, rank));
+}
+
+/* From any source: a death is an error, and so is having nobody left. */
+static bool any_hopeless(struct p2p *p, struct p2p_op *op)
+{
+    unsigned me = p->group->rank, last = me, world = p->mail->world, ngone = 0;
+
+    for (unsigned k = 0; k < world; k++) {
+        if (k == me || !gone(p, k))
+            continue;
+        if (!nothing_left(p, k))
+            continue;
+        if (!has_left(p, k) || op->state == P2P_DONE)
+            return lost(p, op, k);
+        ngone++;
+        last = k;
+    }
+    return world > 1 && ngone == world - 1 && lost(p, op, last);
+}
+
+/* A receive whose message has begun waits for its source alone. */
+static int needed(const struct p2p_op *op)
+{
+    return op->state == P2P_PULLING ? op->status.source : op->peer;
+}
+
+/* commd is gone too, so nobody will mark a dead member: look for oneself. */
+static bool orphaned(struct p2p *p, struct p2p_op *op)
+{
+    const struct commd_group *g = p->group;
+    int peer = needed(op);
+    unsigned nleft = 0;
+
+    if (!control_lost(g))
+        return false;
+    if (g->board.nnodes > 1) {
+        p2p_poll(p, op);
+        if (op->state == P2P_DONE)
+            return true;
+        op_error(p, op, COMMD_E_NODE_LOST, "commd on node %s is gone", g->ctx->node);
+        return give_up(p, op);
+    }
+    for (unsigned k = 0; k < g->board.world; k++) {
+        bool left;
+
+        if (k == g->rank || (peer != COMMD_ANY_SOURCE && peer != (int)k) || !alive_ended(g, k, &left))
+            continue;
+        p2p_drain(p, k);
+        if (op->state == P2P_DONE || !left || peer == (int)k || ++nleft == g->board.world - 1)
+            return lost_by(p, op, k, left);
+    }
+    return false;
+}
+
+static bool timed_out(struct p2p *p, struct p2p_op *op)
+{
+    const char *why = "the other side does not go on";
+
+    if (op->deadline_ms < 0 || (int64_t)now_ms() < op->deadline_ms)
+        return false;
+    p2p_poll(p, op);
+    if (op->state == P2P_DONE)
+        return true;
+    if (op->state == P2P_POSTED)
+        why = "nothing was sent";
+    else if (op->state == P2P_OFFERED)
+        why = "nobody has received it";
+    op_error(p, op, COMMD_E_TIMEOUT, "ran into its timeout of %lld ms: %s",
+             (long long)op->limit_ms, why);
+    return stop_waiting(p, op);
+}
+
+bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
+{
+    struct commd_group *g = p->group;
+    int peer;
+
+    if (unusable(p, op)) {
+        struct commd_error why = op->err;
+
+        if (!p->closed && !p->bad) { /* what it waits for may have come in between */
+            op->err.code = 0;
+            p2p_poll(p, op);
+            if (op->state == P2P_DONE)
+                return true;
+            op->err = why;
+        }
+        return give_up(p, op);
+    }
+    if (atomic_load_explicit(&g->board.hdr->ngone, memory_order_acquire)) {
+        peer = needed(op);
+        if (peer == COMMD_ANY_SOURCE && any_hopeless(p, op))
+            return true;
+        if (peer >= 0 && peer != (int)g->rank && gone(p, (unsigned)peer)) {
+            if (op->send)
+                p2p_drain(p, (unsigned)peer); /* it may have said that it does not want it */
+            if (op->send || nothing_left(p, (unsigned)peer))
+                return lost(p, op, (unsigned)peer);
+        }
+    }
+    if (!slow || op->state == P2P_DONE)
+        return op->state == P2P_DONE;
+    return orphaned(p, op) || timed_out(p, op);
+}
+
+/* To look at one may end others, so the list is turned rather than walked. */
+bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
+{
+    struct p2p_op *op;
+    unsigned n = 0;
+    bool moved = false;
+
+    TAILQ_FOREACH(op, &p->ops, all)
+        n++;
+    while (n-- && (op = TAILQ_FIRST(&p->ops))) {
+        TAILQ_REMOVE(&p->ops, op, all);
+        TAILQ_INSERT_TAIL(&p->ops, op, all);
+        if (op != but)
+            moved |= p2p_hopeless(p, op, true);
+    }
+    return moved;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------- */
+
+static int sleep_limit(const struct p2p_op *op, int64_t until_ms)
+{
+    int64_t left = SLEEP_MS, now = (int64_t)now_ms();
+
+    if (op->deadline_ms >= 0)
+        left = MIN(left, op->deadline_ms - now);
+    if (until_ms >= 0)
+        left = MIN(left, until_ms - now);
+    return (int)MAX(left, 1);
+}
+
+/* Those that wait for others are looked after by one who is here. */
+static bool look_after_others(struct p2p *p, struct p2p_op *op)
+{
+    int64_t now = (int64_t)now_ms();
+
+    if (now - p->looked_ms < SLEEP_MS)
+        return false;
+    p->looked_ms = now;
+    return p2p_look_after(p, op);
+}
+
+/* One sleep, unless something moved in the last look before it. */
+static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
+{
+    struct board_hdr *h = p->group->board.hdr;
+    _Atomic uint32_t *words[2] = {&p->box->bell, &h->bell};
+    uint32_t expect[2] = {bell_prepare(&p->box->bell, &p->box->sleepers), atomic_load(&h->bell)};
+    bool moved = p2p_poll(p, op);
+
+    if (!moved && op->state != P2P_DONE)
+        moved = p2p_hopeless(p, op, true) || look_after_others(p, op);
+    if (!moved && op->state != P2P_DONE) {
+        bool late;
+
+        pthread_mutex_unlock(&p->lock);
+        late = futex_wait_any(words, expect, 2, sleep_limit(op, until_ms));
+        pthread_mutex_lock(&p->lock);
+        if (late && op->state != P2P_DONE && atomic_load(words[0]) == expect[0]) {
+            moved = p2p_poll(p, op); /* which would have been due to a ring: we are still announced */
+            if (moved)
+                atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
+        }
+    }
+    bell_cancel(&p->box->sleepers);
+    return moved;
+}
+
+/* A few looks at the ring that the operation waits for, without the way around through the lock. */
+static bool look_closely(const struct p2p *p, const struct p2p_op *op)
+{
+    const struct mail_rx *rx = &p->peers[MAX(op->peer, 0)].rx;
+
+    for (unsigned i = 0; i < CLOSE_LOOKS && op->peer >= 0; i++) {
+        if (mail_ready(rx))
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
+/* Lets go of the lock, which other threads of this process may want; but not if the next record is
+ * there already, unless the one before (@moved) was for one of them. */
+static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bool moved)
+{
+    struct crowd crowd = p->crowd;
+
+    if (spin && look_closely(p, op) && !moved)
+        return;
+    pthread_mutex_unlock(&p->lock);
+    if (spin)
+        cpu_relax();
+    else
+        yield_core(p->group->crowded_ns, &crowd);
+    pthread_mutex_lock(&p->lock);
+    if (!spin)
+        p->crowd = crowd;
+}
+
+static bool interrupted(const struct p2p *p)
+{
+    struct commd_context *ctx = p->group->ctx;
+
+    return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
+}
+
+/* May another one that has a part in this, a rank or the engine, have to run on this core? */
+static bool needed_here(const struct p2p *p, const struct p2p_op *op)
+{
+    const struct board *b = &p->group->board;
+
+    if (op->peer == COMMD_ANY_SOURCE ? b->nnodes > 1 : p->peers[op->peer].local < 0)
+        return true;
+    return board_shares_core(b, p->group->local);
+}
+
+enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
+{
+    enum wait_way way;
+    unsigned idle = 0;
+
+    while (op->state != P2P_DONE) {
+        bool moved = p2p_poll(p, op);
+
+        p2p_tell(p); /* works of others, who may wait for nothing else */
+        if (op->state == P2P_DONE)
+            break;
+        idle = moved ? 0 : idle + 1;
+        if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
+            break;
+        way = wait_way(&p->crowd, needed_here(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
+        if (way != WAIT_SLEEP) {
+            pause_unlocked(p, op, way == WAIT_SPIN, moved);
+            continue;
+        }
+        if (nap(p, op, until_ms))
+            idle = 0;
+        if (op->state == P2P_DONE)
+            break;
+        if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
+            return P2P_LATE;
+        if (interrupted(p))
+            return P2P_INTERRUPTED;
+    }
+    return P2P_ENDED;
+}
+
+void p2p_interrupt(struct p2p *p, struct p2p_op *op)
+{
+    op_error(p, op, COMMD_E_INTERRUPTED, "interrupted%s",
+             under_way(p, op) ? "; the group is broken" : "");
+    stop_waiting(p, op);
+}

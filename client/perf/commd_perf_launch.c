@@ -1,0 +1,133 @@
+/* commd_perf_launch.c - runs all ranks as children and brings all of them to an end.
+ *
+ * The first rank that fails decides: what the others would do without it is wait or fail for its
+ * sake, so they are killed. Only children of ours are ever signalled. A rank that outlives this
+ * process would hold its group open: each asks the kernel to be killed with it.
+ *
+ * Ctrl-C reaches all ranks through the terminal; one sent to this process alone is passed on. */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "client/perf/commd_perf.h"
+
+/* Of the signal handler as well: entries are written before the handler is installed, but for
+ * 0, which means: reaped, so the number may be somebody else's by now. */
+static volatile pid_t children[PERF_MAX_RANKS];
+static volatile sig_atomic_t nchildren, got_interrupt;
+
+static void signal_all(int sig)
+{
+    for (int i = 0; i < nchildren; i++)
+        if (children[i] > 0)
+            kill(children[i], sig);
+}
+
+static void pass_on(int sig)
+{
+    got_interrupt = 1;
+    signal_all(SIGINT);
+}
+
+static pid_t start_rank(const struct perf *perf, int rank, pid_t parent, const sigset_t *mask)
+{
+    pid_t pid = fork();
+
+    if (pid)
+        return pid;
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(PERF_FAILED); /* it died before we asked */
+    exit(perf_rank(perf, rank, perf->size,
+                   perf->sockets[perf->cyclic ? rank % perf->nnodes : rank / perf->per_node]));
+}
+
+static int rank_of(pid_t pid)
+{
+    for (int i = 0; i < nchildren; i++)
+        if (children[i] == pid)
+            return i;
+    return -1;
+}
+
+/* The exit code that one ended rank stands for. */
+static int judge(int rank, int status, bool killed_by_us)
+{
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    if (WTERMSIG(status) == SIGINT) /* it may have come to the rank before it comes to us */
+        pass_on(SIGINT);
+    if (!killed_by_us && !got_interrupt)
+        fprintf(stderr, "commd-perf: rank %d (pid %d) was killed by signal %d (%s)\n", rank,
+                (int)children[rank], WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return PERF_FAILED;
+}
+
+static int reap_all(void)
+{
+    int left = nchildren, result = PERF_OK;
+
+    while (left > 0) {
+        siginfo_t info = {0};
+        int status, rank, r;
+
+        /* Look first, reap after the slot is empty: the handler never meets a stale pid. */
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOWAIT) < 0) {
+            if (errno == EINTR)
+                continue;
+            perror("commd-perf: waitid");
+            return PERF_FAILED;
+        }
+        rank = rank_of(info.si_pid);
+        if (rank < 0) { /* a child that was ours before we became commd-perf */
+            waitpid(info.si_pid, &status, 0);
+            continue;
+        }
+        if (info.si_code == CLD_EXITED)
+            status = W_EXITCODE(info.si_status, 0);
+        else
+            status = W_EXITCODE(0, info.si_status);
+        r = judge(rank, status, result != PERF_OK);
+        children[rank] = 0;
+        waitpid(info.si_pid, &status, 0);
+        left--;
+        if (r && result == PERF_OK) {
+            result = r;
+            if (!got_interrupt) /* then they are ending, and rank 0 says what it has */
+                signal_all(SIGKILL);
+        }
+    }
+    return got_interrupt ? PERF_INTERRUPTED : result;
+}
+
+int perf_launch(const struct perf *perf)
+{
+    struct sigaction sa = {.sa_handler = pass_on};
+    pid_t parent = getpid();
+    sigset_t block, old;
+
+    perf_share_complaints();
+    fflush(NULL); /* or each rank would write what is buffered */
+    sigemptyset(&block);
+    sigaddset(&block, SIGINT);
+    sigaddset(&block, SIGTERM);
+    sigprocmask(SIG_BLOCK, &block, &old);
+    for (int rank = 0; rank < perf->size; rank++) {
+        pid_t pid = start_rank(perf, rank, parent, &old);
+
+        if (pid < 0) {
+            fprintf(stderr, "commd-perf: cannot start rank %d (%s)\n", rank, strerror(errno));
+            signal_all(SIGKILL);
+            reap_all();
+            return PERF_FAILED;
+        }
+        children[rank] = pid;
+        nchildren = rank + 1;
+    }
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    return reap_all();
+}

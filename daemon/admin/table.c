@@ -1,0 +1,94 @@
+/* table.c - tables for commctl. All cells are text; a number or a bool is text that looks like
+ * one. An error sticks until the table is asked for, so that the code that fills it reads like
+ * the table. */
+#include "daemon/admin/table.h"
+
+#include "daemon/process/log.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+void table_init(struct table *table, const char *name, const struct table_column *columns,
+                unsigned ncolumns)
+{
+    *table = (struct table){0};
+    snprintf(table->t.name, sizeof(table->t.name), "%s", name);
+    table->t.columns = calloc(ncolumns, sizeof(*table->t.columns));
+    if (!table->t.columns) {
+        table->error = -ENOMEM;
+        return;
+    }
+    table->t.ncolumns = ncolumns;
+    for (unsigned i = 0; i < ncolumns; i++) {
+        struct msg_column *column = &table->t.columns[i];
+
+        snprintf(column->key, sizeof(column->key), "%s", columns[i].key);
+        snprintf(column->title, sizeof(column->title), "%s", columns[i].title);
+        column->type = columns[i].type;
+    }
+}
+
+void table_fini(struct table *table)
+{
+    for (size_t i = 0; i < table->ncells; i++)
+        free(table->t.cells[i]);
+    free(table->t.cells);
+    free(table->t.columns);
+    *table = (struct table){0};
+}
+
+/* Takes @text, which is NULL when there was no memory for it. */
+static void table_take(struct table *table, char *text)
+{
+    if (!text && !table->error)
+        table->error = -ENOMEM;
+    if (text)
+        log_clean(text); /* a client may have written it, and a terminal shows it */
+    if (table->ncells == table->room && !table->error) {
+        size_t room = table->room ? 2 * table->room : 64;
+        char **cells = realloc(table->t.cells, room * sizeof(*cells));
+
+        if (cells) {
+            table->t.cells = cells;
+            table->room = room;
+        } else {
+            table->error = -ENOMEM;
+        }
+    }
+    if (table->ncells == MSG_MAX_CELLS && !table->error)
+        table->error = -E2BIG;
+    if (table->error) {
+        free(text);
+        return;
+    }
+    table->t.cells[table->ncells++] = text;
+    table->t.nrows = (uint32_t)(table->ncells / table->t.ncolumns);
+}
+
+void table_text(struct table *table, const char *text)
+{
+    table_take(table, strdup(text ? text : ""));
+}
+
+void table_format(struct table *table, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    va_end(ap);
+    table_take(table, text);
+}
+
+void table_number(struct table *table, uint64_t number)
+{
+    table_format(table, "%" PRIu64, number);
+}
+
+void table_bool(struct table *table, bool value)
+{
+    table_text(table, value ? "true" : "false");
+}

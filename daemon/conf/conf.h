@@ -1,0 +1,100 @@
+/* conf.h - the configuration: one row per key in conf_keys.c, read by libyaml, errors as
+ * "file:line:col: what is wrong, what is allowed". A struct conf is immutable once loaded;
+ * reload builds a whole new one and swaps it, or keeps the old one and says why. */
+#ifndef COMMD_CONF_H
+#define COMMD_CONF_H
+
+#include "shm/util/base.h"
+
+enum { CONF_MAX_NODES = 1024, CONF_NAME_MAX = 64, CONF_PATH_MAX = 256, CONF_ADDR_MAX = 64 };
+enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 32, CONF_MAX_BYTES = 1 << 20 };
+
+enum conf_log_level { CONF_LOG_ERROR, CONF_LOG_WARN, CONF_LOG_INFO, CONF_LOG_DEBUG };
+
+struct conf_node {
+    char name[CONF_NAME_MAX];
+    char address[CONF_ADDR_MAX]; /* numeric IPv4 or IPv6, or a host name resolved at start */
+    uint16_t port;
+};
+
+struct conf {
+    char file[CONF_PATH_MAX]; /* where it came from; "" for built-in defaults */
+
+    /* cluster: */
+    char cluster[CONF_NAME_MAX]; /* default "commd" */
+    char node[CONF_NAME_MAX];    /* default: host name up to the first dot */
+    char key_file[CONF_PATH_MAX]; /* default /etc/commd/cluster.key; $CREDENTIALS_DIRECTORY/... ok */
+    struct conf_node *nodes;      /* owned; sorted by name; contains this node; 1 entry if unset */
+    unsigned nnodes;
+    unsigned self; /* index of this node in nodes[] */
+
+    /* listen: */
+    char socket[CONF_PATH_MAX]; /* default /run/commd/commd.sock */
+    unsigned socket_mode;       /* default 0666: identity is SO_PEERCRED */
+    char pid_file[CONF_PATH_MAX]; /* default "": none */
+
+    /* transport: */
+    char device[CONF_NAME_MAX];  /* network device for the engines; default: the one that holds
+                                    this node's address */
+    char fabric[8];              /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
+    char tls[CONF_NAME_MAX];     /* UCX transports, default "tcp" */
+    char port_range[32];         /* default "18500-18599" */
+    unsigned channels;           /* 1 */
+    unsigned latency_us;         /* 30 */
+    uint64_t bandwidth;          /* bytes per second, 1G */
+    char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
+    bool trusted_network;        /* default false: tcp only on loopback */
+    char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */
+    char engine_pid_file[CONF_PATH_MAX]; /* default "" */
+
+    /* timeouts (configured in "ms"/"s"/"m" units, e.g. 500ms) */
+    uint64_t heartbeat_ms;        /* 500 */
+    uint64_t node_timeout_ms;     /* 3000 */
+    uint64_t progress_timeout_ms; /* 5000 */
+    uint64_t join_timeout_ms;     /* upper bound granted to joins, 1800000 */
+
+    /* limits: (per node unless said) */
+    unsigned max_clients;          /* 1024 */
+    unsigned max_clients_per_user; /* 512 */
+    unsigned max_groups;           /* 4096 */
+    unsigned max_groups_per_user;  /* 2048 */
+    uint64_t max_board_bytes;      /* sum of sealed board sizes, default 128G (sparse) */
+    uint64_t max_board_bytes_per_user; /* 64G */
+
+    /* log: */
+    enum conf_log_level log_level; /* info */
+
+    unsigned line[CONF_MAX_KEYS]; /* per row: the line that set it, 0 for the default */
+};
+
+/* Loads @file. @text/@len: its content when the caller has it already (fuzzing, tests), else
+ * NULL. On failure returns a negative errno and *ret_error is a malloc'ed text of one or more
+ * lines "FILE:LINE:COL: ..." without a newline at the end (all errors that could be found, not
+ * only the first); NULL only with -ENOMEM. -EINVAL: the content is wrong; else it could not be
+ * read. An empty file is valid: one node, all defaults. */
+int conf_load(const char *file, const char *text, size_t len, struct conf **ret_conf,
+              char **ret_error);
+struct conf *conf_free(struct conf *conf);
+/* "tcp" or "ucx": what "auto" means, too. */
+const char *conf_fabric(const struct conf *conf);
+
+/* The 32-byte cluster key. Refuses a file that group or world can read, that is not 64 hex
+ * digits (plus newline) or 32 raw bytes. *ret_error as above, "FILE: ..." with the remedy. */
+int conf_load_key(const struct conf *conf, uint8_t ret_key[32], char **ret_error);
+
+/* One row per key, for `commctl show config`. Returns false past the last row. */
+struct conf_row {
+    char key[96];    /* "transport.device" */
+    char value[256];
+    char fallback[CONF_PATH_MAX]; /* the default, as text */
+    char source[CONF_PATH_MAX + 24]; /* "default" or "FILE:LINE" */
+    bool reloadable;
+    const char *help; /* one line, static */
+};
+bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row);
+
+/* Names of keys that differ between @a and @b and cannot change without a restart, comma
+ * separated into buf; "" when the new one may be swapped in. */
+void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len);
+
+#endif

@@ -1,0 +1,216 @@
+/* The rules between keys, which no single value can break.
+ *
+ * They run after the whole file is read, on values that parsed; a rule stays silent when a
+ * value it needs was already reported, so that one mistake is one line. Each error stands at
+ * the place where a person would repair it. Reads @conf and @src only. */
+#include "daemon/conf/conf_keys.h"
+
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+struct check {
+    const struct conf *conf;
+    const struct conf_src *src;
+    struct conf_errors *errors;
+    bool self_known;
+    unsigned self; /* in file order */
+};
+
+/* Position of the value, or of @otherwise when the key was not given. */
+static struct conf_pos pos_or(const struct check *c, unsigned key, struct conf_pos otherwise)
+{
+    return c->src->value[key].line ? c->src->value[key] : otherwise;
+}
+
+/* A host name counts as not loopback, whatever it resolves to today. */
+bool conf_is_loopback(const char *address)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+
+    if (!strcmp(address, "localhost") || !strcmp(address, "ip6-localhost"))
+        return true;
+    if (inet_pton(AF_INET, address, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    if (inet_pton(AF_INET6, address, &v6) != 1)
+        return false;
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
+static void check_duplicate_node(struct check *c, unsigned i)
+{
+    const struct conf_node *node = &c->conf->nodes[i];
+    const struct conf_node_src *src = &c->src->nodes[i];
+
+    for (unsigned k = 0; k < i; k++) {
+        const struct conf_node *earlier = &c->conf->nodes[k];
+        const struct conf_node_src *earlier_src = &c->src->nodes[k];
+
+        if (!strcmp(earlier->name, node->name)) {
+            conf_errors_add(c->errors, src->value[CONF_NODE_NAME],
+                            "two nodes have the name \"%s\", the first on line %u; allowed: "
+                            "each name once",
+                            node->name, earlier_src->line[CONF_NODE_NAME]);
+            return;
+        }
+        if (!strcmp(earlier->address, node->address) && earlier->port == node->port) {
+            conf_errors_add(c->errors, src->value[CONF_NODE_ADDRESS],
+                            "nodes \"%s\" and \"%s\" both have address %s and port %u, the "
+                            "first on line %u; allowed: each pair of address and port once",
+                            earlier->name, node->name, node->address, node->port,
+                            earlier_src->line[CONF_NODE_ADDRESS]);
+            return;
+        }
+    }
+}
+
+static void check_self(struct check *c)
+{
+    const struct conf *conf = c->conf;
+    unsigned key = conf_key_index("cluster", "node");
+    struct conf_pos nodes_pos = c->src->value[conf_key_index("cluster", "nodes")];
+    char names[256] = "";
+    size_t at = 0;
+
+    for (c->self = 0; c->self < conf->nnodes; c->self++)
+        if (!strcmp(conf->nodes[c->self].name, conf->node)) {
+            c->self_known = true;
+            return;
+        }
+    if (c->src->bad[key])
+        return;
+    for (unsigned i = 0; i < conf->nnodes && at < sizeof(names) - CONF_NAME_MAX - 8; i++)
+        at += (size_t)sprintf(names + at, "%s%s", i ? ", " : "", conf->nodes[i].name);
+    if (at >= sizeof(names) - CONF_NAME_MAX - 8)
+        strcpy(names + at, ", ...");
+    conf_errors_add(c->errors, pos_or(c, key, nodes_pos),
+                    "this node is \"%s\" (%s), which is not among cluster.nodes; allowed: %s",
+                    conf->node,
+                    c->src->value[key].line ? "cluster.node"
+                                            : "its host name, as cluster.node is not given",
+                    names);
+}
+
+static void check_timeouts(struct check *c)
+{
+    unsigned heartbeat = conf_key_index("timeouts", "heartbeat");
+    unsigned node = conf_key_index("timeouts", "node");
+    char node_text[32], heartbeat_text[32];
+
+    if (c->src->bad[heartbeat] || c->src->bad[node] ||
+        c->conf->node_timeout_ms >= 2 * c->conf->heartbeat_ms)
+        return;
+    conf_value_format(&conf_keys[node], c->conf, node_text, sizeof(node_text));
+    conf_value_format(&conf_keys[heartbeat], c->conf, heartbeat_text, sizeof(heartbeat_text));
+    conf_errors_add(
+        c->errors, pos_or(c, node, c->src->value[heartbeat]),
+        "timeouts.node is %s with timeouts.heartbeat %s, so that one late heartbeat "
+        "would lose the node; allowed: at least twice timeouts.heartbeat",
+        node_text, heartbeat_text);
+}
+
+/* The engine would take any port of the range, commd's own included. One node alone listens on
+ * neither. */
+static void check_ports(struct check *c)
+{
+    unsigned range = conf_key_index("transport", "port_range");
+    unsigned low, high, port;
+    const struct conf_node_src *src;
+
+    if (!c->self_known || c->conf->nnodes < 2 || c->src->bad[range] ||
+        !conf_port_range(c->conf->port_range, &low, &high))
+        return;
+    port = c->conf->nodes[c->self].port;
+    if (port < low || port > high)
+        return;
+    src = &c->src->nodes[c->self];
+    conf_errors_add(
+        c->errors,
+        src->value[src->value[CONF_NODE_PORT].line ? CONF_NODE_PORT : CONF_NODE_NAME],
+        "port %u of this node lies within transport.port_range (%s), which belongs "
+        "to the engine; allowed: a port outside of it",
+        port, c->conf->port_range);
+}
+
+static bool tls_has_tcp(const char *tls)
+{
+    for (const char *at = tls;;) {
+        size_t n = strcspn(at, ",");
+
+        /* "all" is UCX's word for whatever it finds, and it always finds tcp */
+        if ((n == 3 && !strncmp(at, "tcp", n)) || (n == 3 && !strncmp(at, "all", n)))
+            return true;
+        if (!at[n])
+            return false;
+        at += n + 1;
+    }
+}
+
+static void check_trusted_network(struct check *c)
+{
+    const struct conf *conf = c->conf;
+    unsigned trusted = conf_key_index("transport", "trusted_network");
+    unsigned tls = conf_key_index("transport", "tls");
+    unsigned ports = conf_key_index("transport", "port_range");
+    unsigned fabric = conf_key_index("transport", "fabric");
+    bool ucx = strcmp(conf_fabric(conf), "tcp");
+    unsigned i;
+
+    if (c->src->bad[trusted] || c->src->bad[fabric] || c->src->bad[tls] || c->src->bad[ports])
+        return;
+    if (conf->trusted_network || conf->nnodes < 2 || !tls_has_tcp(conf->tls))
+        return;
+    for (i = 0; i < conf->nnodes; i++)
+        if (!conf_is_loopback(conf->nodes[i].address))
+            break;
+    if (i == conf->nnodes)
+        return;
+    conf_errors_add(
+        c->errors, pos_or(c, trusted, c->src->nodes[i].value[CONF_NODE_ADDRESS]),
+        "transport.tls is \"%s\", node \"%s\" has the address %s, which is not loopback, and "
+        "transport.trusted_network is false: %s ports %s of a node %s; allowed: "
+        "trusted_network: true once a firewall admits only the nodes to these ports (see "
+        "commd.nft), transports without tcp such as rc,ud, or loopback addresses",
+        conf->tls, conf->nodes[i].name, conf->nodes[i].address,
+        ucx ? "UCX's tcp transport has no authentication, whoever reaches"
+            : "data go in the clear, whoever reads the traffic of",
+        conf->port_range, ucx ? "can crash or overwrite its engine" : "can read and forge them");
+}
+
+/* What only the engine's own fabric can do, or cannot. */
+static void check_fabric(struct check *c)
+{
+    const struct conf *conf = c->conf;
+    unsigned fabric = conf_key_index("transport", "fabric");
+    unsigned tls = conf_key_index("transport", "tls");
+    unsigned channels = conf_key_index("transport", "channels");
+
+    if (c->src->bad[fabric] || c->src->bad[tls] || c->src->bad[channels])
+        return;
+    if (!strcmp(conf->fabric, "tcp") && strcmp(conf->tls, "tcp"))
+        conf_errors_add(c->errors, pos_or(c, fabric, c->src->value[tls]),
+                        "transport.fabric is \"tcp\", but transport.tls is \"%s\"; allowed: "
+                        "fabric: ucx, or tls: tcp",
+                        conf->tls);
+    else if (conf->channels > 1 && strcmp(conf_fabric(conf), "tcp"))
+        conf_errors_add(c->errors, pos_or(c, channels, c->src->value[fabric]),
+                        "transport.channels is %u, but transport.fabric is ucx, which has rails of "
+                        "its own; allowed: 1, or fabric: tcp",
+                        conf->channels);
+}
+
+void conf_check(const struct conf *conf, const struct conf_src *src, struct conf_errors *errors)
+{
+    struct check c = {.conf = conf, .src = src, .errors = errors};
+
+    check_timeouts(&c);
+    check_fabric(&c);
+    if (conf->nnodes == 0 || src->bad[conf_key_index("cluster", "nodes")])
+        return;
+    for (unsigned i = 1; i < conf->nnodes; i++)
+        check_duplicate_node(&c, i);
+    check_self(&c);
+    check_ports(&c);
+    check_trusted_network(&c);
+}

@@ -1,0 +1,209 @@
+/* The table of keys.
+ *
+ * One row says everything about a key: where it stands in the file, what its value may be,
+ * which field it fills, its default and whether a running daemon can take a new one. The
+ * defaults are text and go through the same parser as the file (conf_value.c), so a default
+ * outside its own range cannot be built. Whoever adds a key adds a row here, a field to
+ * struct conf, and a paragraph to etc/commd.yaml and etc/commd.yaml.5; test_conf compares
+ * all of them.
+ *
+ * What a reload may change: limits, timeouts and the log level are looked up whenever they
+ * are needed. Everything else is held by a socket, a link or the engine from the start on. */
+#include "daemon/conf/conf_keys.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#define FIELD(member) offsetof(struct conf, member), sizeof(((struct conf *)0)->member)
+#define NODE_FIELD(member)                                                                     \
+    offsetof(struct conf_node, member), sizeof(((struct conf_node *)0)->member)
+#define LONGEST(member) sizeof(((struct conf *)0)->member) - 1
+
+enum { UNIX_PATH_MAX = 107, NODE_NAME_LONGEST = CONF_NAME_MAX - 1 }; /* sun_path and its NUL */
+
+#define SECOND UINT64_C(1000)
+#define MINUTE (60 * SECOND)
+#define HOUR   (60 * MINUTE)
+#define MIB    (UINT64_C(1) << 20)
+#define TIB    (UINT64_C(1) << 40)
+
+/* clang-format off */
+const struct conf_key conf_keys[] = {
+    { "cluster", "name", CONF_NAME, 0, FIELD(cluster), 1, LONGEST(cluster), "commd",
+      "name of the cluster; nodes of another cluster are refused" },
+    { "cluster", "node", CONF_NAME, 0, FIELD(node), 1, LONGEST(node), NULL,
+      "name of this node, one of cluster.nodes" },
+    { "cluster", "key_file", CONF_PATH, CONF_CREDENTIAL, FIELD(key_file), 1, LONGEST(key_file),
+      COMMD_SYSCONFDIR "/commd/cluster.key",
+      "the key shared by all nodes; not needed for one node" },
+    { "cluster", "nodes", CONF_NODES, 0, FIELD(nodes), 1, CONF_MAX_NODES, NULL,
+      "all nodes of the cluster, this one included" },
+
+    { "listen", "socket", CONF_PATH, 0, FIELD(socket), 1, UNIX_PATH_MAX,
+      "/run/commd/commd.sock", "where clients and commctl connect" },
+    { "listen", "socket_mode", CONF_MODE, 0, FIELD(socket_mode), 0600, 0777, "0666",
+      "permissions of that socket: who may connect" },
+    { "listen", "pid_file", CONF_PATH, CONF_MAY_BE_EMPTY, FIELD(pid_file), 1,
+      LONGEST(pid_file), "", "file that receives the daemon's pid" },
+
+    { "transport", "device", CONF_DEVICE, CONF_MAY_BE_EMPTY, FIELD(device), 1, LONGEST(device),
+      "", "network device that carries the data" },
+    { "transport", "fabric", CONF_FABRIC, 0, FIELD(fabric), 1, LONGEST(fabric), "auto",
+      "what carries the data: tcp, ucx, or auto" },
+    { "transport", "tls", CONF_TLS, 0, FIELD(tls), 1, LONGEST(tls), "tcp",
+      "UCX transports that the engine may use" },
+    { "transport", "port_range", CONF_PORT_RANGE, 0, FIELD(port_range), 1, 65535,
+      "18500-18599", "TCP ports of the engine" },
+    { "transport", "channels", CONF_COUNT, 0, FIELD(channels), 1, 16, "1",
+      "TCP connections between two nodes" },
+    { "transport", "latency_us", CONF_COUNT, CONF_RELOAD, FIELD(latency_us), 1, 1000000, "30",
+      "microseconds that a short message takes from an engine to another" },
+    { "transport", "bandwidth", CONF_SIZE, CONF_RELOAD, FIELD(bandwidth), 1 << 20, UINT64_C(1) << 40,
+      "1G", "bytes per second from an engine to another" },
+    { "transport", "congestion_control", CONF_WORD, 0, FIELD(congestion), 1,
+      LONGEST(congestion), "auto", "TCP's congestion control between the engines" },
+    { "transport", "trusted_network", CONF_BOOL, 0, FIELD(trusted_network), 0, 1, "false",
+      "nobody but the nodes reaches the TCP ports of the engine" },
+    { "transport", "engine", CONF_PATH, 0, FIELD(engine), 1, LONGEST(engine),
+      COMMD_LIBEXECDIR "/commd-engine", "program that moves the data" },
+    { "transport", "engine_pid_file", CONF_PATH, CONF_MAY_BE_EMPTY, FIELD(engine_pid_file), 1,
+      LONGEST(engine_pid_file), "", "file that receives the engine's pid" },
+
+    { "timeouts", "heartbeat", CONF_DURATION, CONF_RELOAD, FIELD(heartbeat_ms), 10, MINUTE,
+      "500ms", "time between two heartbeats of a node" },
+    { "timeouts", "node", CONF_DURATION, CONF_RELOAD, FIELD(node_timeout_ms), 20, 10 * MINUTE,
+      "3s", "silence after which a node counts as lost" },
+    { "timeouts", "progress", CONF_DURATION, CONF_RELOAD, FIELD(progress_timeout_ms), 20, HOUR,
+      "5s", "time a transfer may stand still on the wire" },
+    { "timeouts", "join", CONF_DURATION, CONF_RELOAD, FIELD(join_timeout_ms), 1, 24 * HOUR,
+      "30m", "longest wait for the members of a group that a client may ask for" },
+
+    { "limits", "max_clients", CONF_COUNT, CONF_RELOAD, FIELD(max_clients), 1, 65536, "1024",
+      "clients connected to this node" },
+    { "limits", "max_clients_per_user", CONF_COUNT, CONF_RELOAD, FIELD(max_clients_per_user), 1,
+      65536, "512", "of these, clients of one user" },
+    { "limits", "max_groups", CONF_COUNT, CONF_RELOAD, FIELD(max_groups), 1, 65536, "4096",
+      "groups with a member on this node" },
+    { "limits", "max_groups_per_user", CONF_COUNT, CONF_RELOAD, FIELD(max_groups_per_user), 1,
+      65536, "2048", "of these, groups of one user" },
+    { "limits", "max_board_bytes", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes), MIB,
+      1024 * TIB, "128G", "shared memory of all groups on this node together" },
+    { "limits", "max_board_bytes_per_user", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes_per_user),
+      MIB, 1024 * TIB, "64G", "of this, shared memory of one user's groups" },
+
+    { "log", "level", CONF_LEVEL, CONF_RELOAD, FIELD(log_level), 0, CONF_LOG_DEBUG, "info",
+      "what is logged" },
+};
+
+const struct conf_key conf_node_keys[CONF_NODE_KEYS] = {
+    [CONF_NODE_NAME] = { "cluster.nodes", "name", CONF_NAME, 0, NODE_FIELD(name), 1,
+                         NODE_NAME_LONGEST, NULL, NULL },
+    [CONF_NODE_ADDRESS] = { "cluster.nodes", "address", CONF_ADDRESS, 0, NODE_FIELD(address), 1,
+                            CONF_ADDR_MAX - 1, NULL, NULL },
+    [CONF_NODE_PORT] = { "cluster.nodes", "port", CONF_PORT, 0, NODE_FIELD(port), 1, 65535,
+                         NULL, NULL },
+};
+/* clang-format on */
+
+const unsigned conf_nkeys = ARRAY_LEN(conf_keys);
+_Static_assert(ARRAY_LEN(conf_keys) <= CONF_MAX_KEYS, "struct conf has a line for each key");
+_Static_assert(sizeof(COMMD_SYSCONFDIR "/commd/cluster.key") <= CONF_PATH_MAX, "sysconfdir");
+_Static_assert(sizeof(COMMD_LIBEXECDIR "/commd-engine") <= CONF_PATH_MAX, "libexecdir");
+
+unsigned conf_key_index(const char *section, const char *name)
+{
+    unsigned i;
+
+    for (i = 0; i < conf_nkeys; i++)
+        if (!strcmp(conf_keys[i].section, section) && !strcmp(conf_keys[i].name, name))
+            break;
+    assert(i < conf_nkeys);
+    return i;
+}
+
+void conf_host_name(char ret_name[CONF_NAME_MAX])
+{
+    const struct conf_key *key = &conf_node_keys[CONF_NODE_NAME];
+    struct conf_node parsed;
+    char host[256] = "", why[CONF_QUOTE_MAX + 64];
+
+    if (gethostname(host, sizeof(host) - 1) == 0)
+        host[strcspn(host, ".")] = '\0';
+    if (conf_value_parse(key, host, strlen(host), &parsed, why, sizeof(why)) == 0)
+        memcpy(ret_name, parsed.name, CONF_NAME_MAX);
+    else
+        strcpy(ret_name, "localhost");
+}
+
+static void format_fallback(const struct conf_key *key, char *buf, size_t len)
+{
+    char host[CONF_NAME_MAX];
+
+    if (key->fallback) {
+        snprintf(buf, len, "%s", key->fallback);
+        return;
+    }
+    conf_host_name(host);
+    if (key->type == CONF_NODES)
+        snprintf(buf, len, "%s 127.0.0.1:%u", host, CONF_DEFAULT_PORT);
+    else
+        snprintf(buf, len, "%s", host);
+}
+
+bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
+{
+    const struct conf_key *key;
+
+    if (i >= conf_nkeys)
+        return false;
+    key = &conf_keys[i];
+    *ret_row = (struct conf_row){.reloadable = key->flags & CONF_RELOAD, .help = key->help};
+    snprintf(ret_row->key, sizeof(ret_row->key), "%s.%s", key->section, key->name);
+    conf_value_format(key, conf, ret_row->value, sizeof(ret_row->value));
+    format_fallback(key, ret_row->fallback, sizeof(ret_row->fallback));
+    if (conf->line[i])
+        snprintf(ret_row->source, sizeof(ret_row->source), "%s:%u", conf->file, conf->line[i]);
+    else
+        strcpy(ret_row->source, "default");
+    return true;
+}
+
+static bool same_nodes(const struct conf *a, const struct conf *b)
+{
+    if (a->nnodes != b->nnodes)
+        return false;
+    for (unsigned i = 0; i < a->nnodes; i++)
+        if (strcmp(a->nodes[i].name, b->nodes[i].name) ||
+            strcmp(a->nodes[i].address, b->nodes[i].address) ||
+            a->nodes[i].port != b->nodes[i].port)
+            return false;
+    return true;
+}
+
+static bool same_value(const struct conf_key *key, const struct conf *a, const struct conf *b)
+{
+    char text_a[CONF_PATH_MAX], text_b[CONF_PATH_MAX]; /* no field but nodes is longer */
+
+    if (key->type == CONF_NODES)
+        return same_nodes(a, b);
+    conf_value_format(key, a, text_a, sizeof(text_a));
+    conf_value_format(key, b, text_b, sizeof(text_b));
+    return !strcmp(text_a, text_b);
+}
+
+void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len)
+{
+    size_t at = 0;
+
+    if (len == 0)
+        return;
+    buf[0] = '\0';
+    for (unsigned i = 0; i < conf_nkeys && at < len; i++) {
+        const struct conf_key *key = &conf_keys[i];
+
+        if (key->flags & CONF_RELOAD || same_value(key, a, b))
+            continue;
+        at += (size_t)snprintf(buf + at, len - at, "%s%s.%s", at ? ", " : "", key->section,
+                               key->name);
+    }
+}

@@ -1,0 +1,167 @@
+/* The cluster key: 32 bytes that every node of a cluster has and nobody else.
+ *
+ * Whoever reads the file can join the cluster, so a file that other users can open is
+ * refused, not warned about. The check is on the open file, not on the path: what was checked
+ * is what is read. No copy of the key outlives a call except the caller's. */
+#include "daemon/conf/conf.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#define CREDENTIALS "$CREDENTIALS_DIRECTORY"
+
+enum { KEY_BYTES = 32, KEY_DIGITS = 2 * KEY_BYTES, KEY_FILE_MAX = KEY_DIGITS + 2 };
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* @ret_key may hold half a key on false: read_key() clears it. */
+static bool parse_key(const char *text, size_t len, uint8_t ret_key[KEY_BYTES])
+{
+    if (len == KEY_BYTES) {
+        memcpy(ret_key, text, KEY_BYTES);
+        return true;
+    }
+    if (len > KEY_DIGITS && text[len - 1] == '\n')
+        len--;
+    if (len > KEY_DIGITS && text[len - 1] == '\r')
+        len--;
+    if (len != KEY_DIGITS)
+        return false;
+    for (unsigned i = 0; i < KEY_BYTES; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        ret_key[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+/* Returns @r with *ret_error filled, -ENOMEM without. */
+static int _printf_(3, 4) fail(int r, char **ret_error, const char *fmt, ...)
+{
+    va_list args;
+    int n;
+
+    va_start(args, fmt);
+    n = vasprintf(ret_error, fmt, args);
+    va_end(args);
+    if (n >= 0)
+        return r;
+    *ret_error = NULL;
+    return -ENOMEM;
+}
+
+/* The path with $CREDENTIALS_DIRECTORY at its front replaced. */
+static int expand(const char *file, bool *ret_credential, char **ret_path, char **ret_error)
+{
+    const char *rest = file + strlen(CREDENTIALS), *dir;
+
+    *ret_credential = !strncmp(file, CREDENTIALS "/", strlen(CREDENTIALS "/"));
+    dir = *ret_credential ? getenv("CREDENTIALS_DIRECTORY") : "";
+    if (!dir)
+        return fail(-ENOENT, ret_error,
+                    "%s: " CREDENTIALS " is not set; only systemd's LoadCredential= sets it",
+                    file);
+    if (asprintf(ret_path, "%s%s", dir, *ret_credential ? rest : file) >= 0)
+        return 0;
+    *ret_path = NULL;
+    return -ENOMEM;
+}
+
+static int open_key(const char *path, int *ret_fd, char **ret_error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), r = -errno;
+
+    if (fd >= 0) {
+        *ret_fd = fd;
+        return 0;
+    }
+    if (r == -ENOENT)
+        return fail(r, ret_error,
+                    "%s: cannot open the cluster key: %s; make one for all nodes by: openssl "
+                    "rand -hex 32 > %s",
+                    path, strerror(-r), path);
+    if (r == -EACCES)
+        return fail(r, ret_error,
+                    "%s: cannot open the cluster key: %s; it must belong to the user that runs "
+                    "commd: chown commd %s",
+                    path, strerror(-r), path);
+    return fail(r, ret_error, "%s: cannot open the cluster key: %s", path, strerror(-r));
+}
+
+static int check_file(int fd, const char *path, bool credential, char **ret_error)
+{
+    /* systemd gives credentials to the unit's user by an ACL, whose mask stat() shows as the
+     * group's bits; the directory above admits that user only. */
+    mode_t others = credential ? 07 : 077;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return fail(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
+    if (!S_ISREG(st.st_mode))
+        return fail(-EINVAL, ret_error,
+                    "%s: the cluster key is not a regular file; make one by: openssl rand -hex "
+                    "32 > FILE",
+                    path);
+    if (st.st_mode & others)
+        return fail(-EACCES, ret_error,
+                    "%s: mode %04o opens the cluster key to other users; repair by: chmod 600 "
+                    "%s",
+                    path, (unsigned)(st.st_mode & 07777), path);
+    return 0;
+}
+
+static int read_key(int fd, const char *path, uint8_t ret_key[KEY_BYTES], char **ret_error)
+{
+    char text[KEY_FILE_MAX + 1]; /* one more: a longer file shows as longer */
+    size_t len = 0;
+    ssize_t n;
+    int r = 0;
+
+    do {
+        n = read(fd, text + len, sizeof(text) - len);
+        if (n > 0)
+            len += (size_t)n;
+    } while ((n > 0 && len < sizeof(text)) || (n < 0 && errno == EINTR));
+    if (n < 0) {
+        r = fail(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
+    } else if (!parse_key(text, len, ret_key)) {
+        explicit_bzero(ret_key, KEY_BYTES);
+        r = fail(-EINVAL, ret_error,
+                 "%s: the cluster key is not 64 hex digits or 32 bytes; make one by: openssl "
+                 "rand -hex 32 > %s",
+                 path, path);
+    }
+    explicit_bzero(text, sizeof(text));
+    return r;
+}
+
+int conf_load_key(const struct conf *conf, uint8_t ret_key[KEY_BYTES], char **ret_error)
+{
+    _cleanup_(freep) char *path = NULL;
+    _cleanup_(close_fdp) int fd = -1;
+    bool credential;
+    int r;
+
+    *ret_error = NULL;
+    r = expand(conf->key_file, &credential, &path, ret_error);
+    if (r < 0)
+        return r;
+    r = open_key(path, &fd, ret_error);
+    if (r < 0)
+        return r;
+    r = check_file(fd, path, credential, ret_error);
+    if (r < 0)
+        return r;
+    return read_key(fd, path, ret_key, ret_error);
+}

@@ -1,0 +1,191 @@
+/* core.c - the frame around the decisions: one event in, all consequences, then silence.
+ *
+ * core_input() dispatches the event to the file that owns the object, runs what is due, and
+ * settles: when the set of reachable nodes changed, pending joins are re-homed and committed
+ * groups looked at again; then every join that has to be asked (again) is asked. Nothing is
+ * left half done when it returns; the queue (core_act.c) holds what the caller has to do.
+ *
+ * Who wakes us: the edges with events, and CORE_TICK at core_deadline().
+ * What if a peer, the engine or a client dies now: an event of its own, see core_peer.c,
+ * core_engine.c, core_client.c.
+ * What if we are stopped now (SIGSTOP, a swapped-out VM): the clock has run past the deadline
+ * we asked for when we come back, and what the others sent meanwhile still waits in sockets. So
+ * a late call first forgives everybody two heartbeats of silence; who is really gone is found
+ * after that.
+ *
+ * Randomness comes from config.seed alone, time from the events: the same events give the same
+ * actions. */
+#include "daemon/core/core_internal.h"
+
+uint64_t core_random(struct core *core)
+{
+    uint64_t value;
+
+    do
+        value = core_mix(core->random++);
+    while (!value);
+    return value;
+}
+
+/* A limit that a table cuts to @limit does not come to mean that one user may have all of it. */
+static unsigned kept_share(unsigned limit, unsigned wished, unsigned per_user)
+{
+    return per_user < wished && per_user >= limit ? MAX(limit / 2, 1u) : per_user;
+}
+
+static void copy_config(struct core *core, const struct core_config *config)
+{
+    struct core_config *own = &core->config;
+
+    own->latency_us = config->latency_us;
+    own->mbytes_s = config->mbytes_s;
+    own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
+    own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
+    own->join_timeout_ms = config->join_timeout_ms;
+    own->engine_timeout_ms = MAX(config->engine_timeout_ms, (uint64_t)1);
+    /* Tables were sized by core_new(): a reload may lower limits and raise them again. */
+    own->max_clients = MIN(config->max_clients, core->client_slots - CORE_ADMIN_CLIENTS);
+    own->max_clients_per_user =
+        kept_share(own->max_clients, config->max_clients, config->max_clients_per_user);
+    own->max_groups = MIN(config->max_groups, core->max_groups);
+    own->max_groups_per_user =
+        kept_share(own->max_groups, config->max_groups, config->max_groups_per_user);
+}
+
+void core_setup(struct core *core, const struct core_config *config)
+{
+    struct list *const heads[] = {&core->all_groups, &core->all_formings, &core->waiting,
+                                  &core->todo};
+
+    copy_config(core, config);
+    core->config.nodes = NULL;
+    text_copy(core->cluster, sizeof(core->cluster), config->cluster);
+    text_copy(core->version, sizeof(core->version), config->version);
+    core->config.cluster = core->cluster;
+    core->config.version = core->version;
+    core->random = config->seed;
+    for (unsigned i = 0; i < ARRAY_LEN(heads); i++)
+        list_init(heads[i]);
+    for (unsigned i = 0; i < HASH_GROUPS; i++) {
+        list_init(&core->by_id[i]);
+        list_init(&core->by_name[i]);
+        list_init(&core->forming_by_name[i]);
+    }
+    for (unsigned i = 0; i < HASH_USERS; i++)
+        list_init(&core->user_by_uid[i]);
+    for (unsigned i = 0; i < config->nnodes; i++) {
+        struct peer *peer = &core->peers[i];
+
+        text_copy(core->node_names[i], MSG_NAME_MAX, config->nodes[i]);
+        peer->id = core->ids[i] = text_hash(0, core->node_names[i]);
+        peer->state = i == config->self ? CORE_PEER_SELF : CORE_PEER_DOWN_;
+        peer->retry_ms = peer->doubt_ms = CORE_NEVER;
+    }
+    core->peers[config->self].incarnation = config->incarnation;
+    core->engine.start_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
+    core->engine.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    text_copy(core->engine.text, sizeof(core->engine.text),
+              config->nnodes > 1 ? "not started yet" : "not needed: one node");
+    core->heartbeat_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
+    core->silent_ms = core->expire_ms = core->promised_ms = CORE_NEVER;
+    act_reset(core);
+}
+
+void core_reconfigure(struct core *core, const struct core_config *config)
+{
+    copy_config(core, config);
+    /* What was due by the old limits may be due earlier by the new ones. */
+    if (core->heartbeat_ms != CORE_NEVER)
+        core->heartbeat_ms = MIN(core->heartbeat_ms, core->now + core->config.heartbeat_ms);
+    if (core->silent_ms != CORE_NEVER)
+        core->silent_ms = core->now;
+}
+
+static void shutdown(struct core *core)
+{
+    if (core->draining)
+        return;
+    core->draining = true;
+    act_log(core, CORE_LOG_INFO,
+            "asked to stop -> no new groups, groups over several nodes end");
+    join_drain(core);
+    group_drain(core);
+}
+
+static void dispatch(struct core *core, const struct core_event *event)
+{
+    switch (event->type) {
+    case CORE_TICK:
+        break;
+    case CORE_CLIENT_OPEN:
+        client_open(core, event);
+        break;
+    case CORE_CLIENT_MSG:
+        client_msg(core, event);
+        break;
+    case CORE_CLIENT_CLOSED:
+        client_closed(core, event->client, event->text);
+        break;
+    case CORE_PEER_UP:
+        peer_up(core, event);
+        break;
+    case CORE_PEER_MSG:
+        peer_msg(core, event->node, event->msg);
+        break;
+    case CORE_PEER_DOWN:
+        peer_down(core, event->node, event->text);
+        break;
+    case CORE_ENGINE_STARTED:
+        engine_started(core, event->pid);
+        break;
+    case CORE_ENGINE_MSG:
+        engine_msg(core, event->msg);
+        break;
+    case CORE_ENGINE_DOWN:
+        engine_down(core, event->text);
+        break;
+    case CORE_BOARD_FAILED:
+        group_board_failed(core, event->group, event->cause, event->text);
+        break;
+    case CORE_SHUTDOWN:
+        shutdown(core);
+        break;
+    }
+}
+
+static void settle(struct core *core)
+{
+    do {
+        if (core->peers_changed) {
+            core->peers_changed = false;
+            join_rehome(core);
+            group_open_ready(core);
+        }
+        join_run(core);
+    } while (core->peers_changed);
+}
+
+void core_input(struct core *core, const struct core_event *event)
+{
+    if (core->queue.head == core->queue.tail) {
+        group_reap(core);
+        home_reap(core);
+        pool_reap(&core->seats);
+        act_reset(core);
+    }
+    core->now = MAX(core->now, event->now_ms);
+    if (core->promised_ms != CORE_NEVER &&
+        core->now > core->promised_ms + core->config.heartbeat_ms)
+        peer_forgive(core);
+    dispatch(core, event);
+    engine_tick(core);
+    peer_tick(core);
+    join_tick(core);
+    settle(core);
+    core->promised_ms = core_deadline(core);
+}
+
+uint64_t core_deadline(const struct core *core)
+{
+    return MIN(MIN(engine_deadline(core), peer_deadline(core)), join_deadline(core));
+}

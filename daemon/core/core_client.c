@@ -1,0 +1,304 @@
+/* core_client.c - sessions of the processes of this node.
+ *
+ * NEW: connected, said nothing yet. READY: said hello, may join, leave and abort. A client that
+ * breaks the protocol is refused with one text and closed; whatever it had ends as if it had
+ * died. Quotas per user are kept here (struct user), because clients are where users come from.
+ *
+ * Who wakes me: the client's messages, and the edge when its socket closes. No timer: a client
+ * that says nothing costs a slot, and slots are bounded per user.
+ * What if the peer (the client) dies now: CORE_CLIENT_CLOSED; its pending joins are cancelled
+ * at their homes, its ranks in groups are reported gone (core_group.c).
+ * What if I am stopped now: its messages wait in the socket. */
+#include <stdarg.h>
+
+#include "daemon/core/core_internal.h"
+
+/* clang-format off */
+static const bool client_may[3][3] = { /* rows: from; columns: FREE NEW READY */
+    [CLIENT_FREE]  = {0, 1, 0},
+    [CLIENT_NEW]   = {1, 0, 1},
+    [CLIENT_READY] = {1, 0, 0},
+};
+/* clang-format on */
+
+static void client_set_state(struct core *core, unsigned slot, enum client_state state)
+{
+    struct client *client = &core->clients[slot];
+
+    if (!client_may[client->state][state])
+        abort();
+    client->state = state;
+    client->since_ms = core->now;
+}
+
+/* ---- users ------------------------------------------------------------------------------- */
+
+struct user *user_get(struct core *core, uint32_t uid, bool make)
+{
+    struct list *bucket = &core->user_by_uid[core_mix(uid) % HASH_USERS];
+    struct user *user;
+
+    list_each(user, bucket, hash) if (user->uid == uid) return user;
+    user = make ? pool_take(&core->users) : NULL;
+    if (!user)
+        return NULL;
+    user->uid = uid;
+    list_add(bucket, &user->hash);
+    return user;
+}
+
+void user_put(struct core *core, struct user *user)
+{
+    if (!user || user->clients || user->groups || user->forming || user->seats || user->runs.blocks)
+        return;
+    list_del(&user->hash);
+    pool_leave(&core->users, user); /* no action names a user: free at once */
+    pool_reap(&core->users);
+}
+
+uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others)
+{
+    bool one_may_have_all = core->config.max_groups_per_user >= core->config.max_groups;
+
+    return (uint32_t)share_of(limit, one_may_have_all ? limit : limit / 2, others);
+}
+
+/* What may be added to users without clients here, whom only @node knows. */
+static uint32_t node_room(const struct core *core, unsigned node)
+{
+    const struct runs *runs = &core->runs;
+    uint32_t own = core->peers[node].blocks;
+    uint32_t most = (uint32_t)share_of(runs->nblocks, runs->nblocks / 2, runs->used - own);
+
+    return most - MIN(own, most);
+}
+
+struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node)
+{
+    struct runs *runs = &core->runs;
+    uint32_t had = user->runs.blocks, most = user_share(core, runs->nblocks, runs->used - had);
+    struct msg_member *run;
+
+    if (!had)
+        user->node = node;
+    if (!user->clients && user->node != core->config.self)
+        most = MIN(most, had + node_room(core, user->node));
+    run = runs_take(runs, &user->runs, most, n);
+    core->peers[user->node].blocks += user->runs.blocks - had;
+    return run;
+}
+
+void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
+{
+    uint32_t had = user->runs.blocks;
+
+    runs_leave(&core->runs, &user->runs, run);
+    core->peers[user->node].blocks -= had - user->runs.blocks;
+}
+
+void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
+{
+    struct user *user = user_get(core, uid, false);
+
+    user_drop_run(core, user, run);
+    user_put(core, user);
+}
+
+/* ---- sessions ------------------------------------------------------------------------------
+ */
+
+void client_open(struct core *core, const struct core_event *event)
+{
+    struct client *client;
+
+    if (event->client >= core->client_slots)
+        return;
+    client_closed(core, event->client, "its slot was given away");
+    client = &core->clients[event->client];
+    client_set_state(core, event->client, CLIENT_NEW);
+    client->uid = event->uid;
+    client->pid = event->pid;
+    client->admin = false;
+    client->waiting = client->groups = 0;
+    client->program[0] = 0;
+    list_init(&client->seats);
+}
+
+void client_closed(struct core *core, unsigned slot, const char *why)
+{
+    struct client *client;
+    struct seat *seat;
+
+    if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
+        return;
+    client = &core->clients[slot];
+    while ((seat = list_first(&client->seats, struct seat, by_client))) {
+        if (seat->state == SEAT_COMMITTED || seat->state == SEAT_SEATED) {
+            group_seat_lost(core, seat, why ? why : "its connection closed");
+        } else {
+            join_cancel(core, seat);
+            seat_end(core, seat);
+        }
+    }
+    if (client->state == CLIENT_READY && !client->admin) {
+        struct user *user = user_get(core, client->uid, false);
+
+        core->nclients--;
+        user->clients--;
+        user_put(core, user);
+    }
+    client_set_state(core, slot, CLIENT_FREE);
+}
+
+static void refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
+    _printf_(4, 5);
+static void refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
+{
+    char buf[MSG_TEXT_MAX] = "";
+    struct text text = {buf, sizeof(buf), 0};
+    va_list args;
+
+    va_start(args, format);
+    text_vadd(&text, format, args);
+    va_end(args);
+    act_log_user(core, core->clients[slot].uid, CORE_LOG_INFO, "client pid %u: %s -> refused",
+                 core->clients[slot].pid, buf);
+    act_refused(core, slot, cause, buf);
+    client_closed(core, slot,
+                  cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
+                                          : "it was refused");
+}
+
+static void hello(struct core *core, unsigned slot, const struct msg_client_hello *msg)
+{
+    struct client *client = &core->clients[slot];
+    struct user *user;
+
+    if (msg->version != MSG_VERSION) {
+        refuse(core, slot, CAUSE_PROTOCOL,
+               "the client speaks protocol version %u, commd %s on node %s speaks %u: install "
+               "libcommd and commd of one version",
+               msg->version, core->version, core_self_name(core), (unsigned)MSG_VERSION);
+        return;
+    }
+    if (!msg->admin) {
+        if (core->nclients >= core->config.max_clients) {
+            refuse(core, slot, CAUSE_QUOTA,
+                   "node %s has %u clients already: close some, or raise limits.max_clients",
+                   core_self_name(core), core->nclients);
+            return;
+        }
+        user = user_get(core, client->uid, true);
+        if (!user || user->clients >= share_of(core->config.max_clients,
+                                               core->config.max_clients_per_user,
+                                               core->nclients - user->clients)) {
+            bool own = user && user->clients >= core->config.max_clients_per_user;
+
+            refuse(core, slot, CAUSE_QUOTA,
+                   "user %u has %u clients on node %s already%s: close some, or raise "
+                   "limits.max_clients%s",
+                   client->uid, user ? user->clients : 0, core_self_name(core),
+                   own ? "" : ", half of what others leave", own ? "_per_user" : "");
+            user_put(core, user);
+            return;
+        }
+        user->clients++;
+        core->nclients++;
+    }
+    client->admin = msg->admin;
+    text_copy(client->program, sizeof(client->program), msg->program);
+    client_set_state(core, slot, CLIENT_READY);
+    act_welcome(core, slot);
+}
+
+/* A live rank of @slot in an open or broken group. */
+static struct seat *seat_in(struct core *core, unsigned slot, uint64_t id)
+{
+    struct group *group = group_find(core, id);
+    struct seat *seat;
+
+    if (!group || group->state == GROUP_COMMITTED)
+        return NULL;
+    list_each(seat, &group->seats, by_group) if (seat->client == slot) return seat;
+    return NULL;
+}
+
+static void leave(struct core *core, unsigned slot, const struct msg_client_leave *msg)
+{
+    struct seat *seat = seat_in(core, slot, msg->group);
+
+    if (!seat) {
+        refuse(core, slot, CAUSE_PROTOCOL, "leaves group %llu, which it is not in",
+               (unsigned long long)msg->group);
+        return;
+    }
+    for (; seat; seat = seat_in(core, slot, msg->group))
+        group_leave(core, seat, msg->ops);
+}
+
+static void abort_group(struct core *core, unsigned slot, const struct msg_client_abort *msg)
+{
+    struct seat *seat = seat_in(core, slot, msg->group);
+
+    if (!seat) {
+        refuse(core, slot, CAUSE_PROTOCOL, "aborts group %llu, which it is not in",
+               (unsigned long long)msg->group);
+        return;
+    }
+    group_abort(core, seat->group, seat, msg->text);
+}
+
+static void ask_who(struct core *core, unsigned slot, const struct msg_client_who *msg)
+{
+    const struct seat *seat = seat_in(core, slot, msg->group);
+
+    if (seat)
+        who_client(core, seat, msg);
+    else
+        refuse(core, slot, CAUSE_PROTOCOL, "asks about group %llu, which it is not in",
+               (unsigned long long)msg->group);
+}
+
+void client_msg(struct core *core, const struct core_event *event)
+{
+    const struct msg *msg = event->msg;
+    unsigned slot = event->client;
+    struct client *client;
+
+    if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
+        return; /* refused while this was on its way */
+    client = &core->clients[slot];
+    if (client->state == CLIENT_NEW && msg->type != MSG_CLIENT_HELLO) {
+        refuse(core, slot, CAUSE_PROTOCOL, "the first message has to be a hello");
+        return;
+    }
+    switch ((int)msg->type) { /* int: of all types a client may send six */
+    case MSG_CLIENT_HELLO:
+        if (client->state == CLIENT_READY)
+            refuse(core, slot, CAUSE_PROTOCOL, "a second hello");
+        else
+            hello(core, slot, &msg->client_hello);
+        break;
+    case MSG_CLIENT_JOIN:
+        if (client->admin)
+            refuse(core, slot, CAUSE_PROTOCOL, "an admin session cannot join groups");
+        else
+            join_request(core, slot, &msg->client_join);
+        break;
+    case MSG_CLIENT_LEAVE:
+        leave(core, slot, &msg->client_leave);
+        break;
+    case MSG_CLIENT_ABORT:
+        abort_group(core, slot, &msg->client_abort);
+        break;
+    case MSG_CLIENT_WHO:
+        ask_who(core, slot, &msg->client_who);
+        break;
+    case MSG_ADMIN:
+        break; /* the edge answers from the views */
+    default:
+        refuse(core, slot, CAUSE_PROTOCOL, "message type %u is not for clients",
+               (unsigned)msg->type);
+        break;
+    }
+}

@@ -1,0 +1,650 @@
+/* core_group.c - groups after their commit, at each participating node.
+ *
+ *   COMMIT --local ranks stand by it--> COMMITTED --all agreed, all READY--> OPEN --> BROKEN
+ *                                           |                                |        |
+ *                                           '--withdrawn, failed--> DEAD <---'--------'
+ *                                                            (last local rank gone)
+ *
+ * A COMMIT is a proposal. A participant whose ranks all still stand by it says SYNC to the
+ * other participants; one whose ranks do not (a client died, or the join moved to another home
+ * while the COMMIT was on its way) says BROKEN(LEFT). A node that is asked about a group that it
+ * does not have (any more) says BROKEN without a cause. That counts only where its SYNC never
+ * came: else the group has ended well there meanwhile, or a BROKEN with its cause came before. A
+ * group opens on a node when all others have said SYNC there; one that is withdrawn is not seen
+ * by any client: its joins are asked again at their home. SYNC may arrive before the COMMIT does
+ * and is then lost; so the first SYNC from a node is answered with our own, and while answers are
+ * missing they are asked for at each heartbeat, for two node timeouts, the time after which a
+ * lost home has been noticed by all.
+ *
+ * A rank that ends (leaves, dies) does not break its group: the boards mark it, and who waits
+ * for it finds out there. What breaks a group is the loss of a node or of an engine, an abort,
+ * a board that cannot go on. The first cause wins. Who finds the cause tells the others; what
+ * everybody sees for himself (a lost engine is told by its own commd) is not repeated.
+ *
+ * Who wakes me: COMMIT, SYNC, GONE, BROKEN, clients, peers and engines that go, the heartbeat.
+ * What if the peer (another participant) dies now: group_node_lost(): joins of a COMMITTED
+ * group fail, an OPEN one is BROKEN. The home: nothing, once all have agreed.
+ * What if I am stopped now: the others lose the link and break; so do I when I find it gone. */
+#include "daemon/core/core_internal.h"
+
+/* clang-format off */
+static const bool group_may[5][5] = { /* rows: from; columns: FREE COMMITTED OPEN BROKEN DEAD */
+    [GROUP_FREE]      = {0, 1, 0, 0, 0},
+    [GROUP_COMMITTED] = {0, 0, 1, 0, 1},
+    [GROUP_OPEN]      = {0, 0, 0, 1, 1},
+    [GROUP_BROKEN]    = {0, 0, 0, 0, 1},
+    [GROUP_DEAD]      = {0, 0, 0, 0, 0},
+};
+/* clang-format on */
+
+static void group_set_state(struct core *core, struct group *group, enum group_state state)
+{
+    if (!group_may[group->state][state])
+        abort();
+    group->state = state;
+    if (state == GROUP_COMMITTED) {
+        list_add(&core->all_groups, &group->all);
+        list_add(&core->by_id[core_mix(group->id) % HASH_GROUPS], &group->hash);
+    } else if (state == GROUP_DEAD) {
+        struct user *user = user_get(core, group->uid, false);
+
+        list_del(&group->all); /* .hash stays until group_reap() */
+        user->groups--;
+        user_put(core, user);
+        pool_leave(&core->groups, group);
+    }
+}
+
+void group_reap(struct core *core)
+{
+    for (uint32_t i = core->groups.limbo; i;) {
+        struct group *group = pool_at(&core->groups, i - 1);
+
+        list_del(&group->hash);
+        user_leave_run(core, group->uid, group->members);
+        i = group->pooled.next;
+    }
+    pool_reap(&core->groups);
+}
+
+struct group *group_find(const struct core *core, uint64_t id)
+{
+    const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
+    struct group *group;
+
+    list_each(group, bucket,
+              hash) if (group->id == id && group->state != GROUP_DEAD) return group;
+    return NULL;
+}
+
+int group_place(const struct group *group, unsigned node)
+{
+    unsigned lo = 0, hi = group->nnodes;
+
+    while (lo < hi) {
+        unsigned mid = (lo + hi) / 2;
+
+        if (group->nodes[mid] == node)
+            return (int)mid;
+        if (group->nodes[mid] < node)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return -1;
+}
+
+/* ---- the end of groups ----------------------------------------------------------------------
+ */
+
+static void close_group(struct core *core, struct group *group)
+{
+    if (group->boarded)
+        act_group_close(core, group, group->unclean);
+    group_set_state(core, group, GROUP_DEAD);
+}
+
+static void set_cause(struct group *group, enum cause cause, int32_t rank, uint32_t pid,
+                      const char *node, const char *text)
+{
+    group->cause = cause;
+    group->cause_rank = rank;
+    group->cause_pid = pid;
+    group->unclean = true;
+    text_copy(group->cause_node, sizeof(group->cause_node), node);
+    text_copy(group->cause_text, sizeof(group->cause_text), text);
+}
+
+/* The cause is set. Joins of a group that was not open yet fail with it. */
+static void end_committed(struct core *core, struct group *group)
+{
+    struct seat *seat;
+
+    while ((seat = list_first(&group->seats, struct seat, by_group)))
+        join_fail(core, seat, group->cause, group->cause_rank, group->cause_node,
+                  group->cause_text);
+    close_group(core, group);
+}
+
+/* A user named the group, and may have written the cause: both are quoted. */
+static void log_group(struct core *core, uint32_t uid, unsigned level, const char *name,
+                      const char *cause, const char *decision)
+{
+    char quoted_name[TEXT_QUOTED], quoted[TEXT_QUOTED];
+
+    act_log_user(core, uid, level, "group %s: %s -> %s", text_quote(quoted_name, name),
+                 text_quote(quoted, cause), decision);
+}
+
+static void break_group(struct core *core, struct group *group, bool tell)
+{
+    log_group(core, group->uid, CORE_LOG_INFO, group->name, group->cause_text, "broken");
+    if (group->state == GROUP_OPEN) {
+        group_set_state(core, group, GROUP_BROKEN);
+        if (tell)
+            act_broken(core, group);
+        act_group_broken(core, group);
+    } else {
+        if (tell)
+            act_broken(core, group);
+        end_committed(core, group);
+    }
+}
+
+/* Not open yet, and will not be: its joins are asked again. */
+static void withdraw(struct core *core, struct group *group)
+{
+    struct seat *seat;
+
+    log_group(core, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text,
+              "joining it again");
+    act_broken(core, group);
+    while ((seat = list_first(&group->seats, struct seat, by_group)))
+        join_again(core, seat);
+    close_group(core, group);
+}
+
+/* ---- commit
+ * --------------------------------------------------------------------------------------- */
+
+static int node_index(const struct core *core, const char *name)
+{
+    unsigned lo = 0, hi = core->config.nnodes;
+
+    while (lo < hi) {
+        unsigned mid = (lo + hi) / 2;
+        int order = strcmp(core_node_name(core, mid), name);
+
+        if (!order)
+            return (int)mid;
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return -1;
+}
+
+/* The participants as node indices in core->place[]; false when the message makes no sense. */
+static bool commit_valid(struct core *core, unsigned home, const struct msg_commit *msg,
+                         unsigned *ret_me)
+{
+    int last = -1, me = -1;
+
+    if (!msg->size || msg->size > MSG_MAX_RANKS || !msg->nnodes ||
+        msg->nnodes > core->config.nnodes || !msg->members || !msg->nodes ||
+        strcmp(msg->home, core_node_name(core, home)))
+        return false;
+    for (unsigned i = 0; i < msg->nnodes; i++) {
+        int node = node_index(core, msg->nodes[i]);
+
+        if (node <= last) /* unknown, or not in order */
+            return false;
+        if (node == (int)core->config.self)
+            me = (int)i;
+        core->place[i] = (uint16_t)node;
+        last = node;
+    }
+    for (uint32_t i = 0; i < msg->size; i++)
+        if (msg->members[i].node >= msg->nnodes)
+            return false;
+    *ret_me = (unsigned)me;
+    return me >= 0;
+}
+
+/* The seat that the home means with @rank, if it still stands by this request. */
+static struct seat *commit_seat(struct core *core, unsigned home, const struct msg_commit *msg,
+                                uint32_t rank)
+{
+    struct seat *seat = join_find(core, msg->members[rank].join);
+
+    if (!seat || seat->home != (int)home ||
+        (seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) || seat->rank != rank ||
+        seat->size != msg->size || seat->uid != msg->uid || strcmp(seat->name, msg->name))
+        return NULL;
+    return seat;
+}
+
+/* This node cannot take part: tells the others, and gives its own ranks their answer. The one
+ * action that is not one record for all nodes; who is not told gives up by himself. */
+static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
+                    enum cause cause, int32_t rank, const char *text)
+{
+    log_group(core, msg->uid, CORE_LOG_INFO, msg->name, text, "declined");
+    for (unsigned i = 0; i < msg->nnodes; i++)
+        if (i != me && peer_linked(core, core->place[i]) && act_room(core))
+            act_broken_to(core, core->place[i], msg->group, cause, rank, text);
+    for (uint32_t i = 0; i < msg->size; i++) {
+        struct seat *seat = msg->members[i].node == me ? commit_seat(core, home, msg, i) : NULL;
+
+        if (seat && cause == CAUSE_LEFT)
+            join_again(core, seat);
+        else if (seat)
+            join_fail(core, seat, cause, -1, core_self_name(core), text);
+    }
+}
+
+static struct group *new_group(struct core *core, unsigned home, const struct msg_commit *msg,
+                               unsigned me)
+{
+    struct user *user = user_get(core, msg->uid, true);
+    struct msg_member *run = NULL;
+    struct group *group;
+    size_t row;
+
+    /* Joins wait long: what the user had when they came says little. */
+    if (user && user->groups < share_of(core->config.max_groups, core->config.max_groups_per_user,
+                                        core->groups.live - user->groups))
+        run = user_take_run(core, user, msg->size, core->config.self);
+    group = run ? pool_take(&core->groups) : NULL;
+    if (!group) {
+        if (run)
+            user_drop_run(core, user, run);
+        user_put(core, user);
+        return NULL;
+    }
+    user->groups++;
+    row = (size_t)pool_index(&core->groups, group) * core->config.nnodes;
+    list_init(&group->seats);
+    group->id = msg->group;
+    group->epoch = msg->epoch;
+    group->committed_ms = core->now;
+    group->uid = msg->uid;
+    group->latency_us = msg->latency_us;
+    group->mbytes_s = msg->mbytes_s;
+    group->size = msg->size;
+    group->nnodes = msg->nnodes;
+    group->me = me;
+    group->home = home;
+    group->cause_rank = -1;
+    group->members = run;
+    group->nodes = core->group_nodes + row;
+    group->agreed = core->group_agreed + row;
+    memcpy(group->members, msg->members, msg->size * sizeof(*group->members));
+    memcpy(group->nodes, core->place, msg->nnodes * sizeof(*group->nodes));
+    memset(group->agreed, 0, msg->nnodes * sizeof(*group->agreed));
+    text_copy(group->name, sizeof(group->name), msg->name);
+    group_set_state(core, group, GROUP_COMMITTED);
+    return group;
+}
+
+static void try_open(struct core *core, struct group *group)
+{
+    char name[TEXT_QUOTED];
+    struct seat *seat;
+
+#if CORE_MUTANT == 10
+    group->nagreed = group->nnodes - 1;
+#endif
+    if (group->state != GROUP_COMMITTED || group->nagreed + 1 < group->nnodes)
+        return;
+    for (unsigned i = 0; i < group->nnodes; i++)
+        if (!peer_usable(core, group->nodes[i]))
+            return;
+    group_set_state(core, group, GROUP_OPEN);
+    group->boarded = true;
+    list_each(seat, &group->seats, by_group) seat_set_state(core, seat, SEAT_SEATED);
+    act_log_user(core, group->uid, CORE_LOG_DEBUG, "group %s: %u ranks on %u nodes -> open",
+                 text_quote(name, group->name), group->size, group->nnodes);
+    act_group_open(core, group);
+}
+
+static void take_seats(struct core *core, struct group *group)
+{
+    for (uint32_t i = 0; i < group->size; i++) {
+        struct seat *seat;
+
+        if (group->members[i].node != group->me)
+            continue;
+        seat = join_find(core, group->members[i].join);
+        seat->group = group;
+        seat_set_state(core, seat, SEAT_COMMITTED);
+        list_add(&group->seats, &seat->by_group);
+        group->nlocal++;
+    }
+}
+
+/* In order, and of this life of its home: everything else is a replay. */
+static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
+{
+    struct peer *peer = &core->peers[home];
+    uint64_t n = home_group_number(peer->incarnation, id);
+
+#if CORE_MUTANT != 7
+    if (n <= peer->committed)
+        return false;
+#endif
+    peer->committed = n;
+    return true;
+}
+
+/* A commit that makes sense: take part, or decline. */
+static void consider(struct core *core, unsigned home, const struct msg_commit *msg,
+                     unsigned me)
+{
+    struct group *group;
+    char text[MSG_TEXT_MAX];
+    bool mine = false;
+
+    for (uint32_t i = 0; i < msg->size; i++) {
+        if (msg->members[i].node != me)
+            continue;
+        mine = true;
+        if (commit_seat(core, home, msg, i))
+            continue;
+        text_format(text, sizeof(text), "rank %u of node %s does not wait for it any more", i,
+                    core_self_name(core));
+        decline(core, home, msg, me, CAUSE_LEFT, (int32_t)i, text);
+        return;
+    }
+    if (!mine)
+        return;
+    group = new_group(core, home, msg, me);
+    if (!group) {
+        text_format(text, sizeof(text),
+                    "group \"%s\": node %s has no room for more groups of user %u: leave some, "
+                    "or raise limits.max_groups or limits.max_groups_per_user",
+                    msg->name, core_self_name(core), msg->uid);
+        decline(core, home, msg, me, CAUSE_QUOTA, -1, text);
+        return;
+    }
+    take_seats(core, group);
+    if (group->nnodes > 1)
+        act_sync(core, group);
+    try_open(core, group);
+}
+
+void group_commit(struct core *core, unsigned home, const struct msg_commit *msg)
+{
+    char name[TEXT_QUOTED];
+    unsigned me = 0;
+
+    if (!commit_fresh(core, home, msg->group))
+        act_log_node(core, home, CORE_LOG_WARN,
+                     "node %s committed group %s twice -> ignoring it",
+                     core_node_name(core, home), text_quote(name, msg->name));
+    else if (!commit_valid(core, home, msg, &me))
+        act_log_node(core, home, CORE_LOG_ERROR,
+                     "node %s committed group %s over nodes that are not in "
+                     "this node's configuration -> ignoring it: all nodes need the same list",
+                     core_node_name(core, home), text_quote(name, msg->name));
+    else
+        consider(core, home, msg, me);
+    memset(core->place, 0, core->config.nnodes * sizeof(*core->place));
+}
+
+void group_open_ready(struct core *core)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all) try_open(core, group);
+}
+
+/* ---- agreement
+ * -------------------------------------------------------------------------------------- */
+
+/* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
+static bool on_its_way(const struct core *core, uint64_t id)
+{
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        const struct peer *peer = &core->peers[i];
+
+        if (peer_linked(core, i) &&
+            home_group_number(peer->incarnation, id) > peer->committed)
+            return true;
+    }
+    return false;
+}
+
+void group_sync(struct core *core, unsigned node, uint64_t id)
+{
+    struct group *group = group_find(core, id);
+    int place = group ? group_place(group, node) : -1;
+    char text[MSG_TEXT_MAX];
+
+    if (!group) {
+        if (on_its_way(core, id))
+            return;
+        text_format(text, sizeof(text), "node %s does not have this group",
+                    core_self_name(core));
+        act_broken_to(core, node, id, CAUSE_NONE, -1, text);
+        return;
+    }
+    if (place < 0)
+        return;
+    if (group->state == GROUP_BROKEN) {
+        act_broken_again(core, group, node);
+        return;
+    }
+    if (group->agreed[place])
+        return;
+    group->agreed[place] = true;
+    group->nagreed++;
+#if CORE_MUTANT != 5
+    act_sync_to(core, group, node);
+    act_gone_again(core, group, node);
+#endif
+    try_open(core, group);
+}
+
+void group_home_lost(struct core *core, unsigned node)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups,
+              all) if (group->state == GROUP_COMMITTED && group->home == node &&
+                       group->nagreed + 1 < group->nnodes) act_sync(core, group);
+}
+
+void group_tick(struct core *core)
+{
+    struct group *group;
+    char text[MSG_TEXT_MAX];
+
+    list_each(group, &core->all_groups, all)
+    {
+        if (group->state != GROUP_COMMITTED || group->nagreed + 1 >= group->nnodes)
+            continue;
+        if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
+            act_sync(core, group);
+            continue;
+        }
+        text_format(text, sizeof(text), "not all nodes confirmed it to node %s",
+                    core_self_name(core));
+        set_cause(group, CAUSE_LEFT, -1, 0, core_self_name(core), text);
+        withdraw(core, group);
+    }
+}
+
+/* ---- ranks that end
+ * ----------------------------------------------------------------------------------- */
+
+static void seat_gone(struct core *core, struct seat *seat, enum cause cause, uint32_t ops,
+                      const char *text)
+{
+    struct group *group = seat->group;
+    struct fate *fate = runs_fate(&core->runs, &group->members[seat->rank]);
+
+    fate->cause = (uint8_t)cause;
+    fate->ops = ops;
+    if (cause != CAUSE_LEFT)
+        group->unclean = true;
+    if (group->state == GROUP_OPEN)
+        act_group_gone(core, group, seat->rank, ops, text);
+#if CORE_MUTANT != 3
+    if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
+        act_gone(core, group, seat->rank, text);
+#endif
+    seat_end(core, seat);
+    if (!group->nlocal)
+        close_group(core, group);
+}
+
+void group_leave(struct core *core, struct seat *seat, uint32_t ops)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", seat->rank, seat->pid,
+                core_self_name(core));
+    seat_gone(core, seat, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
+}
+
+void group_seat_lost(struct core *core, struct seat *seat, const char *why)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", seat->rank,
+                seat->pid, core_self_name(core), why);
+    seat_gone(core, seat, CAUSE_RANK_LOST, seat->state == SEAT_SEATED ? CORE_OPS_FROM_BOARD : 0,
+              text);
+}
+
+void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
+{
+    struct group *group = group_find(core, msg->group);
+    int place = group ? group_place(group, node) : -1;
+    struct fate *fate;
+
+    /* A node speaks for its own ranks only. */
+    if (place < 0 || place == (int)group->me || msg->rank >= group->size ||
+        group->members[msg->rank].node != (uint32_t)place)
+        return;
+    fate = runs_fate(&core->runs, &group->members[msg->rank]);
+    if (fate->cause)
+        return;
+    fate->cause = msg->cause == CAUSE_LEFT ? CAUSE_LEFT : CAUSE_RANK_LOST;
+    fate->ops = MIN(msg->ops, CORE_OPS_FROM_BOARD - 1);
+    if (fate->cause != CAUSE_LEFT)
+        group->unclean = true;
+    if (group->state == GROUP_OPEN)
+        act_group_gone(core, group, msg->rank, fate->ops, msg->text);
+}
+
+/* ---- what breaks a group
+ * --------------------------------------------------------------------------------- */
+
+void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg)
+{
+    struct group *group = group_find(core, msg->group);
+    enum cause cause = msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL;
+    int place = group ? group_place(group, node) : -1;
+    const char *who = msg->node, *why = msg->text;
+    char text[MSG_TEXT_MAX];
+    uint32_t pid = msg->pid;
+    int32_t rank;
+
+    if (place < 0 || group->state == GROUP_BROKEN)
+        return;
+    if (cause == CAUSE_NONE) {
+        if (group->agreed[place])
+            return; /* our SYNC came after its last rank had left: see the top */
+        cause = CAUSE_LEFT;
+    }
+    rank = msg->rank >= 0 && (uint32_t)msg->rank < group->size ? msg->rank : -1;
+    if (msg->rank >= 0 && (rank < 0 || group->members[rank].node != (uint32_t)place)) {
+        /* Not one of its own: nobody is blamed by hearsay but who says so. */
+        text_format(text, sizeof(text), "node %s says: %s", core_node_name(core, node), msg->text);
+        rank = -1;
+        pid = 0;
+        who = core_node_name(core, node);
+        why = text;
+    }
+    if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
+#if CORE_MUTANT == 11
+        return;
+#endif
+        set_cause(group, CAUSE_LEFT, rank, pid, who, why);
+        withdraw(core, group);
+        return;
+    }
+    /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
+    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, who,
+              why);
+    break_group(core, group, cause == CAUSE_LEFT);
+}
+
+void group_abort(struct core *core, struct group *group, const struct seat *seat,
+                 const char *text)
+{
+    if (group->state != GROUP_OPEN)
+        return;
+    set_cause(group, CAUSE_ABORTED, (int32_t)seat->rank, seat->pid, core_self_name(core), text);
+    break_group(core, group, true);
+}
+
+void group_board_error(struct core *core, const struct msg_board *msg)
+{
+    struct group *group = group_find(core, msg->group);
+    unsigned node = msg->peer >= 0 && (unsigned)msg->peer < core->config.nnodes
+                        ? (unsigned)msg->peer
+                        : core->config.self;
+
+    if (!group || group->state != GROUP_OPEN)
+        return;
+    set_cause(group,
+              msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL,
+              -1, 0, core_node_name(core, node), msg->text);
+    break_group(core, group, true);
+}
+
+void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why)
+{
+    struct group *group = group_find(core, id);
+    char text[MSG_TEXT_MAX];
+
+    if (!group || (group->state != GROUP_OPEN && group->state != GROUP_BROKEN))
+        return;
+    text_format(text, sizeof(text), "group \"%s\": node %s could not make its board: %s",
+                group->name, core_self_name(core), why ? why : "no reason given");
+    group->boarded = false;
+    if (group->state == GROUP_OPEN) {
+        set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0, core_self_name(core),
+                  text);
+        log_group(core, group->uid, cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name,
+                  text, "broken");
+        act_broken(core, group);
+    }
+    end_committed(core, group);
+}
+
+void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
+                     bool tell)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all)
+    {
+        if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
+            continue;
+        set_cause(group, cause, -1, 0, core_node_name(core, node), text);
+        break_group(core, group, tell);
+    }
+}
+
+void group_drain(struct core *core)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
+    group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, true);
+}

@@ -1,0 +1,407 @@
+/* core_home.c - the home's side of joining: who of a group has come, and the commit.
+ *
+ * A forming is keyed by (uid, name): another user's group of that name is another group. The
+ * first join fixes the size. A join that contradicts what is there is refused on the spot and
+ * leaves the others alone. When all ranks are there the home sends COMMIT to every
+ * participating node and forgets: from then on the participants agree among themselves
+ * (core_group.c). A rank whose request is cancelled, or whose node is lost, frees its place. A
+ * forming without ranks is dropped.
+ *
+ * Group ids: the low word counts the groups of this home, the high word is a tag of this commd's
+ * incarnation, one more for each 2^32 groups. COMMITs to one node travel in that order, so a
+ * participant can tell an id that is past from one that is still on its way, and
+ * ids never repeat, neither after a restart nor after 2^32 groups.
+ *
+ * The verdict on a join that timed out names the ranks that never came. Ranks that came and
+ * whose own time ran out a moment earlier are not on the list: so all that joined with one
+ * limit read the same.
+ *
+ * Who wakes me: JOIN and JOIN_CANCEL; no timer, because origins keep the limits.
+ * What if the peer (an origin) dies now: home_node_lost(). What if a participant dies while
+ * COMMITs are on their way: the others find out by their links.
+ * What if I am stopped or die now: origins ask the next home; a COMMIT that reached only some
+ * is not confirmed by the others and comes to nothing. */
+#include "daemon/core/core_internal.h"
+
+enum {
+    HOME_LOOKS = 4096, /* ranks, to say who is missing, or who is there */
+    HOME_TURNS = 1024, /* times 2^32 groups of one life: 40 years */
+};
+
+static uint32_t tag(uint64_t incarnation, uint64_t turn)
+{
+    return (uint32_t)((core_mix(incarnation) >> 32) + turn);
+}
+
+uint64_t home_group_id(uint64_t incarnation, uint64_t n)
+{
+    return (uint64_t)tag(incarnation, n >> 32) << 32 | (uint32_t)n;
+}
+
+uint64_t home_group_number(uint64_t incarnation, uint64_t id)
+{
+    uint32_t turn = (uint32_t)(id >> 32) - tag(incarnation, 0);
+
+    return turn < HOME_TURNS ? (uint64_t)turn << 32 | (uint32_t)id : 0;
+}
+
+/* ---- (node, join) -> member
+ * ------------------------------------------------------------------ */
+
+static uint32_t *join_bucket(const struct core *core, unsigned node, uint64_t join)
+{
+    return &core->joins[core_mix(join ^ (uint64_t)node << 52) % HASH_JOINS];
+}
+
+static void remember(struct core *core, struct forming *forming, struct msg_member *member)
+{
+    uint32_t *bucket = join_bucket(core, member->node, member->join);
+    struct fate *fate = runs_fate(&core->runs, member);
+
+    fate->owner = pool_index(&core->formings, forming);
+    fate->next = *bucket;
+    *bucket = (uint32_t)(member - core->runs.members) + 1;
+}
+
+static void forget(struct core *core, struct msg_member *member)
+{
+    uint32_t *at = join_bucket(core, member->node, member->join);
+    uint32_t i = (uint32_t)(member - core->runs.members) + 1;
+
+    while (*at && *at != i)
+        at = &core->runs.fates[*at - 1].next;
+    if (!*at)
+        abort();
+    *at = core->runs.fates[i - 1].next;
+}
+
+static struct msg_member *recall(const struct core *core, unsigned node, uint64_t join)
+{
+    uint32_t i = *join_bucket(core, node, join);
+
+    for (; i; i = core->runs.fates[i - 1].next) {
+        struct msg_member *member = &core->runs.members[i - 1];
+
+        if (member->node == node && member->join == join)
+            return member;
+    }
+    return NULL;
+}
+
+/* ---- formings
+ * ----------------------------------------------------------------------------------- */
+
+static struct list *name_bucket(struct core *core, uint32_t uid, const char *name)
+{
+    return &core->forming_by_name[text_hash(uid, name) % HASH_GROUPS];
+}
+
+static struct forming *find(struct core *core, uint32_t uid, const char *name)
+{
+    struct forming *forming;
+
+    list_each(forming, name_bucket(core, uid, name),
+              hash) if (forming->uid == uid && !strcmp(forming->name, name)) return forming;
+    return NULL;
+}
+
+/* Another node names any user: so it has a share too. */
+static bool node_may(const struct core *core, unsigned node)
+{
+    uint32_t limit = core->config.max_groups, own = core->peers[node].formings;
+
+    return node == core->config.self ||
+           own < share_of(limit, limit / 2, core->formings.live - own);
+}
+
+static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg)
+{
+    struct user *user = node_may(core, node) ? user_get(core, msg->uid, true) : NULL;
+    struct msg_member *run;
+    struct forming *forming = NULL;
+
+    if (!user)
+        return NULL;
+    run = user->forming < share_of(core->config.max_groups, core->config.max_groups_per_user,
+                                   core->formings.live - user->forming)
+              ? user_take_run(core, user, msg->size, node)
+              : NULL;
+    if (run && !(forming = pool_take(&core->formings)))
+        user_drop_run(core, user, run);
+    if (!forming) {
+        user_put(core, user);
+        return NULL;
+    }
+    user->forming++;
+    core->peers[node].formings++;
+    forming->node = node;
+    forming->uid = msg->uid;
+    forming->size = msg->size;
+    forming->members = run;
+    forming->nodes = core->forming_nodes +
+                     (size_t)pool_index(&core->formings, forming) * core->config.nnodes;
+    text_copy(forming->name, sizeof(forming->name), msg->name);
+    list_add(name_bucket(core, msg->uid, msg->name), &forming->hash);
+    list_add(&core->all_formings, &forming->all);
+    return forming;
+}
+
+/* Its memory stays readable until the queue is empty: COMMITs in it are made from it. */
+static void drop(struct core *core, struct forming *forming)
+{
+    struct user *user = user_get(core, forming->uid, false);
+
+    user->forming--;
+    core->peers[forming->node].formings--;
+    user_put(core, user);
+    list_del(&forming->hash);
+    list_del(&forming->all);
+    pool_leave(&core->formings, forming);
+}
+
+void home_reap(struct core *core)
+{
+    for (uint32_t i = core->formings.limbo; i;) {
+        struct forming *forming = pool_at(&core->formings, i - 1);
+
+        user_leave_run(core, forming->uid, forming->members);
+        i = forming->pooled.next;
+    }
+    pool_reap(&core->formings);
+}
+
+static void free_place(struct core *core, struct forming *forming, struct msg_member *member)
+{
+    forget(core, member);
+    member->join = 0;
+    if (--forming->count == 0)
+        drop(core, forming);
+}
+
+void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
+                  unsigned *ret_count)
+{
+    struct text text = {buf, cap - 4, 0}; /* room for "..." */
+    uint32_t i, last, end = MIN(forming->size, (uint32_t)HOME_LOOKS);
+
+    buf[0] = 0;
+    for (i = 0; i < end && text.len + 1 < text.cap; i = last + 1) {
+        last = i;
+        if (forming->members[i].join || runs_fate(&core->runs, &forming->members[i])->cause)
+            continue;
+        while (last + 1 < end && !forming->members[last + 1].join &&
+               !runs_fate(&core->runs, &forming->members[last + 1])->cause)
+            last++;
+        text_add(&text,
+                 last == i       ? "%s%u"
+                 : last == i + 1 ? "%s%u,%u"
+                                 : "%s%u-%u",
+                 text.len ? "," : "", i, last);
+    }
+    if (text.len + 1 == text.cap || i < forming->size)
+        memcpy(buf + text.len, "...", 4);
+    *ret_count = forming->size - forming->count - forming->late;
+}
+
+/* ---- the commit
+ * ----------------------------------------------------------------------------------- */
+
+/* Fills forming->nodes, and turns members[].node into participant indices. */
+static void number_nodes(struct core *core, struct forming *forming)
+{
+    for (uint32_t i = 0; i < forming->size; i++)
+        core->place[forming->members[i].node] = 1;
+    for (unsigned node = 0; node < core->config.nnodes; node++) {
+        if (!core->place[node])
+            continue;
+        forming->nodes[forming->nnodes++] = (uint16_t)node;
+        core->place[node] = (uint16_t)forming->nnodes;
+    }
+    for (uint32_t i = 0; i < forming->size; i++)
+        forming->members[i].node = core->place[forming->members[i].node] - 1u;
+    for (unsigned i = 0; i < forming->nnodes; i++)
+        core->place[forming->nodes[i]] = 0;
+}
+
+static void commit_here(struct core *core, const struct forming *forming)
+{
+    struct msg_commit msg = {.group = forming->id,
+                             .epoch = 1,
+                             .uid = forming->uid,
+                             .latency_us = core->config.latency_us,
+                             .mbytes_s = core->config.mbytes_s,
+                             .size = forming->size,
+                             .nnodes = forming->nnodes,
+                             .members = forming->members,
+                             .nodes = core->names};
+
+    for (unsigned i = 0; i < forming->nnodes; i++)
+        text_copy(core->names[i], MSG_NAME_MAX, core_node_name(core, forming->nodes[i]));
+    text_copy(msg.name, sizeof(msg.name), forming->name);
+    text_copy(msg.home, sizeof(msg.home), core_self_name(core));
+    group_commit(core, core->config.self, &msg);
+}
+
+static void commit(struct core *core, struct forming *forming)
+{
+    bool here = false;
+
+    for (uint32_t i = 0; i < forming->size; i++)
+        forget(core, &forming->members[i]);
+    number_nodes(core, forming);
+    for (unsigned i = 0; i < forming->nnodes; i++)
+        here |= forming->nodes[i] == core->config.self;
+    forming->id = home_group_id(core->config.incarnation, ++core->commits);
+    act_commit(core, forming); /* before what this node itself says to the participants */
+    drop(core, forming);
+    if (here)
+        commit_here(core, forming);
+}
+
+/* ---- requests
+ * --------------------------------------------------------------------------------------- */
+
+static void refuse(struct core *core, unsigned node, uint64_t join, enum cause cause,
+                   int32_t rank, const char *text)
+{
+    struct msg_join_refused msg = {.join = join, .cause = cause, .rank = rank};
+
+    if (node != core->config.self) {
+        act_join_refused(core, node, join, cause, rank, text);
+        return;
+    }
+    text_copy(msg.node, sizeof(msg.node), core_self_name(core));
+    text_copy(msg.text, sizeof(msg.text), text);
+    join_refused(core, node, &msg);
+}
+
+/* The first rank that is there, for texts; -1: it is far. */
+static int32_t first_rank(const struct forming *forming)
+{
+    for (uint32_t rank = 0; rank < MIN(forming->size, (uint32_t)HOME_LOOKS); rank++)
+        if (forming->members[rank].join)
+            return (int32_t)rank;
+    return -1;
+}
+
+static bool fits(struct core *core, unsigned node, const struct forming *forming,
+                 const struct msg_join *msg)
+{
+    const struct msg_member *member;
+    char text[MSG_TEXT_MAX];
+
+    if (msg->size != forming->size) {
+        int32_t first = first_rank(forming);
+
+        if (first >= 0)
+            text_format(text, sizeof(text),
+                        "group \"%s\": rank %u joins with size %u, but rank %d of "
+                        "node %s joined with size %u",
+                        msg->name, msg->rank, msg->size, first,
+                        core_node_name(core, forming->members[first].node), forming->size);
+        else
+            text_format(text, sizeof(text),
+                        "group \"%s\": rank %u joins with size %u, but others joined with size %u",
+                        msg->name, msg->rank, msg->size, forming->size);
+        refuse(core, node, msg->join, CAUSE_INVALID, first, text);
+        return false;
+    }
+    member = &forming->members[msg->rank];
+#if CORE_MUTANT != 2
+    if (member->join) {
+        text_format(text, sizeof(text),
+                    "group \"%s\": rank %u is already taken by pid %u on node "
+                    "%s",
+                    msg->name, msg->rank, member->pid, core_node_name(core, member->node));
+        refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, text);
+        return false;
+    }
+#endif
+    return true;
+}
+
+void home_join(struct core *core, unsigned node, const struct msg_join *msg)
+{
+    struct forming *forming;
+    struct msg_member *member;
+    char text[MSG_TEXT_MAX];
+
+    if (!msg->name[0] || !msg->size || msg->size > MSG_MAX_RANKS || msg->rank >= msg->size ||
+        !msg->join || msg->join & CORE_CANCEL_QUIET || recall(core, node, msg->join)) {
+        act_log_node(core, node, CORE_LOG_WARN,
+                     "node %s sent a join that makes no sense -> ignoring it",
+                     core_node_name(core, node));
+        return;
+    }
+    if (core->draining)
+        return; /* it asks the next home as soon as we are gone */
+    forming = find(core, msg->uid, msg->name);
+    if (forming && !fits(core, node, forming, msg))
+        return;
+    if (!forming && !(forming = create(core, node, msg))) {
+        text_format(text, sizeof(text),
+                    "group \"%s\": node %s has no room for one more group of user %u that forms: "
+                    "wait for others, or raise limits.max_groups or limits.max_groups_per_user",
+                    msg->name, core_self_name(core), msg->uid);
+        refuse(core, node, msg->join, CAUSE_QUOTA, -1, text);
+        return;
+    }
+    member = &forming->members[msg->rank];
+    if (member->join) {
+        forget(core, member); /* only mutant 2 comes here */
+        forming->count--;
+    }
+    member->node = node;
+    member->pid = msg->pid;
+    member->join = msg->join;
+    forming->late -= runs_fate(&core->runs, member)->cause != CAUSE_NONE;
+    runs_fate(&core->runs, member)->cause = CAUSE_NONE;
+    remember(core, forming, member);
+    if (++forming->count == forming->size)
+        commit(core, forming);
+}
+
+void home_cancel(struct core *core, unsigned node, uint64_t join)
+{
+    bool quiet = join & CORE_CANCEL_QUIET;
+    struct msg_member *member;
+    struct forming *forming;
+    char missing[MSG_TEXT_MAX];
+    unsigned count;
+
+    join &= ~CORE_CANCEL_QUIET;
+    member = join ? recall(core, node, join) : NULL;
+    if (!member)
+        return; /* its COMMIT or refusal is on the way */
+    forming = pool_at(&core->formings, runs_fate(&core->runs, member)->owner);
+    if (!quiet) {
+        runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT; /* it is neither there nor missing */
+        home_missing(core, forming, missing, sizeof(missing), &count);
+    }
+    if (!quiet)
+        forming->late++;
+    free_place(core, forming, member);
+    if (!quiet)
+        refuse(core, node, join, CAUSE_TIMEOUT, (int32_t)count, missing);
+}
+
+void home_node_lost(struct core *core, unsigned node)
+{
+#if CORE_MUTANT != 6
+    struct forming *forming;
+
+    list_each(forming, &core->all_formings, all)
+    {
+        uint32_t left = forming->count;
+
+        /* The last one frees the forming: stop before looking at it again. */
+        for (uint32_t i = 0; left && i < forming->size; i++) {
+            if (!forming->members[i].join)
+                continue;
+            left--;
+            if (forming->members[i].node == node)
+                free_place(core, forming, &forming->members[i]);
+        }
+    }
+#endif
+}

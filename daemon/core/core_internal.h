@@ -1,0 +1,494 @@
+/* core_internal.h - the objects of the core and what its files offer each other.
+ *
+ *   client ---- seat ---- group        seat: one local rank, from its join request to its end
+ *                 |                    group: a committed group this node takes part in
+ *               (home) forming         forming: the home's view of a group that lacks ranks
+ *   peer, engine                       who can be reached, and how
+ *
+ * Objects live in pools. One that ends goes into limbo and is reused at the next core_input()
+ * only, so an action that names it stays good until it has been executed. */
+#ifndef COMMD_CORE_INTERNAL_H
+#define COMMD_CORE_INTERNAL_H
+
+#include "daemon/core/core.h"
+#include "daemon/core/share.h"
+#include "transport/schedule/schedule.h"
+
+#ifndef CORE_MUTANT
+#define CORE_MUTANT 0 /* tests/sim/mutants.sh: which rule to break, 0: none */
+#endif
+
+enum {
+    CORE_ADMIN_CLIENTS = 64,       /* slots beyond max_clients, so that commctl still gets in */
+    CORE_CLIENT_JOINS = 1024,      /* pending joins per client */
+    CORE_MAX_SEATS = 65536,        /* local ranks over all groups */
+    CORE_SEATS_PER_MS = 1024,      /* looked at for what has expired */
+    CORE_VERDICT_MS = 1000,        /* the home's time to say who is missing */
+    CORE_ENGINE_PING_MS = 1000,
+    CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
+    CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
+    CORE_LOG_ERROR = 0, CORE_LOG_WARN, CORE_LOG_INFO, CORE_LOG_DEBUG
+};
+#define CORE_NEVER UINT64_MAX
+/* In JOIN_CANCEL: the origin wants no answer (its client is gone, or it asks elsewhere). Join
+ * ids have this bit clear. */
+#define CORE_CANCEL_QUIET (UINT64_C(1) << 63)
+
+/* ---- lists ------------------------------------------------------------------------------- */
+
+struct list {
+    struct list *prev, *next;
+};
+
+static inline void list_init(struct list *head)
+{
+    head->prev = head->next = head;
+}
+static inline bool list_empty(const struct list *head)
+{
+    return head->next == head;
+}
+static inline void list_add(struct list *head, struct list *item) /* at the end */
+{
+    item->prev = head->prev;
+    item->next = head;
+    head->prev->next = item;
+    head->prev = item;
+}
+static inline void list_del(struct list *item) /* harmless when it is on no list */
+{
+    item->prev->next = item->next;
+    item->next->prev = item->prev;
+    list_init(item);
+}
+/* Safe when the body removes @pos, and nothing else, from the list. */
+#define list_each(pos, head, member)                                                             \
+    for (__typeof__(pos) next_##pos =                                                            \
+             (pos = container_of((head)->next, __typeof__(*pos), member),                        \
+              container_of(pos->member.next, __typeof__(*pos), member));                         \
+         &pos->member != (head);                                                                 \
+         pos = next_##pos,                                                                       \
+         next_##pos = container_of(pos->member.next, __typeof__(*pos), member))
+#define list_first(head, type, member)                                                           \
+    (list_empty(head) ? NULL : container_of((head)->next, type, member))
+
+/* ---- pools (core_pool.c) ------------------------------------------------------------------ */
+
+/* Items begin with a struct pooled. Memory beyond @used has never been touched. */
+struct pooled {
+    uint32_t next; /* index + 1 of the next free or limbo item */
+};
+struct pool {
+    char *items;
+    size_t size;
+    uint32_t cap, used, live;
+    uint32_t free, limbo;
+};
+void *pool_take(struct pool *pool); /* zeroed; NULL: full */
+void pool_leave(struct pool *pool, void *item); /* into limbo: still readable */
+void pool_reap(struct pool *pool);              /* limbo becomes free */
+static inline uint32_t pool_index(const struct pool *pool, const void *item)
+{
+    return (uint32_t)(((const char *)item - pool->items) / pool->size);
+}
+static inline void *pool_at(const struct pool *pool, uint32_t i)
+{
+    return pool->items + i * pool->size;
+}
+
+/* What became of one rank; runs beside the member table, same index. */
+struct fate {
+    uint32_t ops;         /* GONE: operations completed */
+    uint32_t next, prev;  /* forming: hash chain; free run: list (index + 1) */
+    uint32_t owner;       /* forming: its pool index */
+    uint8_t cause;        /* CAUSE_NONE: present. In a forming, CAUSE_TIMEOUT: came, but its time
+                             ran out */
+};
+enum { RUN_ORDERS = 24 };
+/* Runs of members, one per rank, in blocks that belong to users. */
+struct runs {
+    struct msg_member *members;
+    struct fate *fates;
+    uint8_t *order; /* at the first index of a run: order + 1, RUN_USED set when taken */
+    unsigned block; /* order of a block, and of the largest run */
+    uint32_t nblocks, used;
+    uint32_t touched, spare; /* blocks that have had an owner; of these the free ones (index + 1) */
+};
+struct run_owner {
+    uint32_t free[RUN_ORDERS]; /* lists of free runs (index + 1) */
+    uint32_t blocks;
+};
+/* @largest: longest run that there may be; @total: room for so many members, at least two blocks. */
+void runs_init(struct runs *runs, uint32_t largest, uint32_t total);
+/* Zeroed. NULL: longer than a block, or @owner has @most blocks, or none is left. */
+struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_t most, uint32_t n);
+void runs_leave(struct runs *runs, struct run_owner *owner, struct msg_member *run);
+static inline struct fate *runs_fate(const struct runs *runs, const struct msg_member *member)
+{
+    return &runs->fates[member - runs->members];
+}
+
+/* ---- objects -------------------------------------------------------------------------------- */
+
+/* Counts per uid against the quotas; lives while any of them is not 0. What a user may have of a
+ * limit: share_of(), see user_may(). */
+struct user {
+    struct pooled pooled;
+    struct list hash;
+    uint32_t uid;
+    unsigned clients, groups, forming, seats;
+    struct run_owner runs;
+    unsigned node;      /* whose joins brought it here, if it has runs */
+    uint32_t who_ranks; /* looked at for its questions since @who_ms */
+    uint64_t who_ms;
+};
+
+enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
+struct client {
+    enum client_state state;
+    uint32_t uid, pid;
+    bool admin;
+    unsigned waiting; /* pending joins */
+    unsigned groups;  /* ranks in open groups */
+    unsigned who;     /* questions since @who_ms */
+    uint64_t who_ms;
+    uint64_t since_ms;
+    struct list seats; /* its ranks; the seats are owned by the core's pool */
+    char program[MSG_NAME_MAX];
+};
+
+/* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
+ * been asked who is missing. COMMITTED, SEATED: member of a group in that state. */
+enum seat_state { SEAT_FREE, SEAT_ASKING, SEAT_EXPIRING, SEAT_COMMITTED, SEAT_SEATED };
+struct seat {
+    struct pooled pooled;
+    enum seat_state state;
+    struct list by_client;
+    struct list by_group;  /* COMMITTED, SEATED */
+    struct list by_name;   /* ASKING, EXPIRING */
+    struct list waiting;   /* all but SEATED: the seats with a deadline */
+    struct list todo;      /* to be asked (again) before this core_input() returns */
+    unsigned client;
+    uint32_t req, rank, size, uid, pid;
+    uint64_t join;        /* number of the current request to the home: new each time */
+    uint64_t key;         /* hash of (uid, name) */
+    uint64_t deadline_ms; /* CORE_NEVER: none */
+    uint64_t limit_ms;    /* for its text */
+    int home;             /* node asked, -1: none yet */
+    struct group *group;  /* COMMITTED, SEATED; borrowed: groups outlive their seats */
+    char name[MSG_GROUP_MAX];
+};
+
+/* DEAD: closed or never came about; only actions that are still queued may look at it. */
+enum group_state { GROUP_FREE, GROUP_COMMITTED, GROUP_OPEN, GROUP_BROKEN, GROUP_DEAD };
+struct group {
+    struct pooled pooled;
+    enum group_state state;
+    struct list hash, all;
+    uint64_t id, epoch, committed_ms;
+    uint32_t uid, size, nnodes, me;
+    uint32_t latency_us, mbytes_s;
+    uint32_t nlocal;  /* live local members = seats */
+    uint32_t nagreed; /* other participants that confirmed the commit */
+    unsigned home;
+    bool boarded; /* the edge was told to make a board */
+    bool unclean; /* a rank died, or the group broke */
+    uint16_t *nodes;            /* owned by the core's table: node indices, ascending */
+    bool *agreed;               /* likewise: per participant */
+    struct msg_member *members; /* owned run */
+    struct list seats;
+    enum cause cause; /* BROKEN, DEAD */
+    int32_t cause_rank;
+    uint32_t cause_pid;
+    char cause_node[MSG_NAME_MAX];
+    char cause_text[MSG_TEXT_MAX];
+    char name[MSG_GROUP_MAX];
+};
+
+/* At the home: a group that lacks ranks, or whose COMMITs are still queued (@id not 0). */
+struct forming {
+    struct pooled pooled;
+    struct list hash, all;
+    uint64_t id;
+    uint32_t uid, size, count, nnodes;
+    unsigned node;              /* whose join began it */
+    uint32_t late;              /* of those that are not there: came, but their time ran out */
+    uint16_t *nodes;            /* owned by the core's table; filled at the commit */
+    struct msg_member *members; /* owned run; .join 0: not there; .node: configuration index
+                                   while forming, participant index once committed */
+    char name[MSG_GROUP_MAX];
+};
+
+struct peer {
+    enum core_peer_state state;
+    uint64_t incarnation; /* of its commd; 0: never seen */
+    uint64_t id;          /* hash of its name */
+    uint64_t since_ms, heard_ms;
+    uint32_t blocks;      /* of users who came by its joins */
+    uint32_t formings;    /* that its joins began */
+    uint64_t committed;   /* number of its last COMMIT in this incarnation */
+    uint64_t engine;      /* what it says its engine is */
+    bool added;           /* own engine was told of @engine */
+    bool accepted;        /* own engine has it */
+    uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY */
+    uint64_t doubt_ms;    /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
+    uint64_t retry_ms;    /* add it again then; CORE_NEVER: no need */
+    uint64_t backoff_ms;
+    uint32_t addr_len;
+    uint8_t addr[MSG_ADDR_MAX];
+    char error[MSG_TEXT_MAX];
+};
+
+struct engine {
+    enum core_engine_state state;
+    bool spawned, killed;
+    uint32_t pid;
+    uint64_t incarnation, since_ms;
+    uint64_t start_ms; /* DOWN: start it then; CORE_NEVER: not wanted */
+    uint64_t backoff_ms;
+    uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
+    uint32_t addr_len;
+    uint8_t addr[MSG_ADDR_MAX];
+    char text[MSG_TEXT_MAX];
+};
+
+struct act;
+struct queue {
+    struct act *acts;
+    uint32_t cap, head, tail;
+    char *text; /* texts of queued actions; offset 0 is "" */
+    uint32_t text_cap, text_used, text_last;
+};
+
+enum { HASH_GROUPS = 1024, HASH_USERS = 256, HASH_JOINS = 16384 };
+struct core {
+    struct core_config config; /* .nodes and the strings are copies */
+    unsigned client_slots, max_seats, max_groups, max_users;
+    uint64_t now, random, promised_ms;
+    uint64_t join_count; /* numbers of requests */
+    uint64_t commits;    /* groups committed by this home */
+    bool draining;
+    bool peers_changed; /* the set of READY nodes: re-home and open before returning */
+    uint64_t heartbeat_ms, heartbeat_seq;
+    uint64_t silent_ms; /* no peer is silent for too long before this */
+    uint64_t expire_ms; /* no seat expires before this */
+    uint64_t expired_ms; /* when that was last looked at */
+    unsigned nclients;
+    struct peer *peers;
+    struct engine engine;
+    struct client *clients;
+    struct pool seats, groups, formings, users;
+    struct runs runs;
+    struct list all_groups, all_formings, waiting, todo;
+    struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
+    struct list user_by_uid[HASH_USERS];
+    uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
+    struct queue queue;
+    /* scratch */
+    uint64_t *ids;
+    bool *up;
+    uint16_t *place; /* node -> participant + 1 */
+    uint16_t *group_nodes, *forming_nodes;
+    bool *group_agreed;
+    char (*names)[MSG_NAME_MAX];
+    char *missing; /* MSG_TEXT_MAX */
+    char cluster[MSG_NAME_MAX], version[MSG_NAME_MAX];
+    char (*node_names)[MSG_NAME_MAX];
+};
+
+static inline const char *core_node_name(const struct core *core, unsigned node)
+{
+    return core->node_names[node];
+}
+static inline const char *core_self_name(const struct core *core)
+{
+    return core->node_names[core->config.self];
+}
+
+/* ---- core_text.c: bounded text without stdio --------------------------------------------------- */
+
+struct text {
+    char *buf;
+    size_t cap, len; /* cap > 0; always NUL-terminated */
+};
+/* %s %u %d %llu only; control characters become '?', what does not fit is cut. */
+void text_add(struct text *text, const char *format, ...) _printf_(2, 3);
+void text_vadd(struct text *text, const char *format, __builtin_va_list args);
+void text_format(char *buf, size_t cap, const char *format, ...) _printf_(3, 4);
+/* "5 s", "1500 ms" */
+void text_add_ms(struct text *text, uint64_t ms);
+/* Copies and cuts; @src may be NULL. */
+/* @s in quotes and cut, so that what a client wrote cannot look like ours in the log. Returns @buf. */
+enum { TEXT_QUOTE_MAX = 200, TEXT_QUOTED = 2 * TEXT_QUOTE_MAX + 8 };
+const char *text_quote(char buf[TEXT_QUOTED], const char *s);
+void text_copy(char *dst, size_t cap, const char *src);
+uint64_t text_hash(uint64_t seed, const char *s);
+uint64_t core_mix(uint64_t x);
+
+/* ---- core_act.c: the queue of actions ------------------------------------------------------------ */
+
+size_t act_size(void);
+/* For what may be left unsaid: at least a quarter of the queue is free for what may not. */
+bool act_room(const struct core *core);
+void act_reset(struct core *core); /* only when the queue is empty */
+void act_log(struct core *core, unsigned level, const char *format, ...) _printf_(3, 4);
+/* A line that a process of user @uid caused, or that node @node caused by what it sent. */
+void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *format, ...)
+    _printf_(4, 5);
+void act_log_node(struct core *core, unsigned node, unsigned level, const char *format, ...)
+    _printf_(4, 5);
+void act_welcome(struct core *core, unsigned client);
+void act_refused(struct core *core, unsigned client, enum cause cause, const char *text);
+void act_join_failed(struct core *core, unsigned client, uint32_t req, enum cause cause,
+                     int32_t rank, const char *node, const char *text);
+void act_peer_drop(struct core *core, unsigned node, const char *text);
+void act_heartbeat(struct core *core, unsigned node);
+void act_engine_state(struct core *core, unsigned node);
+void act_engine_ready(struct core *core, unsigned node);
+void act_join(struct core *core, const struct seat *seat);
+void act_join_cancel(struct core *core, unsigned node, uint64_t join);
+void act_join_refused(struct core *core, unsigned node, uint64_t join, enum cause cause,
+                      int32_t rank, const char *text);
+void act_commit(struct core *core, const struct forming *forming);
+/* To the participants that have not agreed yet. */
+void act_sync(struct core *core, const struct group *group);
+void act_sync_to(struct core *core, const struct group *group, unsigned node);
+/* GONE of each local rank that is gone already, to @node. */
+void act_gone_again(struct core *core, const struct group *group, unsigned node);
+void act_gone(struct core *core, const struct group *group, uint32_t rank, const char *text);
+/* To all other participants, with the group's own cause. */
+void act_broken(struct core *core, const struct group *group);
+void act_broken_again(struct core *core, const struct group *group, unsigned node);
+/* About a group that this node does not have. */
+void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause,
+                   int32_t rank, const char *text);
+/* This node's answer to "who?" to our own client, and to another node. */
+void act_absent_here(struct core *core, const struct group *group, unsigned client,
+                     uint32_t req, uint64_t seq);
+void act_absent_to(struct core *core, const struct group *group, unsigned node, uint64_t ask,
+                   uint64_t seq);
+/* To the other participants. */
+void act_who(struct core *core, const struct group *group, uint64_t ask, uint64_t seq);
+/* What @node has answered, on to the client. */
+void act_absent(struct core *core, unsigned client, unsigned node,
+                const struct msg_absent_here *answer);
+void act_engine_start(struct core *core);
+void act_engine_kill(struct core *core);
+void act_ping(struct core *core, uint64_t seq);
+void act_pong(struct core *core, uint64_t seq);
+void act_peer_add(struct core *core, unsigned node);
+void act_peer_del(struct core *core, unsigned node, uint64_t engine);
+void act_group_open(struct core *core, const struct group *group);
+void act_group_gone(struct core *core, const struct group *group, uint32_t rank, uint32_t ops,
+                    const char *text);
+void act_group_broken(struct core *core, const struct group *group);
+void act_group_close(struct core *core, const struct group *group, bool abort);
+
+/* ---- core.c -------------------------------------------------------------------------------------- */
+
+/* core_new() after the tables are there. */
+void core_setup(struct core *core, const struct core_config *config);
+uint64_t core_random(struct core *core); /* never 0 */
+
+/* ---- core_client.c -------------------------------------------------------------------------------- */
+
+void client_open(struct core *core, const struct core_event *event);
+void client_msg(struct core *core, const struct core_event *event);
+void client_closed(struct core *core, unsigned slot, const char *why);
+struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
+/* The most that a user may have of @limit while the others have @others: half of what they leave, or
+ * all of that where the configuration lets one user have all groups. */
+uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others);
+/* A run for @n members in a group of @user, who came by a join of @node; NULL: no room in the
+ * user's share, or in the node's. */
+struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node);
+void user_drop_run(struct core *core, struct user *user, struct msg_member *run); /* keeps @user */
+void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
+void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
+
+/* ---- core_peer.c ---------------------------------------------------------------------------------- */
+
+void peer_up(struct core *core, const struct core_event *event);
+void peer_msg(struct core *core, unsigned node, const struct msg *msg);
+void peer_down(struct core *core, unsigned node, const char *why);
+void peer_tick(struct core *core);
+uint64_t peer_deadline(const struct core *core);
+void peer_forgive(struct core *core); /* we were stopped ourselves */
+bool peer_linked(const struct core *core, unsigned node);
+bool peer_usable(const struct core *core, unsigned node); /* self or READY */
+void peer_engine_up(struct core *core);
+void peer_engine_down(struct core *core);
+void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
+void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
+
+/* ---- core_engine.c ---------------------------------------------------------------------------------- */
+
+void engine_started(struct core *core, uint32_t pid);
+void engine_msg(struct core *core, const struct msg *msg);
+void engine_down(struct core *core, const char *why);
+void engine_tick(struct core *core);
+uint64_t engine_deadline(const struct core *core);
+
+/* ---- core_join.c: origin ------------------------------------------------------------------------------ */
+
+void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
+void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
+void join_rehome(struct core *core);
+void join_home_lost(struct core *core, unsigned node);
+void join_run(struct core *core); /* asks for all seats on the todo list */
+void join_again(struct core *core, struct seat *seat); /* its commit came to nothing */
+void join_tick(struct core *core);
+uint64_t join_deadline(const struct core *core);
+void join_drain(struct core *core);
+void join_cancel(struct core *core, struct seat *seat); /* tells the home, quietly */
+struct seat *join_find(struct core *core, uint64_t join);
+/* Answers the client and ends the seat. */
+void join_fail(struct core *core, struct seat *seat, enum cause cause, int32_t rank,
+               const char *node, const char *text);
+void seat_set_state(struct core *core, struct seat *seat, enum seat_state state);
+void seat_end(struct core *core, struct seat *seat); /* no answer; any state */
+
+/* ---- core_home.c ------------------------------------------------------------------------------------ */
+
+void home_join(struct core *core, unsigned node, const struct msg_join *msg);
+void home_cancel(struct core *core, unsigned node, uint64_t join);
+void home_node_lost(struct core *core, unsigned node);
+void home_reap(struct core *core);
+/* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
+void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
+                  unsigned *ret_count);
+/* The id of the @n-th group (from 1) of the home in that incarnation. */
+uint64_t home_group_id(uint64_t incarnation, uint64_t n);
+/* Which one of that home's groups has this id; 0: none of them. */
+uint64_t home_group_number(uint64_t incarnation, uint64_t id);
+
+/* ---- core_who.c ------------------------------------------------------------------------------------- */
+
+void who_client(struct core *core, const struct seat *seat, const struct msg_client_who *msg);
+void who_peer(struct core *core, unsigned node, const struct msg_who *msg);
+void who_answer(struct core *core, unsigned node, const struct msg_absent_here *msg);
+
+/* ---- core_group.c ----------------------------------------------------------------------------------- */
+
+void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
+void group_sync(struct core *core, unsigned node, uint64_t id);
+void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
+void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg);
+void group_board_error(struct core *core, const struct msg_board *msg);
+void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why);
+void group_leave(struct core *core, struct seat *seat, uint32_t ops);
+void group_seat_lost(struct core *core, struct seat *seat, const char *why);
+void group_abort(struct core *core, struct group *group, const struct seat *seat,
+                 const char *text);
+void group_open_ready(struct core *core);
+/* All groups with @node break, except one-node groups. @tell: the others may not know. */
+void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
+                     bool tell);
+void group_home_lost(struct core *core, unsigned node);
+void group_drain(struct core *core);
+void group_tick(struct core *core); /* at each heartbeat */
+void group_reap(struct core *core);
+struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
+int group_place(const struct group *group, unsigned node); /* participant index, -1 */
+
+#endif

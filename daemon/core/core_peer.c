@@ -1,0 +1,352 @@
+/* core_peer.c - links to the other commds, heartbeats, and whose engine accepts whose.
+ *
+ *   DOWN --PEER_UP--> LINKING <--engines accept each other--> READY
+ *     ^------------------- PEER_DOWN, silence ------------------'
+ *
+ * A link carries control messages as soon as it is up. A node is READY, so that groups over it
+ * may open and homes may be on it, when its engine and ours accept each other:
+ *   ENGINE_STATE (theirs) -> PEER_ADD to our engine -> PEER_READY from it -> ENGINE_READY to
+ *   them, and the same in the other direction. All of it names engine incarnations, so that an
+ *   answer about an engine that is gone is recognised and dropped. Our engine losing theirs
+ *   (PEER_DOWN) breaks the groups with that node and is tried again with a back-off.
+ *
+ * Who wakes me: link events, messages, and peer_deadline(): heartbeats, silence, retries.
+ * What if the peer dies now: PEER_DOWN, or node_timeout of silence: its joins leave our
+ * formings, groups with it break, joins that wait at it ask elsewhere.
+ * What if I am stopped now: peers drop the link after node_timeout; if shorter,
+ * peer_forgive(). */
+#include "daemon/core/core_internal.h"
+
+/* clang-format off */
+static const bool peer_may[4][4] = { /* rows: from; columns: SELF DOWN LINKING READY */
+    [CORE_PEER_SELF]    = {0, 0, 0, 0},
+    [CORE_PEER_DOWN_]   = {0, 0, 1, 0},
+    [CORE_PEER_LINKING] = {0, 1, 0, 1},
+    [CORE_PEER_READY]   = {0, 1, 1, 0},
+};
+/* clang-format on */
+
+static void peer_set_state(struct core *core, unsigned node, enum core_peer_state state)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (!peer_may[peer->state][state])
+        abort();
+    if (peer->state == CORE_PEER_READY || state == CORE_PEER_READY)
+        core->peers_changed = true;
+    peer->state = state;
+    peer->since_ms = core->now;
+}
+
+bool peer_linked(const struct core *core, unsigned node)
+{
+    return core->peers[node].state == CORE_PEER_LINKING ||
+           core->peers[node].state == CORE_PEER_READY;
+}
+
+bool peer_usable(const struct core *core, unsigned node)
+{
+    return core->peers[node].state == CORE_PEER_SELF ||
+           core->peers[node].state == CORE_PEER_READY;
+}
+
+/* READY or not follows from what the two engines said; nothing else decides it. */
+static void review(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+    bool ready = core->engine.state == CORE_ENGINE_UP && peer->engine && peer->accepted &&
+                 peer->accepts_mine == core->engine.incarnation &&
+                 peer->accepts_from == peer->engine;
+
+    if (!peer_linked(core, node) || ready == (peer->state == CORE_PEER_READY))
+        return;
+    peer_set_state(core, node, ready ? CORE_PEER_READY : CORE_PEER_LINKING);
+    if (ready)
+        peer->error[0] = 0;
+    act_log(core, CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
+            ready ? "ready" : "linked, but its engine and ours do not accept each other");
+}
+
+static void add(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (core->engine.state != CORE_ENGINE_UP || !peer->engine || peer->added ||
+        !peer_linked(core, node))
+        return;
+    peer->added = true;
+    peer->retry_ms = CORE_NEVER;
+    act_peer_add(core, node);
+}
+
+/* Our engine forgets theirs. */
+static void del(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (peer->added && core->engine.state == CORE_ENGINE_UP)
+        act_peer_del(core, node, peer->engine);
+    peer->added = peer->accepted = false;
+    peer->retry_ms = peer->doubt_ms = CORE_NEVER;
+}
+
+/* ---- links
+ * ------------------------------------------------------------------------------------ */
+
+void peer_down(struct core *core, unsigned node, const char *why)
+{
+    struct peer *peer;
+    char text[MSG_TEXT_MAX];
+
+    if (node >= core->config.nnodes || !peer_linked(core, node))
+        return;
+    peer = &core->peers[node];
+    why = why ? why : "the link closed";
+    text_format(text, sizeof(text), "node %s was lost: %s", core_node_name(core, node), why);
+    act_log(core, CORE_LOG_WARN, "%s", text);
+    text_copy(peer->error, sizeof(peer->error), why);
+    del(core, node);
+    peer->engine = peer->accepts_mine = peer->accepts_from = 0;
+    peer_set_state(core, node, CORE_PEER_DOWN_);
+    core->peers_changed = true; /* a home may be on a node that was never READY for us */
+    home_node_lost(core, node);
+    join_home_lost(core, node);
+#if CORE_MUTANT != 8
+    group_node_lost(core, node, CAUSE_NODE_LOST, text, true);
+#endif
+    group_home_lost(core, node);
+}
+
+void peer_up(struct core *core, const struct core_event *event)
+{
+    const struct msg_peer_hello *hello = &event->msg->peer_hello;
+    struct peer *peer;
+
+    if (event->node >= core->config.nnodes || event->node == core->config.self ||
+        event->msg->type != MSG_PEER_HELLO)
+        return;
+    peer = &core->peers[event->node];
+    peer_down(core, event->node, "it connected again");
+    if (peer->incarnation != hello->incarnation) {
+        peer->incarnation = hello->incarnation;
+        peer->committed = 0;
+    }
+    peer->heard_ms = core->now;
+    peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
+    peer_set_state(core, event->node, CORE_PEER_LINKING);
+    act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
+    if (core->engine.state == CORE_ENGINE_UP)
+        act_engine_state(core, event->node);
+}
+
+static void engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
+{
+    struct peer *peer = &core->peers[node];
+    char text[MSG_TEXT_MAX];
+    bool lost = peer->engine;
+
+    if (peer->engine == msg->engine || msg->addr_len > MSG_ADDR_MAX)
+        return;
+    del(core, node);
+    peer->engine = msg->engine;
+    peer->addr_len = msg->addr_len;
+    memcpy(peer->addr, msg->addr, msg->addr_len);
+    peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    review(core, node);
+    if (lost) {
+        text_format(text, sizeof(text), "the engine of node %s was lost",
+                    core_node_name(core, node));
+        text_copy(peer->error, sizeof(peer->error), text);
+        group_node_lost(core, node, CAUSE_ENGINE_LOST, text, false);
+    }
+    add(core, node);
+}
+
+void peer_msg(struct core *core, unsigned node, const struct msg *msg)
+{
+    struct peer *peer;
+
+    if (node >= core->config.nnodes || !peer_linked(core, node))
+        return;
+    peer = &core->peers[node];
+    peer->heard_ms = core->now;
+    switch ((int)msg->type) { /* int: of all types a peer may send ten */
+    case MSG_HEARTBEAT:
+        break;
+    case MSG_ENGINE_STATE:
+        engine_state(core, node, &msg->engine_state);
+        break;
+    case MSG_ENGINE_READY:
+        peer->accepts_mine = msg->engine_ready.engine;
+        peer->accepts_from = msg->engine_ready.mine;
+        review(core, node);
+        break;
+    case MSG_JOIN:
+        home_join(core, node, &msg->join);
+        break;
+    case MSG_JOIN_CANCEL:
+        home_cancel(core, node, msg->join_cancel.join);
+        break;
+    case MSG_JOIN_REFUSED:
+        join_refused(core, node, &msg->join_refused);
+        break;
+    case MSG_COMMIT:
+        group_commit(core, node, &msg->commit);
+        break;
+    case MSG_GONE:
+        group_gone_msg(core, node, &msg->gone);
+        break;
+    case MSG_BROKEN:
+        group_broken_msg(core, node, &msg->broken);
+        break;
+    case MSG_SYNC:
+        group_sync(core, node, msg->sync.group);
+        break;
+    case MSG_WHO:
+        who_peer(core, node, &msg->who);
+        break;
+    case MSG_ABSENT_HERE:
+        who_answer(core, node, &msg->absent_here);
+        break;
+    default:
+        act_log_node(core, node, CORE_LOG_WARN,
+                "node %s sent message type %u, which is not for peers -> "
+                "ignoring it",
+                core_node_name(core, node), (unsigned)msg->type);
+        break;
+    }
+}
+
+/* ---- engines
+ * ------------------------------------------------------------------------------------ */
+
+void peer_engine_up(struct core *core)
+{
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        if (!peer_linked(core, i))
+            continue;
+        act_engine_state(core, i);
+        add(core, i);
+    }
+}
+
+void peer_engine_down(struct core *core)
+{
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        del(core, i);
+        review(core, i);
+        if (peer_linked(core, i))
+            act_engine_state(core, i);
+    }
+}
+
+void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
+{
+    struct peer *peer;
+
+    if (msg->peer >= core->config.nnodes)
+        return;
+    peer = &core->peers[msg->peer];
+    if (!peer->added || peer->accepted)
+        return;
+#if CORE_MUTANT != 4
+    if (peer->engine != msg->engine)
+        return; /* about an engine that is gone */
+#endif
+    peer->accepted = true;
+    act_engine_ready(core, msg->peer);
+    review(core, msg->peer);
+}
+
+void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
+{
+    struct peer *peer;
+    char text[MSG_TEXT_MAX];
+
+    if (msg->peer >= core->config.nnodes)
+        return;
+    peer = &core->peers[msg->peer];
+    if (!peer->added || peer->engine != msg->engine)
+        return;
+    if (core->draining)
+        return; /* ours has gone ahead of us */
+    text_format(text, sizeof(text), "the engines of nodes %s and %s lost each other: %s",
+                core_self_name(core), core_node_name(core, msg->peer), msg->text);
+    text_copy(peer->error, sizeof(peer->error), text);
+    if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
+        peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    act_log_node(core, msg->peer, CORE_LOG_WARN, "%s -> connecting them again in %llu ms", text,
+            (unsigned long long)peer->backoff_ms);
+    del(core, msg->peer);
+    review(core, msg->peer);
+    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
+    peer->retry_ms = core->now + peer->backoff_ms;
+    peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
+    core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
+}
+
+/* ---- time
+ * ---------------------------------------------------------------------------------------- */
+
+void peer_forgive(struct core *core)
+{
+    uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
+    uint64_t floor = core->now + grace;
+
+    floor -= MIN(floor, core->config.node_timeout_ms);
+    for (unsigned i = 0; i < core->config.nnodes; i++)
+        core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);
+    if (core->engine.unanswered_ms)
+        core->engine.unanswered_ms = core->now;
+}
+
+/* Who is silent for too long, and what else is due for one peer. */
+static void check_peers(struct core *core)
+{
+    uint64_t next = CORE_NEVER;
+
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        struct peer *peer = &core->peers[i];
+        char text[64];
+        struct text silent = {text, sizeof(text), 0};
+
+        if (!peer_linked(core, i))
+            continue;
+        if (core->now >= peer->heard_ms + core->config.node_timeout_ms) {
+            text_add(&silent, "silent for ");
+            text_add_ms(&silent, core->config.node_timeout_ms);
+            act_peer_drop(core, i, text);
+            peer_down(core, i, text);
+            continue;
+        }
+        if (core->now >= peer->doubt_ms) {
+            peer->doubt_ms = CORE_NEVER;
+            group_node_lost(core, i, CAUSE_ENGINE_LOST, peer->error, true);
+        }
+        if (core->now >= peer->retry_ms)
+            add(core, i);
+        next = MIN(next, MIN(MIN(peer->retry_ms, peer->doubt_ms),
+                             peer->heard_ms + core->config.node_timeout_ms));
+    }
+    core->silent_ms = next;
+}
+
+void peer_tick(struct core *core)
+{
+    if (core->now >= core->heartbeat_ms) {
+        core->heartbeat_ms = core->now + core->config.heartbeat_ms;
+        core->heartbeat_seq++;
+        for (unsigned i = 0; i < core->config.nnodes; i++)
+            if (peer_linked(core, i))
+                act_heartbeat(core, i);
+        group_tick(core);
+    }
+    if (core->now >= core->silent_ms)
+        check_peers(core);
+}
+
+uint64_t peer_deadline(const struct core *core)
+{
+    return MIN(core->heartbeat_ms, core->silent_ms);
+}

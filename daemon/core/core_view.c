@@ -1,0 +1,292 @@
+/* core_view.c - read-only views for the edges: boards, admin tables, tests. Nothing here
+ * changes state; pointers in a view are valid until the next core_input(). */
+#include "daemon/core/core_internal.h"
+
+enum {
+    SCAN_PLACES = 256, /* looked at in one call that finds nothing */
+    SHOWN_MAX = 1024,
+};
+
+/* A dead group can still be asked for: CLOSE and GONE that are queued are about it. */
+static struct group *any_group(const struct core *core, uint64_t id)
+{
+    const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
+    struct group *group;
+
+    list_each(group, bucket, hash) if (group->id == id) return group;
+    return NULL;
+}
+
+static enum core_group_state view_state(const struct group *group)
+{
+    if (group->state == GROUP_COMMITTED)
+        return CORE_GROUP_COMMITTED;
+    return group->state == GROUP_OPEN ? CORE_GROUP_OPEN : CORE_GROUP_BROKEN;
+}
+
+static void view_group(const struct group *group, struct core_group_view *ret)
+{
+    *ret = (struct core_group_view){
+        .id = group->id,
+        .name = group->name,
+        .uid = group->uid,
+        .state = view_state(group),
+        .epoch = group->epoch,
+        .latency_us = group->latency_us,
+        .mbytes_s = group->mbytes_s,
+        .size = group->size,
+        .nnodes = group->nnodes,
+        .me = group->me,
+        .nodes = group->nodes,
+        .members = group->members,
+        .nlocal = group->nlocal,
+        .cause = group->cause,
+        .cause_text = group->cause_text,
+        .missing = "",
+    };
+}
+
+bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view)
+{
+    const struct group *group = any_group(core, id);
+
+    if (!group)
+        return false;
+    view_group(group, ret_view);
+    return true;
+}
+
+static void view_forming(const struct core *core, const struct forming *forming,
+                         struct core_group_view *ret)
+{
+    unsigned missing;
+
+    *ret = (struct core_group_view){
+        .name = forming->name,
+        .uid = forming->uid,
+        .state = CORE_GROUP_JOINING,
+        .size = forming->size,
+        .cause_text = "",
+        .missing = core->missing,
+    };
+    for (uint32_t i = 0; i < forming->size; i++)
+        ret->nlocal +=
+            forming->members[i].join && forming->members[i].node == core->config.self;
+    home_missing(core, forming, core->missing, MSG_TEXT_MAX, &missing);
+}
+
+/* Several local ranks wait for one group: it is shown once, for the first in its bucket. Who fills
+ * a bucket with names is looked at no further than SHOWN_MAX. */
+static bool shown(const struct core *core, const struct seat *seat, unsigned *ret_count)
+{
+    const struct list *bucket = &core->by_name[seat->key % HASH_GROUPS];
+    struct seat *other;
+    unsigned looked = 0;
+    bool first = true;
+
+    *ret_count = 0;
+    list_each(other, bucket, by_name)
+    {
+        if (looked++ == SHOWN_MAX)
+            break;
+        if (other->uid != seat->uid || strcmp(other->name, seat->name))
+            continue;
+        if (first && other != seat)
+            return false;
+        first = false;
+        ++*ret_count;
+    }
+    return !first;
+}
+
+/* Linked, and not just unlinked: that is, alive. */
+static bool is_listed(const struct list *item)
+{
+    return item->next && item->next != item;
+}
+
+static bool scan_seat(const struct core *core, const struct seat *seat,
+                      struct core_group_view *ret_view)
+{
+    unsigned count;
+
+    if ((seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) ||
+        seat->home == (int)core->config.self || !shown(core, seat, &count))
+        return false;
+    *ret_view = (struct core_group_view){
+        .name = seat->name,
+        .uid = seat->uid,
+        .state = CORE_GROUP_JOINING,
+        .size = seat->size,
+        .nlocal = count,
+        .cause_text = "",
+        .missing = "",
+    };
+    return true;
+}
+
+static bool scan_at(const struct core *core, const struct core_scan *scan, const uint32_t *uid,
+                    struct core_group_view *ret_view)
+{
+    const struct forming *forming;
+    const struct group *group;
+    const struct seat *seat;
+
+    switch (scan->kind) {
+    case 0:
+        group = pool_at(&core->groups, scan->at);
+        if ((uid && group->uid != *uid) || group->state == GROUP_FREE || group->state == GROUP_DEAD)
+            return false;
+        view_group(group, ret_view);
+        return true;
+    case 1:
+        forming = pool_at(&core->formings, scan->at);
+        if ((uid && forming->uid != *uid) || !is_listed(&forming->all))
+            return false;
+        view_forming(core, forming, ret_view);
+        return true;
+    default:
+        seat = pool_at(&core->seats, scan->at);
+        return (!uid || seat->uid == *uid) && scan_seat(core, seat, ret_view);
+    }
+}
+
+int core_group_scan(const struct core *core, struct core_scan *scan, const uint32_t *uid,
+                    struct core_group_view *ret_view)
+{
+    const struct pool *const pools[] = {&core->groups, &core->formings, &core->seats};
+    unsigned looked = 0;
+
+    for (; scan->kind < ARRAY_LEN(pools); scan->kind++, scan->at = 0) {
+        while (scan->at < pools[scan->kind]->used) {
+            bool found;
+
+            if (looked++ == SCAN_PLACES)
+                return CORE_SCAN_MORE;
+            found = scan_at(core, scan, uid, ret_view);
+            scan->at++;
+            if (found)
+                return CORE_SCAN_FOUND;
+        }
+    }
+    return CORE_SCAN_END;
+}
+
+void core_group_each(const struct core *core, core_group_fn fn, void *arg)
+{
+    struct core_scan scan = {0};
+    struct core_group_view view;
+    int r;
+
+    while ((r = core_group_scan(core, &scan, NULL, &view)) != CORE_SCAN_END)
+        if (r == CORE_SCAN_FOUND && !fn(arg, &view))
+            return;
+}
+
+struct pick {
+    unsigned left;
+    bool found;
+    struct core_group_view *view;
+};
+
+static bool pick(void *arg, const struct core_group_view *view)
+{
+    struct pick *pick = arg;
+
+    if (pick->left--)
+        return true;
+    *pick->view = *view;
+    pick->found = true;
+    return false;
+}
+
+bool core_group_at(const struct core *core, unsigned i, struct core_group_view *ret_view)
+{
+    struct pick one = {.left = i, .view = ret_view};
+
+    core_group_each(core, pick, &one);
+    return one.found;
+}
+
+bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
+                      unsigned *ret_client, uint32_t *ret_req)
+{
+    const struct group *group = any_group(core, id);
+    struct seat *seat;
+
+    if (!group)
+        return false;
+    list_each(seat, &group->seats, by_group)
+    {
+        if (i-- == 0) {
+            *ret_rank = seat->rank;
+            *ret_client = seat->client;
+            *ret_req = seat->req;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view *ret_view)
+{
+    const struct peer *peer;
+
+    if (node >= core->config.nnodes)
+        return false;
+    peer = &core->peers[node];
+    *ret_view = (struct core_peer_view){
+        .name = core_node_name(core, node),
+        .state = peer->state,
+        .since_ms = peer->since_ms,
+        .engine = peer->state == CORE_PEER_SELF ? core->engine.incarnation : peer->engine,
+        .last_error = peer->error,
+    };
+    return true;
+}
+
+void core_status(const struct core *core, struct core_status *ret_status)
+{
+    *ret_status = (struct core_status){
+        .engine = core->engine.state,
+        .engine_pid = core->engine.pid,
+        .engine_text = core->engine.text,
+        .clients = core->nclients,
+        .groups = core->groups.live,
+        .draining = core->draining,
+    };
+    for (unsigned i = 0; i < core->config.nnodes; i++)
+        ret_status->nodes_up += peer_usable(core, i);
+}
+
+bool core_client_scan(const struct core *core, unsigned *slot, struct core_client_view *ret_view)
+{
+    for (; *slot < core->client_slots; ++*slot) {
+        const struct client *client = &core->clients[*slot];
+
+        if (client->state != CLIENT_READY)
+            continue;
+        *ret_view = (struct core_client_view){
+            .client = *slot,
+            .uid = client->uid,
+            .pid = client->pid,
+            .program = client->program,
+            .admin = client->admin,
+            .groups = client->groups,
+            .since_ms = client->since_ms,
+        };
+        ++*slot;
+        return true;
+    }
+    return false;
+}
+
+bool core_client_at(const struct core *core, unsigned i, struct core_client_view *ret_view)
+{
+    unsigned slot = 0;
+
+    while (core_client_scan(core, &slot, ret_view))
+        if (i-- == 0)
+            return true;
+    return false;
+}

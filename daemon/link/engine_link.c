@@ -1,0 +1,447 @@
+/* engine_link.c - watching commd-engine.
+ *
+ *   DOWN      no process                          wakes: engine_link_start()
+ *   RUNNING   process and socket                  wakes: socket, pidfd
+ *   ENDING    the socket closed, or it was killed: waiting for the pidfd, so that the reason
+ *             can be told; killed for good after ENGINE_LINGER_MS
+ *
+ * Both the socket and the pidfd are watched, because a hung exit keeps the one and a leaked
+ * descriptor the other. What the engine wrote before it died is delivered first: its last
+ * message may say why.
+ *
+ * An engine under another user is not our child, and we may not signal it. Then the connection to its
+ * launcher, the keeper, stands for the pidfd: its end is told there, and a packet to there kills it.
+ *
+ * Each life has its own 32 random bytes, from which the tokens are made that peers' engines
+ * present to it; they reach their nodes over TLS only.
+ *
+ * Starting and sending never call the owner: their outcome is reported by the timer in the
+ * next turn. */
+#include "daemon/link/engine_link.h"
+
+#include <event2/event.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "daemon/process/clock.h"
+#include "daemon/link/engine_spawn.h"
+#include "daemon/process/files.h"
+#include "daemon/process/log.h"
+#include "daemon/link/stream.h"
+#include "daemon/link/tls.h"
+#include "shm/proto/launch.h"
+
+enum {
+    ENGINE_BUDGET = 64,
+    ENGINE_LAST_BUDGET = 1024,
+    ENGINE_LINGER_MS = 50,
+    ENGINE_STOP_MS = 300, /* free: it may leave its fabric in order */
+    ENGINE_MAX_UNSENT = 64 << 20, /* more than all boards that there can be are announced with */
+    ENGINE_RETRY_MS = 20, /* too many descriptors fly */
+};
+
+enum engine_state { ENGINE_DOWN, ENGINE_RUNNING, ENGINE_ENDING };
+
+struct engine_link {
+    struct event_base *base; /* borrowed */
+    const struct engine_link_ops *ops;
+    void *arg;
+    struct closer *closer; /* borrowed */
+    char path[CONF_PATH_MAX], pid_file[CONF_PATH_MAX];
+    char device[CONF_NAME_MAX], tls[CONF_NAME_MAX], node[CONF_NAME_MAX], ports[32];
+    char fabric[8], channels[8], congestion[16];
+    const char *log;
+    enum engine_state state;
+    unsigned life;
+    pid_t pid;
+    int pidfd;                         /* owned; -1: it is not our child */
+    int keeper;                        /* owned; -1: it is */
+    char launcher[CONF_PATH_MAX];      /* "": none */
+    struct stream stream;              /* owned */
+    struct event *read, *write, *died; /* owned, of this life */
+    struct event *timer, *retry;       /* owned */
+    uint8_t secret[TLS_KEY_BYTES];     /* of this life */
+    bool report_started;
+    char doom[MSG_TEXT_MAX]; /* why it does not run, to be reported; or to be killed for */
+};
+
+static void event_freep(struct event **event)
+{
+    if (*event)
+        event_free(*event);
+    *event = NULL;
+}
+
+/* Forgets the process, which has been reaped or never was. */
+static void link_clear(struct engine_link *link)
+{
+    event_freep(&link->read);
+    event_freep(&link->write);
+    event_freep(&link->died);
+    event_del(link->retry);
+    stream_fini(&link->stream);
+    close_fdp(&link->pidfd);
+    close_fdp(&link->keeper);
+    if (link->state != ENGINE_DOWN)
+        file_remove_pid(link->pid_file);
+    link->state = ENGINE_DOWN;
+    link->pid = 0;
+    link->report_started = false;
+    link->doom[0] = '\0';
+    explicit_bzero(link->secret, sizeof(link->secret));
+}
+
+static void link_report(struct engine_link *link)
+{
+    event_active(link->timer, EV_TIMEOUT, 0);
+}
+
+static void link_kill(struct engine_link *link)
+{
+    if (link->keeper >= 0)
+        (void)!send(link->keeper, "k", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    else
+        syscall(SYS_pidfd_send_signal, link->pidfd, SIGKILL, NULL, 0);
+}
+
+/* ---- receiving -------------------------------------------------------------------------- */
+
+/* As client_take() of client_link.c. */
+static int link_take(struct engine_link *link, unsigned budget)
+{
+    unsigned life = link->life;
+
+    while (budget) {
+        struct msg msg;
+        int r = stream_next(&link->stream, &msg);
+
+        if (r == CODEC_E_MORE) {
+            r = stream_fill(&link->stream);
+            if (r)
+                return r;
+            continue;
+        }
+        if (r) {
+            log_error("engine pid %d: protocol error: %s -> killing it", (int)link->pid,
+                      codec_strerror(r));
+            return -EPROTO;
+        }
+        link->ops->msg(link->arg, &msg);
+        msg_fini(&msg);
+        budget--;
+        if (link->life != life || link->state == ENGINE_DOWN)
+            return -ECANCELED;
+    }
+    return 0;
+}
+
+/* It closed its socket, or spoke nonsense: it has to end now. */
+static void link_ending(struct engine_link *link, bool kill)
+{
+    struct timeval tv = clock_timeval(ENGINE_LINGER_MS);
+
+    link->state = ENGINE_ENDING;
+    event_del(link->read);
+    event_del(link->write);
+    if (kill)
+        link_kill(link);
+    event_add(link->timer, &tv);
+}
+
+static void engine_read(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    int r;
+
+    if (link->state != ENGINE_RUNNING)
+        return;
+    r = link_take(link, ENGINE_BUDGET);
+    if (r == 0)
+        event_active(link->read, EV_READ, 0);
+    else if (r != STREAM_E_AGAIN && r != -ECANCELED)
+        link_ending(link, r != STREAM_E_EOF);
+}
+
+/* -EPIPE: end of file on the reading side says the same in an orderly way. */
+static void link_flush(struct engine_link *link)
+{
+    struct timeval tv = clock_timeval(ENGINE_RETRY_MS);
+    int r = stream_flush(&link->stream);
+
+    if (r == STREAM_E_AGAIN)
+        event_add(link->write, NULL);
+    else
+        event_del(link->write);
+    if (r == STREAM_E_LATER)
+        event_add(link->retry, &tv);
+}
+
+static void engine_write(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+
+    if (link->state == ENGINE_RUNNING)
+        link_flush(link);
+}
+
+/* ---- the end of a life ------------------------------------------------------------------ */
+
+static void exit_text(int code, int status, char *buf, size_t len)
+{
+    if (code == CLD_EXITED && status == 127)
+        snprintf(buf, len, "it could not be executed");
+    else if (code == CLD_EXITED)
+        snprintf(buf, len, "exited with status %d", status);
+    else
+        snprintf(buf, len, "killed by signal %d", status);
+}
+
+/* The process is gone. */
+static void link_ended(struct engine_link *link, const char *why)
+{
+    char text[MSG_TEXT_MAX];
+
+    if (link->state == ENGINE_RUNNING)
+        link_take(link, ENGINE_LAST_BUDGET);
+    snprintf(text, sizeof(text), "%s", link->doom[0] ? link->doom : why);
+    link_clear(link);
+    link->ops->down(link->arg, text);
+}
+
+static void keeper_read(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    struct launch_answer a = {0};
+    char text[MSG_TEXT_MAX];
+    ssize_t n = recv(link->keeper, &a, sizeof(a), MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n == sizeof(a) && a.kind == LAUNCH_STARTED) {
+        link->pid = a.value;
+        file_write_pid(link->pid_file, link->pid);
+        link->ops->started(link->arg, (uint32_t)link->pid);
+        return;
+    }
+    if (n == sizeof(a) && a.kind == LAUNCH_EXITED)
+        exit_text(a.code, a.value, text, sizeof(text));
+    else if (n == sizeof(a) && a.kind == LAUNCH_FAILED)
+        snprintf(text, sizeof(text), "its launcher could not start it: %s", strerror(a.value));
+    else
+        snprintf(text, sizeof(text), "its launcher %s ended", link->launcher);
+    link_ended(link, text);
+}
+
+static void engine_died(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+    char text[MSG_TEXT_MAX];
+    siginfo_t si = {0};
+
+    if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
+        return;
+    exit_text(si.si_code, si.si_status, text, sizeof(text));
+    link_ended(link, text);
+}
+
+static void engine_timer(evutil_socket_t fd, short what, void *arg)
+{
+    struct engine_link *link = arg;
+
+    if (link->state == ENGINE_DOWN && link->doom[0]) {
+        char text[MSG_TEXT_MAX];
+
+        snprintf(text, sizeof(text), "%s", link->doom);
+        link_clear(link);
+        link->ops->down(link->arg, text);
+    } else if (link->state == ENGINE_ENDING || link->doom[0]) {
+        link_kill(link);
+    } else if (link->report_started) {
+        link->report_started = false;
+        link->ops->started(link->arg, (uint32_t)link->pid);
+    }
+}
+
+/* ---- what the owner may ask ------------------------------------------------------------- */
+
+static int link_spawn(struct engine_link *link)
+{
+    struct engine_args args = {
+        .path = link->path,
+        .device = link->device,
+        .fabric = link->fabric,
+        .tls = link->tls,
+        .ports = link->ports,
+        .channels = link->channels,
+        .congestion = link->congestion,
+        .node = link->node,
+        .log = link->log,
+    };
+    int sock, r;
+
+    if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
+        return -EIO;
+    r = link->launcher[0] ? engine_launch(&args, link->launcher, &link->keeper, &sock)
+                          : engine_spawn(&args, &link->pid, &link->pidfd, &sock);
+    if (r)
+        return r;
+    link->state = ENGINE_RUNNING;
+    link->life++;
+    stream_init(&link->stream, sock, CODEC_MAX_CLIENT_FRAME);
+    link->stream.closer = link->closer;
+    link->read = event_new(link->base, sock, EV_READ | EV_PERSIST, engine_read, link);
+    link->write = event_new(link->base, sock, EV_WRITE | EV_PERSIST, engine_write, link);
+    if (link->keeper >= 0)
+        link->died = event_new(link->base, link->keeper, EV_READ | EV_PERSIST, keeper_read, link);
+    else
+        link->died = event_new(link->base, link->pidfd, EV_READ | EV_PERSIST, engine_died, link);
+    if (!link->read || !link->write || !link->died || event_add(link->read, NULL) ||
+        event_add(link->died, NULL)) {
+        link_kill(link);
+        if (link->pidfd >= 0)
+            waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){0}, WEXITED);
+        link_clear(link);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void engine_link_start(struct engine_link *link)
+{
+    int r;
+
+    if (link->state != ENGINE_DOWN)
+        return;
+    r = link_spawn(link);
+    if (r) {
+        snprintf(link->doom, sizeof(link->doom), "cannot start %s%s: %s",
+                 link->launcher[0] ? "it by its launcher " : "",
+                 link->launcher[0] ? link->launcher : link->path, strerror(-r));
+        return link_report(link);
+    }
+    if (link->keeper >= 0)
+        return; /* its launcher tells */
+    file_write_pid(link->pid_file, link->pid);
+    link->report_started = true;
+    link_report(link);
+}
+
+void engine_link_kill(struct engine_link *link)
+{
+    if (link->state != ENGINE_DOWN)
+        link_kill(link);
+}
+
+void engine_link_send(struct engine_link *link, const struct msg *msg, const int *fds,
+                      unsigned nfds)
+{
+    int r;
+
+    if (link->state != ENGINE_RUNNING || link->doom[0])
+        return;
+    r = link->stream.out_bytes > ENGINE_MAX_UNSENT ? -ENOBUFS
+                                                   : stream_send(&link->stream, msg, fds, nfds);
+    if (r) {
+        /* It would miss a part of the state for good: begin anew with another one. */
+        snprintf(link->doom, sizeof(link->doom), "killed: %s could not be sent to it: %s",
+                 msg_type_name(msg->type), strerror(-r));
+        return link_report(link);
+    }
+    link_flush(link);
+}
+
+unsigned engine_link_life(const struct engine_link *link)
+{
+    return link->state == ENGINE_RUNNING ? link->life : 0;
+}
+
+int engine_link_token(const struct engine_link *link, const char *node, uint8_t ret_token[32])
+{
+    return tls_token(link->secret, node, ret_token);
+}
+
+int engine_link_new(const struct engine_link_config *config, struct engine_link **ret_link)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+    const struct conf *conf = config->conf;
+    struct engine_link *link = calloc(1, sizeof(*link));
+
+    if (!link)
+        return -ENOMEM;
+    link->base = config->base;
+    link->ops = config->ops;
+    link->arg = config->arg;
+    link->closer = config->closer;
+    link->pidfd = link->keeper = -1;
+    snprintf(link->launcher, sizeof(link->launcher), "%s", config->launcher ? config->launcher : "");
+    stream_init(&link->stream, -1, 0);
+    engine_path(conf, link->path);
+    snprintf(link->pid_file, sizeof(link->pid_file), "%s", conf->engine_pid_file);
+    snprintf(link->device, sizeof(link->device), "%s", config->device);
+    snprintf(link->tls, sizeof(link->tls), "%s", conf->tls);
+    snprintf(link->node, sizeof(link->node), "%s", conf->node);
+    snprintf(link->ports, sizeof(link->ports), "%s", conf->port_range);
+    snprintf(link->fabric, sizeof(link->fabric), "%s", conf_fabric(conf));
+    snprintf(link->channels, sizeof(link->channels), "%u", conf->channels);
+    snprintf(link->congestion, sizeof(link->congestion), "%s", conf->congestion);
+    link->log = levels[conf->log_level];
+    link->timer = evtimer_new(link->base, engine_timer, link);
+    link->retry = evtimer_new(link->base, engine_write, link);
+    if (!link->timer || !link->retry) {
+        event_freep(&link->timer);
+        event_freep(&link->retry);
+        free(link);
+        return -ENOMEM;
+    }
+    *ret_link = link;
+    return 0;
+}
+
+/* Until its end is told, for so long as it may take; who closes the keeper kills it. */
+static void await_keeper(int keeper)
+{
+    struct pollfd p = {.fd = keeper, .events = POLLIN};
+    struct launch_answer a = {0};
+    uint64_t until = clock_ms() + ENGINE_STOP_MS, now;
+
+    do {
+        now = clock_ms();
+        if (now >= until || poll(&p, 1, (int)(until - now)) <= 0)
+            return;
+    } while (recv(keeper, &a, sizeof(a), MSG_DONTWAIT) == sizeof(a) && a.kind == LAUNCH_STARTED);
+}
+
+struct engine_link *engine_link_free(struct engine_link *link)
+{
+    if (!link)
+        return NULL;
+    if (link->state != ENGINE_DOWN)
+        close_fdp(&link->stream.fd); /* which tells it to end */
+    if (link->keeper >= 0)
+        await_keeper(link->keeper);
+    else if (link->state != ENGINE_DOWN) {
+        siginfo_t si = {0};
+
+        for (unsigned ms = 0; ms < ENGINE_STOP_MS && si.si_pid == 0; ms += 5) {
+            if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG))
+                break;
+            if (si.si_pid == 0)
+                usleep(5000);
+        }
+        if (si.si_pid == 0) {
+            link_kill(link);
+            waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED);
+        }
+    }
+    link_clear(link);
+    event_freep(&link->timer);
+    event_freep(&link->retry);
+    free(link);
+    return NULL;
+}

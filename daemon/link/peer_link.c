@@ -1,0 +1,492 @@
+/* peer_link.c - one TLS link per pair of nodes.
+ *
+ * Of two nodes the one with the smaller name connects, and connects again for ever, with a
+ * back-off of 50 ms doubling to 2 s. The other one accepts. A link goes through these states:
+ *
+ *   CONNECTING  TCP connect of our own      wakes: the socket, deadline 2 s
+ *   HANDSHAKE   TLS (tls.c)                 wakes: bufferevent, deadline 2 s
+ *   HELLO       the key is proven, waiting for PEER_HELLO     (same deadline)
+ *   UP          peer->link points to it     wakes: bufferevent; silence is the core's business
+ *   CLOSING     a last message is going out                   deadline 2 s
+ *   DEAD        on links->dead until the turn ends
+ *
+ * The connecting side speaks first; the accepting side answers with its own PEER_HELLO or
+ * with REFUSED and a text, so that an unwanted node is never up for a moment. Until a link is
+ * UP the core knows nothing of it, it holds one TLS session, and at most LINK_HALF_OPEN of
+ * them exist: strangers (no address of cluster.nodes) make room for nodes.
+ *
+ * A node name belongs to the link that is up. A second process with the same name, told apart
+ * by its incarnation, is refused, and both sides log it; the same process connecting again has
+ * seen the old link die before we did, so the new link takes over.
+ *
+ * Callbacks to the owner come from libevent's callbacks only. peer_links_send() and _drop() are
+ * called while the owner applies decisions, so they never call back: a failure there is noted
+ * in link->doom and carried out by the link's timer in the next turn. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <stdio.h>
+
+#include "daemon/link/peer_hello.h"
+#include "daemon/link/peer_link_priv.h"
+
+/* ---- the life of a link ----------------------------------------------------------------- */
+
+struct link *link_free(struct link *link)
+{
+    if (!link)
+        return NULL;
+    if (link->bev)
+        bufferevent_free(link->bev);
+    if (link->connected)
+        event_free(link->connected);
+    if (link->timer)
+        event_free(link->timer);
+    close_fdp(&link->fd);
+    free(link);
+    return NULL;
+}
+
+static struct link_list *link_home(const struct link *link)
+{
+    if (link->state == LINK_DEAD)
+        return &link->links->dead;
+    return link->inbound && !link->peer ? &link->links->half : &link->links->live;
+}
+
+static void link_arm(struct link *link, uint64_t ms)
+{
+    struct timeval tv = clock_timeval(ms);
+
+    event_add(link->timer, &tv);
+}
+
+void link_bury(struct link *link)
+{
+    struct link_list *home = link_home(link);
+    struct peer *peer = link->peer;
+
+    if (link->state == LINK_DEAD)
+        return;
+    TAILQ_REMOVE(home, link, entry);
+    if (home == &link->links->half)
+        link->links->nhalf--;
+    if (peer && peer->link == link)
+        peer->link = NULL;
+    if (peer && peer->dial == link)
+        peer->dial = NULL;
+    link->state = LINK_DEAD;
+    TAILQ_INSERT_TAIL(&link->links->dead, link, entry);
+    if (link->bev) {
+        bufferevent_setcb(link->bev, NULL, NULL, NULL, NULL);
+        bufferevent_disable(link->bev, EV_READ | EV_WRITE);
+    }
+    if (link->connected)
+        event_del(link->connected);
+    event_del(link->timer);
+    if (peer && peer->retry && !peer->link && !peer->dial)
+        peer_retry(peer);
+}
+
+void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
+{
+    char address[SOCK_TEXT_MAX], who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX];
+    va_list ap;
+
+    sock_text(&link->from, false, address);
+    snprintf(who, sizeof(who), "connections from %s", address);
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    log_limit_write(&link->links->limit, CONF_LOG_WARN, who, kind,
+                    "connection from %s: %s -> refused", address, text);
+}
+
+/* The link ended by itself. */
+static void link_lost(struct link *link, const char *text)
+{
+    struct peer_links *links = link->links;
+    struct peer *peer = link->peer;
+    bool was_up = link->state == LINK_UP;
+
+    if (was_up) {
+        snprintf(peer->error, sizeof(peer->error), "%s", text);
+        if (clock_ms() - link->since_ms >= LINK_STABLE_MS)
+            peer->backoff_ms = LINK_BACKOFF_MIN_MS;
+    }
+    link_bury(link);
+    if (was_up)
+        links->ops->down(links->arg, (unsigned)(peer - links->peers), text);
+}
+
+static void link_timer(evutil_socket_t fd, short what, void *arg)
+{
+    struct link *link = arg;
+
+    if (link->doom[0] || link->state == LINK_UP)
+        return link_lost(link, link->doom);
+    if (link->state == LINK_CLOSING)
+        return link_bury(link);
+    if (link->inbound)
+        link_log_refused(link, "slow",
+                         link->state == LINK_HANDSHAKE ? "no TLS handshake within %d s"
+                                                       : "no hello within %d s",
+                         LINK_DEADLINE_MS / 1000);
+    else
+        peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
+    link_bury(link);
+}
+
+struct link *link_new(struct peer_links *links, struct peer *peer, int fd)
+{
+    struct link *link = calloc(1, sizeof(*link));
+
+    if (!link) {
+        close(fd);
+        return NULL;
+    }
+    link->links = links;
+    link->peer = peer;
+    link->inbound = !peer;
+    link->fd = fd;
+    link->state = peer ? LINK_CONNECTING : LINK_HANDSHAKE;
+    link->timer = evtimer_new(links->base, link_timer, link);
+    if (!link->timer)
+        return link_free(link);
+    TAILQ_INSERT_TAIL(link_home(link), link, entry);
+    if (link->inbound)
+        links->nhalf++;
+    else
+        peer->dial = link;
+    link_arm(link, LINK_DEADLINE_MS);
+    return link;
+}
+
+/* ---- sending ---------------------------------------------------------------------------- */
+
+static void frame_release(const void *data, size_t len, void *arg)
+{
+    free((void *)data);
+}
+
+int link_send(struct link *link, const struct msg *msg)
+{
+    struct evbuffer *out = bufferevent_get_output(link->bev);
+    void *frame;
+    size_t len;
+    int r;
+
+    r = codec_encode(msg, &frame, &len);
+    if (r)
+        return r;
+    if (evbuffer_get_length(out) > LINK_MAX_UNSENT ||
+        evbuffer_add_reference(out, frame, len, frame_release, NULL)) {
+        free(frame);
+        return -ENOBUFS;
+    }
+    return 0;
+}
+
+void link_doom(struct link *link, const char *text)
+{
+    if (!link->doom[0])
+        snprintf(link->doom, sizeof(link->doom), "%s", text);
+    event_active(link->timer, EV_TIMEOUT, 0);
+}
+
+static int link_send_hello(struct link *link)
+{
+    struct peer_links *links = link->links;
+    struct msg msg = {.type = MSG_PEER_HELLO};
+
+    msg.peer_hello.version = MSG_VERSION;
+    msg.peer_hello.incarnation = links->incarnation;
+    snprintf(msg.peer_hello.cluster, sizeof(msg.peer_hello.cluster), "%s", links->cluster);
+    snprintf(msg.peer_hello.node, sizeof(msg.peer_hello.node), "%s",
+             links->peers[links->self].name);
+    return link_send(link, &msg);
+}
+
+/* A plain close() could reset the connection under what is still on its way. */
+void link_finish(struct link *link)
+{
+    SSL_shutdown(bufferevent_openssl_get_ssl(link->bev));
+    shutdown(bufferevent_getfd(link->bev), SHUT_WR);
+    link->state = LINK_CLOSING;
+}
+
+static void link_flushed(struct bufferevent *bev, void *arg)
+{
+    struct link *link = arg;
+
+    if (link->links->draining && link->state == LINK_UP)
+        link_finish(link);
+    else if (link->state == LINK_CLOSING)
+        link_bury(link);
+}
+
+/* Tells the other side why, then closes. It has proven that it knows the key. */
+static void link_refuse(struct link *link, enum cause cause, const char *text)
+{
+    struct msg msg = {.type = MSG_REFUSED};
+
+    link_log_refused(link, text, "%s", text);
+    msg.refused.cause = cause;
+    snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
+    if (link_send(link, &msg)) {
+        link_bury(link);
+        return;
+    }
+    link->state = LINK_CLOSING;
+    bufferevent_setcb(link->bev, NULL, link_flushed, NULL, link);
+    bufferevent_disable(link->bev, EV_READ);
+    link_arm(link, LINK_DEADLINE_MS);
+}
+
+/* ---- hello ------------------------------------------------------------------------------ */
+
+static struct peer *peer_by_name(struct peer_links *links, const char *name)
+{
+    for (unsigned i = 0; i < links->npeers; i++)
+        if (strcmp(links->peers[i].name, name) == 0)
+            return &links->peers[i];
+    return NULL;
+}
+
+/* NULL: welcome. Else why not, in @buf. */
+static const char *hello_check(struct link *link, const struct msg_peer_hello *hello, char *buf,
+                               size_t len)
+{
+    struct peer_links *links = link->links;
+    const struct peer *peer = peer_by_name(links, hello->node);
+    struct peer_hello_view view = {
+        .self = links->peers[links->self].name,
+        .cluster = links->cluster,
+        .dialed = link->inbound ? NULL : link->peer->name,
+        .known = peer,
+        .we_connect = peer && peer->retry,
+        .linked = peer && peer->link ? peer->link->incarnation : 0,
+    };
+
+    if (link->inbound)
+        view.wanted = SSL_get_servername(bufferevent_openssl_get_ssl(link->bev),
+                                         TLSEXT_NAMETYPE_host_name);
+    return peer_hello_check(&view, hello, buf, len);
+}
+
+static void link_hello(struct link *link, const struct msg *msg)
+{
+    struct peer_links *links = link->links;
+    const struct msg_peer_hello *hello = &msg->peer_hello;
+    char why[MSG_TEXT_MAX];
+    struct peer *peer;
+
+    if (hello_check(link, hello, why, sizeof(why))) {
+        if (!link->inbound)
+            peer_set_error(link->peer, true, "%s", why);
+        return link_refuse(link, CAUSE_DENIED, why);
+    }
+    peer = peer_by_name(links, hello->node);
+    if (peer->link)
+        link_lost(peer->link, "it connected again");
+    if (link->inbound) {
+        if (link_send_hello(link))
+            return link_bury(link);
+        TAILQ_REMOVE(&links->half, link, entry);
+        links->nhalf--;
+        TAILQ_INSERT_TAIL(&links->live, link, entry);
+    }
+    link->peer = peer;
+    link->state = LINK_UP;
+    link->incarnation = hello->incarnation;
+    link->since_ms = clock_ms();
+    peer->link = link;
+    peer->dial = NULL;
+    peer->error[0] = '\0';
+    event_del(link->timer);
+    links->ops->up(links->arg, (unsigned)(peer - links->peers), msg);
+}
+
+/* What may come before PEER_HELLO: that, or why the other side does not want us. */
+static void link_first_msg(struct link *link, const struct msg *msg)
+{
+    if (msg->type == MSG_PEER_HELLO) {
+        link_hello(link, msg);
+    } else if (msg->type == MSG_REFUSED && !link->inbound) {
+        peer_set_error(link->peer, true, "it refuses us: %s", msg->refused.text);
+        link_bury(link);
+    } else {
+        char why[MSG_TEXT_MAX];
+
+        snprintf(why, sizeof(why), "%s instead of a hello", msg_type_name(msg->type));
+        link_refuse(link, CAUSE_PROTOCOL, why);
+    }
+}
+
+/* ---- receiving -------------------------------------------------------------------------- */
+
+static int link_next(struct link *link, struct msg *ret_msg)
+{
+    struct evbuffer *in = bufferevent_get_input(link->bev);
+    size_t len = evbuffer_get_length(in), need = CODEC_HEADER;
+    size_t max = link->state == LINK_UP ? CODEC_MAX_FRAME : CODEC_MAX_CLIENT_FRAME;
+    const uint8_t *frame;
+    int r;
+
+    if (len < CODEC_HEADER)
+        return CODEC_E_MORE;
+    frame = evbuffer_pullup(in, CODEC_HEADER);
+    if (!frame)
+        return CODEC_E_NOMEM;
+    r = codec_frame_check(frame, CODEC_HEADER, max, &need);
+    if (r != CODEC_OK && (r != CODEC_E_MORE || len < need))
+        return r;
+    frame = evbuffer_pullup(in, (ssize_t)need);
+    if (!frame)
+        return CODEC_E_NOMEM;
+    r = codec_decode(frame, need, ret_msg);
+    evbuffer_drain(in, need);
+    return r;
+}
+
+/* On a link that is up: no message between nodes. */
+static void link_bad_msg(struct link *link, const struct msg *msg)
+{
+    char text[MSG_TEXT_MAX];
+
+    if (msg->type == MSG_REFUSED)
+        snprintf(text, sizeof(text), "it refuses us: %.400s", msg->refused.text);
+    else
+        snprintf(text, sizeof(text), "it sent %s", msg_type_name(msg->type));
+    link_log_refused(link, text, "%s", text);
+    link_lost(link, text);
+}
+
+static void link_read(struct bufferevent *bev, void *arg)
+{
+    struct link *link = arg;
+    struct peer_links *links = link->links;
+    unsigned budget = LINK_MSG_BUDGET;
+    int r = CODEC_OK;
+
+    while (link->state == LINK_HELLO || link->state == LINK_UP) {
+        struct msg msg;
+
+        if (budget-- == 0) { /* others first; come back in the next turn */
+            bufferevent_trigger(bev, EV_READ,
+                                BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
+            return;
+        }
+        r = link_next(link, &msg);
+        if (r)
+            break;
+        if (link->state == LINK_HELLO)
+            link_first_msg(link, &msg);
+        else if (msg.type >= MSG_HEARTBEAT && msg.type <= MSG_ABSENT_HERE)
+            links->ops->msg(links->arg, (unsigned)(link->peer - links->peers), &msg);
+        else
+            link_bad_msg(link, &msg);
+        msg_fini(&msg);
+    }
+    if (r && r != CODEC_E_MORE) {
+        char text[MSG_TEXT_MAX];
+
+        snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(r));
+        if (link->state == LINK_UP)
+            link_lost(link, text);
+        else
+            link_refuse(link, CAUSE_PROTOCOL, text);
+    }
+}
+
+/* ---- TLS -------------------------------------------------------------------------------- */
+
+static void handshake_failed(struct link *link, unsigned long code)
+{
+    static const char *const inbound[] = {
+        [TLS_CLOSED] = "closed before the TLS handshake",
+        [TLS_WRONG_KEY] = "wrong cluster key",
+        [TLS_REFUSED_US] = "it does not accept our cluster key",
+        [TLS_NOT_TLS] = "no TLS handshake of a commd",
+    };
+    static const char *const outbound[] = {
+        [TLS_CLOSED] = "closed the connection in the TLS handshake",
+        [TLS_WRONG_KEY] = "another cluster key: all nodes need the same cluster.key_file",
+        [TLS_REFUSED_US] = "another cluster key: all nodes need the same cluster.key_file",
+        [TLS_NOT_TLS] = "what answers at its address is not a commd",
+    };
+    enum tls_failure why = tls_failure(code);
+
+    if (link->inbound)
+        link_log_refused(link, inbound[why], "%s", inbound[why]);
+    else
+        peer_set_error(link->peer, why != TLS_CLOSED, "%s", outbound[why]);
+    link_bury(link);
+}
+
+static void link_event(struct bufferevent *bev, short what, void *arg)
+{
+    struct link *link = arg;
+    int error = EVUTIL_SOCKET_ERROR();
+
+    if (what & BEV_EVENT_CONNECTED) {
+        if (!tls_is_authenticated(bufferevent_openssl_get_ssl(bev)))
+            return handshake_failed(link,
+                                    ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
+        link->state = LINK_HELLO;
+        if (!link->inbound && link_send_hello(link))
+            link_bury(link);
+        return;
+    }
+    if (!(what & (BEV_EVENT_EOF | BEV_EVENT_ERROR)))
+        return;
+    if (link->state == LINK_HANDSHAKE)
+        return handshake_failed(link, bufferevent_get_openssl_error(bev));
+    if (link->state == LINK_UP) {
+        char text[MSG_TEXT_MAX];
+
+        if (what & BEV_EVENT_EOF || error == 0 || error == EAGAIN)
+            snprintf(text, sizeof(text), "its commd ended the link");
+        else
+            snprintf(text, sizeof(text), "the link failed: %s", strerror(error));
+        return link_lost(link, text);
+    }
+    if (link->state == LINK_HELLO && link->inbound)
+        link_log_refused(link, "hello", "closed before its hello");
+    else if (link->state == LINK_HELLO)
+        peer_set_error(link->peer, false, "closed the connection before its hello");
+    link_bury(link);
+}
+
+void link_start_tls(struct link *link)
+{
+    struct peer_links *links = link->links;
+    int one = 1, timeout = (int)MIN(links->node_timeout_ms, (uint64_t)INT32_MAX);
+    SSL *ssl = tls_session(links->tls, link->inbound);
+
+    setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(link->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    setsockopt(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
+    /* Whom we expect there: the other side refuses when it is somebody else. */
+    if (ssl && !link->inbound)
+        SSL_set_tlsext_host_name(ssl, link->peer->name);
+    if (ssl) {
+        link->bev = bufferevent_openssl_socket_new(links->base, link->fd, ssl,
+                                                   link->inbound ? BUFFEREVENT_SSL_ACCEPTING
+                                                                 : BUFFEREVENT_SSL_CONNECTING,
+                                                   BEV_OPT_CLOSE_ON_FREE);
+        if (link->bev)
+            steal_fd(&link->fd);
+        else
+            SSL_free(ssl);
+    }
+    if (!link->bev) {
+        link_bury(link); /* no memory: the other side, or our back-off, tries again */
+        return;
+    }
+    link->state = LINK_HANDSHAKE;
+    bufferevent_openssl_set_allow_dirty_shutdown(link->bev, 1);
+    bufferevent_setcb(link->bev, link_read, link_flushed, link_event, link);
+    bufferevent_enable(link->bev, EV_READ | EV_WRITE);
+    link_arm(link, LINK_DEADLINE_MS);
+}

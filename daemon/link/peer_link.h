@@ -1,0 +1,53 @@
+/* peer_link.h - the links to the other nodes: TCP, TLS, hello, frames. See peer_link.c for
+ * the model. */
+#ifndef COMMD_PEER_LINK_H
+#define COMMD_PEER_LINK_H
+
+#include "daemon/link/sock.h"
+#include "shm/proto/msg.h"
+
+struct event_base;
+struct peer_links;
+
+/* Called from the loop, never from within a peer_links_*() call. */
+struct peer_links_ops {
+    void (*up)(void *arg, unsigned node, const struct msg *hello);
+    void (*msg)(void *arg, unsigned node, const struct msg *msg);
+    void (*down)(void *arg, unsigned node, const char *text);
+};
+
+struct peer_links_config {
+    struct event_base *base;       /* borrowed */
+    const struct conf *conf;       /* read during peer_links_new() only */
+    const struct sock_addr *addrs; /* of conf->nodes; copied */
+    uint64_t incarnation;
+    const uint8_t *key; /* 32 bytes; copied */
+    const struct peer_links_ops *ops;
+    void *arg;
+};
+
+/* Listens on this node's address and begins to connect. On failure a negative errno, and
+ * *ret_error says what to do (malloc'ed; NULL with -ENOMEM): -EINVAL for the configuration. */
+int peer_links_new(const struct peer_links_config *config, struct peer_links **ret_links,
+                   char **ret_error);
+struct peer_links *peer_links_free(struct peer_links *links);
+/* Ends the turn of the loop: frees what was closed in it. */
+void peer_links_turn(struct peer_links *links);
+
+/* Sends when the link is up, does nothing otherwise. */
+void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg);
+/* Closes the link and begins anew; down() is not called. */
+void peer_links_drop(struct peer_links *links, unsigned node, const char *text);
+/* A line of the log that @node caused, within the limit of that node. */
+void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level level,
+                    const char *text);
+/* Why there is no link to @node, or "". */
+const char *peer_links_error(const struct peer_links *links, unsigned node);
+void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms);
+
+/* Shutdown: no new links; what was sent goes out, then the links end. */
+void peer_links_drain(struct peer_links *links);
+/* True when none is left. */
+bool peer_links_idle(const struct peer_links *links);
+
+#endif

@@ -1,0 +1,350 @@
+/* stream.c - framing over a UNIX stream socket that never blocks.
+ *
+ * Descriptors that come in can be anything, and the close of one may last as long as its sender likes.
+ * So there is always room for as many as one message can carry, because the kernel closes in our name
+ * what does not fit; and none of them is closed here, nor the socket, in which more may lie unread,
+ * but by the closer's threads. What goes out is handed to them too: it may be the last copy.
+ *
+ * In: one buffer that begins small and grows to the frame that is announced, which
+ * codec_frame_check() has bounded before we allocate: at most max + CODEC_HEADER bytes belong
+ * to one peer. It is given back when it is empty.
+ *
+ * Out: a list of encoded frames. Descriptors ride with the first byte of their frame and are
+ * ours until then. How much may pile up is the caller's decision (out_bytes, out_fds, held).
+ *
+ * A descriptor that was sent and not taken out counts against the user that commd runs as, and
+ * at RLIMIT_NOFILE of them the kernel refuses to send more, to whomever (ETOOMANYREFS). The
+ * socket is writable all the while, so waiting for that would be a busy loop: it is
+ * STREAM_E_LATER, as it is when the owner of the stream says so (may_send). */
+#include "daemon/link/stream.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+enum { STREAM_READ = 4096, STREAM_SCM_MAX = 253 /* SCM_MAX_FD of the kernel */ };
+
+struct stream_frame {
+    struct stream_frame *next;
+    void *data; /* owned */
+    size_t len, off;
+    struct stream_fd *fds[STREAM_MAX_FDS]; /* a reference each */
+    unsigned nfds;
+};
+
+struct stream_fd {
+    int fd; /* owned */
+    unsigned refs;
+    struct stream_count *count; /* borrowed: of the stream that was the first to queue it, or NULL */
+    struct closer *closer;      /* borrowed; NULL: it is no last copy of anything large */
+    uint32_t uid;
+};
+
+struct stream_fd *stream_fd_new(int *fd)
+{
+    struct stream_fd *shared = calloc(1, sizeof(*shared));
+
+    if (!shared)
+        return NULL;
+    shared->fd = steal_fd(fd);
+    shared->refs = 1;
+    return shared;
+}
+
+struct stream_fd *stream_fd_unref(struct stream_fd *shared)
+{
+    if (!shared || --shared->refs)
+        return NULL;
+    for (struct stream_count *count = shared->count; count; count = count->up)
+        count->n--;
+    closer_fd(shared->closer, shared->uid, shared->fd);
+    free(shared);
+    return NULL;
+}
+
+static struct stream_frame *frame_free(struct stream_frame *frame)
+{
+    if (!frame)
+        return NULL;
+    for (unsigned i = 0; i < frame->nfds; i++)
+        stream_fd_unref(frame->fds[i]);
+    free(frame->data);
+    free(frame);
+    return NULL;
+}
+
+static void frame_freep(struct stream_frame **frame)
+{
+    *frame = frame_free(*frame);
+}
+
+void stream_init(struct stream *s, int fd, size_t max)
+{
+    *s = (struct stream){.fd = fd, .max = max};
+    s->out_tail = &s->out;
+}
+
+void stream_drop(struct stream *s)
+{
+    while (s->out) {
+        struct stream_frame *frame = s->out;
+
+        s->out = frame->next;
+        frame_free(frame);
+    }
+    s->out_tail = &s->out;
+    s->out_bytes = s->out_fds = 0;
+}
+
+void stream_fini(struct stream *s)
+{
+    stream_drop(s);
+    while (s->nin_fds)
+        closer_fd(s->closer, s->uid, s->in_fds[--s->nin_fds]);
+    free(steal_ptr(s->in));
+    s->in_off = s->in_len = s->in_size = 0;
+    closer_sock(s->closer, s->uid, steal_fd(&s->fd));
+}
+
+/* Room for at least the frame that has begun, or for one read. */
+static int stream_room(struct stream *s)
+{
+    size_t pending = s->in_len - s->in_off, want = STREAM_READ, need;
+    uint8_t *grown;
+
+    if (s->in_off) {
+        memmove(s->in, s->in + s->in_off, pending);
+        s->in_len = pending;
+        s->in_off = 0;
+    }
+    if (codec_frame_check(s->in, pending, s->max, &need) == CODEC_E_MORE)
+        want = MAX(want, need);
+    if (s->in_size >= want)
+        return 0;
+    grown = realloc(s->in, want);
+    if (!grown)
+        return -ENOMEM;
+    s->in = grown;
+    s->in_size = want;
+    return 0;
+}
+
+/* Descriptors belong to messages in the order in which both came. False: more than may wait, which
+ * are being closed. */
+static bool keep_fds(struct stream *s, struct msghdr *mh)
+{
+    unsigned max = s->keeps_fds ? STREAM_MAX_FDS : 0;
+    int reserve = CMSG_FIRSTHDR(mh) ? closer_reserve() : 0;
+    bool fit = !(mh->msg_flags & MSG_CTRUNC);
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+            if (s->nin_fds < max && fd < reserve) {
+                s->in_fds[s->nin_fds++] = fd;
+            } else {
+                closer_fd(s->closer, s->uid, fd);
+                fit = false;
+            }
+        }
+    }
+    return fit;
+}
+
+/* Does what comes next have descriptors? (To look costs a system call, and nothing is received.) */
+static bool fds_next(const struct stream *s)
+{
+    char byte;
+    struct iovec iov = {&byte, 1};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    return recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_PEEK) > 0 && mh.msg_flags & MSG_CTRUNC;
+}
+
+static ssize_t stream_recv(struct stream *s, bool *ret_fit)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int) * STREAM_SCM_MAX)];
+    } control;
+    struct iovec iov = {s->in + s->in_len, s->in_size - s->in_len};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control.buf,
+                        .msg_controllen = sizeof(control.buf)};
+    ssize_t n = recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    *ret_fit = n <= 0 || keep_fds(s, &mh);
+    return n;
+}
+
+bool stream_fds_left(const struct stream *s)
+{
+    return s->nin_fds && s->in_off == s->in_len;
+}
+
+int stream_take_fd(struct stream *s)
+{
+    int fd;
+
+    if (!s->nin_fds)
+        return -1;
+    fd = s->in_fds[0];
+    memmove(s->in_fds, s->in_fds + 1, --s->nin_fds * sizeof(fd));
+    return fd;
+}
+
+int stream_fill(struct stream *s)
+{
+    ssize_t n;
+    bool fit;
+    int r;
+
+    r = stream_room(s);
+    if (r)
+        return r;
+    if (s->in_len == s->in_size)
+        return 0; /* full of frames that wait to be decoded */
+    if (!closer_room(s->closer, s->uid) && fds_next(s))
+        return STREAM_E_LATER;
+    n = stream_recv(s, &fit);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return STREAM_E_AGAIN;
+    /* ECONNRESET: it went with messages of ours unread */
+    if (n == 0 || (n < 0 && errno == ECONNRESET))
+        return STREAM_E_EOF;
+    if (n < 0)
+        return -errno;
+    s->in_len += (size_t)n;
+    return fit ? 0 : STREAM_E_FDS;
+}
+
+int stream_next(struct stream *s, struct msg *ret_msg)
+{
+    size_t need;
+    int r;
+
+    r = codec_frame_check(s->in + s->in_off, s->in_len - s->in_off, s->max, &need);
+    if (r == CODEC_E_MORE && s->in_off == s->in_len) {
+        free(steal_ptr(s->in)); /* idle peers cost no buffer */
+        s->in_off = s->in_len = s->in_size = 0;
+    }
+    if (r)
+        return r;
+    r = codec_decode(s->in + s->in_off, need, ret_msg);
+    s->in_off += need;
+    return r;
+}
+
+int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd *const *fds,
+                       unsigned nfds)
+{
+    _cleanup_(frame_freep) struct stream_frame *frame = calloc(1, sizeof(*frame));
+    int r;
+
+    if (!frame)
+        return -ENOMEM;
+    r = codec_encode(msg, &frame->data, &frame->len);
+    if (r)
+        return r;
+    for (; frame->nfds < nfds; frame->nfds++) {
+        struct stream_fd *shared = frame->fds[frame->nfds] = fds[frame->nfds];
+
+        shared->refs++;
+        if (shared->count)
+            continue; /* whoever was the first to wait for it */
+        shared->count = s->held;
+        for (struct stream_count *count = shared->count; count; count = count->up)
+            count->n++;
+    }
+    s->out_bytes += frame->len;
+    s->out_fds += nfds;
+    *s->out_tail = frame;
+    s->out_tail = &frame->next;
+    steal_ptr(frame);
+    return 0;
+}
+
+int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds)
+{
+    struct stream_fd *shared[STREAM_MAX_FDS] = {NULL};
+    int r = 0;
+
+    for (unsigned i = 0; i < nfds && !r; i++) {
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+
+        if (fd < 0)
+            r = -errno;
+        else if (s->uid && fd >= closer_reserve())
+            r = -EMFILE; /* the last ones are kept for what comes in */
+        else if (!(shared[i] = stream_fd_new(&fd)))
+            r = -ENOMEM;
+        close_fdp(&fd);
+        if (shared[i] && s->keeps_fds) { /* a client: it may be the last copy of another's memory */
+            shared[i]->closer = s->closer;
+            shared[i]->uid = s->uid;
+        }
+    }
+    if (!r)
+        r = stream_send_shared(s, msg, shared, nfds);
+    for (unsigned i = 0; i < nfds; i++)
+        stream_fd_unref(shared[i]);
+    return r;
+}
+
+static ssize_t frame_write(int fd, struct stream_frame *frame)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int) * STREAM_MAX_FDS)];
+    } control;
+    struct iovec iov = {(char *)frame->data + frame->off, frame->len - frame->off};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (frame->nfds) {
+        struct cmsghdr *cmsg;
+
+        memset(&control, 0, sizeof(control));
+        mh.msg_control = &control;
+        mh.msg_controllen = CMSG_SPACE(sizeof(int) * frame->nfds);
+        cmsg = CMSG_FIRSTHDR(&mh);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(sizeof(int) * frame->nfds);
+        for (unsigned i = 0; i < frame->nfds; i++)
+            memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &frame->fds[i]->fd, sizeof(int));
+    }
+    return sendmsg(fd, &mh, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+int stream_flush(struct stream *s)
+{
+    while (s->out) {
+        struct stream_frame *frame = s->out;
+        ssize_t n;
+
+        if (frame->nfds && s->may_send && !s->may_send(s->arg, frame->nfds))
+            return STREAM_E_LATER;
+        n = frame_write(s->fd, frame);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN ? STREAM_E_AGAIN : errno == ETOOMANYREFS ? STREAM_E_LATER : -errno;
+        s->sent_fds += frame->nfds;
+        s->out_fds -= frame->nfds;
+        while (frame->nfds) /* sent with the first byte */
+            stream_fd_unref(frame->fds[--frame->nfds]);
+        frame->off += (size_t)n;
+        s->out_bytes -= (size_t)n;
+        if (frame->off < frame->len)
+            continue;
+        s->out = frame->next;
+        if (!s->out)
+            s->out_tail = &s->out;
+        frame_free(frame);
+    }
+    return 0;
+}

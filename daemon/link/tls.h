@@ -1,0 +1,35 @@
+/* tls.h - TLS 1.3 with the cluster's pre-shared key, and nothing else. */
+#ifndef COMMD_TLS_H
+#define COMMD_TLS_H
+
+#include <openssl/ssl.h>
+
+#include "shm/util/base.h"
+
+enum { TLS_KEY_BYTES = 32 };
+
+struct tls;
+
+/* Copies @key. */
+int tls_new(const uint8_t key[TLS_KEY_BYTES], struct tls **ret_tls);
+struct tls *tls_free(struct tls *tls);
+/* One session; freed by the caller (SSL_free), before @tls. NULL: no memory. */
+SSL *tls_session(struct tls *tls, bool server);
+/* After the handshake: did both sides prove that they know the key? */
+bool tls_is_authenticated(SSL *ssl);
+
+/* Why a handshake failed, as far as OpenSSL's error code @code tells. */
+enum tls_failure {
+    TLS_CLOSED,     /* the other side went away: a port scanner, or it has another key */
+    TLS_WRONG_KEY,  /* it tried another key than ours */
+    TLS_REFUSED_US, /* it does not accept our key */
+    TLS_NOT_TLS,    /* what it sends is no TLS handshake of a commd */
+};
+enum tls_failure tls_failure(unsigned long code);
+
+/* HMAC-SHA256 of @text: the token by which one engine knows another. */
+int tls_token(const uint8_t secret[TLS_KEY_BYTES], const char *text, uint8_t ret_token[32]);
+/* The key of --insecure: public, so it protects nothing; it keeps the code paths equal. */
+void tls_insecure_key(uint8_t ret_key[TLS_KEY_BYTES]);
+
+#endif

@@ -1,0 +1,480 @@
+/* boards.c - the boards of this node's groups, and who pays for them.
+ *
+ * commd keeps of a board the mapping of its control pages and one descriptor. The file lives as long
+ * as anybody holds it: a member, the engine, or a process to which a member handed it. Leaving the
+ * group takes it from nobody. So a board is charged to its user, in bytes and as one of the user's
+ * groups, from the moment it is made until nobody but commd holds it. Then commd frees its pages and
+ * forgets it. Pages that the engine or commd touched first are charged to the service by the
+ * kernel, and these are bounded by the same sum.
+ *
+ * Who holds it. The kernel counts the writable open descriptions of a file. commd opens the file
+ * twice by /proc/self/fd: the first description stays here, the second one is for all others, and
+ * the one that memfd_create() made, which is not counted, is closed. A write lease (F_SETLEASE) on
+ * the first is given only when no other one exists: not open, not mapped and not on its way in a
+ * socket. Read-only ones that a client opened itself count where the kernel counts readers; where it
+ * does not, they do no harm, because the pages are freed from under them. While we have the lease,
+ * which is for the time of two system calls, somebody who opens the file has the kernel send us
+ * SIGIO, so that is ignored.
+ *
+ * Where there are no leases (fs.leases-enable is 0) or no /proc, a board is charged until the clients that
+ * were its members have disconnected.
+ *
+ * The engine holds the board longer than the members, if other nodes still need something of it.
+ * commd's descriptor outlives the engine's mapping, so no munmap() of the engine is the last one of
+ * the file, and none has to free its pages. That takes a second for some gigabytes: a thread does it
+ * (shm/util/closer.c), but for what is small. Of one user FREEING_MAX boards are being freed at a time,
+ * and these do not count at the limits.
+ *
+ * Boards that were left are looked at when the group is closed, by a timer, and, the user's own
+ * ones only, when the user meets a limit. The work of a turn is bounded each time. */
+#include "daemon/memory/boards.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "daemon/core/share.h"
+#include "shm/util/memfd.h"
+
+enum {
+    LOOK_AT_LIMIT = 64, /* of the user's own boards; about a microsecond each */
+    FREEING_MAX = 4,
+    AT_ONCE = 16 << 20, /* bytes freed on the loop in one call: about 2 ms */
+};
+
+struct board_user {
+    struct board_user *next; /* in its bucket */
+    uint32_t uid;
+    unsigned count, freeing;
+    size_t bytes, freeing_bytes;
+    struct board_list left;
+};
+
+struct board_holder {
+    unsigned slot;
+    uint32_t life;
+};
+
+/* Two may look at it: the thread that works at it, and we. */
+struct board_job {
+    int fd; /* owned */
+    bool punch;
+    _Atomic bool done;
+    _Atomic unsigned refs;
+};
+
+int boards_init(struct boards *boards, unsigned max_groups)
+{
+    struct rlimit files = {.rlim_cur = 1024};
+    size_t n = 16;
+
+    while (n < max_groups)
+        n *= 2;
+    boards->buckets = calloc(n, sizeof(struct board_entry *));
+    if (!boards->buckets)
+        return -ENOMEM;
+    boards->nbuckets = n;
+    TAILQ_INIT(&boards->left);
+    getrlimit(RLIMIT_NOFILE, &files);
+    boards->max_files = (unsigned)MIN(files.rlim_cur / 2, (rlim_t)UINT32_MAX);
+    /* Its default action is to end the process, and every member could have it sent: see above. */
+    signal(SIGIO, SIG_IGN);
+    return 0;
+}
+
+/* ---- users ------------------------------------------------------------------------------ */
+
+static struct board_user **user_find(struct boards *boards, uint32_t uid)
+{
+    struct board_user **at = &boards->users[uid % BOARD_USER_BUCKETS];
+
+    while (*at && (*at)->uid != uid)
+        at = &(*at)->next;
+    return at;
+}
+
+static struct board_user *user_get(struct boards *boards, uint32_t uid)
+{
+    struct board_user **at = user_find(boards, uid);
+
+    if (*at)
+        return *at;
+    *at = calloc(1, sizeof(**at));
+    if (*at) {
+        (*at)->uid = uid;
+        TAILQ_INIT(&(*at)->left);
+    }
+    return *at;
+}
+
+static void user_drop_idle(struct boards *boards, uint32_t uid)
+{
+    struct board_user **at = user_find(boards, uid), *user = *at;
+
+    if (!user || user->count)
+        return;
+    *at = user->next;
+    free(user);
+}
+
+void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes,
+                 unsigned *ret_count)
+{
+    const struct board_user *user = boards->users[uid % BOARD_USER_BUCKETS];
+
+    while (user && user->uid != uid)
+        user = user->next;
+    *ret_bytes = user ? user->bytes : 0;
+    *ret_count = user ? user->count : 0;
+}
+
+static void charge(struct boards *boards, struct board_entry *entry)
+{
+    boards->bytes += entry->bytes;
+    boards->count++;
+    entry->user->bytes += entry->bytes;
+    entry->user->count++;
+}
+
+static void discharge(struct boards *boards, struct board_entry *entry)
+{
+    boards->bytes -= entry->bytes;
+    boards->count--;
+    entry->user->bytes -= entry->bytes;
+    entry->user->count--;
+    user_drop_idle(boards, entry->user->uid);
+    entry->user = NULL;
+}
+
+/* ---- the table of open groups ----------------------------------------------------------- */
+
+/* The upper half of a group id is its home's, the lower half is counted there. */
+static struct board_entry **find(const struct boards *boards, uint64_t group)
+{
+    struct board_entry **at = &boards->buckets[(group ^ group >> 32) & (boards->nbuckets - 1)];
+
+    while (*at && (*at)->group != group)
+        at = &(*at)->next;
+    return at;
+}
+
+static struct board_entry *entry_free(struct board_entry *entry)
+{
+    if (entry) {
+        board_ctl_free(entry->ctl);
+        close_fdp(&entry->fd);
+        free(entry->holders);
+        free(entry);
+    }
+    return NULL;
+}
+
+/* Ours in *@own, the others' in *@fd, which was the first one. */
+static int open_twice(struct boards *boards, int *fd, int *own)
+{
+    _cleanup_(close_fdp) int theirs = -1;
+    int r = boards->no_lease ? -ENOENT : memfd_reopen(*fd, own);
+
+    if (r == 0)
+        r = memfd_reopen(*fd, &theirs);
+    if (r == 0) {
+        close(*fd);
+        *fd = steal_fd(&theirs);
+        return 0;
+    }
+    if (r != -ENOENT && r != -EACCES && r != -ENOTDIR)
+        return r;
+    boards->no_lease = true; /* no /proc */
+    close_fdp(own);
+    *own = fcntl(*fd, F_DUPFD_CLOEXEC, 0);
+    return *own < 0 ? -errno : 0;
+}
+
+int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t uid,
+               struct board_entry **ret_entry, int *ret_fd)
+{
+    struct board_entry **at = find(boards, geom->group), *entry;
+    _cleanup_(close_fdp) int fd = -1;
+    int r;
+
+    if (*at)
+        return -EEXIST;
+    entry = calloc(1, sizeof(*entry));
+    if (!entry)
+        return -ENOMEM;
+    entry->fd = -1;
+    r = board_create(geom, &fd, &entry->ctl);
+    if (r == 0)
+        r = open_twice(boards, &fd, &entry->fd);
+    if (r == 0 && !(entry->user = user_get(boards, uid)))
+        r = -ENOMEM;
+    if (r) {
+        entry_free(entry);
+        return r;
+    }
+    entry->group = geom->group;
+    entry->bytes = board_ctl_bytes(entry->ctl);
+    charge(boards, entry);
+    *at = entry;
+    *ret_entry = entry;
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+struct board_entry *boards_find(const struct boards *boards, uint64_t group)
+{
+    return *find(boards, group);
+}
+
+/* ---- who holds it ----------------------------------------------------------------------- */
+
+static int lives_reach(struct boards *boards, unsigned slot)
+{
+    unsigned n = MAX(boards->nlives, 64u);
+    uint32_t *lives;
+
+    if (slot < boards->nlives)
+        return 0;
+    while (n <= slot)
+        n *= 2;
+    lives = realloc(boards->lives, n * sizeof(*lives));
+    if (!lives)
+        return -ENOMEM;
+    memset(lives + boards->nlives, 0, (n - boards->nlives) * sizeof(*lives));
+    boards->lives = lives;
+    boards->nlives = n;
+    return 0;
+}
+
+int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned slot)
+{
+    struct board_holder *more;
+
+    if (lives_reach(boards, slot))
+        return -ENOMEM;
+    more = realloc(entry->holders, (entry->nholders + 1) * sizeof(*more));
+    if (!more)
+        return -ENOMEM;
+    entry->holders = more;
+    more[entry->nholders++] = (struct board_holder){slot, boards->lives[slot]};
+    return 0;
+}
+
+void boards_client_gone(struct boards *boards, unsigned slot)
+{
+    if (slot < boards->nlives) /* else it was given no board */
+        boards->lives[slot]++;
+}
+
+static bool members_here(const struct boards *boards, const struct board_entry *entry)
+{
+    for (unsigned i = 0; i < entry->nholders; i++)
+        if (boards->lives[entry->holders[i].slot] == entry->holders[i].life)
+            return true;
+    return false;
+}
+
+static bool is_held(struct boards *boards, const struct board_entry *entry)
+{
+    if (boards->no_lease)
+        return members_here(boards, entry);
+    if (fcntl(entry->fd, F_SETLEASE, F_WRLCK) == 0) {
+        fcntl(entry->fd, F_SETLEASE, F_UNLCK);
+        return false;
+    }
+    if (errno != EINVAL && errno != EACCES && errno != EPERM && errno != ENOSYS)
+        return true;
+    boards->no_lease = true;
+    return members_here(boards, entry);
+}
+
+/* ---- the end of a board ----------------------------------------------------------------- */
+
+static void job_unref(struct board_job *job)
+{
+    /* acq_rel: who frees it sees all that the other one did */
+    if (atomic_fetch_sub_explicit(&job->refs, 1, memory_order_acq_rel) == 1)
+        free(job);
+}
+
+static void free_pages(int fd, bool punch)
+{
+    struct stat st;
+
+    /* If somebody should have it open for reading, what is freed here is freed all the same. */
+    if (punch && fstat(fd, &st) == 0)
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, st.st_size);
+    close(fd);
+}
+
+static void job_run(void *arg)
+{
+    struct board_job *job = arg;
+
+    free_pages(job->fd, job->punch);
+    atomic_store_explicit(&job->done, true, memory_order_release); /* pairs with look_at() */
+    job_unref(job);
+}
+
+static void forget(struct boards *boards, struct board_entry *entry)
+{
+    TAILQ_REMOVE(&boards->left, entry, in_all);
+    TAILQ_REMOVE(&entry->user->left, entry, in_user);
+    if (entry->state == BOARD_FREEING) {
+        boards->freeing--;
+        boards->freeing_bytes -= entry->bytes;
+        entry->user->freeing--;
+        entry->user->freeing_bytes -= entry->bytes;
+        job_unref(entry->job);
+    }
+    discharge(boards, entry);
+    entry_free(entry);
+}
+
+/* False: the user has to wait for earlier ones, or there is no memory for it now. */
+static bool free_elsewhere(struct boards *boards, struct board_entry *entry)
+{
+    struct board_job *job;
+
+    if (entry->user->freeing >= FREEING_MAX)
+        return false;
+    job = calloc(1, sizeof(*job));
+    if (!job)
+        return false;
+    *job = (struct board_job){.fd = steal_fd(&entry->fd), .punch = !boards->no_lease, .refs = 2};
+    entry->job = job;
+    entry->state = BOARD_FREEING;
+    boards->freeing++;
+    boards->freeing_bytes += entry->bytes;
+    entry->user->freeing++;
+    entry->user->freeing_bytes += entry->bytes;
+    closer_call(boards->closer, entry->user->uid, job_run, job);
+    return true;
+}
+
+/* Goes on with a board that was left, as far as it can. @budget: bytes that may be freed here. */
+static void look_at(struct boards *boards, struct board_entry *entry, uint64_t *budget)
+{
+    uint64_t pages;
+    struct stat st;
+
+    if (entry->state == BOARD_LEFT && !is_held(boards, entry)) {
+        pages = fstat(entry->fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : UINT64_MAX;
+        if (pages <= *budget) {
+            *budget -= pages;
+            free_pages(steal_fd(&entry->fd), !boards->no_lease);
+            return forget(boards, entry);
+        }
+        free_elsewhere(boards, entry);
+    }
+    /* acquire: pairs with the release in job_run() */
+    if (entry->state == BOARD_FREEING &&
+        atomic_load_explicit(&entry->job->done, memory_order_acquire))
+        forget(boards, entry);
+}
+
+void boards_del(struct boards *boards, uint64_t group)
+{
+    struct board_entry **at = find(boards, group), *entry = *at;
+    uint64_t budget = AT_ONCE;
+
+    if (!entry)
+        return;
+    *at = entry->next;
+    entry->ctl = board_ctl_free(entry->ctl);
+    entry->state = BOARD_LEFT;
+    TAILQ_INSERT_TAIL(&boards->left, entry, in_all);
+    TAILQ_INSERT_TAIL(&entry->user->left, entry, in_user);
+    look_at(boards, entry, &budget);
+}
+
+bool boards_look(struct boards *boards, unsigned n)
+{
+    uint64_t budget = AT_ONCE;
+    struct board_entry *entry, *last = TAILQ_LAST(&boards->left, board_list);
+
+    for (bool more = last; more && n > 0; n--) {
+        entry = TAILQ_FIRST(&boards->left);
+        more = entry != last;
+        TAILQ_REMOVE(&boards->left, entry, in_all);
+        TAILQ_INSERT_TAIL(&boards->left, entry, in_all);
+        look_at(boards, entry, &budget);
+    }
+    return !TAILQ_EMPTY(&boards->left);
+}
+
+/* ---- limits ----------------------------------------------------------------------------- */
+
+static bool fits(const struct boards *boards, const struct board_user *user, size_t bytes,
+                 const struct board_limits *limits, char *why, size_t len)
+{
+    size_t own = user ? user->bytes - user->freeing_bytes : 0;
+    unsigned n = user ? user->count - user->freeing : 0, left = 0;
+    uint64_t others = boards->bytes - boards->freeing_bytes - own;
+    uint64_t share = share_of(limits->bytes, limits->bytes_per_user, others);
+    unsigned nothers = boards->count - boards->freeing - n;
+    unsigned max = MIN(limits->groups, boards->max_files);
+    /* where descriptors are the limit, what one user may have of the groups says nothing */
+    unsigned most = limits->groups_per_user >= limits->groups ? max
+                                                              : MIN(limits->groups_per_user, max / 2);
+    uint64_t nshare = share_of(max, most, nothers);
+    struct board_entry *entry;
+    char held[128] = "";
+
+    if (bytes <= share && own <= share - bytes && n < nshare)
+        return true;
+    if (user)
+        TAILQ_FOREACH(entry, &user->left, in_user)
+            left++;
+    if (left)
+        snprintf(held, sizeof(held), "; %u of them were left, but a process or the engine still "
+                                     "holds their memory", left);
+    if (n < nshare)
+        snprintf(why, len, "its %zu MiB would exceed limits.%s: this user has %zu MiB in %u groups%s",
+                 bytes >> 20,
+                 share < limits->bytes_per_user ? "max_board_bytes" : "max_board_bytes_per_user",
+                 own >> 20, n, held);
+    else if (nshare < limits->groups_per_user && max < limits->groups)
+        snprintf(why, len, "this user has %u groups, and commd has too few descriptors for more: "
+                           "raise its LimitNOFILE%s", n, held);
+    else
+        snprintf(why, len, "it would exceed limits.%s: this user has %u groups%s",
+                 nshare < limits->groups_per_user ? "max_groups" : "max_groups_per_user", n, held);
+    return false;
+}
+
+int boards_room(struct boards *boards, uint32_t uid, size_t bytes,
+                const struct board_limits *limits, char *why, size_t len)
+{
+    struct board_user *user = *user_find(boards, uid);
+    struct board_entry *entry;
+    uint64_t budget = AT_ONCE;
+
+    for (unsigned i = 0; i < LOOK_AT_LIMIT; i++) {
+        if (fits(boards, user, bytes, limits, why, len))
+            return 0;
+        if (!user || !(entry = TAILQ_FIRST(&user->left)))
+            return -EDQUOT;
+        TAILQ_REMOVE(&user->left, entry, in_user);
+        TAILQ_INSERT_TAIL(&user->left, entry, in_user);
+        look_at(boards, entry, &budget);
+        user = *user_find(boards, uid); /* without a board there is no such user */
+    }
+    return fits(boards, user, bytes, limits, why, len) ? 0 : -EDQUOT;
+}
+
+void boards_fini(struct boards *boards)
+{
+    struct board_entry *entry;
+
+    for (size_t i = 0; i < boards->nbuckets; i++)
+        while (boards->buckets[i])
+            boards_del(boards, boards->buckets[i]->group);
+    while (boards->buckets && (entry = TAILQ_FIRST(&boards->left)))
+        forget(boards, entry);
+    free(boards->buckets);
+    free(boards->lives);
+    *boards = (struct boards){0};
+}

@@ -1,0 +1,102 @@
+/* sd_notify(3) without libsystemd: one datagram per message to the socket in NOTIFY_SOCKET,
+ * a path or, behind '@', an abstract name. The environment is read at each call; nothing is
+ * kept. The socket belongs to the service manager, which answers nothing, so a message is
+ * either queued or not; a full queue may hold the loop up for SEND_LIMIT_S and no longer. */
+#include "daemon/process/notify.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+enum { SEND_LIMIT_S = 1 };
+
+static int manager_address(const char *name, struct sockaddr_un *ret_addr, socklen_t *ret_len)
+{
+    size_t len = strlen(name);
+    bool abstract = name[0] == '@';
+
+    if (name[0] != '/' && !abstract)
+        return -EAFNOSUPPORT; /* "vsock:...", for virtual machines */
+    if (len < 2)
+        return -EINVAL;
+    /* a path keeps room for its NUL, an abstract name has none */
+    if (len > sizeof(ret_addr->sun_path) - !abstract)
+        return -ENAMETOOLONG;
+    *ret_addr = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(ret_addr->sun_path, name, len);
+    if (abstract)
+        ret_addr->sun_path[0] = '\0';
+    *ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + !abstract);
+    return 0;
+}
+
+static int send_text(const char *name, const char *text, size_t len)
+{
+    static const struct timeval limit = {.tv_sec = SEND_LIMIT_S};
+    _cleanup_(close_fdp) int fd = -1;
+    struct sockaddr_un addr;
+    socklen_t addr_len;
+    ssize_t n;
+    int r;
+
+    r = manager_address(name, &addr, &addr_len);
+    if (r < 0)
+        return r;
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0)
+        return -errno;
+    do {
+        n = sendto(fd, text, len, MSG_NOSIGNAL, (struct sockaddr *)&addr, addr_len);
+    } while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
+}
+
+int notify_send(const char *fmt, ...)
+{
+    const char *name = getenv("NOTIFY_SOCKET");
+    _cleanup_(freep) char *text = NULL;
+    va_list args;
+    int len;
+
+    if (!name || !name[0])
+        return 0;
+    va_start(args, fmt);
+    len = vasprintf(&text, fmt, args);
+    va_end(args);
+    if (len < 0) {
+        text = NULL; /* undefined after a failure */
+        return -ENOMEM;
+    }
+    return send_text(name, text, (size_t)len);
+}
+
+static bool parse_u64(const char *text, uint64_t *ret_value)
+{
+    char *end;
+    uintmax_t v;
+
+    if (!text || text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    v = strtoumax(text, &end, 10);
+    if (errno || *end)
+        return false;
+    *ret_value = v;
+    return true;
+}
+
+uint64_t notify_watchdog_ms(void)
+{
+    const char *pid_text = getenv("WATCHDOG_PID");
+    uint64_t usec, pid;
+
+    /* the variables are inherited: they count for the process that systemd started */
+    if (pid_text && (!parse_u64(pid_text, &pid) || pid != (uint64_t)getpid()))
+        return 0;
+    return parse_u64(getenv("WATCHDOG_USEC"), &usec) ? usec / 1000 : 0;
+}

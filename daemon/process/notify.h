@@ -1,0 +1,14 @@
+/* notify.h - the sd_notify protocol, spoken directly (no libsystemd). All calls do nothing
+ * when NOTIFY_SOCKET is unset. */
+#ifndef COMMD_NOTIFY_H
+#define COMMD_NOTIFY_H
+
+#include "shm/util/base.h"
+
+/* Sends e.g. "READY=1\nSTATUS=2 of 3 nodes linked"; 0 or negative errno. */
+int notify_send(const char *fmt, ...) _printf_(1, 2);
+/* Watchdog interval that systemd expects for this pid, in ms (half of it is a good period);
+ * 0 when no watchdog is set. */
+uint64_t notify_watchdog_ms(void);
+
+#endif

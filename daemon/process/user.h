@@ -1,0 +1,29 @@
+/* user.h - commd --user: one that serves the user who started it, on this node alone. */
+#ifndef COMMD_USER_H
+#define COMMD_USER_H
+
+#include "shm/util/socket_path.h"
+
+struct conf;
+
+enum { USER_IDLE_MS = 60000 };
+
+struct user {
+    char dir[PLACE_MAX];
+    int lock;  /* owned: held until the process ends */
+    int log;   /* owned; -1 in the foreground */
+    int ready; /* owned: to the process that waits for us; -1 */
+};
+#define USER_NONE ((struct user){.lock = -1, .log = -1, .ready = -1})
+
+/* Makes the user's directory, goes into the background if asked to, and takes the lock. In the
+ * background only the new process returns; the old one waits for user_ready(), prints the new
+ * pid and ends. 0, or an exit code after having printed why. */
+int user_begin(struct user *user, bool background);
+/* The configuration: as conf_load(). */
+int user_conf(const struct user *user, struct conf **ret_conf, char **ret_error);
+/* commd serves: lets go of the terminal and of the process that waits. 0 or an exit code. */
+int user_ready(struct user *user);
+void user_fini(struct user *user);
+
+#endif

@@ -1,0 +1,395 @@
+/* board.c - the group board. The model:
+ *
+ * All collectives of a group run through one endless sequence of steps, numbered by a
+ * free-running u32. An operation takes plan.steps of them. In step g each local member
+ * announces its contribution in its slot g % BOARD_SLOTS (payload in the slot itself, or in
+ * its window g % depth); what follows is told by counters that only ever grow:
+ *
+ *   slot.seq == mark(g) the member's contribution to g is in place
+ *   reduced  >= g+1     the member has reduced its slice of g into the result window
+ *   published >= g+1    (engine) the result of g over all nodes is in the result window
+ *   sent     >= g+1     (engine) the network no longer reads the result window of g
+ *   consumed >= g+1     the member will not look at g again
+ *
+ * A member may announce step g only when everybody has consumed step g - BOARD_SLOTS, and, if
+ * the step uses a window, g - depth (and the engine has sent it). Each counter has one writer
+ * and its own cache line. Every write of a counter is a release, every read an acquire: what
+ * was written before the counter is visible after reading it.
+ *
+ * Every operation starts with everybody's announcement of its first step, which carries the
+ * description. Members (one node) or engines (several) compare them before any result is
+ * believed. If they differ, all skip to base + BOARD_SKIP and the group goes on.
+ *
+ * A member can die at any instruction. Nobody takes a lock here; commd, which sees the death,
+ * sets ranks[].gone to the number of operations the member had completed and rings the bell.
+ * A waiter whose condition holds goes on regardless; one whose condition does not hold looks
+ * at `broken` and `ngone` and gives up if a member it may be waiting for is gone.
+ *
+ * All members of a board belong to one user. What they write here is trusted by nobody else:
+ * the engine copies descriptions before it checks them, reads payload as values only, and
+ * keeps every bound in private memory (struct board). */
+#include "shm/board/board.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "shm/util/memfd.h"
+#include "shm/proto/msg.h"
+
+/* What commd decides by is kept here: what stands on the board members can write. */
+struct board_ctl {
+    struct board_hdr *hdr;
+    struct board_rank *ranks;
+    struct board_member *members;
+    size_t mapped;
+    size_t size;
+    uint32_t world, nlocal;
+    uint32_t ngone;
+    bool broken;
+    bool gone[]; /* by rank */
+};
+
+struct layout {
+    size_t ranks, members, on_core, slots, window, result, counts, mail, size;
+    uint32_t depth;
+    struct mail box;
+};
+
+static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal)
+{
+    struct layout l;
+
+    l.depth = nnodes > 1 ? PLAN_DEPTH_NET : PLAN_DEPTH_ONE;
+    l.ranks = ALIGN_UP(sizeof(struct board_hdr), CACHELINE);
+    l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
+    l.on_core = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), CACHELINE);
+    l.slots = ALIGN_UP(l.on_core + nlocal * sizeof(uint32_t), 4096);
+    l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
+    l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
+    l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes) * (nnodes == 2 ? 2 : 1);
+    l.mail = l.counts;
+    if (nnodes > 1)
+        l.mail += (size_t)nlocal * l.depth * 2 * world * sizeof(uint64_t);
+    l.mail = ALIGN_UP(l.mail, 4096);
+    mail_layout(world, nnodes, nlocal, &l.box);
+    l.size = l.mail + l.box.size;
+    return l;
+}
+
+size_t board_size(const struct board_geom *g)
+{
+    return board_layout(g->world, g->nnodes, g->nlocal).size;
+}
+
+static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nlocal)
+{
+    return world >= 1 && world <= PLAN_MAX_WORLD && nnodes >= 1 && nnodes <= world &&
+           me < nnodes && nlocal >= 1 && nlocal <= BOARD_MAX_LOCAL && nlocal <= world;
+}
+
+static void fill_header(struct board_hdr *h, const struct board_geom *g, const struct layout *l)
+{
+    h->version = BOARD_VERSION;
+    h->world = g->world;
+    h->nnodes = g->nnodes;
+    h->me = g->me;
+    h->nlocal = g->nlocal;
+    h->depth = l->depth;
+    h->cores = wait_cores();
+    h->net = g->net;
+    h->group = g->group;
+    h->epoch = g->epoch;
+    h->size = l->size;
+    h->off_ranks = l->ranks;
+    h->off_members = l->members;
+    h->off_on_core = l->on_core;
+    h->off_slots = l->slots;
+    h->off_window = l->window;
+    h->off_result = l->result;
+    h->off_counts = l->counts;
+    h->off_mail = l->mail;
+    atomic_init(&h->published, BOARD_FIRST_STEP);
+    atomic_init(&h->sent, BOARD_FIRST_STEP);
+    h->magic = BOARD_MAGIC;
+}
+
+int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret_ctl)
+{
+    _cleanup_(close_fdp) int fd = -1;
+    struct layout l = board_layout(g->world, g->nnodes, g->nlocal);
+    struct board_ctl *ctl;
+    unsigned local = 0;
+    void *map;
+    int r;
+
+    if (!geom_valid(g->world, g->nnodes, g->me, g->nlocal))
+        return -EINVAL;
+    r = memfd_new("commd-board", l.size, &fd);
+    if (r)
+        return r;
+    r = memfd_map(fd, l.slots, &map);
+    if (r)
+        return r;
+    ctl = calloc(1, sizeof *ctl + g->world * sizeof ctl->gone[0]);
+    if (!ctl) {
+        munmap(map, l.slots);
+        return -ENOMEM;
+    }
+    ctl->hdr = map;
+    ctl->ranks = (void *)((uint8_t *)map + l.ranks);
+    ctl->members = (void *)((uint8_t *)map + l.members);
+    ctl->mapped = l.slots;
+    ctl->size = l.size;
+    ctl->world = g->world;
+    ctl->nlocal = g->nlocal;
+    for (uint32_t i = 0; i < g->world; i++) {
+        ctl->ranks[i].node = g->rank_node[i];
+        ctl->ranks[i].local = g->rank_node[i] == g->me ? (uint16_t)local++ : BOARD_NO_MEMBER;
+    }
+    for (uint32_t i = 0; i < g->nlocal; i++) {
+        atomic_init(&ctl->members[i].reduced, BOARD_FIRST_STEP);
+        atomic_init(&ctl->members[i].consumed, BOARD_FIRST_STEP);
+    }
+    if (local != g->nlocal) {
+        board_ctl_free(ctl);
+        return -EINVAL;
+    }
+    fill_header(ctl->hdr, g, &l);
+    *ret_fd = steal_fd(&fd);
+    *ret_ctl = ctl;
+    return 0;
+}
+
+struct board_ctl *board_ctl_free(struct board_ctl *ctl)
+{
+    if (ctl) {
+        munmap(ctl->hdr, ctl->mapped);
+        free(ctl);
+    }
+    return NULL;
+}
+
+size_t board_ctl_bytes(const struct board_ctl *ctl)
+{
+    return ctl->size;
+}
+
+uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].ops, memory_order_acquire);
+}
+
+uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].started, memory_order_relaxed);
+}
+
+void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
+                     uint32_t pid)
+{
+    struct board_rank *r;
+
+    if (rank >= ctl->world || ctl->gone[rank])
+        return;
+    ctl->gone[rank] = true;
+    r = &ctl->ranks[rank];
+    r->cause = cause;
+    r->pid = pid;
+    /* ops + 1 must not become "here" by wrapping; a member may have written anything there */
+    atomic_store_explicit(&r->gone, MIN(ops, UINT32_MAX - 1) + 1, memory_order_release);
+    atomic_store(&ctl->hdr->ngone, ++ctl->ngone); /* seq_cst: before the bell */
+    bell_ring_slow(&ctl->hdr->bell);
+}
+
+/* Never waits: members can write to every word here. commd and the engine may both come; each
+ * writes its own cause, and who sets `broken` first is believed. @by: 0 or BOARD_BY_ENGINE. */
+static void break_by(struct board_hdr *h, uint32_t by, unsigned cause, int32_t rank, uint32_t pid,
+                     const char *node, const char *text)
+{
+    struct board_cause *c = by ? &h->engine_cause : &h->cause;
+    uint32_t none = 0;
+
+    if (!atomic_load(&h->broken)) {
+        c->rank = rank;
+        c->pid = pid;
+        snprintf(c->node, sizeof c->node, "%s", node);
+        snprintf(c->text, sizeof c->text, "%s", text);
+        /* release: pairs with acquire in board_broken() */
+        atomic_compare_exchange_strong(&h->broken, &none, cause | by);
+    }
+    bell_ring_slow(&h->bell);
+}
+
+void board_break(struct board_hdr *h, unsigned cause, int32_t rank, uint32_t pid,
+                 const char *node, const char *text)
+{
+    break_by(h, BOARD_BY_ENGINE, cause, rank, pid, node, text);
+}
+
+void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
+                       const char *node, const char *text)
+{
+    if (ctl->broken)
+        return;
+    ctl->broken = true;
+    break_by(ctl->hdr, 0, cause, rank, pid, node, text);
+}
+
+unsigned board_broken(const struct board_hdr *h, struct board_cause *ret_cause)
+{
+    uint32_t word = atomic_load_explicit(&h->broken, memory_order_acquire);
+    uint32_t cause = word & ~BOARD_BY_ENGINE;
+
+    if (!word)
+        return 0;
+    *ret_cause = word & BOARD_BY_ENGINE ? h->engine_cause : h->cause; /* copied before use */
+    ret_cause->node[sizeof ret_cause->node - 1] = ret_cause->text[sizeof ret_cause->text - 1] = 0;
+    return cause == 0 || cause == CAUSE_LEFT || cause >= CAUSE_COUNT ? CAUSE_RANK_LOST : cause;
+}
+
+int board_map(int fd, struct board *ret_board)
+{
+    struct board b = {0};
+    struct layout l;
+    size_t size;
+    void *map;
+    int r;
+
+    r = memfd_check(fd, SIZE_MAX / 2, &size);
+    if (r < 0)
+        return r;
+    if (r > 0 || size < sizeof(struct board_hdr))
+        return BOARD_E_BAD;
+    r = memfd_map(fd, size, &map);
+    if (r)
+        return r;
+    b.hdr = map;
+    b.size = size;
+    b.world = b.hdr->world;
+    b.nnodes = b.hdr->nnodes;
+    b.me = b.hdr->me;
+    b.nlocal = b.hdr->nlocal;
+    b.cores = b.hdr->cores;
+    b.net = b.hdr->net;
+    b.group = b.hdr->group;
+    b.epoch = b.hdr->epoch;
+    /* The layout is recomputed from the copied numbers and only compared with the file's. */
+    if (b.hdr->magic != BOARD_MAGIC || b.hdr->version != BOARD_VERSION ||
+        !geom_valid(b.world, b.nnodes, b.me, b.nlocal)) {
+        munmap(map, size);
+        return BOARD_E_BAD;
+    }
+    l = board_layout(b.world, b.nnodes, b.nlocal);
+    if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
+        b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
+        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts ||
+        b.hdr->off_mail != l.mail) {
+        munmap(map, size);
+        return BOARD_E_BAD;
+    }
+    b.depth = l.depth;
+    b.chunk = plan_chunk(b.nnodes);
+    b.ranks = (void *)((uint8_t *)map + l.ranks);
+    b.members = (void *)((uint8_t *)map + l.members);
+    b.on_core = (void *)((uint8_t *)map + l.on_core);
+    b.slots = (void *)((uint8_t *)map + l.slots);
+    b.window = (uint8_t *)map + l.window;
+    b.result = (uint8_t *)map + l.result;
+    b.counts = (void *)((uint8_t *)map + l.counts);
+    b.mail = l.box;
+    b.mail.base = (uint8_t *)map + l.mail;
+    *ret_board = b;
+    return 0;
+}
+
+void board_unmap(struct board *b)
+{
+    if (b->hdr)
+        munmap(b->hdr, b->size);
+    memset(b, 0, sizeof *b);
+}
+
+/* Finalizer of MurmurHash3 (Appleby, public domain), folded over the fields: this guards
+ * against mistakes, not against malice. */
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h ^= v;
+    h ^= h >> 33;
+    h *= 0xff51afd7ed558ccdull;
+    h ^= h >> 33;
+    h *= 0xc4ceb9fe1a85ec53ull;
+    return h ^ h >> 33;
+}
+
+uint64_t op_print(const struct op_desc *d)
+{
+    uint64_t h = mix(0x636f6d6d64ull, d->seq);
+
+    h = mix(h, d->count);
+    h = mix(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
+                   d->redop);
+    return d->digest ? mix(h, d->digest) : h;
+}
+
+uint64_t op_digest(const uint64_t *counts, unsigned world)
+{
+    uint64_t h = 1;
+
+    for (unsigned k = 0; k < world; k++)
+        h = mix(h, counts[k]);
+    return h;
+}
+
+void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
+                    uint64_t count, int sign)
+{
+    uint64_t pair = (uint64_t)from * world + to + 1, n = sign < 0 ? -count : count;
+    uint64_t h = mix(mix(0x70616972ull, pair), count);
+
+    if (!count)
+        return;
+    bal->hash += sign < 0 ? -h : h;
+    bal->diff += n;
+    bal->spot += n * pair;
+}
+
+void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len)
+{
+    bool less = (int64_t)bal->diff < 0;
+    uint64_t n = less ? -bal->diff : bal->diff, spot = less ? -bal->spot : bal->spot;
+    uint64_t pair = n ? spot / n : 0;
+
+    if (pair >= 1 && pair <= (uint64_t)world * world && pair * n == spot)
+        snprintf(buf, len, "rank %u sends rank %u %llu elements %s than that expects",
+                 (unsigned)((pair - 1) / world), (unsigned)((pair - 1) % world),
+                 (unsigned long long)n, less ? "less" : "more");
+    else
+        snprintf(buf, len, "several ranks send others more or less than those expect");
+}
+
+void op_text(const struct op_desc *d, char *buf, size_t len)
+{
+    const struct coll_info *info;
+    char root[24] = "";
+
+    if (d->coll >= COLL_COUNT) {
+        snprintf(buf, len, "an unknown operation");
+        return;
+    }
+    info = &coll_table[d->coll];
+    if (info->rooted)
+        snprintf(root, sizeof root, " %s rank %u", info->send == EXTENT_ONE ? "to" : "from",
+                 d->root);
+    if (info->window == WINDOW_NONE)
+        snprintf(buf, len, "%s", info->name);
+    else if (info->counted && info->window == WINDOW_CELLS)
+        snprintf(buf, len, "%s %s%s", info->name, dtype_name(d->dtype), root);
+    else
+        snprintf(buf, len, "%s %s%s%s of %s%llu elements%s", info->name, dtype_name(d->dtype),
+                 info->reduces ? " " : "", info->reduces ? redop_name(d->redop) : "",
+                 info->counted ? "blocks of up to " : "", (unsigned long long)d->count, root);
+}

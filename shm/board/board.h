@@ -1,0 +1,320 @@
+/* board.h - the group board: the shared memory in which the members of a group on one node
+ * carry out its collectives, and through which the node's engine takes part in those that
+ * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
+ *
+ *   hdr | ranks[world] | members[nlocal] | on_core[nlocal] | slots[nlocal][BOARD_SLOTS] |
+ *   window[nlocal][depth][chunk] | result[depth][chunk] | theirs[depth][chunk] (two nodes) |
+ *   counts[nlocal][depth][2][world] (several) | mail (mail.h)
+ *
+ * The file is sparse: a page costs memory only once it was used. */
+#ifndef COMMD_BOARD_H
+#define COMMD_BOARD_H
+
+#include <stdatomic.h>
+
+#include "shm/util/base.h"
+#include "shm/board/mail.h"
+#include "shm/model/plan.h"
+#include "shm/util/wait.h"
+
+enum {
+    /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
+     * that cut operations differently would take each other's bytes for their own. */
+    BOARD_VERSION = 11,
+    BOARD_SLOTS = 16,         /* announcements in flight per member */
+    BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
+    BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
+    BOARD_MAX_LOCAL = 1024,
+    BOARD_TEXT = 256,
+    BOARD_NAME = 64,
+    /* Steps skipped after a refused operation: more than any member can have run ahead. */
+    BOARD_SKIP = 2 * BOARD_SLOTS,
+};
+/* Counters start shortly before the wrap, so that every group exercises it. */
+#define BOARD_FIRST_STEP ((uint32_t)-16)
+#define BOARD_MAGIC 0x31647262646d6f63ull /* "comdbrd1" */
+#define BOARD_NO_MEMBER 0xffff
+#define BOARD_BY_ENGINE 0x100u /* in `broken`: the cause is the engine's */
+
+struct board_geom {
+    uint64_t group, epoch;
+    uint32_t world;   /* ranks in the group */
+    uint32_t nnodes;  /* nodes in the group */
+    uint32_t me;      /* this node's index among them */
+    uint32_t nlocal;  /* members here */
+    const uint16_t *rank_node; /* world entries: node index of each rank */
+    struct plan_net net;
+};
+
+/* What an operation is, as a member announces it. Equal on all ranks, or the operation is
+ * refused on all. */
+struct op_desc {
+    uint64_t seq; /* 1, 2, ... in the group */
+    uint64_t count;
+    uint32_t root;
+    uint8_t coll, dtype, redop, pad;
+    uint64_t digest; /* of the counts, where all ranks give the same; else 0 */
+};
+_Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");
+
+/* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
+ * from i subtracted; over all ranks that leaves zero. If not, and it is about one pair only, diff
+ * and spot tell which: spot = diff * (i * world + j + 1). Arithmetic modulo 2^64. */
+struct op_balance {
+    uint64_t hash, diff, spot;
+};
+
+/* What a step announces. */
+enum board_kind {
+    BOARD_PAYLOAD, /* this member's contribution */
+    BOARD_OFFER,   /* where the buffers of the operation lie in registered memory; in the window,
+                      their edges */
+    BOARD_VOTE_NO, /* this member cannot work in what the others offer */
+    BOARD_VOTE_YES,
+};
+
+/* The buffers of a member: numbers of its arenas and bytes from their beginning. Read once, then
+ * checked against the arena (client/lib/coll/direct.c). */
+struct board_offer {
+    uint64_t send_arena, send_offset, recv_arena, recv_offset;
+};
+
+/* A member's announcement of step g in slot g % BOARD_SLOTS: its contribution to the step is
+ * in place. The first line carries all that a small operation needs. */
+struct board_slot {
+    _Atomic uint32_t seq; /* board_mark(step); release: pairs with acquire in board_arrived() */
+    uint32_t kind;        /* enum board_kind */
+    uint64_t print;       /* op_print() of desc */
+    union {
+        uint8_t inl[BOARD_INLINE];
+        struct board_offer offer;
+    };
+    struct op_desc desc;
+    struct op_balance balance;
+    uint64_t most; /* largest count of a cell that this member sends or receives */
+} __attribute__((aligned(CACHELINE)));
+_Static_assert(sizeof(struct board_slot) == 128, "two cache lines");
+
+/* Of a member of a group on one node. */
+enum member_alive {
+    MEMBER_UNKNOWN, /* only its pid can tell */
+    MEMBER_LOCKED,  /* it holds the lock on the byte with its rank's number as long as it lives */
+    MEMBER_LEFT
+};
+
+struct board_member {
+    _Atomic uint32_t reduced; /* steps whose own slice is reduced into the result window */
+    uint8_t pad0[60];
+    _Atomic uint32_t consumed; /* steps this member will not look at again */
+    _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
+    _Atomic uint32_t started;  /* operations begun */
+    _Atomic uint32_t alive;    /* enum member_alive, see client/lib/context/alive.c */
+    /* Of the last operation in registered memory, by its number in the group; see client/lib/coll/direct.c. */
+    _Atomic uint64_t entered;  /* this member may write into the others' memory */
+    _Atomic uint64_t finished; /* its slice is in all outputs */
+    _Atomic uint64_t stopped;  /* it will not write any more, whether it has finished or not */
+    uint8_t pad2[24];
+} __attribute__((aligned(CACHELINE)));
+_Static_assert(sizeof(struct board_member) == 128, "two cache lines");
+
+struct board_rank {
+    _Atomic uint32_t gone; /* 0: here; else completed operations + 1, set last */
+    uint32_t cause;        /* enum cause */
+    uint32_t pid;
+    uint16_t node;  /* index into the group's nodes */
+    uint16_t local; /* member index on this node, BOARD_NO_MEMBER if elsewhere */
+};
+
+/* Why the group is broken, or which two descriptions collided. */
+struct board_cause {
+    int32_t rank;
+    uint32_t pid;
+    char node[BOARD_NAME];
+    char text[BOARD_TEXT];
+};
+
+struct board_mismatch {
+    uint32_t rank_a, rank_b;
+    struct op_desc a, b;
+    struct op_balance balance; /* not zero: a and b agree, but counts do not fit */
+};
+
+struct board_hdr {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t world, nnodes, me, nlocal, depth;
+    uint32_t cores; /* that commd may run on: one number for all members, whose own may differ */
+    struct plan_net net; /* the same on all nodes of the group */
+    uint64_t group, epoch;
+    uint64_t size; /* of the file */
+    uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts, off_mail;
+
+    /* the doorbell of sleeping members: see wait.c */
+    _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
+    _Atomic uint32_t sleepers;
+
+    /* broken: written by commd and by the engine, each has a cause of its own; the first wins */
+    _Atomic uint32_t broken __attribute__((aligned(CACHELINE))); /* enum cause, set last; perhaps
+                                                                    with BOARD_BY_ENGINE */
+    _Atomic uint32_t ngone; /* how many ranks[] have gone set */
+
+    /* the engine's side of the counters */
+    _Atomic uint32_t published __attribute__((aligned(CACHELINE))); /* steps whose global
+                                                                       result is in place */
+    _Atomic uint32_t sent; /* steps whose result window the network no longer reads */
+    _Atomic uint64_t refused; /* seq of the last refused operation, 0: none; written before
+                                 published */
+
+    _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
+
+    struct board_cause cause __attribute__((aligned(CACHELINE)));
+    struct board_cause engine_cause;
+    struct board_mismatch mismatch;
+};
+
+/* A mapping of a whole board, with bounds that were checked once and are kept privately:
+ * nothing here is read from shared memory again. */
+struct board {
+    struct board_hdr *hdr;
+    size_t size;
+    uint32_t world, nnodes, me, nlocal, depth, cores;
+    struct plan_net net;
+    size_t chunk; /* bytes of a window or result slot */
+    uint64_t group, epoch;
+    struct board_rank *ranks;
+    struct board_member *members;
+    _Atomic uint32_t *on_core; /* core_now() of each member, when it last looked; 0: not yet */
+    struct board_slot *slots;
+    uint8_t *window;
+    uint8_t *result;
+    uint64_t *counts; /* groups on several nodes */
+    struct mail mail;
+};
+
+enum { BOARD_E_BAD = 1 }; /* not a board, or its header contradicts itself */
+
+size_t board_size(const struct board_geom *geom);
+/* Whole mapping of a received fd: seals, size, magic and offsets are checked. */
+int board_map(int fd, struct board *ret_board);
+void board_unmap(struct board *b);
+
+/* ---- commd's side: only the control pages are mapped ------------------------------------ */
+struct board_ctl;
+int board_create(const struct board_geom *geom, int *ret_fd, struct board_ctl **ret_ctl);
+struct board_ctl *board_ctl_free(struct board_ctl *ctl);
+size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file, for quotas */
+/* Operations that the i-th local member (ranks of this node in ascending order) completed. */
+uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
+/* Operations that it has begun. */
+uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
+/* Both wake every sleeping member. First cause wins. */
+void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
+                     uint32_t pid);
+void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
+                       const char *node, const char *text);
+/* The engine's. */
+void board_break(struct board_hdr *hdr, unsigned cause, int32_t rank, uint32_t pid,
+                 const char *node, const char *text);
+/* Why it is broken: an enum cause, 0 if it is not. */
+unsigned board_broken(const struct board_hdr *hdr, struct board_cause *ret_cause);
+
+/* ---- addressing --------------------------------------------------------------------------- */
+static inline struct board_slot *board_slot(const struct board *b, unsigned member, uint32_t step)
+{
+    return &b->slots[member * BOARD_SLOTS + step % BOARD_SLOTS];
+}
+
+/* Where in its slot of a window a payload of @len bytes lies in @step. Medium ones take turns over
+ * all of the slot, not only its beginning: writing to lines that still sit in the reader's cache
+ * from the last time costs several times as much as to lines that have meanwhile left it (32 KiB
+ * between two cores with 1 MiB of L2 each: 5.5 us against 2.0). Small ones stay where they are. */
+static inline size_t board_spot(const struct board *b, uint32_t step, size_t len)
+{
+    size_t spot = ALIGN_UP(len, (size_t)4096);
+
+    if (len <= BOARD_STAY || spot > b->chunk / 2 || b->nnodes > 1)
+        return 0;
+    return step / b->depth % (b->chunk / spot) * spot;
+}
+
+static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step,
+                                    size_t len)
+{
+    return b->window + ((size_t)member * b->depth + step % b->depth) * b->chunk +
+           board_spot(b, step, len);
+}
+
+/* @len: of the whole result of the step, plan_result(). */
+static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t len)
+{
+    return b->result + (size_t)(step % b->depth) * b->chunk + board_spot(b, step, len);
+}
+
+/* Says where this member runs. Was another one last seen on the same core? Then who waits has to let it
+ * run. Only a hint: it may have moved since, and members write what they like. */
+static inline bool board_shares_core(const struct board *b, unsigned me)
+{
+    uint32_t core = core_now();
+
+    if (unlikely(atomic_load_explicit(&b->on_core[me], memory_order_relaxed) != core))
+        atomic_store_explicit(&b->on_core[me], core, memory_order_relaxed);
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (m != me && atomic_load_explicit(&b->on_core[m], memory_order_relaxed) == core)
+            return true;
+    return false;
+}
+
+/* What the other one of two nodes has for @step, see plan.swap. */
+static inline uint8_t *board_theirs(const struct board *b, uint32_t step, size_t len)
+{
+    return board_result(b, step, len) + (size_t)b->depth * b->chunk;
+}
+
+/* The engine learns from these two rows of world entries each, by rank, what the cells of a counted
+ * operation that begins with @step hold: [0] what @member sends, [1] what it receives; of blocks
+ * whose counts all know: [1]. */
+static inline uint64_t *board_counts(const struct board *b, unsigned member, uint32_t step,
+                                     unsigned row)
+{
+    return b->counts + (((size_t)member * b->depth + step % b->depth) * 2 + row) * b->world;
+}
+
+/* What slot->seq says of @step: 1 for the first one, so that the zero of a fresh page says of
+ * no step of the first lap that it has been announced. */
+static inline uint32_t board_mark(uint32_t step)
+{
+    return step - BOARD_FIRST_STEP + 1;
+}
+
+/* acquire: pairs with the release store of slot->seq by the announcing member */
+static inline bool board_arrived(const struct board *b, unsigned member, uint32_t step)
+{
+    return atomic_load_explicit(&board_slot(b, member, step)->seq, memory_order_acquire) ==
+           board_mark(step);
+}
+
+/* Where member's contribution to @step lies, by its length. */
+static inline const uint8_t *board_payload(const struct board *b, unsigned member, uint32_t step,
+                                           size_t len)
+{
+    return len <= BOARD_INLINE ? board_slot(b, member, step)->inl
+                               : board_window(b, member, step, len);
+}
+
+/* Adds (@sign 1) or subtracts (-1) that rank @from has @count elements for rank @to. */
+void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
+                    uint64_t count, int sign);
+static inline bool op_balanced(const struct op_balance *bal)
+{
+    return (bal->hash | bal->diff | bal->spot) == 0;
+}
+/* "what rank 1 sends to rank 2 ..." of a balance that is not zero. */
+void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len);
+/* Fingerprint of the counts of all ranks. */
+uint64_t op_digest(const uint64_t *counts, unsigned world);
+/* 64-bit fingerprint of a description. */
+uint64_t op_print(const struct op_desc *d);
+/* "all_reduce f32 sum, 100 elements" */
+void op_text(const struct op_desc *d, char *buf, size_t len);
+
+#endif

@@ -1,0 +1,448 @@
+/* plan.c - cutting operations into steps. Pure. See plan.h.
+ *
+ * Blocks of different sizes (_v) are cut by one unit, so a short block just ends sooner. Where all
+ * ranks know all counts the blocks of a step lie one after the other, and the unit is as large as
+ * they fit in. Cells lie at fixed distances: there nobody but sender and receiver knows a count. */
+#include "shm/model/plan.h"
+
+#include "shm/board/board.h"
+
+static bool desc_valid(const struct op_desc *d, const struct plan_geom *g)
+{
+    const struct coll_info *info;
+    size_t bytes;
+
+    if (d->coll >= COLL_COUNT)
+        return false;
+    info = &coll_table[d->coll];
+    if (info->window == WINDOW_NONE)
+        return d->count == 0;
+    if (d->dtype >= DTYPE_COUNT || (info->rooted && d->root >= g->world) ||
+        (info->reduces && (d->redop >= REDOP_COUNT || !redop_defined(d->dtype, d->redop))))
+        return false;
+    /* the whole vector, all blocks together, must be addressable */
+    return !mul_overflows(d->count, dtype_size(d->dtype) * g->world, &bytes) &&
+           bytes <= SIZE_MAX / 4;
+}
+
+static unsigned most_local(const struct plan_geom *g)
+{
+    unsigned most = g->nlocal;
+
+    for (unsigned n = 0; n < g->nnodes; n++)
+        most = MAX(most, g->node_start[n + 1] - g->node_start[n]);
+    return most;
+}
+
+/* How many cells a window, or the result window of a node, must hold. */
+static uint64_t cells_needed(const struct plan *p, const struct plan_geom *g)
+{
+    uint64_t world = g->world;
+
+    if (coll_table[p->coll].recv == EXTENT_BLOCKS && g->nnodes > 1)
+        return world * most_local(g);
+    if (coll_table[p->coll].send == EXTENT_ONE && g->nnodes == 1)
+        return 1;
+    return world;
+}
+
+static uint64_t sum_of_parts(const uint64_t *counts, unsigned n, uint64_t unit)
+{
+    uint64_t sum = 0;
+
+    for (unsigned k = 0; k < n; k++)
+        sum += MIN(counts[k], unit);
+    return sum;
+}
+
+/* The largest unit whose parts of all blocks fit into @room elements. */
+static uint64_t unit_of(const uint64_t *counts, unsigned n, uint64_t room)
+{
+    uint64_t lo = MAX(room / n, (uint64_t)1), hi = room;
+
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo + 1) / 2;
+
+        if (sum_of_parts(counts, n, mid) <= room)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* Do the counts say what the description says? */
+static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsigned n)
+{
+    uint64_t most = 0;
+
+    for (unsigned k = 0; k < n; k++)
+        most = MAX(most, counts[k]);
+    return most == d->count;
+}
+
+/* One synchronisation pays while every member (or the engine) can read all contributions faster
+ * than two more hand-overs take: measured up to PLAN_SMALL for a few members. Nodes must cut alike
+ * though they may have different numbers of members. */
+static uint64_t small_alone(const struct plan_geom *g)
+{
+    uint64_t most;
+
+    if (g->nlocal <= g->cores)
+        return g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4;
+    most = (uint64_t)PLAN_SMALL_CORE * MAX(g->cores, 1u) / ((uint64_t)g->nlocal * g->nlocal);
+    return MAX((uint64_t)PLAN_SMALL / 4, MIN(most, (uint64_t)PLAN_SMALL_TURNS));
+}
+
+uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
+{
+    if (g->nnodes > 1 || g->nlocal < 2)
+        return UINT64_MAX;
+    if (coll == COLL_ALL_REDUCE)
+        return g->nlocal > g->cores ? PLAN_DIRECT_TURNS : PLAN_DIRECT;
+    return coll == COLL_BROADCAST || coll == COLL_ALL_GATHER || coll == COLL_REDUCE_SCATTER
+               ? PLAN_DIRECT_READ
+               : UINT64_MAX;
+}
+
+/* What an operation of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005; the
+ * agreement, after which or with which it comes, is ours). An all_reduce, with i = 2:
+ *
+ *     doubling                        (R+2F) (S/B + S/E)
+ *     halving     (iR+2F) (a + o S/C)  +  i ((P-1)/P + F) S/B  +  (2N-1)/N S/E
+ *     a ring       i(N-1) (a + o S/C') +       i (N-1)/N  S/B  +   (N-1)/N S/E
+ *
+ *     a  latency         N  nodes    P  the largest power of two not above N, R = log2 P
+ *     B  bandwidth       F  1 if P != N: others stand in for N - P nodes, and get all of theirs
+ *     E  how fast an engine adds up  o  what a message costs it    C, C'  bytes of a step
+ *
+ * reduce_scatter and all_gather are the first or second half of it, i = 1; what the latter does not add up it
+ * does not in either way.
+ * The messages of a ring are all alike, and short enough to stay in cache. Those of halving are up to half a
+ * step, and are read from memory once more: so much is the difference that was measured (8 nodes, 16 MB:
+ * all_reduce 71 ms by a ring, 80 by halving, all_gather 41 and 49; all_reduce of 1 MB 6.8 and 5.6,
+ * over 32 nodes 85 and 41). In integers: all nodes must find the same number. */
+struct net_cost {
+    uint64_t once, mib; /* ns, and ns per MiB */
+};
+
+struct net_model {
+    uint64_t a, wire, add, n, p, r, f; /* ns, ns per MiB */
+};
+
+static struct net_model net_model(const struct plan_net *net, uint32_t n)
+{
+    struct net_model m = {
+        .a = (net->latency_us ? net->latency_us : PLAN_LATENCY_US) * UINT64_C(1000),
+        .wire = UINT64_C(1000000000) / (net->mbytes_s ? net->mbytes_s : PLAN_MBYTES_S),
+        .add = UINT64_C(1000000000) / PLAN_ENGINE_MBS,
+        .n = n,
+        .p = 1,
+    };
+
+    while (2 * m.p <= n) {
+        m.p *= 2;
+        m.r++;
+    }
+    m.f = m.p != n;
+    return m;
+}
+
+static struct net_cost cost_doubling(const struct net_model *m)
+{
+    return (struct net_cost){0, (m->r + 2 * m->f) * (m->wire + m->add)};
+}
+
+static struct net_cost cost_halving(const struct net_model *m, unsigned i)
+{
+    uint64_t moves = i * m->r + 2 * m->f;
+
+    return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_HALVING) +
+                                               i * (m->p - 1 + m->f * m->p) * m->wire / m->p +
+                                               (2 * m->n - 1) * m->add / m->n};
+}
+
+static struct net_cost cost_ring(const struct net_model *m, unsigned i)
+{
+    uint64_t moves = i * (m->n - 1);
+
+    return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_NET) +
+                                               moves * m->wire / m->n + (m->n - 1) * m->add / m->n};
+}
+
+/* Bytes up to which @x costs less than @y. */
+static uint64_t cheaper_up_to(struct net_cost x, struct net_cost y)
+{
+    if (y.once <= x.once)
+        return 0;
+    return x.mib <= y.mib ? UINT64_MAX : ((y.once - x.once) << 20) / (x.mib - y.mib);
+}
+
+uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes)
+{
+    struct net_model m = net_model(net, nnodes);
+    uint64_t most;
+
+    if (nnodes <= 2)
+        return PLAN_SMALL_NET;
+    most = MIN(cheaper_up_to(cost_doubling(&m), cost_halving(&m, 2)),
+               cheaper_up_to(cost_doubling(&m), cost_ring(&m, 2)));
+    return MAX((uint64_t)PLAN_SMALL, MIN(most, (uint64_t)PLAN_SMALL_MOST)) & ~UINT64_C(4095);
+}
+
+uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes, unsigned coll)
+{
+    struct net_model m = net_model(net, nnodes);
+    unsigned i = coll == COLL_ALL_REDUCE ? 2 : 1;
+
+    return nnodes <= 2 ? 0 : cheaper_up_to(cost_halving(&m, i), cost_ring(&m, i));
+}
+
+static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+    bool net = g->nnodes > 1;
+    uint64_t small = !net                         ? small_alone(g)
+                     : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
+                                                  : PLAN_SMALL_NET;
+
+    p->direct = bytes >= plan_direct(g, p->coll) &&
+                !(info->reduces && p->redop == REDOP_PREMUL_SUM);
+    switch ((enum coll_window)info->window) {
+    case WINDOW_NONE:
+        p->small = true;
+        break;
+    case WINDOW_VECTOR:
+        p->small = bytes <= small && (net || info->reduces);
+        p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
+                                                     bytes * most_local(g) > PLAN_SMALL_ALONE));
+        p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
+        p->halve = net && p->coll == COLL_ALL_REDUCE && !p->small &&
+                   bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
+        break;
+    case WINDOW_BLOCKS:
+        p->reduces = net && info->reduces;
+        p->small = net && !info->reduces && bytes <= small;
+        p->halve = net && bytes && !p->small &&
+                   bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
+        break;
+    case WINDOW_CELLS:
+        break;
+    }
+}
+
+static bool set_steps(struct plan *p, uint64_t count)
+{
+    /* not (count + unit - 1) / unit: @count is what a member wrote, and may be any number */
+    uint64_t steps = count ? count / p->unit + (count % p->unit != 0) : 1;
+
+    /* step counters are compared across a wrap of 2^31 */
+    if (steps > INT32_MAX / 2)
+        return false;
+    p->steps = (uint32_t)steps;
+    return true;
+}
+
+/* Elements of a cell. With very many ranks the step may be as large as its window. */
+static uint64_t cells_unit(const struct plan *p, const struct plan_geom *g, uint64_t room)
+{
+    uint64_t cells = cells_needed(p, g), most = plan_chunk(g->nnodes) / p->esize;
+
+    return room >= cells ? room / cells : MIN(most / cells, (uint64_t)1);
+}
+
+/* Bytes of a step on one node. */
+static size_t chunk_alone(const struct plan_geom *g, uint64_t bytes)
+{
+    size_t fine = ALIGN_UP(bytes / PLAN_STEPS_FINE, (uint64_t)4096);
+
+    if (g->nlocal > g->cores)
+        return PLAN_CHUNK;
+    return MAX((size_t)PLAN_CHUNK_FINE, MIN(fine, (size_t)PLAN_CHUNK));
+}
+
+static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+    size_t chunk = plan_chunk(g->nnodes);
+    /* all of a step is one message */
+    bool whole = p->swap || (info->rooted && info->window == WINDOW_VECTOR);
+    uint64_t room, unit;
+
+    if (g->nnodes == 1 && !p->open)
+        chunk = chunk_alone(g, bytes);
+    if (g->nnodes > 1)
+        chunk = MIN(chunk, p->halve ? (size_t)PLAN_CHUNK_HALVING
+                                    : (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
+    if (g->nnodes == 2 && whole && bytes <= PLAN_ONE_STEP)
+        chunk = PLAN_ONE_STEP;
+    else if (g->nnodes > 1 && !p->open)
+        chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
+    room = chunk / p->esize;
+    _Static_assert(PLAN_SMALL_MOST <= PLAN_CHUNK_NET && PLAN_SMALL_NET <= PLAN_CHUNK_MIN,
+                   "what is small is one step");
+    if (p->small && info->window == WINDOW_VECTOR)
+        return MAX(bytes / p->esize, (uint64_t)1);
+    if (p->counts)
+        unit = unit_of(p->counts, g->world, room);
+    else if (info->window == WINDOW_CELLS)
+        unit = cells_unit(p, g, room);
+    else if (info->window == WINDOW_BLOCKS)
+        unit = room / g->world;
+    else
+        unit = room;
+    /* whole cache lines per block where there is room for that */
+    if (unit * p->esize >= 4 * CACHELINE)
+        unit -= unit % (CACHELINE / p->esize);
+    return unit;
+}
+
+bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_t *counts,
+               struct plan *ret_plan)
+{
+    const struct coll_info *info;
+    struct plan p;
+    uint64_t bytes;
+
+    if (!desc_valid(d, g))
+        return false;
+    info = &coll_table[d->coll];
+    p = (struct plan){
+        .coll = d->coll, .dtype = d->dtype, .redop = d->redop, .root = d->root, .count = d->count};
+    p.esize = info->window == WINDOW_NONE ? 1 : dtype_size(d->dtype);
+    if (info->counted && info->window == WINDOW_BLOCKS) {
+        if (!counts_valid(d, counts, g->world))
+            return false;
+        p.counts = counts;
+    }
+    p.open = info->counted && info->window == WINDOW_CELLS;
+    bytes = d->count * p.esize * (info->window == WINDOW_VECTOR ? 1 : g->world);
+    if (p.counts)
+        bytes = sum_of_parts(counts, g->world, d->count) * p.esize;
+    choose_path(&p, g, bytes);
+    p.unit = choose_unit(&p, g, bytes);
+    if (p.unit == 0) /* so many ranks that a window has no room for an element of each */
+        return false;
+    if (!p.open)
+        p.unit = MIN(p.unit, MAX(d->count, (uint64_t)1));
+    if (!set_steps(&p, p.open ? 0 : d->count))
+        return false;
+    *ret_plan = p;
+    return true;
+}
+
+bool plan_close(struct plan *p, uint64_t most)
+{
+    p->open = false;
+    return set_steps(p, most);
+}
+
+size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat)
+{
+    uint64_t sum = 0;
+
+    if (!p->counts)
+        return seat * plan_step_count(p, c) * p->esize;
+    for (unsigned s = 0; s < seat; s++)
+        sum += plan_block_count(p, g->seat_rank[s], c);
+    return sum * p->esize;
+}
+
+size_t plan_cell(const struct plan *p, uint32_t c)
+{
+    bool counted = coll_table[p->coll].counted;
+
+    return (counted ? p->unit : plan_step_count(p, c)) * p->esize;
+}
+
+size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned seat)
+{
+    return coll_blocks(coll_table[p->coll].send) ? seat * plan_cell(p, c) : 0;
+}
+
+size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat,
+                    unsigned m)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+    size_t at = coll_blocks(info->recv) ? seat : 0;
+
+    if (info->recv != EXTENT_BLOCKS_AT_ROOT) /* of which there is one */
+        at = at * g->nlocal + m;
+    return at * plan_cell(p, c);
+}
+
+size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c)
+{
+    const struct coll_info *info = &coll_table[p->coll];
+
+    switch ((enum coll_window)info->window) {
+    case WINDOW_NONE:
+        break;
+    case WINDOW_VECTOR:
+        return plan_step_count(p, c) * p->esize;
+    case WINDOW_BLOCKS:
+        if (coll_blocks(info->send))
+            return plan_block_at(p, g, c, g->world);
+        return plan_step_count(p, c) * p->esize;
+    case WINDOW_CELLS:
+        /* the same for all readers, whoever it is from: a window if counts differ */
+        if (info->counted)
+            return plan_chunk(g->nnodes);
+        return plan_cell(p, c) * (coll_blocks(info->send) ? g->world : 1);
+    }
+    return 0;
+}
+
+size_t plan_result(const struct plan *p, const struct plan_geom *g, uint32_t c)
+{
+    switch ((enum coll_window)coll_table[p->coll].window) {
+    case WINDOW_NONE:
+        break;
+    case WINDOW_VECTOR:
+        return plan_step_count(p, c) * p->esize;
+    case WINDOW_BLOCKS:
+        return plan_block_at(p, g, c, g->world);
+    case WINDOW_CELLS:
+        return plan_chunk(g->nnodes);
+    }
+    return 0;
+}
+
+void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *ret_lo,
+                uint64_t *ret_hi)
+{
+    uint64_t line = CACHELINE / esize;
+    uint64_t per = ALIGN_UP((n + parts - 1) / parts, line);
+
+    *ret_lo = MIN(per * i, n);
+    *ret_hi = MIN(per * (i + 1), n);
+}
+
+void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seg,
+                  unsigned nseg, size_t *ret_lo, size_t *ret_hi)
+{
+    uint64_t n = plan_step_count(p, c), lo, hi, unused;
+
+    *ret_lo = *ret_hi = 0;
+    switch ((enum coll_window)coll_table[p->coll].window) {
+    case WINDOW_BLOCKS:
+        *ret_lo = plan_block_at(p, g, c, g->node_start[seg]);
+        *ret_hi = plan_block_at(p, g, c, g->node_start[seg + nseg]);
+        return;
+    case WINDOW_VECTOR:
+        if (nseg == 0)
+            return;
+        if (p->small || p->swap || coll_table[p->coll].rooted) { /* whole vectors are moved */
+            *ret_hi = n * p->esize;
+            return;
+        }
+        plan_slice(n, g->nnodes, seg, p->esize, &lo, &unused);
+        plan_slice(n, g->nnodes, seg + nseg - 1, p->esize, &unused, &hi);
+        *ret_lo = lo * p->esize;
+        *ret_hi = hi * p->esize;
+        return;
+    case WINDOW_CELLS:
+    case WINDOW_NONE:
+        return;
+    }
+}

@@ -1,0 +1,171 @@
+/* plan.h - how an operation is cut into steps: a pure function of its description and the
+ * group's geometry, computed alike by every member and engine of the group.
+ *
+ * In each step a member announces its contribution; members reduce (large reductions), the
+ * engine exchanges with the other nodes (groups on several nodes), members take the result.
+ * Within a step the result window is divided by node, or by rank in node order, see
+ * plan_segment(); windows of cells by pair of ranks, see plan_cell_out(). */
+#ifndef COMMD_PLAN_H
+#define COMMD_PLAN_H
+
+#include "shm/model/coll.h"
+#include "shm/model/dtype.h"
+
+enum {
+    /* Bytes of a window or result slot: on one node what stays in cache; across nodes what a step
+     * of a schedule over several segments may take. */
+    PLAN_CHUNK = 256 << 10,
+    PLAN_CHUNK_NET = 512 << 10,
+    PLAN_CHUNK_HALVING = 256 << 10, /* by halving, whose largest message has half of a step */
+    /* On one node, if each member has a core, medium sizes are cut finer: into so many steps, but none
+     * shorter. Then members write one step while they read another (2 ranks: all_reduce of 256 KB 17.5
+     * -> 12.9 us, 32 KB 3.2 -> 2.35). Where they take turns on a core a step costs each a turn (4 ranks
+     * on 2 cores: 92 -> 450 us). */
+    PLAN_STEPS_FINE = 4,
+    PLAN_CHUNK_FINE = 16 << 10,
+    PLAN_CHUNK_MIN = 128 << 10, /* across nodes medium sizes are cut finer, to overlap */
+    /* Two nodes: up to this in one step if that is one message; two overlap too little to pay.
+     * 256 KB between two nodes: 121 us, in two steps 172; but 1 MB in steps of so much 560, not 400. */
+    PLAN_ONE_STEP = 256 << 10,
+    /* What one message should carry: it goes without asking (fabric.h), and stays in cache on its way
+     * from hand to hand. 16 MB between two nodes: 10.9 ms with 128 KiB, 12.5 with 512. */
+    PLAN_MESSAGE = 128 << 10,
+    PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
+    PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_spot() */
+    PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
+    /* Payload of a small operation: on one node; and across nodes, where it goes with the agreement,
+     * which saves the hops of a schedule of its own. */
+    PLAN_SMALL = 8 << 10,
+    PLAN_SMALL_NET = 64 << 10,
+    PLAN_SMALL_MOST = 192 << 10, /* of an all_reduce on three nodes or more: plan_small_net() */
+    PLAN_ENGINE_MBS = 8000,      /* how fast an engine adds up what comes, there */
+    PLAN_MESSAGE_NS = 1500,      /* what a message costs an engine, whatever its length */
+    PLAN_LATENCY_US = 30,        /* of struct plan_net, by default: two engines on one machine */
+    PLAN_MBYTES_S = 1024,
+    /* On one node where members take turns on a core a hand-over costs a turn of each: more is small,
+     * as long as what a core reads for all its members stays below so much. */
+    PLAN_SMALL_TURNS = 16 << 10,
+    PLAN_SMALL_CORE = 1 << 20,
+    /* So much that members reduce it together rather than leave it to the engine. */
+    PLAN_SMALL_ALONE = 32 << 10,
+    /* What processes map is made of pages, which are not larger than this. */
+#if defined(__x86_64__)
+    PLAN_PAGE = 4 << 10,
+#else
+    PLAN_PAGE = 64 << 10,
+#endif
+    /* From here on members work in each other's registered memory, but for a page at both ends. Two
+     * more synchronisations cost less than the copies: 64 KB take 2.7 us instead of 5.8. */
+    PLAN_DIRECT = 16 * PLAN_PAGE,
+    PLAN_DIRECT_TURNS = 128 * PLAN_PAGE, /* where members take turns on a core */
+    /* The same for what only reads from others, all blocks together: a copy is less to save, and a
+     * broadcast's root need not wait otherwise. */
+    PLAN_DIRECT_READ = 4 << 20,
+};
+
+struct op_desc;
+
+static inline size_t plan_chunk(unsigned nnodes)
+{
+    return nnodes > 1 ? PLAN_CHUNK_NET : PLAN_CHUNK;
+}
+
+struct plan {
+    uint8_t coll, dtype, redop;
+    bool small;      /* always one step; one node: each member reduces all contributions itself,
+                        so that one synchronisation is enough; several: one hop, see above */
+    bool reduces;    /* members reduce their slice of each step cooperatively */
+    bool swap;       /* two nodes send each other all of theirs, and members reduce the two: as many
+                        bytes as a ring of two, but one hop, and the engine reduces nothing */
+    bool halve;      /* over more nodes than two in few messages, by halving or doubling, not around
+                        a ring: see plan_halving_net() */
+    bool direct;     /* may be done in registered memory, if all members offer it: client/lib/coll/direct.c */
+    bool open;       /* how many steps there are depends on counts that are not all known yet:
+                        plan_close() */
+    uint32_t root;
+    uint32_t steps;
+    size_t esize;
+    uint64_t count;  /* elements of the vector or of each block; counted: of the largest */
+    uint64_t unit;   /* elements per step: of the vector or of each block */
+    const uint64_t *counts; /* borrowed; by rank, if blocks have counts that all ranks know */
+};
+
+/* The network between nodes, as the model in plan.c has it; 0: the default. */
+struct plan_net {
+    uint32_t latency_us; /* of a short message, from an engine to another */
+    uint32_t mbytes_s;   /* 2^20 bytes per second */
+};
+
+/* Geometry that plans depend on. node_start[n]..node_start[n+1] are the seats of node n: ranks
+ * are seated node by node, ascending within a node. */
+struct plan_geom {
+    uint32_t world, nnodes, me, nlocal;
+    uint32_t cores; /* of this node; only looked at if it is the only one */
+    struct plan_net net;
+    const uint32_t *node_start; /* nnodes + 1 entries */
+    const uint32_t *seat_rank;  /* world entries */
+};
+
+/* @counts: by rank, of a counted collective whose window holds blocks; else ignored. false if the
+ * description is not a valid operation of this group (hostile or a bug). */
+bool plan_make(const struct op_desc *desc, const struct plan_geom *geom, const uint64_t *counts,
+               struct plan *ret_plan);
+/* Bytes from which on an operation may be done in registered memory; UINT64_MAX: never. */
+uint64_t plan_direct(const struct plan_geom *g, unsigned coll);
+/* Once it is known that no cell that this node sends or receives has more than @most elements.
+ * Nodes may need different numbers of steps. false: more than an operation can have. */
+bool plan_close(struct plan *p, uint64_t most);
+
+/* Bytes up to which an all_reduce over @nnodes goes with the agreement, by recursive doubling. */
+uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
+/* Bytes up to which a larger one, an all_gather or a reduce_scatter goes by halving, and then around a ring;
+ * 0: never by halving, as over two nodes; UINT64_MAX: never around. */
+uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes, unsigned coll);
+
+/* Elements of step @c of a block with @count elements. */
+static inline uint64_t plan_part(const struct plan *p, uint64_t count, uint32_t c)
+{
+    uint64_t done = (uint64_t)c * p->unit;
+
+    return count > done ? MIN(p->unit, count - done) : 0;
+}
+
+/* Elements of step @c: of the vector or of the largest block; less than unit in the last step. */
+static inline uint64_t plan_step_count(const struct plan *p, uint32_t c)
+{
+    return plan_part(p, p->count, c);
+}
+
+/* Elements of rank @k's block in step @c, if all ranks know that. */
+static inline uint64_t plan_block_count(const struct plan *p, unsigned k, uint32_t c)
+{
+    return plan_part(p, p->counts ? p->counts[k] : p->count, c);
+}
+
+/* Byte in a window of blocks at which that of @seat begins; seat == world: where all end. */
+size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat);
+
+/* Windows of cells. A member puts what is for @seat at plan_cell_out() of its window; the engine
+ * puts what came from @seat for the local member @m at plan_cell_in() of the result window. */
+size_t plan_cell(const struct plan *p, uint32_t c); /* bytes from one cell to the next */
+size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned seat);
+size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat,
+                    unsigned m);
+
+/* Bytes that a member contributes to step @c: they travel in the announcement or in its window,
+ * see board_payload(). */
+size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c);
+
+/* Bytes of the result window that step @c uses. */
+size_t plan_result(const struct plan *p, const struct plan_geom *g, uint32_t c);
+
+/* Slice of @n elements that part @i of @parts handles: contiguous, multiples of a cache line
+ * of elements but for the last. */
+void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *ret_lo,
+                uint64_t *ret_hi);
+/* Bytes [lo, hi) of the result window that belong to the network segments [seg, seg + nseg) in
+ * step @c, for windows of vectors and blocks. Segments: nodes; a whole vector has one. */
+void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seg,
+                  unsigned nseg, size_t *ret_lo, size_t *ret_hi);
+
+#endif

@@ -1,0 +1,236 @@
+/* copy.c - copies through memory that two cores share. What a store costs there depends on where the
+ * line is, and that on where the other core is:
+ *
+ *   in a cache that both share                    2 ns a line (EPYCs of 2023)
+ *   in the reader's own, behind a shared one      6
+ *   in the reader's, which shares none with us    9 to 50, one after the other: stores stay in order
+ *
+ * Past all caches it is 2 to 3 ns here, and the reader, who then reads from memory, has 2 to 4 more, or no more
+ * where the line would have come from a cache as far away. So that is better in the third case, and only
+ * there. A process is moved between such places while it runs, and so is the core of a virtual machine: two
+ * cores that tell each other something in 400 ns take 600 for minutes, whatever the machine says of its caches.
+ * So copy_in() takes the time of the first part of what it writes through the caches. Slow may also be where
+ * it reads from; so if that is slow, the next copy goes around and is timed too. If that is faster by more than a
+ * reader loses, the next ones do the same, and then it tries again.
+ *
+ * To make the second case rare, who places payload takes turns over more memory than the reader's
+ * cache holds (board_spot()).
+ *
+ * copy_out() is not memcpy() because libc takes "rep movsb" for more than 2 KB, which as the processor
+ * pleases writes past the caches: right for a window whose lines are elsewhere, wrong for the caller's
+ * buffer (broadcast of 16 MB: 1.2 ms, with plain vectors 0.8). */
+#include "shm/util/copy.h"
+
+#include <stdatomic.h>
+
+#include "shm/util/wait.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum {
+    WIDE_MIN = 2048,  /* below, libc does it with vectors */
+    AROUND_MIN = 1024,
+    TIMED_MIN = 8192, /* of shorter ones half fits into the store buffer, and seems to take no time */
+    TIMED = 16384,    /* so much tells */
+    SLOW_PS = 5000,   /* for a line: to where the reader's cache is ours too takes less, from there as well */
+    GAIN_PS = 3000,   /* what its reader loses at most, if a line is in no cache */
+    COPIES_FIRST = 8, /* before a way is tried again, doubled each time */
+    COPIES_MOST = 512,
+};
+
+/* @to begins a cache line; whole lines. */
+typedef void (*lines_fn)(uint8_t *to, const uint8_t *from, size_t lines);
+
+struct kernels {
+    const char *name;
+    lines_fn through, around;
+};
+
+#if defined(__x86_64__)
+/* The barrier keeps compilers from recognising a memcpy(). */
+#define LINES(name, isa, vec, load_one, store_one)                                               \
+    static isa void name(uint8_t *to, const uint8_t *from, size_t lines)                         \
+    {                                                                                            \
+        for (; lines; lines--, to += CACHELINE, from += CACHELINE) {                             \
+            _Pragma("GCC unroll 4") for (size_t k = 0; k < CACHELINE; k += sizeof(vec))          \
+                store_one((void *)(to + k), load_one((const void *)(from + k)));                 \
+            __asm__ volatile("" ::: "memory");                                                   \
+        }                                                                                        \
+    }
+
+#define ISA(text) __attribute__((target(text)))
+LINES(sse2_through, , __m128i, _mm_loadu_si128, _mm_store_si128)
+LINES(sse2_around, , __m128i, _mm_loadu_si128, _mm_stream_si128)
+LINES(avx2_through, ISA("avx2"), __m256i, _mm256_loadu_si256, _mm256_store_si256)
+LINES(avx2_around, ISA("avx2"), __m256i, _mm256_loadu_si256, _mm256_stream_si256)
+LINES(avx512_through, ISA("avx512f"), __m512i, _mm512_loadu_si512, _mm512_store_si512)
+LINES(avx512_around, ISA("avx512f"), __m512i, _mm512_loadu_si512, _mm512_stream_si512)
+
+static void after_streams(void)
+{
+    _mm_sfence(); /* a release does not order these stores */
+}
+#else
+static void libc_lines(uint8_t *to, const uint8_t *from, size_t lines)
+{
+    memcpy(to, from, lines * CACHELINE);
+}
+
+static void after_streams(void)
+{
+}
+#endif
+
+/* Best first. */
+static const struct kernels all_kernels[] = {
+#if defined(__x86_64__)
+    {"avx512", avx512_through, avx512_around},
+    {"avx2", avx2_through, avx2_around},
+    {"sse2", sse2_through, sse2_around},
+#else
+    {"libc", libc_lines, libc_lines},
+#endif
+};
+
+static bool have(const struct kernels *k)
+{
+#if defined(__x86_64__)
+    if (k == &all_kernels[0])
+        return __builtin_cpu_supports("avx512f");
+    if (k == &all_kernels[1])
+        return __builtin_cpu_supports("avx2");
+#endif
+    return true;
+}
+
+static _Atomic(const struct kernels *) chosen;
+
+static const struct kernels *find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(all_kernels); i++)
+        if ((!name || !strcmp(all_kernels[i].name, name)) && have(&all_kernels[i]))
+            return &all_kernels[i];
+    return NULL;
+}
+
+/* relaxed: constants; threads that race to choose choose the same */
+static inline const struct kernels *kernels(void)
+{
+    const struct kernels *k = atomic_load_explicit(&chosen, memory_order_relaxed);
+
+    if (unlikely(!k)) {
+        k = find(NULL);
+        atomic_store_explicit(&chosen, k, memory_order_relaxed);
+    }
+    return k;
+}
+
+const char *copy_kernels(void)
+{
+    return kernels()->name;
+}
+
+bool copy_force(const char *name)
+{
+    const struct kernels *k = find(name);
+
+    if (k)
+        atomic_store_explicit(&chosen, k, memory_order_relaxed);
+    return k != NULL;
+}
+
+/* Whole lines of @to by @lines, what is before and behind them by libc. */
+static void copy_by(lines_fn lines, uint8_t *to, const uint8_t *from, size_t n)
+{
+    size_t head = -(uintptr_t)to % CACHELINE, middle;
+
+    if (head) {
+        memcpy(to, from, head);
+        to += head;
+        from += head;
+        n -= head;
+    }
+    middle = n / CACHELINE * CACHELINE;
+    lines(to, from, middle / CACHELINE);
+    if (n > middle)
+        memcpy(to + middle, from + middle, n - middle);
+}
+
+void copy_out(void *to, const void *from, size_t n)
+{
+    if (n >= WIDE_MIN)
+        copy_by(kernels()->through, to, from, n);
+    else if (n)
+        memcpy(to, from, n);
+}
+
+void copy_around(void *to, const void *from, size_t n)
+{
+    if (n >= AROUND_MIN) {
+        copy_by(kernels()->around, to, from, n);
+        after_streams();
+    } else if (n) {
+        memcpy(to, from, n);
+    }
+}
+
+static unsigned longer(unsigned copies)
+{
+    return MIN(MAX(2 * copies, (unsigned)COPIES_FIRST), (unsigned)COPIES_MOST);
+}
+
+void copy_went_through(struct copy_way *way, unsigned line_ps)
+{
+    if (likely(line_ps < SLOW_PS))
+        way->again = 0;
+    else if (way->sure)
+        way->sure--;
+    else
+        way->slow_ps = line_ps;
+}
+
+void copy_went_around(struct copy_way *way, unsigned line_ps)
+{
+    if (way->slow_ps > line_ps + GAIN_PS) {
+        way->around = way->again = longer(way->again);
+        way->sure_again = 0;
+    } else {
+        way->sure = way->sure_again = longer(way->sure_again);
+        way->again = 0;
+    }
+    way->slow_ps = 0;
+}
+
+static unsigned line_ps(uint64_t begin, size_t n)
+{
+    return (unsigned)MIN((now_ns() - begin) * 1000 / (n / CACHELINE), (uint64_t)UINT32_MAX / 2);
+}
+
+void copy_in(struct copy_way *way, void *to, const void *from, size_t n)
+{
+    size_t first = MIN(n, (size_t)TIMED);
+    uint64_t begin;
+
+    if (n < TIMED_MIN) {
+        if (n)
+            memcpy(to, from, n);
+        return;
+    }
+    if (unlikely(way->around)) {
+        way->around--;
+        copy_around(to, from, n);
+        return;
+    }
+    begin = now_ns();
+    if (unlikely(way->slow_ps)) {
+        copy_around(to, from, first);
+        copy_went_around(way, line_ps(begin, first));
+        copy_around((uint8_t *)to + first, (const uint8_t *)from + first, n - first);
+        return;
+    }
+    memcpy(to, from, first);
+    copy_went_through(way, line_ps(begin, first));
+    memcpy((uint8_t *)to + first, (const uint8_t *)from + first, n - first);
+}

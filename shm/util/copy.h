@@ -1,0 +1,34 @@
+/* copy.h - copies between a process's own memory and memory that another core reads or has
+ * written. See copy.c for why that is not memcpy(). */
+#ifndef COMMD_COPY_H
+#define COMMD_COPY_H
+
+#include "shm/util/base.h"
+
+/* What a writer has learned about its readers. Private, zero at first. */
+struct copy_way {
+    unsigned around; /* copies that still go past the caches */
+    unsigned again;  /* how many did the last time */
+    unsigned slow_ps; /* what a line took in the last copy through the caches, which seemed slow; else 0 */
+    unsigned sure;   /* slow copies that are not doubted: going around was no faster */
+    unsigned sure_again;
+};
+
+/* A copy through the caches took @line_ps for each line. */
+void copy_went_through(struct copy_way *way, unsigned line_ps);
+/* The next one went around them, to compare. */
+void copy_went_around(struct copy_way *way, unsigned line_ps);
+
+/* To where another core will read. A release store that follows publishes it. */
+void copy_in(struct copy_way *way, void *to, const void *from, size_t n);
+/* The same past the caches, for a place whose lines are known to be in a reader's cache. */
+void copy_around(void *to, const void *from, size_t n);
+/* From where another core has written, to where only we look. */
+void copy_out(void *to, const void *from, size_t n);
+
+/* Which instructions are in use: "avx512", "avx2", "sse2" or "libc". */
+const char *copy_kernels(void);
+/* Tests: force them by name; false when this CPU lacks them. NULL returns to automatic. */
+bool copy_force(const char *name);
+
+#endif

@@ -1,0 +1,76 @@
+/* memfd.c - sealed shared memory.
+ *
+ * A file that can shrink under a mapping kills the mapper with SIGBUS, so nothing is mapped
+ * that does not carry SHRINK, GROW and SEAL seals. Files of other kinds fail the seal query
+ * itself (EINVAL on disk files), which makes it the type check. What the seals do not stop is
+ * hole punching: pages may turn to zeros, which changes values, never control flow, because
+ * all that steers us is copied and checked first. */
+#include "shm/util/memfd.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+int memfd_new(const char *name, size_t size, int *ret_fd)
+{
+    _cleanup_(close_fdp) int fd = -1;
+
+    if (size == 0 || size > INT64_MAX)
+        return -EINVAL;
+    fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL) /* kernels before 6.3 do not know NOEXEC_SEAL */
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        return -errno;
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+int memfd_reopen(int fd, int *ret_fd)
+{
+    char path[32];
+    int again;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    again = open(path, O_RDWR | O_CLOEXEC);
+    if (again < 0)
+        return -errno;
+    *ret_fd = again;
+    return 0;
+}
+
+int memfd_check(int fd, size_t max, size_t *ret_size)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0 || (seals & SEALS) != SEALS)
+        return MEMFD_E_SEALS;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return MEMFD_E_SEALS;
+    if (st.st_size <= 0 || (uint64_t)st.st_size > max)
+        return MEMFD_E_SIZE;
+    *ret_size = (size_t)st.st_size;
+    return 0;
+}
+
+int memfd_map(int fd, size_t len, void **ret_map)
+{
+    void *map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (map == MAP_FAILED)
+        return -errno;
+    *ret_map = map;
+    return 0;
+}

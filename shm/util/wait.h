@@ -1,0 +1,124 @@
+/* wait.h - how a process waits for words in shared memory: spin, yield, sleep. The argument
+ * for the fences is in wait.c, once. */
+#ifndef COMMD_WAIT_H
+#define COMMD_WAIT_H
+
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "shm/util/base.h"
+
+/* A doorbell: sleepers futex-wait on @bell; whoever changes a word that someone may wait for
+ * calls bell_ring() afterwards. */
+void bell_ring_slow(_Atomic uint32_t *bell);
+
+/* After the store that others may wait for, and a seq_cst fence. */
+static inline void bell_ring_fenced(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+    if (unlikely(atomic_load_explicit(sleepers, memory_order_relaxed)))
+        bell_ring_slow(bell);
+}
+
+/* After the store that others may wait for. */
+static inline void bell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+    atomic_thread_fence(memory_order_seq_cst); /* store before load: see wait.c */
+    bell_ring_fenced(bell, sleepers);
+}
+
+/* Sleep protocol: t = bell_prepare(); check the condition again; then bell_sleep(t) or
+ * bell_cancel(). bell_sleep returns on a ring, a signal, or after @timeout_ms. */
+uint32_t bell_prepare(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers);
+void bell_cancel(_Atomic uint32_t *sleepers);
+/* The first half of bell_sleep(): the sleeper stays announced. True: all of the time has passed. */
+bool bell_wait(_Atomic uint32_t *bell, uint32_t ticket, int timeout_ms);
+void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket,
+                int timeout_ms);
+
+/* Sleeps until one of the @n words differs from its expected value (futex_waitv, Linux 5.16;
+ * elsewhere a sleep of at most 1 ms). True: all of the time has passed. */
+bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
+                    int timeout_ms);
+void futex_wake_all(_Atomic uint32_t *word);
+
+/* Sleeps of this process that ended by their time-out alone, though what they waited for had come: nobody
+ * rang. Sleeps are short, so that a lost wake-up costs some of them 50 ms and nobody hangs; but there
+ * must be none, and tests demand it. */
+extern _Atomic uint64_t wakeups_rescued;
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+uint64_t now_ms(void);
+uint64_t now_ns(void);
+
+/* The number of the core that the caller runs on, and 1; 0: the system does not tell. No system call. */
+static inline uint32_t core_now(void)
+{
+    return (uint32_t)(sched_getcpu() + 1);
+}
+
+/* Polls before a sleep. A poll and a pause take 30 to 70 ns: spins that cover what ranks differ by within an
+ * operation, and are worth a sleep and its wake-up many times over. A yield that finds nobody takes 0.3 to 0.9 us. */
+enum {
+    WAIT_SPINS = 4000, /* with a pause between, if nobody who is waited for needs this core */
+    WAIT_YIELDS = 400, /* with sched_yield between, if somebody may */
+};
+unsigned wait_cores(void); /* on which this process may run */
+/* A yield that takes longer has met work of its own; of @runnable processes that may all want a core. */
+unsigned wait_crowded_ns(unsigned runnable);
+
+/* What a waiter has learned from its yields about the others on its core. All zero at first. */
+struct crowd {
+    unsigned left, step; /* in how many of the next waits to sleep at once because a yield met work */
+    unsigned good;       /* yields since the last lost slice that gave the core to a waiter and had it back */
+    uint64_t until_ns, penalty_ns; /* a whole slice was lost: sleeps at once until then */
+};
+enum { CROWD_MOST = 4096 };
+
+/* Sleep rather than yield? */
+static inline bool crowd_here(const struct crowd *c)
+{
+    return unlikely(c->left) || unlikely(c->until_ns);
+}
+
+/* A new wait begins. */
+static inline void crowd_next(struct crowd *c)
+{
+    if (unlikely(c->until_ns) && now_ns() >= c->until_ns)
+        c->until_ns = 0;
+    if (unlikely(c->left))
+        c->left--;
+    else if (unlikely(c->step))
+        c->step /= 2;
+}
+
+static inline void crowd_met(struct crowd *c)
+{
+    c->left = c->step ? c->step : 1;
+    c->step = MIN(2 * c->left, (unsigned)CROWD_MOST);
+}
+
+/* A yield of @took ns began at @begin. True: it met work of its own. */
+bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_t took);
+/* Offers the core to others; the same. */
+bool yield_core(unsigned crowded_ns, struct crowd *c);
+
+/* What to do after the @idle-th poll in a row that found nothing, if @spins of them fit into a wait.
+ * @needed: may somebody who is waited for have to run on this core? */
+enum wait_way { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
+static inline enum wait_way wait_way(const struct crowd *c, bool needed, unsigned idle,
+                                     unsigned spins)
+{
+    if (!needed)
+        return idle < spins ? WAIT_SPIN : WAIT_SLEEP;
+    return idle < WAIT_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+}
+
+#endif

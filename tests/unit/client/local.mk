@@ -1,0 +1,39 @@
+# tests/unit/client/: libcommd over boards, engines and the loop fabric in one process; the programs.
+if HAVE_CMOCKA
+unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl \
+	tests/unit/client/test_direct tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
+	tests/unit/client/test_perf tests/unit/client/test_trouble
+check_PROGRAMS += $(unit_client)
+TESTS += $(unit_client)
+
+tests_unit_client_test_collectives_SOURCES = tests/unit/client/test_collectives.c \
+	tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_client_test_collectives_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+# Runs client/ctl/commctl, which make check has built with everything else.
+tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c
+tests_unit_client_test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
+
+tests_unit_client_test_direct_SOURCES = tests/unit/client/test_direct.c tests/lib/arena_commd.c \
+	tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_client_test_direct_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+tests_unit_client_test_p2p_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+tests_unit_client_test_p2p_threads_SOURCES = tests/unit/client/test_p2p_threads.c
+tests_unit_client_test_p2p_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+# What commd-perf says of results is only worth what its data are; and its command line.
+tests_unit_client_test_perf_SOURCES = tests/unit/client/test_perf.c client/perf/commd_perf.h \
+	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_loop.c \
+	client/perf/commd_perf_options.c client/perf/commd_perf_report.c client/perf/commd_perf_stats.c
+tests_unit_client_test_perf_LDADD = $(CMOCKA_LIBS)
+
+tests_unit_client_test_trouble_SOURCES = tests/unit/client/test_trouble.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+tests_unit_client_test_trouble_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+endif

@@ -1,0 +1,278 @@
+/* test_p2p_threads.c - messages between members that are threads over ONE mapping of the board (so
+ * that a thread sanitizer sees both sides of every access), each with several threads of its own in
+ * one group: blocking and asynchronous, with callbacks and in batches, beside collectives; and
+ * leaving while others wait. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "client/lib/p2p/p2p.h"
+
+enum { MEMBERS = 3, THREADS = 2, ROUNDS = 60, MAX_BYTES = 300000 };
+
+struct member {
+    struct commd_context *ctx;
+    struct commd_group *group;
+    unsigned me;
+};
+
+struct worker {
+    pthread_t thread;
+    struct member *m;
+    unsigned number; /* of the thread in its member: its tags */
+    _Atomic int errors;
+    _Atomic unsigned called;
+};
+
+static struct commd_context *context_new(void)
+{
+    struct commd_context *ctx = calloc(1, sizeof *ctx);
+
+    ctx->pid = getpid();
+    ctx->sock = ctx->doorbell = -1;
+    ctx->finished_tail = &ctx->finished;
+    atomic_store(&ctx->lost, true); /* there is no commd in this test */
+    pthread_mutex_init(&ctx->lock, NULL);
+    pthread_mutex_init(&ctx->plock, NULL);
+    pthread_cond_init(&ctx->cond, NULL);
+    pthread_cond_init(&ctx->pcond, NULL);
+    return ctx;
+}
+
+static struct board_ctl *members_new(struct member *m)
+{
+    static const uint16_t rank_node[MEMBERS];
+    struct board_geom g = {.group = 1, .epoch = 1, .world = MEMBERS, .nnodes = 1,
+                           .nlocal = MEMBERS, .rank_node = rank_node};
+    struct board_ctl *ctl;
+    int fd;
+
+    assert_int_equal(board_create(&g, &fd, &ctl), 0);
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        struct join_wait w = {.board_fd = fd, .doorbell = -1};
+
+        m[k].me = k;
+        m[k].ctx = context_new();
+        w.reply.joined.size = MEMBERS;
+        w.reply.joined.nnodes = 1;
+        w.reply.joined.group = 1;
+        w.reply.joined.epoch = 1;
+        w.reply.joined.members = calloc(MEMBERS, sizeof(struct msg_member));
+        w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
+        assert_int_equal(
+            group_from_joined(m[k].ctx, "threads", k, MEMBERS, 60000, &w, &m[k].group), 0);
+        if (k > 0) {
+            board_unmap(&m[k].group->board);
+            m[k].group->board = m[0].group->board;
+        }
+    }
+    close(fd);
+    return ctl;
+}
+
+static void members_free(struct member *m, struct board_ctl *ctl)
+{
+    for (unsigned k = MEMBERS; k-- > 0;) {
+        async_drop_group(m[k].group);
+        async_stop(m[k].ctx);
+        alive_end(m[k].group); /* its word is in the mapping */
+        if (k > 0)
+            memset(&m[k].group->board, 0, sizeof m[k].group->board);
+        group_free(m[k].group);
+        free(m[k].ctx);
+    }
+    board_ctl_free(ctl);
+}
+
+/* ---- everything at once -------------------------------------------------------------------------- */
+
+static size_t bytes_of(unsigned round)
+{
+    static const size_t sizes[] = {8, 80, 0, 5000, 60000, 100000, MAX_BYTES};
+
+    return sizes[round % ARRAY_LEN(sizes)];
+}
+
+static void fill(uint8_t *buf, size_t n, unsigned key)
+{
+    for (size_t i = 0; i < n; i++)
+        buf[i] = (uint8_t)(key * 7 + i + (i >> 8));
+}
+
+static int wrong(const uint8_t *buf, size_t n, unsigned key)
+{
+    for (size_t i = 0; i < n; i++)
+        if (buf[i] != (uint8_t)(key * 7 + i + (i >> 8)))
+            return 1;
+    return 0;
+}
+
+static struct commd_op op_of(int coll, uint8_t *buf, size_t n, unsigned peer, unsigned tag)
+{
+    return (struct commd_op){.size = sizeof(struct commd_op), .coll = coll, .dtype = COMMD_U8,
+                             .send = buf, .recv = buf, .count = n, .peer = (int)peer,
+                             .tag = (int)tag};
+}
+
+static void called(void *arg, const struct commd_error *error)
+{
+    struct worker *w = arg;
+
+    w->errors += error != NULL;
+    atomic_fetch_add(&w->called, 1);
+}
+
+static int wait_free(struct commd_work *work)
+{
+    int r = commd_work_wait(work, -1);
+
+    commd_work_free(work);
+    return r != 0;
+}
+
+/* Every thread sends to its like in the next member and receives from the one before. */
+static void exchange(struct worker *w, unsigned round, uint8_t *out, uint8_t *in)
+{
+    struct member *m = w->m;
+    unsigned next = (m->me + 1) % MEMBERS, last = (m->me + MEMBERS - 1) % MEMBERS;
+    unsigned tag = w->number, key = round + 10 * tag;
+    size_t n = bytes_of(round + tag);
+    struct commd_op op[2] = {op_of(COMMD_RECV, in, MAX_BYTES, last, tag),
+                             op_of(COMMD_SEND, out, n, next, tag)};
+    struct commd_work *recv, *send;
+    struct commd_status st = {.bytes = n};
+
+    fill(out, n, key + m->me);
+    memset(in, 0, n);
+    switch (round % 5) {
+    case 0:
+        w->errors += commd_start(m->group, &op[0], NULL, NULL, &recv) != 0;
+        w->errors += commd_run(m->group, &op[1]) != 0;
+        w->errors += wait_free(recv);
+        break;
+    case 1:
+        w->errors += commd_start(m->group, &op[1], called, w, &send) != 0;
+        w->errors += commd_recv(m->group, in, MAX_BYTES, COMMD_U8, (int)last, (int)tag, &st) != 0;
+        w->errors += wait_free(send);
+        break;
+    case 2:
+        w->errors += commd_start_batch(m->group, op, 2, NULL, NULL, &recv) != 0;
+        w->errors += wait_free(recv);
+        break;
+    case 3:
+        w->errors += commd_start(m->group, &op[0], called, w, &recv) != 0;
+        w->errors += commd_start(m->group, &op[1], NULL, NULL, NULL) != 0;
+        commd_work_wait(recv, -1);
+        commd_work_status(recv, &st);
+        commd_work_free(recv);
+        break;
+    default:
+        w->errors += commd_start_batch(m->group, op, 2, called, w, &recv) != 0;
+        w->errors += wait_free(recv);
+        break;
+    }
+    w->errors += st.bytes != n || wrong(in, n, key + last);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    uint8_t *out = malloc(MAX_BYTES), *in = malloc(MAX_BYTES);
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        exchange(w, round, out, in);
+        if (w->number == 0 && round % 7 == 0) { /* collectives are none of their business */
+            int32_t one = 1;
+
+            w->errors += commd_all_reduce(w->m->group, &one, &one, 1, COMMD_I32, COMMD_SUM) != 0;
+            w->errors += one != MEMBERS;
+        }
+        /* a send of round 3 may still read `out` */
+        w->errors += commd_send(w->m->group, "go", 2, COMMD_U8, (int)((w->m->me + MEMBERS - 1) %
+                                MEMBERS), (int)(100 + w->number)) != 0;
+        w->errors += commd_recv(w->m->group, in, 2, COMMD_U8, (int)((w->m->me + 1) % MEMBERS),
+                                (int)(100 + w->number), NULL) != 0;
+    }
+    free(out);
+    free(in);
+    return NULL;
+}
+
+static void threads_exchange_messages(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct worker w[MEMBERS * THREADS] = {0};
+
+    for (unsigned i = 0; i < ARRAY_LEN(w); i++) {
+        w[i].m = &m[i / THREADS];
+        w[i].number = i % THREADS;
+        assert_int_equal(pthread_create(&w[i].thread, NULL, worker_main, &w[i]), 0);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(w); i++)
+        pthread_join(w[i].thread, NULL);
+    members_free(m, ctl);
+    for (unsigned i = 0; i < ARRAY_LEN(w); i++) {
+        assert_int_equal(atomic_load(&w[i].errors), 0);
+        assert_int_equal(atomic_load(&w[i].called), ROUNDS / 5 * 3);
+    }
+}
+
+/* ---- leaving ----------------------------------------------------------------------------------------- */
+
+static void *waiter_main(void *arg)
+{
+    struct commd_work *work = arg;
+
+    return (void *)(intptr_t)commd_work_wait(work, -1);
+}
+
+/* What is pending ends, with a thread waiting for it, with a callback, and in a batch; also a half
+ * sent long message. */
+static void leaving_ends_what_is_pending(void **state)
+{
+    static uint8_t big[MAX_BYTES], b[16];
+
+    for (unsigned i = 0; i < 20; i++) {
+        struct member m[MEMBERS];
+        struct board_ctl *ctl = members_new(m);
+        struct commd_op recv = op_of(COMMD_RECV, b, sizeof b, 1, 1);
+        struct commd_op send = op_of(COMMD_SEND, big, sizeof big, 1, 1), two[2] = {recv, send};
+        struct commd_work *work[3];
+        struct worker w = {0};
+        pthread_t waiter;
+        void *result;
+        int code;
+
+        assert_int_equal(commd_start(m[0].group, &recv, NULL, NULL, &work[0]), 0);
+        assert_int_equal(commd_start(m[0].group, &send, called, &w, &work[1]), 0);
+        assert_int_equal(commd_start_batch(m[0].group, two, 2, NULL, NULL, &work[2]), 0);
+        assert_int_equal(pthread_create(&waiter, NULL, waiter_main, work[0]), 0);
+        for (unsigned k = 0; k < i % 3; k++)
+            sched_yield();
+        async_drop_group(m[0].group);
+        pthread_join(waiter, &result);
+        members_free(m, ctl);
+        assert_int_equal((intptr_t)result, COMMD_E_ABORTED);
+        for (unsigned k = 0; k < 3; k++) {
+            assert_true(commd_work_test(work[k], &code));
+            assert_int_equal(code, COMMD_E_ABORTED);
+            commd_work_free(work[k]);
+        }
+        assert_int_equal(atomic_load(&w.called), 1);
+        assert_int_equal(atomic_load(&w.errors), 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_exchange_messages),
+        cmocka_unit_test(leaving_ends_what_is_pending),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

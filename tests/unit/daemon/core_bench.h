@@ -1,0 +1,181 @@
+/* core_bench.h - one core on a bench: events in, what it did as text. For test_core.c and
+ * test_core_any.c. */
+#ifndef COMMD_CORE_BENCH_H
+#define COMMD_CORE_BENCH_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "daemon/core/core_internal.h"
+
+struct bench {
+    struct core *core;
+    uint64_t now;
+    char got[64 << 10]; /* what the core did, one line per action that is not a log */
+    uint64_t hash;
+};
+
+static const char nodes[3][MSG_NAME_MAX] = {"a", "b", "c"};
+
+static inline struct core_config config_of(unsigned nnodes)
+{
+    return (struct core_config){.seed = 7,
+                                .incarnation = 42,
+                                .cluster = "test",
+                                .version = "0.1.0",
+                                .nodes = nodes,
+                                .nnodes = nnodes,
+                                .heartbeat_ms = 500,
+                                .node_timeout_ms = 3000,
+                                .join_timeout_ms = 60000,
+                                .engine_timeout_ms = 3000,
+                                .max_clients = 8,
+                                .max_clients_per_user = 4,
+                                .max_groups = 16,
+                                .max_groups_per_user = 4,
+                                .max_size = 4096,
+                                .max_members = 65536};
+}
+
+static inline struct bench *bench_new(const struct core_config *config)
+{
+    struct bench *bench = calloc(1, sizeof(*bench));
+
+    assert_non_null(bench);
+    bench->now = 1000;
+    bench->core = core_new(config);
+    assert_non_null(bench->core);
+    return bench;
+}
+
+static inline void bench_free(struct bench *bench)
+{
+    core_free(bench->core);
+    free(bench);
+}
+
+static inline _printf_(2, 3) void note(struct bench *bench, const char *format, ...)
+{
+    size_t len = strlen(bench->got);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(bench->got + len, sizeof(bench->got) - len, format, args);
+    va_end(args);
+}
+
+static inline void note_client(struct bench *bench, unsigned client, const struct msg *msg)
+{
+    if (msg->type == MSG_WELCOME)
+        note(bench, "%u WELCOME to %s of %s\n", client, msg->welcome.node,
+             msg->welcome.cluster);
+    else if (msg->type == MSG_REFUSED)
+        note(bench, "%u REFUSED %u %s\n", client, msg->refused.cause, msg->refused.text);
+    else if (msg->type == MSG_JOIN_FAILED)
+        note(bench, "%u JOIN_FAILED req %u cause %u rank %d node %s: %s\n", client,
+             msg->join_failed.req, msg->join_failed.cause, msg->join_failed.rank,
+             msg->join_failed.node, msg->join_failed.text);
+    else
+        note(bench, "%u message %u\n", client, msg->type);
+}
+
+static inline void feed(struct bench *bench, struct core_event event)
+{
+    struct core_action action;
+
+    event.now_ms = bench->now;
+    core_input(bench->core, &event);
+    while (core_next(bench->core, &action)) {
+        bench->hash = core_mix(bench->hash ^ text_hash(action.type, action.text) ^
+                               action.group ^ (uint64_t)action.client << 32 ^ action.node);
+        switch (action.type) {
+        case CORE_DO_CLIENT_SEND:
+            note_client(bench, action.client, &action.msg);
+            break;
+        case CORE_DO_CLIENT_CLOSE:
+            note(bench, "%u close\n", action.client);
+            break;
+        case CORE_DO_PEER_SEND:
+            if (action.msg.type != MSG_HEARTBEAT)
+                note(bench, "to %u message %u\n", action.node, action.msg.type);
+            break;
+        case CORE_DO_PEER_DROP:
+            note(bench, "drop %u: %s\n", action.node, action.text);
+            break;
+        case CORE_DO_ENGINE_START:
+            note(bench, "engine start\n");
+            break;
+        case CORE_DO_ENGINE_KILL:
+            note(bench, "engine kill\n");
+            break;
+        case CORE_DO_ENGINE_SEND:
+            note(bench, "to engine message %u\n", action.msg.type);
+            break;
+        case CORE_DO_GROUP_OPEN:
+            note(bench, "group open\n");
+            break;
+        case CORE_DO_GROUP_GONE:
+            note(bench, "rank %d gone: %s\n", action.rank, action.text);
+            break;
+        case CORE_DO_GROUP_BROKEN:
+            note(bench, "group broken %u: %s\n", action.cause, action.text);
+            break;
+        case CORE_DO_GROUP_CLOSE:
+            note(bench, "group close\n");
+            break;
+        case CORE_DO_GROUP_ABSENT:
+            note(bench, "who has not begun %llu? for %s %u, ask %llx\n",
+                 (unsigned long long)action.seq, action.flag ? "node" : "client",
+                 action.flag ? action.node : action.client, (unsigned long long)action.ask);
+            break;
+        case CORE_DO_LOG:
+            break;
+        }
+    }
+    if (core_deadline(bench->core) <= bench->now)
+        fail_msg("a deadline in the past");
+}
+
+static inline void expect(struct bench *bench, const char *expected)
+{
+    assert_string_equal(bench->got, expected);
+    bench->got[0] = 0;
+}
+
+static inline void say(struct bench *bench, unsigned client, const struct msg *msg)
+{
+    feed(bench, (struct core_event){.type = CORE_CLIENT_MSG, .client = client, .msg = msg});
+}
+
+static inline void open_client(struct bench *bench, unsigned client, uint32_t uid)
+{
+    feed(bench,
+         (struct core_event){
+             .type = CORE_CLIENT_OPEN, .client = client, .uid = uid, .pid = 100 + client});
+}
+
+static inline void hello(struct bench *bench, unsigned client, uint32_t uid, bool admin)
+{
+    struct msg msg = {.type = MSG_CLIENT_HELLO};
+
+    open_client(bench, client, uid);
+    msg.client_hello.version = MSG_VERSION;
+    msg.client_hello.admin = admin;
+    say(bench, client, &msg);
+}
+
+static inline void join(struct bench *bench, unsigned client, uint32_t req, const char *name,
+                        unsigned rank, unsigned size)
+{
+    struct msg msg = {.type = MSG_CLIENT_JOIN};
+
+    msg.client_join.req = req;
+    msg.client_join.rank = rank;
+    msg.client_join.size = size;
+    text_copy(msg.client_join.name, sizeof(msg.client_join.name), name);
+    say(bench, client, &msg);
+}
+
+#endif

@@ -1,0 +1,76 @@
+# tests/unit/daemon/: the core alone (tests/sim has it in clusters), the configuration, the edges.
+if HAVE_CMOCKA
+unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
+	tests/unit/daemon/test_conf tests/unit/daemon/test_conf_errors tests/unit/daemon/test_conf_secret \
+	tests/unit/daemon/test_core tests/unit/daemon/test_core_any tests/unit/daemon/test_core_share \
+	tests/unit/daemon/test_engine_link tests/unit/daemon/test_listener tests/unit/daemon/test_log \
+	tests/unit/daemon/test_log_limit tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
+	tests/unit/daemon/test_stream
+check_PROGRAMS += $(unit_daemon)
+TESTS += $(unit_daemon)
+
+tests_unit_daemon_test_arenas_SOURCES = tests/unit/daemon/test_arenas.c daemon/memory/arenas.c \
+	daemon/memory/arenas.h daemon/core/share.h
+tests_unit_daemon_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_boards_SOURCES = tests/unit/daemon/test_boards.c daemon/memory/boards.c \
+	daemon/memory/boards.h daemon/core/share.h
+tests_unit_daemon_test_boards_LDADD = libcommd-shm.la libcommd-schedule.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_conf_SOURCES = tests/unit/daemon/test_conf.c \
+	tests/unit/daemon/conf_helper.h
+tests_unit_daemon_test_conf_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_conf_errors_SOURCES = tests/unit/daemon/test_conf_errors.c \
+	tests/unit/daemon/conf_helper.h
+tests_unit_daemon_test_conf_errors_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_conf_secret_SOURCES = tests/unit/daemon/test_conf_secret.c \
+	tests/unit/daemon/conf_helper.h
+tests_unit_daemon_test_conf_secret_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_SOURCES = tests/unit/daemon/test_core.c tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_any_SOURCES = tests/unit/daemon/test_core_any.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_any_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_share_SOURCES = tests/unit/daemon/test_core_share.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_share_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.c \
+	daemon/link/engine_link.c daemon/link/engine_spawn.c daemon/process/files.c
+tests_unit_daemon_test_engine_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+tests_unit_daemon_test_engine_link_LDADD = libcommd-net.la libcommd-conf.la libcommd-proto.la \
+	libcommd-fabric-env.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_listener_SOURCES = tests/unit/daemon/test_listener.c
+tests_unit_daemon_test_listener_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
+tests_unit_daemon_test_listener_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) \
+	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_log_SOURCES = tests/unit/daemon/test_log.c
+tests_unit_daemon_test_log_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_log_limit_SOURCES = tests/unit/daemon/test_log_limit.c
+tests_unit_daemon_test_log_limit_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
+tests_unit_daemon_test_log_limit_LDADD = libcommd-net.la $(LIBEVENT_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_notify_SOURCES = tests/unit/daemon/test_notify.c
+tests_unit_daemon_test_notify_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
+
+# The log is captured: this one and test_listener have a log_write() of their own.
+tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c
+tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+tests_unit_daemon_test_peer_link_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) \
+	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/link/stream.c \
+	daemon/link/stream.h
+tests_unit_daemon_test_stream_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
+endif
+dist_check_SCRIPTS += tests/unit/check_purity.sh
+TESTS += tests/unit/check_purity.sh

@@ -1,0 +1,437 @@
+/* The configuration: what a file means, where it may come from, and that the documentation is
+ * complete. The texts of its errors: test_conf_errors.c. */
+#include "tests/unit/daemon/conf_helper.h"
+
+static void check_row(const struct conf *conf, const char *key, const char *value,
+                      const char *source)
+{
+    struct conf_row row;
+
+    for (unsigned i = 0; conf_row(conf, i, &row); i++)
+        if (!strcmp(row.key, key)) {
+            assert_string_equal(row.value, value);
+            assert_string_equal(row.source, source);
+            return;
+        }
+    fail_msg("no row %s", key);
+}
+
+/* --- what is valid --- */
+
+static void empty_file_is_one_node_with_defaults(void **state)
+{
+    static const char *const empty[] = {
+        "",  "\n", "# nothing\n", "---\n", "--- ~\n", "log:\n", "cluster: ~\nlimits: null\n",
+        "{}"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(empty); i++) {
+        struct conf *conf = load_ok(empty[i]);
+
+        assert_string_equal(conf->file, F);
+        assert_string_equal(conf->cluster, "commd");
+        assert_string_equal(conf->node, host());
+        assert_string_equal(conf->key_file, COMMD_SYSCONFDIR "/commd/cluster.key");
+        assert_int_equal(conf->nnodes, 1);
+        assert_int_equal(conf->self, 0);
+        assert_string_equal(conf->nodes[0].name, host());
+        assert_string_equal(conf->nodes[0].address, "127.0.0.1");
+        assert_int_equal(conf->nodes[0].port, CONF_DEFAULT_PORT);
+        assert_string_equal(conf->socket, "/run/commd/commd.sock");
+        assert_int_equal(conf->socket_mode, 0666);
+        assert_string_equal(conf->pid_file, "");
+        assert_string_equal(conf->device, "");
+        assert_string_equal(conf->fabric, "auto");
+        assert_string_equal(conf_fabric(conf), "tcp");
+        assert_string_equal(conf->tls, "tcp");
+        assert_string_equal(conf->port_range, "18500-18599");
+        assert_int_equal(conf->channels, 1);
+        assert_int_equal(conf->latency_us, 30);
+        assert_int_equal(conf->bandwidth, 1 << 30);
+        assert_string_equal(conf->congestion, "auto");
+        assert_false(conf->trusted_network);
+        assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
+        assert_string_equal(conf->engine_pid_file, "");
+        assert_int_equal(conf->heartbeat_ms, 500);
+        assert_int_equal(conf->node_timeout_ms, 3000);
+        assert_int_equal(conf->progress_timeout_ms, 5000);
+        assert_int_equal(conf->join_timeout_ms, 1800000);
+        assert_int_equal(conf->max_clients, 1024);
+        assert_int_equal(conf->max_clients_per_user, 512);
+        assert_int_equal(conf->max_groups, 4096);
+        assert_int_equal(conf->max_groups_per_user, 2048);
+        assert_true(conf->max_board_bytes == UINT64_C(128) << 30);
+        assert_true(conf->max_board_bytes_per_user == UINT64_C(64) << 30);
+        assert_int_equal(conf->log_level, CONF_LOG_INFO);
+        conf_free(conf);
+    }
+}
+
+static void every_key_reaches_its_field(void **state)
+{
+    struct conf *conf =
+        load_ok("cluster:\n"
+                "  name: lab-1\n"
+                "  node: b\n"
+                "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
+                "  nodes:\n"
+                "    - {name: c, address: \"::1\"}\n"
+                "    - {name: b, address: 127.0.0.2, port: 7000}\n"
+                "    - name: a\n"
+                "      address: localhost\n"
+                "      port: \"7001\"\n"
+                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
+                "transport: {device: 'mlx5_0:1', fabric: ucx, tls: 'rc,ud', "
+                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: 12G, congestion_control: a-15_byte_name9,\n"
+                "  trusted_network: true,\n"
+                "  engine: /a/e, engine_pid_file: /a/ep}\n"
+                "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
+                "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
+                " max_groups_per_user: 4, max_board_bytes: 5M}\n"
+                "log: {level: debug}\n");
+
+    assert_string_equal(conf->cluster, "lab-1");
+    assert_string_equal(conf->node, "b");
+    assert_string_equal(conf->key_file, "$CREDENTIALS_DIRECTORY/cluster.key");
+    assert_int_equal(conf->nnodes, 3);
+    assert_string_equal(conf->nodes[0].name, "a"); /* sorted */
+    assert_string_equal(conf->nodes[0].address, "localhost");
+    assert_int_equal(conf->nodes[0].port, 7001);
+    assert_string_equal(conf->nodes[1].name, "b");
+    assert_string_equal(conf->nodes[1].address, "127.0.0.2");
+    assert_int_equal(conf->nodes[1].port, 7000);
+    assert_string_equal(conf->nodes[2].address, "::1");
+    assert_int_equal(conf->nodes[2].port, CONF_DEFAULT_PORT);
+    assert_int_equal(conf->self, 1);
+    assert_string_equal(conf->socket, "/a/s");
+    assert_int_equal(conf->socket_mode, 0660);
+    assert_string_equal(conf->pid_file, "/a/p");
+    assert_string_equal(conf->device, "mlx5_0:1");
+    assert_string_equal(conf->fabric, "ucx");
+    assert_string_equal(conf->tls, "rc,ud");
+    assert_string_equal(conf->port_range, "20000-20009");
+    assert_int_equal(conf->latency_us, 7);
+    assert_true(conf->bandwidth == UINT64_C(12) << 30);
+    assert_string_equal(conf->congestion, "a-15_byte_name9");
+    assert_true(conf->trusted_network);
+    assert_string_equal(conf->engine, "/a/e");
+    assert_string_equal(conf->engine_pid_file, "/a/ep");
+    assert_int_equal(conf->heartbeat_ms, 100);
+    assert_int_equal(conf->node_timeout_ms, 2000);
+    assert_int_equal(conf->progress_timeout_ms, 60000);
+    assert_int_equal(conf->join_timeout_ms, 7200000);
+    assert_int_equal(conf->max_clients, 1);
+    assert_int_equal(conf->max_clients_per_user, 2);
+    assert_int_equal(conf->max_groups, 3);
+    assert_int_equal(conf->max_groups_per_user, 4);
+    assert_true(conf->max_board_bytes == UINT64_C(5) << 20);
+    assert_int_equal(conf->log_level, CONF_LOG_DEBUG);
+    conf_free(conf);
+}
+
+static void rows_say_value_and_source(void **state)
+{
+    struct conf *conf = load_ok("timeouts:\n"
+                                "  node: 4000ms\n"
+                                "limits: {max_board_bytes: 2048M}\n"
+                                "cluster:\n"
+                                "  node: a\n"
+                                "  nodes: [{name: b, address: '::1'}, {name: a, address: "
+                                "127.0.0.1}]\n");
+    struct conf_row row;
+    unsigned n = 0;
+
+    check_row(conf, "timeouts.node", "4s", F ":2");
+    check_row(conf, "timeouts.heartbeat", "500ms", "default");
+    check_row(conf, "limits.max_board_bytes", "2G", F ":3");
+    check_row(conf, "cluster.nodes", "a 127.0.0.1:18400, b [::1]:18400", F ":6");
+    check_row(conf, "listen.socket_mode", "0666", "default");
+    check_row(conf, "transport.trusted_network", "false", "default");
+    check_row(conf, "log.level", "info", "default");
+    for (; conf_row(conf, n, &row); n++) {
+        assert_true(row.help && row.help[0]);
+        if (!strcmp(row.source, "default"))
+            assert_string_equal(row.value, row.fallback);
+    }
+    assert_int_equal(n, 29);
+    assert_false(conf_row(conf, UINT32_MAX, &row));
+    conf_free(conf);
+}
+
+static void long_node_list_is_cut_with_its_count(void **state)
+{
+    char text[65536] = "cluster:\n  node: n0001\n  nodes:\n", expected[256] = "";
+    size_t at = strlen(text), e = 0;
+    struct conf_row row;
+    struct conf *conf;
+
+    for (unsigned i = 1; i <= CONF_MAX_NODES; i++)
+        at += (size_t)sprintf(text + at, "  - {name: n%04u, address: 127.0.0.1, port: %u}\n", i,
+                              i);
+    conf = load_ok(text);
+    assert_int_equal(conf->nnodes, CONF_MAX_NODES);
+    assert_true(conf_row(conf, 3, &row));
+    assert_string_equal(row.key, "cluster.nodes");
+    for (unsigned i = 1; e + 40 < sizeof(row.value); i++)
+        e += (size_t)sprintf(expected + e, "%sn%04u 127.0.0.1:%u", i > 1 ? ", " : "", i, i);
+    assert_memory_equal(row.value, expected, e);
+    assert_non_null(strstr(row.value, ", ... (1024 nodes)"));
+    conf_free(conf);
+}
+
+static void reload_names_what_needs_a_restart(void **state)
+{
+    struct conf *a = load_ok("log: {level: info}");
+    struct conf *b = load_ok("log: {level: debug}\nlimits: {max_clients: 9, max_groups: 9}\n"
+                             "timeouts: {heartbeat: 100ms, join: 1h}");
+    struct conf *c = load_ok("listen: {socket: /x}\nlog: {level: warn}\n"
+                             "transport: {trusted_network: true}\n"
+                             "cluster: {node: a, nodes: [{name: a, address: '::1'}]}");
+    char buf[256] = "x", tiny[10];
+
+    conf_not_reloadable(a, a, buf, sizeof(buf));
+    assert_string_equal(buf, "");
+    conf_not_reloadable(a, b, buf, sizeof(buf));
+    assert_string_equal(buf, "");
+    conf_not_reloadable(a, c, buf, sizeof(buf));
+    assert_string_equal(
+        buf, "cluster.node, cluster.nodes, listen.socket, transport.trusted_network");
+    conf_not_reloadable(a, c, tiny, sizeof(tiny));
+    assert_string_equal(tiny, "cluster.n");
+    conf_free(a);
+    conf_free(b);
+    conf_free(c);
+}
+
+static void reload_sees_a_changed_node(void **state)
+{
+    static const char *const texts[] = {
+        "cluster: {node: a, nodes: [{name: a, address: '::1'}, {name: b, address: 127.0.0.1}]}",
+        "cluster: {node: a, nodes: [{name: a, address: '::1'}, {name: c, address: 127.0.0.1}]}",
+        "cluster: {node: a, nodes: [{name: a, address: '::1'}, {name: b, address: 127.0.0.2}]}",
+        "cluster: {node: a, nodes: [{name: a, address: '::1'}, {name: b, address: 127.0.0.1, "
+        "port: 9}]}",
+        "cluster: {node: a, nodes: [{name: a, address: '::1'}]}",
+    };
+    struct conf *first = load_ok(texts[0]);
+    char buf[64];
+
+    for (unsigned i = 0; i < ARRAY_LEN(texts); i++) {
+        struct conf *other = load_ok(texts[i]);
+
+        conf_not_reloadable(first, other, buf, sizeof(buf));
+        assert_string_equal(buf, i ? "cluster.nodes" : "");
+        conf_free(other);
+    }
+    conf_free(first);
+}
+
+/* --- the file --- */
+
+static void check_file_error(const char *path, int expected_r, const char *fmt, ...)
+    _printf_(3, 4);
+
+static void check_file_error(const char *path, int expected_r, const char *fmt, ...)
+{
+    struct conf *conf = NULL;
+    char *error = NULL, expected[1024];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(expected, sizeof(expected), fmt, args);
+    va_end(args);
+    assert_int_equal(conf_load(path, NULL, 0, &conf, &error), expected_r);
+    assert_non_null(error);
+    assert_string_equal(error, expected);
+    free(error);
+}
+
+static void file_is_read(void **state)
+{
+    struct files *files = *state;
+    struct conf *conf = NULL;
+    char *error = NULL, source[160];
+
+    write_file(files->path, "log:\n  level: warn\n", 19, 0600);
+    assert_int_equal(conf_load(files->path, NULL, 0, &conf, &error), 0);
+    assert_int_equal(conf->log_level, CONF_LOG_WARN);
+    assert_string_equal(conf->file, files->path);
+    snprintf(source, sizeof(source), "%s:2", files->path);
+    check_row(conf, "log.level", "warn", source);
+    conf_free(conf);
+    write_file(files->path, "log: 1\n", 7, 0600);
+    check_file_error(files->path, -EINVAL,
+                     "%s:1:6: log is text, which is the wrong type; allowed: a map of level",
+                     files->path);
+}
+
+static void file_cannot_be_read(void **state)
+{
+    struct files *files = *state;
+    char *big = calloc(1, CONF_MAX_BYTES + 1), name[CONF_PATH_MAX + 1];
+
+    assert_non_null(big);
+    check_file_error(files->path, -ENOENT,
+                     "%s: cannot open: No such file or directory (give the path with --config "
+                     "FILE; an empty file is valid and means one node with all defaults)",
+                     files->path);
+    check_file_error(files->dir, -EINVAL, "%s: not a regular file; allowed: a regular file",
+                     files->dir);
+    assert_int_equal(mkfifo(files->path, 0600), 0); /* must not block */
+    check_file_error(files->path, -EINVAL, "%s: not a regular file; allowed: a regular file",
+                     files->path);
+    write_file(files->path, big, CONF_MAX_BYTES + 1, 0600);
+    check_file_error(files->path, -EINVAL, "%s: too large; allowed: at most 1048576 bytes",
+                     files->path);
+    memset(name, 'a', CONF_PATH_MAX);
+    name[CONF_PATH_MAX] = '\0';
+    check_file_error(name, -ENAMETOOLONG, "%s: path too long; allowed: at most 255 bytes",
+                     name);
+    if (geteuid() != 0) { /* root opens everything */
+        write_file(files->path, "", 0, 0);
+        check_file_error(files->path, -EACCES,
+                         "%s: cannot open: Permission denied (it must be readable for the user "
+                         "that runs commd)",
+                         files->path);
+    }
+    free(big);
+}
+
+/* --- the documentation --- */
+
+static char *read_source(const char *name)
+{
+    const char *srcdir = getenv("srcdir"); /* set by automake's test driver */
+    char path[512], *text = calloc(1, 2 * 65536);
+    FILE *f;
+
+    assert_non_null(text);
+    snprintf(path, sizeof(path), "%s/%s", srcdir ? srcdir : ".", name);
+    f = fopen(path, "re");
+    if (!f)
+        fail_msg("%s: %s (run from the top, or set srcdir)", path, strerror(errno));
+    assert_true(fread(text, 1, 65535, f) > 0);
+    fclose(f);
+    return text;
+}
+
+/* In a text of read_source(), which has room. */
+static void replace(char *text, const char *from, const char *to)
+{
+    size_t len = strlen(from);
+
+    for (char *at = text; (at = strstr(at, from)); at += strlen(to)) {
+        memmove(at + strlen(to), at + len, strlen(at + len) + 1);
+        memcpy(at, to, strlen(to));
+    }
+}
+
+/* Removes each '#' that opens a line and has no space behind it. */
+static void uncomment(char *text)
+{
+    bool fresh = true;
+    char *to = text;
+
+    for (char *at = text; *at; at++) {
+        if (fresh && *at == '#' && at[1] != ' ' && at[1] != '\n') {
+            fresh = false;
+            continue;
+        }
+        fresh = *at == '\n' || (fresh && *at == ' ');
+        *to++ = *at;
+    }
+    *to = '\0';
+}
+
+static void shipped_file_is_valid_as_it_is(void **state)
+{
+    char *text = read_source("etc/commd.yaml");
+    struct conf *conf = load_ok(text);
+
+    for (unsigned i = 0; i < CONF_MAX_KEYS; i++)
+        assert_int_equal(conf->line[i], 0); /* all of it is commented out */
+    conf_free(conf);
+    free(text);
+}
+
+/* Uncommented, the file has each key that exists, no other, and the default as its value. */
+static void shipped_file_shows_every_key_and_its_default(void **state)
+{
+    char *text = read_source("etc/commd.yaml");
+    struct conf_row row;
+    struct conf *conf;
+
+    uncomment(text);
+    replace(text, "HOSTNAME", "a");
+    replace(text, "10.0.0.", "127.0.0.");
+    replace(text, "/usr/libexec/commd/commd-engine", "/e");
+    replace(text, "/etc/commd/cluster.key", "/k");
+    conf = load_ok(text);
+    for (unsigned i = 0; conf_row(conf, i, &row); i++) {
+        if (!strcmp(row.source, "default"))
+            fail_msg("etc/commd.yaml lacks %s", row.key);
+        if (!strcmp(row.key, "transport.engine"))
+            assert_string_equal(row.value, "/e");
+        else if (!strcmp(row.key, "cluster.key_file"))
+            assert_string_equal(row.value, "/k");
+        else if (!strcmp(row.key, "cluster.nodes"))
+            assert_string_equal(row.value, "a 127.0.0.1:18400, b 127.0.0.2:18400");
+        else if (strcmp(row.key, "cluster.node"))
+            assert_string_equal(row.value, row.fallback);
+    }
+    conf_free(conf);
+    free(text);
+}
+
+/* In the manual each key is an entry of its own: ".It Cm key", below ".Ss section:". */
+static void manual_has_every_key_and_no_other(void **state)
+{
+    char *text = read_source("etc/commd.yaml.5"), *at, item[160];
+    struct conf *conf = load_ok("");
+    unsigned documented = 0, keys = 0;
+    struct conf_row row;
+
+    for (at = text; (at = strstr(at, "\n.It Cm ")); at++)
+        documented++;
+    for (; conf_row(conf, keys, &row); keys++) {
+        snprintf(item, sizeof(item), "\n.It Cm %s\n", row.key);
+        if (!strstr(text, item))
+            fail_msg("etc/commd.yaml.5 lacks %s", row.key);
+    }
+    assert_int_equal(documented, keys);
+    conf_free(conf);
+    free(text);
+}
+
+/* A smaller limit of the node does not come to mean that one user may have all. */
+static void shares_follow_their_limits(void **state)
+{
+    struct conf *conf = load_ok("limits: {max_groups: 16, max_clients: 8}\n");
+
+    assert_int_equal(conf->max_groups_per_user, 8);
+    assert_int_equal(conf->max_clients_per_user, 4);
+    conf_free(conf);
+    conf = load_ok("limits: {max_groups: 16, max_groups_per_user: 16, max_clients: 1}\n");
+    assert_int_equal(conf->max_groups_per_user, 16); /* that is what it says */
+    assert_int_equal(conf->max_clients_per_user, 1);
+    conf_free(conf);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_follow_their_limits),
+        cmocka_unit_test(empty_file_is_one_node_with_defaults),
+        cmocka_unit_test(every_key_reaches_its_field),
+        cmocka_unit_test(rows_say_value_and_source),
+        cmocka_unit_test(long_node_list_is_cut_with_its_count),
+        cmocka_unit_test(reload_names_what_needs_a_restart),
+        cmocka_unit_test(reload_sees_a_changed_node),
+        cmocka_unit_test_setup_teardown(file_is_read, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(file_cannot_be_read, make_dir, remove_dir),
+        cmocka_unit_test(shipped_file_is_valid_as_it_is),
+        cmocka_unit_test(shipped_file_shows_every_key_and_its_default),
+        cmocka_unit_test(manual_has_every_key_and_no_other),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,410 @@
+/* test_core_any.c - any client, peer or engine may send anything at any time: the core never
+ * aborts, its views hold, nothing is left when all have gone, and the same events give the same
+ * actions. Odd seeds are tame: they seldom say what ends everything, so that groups come to
+ * life first. */
+#include "tests/unit/daemon/core_bench.h"
+
+struct fuzz {
+    struct bench *bench;
+    uint64_t random;
+    bool tame; /* seldom says what ends everything, so that groups come to life */
+    struct msg_member members[8];
+    char names[4][MSG_NAME_MAX];
+};
+
+static uint64_t draw(struct fuzz *fuzz, uint64_t below)
+{
+    return core_mix(fuzz->random++) % below;
+}
+
+/* Small numbers that mean something, and large ones that should not. */
+static uint64_t number(struct fuzz *fuzz)
+{
+    static const uint64_t odd[] = {0, 1, 2, 65535, 65536, INT32_MAX, UINT32_MAX, UINT64_MAX};
+    struct core_group_view view;
+
+    switch (draw(fuzz, 4)) {
+    case 0:
+        return odd[draw(fuzz, ARRAY_LEN(odd))];
+    case 1:
+        if (core_group_at(fuzz->bench->core, (unsigned)draw(fuzz, 4), &view))
+            return view.id;
+        return 1;
+    case 2:
+        return fuzz->bench->core->join_count << 17 | draw(fuzz, 8);
+    default:
+        return draw(fuzz, 5);
+    }
+}
+
+/* The id of a group that is there, mostly. */
+static uint64_t group_id(struct fuzz *fuzz)
+{
+    struct core_group_view view;
+
+    if (draw(fuzz, 10) && (core_group_at(fuzz->bench->core, (unsigned)draw(fuzz, 3), &view) ||
+                           core_group_at(fuzz->bench->core, 0, &view)))
+        return view.id;
+    return number(fuzz);
+}
+
+static uint32_t small(struct fuzz *fuzz)
+{
+    return (uint32_t)(draw(fuzz, 30) ? draw(fuzz, 4) : number(fuzz));
+}
+
+static void fill_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned from)
+{
+    unsigned n = 1 + (unsigned)draw(fuzz, 3);
+
+    m->group = draw(fuzz, 3)
+                   ? home_group_id(fuzz->bench->core->peers[from % 3].incarnation, draw(fuzz, 1000))
+                   : number(fuzz);
+    m->uid = 1000;
+    m->size = 1 + (uint32_t)draw(fuzz, 8);
+    m->nnodes = n;
+    for (unsigned i = 0; i < n; i++)
+        text_copy(fuzz->names[i], MSG_NAME_MAX, draw(fuzz, 20) ? nodes[i] : "zz");
+    for (unsigned i = 0; i < m->size; i++)
+        fuzz->members[i] =
+            (struct msg_member){.node = draw(fuzz, 30) ? (uint32_t)draw(fuzz, n) : 9,
+                                .pid = small(fuzz),
+                                .join = number(fuzz)};
+    m->members = fuzz->members;
+    m->nodes = fuzz->names;
+    m->name[0] = 'g';
+    m->name[1] = (char)('0' + draw(fuzz, 3));
+    text_copy(m->home, sizeof(m->home), nodes[from % 3]);
+}
+
+/* A commit that the core has to take: of a seat that waits, from a home that may send it. */
+static void fill_real_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned from)
+{
+    struct core *core = fuzz->bench->core;
+    struct seat *seat = NULL, *other;
+    struct peer *home = &core->peers[from % 3];
+
+    list_each(other, &core->waiting, waiting) if (other->home == (int)from &&
+                                                  other->state != SEAT_COMMITTED) seat = other;
+
+    fill_commit(fuzz, m, from);
+    if (!seat || seat->size > 8)
+        return;
+    m->group = home_group_id(home->incarnation, home->committed + 1);
+    m->nnodes = 1 + (uint32_t)draw(fuzz, 3);
+    m->size = seat->size;
+    text_copy(m->name, sizeof(m->name), seat->name);
+    for (unsigned i = 0; i < 3; i++)
+        text_copy(fuzz->names[i], MSG_NAME_MAX, nodes[i]);
+    for (unsigned i = 0; i < m->size; i++)
+        fuzz->members[i] = (struct msg_member){.node = m->nnodes - 1, .join = 1 + i};
+    fuzz->members[seat->rank] = (struct msg_member){.node = 0, .join = seat->join};
+}
+
+/* Engines that come up, so that groups can open. */
+static void fill_real_engine(struct fuzz *fuzz, struct msg *msg, unsigned from)
+{
+    struct core *core = fuzz->bench->core;
+
+    if (msg->type == MSG_ENGINE_PEER_READY || msg->type == MSG_ENGINE_PEER_DOWN) {
+        msg->engine_peer.peer = 1 + (uint32_t)draw(fuzz, 2);
+        msg->engine_peer.engine = core->peers[msg->engine_peer.peer].engine;
+    } else if (msg->type == MSG_ENGINE_READY) {
+        msg->engine_ready.engine = core->engine.incarnation;
+        msg->engine_ready.mine = core->peers[from % 3].engine;
+    } else if (msg->type == MSG_ENGINE_STATE) {
+        msg->engine_state.engine = 1;
+        msg->engine_state.addr_len = 8;
+    } else if (msg->type == MSG_COMMIT) {
+        fill_real_commit(fuzz, &msg->commit, from);
+    }
+}
+
+static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
+{
+    static const enum msg_type types[] = {MSG_CLIENT_HELLO,
+                                          MSG_CLIENT_JOIN,
+                                          MSG_CLIENT_LEAVE,
+                                          MSG_CLIENT_ABORT,
+                                          MSG_ADMIN,
+                                          MSG_HEARTBEAT,
+                                          MSG_ENGINE_STATE,
+                                          MSG_ENGINE_READY,
+                                          MSG_JOIN,
+                                          MSG_JOIN_CANCEL,
+                                          MSG_JOIN_REFUSED,
+                                          MSG_COMMIT,
+                                          MSG_GONE,
+                                          MSG_BROKEN,
+                                          MSG_SYNC,
+                                          MSG_CLIENT_WHO,
+                                          MSG_WHO,
+                                          MSG_ABSENT_HERE,
+                                          MSG_ENGINE_HELLO,
+                                          MSG_ENGINE_PEER_READY,
+                                          MSG_ENGINE_PEER_DOWN,
+                                          MSG_BOARD_ERROR,
+                                          MSG_PING,
+                                          MSG_TABLES};
+
+    memset(msg, 0, sizeof(*msg));
+    msg->type = types[draw(fuzz, ARRAY_LEN(types))];
+    switch ((int)msg->type) {
+    case MSG_CLIENT_HELLO:
+        msg->client_hello.version = draw(fuzz, 9) ? MSG_VERSION : small(fuzz);
+        msg->client_hello.admin = draw(fuzz, 4) == 0;
+        break;
+    case MSG_CLIENT_JOIN:
+        msg->client_join.req = small(fuzz);
+        msg->client_join.size = 1 + small(fuzz);
+        msg->client_join.rank = small(fuzz);
+        msg->client_join.timeout_ms = number(fuzz);
+        msg->client_join.name[0] = 'g';
+        msg->client_join.name[1] = (char)('0' + draw(fuzz, 3));
+        break;
+    case MSG_CLIENT_LEAVE:
+    case MSG_CLIENT_ABORT:
+    case MSG_SYNC:
+        msg->sync.group = group_id(fuzz);
+        break;
+    case MSG_CLIENT_WHO:
+        msg->client_who.group = group_id(fuzz);
+        msg->client_who.req = small(fuzz);
+        break;
+    case MSG_WHO:
+        msg->who.group = group_id(fuzz);
+        msg->who.ask = number(fuzz);
+        break;
+    case MSG_ABSENT_HERE:
+        msg->absent_here.group = group_id(fuzz);
+        msg->absent_here.ask = draw(fuzz, 4) ? (uint64_t)small(fuzz) << 32 : number(fuzz);
+        msg->absent_here.count = small(fuzz);
+        break;
+    case MSG_JOIN_CANCEL:
+        msg->join_cancel.join = number(fuzz);
+        break;
+    case MSG_ENGINE_STATE:
+        msg->engine_state.engine = small(fuzz);
+        msg->engine_state.addr_len = small(fuzz);
+        break;
+    case MSG_ENGINE_READY:
+        msg->engine_ready.engine =
+            draw(fuzz, 3) ? fuzz->bench->core->engine.incarnation : number(fuzz);
+        msg->engine_ready.mine = small(fuzz);
+        break;
+    case MSG_JOIN:
+        msg->join.join = number(fuzz);
+        msg->join.uid = 1000;
+        msg->join.size = 1 + small(fuzz);
+        msg->join.rank = small(fuzz);
+        msg->join.name[0] = 'g';
+        msg->join.name[1] = (char)('0' + draw(fuzz, 3));
+        break;
+    case MSG_JOIN_REFUSED:
+        msg->join_refused.join = number(fuzz);
+        msg->join_refused.cause = small(fuzz);
+        msg->join_refused.rank = (int32_t)small(fuzz);
+        break;
+    case MSG_COMMIT:
+        fill_commit(fuzz, &msg->commit, from);
+        break;
+    case MSG_GONE:
+        msg->gone.group = group_id(fuzz);
+        msg->gone.rank = small(fuzz);
+        msg->gone.ops = small(fuzz);
+        msg->gone.cause = small(fuzz);
+        break;
+    case MSG_BROKEN:
+        msg->broken.group = group_id(fuzz);
+        msg->broken.cause = (uint32_t)draw(fuzz, 20);
+        msg->broken.rank = (int32_t)small(fuzz);
+        break;
+    case MSG_ENGINE_HELLO:
+        msg->engine_hello.version = draw(fuzz, 9) ? MSG_VERSION : 0;
+        msg->engine_hello.addr_len = draw(fuzz, 9) ? 8 : small(fuzz);
+        break;
+    case MSG_ENGINE_PEER_READY:
+    case MSG_ENGINE_PEER_DOWN:
+        msg->engine_peer.peer = small(fuzz);
+        msg->engine_peer.engine = small(fuzz);
+        break;
+    case MSG_BOARD_ERROR:
+        msg->board.group = group_id(fuzz);
+        msg->board.cause = small(fuzz);
+        msg->board.peer = (int32_t)small(fuzz);
+        break;
+    case MSG_PING:
+        msg->ping.seq = small(fuzz);
+        msg->ping.pong = (uint32_t)draw(fuzz, 2);
+        break;
+    default:
+        break;
+    }
+}
+
+static void tell(struct fuzz *fuzz, enum core_event_type type, unsigned node,
+                 enum msg_type kind)
+{
+    struct msg msg;
+
+    memset(&msg, 0, sizeof(msg));
+    msg.type = kind;
+    if (kind == MSG_PEER_HELLO) {
+        msg.peer_hello.incarnation = 1 + draw(fuzz, 3);
+    } else if (kind == MSG_ENGINE_HELLO) {
+        msg.engine_hello.version = MSG_VERSION;
+        msg.engine_hello.addr_len = 8;
+    } else {
+        fill_real_engine(fuzz, &msg, node);
+        msg.engine_peer.peer = kind == MSG_ENGINE_PEER_READY ? node : msg.engine_peer.peer;
+        if (kind == MSG_ENGINE_PEER_READY)
+            msg.engine_peer.engine = fuzz->bench->core->peers[node].engine;
+    }
+    feed(fuzz->bench, (struct core_event){.type = type, .node = node, .msg = &msg});
+}
+
+/* Brings the engine up, both peers to READY and clients in, whatever went before. */
+static void revive(struct fuzz *fuzz)
+{
+    feed(fuzz->bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "revived"});
+    fuzz->bench->now += CORE_ENGINE_RESTART_MAX_MS;
+    feed(fuzz->bench, (struct core_event){.type = CORE_TICK});
+    tell(fuzz, CORE_ENGINE_MSG, 0, MSG_ENGINE_HELLO);
+    for (unsigned i = 1; i < 3; i++) {
+        tell(fuzz, CORE_PEER_UP, i, MSG_PEER_HELLO);
+        tell(fuzz, CORE_PEER_MSG, i, MSG_ENGINE_STATE);
+        tell(fuzz, CORE_ENGINE_MSG, i, MSG_ENGINE_PEER_READY);
+        tell(fuzz, CORE_PEER_MSG, i, MSG_ENGINE_READY);
+    }
+    assert_int_equal(fuzz->bench->core->peers[1].state, CORE_PEER_READY);
+    assert_int_equal(fuzz->bench->core->peers[2].state, CORE_PEER_READY);
+    for (unsigned i = 0; i < 4; i++) {
+        feed(fuzz->bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = i});
+        hello(fuzz->bench, i, 1000, false);
+    }
+}
+
+/* The views have to hold in every state. */
+static void look(struct core *core)
+{
+    struct core_group_view view;
+    struct core_client_view client;
+    struct core_peer_view peer;
+    struct core_status status;
+    unsigned rank, slot;
+    uint32_t req;
+
+    for (unsigned i = 0; core_group_at(core, i, &view); i++) {
+        assert_non_null(view.name);
+        if (!view.id)
+            continue;
+        for (unsigned j = 0; j < view.nlocal; j++) {
+            assert_true(core_group_local(core, view.id, j, &rank, &slot, &req));
+            assert_int_equal(view.members[rank].node, view.me);
+        }
+        assert_false(core_group_local(core, view.id, view.nlocal, &rank, &slot, &req));
+    }
+    for (unsigned i = 0; core_client_at(core, i, &client); i++)
+        assert_true(client.client < core->client_slots);
+    for (unsigned i = 0; core_peer_at(core, i, &peer); i++)
+        assert_string_equal(peer.name, nodes[i]);
+    core_status(core, &status);
+}
+
+static void anything(struct fuzz *fuzz)
+{
+    struct core_event event = {.type = (enum core_event_type)draw(fuzz, CORE_BOARD_FAILED + 1)};
+    struct msg msg;
+
+    event.client = draw(fuzz, 50) ? (unsigned)draw(fuzz, 6) : small(fuzz);
+    event.node = draw(fuzz, 50) ? (unsigned)draw(fuzz, 3) : small(fuzz);
+    event.uid = 1000;
+    event.group = draw(fuzz, 5) ? 0 : group_id(fuzz);
+    event.msg = &msg;
+    if (draw(fuzz, fuzz->tame ? 40 : 3)) /* the fatal kinds are not so frequent */
+        event.type = (enum core_event_type[]){CORE_CLIENT_MSG, CORE_PEER_MSG, CORE_ENGINE_MSG,
+                                              CORE_TICK}[draw(fuzz, 4)];
+    if (event.type == CORE_CLIENT_OPEN && event.client < 6 &&
+        fuzz->bench->core->clients[event.client].state != CLIENT_FREE)
+        return;
+    fill(fuzz, &msg, event.node);
+    if (fuzz->tame ? draw(fuzz, 30) : draw(fuzz, 3) == 0)
+        fill_real_engine(fuzz, &msg, event.node);
+    if (fuzz->tame && event.type == CORE_ENGINE_MSG && msg.type == MSG_ENGINE_HELLO &&
+        fuzz->bench->core->engine.state == CORE_ENGINE_UP)
+        return; /* would only kill it */
+    if (fuzz->tame && event.type == CORE_ENGINE_MSG && msg.type < MSG_ENGINE_HELLO)
+        return;
+    if (fuzz->tame && event.type == CORE_CLIENT_MSG && msg.type != MSG_CLIENT_JOIN &&
+        draw(fuzz, 10))
+        return;
+    if (event.type == CORE_PEER_UP) {
+        memset(&msg, 0, sizeof(msg));
+        msg.type = MSG_PEER_HELLO;
+        msg.peer_hello.incarnation = 1 + draw(fuzz, 3);
+    }
+    fuzz->bench->now += draw(fuzz, 20) ? draw(fuzz, 20) : draw(fuzz, fuzz->tame ? 200 : 5000);
+    fuzz->bench->got[0] = 0;
+    feed(fuzz->bench, event);
+    look(fuzz->bench->core);
+}
+
+/* Everybody goes; whatever they said before, nothing may be left of it. */
+static void assert_all_forgotten(struct bench *bench)
+{
+    struct core *core = bench->core;
+
+    for (unsigned i = 0; i < core->client_slots; i++)
+        feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = i});
+    for (unsigned i = 0; i < 3; i++)
+        feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = i});
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(core->seats.live, 0);
+    assert_int_equal(core->groups.live, 0);
+    assert_int_equal(core->formings.live, 0);
+    assert_int_equal(core->users.live, 0);
+    assert_int_equal(core->nclients, 0);
+    assert_int_equal(core->runs.used, 0); /* no user has a block of members */
+}
+
+static uint64_t fuzz_run(uint64_t seed, unsigned steps)
+{
+    struct core_config config = config_of(3);
+    struct fuzz fuzz = {
+        .bench = bench_new(&config), .random = core_mix(seed), .tame = seed % 2};
+    uint64_t hash;
+
+    for (unsigned i = 0; i < steps; i++) {
+        if (fuzz.tame && i % 200 == 0)
+            revive(&fuzz);
+        anything(&fuzz);
+    }
+    assert_all_forgotten(fuzz.bench);
+    hash = fuzz.bench->hash;
+    bench_free(fuzz.bench);
+    return hash;
+}
+
+static void anything_at_any_time(void **state)
+{
+    for (uint64_t seed = 0; seed < 40; seed++)
+        fuzz_run(seed, 4000);
+}
+
+static void same_events_same_actions(void **state)
+{
+    for (uint64_t seed = 100; seed < 105; seed++)
+        assert_true(fuzz_run(seed, 2000) == fuzz_run(seed, 2000));
+    assert_false(fuzz_run(100, 2000) == fuzz_run(101, 2000));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(anything_at_any_time),
+        cmocka_unit_test(same_events_same_actions),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

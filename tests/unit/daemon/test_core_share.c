@@ -1,0 +1,374 @@
+/* test_core_share.c - one user cannot take what all need from the others: places in tables, ranks, room
+ * for members; and the numbers of groups go on after 2^32 of them. */
+#include "tests/unit/daemon/core_bench.h"
+
+enum { HOSTILE = 4001, VICTIM = 4002 };
+
+/* Every size that there is, largest first, joined by one client that never fills any. */
+static void sizes_that_never_fill(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups = 4096;
+    config.max_groups_per_user = 2048;
+    bench = bench_new(&config);
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned i = 0; i < 1000; i++) {
+        snprintf(name, sizeof(name), "h%u", i);
+        join(bench, 0, i, name, 0, 4096 >> i / 100);
+    }
+    assert_non_null(strstr(bench->got, "has no room for one more group of user 4001"));
+    assert_in_range(bench->core->runs.used, 1, bench->core->runs.nblocks / 2);
+    hello(bench, 1, VICTIM, false);
+    bench->got[0] = 0;
+    join(bench, 1, 1, "largest", 0, 4096);
+    join(bench, 1, 2, "v", 0, 1);
+    expect(bench, "group open\n");
+    bench_free(bench);
+}
+
+/* Runs that are given back in an order that leaves a small one in each large one. */
+static void small_runs_lie_in_nobodys_way(void **state)
+{
+    struct runs runs = {0};
+    struct run_owner hostile = {.blocks = 0}, victim = {.blocks = 0};
+    struct msg_member *small[16], *large;
+
+    runs_init(&runs, 64, 16 * 64);
+    runs.members = calloc(16 * 64, sizeof(*runs.members));
+    runs.fates = calloc(16 * 64, sizeof(*runs.fates));
+    runs.order = calloc(16 * 64, 1);
+    for (unsigned i = 0; i < 8; i++) { /* its share is 8 blocks */
+        assert_non_null(large = runs_take(&runs, &hostile, 8, 64));
+        runs_leave(&runs, &hostile, large);
+        assert_non_null(small[i] = runs_take(&runs, &hostile, 8, 1));
+    }
+    assert_int_equal(hostile.blocks, 1); /* they are beside each other */
+    while (runs_take(&runs, &hostile, 8, 33)) /* more than half of a block: one in each */
+        ;
+    assert_int_equal(hostile.blocks, 8);
+    assert_int_equal(runs.used, 8);
+    for (unsigned i = 0; i < 8; i++)
+        assert_non_null(runs_take(&runs, &victim, 8, 64));
+    assert_null(runs_take(&runs, &victim, 8, 1));
+    assert_null(runs_take(&runs, &victim, 9, 65)); /* no group is larger */
+    for (unsigned i = 0; i < 8; i++)
+        runs_leave(&runs, &hostile, small[i]);
+    assert_int_equal(hostile.blocks, 7);
+    assert_non_null(runs_take(&runs, &victim, 9, 64)); /* the block that came back */
+    free(runs.members);
+    free(runs.fates);
+    free(runs.order);
+}
+
+/* Joins that wait take ranks of the node's table: half of what others leave, then no more. */
+static void ranks_are_shared(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    unsigned joined = 0;
+    char name[16];
+
+    config.max_clients = config.max_groups = 64;
+    config.max_clients_per_user = 32;
+    config.max_groups_per_user = 63;
+    config.max_size = 16;
+    config.max_members = 64; /* as many ranks of this node */
+    bench = bench_new(&config);
+    for (unsigned i = 0; i < 40; i++) {
+        snprintf(name, sizeof(name), "h%u", i / 16);
+        hello(bench, i % 20, HOSTILE, false);
+        bench->got[0] = 0;
+        join(bench, i % 20, i, name, i % 15, 16);
+        joined += !bench->got[0];
+    }
+    assert_in_range(bench->core->seats.live, 1, 32);
+    hello(bench, 60, VICTIM, false);
+    bench->got[0] = 0;
+    join(bench, 60, 1, "v", 0, 1);
+    expect(bench, "group open\n");
+    bench_free(bench);
+}
+
+static void too_many_ranks_of_one_user(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups = 4096;
+    config.max_groups_per_user = 2048;
+    bench = bench_new(&config);
+    bench->core->max_seats = 64;
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned i = 0; i < 33; i++) {
+        bench->got[0] = 0;
+        snprintf(name, sizeof(name), "h%u", i);
+        join(bench, 0, i, name, 0, 1);
+    }
+    expect(bench, "0 JOIN_FAILED req 32 cause 3 rank -1 node a: group \"h32\": user 4001 has 32 ranks in "
+                  "groups or joining on node a already, half of what others leave of 64: leave some\n");
+    hello(bench, 1, VICTIM, false);
+    bench->got[0] = 0;
+    join(bench, 1, 1, "v", 0, 1);
+    expect(bench, "group open\n");
+    bench_free(bench);
+}
+
+/* Groups: the configuration's bound for one user, and half of what others leave. */
+static void groups_are_shared(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    unsigned open[3] = {0};
+    char name[16];
+
+    config.max_groups = 16;
+    config.max_groups_per_user = 12;
+    bench = bench_new(&config);
+    for (unsigned user = 0; user < 3; user++) {
+        hello(bench, user, HOSTILE + user, false);
+        for (unsigned i = 0; i < 20; i++) {
+            bench->got[0] = 0;
+            snprintf(name, sizeof(name), "g%u", i);
+            join(bench, user, i, name, 0, 1);
+            open[user] += !strcmp(bench->got, "group open\n");
+        }
+    }
+    assert_int_equal(open[0], 8);
+    assert_int_equal(open[1], 4);
+    assert_int_equal(open[2], 2);
+    assert_non_null(strstr(bench->got, "user 4003 has 2 groups on node a already, half of what others leave"));
+    bench_free(bench);
+}
+
+/* Where the configuration lets one user have all groups, one may have all of the rest as well. */
+static void one_user_may_have_all(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    struct core_status status;
+    char name[16];
+
+    config.max_groups = config.max_groups_per_user = 40;
+    config.max_size = 1;
+    config.max_members = 80; /* a group that opens needs room twice for a moment */
+    bench = bench_new(&config);
+    hello(bench, 0, 1000, false);
+    for (unsigned i = 0; i < 40; i++) {
+        snprintf(name, sizeof(name), "g%u", i);
+        join(bench, 0, i, name, 0, 1);
+    }
+    core_status(bench->core, &status);
+    assert_int_equal(status.groups, 40);
+    bench_free(bench);
+}
+
+static void ids_go_on_after_all_numbers(void **state)
+{
+    uint64_t last = UINT32_MAX - 1ull, inc = 0x1234567890abcdefull;
+
+    for (uint64_t n = last; n < last + 4; n++) {
+        uint64_t id = home_group_id(inc, n);
+
+        assert_true(home_group_number(inc, id) == n);
+        assert_true(home_group_number(inc + 77, id) == 0);
+        for (uint64_t m = last; m < n; m++)
+            assert_true(home_group_id(inc, m) != id);
+    }
+}
+
+/* The home counts past 2^32: its groups open, and their ids are new. */
+static void a_home_counts_past_the_wrap(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    struct core_group_view view;
+    uint64_t ids[4];
+    char name[16];
+
+    bench->core->commits = bench->core->peers[0].committed = UINT32_MAX - 2ull;
+    hello(bench, 0, 1000, false);
+    bench->got[0] = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        snprintf(name, sizeof(name), "g%u", i);
+        join(bench, 0, i, name, 0, 1);
+        expect(bench, "group open\n");
+        assert_true(core_group_at(bench->core, i, &view));
+        ids[i] = view.id;
+        for (unsigned k = 0; k < i; k++)
+            assert_true(ids[k] != ids[i]);
+    }
+    bench_free(bench);
+}
+
+/* ---- what other nodes say ---------------------------------------------------------------- */
+
+static void link_up(struct bench *bench, unsigned node)
+{
+    struct msg msg = {.type = MSG_PEER_HELLO};
+
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = node, .msg = &msg});
+}
+
+static void peer_join(struct bench *bench, unsigned node, uint64_t n, uint32_t uid, const char *name,
+                      unsigned rank, unsigned size)
+{
+    struct msg msg = {.type = MSG_JOIN};
+
+    msg.join = (struct msg_join){
+        .join = n << 17 | 1, .uid = uid, .pid = 7, .rank = rank, .size = size};
+    strcpy(msg.join.name, name);
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = &msg});
+}
+
+static void victim_opens_a_group(struct bench *bench, unsigned slot)
+{
+    hello(bench, slot, VICTIM, false);
+    bench->got[0] = 0;
+    join(bench, slot, 1, "v", 0, 1);
+    expect(bench, "group open\n");
+}
+
+/* Tables stay as large as they are; the administrator wanted half of 64 for one user. */
+static void a_reload_keeps_the_share(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups_per_user = 8;
+    bench = bench_new(&config);
+    config.max_groups = 64;
+    config.max_groups_per_user = 32;
+    core_reconfigure(bench->core, &config);
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned i = 0; i < 20; i++) {
+        snprintf(name, sizeof(name), "h%u", i);
+        join(bench, 0, i, name, 0, 1);
+    }
+    victim_opens_a_group(bench, 1);
+    bench_free(bench);
+}
+
+/* Joins of one user wait; their other ranks come on another node, which is their home. */
+static void groups_that_fill_elsewhere_are_shared(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench;
+    struct seat *seat;
+    unsigned n = 0;
+    char name[16];
+
+    config.max_groups = 16;
+    config.max_groups_per_user = 12;
+    bench = bench_new(&config);
+    link_up(bench, 1);
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned half = 0; half < 2; half++) {
+        for (unsigned i = 8 * half; i < 8 * half + 8; i++) {
+            snprintf(name, sizeof(name), "h%u", i);
+            join(bench, 0, i, name, 0, 2);
+        }
+        list_each(seat, &bench->core->waiting, waiting)
+        {
+            if (seat->home == 0)
+                join_cancel(bench->core, seat);
+            seat->home = 1; /* as it is for half of all names, once that node is ready */
+        }
+    }
+    list_each(seat, &bench->core->waiting, waiting)
+    {
+        struct msg_member members[2] = {{.node = 0, .pid = seat->pid, .join = seat->join},
+                                        {.node = 1, .pid = 9, .join = 1}};
+        char names[2][MSG_NAME_MAX] = {"a", "b"};
+        struct msg_commit commit = {.group = home_group_id(bench->core->peers[1].incarnation, ++n),
+                                    .epoch = 1,
+                                    .uid = HOSTILE,
+                                    .size = 2,
+                                    .nnodes = 2,
+                                    .members = members,
+                                    .nodes = names,
+                                    .home = "b"};
+
+        strcpy(commit.name, seat->name);
+        group_commit(bench->core, 1, &commit);
+    }
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_in_range(bench->core->groups.live, 1, 8);
+    bench_free(bench);
+}
+
+/* Another node may name any user: it gets a share of its own. */
+static void a_node_that_lies_about_uids(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups = 4096;
+    config.max_groups_per_user = 2048;
+    config.max_size = 2048;
+    config.max_members = 262144;
+    bench = bench_new(&config);
+    link_up(bench, 1);
+    for (unsigned i = 0; i < 300; i++) {
+        snprintf(name, sizeof(name), "x%u", i);
+        peer_join(bench, 1, i + 1, 100000 + i, name, 0, 2);
+    }
+    assert_in_range(bench->core->runs.used, 1, bench->core->runs.nblocks / 2);
+    victim_opens_a_group(bench, 0);
+    bench_free(bench);
+}
+
+static void broken_blames_no_third_node(void **state)
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_BROKEN};
+    struct group *group;
+
+    link_up(bench, 1);
+    link_up(bench, 2);
+    hello(bench, 0, 1000, false);
+    join(bench, 0, 1, "g", 0, 3);
+    for (unsigned node = 1; node < 3; node++)
+        peer_join(bench, node, 1, 1000, "g", node, 3);
+    group = list_first(&bench->core->all_groups, struct group, all);
+    assert_non_null(group);
+    bench->got[0] = 0;
+    msg.broken = (struct msg_broken){
+        .group = group->id, .cause = CAUSE_RANK_LOST, .rank = 2, .pid = 7, .node = "c",
+        .text = "rank 2 (pid 7 on node c) was lost: killed by signal 9"};
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_null(strstr(bench->got, "rank 2 node c:"));
+    assert_non_null(strstr(bench->got, "node b: node b says: rank 2"));
+    bench_free(bench);
+}
+
+/* What a commd sees that starts when the home has made 2^33 groups. */
+static void a_home_older_than_this_node(void **state)
+{
+    uint64_t inc = 0x1234567890abcdefull, n = (2ull << 32) + 5;
+
+    assert_true(home_group_number(inc, home_group_id(inc, n)) == n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_that_never_fill),   cmocka_unit_test(small_runs_lie_in_nobodys_way),
+        cmocka_unit_test(ranks_are_shared),        cmocka_unit_test(too_many_ranks_of_one_user),
+        cmocka_unit_test(groups_are_shared),       cmocka_unit_test(one_user_may_have_all),
+        cmocka_unit_test(ids_go_on_after_all_numbers),
+        cmocka_unit_test(a_home_counts_past_the_wrap),
+        cmocka_unit_test(a_reload_keeps_the_share), cmocka_unit_test(groups_that_fill_elsewhere_are_shared),
+        cmocka_unit_test(a_node_that_lies_about_uids), cmocka_unit_test(broken_blames_no_third_node),
+        cmocka_unit_test(a_home_older_than_this_node),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,648 @@
+/* test_peer_link.c - links between nodes over real loopback sockets, all ends in one process
+ * and one event loop. The log is captured: what an operator reads is part of the contract. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
+#include <event2/event.h>
+#include <fcntl.h>
+#include <signal.h>
+
+#include "daemon/process/log.h"
+#include "daemon/link/peer_link.h"
+#include "daemon/process/log_limit.h"
+#include "daemon/link/tls.h"
+#include "shm/proto/codec.h"
+
+enum { LIMIT_S = 20, MAX_NODES = 4 };
+
+/* ---- the captured log ------------------------------------------------------------------- */
+
+static char log_text[64 << 10];
+
+void log_write(enum conf_log_level level, const char *fmt, ...)
+{
+    size_t used = strlen(log_text);
+    va_list ap;
+
+    if (level == CONF_LOG_DEBUG)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(log_text + used, sizeof(log_text) - used, fmt, ap);
+    va_end(ap);
+    used = strlen(log_text);
+    snprintf(log_text + used, sizeof(log_text) - used, "\n");
+}
+
+bool log_enabled(enum conf_log_level level)
+{
+    return level != CONF_LOG_DEBUG;
+}
+
+static unsigned log_count(const char *what)
+{
+    unsigned n = 0;
+
+    for (const char *at = log_text; (at = strstr(at, what)); at += strlen(what))
+        n++;
+    return n;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------ */
+
+struct node {
+    struct conf conf;
+    struct conf_node nodes[MAX_NODES];
+    struct sock_addr addrs[MAX_NODES];
+    uint64_t incarnation;
+    uint8_t key[32];
+    struct peer_links *links;
+    char *error;
+    unsigned ups, downs, msgs;
+    unsigned last_node;
+    struct msg_peer_hello hello;
+    uint64_t seq;
+    uint32_t commit_size;
+    char down_text[MSG_TEXT_MAX];
+};
+
+struct world {
+    struct event_base *base;
+    struct event *limit;
+    struct node node[MAX_NODES];
+    uint16_t port[MAX_NODES];
+};
+
+static void on_up(void *arg, unsigned node, const struct msg *hello)
+{
+    struct node *n = arg;
+
+    n->ups++;
+    n->last_node = node;
+    n->hello = hello->peer_hello;
+}
+
+static void on_msg(void *arg, unsigned node, const struct msg *msg)
+{
+    struct node *n = arg;
+
+    n->msgs++;
+    n->last_node = node;
+    if (msg->type == MSG_HEARTBEAT)
+        n->seq = msg->heartbeat.seq;
+    if (msg->type == MSG_COMMIT)
+        n->commit_size = msg->commit.size;
+}
+
+static void on_down(void *arg, unsigned node, const char *text)
+{
+    struct node *n = arg;
+
+    n->downs++;
+    n->last_node = node;
+    snprintf(n->down_text, sizeof(n->down_text), "%s", text);
+}
+
+static const struct peer_links_ops ops = {.up = on_up, .msg = on_msg, .down = on_down};
+
+static void too_late(evutil_socket_t fd, short what, void *arg)
+{
+    fail_msg("nothing more happened within %d s; the log says:\n%s", LIMIT_S, log_text);
+}
+
+#define run_until(w, condition)                                                                \
+    do {                                                                                       \
+        while (!(condition))                                                                   \
+            world_turn(w);                                                                     \
+    } while (0)
+
+static void world_turn(struct world *w)
+{
+    event_base_loop(w->base, EVLOOP_ONCE);
+    for (unsigned i = 0; i < MAX_NODES; i++)
+        if (w->node[i].links)
+            peer_links_turn(w->node[i].links);
+}
+
+static uint16_t free_port(void)
+{
+    struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(sin);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    assert_return_code(bind(fd, (struct sockaddr *)&sin, len), errno);
+    assert_return_code(getsockname(fd, (struct sockaddr *)&sin, &len), errno);
+    close(fd);
+    return ntohs(sin.sin_port);
+}
+
+static int setup(void **state)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    struct timeval tv = {.tv_sec = LIMIT_S};
+
+    signal(SIGPIPE, SIG_IGN);
+    log_text[0] = '\0';
+    w->base = event_base_new();
+    w->limit = evtimer_new(w->base, too_late, w);
+    evtimer_add(w->limit, &tv);
+    for (unsigned i = 0; i < MAX_NODES; i++)
+        w->port[i] = free_port();
+    *state = w;
+    return 0;
+}
+
+static void node_stop(struct node *n)
+{
+    n->links = peer_links_free(n->links);
+    free(n->error);
+    n->error = NULL;
+}
+
+static int teardown(void **state)
+{
+    struct world *w = *state;
+
+    for (unsigned i = 0; i < MAX_NODES; i++)
+        node_stop(&w->node[i]);
+    event_free(w->limit);
+    event_base_free(w->base);
+    free(w);
+    return 0;
+}
+
+/* @names: one letter per node, sorted; @self: which of them this is. Node x listens on
+ * port[i] where i is its place in @names. */
+static struct node *node_make(struct world *w, unsigned i, const char *names, char self)
+{
+    struct node *n = &w->node[i];
+    const char *why;
+
+    snprintf(n->conf.cluster, sizeof(n->conf.cluster), "test");
+    snprintf(n->conf.file, sizeof(n->conf.file), "commd.yaml");
+    n->conf.node_timeout_ms = 3000;
+    n->conf.nodes = n->nodes;
+    n->conf.nnodes = (unsigned)strlen(names);
+    n->incarnation = 1000 + i;
+    memset(n->key, 7, sizeof(n->key));
+    for (unsigned k = 0; names[k]; k++) {
+        snprintf(n->nodes[k].name, sizeof(n->nodes[k].name), "%c", names[k]);
+        snprintf(n->nodes[k].address, sizeof(n->nodes[k].address), "127.0.0.1");
+        n->nodes[k].port = w->port[k];
+        if (names[k] == self) {
+            n->conf.self = k;
+            snprintf(n->conf.node, sizeof(n->conf.node), "%c", self);
+        }
+    }
+    for (unsigned k = 0; names[k]; k++)
+        assert_int_equal(sock_resolve("127.0.0.1", n->nodes[k].port, &n->addrs[k], &why), 0);
+    return n;
+}
+
+static int node_start(struct world *w, struct node *n)
+{
+    struct peer_links_config config = {
+        .base = w->base,
+        .conf = &n->conf,
+        .addrs = n->addrs,
+        .incarnation = n->incarnation,
+        .key = n->key,
+        .ops = &ops,
+        .arg = n,
+    };
+
+    for (unsigned k = 0; k < n->conf.nnodes; k++)
+        ((struct sockaddr_in *)&n->addrs[k].sa)->sin_port = htons(n->nodes[k].port);
+    return peer_links_new(&config, &n->links, &n->error);
+}
+
+static struct node *node_up(struct world *w, unsigned i, const char *names, char self)
+{
+    struct node *n = node_make(w, i, names, self);
+
+    assert_int_equal(node_start(w, n), 0);
+    return n;
+}
+
+/* ---- strangers -------------------------------------------------------------------------- */
+
+/* A plain TCP connection from @source. */
+static int stranger(const char *source, uint16_t port)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    inet_pton(AF_INET, source, &from.sin_addr);
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    to.sin_port = htons(port);
+    assert_return_code(bind(fd, (struct sockaddr *)&from, sizeof(from)), errno);
+    assert_return_code(connect(fd, (struct sockaddr *)&to, sizeof(to)), errno);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    return fd;
+}
+
+static bool is_closed(int fd)
+{
+    char buf[256];
+    ssize_t n;
+
+    do
+        n = recv(fd, buf, sizeof(buf), 0); /* an alert may come first */
+    while (n > 0);
+    return n == 0 || errno == ECONNRESET;
+}
+
+/* ---- tests ------------------------------------------------------------------------------ */
+
+static void two_nodes_link_and_talk(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg beat = {.type = MSG_HEARTBEAT}, commit = {.type = MSG_COMMIT};
+    char nodes[1][MSG_NAME_MAX] = {"a"};
+
+    run_until(w, a->ups && b->ups);
+    assert_int_equal(a->last_node, 1);
+    assert_string_equal(a->hello.node, "b");
+    assert_string_equal(a->hello.cluster, "test");
+    assert_int_equal(a->hello.incarnation, 1001);
+    assert_int_equal(b->last_node, 0);
+    assert_int_equal(b->hello.incarnation, 1000);
+
+    beat.heartbeat.seq = 41;
+    peer_links_send(a->links, 1, &beat);
+    beat.heartbeat.seq = 42;
+    peer_links_send(b->links, 0, &beat);
+    run_until(w, a->msgs && b->msgs);
+    assert_int_equal(b->seq, 41);
+    assert_int_equal(a->seq, 42);
+
+    /* larger than what may come before the hello, and than a TLS record */
+    commit.commit = (struct msg_commit){.group = 1, .epoch = 1, .size = 40000, .nnodes = 1};
+    snprintf(commit.commit.name, sizeof(commit.commit.name), "g");
+    snprintf(commit.commit.home, sizeof(commit.commit.home), "a");
+    commit.commit.nodes = nodes;
+    commit.commit.members = calloc(40000, sizeof(*commit.commit.members));
+    for (unsigned i = 0; i < 40000; i++)
+        commit.commit.members[i] = (struct msg_member){.pid = 1 + i, .join = 1 + i};
+    peer_links_send(a->links, 1, &commit);
+    free(commit.commit.members);
+    run_until(w, b->msgs == 2);
+    assert_int_equal(b->commit_size, 40000);
+
+    assert_string_equal(peer_links_error(a->links, 1), "");
+    assert_string_equal(log_text, "");
+}
+
+static void a_stopping_node_sends_what_it_has(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg broken = {.type = MSG_BROKEN};
+
+    run_until(w, a->ups && b->ups);
+    broken.broken = (struct msg_broken){.group = 1, .cause = CAUSE_NODE_LOST, .rank = -1};
+    for (unsigned i = 0; i < 100; i++)
+        peer_links_send(a->links, 1, &broken);
+    peer_links_drain(a->links);
+    run_until(w, peer_links_idle(a->links));
+    run_until(w, b->downs);
+    assert_int_equal(b->msgs, 100);
+    assert_string_equal(b->down_text, "its commd ended the link");
+    assert_string_equal(peer_links_error(b->links, 0), "its commd ended the link");
+
+    node_stop(a); /* and comes back */
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, b->ups == 2);
+    assert_string_equal(peer_links_error(b->links, 0), "");
+}
+
+static void a_dropped_link_comes_again(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+
+    run_until(w, a->ups && b->ups);
+    peer_links_drop(a->links, 1, "silent for 3 s");
+    assert_string_equal(peer_links_error(a->links, 1), "silent for 3 s");
+    run_until(w, a->ups == 2 && b->ups == 2);
+    assert_int_equal(a->downs, 0);
+    assert_int_equal(b->downs, 1);
+    peer_links_drop(b->links, 0, "silent for 3 s");
+    peer_links_turn(b->links); /* the daemon drops within a turn, and this ends it */
+    run_until(w, a->ups == 3 && b->ups == 3);
+    assert_int_equal(a->downs, 1);
+    assert_int_equal(b->downs, 1);
+}
+
+static void wrong_key_is_refused_and_logged_once(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    unsigned tries = 0;
+
+    a->key[31] ^= 1;
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, log_count("node \"b\": another cluster key"));
+    /* a's next attempts change nothing: begin it anew a few times rather than wait for them */
+    while (tries++ < 5) {
+        node_stop(a);
+        log_text[0] = tries == 1 ? log_text[0] : '\0';
+        assert_int_equal(node_start(w, a), 0);
+        run_until(w, peer_links_error(a->links, 1)[0]);
+        if (tries == 1)
+            assert_int_equal(
+                log_count("connection from 127.0.0.1: wrong cluster key -> refused\n"), 1);
+    }
+    assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
+                                  "cluster.key_file -> trying again\n");
+    assert_int_equal(a->ups + b->ups, 0);
+}
+
+static void what_is_no_commd_is_refused_and_logged_once(void **state)
+{
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b');
+
+    for (unsigned i = 0; i < 3; i++) {
+        int fd = stranger("127.0.0.9", w->port[1]);
+
+        assert_int_equal(write(fd, "GET / HTTP/1.0\r\n\r\n", 18), 18);
+        run_until(w, is_closed(fd));
+        close(fd);
+    }
+    for (unsigned i = 0; i < 3; i++) /* a port scanner */
+        close(stranger("127.0.0.9", w->port[1]));
+    run_until(w, log_count("closed before"));
+    assert_string_equal(
+        log_text, "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
+                  "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
+    assert_int_equal(b->ups, 0);
+}
+
+static void two_nodes_with_one_name(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b'), *clone;
+
+    run_until(w, a->ups && b->ups);
+    clone = node_make(w, 2, "ab", 'a'); /* another machine that was given the name a */
+    clone->nodes[0].port = w->port[2];
+    assert_int_equal(node_start(w, clone), 0);
+    run_until(w, peer_links_error(clone->links, 1)[0]);
+    assert_string_equal(log_text,
+                        "connection from 127.0.0.1: node \"a\" is linked already, by another "
+                        "process: two nodes with one name, or the old one has not ended yet -> "
+                        "refused\n"
+                        "node \"b\": it refuses us: node \"a\" is linked already, by another "
+                        "process: two nodes with one name, or the old one has not ended yet -> "
+                        "trying again\n");
+    assert_int_equal(a->downs + b->downs + clone->ups, 0);
+}
+
+static void the_same_process_connects_again(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b'), *again;
+
+    run_until(w, a->ups && b->ups);
+    again = node_make(w, 2, "ab", 'a');
+    again->nodes[0].port = w->port[2];
+    again->incarnation = a->incarnation;
+    assert_int_equal(node_start(w, again), 0);
+    run_until(w, again->ups);
+    assert_int_equal(b->ups, 2);
+    assert_int_equal(b->downs, 1);
+    assert_string_equal(b->down_text, "it connected again");
+    assert_string_equal(log_text, "");
+}
+
+static void another_cluster_with_the_same_key(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+
+    snprintf(a->conf.cluster, sizeof(a->conf.cluster), "other");
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, peer_links_error(a->links, 1)[0]);
+    assert_string_equal(
+        log_text,
+        "connection from 127.0.0.1: it belongs to cluster \"other\", node \"b\" to cluster "
+        "\"test\": correct cluster.name, or the address in cluster.nodes -> refused\n"
+        "node \"b\": it refuses us: it belongs to cluster \"other\", node \"b\" to cluster "
+        "\"test\": correct cluster.name, or the address in cluster.nodes -> trying again\n");
+    assert_int_equal(a->ups + b->ups, 0);
+}
+
+static void an_address_written_to_the_wrong_node(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "abc", 'a'), *c = node_up(w, 2, "abc", 'c');
+
+    a->nodes[1].port = w->port[2]; /* b's address is c's */
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, peer_links_error(a->links, 1)[0] && c->ups);
+    assert_int_equal(
+        log_count("node \"b\": it refuses us: node \"a\" expects node \"b\" at the "
+                  "address of node \"c\": correct cluster.nodes -> trying again\n"),
+        1);
+    assert_int_equal(a->ups, 1);
+    assert_int_equal(c->ups, 1);
+    assert_int_equal(c->downs, 0); /* the good link is not disturbed */
+}
+
+static void a_node_that_is_not_ours(void **state)
+{
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b'), *stray = node_make(w, 0, "Xb", 'X'), *twin;
+
+    assert_int_equal(node_start(w, stray), 0);
+    run_until(w, peer_links_error(stray->links, 1)[0]);
+    assert_string_equal(
+        peer_links_error(stray->links, 1),
+        "it refuses us: it calls itself node \"X\", which is not in cluster.nodes "
+        "of node \"b\"");
+    twin = node_make(w, 2, "bc", 'b'); /* c's address is b's: it meets itself */
+    twin->nodes[0].port = w->port[2];
+    twin->nodes[1].port = w->port[1];
+    assert_int_equal(node_start(w, twin), 0);
+    run_until(w, peer_links_error(twin->links, 1)[0]);
+    assert_string_equal(
+        peer_links_error(twin->links, 1),
+        "it refuses us: it calls itself node \"b\", which is this node: two nodes "
+        "with one name");
+    assert_int_equal(b->ups, 0);
+}
+
+static void a_flood_of_half_open_connections(void **state)
+{
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b'), *a;
+    int fd[80];
+    unsigned open = 0;
+
+    for (unsigned i = 0; i < 80; i++)
+        fd[i] = stranger("127.0.0.9", w->port[1]);
+    run_until(w, log_count("64 connections wait already"));
+    run_until(w, is_closed(fd[79]));
+    for (unsigned i = 0; i < 80; i++)
+        open += !is_closed(fd[i]);
+    assert_int_equal(open, 64);
+    a = node_up(w, 0, "ab", 'a'); /* a node's address is let in all the same */
+    run_until(w, a->ups && b->ups);
+    assert_true(is_closed(fd[0])); /* the oldest stranger had to go */
+    assert_false(is_closed(fd[1]));
+    assert_string_equal(log_text,
+                        "connection from 127.0.0.9: 64 connections wait already -> refused\n");
+    for (unsigned i = 0; i < 80; i++)
+        close(fd[i]);
+}
+
+/* Users of a node's machine come from its address: they do not keep the node itself out. */
+static void a_flood_from_a_nodes_address(void **state)
+{
+    static const uint8_t part[] = {0x16, 3, 1, 2, 0, 1, 0};
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b'), *a;
+    int fd[80];
+
+    for (unsigned i = 0; i < 80; i++) {
+        fd[i] = stranger("127.0.0.1", w->port[1]);
+        if (i < 40) /* the first 40 begin a handshake */
+            assert_int_equal(write(fd[i], part, sizeof(part)), sizeof(part));
+    }
+    run_until(w, is_closed(fd[40 + 15])); /* the oldest silent ones had to go */
+    for (unsigned i = 0; i < 40; i++)
+        assert_false(is_closed(fd[i]));
+    a = node_up(w, 0, "ab", 'a');
+    run_until(w, a->ups && b->ups);
+    assert_false(is_closed(fd[0]));
+    assert_string_equal(log_text,
+                        "connection from 127.0.0.1: 64 connections wait already -> refused\n");
+    for (unsigned i = 0; i < 80; i++)
+        close(fd[i]);
+}
+
+static void silent_connections_are_closed(void **state)
+{
+    struct world *w = *state;
+    int fd;
+
+    node_up(w, 1, "ab", 'b');
+    fd = stranger("127.0.0.9", w->port[1]);
+    run_until(w, is_closed(fd));
+    assert_string_equal(log_text,
+                        "connection from 127.0.0.9: no TLS handshake within 2 s -> refused\n");
+    close(fd);
+}
+
+/* A TLS client that knows the key and then breaks the protocol. */
+static void with_the_key_but_bad_manners(void **state)
+{
+    static const char *const sent[] = {"commd? commd!", "cd\x03"};
+    static const char *const said[] = {"protocol error: ", "HEARTBEAT instead of a hello"};
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b');
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct tls *tls;
+        struct bufferevent *bev;
+        struct msg beat = {.type = MSG_HEARTBEAT}, answer;
+        void *frame;
+        size_t len;
+
+        assert_int_equal(tls_new(b->key, &tls), 0);
+        bev = bufferevent_openssl_socket_new(w->base, stranger("127.0.0.9", w->port[1]),
+                                             tls_session(tls, false),
+                                             BUFFEREVENT_SSL_CONNECTING, BEV_OPT_CLOSE_ON_FREE);
+        bufferevent_enable(bev, EV_READ | EV_WRITE);
+        assert_int_equal(codec_encode(&beat, &frame, &len), 0);
+        if (i == 0)
+            bufferevent_write(bev, sent[i], strlen(sent[i]));
+        else
+            bufferevent_write(bev, frame, len);
+        free(frame);
+        run_until(w, log_count(said[i]));
+        run_until(w, evbuffer_get_length(bufferevent_get_input(bev)) > CODEC_HEADER);
+        len = evbuffer_get_length(bufferevent_get_input(bev));
+        assert_int_equal(
+            codec_decode(evbuffer_pullup(bufferevent_get_input(bev), -1), len, &answer),
+            CODEC_OK);
+        assert_int_equal(answer.type, MSG_REFUSED);
+        assert_int_equal(answer.refused.cause, CAUSE_PROTOCOL);
+        assert_non_null(strstr(answer.refused.text, said[i]));
+        msg_fini(&answer);
+        bufferevent_free(bev);
+        event_base_loop(w->base, EVLOOP_NONBLOCK);
+        tls_free(tls);
+    }
+    assert_int_equal(b->ups + b->msgs, 0);
+}
+
+static void port_in_use(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *second = node_make(w, 2, "ab", 'a');
+    char want[512];
+
+    assert_non_null(a->links);
+    assert_int_equal(node_start(w, second), -EADDRINUSE);
+    snprintf(
+        want, sizeof(want),
+        "127.0.0.1 port %u is in use: another commd of this node, or another program; stop "
+        "it (ss -ltnp shows it), or give node \"a\" another port in cluster.nodes",
+        w->port[0]);
+    assert_string_equal(second->error, want);
+}
+
+static void refused_table_is_bounded(void **state)
+{
+    struct log_limit *t = calloc(1, sizeof(*t));
+    unsigned lines = 0;
+    char who[32];
+
+    assert_true(log_limit_pass(t, CONF_LOG_WARN, "10.0.0.1", "key", 1000));
+    for (unsigned i = 0; i < 10; i++)
+        assert_false(log_limit_pass(t, CONF_LOG_WARN, "10.0.0.1", "key", 1000 + i));
+    assert_true(log_limit_pass(t, CONF_LOG_WARN, "10.0.0.1", "key", 1000 + LOG_LIMIT_REPEAT_MS));
+    log_text[0] = '\0';
+    assert_int_equal(log_limit_tell(t, 1000 + LOG_LIMIT_REPEAT_MS), 0);
+    assert_string_equal(log_text, "10.0.0.1: 10 more lines left out in 300 s\n");
+    for (unsigned i = 0; i < 1000; i++) {
+        snprintf(who, sizeof(who), "10.0.1.%u", i);
+        lines += log_limit_pass(t, CONF_LOG_WARN, who, "key", 2000 + LOG_LIMIT_REPEAT_MS);
+    }
+    assert_int_equal(lines, LOG_LIMIT_ENTRIES); /* 63 entries and the others */
+    free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(two_nodes_link_and_talk),
+        T(a_stopping_node_sends_what_it_has),
+        T(a_dropped_link_comes_again),
+        T(wrong_key_is_refused_and_logged_once),
+        T(what_is_no_commd_is_refused_and_logged_once),
+        T(two_nodes_with_one_name),
+        T(the_same_process_connects_again),
+        T(another_cluster_with_the_same_key),
+        T(an_address_written_to_the_wrong_node),
+        T(a_node_that_is_not_ours),
+        T(a_flood_of_half_open_connections),
+        T(a_flood_from_a_nodes_address),
+        T(silent_connections_are_closed),
+        T(with_the_key_but_bad_manners),
+        T(port_in_use),
+        cmocka_unit_test(refused_table_is_bounded),
+#undef T
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+# tests/unit/shm/: what two processes agree on: memory, boards, arithmetic, messages.
+if HAVE_CMOCKA
+unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
+	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_dtype \
+	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_ranks \
+	tests/unit/shm/test_reduce tests/unit/shm/test_socket_path tests/unit/shm/test_wait
+check_PROGRAMS += $(unit_shm)
+TESTS += $(unit_shm)
+
+tests_unit_shm_test_board_SOURCES = tests/unit/shm/test_board.c
+tests_unit_shm_test_board_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+# Members as threads over one mapping, for the thread sanitizer.
+tests_unit_shm_test_board_threads_SOURCES = tests/unit/shm/test_board_threads.c
+tests_unit_shm_test_board_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_shm_test_closer_SOURCES = tests/unit/shm/test_closer.c
+tests_unit_shm_test_closer_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_codec_SOURCES = tests/unit/shm/test_codec.c tests/unit/shm/codec_samples.c \
+	tests/unit/shm/codec_samples.h
+tests_unit_shm_test_codec_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
+tests_unit_shm_test_codec_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_shm_test_copy_SOURCES = tests/unit/shm/test_copy.c
+tests_unit_shm_test_copy_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_dtype_SOURCES = tests/unit/shm/test_dtype.c
+tests_unit_shm_test_dtype_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_mail_SOURCES = tests/unit/shm/test_mail.c
+tests_unit_shm_test_mail_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_msg_io_SOURCES = tests/unit/shm/test_msg_io.c tests/unit/shm/codec_samples.c \
+	tests/unit/shm/codec_samples.h
+tests_unit_shm_test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_shm_test_ranks_SOURCES = tests/unit/shm/test_ranks.c
+tests_unit_shm_test_ranks_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_reduce_SOURCES = tests/unit/shm/test_reduce.c \
+	tests/unit/shm/reduce_reference.c tests/unit/shm/reduce_reference.h
+tests_unit_shm_test_reduce_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_socket_path_SOURCES = tests/unit/shm/test_socket_path.c
+tests_unit_shm_test_socket_path_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_wait_SOURCES = tests/unit/shm/test_wait.c
+tests_unit_shm_test_wait_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+endif

@@ -1,0 +1,119 @@
+/* test_place.c - connecting to a daemon that is too busy to accept, while signals arrive. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include "shm/util/socket_path.h"
+#include "shm/util/wait.h"
+
+static _Atomic unsigned signals;
+
+static void on_alarm(int sig)
+{
+    atomic_fetch_add(&signals, 1);
+}
+
+struct busy {
+    char dir[32], path[64];
+    int listener, queued;
+};
+
+/* A listener whose backlog is full: one has connected, and nobody accepts. */
+static void busy_start(struct busy *b)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+
+    strcpy(b->dir, "/tmp/commd-test-XXXXXX");
+    assert_non_null(mkdtemp(b->dir));
+    snprintf(b->path, sizeof b->path, "%s/sock", b->dir);
+    strcpy(un.sun_path, b->path);
+    b->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(b->listener, (struct sockaddr *)&un, sizeof un), 0);
+    assert_int_equal(listen(b->listener, 0), 0);
+    assert_int_equal(place_connect(b->path, 1000, &b->queued), 0);
+}
+
+static void busy_end(struct busy *b)
+{
+    close(b->listener);
+    close(b->queued);
+    unlink(b->path);
+    rmdir(b->dir);
+}
+
+/* Every 2 ms, without SA_RESTART. */
+static void signals_on(bool on)
+{
+    struct sigaction sa = {.sa_handler = on ? on_alarm : SIG_IGN};
+    struct itimerval every = {{0, on ? 2000 : 0}, {0, on ? 2000 : 0}};
+
+    assert_int_equal(sigaction(SIGALRM, &sa, NULL), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &every, NULL), 0);
+}
+
+/* Accepts when a few signals have interrupted the other thread. */
+static void *accept_late(void *arg)
+{
+    struct busy *b = arg;
+    unsigned from = atomic_load(&signals);
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    while (atomic_load(&signals) - from < 5)
+        sched_yield();
+    close(accept(b->listener, NULL, NULL));
+    return NULL;
+}
+
+static void a_signal_does_not_end_a_connect(void **state)
+{
+    int64_t limits[] = {20000, 0};
+    struct busy b;
+    pthread_t t;
+    int sock;
+
+    for (unsigned i = 0; i < ARRAY_LEN(limits); i++) {
+        busy_start(&b);
+        signals_on(true);
+        assert_int_equal(pthread_create(&t, NULL, accept_late, &b), 0);
+        assert_int_equal(place_connect(b.path, limits[i], &sock), 0);
+        signals_on(false);
+        pthread_join(t, NULL);
+        close(sock);
+        busy_end(&b);
+    }
+}
+
+/* Nor do they put its end off for ever. */
+static void signals_do_not_lengthen_a_connect(void **state)
+{
+    struct busy b;
+    int sock;
+
+    busy_start(&b);
+    signals_on(true);
+    assert_int_equal(place_connect(b.path, 100, &sock), -ETIMEDOUT);
+    signals_on(false);
+    busy_end(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_signal_does_not_end_a_connect),
+        cmocka_unit_test(signals_do_not_lengthen_a_connect),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

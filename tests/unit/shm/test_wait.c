@@ -1,0 +1,302 @@
+/* test_wait.c - when a waiter goes over from yielding to sleeping, and back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+
+#include "shm/board/mail.h"
+#include "shm/util/wait.h"
+
+/* Waits until the next one that yields. */
+static unsigned asleep(struct crowd *c)
+{
+    unsigned n = 0;
+
+    while (c->left) {
+        n++;
+        crowd_next(c);
+    }
+    return n;
+}
+
+static void one_long_yield_is_forgotten_with_its_wait(void **state)
+{
+    struct crowd c = {0};
+
+    crowd_next(&c);
+    crowd_met(&c);
+    assert_int_equal(asleep(&c), 1);
+}
+
+/* Every second wait of ranks that compute between two collectives meets the others' computing. */
+static void now_and_then_is_no_crowd(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned i = 0; i < 100; i++) {
+        crowd_next(&c);
+        crowd_met(&c);
+        assert_in_range(asleep(&c), 1, 2);
+        crowd_next(&c);
+    }
+}
+
+static void who_never_leaves_is_seldom_asked(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned waits = 1; waits < CROWD_MOST; waits *= 2) {
+        crowd_met(&c);
+        assert_int_equal(asleep(&c), waits);
+    }
+    for (unsigned i = 0; i < 10; i++) {
+        crowd_met(&c);
+        assert_int_equal(asleep(&c), CROWD_MOST);
+    }
+    for (unsigned i = 0; i < 13; i++) /* gone */
+        crowd_next(&c);
+    crowd_met(&c);
+    assert_int_equal(asleep(&c), 1);
+}
+
+/* One wait of twenty meets work: in the others yielding is the better way. */
+static void seldom_is_no_crowd(void **state)
+{
+    struct crowd c = {0};
+    unsigned slept = 0;
+
+    for (unsigned i = 0; i < 20000; i++) {
+        crowd_next(&c);
+        slept += c.left > 0;
+        if (i % 20 == 0 && !c.left)
+            crowd_met(&c);
+    }
+    assert_in_range(slept, 0, 20000 / 20);
+}
+
+enum { CROWDED = 200000, SLICE = 3000000, MS = 1000000 };
+
+/* For how long it sleeps after a slice was lost, in ms. */
+static unsigned penalty(struct crowd *c)
+{
+    crowd_yielded(c, CROWDED, 0, SLICE);
+    return (unsigned)((c->until_ns - SLICE) / MS);
+}
+
+static void good_yields(struct crowd *c, unsigned n)
+{
+    while (n--)
+        assert_false(crowd_yielded(c, CROWDED, 0, 10000));
+}
+
+static void a_lost_slice_is_remembered(void **state)
+{
+    struct crowd c = {0};
+
+    assert_false(crowd_here(&c));
+    c.until_ns = now_ns() + 1000000000;
+    for (unsigned i = 0; i < 100; i++)
+        crowd_next(&c);
+    assert_true(crowd_here(&c));
+    c.until_ns = now_ns() - 1;
+    crowd_next(&c);
+    assert_false(crowd_here(&c));
+}
+
+/* A process of the system wants a slice now and then. */
+static void slices_far_apart_do_not_add_up(void **state)
+{
+    struct crowd c = {0};
+
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(penalty(&c), 4);
+        good_yields(&c, 300);
+    }
+}
+
+/* Members that copy between two announcements. */
+static void slow_yields_save_nothing(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(penalty(&c), 4);
+    for (unsigned i = 0; i < 1000; i++)
+        crowd_yielded(&c, CROWDED, 0, 100000);
+    assert_int_equal(penalty(&c), 8);
+}
+
+static void yields_that_find_nobody_save_nothing(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(penalty(&c), 4);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_false(crowd_yielded(&c, CROWDED, 0, 900));
+    assert_int_equal(penalty(&c), 8);
+}
+
+static void who_takes_slice_after_slice_gets_few(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(penalty(&c), 4);
+    for (unsigned ms = 8; ms < 100; ms *= 2) {
+        good_yields(&c, 10);
+        assert_int_equal(penalty(&c), ms);
+    }
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(penalty(&c), 100);
+    good_yields(&c, 300); /* gone */
+    assert_int_equal(penalty(&c), 4);
+}
+
+/* Who is waited for has a core of its own: strangers that want this one do not end the spinning. */
+static void who_is_needed_elsewhere_is_waited_for_by_spinning(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(wait_way(&c, false, 1, WAIT_SPINS), WAIT_SPIN);
+    crowd_met(&c);
+    c.until_ns = UINT64_MAX;
+    assert_int_equal(wait_way(&c, false, WAIT_SPINS - 1, WAIT_SPINS), WAIT_SPIN);
+    assert_int_equal(wait_way(&c, false, WAIT_SPINS, WAIT_SPINS), WAIT_SLEEP);
+}
+
+static void who_is_needed_here_is_let_in_at_once(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, true, WAIT_YIELDS - 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, true, WAIT_YIELDS, WAIT_SPINS), WAIT_SLEEP);
+    crowd_met(&c); /* and so are strangers, who keep it for a slice */
+    assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_SLEEP);
+}
+
+static void a_long_yield_is_told(void **state)
+{
+    struct crowd c = {0};
+
+    assert_false(yield_core(UINT32_MAX, &c));
+    assert_int_equal(c.left, 0);
+    assert_true(yield_core(0, &c));
+    assert_int_equal(c.left, 1);
+    assert_true(crowd_here(&c));
+}
+
+/* ---- nobody sleeps through a ring --------------------------------------------------------------- */
+
+enum { ROUNDS = 400000, LATE_MS = 20, ENOUGH_MS = 4000 };
+
+/* Two threads in turns. The sleeper goes to sleep just when the other one stores what it waits for: each
+ * takes a little longer or shorter in every round, so that all ways in which the two meet come up. */
+struct turns {
+    _Atomic uint32_t want __attribute__((aligned(CACHELINE)));  /* the sleeper's */
+    _Atomic uint32_t have __attribute__((aligned(CACHELINE)));  /* the waker's */
+    _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
+    _Atomic uint32_t sleepers;
+    _Atomic uint64_t bits __attribute__((aligned(CACHELINE))); /* of a mailbox */
+    bool mail;
+};
+
+static void dally(uint32_t *rng, unsigned shift)
+{
+    *rng = *rng * 1664525u + 1013904223u;
+    for (volatile uint32_t i = 0; i < *rng >> shift; i++)
+        ;
+}
+
+static void *ring_in_turns(void *arg)
+{
+    struct turns *t = arg;
+    uint32_t rng = 12345, n;
+
+    for (n = 1; n; n++) {
+        uint32_t want;
+
+        while ((want = atomic_load_explicit(&t->want, memory_order_acquire)) != n && want)
+            cpu_relax();
+        if (!want)
+            break;
+        dally(&rng, 26);
+        atomic_store_explicit(&t->have, n, memory_order_release);
+        if (t->mail) {
+            mail_flag(&t->bits, 1);
+            bell_ring_fenced(&t->bell, &t->sleepers);
+        } else {
+            bell_ring(&t->bell, &t->sleepers);
+        }
+    }
+    return NULL;
+}
+
+/* How many wake-ups were lost. */
+static unsigned sleep_in_turns(bool mail)
+{
+    static struct turns t;
+    uint64_t end = now_ms() + ENOUGH_MS;
+    unsigned lost = 0, slept = 0;
+    uint32_t rng = 999;
+    pthread_t waker;
+
+    memset(&t, 0, sizeof t);
+    t.mail = mail;
+    atomic_store(&t.want, UINT32_MAX);
+    assert_int_equal(pthread_create(&waker, NULL, ring_in_turns, &t), 0);
+    for (uint32_t n = 1; n <= ROUNDS && now_ms() < end; n++) {
+        atomic_store_explicit(&t.want, n, memory_order_release);
+        while (atomic_load_explicit(&t.have, memory_order_acquire) != n) {
+            uint32_t ticket;
+
+            dally(&rng, 26);
+            ticket = bell_prepare(&t.bell, &t.sleepers);
+            mail_collect(&t.bits, 1); /* it waits for this one: the bit stays */
+            if (atomic_load_explicit(&t.have, memory_order_acquire) != n) {
+                slept++;
+                if (bell_wait(&t.bell, ticket, LATE_MS) && atomic_load(&t.bell) == ticket &&
+                    atomic_load(&t.have) == n)
+                    lost++;
+            }
+            bell_cancel(&t.sleepers);
+        }
+    }
+    atomic_store(&t.want, 0);
+    pthread_join(waker, NULL);
+    print_message("%u sleeps, %u wake-ups lost\n", slept, lost);
+    return lost;
+}
+
+static void no_ring_is_slept_through(void **state)
+{
+    assert_int_equal(sleep_in_turns(false), 0);
+}
+
+static void no_mail_is_slept_through(void **state)
+{
+    assert_int_equal(sleep_in_turns(true), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_long_yield_is_forgotten_with_its_wait),
+        cmocka_unit_test(now_and_then_is_no_crowd),
+        cmocka_unit_test(who_never_leaves_is_seldom_asked),
+        cmocka_unit_test(seldom_is_no_crowd),
+        cmocka_unit_test(a_lost_slice_is_remembered),
+        cmocka_unit_test(slices_far_apart_do_not_add_up),
+        cmocka_unit_test(slow_yields_save_nothing),
+        cmocka_unit_test(who_takes_slice_after_slice_gets_few),
+        cmocka_unit_test(yields_that_find_nobody_save_nothing),
+        cmocka_unit_test(who_is_needed_elsewhere_is_waited_for_by_spinning),
+        cmocka_unit_test(who_is_needed_here_is_let_in_at_once),
+        cmocka_unit_test(a_long_yield_is_told),
+        cmocka_unit_test(no_ring_is_slept_through),
+        cmocka_unit_test(no_mail_is_slept_through),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,166 @@
+/* fabric_raw.c - see fabric_raw.h. */
+#include "tests/unit/transport/fabric_raw.h"
+
+#include <poll.h>
+
+struct sockaddr_in address_of(const struct side *s)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    struct tcp_addr a;
+
+    assert_int_equal(s->addr_len, sizeof(a));
+    memcpy(&a, s->addr, sizeof(a));
+    assert_int_equal(a.family, 4);
+    in.sin_port = htons(a.port);
+    memcpy(&in.sin_addr, a.ip, sizeof(in.sin_addr));
+    return in;
+}
+
+int raw_connect(const struct side *s)
+{
+    struct sockaddr_in in = address_of(s);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+    return fd;
+}
+
+void raw_send(int fd, const void *data, size_t len)
+{
+    send(fd, data, len, MSG_NOSIGNAL);
+}
+
+struct hello hello_of(unsigned incarnation)
+{
+    struct hello h = {.magic = HELLO_MAGIC, .version = HELLO_VERSION, .channels = 1};
+
+    token(h.token, 0, HOSTILE, incarnation); /* smaller than the side's: we connect */
+    return h;
+}
+
+void expect_raw(struct side *s, unsigned incarnation)
+{
+    uint8_t mine[32], theirs[32];
+
+    token(mine, HOSTILE, 0, incarnation);
+    token(theirs, 0, HOSTILE, incarnation);
+    assert_int_equal(
+        s->f->ops->peer_add(s->f, HOSTILE, s->addr, s->addr_len, mine, theirs), 0);
+}
+
+bool readable(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
+    return poll(&p, 1, 0) > 0;
+}
+
+bool ended(struct world *w, int fd)
+{
+    char c;
+
+    pump_until(w, readable(fd));
+    return recv(fd, &c, 1, 0) <= 0;
+}
+
+int raw_greeted(struct world *w, struct side *s, unsigned incarnation, unsigned channel,
+                unsigned channels)
+{
+    struct hello h = hello_of(incarnation), answer;
+    int fd = raw_connect(s);
+
+    h.channel = (uint16_t)channel;
+    h.channels = (uint16_t)channels;
+    raw_send(fd, &h, sizeof(h));
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
+    assert_int_equal(answer.token[0], HOSTILE);
+    return fd;
+}
+
+void raw_accept(int fd)
+{
+    static const struct frame accept = {.type = FRAME_ACCEPT};
+
+    raw_send(fd, &accept, sizeof(accept));
+}
+
+int raw_linked(struct world *w, struct side *s, unsigned incarnation)
+{
+    int fd;
+
+    expect_raw(s, incarnation);
+    fd = raw_greeted(w, s, incarnation, 0, 1);
+    raw_accept(fd);
+    return fd;
+}
+
+void raw_head(int fd, enum frame_type type, uint32_t seq, uint32_t len)
+{
+    struct frame f = {.type = (uint8_t)type, .hdr_len = 8, .seq = seq, .id = seq};
+    struct head head = {.seq = seq, .len = len};
+
+    if (type == FRAME_ASK)
+        f.size = len;
+    else
+        f.len = len;
+    raw_send(fd, &f, sizeof(f));
+    raw_send(fd, &head, 8);
+}
+
+void raw_reset(int fd)
+{
+    struct linger now = {.l_onoff = 1};
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    close(fd);
+}
+
+struct tcp *inside(struct side *s)
+{
+    return container_of(s->f, struct tcp, base);
+}
+
+int raw_listen(const struct side *s, struct tcp_addr *ret_addr)
+{
+    struct sockaddr_in in = address_of(s);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t len = sizeof(in);
+
+    in.sin_port = 0;
+    assert_int_equal(bind(listener, (struct sockaddr *)&in, sizeof(in)), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&in, &len), 0);
+    memcpy(ret_addr, s->addr, sizeof(*ret_addr));
+    ret_addr->port = ntohs(in.sin_port);
+    return listener;
+}
+
+void expect_listener(struct side *s, const struct tcp_addr *a, unsigned incarnation)
+{
+    uint8_t mine[32], theirs[32];
+
+    token(mine, 0, HOSTILE, incarnation);
+    token(theirs, HOSTILE, 0, incarnation);
+    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, a, sizeof(*a), mine, theirs), 0);
+}
+
+int raw_come(struct world *w, int listener, struct hello *ret_hello)
+{
+    int fd;
+
+    pump_until(w, readable(listener));
+    fd = accept(listener, NULL, NULL);
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, ret_hello, sizeof(*ret_hello), MSG_WAITALL), sizeof(*ret_hello));
+    return fd;
+}
+
+void raw_answer(int fd, const struct hello *h, unsigned incarnation)
+{
+    struct hello answer = *h;
+
+    token(answer.token, HOSTILE, 0, incarnation);
+    raw_send(fd, &answer, sizeof(answer));
+}

@@ -1,0 +1,142 @@
+# shellcheck shell=bash disable=SC2154
+# suite.sh - ./quickstart test, bench and faults. Sourced.
+#
+# A part is one build of the tree with its `make check`, or one program. A part that fails does
+# not keep the others from running. Test programs are counted by automake's own summaries; the
+# last line is "N passed, M failed" whatever happened.
+
+packages_test=(python3 xz-utils systemd)
+packages_bench=(python3 python3-venv gcc iproute2 openmpi-bin libopenmpi-dev)
+tests_passed=0
+tests_failed=0
+
+# Sum of automake's "# NAME: n" lines in log $1. They come twice if something failed: first with
+# the logs of what failed, then as "Testsuite summary".
+summed() {
+    local log=$1 name sum=0 n from=1
+    shift
+    grep -q '^Testsuite summary' "$log" && from='/^Testsuite summary/'
+    for name; do
+        for n in $(sed -n "$from,\$s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do sum=$((sum + n)); done
+    done
+    printf '%d\n' "$sum"
+}
+
+# part NAME COMMAND...: in a subshell, without set -e.
+part() {
+    local name=$1 log begin=$EPOCHREALTIME rc=0 passed failed skipped
+    shift
+    log=$logs/test-${name//[^a-zA-Z0-9.-]/_}.log
+    mkdir -p "$logs"
+    printf '%-40s' "$name"
+    ("$@") >"$log" 2>&1 </dev/null || rc=$?
+    passed=$(summed "$log" PASS XFAIL)
+    failed=$(summed "$log" FAIL XPASS ERROR)
+    skipped=$(summed "$log" SKIP)
+    [ "$passed" -gt 0 ] || [ "$rc" -ne 0 ] || passed=1
+    [ "$failed" -gt 0 ] || [ "$rc" -eq 0 ] || failed=1
+    tests_passed=$((tests_passed + passed))
+    tests_failed=$((tests_failed + failed))
+    printf '%8s s  %3d passed, %d failed, %d skipped\n' "$(seconds_since "$begin")" "$passed" "$failed" "$skipped"
+    [ "$failed" -eq 0 ] || show_part_failure "$name" "$log"
+}
+
+# What failed test $2 said, as automake cites it in log $1: the end of it.
+failed_test_log() {
+    printf '\nThe end of what %s said:\n\n' "$2"
+    awk -v test="$2" '
+        $0 ~ /^=+$/ && before == "FAIL: " test { on = 1; next }
+        $0 ~ /^FAIL / && $2 == test { on = 0 }
+        on { print "    " $0 }
+        { before = $0 }' "$1" | tail -n 60 | cut -c 1-400
+}
+
+show_part_failure() {
+    local name=$1 log=$2 tests one
+    mapfile -t tests < <(sed -n 's/^\(FAIL\|ERROR\): \([^ ]*\).*/\2/p' "$log" | sort -u)
+    show_failure "$name" "$log" "read the end of that log${tests:+; failed: ${tests[*]}}"
+    for one in "${tests[@]}"; do failed_test_log "$log" "$one" >&2; done
+}
+
+# configure_and_check DIRECTORY CONFIGURE-OPTION... [-- MAKE-ARGUMENT...]
+configure_and_check() {
+    local where=$1 options=()
+    shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
+    [ $# -eq 0 ] || shift
+    mkdir -p "$where" && cd "$where" || return
+    [ -e config.status ] || "$top/configure" --prefix="$where/install" "${options[@]}" || return
+    make -j2 VERBOSE=1 check "$@"
+}
+
+run_torch_tests() {
+    local dir port jobs rc=0 netns=
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/commd-torch.XXXXXX")
+    trap demo_end EXIT
+    start_cluster 2
+    port=$(free_port)
+    start_torchrun 0 "$port" "$dir/0.log" "$top/tests/integration/torch/torch_ops.py"
+    start_torchrun 1 "$port" "$dir/1.log" "$top/tests/integration/torch/torch_ops.py"
+    jobs=("${demo_jobs[@]}")
+    wait "${jobs[0]}" || rc=1
+    wait "${jobs[1]}" || rc=1
+    PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo "$venv/bin/python" \
+        "$top/tests/integration/torch/torch_ends.py" "$dir"/node[01]/commd.sock >"$dir/ends.log" 2>&1 || rc=1
+    cat "$dir"/node*/commd.log "$dir"/[01].log "$dir/ends.log" # a failure is shown by the end of it
+    grep -q 'checks passed' "$dir/0.log" || rc=1
+    exit "$rc"
+}
+
+run_torch_suite() {
+    COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/conformance.py" --logs "$logs/conformance"
+}
+
+run_torch_programs() {
+    COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/run_programs.py" --logs "$logs/programs"
+}
+
+run_shellcheck() {
+    cd "$top" && shellcheck -S warning -x quickstart .ci/run &&
+        find tests systemd -name "*.sh" -print0 | xargs -0 shellcheck -S warning -x
+}
+
+cmd_test() {
+    local begin=$EPOCHREALTIME
+    install_packages "${packages_test[@]}"
+    cmd_build
+    part "make check" make -C "$build" -j2 VERBOSE=1 check
+    # what is only a matter of numbers has its full length once, above
+    export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
+    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda
+    part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
+        --without-ucx --without-cuda -- TESTS="tests/unit/shm/test_board_threads tests/oracle/check_threads.sh"
+    part "without UCX and CUDA" configure_and_check "$top/build-plain" --without-ucx --without-cuda \
+        -- TESTS="tests/unit/transport/test_fabric tests/unit/client/test_collectives tests/unit/client/test_commctl \
+            tests/integration/test_collectives.py tests/integration/test_bad_input.py"
+    part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck
+    if [ "$torch_spec" != none ]; then
+        part "torch backend, 4 ranks on 2 nodes" run_torch_tests
+        part "torch's own tests, gloo and commd" run_torch_suite
+        part "torch programs, two nodes and one" run_torch_programs
+        part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
+            "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
+    fi
+    if command -v shellcheck >/dev/null; then part "shellcheck" run_shellcheck; fi
+    printf 'all parts took %s s\n' "$(seconds_since "$begin")"
+    printf '%d passed, %d failed\n' "$tests_passed" "$tests_failed"
+    [ "$tests_failed" -eq 0 ]
+}
+
+cmd_bench() {
+    case " $* " in *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;; esac
+    cmd_build
+    # a rival less is no reason to stop: the comparison says which, and why
+    (install_packages "${packages_bench[@]}") || true
+    exec python3 "$top/tests/bench/compare.py" "$@"
+}
+
+cmd_faults() {
+    torch_spec=none
+    cmd_build
+    COMMD_BUILD=$build exec python3 "$top/tests/integration/lib/faults.py" "$@"
+}

@@ -1,0 +1,296 @@
+/* engine_internal.h - what engine.c (boards), engine_op.c (operations) and engine_inbox.c
+ * (messages that came before their time) share. */
+#ifndef COMMD_ENGINE_INTERNAL_H
+#define COMMD_ENGINE_INTERNAL_H
+
+#include <sys/queue.h>
+
+#include "shm/board/board.h"
+#include "transport/engine/engine.h"
+#include "transport/schedule/schedule.h"
+
+/* Header of every message between engines. Hosts of one cluster share byte order and layout:
+ * the control link refuses other versions. */
+#define WIRE_BEGIN UINT32_MAX
+#define WIRE_MAIL (UINT32_MAX - 1)
+enum { WIRE_BAD = 1 };
+
+struct wire_hdr {
+    uint64_t group;
+    uint64_t print; /* of the operation's description */
+    uint32_t op;    /* number of the operation on the boards of this group */
+    uint32_t step;  /* step in the operation; WIRE_BEGIN: the agreement; WIRE_MAIL: see below */
+    uint32_t len;   /* body bytes */
+    uint16_t move;  /* sender's move index */
+    uint16_t flags;
+    uint32_t uid;   /* whose group it is, as the sender's commd says */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
+
+/* The agreement carries descriptions too. */
+struct wire_begin {
+    struct wire_hdr h;
+    uint32_t rank_a, rank_b;
+    struct op_desc a, b; /* WIRE_BAD: two that differ; else a is the sender's */
+    struct op_balance balance; /* of the ranks whose contributions the sender holds */
+};
+_Static_assert(sizeof(struct wire_begin) == 136, "wire layout");
+
+/* A record of one rank for another, see shm/board/mail.h; op, print and move are 0. */
+struct wire_mail {
+    struct wire_hdr h;
+    uint8_t rec[sizeof(struct mail_rec)];
+};
+_Static_assert(sizeof(struct wire_mail) == 168, "wire layout");
+
+/* A message that nobody waits for yet. */
+struct inmsg {
+    struct inmsg *next;
+    unsigned peer;
+    union {
+        struct wire_hdr h;
+        struct wire_begin b;
+        struct wire_mail m;
+    };
+    const uint8_t *body; /* eager; owned copy once queued */
+    void *claim;         /* rendezvous */
+    uint64_t came_ms;
+    bool on_stack;
+};
+
+struct inbox {
+    struct inmsg *head, **tail;
+    size_t bytes; /* of memory that they take */
+    unsigned n;
+};
+
+enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256, ENGINE_PEER_WORDS = FABRIC_MAX_PEERS / 64 };
+
+/* Whose groups there are. Kept for a while after the last one, for the sake of `closed`. */
+struct euser {
+    TAILQ_ENTRY(euser) link;
+    TAILQ_ENTRY(euser) busy_link; /* while there are active ones */
+    TAILQ_HEAD(, eboard) active;
+    uint32_t uid;
+    unsigned nboards; /* that name it, also dead ones */
+    unsigned nactive;
+    size_t sending; /* bytes of mail on their way, of all its boards */
+    uint64_t closed[ENGINE_CLOSED]; /* recent groups: their late messages are dropped */
+    unsigned nclosed;
+};
+
+/* Limbo: what came for groups that commd has not told us about, see engine_limbo.c. */
+struct lgroup;
+struct luser;
+enum { LIMBO_HASH = 1024, LIMBO_FLOODED = 1024 };
+
+struct limbo {
+    TAILQ_HEAD(, lgroup) groups;
+    struct lgroup *hash[LIMBO_HASH];
+    struct luser *users;
+    size_t peer_cost[FABRIC_MAX_PEERS], cost;
+    unsigned n; /* messages */
+    struct {
+        uint64_t group;
+        unsigned peer;
+        bool used;
+    } flooded[LIMBO_FLOODED]; /* groups of which a message was dropped */
+    unsigned nflooded;
+    uint64_t swept_ms;
+};
+
+/* A step that the network works on. */
+struct estep {
+    struct eboard *eb;
+    uint32_t g; /* absolute number */
+    uint32_t c; /* in its operation */
+    bool active, done, posted, receiving;
+    uint16_t move, moves; /* the move whose receive is awaited */
+    uint16_t sent;        /* moves whose sends are out */
+    unsigned sends;    /* in flight, reading the result window */
+    uint8_t *scratch;  /* rendezvous body on its way into a reduction, or into cells */
+    struct sched_move mv; /* the move being received */
+};
+
+enum eboard_state { EB_IDLE, EB_BEGIN, EB_DATA };
+
+struct eboard {
+    struct eboard *next; /* hash chain */
+    TAILQ_ENTRY(eboard) active_link;
+    TAILQ_ENTRY(eboard) end_link; /* closing, or in the graveyard */
+    struct engine *e;
+    struct euser *user; /* borrowed: outlives its boards */
+    struct board b;
+    struct plan_geom geom;
+    uint32_t *node_start; /* owned */
+    uint32_t *peers;      /* owned; fabric peer of each participant */
+    uint32_t *local_rank; /* owned; rank of each local member */
+    uint32_t *rank_node;  /* owned; node of each rank */
+    uint32_t *seat_rank;  /* owned; rank on each seat */
+    uint32_t *clients;    /* owned; whose doorbells are for this board */
+    unsigned nclients;
+    uint64_t among[ENGINE_PEER_WORDS]; /* fabric peers that take part */
+    uint32_t uid;
+    bool active, closing, dead;
+    uint64_t closing_ms;
+    bool polling; /* inside eboard_poll(): a callback must not enter it again */
+    unsigned inflight; /* requests whose callbacks name this board */
+
+    enum eboard_state state;
+    uint32_t op;   /* counts operations; the same on all nodes */
+    uint32_t base; /* next or current operation's first step */
+    unsigned seen; /* members known to have announced */
+    uint32_t seen_step;
+    struct op_desc desc;
+    uint64_t print;
+    struct plan plan;
+    uint64_t *rows; /* owned; [local member][2][world]: copies of board_counts() */
+
+    /* the agreement, with a small payload */
+    enum sched_kind bkind;
+    unsigned bmove, bmoves;
+    bool learned, bposted, breceiving;
+    struct sched_move bmv;
+    uint8_t *acc; /* `room` bytes each, private: nobody changes them under the network */
+    uint8_t *tmp;
+    size_t room;
+    bool in_place; /* the last move has put the result where members find it */
+    size_t tmp_len;
+    struct op_balance balance;
+    bool bad;
+    uint32_t rank_a, rank_b;
+    struct op_desc bad_a, bad_b;
+
+    /* data */
+    enum sched_kind dkind;
+    uint32_t next_start; /* step in the operation to start next */
+    uint32_t published, sent; /* absolute, private copies */
+    struct estep steps[PLAN_DEPTH_NET];
+
+    struct email *mail; /* owned; NULL: nobody has sent a message */
+
+    struct inmsg *fresh; /* the message being delivered right now */
+    struct inbox inbox;
+};
+
+/* A copy of what is on its way, so that it may change here meanwhile. */
+struct sbuf {
+    struct sbuf *next;
+    struct eboard *eb;
+    uint8_t *lent; /* owned: an acc that is on its way */
+    bool pooled;   /* data has PLAN_SMALL bytes */
+    uint8_t data[];
+};
+
+struct chunk {
+    struct chunk *next;
+};
+
+struct engine {
+    struct fabric *f; /* borrowed */
+    struct closer *closer; /* borrowed; NULL: boards are unmapped at once */
+    struct fabric_events fev;
+    struct engine_events ev;
+    char node[MSG_NAME_MAX];
+    struct eboard *hash[ENGINE_HASH];
+    TAILQ_HEAD(, euser) busy;     /* users with active boards */
+    TAILQ_HEAD(, eboard) closing;
+    TAILQ_HEAD(, eboard) graveyard; /* dead, requests still in flight */
+    struct ebell **bells;     /* owned; by client */
+    struct ebell *ringing;    /* those whose boards were not all looked at yet */
+    unsigned nbells;
+    unsigned nboards;
+    unsigned nowners;      /* users with boards */
+    unsigned rescue_at;    /* hash chain with which engine_poll_all() goes on */
+    bool published;        /* engine_published() */
+    struct sbuf *sbufs;    /* free ones */
+    struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
+    unsigned nscratch;
+    struct limbo limbo;    /* for groups that commd has not told us about yet */
+    TAILQ_HEAD(, euser) users;
+    unsigned nusers;
+};
+
+/* engine.c */
+struct eboard *eboard_find(struct engine *e, uint64_t group);
+void eboard_activate(struct eboard *eb);
+void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, ...)
+    _printf_(4, 5);
+struct sbuf *sbuf_get(struct eboard *eb, size_t len);
+void sbuf_put(struct sbuf *s);
+uint8_t *scratch_get(struct engine *e);
+void scratch_put(struct engine *e, uint8_t *p);
+
+/* engine_bells.c */
+int bells_board_add(struct eboard *eb, const struct msg_board_add *m);
+void bells_board_del(struct eboard *eb);
+/* Goes on with the doorbells that rang. True: not all of their boards were looked at yet. */
+bool bells_turn(struct engine *e);
+void bells_free(struct engine *e);
+
+/* engine_cells.c: windows of cells. Bytes that this node sends to (or receives from) @node in step
+ * @c, packed in the order in which both sides have them: by sending seat, then by receiving. */
+size_t cells_len(const struct eboard *eb, uint32_t c, unsigned node, bool send);
+/* Where they lie without a gap, or NULL. */
+uint8_t *cells_in_one(const struct eboard *eb, const struct estep *s, unsigned node, bool send);
+/* All of them from the windows into @buf, or from @buf into the result window. */
+void cells_copy(const struct eboard *eb, const struct estep *s, unsigned node, bool send,
+                uint8_t *buf);
+/* Copies what members said of their counts. False: the board was failed. */
+bool cells_learn(struct eboard *eb);
+
+/* engine_op.c: one look at a board; true if something moved */
+bool eboard_poll(struct eboard *eb);
+
+/* What a failed send or receive means is not ours to say: commd knows whether the engine, the
+ * commd or the whole node behind it is gone. The board just stops. */
+void eboard_link_failed(struct eboard *eb, unsigned node, int err);
+
+/* engine_p2p.c */
+bool mail_poll(struct eboard *eb); /* true if something moved */
+/* The board goes, its members are gone: sends all that they have written, at once. The bodies stay
+ * where they are until they are sent: in the board, which does not go before. */
+void mail_flush(struct eboard *eb);
+/* What members have written waits for room on the network. */
+bool mail_waits(const struct eboard *eb);
+/* All that members have written is sent. */
+bool mail_settled(const struct eboard *eb);
+/* A message of mail; its claim is used up. */
+void mail_arrived(struct eboard *eb, struct inmsg *m);
+/* The same for a group that is closed here. */
+void mail_answer_closed(struct engine *e, const struct inmsg *m);
+void mail_free(struct eboard *eb);
+
+/* engine_inbox.c */
+void inbox_init(struct inbox *in);
+/* The message @op, @step, @move from fabric peer @peer, or NULL. Release with inmsg_done(). */
+struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
+void inmsg_done(struct engine *e, struct inmsg *m);
+#define INBOX_ANY_AGE INT64_MAX
+void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
+void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
+void inmsg_free(struct engine *e, struct inmsg *m); /* with its claim */
+size_t inmsg_cost(const struct inmsg *m);
+/* Takes @m on true: there was room. */
+bool inbox_push(struct inbox *in, struct inmsg *m);
+void inbox_unlink(struct inbox *in, struct inmsg **at);
+void engine_on_msg(void *arg, const struct fabric_msg *msg);
+
+/* engine_limbo.c */
+void limbo_init(struct engine *e);
+/* Takes @m, which came for a group that is not known. */
+void limbo_keep(struct engine *e, struct inmsg *m);
+/* Has a message of this group been dropped? Then no further one is kept. */
+bool limbo_flooded(const struct engine *e, uint64_t group, unsigned peer);
+void limbo_mark_flooded(struct engine *e, uint64_t group, unsigned peer);
+/* Gives the board what waited for it, or fails it if something is missing. */
+void limbo_adopt(struct eboard *eb);
+/* What nobody has told us about for a minute. */
+void limbo_sweep(struct engine *e);
+void limbo_expire(struct engine *e, int64_t older_than_ms); /* those that came before */
+void limbo_drop_peer(struct engine *e, unsigned peer);
+void limbo_fini(struct engine *e);
+const struct inmsg *limbo_oldest(const struct engine *e);
+
+#endif

@@ -1,0 +1,137 @@
+/* fabric.h - the one door between the engine and a network: messages with a small fixed
+ * header and an optional body to numbered peers. Implementations: fabric_tcp.c (plain TCP),
+ * fabric_ucx.c (UCX active messages), fabric_loop.c (in one process, for tests), fabric_fault.c
+ * (wraps any).
+ * Single-threaded: every call and every callback happens on the engine's thread. */
+#ifndef COMMD_FABRIC_H
+#define COMMD_FABRIC_H
+
+#include "shm/util/base.h"
+
+struct fabric;
+struct fabric_req; /* one send or receive in flight; owned by the fabric */
+
+enum {
+    FABRIC_HDR_MAX = 256,
+    FABRIC_ADDR_MAX = 1024,
+    FABRIC_MAX_PEERS = 1024,
+    FABRIC_CHANNELS_MAX = 16,
+    FABRIC_EAGER_MAX = 256 << 10, /* bodies up to this are sent without asking; by UCX less */
+};
+
+/* st: 0, or negative errno (-ECANCELED when the peer was dropped, -EIO on a broken link) */
+typedef void (*fabric_done_fn)(void *arg, int st);
+
+/* An arrived message. Messages of one peer arrive in the order in which they were sent.
+ * @body is NULL when the body still lies with the sender ("rendezvous"), or is still on its way: then
+ * @claim is not NULL and the handler keeps it until it calls fabric->ops->recv or fabric->ops->drop, which
+ * it may do at once. With @body set the bytes are only valid during the call and have no
+ * particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
+struct fabric_msg {
+    unsigned peer;
+    const void *hdr;
+    size_t hdr_len;
+    const void *body;
+    size_t body_len;
+    void *claim;
+};
+
+struct fabric_events {
+    void (*on_msg)(void *arg, const struct fabric_msg *msg);
+    /* The link to @peer broke. Every send and recv of that peer completes with an error
+     * before or after this call; none is lost. The peer stays "down" until peer_del. */
+    void (*on_peer_down)(void *arg, unsigned peer, int err, const char *why);
+    void *arg;
+};
+
+struct fabric_ops {
+    const char *name;
+    /* Own address, to be carried to the peers over the control plane. */
+    int (*address)(struct fabric *f, void *buf, size_t *inout_len);
+    /* @peer: index chosen by the caller, < FABRIC_MAX_PEERS. @token is sent as the first
+     * message and checked by the other side against what it expects from this peer
+     * (expect): 32 bytes agreed over TLS. A stranger's messages never reach on_msg.
+     * -EPROTONOSUPPORT: the address is another kind of fabric's. */
+    int (*peer_add)(struct fabric *f, unsigned peer, const void *addr, size_t addr_len,
+                    const uint8_t token[32], const uint8_t expect[32]);
+    /* Force-closes; pending requests complete with -ECANCELED, in progress() after this
+     * call. The number may be given to another peer at once. Allowed in callbacks. */
+    void (*peer_del)(struct fabric *f, unsigned peer);
+    /* hdr is copied before return; @body must stay valid and unchanged until @done. @done is
+     * never called from inside send(): returns 1 when the send finished at once (done will
+     * not be called), 0 when it is in flight, negative errno when it failed: -ENOTCONN
+     * without such a peer, -EIO when it is down. Sends wait inside the fabric until both
+     * sides have added each other. Finished means that @body is the caller's again, not
+     * that the other side has read it or has not dropped it. */
+    int (*send)(struct fabric *f, unsigned peer, const void *hdr, size_t hdr_len,
+                const void *body, size_t body_len, fabric_done_fn done, void *arg);
+    /* Claims a rendezvous body into @buf (msg.body_len bytes). Same returns as send(); the
+     * claim is used up whatever it returns. The memory must stay mapped until @done,
+     * whatever happens to the peer. */
+    int (*recv)(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_fn done,
+                void *arg);
+    /* Gives a body up; also for claims whose peer is down or deleted meanwhile. */
+    void (*drop)(struct fabric *f, void *claim);
+    /* Moves bytes and runs callbacks; bounded. True when something happened. */
+    bool (*progress)(struct fabric *f);
+    /* fd to poll for input when idle; -1 when there is none. */
+    int (*fd)(struct fabric *f);
+    /* Asks for a wake-up on fd. 0: may sleep. 1: there is work, call progress() first.
+     * 2: may not rely on the fd for now, sleep at most 1 ms. */
+    int (*arm)(struct fabric *f);
+    /* Completes what is in flight with -ECANCELED (done is called; on_msg and on_peer_down
+     * are not), frees open claims, and everything else. Not from inside a callback. */
+    void (*free)(struct fabric *f);
+};
+
+struct fabric_stats {
+    uint64_t strangers; /* messages dropped because their sender is no peer with our token */
+};
+
+/* With what the address of each fabric_tcp.c begins. */
+#define FABRIC_TCP_MAGIC "commdTCP"
+
+struct fabric {
+    const struct fabric_ops *ops;
+    struct fabric_stats stats;
+    /* Set by the caller around a send(): more will follow to this peer before progress(), so that both
+     * may go out together. A hint. */
+    bool more;
+};
+
+struct fabric_conf {
+    const char *kind;       /* "tcp", "ucx", or "auto": tcp if that is all of tls; NULL: "auto" */
+    const char *device;     /* network device for UCX_NET_DEVICES, e.g. "eth0", "lo" */
+    const char *tls;        /* UCX_TLS list, e.g. "tcp" or "rc,ud" */
+    const char *port_range; /* "18500-18509"; NULL for ephemeral ports */
+    const char *congestion; /* of TCP: "auto", "system" or a name; NULL: "auto" */
+    unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
+};
+
+/* On failure returns negative errno and puts one line for people into why[]; on success why[]
+ * is empty or what it does without or UCX warned about. fabric_new() makes the one of conf->kind. */
+int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,
+               struct fabric **ret_fabric, char why[256]);
+int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *ev,
+                   struct fabric **ret_fabric, char why[256]);
+int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *ev,
+                   struct fabric **ret_fabric, char why[256]);
+/* In-process fabric: all fabrics made from one hub reach each other by address. */
+struct fabric_hub;
+struct fabric_hub *fabric_hub_new(void);
+struct fabric_hub *fabric_hub_free(struct fabric_hub *hub);
+int fabric_loop_new(struct fabric_hub *hub, const struct fabric_events *ev,
+                    struct fabric **ret_fabric);
+/* Makes the loop fabric hand bodies of at least @bytes over as rendezvous claims. */
+void fabric_loop_set_rndv(struct fabric *f, size_t bytes);
+/* Breaks the link to @peer as if the cable had gone: both sides report it. */
+void fabric_loop_break(struct fabric *f, unsigned peer);
+
+static inline struct fabric *fabric_free(struct fabric *f)
+{
+    if (f)
+        f->ops->free(f);
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,375 @@
+/* fabric_tcp_peer.c - peers: hello, failure, closing.
+ *
+ * Two peers know each other's address and a 32-byte token per direction from the TLS control plane.
+ * The one with the smaller token connects, so that there is one connection (for each channel) and
+ * not two:
+ *
+ *     connects                          accepts
+ *     hello{its token} ---------------> whose is it? nobody's yet: stays in the lobby
+ *                                       once that peer is added:
+ *     is it his? <--------------------- hello{its token}
+ *     ACCEPT, and messages -----------> now it may send, too
+ *
+ * So it does not matter who adds whom first, and nobody sends messages to one who has not shown the
+ * right token. A connection that ends before it is open is made again, with growing pauses; one that
+ * ends afterwards takes the link down, for the control plane to decide about. Tokens are fresh for
+ * each pair and incarnation: what is left of a predecessor is a stranger.
+ *
+ * A link may break inside any call, and the caller may drop a peer in any callback; both only queue
+ * the peer. peers_reap() does the work between two turns. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shm/util/wait.h"
+#include "transport/fabric/fabric_net.h"
+#include "transport/fabric/tcp/fabric_tcp_priv.h"
+
+enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5 };
+
+void peer_unref(struct peer *peer)
+{
+    if (--peer->refs > 0)
+        return;
+    LIST_REMOVE(peer, all_link);
+    free(peer);
+}
+
+void peer_fail(struct peer *peer, int err, const char *fault)
+{
+    if (peer->failed || peer->state == PEER_DOWN || peer->state == PEER_GONE)
+        return;
+    peer->failed = true;
+    peer->err = err;
+    snprintf(peer->fault, sizeof(peer->fault), "%s", fault);
+    peer->refs++; /* the list's */
+    peer->t->touched = true;
+    STAILQ_INSERT_TAIL(&peer->t->to_fail, peer, fail_link);
+}
+
+/* --- hello ----------------------------------------------------------------------------------- */
+
+static void retry_later(struct peer *peer)
+{
+    if (!peer->connects)
+        return;
+    peer->retry_ms = now_ms() + (RETRY_MS << MIN(peer->retries, (unsigned)RETRY_DOUBLINGS));
+    peer->retries++;
+    timer_need(peer->t);
+}
+
+void conn_lost(struct conn *c, int err)
+{
+    struct peer *peer = c->peer;
+
+    if (c->state == CONN_OPEN || c->state == CONN_CONNECTING) {
+        peer_fail(peer, err ? -err : -ECONNRESET,
+                  err ? strerror(err) : "the other side has closed the link");
+        return;
+    }
+    conn_close(c);
+    if (peer)
+        retry_later(peer);
+}
+
+void peer_opened(struct conn *c)
+{
+    struct peer *peer = c->peer;
+    struct fabric_req *req;
+
+    c->state = CONN_OPEN;
+    c->t->nopen++;
+    peer->retries = 0;
+    if (++peer->nopen < peer->channels)
+        return;
+    peer->state = PEER_UP;
+    /* done() may drop the peer: the rest is then cancelled by peers_reap() */
+    while (peer->state == PEER_UP && !peer->failed && (req = TAILQ_FIRST(&peer->waiting))) {
+        int r;
+
+        TAILQ_REMOVE(&peer->waiting, req, link);
+        r = peer_post(req, req->head_len - sizeof(struct frame));
+        if (r != 0)
+            tcp_finish(req, r > 0 ? 0 : r);
+    }
+}
+
+static void stranger(struct conn *c)
+{
+    struct peer *peer = c->peer;
+
+    c->t->base.stats.strangers++;
+    conn_close(c);
+    if (peer)
+        retry_later(peer);
+}
+
+/* A connection from the lobby, whose token is the peer's. */
+static void adopt(struct conn *c, struct peer *peer)
+{
+    struct hello hello = c->hello; /* the same channel */
+
+    if (hello.channels == 0 || hello.channels > FABRIC_CHANNELS_MAX ||
+        hello.channel >= hello.channels || peer->conn[hello.channel] ||
+        (peer->channels && peer->channels != hello.channels)) {
+        stranger(c);
+        return;
+    }
+    memcpy(hello.token, peer->token, sizeof(hello.token));
+    if (send(c->fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+        conn_close(c);
+        return;
+    }
+    c->t->nlobby--;
+    c->state = CONN_ACCEPTED;
+    c->since_ms = now_ms();
+    c->peer = peer;
+    c->channel = hello.channel;
+    peer->channels = hello.channels;
+    peer->conn[hello.channel] = c;
+}
+
+static bool wants_to_meet(const struct peer *peer)
+{
+    return peer->state == PEER_GREETING && !peer->failed;
+}
+
+static struct peer *find_by_token(struct tcp *t, const uint8_t token[32])
+{
+    struct peer *found = NULL;
+
+    for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
+        if (t->slot[i] && !t->slot[i]->connects && wants_to_meet(t->slot[i]) &&
+            net_same_token(t->slot[i]->expect, token))
+            found = t->slot[i];
+    return found;
+}
+
+void peer_greeted(struct conn *c)
+{
+    struct peer *peer = c->peer;
+
+    if (c->hello.magic != HELLO_MAGIC || c->hello.version != HELLO_VERSION) {
+        stranger(c);
+        return;
+    }
+    if (!peer) {
+        peer = find_by_token(c->t, c->hello.token);
+        if (peer)
+            adopt(c, peer);
+        else
+            c->t->base.stats.strangers++; /* until somebody adds him */
+        return;
+    }
+    if (!wants_to_meet(peer))
+        return; /* deleted since: peers_reap() closes */
+    if (!net_same_token(peer->expect, c->hello.token)) {
+        stranger(c);
+        return;
+    }
+    if (conn_put_frame(c, FRAME_ACCEPT, 0))
+        peer_fail(peer, -ENOMEM, "no memory to answer the hello");
+    else
+        peer_opened(c);
+}
+
+static void connect_all(struct peer *peer)
+{
+    for (unsigned i = 0; i < peer->channels; i++) {
+        int r = peer->conn[i] ? 0 : tcp_connect(peer, i);
+
+        if (r)
+            peer_fail(peer, r, strerror(-r));
+    }
+}
+
+void peers_tick(struct tcp *t, uint64_t now)
+{
+    struct peer *peer;
+
+    LIST_FOREACH(peer, &t->peers, all_link) {
+        if (!peer->retry_ms || !wants_to_meet(peer))
+            continue;
+        if (peer->retry_ms > now) {
+            timer_need(t);
+            continue;
+        }
+        peer->retry_ms = 0;
+        connect_all(peer);
+    }
+}
+
+/* --- coming ------------------------------------------------------------------------------------ */
+
+static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret_addr)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
+    struct tcp_addr a;
+
+    *ret_addr = (struct sockaddr_storage){0};
+    if (len != sizeof(a))
+        return -EPROTONOSUPPORT;
+    memcpy(&a, addr, sizeof(a));
+    if (memcmp(a.magic, FABRIC_TCP_MAGIC, sizeof(a.magic)) || a.version != HELLO_VERSION)
+        return -EPROTONOSUPPORT;
+    if (a.port == 0 || (a.family != 4 && a.family != 6))
+        return -EINVAL;
+    if (a.family == 4) {
+        in.sin_port = htons(a.port);
+        memcpy(&in.sin_addr, a.ip, sizeof(in.sin_addr));
+        memcpy(ret_addr, &in, sizeof(in));
+    } else {
+        in6.sin6_port = htons(a.port);
+        memcpy(&in6.sin6_addr, a.ip, sizeof(in6.sin6_addr));
+        memcpy(ret_addr, &in6, sizeof(in6));
+    }
+    return 0;
+}
+
+static int check_new(const struct tcp *t, const struct peer *peer)
+{
+    if (t->slot[peer->index])
+        return -EEXIST;
+    if (net_same_token(peer->token, peer->expect))
+        return -EINVAL; /* who would connect? */
+    for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
+        if (t->slot[i] && (net_same_token(t->slot[i]->expect, peer->expect) ||
+                           net_same_token(t->slot[i]->token, peer->token)))
+            return -EADDRINUSE;
+    return 0;
+}
+
+/* Those who came before they were known. */
+static void adopt_waiting(struct peer *peer)
+{
+    for (struct conn *c = TAILQ_FIRST(&peer->t->conns), *next; c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        if (c->state == CONN_LOBBY && c->hello_got == sizeof(c->hello) &&
+            net_same_token(c->hello.token, peer->expect))
+            adopt(c, peer);
+    }
+}
+
+int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr_len,
+                 const uint8_t token[32], const uint8_t expect[32])
+{
+    struct tcp *t = container_of(f, struct tcp, base);
+    struct sockaddr_storage parsed;
+    struct peer *peer;
+    int r;
+
+    if (index >= FABRIC_MAX_PEERS || addr_len == 0 || addr_len > FABRIC_ADDR_MAX)
+        return -EINVAL;
+    r = parse_addr(addr, addr_len, &parsed);
+    if (r)
+        return r;
+    peer = calloc(1, sizeof(*peer));
+    if (!peer)
+        return -ENOMEM;
+    *peer = (struct peer){.t = t, .refs = 1, .index = index, .addr = parsed};
+    TAILQ_INIT(&peer->waiting);
+    TAILQ_INIT(&peer->asked);
+    LIST_INIT(&peer->bodies);
+    memcpy(peer->token, token, sizeof(peer->token));
+    memcpy(peer->expect, expect, sizeof(peer->expect));
+    r = check_new(t, peer);
+    if (r) {
+        free(peer);
+        return r;
+    }
+    LIST_INSERT_HEAD(&t->peers, peer, all_link);
+    t->slot[index] = peer;
+    t->touched = true;
+    peer->connects = memcmp(token, expect, 32) < 0;
+    if (peer->connects) {
+        peer->channels = t->channels;
+        connect_all(peer);
+    } else {
+        adopt_waiting(peer);
+    }
+    return 0;
+}
+
+/* --- going --------------------------------------------------------------------------------------- */
+
+void tcp_peer_del(struct fabric *f, unsigned index)
+{
+    struct tcp *t = container_of(f, struct tcp, base);
+    struct peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
+
+    if (!peer)
+        return;
+    t->slot[index] = NULL;
+    peer->state = PEER_GONE;
+    t->touched = true;
+    STAILQ_INSERT_TAIL(&t->to_close, peer, close_link); /* takes the slot's reference with it */
+}
+
+static struct inbound *taken_body(struct peer *peer)
+{
+    struct inbound *b;
+
+    LIST_FOREACH(b, &peer->bodies, link)
+        if (b->taken)
+            return b;
+    return NULL;
+}
+
+/* Closes all connections and completes with @st what was under way. */
+static void cut(struct peer *peer, int st)
+{
+    struct req_list doomed = TAILQ_HEAD_INITIALIZER(doomed);
+    struct fabric_req *req;
+    struct inbound *b;
+
+    for (unsigned i = 0; i < peer->channels; i++) {
+        struct conn *c = peer->conn[i];
+
+        if (!c)
+            continue;
+        TAILQ_CONCAT(&doomed, &c->out, link);
+        conn_close(c);
+    }
+    TAILQ_CONCAT(&doomed, &peer->asked, link);
+    TAILQ_CONCAT(&doomed, &peer->waiting, link);
+    while ((req = TAILQ_FIRST(&doomed))) {
+        TAILQ_REMOVE(&doomed, req, link);
+        tcp_finish(req, st);
+    }
+    while ((b = taken_body(peer))) {
+        fabric_done_fn done = b->done;
+        void *arg = b->arg;
+
+        body_free(b);
+        if (done)
+            done(arg, st);
+    }
+}
+
+bool peers_reap(struct tcp *t)
+{
+    struct peer *peer;
+    bool any = false;
+
+    while ((peer = STAILQ_FIRST(&t->to_fail))) {
+        STAILQ_REMOVE_HEAD(&t->to_fail, fail_link);
+        any = true;
+        peer->failed = false;
+        if (peer->state != PEER_GONE) {
+            peer->state = PEER_DOWN;
+            cut(peer, -EIO);
+        }
+        if (!t->stopping && peer->state == PEER_DOWN) /* done() may have dropped it */
+            t->ev.on_peer_down(t->ev.arg, peer->index, peer->err, peer->fault);
+        peer_unref(peer);
+    }
+    while ((peer = STAILQ_FIRST(&t->to_close))) {
+        STAILQ_REMOVE_HEAD(&t->to_close, close_link);
+        any = true;
+        cut(peer, -ECANCELED);
+        peer_unref(peer); /* the slot's */
+    }
+    return any;
+}

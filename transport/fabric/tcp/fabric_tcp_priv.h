@@ -1,0 +1,227 @@
+/* fabric_tcp_priv.h - shared by fabric_tcp.c (the operations and the loop's side), fabric_tcp_peer.c
+ * (peers: hello, failure, closing), fabric_tcp_conn.c (sockets) and fabric_tcp_stream.c (frames).
+ * See fabric_tcp.c for the model. */
+#ifndef COMMD_FABRIC_TCP_PRIV_H
+#define COMMD_FABRIC_TCP_PRIV_H
+
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+#include "transport/fabric/fabric.h"
+
+enum {
+    INLINE_MAX = 32 << 10, /* bodies up to this are handed out from the read buffer */
+    PART_MAX = 256 << 10,  /* of an asked body in one frame: others may go in between */
+    READ_MAX = 64 << 10,   /* more than a frame with an inline body */
+    READ_AFTER_BODY = 4 << 10,
+    BIG_MEMORY = 8,
+    FAULT_MAX = 64,
+    ANSWERS_MAX = 65536, /* of ours to one peer, not yet written: he does not read */
+};
+
+/* --- on the wire --------------------------------------------------------------------------
+ * Both ends run the same build on the same byte order: the control plane compares versions before
+ * it hands out tokens. */
+
+struct tcp_addr {
+    char magic[8];
+    uint16_t version, family; /* 4 or 6 */
+    uint16_t port, reserved;
+    uint8_t ip[16]; /* in network order */
+};
+
+enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 1 };
+
+/* First on every connection, both ways: who accepted answers it when he knows the token. */
+struct hello {
+    uint32_t magic;
+    uint16_t version, channel, channels, reserved;
+    uint8_t token[32];
+};
+
+enum frame_type {
+    FRAME_ACCEPT = 1, /* first of who connected: your answer to my hello was right */
+    FRAME_MSG,        /* header, and body of @len bytes */
+    FRAME_ASK,        /* header of a message whose body, of @size bytes, waits under @id */
+    FRAME_GRANT,      /* send the body @id */
+    FRAME_DROP,       /* nobody wants the body @id */
+    FRAME_PART,       /* @len bytes of the granted body @id, from @size on */
+    FRAME_LAST = FRAME_PART
+};
+
+struct frame {
+    uint32_t len;
+    uint16_t hdr_len;
+    uint8_t type, reserved;
+    uint32_t seq; /* MSG and ASK: counts them, over all channels */
+    uint32_t id;
+    uint64_t size;
+};
+_Static_assert(sizeof(struct frame) == 24, "wire layout");
+
+/* --- what there is ------------------------------------------------------------------------ */
+
+/* Something to be written: a message, or a frame of ours without a body. */
+struct fabric_req {
+    struct peer *peer;   /* referenced */
+    fabric_done_fn done; /* NULL for frames of our own */
+    void *arg;
+    const uint8_t *body;
+    size_t body_len;
+    size_t next;         /* asked: the body's bytes before this are in frames already */
+    const uint8_t *part; /* of the body, in the current frame */
+    size_t part_len, sent; /* @sent counts head and part */
+    uint32_t id;
+    bool asked;
+    bool answer; /* GRANT, DROP, ACCEPT */
+    uint16_t head_len;
+    _Alignas(8) uint8_t head[sizeof(struct frame) + FABRIC_HDR_MAX];
+    TAILQ_ENTRY(fabric_req) link; /* free, waiting, asked, or a connection's out */
+};
+
+TAILQ_HEAD(req_list, fabric_req);
+
+/* A body larger than INLINE_MAX on its way in; also the claim that the handler has. */
+struct inbound {
+    struct peer *peer; /* referenced */
+    uint8_t *buf;      /* the caller's once @taken, else ours or NULL */
+    size_t len, got, promised; /* bytes in all, here, in frames that have begun */
+    uint32_t id;
+    bool asked;   /* it lies with the sender until granted; else it is coming already */
+    bool taken;   /* recv() was called */
+    bool calling; /* inside on_msg */
+    bool dropped; /* in there */
+    fabric_done_fn done;
+    void *arg;
+    LIST_ENTRY(inbound) link;
+};
+
+enum conn_state {
+    CONN_CONNECTING,
+    CONN_GREETING, /* connected by us: hello sent, answer awaited */
+    CONN_LOBBY,    /* accepted: hello awaited, or its token is nobody's yet */
+    CONN_ACCEPTED, /* hello answered; FRAME_ACCEPT awaited */
+    CONN_OPEN,
+    CONN_CLOSED, /* freed between two turns */
+};
+
+struct conn {
+    struct tcp *t;
+    struct peer *peer; /* borrowed: closed before it; NULL in the lobby */
+    int fd;
+    enum conn_state state;
+    unsigned channel;
+    uint64_t since_ms;
+    struct hello hello; /* the other side's */
+    size_t hello_got;
+    uint8_t *rest; /* owned; read, but no whole frame yet, or not its turn */
+    size_t rest_len;
+    bool parked;       /* its next message has to wait for another channel */
+    struct inbound *sink; /* of the frame being read; NULL: its bytes are thrown away */
+    size_t sink_at, sink_left;
+    unsigned big; /* counts down the small messages since a large one */
+    struct req_list out;
+    bool writing, polled_out; /* in t->writers; epoll is asked for EPOLLOUT */
+    TAILQ_ENTRY(conn) link;   /* t->conns or t->closed */
+    TAILQ_ENTRY(conn) write_link;
+};
+
+TAILQ_HEAD(conn_list, conn);
+
+enum peer_state {
+    PEER_GREETING, /* sends wait in the queue */
+    PEER_UP,
+    PEER_DOWN, /* link broke, reported; waits for peer_del */
+    PEER_GONE, /* no longer in its slot */
+};
+
+struct peer {
+    struct tcp *t; /* borrowed: peers end before their fabric */
+    unsigned refs; /* slot, lists, every request and body */
+    unsigned index;
+    enum peer_state state;
+    bool failed; /* progress() will tell the caller */
+    bool connects, close_queued;
+    int err;
+    char fault[FAULT_MAX];
+    uint8_t token[32], expect[32];
+    struct sockaddr_storage addr;
+    struct conn *conn[FABRIC_CHANNELS_MAX];
+    unsigned channels, nopen, turn; /* @turn: which channel the next large body takes */
+    unsigned answers; /* queued */
+    uint32_t seq_out, seq_in, next_id;
+    uint64_t retry_ms; /* connect again then; 0: no need */
+    unsigned retries;
+    struct req_list waiting, asked;
+    LIST_HEAD(, inbound) bodies;
+    STAILQ_ENTRY(peer) fail_link, close_link;
+    LIST_ENTRY(peer) all_link;
+};
+
+struct tcp {
+    struct fabric base;
+    struct fabric_events ev;
+    char congestion[16];
+    unsigned channels;
+    int listener, epoll, timer;
+    bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
+    struct sockaddr_storage addr;
+    struct peer *slot[FABRIC_MAX_PEERS];
+    LIST_HEAD(, peer) peers;
+    STAILQ_HEAD(, peer) to_fail, to_close;
+    struct conn_list conns, closed, writers;
+    unsigned nconns, nopen, nlobby;
+    struct req_list free_reqs;
+    unsigned nfree, nparked;
+    bool touched;  /* something was queued since the last progress() */
+    bool stopping; /* in free(): completions only, no events */
+    bool armed;
+    unsigned turns;
+    uint8_t *buf; /* READ_MAX bytes */
+};
+
+/* fabric_tcp.c */
+struct fabric_req *tcp_req_new(struct peer *peer); /* NULL: no memory */
+void tcp_req_free(struct fabric_req *req);
+void tcp_finish(struct fabric_req *req, int st); /* calls the caller: only in progress(), free() */
+
+/* fabric_tcp_conn.c */
+int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256]);
+void tcp_close(struct tcp *t);
+int tcp_connect(struct peer *peer, unsigned channel);
+void conn_close(struct conn *c); /* drops what it had to write; freed by conns_sweep() */
+void conns_sweep(struct tcp *t);
+void conn_watch(struct conn *c); /* as its state asks for */
+/* All that may have happened on sockets and timer; true if something did. */
+bool tcp_look(struct tcp *t);
+void timer_need(struct tcp *t);
+
+/* fabric_tcp_stream.c */
+bool conn_write(struct conn *c); /* true if bytes went out */
+bool conn_read(struct conn *c);  /* true if bytes came in */
+/* Lets connections go on that waited for a message on another one; true if one did. */
+bool conns_resume(struct tcp *t);
+/* Sends the message of @req, made by tcp_req_new() with its header behind the room for a frame. 1:
+ * it is out, 0: on its way, negative errno. Unless 0, @req is still the caller's. */
+int peer_post(struct fabric_req *req, size_t hdr_len);
+/* Queues a frame of our own. */
+int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id);
+void body_free(struct inbound *b);
+
+/* fabric_tcp_peer.c */
+int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr_len,
+                 const uint8_t token[32], const uint8_t expect[32]);
+void tcp_peer_del(struct fabric *f, unsigned index);
+void peer_unref(struct peer *peer);
+/* progress() reports it. */
+void peer_fail(struct peer *peer, int err, const char *fault);
+bool peers_reap(struct tcp *t); /* reports failures, closes connections */
+/* A hello is complete in @c. */
+void peer_greeted(struct conn *c);
+/* @c has ended by itself; @err: positive errno, 0 at the end of the stream. */
+void conn_lost(struct conn *c, int err);
+/* The other side has accepted the answer on @c, or we theirs. */
+void peer_opened(struct conn *c);
+void peers_tick(struct tcp *t, uint64_t now); /* connects again */
+
+#endif

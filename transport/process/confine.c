@@ -1,0 +1,97 @@
+/* confine.c - the engine gives up what it does not need, by Landlock (Linux 5.13).
+ *
+ * It speaks to the network, and maps memory that any user can write: if one of them took it over,
+ * it would run as the user that owns the cluster key. Confined, it cannot open the key file; and the
+ * kernel lets no confined process trace or read the memory of one that is not, which is commd.
+ * Linux 6.12 also keeps its signals from commd.
+ *
+ * Before the network is opened only those directories stay readable in which libraries, devices and
+ * what the kernel tells about them lie: UCX loads modules late, and starts threads, which would
+ * escape a later call. Without UCX nothing is opened once the engine serves.
+ *
+ * Not covered: descriptors that are open already, the network, UNIX sockets that have a path. */
+#include "transport/process/confine.h"
+
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+/* linux/landlock.h of Debian 12 knows none but the first version. */
+enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446 };
+enum { CREATE_VERSION = 1, RULE_PATH_BENEATH = 1 };
+enum { WRITE_FILE = 1 << 1, READ_FILE = 1 << 2, READ_DIR = 1 << 3 };
+enum { SCOPE_ABSTRACT_UNIX = 1 << 0, SCOPE_SIGNAL = 1 << 1 };
+
+struct ruleset {
+    uint64_t fs, net, scoped;
+};
+
+struct path_beneath {
+    uint64_t allowed;
+    int32_t parent;
+} __attribute__((packed));
+
+static void allow(int rules, const char *path, uint64_t access)
+{
+    struct path_beneath rule = {access, -1};
+    _cleanup_(close_fdp) int fd = open(path, O_PATH | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st))
+        return;
+    if (!S_ISDIR(st.st_mode))
+        rule.allowed &= ~(uint64_t)READ_DIR;
+    rule.parent = fd;
+    syscall(ADD_RULE, rules, RULE_PATH_BENEATH, &rule, 0);
+}
+
+/* UCX keeps its modules beside its libraries, wherever those are. */
+static int allow_library(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    char path[PATH_MAX];
+
+    if (info->dlpi_name[0] != '/')
+        return 0;
+    snprintf(path, sizeof(path), "%s", info->dlpi_name);
+    allow(*(int *)arg, dirname(path), READ_FILE | READ_DIR);
+    return 0;
+}
+
+static void allow_loading(int rules)
+{
+    static const char *const readable[] = {"/proc", "/sys", "/usr", "/lib", "/lib64",
+                                           "/etc/ld.so.cache", "/etc/libibverbs.d"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(readable); i++)
+        allow(rules, readable[i], READ_FILE | READ_DIR);
+    allow(rules, "/dev", READ_FILE | READ_DIR | WRITE_FILE);
+    dl_iterate_phdr(allow_library, &rules);
+}
+
+int confine(enum confine_level level)
+{
+    long abi = syscall(CREATE_RULESET, NULL, 0, CREATE_VERSION);
+    struct ruleset set = {0};
+    _cleanup_(close_fdp) int rules = -1;
+    size_t size = abi < 4 ? 8 : abi < 6 ? 16 : 24;
+
+    if (abi < 1)
+        return -errno;
+    /* all rights of files: 13 of version 1, renaming across directories, cutting */
+    set.fs = abi < 2 ? 0x1fff : abi < 3 ? 0x3fff : 0x7fff;
+    if (abi >= 6)
+        set.scoped = SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL;
+    rules = (int)syscall(CREATE_RULESET, &set, size, 0);
+    if (rules < 0)
+        return -errno;
+    if (level == CONFINE_LOADING)
+        allow_loading(rules);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(RESTRICT_SELF, rules, 0))
+        return -errno;
+    return 0;
+}

@@ -1,0 +1,83 @@
+/* engine_exec.c - the child gets three things: a socket (3), stderr for its log, and an environment
+ * without secrets and without foreign UCX_* variables; libucs reads those in its constructor, so
+ * they must be right before exec (fabric_ucx_env.c). PR_SET_PDEATHSIG makes the kernel kill it when
+ * whoever started it is gone however that came about. It has a process group of its own: a Ctrl-C at the
+ * terminal is for commd, which then ends it. */
+#include "transport/process/engine_exec.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include "shm/util/base.h"
+#include "transport/fabric/ucx/fabric_ucx.h"
+
+static bool starts_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_for_engine(const char *var)
+{
+    static const char *const ours[] = {
+        "UCX_", "COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY="};
+
+    for (unsigned i = 0; i < ARRAY_LEN(ours); i++)
+        if (starts_with(var, ours[i]))
+            return false;
+    return true;
+}
+
+char **engine_env_free(char **env)
+{
+    for (size_t i = 0; env && env[i]; i++)
+        free(env[i]);
+    free(env);
+    return NULL;
+}
+
+static void env_freep(char ***env)
+{
+    *env = engine_env_free(*env);
+}
+
+char **engine_env(char *const *environ)
+{
+    _cleanup_(env_freep) char **env = NULL;
+    size_t n = 0, used = 0;
+
+    while (environ[n])
+        n++;
+    for (size_t i = 0; fabric_ucx_env[i]; i++)
+        n++;
+    env = calloc(n + 1, sizeof(*env));
+    if (!env)
+        return NULL;
+    for (size_t i = 0; environ[i]; i++)
+        if (is_for_engine(environ[i]) && !(env[used++] = strdup(environ[i])))
+            return NULL;
+    for (size_t i = 0; fabric_ucx_env[i]; i++)
+        if (!(env[used++] = strdup(fabric_ucx_env[i])))
+            return NULL;
+    return steal_ptr(env);
+}
+
+/* Only async-signal-safe calls. */
+_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock, pid_t parent)
+{
+    sigset_t none;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1); /* it ended between fork and prctl */
+    setpgid(0, 0);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    if (sock == ENGINE_FD ? fcntl(sock, F_SETFD, 0) : dup2(sock, ENGINE_FD) < 0)
+        _exit(126);
+    syscall(SYS_close_range, ENGINE_FD + 1, ~0u, 0);
+    execve(path, argv, env);
+    _exit(127);
+}

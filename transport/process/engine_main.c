@@ -1,0 +1,448 @@
+/* engine_main.c - the commd-engine process: commd's socket, the doorbells, the fabric, and the
+ * turn that serves them. Started and watched by commd; holds no secrets but the tokens of this
+ * incarnation.
+ *
+ * The turn: look at the active boards, progress the fabric; while something moved in the last
+ * SPIN_NS keep turning and offer the core to others in between (sched_yield); then, or at once
+ * while a process that computes takes the core (shm/util/wait.c), arm boards and fabric and sleep in
+ * epoll. Awake, commd's socket and the doorbells are looked at every LOOK_EVERY turns: one busy
+ * group must not make the engine deaf to the others.
+ *
+ * The end: commd closes the socket or is gone. Members are told through their boards, and the
+ * process exits. A SIGKILL at any moment is commd's way to abort and harms nobody else. */
+#include "config.h"
+
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "shm/proto/codec.h"
+#include "shm/util/wait.h"
+#include "transport/process/confine.h"
+#include "transport/engine/engine.h"
+#include "transport/process/launcher.h"
+
+enum {
+    SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
+    LOOK_EVERY = 256,      /* turns */
+    /* A yield that takes longer: members copy, or compute; woken, we come before them. With 200 us 2 MB between
+     * two nodes took a tenth less, but a DDP step of 4 ranks on 2 cores 376 ms, not 325. */
+    WORK_NS = 60000,
+    CLOCK_EVERY = 16,      /* idle turns between looks at the clock */
+    RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
+    REST_MS = 1000,        /* while only idle boards exist */
+    FRAME_MS = 5000,
+    CONTROL_AT_ONCE = 32,  /* frames of commd in one look */
+};
+
+struct shell {
+    struct engine *engine;
+    struct fabric *fabric;
+    struct closer *closer;
+    int control, epoll;
+    int *bells; /* by client slot; -1: none */
+    unsigned nbells;
+    uint64_t incarnation[FABRIC_MAX_PEERS]; /* of the peers in the fabric; 0: none */
+    const char *node;
+    uint64_t rescued_ms; /* when all boards were looked at last */
+    bool running;
+};
+
+enum { EV_CONTROL = UINT32_MAX, EV_FABRIC = UINT32_MAX - 1 };
+
+static void send_msg(struct shell *s, const struct msg *m)
+{
+    if (msg_send_fd(s->control, m, NULL, 0, (int64_t)now_ms() + FRAME_MS))
+        s->running = false;
+}
+
+/* ---- reports ------------------------------------------------------------------------------ */
+
+static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, const char *text)
+{
+    struct msg m = {.type = MSG_BOARD_ERROR};
+
+    m.board.group = group;
+    m.board.cause = cause;
+    m.board.peer = peer;
+    snprintf(m.board.text, sizeof m.board.text, "%s", text);
+    send_msg(arg, &m);
+}
+
+static void on_peer_down(void *arg, unsigned peer, const char *text)
+{
+    struct shell *s = arg;
+    struct msg m = {.type = MSG_ENGINE_PEER_DOWN};
+
+    m.engine_peer.peer = peer;
+    m.engine_peer.engine = peer < FABRIC_MAX_PEERS ? s->incarnation[peer] : 0;
+    snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", text);
+    send_msg(s, &m);
+}
+
+/* ---- orders from commd ---------------------------------------------------------------------- */
+
+static void watch(struct shell *s, int fd, uint32_t events, uint32_t what)
+{
+    struct epoll_event ev = {.events = events, .data.u32 = what};
+
+    epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev);
+}
+
+/* A doorbell is an eventfd that its client has too, and may do anything to: so we neither read nor write
+ * it. Each write of the client is an edge; what the counter holds is the client's affair. */
+static void bell_del(struct shell *s, unsigned client)
+{
+    if (client >= s->nbells || s->bells[client] < 0)
+        return;
+    /* close() alone would leave it there, as the client has the file open */
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->bells[client], NULL);
+    close_fdp(&s->bells[client]);
+}
+
+static void bell_add(struct shell *s, unsigned client, int *fd)
+{
+    if (client >= ENGINE_MAX_CLIENTS)
+        return;
+    if (client >= s->nbells) {
+        unsigned n = client + 64;
+        int *more = realloc(s->bells, n * sizeof *more);
+
+        if (!more)
+            return;
+        for (unsigned i = s->nbells; i < n; i++)
+            more[i] = -1;
+        s->bells = more;
+        s->nbells = n;
+    }
+    bell_del(s, client);
+    s->bells[client] = steal_fd(fd);
+    watch(s, s->bells[client], EPOLLIN | EPOLLET, client);
+}
+
+static void peer_del(struct shell *s, unsigned peer)
+{
+    if (peer >= FABRIC_MAX_PEERS || !s->incarnation[peer])
+        return;
+    s->incarnation[peer] = 0;
+    engine_peer_gone(s->engine, peer);
+    s->fabric->ops->peer_del(s->fabric, peer);
+}
+
+static void peer_add(struct shell *s, const struct msg_engine_peer_add *a)
+{
+    struct msg m = {.type = MSG_ENGINE_PEER_READY};
+    int r;
+
+    if (a->peer >= FABRIC_MAX_PEERS || !a->engine)
+        return;
+    peer_del(s, a->peer);
+    r = s->fabric->ops->peer_add(s->fabric, a->peer, a->addr, a->addr_len, a->token, a->expect);
+    s->incarnation[a->peer] = a->engine;
+    if (r) {
+        on_peer_down(s, a->peer,
+                     r == -EPROTONOSUPPORT ? "it uses another fabric: transport.fabric and "
+                                             "transport.tls must be the same on all nodes"
+                                           : strerror(-r));
+        return;
+    }
+    m.engine_peer.peer = a->peer;
+    m.engine_peer.engine = a->engine;
+    send_msg(s, &m);
+}
+
+static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
+{
+    int r = fd < 0 ? -EPROTO : engine_board_add(s->engine, b, fd);
+
+    if (r)
+        on_board_error(s, b->group, CAUSE_INTERNAL, -1, r == -ENOMEM
+                                                            ? "the engine has no memory for a board"
+                                                            : "the engine cannot use the board");
+}
+
+static void control_msg(struct shell *s, const struct msg *m, int *fd)
+{
+    struct msg pong = {.type = MSG_PING};
+
+    if (m->type == MSG_ENGINE_PEER_ADD) {
+        peer_add(s, &m->engine_peer_add);
+    } else if (m->type == MSG_ENGINE_PEER_DEL) {
+        peer_del(s, m->engine_peer.peer);
+    } else if (m->type == MSG_BOARD_ADD) {
+        board_add(s, &m->board_add, *fd);
+    } else if (m->type == MSG_BOARD_DEL) {
+        engine_board_del(s->engine, m->board.group, m->board.abort);
+    } else if (m->type == MSG_DOORBELL_ADD && *fd >= 0) {
+        bell_add(s, m->doorbell.client, fd);
+    } else if (m->type == MSG_DOORBELL_DEL) {
+        bell_del(s, m->doorbell.client);
+    } else if (m->type == MSG_PING && !m->ping.pong) {
+        pong.ping.seq = m->ping.seq;
+        pong.ping.pong = 1;
+        send_msg(s, &pong);
+    }
+}
+
+/* The frames that are there, but not all at once: whoever opens and closes groups without end must not
+ * hold up the data of others. What is left is reported again. */
+static void control_read(struct shell *s)
+{
+    struct pollfd p = {.fd = s->control, .events = POLLIN};
+
+    for (unsigned n = 0; n < CONTROL_AT_ONCE && s->running && poll(&p, 1, 0) > 0; n++) {
+        struct msg m = {0};
+        const char *why = NULL;
+        int fd = -1;
+        unsigned nfds = 0;
+
+        if (msg_recv_fd(s->control, &m, &fd, 1, &nfds, (int64_t)now_ms() + FRAME_MS, &why)) {
+            s->running = false;
+            break;
+        }
+        control_msg(s, &m, &fd);
+        close_fdp(&fd);
+        msg_fini(&m);
+    }
+}
+
+/* ---- the turn ----------------------------------------------------------------------------------- */
+
+static void handle(struct shell *s, const struct epoll_event *ev)
+{
+    if (ev->data.u32 == EV_CONTROL)
+        control_read(s);
+    else if (ev->data.u32 != EV_FABRIC)
+        engine_wake_client(s->engine, ev->data.u32);
+}
+
+/* Sockets and doorbells. The net under lost doorbells is spread when nothing came, and now and
+ * then: a busy engine would never come to it. */
+static void look(struct shell *s, int timeout)
+{
+    struct epoll_event ev[64];
+    int n = epoll_wait(s->epoll, ev, ARRAY_LEN(ev), timeout);
+
+    for (int i = 0; i < n; i++)
+        handle(s, &ev[i]);
+    if ((n == 0 && timeout) || now_ms() - s->rescued_ms > REST_MS) {
+        engine_poll_all(s->engine);
+        s->rescued_ms = now_ms();
+    }
+}
+
+static void rest(struct shell *s)
+{
+    int timeout = -1, armed;
+
+    if (engine_arm(s->engine))
+        return;
+    armed = s->fabric->ops->arm(s->fabric);
+    if (armed == 1)
+        return;
+    if (!engine_idle(s->engine))
+        timeout = RESCUE_MS;
+    else if (engine_has_boards(s->engine))
+        timeout = REST_MS;
+    if (armed == 2)
+        timeout = 1;
+    look(s, timeout);
+}
+
+static void serve(struct shell *s)
+{
+    unsigned turns = 0, idle = 0;
+    struct crowd crowd = {0}, after = {0};
+    uint64_t last = now_ns();
+
+    while (s->running) {
+        /* the boards first: after a yield it is a member that has just run */
+        bool moved = engine_poll(s->engine);
+
+        moved |= s->fabric->ops->progress(s->fabric);
+        if (++turns % LOOK_EVERY == 0)
+            look(s, 0);
+        if (engine_published(s->engine)) {
+            crowd_next(&after);
+            if (!crowd_here(&after) && !crowd_here(&crowd) && yield_core(WORK_NS, &after))
+                look(s, 0); /* that took long: others may have waited for us meanwhile */
+        }
+        if (moved) {
+            idle = 0;
+            continue;
+        }
+        if (idle++ == 0) {
+            last = now_ns();
+            crowd_next(&crowd);
+        }
+        if (engine_idle(s->engine) || crowd_here(&crowd) ||
+            (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS)) {
+            rest(s);
+            idle = 0;
+        } else {
+            yield_core(WORK_NS, &crowd);
+        }
+    }
+}
+
+/* ---- start --------------------------------------------------------------------------------------- */
+
+static int say_hello(struct shell *s, const char *text)
+{
+    struct msg m = {.type = MSG_ENGINE_HELLO};
+    size_t len = sizeof m.engine_hello.addr;
+
+    m.engine_hello.version = MSG_VERSION;
+    m.engine_hello.pid = (uint32_t)getpid();
+    snprintf(m.engine_hello.text, sizeof m.engine_hello.text, "%s", text);
+    if (s->fabric) {
+        int r = s->fabric->ops->address(s->fabric, m.engine_hello.addr, &len);
+
+        if (r)
+            return r;
+        m.engine_hello.addr_len = (uint32_t)len;
+    }
+    return msg_send_fd(s->control, &m, NULL, 0, (int64_t)now_ms() + FRAME_MS);
+}
+
+static const char usage[] =
+    "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
+    "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
+    "       commd-engine --launcher FD\n"
+    "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user of\n"
+    "its own, by a process of that user, which takes commd's orders on a socket that listens.\n";
+
+struct options {
+    struct fabric_conf fabric;
+    const char *node;
+    int fd, launcher;
+};
+
+static int parse(int argc, char **argv, struct options *o)
+{
+    enum { FD = 1, NODE, FABRIC, DEVICE, TLS, PORTS, CHANNELS, CONGESTION, LOG, LAUNCHER, HELP, WHICH };
+    static const struct option longs[] = {
+        {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE},   {"device", 1, NULL, DEVICE},
+        {"tls", 1, NULL, TLS},   {"ports", 1, NULL, PORTS}, {"log", 1, NULL, LOG},
+        {"congestion", 1, NULL, CONGESTION}, {"launcher", 1, NULL, LAUNCHER},
+        {"fabric", 1, NULL, FABRIC}, {"channels", 1, NULL, CHANNELS},
+        {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH}, {NULL, 0, NULL, 0}};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        switch (c) {
+        case FD:
+            o->fd = atoi(optarg);
+            break;
+        case NODE:
+            o->node = optarg;
+            break;
+        case DEVICE:
+            o->fabric.device = optarg;
+            break;
+        case TLS:
+            o->fabric.tls = optarg;
+            break;
+        case PORTS:
+            o->fabric.port_range = *optarg ? optarg : NULL;
+            break;
+        case FABRIC:
+            o->fabric.kind = optarg;
+            break;
+        case CHANNELS:
+            o->fabric.channels = (unsigned)atoi(optarg);
+            break;
+        case CONGESTION:
+            o->fabric.congestion = optarg;
+            break;
+        case LOG:
+            break;
+        case LAUNCHER:
+            o->launcher = atoi(optarg);
+            break;
+        case HELP:
+            fputs(usage, stdout);
+            exit(0);
+        case WHICH:
+            puts("commd-engine " PACKAGE_VERSION);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            return -EINVAL;
+        }
+    }
+    if (o->launcher < 0 && (o->fd < 0 || !o->node)) {
+        fputs(usage, stderr);
+        return -EINVAL;
+    }
+    return 0;
+}
+
+static int start(struct shell *s, const struct options *o, char why[256])
+{
+    struct engine_events ev = {
+        .on_board_error = on_board_error, .on_peer_down = on_peer_down, .arg = s};
+    int r, fd;
+
+    s->engine = engine_new(o->node, &ev);
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (!s->engine || s->epoll < 0) {
+        snprintf(why, 256, "no memory to start");
+        return -ENOMEM;
+    }
+    r = fabric_new(&o->fabric, engine_fabric_events(s->engine), &s->fabric, why);
+    if (r)
+        return r;
+    engine_set_fabric(s->engine, s->fabric);
+    watch(s, s->control, EPOLLIN, EV_CONTROL);
+    fd = s->fabric->ops->fd(s->fabric);
+    if (fd >= 0)
+        watch(s, fd, EPOLLIN, EV_FABRIC);
+    return 0;
+}
+
+static int end(struct shell *s, int status)
+{
+    fabric_free(s->fabric);
+    engine_free(s->engine);
+    closer_free(s->closer);
+    free(s->bells);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp"}};
+    struct shell s = {.control = -1, .epoll = -1, .running = true};
+    char why[256] = "", runs_on[300], gone[160];
+
+    if (parse(argc, argv, &o))
+        return 64;
+    if (o.launcher >= 0)
+        return launcher_run(o.launcher);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
+    s.control = o.fd;
+    s.node = o.node;
+    if (!HAS_LEAK_CHECK)
+        confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
+    if (start(&s, &o, why)) {
+        say_hello(&s, why);
+        return end(&s, 1);
+    }
+    if (!HAS_LEAK_CHECK && !strncmp(s.fabric->ops->name, "tcp", 3))
+        confine(CONFINE_SERVING);
+    /* its threads are as confined as whoever starts them; without them we unmap on the loop */
+    if (closer_new(&s.closer) == 0)
+        engine_set_closer(s.engine, s.closer);
+    snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
+    if (say_hello(&s, runs_on))
+        return end(&s, 1);
+    serve(&s);
+    snprintf(gone, sizeof gone, "commd on node %s is gone", s.node);
+    engine_break_all(s.engine, CAUSE_NODE_LOST, gone);
+    return end(&s, 0);
+}

@@ -1,0 +1,188 @@
+/* launcher.c - engines under a user of their own.
+ *
+ * The engine speaks to the network and to memory that clients write, so it must not have what commd has:
+ * the key of the cluster, and the right to signal or trace commd. commd has no privileges with which it
+ * could start a process of another user. So a process of that other user, this one, does it: systemd makes
+ * its socket, which only commd may open (commd-engine.socket, mode 0600), and starts it with the first
+ * connection.
+ *
+ * One connection is one engine's life, shm/proto/launch.h says what is spoken. What is executed is this very
+ * program, never a path from outside. commd cannot signal the engine, so it asks us: any packet, or the end
+ * of the connection, is a SIGKILL. The engine has PR_SET_PDEATHSIG: it dies with us.
+ *
+ *   ASKED    connected, no engine yet         wakes: the request, or the end
+ *   RUNS     an engine lives                  wakes: its pidfd; the connection
+ *   KILLED   waiting for its pidfd            a process that is killed ends
+ *
+ * There are at most LAUNCHER_MAX: commd has one engine, and perhaps one that is still ending. */
+#include "transport/process/launcher.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "shm/util/base.h"
+#include "shm/proto/launch.h"
+#include "transport/process/engine_exec.h"
+
+enum { LAUNCHER_MAX = 8 };
+
+struct child {
+    int conn;  /* owned; -1: commd has closed it, or there is none */
+    int pidfd; /* owned; -1: not started, or gone */
+    pid_t pid;
+};
+
+static void tell(const struct child *c, uint32_t kind, int code, int value)
+{
+    struct launch_answer a = {.kind = kind, .code = code, .value = value};
+
+    if (c->conn >= 0) /* lost if commd does not read: it has been told nothing else */
+        (void)!send(c->conn, &a, sizeof a, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void env_freep(char ***env)
+{
+    *env = engine_env_free(*env);
+}
+
+/* 0 or negative errno. */
+static int start(struct child *c, char *words, size_t len, int sock)
+{
+    _cleanup_(env_freep) char **env = engine_env(environ);
+    char *argv[LAUNCH_ARGS + 1];
+    pid_t parent = getpid();
+    unsigned n = 0;
+
+    if (!env)
+        return -ENOMEM;
+    if (len == 0 || words[len - 1] != '\0')
+        return -EPROTO;
+    for (char *w = words; w < words + len; w += strlen(w) + 1) {
+        if (n == LAUNCH_ARGS)
+            return -E2BIG;
+        argv[n++] = w;
+    }
+    argv[n] = NULL;
+    c->pid = fork();
+    if (c->pid < 0)
+        return -errno;
+    if (c->pid == 0)
+        engine_exec("/proc/self/exe", argv, env, sock, parent);
+    c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+    if (c->pidfd < 0) {
+        int r = -errno;
+
+        kill(c->pid, SIGKILL); /* not reaped yet, so the pid is still its own */
+        waitpid(c->pid, NULL, 0);
+        return r;
+    }
+    return 0;
+}
+
+/* The request of a new connection. */
+static void request(struct child *c)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    char words[LAUNCH_ARGS_BYTES];
+    struct iovec iov = {words, sizeof words};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
+                        .msg_controllen = sizeof control.buf};
+    _cleanup_(close_fdp) int sock = -1;
+    ssize_t n = recvmsg(c->conn, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL;
+    int r;
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        close_fdp(&c->conn);
+        return;
+    }
+    if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS &&
+        cmsg->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&sock, CMSG_DATA(cmsg), sizeof sock);
+    r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EPROTO : start(c, words, (size_t)n, sock);
+    if (r) {
+        tell(c, LAUNCH_FAILED, 0, -r);
+        close_fdp(&c->conn);
+        return;
+    }
+    tell(c, LAUNCH_STARTED, 0, (int)c->pid);
+}
+
+/* While an engine runs: whatever comes asks for its end. */
+static void killed(struct child *c)
+{
+    char byte;
+    ssize_t n = recv(c->conn, &byte, 1, MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+    if (n <= 0)
+        close_fdp(&c->conn);
+}
+
+static void ended(struct child *c)
+{
+    siginfo_t si = {0};
+
+    if (waitid(P_PIDFD, (id_t)c->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
+        return;
+    tell(c, LAUNCH_EXITED, si.si_code, si.si_status);
+    close_fdp(&c->pidfd);
+    close_fdp(&c->conn);
+}
+
+static void take(struct child *children, int listen_fd)
+{
+    int conn = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    for (unsigned i = 0; conn >= 0 && i < LAUNCHER_MAX; i++)
+        if (children[i].conn < 0 && children[i].pidfd < 0)
+            children[i].conn = steal_fd(&conn);
+    close_fdp(&conn); /* full: commd tries again */
+}
+
+int launcher_run(int listen_fd)
+{
+    struct child children[LAUNCHER_MAX];
+
+    for (unsigned i = 0; i < LAUNCHER_MAX; i++)
+        children[i] = (struct child){.conn = -1, .pidfd = -1};
+    for (;;) {
+        struct pollfd p[1 + 2 * LAUNCHER_MAX] = {{.fd = listen_fd, .events = POLLIN}};
+
+        for (unsigned i = 0; i < LAUNCHER_MAX; i++) {
+            p[1 + 2 * i] = (struct pollfd){.fd = children[i].pidfd, .events = POLLIN};
+            p[2 + 2 * i] = (struct pollfd){.fd = children[i].conn, .events = POLLIN};
+        }
+        if (poll(p, ARRAY_LEN(p), -1) < 0) {
+            if (errno == EINTR)
+                continue;
+            fprintf(stderr, "commd-engine --launcher: poll: %s\n", strerror(errno));
+            return 1;
+        }
+        if (p[0].revents & (POLLERR | POLLNVAL)) {
+            fprintf(stderr, "commd-engine --launcher: descriptor %d is no socket that listens\n", listen_fd);
+            return 64;
+        }
+        for (unsigned i = 0; i < LAUNCHER_MAX; i++) {
+            struct child *c = &children[i];
+
+            if (p[1 + 2 * i].revents)
+                ended(c);
+            else if (p[2 + 2 * i].revents && c->conn >= 0)
+                c->pidfd < 0 ? request(c) : killed(c);
+        }
+        if (p[0].revents)
+            take(children, listen_fd);
+    }
+}

@@ -1,0 +1,65 @@
+/* schedule.h - which node sends what to whom, in which order. Pure functions: no clock, no
+ * I/O, no allocation; engine, tests and simulator share them.
+ *
+ * A schedule is a list of moves for one node. Data are divided into @nodes segments, in node
+ * order (a broadcast has one segment). In each move the node may send a run of segments to
+ * one node and receive a run from one node; the move index of the sender is carried with each
+ * message and matched with recv_tag. A move may start once the receive of the move before it
+ * has been applied; in an independent schedule (sched_independent) all sends may start at once.
+ * In those, data are divided by (from, to): send_lo names the node that it is for, recv_lo the
+ * node that it is from. */
+#ifndef COMMD_SCHEDULE_H
+#define COMMD_SCHEDULE_H
+
+#include "shm/util/base.h"
+
+enum sched_kind {
+    /* Small payloads, few rounds: recursive doubling with a fold for node counts that are no
+     * power of two (Thakur, Rabenseifner, Gropp 2005). Every node hears (indirectly) from
+     * every other in each of these, so they also serve as the agreement at the start of
+     * an operation. */
+    SCHED_RD_ALL_REDUCE, /* one "segment" 0..1 = the whole vector, act REDUCE in node order */
+    SCHED_RD_ALL_GATHER, /* runs of node segments */
+    SCHED_RD_BROADCAST,  /* one segment, carried by whoever already has it */
+    SCHED_RD_REDUCE,     /* one segment; only the moves of the binomial tree to the root carry it */
+    /* Large payloads, bandwidth-optimal. */
+    SCHED_HALVING_ALL_REDUCE,  /* as many bytes as a ring in 2 log2 N moves; a fold costs 2 more */
+    SCHED_RING_ALL_REDUCE,     /* reduce-scatter then all-gather: 2(N-1) moves */
+    SCHED_HALVING_REDUCE_SCATTER, /* log2 N moves; what SCHED_RD_ALL_GATHER does, backwards */
+    SCHED_RING_REDUCE_SCATTER, /* N-1 moves; node i ends with segment i */
+    SCHED_RING_ALL_GATHER,     /* N-1 moves */
+    SCHED_CHAIN_BROADCAST,     /* root -> root+1 -> ...; pipelined over chunks by the caller */
+    SCHED_CHAIN_REDUCE,        /* root+1 -> root+2 -> ... -> root, each adding its own */
+    /* Independent: what one node has for another goes there directly. */
+    SCHED_EXCHANGE,  /* everybody to everybody, in an order that never aims two at one */
+    SCHED_TO_ROOT,
+    SCHED_FROM_ROOT,
+    SCHED_COUNT
+};
+
+enum sched_act { SCHED_STORE, SCHED_REDUCE };
+
+struct sched_move {
+    int16_t to;   /* node to send to, -1: none */
+    int16_t from; /* node to receive from, -1: none */
+    uint16_t send_lo, send_n; /* run of segments; send_n may be 0: an empty message is sent */
+    uint16_t recv_lo, recv_n;
+    uint16_t recv_tag;  /* index of the matching move in the sender's list */
+    uint8_t act;        /* enum sched_act: what to do with the received run */
+    uint8_t recv_first; /* REDUCE: received value is the left operand (lower nodes first) */
+    uint8_t last_reduce; /* REDUCE: after this the run holds all contributions (finish avg) */
+};
+
+enum { SCHED_MAX_NODES = 1024, SCHED_MAX_MOVES = 2 * SCHED_MAX_NODES + 4 };
+
+/* Number of moves of node @me, at most SCHED_MAX_MOVES. */
+unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root);
+/* Move @i of node @me. */
+struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
+                             unsigned i);
+bool sched_independent(enum sched_kind kind);
+/* Home node of a group: rendezvous (highest random weight) hashing of @key over the nodes
+ * whose bit in @up is set; -1 when there is none. @ids are stable hashes of node names. */
+int sched_home(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);
+
+#endif

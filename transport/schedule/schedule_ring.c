@@ -1,0 +1,140 @@
+/* schedule_ring.c - ring and chain: bandwidth-optimal schedules for large payloads.
+ *
+ * Model. Every node sends to its right neighbour and receives from its left one, in every
+ * move one segment; all indices are modulo N, and move i of one node matches move i of its
+ * neighbour. Segment g of a reduce-scatter starts at node g+1 and travels g+2, g+3, .. until
+ * it ends at node g, each stop adding its own contribution on the right:
+ *
+ *     move s of node m:  send segment m-1-s,  receive and reduce segment m-2-s
+ *
+ * So there is one association per segment, whoever asks. An all-gather passes the finished
+ * segments on:
+ *
+ *     move s of node m:  send segment m-s,    receive segment m-1-s
+ *
+ * A chain passes one segment on from node to node: away from the root (broadcast), or towards it,
+ * each stop adding its own contribution on the right (reduce). Every node sends the data once.
+ *
+ * An all-reduce is one after the other: 2(N-1) moves of 1/N of the data, which is the least
+ * any algorithm can send. */
+#include "transport/schedule/schedule_priv.h"
+
+/* (a - b) mod n for b <= 2n */
+static unsigned ring_back(unsigned a, unsigned b, unsigned n)
+{
+    return (a + 2 * n - b) % n;
+}
+
+static struct sched_move ring_segment_move(unsigned nodes, unsigned me, unsigned i,
+                                           unsigned send, unsigned recv)
+{
+    struct sched_move mv = sched_no_move();
+
+    mv.to = (int16_t)((me + 1) % nodes);
+    mv.from = (int16_t)ring_back(me, 1, nodes);
+    mv.send_lo = (uint16_t)send;
+    mv.send_n = 1;
+    mv.recv_lo = (uint16_t)recv;
+    mv.recv_n = 1;
+    mv.recv_tag = (uint16_t)i;
+    return mv;
+}
+
+static struct sched_move ring_scatter_move(unsigned nodes, unsigned me, unsigned i)
+{
+    struct sched_move mv = ring_segment_move(nodes, me, i, ring_back(me, 1 + i, nodes),
+                                             ring_back(me, 2 + i, nodes));
+
+    mv.act = SCHED_REDUCE;
+    mv.recv_first = true;
+    mv.last_reduce = i + 2 == nodes;
+    return mv;
+}
+
+/* Step @s of the all-gather, being move @i. */
+static struct sched_move ring_gather_move(unsigned nodes, unsigned me, unsigned s, unsigned i)
+{
+    return ring_segment_move(nodes, me, i, ring_back(me, s, nodes),
+                             ring_back(me, 1 + s, nodes));
+}
+
+/* A node in the middle of a chain receives in one move and passes on in the next. */
+static unsigned chain_len(unsigned nodes, unsigned me, unsigned root)
+{
+    unsigned hop = ring_back(me, root, nodes);
+
+    return (hop > 0) + (hop + 1 < nodes);
+}
+
+static struct sched_move chain_move(unsigned nodes, unsigned me, unsigned root, unsigned i)
+{
+    struct sched_move mv = sched_no_move();
+    unsigned hop = ring_back(me, root, nodes);
+
+    if (hop > 0 && i == 0) {
+        mv.from = (int16_t)ring_back(me, 1, nodes);
+        mv.recv_n = 1;
+        mv.recv_tag = hop > 1; /* only the root sends in its first move */
+    } else {
+        mv.to = (int16_t)((me + 1) % nodes);
+        mv.send_n = 1;
+    }
+    return mv;
+}
+
+/* The chain of a reduction ends at the root: it begins behind it. */
+static unsigned reduce_hop(unsigned nodes, unsigned me, unsigned root)
+{
+    return ring_back(me, (root + 1) % nodes, nodes);
+}
+
+static unsigned chain_reduce_len(unsigned nodes, unsigned me, unsigned root)
+{
+    unsigned hop = reduce_hop(nodes, me, root);
+
+    return (hop > 0) + (hop + 1 < nodes);
+}
+
+static struct sched_move chain_reduce_move(unsigned nodes, unsigned me, unsigned root, unsigned i)
+{
+    struct sched_move mv = sched_no_move();
+    unsigned hop = reduce_hop(nodes, me, root);
+
+    if (hop > 0 && i == 0) {
+        mv.from = (int16_t)ring_back(me, 1, nodes);
+        mv.recv_n = 1;
+        mv.recv_tag = hop > 1; /* only the first of the chain sends in its first move */
+        mv.act = SCHED_REDUCE;
+        mv.recv_first = true;
+        mv.last_reduce = me == root;
+    } else {
+        mv.to = (int16_t)((me + 1) % nodes);
+        mv.send_n = 1;
+    }
+    return mv;
+}
+
+unsigned sched_ring_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
+{
+    if (kind == SCHED_CHAIN_BROADCAST)
+        return chain_len(nodes, me, root);
+    if (kind == SCHED_CHAIN_REDUCE)
+        return chain_reduce_len(nodes, me, root);
+    if (kind == SCHED_RING_ALL_REDUCE)
+        return 2 * (nodes - 1);
+    return nodes - 1;
+}
+
+struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned me,
+                                  unsigned root, unsigned i)
+{
+    if (kind == SCHED_CHAIN_BROADCAST)
+        return chain_move(nodes, me, root, i);
+    if (kind == SCHED_CHAIN_REDUCE)
+        return chain_reduce_move(nodes, me, root, i);
+    if (kind == SCHED_RING_ALL_GATHER)
+        return ring_gather_move(nodes, me, i, i);
+    if (i < nodes - 1)
+        return ring_scatter_move(nodes, me, i);
+    return ring_gather_move(nodes, me, i - (nodes - 1), i);
+}
