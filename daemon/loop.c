@@ -187,8 +187,9 @@ static void on_idle(evutil_socket_t fd, short what, void *arg)
     d->idle_due = true;
 }
 
-/* At the end of a turn. The verdict and the end of listening are one step: who connected in
- * this turn keeps us; who is still in the queue gets no answer, and asks anew. */
+/* Twice in a turn. Before clients are served: the verdict and the end of listening are one step, so
+ * who connected in this turn keeps us; who is still in the queue gets no answer, and asks anew.
+ * And after it: the last client may have gone there, and nothing else would wake us again. */
 static void watch_idleness(struct daemon *d)
 {
     struct timeval tv = clock_timeval(d->idle_ms);
@@ -296,6 +297,7 @@ void loop_run(struct daemon *d)
         if (d->stop && !d->stopping)
             begin_stop(d);
         listener_turn(d->listener);
+        watch_idleness(d);
         if (d->peers)
             peer_links_turn(d->peers);
         admin_turn(d);
