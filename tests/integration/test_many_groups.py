@@ -85,10 +85,12 @@ class Crowd:
     def settled(self, boards):
         """The counts, as soon as every process has mapped just as many boards. commd has the file of
         each, too, until it sees that nobody else holds it, and ranks of one node have a lock in it;
-        fds are counted without these."""
+        fds are counted without these. Of its threads that close descriptors one stays."""
 
         def there(name, count):
-            return count["boards"] == boards and (not name.startswith("commd") or count["files"] == boards)
+            return count["boards"] == boards and (
+                not name.startswith("commd") or (count["files"] == boards and count["threads"] == 2)
+            )
 
         until(
             lambda: all(there(*item) for item in self.counts().items()),
