@@ -100,20 +100,37 @@ run_shellcheck() {
         find tests systemd -name "*.sh" -print0 | xargs -0 shellcheck -S warning -x
 }
 
+# What git tracks and `make dist` has left out.
+tarball_holds_all() {
+    local missing
+    cd "$top" || return
+    git rev-parse --is-inside-work-tree >/dev/null || return 0 # not a checkout
+    missing=$(comm -23 <(git ls-files | grep -v '\.gitignore$' | sort) \
+        <(tar tf "$build"/commd-*.tar.xz | sed 's,^[^/]*/,,' | sort))
+    [ -z "$missing" ] || printf 'not in the tarball (EXTRA_DIST?):\n%s\n' "$missing"
+    [ -z "$missing" ]
+}
+
 cmd_test() {
     local begin=$EPOCHREALTIME
+    local plain="tests/unit/transport/test_fabric tests/unit/client/test_collectives tests/unit/client/test_commctl"
     install_packages "${packages_test[@]}"
     cmd_build
     part "make check" make -C "$build" -j2 VERBOSE=1 check
     # what is only a matter of numbers has its full length once, above
     export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
-    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda
+    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers --without-cuda CFLAGS="-g -O1"
     part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
-        --without-ucx --without-cuda -- TESTS="tests/unit/shm/test_board_threads tests/oracle/check_threads.sh"
+        --without-ucx --without-cuda -- check_PROGRAMS="tests/unit/shm/test_board_threads \
+            tests/unit/shm/test_closer tests/oracle/oracle" \
+        TESTS="tests/unit/shm/test_board_threads tests/unit/shm/test_closer tests/oracle/check_threads.sh"
     part "without UCX and CUDA" configure_and_check "$top/build-plain" --without-ucx --without-cuda \
-        -- TESTS="tests/unit/transport/test_fabric tests/unit/client/test_collectives tests/unit/client/test_commctl \
+        -- check_PROGRAMS="$plain" TESTS="$plain \
             tests/integration/test_collectives.py tests/integration/test_bad_input.py"
-    part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck
+    # every test has run above: this one is about what the tarball holds
+    part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck \
+        TESTS="$plain tests/integration/test_service.py tests/integration/check_man.py"
+    part "the tarball holds every file" tarball_holds_all
     if [ "$torch_spec" != none ]; then
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests
         part "torch's own tests, gloo and commd" run_torch_suite

@@ -32,5 +32,5 @@ case $found in
 *"$ucx"*) ;;
 *) echo "the engine was linked with another UCX: $found" >&2; exit 1 ;;
 esac
-COMMD_TEST_FABRIC=ucx make -j2 VERBOSE=1 check \
+COMMD_TEST_FABRIC=ucx make -j2 VERBOSE=1 check check_PROGRAMS=tests/unit/transport/test_fabric \
     TESTS="tests/unit/transport/test_fabric tests/integration/test_collectives.py tests/integration/test_faults.py"
