@@ -2,42 +2,45 @@
 
 # The configuration, the log and the service manager: all of commd that needs libyaml.
 noinst_LTLIBRARIES += libcommd-conf.la
-libcommd_conf_la_SOURCES = \
-	daemon/conf/conf.c daemon/conf/conf.h daemon/conf/conf_keys.c daemon/conf/conf_keys.h \
-	daemon/conf/conf_value.c daemon/conf/conf_read.c daemon/conf/conf_check.c daemon/conf/conf_hint.c \
-	daemon/conf/conf_error.c daemon/conf/conf_secret.c \
-	daemon/process/log.c daemon/process/log.h daemon/process/notify.c daemon/process/notify.h
+libcommd_conf_la_SOURCES = daemon/conf/conf.c daemon/conf/conf.h daemon/conf/conf_keys.c \
+	daemon/conf/conf_keys.h daemon/conf/conf_value.c daemon/conf/conf_read.c daemon/conf/conf_check.c \
+	daemon/conf/conf_hint.c daemon/conf/conf_error.c daemon/conf/conf_secret.c daemon/process/log.c \
+	daemon/process/log.h daemon/process/notify.c daemon/process/notify.h
 libcommd_conf_la_CPPFLAGS = $(AM_CPPFLAGS) $(YAML_CFLAGS)
 libcommd_conf_la_LIBADD = $(YAML_LIBS)
 
 dist_man_MANS += daemon/commd.8
 
-# What commd decides. No I/O, no clock; no allocation but in core_alloc.c (check_purity.sh).
+# What commd decides. No I/O, no clock; no allocation but in core_alloc.c (tests/check_rooms.py).
 noinst_LTLIBRARIES += libcommd-core.la
-libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/core_act.c daemon/core/core_act.h daemon/core/core_alloc.c \
-	daemon/core/core_client.c daemon/core/core_engine.c daemon/core/core_group.c daemon/core/core_home.c \
-	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_peer.c daemon/core/core_pool.c \
-	daemon/core/core_text.c daemon/core/core_unfold.c daemon/core/core_view.c daemon/core/core_who.c
-libcommd_core_la_LIBADD = libcommd-schedule.la
+libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/core_act.c \
+	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_client.c \
+	daemon/core/core_engine.c daemon/core/core_group.c daemon/core/core_home.c \
+	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_peer.c \
+	daemon/core/core_pool.c daemon/core/core_rendezvous.c daemon/core/core_text.c \
+	daemon/core/core_unfold.c daemon/core/core_view.c daemon/core/core_who.c
 
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA
-# (check_links.sh); libcommd-fabric-env.la is a list of strings.
+# (tests/check_rooms.py).
 sbin_PROGRAMS += daemon/commd
-daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c \
-	daemon/apply.c daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h daemon/memory/boards.c daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/table.c \
-	daemon/admin/table.h daemon/link/engine_link.c daemon/link/engine_link.h daemon/link/engine_spawn.c \
-	daemon/link/engine_spawn.h daemon/process/files.c daemon/process/files.h daemon/process/user.c daemon/process/user.h
+daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c daemon/apply.c \
+	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h daemon/memory/boards.c \
+	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/table.c \
+	daemon/admin/table.h daemon/link/engine_link.c daemon/link/engine_link.h \
+	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/files.c \
+	daemon/process/files.h daemon/process/user.c daemon/process/user.h
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 daemon_commd_LDADD = libcommd-net.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
-	libcommd-shm.la libcommd-schedule.la libcommd-fabric-env.la $(LIBEVENT_LIBS) \
-	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
+	libcommd-shm.la libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
 
 # Its sockets: the clients' and the nodes', with all that can be tested without a daemon.
 noinst_LTLIBRARIES += libcommd-net.la
-libcommd_net_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h daemon/process/clock.h \
-	daemon/link/listener.c daemon/link/listener.h daemon/link/peer_hello.c daemon/link/peer_hello.h \
-	daemon/link/peer_link.c daemon/link/peer_link.h daemon/link/peer_link_priv.h daemon/link/peer_links.c \
-	daemon/process/log_limit.c daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \
+libcommd_net_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
+	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h daemon/link/peer_hello.c \
+	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \
+	daemon/link/peer_link_priv.h daemon/link/peer_links.c daemon/process/log_limit.c \
+	daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \
 	daemon/link/stream.h daemon/link/tls.c daemon/link/tls.h
 libcommd_net_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-libcommd_net_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
+libcommd_net_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
+	$(PROTOBUF_C_LIBS)

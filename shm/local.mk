@@ -2,10 +2,11 @@
 # (libcommd-proto: and protobuf-c).
 noinst_LTLIBRARIES += libcommd-shm.la libcommd-proto.la
 
-libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/model/plan.c shm/model/plan.h shm/board/mail.c shm/board/mail.h shm/util/memfd.c \
-	shm/util/memfd.h shm/util/wait.c shm/util/wait.h shm/util/base.h shm/proto/launch.h shm/model/dtype.c shm/model/dtype.h \
-	shm/model/coll.c shm/model/coll.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c shm/util/socket_path.h \
-	shm/util/ranks.c shm/util/ranks.h shm/util/closer.c shm/util/closer.h
+libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/model/plan.c shm/model/plan.h \
+	shm/model/eager.h shm/board/mail.c shm/board/mail.h shm/util/memfd.c shm/util/memfd.h \
+	shm/util/wait.c shm/util/wait.h shm/util/base.h shm/model/dtype.c shm/model/dtype.h \
+	shm/model/coll.c shm/model/coll.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c \
+	shm/util/socket_path.h shm/util/ranks.c shm/util/ranks.h shm/util/closer.c shm/util/closer.h
 libcommd_shm_la_LIBADD =
 
 # The reduction: the plain kernels, and the same source once more per instruction set;
@@ -25,8 +26,8 @@ endif
 # The schema of every control message and its codec.
 nodist_libcommd_proto_la_SOURCES = shm/proto/commd.pb-c.c shm/proto/commd.pb-c.h
 libcommd_proto_la_SOURCES = shm/proto/codec.c shm/proto/codec.h shm/proto/codec_arena.c \
-	shm/proto/codec_check.c shm/proto/codec_decode.c shm/proto/codec_encode.c \
-	shm/proto/codec_priv.h shm/proto/msg_io.c shm/proto/msg.h
+	shm/proto/codec_check.c shm/proto/codec_decode.c shm/proto/codec_encode.c shm/proto/codec_priv.h \
+	shm/proto/msg_io.c shm/proto/msg.h
 libcommd_proto_la_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
 
 BUILT_SOURCES += shm/proto/commd.pb-c.h
@@ -39,3 +40,8 @@ shm/proto/commd.pb-c.c: shm/proto/commd.proto
 # One run makes both; the header only waits for it.
 shm/proto/commd.pb-c.h: shm/proto/commd.pb-c.c
 	@test -f $@ || { rm -f shm/proto/commd.pb-c.c && $(MAKE) shm/proto/commd.pb-c.c; }
+
+# What commd and the launcher of its engines share: how a process becomes one. Links nothing.
+noinst_LTLIBRARIES += libcommd-launch.la
+libcommd_launch_la_SOURCES = shm/launch/engine_exec.c shm/launch/engine_exec.h shm/launch/launch.h \
+	shm/launch/ucx_env.c

@@ -4,6 +4,10 @@
 in_one_process = libcommd-client.la libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \
 	libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 
+# Who may know whom: includes, symbols, libraries.
+dist_check_SCRIPTS += tests/check_rooms.py
+TESTS += tests/check_rooms.py
+
 include tests/unit/shm/local.mk
 include tests/unit/transport/local.mk
 include tests/unit/daemon/local.mk

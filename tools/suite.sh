@@ -129,7 +129,7 @@ cmd_test() {
             tests/integration/test_collectives.py tests/integration/test_bad_input.py"
     # every test has run above: this one is about what the tarball holds
     part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck \
-        TESTS="$plain tests/integration/test_service.py tests/integration/check_man.py"
+        TESTS="$plain tests/integration/test_service.py tests/integration/check_man.py tests/check_rooms.py"
     part "the tarball holds every file" tarball_holds_all
     if [ "$torch_spec" != none ]; then
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests

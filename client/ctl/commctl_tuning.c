@@ -10,10 +10,10 @@
 #include "client/ctl/commctl.h"
 #include "shm/util/copy.h"
 #include "shm/board/mail.h"
+#include "shm/model/eager.h"
 #include "shm/model/plan.h"
 #include "shm/reduce/reduce.h"
 #include "shm/util/wait.h"
-#include "transport/fabric/ucx/fabric_ucx.h"
 
 struct row {
     const char *name;

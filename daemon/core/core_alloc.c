@@ -2,7 +2,7 @@
  *
  * Tables are sized for the worst case that the limits allow and come from calloc, so the
  * kernel backs a page when it is first used: with the default limits and nothing to do a core
- * holds well below 1 MB. Alone among the core's files this one may allocate; check_purity.sh
+ * holds well below 1 MB. Alone among the core's files this one may allocate; tests/check_rooms.py
  * holds the others to that. */
 #include "daemon/core/core_internal.h"
 

@@ -12,7 +12,6 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/share.h"
-#include "transport/schedule/schedule.h"
 
 #ifndef CORE_MUTANT
 #define CORE_MUTANT 0 /* tests/sim/mutants.sh: which rule to break, 0: none */
@@ -323,6 +322,10 @@ enum { TEXT_QUOTE_MAX = 200, TEXT_QUOTED = 2 * TEXT_QUOTE_MAX + 8 };
 const char *text_quote(char buf[TEXT_QUOTED], const char *s);
 void text_copy(char *dst, size_t cap, const char *src);
 uint64_t text_hash(uint64_t seed, const char *s);
+/* The home of the group with @key (core_rendezvous.c): one of the @nodes whose bit in @up is set, -1 when
+ * there is none. @ids are stable hashes of the nodes' names. */
+int rendezvous(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);
+#define CORE_MIX_STEP 0x9e3779b97f4a7c15u
 uint64_t core_mix(uint64_t x);
 
 /* ---- core_act.c: the queue of actions ------------------------------------------------------------ */

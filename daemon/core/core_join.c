@@ -206,14 +206,13 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     list_add(&core->todo, &seat->todo);
 }
 
-/* ---- homes
- * -------------------------------------------------------------------------------------- */
+/* ---- homes ------------------------------------------------------------------------------ */
 
 static int home_of(struct core *core, const struct seat *seat)
 {
     for (unsigned i = 0; i < core->config.nnodes; i++)
         core->up[i] = peer_usable(core, i);
-    return sched_home(seat->key, core->ids, core->up, core->config.nnodes);
+    return rendezvous(seat->key, core->ids, core->up, core->config.nnodes);
 }
 
 void join_cancel(struct core *core, struct seat *seat)

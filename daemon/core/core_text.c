@@ -122,10 +122,10 @@ void text_copy(char *dst, size_t cap, const char *src)
     dst[n] = 0;
 }
 
-/* splitmix64's finalizer */
+/* splitmix64: a step of its counter, then its finalizer, a bijection */
 uint64_t core_mix(uint64_t x)
 {
-    x += 0x9e3779b97f4a7c15u;
+    x += CORE_MIX_STEP;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;

@@ -35,7 +35,7 @@
 #include "daemon/process/log.h"
 #include "daemon/link/stream.h"
 #include "daemon/link/tls.h"
-#include "shm/proto/launch.h"
+#include "shm/launch/launch.h"
 
 enum {
     ENGINE_BUDGET = 64,

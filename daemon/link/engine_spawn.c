@@ -1,4 +1,4 @@
-/* engine_spawn.c - starting commd-engine: by fork and exec (transport/process/engine_exec.c), or by a launcher that
+/* engine_spawn.c - starting commd-engine: by fork and exec (shm/launch/engine_exec.c), or by a launcher that
  * runs under another user (transport/process/launcher.c). Either way one end of a socket pair becomes its
  * control socket, and it ends when that socket closes. */
 #include "daemon/link/engine_spawn.h"
@@ -12,8 +12,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "shm/proto/launch.h"
-#include "transport/process/engine_exec.h"
+#include "shm/launch/launch.h"
+#include "shm/launch/engine_exec.h"
 
 static bool is_set(const struct conf *conf, const char *key)
 {

@@ -46,17 +46,6 @@ struct board_geom {
     struct plan_net net;
 };
 
-/* What an operation is, as a member announces it. Equal on all ranks, or the operation is
- * refused on all. */
-struct op_desc {
-    uint64_t seq; /* 1, 2, ... in the group */
-    uint64_t count;
-    uint32_t root;
-    uint8_t coll, dtype, redop, pad;
-    uint64_t digest; /* of the counts, where all ranks give the same; else 0 */
-};
-_Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");
-
 /* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
  * from i subtracted; over all ranks that leaves zero. If not, and it is about one pair only, diff
  * and spot tell which: spot = diff * (i * world + j + 1). Arithmetic modulo 2^64. */

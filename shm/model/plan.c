@@ -5,7 +5,6 @@
  * they fit in. Cells lie at fixed distances: there nobody but sender and receiver knows a count. */
 #include "shm/model/plan.h"
 
-#include "shm/board/board.h"
 
 static bool desc_valid(const struct op_desc *d, const struct plan_geom *g)
 {

@@ -63,7 +63,16 @@ enum {
     PLAN_DIRECT_READ = 4 << 20,
 };
 
-struct op_desc;
+/* What an operation is, as a member announces it. Equal on all ranks, or the operation is
+ * refused on all. */
+struct op_desc {
+    uint64_t seq; /* 1, 2, ... in the group */
+    uint64_t count;
+    uint32_t root;
+    uint8_t coll, dtype, redop, pad;
+    uint64_t digest; /* of the counts, where all ranks give the same; else 0 */
+};
+_Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");
 
 static inline size_t plan_chunk(unsigned nnodes)
 {

@@ -28,6 +28,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "shm/launch/engine_exec.h"
 #include "client/perf/commd_perf.h"
 #include "transport/fabric/ucx/fabric_ucx.h"
 
@@ -308,7 +309,7 @@ int main(int argc, char **argv)
     if (argc != 1 && argc != 3)
         return usage();
     if (!getenv("UCX_HANDLE_ERRORS")) { /* libucs reads it before main() */
-        for (const char *const *v = fabric_ucx_env; *v; v++)
+        for (const char *const *v = ucx_env; *v; v++)
             putenv((char *)(uintptr_t)*v);
         execv("/proc/self/exe", argv);
         die("exec");

@@ -2,7 +2,7 @@
 if HAVE_UCX
 noinst_PROGRAMS += tests/bench/bench_fabric
 tests_bench_bench_fabric_SOURCES = tests/bench/bench_fabric.c client/perf/commd_perf_stats.c
-tests_bench_bench_fabric_LDADD = libcommd-fabric.la libcommd-shm.la
+tests_bench_bench_fabric_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la
 endif
 
 noinst_PROGRAMS += tests/bench/bench_handover

@@ -3,36 +3,31 @@
 dist_check_SCRIPTS += tests/integration/check_unit.sh
 TESTS += tests/integration/check_unit.sh
 
-dist_check_SCRIPTS += tests/integration/check_links.sh
-TESTS += tests/integration/check_links.sh
-
 dist_check_SCRIPTS += tests/integration/check_man.py
 TESTS += tests/integration/check_man.py
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
-	tests/integration/test_bad_input.py tests/integration/test_service.py tests/integration/test_autostart.py \
-	tests/integration/test_netns.py tests/integration/test_exports.sh \
-	tests/integration/test_numpy.py tests/integration/test_examples.py \
-	tests/integration/test_registered.py tests/integration/test_launcher.py \
-	tests/integration/test_turns.py tests/integration/test_shares.py \
-	tests/integration/test_descriptors.py \
-	tests/integration/test_containers.py \
-	tests/integration/test_engine_tenants.py \
-	tests/integration/test_floods.py \
-	tests/integration/test_board_memory.py
+	tests/integration/test_bad_input.py tests/integration/test_service.py \
+	tests/integration/test_autostart.py tests/integration/test_netns.py \
+	tests/integration/test_exports.sh tests/integration/test_numpy.py \
+	tests/integration/test_examples.py tests/integration/test_registered.py \
+	tests/integration/test_launcher.py tests/integration/test_turns.py \
+	tests/integration/test_shares.py tests/integration/test_descriptors.py \
+	tests/integration/test_containers.py tests/integration/test_engine_tenants.py \
+	tests/integration/test_floods.py tests/integration/test_board_memory.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
-EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py tests/integration/lib/hoarder.py \
-	tests/integration/lib/faults.py tests/integration/lib/many.py tests/integration/lib/numpy_ops.py tests/integration/lib/numpy_stubs.py \
+EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
+	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
+	tests/integration/lib/numpy_ops.py tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/stream.py \
-	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/torch/torch_ops.py tests/integration/torch/torch_checks.py \
-	tests/integration/torch/torch_forms.py tests/integration/torch/torch_groups.py \
-	tests/integration/torch/torch_p2p.py tests/integration/torch/torch_ends.py \
-	tests/integration/torch/torch_trouble.py tools/nodes.sh \
-	tools/demo.sh tools/demo_table.py \
-	tools/suite.sh tests/bench/idle.sh
+	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/torch/torch_ops.py \
+	tests/integration/torch/torch_checks.py tests/integration/torch/torch_forms.py \
+	tests/integration/torch/torch_groups.py tests/integration/torch/torch_p2p.py \
+	tests/integration/torch/torch_ends.py tests/integration/torch/torch_trouble.py tools/nodes.sh \
+	tools/demo.sh tools/demo_table.py tools/suite.sh tests/bench/idle.sh
 
 # What test_engine_tenants.py runs as another user.
 check_PROGRAMS += tests/integration/lib/hostile_mail

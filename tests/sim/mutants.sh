@@ -44,7 +44,7 @@ objects() { # $1: flags, $2: where; sources follow
 sims="$top/tests/sim/sim.c $top/tests/sim/sim_net.c $top/tests/sim/sim_edge.c
       $top/tests/sim/sim_engine.c $top/tests/sim/sim_check.c"
 # shellcheck disable=SC2086
-objects "" "$dir/sim" $sims "$top"/transport/schedule/schedule*.c
+objects "" "$dir/sim" $sims
 objects "" "$dir" "$top/tests/sim/swarm.c" "$top/tests/sim/test_join.c"
 # what no mutant changes
 objects "" "$dir/same" "$top"/daemon/core/core*.c

@@ -397,7 +397,7 @@ const char *sim_name_at(struct sim *sim, unsigned node)
         ids[i] = text_hash(0, sim->names[i]);
     for (unsigned i = 0;; i++) {
         snprintf(name, sizeof(name), "g%u", i);
-        if (sched_home(text_hash(1000, name), ids, up, sim->options.nodes) == (int)node)
+        if (rendezvous(text_hash(1000, name), ids, up, sim->options.nodes) == (int)node)
             return name;
     }
 }

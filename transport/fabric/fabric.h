@@ -6,6 +6,7 @@
 #ifndef COMMD_FABRIC_H
 #define COMMD_FABRIC_H
 
+#include "shm/model/eager.h"
 #include "shm/util/base.h"
 
 struct fabric;
@@ -16,7 +17,6 @@ enum {
     FABRIC_ADDR_MAX = 1024,
     FABRIC_MAX_PEERS = 1024,
     FABRIC_CHANNELS_MAX = 16,
-    FABRIC_EAGER_MAX = 256 << 10, /* bodies up to this are sent without asking; by UCX less */
 };
 
 /* st: 0, or negative errno (-ECANCELED when the peer was dropped, -EIO on a broken link) */

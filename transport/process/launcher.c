@@ -6,7 +6,7 @@
  * its socket, which only commd may open (commd-engine.socket, mode 0600), and starts it with the first
  * connection.
  *
- * One connection is one engine's life, shm/proto/launch.h says what is spoken. What is executed is this very
+ * One connection is one engine's life, shm/launch/launch.h says what is spoken. What is executed is this very
  * program, never a path from outside. commd cannot signal the engine, so it asks us: any packet, or the end
  * of the connection, is a SIGKILL. The engine has PR_SET_PDEATHSIG: it dies with us.
  *
@@ -25,8 +25,8 @@
 #include <sys/wait.h>
 
 #include "shm/util/base.h"
-#include "shm/proto/launch.h"
-#include "transport/process/engine_exec.h"
+#include "shm/launch/launch.h"
+#include "shm/launch/engine_exec.h"
 
 enum { LAUNCHER_MAX = 8 };
 

@@ -1,4 +1,4 @@
-/* schedule.c - the entrance to the schedules: checks, dispatch, and the home of a group.
+/* schedule.c - the entrance to the schedules: checks and dispatch.
  *
  * A question that makes no sense (node 5 of 4, move 9 of 3) is a bug of the caller that
  * could only end in wrong data, so it ends the process instead. Nothing here comes from a
@@ -47,33 +47,4 @@ struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, 
     if (sched_independent(kind))
         return sched_direct_move(kind, nodes, me, root, i);
     return sched_ring_move(kind, nodes, me, root, i);
-}
-
-/* splitmix64's finalizer: full avalanche, so names that differ in one bit spread evenly */
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-int sched_home(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes)
-{
-    uint64_t best_weight = 0;
-    int best = -1;
-
-    for (unsigned i = 0; i < nodes; i++) {
-        uint64_t weight = mix(mix(key + 0x9e3779b97f4a7c15u) ^ ids[i]);
-
-        if (!up[i])
-            continue;
-        /* mix() is a bijection: two different ids never tie, whatever their order here */
-        if (best < 0 || weight > best_weight) {
-            best = (int)i;
-            best_weight = weight;
-        }
-    }
-    return best;
 }

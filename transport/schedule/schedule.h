@@ -58,8 +58,5 @@ unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned r
 struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
                              unsigned i);
 bool sched_independent(enum sched_kind kind);
-/* Home node of a group: rendezvous (highest random weight) hashing of @key over the nodes
- * whose bit in @up is set; -1 when there is none. @ids are stable hashes of node names. */
-int sched_home(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);
 
 #endif

@@ -2,7 +2,8 @@
 if HAVE_CMOCKA
 unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_conf tests/unit/daemon/test_conf_errors tests/unit/daemon/test_conf_secret \
-	tests/unit/daemon/test_core tests/unit/daemon/test_core_any tests/unit/daemon/test_core_share \
+	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
+	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_engine_link tests/unit/daemon/test_listener tests/unit/daemon/test_log \
 	tests/unit/daemon/test_log_limit tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_stream
@@ -15,7 +16,7 @@ tests_unit_daemon_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_boards_SOURCES = tests/unit/daemon/test_boards.c daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h
-tests_unit_daemon_test_boards_LDADD = libcommd-shm.la libcommd-schedule.la $(CMOCKA_LIBS)
+tests_unit_daemon_test_boards_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_conf_SOURCES = tests/unit/daemon/test_conf.c \
 	tests/unit/daemon/conf_helper.h
@@ -36,6 +37,9 @@ tests_unit_daemon_test_core_any_SOURCES = tests/unit/daemon/test_core_any.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_any_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
+tests_unit_daemon_test_core_rendezvous_SOURCES = tests/unit/daemon/test_core_rendezvous.c
+tests_unit_daemon_test_core_rendezvous_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
 tests_unit_daemon_test_core_share_SOURCES = tests/unit/daemon/test_core_share.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_share_LDADD = libcommd-core.la $(CMOCKA_LIBS)
@@ -44,7 +48,7 @@ tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.
 	daemon/link/engine_link.c daemon/link/engine_spawn.c daemon/process/files.c
 tests_unit_daemon_test_engine_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_engine_link_LDADD = libcommd-net.la libcommd-conf.la libcommd-proto.la \
-	libcommd-fabric-env.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+	libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_listener_SOURCES = tests/unit/daemon/test_listener.c
 tests_unit_daemon_test_listener_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
@@ -72,5 +76,3 @@ tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/l
 tests_unit_daemon_test_stream_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
 	$(CMOCKA_LIBS)
 endif
-dist_check_SCRIPTS += tests/unit/check_purity.sh
-TESTS += tests/unit/check_purity.sh

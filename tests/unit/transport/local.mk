@@ -17,7 +17,7 @@ tests_unit_transport_test_engine_inbox_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 # Includes engine_main.c.
 tests_unit_transport_test_engine_turn_SOURCES = tests/unit/transport/test_engine_turn.c \
 	transport/process/launcher.c tests/lib/cluster.c transport/process/confine.c tests/lib/cluster.h
-tests_unit_transport_test_engine_turn_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+tests_unit_transport_test_engine_turn_LDADD = libcommd-launch.la $(in_one_process) $(CMOCKA_LIBS)
 
 # The same contract over every fabric.
 tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
@@ -27,7 +27,7 @@ tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
 	tests/unit/transport/fabric_raw.h tests/unit/transport/fabric_sides.c \
 	tests/unit/transport/fabric_sides.h
 tests_unit_transport_test_fabric_CPPFLAGS = $(AM_CPPFLAGS) $(UCX_CFLAGS)
-tests_unit_transport_test_fabric_LDADD = libcommd-fabric.la libcommd-shm.la $(CMOCKA_LIBS)
+tests_unit_transport_test_fabric_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_transport_test_schedule_SOURCES = tests/unit/transport/test_schedule.c
 tests_unit_transport_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)

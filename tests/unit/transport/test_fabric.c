@@ -2,6 +2,7 @@
  * same behind the fault wrapper (delays), plain TCP with one and three channels, and UCX over TCP
  * on lo. */
 #ifdef HAVE_CONFIG_H
+#include "shm/launch/engine_exec.h"
 #include "config.h"
 #endif
 #include "tests/unit/transport/fabric_sides.h"
@@ -445,7 +446,7 @@ static void exec_with_ucx_env(char **argv)
     if (getenv("TEST_FABRIC_ENV"))
         return;
     setenv("TEST_FABRIC_ENV", "1", 1);
-    for (const char *const *e = fabric_ucx_env; *e; e++)
+    for (const char *const *e = ucx_env; *e; e++)
         putenv((char *)(uintptr_t)*e);
     execv("/proc/self/exe", argv);
     abort();

@@ -9,7 +9,7 @@
  * link down rather than handing out messages in a wrong order.
  *
  * Environment. libucs reads some options before main(); the launcher must set those of
- * fabric_ucx_env[] (fabric_ucx_env.c) before exec, and remove other UCX_* variables. All the
+ * ucx_env[] (ucx_env.c) before exec, and remove other UCX_* variables. All the
  * rest is set by fabric_ucx_init.c. UCX's sockets are not close-on-exec: no fork/exec after
  * fabric_ucx_new().
  *

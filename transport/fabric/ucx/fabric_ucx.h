@@ -1,16 +1,9 @@
-/* fabric_ucx.h - what only fabric_ucx.c's launcher, benchmark and tests need, and commctl to show;
+/* fabric_ucx.h - what only benchmark and tests need;
  * the fabric itself is made by fabric_ucx_new() of fabric.h. */
 #ifndef COMMD_FABRIC_UCX_H
 #define COMMD_FABRIC_UCX_H
 
 #include "transport/fabric/fabric.h"
-
-/* "NAME=value" strings, NULL at the end: what must be in the environment before a process
- * that links UCX is exec'ed. Lives in fabric_ucx_env.c, which links no UCX. */
-extern const char *const fabric_ucx_env[];
-
-/* Bodies up to this travel with their header, unless tuned: see fabric_ucx.c. */
-enum { FABRIC_UCX_EAGER_MAX = 128 << 10 };
 
 struct fabric_ucx_tuning {
     size_t eager_max;     /* bodies up to this travel with their header */

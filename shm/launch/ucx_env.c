@@ -1,4 +1,4 @@
-/* fabric_ucx_env.c - the environment of a process that links UCX.
+/* ucx_env.c - the environment of a process that links UCX.
  *
  * libucs reads these in its constructor, before main(): setting them in the process itself
  * is too late, so whoever starts the engine (engine_exec.c) puts them into its environment. It must
@@ -14,9 +14,11 @@
  *
  * Not UCX_LOG_LEVEL: fabric_ucx_init.c listens to UCX's complaints while it opens (how else
  * would it know that a port range was ignored?) and keeps them from stderr by itself. */
-#include "transport/fabric/ucx/fabric_ucx.h"
+#include "shm/launch/engine_exec.h"
 
-const char *const fabric_ucx_env[] = {
+#include <stddef.h>
+
+const char *const ucx_env[] = {
     "UCX_HANDLE_ERRORS=none",
     "UCX_MEM_EVENTS=n",
     "UCX_VFS_ENABLE=n",

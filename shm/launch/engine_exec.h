@@ -6,6 +6,10 @@
 
 enum { ENGINE_FD = 3 }; /* the engine's control socket */
 
+/* "NAME=value" strings, NULL at the end: what must be in the environment before a process
+ * that links UCX is exec'ed. */
+extern const char *const ucx_env[];
+
 /* A copy of @environ without what is not the engine's, with what UCX needs. Free with
  * engine_env_free(). NULL: no memory. */
 char **engine_env(char *const *environ);

@@ -1,9 +1,9 @@
 /* engine_exec.c - the child gets three things: a socket (3), stderr for its log, and an environment
  * without secrets and without foreign UCX_* variables; libucs reads those in its constructor, so
- * they must be right before exec (fabric_ucx_env.c). PR_SET_PDEATHSIG makes the kernel kill it when
+ * they must be right before exec (ucx_env.c). PR_SET_PDEATHSIG makes the kernel kill it when
  * whoever started it is gone however that came about. It has a process group of its own: a Ctrl-C at the
  * terminal is for commd, which then ends it. */
-#include "transport/process/engine_exec.h"
+#include "shm/launch/engine_exec.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -11,7 +11,6 @@
 #include <sys/syscall.h>
 
 #include "shm/util/base.h"
-#include "transport/fabric/ucx/fabric_ucx.h"
 
 static bool starts_with(const char *text, const char *prefix)
 {
@@ -49,7 +48,7 @@ char **engine_env(char *const *environ)
 
     while (environ[n])
         n++;
-    for (size_t i = 0; fabric_ucx_env[i]; i++)
+    for (size_t i = 0; ucx_env[i]; i++)
         n++;
     env = calloc(n + 1, sizeof(*env));
     if (!env)
@@ -57,8 +56,8 @@ char **engine_env(char *const *environ)
     for (size_t i = 0; environ[i]; i++)
         if (is_for_engine(environ[i]) && !(env[used++] = strdup(environ[i])))
             return NULL;
-    for (size_t i = 0; fabric_ucx_env[i]; i++)
-        if (!(env[used++] = strdup(fabric_ucx_env[i])))
+    for (size_t i = 0; ucx_env[i]; i++)
+        if (!(env[used++] = strdup(ucx_env[i])))
             return NULL;
     return steal_ptr(env);
 }
