@@ -293,9 +293,6 @@ static void try_open(struct core *core, struct group *group)
     char name[TEXT_QUOTED];
     struct seat *seat;
 
-#if CORE_MUTANT == 10
-    group->nagreed = group->nnodes - 1;
-#endif
     if (group->state != GROUP_COMMITTED || group->nagreed + 1 < group->nnodes)
         return;
     for (unsigned i = 0; i < group->nnodes; i++)
@@ -330,10 +327,8 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
     struct peer *peer = &core->peers[home];
     uint64_t n = home_group_number(peer->incarnation, id);
 
-#if CORE_MUTANT != 7
     if (n <= peer->committed)
         return false;
-#endif
     peer->committed = n;
     return true;
 }
@@ -440,10 +435,8 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
         return;
     group->agreed[place] = true;
     group->nagreed++;
-#if CORE_MUTANT != 5
     act_sync_to(core, group, node);
     act_gone_again(core, group, node);
-#endif
     try_open(core, group);
 }
 
@@ -491,10 +484,8 @@ static void seat_gone(struct core *core, struct seat *seat, enum cause cause, ui
         group->unclean = true;
     if (group->state == GROUP_OPEN)
         act_group_gone(core, group, seat->rank, ops, text);
-#if CORE_MUTANT != 3
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
         act_gone(core, group, seat->rank, text);
-#endif
     seat_end(core, seat);
     if (!group->nlocal)
         close_group(core, group);
@@ -570,9 +561,6 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         why = text;
     }
     if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
-#if CORE_MUTANT == 11
-        return;
-#endif
         set_cause(group, CAUSE_LEFT, rank, pid, who, why);
         withdraw(core, group);
         return;

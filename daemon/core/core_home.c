@@ -307,7 +307,6 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
         return false;
     }
     member = &forming->members[msg->rank];
-#if CORE_MUTANT != 2
     if (member->join) {
         text_format(text, sizeof(text),
                     "group \"%s\": rank %u is already taken by pid %u on node "
@@ -316,7 +315,6 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
         refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, text);
         return false;
     }
-#endif
     return true;
 }
 
@@ -387,7 +385,6 @@ void home_cancel(struct core *core, unsigned node, uint64_t join)
 
 void home_node_lost(struct core *core, unsigned node)
 {
-#if CORE_MUTANT != 6
     struct forming *forming;
 
     list_each(forming, &core->all_formings, all)
@@ -403,5 +400,4 @@ void home_node_lost(struct core *core, unsigned node)
                 free_place(core, forming, &forming->members[i]);
         }
     }
-#endif
 }

@@ -13,10 +13,6 @@
 #include "daemon/core/core.h"
 #include "daemon/core/share.h"
 
-#ifndef CORE_MUTANT
-#define CORE_MUTANT 0 /* tests/sim/mutants.sh: which rule to break, 0: none */
-#endif
-
 enum {
     CORE_ADMIN_CLIENTS = 64,       /* slots beyond max_clients, so that commctl still gets in */
     CORE_CLIENT_JOINS = 1024,      /* pending joins per client */

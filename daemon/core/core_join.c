@@ -221,10 +221,8 @@ void join_cancel(struct core *core, struct seat *seat)
         return;
     if (seat->home == (int)core->config.self)
         home_cancel(core, core->config.self, seat->join | CORE_CANCEL_QUIET);
-#if CORE_MUTANT != 9
     else if (peer_linked(core, (unsigned)seat->home))
         act_join_cancel(core, (unsigned)seat->home, seat->join | CORE_CANCEL_QUIET);
-#endif
     seat->home = -1;
 }
 
@@ -276,7 +274,6 @@ void join_again(struct core *core, struct seat *seat)
 
 void join_rehome(struct core *core)
 {
-#if CORE_MUTANT != 1
     struct seat *seat;
 
     list_each(seat, &core->waiting, waiting)
@@ -286,7 +283,6 @@ void join_rehome(struct core *core)
         join_cancel(core, seat);
         join_again(core, seat);
     }
-#endif
 }
 
 /* Before join_rehome(): a home that comes back at once has forgotten what it was asked. */
@@ -304,9 +300,7 @@ void join_home_lost(struct core *core, unsigned node)
                         seat->name, core_node_name(core, node));
             join_fail(core, seat, CAUSE_NODE_LOST, -1, core_node_name(core, node), text);
         } else if (seat->state == SEAT_ASKING) {
-#if CORE_MUTANT != 1
             join_again(core, seat);
-#endif
         }
     }
 }
@@ -368,7 +362,7 @@ static void expire(struct core *core, struct seat *seat)
     switch (seat->state) {
     case SEAT_ASKING:
         seat_set_state(core, seat, SEAT_EXPIRING);
-        seat->deadline_ms = CORE_MUTANT == 12 ? CORE_NEVER : core->now + CORE_VERDICT_MS;
+        seat->deadline_ms = core->now + CORE_VERDICT_MS;
         if (seat->home == (int)core->config.self)
             home_cancel(core, core->config.self, seat->join);
         else if (seat->home >= 0)

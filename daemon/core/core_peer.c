@@ -111,9 +111,7 @@ void peer_down(struct core *core, unsigned node, const char *why)
     core->peers_changed = true; /* a home may be on a node that was never READY for us */
     home_node_lost(core, node);
     join_home_lost(core, node);
-#if CORE_MUTANT != 8
     group_node_lost(core, node, CAUSE_NODE_LOST, text, true);
-#endif
     group_home_lost(core, node);
 }
 
@@ -250,10 +248,8 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
     peer = &core->peers[msg->peer];
     if (!peer->added || peer->accepted)
         return;
-#if CORE_MUTANT != 4
     if (peer->engine != msg->engine)
         return; /* about an engine that is gone */
-#endif
     peer->accepted = true;
     act_engine_ready(core, msg->peer);
     review(core, msg->peer);

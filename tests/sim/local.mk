@@ -18,6 +18,7 @@ tests_sim_test_join_SOURCES = tests/sim/test_join.c $(sim_sources)
 tests_sim_test_join_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 # Builds the core with one rule broken at a time and expects the tests above to notice.
-dist_check_SCRIPTS += tests/sim/mutants.sh
-TESTS += tests/sim/mutants.sh
+dist_check_SCRIPTS += tests/sim/mutants.py
+TESTS += tests/sim/mutants.py
 endif
+EXTRA_DIST += tests/sim/mutants.txt

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Proves that the simulator sees: breaks one rule of the core at a time and expects that test_join, or
+swarm, fails on each.
+
+    tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
+
+mutants.txt says which. The sources of the core are changed in a temporary folder; what no mutant
+changes is compiled once. First the core as it is has to pass.
+Variables: CC, CFLAGS, SEEDS (500)
+"""
+
+import glob
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+CC = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", ""))]
+SEEDS = os.environ.get("SEEDS", "500")
+SIM = ["sim", "sim_net", "sim_edge", "sim_engine", "sim_check"]
+
+
+def read(path):
+    with open(os.path.join(TOP, path)) as file:
+        return file.read()
+
+
+def parse(text):
+    """[(what is broken, [[file, old lines, new lines], ...]), ...]"""
+    mutants = []
+    for line in text.splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "==":
+            mutants.append((rest, []))
+        elif word == "file":
+            mutants[-1][1].append([rest, [], []])
+        elif word in ("-", "+"):
+            mutants[-1][1][-1][1 if word == "-" else 2].append(rest)
+    return mutants
+
+
+def changed(edits):
+    """{file: its text with all edits in it}"""
+    texts = {}
+    for path, old, new in edits:
+        text = texts.get(path) or read(path)
+        whole = "\n" + "\n".join(old) + "\n"
+        if text.count(whole) != 1:
+            sys.exit(f"tests/sim/mutants.txt: {path} has this {text.count(whole)} times:{whole}")
+        texts[path] = text.replace(whole, "\n" + "".join(line + "\n" for line in new))
+    return texts
+
+
+def compile(source, out):
+    subprocess.run(
+        [*CC, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-w", f"-I{TOP}", "-c", source, "-o", out], check=True
+    )
+
+
+def link(program, objects, *libraries):
+    subprocess.run([*CC, "-o", program, *objects, *libraries], check=True)
+
+
+def failure(folder, core):
+    """What noticed, or None."""
+    sim = [f"{folder}/{name}.o" for name in SIM]
+    for name, arguments in (("test_join", []), ("swarm", ["--seeds", SEEDS])):
+        program = f"{folder}/{name}"
+        link(program, [f"{program}.o", *sim, *core], *(["-lcmocka"] if name == "test_join" else []))
+        done = subprocess.run(
+            [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        if done.returncode:
+            seen = re.search(r"^\[  FAILED  \] ([a-z_]+)$|(VIOLATION.*)", done.stdout, re.M)
+            return f"{name}: {seen.group(1) or seen.group(2) if seen else done.stdout[-200:]}"
+    return None
+
+
+def main():
+    mutants = [("nothing (must pass)", [])] + [
+        m for m in parse(read("tests/sim/mutants.txt"))
+        if len(sys.argv) == 1 or any(word in m[0] for word in sys.argv[1:])
+    ]  # fmt: skip
+    bad = len(mutants) == 1
+    with tempfile.TemporaryDirectory(prefix="commd-mutants.") as folder:
+        for name in [*SIM, "swarm", "test_join"]:
+            compile(f"{HERE}/{name}.c", f"{folder}/{name}.o")
+        same = {}
+        for path in sorted(glob.glob(f"{TOP}/daemon/core/core*.c")):
+            path = os.path.relpath(path, TOP)
+            same[path] = f"{folder}/{os.path.basename(path)[:-2]}.o"
+            compile(f"{TOP}/{path}", same[path])
+        for number, (what, edits) in enumerate(mutants):
+            core = dict(same)
+            for path, text in changed(edits).items():
+                source = f"{folder}/mutant_{os.path.basename(path)}"
+                with open(source, "w") as file:
+                    file.write(text)
+                core[path] = source[:-2] + ".o"
+                compile(source, core[path])
+            verdict = failure(folder, core.values())
+            print(f"mutant {number:2}  {what:62} {verdict or 'survives'}", flush=True)
+            bad |= (verdict is None) == bool(edits)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
