@@ -1,4 +1,4 @@
-# tests/: one include per room, so that each room's list stays short.
+# tests/: one include per room, so that each room's list stays short. README.md says what is where.
 
 # Members, engines and the loop fabric in one process.
 in_one_process = libcommd-client.la libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \

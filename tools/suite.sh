@@ -111,6 +111,19 @@ tarball_holds_all() {
     [ -z "$missing" ]
 }
 
+# make check alone, with small numbers.
+cmd_test_quick() {
+    local begin=$EPOCHREALTIME
+    torch_spec=none
+    install_packages "${packages_test[@]}"
+    cmd_build
+    export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
+    part "make check" make -C "$build" -j"$(nproc)" VERBOSE=1 check
+    printf 'all parts took %s s\n' "$(seconds_since "$begin")"
+    printf '%d passed, %d failed\n' "$tests_passed" "$tests_failed"
+    [ "$tests_failed" -eq 0 ]
+}
+
 cmd_test() {
     local begin=$EPOCHREALTIME
     local plain="tests/unit/transport/test_fabric tests/unit/client/test_collectives tests/unit/client/test_commctl"
