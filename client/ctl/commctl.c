@@ -1,8 +1,8 @@
 /* commctl.c - asks the local commd how it is. commctl.8 is the contract.
  *
- * commctl knows no table of commd's: that sends keys, headings and types with the cells
- * (msg_tables), so that a column added there shows up here, and an old commctl works with a new
- * commd. It is a client like any other; who may ask is decided by the socket's permissions and by
+ * commctl knows no table of commd's but "config", of which commctl_tuning.c reads keys and values:
+ * commd sends keys, headings and types with the cells (msg_tables), so that a column added there
+ * shows up here, and an old commctl works with a new commd. It is a client like any other; who may ask is decided by the socket's permissions and by
  * commd. */
 #include <commd/commd.h>
 #include <getopt.h>

@@ -169,7 +169,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         return;
     peer = &core->peers[node];
     peer->heard_ms = core->now;
-    switch ((int)msg->type) { /* int: of all types a peer may send ten */
+    switch ((int)msg->type) { /* int: of all types a peer may send these only */
     case MSG_HEARTBEAT:
         break;
     case MSG_ENGINE_STATE:

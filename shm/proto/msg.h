@@ -51,8 +51,8 @@ enum msg_type {
     MSG_COMMIT = 27,       /* home -> every participant */
     MSG_GONE = 28,         /* participant -> participants: a rank left or died */
     MSG_BROKEN = 29,       /* participant -> participants: the group is broken */
-    MSG_SYNC = 30,         /* participant -> participants after losing the home node: do you
-                              have this group? who has not answers BROKEN */
+    MSG_SYNC = 30,         /* participant -> participants: its ranks stand by the COMMIT. Who does
+                              not have the group answers BROKEN (daemon/core/core_group.c) */
     MSG_WHO = 31,          /* participant -> participant, answered by ABSENT_HERE */
     MSG_ABSENT_HERE = 32,
     /* commd <-> commd-engine */

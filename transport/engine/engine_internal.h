@@ -1,5 +1,6 @@
-/* engine_internal.h - what engine.c (boards), engine_op.c (operations) and engine_inbox.c
- * (messages that came before their time) share. */
+/* engine_internal.h - what the files of the engine share: engine.c (boards), engine_bells.c (what wakes
+ * them), engine_op.c and engine_cells.c (operations), engine_p2p.c (mail), engine_inbox.c (messages that came
+ * before their move), engine_limbo.c (messages that came before their group). */
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
 
