@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Every mutant of mutants.txt fits the sources: its text stands in its file exactly once, and its test is
+there. One that does not would be caught by nobody."""
+
+import os
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import run  # noqa: E402
+
+
+def problem(mutant):
+    path = os.path.join(run.TOP, mutant.file)
+    program = os.path.join(run.TOP, mutant.program)
+    if not os.path.exists(path):
+        return f"no {mutant.file}"
+    if run.place(run.TOP, mutant)[0] is None:
+        return f"its text is not exactly once in {mutant.file}"
+    if not os.path.exists(program) and not os.path.exists(program + ".c"):
+        return f"no {mutant.program}"
+    return None
+
+
+def main():
+    with open(os.path.join(run.HERE, "mutants.txt")) as file:
+        mutants = run.parse(file.read())
+    bad = [(mutant.title, problem(mutant)) for mutant in mutants if problem(mutant)]
+    for title, what in bad:
+        print(f"FAIL {title}: {what}")
+    print(f"{len(mutants)} mutants, {len(bad)} do not fit")
+    return 1 if bad or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
