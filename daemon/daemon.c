@@ -20,7 +20,10 @@
 #include "daemon/process/notify.h"
 #include "daemon/link/tls.h"
 
-enum { MAX_MEMBERS = 262144, MEMBER_BLOCKS = 64 }; /* a user's ranks take whole blocks: core_pool.c */
+enum {
+    MAX_MEMBERS = 262144,
+    MEMBER_BLOCKS = 64
+}; /* a user's ranks take whole blocks: core_pool.c */
 
 /* ---- before anything is opened ---------------------------------------------------------- */
 
@@ -46,8 +49,8 @@ static int resolve_nodes(struct daemon *d)
 
         if (!r)
             continue;
-        fprintf(stderr, "%s: cluster.nodes: node \"%s\": cannot resolve \"%s\": %s\n",
-                conf->file, node->name, node->address, why);
+        fprintf(stderr, "%s: cluster.nodes: node \"%s\": cannot resolve \"%s\": %s\n", conf->file,
+                node->name, node->address, why);
         return r == -EINVAL ? EXIT_CONFIG : EXIT_INTERNAL;
     }
     return 0;
@@ -58,12 +61,11 @@ static int check_insecure(const struct daemon *d)
     for (unsigned i = 0; i < d->conf->nnodes; i++) {
         if (sock_is_loopback(&d->addrs[i]))
             continue;
-        fprintf(
-            stderr,
-            "%s: --insecure is for trials on loopback, but node \"%s\" is at %s: make a key "
-            "(openssl rand -hex 32 > %s), give it to all nodes, and start without --insecure\n",
-            d->conf->file, d->conf->nodes[i].name, d->conf->nodes[i].address,
-            d->conf->key_file);
+        fprintf(stderr,
+                "%s: --insecure is for trials on loopback, but node \"%s\" is at %s: make a key "
+                "(openssl rand -hex 32 > %s), give it to all nodes, and start without --insecure\n",
+                d->conf->file, d->conf->nodes[i].name, d->conf->nodes[i].address,
+                d->conf->key_file);
         return EXIT_CONFIG;
     }
     return 0;
@@ -121,8 +123,8 @@ static void client_msg(void *arg, unsigned slot, const struct msg *msg)
 
     bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
 
-    /* Questions change nothing, and arenas decide nothing, so the core does not see them; before the
-     * hello it does, and refuses them. */
+    /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
+     * the hello it does, and refuses them. */
     if (welcome && msg->type == MSG_ADMIN)
         admin_ask(d, slot, &msg->admin);
     else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||

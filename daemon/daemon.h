@@ -29,8 +29,8 @@ struct daemon {
     struct conf *conf;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
     bool insecure;
-    const char *launcher; /* of the engine; NULL: none. Borrowed from the command line */
-    uint64_t idle_ms; /* leave when nobody has needed us for so long; 0: stay */
+    const char *launcher;    /* of the engine; NULL: none. Borrowed from the command line */
+    uint64_t idle_ms;        /* leave when nobody has needed us for so long; 0: stay */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];
     uint8_t key[32];
@@ -40,7 +40,7 @@ struct daemon {
     struct listener *listener;
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* likewise */
-    struct closer *closer; /* closes what came from clients */
+    struct closer *closer;      /* closes what came from clients */
     struct boards boards;
     struct arenas arenas;
     uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */

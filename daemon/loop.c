@@ -303,8 +303,7 @@ void loop_run(struct daemon *d)
         admin_turn(d);
         tell_status(d);
         d->longest_turn_us = MAX(d->longest_turn_us, cpu_us() - begin);
-        if (d->stopping && listener_idle(d->listener) &&
-            (!d->peers || peer_links_idle(d->peers)))
+        if (d->stopping && listener_idle(d->listener) && (!d->peers || peer_links_idle(d->peers)))
             d->quit = true;
     }
 }

@@ -70,8 +70,17 @@ static int check_options(const struct options *o)
 /* 0: go on; else exit with *ret_exit. */
 static int parse(int argc, char **argv, struct options *ret_options, int *ret_exit)
 {
-    enum { OPT_CONFIG = 1, OPT_CHECK, OPT_INSECURE, OPT_USER, OPT_BACKGROUND, OPT_IDLE, OPT_LAUNCHER,
-           OPT_VERSION, OPT_HELP };
+    enum {
+        OPT_CONFIG = 1,
+        OPT_CHECK,
+        OPT_INSECURE,
+        OPT_USER,
+        OPT_BACKGROUND,
+        OPT_IDLE,
+        OPT_LAUNCHER,
+        OPT_VERSION,
+        OPT_HELP
+    };
     static const struct option longs[] = {
         {"config", required_argument, NULL, OPT_CONFIG},
         {"check-config", no_argument, NULL, OPT_CHECK},

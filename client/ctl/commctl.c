@@ -2,8 +2,8 @@
  *
  * commctl knows no table of commd's but "config", of which commctl_tuning.c reads keys and values:
  * commd sends keys, headings and types with the cells (msg_tables), so that a column added there
- * shows up here, and an old commctl works with a new commd. It is a client like any other; who may ask is decided by the socket's permissions and by
- * commd. */
+ * shows up here, and an old commctl works with a new commd. It is a client like any other; who may
+ * ask is decided by the socket's permissions and by commd. */
 #include <commd/commd.h>
 #include <getopt.h>
 #include <locale.h>
@@ -14,8 +14,8 @@
 #include "shm/proto/codec.h"
 
 #define STRING_(x) #x
-#define STRING(x) STRING_(x)
-#define VERSION                                                                                  \
+#define STRING(x)  STRING_(x)
+#define VERSION                                                                                    \
     STRING(COMMD_VERSION_MAJOR) "." STRING(COMMD_VERSION_MINOR) "." STRING(COMMD_VERSION_PATCH)
 
 enum { DEFAULT_TIMEOUT_MS = 5000, MAX_TIMEOUT_S = 86400 };
@@ -156,10 +156,12 @@ static bool parse_timeout(const char *text, int64_t *ret_ms)
 static int parse_options(int argc, char **argv, struct options *o)
 {
     enum { O_SOCKET = 256, O_JSON, O_TIMEOUT, O_VERSION };
-    static const struct option longs[] = {
-        {"socket", required_argument, NULL, O_SOCKET}, {"json", no_argument, NULL, O_JSON},
-        {"timeout", required_argument, NULL, O_TIMEOUT}, {"version", no_argument, NULL, O_VERSION},
-        {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"socket", required_argument, NULL, O_SOCKET},
+                                          {"json", no_argument, NULL, O_JSON},
+                                          {"timeout", required_argument, NULL, O_TIMEOUT},
+                                          {"version", no_argument, NULL, O_VERSION},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "h", longs, NULL)) >= 0) {

@@ -81,8 +81,7 @@ static void say_broken(const struct ask *ask, int r, const char *why, bool welco
                  "shutting down",
                  ask->path);
     else if (r == -EPROTO && !strcmp(why, codec_strerror(CODEC_E_VERSION)))
-        complain("%s: answered, but speaks %s; use the commctl that came with it", ask->path,
-                 why);
+        complain("%s: answered, but speaks %s; use the commctl that came with it", ask->path, why);
     else if (r == -EPROTO)
         complain("%s: answered, but is not commd (%s)", ask->path, why);
     else

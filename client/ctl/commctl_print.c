@@ -46,8 +46,8 @@ static int add_columns(const struct show *show, const struct msg_table *table,
             return -ENOMEM;
         /* NUMBER prints the cell raw, or null when it is empty: what a bool wants as well,
          * for smartcols' BOOLEAN takes the word "false" and an unknown for true and false. */
-        scols_column_set_json_type(
-            c, column->type == MSG_CELL_STRING ? SCOLS_JSON_STRING : SCOLS_JSON_NUMBER);
+        scols_column_set_json_type(c, column->type == MSG_CELL_STRING ? SCOLS_JSON_STRING
+                                                                      : SCOLS_JSON_NUMBER);
     }
     return 0;
 }
@@ -86,8 +86,7 @@ static int fill_vertical(const struct show *show, const struct msg_table *table,
             return -ENOMEM;
         r = scols_line_set_data(line, 0, table->columns[i].title);
         if (!r)
-            r = scols_line_set_data(line, 1,
-                                    cell_text(show, &table->columns[i], table->cells[i]));
+            r = scols_line_set_data(line, 1, cell_text(show, &table->columns[i], table->cells[i]));
         if (r)
             return r;
     }

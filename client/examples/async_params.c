@@ -9,8 +9,8 @@
  *   take   one commd_start(COMMD_RECV, COMMD_ANY_SOURCE) is always posted; commd_work_test() says
  *          whether it got something, without waiting
  *
- * Ends: a rank's last push says so. Who has pushed all waits until he has the last one of everybody,
- * and until his own have been taken; then all agree on the average. */
+ * Ends: a rank's last push says so. Who has pushed all waits until he has the last one of
+ * everybody, and until his own have been taken; then all agree on the average. */
 #include "example.h"
 
 enum { PARAMS = 1000, PUSHES = 20, TAG = 7 };
@@ -42,9 +42,13 @@ static void improve(const struct example *me)
 
 static void post(struct example *me)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_RECV, .dtype = COMMD_U8,
-                          .recv = &incoming, .count = sizeof incoming,
-                          .peer = COMMD_ANY_SOURCE, .tag = TAG};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_RECV,
+                          .dtype = COMMD_U8,
+                          .recv = &incoming,
+                          .count = sizeof incoming,
+                          .peer = COMMD_ANY_SOURCE,
+                          .tag = TAG};
 
     TRY(commd_start(me->group, &op, NULL, NULL, &receive));
 }
@@ -71,8 +75,12 @@ static void take(struct example *me, bool finished)
 static void push_to(struct example *me, int dest, int number)
 {
     struct push *push = malloc(sizeof *push);
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_SEND, .dtype = COMMD_U8,
-                          .count = sizeof push->message, .peer = dest, .tag = TAG};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_SEND,
+                          .dtype = COMMD_U8,
+                          .count = sizeof push->message,
+                          .peer = dest,
+                          .tag = TAG};
 
     CHECK(push);
     push->message.number = number;

@@ -1,11 +1,13 @@
 /* data_parallel.c - a gradient loop: every rank has data of its own and the same model.
  *
  * The model is y = w . x with FEATURES weights. In each step every rank computes the gradient over
- * its own samples; the average over all ranks is what one process would have found over all samples.
+ * its own samples; the average over all ranks is what one process would have found over all
+ * samples.
  *
  * The gradient is computed bucket by bucket, as a deep network's is layer by layer, and the
  * all_reduce of a bucket is started as soon as it is there: it progresses while the next bucket is
- * being computed. Works of a group complete in the order in which they were started, on all ranks. */
+ * being computed. Works of a group complete in the order in which they were started, on all ranks.
+ */
 #include "example.h"
 
 enum { FEATURES = 64, BUCKETS = 4, BUCKET = FEATURES / BUCKETS, SAMPLES = 256, STEPS = 200 };
@@ -64,8 +66,13 @@ static void step(struct example *me)
 
     for (int b = 0; b < BUCKETS; b++) {
         float *part = gradient + b * BUCKET;
-        struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32,
-                              .redop = COMMD_AVG, .send = part, .recv = part, .count = BUCKET};
+        struct commd_op op = {.size = sizeof op,
+                              .coll = COMMD_ALL_REDUCE,
+                              .dtype = COMMD_F32,
+                              .redop = COMMD_AVG,
+                              .send = part,
+                              .recv = part,
+                              .count = BUCKET};
 
         backward(b);
         TRY(commd_start(me->group, &op, NULL, NULL, &works[b]));

@@ -25,21 +25,21 @@ struct example {
 
 /* For every call that returns 0 or an error: prints what happened, to whom and why, and ends. The
  * other ranks are told by commd that this one is gone. */
-#define TRY(call)                                                                                \
-    do {                                                                                         \
-        if (call) {                                                                              \
-            fprintf(stderr, "%s\n", commd_last_error()->message);                                \
-            exit(1);                                                                             \
-        }                                                                                        \
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if (call) {                                                                                \
+            fprintf(stderr, "%s\n", commd_last_error()->message);                                  \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 /* For results. */
-#define CHECK(condition)                                                                         \
-    do {                                                                                         \
-        if (!(condition)) {                                                                      \
-            fprintf(stderr, "%s:%d: wrong result: %s\n", __FILE__, __LINE__, #condition);        \
-            exit(1);                                                                             \
-        }                                                                                        \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: wrong result: %s\n", __FILE__, __LINE__, #condition);          \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 /* The parent: waits for all, and ends as badly as the worst of them did. */
@@ -53,8 +53,8 @@ static inline void example_wait(int ranks)
     exit(worst);
 }
 
-/* Connects and joins group @name. All ranks of one run must use a name that no other run uses at the
- * same time: a real program takes the job's id into it. */
+/* Connects and joins group @name. All ranks of one run must use a name that no other run uses at
+ * the same time: a real program takes the job's id into it. */
 static inline void example_start(int argc, char **argv, const char *name, struct example *ret)
 {
     const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
@@ -73,7 +73,8 @@ static inline void example_start(int argc, char **argv, const char *name, struct
         ret->rank = atoi(rank);
         ret->size = atoi(size);
     } else {
-        fprintf(stderr, "usage: %s --ranks N, or RANK and WORLD_SIZE in the environment\n", argv[0]);
+        fprintf(stderr, "usage: %s --ranks N, or RANK and WORLD_SIZE in the environment\n",
+                argv[0]);
         exit(2);
     }
     TRY(commd_connect(NULL, &ret->context));

@@ -19,8 +19,13 @@ static double stage0(struct example *me, double a)
     double da = 0;
 
     for (int m = 0; m < MICRO; m++) {
-        struct commd_op op = {.size = sizeof op, .coll = COMMD_SEND, .dtype = COMMD_F64,
-                              .send = h[m], .count = ROWS, .peer = 1, .tag = m};
+        struct commd_op op = {.size = sizeof op,
+                              .coll = COMMD_SEND,
+                              .dtype = COMMD_F64,
+                              .send = h[m],
+                              .count = ROWS,
+                              .peer = 1,
+                              .tag = m};
 
         for (int r = 0; r < ROWS; r++)
             h[m][r] = a * x[m][r];
@@ -50,7 +55,8 @@ static double stage1(struct example *me, double b)
             dh[m][r] = dy * b;
             db += dy * h[m][r];
         }
-        TRY(commd_send(me->group, dh[m], ROWS, COMMD_F64, 0, BACK + m)); /* small: returns at once */
+        TRY(commd_send(me->group, dh[m], ROWS, COMMD_F64, 0,
+                       BACK + m)); /* small: returns at once */
     }
     return db;
 }

@@ -5,8 +5,8 @@
  * (Use commd_all_reduce() in earnest: it knows the nodes and the shared memory.)
  *
  * All ranks send at the same time. A blocking send of a large block returns when the receiver takes
- * part, so if all did that first, all would wait for ever. Hence: start the send, receive, then wait
- * for the send. */
+ * part, so if all did that first, all would wait for ever. Hence: start the send, receive, then
+ * wait for the send. */
 #include "example.h"
 
 enum { COUNT = 100000, TAG = 1 };
@@ -24,8 +24,13 @@ int main(int argc, char **argv)
     for (int i = 0; i < COUNT; i++)
         sum[i] = pass[i] = me.rank + i;
     for (int step = 1; step < me.size; step++) {
-        struct commd_op send = {.size = sizeof send, .coll = COMMD_SEND, .dtype = COMMD_F64,
-                                .send = pass, .count = COUNT, .peer = right, .tag = TAG};
+        struct commd_op send = {.size = sizeof send,
+                                .coll = COMMD_SEND,
+                                .dtype = COMMD_F64,
+                                .send = pass,
+                                .count = COUNT,
+                                .peer = right,
+                                .tag = TAG};
         struct commd_status status;
         struct commd_work *work;
 

@@ -18,9 +18,7 @@
 /* ---- errors (error.c) ------------------------------------------------------------------ */
 struct commd_error *error_mine(void); /* this thread's */
 /* Fills *e and returns code. */
-int error_set(struct commd_error *e, int code, const char *op, const char *fmt, ...)
-    _printf_(4, 5);
-
+int error_set(struct commd_error *e, int code, const char *op, const char *fmt, ...) _printf_(4, 5);
 
 /* ---- one operation (run.c, coll.c) ----------------------------------------------------- */
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
@@ -37,23 +35,23 @@ struct run {
     struct op_desc desc;
     struct op_balance balance;
     struct plan plan;
-    struct op_lists *lists;  /* owned; NULL: none needed */
+    struct op_lists *lists; /* owned; NULL: none needed */
     const uint8_t *send;
     uint8_t *recv;
-    double scale;            /* of this rank's contribution: premul_sum */
-    uint64_t most;           /* largest cell, elements: counted operations */
-    uint32_t base;           /* number of its first step */
-    uint32_t put, red, got;  /* steps announced, reduced, taken */
-    unsigned seen;           /* members known to have announced the step looked at last */
+    double scale;           /* of this rank's contribution: premul_sum */
+    uint64_t most;          /* largest cell, elements: counted operations */
+    uint32_t base;          /* number of its first step */
+    uint32_t put, red, got; /* steps announced, reduced, taken */
+    unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
-    bool agreed;             /* descriptions were compared */
-    bool alike;              /* those of this node, before anything is reduced */
-    bool moved;              /* the last poll made progress */
+    bool agreed;               /* descriptions were compared */
+    bool alike;                /* those of this node, before anything is reduced */
+    bool moved;                /* the last poll made progress */
     struct question *question; /* owned: it ran out of time, and we ask who is missing */
     struct direct *direct;     /* owned: in registered memory, while that is possible (direct.c) */
-    int64_t limit_ms;        /* -1 none */
-    int64_t deadline_ms;     /* CLOCK_MONOTONIC, -1 none */
-    struct commd_error err;  /* RUN_FAILED */
+    int64_t limit_ms;          /* -1 none */
+    int64_t deadline_ms;       /* CLOCK_MONOTONIC, -1 none */
+    struct commd_error err;    /* RUN_FAILED */
 };
 
 /* What a member does in each step of a collective. */
@@ -71,8 +69,7 @@ bool run_all_arrived(struct run *r, uint32_t c);
 bool run_all_reduced(struct run *r, uint32_t c);
 
 /* Copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
-int lists_make(const struct commd_group *g, const struct commd_op *op,
-               struct op_lists **ret_lists);
+int lists_make(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
 /* Argument checks of a collective: 0 or COMMD_E_*. */
 int check_op(const struct commd_group *g, const struct commd_op *op);
 
@@ -129,31 +126,31 @@ struct commd_group {
     struct commd_group *next;  /* in ctx->groups */
     struct board board;
     char name[MSG_GROUP_MAX];
-    unsigned rank, local;      /* my rank; my member index on this node */
-    struct msg_member *members; /* owned; by rank */
+    unsigned rank, local;        /* my rank; my member index on this node */
+    struct msg_member *members;  /* owned; by rank */
     char (*nodes)[MSG_NAME_MAX]; /* owned */
-    uint32_t *node_start;      /* owned; nnodes + 1 */
-    uint32_t *seat_rank;       /* owned; world: rank on each seat */
-    uint32_t *rank_seat;       /* owned; world */
-    uint32_t *local_rank;      /* owned; nlocal: rank of each member here */
+    uint32_t *node_start;        /* owned; nnodes + 1 */
+    uint32_t *seat_rank;         /* owned; world: rank on each seat */
+    uint32_t *rank_seat;         /* owned; world */
+    uint32_t *local_rank;        /* owned; nlocal: rank of each member here */
     struct plan_geom geom;
     unsigned crowded_ns; /* of yield_core() */
     struct crowd crowd;
-    int doorbell;              /* to the engine, borrowed from ctx; -1 */
+    int doorbell; /* to the engine, borrowed from ctx; -1 */
     _Atomic int64_t timeout_ms;
 
     /* whose turn it is: see async.c */
     _Atomic int busy;
-    _Atomic uint64_t seq;      /* operations begun */
-    _Atomic unsigned splits;   /* of this group into new ones */
+    _Atomic uint64_t seq;    /* operations begun */
+    _Atomic unsigned splits; /* of this group into new ones */
     uint32_t next_step;
-    uint32_t consumed_seen;    /* all members have consumed up to here */
-    struct copy_way way;       /* into windows */
+    uint32_t consumed_seen; /* all members have consumed up to here */
+    struct copy_way way;    /* into windows */
 
     struct alive alive;
 
-    _Atomic bool failing;      /* somebody writes first */
-    _Atomic bool failed;       /* first says why; later operations fail with it at once */
+    _Atomic bool failing; /* somebody writes first */
+    _Atomic bool failed;  /* first says why; later operations fail with it at once */
     struct commd_error first;
 
     pthread_mutex_t qlock;
@@ -165,8 +162,8 @@ struct commd_group {
 
     struct peer_arenas **peer_arenas; /* owned; by local member (peer_arena.c) */
 
-    struct p2p *_Atomic p2p;         /* owned; NULL until the first message */
-    _Atomic unsigned p2p_pending;    /* works of messages that are not done */
+    struct p2p *_Atomic p2p;      /* owned; NULL until the first message */
+    _Atomic unsigned p2p_pending; /* works of messages that are not done */
 };
 
 struct join_wait {
@@ -175,7 +172,7 @@ struct join_wait {
     bool done;
     struct msg reply;
     int board_fd;
-    int doorbell; /* borrowed from the context */
+    int doorbell;        /* borrowed from the context */
     unsigned connection; /* on which the answer came */
 };
 
@@ -198,22 +195,22 @@ struct commd_context {
     char socket_path[256];
     char node[MSG_NAME_MAX];
     uint64_t incarnation;
-    bool commd_seen;     /* commd is in our pid namespace, or in one below */
+    bool commd_seen; /* commd is in our pid namespace, or in one below */
     int64_t timeout_ms;
     commd_interrupt_fn interrupt;
     void *interrupt_arg;
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t cond;
-    int sock;             /* -1: commd is gone */
+    int sock;                    /* -1: commd is gone */
     _Atomic unsigned connection; /* counts them: commd may be restarted */
-    _Atomic bool lost;    /* the connection ended */
-    bool reading;         /* a thread is reading for all who wait */
+    _Atomic bool lost;           /* the connection ended */
+    bool reading;                /* a thread is reading for all who wait */
     uint32_t next_req;
     struct join_wait *waits;
     struct question *questions; /* borrowed: of operations that ran out of time */
-    int doorbell;         /* current one */
-    int *old_doorbells;   /* owned: of earlier engines, closed at the end */
+    int doorbell;               /* current one */
+    int *old_doorbells;         /* owned: of earlier engines, closed at the end */
     unsigned nold;
     struct commd_group *groups;
 
@@ -288,8 +285,8 @@ unsigned fork_generation(void); /* forks between this process and the first that
 /* 0, or COMMD_E_FORKED in a process that did not connect itself (api.c). */
 int usable(const struct commd_context *ctx, const char *op);
 int async_run(struct commd_group *g, const struct commd_op *op);
-int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                void *arg, struct commd_work **ret_work);
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+                struct commd_work **ret_work);
 int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 /* Fails what is queued and waits until the progress thread has let go of the group. */

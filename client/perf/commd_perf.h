@@ -14,8 +14,8 @@
 
 #define PERF_STRING_(x) #x
 #define PERF_STRING(x)  PERF_STRING_(x)
-#define PERF_VERSION                                                                           \
-    PERF_STRING(COMMD_VERSION_MAJOR)                                                           \
+#define PERF_VERSION                                                                               \
+    PERF_STRING(COMMD_VERSION_MAJOR)                                                               \
     "." PERF_STRING(COMMD_VERSION_MINOR) "." PERF_STRING(COMMD_VERSION_PATCH)
 
 enum { PERF_OK = 0, PERF_FAILED = 1, PERF_USAGE = 64, PERF_INTERRUPTED = 130 };
@@ -29,17 +29,17 @@ struct perf {
     int coll, dtype, redop; /* enum commd_*; coll also PERF_* */
     int root;
     size_t min_bytes, max_bytes;
-    size_t factor, step; /* one of them is 0 */
-    int iterations;      /* 0: chosen by size */
+    size_t factor, step;   /* one of them is 0 */
+    int iterations;        /* 0: chosen by size */
     int limit_ms;          /* fewer iterations if that is over; 0: none */
     int warmup, warmup_ms; /* iterations, and how long at least */
-    int average; /* PERF_RANK0 to PERF_MAX */
+    int average;           /* PERF_RANK0 to PERF_MAX */
     bool check;
-    bool async;   /* start and wait; then once more with computing between the two */
+    bool async;      /* start and wait; then once more with computing between the two */
     bool registered; /* buffers from commd_alloc() */
-    int groups;   /* at once, each with an operation of its own */
-    bool cyclic;  /* rank r on node r mod nodes, else node by node */
-    int per_node; /* ranks to launch on each socket */
+    int groups;      /* at once, each with an operation of its own */
+    bool cyclic;     /* rank r on node r mod nodes, else node by node */
+    int per_node;    /* ranks to launch on each socket */
     int nnodes;
     const char *sockets[PERF_MAX_NODES]; /* NULL: the default */
     const char *json;                    /* NULL: none */
@@ -69,7 +69,8 @@ bool perf_point_to_point(int coll);
 /* The rank that it sends to and receives from; -1: it looks on. */
 int perf_dest(int coll, int rank, int size);
 int perf_source(int coll, int rank, int size);
-/* The ranks whose times count, and whether @rank's does: who answers a ping does not wait for it. */
+/* The ranks whose times count, and whether @rank's does: who answers a ping does not wait for it.
+ */
 int perf_timed(int coll, int size);
 bool perf_is_timed(int coll, int rank, int size);
 /* busbw / algbw with @ranks. */
@@ -95,11 +96,11 @@ void perf_shape_fini(struct perf_shape *shape);
 struct perf_data;
 void perf_fill(const struct perf *perf, const struct perf_shape *shape,
                const struct perf_data *data, void *send, void *recv);
-void perf_op(const struct perf *perf, const struct perf_shape *shape, const void *send,
-             void *recv, struct commd_op *ret_op);
+void perf_op(const struct perf *perf, const struct perf_shape *shape, const void *send, void *recv,
+             struct commd_op *ret_op);
 /* Wrong elements of what this rank has received; *ret_first: the first of them. */
-size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape,
-                  struct perf_data *data, const void *recv, size_t *ret_first);
+size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape, struct perf_data *data,
+                  const void *recv, size_t *ret_first);
 
 /* ---- commd_perf_data.c: inputs whose results are known exactly ------------------------------
  */
@@ -111,8 +112,8 @@ void perf_data_fill(const struct perf_data *data, void *buf, size_t from, size_t
 /* Counts the elements of the result that are wrong, out of @n that stand at @from in the whole
  * result; *ret_first: the first of them. @source: the rank whose input it is, for collectives
  * that move; then @from is the place in that input. */
-size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n,
-                       int source, size_t *ret_first);
+size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n, int source,
+                       size_t *ret_first);
 /* COMMD_PREMUL_SUM: what rank @rank multiplies with. */
 double perf_data_scale(int rank);
 
@@ -169,8 +170,8 @@ struct perf_library {
     int (*start)(void *arg, const struct commd_op *ops); /* NULL with wait: no --async */
     int (*wait)(void *arg);
     int (*reduce)(void *arg, uint64_t *values, size_t n, int redop); /* over all ranks, in place */
-    int (*alloc)(void *arg, size_t bytes, void **ret_ptr); /* NULL: no --registered */
-    void (*free)(void *arg, void *ptr);                    /* what alloc() gave, or NULL */
+    int (*alloc)(void *arg, size_t bytes, void **ret_ptr);           /* NULL: no --registered */
+    void (*free)(void *arg, void *ptr);          /* what alloc() gave, or NULL */
     void (*failed)(void *arg, const char *what); /* complains about the error just returned */
 };
 

@@ -250,8 +250,8 @@ void perf_fill(const struct perf *perf, const struct perf_shape *shape,
         memset(recv, 0x5a, shape->recv_n * elem);
 }
 
-void perf_op(const struct perf *perf, const struct perf_shape *shape, const void *send,
-             void *recv, struct commd_op *ret_op)
+void perf_op(const struct perf *perf, const struct perf_shape *shape, const void *send, void *recv,
+             struct commd_op *ret_op)
 {
     *ret_op = (struct commd_op){.size = sizeof(*ret_op),
                                 .coll = perf->coll,
@@ -277,15 +277,15 @@ static size_t wrong_blocks(const struct perf *perf, const struct perf_shape *sha
     for (int r = 0; r < shape->size; r++) {
         size_t n = shape->recv_counts[r];
 
-        wrong += perf_data_wrong(data, recv + at * elem, place(perf, shape, r, shape->rank), n,
-                                 r, ret_first);
+        wrong += perf_data_wrong(data, recv + at * elem, place(perf, shape, r, shape->rank), n, r,
+                                 ret_first);
         at += n;
     }
     return wrong;
 }
 
-size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape,
-                  struct perf_data *data, const void *recv, size_t *ret_first)
+size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape, struct perf_data *data,
+                  const void *recv, size_t *ret_first)
 {
     int coll = perf->coll, me = shape->rank;
 

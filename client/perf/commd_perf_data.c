@@ -26,10 +26,10 @@ struct perf_data {
     int rank, size;
     size_t elem; /* bytes of one element */
     bool is_signed, is_float;
-    int limit;      /* largest magnitude of a sum */
+    int limit;       /* largest magnitude of a sum */
     uint8_t *input;  /* owned: one period, in the data type */
     uint8_t *result; /* owned: the same, or for collectives that move one of each rank's input */
-    bool *shown; /* owned: the ranks whose inputs are in result */
+    bool *shown;     /* owned: the ranks whose inputs are in result */
 };
 
 static uint32_t mix(uint32_t i, uint32_t r)
@@ -55,8 +55,7 @@ static int value_sum(const struct perf_data *d, uint32_t i, int r, int limit)
  * do ranks beyond the limit. */
 static int value_avg_float(const struct perf_data *d, uint32_t i, int r)
 {
-    int b =
-        d->limit / d->size > 1 ? (int)(mix(i, 0) % (uint32_t)MIN(d->limit / d->size, 100)) : 0;
+    int b = d->limit / d->size > 1 ? (int)(mix(i, 0) % (uint32_t)MIN(d->limit / d->size, 100)) : 0;
 
     if ((r | 1) >= MIN(d->size, d->limit))
         return b;
@@ -176,11 +175,11 @@ static uint16_t to_bf16(int v)
     return (uint16_t)(bits >> 16);
 }
 
-#define PUT(type, x)                                                                           \
-    {                                                                                          \
-        type typed = (type)(x);                                                                \
-        memcpy(to, &typed, sizeof(typed));                                                     \
-        break;                                                                                 \
+#define PUT(type, x)                                                                               \
+    {                                                                                              \
+        type typed = (type)(x);                                                                    \
+        memcpy(to, &typed, sizeof(typed));                                                         \
+        break;                                                                                     \
     }
 
 static void put(int dtype, void *to, int v)
@@ -210,8 +209,8 @@ static void put(int dtype, void *to, int v)
     }
 }
 
-/* What a moved block holds: the input of rank @source. Computed once: it takes 20 us, which those who
- * share the rank's core would miss. */
+/* What a moved block holds: the input of rank @source. Computed once: it takes 20 us, which those
+ * who share the rank's core would miss. */
 static const uint8_t *source_input(struct perf_data *d, int source)
 {
     uint8_t *input = d->result + (size_t)source * PERIOD * d->elem;
@@ -238,8 +237,8 @@ int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data 
     d->elem = commd_dtype_size(dtype);
     d->is_float =
         dtype == COMMD_F16 || dtype == COMMD_BF16 || dtype == COMMD_F32 || dtype == COMMD_F64;
-    d->is_signed = d->is_float || dtype == COMMD_I8 || dtype == COMMD_I16 ||
-                   dtype == COMMD_I32 || dtype == COMMD_I64;
+    d->is_signed = d->is_float || dtype == COMMD_I8 || dtype == COMMD_I16 || dtype == COMMD_I32 ||
+                   dtype == COMMD_I64;
     d->limit = d->elem == 1 || dtype == COMMD_F16 || dtype == COMMD_BF16 ? 120
                : d->elem == 2                                            ? 30000
                                                                          : 1 << 20;
@@ -283,8 +282,8 @@ void perf_data_fill(const struct perf_data *data, void *buf, size_t from, size_t
     }
 }
 
-size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n,
-                       int source, size_t *ret_first)
+size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, size_t n, int source,
+                       size_t *ret_first)
 {
     const uint8_t *is = buf, *result = data->result;
     size_t wrong = 0, done = 0;

@@ -1,9 +1,10 @@
 /* commd_perf_loop.c - the measurement, the same for every library.
  *
  * All ranks walk the same sizes with the same counts, so nothing has to be agreed on but when the
- * clock ends a warm-up or a size (iterations_for()). At the end of each size the ranks put their times together, by default the mean of each iteration, and
- * their wrong elements. One rank's times are not enough: a root may be done before anybody has
- * anything, and who shares its core with another rank may always be the last to begin.
+ * clock ends a warm-up or a size (iterations_for()). At the end of each size the ranks put their
+ * times together, by default the mean of each iteration, and their wrong elements. One rank's times
+ * are not enough: a root may be done before anybody has anything, and who shares its core with
+ * another rank may always be the last to begin.
  *
  * Overlap (--async): after the plain iterations each is done twice more, once only computing
  * and once with the computing between start and wait. Computing is a fixed amount of
@@ -194,12 +195,14 @@ static int iterations(struct measurement *m, int n, double *ret_us, int *io_done
         if (*l->interrupted)
             return PERF_INTERRUPTED;
         if (l->report)
-            report_progress(l->report, bytes, *io_done, ret_us ? iterations_of(l->perf, bytes) : 0, us);
+            report_progress(l->report, bytes, *io_done, ret_us ? iterations_of(l->perf, bytes) : 0,
+                            us);
     }
     return PERF_OK;
 }
 
-/* Until @ms are over, at most @most: on that the ranks have to agree, which they do after 1, 3, 7, ... of them. */
+/* Until @ms are over, at most @most: on that the ranks have to agree, which they do after 1, 3, 7,
+ * ... of them. */
 static int iterations_for(struct measurement *m, int ms, int most, double *ret_us, int *io_done)
 {
     const struct perf_loop *l = m->loop;
@@ -385,8 +388,7 @@ static int make_buffers(struct measurement *m)
         return -ENOMEM;
     for (size_t g = 0; g < n; g++) {
         m->send[g] = buffer(m->loop, s->send_n, elem);
-        m->recv[g] =
-            perf_in_place(perf->coll) ? m->send[g] : buffer(m->loop, s->recv_n, elem);
+        m->recv[g] = perf_in_place(perf->coll) ? m->send[g] : buffer(m->loop, s->recv_n, elem);
         if (!m->send[g] || !m->recv[g])
             return -ENOMEM;
     }

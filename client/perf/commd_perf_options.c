@@ -164,15 +164,18 @@ static void print_help(void)
          "above)\n"
          "  -w, --warmup_iters N  iterations before those (default 3)\n"
          "  --warmup-time MS      more of those until so many milliseconds are over (default 0)\n"
-         "  --time-limit MS       fewer iterations of a size if they take longer (default 0: no limit)\n"
+         "  --time-limit MS       fewer iterations of a size if they take longer (default 0: no "
+         "limit)\n"
          "  -d, --datatype TYPE   i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 bool\n"
          "                        (default f32)\n"
          "  -o, --op OP           sum avg prod min max band bor bxor premul_sum (default sum)\n"
          "  -r, --root ROOT       rank that broadcasts, gathers, ... (default 0)\n"
          "  -c, --check 0|1       check every result (default 1)\n"
-         "  -a, --average HOW     what an iteration took over the ranks: avg (default), rank0, min, max\n"
+         "  -a, --average HOW     what an iteration took over the ranks: avg (default), rank0, "
+         "min, max\n"
          "  --async               start, compute for as long, wait: how much was hidden?\n"
-         "  --registered          in memory of commd_alloc(), where large operations need no copies\n"
+         "  --registered          in memory of commd_alloc(), where large operations need no "
+         "copies\n"
          "  --groups N            in so many groups at once (default 1)\n"
          "  --ranks R             processes to start on each node (default 2)\n"
          "  --nodes S,S           sockets of the nodes (default: the one of this node)\n"
@@ -208,9 +211,7 @@ static const struct launcher {
     const char *rank, *size, *job[2];
 } launchers[] = {
     {"RANK", "WORLD_SIZE", {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
-    {"OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE",
-     {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"}},
     {"PMI_RANK", "PMI_SIZE", {"PMI_JOBID", "HYDRA_LAUNCHER_ID"}},
     {"SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
@@ -229,8 +230,7 @@ static void from_launcher(struct perf *p)
         const struct launcher *l = &launchers[i];
         uint64_t job = 0xcbf29ce484222325;
 
-        p->launched =
-            env_int(l->rank, &p->rank) && env_int(l->size, &p->size) && p->rank < p->size;
+        p->launched = env_int(l->rank, &p->rank) && env_int(l->size, &p->size) && p->rank < p->size;
         if (!p->launched)
             continue;
         job = hash_text(hash_text(job, getenv(l->job[0])), getenv(l->job[1]));

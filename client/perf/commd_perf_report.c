@@ -61,12 +61,12 @@ void report_begin(struct perf_report *report, const struct perf *perf, int ranks
     date(when, sizeof(when));
     printf("# commd-perf %s: %s%s, %d rank%s on %d node%s, times: %s, from %s, %s\n", PERF_VERSION,
            perf_coll_name(perf->coll), perf->registered ? " in registered memory" : "", ranks,
-           ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s", perf_average_name(perf->average), host,
-           when);
+           ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s", perf_average_name(perf->average),
+           host, when);
     if (perf->groups > 1)
         printf("# %d groups at once, each made in %.0f us\n", perf->groups, join_us);
-    printf("#%11s %12s %5s %6s %11s %11s %11s %11s %9s %9s %7s", "bytes", "count", "type",
-           "redop", "min us", "p50 us", "p99 us", "p99.9 us", "algbw", "busbw", "wrong");
+    printf("#%11s %12s %5s %6s %11s %11s %11s %11s %9s %9s %7s", "bytes", "count", "type", "redop",
+           "min us", "p50 us", "p99 us", "p99.9 us", "algbw", "busbw", "wrong");
     if (perf->async)
         printf(" %11s %11s %8s", "compute us", "both us", "overlap");
     putchar('\n');
@@ -106,8 +106,8 @@ static void print_row(const struct perf_report *report, const struct perf_row *r
         snprintf(wrong, sizeof(wrong), "%llu", (unsigned long long)row->wrong);
     clear_progress(report);
     printf("%12zu %12zu %5s %6s %11.2f %11.2f %11.2f %11.2f %9.3f %9.3f %7s", row->bytes,
-           row->count, dtype_shown(perf), redop_shown(perf), row->min_us, row->p50_us,
-           row->p99_us, row->p999_us, algbw(report, row), busbw(report, row), wrong);
+           row->count, dtype_shown(perf), redop_shown(perf), row->min_us, row->p50_us, row->p99_us,
+           row->p999_us, algbw(report, row), busbw(report, row), wrong);
     if (perf->async)
         printf(" %11.2f %11.2f %7.1f%%", row->compute_us, row->together_us, 100 * row->overlap);
     putchar('\n');
@@ -173,12 +173,12 @@ static int write_json(const struct perf_report *report, bool interrupted)
             perf_coll_name(perf->coll), dtype_shown(perf), redop_shown(perf));
     fprintf(f, "  \"ranks\": %d, \"nodes\": %d, \"host\": ", report->ranks, report->nodes);
     write_string(f, host);
-    fprintf(f, ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s, \"registered\": %s, "
+    fprintf(f,
+            ",\n  \"groups\": %d, \"join_us\": %.3f, \"async\": %s, \"registered\": %s, "
             "\"average\": \"%s\"",
             perf->groups, report->join_us, perf->async ? "true" : "false",
             perf->registered ? "true" : "false", perf_average_name(perf->average));
-    fprintf(f,
-            ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
+    fprintf(f, ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
             PERF_VERSION, when, interrupted ? "true" : "false");
     for (size_t i = 0; i < report->nrows; i++) {
         fputs(i ? ",\n    " : "\n    ", f);

@@ -41,8 +41,7 @@ static int *complained;
 
 void perf_share_complaints(void)
 {
-    void *p =
-        mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (p != MAP_FAILED)
         complained = p;
@@ -70,8 +69,7 @@ static void run_failed(void *arg, const char *what)
     const struct commd_error *e = commd_last_error();
     struct run *run = arg;
 
-    perf_complain(run->rank, "%s: %s", what,
-                  e->message[0] ? e->message : commd_strerror(e->code));
+    perf_complain(run->rank, "%s: %s", what, e->message[0] ? e->message : commd_strerror(e->code));
 }
 
 static int run_barrier(void *arg)

@@ -35,8 +35,7 @@ static int parse_line(const struct perf_loop *base, char *line, struct perf *ret
     char *words[WORDS + 1] = {"commd-perf"}, *save = NULL;
     int n = 1, r;
 
-    for (char *w = strtok_r(line, " \n", &save); w && n < WORDS;
-         w = strtok_r(NULL, " \n", &save))
+    for (char *w = strtok_r(line, " \n", &save); w && n < WORDS; w = strtok_r(NULL, " \n", &save))
         words[n++] = w;
     r = perf_parse(n, words, ret_perf);
     if (r >= 0)

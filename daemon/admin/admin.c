@@ -101,8 +101,7 @@ static void check_well(struct answer *a)
     if (status.draining)
         unwell_add(a, "commd is stopping");
     if (d->engine && status.engine != CORE_ENGINE_UP)
-        unwell_add(a, "engine %s: %s",
-                   status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
+        unwell_add(a, "engine %s: %s", status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
                    status.engine_text);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         const char *why = node_error(d, i, &peer);
@@ -311,9 +310,12 @@ static bool fill_groups(struct answer *a)
 static bool fill_clients(struct answer *a)
 {
     static const struct table_column columns[] = {
-        {"client", "CLIENT", MSG_CELL_NUMBER}, {"uid", "UID", MSG_CELL_NUMBER},
-        {"pid", "PID", MSG_CELL_NUMBER},       {"program", "PROGRAM", MSG_CELL_STRING},
-        {"groups", "GROUPS", MSG_CELL_NUMBER}, {"age_s", "AGE [s]", MSG_CELL_NUMBER},
+        {"client", "CLIENT", MSG_CELL_NUMBER},
+        {"uid", "UID", MSG_CELL_NUMBER},
+        {"pid", "PID", MSG_CELL_NUMBER},
+        {"program", "PROGRAM", MSG_CELL_STRING},
+        {"groups", "GROUPS", MSG_CELL_NUMBER},
+        {"age_s", "AGE [s]", MSG_CELL_NUMBER},
         {"registered_bytes", "REGISTERED [B]", MSG_CELL_NUMBER},
     };
     struct table *t = &a->table;

@@ -85,8 +85,7 @@ struct conf *conf_free(struct conf *conf)
 
 /* The whole file, or the reason in @errors. Only regular files: anything else might block
  * or never end. */
-static int read_file(const char *file, struct conf_errors *errors, char **ret_text,
-                     size_t *ret_len)
+static int read_file(const char *file, struct conf_errors *errors, char **ret_text, size_t *ret_len)
 {
     static const struct conf_pos whole = {0, 0};
     _cleanup_(close_fdp) int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);

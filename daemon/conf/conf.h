@@ -23,28 +23,29 @@ struct conf {
     /* cluster: */
     char cluster[CONF_NAME_MAX]; /* default "commd" */
     char node[CONF_NAME_MAX];    /* default: host name up to the first dot */
-    char key_file[CONF_PATH_MAX]; /* default /etc/commd/cluster.key; $CREDENTIALS_DIRECTORY/... ok */
-    struct conf_node *nodes;      /* owned; sorted by name; contains this node; 1 entry if unset */
+    char
+        key_file[CONF_PATH_MAX]; /* default /etc/commd/cluster.key; $CREDENTIALS_DIRECTORY/... ok */
+    struct conf_node *nodes;     /* owned; sorted by name; contains this node; 1 entry if unset */
     unsigned nnodes;
     unsigned self; /* index of this node in nodes[] */
 
     /* listen: */
-    char socket[CONF_PATH_MAX]; /* default /run/commd/commd.sock */
-    unsigned socket_mode;       /* default 0666: identity is SO_PEERCRED */
+    char socket[CONF_PATH_MAX];   /* default /run/commd/commd.sock */
+    unsigned socket_mode;         /* default 0666: identity is SO_PEERCRED */
     char pid_file[CONF_PATH_MAX]; /* default "": none */
 
     /* transport: */
-    char device[CONF_NAME_MAX];  /* network device for the engines; default: the one that holds
+    char device[CONF_NAME_MAX]; /* network device for the engines; default: the one that holds
                                     this node's address */
-    char fabric[8];              /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
-    char tls[CONF_NAME_MAX];     /* UCX transports, default "tcp" */
-    char port_range[32];         /* default "18500-18599" */
-    unsigned channels;           /* 1 */
-    unsigned latency_us;         /* 30 */
-    uint64_t bandwidth;          /* bytes per second, 1G */
-    char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
-    bool trusted_network;        /* default false: tcp only on loopback */
-    char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */
+    char fabric[8];             /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
+    char tls[CONF_NAME_MAX];    /* UCX transports, default "tcp" */
+    char port_range[32];        /* default "18500-18599" */
+    unsigned channels;          /* 1 */
+    unsigned latency_us;        /* 30 */
+    uint64_t bandwidth;         /* bytes per second, 1G */
+    char congestion[16];        /* default "auto"; TCP_CA_NAME_MAX */
+    bool trusted_network;       /* default false: tcp only on loopback */
+    char engine[CONF_PATH_MAX]; /* default LIBEXECDIR/commd-engine */
     char engine_pid_file[CONF_PATH_MAX]; /* default "" */
 
     /* timeouts (configured in "ms"/"s"/"m" units, e.g. 500ms) */
@@ -54,11 +55,11 @@ struct conf {
     uint64_t join_timeout_ms;     /* upper bound granted to joins, 1800000 */
 
     /* limits: (per node unless said) */
-    unsigned max_clients;          /* 1024 */
-    unsigned max_clients_per_user; /* 512 */
-    unsigned max_groups;           /* 4096 */
-    unsigned max_groups_per_user;  /* 2048 */
-    uint64_t max_board_bytes;      /* sum of sealed board sizes, default 128G (sparse) */
+    unsigned max_clients;              /* 1024 */
+    unsigned max_clients_per_user;     /* 512 */
+    unsigned max_groups;               /* 4096 */
+    unsigned max_groups_per_user;      /* 2048 */
+    uint64_t max_board_bytes;          /* sum of sealed board sizes, default 128G (sparse) */
     uint64_t max_board_bytes_per_user; /* 64G */
 
     /* log: */
@@ -84,9 +85,9 @@ int conf_load_key(const struct conf *conf, uint8_t ret_key[32], char **ret_error
 
 /* One row per key, for `commctl show config`. Returns false past the last row. */
 struct conf_row {
-    char key[96];    /* "transport.device" */
+    char key[96]; /* "transport.device" */
     char value[256];
-    char fallback[CONF_PATH_MAX]; /* the default, as text */
+    char fallback[CONF_PATH_MAX];    /* the default, as text */
     char source[CONF_PATH_MAX + 24]; /* "default" or "FILE:LINE" */
     bool reloadable;
     const char *help; /* one line, static */

@@ -84,12 +84,11 @@ static void check_self(struct check *c)
         at += (size_t)sprintf(names + at, "%s%s", i ? ", " : "", conf->nodes[i].name);
     if (at >= sizeof(names) - CONF_NAME_MAX - 8)
         strcpy(names + at, ", ...");
-    conf_errors_add(c->errors, pos_or(c, key, nodes_pos),
-                    "this node is \"%s\" (%s), which is not among cluster.nodes; allowed: %s",
-                    conf->node,
-                    c->src->value[key].line ? "cluster.node"
-                                            : "its host name, as cluster.node is not given",
-                    names);
+    conf_errors_add(
+        c->errors, pos_or(c, key, nodes_pos),
+        "this node is \"%s\" (%s), which is not among cluster.nodes; allowed: %s", conf->node,
+        c->src->value[key].line ? "cluster.node" : "its host name, as cluster.node is not given",
+        names);
 }
 
 static void check_timeouts(struct check *c)
@@ -103,11 +102,10 @@ static void check_timeouts(struct check *c)
         return;
     conf_value_format(&conf_keys[node], c->conf, node_text, sizeof(node_text));
     conf_value_format(&conf_keys[heartbeat], c->conf, heartbeat_text, sizeof(heartbeat_text));
-    conf_errors_add(
-        c->errors, pos_or(c, node, c->src->value[heartbeat]),
-        "timeouts.node is %s with timeouts.heartbeat %s, so that one late heartbeat "
-        "would lose the node; allowed: at least twice timeouts.heartbeat",
-        node_text, heartbeat_text);
+    conf_errors_add(c->errors, pos_or(c, node, c->src->value[heartbeat]),
+                    "timeouts.node is %s with timeouts.heartbeat %s, so that one late heartbeat "
+                    "would lose the node; allowed: at least twice timeouts.heartbeat",
+                    node_text, heartbeat_text);
 }
 
 /* The engine would take any port of the range, commd's own included. One node alone listens on
@@ -125,12 +123,11 @@ static void check_ports(struct check *c)
     if (port < low || port > high)
         return;
     src = &c->src->nodes[c->self];
-    conf_errors_add(
-        c->errors,
-        src->value[src->value[CONF_NODE_PORT].line ? CONF_NODE_PORT : CONF_NODE_NAME],
-        "port %u of this node lies within transport.port_range (%s), which belongs "
-        "to the engine; allowed: a port outside of it",
-        port, c->conf->port_range);
+    conf_errors_add(c->errors,
+                    src->value[src->value[CONF_NODE_PORT].line ? CONF_NODE_PORT : CONF_NODE_NAME],
+                    "port %u of this node lies within transport.port_range (%s), which belongs "
+                    "to the engine; allowed: a port outside of it",
+                    port, c->conf->port_range);
 }
 
 static bool tls_has_tcp(const char *tls)

@@ -60,8 +60,7 @@ char *conf_errors_text(struct conf_errors *errors, const char *file)
         fprintf(f, " %s", e->text);
     }
     if (errors->more)
-        fprintf(f, "\n%s: more errors follow; only the first %d are shown", file,
-                CONF_MAX_ERRORS);
+        fprintf(f, "\n%s: more errors follow; only the first %d are shown", file, CONF_MAX_ERRORS);
     bad = ferror(f);
     if (fclose(f) != 0 || bad) { /* where memory that runs out shows */
         free(text);

@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 #define FIELD(member) offsetof(struct conf, member), sizeof(((struct conf *)0)->member)
-#define NODE_FIELD(member)                                                                     \
+#define NODE_FIELD(member)                                                                         \
     offsetof(struct conf_node, member), sizeof(((struct conf_node *)0)->member)
 #define LONGEST(member) sizeof(((struct conf *)0)->member) - 1
 
@@ -58,8 +58,8 @@ const struct conf_key conf_keys[] = {
       "TCP connections between two nodes" },
     { "transport", "latency_us", CONF_COUNT, CONF_RELOAD, FIELD(latency_us), 1, 1000000, "30",
       "microseconds that a short message takes from an engine to another" },
-    { "transport", "bandwidth", CONF_SIZE, CONF_RELOAD, FIELD(bandwidth), 1 << 20, UINT64_C(1) << 40,
-      "1G", "bytes per second from an engine to another" },
+    { "transport", "bandwidth", CONF_SIZE, CONF_RELOAD, FIELD(bandwidth), 1 << 20,
+      UINT64_C(1) << 40, "1G", "bytes per second from an engine to another" },
     { "transport", "congestion_control", CONF_WORD, 0, FIELD(congestion), 1,
       LONGEST(congestion), "auto", "TCP's congestion control between the engines" },
     { "transport", "trusted_network", CONF_BOOL, 0, FIELD(trusted_network), 0, 1, "false",

@@ -116,8 +116,7 @@ void conf_key_hint(const char *section, const char *name, const struct conf_key 
 void conf_key_names(const struct conf_key *keys, unsigned nkeys, char *buf, size_t len);
 
 /* conf_check.c: the rules between keys. */
-void conf_check(const struct conf *conf, const struct conf_src *src,
-                struct conf_errors *errors);
+void conf_check(const struct conf *conf, const struct conf_src *src, struct conf_errors *errors);
 bool conf_is_loopback(const char *address);
 
 #endif

@@ -94,8 +94,7 @@ static void report_malformed(struct reader *r)
             pos.col = at[i] == '\n' ? 1 : pos.col + 1;
         }
     } else if (p->context) {
-        snprintf(context, sizeof(context), " %s of line %zu", p->context,
-                 p->context_mark.line + 1);
+        snprintf(context, sizeof(context), " %s of line %zu", p->context, p->context_mark.line + 1);
     }
     c = char_at(p, p->problem_mark.index);
     if (p->error == YAML_SCANNER_ERROR && c == '\t')
@@ -143,14 +142,12 @@ static bool next(struct reader *r, yaml_event_t *ret_ev)
 static void skip(struct reader *r, const yaml_event_t *ev)
 {
     _cleanup_(yaml_event_delete) yaml_event_t inner = {0};
-    unsigned depth =
-        ev->type == YAML_MAPPING_START_EVENT || ev->type == YAML_SEQUENCE_START_EVENT;
+    unsigned depth = ev->type == YAML_MAPPING_START_EVENT || ev->type == YAML_SEQUENCE_START_EVENT;
 
     while (depth > 0 && next(r, &inner)) {
         if (inner.type == YAML_MAPPING_END_EVENT || inner.type == YAML_SEQUENCE_END_EVENT)
             depth--;
-        else if (inner.type == YAML_MAPPING_START_EVENT ||
-                 inner.type == YAML_SEQUENCE_START_EVENT)
+        else if (inner.type == YAML_MAPPING_START_EVENT || inner.type == YAML_SEQUENCE_START_EVENT)
             depth++;
         if (depth > MAX_DEPTH) {
             conf_errors_add(r->errors, pos_of(inner.start_mark),
@@ -186,8 +183,8 @@ static bool next_key(struct reader *r, const char *label, yaml_event_t *ret_ev)
             return true;
         if (ret_ev->type != YAML_ALIAS_EVENT) /* already reported */
             conf_errors_add(r->errors, pos_of(ret_ev->start_mark),
-                            "%s where a key of %s should be; allowed: plain text",
-                            shape_of(ret_ev), label[0] ? label : "the file");
+                            "%s where a key of %s should be; allowed: plain text", shape_of(ret_ev),
+                            label[0] ? label : "the file");
         skip(r, ret_ev);
         if (next(r, ret_ev))
             skip(r, ret_ev);
@@ -195,8 +192,7 @@ static bool next_key(struct reader *r, const char *label, yaml_event_t *ret_ev)
     return false;
 }
 
-static void read_value(struct reader *r, const struct map *map, unsigned i,
-                       const yaml_event_t *ev)
+static void read_value(struct reader *r, const struct map *map, unsigned i, const yaml_event_t *ev)
 {
     const struct conf_key *key = &map->keys[i];
     char why[CONF_QUOTE_MAX + 64], allowed[256];
@@ -222,8 +218,8 @@ static void read_value(struct reader *r, const struct map *map, unsigned i,
                                 sizeof(why)) == 0)
         bad = false;
     else
-        conf_errors_add(r->errors, map->value[i], "%s.%s %s; allowed: %s", map->label,
-                        key->name, why, allowed);
+        conf_errors_add(r->errors, map->value[i], "%s.%s %s; allowed: %s", map->label, key->name,
+                        why, allowed);
     map->bad[i] = bad;
 }
 
@@ -231,8 +227,7 @@ static void report_duplicate(struct reader *r, const yaml_event_t *ev, const cha
                              unsigned first)
 {
     conf_errors_add(r->errors, pos_of(ev->start_mark),
-                    "duplicate key %s, first on line %u; allowed: each key once", dotted,
-                    first);
+                    "duplicate key %s, first on line %u; allowed: each key once", dotted, first);
 }
 
 /* Scalar keys are compared as C strings: one with a NUL in it equals none of ours. */
@@ -362,8 +357,7 @@ static void read_nodes(struct reader *r, const struct conf_key *key, const yaml_
 
 /* --- the file --- */
 
-static void read_section(struct reader *r, unsigned first, unsigned nkeys,
-                         const yaml_event_t *ev)
+static void read_section(struct reader *r, unsigned first, unsigned nkeys, const yaml_event_t *ev)
 {
     const struct map map = {.label = conf_keys[first].section,
                             .keys = &conf_keys[first],
@@ -442,7 +436,8 @@ static void read_stream(struct reader *r)
 static void keep_shares(struct conf *conf, const struct conf_src *src)
 {
     if (!src->value[conf_key_index("limits", "max_clients_per_user")].line)
-        conf->max_clients_per_user = MIN(conf->max_clients_per_user, MAX(conf->max_clients / 2, 1u));
+        conf->max_clients_per_user =
+            MIN(conf->max_clients_per_user, MAX(conf->max_clients / 2, 1u));
     if (!src->value[conf_key_index("limits", "max_groups_per_user")].line)
         conf->max_groups_per_user = MIN(conf->max_groups_per_user, MAX(conf->max_groups / 2, 1u));
 }

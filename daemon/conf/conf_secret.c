@@ -70,8 +70,7 @@ static int expand(const char *file, bool *ret_credential, char **ret_path, char 
     dir = *ret_credential ? getenv("CREDENTIALS_DIRECTORY") : "";
     if (!dir)
         return fail(-ENOENT, ret_error,
-                    "%s: " CREDENTIALS " is not set; only systemd's LoadCredential= sets it",
-                    file);
+                    "%s: " CREDENTIALS " is not set; only systemd's LoadCredential= sets it", file);
     if (asprintf(ret_path, "%s%s", dir, *ret_credential ? rest : file) >= 0)
         return 0;
     *ret_path = NULL;

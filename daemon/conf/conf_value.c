@@ -74,8 +74,7 @@ static bool parse_number(const char *text, int base, uint64_t *ret_value, const 
 }
 
 /* NULL when good, else what is wrong. */
-static const char *parse_count(const struct conf_key *key, const char *text,
-                               uint64_t *ret_value)
+static const char *parse_count(const struct conf_key *key, const char *text, uint64_t *ret_value)
 {
     bool negative = text[0] == '-';
     const char *end;
@@ -302,8 +301,7 @@ static bool is_text(conf_type_t type)
     return type <= CONF_ADDRESS;
 }
 
-static const char *parse_value(const struct conf_key *key, const char *text,
-                               uint64_t *ret_value)
+static const char *parse_value(const struct conf_key *key, const char *text, uint64_t *ret_value)
 {
     switch (key->type) {
     case CONF_BOOL:

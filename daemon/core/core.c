@@ -106,8 +106,7 @@ static void shutdown(struct core *core)
     if (core->draining)
         return;
     core->draining = true;
-    act_log(core, CORE_LOG_INFO,
-            "asked to stop -> no new groups, groups over several nodes end");
+    act_log(core, CORE_LOG_INFO, "asked to stop -> no new groups, groups over several nodes end");
     join_drain(core);
     group_drain(core);
 }

@@ -37,20 +37,20 @@ void core_reconfigure(struct core *core, const struct core_config *config);
 /* ---- events -------------------------------------------------------------------------- */
 
 enum core_event_type {
-    CORE_TICK,          /* a deadline passed (or any time) */
-    CORE_CLIENT_OPEN,   /* @client: caller's slot index < max_clients + 64, unused so far */
-    CORE_CLIENT_MSG,    /* @client, @msg; before and after its hello. ADMIN: the core only
+    CORE_TICK,           /* a deadline passed (or any time) */
+    CORE_CLIENT_OPEN,    /* @client: caller's slot index < max_clients + 64, unused so far */
+    CORE_CLIENT_MSG,     /* @client, @msg; before and after its hello. ADMIN: the core only
                            checks that the session may send it, the edge answers */
-    CORE_CLIENT_CLOSED, /* @client: its socket closed or its process died; @text why */
-    CORE_PEER_UP,       /* @node, @msg PEER_HELLO already checked for cluster and name: the TLS
+    CORE_CLIENT_CLOSED,  /* @client: its socket closed or its process died; @text why */
+    CORE_PEER_UP,        /* @node, @msg PEER_HELLO already checked for cluster and name: the TLS
                            link is up (one per node: the edge resolves double connections) */
-    CORE_PEER_MSG,      /* @node, @msg */
-    CORE_PEER_DOWN,     /* @node, @text */
+    CORE_PEER_MSG,       /* @node, @msg */
+    CORE_PEER_DOWN,      /* @node, @text */
     CORE_ENGINE_STARTED, /* process was spawned, pid in @pid */
-    CORE_ENGINE_MSG,    /* @msg; the first is ENGINE_HELLO */
-    CORE_ENGINE_DOWN,   /* exited or its socket closed; @text "killed by signal 9" */
-    CORE_BOARD_FAILED,  /* the edge could not make the board of @group: @cause, @text */
-    CORE_SHUTDOWN,      /* drain: refuse new joins, tell everyone we are going */
+    CORE_ENGINE_MSG,     /* @msg; the first is ENGINE_HELLO */
+    CORE_ENGINE_DOWN,    /* exited or its socket closed; @text "killed by signal 9" */
+    CORE_BOARD_FAILED,   /* the edge could not make the board of @group: @cause, @text */
+    CORE_SHUTDOWN,       /* drain: refuse new joins, tell everyone we are going */
 };
 
 struct core_event {
@@ -89,8 +89,8 @@ enum core_action_type {
     /* Set the board's abort word: @cause, @rank (-1), @pid, @name (node), @text. The edge
      * tells nobody else: the core sends BROKEN itself where needed. */
     CORE_DO_GROUP_BROKEN,
-    /* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board; BOARD_DEL (abort as in @flag) to the engine if the
-     * engine has it. */
+    /* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board;
+     * BOARD_DEL (abort as in @flag) to the engine if the engine has it. */
     CORE_DO_GROUP_CLOSE,
     /* List the ranks of this node in @group whose board says that they have not begun operation
      * @seq, and say so: ABSENT to @client with req @ask, or, with @flag, ABSENT_HERE to @node. */
@@ -128,7 +128,12 @@ uint64_t core_deadline(const struct core *core);
 
 /* ---- read-only views for the edge (boards, admin tables, tests) ----------------------- */
 
-enum core_group_state { CORE_GROUP_JOINING, CORE_GROUP_COMMITTED, CORE_GROUP_OPEN, CORE_GROUP_BROKEN };
+enum core_group_state {
+    CORE_GROUP_JOINING,
+    CORE_GROUP_COMMITTED,
+    CORE_GROUP_OPEN,
+    CORE_GROUP_BROKEN
+};
 /* JOINING: known here as home or as origin, ranks missing. COMMITTED: all ranks are known,
  * waiting until the engines of all its nodes accept each other. OPEN, BROKEN: has a board. */
 
@@ -143,7 +148,7 @@ struct core_group_view {
     const uint16_t *nodes;     /* nnodes entries: node index in the configuration, ascending */
     const struct msg_member *members; /* size entries by rank; .node indexes nodes[]; NULL while
                                          joining */
-    unsigned nlocal; /* live local members, those of core_group_local(); the board's local
+    unsigned nlocal;  /* live local members, those of core_group_local(); the board's local
                         ranks are those of members[] with .node == me */
     enum cause cause; /* BROKEN */
     const char *cause_text;
@@ -201,7 +206,8 @@ struct core_client_view {
     uint64_t since_ms;
 };
 bool core_client_at(const struct core *core, unsigned i, struct core_client_view *ret_view);
-/* The first client at or after slot *@slot, which becomes the slot behind it; false past the end. */
+/* The first client at or after slot *@slot, which becomes the slot behind it; false past the end.
+ */
 bool core_client_scan(const struct core *core, unsigned *slot, struct core_client_view *ret_view);
 
 #endif

@@ -217,8 +217,8 @@ void act_gone_again(struct core *core, const struct group *group, unsigned node)
     push_group(core, ACT_GONE_AGAIN, group)->target = node;
 }
 
-void act_absent_here(struct core *core, const struct group *group, unsigned client,
-                     uint32_t req, uint64_t seq)
+void act_absent_here(struct core *core, const struct group *group, unsigned client, uint32_t req,
+                     uint64_t seq)
 {
     struct act *act = push_group(core, ACT_ABSENT_HERE, group);
 
@@ -258,8 +258,8 @@ void act_absent(struct core *core, unsigned client, unsigned node,
     act->text = keep_text(core, answer->text);
 }
 
-static void fill_gone(struct core *core, struct act *act, const struct group *group,
-                      uint32_t rank, const char *text)
+static void fill_gone(struct core *core, struct act *act, const struct group *group, uint32_t rank,
+                      const char *text)
 {
     const struct fate *fate = runs_fate(&core->runs, &group->members[rank]);
 
@@ -280,8 +280,8 @@ void act_broken(struct core *core, const struct group *group)
     push_group(core, ACT_BROKEN, group);
 }
 
-void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause,
-                   int32_t rank, const char *text)
+void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause, int32_t rank,
+                   const char *text)
 {
     struct act *act = push_to(core, ACT_BROKEN_TO, node);
 

@@ -103,8 +103,9 @@ struct core *core_new(const struct core_config *config)
     core->config = *config;
     core->client_slots = config->max_clients + CORE_ADMIN_CLIENTS;
     core->max_groups = MAX(config->max_groups, 1u);
-    core->config.max_size = MIN(config->max_size ? config->max_size : MAX(config->max_members / 16, 1u),
-                                (unsigned)MSG_MAX_RANKS);
+    core->config.max_size =
+        MIN(config->max_size ? config->max_size : MAX(config->max_members / 16, 1u),
+            (unsigned)MSG_MAX_RANKS);
     core->max_seats = MAX(MIN(config->max_members, (unsigned)CORE_MAX_SEATS), 16u);
     core->max_users = core->client_slots + 2 * core->max_groups;
     if (!tables(core))

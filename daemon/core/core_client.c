@@ -38,7 +38,9 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
     struct list *bucket = &core->user_by_uid[core_mix(uid) % HASH_USERS];
     struct user *user;
 
-    list_each(user, bucket, hash) if (user->uid == uid) return user;
+    list_each (user, bucket, hash)
+        if (user->uid == uid)
+            return user;
     user = make ? pool_take(&core->users) : NULL;
     if (!user)
         return NULL;
@@ -189,9 +191,9 @@ static void hello(struct core *core, unsigned slot, const struct msg_client_hell
             return;
         }
         user = user_get(core, client->uid, true);
-        if (!user || user->clients >= share_of(core->config.max_clients,
-                                               core->config.max_clients_per_user,
-                                               core->nclients - user->clients)) {
+        if (!user ||
+            user->clients >= share_of(core->config.max_clients, core->config.max_clients_per_user,
+                                      core->nclients - user->clients)) {
             bool own = user && user->clients >= core->config.max_clients_per_user;
 
             refuse(core, slot, CAUSE_QUOTA,
@@ -219,7 +221,9 @@ static struct seat *seat_in(struct core *core, unsigned slot, uint64_t id)
 
     if (!group || group->state == GROUP_COMMITTED)
         return NULL;
-    list_each(seat, &group->seats, by_group) if (seat->client == slot) return seat;
+    list_each (seat, &group->seats, by_group)
+        if (seat->client == slot)
+            return seat;
     return NULL;
 }
 

@@ -91,8 +91,7 @@ void engine_msg(struct core *core, const struct msg *msg)
     if (engine->state == CORE_ENGINE_DOWN_ || engine->killed)
         return; /* last words of one that is going */
     if ((engine->state == CORE_ENGINE_STARTING) != (msg->type == MSG_ENGINE_HELLO)) {
-        kill_engine(core,
-                    "it broke the protocol: hello has to be its first message and no other");
+        kill_engine(core, "it broke the protocol: hello has to be its first message and no other");
         return;
     }
     switch ((int)msg->type) { /* int: of all types an engine may send five */
@@ -156,8 +155,7 @@ void engine_tick(struct core *core)
 {
     struct engine *engine = &core->engine;
 
-    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms &&
-        !core->draining) {
+    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->draining) {
         engine_set_state(core, CORE_ENGINE_STARTING);
         act_engine_start(core);
     } else if (engine->state == CORE_ENGINE_STARTING && !engine->killed &&

@@ -72,8 +72,9 @@ struct group *group_find(const struct core *core, uint64_t id)
     const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
     struct group *group;
 
-    list_each(group, bucket,
-              hash) if (group->id == id && group->state != GROUP_DEAD) return group;
+    list_each (group, bucket, hash)
+        if (group->id == id && group->state != GROUP_DEAD)
+            return group;
     return NULL;
 }
 
@@ -156,8 +157,7 @@ static void withdraw(struct core *core, struct group *group)
 {
     struct seat *seat;
 
-    log_group(core, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text,
-              "joining it again");
+    log_group(core, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text, "joining it again");
     act_broken(core, group);
     while ((seat = list_first(&group->seats, struct seat, by_group)))
         join_again(core, seat);
@@ -300,7 +300,8 @@ static void try_open(struct core *core, struct group *group)
             return;
     group_set_state(core, group, GROUP_OPEN);
     group->boarded = true;
-    list_each(seat, &group->seats, by_group) seat_set_state(core, seat, SEAT_SEATED);
+    list_each (seat, &group->seats, by_group)
+        seat_set_state(core, seat, SEAT_SEATED);
     act_log_user(core, group->uid, CORE_LOG_DEBUG, "group %s: %u ranks on %u nodes -> open",
                  text_quote(name, group->name), group->size, group->nnodes);
     act_group_open(core, group);
@@ -334,8 +335,7 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 }
 
 /* A commit that makes sense: take part, or decline. */
-static void consider(struct core *core, unsigned home, const struct msg_commit *msg,
-                     unsigned me)
+static void consider(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
 {
     struct group *group;
     char text[MSG_TEXT_MAX];
@@ -375,8 +375,7 @@ void group_commit(struct core *core, unsigned home, const struct msg_commit *msg
     unsigned me = 0;
 
     if (!commit_fresh(core, home, msg->group))
-        act_log_node(core, home, CORE_LOG_WARN,
-                     "node %s committed group %s twice -> ignoring it",
+        act_log_node(core, home, CORE_LOG_WARN, "node %s committed group %s twice -> ignoring it",
                      core_node_name(core, home), text_quote(name, msg->name));
     else if (!commit_valid(core, home, msg, &me))
         act_log_node(core, home, CORE_LOG_ERROR,
@@ -392,7 +391,8 @@ void group_open_ready(struct core *core)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all) try_open(core, group);
+    list_each (group, &core->all_groups, all)
+        try_open(core, group);
 }
 
 /* ---- agreement
@@ -404,8 +404,7 @@ static bool on_its_way(const struct core *core, uint64_t id)
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         const struct peer *peer = &core->peers[i];
 
-        if (peer_linked(core, i) &&
-            home_group_number(peer->incarnation, id) > peer->committed)
+        if (peer_linked(core, i) && home_group_number(peer->incarnation, id) > peer->committed)
             return true;
     }
     return false;
@@ -420,8 +419,7 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
     if (!group) {
         if (on_its_way(core, id))
             return;
-        text_format(text, sizeof(text), "node %s does not have this group",
-                    core_self_name(core));
+        text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
         act_broken_to(core, node, id, CAUSE_NONE, -1, text);
         return;
     }
@@ -444,9 +442,10 @@ void group_home_lost(struct core *core, unsigned node)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups,
-              all) if (group->state == GROUP_COMMITTED && group->home == node &&
-                       group->nagreed + 1 < group->nnodes) act_sync(core, group);
+    list_each (group, &core->all_groups, all)
+        if (group->state == GROUP_COMMITTED && group->home == node &&
+            group->nagreed + 1 < group->nnodes)
+            act_sync(core, group);
 }
 
 void group_tick(struct core *core)
@@ -454,8 +453,7 @@ void group_tick(struct core *core)
     struct group *group;
     char text[MSG_TEXT_MAX];
 
-    list_each(group, &core->all_groups, all)
-    {
+    list_each (group, &core->all_groups, all) {
         if (group->state != GROUP_COMMITTED || group->nagreed + 1 >= group->nnodes)
             continue;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
@@ -566,13 +564,11 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         return;
     }
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
-    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, who,
-              why);
+    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, who, why);
     break_group(core, group, cause == CAUSE_LEFT);
 }
 
-void group_abort(struct core *core, struct group *group, const struct seat *seat,
-                 const char *text)
+void group_abort(struct core *core, struct group *group, const struct seat *seat, const char *text)
 {
     if (group->state != GROUP_OPEN)
         return;
@@ -590,8 +586,8 @@ void group_board_error(struct core *core, const struct msg_board *msg)
     if (!group || group->state != GROUP_OPEN)
         return;
     set_cause(group,
-              msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL,
-              -1, 0, core_node_name(core, node), msg->text);
+              msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL, -1,
+              0, core_node_name(core, node), msg->text);
     break_group(core, group, true);
 }
 
@@ -606,10 +602,10 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
                 group->name, core_self_name(core), why ? why : "no reason given");
     group->boarded = false;
     if (group->state == GROUP_OPEN) {
-        set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0, core_self_name(core),
-                  text);
-        log_group(core, group->uid, cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name,
-                  text, "broken");
+        set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0,
+                  core_self_name(core), text);
+        log_group(core, group->uid, cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR,
+                  group->name, text, "broken");
         act_broken(core, group);
     }
     end_committed(core, group);
@@ -620,8 +616,7 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all)
-    {
+    list_each (group, &core->all_groups, all) {
         if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
             continue;
         set_cause(group, cause, -1, 0, core_node_name(core, node), text);

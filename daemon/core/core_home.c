@@ -100,8 +100,9 @@ static struct forming *find(struct core *core, uint32_t uid, const char *name)
 {
     struct forming *forming;
 
-    list_each(forming, name_bucket(core, uid, name),
-              hash) if (forming->uid == uid && !strcmp(forming->name, name)) return forming;
+    list_each (forming, name_bucket(core, uid, name), hash)
+        if (forming->uid == uid && !strcmp(forming->name, name))
+            return forming;
     return NULL;
 }
 
@@ -110,8 +111,7 @@ static bool node_may(const struct core *core, unsigned node)
 {
     uint32_t limit = core->config.max_groups, own = core->peers[node].formings;
 
-    return node == core->config.self ||
-           own < share_of(limit, limit / 2, core->formings.live - own);
+    return node == core->config.self || own < share_of(limit, limit / 2, core->formings.live - own);
 }
 
 static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg)
@@ -138,8 +138,8 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
     forming->uid = msg->uid;
     forming->size = msg->size;
     forming->members = run;
-    forming->nodes = core->forming_nodes +
-                     (size_t)pool_index(&core->formings, forming) * core->config.nnodes;
+    forming->nodes =
+        core->forming_nodes + (size_t)pool_index(&core->formings, forming) * core->config.nnodes;
     text_copy(forming->name, sizeof(forming->name), msg->name);
     list_add(name_bucket(core, msg->uid, msg->name), &forming->hash);
     list_add(&core->all_formings, &forming->all);
@@ -261,8 +261,8 @@ static void commit(struct core *core, struct forming *forming)
 /* ---- requests
  * --------------------------------------------------------------------------------------- */
 
-static void refuse(struct core *core, unsigned node, uint64_t join, enum cause cause,
-                   int32_t rank, const char *text)
+static void refuse(struct core *core, unsigned node, uint64_t join, enum cause cause, int32_t rank,
+                   const char *text)
 {
     struct msg_join_refused msg = {.join = join, .cause = cause, .rank = rank};
 
@@ -387,8 +387,7 @@ void home_node_lost(struct core *core, unsigned node)
 {
     struct forming *forming;
 
-    list_each(forming, &core->all_formings, all)
-    {
+    list_each (forming, &core->all_formings, all) {
         uint32_t left = forming->count;
 
         /* The last one frees the forming: stop before looking at it again. */

@@ -14,15 +14,18 @@
 #include "daemon/core/share.h"
 
 enum {
-    CORE_ADMIN_CLIENTS = 64,       /* slots beyond max_clients, so that commctl still gets in */
-    CORE_CLIENT_JOINS = 1024,      /* pending joins per client */
-    CORE_MAX_SEATS = 65536,        /* local ranks over all groups */
-    CORE_SEATS_PER_MS = 1024,      /* looked at for what has expired */
-    CORE_VERDICT_MS = 1000,        /* the home's time to say who is missing */
+    CORE_ADMIN_CLIENTS = 64,  /* slots beyond max_clients, so that commctl still gets in */
+    CORE_CLIENT_JOINS = 1024, /* pending joins per client */
+    CORE_MAX_SEATS = 65536,   /* local ranks over all groups */
+    CORE_SEATS_PER_MS = 1024, /* looked at for what has expired */
+    CORE_VERDICT_MS = 1000,   /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
     CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
-    CORE_LOG_ERROR = 0, CORE_LOG_WARN, CORE_LOG_INFO, CORE_LOG_DEBUG
+    CORE_LOG_ERROR = 0,
+    CORE_LOG_WARN,
+    CORE_LOG_INFO,
+    CORE_LOG_DEBUG
 };
 #define CORE_NEVER UINT64_MAX
 /* In JOIN_CANCEL: the origin wants no answer (its client is gone, or it asks elsewhere). Join
@@ -57,14 +60,12 @@ static inline void list_del(struct list *item) /* harmless when it is on no list
     list_init(item);
 }
 /* Safe when the body removes @pos, and nothing else, from the list. */
-#define list_each(pos, head, member)                                                             \
-    for (__typeof__(pos) next_##pos =                                                            \
-             (pos = container_of((head)->next, __typeof__(*pos), member),                        \
-              container_of(pos->member.next, __typeof__(*pos), member));                         \
-         &pos->member != (head);                                                                 \
-         pos = next_##pos,                                                                       \
-         next_##pos = container_of(pos->member.next, __typeof__(*pos), member))
-#define list_first(head, type, member)                                                           \
+#define list_each(pos, head, member)                                                               \
+    for (__typeof__(pos) next_##pos = (pos = container_of((head)->next, __typeof__(*pos), member), \
+                                      container_of(pos->member.next, __typeof__(*pos), member));   \
+         &pos->member != (head);                                                                   \
+         pos = next_##pos, next_##pos = container_of(pos->member.next, __typeof__(*pos), member))
+#define list_first(head, type, member)                                                             \
     (list_empty(head) ? NULL : container_of((head)->next, type, member))
 
 /* ---- pools (core_pool.c) ------------------------------------------------------------------ */
@@ -79,7 +80,7 @@ struct pool {
     uint32_t cap, used, live;
     uint32_t free, limbo;
 };
-void *pool_take(struct pool *pool); /* zeroed; NULL: full */
+void *pool_take(struct pool *pool);             /* zeroed; NULL: full */
 void pool_leave(struct pool *pool, void *item); /* into limbo: still readable */
 void pool_reap(struct pool *pool);              /* limbo becomes free */
 static inline uint32_t pool_index(const struct pool *pool, const void *item)
@@ -93,10 +94,10 @@ static inline void *pool_at(const struct pool *pool, uint32_t i)
 
 /* What became of one rank; runs beside the member table, same index. */
 struct fate {
-    uint32_t ops;         /* GONE: operations completed */
-    uint32_t next, prev;  /* forming: hash chain; free run: list (index + 1) */
-    uint32_t owner;       /* forming: its pool index */
-    uint8_t cause;        /* CAUSE_NONE: present. In a forming, CAUSE_TIMEOUT: came, but its time
+    uint32_t ops;        /* GONE: operations completed */
+    uint32_t next, prev; /* forming: hash chain; free run: list (index + 1) */
+    uint32_t owner;      /* forming: its pool index */
+    uint8_t cause;       /* CAUSE_NONE: present. In a forming, CAUSE_TIMEOUT: came, but its time
                              ran out */
 };
 enum { RUN_ORDERS = 24 };
@@ -113,7 +114,8 @@ struct run_owner {
     uint32_t free[RUN_ORDERS]; /* lists of free runs (index + 1) */
     uint32_t blocks;
 };
-/* @largest: longest run that there may be; @total: room for so many members, at least two blocks. */
+/* @largest: longest run that there may be; @total: room for so many members, at least two blocks.
+ */
 void runs_init(struct runs *runs, uint32_t largest, uint32_t total);
 /* Zeroed. NULL: longer than a block, or @owner has @most blocks, or none is left. */
 struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_t most, uint32_t n);
@@ -159,10 +161,10 @@ struct seat {
     struct pooled pooled;
     enum seat_state state;
     struct list by_client;
-    struct list by_group;  /* COMMITTED, SEATED */
-    struct list by_name;   /* ASKING, EXPIRING */
-    struct list waiting;   /* all but SEATED: the seats with a deadline */
-    struct list todo;      /* to be asked (again) before this core_input() returns */
+    struct list by_group; /* COMMITTED, SEATED */
+    struct list by_name;  /* ASKING, EXPIRING */
+    struct list waiting;  /* all but SEATED: the seats with a deadline */
+    struct list todo;     /* to be asked (again) before this core_input() returns */
     unsigned client;
     uint32_t req, rank, size, uid, pid;
     uint64_t join;        /* number of the current request to the home: new each time */
@@ -186,8 +188,8 @@ struct group {
     uint32_t nlocal;  /* live local members = seats */
     uint32_t nagreed; /* other participants that confirmed the commit */
     unsigned home;
-    bool boarded; /* the edge was told to make a board */
-    bool unclean; /* a rank died, or the group broke */
+    bool boarded;               /* the edge was told to make a board */
+    bool unclean;               /* a rank died, or the group broke */
     uint16_t *nodes;            /* owned by the core's table: node indices, ascending */
     bool *agreed;               /* likewise: per participant */
     struct msg_member *members; /* owned run */
@@ -219,15 +221,15 @@ struct peer {
     uint64_t incarnation; /* of its commd; 0: never seen */
     uint64_t id;          /* hash of its name */
     uint64_t since_ms, heard_ms;
-    uint32_t blocks;      /* of users who came by its joins */
-    uint32_t formings;    /* that its joins began */
-    uint64_t committed;   /* number of its last COMMIT in this incarnation */
-    uint64_t engine;      /* what it says its engine is */
-    bool added;           /* own engine was told of @engine */
-    bool accepted;        /* own engine has it */
+    uint32_t blocks;                     /* of users who came by its joins */
+    uint32_t formings;                   /* that its joins began */
+    uint64_t committed;                  /* number of its last COMMIT in this incarnation */
+    uint64_t engine;                     /* what it says its engine is */
+    bool added;                          /* own engine was told of @engine */
+    bool accepted;                       /* own engine has it */
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY */
-    uint64_t doubt_ms;    /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
-    uint64_t retry_ms;    /* add it again then; CORE_NEVER: no need */
+    uint64_t doubt_ms; /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
+    uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
     uint64_t backoff_ms;
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
@@ -265,8 +267,8 @@ struct core {
     bool draining;
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */
     uint64_t heartbeat_ms, heartbeat_seq;
-    uint64_t silent_ms; /* no peer is silent for too long before this */
-    uint64_t expire_ms; /* no seat expires before this */
+    uint64_t silent_ms;  /* no peer is silent for too long before this */
+    uint64_t expire_ms;  /* no seat expires before this */
     uint64_t expired_ms; /* when that was last looked at */
     unsigned nclients;
     struct peer *peers;
@@ -300,7 +302,8 @@ static inline const char *core_self_name(const struct core *core)
     return core->node_names[core->config.self];
 }
 
-/* ---- core_text.c: bounded text without stdio --------------------------------------------------- */
+/* ---- core_text.c: bounded text without stdio ---------------------------------------------------
+ */
 
 struct text {
     char *buf;
@@ -313,18 +316,20 @@ void text_format(char *buf, size_t cap, const char *format, ...) _printf_(3, 4);
 /* "5 s", "1500 ms" */
 void text_add_ms(struct text *text, uint64_t ms);
 /* Copies and cuts; @src may be NULL. */
-/* @s in quotes and cut, so that what a client wrote cannot look like ours in the log. Returns @buf. */
+/* @s in quotes and cut, so that what a client wrote cannot look like ours in the log. Returns @buf.
+ */
 enum { TEXT_QUOTE_MAX = 200, TEXT_QUOTED = 2 * TEXT_QUOTE_MAX + 8 };
 const char *text_quote(char buf[TEXT_QUOTED], const char *s);
 void text_copy(char *dst, size_t cap, const char *src);
 uint64_t text_hash(uint64_t seed, const char *s);
-/* The home of the group with @key (core_rendezvous.c): one of the @nodes whose bit in @up is set, -1 when
- * there is none. @ids are stable hashes of the nodes' names. */
+/* The home of the group with @key (core_rendezvous.c): one of the @nodes whose bit in @up is set,
+ * -1 when there is none. @ids are stable hashes of the nodes' names. */
 int rendezvous(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);
 #define CORE_MIX_STEP 0x9e3779b97f4a7c15u
 uint64_t core_mix(uint64_t x);
 
-/* ---- core_act.c: the queue of actions ------------------------------------------------------------ */
+/* ---- core_act.c: the queue of actions
+ * ------------------------------------------------------------ */
 
 size_t act_size(void);
 /* For what may be left unsaid: at least a quarter of the queue is free for what may not. */
@@ -359,11 +364,11 @@ void act_gone(struct core *core, const struct group *group, uint32_t rank, const
 void act_broken(struct core *core, const struct group *group);
 void act_broken_again(struct core *core, const struct group *group, unsigned node);
 /* About a group that this node does not have. */
-void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause,
-                   int32_t rank, const char *text);
+void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause, int32_t rank,
+                   const char *text);
 /* This node's answer to "who?" to our own client, and to another node. */
-void act_absent_here(struct core *core, const struct group *group, unsigned client,
-                     uint32_t req, uint64_t seq);
+void act_absent_here(struct core *core, const struct group *group, unsigned client, uint32_t req,
+                     uint64_t seq);
 void act_absent_to(struct core *core, const struct group *group, unsigned node, uint64_t ask,
                    uint64_t seq);
 /* To the other participants. */
@@ -383,20 +388,22 @@ void act_group_gone(struct core *core, const struct group *group, uint32_t rank,
 void act_group_broken(struct core *core, const struct group *group);
 void act_group_close(struct core *core, const struct group *group, bool abort);
 
-/* ---- core.c -------------------------------------------------------------------------------------- */
+/* ---- core.c
+ * -------------------------------------------------------------------------------------- */
 
 /* core_new() after the tables are there. */
 void core_setup(struct core *core, const struct core_config *config);
 uint64_t core_random(struct core *core); /* never 0 */
 
-/* ---- core_client.c -------------------------------------------------------------------------------- */
+/* ---- core_client.c
+ * -------------------------------------------------------------------------------- */
 
 void client_open(struct core *core, const struct core_event *event);
 void client_msg(struct core *core, const struct core_event *event);
 void client_closed(struct core *core, unsigned slot, const char *why);
 struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
-/* The most that a user may have of @limit while the others have @others: half of what they leave, or
- * all of that where the configuration lets one user have all groups. */
+/* The most that a user may have of @limit while the others have @others: half of what they leave,
+ * or all of that where the configuration lets one user have all groups. */
 uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others);
 /* A run for @n members in a group of @user, who came by a join of @node; NULL: no room in the
  * user's share, or in the node's. */
@@ -405,7 +412,8 @@ void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
 void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
 void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
 
-/* ---- core_peer.c ---------------------------------------------------------------------------------- */
+/* ---- core_peer.c
+ * ---------------------------------------------------------------------------------- */
 
 void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
@@ -420,7 +428,8 @@ void peer_engine_down(struct core *core);
 void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
 
-/* ---- core_engine.c ---------------------------------------------------------------------------------- */
+/* ---- core_engine.c
+ * ---------------------------------------------------------------------------------- */
 
 void engine_started(struct core *core, uint32_t pid);
 void engine_msg(struct core *core, const struct msg *msg);
@@ -428,13 +437,14 @@ void engine_down(struct core *core, const char *why);
 void engine_tick(struct core *core);
 uint64_t engine_deadline(const struct core *core);
 
-/* ---- core_join.c: origin ------------------------------------------------------------------------------ */
+/* ---- core_join.c: origin
+ * ------------------------------------------------------------------------------ */
 
 void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
 void join_rehome(struct core *core);
 void join_home_lost(struct core *core, unsigned node);
-void join_run(struct core *core); /* asks for all seats on the todo list */
+void join_run(struct core *core);                      /* asks for all seats on the todo list */
 void join_again(struct core *core, struct seat *seat); /* its commit came to nothing */
 void join_tick(struct core *core);
 uint64_t join_deadline(const struct core *core);
@@ -447,7 +457,8 @@ void join_fail(struct core *core, struct seat *seat, enum cause cause, int32_t r
 void seat_set_state(struct core *core, struct seat *seat, enum seat_state state);
 void seat_end(struct core *core, struct seat *seat); /* no answer; any state */
 
-/* ---- core_home.c ------------------------------------------------------------------------------------ */
+/* ---- core_home.c
+ * ------------------------------------------------------------------------------------ */
 
 void home_join(struct core *core, unsigned node, const struct msg_join *msg);
 void home_cancel(struct core *core, unsigned node, uint64_t join);
@@ -461,13 +472,15 @@ uint64_t home_group_id(uint64_t incarnation, uint64_t n);
 /* Which one of that home's groups has this id; 0: none of them. */
 uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 
-/* ---- core_who.c ------------------------------------------------------------------------------------- */
+/* ---- core_who.c
+ * ------------------------------------------------------------------------------------- */
 
 void who_client(struct core *core, const struct seat *seat, const struct msg_client_who *msg);
 void who_peer(struct core *core, unsigned node, const struct msg_who *msg);
 void who_answer(struct core *core, unsigned node, const struct msg_absent_here *msg);
 
-/* ---- core_group.c ----------------------------------------------------------------------------------- */
+/* ---- core_group.c
+ * ----------------------------------------------------------------------------------- */
 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, uint64_t id);
@@ -477,8 +490,7 @@ void group_board_error(struct core *core, const struct msg_board *msg);
 void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why);
 void group_leave(struct core *core, struct seat *seat, uint32_t ops);
 void group_seat_lost(struct core *core, struct seat *seat, const char *why);
-void group_abort(struct core *core, struct group *group, const struct seat *seat,
-                 const char *text);
+void group_abort(struct core *core, struct group *group, const struct seat *seat, const char *text);
 void group_open_ready(struct core *core);
 /* All groups with @node break, except one-node groups. @tell: the others may not know. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
@@ -488,6 +500,6 @@ void group_drain(struct core *core);
 void group_tick(struct core *core); /* at each heartbeat */
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
-int group_place(const struct group *group, unsigned node); /* participant index, -1 */
+int group_place(const struct group *group, unsigned node);      /* participant index, -1 */
 
 #endif

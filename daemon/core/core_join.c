@@ -19,7 +19,8 @@
 #include "daemon/core/core_internal.h"
 
 /* clang-format off */
-static const bool seat_may[5][5] = { /* rows: from; columns: FREE ASKING EXPIRING COMMITTED SEATED */
+/* rows: from; columns: FREE ASKING EXPIRING COMMITTED SEATED */
+static const bool seat_may[5][5] = {
     [SEAT_FREE]      = {0, 1, 0, 0, 0},
     [SEAT_ASKING]    = {1, 0, 1, 1, 0},
     [SEAT_EXPIRING]  = {1, 1, 0, 1, 0},
@@ -94,11 +95,11 @@ struct refusal {
     char text[MSG_TEXT_MAX];
 };
 
-#define REFUSE(why, ...)                                                                       \
-    ({                                                                                         \
-        ret_refusal->cause = (why);                                                            \
-        text_format(ret_refusal->text, sizeof(ret_refusal->text), __VA_ARGS__);                \
-        false;                                                                                 \
+#define REFUSE(why, ...)                                                                           \
+    ({                                                                                             \
+        ret_refusal->cause = (why);                                                                \
+        text_format(ret_refusal->text, sizeof(ret_refusal->text), __VA_ARGS__);                    \
+        false;                                                                                     \
     })
 
 static bool quota_ok(struct core *core, const struct client *client, const char *name,
@@ -149,15 +150,14 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
         return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks on %u nodes",
                       msg->name, msg->size, core->config.max_size, core->config.nnodes);
     if (msg->rank >= msg->size)
-        return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u",
-                      msg->name, msg->rank, msg->size, msg->size - 1);
-    list_each(seat, &client->seats, by_client) if (
-        seat->state != SEAT_SEATED &&
-        !strcmp(seat->name,
-                msg->name)) return REFUSE(CAUSE_INVALID,
-                                          "group \"%s\": this client is joining it as rank %u "
-                                          "already, use one context per rank",
-                                          msg->name, seat->rank);
+        return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u", msg->name,
+                      msg->rank, msg->size, msg->size - 1);
+    list_each (seat, &client->seats, by_client)
+        if (seat->state != SEAT_SEATED && !strcmp(seat->name, msg->name))
+            return REFUSE(CAUSE_INVALID,
+                          "group \"%s\": this client is joining it as rank %u "
+                          "already, use one context per rank",
+                          msg->name, seat->rank);
     return quota_ok(core, client, msg->name, ret_refusal);
 }
 
@@ -179,8 +179,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
                     "group \"%s\": node %s has %u ranks in "
                     "groups already, leave some",
                     msg->name, core_self_name(core), core->seats.live);
-        act_join_failed(core, slot, msg->req, CAUSE_QUOTA, -1, core_self_name(core),
-                        refusal.text);
+        act_join_failed(core, slot, msg->req, CAUSE_QUOTA, -1, core_self_name(core), refusal.text);
         return;
     }
     list_init(&seat->by_group);
@@ -195,8 +194,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     seat->uid = client->uid;
     seat->pid = client->pid;
     seat->limit_ms = limit;
-    seat->deadline_ms =
-        limit && limit < CORE_NEVER - core->now ? core->now + limit : CORE_NEVER;
+    seat->deadline_ms = limit && limit < CORE_NEVER - core->now ? core->now + limit : CORE_NEVER;
     seat->home = -1;
     text_copy(seat->name, sizeof(seat->name), msg->name);
     seat->key = text_hash(seat->uid, seat->name);
@@ -276,8 +274,7 @@ void join_rehome(struct core *core)
 {
     struct seat *seat;
 
-    list_each(seat, &core->waiting, waiting)
-    {
+    list_each (seat, &core->waiting, waiting) {
         if (seat->state != SEAT_ASKING || seat->home < 0 || seat->home == home_of(core, seat))
             continue;
         join_cancel(core, seat);
@@ -291,13 +288,12 @@ void join_home_lost(struct core *core, unsigned node)
     struct seat *seat;
     char text[MSG_TEXT_MAX];
 
-    list_each(seat, &core->waiting, waiting)
-    {
+    list_each (seat, &core->waiting, waiting) {
         if (seat->home != (int)node)
             continue;
         if (seat->state == SEAT_EXPIRING) {
-            text_format(text, sizeof(text), "group \"%s\": its home node %s was lost",
-                        seat->name, core_node_name(core, node));
+            text_format(text, sizeof(text), "group \"%s\": its home node %s was lost", seat->name,
+                        core_node_name(core, node));
             join_fail(core, seat, CAUSE_NODE_LOST, -1, core_node_name(core, node), text);
         } else if (seat->state == SEAT_ASKING) {
             join_again(core, seat);
@@ -398,11 +394,12 @@ void join_tick(struct core *core)
         return;
     core->expired_ms = core->now;
     join_run(core); /* so that every seat has a home to ask */
-    list_each(seat, &core->waiting, waiting) if (core->now >= seat->deadline_ms)
-        expire(core, seat);
+    list_each (seat, &core->waiting, waiting)
+        if (core->now >= seat->deadline_ms)
+            expire(core, seat);
     core->expire_ms = CORE_NEVER;
-    list_each(seat, &core->waiting, waiting) core->expire_ms =
-        MIN(core->expire_ms, seat->deadline_ms);
+    list_each (seat, &core->waiting, waiting)
+        core->expire_ms = MIN(core->expire_ms, seat->deadline_ms);
 }
 
 void join_drain(struct core *core)
@@ -411,8 +408,7 @@ void join_drain(struct core *core)
     char text[MSG_TEXT_MAX];
 
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
-    list_each(seat, &core->waiting, waiting)
-    {
+    list_each (seat, &core->waiting, waiting) {
         if (seat->state == SEAT_COMMITTED)
             continue; /* group_drain() */
         join_cancel(core, seat);

@@ -46,8 +46,7 @@ bool peer_linked(const struct core *core, unsigned node)
 
 bool peer_usable(const struct core *core, unsigned node)
 {
-    return core->peers[node].state == CORE_PEER_SELF ||
-           core->peers[node].state == CORE_PEER_READY;
+    return core->peers[node].state == CORE_PEER_SELF || core->peers[node].state == CORE_PEER_READY;
 }
 
 /* READY or not follows from what the two engines said; nothing else decides it. */
@@ -209,9 +208,9 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         break;
     default:
         act_log_node(core, node, CORE_LOG_WARN,
-                "node %s sent message type %u, which is not for peers -> "
-                "ignoring it",
-                core_node_name(core, node), (unsigned)msg->type);
+                     "node %s sent message type %u, which is not for peers -> "
+                     "ignoring it",
+                     core_node_name(core, node), (unsigned)msg->type);
         break;
     }
 }
@@ -273,7 +272,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     act_log_node(core, msg->peer, CORE_LOG_WARN, "%s -> connecting them again in %llu ms", text,
-            (unsigned long long)peer->backoff_ms);
+                 (unsigned long long)peer->backoff_ms);
     del(core, msg->peer);
     review(core, msg->peer);
     peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;

@@ -48,8 +48,7 @@ static void join(const struct core *core, const struct act *act, struct core_act
     COPY(m->name, seat->name);
 }
 
-static void commit(struct core *core, const struct act *act, unsigned node,
-                   struct core_action *ret)
+static void commit(struct core *core, const struct act *act, unsigned node, struct core_action *ret)
 {
     const struct forming *forming = pool_at(&core->formings, act->object);
     struct msg_commit *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_COMMIT)->commit;
@@ -103,8 +102,8 @@ static void who(const struct act *act, unsigned node, struct core_action *ret)
     m->seq = act->seq;
 }
 
-static void group_action(const struct core *core, const struct act *act,
-                         enum core_action_type type, struct core_action *ret)
+static void group_action(const struct core *core, const struct act *act, enum core_action_type type,
+                         struct core_action *ret)
 {
     ret->type = type;
     ret->group = act->id;
@@ -121,8 +120,7 @@ static void group_action(const struct core *core, const struct act *act,
     }
 }
 
-static void group_broken(const struct core *core, const struct act *act,
-                         struct core_action *ret)
+static void group_broken(const struct core *core, const struct act *act, struct core_action *ret)
 {
     const struct group *group = pool_at(&core->groups, act->object);
 
@@ -206,8 +204,7 @@ static bool next_rank(struct core *core, struct act *act, struct core_action *re
     return false;
 }
 
-static void engine_state(const struct core *core, const struct act *act,
-                         struct core_action *ret)
+static void engine_state(const struct core *core, const struct act *act, struct core_action *ret)
 {
     struct msg_engine_state *m =
         &message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_STATE)->engine_state;
@@ -256,8 +253,7 @@ static void absent(const struct core *core, const struct act *act, struct core_a
     COPY(m->text, act_text(core, act));
 }
 
-static void client_message(const struct core *core, const struct act *act,
-                           struct core_action *ret)
+static void client_message(const struct core *core, const struct act *act, struct core_action *ret)
 {
     if (act->kind == ACT_REFUSED) {
         struct msg_refused *m =
@@ -277,14 +273,12 @@ static void client_message(const struct core *core, const struct act *act,
     }
 }
 
-static void peer_message(const struct core *core, const struct act *act,
-                         struct core_action *ret)
+static void peer_message(const struct core *core, const struct act *act, struct core_action *ret)
 {
     if (act->kind == ACT_BROKEN_TO && act->flag) {
         broken(pool_at(&core->groups, act->object), act->target, ret);
     } else if (act->kind == ACT_BROKEN_TO) {
-        struct msg_broken *m =
-            &message(ret, CORE_DO_PEER_SEND, act->target, MSG_BROKEN)->broken;
+        struct msg_broken *m = &message(ret, CORE_DO_PEER_SEND, act->target, MSG_BROKEN)->broken;
 
         m->group = act->id;
         m->cause = act->cause;
@@ -352,8 +346,7 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         join(core, act, ret);
         return true;
     case ACT_JOIN_CANCEL:
-        message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_CANCEL)->join_cancel.join =
-            act->id;
+        message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_CANCEL)->join_cancel.join = act->id;
         return true;
     case ACT_JOIN_REFUSED:
     case ACT_BROKEN_TO:
@@ -420,8 +413,8 @@ bool core_next(struct core *core, struct core_action *ret_action)
 
     while (queue->head < queue->tail) {
         struct act *act = &queue->acts[queue->head];
-        bool folded = act->kind == ACT_COMMIT || act->kind == ACT_SYNC ||
-                      act->kind == ACT_WHO || act->kind == ACT_GONE || act->kind == ACT_BROKEN ||
+        bool folded = act->kind == ACT_COMMIT || act->kind == ACT_SYNC || act->kind == ACT_WHO ||
+                      act->kind == ACT_GONE || act->kind == ACT_BROKEN ||
                       act->kind == ACT_GONE_AGAIN || act->kind == ACT_GROUP_FATES;
         bool more;
 

@@ -13,7 +13,9 @@ static struct group *any_group(const struct core *core, uint64_t id)
     const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
     struct group *group;
 
-    list_each(group, bucket, hash) if (group->id == id) return group;
+    list_each (group, bucket, hash)
+        if (group->id == id)
+            return group;
     return NULL;
 }
 
@@ -70,8 +72,7 @@ static void view_forming(const struct core *core, const struct forming *forming,
         .missing = core->missing,
     };
     for (uint32_t i = 0; i < forming->size; i++)
-        ret->nlocal +=
-            forming->members[i].join && forming->members[i].node == core->config.self;
+        ret->nlocal += forming->members[i].join && forming->members[i].node == core->config.self;
     home_missing(core, forming, core->missing, MSG_TEXT_MAX, &missing);
 }
 
@@ -85,8 +86,7 @@ static bool shown(const struct core *core, const struct seat *seat, unsigned *re
     bool first = true;
 
     *ret_count = 0;
-    list_each(other, bucket, by_name)
-    {
+    list_each (other, bucket, by_name) {
         if (looked++ == SHOWN_MAX)
             break;
         if (other->uid != seat->uid || strcmp(other->name, seat->name))
@@ -216,8 +216,7 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
 
     if (!group)
         return false;
-    list_each(seat, &group->seats, by_group)
-    {
+    list_each (seat, &group->seats, by_group) {
         if (i-- == 0) {
             *ret_rank = seat->rank;
             *ret_client = seat->client;

@@ -77,9 +77,9 @@ void who_answer(struct core *core, unsigned node, const struct msg_absent_here *
 
     if (!group || group_place(group, node) < 0 || !act_room(core))
         return;
-    list_each(seat, &group->seats, by_group) if (seat->client == slot)
-    {
-        act_absent(core, (unsigned)slot, node, msg);
-        return;
-    }
+    list_each (seat, &group->seats, by_group)
+        if (seat->client == slot) {
+            act_absent(core, (unsigned)slot, node, msg);
+            return;
+        }
 }

@@ -122,8 +122,8 @@ static void log_client(struct client *client, const char *why)
 {
     char text[MSG_TEXT_MAX + 64];
 
-    snprintf(text, sizeof(text), "client pid %u uid %u: %s -> closing it", client->pid,
-             client->uid, why);
+    snprintf(text, sizeof(text), "client pid %u uid %u: %s -> closing it", client->pid, client->uid,
+             why);
     listener_log_user(client->listener, client->uid, CONF_LOG_ERROR, text);
 }
 
@@ -241,8 +241,8 @@ void client_send(struct client *client, const struct msg *msg, const int *fds, u
         client_sent(client, msg, stream_send(&client->stream, msg, fds, nfds));
 }
 
-void client_send_shared(struct client *client, const struct msg *msg,
-                        struct stream_fd *const *fds, unsigned nfds)
+void client_send_shared(struct client *client, const struct msg *msg, struct stream_fd *const *fds,
+                        unsigned nfds)
 {
     if (client_takes(client, nfds))
         client_sent(client, msg, stream_send_shared(&client->stream, msg, fds, nfds));
@@ -505,8 +505,8 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
     if (pidfd >= 0)
         client->died = event_new(listener->base, pidfd, EV_READ, client_died, client);
     if (!client->read || !client->write || !client->timer || !client->retry || !client->again ||
-        (pidfd >= 0 && !client->died) ||
-        event_add(client->read, NULL) || (client->died && event_add(client->died, NULL)))
+        (pidfd >= 0 && !client->died) || event_add(client->read, NULL) ||
+        (client->died && event_add(client->died, NULL)))
         return -ENOMEM;
     client_arm(client, CLIENT_DEADLINE_MS);
     client->tenant = tenant;

@@ -53,15 +53,16 @@ struct client {
     struct event *retry; /* owned: what could not be sent, and no socket will say when */
     struct event *again; /* owned: to be read, as soon as its user's descriptors are closed */
     unsigned retry_ms;
-    uint64_t waits_ms;   /* since when its user's share of descriptors has held it up; 0: it does not */
-    unsigned flying;     /* descriptors sent to it, and not known to be taken out */
-    bool queued;         /* on tenant->work */
-    bool admin;          /* counted in tenant->nadmins */
-    bool paused;         /* not read from: its question is being answered */
-    bool resumes;        /* read from again when all is sent */
-    unsigned last;       /* ending: messages that we still take */
+    uint64_t
+        waits_ms;    /* since when its user's share of descriptors has held it up; 0: it does not */
+    unsigned flying; /* descriptors sent to it, and not known to be taken out */
+    bool queued;     /* on tenant->work */
+    bool admin;      /* counted in tenant->nadmins */
+    bool paused;     /* not read from: its question is being answered */
+    bool resumes;    /* read from again when all is sent */
+    unsigned last;   /* ending: messages that we still take */
     char end[MSG_TEXT_MAX]; /* ending: why, to be told when these have been taken */
-    bool known; /* the owner was told of it, and has not forgotten it */
+    bool known;             /* the owner was told of it, and has not forgotten it */
     bool welcome;
     char doom[MSG_TEXT_MAX]; /* close with this text as soon as we are back in the loop */
 };
@@ -87,7 +88,7 @@ struct listener {
     unsigned flying, max_flying;      /* over all users */
     unsigned max_held, max_fd;
     struct stream_count held;
-    uint64_t counted_ms;              /* when flying was last looked at */
+    uint64_t counted_ms;    /* when flying was last looked at */
     struct log_limit limit; /* of what users cause, also in the core */
 };
 
@@ -96,8 +97,8 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
                uint32_t pid);
 struct client *client_free(struct client *client);
 void client_send(struct client *client, const struct msg *msg, const int *fds, unsigned nfds);
-void client_send_shared(struct client *client, const struct msg *msg,
-                        struct stream_fd *const *fds, unsigned nfds);
+void client_send_shared(struct client *client, const struct msg *msg, struct stream_fd *const *fds,
+                        unsigned nfds);
 /* Does what there is to do for it, at most until @until_us; it queues itself again for the rest. */
 void client_step(struct client *client, uint64_t until_us);
 void client_pause(struct client *client);
@@ -118,7 +119,6 @@ void listener_keep_unread(struct client *client);
 bool listener_trusts(uint32_t uid);
 
 /* "client pid 7 uid 1000: TEXT -> refused", within the limit of that user. */
-void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
-                          const char *text);
+void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid, const char *text);
 
 #endif

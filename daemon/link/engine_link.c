@@ -9,8 +9,9 @@
  * descriptor the other. What the engine wrote before it died is delivered first: its last
  * message may say why.
  *
- * An engine under another user is not our child, and we may not signal it. Then the connection to its
- * launcher, the keeper, stands for the pidfd: its end is told there, and a packet to there kills it.
+ * An engine under another user is not our child, and we may not signal it. Then the connection to
+ * its launcher, the keeper, stands for the pidfd: its end is told there, and a packet to there
+ * kills it.
  *
  * Each life has its own 32 random bytes, from which the tokens are made that peers' engines
  * present to it; they reach their nodes over TLS only.
@@ -41,9 +42,9 @@ enum {
     ENGINE_BUDGET = 64,
     ENGINE_LAST_BUDGET = 1024,
     ENGINE_LINGER_MS = 50,
-    ENGINE_STOP_MS = 300, /* free: it may leave its fabric in order */
+    ENGINE_STOP_MS = 300,         /* free: it may leave its fabric in order */
     ENGINE_MAX_UNSENT = 64 << 20, /* more than all boards that there can be are announced with */
-    ENGINE_RETRY_MS = 20, /* too many descriptors fly */
+    ENGINE_RETRY_MS = 20,         /* too many descriptors fly */
 };
 
 enum engine_state { ENGINE_DOWN, ENGINE_RUNNING, ENGINE_ENDING };
@@ -379,7 +380,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     link->arg = config->arg;
     link->closer = config->closer;
     link->pidfd = link->keeper = -1;
-    snprintf(link->launcher, sizeof(link->launcher), "%s", config->launcher ? config->launcher : "");
+    snprintf(link->launcher, sizeof(link->launcher), "%s",
+             config->launcher ? config->launcher : "");
     stream_init(&link->stream, -1, 0);
     engine_path(conf, link->path);
     snprintf(link->pid_file, sizeof(link->pid_file), "%s", conf->engine_pid_file);

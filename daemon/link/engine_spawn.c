@@ -1,6 +1,6 @@
-/* engine_spawn.c - starting commd-engine: by fork and exec (shm/launch/engine_exec.c), or by a launcher that
- * runs under another user (transport/process/launcher.c). Either way one end of a socket pair becomes its
- * control socket, and it ends when that socket closes. */
+/* engine_spawn.c - starting commd-engine: by fork and exec (shm/launch/engine_exec.c), or by a
+ * launcher that runs under another user (transport/process/launcher.c). Either way one end of a
+ * socket pair becomes its control socket, and it ends when that socket closes. */
 #include "daemon/link/engine_spawn.h"
 
 #include <fcntl.h>
@@ -62,10 +62,26 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
 
 static void fill_argv(const struct engine_args *args, const char *fd, char *argv[LAUNCH_ARGS])
 {
-    const char *const words[] = {"commd-engine", "--fd", fd, "--device", args->device, "--fabric",
-                                 args->fabric, "--tls", args->tls, "--ports", args->ports,
-                                 "--channels", args->channels, "--congestion", args->congestion,
-                                 "--node", args->node, "--log", args->log, NULL};
+    const char *const words[] = {"commd-engine",
+                                 "--fd",
+                                 fd,
+                                 "--device",
+                                 args->device,
+                                 "--fabric",
+                                 args->fabric,
+                                 "--tls",
+                                 args->tls,
+                                 "--ports",
+                                 args->ports,
+                                 "--channels",
+                                 args->channels,
+                                 "--congestion",
+                                 args->congestion,
+                                 "--node",
+                                 args->node,
+                                 "--log",
+                                 args->log,
+                                 NULL};
 
     _Static_assert(ARRAY_LEN(words) <= LAUNCH_ARGS, "the launcher takes them too");
     memcpy(argv, words, sizeof(words));
@@ -147,7 +163,8 @@ static size_t pack(char *const argv[], char *buf, size_t size)
     return used;
 }
 
-int engine_launch(const struct engine_args *args, const char *launcher, int *ret_keeper, int *ret_sock)
+int engine_launch(const struct engine_args *args, const char *launcher, int *ret_keeper,
+                  int *ret_sock)
 {
     _cleanup_(close_fdp) int keeper = -1, ours = -1, theirs = -1;
     union {
@@ -156,7 +173,9 @@ int engine_launch(const struct engine_args *args, const char *launcher, int *ret
     } control = {{0}};
     char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS], words[LAUNCH_ARGS_BYTES];
     struct iovec iov = {words, 0};
-    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control.buf,
                         .msg_controllen = sizeof(control.buf)};
     struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
     int pair[2], r;

@@ -16,8 +16,10 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX]);
 /* Starts it with one end of a stream socket pair as descriptor 3; *ret_sock is the other end.
  * It dies with us. */
 int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd, int *ret_sock);
-/* Asks the launcher that listens at @launcher to start one (transport/process/launcher.c). What becomes of it is
- * told on *ret_keeper, in packets of struct launch_answer; a packet to there kills it. Does not wait. */
-int engine_launch(const struct engine_args *args, const char *launcher, int *ret_keeper, int *ret_sock);
+/* Asks the launcher that listens at @launcher to start one (transport/process/launcher.c). What
+ * becomes of it is told on *ret_keeper, in packets of struct launch_answer; a packet to there kills
+ * it. Does not wait. */
+int engine_launch(const struct engine_args *args, const char *launcher, int *ret_keeper,
+                  int *ret_sock);
 
 #endif

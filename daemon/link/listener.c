@@ -19,12 +19,12 @@
  * time that one connection of another gets. Whatever else wakes the loop (links to nodes, the
  * engine, timers) is done before, in every turn.
  *
- * Descriptors. Of those that we may have (RLIMIT_NOFILE) a sixteenth may wait to be sent, and as many
- * as half of them may fly, that is, have been sent and not been taken out: the kernel allows only so
- * many to our user as he may have open. One user may have half of what the others leave of either. Who does not take
- * them out keeps them flying even when we have closed his connection, so that such a socket is
- * kept, and counts among his connections, until it is empty. At nine tenths of all descriptors
- * nobody is let in any more but root and our own user.
+ * Descriptors. Of those that we may have (RLIMIT_NOFILE) a sixteenth may wait to be sent, and as
+ * many as half of them may fly, that is, have been sent and not been taken out: the kernel allows
+ * only so many to our user as he may have open. One user may have half of what the others leave of
+ * either. Who does not take them out keeps them flying even when we have closed his connection, so
+ * that such a socket is kept, and counts among his connections, until it is empty. At nine tenths
+ * of all descriptors nobody is let in any more but root and our own user.
  *
  * Two commds that start at the same time meet in a lock on the directory, so "is the socket
  * stale?" and "make a new one" are one step. No lock file is left behind. */
@@ -64,8 +64,7 @@ enum {
     LISTENER_MAX_PENDING = 1024,
 };
 
-void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
-                          const char *text)
+void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid, const char *text)
 {
     char who[LOG_LIMIT_WHO];
 
@@ -178,8 +177,7 @@ static unsigned still_flying(int fd, unsigned known)
     return MIN(known, STREAM_MAX_FDS * ((unsigned)unread / LISTENER_SKB));
 }
 
-static void landed(struct listener *listener, struct tenant *tenant, unsigned *flying,
-                   unsigned now)
+static void landed(struct listener *listener, struct tenant *tenant, unsigned *flying, unsigned now)
 {
     listener->flying -= *flying - now;
     tenant->flying -= *flying - now;
@@ -306,8 +304,8 @@ void listener_keep_unread(struct client *client)
 /* ---- coming in -------------------------------------------------------------------------- */
 
 /* Nothing is kept for it: one message into the fresh socket, and the end. */
-static void refuse_fd(struct listener *listener, int fd, const struct ucred *cred,
-                      enum cause cause, const char *text)
+static void refuse_fd(struct listener *listener, int fd, const struct ucred *cred, enum cause cause,
+                      const char *text)
 {
     struct msg msg = {.type = MSG_REFUSED};
     struct stream stream;
@@ -342,15 +340,16 @@ bool listener_trusts(uint32_t uid)
 }
 
 /* NULL: welcome. */
-static const char *room_check(const struct listener *listener, const struct tenant *tenant,
-                              int fd, char *buf, size_t len)
+static const char *room_check(const struct listener *listener, const struct tenant *tenant, int fd,
+                              char *buf, size_t len)
 {
     unsigned room = listener->max_clients + LISTENER_EXTRA;
 
     if (closer_pending(listener->closer, tenant->uid) >= LISTENER_MAX_PENDING) {
-        snprintf(buf, len,
-                 "user %u has sent %u descriptors and more that are not closed yet (do they linger?)",
-                 tenant->uid, LISTENER_MAX_PENDING);
+        snprintf(
+            buf, len,
+            "user %u has sent %u descriptors and more that are not closed yet (do they linger?)",
+            tenant->uid, LISTENER_MAX_PENDING);
         return buf;
     }
     if (!listener_trusts(tenant->uid)) {
@@ -373,9 +372,10 @@ static const char *room_check(const struct listener *listener, const struct tena
     if (!listener_trusts(tenant->uid) &&
         tenant->nclients >= share_of(room, listener->max_clients_per_user + LISTENER_TOOLS,
                                      listener->nclients - tenant->nclients)) {
-        snprintf(buf, len,
-                 "user %u has %u connections already, half of what others leave (limits.max_clients)",
-                 tenant->uid, tenant->nclients);
+        snprintf(
+            buf, len,
+            "user %u has %u connections already, half of what others leave (limits.max_clients)",
+            tenant->uid, tenant->nclients);
         return buf;
     }
     return NULL;
@@ -491,8 +491,8 @@ static int path_error(const char *path, int error, char **ret_error)
     switch (-error) {
     case ENOENT:
     case ENOTDIR:
-        r = asprintf(ret_error,
-                     "%s: its directory does not exist: create it, or set listen.socket", path);
+        r = asprintf(ret_error, "%s: its directory does not exist: create it, or set listen.socket",
+                     path);
         error = -EINVAL;
         break;
     case EADDRINUSE:
@@ -650,11 +650,12 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
     r = listener_bind(listener, config->mode);
     if (r)
         return path_error(config->path, r, ret_error);
-    listener->accept = event_new(listener->base, listener->fd, EV_READ | EV_PERSIST,
-                                 listener_accept, listener);
+    listener->accept =
+        event_new(listener->base, listener->fd, EV_READ | EV_PERSIST, listener_accept, listener);
     listener->more = evtimer_new(listener->base, listener_more, listener);
     listener->unread = evtimer_new(listener->base, listener_unread, listener);
-    if (!listener->accept || !listener->more || !listener->unread || event_add(listener->accept, NULL))
+    if (!listener->accept || !listener->more || !listener->unread ||
+        event_add(listener->accept, NULL))
         return -ENOMEM;
     *ret_listener = steal_ptr(listener);
     return 0;
@@ -716,8 +717,8 @@ void listener_turn(struct listener *listener)
     tenants_reap(listener);
 }
 
-void listener_send(struct listener *listener, unsigned slot, const struct msg *msg,
-                   const int *fds, unsigned nfds)
+void listener_send(struct listener *listener, unsigned slot, const struct msg *msg, const int *fds,
+                   unsigned nfds)
 {
     if (listener->slots[slot])
         client_send(listener->slots[slot], msg, fds, nfds);

@@ -41,8 +41,8 @@ void listener_turn(struct listener *listener);
 
 /* Sends @msg with duplicates of @fds. A client that is gone, does not read, or cannot be sent
  * it (no memory, no descriptors) is closed in the next turn. */
-void listener_send(struct listener *listener, unsigned slot, const struct msg *msg,
-                   const int *fds, unsigned nfds);
+void listener_send(struct listener *listener, unsigned slot, const struct msg *msg, const int *fds,
+                   unsigned nfds);
 /* The same with descriptors that go to several clients of one user. */
 void listener_send_shared(struct listener *listener, unsigned slot, const struct msg *msg,
                           struct stream_fd *const *fds, unsigned nfds);

@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-const char *peer_hello_check(const struct peer_hello_view *view,
-                             const struct msg_peer_hello *hello, char *buf, size_t len)
+const char *peer_hello_check(const struct peer_hello_view *view, const struct msg_peer_hello *hello,
+                             char *buf, size_t len)
 {
     if (hello->version != MSG_VERSION)
         snprintf(buf, len,

@@ -15,7 +15,7 @@ struct peer_hello_view {
 };
 
 /* NULL: welcome. Else why not, in @buf, in words that fit both sides' logs. */
-const char *peer_hello_check(const struct peer_hello_view *view,
-                             const struct msg_peer_hello *hello, char *buf, size_t len);
+const char *peer_hello_check(const struct peer_hello_view *view, const struct msg_peer_hello *hello,
+                             char *buf, size_t len);
 
 #endif

@@ -269,8 +269,8 @@ static const char *hello_check(struct link *link, const struct msg_peer_hello *h
     };
 
     if (link->inbound)
-        view.wanted = SSL_get_servername(bufferevent_openssl_get_ssl(link->bev),
-                                         TLSEXT_NAMETYPE_host_name);
+        view.wanted =
+            SSL_get_servername(bufferevent_openssl_get_ssl(link->bev), TLSEXT_NAMETYPE_host_name);
     return peer_hello_check(&view, hello, buf, len);
 }
 
@@ -431,8 +431,7 @@ static void link_event(struct bufferevent *bev, short what, void *arg)
 
     if (what & BEV_EVENT_CONNECTED) {
         if (!tls_is_authenticated(bufferevent_openssl_get_ssl(bev)))
-            return handshake_failed(link,
-                                    ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
+            return handshake_failed(link, ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
         link->state = LINK_HELLO;
         if (!link->inbound && link_send_hello(link))
             link_bury(link);

@@ -27,14 +27,7 @@ enum {
     LINK_MAX_UNSENT = 64 << 20,
 };
 
-enum link_state {
-    LINK_CONNECTING,
-    LINK_HANDSHAKE,
-    LINK_HELLO,
-    LINK_UP,
-    LINK_CLOSING,
-    LINK_DEAD
-};
+enum link_state { LINK_CONNECTING, LINK_HANDSHAKE, LINK_HELLO, LINK_UP, LINK_CLOSING, LINK_DEAD };
 
 struct peer {
     struct peer_links *links; /* borrowed */

@@ -54,8 +54,7 @@ static void dial_connected(evutil_socket_t fd, short what, void *arg)
     if (!error)
         return link_start_tls(link);
     if (error == ECONNREFUSED)
-        peer_set_error(link->peer, false,
-                       "no commd answers at its address (connection refused)");
+        peer_set_error(link->peer, false, "no commd answers at its address (connection refused)");
     else
         peer_set_error(link->peer, false, "cannot connect: %s", strerror(error));
     link_bury(link);
@@ -232,8 +231,7 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     const struct sock_addr *addr = &links->peers[links->self].addr;
     int one = 1, r;
 
-    links->listen_fd =
-        socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    links->listen_fd = socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (links->listen_fd < 0)
         return -errno;
     setsockopt(links->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -242,11 +240,10 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
         return 0;
     r = -errno;
     if (r == -EADDRINUSE &&
-        asprintf(
-            ret_error,
-            "%s port %u is in use: another commd of this node, or another program; stop it "
-            "(ss -ltnp shows it), or give node \"%s\" another port in cluster.nodes",
-            node->address, node->port, node->name) < 0)
+        asprintf(ret_error,
+                 "%s port %u is in use: another commd of this node, or another program; stop it "
+                 "(ss -ltnp shows it), or give node \"%s\" another port in cluster.nodes",
+                 node->address, node->port, node->name) < 0)
         return -ENOMEM;
     if (r == -EADDRNOTAVAIL &&
         asprintf(ret_error,

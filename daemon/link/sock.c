@@ -29,9 +29,7 @@ int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
     r = getaddrinfo(address, service, &hints, &list);
     if (r) {
         *ret_why = gai_strerror(r);
-        return r == EAI_AGAIN || r == EAI_SYSTEM ? -EAGAIN
-               : r == EAI_MEMORY                 ? -ENOMEM
-                                                 : -EINVAL;
+        return r == EAI_AGAIN || r == EAI_SYSTEM ? -EAGAIN : r == EAI_MEMORY ? -ENOMEM : -EINVAL;
     }
     memset(ret_addr, 0, sizeof(*ret_addr));
     memcpy(&ret_addr->sa, list->ai_addr, list->ai_addrlen);
@@ -111,8 +109,8 @@ int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *r
                 int *ret_fd)
 {
     struct sock_addr from = {.len = sizeof(from.sa)};
-    int fd = accept4(listen_fd, (struct sockaddr *)&from.sa, &from.len,
-                     SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd =
+        accept4(listen_fd, (struct sockaddr *)&from.sa, &from.len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
     if (fd >= 0) {
         if (ret_from)
@@ -160,8 +158,7 @@ static bool is_rdma_device(const char *device)
 {
     char path[64 + CONF_NAME_MAX];
 
-    snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s", (int)strcspn(device, ":"),
-             device);
+    snprintf(path, sizeof(path), "/sys/class/infiniband/%.*s", (int)strcspn(device, ":"), device);
     return access(path, F_OK) == 0;
 }
 
@@ -198,10 +195,9 @@ int sock_device(const struct conf *conf, const struct sock_addr *self,
     if (found) {
         snprintf(ret_device, CONF_NAME_MAX, "%s", found);
     } else if (conf->device[0]) {
-        r = asprintf(
-            ret_error,
-            "%s: transport.device: no network device \"%s\" on this node (there are: %s)",
-            conf->file, conf->device, names);
+        r = asprintf(ret_error,
+                     "%s: transport.device: no network device \"%s\" on this node (there are: %s)",
+                     conf->file, conf->device, names);
     } else {
         r = asprintf(ret_error,
                      "%s: cluster.nodes: no network device of this node has the address %s of "

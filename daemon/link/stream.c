@@ -1,9 +1,10 @@
 /* stream.c - framing over a UNIX stream socket that never blocks.
  *
- * Descriptors that come in can be anything, and the close of one may last as long as its sender likes.
- * So there is always room for as many as one message can carry, because the kernel closes in our name
- * what does not fit; and none of them is closed here, nor the socket, in which more may lie unread,
- * but by the closer's threads. What goes out is handed to them too: it may be the last copy.
+ * Descriptors that come in can be anything, and the close of one may last as long as its sender
+ * likes. So there is always room for as many as one message can carry, because the kernel closes in
+ * our name what does not fit; and none of them is closed here, nor the socket, in which more may
+ * lie unread, but by the closer's threads. What goes out is handed to them too: it may be the last
+ * copy.
  *
  * In: one buffer that begins small and grows to the frame that is announced, which
  * codec_frame_check() has bounded before we allocate: at most max + CODEC_HEADER bytes belong
@@ -34,8 +35,9 @@ struct stream_frame {
 struct stream_fd {
     int fd; /* owned */
     unsigned refs;
-    struct stream_count *count; /* borrowed: of the stream that was the first to queue it, or NULL */
-    struct closer *closer;      /* borrowed; NULL: it is no last copy of anything large */
+    struct stream_count
+        *count;            /* borrowed: of the stream that was the first to queue it, or NULL */
+    struct closer *closer; /* borrowed; NULL: it is no last copy of anything large */
     uint32_t uid;
 };
 
@@ -332,7 +334,9 @@ int stream_flush(struct stream *s)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return errno == EAGAIN ? STREAM_E_AGAIN : errno == ETOOMANYREFS ? STREAM_E_LATER : -errno;
+            return errno == EAGAIN         ? STREAM_E_AGAIN
+                   : errno == ETOOMANYREFS ? STREAM_E_LATER
+                                           : -errno;
         s->sent_fds += frame->nfds;
         s->out_fds -= frame->nfds;
         while (frame->nfds) /* sent with the first byte */

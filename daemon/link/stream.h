@@ -10,8 +10,9 @@ enum { STREAM_MAX_FDS = 2 }; /* with one message, and waiting to be taken */
 enum {
     STREAM_E_AGAIN = 1, /* the socket will say when */
     STREAM_E_EOF = 2,
-    STREAM_E_FDS = 3,   /* descriptors came that belong to no message */
-    STREAM_E_LATER = 4, /* descriptors cannot be sent or taken now, and no socket says when: ask a clock */
+    STREAM_E_FDS = 3, /* descriptors came that belong to no message */
+    STREAM_E_LATER =
+        4, /* descriptors cannot be sent or taken now, and no socket says when: ask a clock */
 };
 
 struct stream_frame;
@@ -38,12 +39,12 @@ struct stream {
     unsigned out_fds;                     /* with them, each time it is queued */
     unsigned sent_fds;                    /* so far; set it back as you like */
     /* set by the caller */
-    struct stream_count *held;            /* borrowed; where unsent ones are counted, or NULL */
+    struct stream_count *held; /* borrowed; where unsent ones are counted, or NULL */
     bool (*may_send)(void *arg, unsigned nfds); /* are so many descriptors welcome now? or NULL */
     void *arg;
-    bool keeps_fds;        /* the other side may send descriptors */
-    struct closer *closer; /* borrowed: of all descriptors and of the socket; NULL: at once */
-    uint32_t uid;          /* in whose lane */
+    bool keeps_fds;             /* the other side may send descriptors */
+    struct closer *closer;      /* borrowed: of all descriptors and of the socket; NULL: at once */
+    uint32_t uid;               /* in whose lane */
     int in_fds[STREAM_MAX_FDS]; /* owned: that nobody has taken yet, oldest first */
     unsigned nin_fds;
 };

@@ -41,8 +41,7 @@ static SSL_SESSION *psk_session(SSL *ssl)
     return NULL;
 }
 
-static int psk_find(SSL *ssl, const unsigned char *identity, size_t len,
-                    SSL_SESSION **ret_session)
+static int psk_find(SSL *ssl, const unsigned char *identity, size_t len, SSL_SESSION **ret_session)
 {
     *ret_session = NULL;
     if (len != sizeof(tls_identity) - 1 || memcmp(identity, tls_identity, len) != 0)
@@ -51,8 +50,8 @@ static int psk_find(SSL *ssl, const unsigned char *identity, size_t len,
     return *ret_session != NULL;
 }
 
-static int psk_use(SSL *ssl, const EVP_MD *md, const unsigned char **ret_identity,
-                   size_t *ret_len, SSL_SESSION **ret_session)
+static int psk_use(SSL *ssl, const EVP_MD *md, const unsigned char **ret_identity, size_t *ret_len,
+                   SSL_SESSION **ret_session)
 {
     *ret_session = NULL;
     *ret_identity = (const unsigned char *)tls_identity;
@@ -83,8 +82,8 @@ int tls_new(const uint8_t key[TLS_KEY_BYTES], struct tls **ret_tls)
         !SSL_CTX_set_max_proto_version(tls->ctx, TLS1_3_VERSION) ||
         !SSL_CTX_set_ciphersuites(tls->ctx, tls_suite) || !SSL_CTX_set_num_tickets(tls->ctx, 0))
         return -ENOTSUP;
-    SSL_CTX_set_options(tls->ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
-                                      SSL_OP_IGNORE_UNEXPECTED_EOF);
+    SSL_CTX_set_options(tls->ctx,
+                        SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_session_cache_mode(tls->ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(tls->ctx, SSL_MODE_RELEASE_BUFFERS); /* 34 KiB less per idle link */
     SSL_CTX_set_psk_find_session_callback(tls->ctx, psk_find);

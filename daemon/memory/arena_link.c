@@ -16,7 +16,8 @@ static bool fellow(struct daemon *d, uint64_t group, unsigned slot, unsigned ran
     bool asker = false, owner = false;
     uint32_t req;
 
-    for (unsigned i = 0; core_group_local(d->core, group, i, &member_rank, &member_slot, &req); i++) {
+    for (unsigned i = 0; core_group_local(d->core, group, i, &member_rank, &member_slot, &req);
+         i++) {
         asker |= member_slot == slot;
         if (member_rank == rank) {
             owner = true;
@@ -26,8 +27,8 @@ static bool fellow(struct daemon *d, uint64_t group, unsigned slot, unsigned ran
     return asker && owner;
 }
 
-static void answer(struct daemon *d, unsigned slot, uint32_t req, enum cause cause, const char *text,
-                   int fd)
+static void answer(struct daemon *d, unsigned slot, uint32_t req, enum cause cause,
+                   const char *text, int fd)
 {
     struct msg msg = {.type = MSG_ARENA_ANSWER};
 

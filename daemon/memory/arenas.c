@@ -1,18 +1,19 @@
 /* arenas.c - the clients' registered memory, as far as commd has to do with it.
  *
  * A client makes an arena, seals it and sends us the descriptor; a member of a common group on this
- * node asks for it, and gets it. commd never maps one, so it cannot be hurt by what is in it or done
- * to it; what is checked here is what those who do map it rely on, and check again: that it is a
- * memfd which cannot shrink (nobody gets SIGBUS) and is as large as was said.
+ * node asks for it, and gets it. commd never maps one, so it cannot be hurt by what is in it or
+ * done to it; what is checked here is what those who do map it rely on, and check again: that it is
+ * a memfd which cannot shrink (nobody gets SIGBUS) and is as large as was said.
  *
  * Who pays. The memory is the client's: it touches the pages first. commd holds one descriptor for
  * each, which keeps the file alive, so that is let go when the client frees the arena or goes, and
- * the number of them is bounded: for one client, over all by a quarter of the descriptors that commd
- * may have, and for one user by half of what the others leave of that. The bytes of one user's arenas
- * are bounded by the memory of the machine, so that nobody can promise more than there is.
+ * the number of them is bounded: for one client, over all by a quarter of the descriptors that
+ * commd may have, and for one user by half of what the others leave of that. The bytes of one
+ * user's arenas are bounded by the memory of the machine, so that nobody can promise more than
+ * there is.
  *
- * Closing the last copy of a large one takes long, as its pages are freed: the closer's threads do it.
- * Until then it counts as one of its user's.
+ * Closing the last copy of a large one takes long, as its pages are freed: the closer's threads do
+ * it. Until then it counts as one of its user's.
  *
  * Members who have mapped an arena keep that mapping when it is gone here; their rules are in
  * client/lib/arena/peer_arena.c. */
@@ -138,18 +139,20 @@ static const char *room_check(struct arenas *arenas, unsigned slot, uint32_t uid
     uint64_t share = share_of(arenas->max, arenas->max_per_user, arenas->count - own);
 
     if (bytes > arenas->max_bytes - MIN(total, arenas->max_bytes))
-        snprintf(why, len,
-                 "user %u has %llu MiB of registered memory on this node already, with %llu MiB more "
-                 "it would exceed the machine's memory: free some",
-                 uid, (unsigned long long)(total >> 20), (unsigned long long)(bytes >> 20));
+        snprintf(
+            why, len,
+            "user %u has %llu MiB of registered memory on this node already, with %llu MiB more "
+            "it would exceed the machine's memory: free some",
+            uid, (unsigned long long)(total >> 20), (unsigned long long)(bytes >> 20));
     else if (arenas->counts[slot] >= ARENAS_PER_CLIENT || n >= arenas->max_per_user)
         snprintf(why, len,
                  "at most %u arenas of registered memory are possible for a process and %u for a "
                  "user: free some, or allocate larger parts at once",
                  ARENAS_PER_CLIENT, arenas->max_per_user);
     else if (n >= share)
-        snprintf(why, len, "commd holds %u arenas of registered memory already, %u of this user, who "
-                           "may have half of what others leave of %u: raise its LimitNOFILE",
+        snprintf(why, len,
+                 "commd holds %u arenas of registered memory already, %u of this user, who "
+                 "may have half of what others leave of %u: raise its LimitNOFILE",
                  arenas->count, n, arenas->max);
     else
         return NULL;
@@ -171,7 +174,8 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
 
     if (r)
         return invalid("an arena has to come with a memfd sealed against shrinking, growing and "
-                       "further seals", why, len);
+                       "further seals",
+                       why, len);
     if (size != msg->size)
         return invalid("the arena's file is not as large as was said", why, len);
     if (*find(arenas, slot, msg->arena))

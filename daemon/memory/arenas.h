@@ -15,7 +15,7 @@ struct arenas {
     struct arena_entry **slots; /* owned, with the entries: lists by client slot */
     unsigned nslots, count;
     struct arena_user *users[ARENA_USER_BUCKETS]; /* owned: those who have arenas */
-    unsigned *counts; /* owned: of each slot */
+    unsigned *counts;                             /* owned: of each slot */
     /* limits: files over all users; of one user files (and never more than half of what the others
      * leave), and bytes together */
     unsigned max, max_per_user;

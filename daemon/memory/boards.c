@@ -1,29 +1,29 @@
 /* boards.c - the boards of this node's groups, and who pays for them.
  *
- * commd keeps of a board the mapping of its control pages and one descriptor. The file lives as long
- * as anybody holds it: a member, the engine, or a process to which a member handed it. Leaving the
- * group takes it from nobody. So a board is charged to its user, in bytes and as one of the user's
- * groups, from the moment it is made until nobody but commd holds it. Then commd frees its pages and
- * forgets it. Pages that the engine or commd touched first are charged to the service by the
- * kernel, and these are bounded by the same sum.
+ * commd keeps of a board the mapping of its control pages and one descriptor. The file lives as
+ * long as anybody holds it: a member, the engine, or a process to which a member handed it. Leaving
+ * the group takes it from nobody. So a board is charged to its user, in bytes and as one of the
+ * user's groups, from the moment it is made until nobody but commd holds it. Then commd frees its
+ * pages and forgets it. Pages that the engine or commd touched first are charged to the service by
+ * the kernel, and these are bounded by the same sum.
  *
  * Who holds it. The kernel counts the writable open descriptions of a file. commd opens the file
  * twice by /proc/self/fd: the first description stays here, the second one is for all others, and
  * the one that memfd_create() made, which is not counted, is closed. A write lease (F_SETLEASE) on
  * the first is given only when no other one exists: not open, not mapped and not on its way in a
- * socket. Read-only ones that a client opened itself count where the kernel counts readers; where it
- * does not, they do no harm, because the pages are freed from under them. While we have the lease,
- * which is for the time of two system calls, somebody who opens the file has the kernel send us
- * SIGIO, so that is ignored.
+ * socket. Read-only ones that a client opened itself count where the kernel counts readers; where
+ * it does not, they do no harm, because the pages are freed from under them. While we have the
+ * lease, which is for the time of two system calls, somebody who opens the file has the kernel send
+ * us SIGIO, so that is ignored.
  *
- * Where there are no leases (fs.leases-enable is 0) or no /proc, a board is charged until the clients that
- * were its members have disconnected.
+ * Where there are no leases (fs.leases-enable is 0) or no /proc, a board is charged until the
+ * clients that were its members have disconnected.
  *
  * The engine holds the board longer than the members, if other nodes still need something of it.
  * commd's descriptor outlives the engine's mapping, so no munmap() of the engine is the last one of
- * the file, and none has to free its pages. That takes a second for some gigabytes: a thread does it
- * (shm/util/closer.c), but for what is small. Of one user FREEING_MAX boards are being freed at a time,
- * and these do not count at the limits.
+ * the file, and none has to free its pages. That takes a second for some gigabytes: a thread does
+ * it (shm/util/closer.c), but for what is small. Of one user FREEING_MAX boards are being freed at
+ * a time, and these do not count at the limits.
  *
  * Boards that were left are looked at when the group is closed, by a timer, and, the user's own
  * ones only, when the user meets a limit. The work of a turn is bounded each time. */
@@ -119,8 +119,7 @@ static void user_drop_idle(struct boards *boards, uint32_t uid)
     free(user);
 }
 
-void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes,
-                 unsigned *ret_count)
+void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, unsigned *ret_count)
 {
     const struct board_user *user = boards->users[uid % BOARD_USER_BUCKETS];
 
@@ -417,8 +416,8 @@ static bool fits(const struct boards *boards, const struct board_user *user, siz
     unsigned nothers = boards->count - boards->freeing - n;
     unsigned max = MIN(limits->groups, boards->max_files);
     /* where descriptors are the limit, what one user may have of the groups says nothing */
-    unsigned most = limits->groups_per_user >= limits->groups ? max
-                                                              : MIN(limits->groups_per_user, max / 2);
+    unsigned most =
+        limits->groups_per_user >= limits->groups ? max : MIN(limits->groups_per_user, max / 2);
     uint64_t nshare = share_of(max, most, nothers);
     struct board_entry *entry;
     char held[128] = "";
@@ -427,18 +426,23 @@ static bool fits(const struct boards *boards, const struct board_user *user, siz
         return true;
     if (user)
         TAILQ_FOREACH(entry, &user->left, in_user)
-            left++;
+    left++;
     if (left)
-        snprintf(held, sizeof(held), "; %u of them were left, but a process or the engine still "
-                                     "holds their memory", left);
+        snprintf(held, sizeof(held),
+                 "; %u of them were left, but a process or the engine still "
+                 "holds their memory",
+                 left);
     if (n < nshare)
-        snprintf(why, len, "its %zu MiB would exceed limits.%s: this user has %zu MiB in %u groups%s",
+        snprintf(why, len,
+                 "its %zu MiB would exceed limits.%s: this user has %zu MiB in %u groups%s",
                  bytes >> 20,
                  share < limits->bytes_per_user ? "max_board_bytes" : "max_board_bytes_per_user",
                  own >> 20, n, held);
     else if (nshare < limits->groups_per_user && max < limits->groups)
-        snprintf(why, len, "this user has %u groups, and commd has too few descriptors for more: "
-                           "raise its LimitNOFILE%s", n, held);
+        snprintf(why, len,
+                 "this user has %u groups, and commd has too few descriptors for more: "
+                 "raise its LimitNOFILE%s",
+                 n, held);
     else
         snprintf(why, len, "it would exceed limits.%s: this user has %u groups%s",
                  nshare < limits->groups_per_user ? "max_groups" : "max_groups_per_user", n, held);

@@ -26,10 +26,10 @@ struct board_entry {
 
     /* the rest is for boards.c */
     enum board_state state;
-    struct board_user *user;                   /* owned together with the user's other boards */
-    int fd;                                    /* owned: no other process has this description */
-    struct board_job *job;                     /* owned together with the thread */
-    struct board_holder *holders;              /* owned: the clients that were given it */
+    struct board_user *user;      /* owned together with the user's other boards */
+    int fd;                       /* owned: no other process has this description */
+    struct board_job *job;        /* owned together with the thread */
+    struct board_holder *holders; /* owned: the clients that were given it */
     unsigned nholders;
     TAILQ_ENTRY(board_entry) in_all, in_user; /* those that are not BOARD_OPEN */
 };
@@ -48,15 +48,15 @@ struct boards {
     struct board_entry **buckets; /* owned, with the entries: those of open groups */
     size_t nbuckets, bytes;       /* bytes and count: of all that are held, whatever their state */
     unsigned count;
-    unsigned max_files;       /* descriptors are for others, too */
-    size_t freeing_bytes;     /* the part of bytes and count that is being freed */
+    unsigned max_files;   /* descriptors are for others, too */
+    size_t freeing_bytes; /* the part of bytes and count that is being freed */
     unsigned freeing;
-    struct board_list left;   /* BOARD_LEFT and BOARD_FREEING, the next to be looked at first */
+    struct board_list left; /* BOARD_LEFT and BOARD_FREEING, the next to be looked at first */
     struct board_user *users[BOARD_USER_BUCKETS]; /* owned: those who have boards */
-    uint32_t *lives;          /* owned: by client slot, how many clients have gone from it */
+    uint32_t *lives; /* owned: by client slot, how many clients have gone from it */
     unsigned nlives;
-    bool no_lease;            /* this kernel does not say who holds a file */
-    struct closer *closer;    /* borrowed; set after boards_init(). NULL: all is done at once */
+    bool no_lease;         /* this kernel does not say who holds a file */
+    struct closer *closer; /* borrowed; set after boards_init(). NULL: all is done at once */
 };
 
 int boards_init(struct boards *boards, unsigned max_groups);
@@ -82,7 +82,6 @@ void boards_del(struct boards *boards, uint64_t group);
 bool boards_look(struct boards *boards, unsigned n);
 
 /* What @uid holds, in bytes and in boards; both are 0 for a user who is not known. */
-void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes,
-                 unsigned *ret_count);
+void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, unsigned *ret_count);
 
 #endif

@@ -82,8 +82,8 @@ static int write_prefix(enum conf_log_level level, char *buf, size_t len)
     if (!localtime_r(&now.tv_sec, &tm) ||
         strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm) == 0)
         strcpy(date, "-");
-    return snprintf(buf, len, "%s.%03ld %s[%d] %s: ", date, now.tv_nsec / 1000000,
-                    log_state.ident, (int)getpid(), levels[level].name);
+    return snprintf(buf, len, "%s.%03ld %s[%d] %s: ", date, now.tv_nsec / 1000000, log_state.ident,
+                    (int)getpid(), levels[level].name);
 }
 
 /* Bytes of the UTF-8 character at @s, and which it is; 0: it is none. */

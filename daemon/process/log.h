@@ -16,12 +16,12 @@ void log_write(enum conf_log_level level, const char *fmt, ...) _printf_(2, 3);
 void log_clean(char *text);
 
 #define log_error(...) log_write(CONF_LOG_ERROR, __VA_ARGS__)
-#define log_warn(...) log_write(CONF_LOG_WARN, __VA_ARGS__)
-#define log_info(...) log_write(CONF_LOG_INFO, __VA_ARGS__)
-#define log_debug(...)                                                                           \
-    do {                                                                                         \
-        if (log_enabled(CONF_LOG_DEBUG))                                                         \
-            log_write(CONF_LOG_DEBUG, __VA_ARGS__);                                              \
+#define log_warn(...)  log_write(CONF_LOG_WARN, __VA_ARGS__)
+#define log_info(...)  log_write(CONF_LOG_INFO, __VA_ARGS__)
+#define log_debug(...)                                                                             \
+    do {                                                                                           \
+        if (log_enabled(CONF_LOG_DEBUG))                                                           \
+            log_write(CONF_LOG_DEBUG, __VA_ARGS__);                                                \
     } while (0)
 
 #endif

@@ -52,8 +52,7 @@ static bool is_idle(const struct log_limit_entry *entry, uint64_t now_ms)
     return true;
 }
 
-static struct log_limit_entry *entry_of(struct log_limit *limit, const char *who,
-                                        uint64_t now_ms)
+static struct log_limit_entry *entry_of(struct log_limit *limit, const char *who, uint64_t now_ms)
 {
     struct log_limit_entry *room = NULL;
 
@@ -126,8 +125,8 @@ static void tell(struct log_limit_entry *entry, uint64_t now_ms)
     log_write(entry->level, "%s: %" PRIu64 " more lines left out in %" PRIu64 " s", entry->who,
               entry->left_out, MAX(seconds, (uint64_t)1));
     entry->left_out = entry->due_ms = 0;
-    entry->wait_ms = MIN(MAX(entry->wait_ms, (uint64_t)LOG_LIMIT_EVERY_MS) * 2,
-                         (uint64_t)LOG_LIMIT_REPEAT_MS);
+    entry->wait_ms =
+        MIN(MAX(entry->wait_ms, (uint64_t)LOG_LIMIT_EVERY_MS) * 2, (uint64_t)LOG_LIMIT_REPEAT_MS);
 }
 
 uint64_t log_limit_tell(struct log_limit *limit, uint64_t now_ms)
@@ -135,8 +134,7 @@ uint64_t log_limit_tell(struct log_limit *limit, uint64_t now_ms)
     uint64_t next = 0;
 
     for (unsigned i = 0; i <= LOG_LIMIT_ENTRIES; i++) {
-        struct log_limit_entry *entry =
-            i < LOG_LIMIT_ENTRIES ? &limit->entries[i] : &limit->others;
+        struct log_limit_entry *entry = i < LOG_LIMIT_ENTRIES ? &limit->entries[i] : &limit->others;
 
         if (entry->left_out && entry->due_ms <= now_ms)
             tell(entry, now_ms);

@@ -1,6 +1,6 @@
 /* user.c - commd without an administrator: started by a user, or by the first rank of a user
- * where no commd runs (client/lib/context/autostart.c). One node, no port, no key, no file to configure;
- * all of it lives in the user's own directory (shm/util/socket_path.c).
+ * where no commd runs (client/lib/context/autostart.c). One node, no port, no key, no file to
+ * configure; all of it lives in the user's own directory (shm/util/socket_path.c).
  *
  * Two can never serve one socket: a lock is held from before the socket is made until the
  * process is gone, however it ends. One that leaves (idle for long) has a moment for it, so
@@ -36,8 +36,8 @@ static int complain_of(const struct user *user, const char *name, int error, con
 
 static void leave_behind(void)
 {
-    static const char *const variables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
-                                            "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_PID",
+    static const char *const variables[] = {"NOTIFY_SOCKET",        "WATCHDOG_USEC", "WATCHDOG_PID",
+                                            "JOURNAL_STREAM",       "LISTEN_FDS",    "LISTEN_PID",
                                             "CREDENTIALS_DIRECTORY"};
     cpu_set_t all;
 
@@ -103,8 +103,8 @@ static int open_log(struct user *user, int dir_fd)
 {
     if (renameat(dir_fd, PLACE_LOG, dir_fd, PLACE_LOG ".1") && errno != ENOENT)
         return complain_of(user, PLACE_LOG, errno, NULL);
-    user->log = openat(dir_fd, PLACE_LOG, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
-                       0600);
+    user->log =
+        openat(dir_fd, PLACE_LOG, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (user->log < 0)
         return complain_of(user, PLACE_LOG, errno, NULL);
     log_set_fd(user->log);
@@ -125,8 +125,9 @@ static int take_lock(struct user *user, int dir_fd)
         if (clock_ms() >= until) {
             if (read(user->lock, pid, sizeof(pid) - 1) < 0)
                 pid[0] = 0;
-            fprintf(stderr, "commd: %s/" PLACE_SOCKET ": a commd serves this user already (pid "
-                            "%.*s)\n",
+            fprintf(stderr,
+                    "commd: %s/" PLACE_SOCKET ": a commd serves this user already (pid "
+                    "%.*s)\n",
                     user->dir, (int)strcspn(pid, "\n"), pid);
             return EXIT_INTERNAL;
         }

@@ -83,8 +83,8 @@ size_t board_size(const struct board_geom *g)
 
 static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nlocal)
 {
-    return world >= 1 && world <= PLAN_MAX_WORLD && nnodes >= 1 && nnodes <= world &&
-           me < nnodes && nlocal >= 1 && nlocal <= BOARD_MAX_LOCAL && nlocal <= world;
+    return world >= 1 && world <= PLAN_MAX_WORLD && nnodes >= 1 && nnodes <= world && me < nnodes &&
+           nlocal >= 1 && nlocal <= BOARD_MAX_LOCAL && nlocal <= world;
 }
 
 static void fill_header(struct board_hdr *h, const struct board_geom *g, const struct layout *l)
@@ -224,8 +224,8 @@ static void break_by(struct board_hdr *h, uint32_t by, unsigned cause, int32_t r
     bell_ring_slow(&h->bell);
 }
 
-void board_break(struct board_hdr *h, unsigned cause, int32_t rank, uint32_t pid,
-                 const char *node, const char *text)
+void board_break(struct board_hdr *h, unsigned cause, int32_t rank, uint32_t pid, const char *node,
+                 const char *text)
 {
     break_by(h, BOARD_BY_ENGINE, cause, rank, pid, node, text);
 }
@@ -285,9 +285,9 @@ int board_map(int fd, struct board *ret_board)
     }
     l = board_layout(b.world, b.nnodes, b.nlocal);
     if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
-        b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots || b.hdr->off_window != l.window ||
-        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts ||
-        b.hdr->off_mail != l.mail) {
+        b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots ||
+        b.hdr->off_window != l.window || b.hdr->off_result != l.result ||
+        b.hdr->off_counts != l.counts || b.hdr->off_mail != l.mail) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
@@ -330,8 +330,8 @@ uint64_t op_print(const struct op_desc *d)
     uint64_t h = mix(0x636f6d6d64ull, d->seq);
 
     h = mix(h, d->count);
-    h = mix(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
-                   d->redop);
+    h = mix(h,
+            (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 | d->redop);
     return d->digest ? mix(h, d->digest) : h;
 }
 

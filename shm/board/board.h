@@ -21,9 +21,9 @@ enum {
     /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
      * that cut operations differently would take each other's bytes for their own. */
     BOARD_VERSION = 11,
-    BOARD_SLOTS = 16,         /* announcements in flight per member */
-    BOARD_INLINE = 48,        /* payload bytes that travel in the announcement's cache line */
-    BOARD_STAY = 4 << 10,     /* payload that always lies at the beginning of its slot */
+    BOARD_SLOTS = 16,     /* announcements in flight per member */
+    BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
+    BOARD_STAY = 4 << 10, /* payload that always lies at the beginning of its slot */
     BOARD_MAX_LOCAL = 1024,
     BOARD_TEXT = 256,
     BOARD_NAME = 64,
@@ -31,17 +31,17 @@ enum {
     BOARD_SKIP = 2 * BOARD_SLOTS,
 };
 /* Counters start shortly before the wrap, so that every group exercises it. */
-#define BOARD_FIRST_STEP ((uint32_t)-16)
-#define BOARD_MAGIC 0x31647262646d6f63ull /* "comdbrd1" */
-#define BOARD_NO_MEMBER 0xffff
-#define BOARD_BY_ENGINE 0x100u /* in `broken`: the cause is the engine's */
+#define BOARD_FIRST_STEP ((uint32_t) - 16)
+#define BOARD_MAGIC      0x31647262646d6f63ull /* "comdbrd1" */
+#define BOARD_NO_MEMBER  0xffff
+#define BOARD_BY_ENGINE  0x100u /* in `broken`: the cause is the engine's */
 
 struct board_geom {
     uint64_t group, epoch;
-    uint32_t world;   /* ranks in the group */
-    uint32_t nnodes;  /* nodes in the group */
-    uint32_t me;      /* this node's index among them */
-    uint32_t nlocal;  /* members here */
+    uint32_t world;            /* ranks in the group */
+    uint32_t nnodes;           /* nodes in the group */
+    uint32_t me;               /* this node's index among them */
+    uint32_t nlocal;           /* members here */
     const uint16_t *rank_node; /* world entries: node index of each rank */
     struct plan_net net;
 };
@@ -98,7 +98,8 @@ struct board_member {
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
     _Atomic uint32_t alive;    /* enum member_alive, see client/lib/context/alive.c */
-    /* Of the last operation in registered memory, by its number in the group; see client/lib/coll/direct.c. */
+    /* Of the last operation in registered memory, by its number in the group; see
+     * client/lib/coll/direct.c. */
     _Atomic uint64_t entered;  /* this member may write into the others' memory */
     _Atomic uint64_t finished; /* its slice is in all outputs */
     _Atomic uint64_t stopped;  /* it will not write any more, whether it has finished or not */
@@ -136,7 +137,8 @@ struct board_hdr {
     struct plan_net net; /* the same on all nodes of the group */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
-    uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts, off_mail;
+    uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts,
+        off_mail;
 
     /* the doorbell of sleeping members: see wait.c */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -150,7 +152,7 @@ struct board_hdr {
     /* the engine's side of the counters */
     _Atomic uint32_t published __attribute__((aligned(CACHELINE))); /* steps whose global
                                                                        result is in place */
-    _Atomic uint32_t sent; /* steps whose result window the network no longer reads */
+    _Atomic uint32_t sent;    /* steps whose result window the network no longer reads */
     _Atomic uint64_t refused; /* seq of the last refused operation, 0: none; written before
                                  published */
 
@@ -239,8 +241,8 @@ static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t
     return b->result + (size_t)(step % b->depth) * b->chunk + board_spot(b, step, len);
 }
 
-/* Says where this member runs. Was another one last seen on the same core? Then who waits has to let it
- * run. Only a hint: it may have moved since, and members write what they like. */
+/* Says where this member runs. Was another one last seen on the same core? Then who waits has to
+ * let it run. Only a hint: it may have moved since, and members write what they like. */
 static inline bool board_shares_core(const struct board *b, unsigned me)
 {
     uint32_t core = core_now();

@@ -21,11 +21,12 @@
  *                     slots of the sender; remotely it asks for every part (GET) and names the
  *                     in slot of its own that it shall be put into.
  *
- * Slots. The sender knows which of its slots are free, and looks at what readers have said (box.out)
- * only when it comes to one that it believes is in use. Not all can be taken by unmatched messages, so
- * those never stop a stream. On one node slots are used in turn, which are more together than the
- * cache of a core holds: writing to lines that are still in the reader's takes twice as long (copy.c).
- * Between nodes, where the engine reads and others copy anyway, there are few, of two sizes.
+ * Slots. The sender knows which of its slots are free, and looks at what readers have said
+ * (box.out) only when it comes to one that it believes is in use. Not all can be taken by unmatched
+ * messages, so those never stop a stream. On one node slots are used in turn, which are more
+ * together than the cache of a core holds: writing to lines that are still in the reader's takes
+ * twice as long (copy.c). Between nodes, where the engine reads and others copy anyway, there are
+ * few, of two sizes.
  *
  * Room in rings. On one node the writer sees the reader's head. Between nodes every record says
  * how many the writer has taken of the other side (ack), and a rank has at most mail_credit()
@@ -35,8 +36,8 @@
  * (two more), PROBE and PONG (one each). Half the ring is for them. Credit is only counted for
  * the others, on both sides.
  *
- * A payload of several pieces (MAIL_PIECE) on one node is announced with the first of them, and read
- * while the rest is written; box.fill says how far it is.
+ * A payload of several pieces (MAIL_PIECE) on one node is announced with the first of them, and
+ * read while the rest is written; box.fill says how far it is.
  *
  * Knowing where to look. Each member has a bitmap with a bit per rank, the engine one with a bit
  * per member. A writer sets the reader's bit after the record, if it is not set; a reader clears
@@ -129,7 +130,8 @@ uint8_t *mail_landing(const struct mail *m, unsigned local, unsigned src, unsign
 static _Atomic uint32_t *head_of(const struct mail *m, unsigned local, unsigned src)
 {
     return (_Atomic uint32_t *)(m->base + m->off_heads +
-                                local * lines(m->world * sizeof(uint32_t))) + src;
+                                local * lines(m->world * sizeof(uint32_t))) +
+           src;
 }
 
 static struct mail_rec *cells_of(const struct mail *m, unsigned local, unsigned src)

@@ -8,23 +8,23 @@
 #include "shm/util/base.h"
 
 enum {
-    MAIL_INLINE_MAX = 88,     /* payload bytes that travel in the record */
-    MAIL_FIRST_LINE = 24,     /* of them in the record's first cache line */
+    MAIL_INLINE_MAX = 88,      /* payload bytes that travel in the record */
+    MAIL_FIRST_LINE = 24,      /* of them in the record's first cache line */
     MAIL_EAGER_MAX = 64 << 10, /* longer messages wait for their receiver */
-    MAIL_OUT_SLOTS = 32,      /* outgoing slots of a member: see mail.c */
-    MAIL_EAGER_ONE = 24,      /* of them those that messages may lie in unmatched: on one node, */
-    MAIL_EAGER_NET = 8,       /* between nodes */
-    MAIL_STAY = 4 << 10,      /* payload that always lies at the beginning of its slot */
-    MAIL_PIECE = 8 << 10,     /* of a payload on one node: is read while the next one is written */
-    MAIL_DATA_NET = 4,        /* and there those that long messages stream through */
-    MAIL_IN_SLOTS = 4,        /* where the engine puts the parts of long messages */
-    MAIL_LANDINGS = 4,        /* where it puts eager ones: for each receiver and remote sender */
-    MAIL_CHUNK_ONE = 64 << 10,  /* part of a long message: on one node what stays in cache, */
-    MAIL_CHUNK_NET = 256 << 10, /* between nodes what is worth a zero-copy transfer */
+    MAIL_OUT_SLOTS = 32,       /* outgoing slots of a member: see mail.c */
+    MAIL_EAGER_ONE = 24,       /* of them those that messages may lie in unmatched: on one node, */
+    MAIL_EAGER_NET = 8,        /* between nodes */
+    MAIL_STAY = 4 << 10,       /* payload that always lies at the beginning of its slot */
+    MAIL_PIECE = 8 << 10,      /* of a payload on one node: is read while the next one is written */
+    MAIL_DATA_NET = 4,         /* and there those that long messages stream through */
+    MAIL_IN_SLOTS = 4,         /* where the engine puts the parts of long messages */
+    MAIL_LANDINGS = 4,         /* where it puts eager ones: for each receiver and remote sender */
+    MAIL_CHUNK_ONE = 64 << 10, /* part of a long message: on one node what stays in cache, */
+    MAIL_CHUNK_NET = 256 << 10,    /* between nodes what is worth a zero-copy transfer */
     MAIL_LANDING_BUDGET = 2 << 20, /* bytes of landings for each member */
-    MAIL_RING = 32,           /* records from one rank to one member */
-    MAIL_RING_MANY = 16,      /* the same in worlds beyond 64 ranks */
-    MAIL_ENGINE_RING = 64,    /* records from a member to the engine */
+    MAIL_RING = 32,                /* records from one rank to one member */
+    MAIL_RING_MANY = 16,           /* the same in worlds beyond 64 ranks */
+    MAIL_ENGINE_RING = 64,         /* records from a member to the engine */
 };
 
 enum mail_kind {
@@ -53,9 +53,9 @@ struct mail_rec {
     uint32_t id, peer_id; /* of the writer's operation (with a slot: of its use); of the other
                              side's */
     int32_t tag;
-    uint32_t ack;         /* remote: records of dst that src has taken, modulo 2^32 */
+    uint32_t ack;                 /* remote: records of dst that src has taken, modulo 2^32 */
     uint8_t freed[MAIL_LANDINGS]; /* remote: how often src has freed dst's landings */
-    uint64_t len;         /* of the message; CTS: 0; GET and DATA: of the part */
+    uint64_t len;                 /* of the message; CTS: 0; GET and DATA: of the part */
     union {
         uint64_t off;
         uint8_t inl[MAIL_INLINE_MAX];
@@ -84,14 +84,14 @@ _Static_assert(offsetof(struct mail_box, fill) == 192, "three cache lines, and o
 /* Layout, from numbers that were checked; nothing here is read from shared memory. */
 struct mail {
     uint32_t world, nnodes, nlocal;
-    uint32_t ring;     /* records in a ring */
-    uint32_t slots;    /* outgoing ones of a member */
+    uint32_t ring;                  /* records in a ring */
+    uint32_t slots;                 /* outgoing ones of a member */
     uint32_t eager_end, data_begin; /* slots for short messages lie before, for parts of long ones
                                        behind */
-    uint32_t eager_most; /* in use at a time */
-    size_t chunk;      /* bytes of a data or in slot */
-    size_t landing;    /* bytes of a landing; 0: there are none */
-    uint32_t words;    /* of a member's bitmap */
+    uint32_t eager_most;            /* in use at a time */
+    size_t chunk;                   /* bytes of a data or in slot */
+    size_t landing;                 /* bytes of a landing; 0: there are none */
+    uint32_t words;                 /* of a member's bitmap */
     size_t off_boxes, off_bits, off_heads, off_engine_bits, off_engine_heads, off_rings,
         off_engine_rings, off_out, off_in, off_landings, size;
     uint8_t *base;

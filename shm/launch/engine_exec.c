@@ -1,8 +1,8 @@
 /* engine_exec.c - the child gets three things: a socket (3), stderr for its log, and an environment
  * without secrets and without foreign UCX_* variables; libucs reads those in its constructor, so
  * they must be right before exec (ucx_env.c). PR_SET_PDEATHSIG makes the kernel kill it when
- * whoever started it is gone however that came about. It has a process group of its own: a Ctrl-C at the
- * terminal is for commd, which then ends it. */
+ * whoever started it is gone however that came about. It has a process group of its own: a Ctrl-C
+ * at the terminal is for commd, which then ends it. */
 #include "shm/launch/engine_exec.h"
 
 #include <fcntl.h>
@@ -63,7 +63,8 @@ char **engine_env(char *const *environ)
 }
 
 /* Only async-signal-safe calls. */
-_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock, pid_t parent)
+_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock,
+                           pid_t parent)
 {
     sigset_t none;
 

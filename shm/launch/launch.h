@@ -1,4 +1,5 @@
-/* launch.h - what commd and the launcher of its engines say to each other, see transport/process/launcher.c.
+/* launch.h - what commd and the launcher of its engines say to each other, see
+ * transport/process/launcher.c.
  *
  * A connection (SOCK_SEQPACKET) is one engine's life. commd sends the arguments of the engine, each
  * ended by NUL, with the descriptor of its control socket; later any packet, which means: kill it.

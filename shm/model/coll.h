@@ -28,9 +28,9 @@ enum coll {
 /* What a rank's send or receive buffer holds. */
 enum coll_extent {
     EXTENT_NONE,
-    EXTENT_ONE,            /* a vector, or one block */
+    EXTENT_ONE, /* a vector, or one block */
     EXTENT_ONE_AT_ROOT,
-    EXTENT_BLOCKS,         /* a block for each rank */
+    EXTENT_BLOCKS, /* a block for each rank */
     EXTENT_BLOCKS_AT_ROOT,
 };
 

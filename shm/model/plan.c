@@ -5,7 +5,6 @@
  * they fit in. Cells lie at fixed distances: there nobody but sender and receiver knows a count. */
 #include "shm/model/plan.h"
 
-
 static bool desc_valid(const struct op_desc *d, const struct plan_geom *g)
 {
     const struct coll_info *info;
@@ -104,8 +103,8 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
                : UINT64_MAX;
 }
 
-/* What an operation of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005; the
- * agreement, after which or with which it comes, is ours). An all_reduce, with i = 2:
+/* What an operation of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005;
+ * the agreement, after which or with which it comes, is ours). An all_reduce, with i = 2:
  *
  *     doubling                        (R+2F) (S/B + S/E)
  *     halving     (iR+2F) (a + o S/C)  +  i ((P-1)/P + F) S/B  +  (2N-1)/N S/E
@@ -115,12 +114,12 @@ uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
  *     B  bandwidth       F  1 if P != N: others stand in for N - P nodes, and get all of theirs
  *     E  how fast an engine adds up  o  what a message costs it    C, C'  bytes of a step
  *
- * reduce_scatter and all_gather are the first or second half of it, i = 1; what the latter does not add up it
- * does not in either way.
- * The messages of a ring are all alike, and short enough to stay in cache. Those of halving are up to half a
- * step, and are read from memory once more: so much is the difference that was measured (8 nodes, 16 MB:
- * all_reduce 71 ms by a ring, 80 by halving, all_gather 41 and 49; all_reduce of 1 MB 6.8 and 5.6,
- * over 32 nodes 85 and 41). In integers: all nodes must find the same number. */
+ * reduce_scatter and all_gather are the first or second half of it, i = 1; what the latter does not
+ * add up it does not in either way. The messages of a ring are all alike, and short enough to stay
+ * in cache. Those of halving are up to half a step, and are read from memory once more: so much is
+ * the difference that was measured (8 nodes, 16 MB: all_reduce 71 ms by a ring, 80 by halving,
+ * all_gather 41 and 49; all_reduce of 1 MB 6.8 and 5.6, over 32 nodes 85 and 41). In integers: all
+ * nodes must find the same number. */
 struct net_cost {
     uint64_t once, mib; /* ns, and ns per MiB */
 };
@@ -156,9 +155,10 @@ static struct net_cost cost_halving(const struct net_model *m, unsigned i)
 {
     uint64_t moves = i * m->r + 2 * m->f;
 
-    return (struct net_cost){moves * m->a, moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_HALVING) +
-                                               i * (m->p - 1 + m->f * m->p) * m->wire / m->p +
-                                               (2 * m->n - 1) * m->add / m->n};
+    return (struct net_cost){moves * m->a,
+                             moves * PLAN_MESSAGE_NS * ((1 << 20) / PLAN_CHUNK_HALVING) +
+                                 i * (m->p - 1 + m->f * m->p) * m->wire / m->p +
+                                 (2 * m->n - 1) * m->add / m->n};
 }
 
 static struct net_cost cost_ring(const struct net_model *m, unsigned i)
@@ -205,16 +205,17 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
                      : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
                                                   : PLAN_SMALL_NET;
 
-    p->direct = bytes >= plan_direct(g, p->coll) &&
-                !(info->reduces && p->redop == REDOP_PREMUL_SUM);
+    p->direct =
+        bytes >= plan_direct(g, p->coll) && !(info->reduces && p->redop == REDOP_PREMUL_SUM);
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:
         p->small = true;
         break;
     case WINDOW_VECTOR:
         p->small = bytes <= small && (net || info->reduces);
-        p->reduces = info->reduces && (!p->small || (net && most_local(g) > 1 &&
-                                                     bytes * most_local(g) > PLAN_SMALL_ALONE));
+        p->reduces =
+            info->reduces &&
+            (!p->small || (net && most_local(g) > 1 && bytes * most_local(g) > PLAN_SMALL_ALONE));
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
         p->halve = net && p->coll == COLL_ALL_REDUCE && !p->small &&
                    bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
@@ -222,8 +223,8 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
         p->small = net && !info->reduces && bytes <= small;
-        p->halve = net && bytes && !p->small &&
-                   bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
+        p->halve =
+            net && bytes && !p->small && bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_CELLS:
         break;

@@ -17,24 +17,26 @@ enum {
     PLAN_CHUNK = 256 << 10,
     PLAN_CHUNK_NET = 512 << 10,
     PLAN_CHUNK_HALVING = 256 << 10, /* by halving, whose largest message has half of a step */
-    /* On one node, if each member has a core, medium sizes are cut finer: into so many steps, but none
-     * shorter. Then members write one step while they read another (2 ranks: all_reduce of 256 KB 17.5
-     * -> 12.9 us, 32 KB 3.2 -> 2.35). Where they take turns on a core a step costs each a turn (4 ranks
-     * on 2 cores: 92 -> 450 us). */
+    /* On one node, if each member has a core, medium sizes are cut finer: into so many steps, but
+     * none shorter. Then members write one step while they read another (2 ranks: all_reduce of 256
+     * KB 17.5
+     * -> 12.9 us, 32 KB 3.2 -> 2.35). Where they take turns on a core a step costs each a turn (4
+     * ranks on 2 cores: 92 -> 450 us). */
     PLAN_STEPS_FINE = 4,
     PLAN_CHUNK_FINE = 16 << 10,
     PLAN_CHUNK_MIN = 128 << 10, /* across nodes medium sizes are cut finer, to overlap */
     /* Two nodes: up to this in one step if that is one message; two overlap too little to pay.
-     * 256 KB between two nodes: 121 us, in two steps 172; but 1 MB in steps of so much 560, not 400. */
+     * 256 KB between two nodes: 121 us, in two steps 172; but 1 MB in steps of so much 560, not
+     * 400. */
     PLAN_ONE_STEP = 256 << 10,
-    /* What one message should carry: it goes without asking (fabric.h), and stays in cache on its way
-     * from hand to hand. 16 MB between two nodes: 10.9 ms with 128 KiB, 12.5 with 512. */
+    /* What one message should carry: it goes without asking (fabric.h), and stays in cache on its
+     * way from hand to hand. 16 MB between two nodes: 10.9 ms with 128 KiB, 12.5 with 512. */
     PLAN_MESSAGE = 128 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
     PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_spot() */
     PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
-    /* Payload of a small operation: on one node; and across nodes, where it goes with the agreement,
-     * which saves the hops of a schedule of its own. */
+    /* Payload of a small operation: on one node; and across nodes, where it goes with the
+     * agreement, which saves the hops of a schedule of its own. */
     PLAN_SMALL = 8 << 10,
     PLAN_SMALL_NET = 64 << 10,
     PLAN_SMALL_MOST = 192 << 10, /* of an all_reduce on three nodes or more: plan_small_net() */
@@ -42,13 +44,13 @@ enum {
     PLAN_MESSAGE_NS = 1500,      /* what a message costs an engine, whatever its length */
     PLAN_LATENCY_US = 30,        /* of struct plan_net, by default: two engines on one machine */
     PLAN_MBYTES_S = 1024,
-    /* On one node where members take turns on a core a hand-over costs a turn of each: more is small,
-     * as long as what a core reads for all its members stays below so much. */
+    /* On one node where members take turns on a core a hand-over costs a turn of each: more is
+     * small, as long as what a core reads for all its members stays below so much. */
     PLAN_SMALL_TURNS = 16 << 10,
     PLAN_SMALL_CORE = 1 << 20,
     /* So much that members reduce it together rather than leave it to the engine. */
     PLAN_SMALL_ALONE = 32 << 10,
-    /* What processes map is made of pages, which are not larger than this. */
+/* What processes map is made of pages, which are not larger than this. */
 #if defined(__x86_64__)
     PLAN_PAGE = 4 << 10,
 #else
@@ -81,21 +83,22 @@ static inline size_t plan_chunk(unsigned nnodes)
 
 struct plan {
     uint8_t coll, dtype, redop;
-    bool small;      /* always one step; one node: each member reduces all contributions itself,
+    bool small;   /* always one step; one node: each member reduces all contributions itself,
                         so that one synchronisation is enough; several: one hop, see above */
-    bool reduces;    /* members reduce their slice of each step cooperatively */
-    bool swap;       /* two nodes send each other all of theirs, and members reduce the two: as many
+    bool reduces; /* members reduce their slice of each step cooperatively */
+    bool swap;    /* two nodes send each other all of theirs, and members reduce the two: as many
                         bytes as a ring of two, but one hop, and the engine reduces nothing */
-    bool halve;      /* over more nodes than two in few messages, by halving or doubling, not around
+    bool halve;   /* over more nodes than two in few messages, by halving or doubling, not around
                         a ring: see plan_halving_net() */
-    bool direct;     /* may be done in registered memory, if all members offer it: client/lib/coll/direct.c */
-    bool open;       /* how many steps there are depends on counts that are not all known yet:
-                        plan_close() */
+    bool direct;  /* may be done in registered memory, if all members offer it:
+                     client/lib/coll/direct.c */
+    bool open;    /* how many steps there are depends on counts that are not all known yet:
+                           plan_close() */
     uint32_t root;
     uint32_t steps;
     size_t esize;
-    uint64_t count;  /* elements of the vector or of each block; counted: of the largest */
-    uint64_t unit;   /* elements per step: of the vector or of each block */
+    uint64_t count;         /* elements of the vector or of each block; counted: of the largest */
+    uint64_t unit;          /* elements per step: of the vector or of each block */
     const uint64_t *counts; /* borrowed; by rank, if blocks have counts that all ranks know */
 };
 
@@ -127,8 +130,8 @@ bool plan_close(struct plan *p, uint64_t most);
 
 /* Bytes up to which an all_reduce over @nnodes goes with the agreement, by recursive doubling. */
 uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
-/* Bytes up to which a larger one, an all_gather or a reduce_scatter goes by halving, and then around a ring;
- * 0: never by halving, as over two nodes; UINT64_MAX: never around. */
+/* Bytes up to which a larger one, an all_gather or a reduce_scatter goes by halving, and then
+ * around a ring; 0: never by halving, as over two nodes; UINT64_MAX: never around. */
 uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes, unsigned coll);
 
 /* Elements of step @c of a block with @count elements. */

@@ -86,8 +86,8 @@ const char *msg_type_name(enum msg_type type)
     switch (type) {
     case MSG_NONE:
         return "NONE";
-#define TYPE_NAME(name, field, s)                                                                \
-    case MSG_##name:                                                                             \
+#define TYPE_NAME(name, field, s)                                                                  \
+    case MSG_##name:                                                                               \
         return #name;
         CODEC_TYPES(TYPE_NAME)
     }

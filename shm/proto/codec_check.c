@@ -222,30 +222,30 @@ static bool sorted(char (*nodes)[MSG_NAME_MAX], uint32_t nnodes)
     return true;
 }
 
-#define X_NUM(f) true
-#define X_FLAG(f) (m->f <= 1)
-#define X_NAME(f) name_ok(m->f, sizeof(m->f))
-#define X_OPTNAME(f) optname_ok(m->f, sizeof(m->f))
-#define X_TEXT(f) terminated(m->f, sizeof(m->f))
-#define X_CAUSE(f) (m->f < CAUSE_COUNT)
-#define X_RANK(f) (m->f < MSG_MAX_RANKS)
-#define X_RANKREF(f) (m->f >= -1 && m->f < MSG_MAX_RANKS)
-#define X_SEAT(f) (m->size <= MSG_MAX_RANKS && m->f < m->size)
-#define X_NODE(f) (m->f < MSG_MAX_NODES)
-#define X_NODEREF(f) (m->f >= -1 && m->f < MSG_MAX_NODES)
-#define X_TOKEN(f) (sizeof(m->f) == CODEC_TOKEN)
-#define X_ADDR(f) (m->f##_len <= sizeof(m->f))
-#define X_NODES(f) nodes_ok(m->f, m->nnodes)
-#define X_SORTED(f) sorted(m->f, m->nnodes)
-#define X_MEMBERS(f) members_ok(m->f, m->size, m->nnodes)
-#define X_INDEXES(f) indexes_ok(m)
-#define X_TABLES(f) tables_ok(m)
+#define X_NUM(f)       true
+#define X_FLAG(f)      (m->f <= 1)
+#define X_NAME(f)      name_ok(m->f, sizeof(m->f))
+#define X_OPTNAME(f)   optname_ok(m->f, sizeof(m->f))
+#define X_TEXT(f)      terminated(m->f, sizeof(m->f))
+#define X_CAUSE(f)     (m->f < CAUSE_COUNT)
+#define X_RANK(f)      (m->f < MSG_MAX_RANKS)
+#define X_RANKREF(f)   (m->f >= -1 && m->f < MSG_MAX_RANKS)
+#define X_SEAT(f)      (m->size <= MSG_MAX_RANKS && m->f < m->size)
+#define X_NODE(f)      (m->f < MSG_MAX_NODES)
+#define X_NODEREF(f)   (m->f >= -1 && m->f < MSG_MAX_NODES)
+#define X_TOKEN(f)     (sizeof(m->f) == CODEC_TOKEN)
+#define X_ADDR(f)      (m->f##_len <= sizeof(m->f))
+#define X_NODES(f)     nodes_ok(m->f, m->nnodes)
+#define X_SORTED(f)    sorted(m->f, m->nnodes)
+#define X_MEMBERS(f)   members_ok(m->f, m->size, m->nnodes)
+#define X_INDEXES(f)   indexes_ok(m)
+#define X_TABLES(f)    tables_ok(m)
 #define CHECK(kind, f) &&X_##kind(f)
 
-#define CHECK_STRUCT(s, schema, constant)                                                        \
-    static bool check_##s(const struct msg_##s *m)                                               \
-    {                                                                                            \
-        return true FIELDS_##s(CHECK);                                                           \
+#define CHECK_STRUCT(s, schema, constant)                                                          \
+    static bool check_##s(const struct msg_##s *m)                                                 \
+    {                                                                                              \
+        return true FIELDS_##s(CHECK);                                                             \
     }
 CODEC_STRUCTS(CHECK_STRUCT)
 
@@ -254,8 +254,8 @@ bool codec_check_msg(const struct msg *msg)
     switch (msg->type) {
     case MSG_NONE:
         return false;
-#define CHECK_TYPE(name, field, s)                                                               \
-    case MSG_##name:                                                                             \
+#define CHECK_TYPE(name, field, s)                                                                 \
+    case MSG_##name:                                                                               \
         return check_##s(&msg->s);
         CODEC_TYPES(CHECK_TYPE)
     }

@@ -21,7 +21,7 @@ enum {
     ARENA_MAX = 96 << 20,
 };
 
-#define SAME_NUMBER(name, field, s)                                                              \
+#define SAME_NUMBER(name, field, s)                                                                \
     _Static_assert((int)COMMD__ENVELOPE__BODY_##name == (int)MSG_##name, #name);
 CODEC_TYPES(SAME_NUMBER)
 
@@ -209,36 +209,37 @@ static int get_board_lists(const Commd__BoardAdd *w, struct msg_board_add *m)
     return r;
 }
 
-#define X_NUM(f) (m->f = w->f, CODEC_OK)
+#define X_NUM(f)  (m->f = w->f, CODEC_OK)
 #define X_FLAG(f) (m->f = !!w->f, CODEC_OK)
-#define X_CAUSE X_NUM
-#define X_RANK X_NUM
+#define X_CAUSE   X_NUM
+#define X_RANK    X_NUM
 #define X_RANKREF X_NUM
-#define X_NODE X_NUM
+#define X_NODE    X_NUM
 #define X_NODEREF X_NUM
 #define X_SEAT(f) (m->f = w->f, m->size = w->size, CODEC_OK)
 #define X_NAME(f) get_chars(&w->f, m->f, sizeof(m->f))
 #define X_OPTNAME X_NAME
 #define X_TEXT(f) get_text(&w->f, m->f, sizeof(m->f))
-#define X_TOKEN(f) (w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
-#define X_ADDR(f) (m->f##_len = (uint32_t)w->f.len, get_bytes(&w->f, m->f, sizeof(m->f)))
-#define X_NODES(f) get_nodes(w->f, w->n_##f, &m->f, &m->nnodes)
+#define X_TOKEN(f)                                                                                 \
+    (w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
+#define X_ADDR(f)   (m->f##_len = (uint32_t)w->f.len, get_bytes(&w->f, m->f, sizeof(m->f)))
+#define X_NODES(f)  get_nodes(w->f, w->n_##f, &m->f, &m->nnodes)
 #define X_SORTED(f) CODEC_OK
-#define X_MEMBERS(f)                                                                             \
-    get_members(w->member_node, w->n_member_node, w->member_pid, w->n_member_pid,                \
-                w->member_join, w->n_member_join, &m->f, &m->size)
+#define X_MEMBERS(f)                                                                               \
+    get_members(w->member_node, w->n_member_node, w->member_pid, w->n_member_pid, w->member_join,  \
+                w->n_member_join, &m->f, &m->size)
 #define X_INDEXES(f) get_board_lists(w, m)
-#define X_TABLES(f) get_tables(w, m)
-#define GET(kind, f)                                                                             \
-    if (r == CODEC_OK)                                                                           \
+#define X_TABLES(f)  get_tables(w, m)
+#define GET(kind, f)                                                                               \
+    if (r == CODEC_OK)                                                                             \
         r = X_##kind(f);
 
-#define GET_STRUCT(s, schema, constant)                                                          \
-    static int get_##s##_msg(const Commd__##schema *w, struct msg_##s *m)                        \
-    {                                                                                            \
-        int r = CODEC_OK;                                                                        \
-                                                                                                 \
-        FIELDS_##s(GET) return r;                                                                \
+#define GET_STRUCT(s, schema, constant)                                                            \
+    static int get_##s##_msg(const Commd__##schema *w, struct msg_##s *m)                          \
+    {                                                                                              \
+        int r = CODEC_OK;                                                                          \
+                                                                                                   \
+        FIELDS_##s(GET) return r;                                                                  \
     }
 CODEC_STRUCTS(GET_STRUCT)
 
@@ -248,8 +249,8 @@ static int get_msg(const Commd__Envelope *env, struct msg *msg)
     switch (msg->type) {
     case MSG_NONE:
         return CODEC_E_CONTENT;
-#define GET_TYPE(name, field, s)                                                                 \
-    case MSG_##name:                                                                             \
+#define GET_TYPE(name, field, s)                                                                   \
+    case MSG_##name:                                                                               \
         return get_##s##_msg(env->field, &msg->s);
         CODEC_TYPES(GET_TYPE)
     }
@@ -268,8 +269,7 @@ static bool type_known(uint64_t type)
 
 static bool type_has_lists(enum msg_type type)
 {
-    return type == MSG_JOINED || type == MSG_COMMIT || type == MSG_TABLES ||
-           type == MSG_BOARD_ADD;
+    return type == MSG_JOINED || type == MSG_COMMIT || type == MSG_TABLES || type == MSG_BOARD_ADD;
 }
 
 /* The tag of the envelope's first field: a base-128 varint, number << 3 | wire type. Two bytes

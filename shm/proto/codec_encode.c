@@ -158,45 +158,45 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
     return 0;
 }
 
-#define X_NUM(f) (w->f = m->f, 0)
-#define X_FLAG X_NUM
-#define X_CAUSE X_NUM
-#define X_RANK X_NUM
-#define X_RANKREF X_NUM
-#define X_NODE X_NUM
-#define X_NODEREF X_NUM
-#define X_SEAT(f) (w->f = m->f, w->size = m->size, 0)
-#define X_NAME(f) put_chars(m->f, &w->f)
-#define X_OPTNAME X_NAME
-#define X_TEXT(f) put_text(arena, m->f, &w->f)
-#define X_TOKEN(f) put_bytes(m->f, sizeof(m->f), &w->f)
-#define X_ADDR(f) put_bytes(m->f, m->f##_len, &w->f)
-#define X_NODES(f) put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
+#define X_NUM(f)    (w->f = m->f, 0)
+#define X_FLAG      X_NUM
+#define X_CAUSE     X_NUM
+#define X_RANK      X_NUM
+#define X_RANKREF   X_NUM
+#define X_NODE      X_NUM
+#define X_NODEREF   X_NUM
+#define X_SEAT(f)   (w->f = m->f, w->size = m->size, 0)
+#define X_NAME(f)   put_chars(m->f, &w->f)
+#define X_OPTNAME   X_NAME
+#define X_TEXT(f)   put_text(arena, m->f, &w->f)
+#define X_TOKEN(f)  put_bytes(m->f, sizeof(m->f), &w->f)
+#define X_ADDR(f)   put_bytes(m->f, m->f##_len, &w->f)
+#define X_NODES(f)  put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
 #define X_SORTED(f) 0
-#define X_MEMBERS(f)                                                                             \
-    ({                                                                                           \
-        struct member_lists l = {NULL};                                                          \
-        int q = put_members(arena, m->f, m->size, &l);                                           \
-        w->member_node = l.node;                                                                 \
-        w->member_pid = l.pid;                                                                   \
-        w->member_join = l.join;                                                                 \
-        w->n_member_node = w->n_member_pid = q ? 0 : m->size;                                    \
-        w->n_member_join = l.njoin;                                                              \
-        q;                                                                                       \
+#define X_MEMBERS(f)                                                                               \
+    ({                                                                                             \
+        struct member_lists l = {NULL};                                                            \
+        int q = put_members(arena, m->f, m->size, &l);                                             \
+        w->member_node = l.node;                                                                   \
+        w->member_pid = l.pid;                                                                     \
+        w->member_join = l.join;                                                                   \
+        w->n_member_node = w->n_member_pid = q ? 0 : m->size;                                      \
+        w->n_member_join = l.njoin;                                                                \
+        q;                                                                                         \
     })
 #define X_INDEXES(f) put_indexes(m, w)
-#define X_TABLES(f) put_tables(arena, m, w)
-#define PUT(kind, f)                                                                             \
-    if (r == 0)                                                                                  \
+#define X_TABLES(f)  put_tables(arena, m, w)
+#define PUT(kind, f)                                                                               \
+    if (r == 0)                                                                                    \
         r = X_##kind(f);
 
-#define PUT_STRUCT(s, schema, constant)                                                          \
-    static int put_##s##_msg(struct arena *arena, const struct msg_##s *m, Commd__##schema *w)   \
-    {                                                                                            \
-        int r = 0;                                                                               \
-                                                                                                 \
-        *w = (Commd__##schema)COMMD__##constant##__INIT;                                         \
-        FIELDS_##s(PUT) return r;                                                                \
+#define PUT_STRUCT(s, schema, constant)                                                            \
+    static int put_##s##_msg(struct arena *arena, const struct msg_##s *m, Commd__##schema *w)     \
+    {                                                                                              \
+        int r = 0;                                                                                 \
+                                                                                                   \
+        *w = (Commd__##schema)COMMD__##constant##__INIT;                                           \
+        FIELDS_##s(PUT) return r;                                                                  \
     }
 CODEC_STRUCTS(PUT_STRUCT)
 
@@ -206,9 +206,9 @@ static int put_msg(struct arena *arena, const struct msg *msg, Commd__Envelope *
     switch (msg->type) {
     case MSG_NONE:
         return -EINVAL;
-#define PUT_TYPE(name, field, s)                                                                 \
-    case MSG_##name:                                                                             \
-        env->field = arena_alloc(arena, sizeof(*env->field));                                    \
+#define PUT_TYPE(name, field, s)                                                                   \
+    case MSG_##name:                                                                               \
+        env->field = arena_alloc(arena, sizeof(*env->field));                                      \
         return env->field ? put_##s##_msg(arena, &msg->s, env->field) : -ENOMEM;
         CODEC_TYPES(PUT_TYPE)
     }

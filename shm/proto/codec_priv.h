@@ -22,137 +22,142 @@
 #include "shm/proto/codec.h"
 
 /* T(enum name, envelope field, struct) */
-#define CODEC_TYPES(T)                                                                           \
-    T(CLIENT_HELLO, client_hello, client_hello)                                                  \
-    T(CLIENT_JOIN, client_join, client_join)                                                     \
-    T(CLIENT_LEAVE, client_leave, client_leave)                                                  \
-    T(CLIENT_ABORT, client_abort, client_abort)                                                  \
-    T(ADMIN, admin, admin)                                                                       \
-    T(CLIENT_WHO, client_who, client_who)                                                        \
-    T(ARENA_ADD, arena_add, arena_add)                                                           \
-    T(ARENA_DEL, arena_del, arena_del)                                                           \
-    T(ARENA_ASK, arena_ask, arena_ask)                                                           \
-    T(WELCOME, welcome, welcome)                                                                 \
-    T(JOINED, joined, joined)                                                                    \
-    T(JOIN_FAILED, join_failed, join_failed)                                                     \
-    T(REFUSED, refused, refused)                                                                 \
-    T(TABLES, tables, tables)                                                                    \
-    T(ABSENT, absent, absent)                                                                    \
-    T(ARENA_ANSWER, arena_answer, arena_answer)                                                  \
-    T(PEER_HELLO, peer_hello, peer_hello)                                                        \
-    T(HEARTBEAT, heartbeat, heartbeat)                                                           \
-    T(ENGINE_STATE, engine_state, engine_state)                                                  \
-    T(ENGINE_READY, engine_ready, engine_ready)                                                  \
-    T(JOIN, join, join)                                                                          \
-    T(JOIN_CANCEL, join_cancel, join_cancel)                                                     \
-    T(JOIN_REFUSED, join_refused, join_refused)                                                  \
-    T(COMMIT, commit, commit)                                                                    \
-    T(GONE, gone, gone)                                                                          \
-    T(BROKEN, broken, broken)                                                                    \
-    T(SYNC, sync, sync)                                                                          \
-    T(WHO, who, who)                                                                             \
-    T(ABSENT_HERE, absent_here, absent_here)                                                     \
-    T(ENGINE_HELLO, engine_hello, engine_hello)                                                  \
-    T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                         \
-    T(ENGINE_PEER_DEL, engine_peer_del, engine_peer)                                             \
-    T(ENGINE_PEER_READY, engine_peer_ready, engine_peer)                                         \
-    T(ENGINE_PEER_DOWN, engine_peer_down, engine_peer)                                           \
-    T(BOARD_ADD, board_add, board_add)                                                           \
-    T(BOARD_DEL, board_del, board)                                                               \
-    T(BOARD_ERROR, board_error, board)                                                           \
-    T(DOORBELL_ADD, doorbell_add, doorbell)                                                      \
-    T(DOORBELL_DEL, doorbell_del, doorbell)                                                      \
+#define CODEC_TYPES(T)                                                                             \
+    T(CLIENT_HELLO, client_hello, client_hello)                                                    \
+    T(CLIENT_JOIN, client_join, client_join)                                                       \
+    T(CLIENT_LEAVE, client_leave, client_leave)                                                    \
+    T(CLIENT_ABORT, client_abort, client_abort)                                                    \
+    T(ADMIN, admin, admin)                                                                         \
+    T(CLIENT_WHO, client_who, client_who)                                                          \
+    T(ARENA_ADD, arena_add, arena_add)                                                             \
+    T(ARENA_DEL, arena_del, arena_del)                                                             \
+    T(ARENA_ASK, arena_ask, arena_ask)                                                             \
+    T(WELCOME, welcome, welcome)                                                                   \
+    T(JOINED, joined, joined)                                                                      \
+    T(JOIN_FAILED, join_failed, join_failed)                                                       \
+    T(REFUSED, refused, refused)                                                                   \
+    T(TABLES, tables, tables)                                                                      \
+    T(ABSENT, absent, absent)                                                                      \
+    T(ARENA_ANSWER, arena_answer, arena_answer)                                                    \
+    T(PEER_HELLO, peer_hello, peer_hello)                                                          \
+    T(HEARTBEAT, heartbeat, heartbeat)                                                             \
+    T(ENGINE_STATE, engine_state, engine_state)                                                    \
+    T(ENGINE_READY, engine_ready, engine_ready)                                                    \
+    T(JOIN, join, join)                                                                            \
+    T(JOIN_CANCEL, join_cancel, join_cancel)                                                       \
+    T(JOIN_REFUSED, join_refused, join_refused)                                                    \
+    T(COMMIT, commit, commit)                                                                      \
+    T(GONE, gone, gone)                                                                            \
+    T(BROKEN, broken, broken)                                                                      \
+    T(SYNC, sync, sync)                                                                            \
+    T(WHO, who, who)                                                                               \
+    T(ABSENT_HERE, absent_here, absent_here)                                                       \
+    T(ENGINE_HELLO, engine_hello, engine_hello)                                                    \
+    T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                           \
+    T(ENGINE_PEER_DEL, engine_peer_del, engine_peer)                                               \
+    T(ENGINE_PEER_READY, engine_peer_ready, engine_peer)                                           \
+    T(ENGINE_PEER_DOWN, engine_peer_down, engine_peer)                                             \
+    T(BOARD_ADD, board_add, board_add)                                                             \
+    T(BOARD_DEL, board_del, board)                                                                 \
+    T(BOARD_ERROR, board_error, board)                                                             \
+    T(DOORBELL_ADD, doorbell_add, doorbell)                                                        \
+    T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
     T(PING, ping, ping)
 
 /* S(struct, schema type, schema constant) */
-#define CODEC_STRUCTS(S)                                                                         \
-    S(client_hello, ClientHello, CLIENT_HELLO)                                                   \
-    S(client_join, ClientJoin, CLIENT_JOIN)                                                      \
-    S(client_leave, ClientLeave, CLIENT_LEAVE)                                                   \
-    S(client_abort, ClientAbort, CLIENT_ABORT)                                                   \
-    S(admin, Admin, ADMIN)                                                                       \
-    S(client_who, ClientWho, CLIENT_WHO)                                                         \
-    S(arena_add, ArenaAdd, ARENA_ADD)                                                            \
-    S(arena_del, ArenaDel, ARENA_DEL)                                                            \
-    S(arena_ask, ArenaAsk, ARENA_ASK)                                                            \
-    S(welcome, Welcome, WELCOME)                                                                 \
-    S(joined, Joined, JOINED)                                                                    \
-    S(join_failed, JoinFailed, JOIN_FAILED)                                                      \
-    S(refused, Refused, REFUSED)                                                                 \
-    S(tables, Tables, TABLES)                                                                    \
-    S(absent, Absent, ABSENT)                                                                    \
-    S(arena_answer, ArenaAnswer, ARENA_ANSWER)                                                   \
-    S(peer_hello, PeerHello, PEER_HELLO)                                                         \
-    S(heartbeat, Heartbeat, HEARTBEAT)                                                           \
-    S(engine_state, EngineState, ENGINE_STATE)                                                   \
-    S(engine_ready, EngineReady, ENGINE_READY)                                                   \
-    S(join, Join, JOIN)                                                                          \
-    S(join_cancel, JoinCancel, JOIN_CANCEL)                                                      \
-    S(join_refused, JoinRefused, JOIN_REFUSED)                                                   \
-    S(commit, Commit, COMMIT)                                                                    \
-    S(gone, Gone, GONE)                                                                          \
-    S(broken, Broken, BROKEN)                                                                    \
-    S(sync, Sync, SYNC)                                                                          \
-    S(who, Who, WHO)                                                                             \
-    S(absent_here, AbsentHere, ABSENT_HERE)                                                      \
-    S(engine_hello, EngineHello, ENGINE_HELLO)                                                   \
-    S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                           \
-    S(engine_peer, EnginePeer, ENGINE_PEER)                                                      \
-    S(board_add, BoardAdd, BOARD_ADD)                                                            \
-    S(board, Board, BOARD)                                                                       \
-    S(doorbell, Doorbell, DOORBELL)                                                              \
+#define CODEC_STRUCTS(S)                                                                           \
+    S(client_hello, ClientHello, CLIENT_HELLO)                                                     \
+    S(client_join, ClientJoin, CLIENT_JOIN)                                                        \
+    S(client_leave, ClientLeave, CLIENT_LEAVE)                                                     \
+    S(client_abort, ClientAbort, CLIENT_ABORT)                                                     \
+    S(admin, Admin, ADMIN)                                                                         \
+    S(client_who, ClientWho, CLIENT_WHO)                                                           \
+    S(arena_add, ArenaAdd, ARENA_ADD)                                                              \
+    S(arena_del, ArenaDel, ARENA_DEL)                                                              \
+    S(arena_ask, ArenaAsk, ARENA_ASK)                                                              \
+    S(welcome, Welcome, WELCOME)                                                                   \
+    S(joined, Joined, JOINED)                                                                      \
+    S(join_failed, JoinFailed, JOIN_FAILED)                                                        \
+    S(refused, Refused, REFUSED)                                                                   \
+    S(tables, Tables, TABLES)                                                                      \
+    S(absent, Absent, ABSENT)                                                                      \
+    S(arena_answer, ArenaAnswer, ARENA_ANSWER)                                                     \
+    S(peer_hello, PeerHello, PEER_HELLO)                                                           \
+    S(heartbeat, Heartbeat, HEARTBEAT)                                                             \
+    S(engine_state, EngineState, ENGINE_STATE)                                                     \
+    S(engine_ready, EngineReady, ENGINE_READY)                                                     \
+    S(join, Join, JOIN)                                                                            \
+    S(join_cancel, JoinCancel, JOIN_CANCEL)                                                        \
+    S(join_refused, JoinRefused, JOIN_REFUSED)                                                     \
+    S(commit, Commit, COMMIT)                                                                      \
+    S(gone, Gone, GONE)                                                                            \
+    S(broken, Broken, BROKEN)                                                                      \
+    S(sync, Sync, SYNC)                                                                            \
+    S(who, Who, WHO)                                                                               \
+    S(absent_here, AbsentHere, ABSENT_HERE)                                                        \
+    S(engine_hello, EngineHello, ENGINE_HELLO)                                                     \
+    S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                             \
+    S(engine_peer, EnginePeer, ENGINE_PEER)                                                        \
+    S(board_add, BoardAdd, BOARD_ADD)                                                              \
+    S(board, Board, BOARD)                                                                         \
+    S(doorbell, Doorbell, DOORBELL)                                                                \
     S(ping, Ping, PING)
 
+/* clang-format off */
 #define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program)
-#define FIELDS_client_join(F) F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)
+#define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
-#define FIELDS_admin(F) F(NAME, verb)
-#define FIELDS_client_who(F) F(NUM, group) F(NUM, req) F(NUM, seq)
-#define FIELDS_arena_add(F) F(NUM, req) F(NUM, arena) F(NUM, size)
-#define FIELDS_arena_del(F) F(NUM, arena)
-#define FIELDS_arena_ask(F) F(NUM, req) F(RANK, rank) F(NUM, group) F(NUM, arena)
+#define FIELDS_admin(F)        F(NAME, verb)
+#define FIELDS_client_who(F)   F(NUM, group) F(NUM, req) F(NUM, seq)
+#define FIELDS_arena_add(F)    F(NUM, req) F(NUM, arena) F(NUM, size)
+#define FIELDS_arena_del(F)    F(NUM, arena)
+#define FIELDS_arena_ask(F)    F(NUM, req) F(RANK, rank) F(NUM, group) F(NUM, arena)
 #define FIELDS_arena_answer(F) F(NUM, req) F(CAUSE, cause) F(TEXT, text)
-#define FIELDS_welcome(F)                                                                        \
+#define FIELDS_welcome(F)                                                                          \
     F(NUM, version) F(NUM, pid) F(NUM, incarnation) F(NAME, node) F(NAME, cluster)
-#define FIELDS_joined(F)                                                                         \
-    F(NUM, req) F(FLAG, new_doorbell) F(NUM, group) F(NUM, epoch) F(NODES, nodes)                \
-    F(MEMBERS, members)
-#define FIELDS_join_failed(F)                                                                    \
+#define FIELDS_joined(F)                                                                           \
+    F(NUM, req)                                                                                    \
+    F(FLAG, new_doorbell) F(NUM, group) F(NUM, epoch) F(NODES, nodes) F(MEMBERS, members)
+#define FIELDS_join_failed(F)                                                                      \
     F(NUM, req) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_refused(F) F(CAUSE, cause) F(TEXT, text)
-#define FIELDS_tables(F) F(FLAG, healthy) F(TABLES, tables) F(TEXT, text)
-#define FIELDS_absent(F)                                                                         \
+#define FIELDS_refused(F)      F(CAUSE, cause) F(TEXT, text)
+#define FIELDS_tables(F)       F(FLAG, healthy) F(TABLES, tables) F(TEXT, text)
+#define FIELDS_absent(F) \
     F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_peer_hello(F) F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
-#define FIELDS_heartbeat(F) F(NUM, seq)
+#define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
+#define FIELDS_heartbeat(F)    F(NUM, seq)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
-#define FIELDS_join(F) F(NUM, join) F(NUM, uid) F(NUM, pid) F(SEAT, rank) F(NAME, name)
-#define FIELDS_join_cancel(F) F(NUM, join)
-#define FIELDS_join_refused(F)                                                                   \
+#define FIELDS_join(F)         F(NUM, join) F(NUM, uid) F(NUM, pid) F(SEAT, rank) F(NAME, name)
+#define FIELDS_join_cancel(F)  F(NUM, join)
+#define FIELDS_join_refused(F)                                                                     \
     F(NUM, join) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_commit(F)                                                                         \
-    F(NUM, group) F(NUM, epoch) F(NUM, uid) F(NAME, name) F(NAME, home) F(NODES, nodes)          \
-    F(NUM, latency_us) F(NUM, mbytes_s)                                                          \
-    F(SORTED, nodes) F(MEMBERS, members)
-#define FIELDS_gone(F)                                                                           \
+#define FIELDS_commit(F)                                                                           \
+    F(NUM, group)                                                                                  \
+    F(NUM, epoch)                                                                                  \
+    F(NUM, uid)                                                                                    \
+    F(NAME, name)                                                                                  \
+    F(NAME, home)                                                                                  \
+    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(SORTED, nodes) F(MEMBERS, members)
+#define FIELDS_gone(F)                                                                             \
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
-#define FIELDS_broken(F)                                                                         \
+#define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_sync(F) F(NUM, group)
-#define FIELDS_who(F) F(NUM, group) F(NUM, ask) F(NUM, seq)
-#define FIELDS_absent_here(F)                                                                    \
+#define FIELDS_sync(F)         F(NUM, group)
+#define FIELDS_who(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
+#define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
 #define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)
-#define FIELDS_engine_peer_add(F)                                                                \
+#define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
-#define FIELDS_board_add(F) F(NUM, group) F(NUM, me) F(NUM, uid) F(INDEXES, peers)
-#define FIELDS_board(F)                                                                          \
+#define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(INDEXES, peers)
+#define FIELDS_board(F) \
     F(NUM, group) F(FLAG, abort) F(CAUSE, cause) F(NODEREF, peer) F(TEXT, text)
-#define FIELDS_doorbell(F) F(NUM, client)
-#define FIELDS_ping(F) F(NUM, seq) F(FLAG, pong)
+#define FIELDS_doorbell(F)    F(NUM, client)
+#define FIELDS_ping(F)        F(NUM, seq) F(FLAG, pong)
+/* clang-format on */
 
 enum {
     CODEC_MAX_TABLES = 16,
@@ -173,9 +178,9 @@ struct arena_block;
 struct arena {
     char *next;
     size_t left;
-    size_t total, limit; /* bytes given out, and how many may be */
-    bool oom;            /* malloc() failed, in contrast to the limit */
-    struct arena_block *blocks; /* owned */
+    size_t total, limit;           /* bytes given out, and how many may be */
+    bool oom;                      /* malloc() failed, in contrast to the limit */
+    struct arena_block *blocks;    /* owned */
     _Alignas(16) char first[4096]; /* enough for any kind without lists */
 };
 

@@ -7,8 +7,9 @@
 #include "shm/util/base.h"
 
 enum {
-    /* First field of each hello; who has another one is refused. Raised with every change of the messages, and of
-     * plan.c or the schedules, by which engines of different nodes must cut and send alike. */
+    /* First field of each hello; who has another one is refused. Raised with every change of the
+     * messages, and of plan.c or the schedules, by which engines of different nodes must cut and
+     * send alike. */
     MSG_VERSION = 4,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
@@ -31,10 +32,10 @@ enum msg_type {
     MSG_CLIENT_WHO = 6, /* answered by MSG_ABSENT, at most once per node of the group */
     MSG_ARENA_ADD = 7,  /* + arena fd; answered by MSG_ARENA_ANSWER */
     MSG_ARENA_DEL = 8,
-    MSG_ARENA_ASK = 9,  /* for the arena of another member; answered by MSG_ARENA_ANSWER */
+    MSG_ARENA_ASK = 9, /* for the arena of another member; answered by MSG_ARENA_ANSWER */
     /* commd -> client */
     MSG_WELCOME = 10,
-    MSG_JOINED = 11,      /* + board fd, + doorbell fd if new_doorbell */
+    MSG_JOINED = 11, /* + board fd, + doorbell fd if new_doorbell */
     MSG_JOIN_FAILED = 12,
     MSG_REFUSED = 13, /* the session ends after this */
     MSG_TABLES = 14,
@@ -56,17 +57,17 @@ enum msg_type {
     MSG_WHO = 31,          /* participant -> participant, answered by ABSENT_HERE */
     MSG_ABSENT_HERE = 32,
     /* commd <-> commd-engine */
-    MSG_ENGINE_HELLO = 40,     /* engine -> commd, once */
-    MSG_ENGINE_PEER_ADD = 41,  /* commd -> engine; answered by ENGINE_PEER_READY */
-    MSG_ENGINE_PEER_DEL = 42,  /* commd -> engine */
+    MSG_ENGINE_HELLO = 40,      /* engine -> commd, once */
+    MSG_ENGINE_PEER_ADD = 41,   /* commd -> engine; answered by ENGINE_PEER_READY */
+    MSG_ENGINE_PEER_DEL = 42,   /* commd -> engine */
     MSG_ENGINE_PEER_READY = 43, /* engine -> commd */
-    MSG_ENGINE_PEER_DOWN = 44, /* engine -> commd */
-    MSG_BOARD_ADD = 45,        /* commd -> engine, + board fd */
-    MSG_BOARD_DEL = 46,        /* commd -> engine */
-    MSG_BOARD_ERROR = 47,      /* engine -> commd: this group cannot go on */
-    MSG_DOORBELL_ADD = 48,     /* commd -> engine, + eventfd */
-    MSG_DOORBELL_DEL = 49,     /* commd -> engine */
-    MSG_PING = 50,             /* both ways; answered with the same seq, pong set */
+    MSG_ENGINE_PEER_DOWN = 44,  /* engine -> commd */
+    MSG_BOARD_ADD = 45,         /* commd -> engine, + board fd */
+    MSG_BOARD_DEL = 46,         /* commd -> engine */
+    MSG_BOARD_ERROR = 47,       /* engine -> commd: this group cannot go on */
+    MSG_DOORBELL_ADD = 48,      /* commd -> engine, + eventfd */
+    MSG_DOORBELL_DEL = 49,      /* commd -> engine */
+    MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
 };
 
 /* Why something ended: also enum commd_result of the public API, negated there. Values
@@ -167,8 +168,8 @@ struct msg_joined {
     uint32_t size;         /* members[] has this many entries, by rank */
     uint32_t nnodes;
     uint64_t group, epoch;
-    struct msg_member *members;     /* owned by whoever owns the msg */
-    char (*nodes)[MSG_NAME_MAX];    /* likewise; participants only, in node order */
+    struct msg_member *members;  /* owned by whoever owns the msg */
+    char (*nodes)[MSG_NAME_MAX]; /* likewise; participants only, in node order */
 };
 
 struct msg_join_failed {
@@ -326,13 +327,13 @@ struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
 
 struct msg_board_add {
     uint64_t group;
-    uint32_t nnodes, me;  /* participants and my index among them */
+    uint32_t nnodes, me; /* participants and my index among them */
     uint32_t world;
-    uint32_t *peers;      /* nnodes: node index in this commd's configuration; owned */
-    uint32_t *rank_node;  /* world: participant index of each rank; owned */
-    uint32_t uid;         /* whose group it is */
+    uint32_t *peers;     /* nnodes: node index in this commd's configuration; owned */
+    uint32_t *rank_node; /* world: participant index of each rank; owned */
+    uint32_t uid;        /* whose group it is */
     uint32_t nclients;
-    uint32_t *clients;    /* nclients: numbers of the clients here, as in DOORBELL_ADD; owned */
+    uint32_t *clients; /* nclients: numbers of the clients here, as in DOORBELL_ADD; owned */
 };
 
 struct msg_board { /* BOARD_DEL, BOARD_ERROR */

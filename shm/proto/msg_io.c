@@ -100,8 +100,7 @@ static int send_all(int sock, const char *buf, size_t len, const int *fds, unsig
     return 0;
 }
 
-int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds,
-                int64_t deadline_ms)
+int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, int64_t deadline_ms)
 {
     _cleanup_(freep) void *frame = NULL;
     size_t len;
@@ -138,8 +137,7 @@ static void keep_fds(struct msghdr *mh, struct fd_list *list)
 /* One read: up to @len bytes, at least one. Descriptors may come with any read (a peer may send
  * them where it likes); none is leaked. More than fit are dropped by the kernel (MSG_CTRUNC);
  * the caller misses what it needs. Returns the count or negative errno. */
-static ssize_t recv_some(int sock, char *buf, size_t len, struct fd_list *list,
-                         int64_t deadline_ms)
+static ssize_t recv_some(int sock, char *buf, size_t len, struct fd_list *list, int64_t deadline_ms)
 {
     for (;;) {
         union fd_space space;

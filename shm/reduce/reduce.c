@@ -41,9 +41,8 @@ static bool have_avx2(void)
 
 static bool have_avx512(void)
 {
-    return have_avx2() && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq");
+    return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 #endif
 
@@ -154,8 +153,8 @@ _Static_assert(DTYPE_F16 + 3 == DTYPE_F64, "the floats stand side by side");
 
 /* Out of line, as copy() is: the usual call is a jump and saves no registers. */
 static __attribute__((noinline)) void reduce_in_default(reduce_fn fn, void *dst, void *dst2,
-                                                        const uint8_t *const *src,
-                                                        unsigned nsrc, size_t count)
+                                                        const uint8_t *const *src, unsigned nsrc,
+                                                        size_t count)
 {
     uint64_t control = fp_get();
 
@@ -206,16 +205,16 @@ void reduce_n_dup(unsigned dtype, unsigned redop, void *dst, void *dst2, const v
 /* In double for the types that fit: a quotient of 32-bit integers that is no integer is
  * further from the next one than double rounds, so cutting it off is exact, and division of
  * doubles is several times faster than that of integers. */
-#define TRUNCATING_DIVIDE(name, type, wide)                                                    \
-    static void name(uint8_t *x, size_t count, unsigned world)                                 \
-    {                                                                                          \
-        for (size_t i = 0; i < count; i++, x += sizeof(type)) {                                \
-            type v;                                                                            \
-                                                                                               \
-            memcpy(&v, x, sizeof(v));                                                          \
-            v = (type)((wide)v / (wide)world);                                                 \
-            memcpy(x, &v, sizeof(v));                                                          \
-        }                                                                                      \
+#define TRUNCATING_DIVIDE(name, type, wide)                                                        \
+    static void name(uint8_t *x, size_t count, unsigned world)                                     \
+    {                                                                                              \
+        for (size_t i = 0; i < count; i++, x += sizeof(type)) {                                    \
+            type v;                                                                                \
+                                                                                                   \
+            memcpy(&v, x, sizeof(v));                                                              \
+            v = (type)((wide)v / (wide)world);                                                     \
+            memcpy(x, &v, sizeof(v));                                                              \
+        }                                                                                          \
     }
 TRUNCATING_DIVIDE(divide_i8, int8_t, double)
 TRUNCATING_DIVIDE(divide_u8, uint8_t, double)

@@ -26,8 +26,7 @@
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "the reduction promises identical bits and NaNs that stay: build without -ffast-math"
 #endif
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "load_part() counts from the low byte");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "load_part() counts from the low byte");
 
 #if defined(REDUCE_ISA_AVX512)
 #define REDUCE_X86
@@ -78,8 +77,8 @@ static ALWAYS_INLINE bool in_pairs(unsigned dtype)
 #endif
 }
 
-#define NAN_F32 0x7fc00000
-#define NAN_F64 0x7ff8000000000000
+#define NAN_F32   0x7fc00000
+#define NAN_F64   0x7ff8000000000000
 
 #define VEC_BYTES 16
 #define VEC(name) slim_##name
@@ -112,19 +111,19 @@ static ALWAYS_INLINE size_t unit(unsigned dtype, size_t vec_bytes)
 
 /* --- less than a register -------------------------------------------------------------- */
 
-#define BYTES_OF(type, get, put)                                                               \
-    static ALWAYS_INLINE uint64_t get(const uint8_t *p)                                        \
-    {                                                                                          \
-        type v;                                                                                \
-                                                                                               \
-        memcpy(&v, p, sizeof(v));                                                              \
-        return v;                                                                              \
-    }                                                                                          \
-    static ALWAYS_INLINE void put(uint8_t *p, uint64_t low)                                    \
-    {                                                                                          \
-        type v = (type)low;                                                                    \
-                                                                                               \
-        memcpy(p, &v, sizeof(v));                                                              \
+#define BYTES_OF(type, get, put)                                                                   \
+    static ALWAYS_INLINE uint64_t get(const uint8_t *p)                                            \
+    {                                                                                              \
+        type v;                                                                                    \
+                                                                                                   \
+        memcpy(&v, p, sizeof(v));                                                                  \
+        return v;                                                                                  \
+    }                                                                                              \
+    static ALWAYS_INLINE void put(uint8_t *p, uint64_t low)                                        \
+    {                                                                                              \
+        type v = (type)low;                                                                        \
+                                                                                                   \
+        memcpy(p, &v, sizeof(v));                                                                  \
     }
 BYTES_OF(uint16_t, get16, put16)
 BYTES_OF(uint32_t, get32, put32)
@@ -369,8 +368,8 @@ static ALWAYS_INLINE void run_divide(unsigned dtype, size_t size, uint8_t *x, si
         slim_store_part(dtype, x, n, slim_divide(dtype, slim_load_part(dtype, x, n), world));
 }
 
-static ALWAYS_INLINE void run_scale(unsigned dtype, size_t size, uint8_t *dst,
-                                    const uint8_t *src, double scale, size_t count)
+static ALWAYS_INLINE void run_scale(unsigned dtype, size_t size, uint8_t *dst, const uint8_t *src,
+                                    double scale, size_t count)
 {
     const size_t wide = unit(dtype, WIDE_BYTES), slim = unit(dtype, SLIM_BYTES);
     const size_t end = count * size;
@@ -388,42 +387,42 @@ static ALWAYS_INLINE void run_scale(unsigned dtype, size_t size, uint8_t *dst,
 /* --- the table ------------------------------------------------------------------------- */
 
 /* _many() is apart so that the usual case needs no stack. */
-#define KERNEL(name, dtype, op, size)                                                          \
-    static __attribute__((noinline)) void name##_many(                                         \
-        uint8_t *dst, uint8_t *dst2, const uint8_t *const *src, unsigned nsrc, size_t count)   \
-    {                                                                                          \
-        run_many(dtype, op, size, dst, dst2, src, nsrc, count);                                \
-    }                                                                                          \
-    static void name(uint8_t *dst, uint8_t *dst2, const uint8_t *const *src, unsigned nsrc,    \
-                     size_t count)                                                             \
-    {                                                                                          \
-        if (likely(nsrc == 2))                                                                 \
-            run_two(dtype, op, size, dst, dst2, src, count);                                   \
-        else                                                                                   \
-            name##_many(dst, dst2, src, nsrc, count);                                          \
+#define KERNEL(name, dtype, op, size)                                                              \
+    static __attribute__((noinline)) void name##_many(                                             \
+        uint8_t *dst, uint8_t *dst2, const uint8_t *const *src, unsigned nsrc, size_t count)       \
+    {                                                                                              \
+        run_many(dtype, op, size, dst, dst2, src, nsrc, count);                                    \
+    }                                                                                              \
+    static void name(uint8_t *dst, uint8_t *dst2, const uint8_t *const *src, unsigned nsrc,        \
+                     size_t count)                                                                 \
+    {                                                                                              \
+        if (likely(nsrc == 2))                                                                     \
+            run_two(dtype, op, size, dst, dst2, src, count);                                       \
+        else                                                                                       \
+            name##_many(dst, dst2, src, nsrc, count);                                              \
     }
-#define KERNELS(name, dtype, size)                                                             \
-    KERNEL(name##_sum, dtype, REDOP_SUM, size)                                                 \
-    KERNEL(name##_prod, dtype, REDOP_PROD, size)                                               \
-    KERNEL(name##_min, dtype, REDOP_MIN, size)                                                 \
+#define KERNELS(name, dtype, size)                                                                 \
+    KERNEL(name##_sum, dtype, REDOP_SUM, size)                                                     \
+    KERNEL(name##_prod, dtype, REDOP_PROD, size)                                                   \
+    KERNEL(name##_min, dtype, REDOP_MIN, size)                                                     \
     KERNEL(name##_max, dtype, REDOP_MAX, size)
 /* Wrapping sums and products do not see the sign. */
-#define KERNELS_SIGNED(name, dtype, size)                                                      \
-    KERNEL(name##_min, dtype, REDOP_MIN, size)                                                 \
+#define KERNELS_SIGNED(name, dtype, size)                                                          \
+    KERNEL(name##_min, dtype, REDOP_MIN, size)                                                     \
     KERNEL(name##_max, dtype, REDOP_MAX, size)
 /* Bits have neither sign nor carry, so any type of the size will do. */
-#define KERNELS_BITS(name, dtype, size)                                                        \
-    KERNEL(name##_band, dtype, REDOP_BAND, size)                                               \
-    KERNEL(name##_bor, dtype, REDOP_BOR, size)                                                 \
+#define KERNELS_BITS(name, dtype, size)                                                            \
+    KERNEL(name##_band, dtype, REDOP_BAND, size)                                                   \
+    KERNEL(name##_bor, dtype, REDOP_BOR, size)                                                     \
     KERNEL(name##_bxor, dtype, REDOP_BXOR, size)
-#define ONE_BY_ONE(name, dtype, size)                                                          \
-    static void name##_divide(uint8_t *x, size_t count, unsigned world)                        \
-    {                                                                                          \
-        run_divide(dtype, size, x, count, world);                                              \
-    }                                                                                          \
-    static void name##_scale(uint8_t *dst, const uint8_t *src, double scale, size_t count)     \
-    {                                                                                          \
-        run_scale(dtype, size, dst, src, scale, count);                                        \
+#define ONE_BY_ONE(name, dtype, size)                                                              \
+    static void name##_divide(uint8_t *x, size_t count, unsigned world)                            \
+    {                                                                                              \
+        run_divide(dtype, size, x, count, world);                                                  \
+    }                                                                                              \
+    static void name##_scale(uint8_t *dst, const uint8_t *src, double scale, size_t count)         \
+    {                                                                                              \
+        run_scale(dtype, size, dst, src, scale, count);                                            \
     }
 
 KERNELS(u8, DTYPE_U8, 1)
@@ -451,16 +450,16 @@ ONE_BY_ONE(f32, DTYPE_F32, 4)
 ONE_BY_ONE(f64, DTYPE_F64, 8)
 
 /* @arith is the unsigned type of the size, @order the type itself. */
-#define ROW(arith, order)                                                                      \
-    {                                                                                          \
-        [REDOP_SUM] = arith##_sum, [REDOP_AVG] = arith##_sum, [REDOP_PROD] = arith##_prod,     \
-        [REDOP_MIN] = order##_min, [REDOP_MAX] = order##_max, [REDOP_BAND] = arith##_band,     \
-        [REDOP_BOR] = arith##_bor, [REDOP_BXOR] = arith##_bxor,                                \
+#define ROW(arith, order)                                                                          \
+    {                                                                                              \
+        [REDOP_SUM] = arith##_sum, [REDOP_AVG] = arith##_sum,   [REDOP_PROD] = arith##_prod,       \
+        [REDOP_MIN] = order##_min, [REDOP_MAX] = order##_max,   [REDOP_BAND] = arith##_band,       \
+        [REDOP_BOR] = arith##_bor, [REDOP_BXOR] = arith##_bxor,                                    \
     }
-#define ROW_FLOAT(type)                                                                        \
-    {                                                                                          \
-        [REDOP_SUM] = type##_sum, [REDOP_AVG] = type##_sum, [REDOP_PROD] = type##_prod,        \
-        [REDOP_MIN] = type##_min, [REDOP_MAX] = type##_max, [REDOP_PREMUL_SUM] = type##_sum,   \
+#define ROW_FLOAT(type)                                                                            \
+    {                                                                                              \
+        [REDOP_SUM] = type##_sum, [REDOP_AVG] = type##_sum, [REDOP_PROD] = type##_prod,            \
+        [REDOP_MIN] = type##_min, [REDOP_MAX] = type##_max, [REDOP_PREMUL_SUM] = type##_sum,       \
     }
 
 const struct reduce_table REDUCE_TABLE = {

@@ -20,8 +20,7 @@ typedef uint16_t VEC(half) __attribute__((vector_size(VEC_BYTES / 2)));
 
 /* The same in memory, at any address. */
 typedef uint8_t VEC(mem) __attribute__((vector_size(VEC_BYTES), aligned(1), may_alias));
-typedef uint16_t VEC(half_mem)
-    __attribute__((vector_size(VEC_BYTES / 2), aligned(1), may_alias));
+typedef uint16_t VEC(half_mem) __attribute__((vector_size(VEC_BYTES / 2), aligned(1), may_alias));
 
 /* @mask is all ones or all zeros in each lane. */
 static ALWAYS_INLINE VEC(u8) VEC(select)(VEC(u8) mask, VEC(u8) yes, VEC(u8) no)
@@ -218,18 +217,18 @@ static ALWAYS_INLINE void VEC(store_pair)(unsigned dtype, uint8_t *p, VEC(u8) ev
 /* min and max keep the earlier operand of equal ones (0.0 and -0.0). A NaN stays: as @a no
  * comparison replaces it, as @b the second test takes it (which folds away for integers).
  * Integers are added and multiplied as unsigned (@U): they wrap. */
-#define ARITHMETIC(T, U)                                                                       \
-    switch (op) {                                                                              \
-    case REDOP_PROD:                                                                           \
-        return (VEC(u8))((VEC(U))a * (VEC(U))b);                                               \
-    case REDOP_MIN:                                                                            \
-        return VEC(select)(                                                                    \
-            (VEC(u8))((VEC(T))b < (VEC(T))a) | (VEC(u8))((VEC(T))b != (VEC(T))b), b, a);       \
-    case REDOP_MAX:                                                                            \
-        return VEC(select)(                                                                    \
-            (VEC(u8))((VEC(T))a < (VEC(T))b) | (VEC(u8))((VEC(T))b != (VEC(T))b), b, a);       \
-    default:                                                                                   \
-        return (VEC(u8))((VEC(U))a + (VEC(U))b);                                               \
+#define ARITHMETIC(T, U)                                                                           \
+    switch (op) {                                                                                  \
+    case REDOP_PROD:                                                                               \
+        return (VEC(u8))((VEC(U))a * (VEC(U))b);                                                   \
+    case REDOP_MIN:                                                                                \
+        return VEC(select)((VEC(u8))((VEC(T))b < (VEC(T))a) | (VEC(u8))((VEC(T))b != (VEC(T))b),   \
+                           b, a);                                                                  \
+    case REDOP_MAX:                                                                                \
+        return VEC(select)((VEC(u8))((VEC(T))a < (VEC(T))b) | (VEC(u8))((VEC(T))b != (VEC(T))b),   \
+                           b, a);                                                                  \
+    default:                                                                                       \
+        return (VEC(u8))((VEC(U))a + (VEC(U))b);                                                   \
     }
 
 static ALWAYS_INLINE VEC(u8) VEC(combine)(unsigned dtype, unsigned op, VEC(u8) a, VEC(u8) b)

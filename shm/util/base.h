@@ -11,14 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define _cleanup_(fn) __attribute__((cleanup(fn)))
+#define _cleanup_(fn)       __attribute__((cleanup(fn)))
 #define _printf_(fmt, args) __attribute__((format(printf, fmt, args)))
-#define _unused_ __attribute__((unused))
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
+#define _unused_            __attribute__((unused))
+#define likely(x)           __builtin_expect(!!(x), 1)
+#define unlikely(x)         __builtin_expect(!!(x), 0)
 
-#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define CACHELINE 64
+#define ARRAY_LEN(a)        (sizeof(a) / sizeof((a)[0]))
+#define CACHELINE           64
 
 /* The leak check of a sanitizer traces its own process, which a confined one may not. */
 #ifdef __SANITIZE_ADDRESS__
@@ -27,29 +27,29 @@
 #define HAS_LEAK_CHECK 0
 #endif
 
-#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 
-#define MIN(a, b)                                                                                \
-    ({                                                                                           \
-        __typeof__(a) min_a_ = (a);                                                              \
-        __typeof__(b) min_b_ = (b);                                                              \
-        min_a_ < min_b_ ? min_a_ : min_b_;                                                       \
+#define MIN(a, b)                                                                                  \
+    ({                                                                                             \
+        __typeof__(a) min_a_ = (a);                                                                \
+        __typeof__(b) min_b_ = (b);                                                                \
+        min_a_ < min_b_ ? min_a_ : min_b_;                                                         \
     })
-#define MAX(a, b)                                                                                \
-    ({                                                                                           \
-        __typeof__(a) max_a_ = (a);                                                              \
-        __typeof__(b) max_b_ = (b);                                                              \
-        max_a_ > max_b_ ? max_a_ : max_b_;                                                       \
+#define MAX(a, b)                                                                                  \
+    ({                                                                                             \
+        __typeof__(a) max_a_ = (a);                                                                \
+        __typeof__(b) max_b_ = (b);                                                                \
+        max_a_ > max_b_ ? max_a_ : max_b_;                                                         \
     })
-#define ALIGN_UP(x, a) (((x) + (__typeof__(x))(a)-1) & ~((__typeof__(x))(a)-1))
+#define ALIGN_UP(x, a) (((x) + (__typeof__(x))(a) - 1) & ~((__typeof__(x))(a) - 1))
 
 /* Hand a pointer or fd over: returns it and leaves the variable empty, so that its
  * _cleanup_ does nothing. */
-#define steal_ptr(p)                                                                             \
-    ({                                                                                           \
-        __typeof__(p) stolen_ = (p);                                                             \
-        (p) = NULL;                                                                              \
-        stolen_;                                                                                 \
+#define steal_ptr(p)                                                                               \
+    ({                                                                                             \
+        __typeof__(p) stolen_ = (p);                                                               \
+        (p) = NULL;                                                                                \
+        stolen_;                                                                                   \
     })
 
 static inline int steal_fd(int *fd)

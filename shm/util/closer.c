@@ -10,14 +10,14 @@
  *             it has jobs.
  *   ready     the lanes that have a job and no thread. A thread does one job, then the lane goes to
  *             the end of the line.
- *   threads   one from the beginning, so that there is one when no more can be had; more when a lane
- *             is ready and all are busy. Those go again after a second without work. At most
+ *   threads   one from the beginning, so that there is one when no more can be had; more when a
+ * lane is ready and all are busy. Those go again after a second without work. At most
  *             CLOSER_THREADS: with as many users stuck at once the lanes of others wait, and
  *             nothing else does.
  *
  * A job that takes longer than CLOSER_FIRST_MS is interrupted by a signal, and again every
- * CLOSER_AGAIN_MS. It ends the waiting for a socket that lingers; the kernel goes on to send what is
- * unsent. What no signal ends (FUSE) keeps its lane until it ends by itself.
+ * CLOSER_AGAIN_MS. It ends the waiting for a socket that lingers; the kernel goes on to send what
+ * is unsent. What no signal ends (FUSE) keeps its lane until it ends by itself.
  *
  * Memory is one small allocation for a job; who may have how many is the caller's rule, by
  * closer_pending(). Threads are never joined: the last one to leave frees everything.
@@ -43,7 +43,7 @@ enum {
     CLOSER_MAX_FDS = 253,  /* SCM_MAX_FD of the kernel: with one message */
     CLOSER_RESERVE = 1024, /* descriptors; a quarter of those that there are, if that is less, */
     CLOSER_RESERVE_MIN = CLOSER_MAX_FDS + 3, /* but so many */
-    CLOSER_MAX_PENDING = 256, /* of a user, who may send more descriptors */
+    CLOSER_MAX_PENDING = 256,                /* of a user, who may send more descriptors */
     CLOSER_SIGNAL = SIGURG, /* ignored where nobody handles it: a late one hurts nobody */
 };
 
@@ -90,8 +90,8 @@ static struct lane *lane_find(struct closer *c, uint32_t uid)
     struct lane *lane;
 
     LIST_FOREACH(lane, &c->lanes[uid % CLOSER_BUCKETS], entry)
-        if (lane->uid == uid)
-            return lane;
+    if (lane->uid == uid)
+        return lane;
     return NULL;
 }
 

@@ -1,24 +1,26 @@
-/* copy.c - copies through memory that two cores share. What a store costs there depends on where the
- * line is, and that on where the other core is:
+/* copy.c - copies through memory that two cores share. What a store costs there depends on where
+ * the line is, and that on where the other core is:
  *
  *   in a cache that both share                    2 ns a line (EPYCs of 2023)
  *   in the reader's own, behind a shared one      6
- *   in the reader's, which shares none with us    9 to 50, one after the other: stores stay in order
+ *   in the reader's, which shares none with us    9 to 50, one after the other: stores stay in
+ * order
  *
- * Past all caches it is 2 to 3 ns here, and the reader, who then reads from memory, has 2 to 4 more, or no more
- * where the line would have come from a cache as far away. So that is better in the third case, and only
- * there. A process is moved between such places while it runs, and so is the core of a virtual machine: two
- * cores that tell each other something in 400 ns take 600 for minutes, whatever the machine says of its caches.
- * So copy_in() takes the time of the first part of what it writes through the caches. Slow may also be where
- * it reads from; so if that is slow, the next copy goes around and is timed too. If that is faster by more than a
- * reader loses, the next ones do the same, and then it tries again.
+ * Past all caches it is 2 to 3 ns here, and the reader, who then reads from memory, has 2 to 4
+ * more, or no more where the line would have come from a cache as far away. So that is better in
+ * the third case, and only there. A process is moved between such places while it runs, and so is
+ * the core of a virtual machine: two cores that tell each other something in 400 ns take 600 for
+ * minutes, whatever the machine says of its caches. So copy_in() takes the time of the first part
+ * of what it writes through the caches. Slow may also be where it reads from; so if that is slow,
+ * the next copy goes around and is timed too. If that is faster by more than a reader loses, the
+ * next ones do the same, and then it tries again.
  *
  * To make the second case rare, who places payload takes turns over more memory than the reader's
  * cache holds (board_spot()).
  *
- * copy_out() is not memcpy() because libc takes "rep movsb" for more than 2 KB, which as the processor
- * pleases writes past the caches: right for a window whose lines are elsewhere, wrong for the caller's
- * buffer (broadcast of 16 MB: 1.2 ms, with plain vectors 0.8). */
+ * copy_out() is not memcpy() because libc takes "rep movsb" for more than 2 KB, which as the
+ * processor pleases writes past the caches: right for a window whose lines are elsewhere, wrong for
+ * the caller's buffer (broadcast of 16 MB: 1.2 ms, with plain vectors 0.8). */
 #include "shm/util/copy.h"
 
 #include <stdatomic.h>
@@ -30,12 +32,14 @@
 #endif
 
 enum {
-    WIDE_MIN = 2048,  /* below, libc does it with vectors */
+    WIDE_MIN = 2048, /* below, libc does it with vectors */
     AROUND_MIN = 1024,
-    TIMED_MIN = 8192, /* of shorter ones half fits into the store buffer, and seems to take no time */
-    TIMED = 16384,    /* so much tells */
-    SLOW_PS = 5000,   /* for a line: to where the reader's cache is ours too takes less, from there as well */
-    GAIN_PS = 3000,   /* what its reader loses at most, if a line is in no cache */
+    TIMED_MIN =
+        8192,       /* of shorter ones half fits into the store buffer, and seems to take no time */
+    TIMED = 16384,  /* so much tells */
+    SLOW_PS = 5000, /* for a line: to where the reader's cache is ours too takes less, from there as
+                       well */
+    GAIN_PS = 3000, /* what its reader loses at most, if a line is in no cache */
     COPIES_FIRST = 8, /* before a way is tried again, doubled each time */
     COPIES_MOST = 512,
 };
@@ -50,14 +54,14 @@ struct kernels {
 
 #if defined(__x86_64__)
 /* The barrier keeps compilers from recognising a memcpy(). */
-#define LINES(name, isa, vec, load_one, store_one)                                               \
-    static isa void name(uint8_t *to, const uint8_t *from, size_t lines)                         \
-    {                                                                                            \
-        for (; lines; lines--, to += CACHELINE, from += CACHELINE) {                             \
-            _Pragma("GCC unroll 4") for (size_t k = 0; k < CACHELINE; k += sizeof(vec))          \
-                store_one((void *)(to + k), load_one((const void *)(from + k)));                 \
-            __asm__ volatile("" ::: "memory");                                                   \
-        }                                                                                        \
+#define LINES(name, isa, vec, load_one, store_one)                                                 \
+    static isa void name(uint8_t *to, const uint8_t *from, size_t lines)                           \
+    {                                                                                              \
+        for (; lines; lines--, to += CACHELINE, from += CACHELINE) {                               \
+            _Pragma("GCC unroll 4") for (size_t k = 0; k < CACHELINE; k += sizeof(vec))            \
+                store_one((void *)(to + k), load_one((const void *)(from + k)));                   \
+            __asm__ volatile("" ::: "memory");                                                     \
+        }                                                                                          \
     }
 
 #define ISA(text) __attribute__((target(text)))

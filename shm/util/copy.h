@@ -7,10 +7,11 @@
 
 /* What a writer has learned about its readers. Private, zero at first. */
 struct copy_way {
-    unsigned around; /* copies that still go past the caches */
-    unsigned again;  /* how many did the last time */
-    unsigned slow_ps; /* what a line took in the last copy through the caches, which seemed slow; else 0 */
-    unsigned sure;   /* slow copies that are not doubted: going around was no faster */
+    unsigned around;  /* copies that still go past the caches */
+    unsigned again;   /* how many did the last time */
+    unsigned slow_ps; /* what a line took in the last copy through the caches, which seemed slow;
+                         else 0 */
+    unsigned sure;    /* slow copies that are not doubted: going around was no faster */
     unsigned sure_again;
 };
 

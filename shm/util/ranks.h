@@ -6,10 +6,10 @@
 
 struct rank_list {
     char *buf;
-    size_t len;      /* of buf, at least 8 */
-    unsigned n;      /* ranks so far, also those that do not fit */
+    size_t len;           /* of buf, at least 8 */
+    unsigned n;           /* ranks so far, also those that do not fit */
     unsigned first, last; /* the range that is not written yet */
-    int lowest;      /* the first rank, -1: none */
+    int lowest;           /* the first rank, -1: none */
     bool full;
 };
 

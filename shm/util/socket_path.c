@@ -72,8 +72,9 @@ int place_open_dir(const char *dir, bool make, int *ret_fd, const char **ret_why
     return 0;
 }
 
-/* connect() waits as long as the listener's backlog is full, and only SO_SNDTIMEO limits it. A signal
- * ends it with nothing begun, unlike in other families: it is called again, with what is left. */
+/* connect() waits as long as the listener's backlog is full, and only SO_SNDTIMEO limits it. A
+ * signal ends it with nothing begun, unlike in other families: it is called again, with what is
+ * left. */
 static int connect_limited(int sock, const struct sockaddr_un *un, int64_t timeout_ms)
 {
     uint64_t until = now_ms() + (uint64_t)MAX(timeout_ms, (int64_t)0);

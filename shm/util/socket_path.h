@@ -6,10 +6,10 @@
 #include "shm/util/base.h"
 
 #define PLACE_SYSTEM_SOCKET "/run/commd/commd.sock"
-#define PLACE_SOCKET "commd.sock" /* in the user's own directory */
-#define PLACE_LOG "commd.log"
-#define PLACE_LOCK "commd.lock"  /* held by the daemon as long as it lives */
-#define PLACE_START "start.lock" /* held by the client that starts one */
+#define PLACE_SOCKET        "commd.sock" /* in the user's own directory */
+#define PLACE_LOG           "commd.log"
+#define PLACE_LOCK          "commd.lock" /* held by the daemon as long as it lives */
+#define PLACE_START         "start.lock" /* held by the client that starts one */
 
 enum { PLACE_MAX = 96, PLACE_SOCKET_MAX = 108 /* of sockaddr_un.sun_path */ };
 

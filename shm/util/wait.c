@@ -12,14 +12,14 @@
  * A sleeper killed in its sleep leaves `sleepers` raised for ever: the price is a superfluous
  * wake call per ring, never a lost one.
  *
- * Who waits on a core that the other one needs delays it by a scheduler's slice; who waits on another
- * core and gives that away loses a slice of its own to whatever else wants to run there. So it has to be
- * known which of the two it is: every member says on the board which core it runs on (board_shares_core()).
- * It yields while another member was seen on its core, and spins otherwise, strangers beside it or not:
- * they get the core when its slice ends, as they would if it computed. Spinning also keeps it
- * where it is: who sleeps often is light, and is put beside another one who is. With a process that
- * never sleeps on each of two cores, 256 KB between two ranks took 62 us when that was guessed from
- * how long yields took, and 18 so.
+ * Who waits on a core that the other one needs delays it by a scheduler's slice; who waits on
+ * another core and gives that away loses a slice of its own to whatever else wants to run there. So
+ * it has to be known which of the two it is: every member says on the board which core it runs on
+ * (board_shares_core()). It yields while another member was seen on its core, and spins otherwise,
+ * strangers beside it or not: they get the core when its slice ends, as they would if it computed.
+ * Spinning also keeps it where it is: who sleeps often is light, and is put beside another one who
+ * is. With a process that never sleeps on each of two cores, 256 KB between two ranks took 62 us
+ * when that was guessed from how long yields took, and 18 so.
  *
  * Who waits for an engine always yields: the kernel does part of its work, on any core, and the
  * network takes longer than a yield does.
@@ -28,17 +28,18 @@
  * a process that computes, a yield gives it the core for a whole slice (0.7 to 3 ms), and the
  * message that arrives meanwhile waits. A sleeper, in contrast, is put before it when it is
  * woken, because it has used less than its share. So a yield that took long switches the waiter
- * to sleeping (struct crowd): for the rest of this wait at first, for it may have met a timer's work,
- * a host that took the core away, or a member that was late because it computed, as it should; for
- * twice as many waits each time that the next one meets work again, so that in the end one in 4096
- * pays for a slice. Each wait that meets none halves that: with one taken back for each, an engine
- * that met work in one wait of five hundred slept in all of them.
+ * to sleeping (struct crowd): for the rest of this wait at first, for it may have met a timer's
+ * work, a host that took the core away, or a member that was late because it computed, as it
+ * should; for twice as many waits each time that the next one meets work again, so that in the end
+ * one in 4096 pays for a slice. Each wait that meets none halves that: with one taken back for
+ * each, an engine that met work in one wait of five hundred slept in all of them.
  *
- * Who lost a whole slice sleeps for as long, however its other waits went, and for twice as long each time that
- * the next slice is lost before yielding has saved as much as the last one cost: up to a tenth of a second, for
- * where every second chunk of a gradient met the backward pass of a rank, half of them would have cost 3 ms. A
- * tenth of a second from the first on was too much: some process of the system takes a slice a few times each
- * second, and a sixth of all waits were slept. */
+ * Who lost a whole slice sleeps for as long, however its other waits went, and for twice as long
+ * each time that the next slice is lost before yielding has saved as much as the last one cost: up
+ * to a tenth of a second, for where every second chunk of a gradient met the backward pass of a
+ * rank, half of them would have cost 3 ms. A tenth of a second from the first on was too much: some
+ * process of the system takes a slice a few times each second, and a sixth of all waits were slept.
+ */
 #include "shm/util/wait.h"
 
 #include <linux/futex.h>
@@ -62,10 +63,11 @@ enum {
     WAITV_MAX = 128,
     CROWDED_NS = 500000, /* of few who share a core, a slice takes longer: wait_crowded_ns() */
     CROWDED_MOST_NS = 2000000, /* slices end */
-    SWITCHED_NS = 1000,  /* a yield that finds nobody takes 300 to 930, one that switches 1000 to 5000 */
+    SWITCHED_NS =
+        1000, /* a yield that finds nobody takes 300 to 930, one that switches 1000 to 5000 */
     SLICE_NS = 1000000,
-    GOOD_NS = 30000,     /* less than sleeping and being woken costs, where somebody computes */
-    GOOD_YIELDS = 256,   /* which have saved as much as a slice costs */
+    GOOD_NS = 30000,      /* less than sleeping and being woken costs, where somebody computes */
+    GOOD_YIELDS = 256,    /* which have saved as much as a slice costs */
     PENALTY_NS = 4000000, /* as long as a slice */
     PENALTY_MOST_NS = 100000000, /* a slice of 3 ms in so much time: 3 % */
 };
@@ -114,8 +116,7 @@ bool bell_wait(_Atomic uint32_t *bell, uint32_t ticket, int timeout_ms)
     return syscall(SYS_futex, bell, FUTEX_WAIT, ticket, &ts, NULL, 0) < 0 && errno == ETIMEDOUT;
 }
 
-void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket,
-                int timeout_ms)
+void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t ticket, int timeout_ms)
 {
     bell_wait(bell, ticket, timeout_ms);
     atomic_fetch_sub(sleepers, 1);
@@ -191,10 +192,11 @@ unsigned wait_cores(void)
     return cores;
 }
 
-/* Who shares a core with more waiters gets it back later: each does something with the data before it
- * yields again. 8 ranks on 2 cores took one another for strangers and slept, and every announcement
- * woke all of them: 4 KB 187 us, 17 without. Nor is one who moves eight chunks at once a stranger: two
- * nodes with two ranks each on two cores took 2.6 ms for 2 MB with a limit of 200 us, 2.3 with this. */
+/* Who shares a core with more waiters gets it back later: each does something with the data before
+ * it yields again. 8 ranks on 2 cores took one another for strangers and slept, and every
+ * announcement woke all of them: 4 KB 187 us, 17 without. Nor is one who moves eight chunks at once
+ * a stranger: two nodes with two ranks each on two cores took 2.6 ms for 2 MB with a limit of 200
+ * us, 2.3 with this. */
 unsigned wait_crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);

@@ -41,9 +41,9 @@ bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
                     int timeout_ms);
 void futex_wake_all(_Atomic uint32_t *word);
 
-/* Sleeps of this process that ended by their time-out alone, though what they waited for had come: nobody
- * rang. Sleeps are short, so that a lost wake-up costs some of them 50 ms and nobody hangs; but there
- * must be none, and tests demand it. */
+/* Sleeps of this process that ended by their time-out alone, though what they waited for had come:
+ * nobody rang. Sleeps are short, so that a lost wake-up costs some of them 50 ms and nobody hangs;
+ * but there must be none, and tests demand it. */
 extern _Atomic uint64_t wakeups_rescued;
 
 static inline void cpu_relax(void)
@@ -58,26 +58,31 @@ static inline void cpu_relax(void)
 uint64_t now_ms(void);
 uint64_t now_ns(void);
 
-/* The number of the core that the caller runs on, and 1; 0: the system does not tell. No system call. */
+/* The number of the core that the caller runs on, and 1; 0: the system does not tell. No system
+ * call. */
 static inline uint32_t core_now(void)
 {
     return (uint32_t)(sched_getcpu() + 1);
 }
 
-/* Polls before a sleep. A poll and a pause take 30 to 70 ns: spins that cover what ranks differ by within an
- * operation, and are worth a sleep and its wake-up many times over. A yield that finds nobody takes 0.3 to 0.9 us. */
+/* Polls before a sleep. A poll and a pause take 30 to 70 ns: spins that cover what ranks differ by
+ * within an operation, and are worth a sleep and its wake-up many times over. A yield that finds
+ * nobody takes 0.3 to 0.9 us. */
 enum {
     WAIT_SPINS = 4000, /* with a pause between, if nobody who is waited for needs this core */
     WAIT_YIELDS = 400, /* with sched_yield between, if somebody may */
 };
 unsigned wait_cores(void); /* on which this process may run */
-/* A yield that takes longer has met work of its own; of @runnable processes that may all want a core. */
+/* A yield that takes longer has met work of its own; of @runnable processes that may all want a
+ * core. */
 unsigned wait_crowded_ns(unsigned runnable);
 
 /* What a waiter has learned from its yields about the others on its core. All zero at first. */
 struct crowd {
-    unsigned left, step; /* in how many of the next waits to sleep at once because a yield met work */
-    unsigned good;       /* yields since the last lost slice that gave the core to a waiter and had it back */
+    unsigned left,
+        step; /* in how many of the next waits to sleep at once because a yield met work */
+    unsigned
+        good; /* yields since the last lost slice that gave the core to a waiter and had it back */
     uint64_t until_ns, penalty_ns; /* a whole slice was lost: sleeps at once until then */
 };
 enum { CROWD_MOST = 4096 };
@@ -110,7 +115,8 @@ bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_
 /* Offers the core to others; the same. */
 bool yield_core(unsigned crowded_ns, struct crowd *c);
 
-/* What to do after the @idle-th poll in a row that found nothing, if @spins of them fit into a wait.
+/* What to do after the @idle-th poll in a row that found nothing, if @spins of them fit into a
+ * wait.
  * @needed: may somebody who is waited for have to run on this core? */
 enum wait_way { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
 static inline enum wait_way wait_way(const struct crowd *c, bool needed, unsigned idle,

@@ -94,8 +94,7 @@ static int tcp_pair(bool child, int fd)
     int s = socket(AF_INET, SOCK_STREAM, 0), one = 1, l = s;
 
     if (child) {
-        if (recv(fd, &a, sizeof(a), 0) != sizeof(a) ||
-            connect(s, (struct sockaddr *)&a, sizeof(a)))
+        if (recv(fd, &a, sizeof(a), 0) != sizeof(a) || connect(s, (struct sockaddr *)&a, sizeof(a)))
             die("connect");
     } else {
         if (bind(l, (struct sockaddr *)&a, sizeof(a)) || listen(l, 1) ||

@@ -1,17 +1,19 @@
 /* bench_handover.c - what small operations cost at least on the cores that there are.
  *
- * Between two nodes on a machine with a core for each of them: two ranks exchange a small message over TCP
- * on lo, themselves (as MPI's do), or each through an engine on its core, which it tells by a word in shared
- * memory. Nothing else is done: no agreement, no check, no group. Who waits yields.
+ * Between two nodes on a machine with a core for each of them: two ranks exchange a small message
+ * over TCP on lo, themselves (as MPI's do), or each through an engine on its core, which it tells
+ * by a word in shared memory. Nothing else is done: no agreement, no check, no group. Who waits
+ * yields.
  *
  *     bench_handover [EXCHANGES] [BYTES]      (default: 50000 of 160 bytes)
  *
- * And on one node: 2, 4 and 8 ranks tell each other by a counter each that they are there. Who waits yields,
- * if there are fewer cores.
+ * And on one node: 2, 4 and 8 ranks tell each other by a counter each that they are there. Who
+ * waits yields, if there are fewer cores.
  *
- * Engines are in the ranks' session, or in one of their own, as services are. In its own it has a share of the
- * core of its own too (sched_autogroup, or cpu cgroups): there a yield gives the core on only if the one who
- * yields had more of it, so a rank, whose engine has more to do, wastes as much time before the engine runs again.
+ * Engines are in the ranks' session, or in one of their own, as services are. In its own it has a
+ * share of the core of its own too (sched_autogroup, or cpu cgroups): there a yield gives the core
+ * on only if the one who yields had more of it, so a rank, whose engine has more to do, wastes as
+ * much time before the engine runs again.
  *
  * Not part of make check. */
 #include <arpa/inet.h>
@@ -201,7 +203,8 @@ static bool in_child(int core)
 
 static struct words *shared_words(unsigned n)
 {
-    struct words *w = mmap(NULL, n * sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct words *w =
+        mmap(NULL, n * sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (w == MAP_FAILED)
         die("shared memory");
@@ -263,8 +266,10 @@ static size_t number(const char *text, size_t least, size_t most)
     size_t n = strtoul(text, &end, 10);
 
     if (*end || n < least || n > most) {
-        fprintf(stderr, "bench_handover: \"%s\" is no number from %zu to %zu\n"
-                        "Usage: bench_handover [EXCHANGES] [BYTES]\n", text, least, most);
+        fprintf(stderr,
+                "bench_handover: \"%s\" is no number from %zu to %zu\n"
+                "Usage: bench_handover [EXCHANGES] [BYTES]\n",
+                text, least, most);
         exit(64);
     }
     return n;

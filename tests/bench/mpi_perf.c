@@ -4,7 +4,8 @@
  *
  *   mpirun -np 2 mpi_perf all_reduce -b 8 -e 64M -f 8
  *
- * What MPI has no call for (avg, f16, --async here, --registered, --groups) is refused, not imitated. */
+ * What MPI has no call for (avg, f16, --async here, --registered, --groups) is refused, not
+ * imitated. */
 #include <mpi.h>
 #include <stdarg.h>
 
@@ -138,14 +139,14 @@ static int run_v(const struct mpi *m, const struct commd_op *op, MPI_Datatype t,
 
     switch (op->coll) {
     case COMMD_ALL_GATHER_V:
-        return MPI_Allgatherv(op->send, m->send_counts[0], t, op->recv, m->recv_counts,
-                              m->recv_at, t, c);
+        return MPI_Allgatherv(op->send, m->send_counts[0], t, op->recv, m->recv_counts, m->recv_at,
+                              t, c);
     case COMMD_GATHER_V:
-        return MPI_Gatherv(op->send, m->send_counts[0], t, op->recv, m->recv_counts, m->recv_at,
-                           t, op->root, c);
+        return MPI_Gatherv(op->send, m->send_counts[0], t, op->recv, m->recv_counts, m->recv_at, t,
+                           op->root, c);
     case COMMD_SCATTER_V:
-        return MPI_Scatterv(op->send, m->send_counts, m->send_at, t, op->recv,
-                            m->recv_counts[0], t, op->root, c);
+        return MPI_Scatterv(op->send, m->send_counts, m->send_at, t, op->recv, m->recv_counts[0], t,
+                            op->root, c);
     case COMMD_REDUCE_SCATTER_V:
         return MPI_Reduce_scatter(op->send, op->recv, m->send_counts, t, o, c);
     case COMMD_ALL_TO_ALL_V:
@@ -185,9 +186,8 @@ static int run(void *arg, const struct commd_op *op)
     case COMMD_ALL_TO_ALL:
         return MPI_Alltoall(op->send, n, t, op->recv, n, t, c);
     case PERF_SENDRECV:
-        return MPI_Sendrecv(op->send, n, t, perf_dest(op->coll, m->rank, m->size), 0, op->recv,
-                            n, t, perf_source(op->coll, m->rank, m->size), 0, c,
-                            MPI_STATUS_IGNORE);
+        return MPI_Sendrecv(op->send, n, t, perf_dest(op->coll, m->rank, m->size), 0, op->recv, n,
+                            t, perf_source(op->coll, m->rank, m->size), 0, c, MPI_STATUS_IGNORE);
     case PERF_PINGPONG:
         return ping_or_pong(m, op, t);
     default:

@@ -3,8 +3,8 @@
  * behaves (rank 1 on the same node) may fail, not crash.
  *
  * Input: records of 4 bytes {where, index, value, value}; after each the engines and the good
- * member have a turn. A `where` of NEW and above is of the second kind (16 of them): mail, counts and
- * large values; what is below has the meaning that it had before there was mail, modulo 8. */
+ * member have a turn. A `where` of NEW and above is of the second kind (16 of them): mail, counts
+ * and large values; what is below has the meaning that it had before there was mail, modulo 8. */
 #include "tests/lib/cluster.h"
 #include "transport/engine/engine_internal.h"
 
@@ -89,8 +89,8 @@ static uint64_t large(unsigned index, uint16_t value)
 
 static void poke_balance(struct board_slot *s, unsigned index, uint64_t value)
 {
-    uint64_t *at[] = {&s->desc.seq,       &s->desc.digest,   &s->desc.count, &s->most,
-                      &s->balance.hash,   &s->balance.diff,  &s->balance.spot, &s->print};
+    uint64_t *at[] = {&s->desc.seq,     &s->desc.digest,  &s->desc.count,   &s->most,
+                      &s->balance.hash, &s->balance.diff, &s->balance.spot, &s->print};
 
     *at[index % ARRAY_LEN(at)] = value;
 }
@@ -211,8 +211,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     static float buf[3][100000], out[3][100000];
     static const size_t counts[] = {30000, 30000, 30000};
     struct cluster *c = cluster_new(3, 2, placement, 1);
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32,
-                          .send = buf[1], .recv = buf[1], .count = len % 2 ? 100 : 100000};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = COMMD_F32,
+                          .send = buf[1],
+                          .recv = buf[1],
+                          .count = len % 2 ? 100 : 100000};
     enum run_state st[2] = {RUN_WAIT, RUN_WAIT};
     struct run good[2] = {0};
     struct villain v = {.rec = {.kind = MAIL_INLINE, .src = 0, .dst = 2, .len = 8}};
@@ -225,7 +229,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     for (unsigned k = 0; k < 2; k++) { /* rank 1 beside the villain, rank 2 on the other node */
         op.send = buf[k + 1];
         op.recv = len % 4 >= 2 ? out[k + 1] : buf[k + 1];
-        if (lists_make(c->group[k + 1], &op, &good[k].lists) || run_begin(&good[k], c->group[k + 1], &op))
+        if (lists_make(c->group[k + 1], &op, &good[k].lists) ||
+            run_begin(&good[k], c->group[k + 1], &op))
             abort();
     }
     mail_engine_tx_init(&c->group[0]->board.mail, 0, &v.tx);

@@ -58,8 +58,8 @@ static void write_value(FILE *f, const struct conf *conf, const struct conf_row 
         return;
     }
     for (unsigned i = 0; i < conf->nnodes; i++) /* not from the row, which may be cut short */
-        fprintf(f, "%s{name: '%s', address: '%s', port: %u}", i ? ", " : "[",
-                conf->nodes[i].name, conf->nodes[i].address, conf->nodes[i].port);
+        fprintf(f, "%s{name: '%s', address: '%s', port: %u}", i ? ", " : "[", conf->nodes[i].name,
+                conf->nodes[i].address, conf->nodes[i].port);
     fputc(']', f);
 }
 

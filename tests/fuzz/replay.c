@@ -84,8 +84,7 @@ static int replay(const char *path)
 
 int main(int argc, char **argv)
 {
-    const char *srcdir = getenv("srcdir"),
-               *name = strstr(program_invocation_short_name, "fuzz_");
+    const char *srcdir = getenv("srcdir"), *name = strstr(program_invocation_short_name, "fuzz_");
     char corpus[4096];
     int r = 0;
 

@@ -1,6 +1,6 @@
 /* act_board.c - the boards of groups of ours: anything anywhere, at any time; most of it near
- * what the engine and commd look at. The layout is shm/board/board.h's and shm/board/mail.h's, through
- * their own functions. */
+ * what the engine and commd look at. The layout is shm/board/board.h's and shm/board/mail.h's,
+ * through their own functions. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -152,13 +152,13 @@ static void describe(struct hostile *h, const struct team *g, struct op_desc *re
 {
     struct dice *d = &h->dice;
 
-    *ret = (struct op_desc){.seq = g->seq,
-                            .count = dice_one_in(d, 3) ? dice_odd(d) : dice_below(d, 1 << 16),
-                            .root = dice_one_in(d, 5) ? (uint32_t)dice_odd(d)
-                                                      : dice_below(d, g->size),
-                            .coll = (uint8_t)dice_below(d, COLL_COUNT + dice_one_in(d, 10)),
-                            .dtype = (uint8_t)dice_below(d, 13 + dice_one_in(d, 10)),
-                            .redop = (uint8_t)dice_below(d, 9 + dice_one_in(d, 10))};
+    *ret =
+        (struct op_desc){.seq = g->seq,
+                         .count = dice_one_in(d, 3) ? dice_odd(d) : dice_below(d, 1 << 16),
+                         .root = dice_one_in(d, 5) ? (uint32_t)dice_odd(d) : dice_below(d, g->size),
+                         .coll = (uint8_t)dice_below(d, COLL_COUNT + dice_one_in(d, 10)),
+                         .dtype = (uint8_t)dice_below(d, 13 + dice_one_in(d, 10)),
+                         .redop = (uint8_t)dice_below(d, 9 + dice_one_in(d, 10))};
     if (dice_one_in(d, 8))
         ret->seq = dice_odd(d);
     if (dice_one_in(d, 4))

@@ -33,8 +33,7 @@ int fd_memory(struct hostile *h, size_t size, bool sealed)
 /* Closing the last copy of it waits: data that nobody reads, and SO_LINGER. */
 static int fd_lingering(struct hostile *h)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET,
-                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct linger linger = {1, LINGER_S};
     socklen_t len = sizeof(addr);
     static char page[65536];
@@ -111,8 +110,7 @@ int fd_of_any_kind(struct hostile *h)
     case 5:
         return fd_memory(h, 4096 * (1 + dice_below(&h->dice, 64)), true);
     case 6:
-        return fd_memory(h, (size_t)1 << (30 + dice_below(&h->dice, 33)),
-                         dice_below(&h->dice, 2));
+        return fd_memory(h, (size_t)1 << (30 + dice_below(&h->dice, 33)), dice_below(&h->dice, 2));
     case 7: /* sealed, but not so that it cannot shrink */
         fd = fd_memory(h, 65536, false);
         if (fd >= 0)
@@ -227,8 +225,7 @@ static void fd_linger_byte(struct hostile *h)
 static void arena_add(struct hostile *h, int fd, uint64_t arena, uint64_t size)
 {
     struct conn *conn = conn_any(h);
-    struct msg msg = {.type = MSG_ARENA_ADD,
-                      .arena_add = {dice_below(&h->dice, 100), arena, size}};
+    struct msg msg = {.type = MSG_ARENA_ADD, .arena_add = {dice_below(&h->dice, 100), arena, size}};
 
     if (conn && fd >= 0)
         wire_msg(conn->fd, &msg, &fd, 1);
@@ -246,8 +243,8 @@ static void arena_register(struct hostile *h)
 
 static void arena_bad(struct hostile *h)
 {
-    int fd = dice_one_in(&h->dice, 4) ? fd_of_any_kind(h)
-                                      : fd_memory(h, 8192, dice_below(&h->dice, 2));
+    int fd =
+        dice_one_in(&h->dice, 4) ? fd_of_any_kind(h) : fd_memory(h, 8192, dice_below(&h->dice, 2));
 
     if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){0, 0}, sizeof(struct linger));

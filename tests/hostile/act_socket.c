@@ -121,8 +121,8 @@ static void alien_message(struct hostile *h)
 
     dice_bytes(&h->dice, body, sizeof(body));
     if (conn)
-        wire_raw(h, conn->fd, dice_below(&h->dice, 64), body,
-                 dice_below(&h->dice, sizeof(body)), NULL, 0);
+        wire_raw(h, conn->fd, dice_below(&h->dice, 64), body, dice_below(&h->dice, sizeof(body)),
+                 NULL, 0);
 }
 
 static void join_flood(struct hostile *h)
@@ -246,8 +246,8 @@ static void small_buffers(struct hostile *h)
     int bytes = 1;
 
     if (conn)
-        setsockopt(conn->fd, SOL_SOCKET, dice_below(&h->dice, 2) ? SO_RCVBUF : SO_SNDBUF,
-                   &bytes, sizeof(bytes));
+        setsockopt(conn->fd, SOL_SOCKET, dice_below(&h->dice, 2) ? SO_RCVBUF : SO_SNDBUF, &bytes,
+                   sizeof(bytes));
 }
 
 static void close_all(struct hostile *h)

@@ -30,10 +30,9 @@ static inline bool dice_one_in(struct dice *d, uint32_t n)
 /* Small, at an edge, or anything. */
 static inline uint64_t dice_odd(struct dice *d)
 {
-    static const uint64_t edges[] = {0,          1,         2,          63,
-                                     64,         255,       1024,       65535,
-                                     65536,      262144,    INT32_MAX,  UINT32_MAX,
-                                     1ull << 32, INT64_MAX, UINT64_MAX, UINT64_MAX - 63};
+    static const uint64_t edges[] = {
+        0,     1,      2,         63,         64,         255,       1024,       65535,
+        65536, 262144, INT32_MAX, UINT32_MAX, 1ull << 32, INT64_MAX, UINT64_MAX, UINT64_MAX - 63};
 
     switch (dice_below(d, 3)) {
     case 0:

@@ -274,8 +274,7 @@ int main(int argc, char **argv)
                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (counts == MAP_FAILED)
         return 1;
-#if !defined(__SANITIZE_ADDRESS__) &&                                                          \
-    !defined(__SANITIZE_THREAD__) /* which reserve terabytes */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which reserve terabytes */
     limit(RLIMIT_AS, (uint64_t)MEMORY_GB << 30);
 #endif
     limit(RLIMIT_NOFILE, FILES);
@@ -286,8 +285,7 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    fprintf(stderr, "hostile: --seed %llu --processes %u\n", (unsigned long long)seed,
-            processes);
+    fprintf(stderr, "hostile: --seed %llu --processes %u\n", (unsigned long long)seed, processes);
     seeds.state = seed;
     limit_ms = now_ms() + (uint64_t)(1000 * seconds);
     while (now_ms() < limit_ms) {

@@ -51,7 +51,7 @@ struct hostile {
     char prefix[32]; /* of the names of our groups */
     unsigned names;
     struct conn conns[CONNS];
-    int strays[STRAYS]; /* owned: descriptors that only have to stay open; -1 */
+    int strays[STRAYS];     /* owned: descriptors that only have to stay open; -1 */
     int far_ends[FAR_ENDS]; /* owned: of lingering connections, the oldest next to go; -1 */
     unsigned nfar_ends;
     struct team groups[GROUPS];
@@ -70,10 +70,8 @@ extern const struct action socket_actions[], fd_actions[], board_actions[],
 /* ---- sessions (wire.c) ---------------------------------------------------------------- */
 /* Nothing here waits longer than a moment. -1 where nothing comes of it. */
 int wire_connect(struct hostile *h, unsigned node);
-struct conn *
-conn_any(struct hostile *h); /* to say anything to; NULL: commd does not want us now */
-struct conn *conn_on(struct hostile *h,
-                     unsigned node); /* of which an answer can be hoped for */
+struct conn *conn_any(struct hostile *h); /* to say anything to; NULL: commd does not want us now */
+struct conn *conn_on(struct hostile *h, unsigned node); /* of which an answer can be hoped for */
 void conn_close(struct conn *conn);
 void stray_keep(struct hostile *h, int fd);
 int stray_any(struct hostile *h); /* borrowed; -1 */

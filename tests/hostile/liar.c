@@ -135,8 +135,7 @@ static bool commit(struct liar *l, struct msg_commit *m)
     m->uid = l->uid;
     m->size = 1 + dice_below(d, 4);
     m->nnodes = 1 + dice_below(d, 3);
-    snprintf(m->name, sizeof(m->name), dice_one_in(d, 2) ? "good" : "liar-%u",
-             dice_below(d, 50));
+    snprintf(m->name, sizeof(m->name), dice_one_in(d, 2) ? "good" : "liar-%u", dice_below(d, 50));
     snprintf(m->home, sizeof(m->home), "node%u", formed ? 2 : dice_below(d, 4));
     m->members = calloc(m->size, sizeof(*m->members));
     m->nodes = calloc(m->nnodes, sizeof(*m->nodes));
@@ -166,8 +165,8 @@ static void engine_state(struct liar *l, struct msg_engine_state *m)
 static bool lie(struct liar *l, struct msg *ret_msg)
 {
     struct dice *d = &l->dice;
-    struct msg msg = {.type = MSG_ENGINE_STATE +
-                              dice_below(d, MSG_ABSENT_HERE - MSG_ENGINE_STATE + 1)};
+    struct msg msg = {.type =
+                          MSG_ENGINE_STATE + dice_below(d, MSG_ABSENT_HERE - MSG_ENGINE_STATE + 1)};
     int32_t rank = (int32_t)dice_below(d, 5) - 1;
     bool fine = true;
 

@@ -75,8 +75,7 @@ static struct team *seat_all(struct hostile *h, unsigned first, unsigned size, b
         int fds[2];
 
         while (reqs[r] && wire_answer(conns[r], &answer, fds)) {
-            uint32_t req =
-                answer.type == MSG_JOINED ? answer.joined.req : answer.join_failed.req;
+            uint32_t req = answer.type == MSG_JOINED ? answer.joined.req : answer.join_failed.req;
 
             for (unsigned q = first; q < size; q++) {
                 if (conns[q] != conns[r] || reqs[q] != req)
@@ -125,8 +124,7 @@ struct rank *rank_any(struct hostile *h, struct team **ret_group)
     if (!g)
         return NULL;
     *ret_group = g;
-    for (unsigned i = 0, r = dice_below(&h->dice, g->size); i < g->size;
-         i++, r = (r + 1) % g->size)
+    for (unsigned i = 0, r = dice_below(&h->dice, g->size); i < g->size; i++, r = (r + 1) % g->size)
         if (g->ranks[r].board.hdr)
             return &g->ranks[r];
     return NULL;

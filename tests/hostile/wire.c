@@ -83,8 +83,7 @@ void wire_raw(struct hostile *h, int fd, unsigned type, const void *body, size_t
 
 void wire_hello(int fd, bool admin)
 {
-    struct msg msg = {.type = MSG_CLIENT_HELLO,
-                      .client_hello = {MSG_VERSION, admin, "hostile"}};
+    struct msg msg = {.type = MSG_CLIENT_HELLO, .client_hello = {MSG_VERSION, admin, "hostile"}};
 
     wire_msg(fd, &msg, NULL, 0);
 }
@@ -111,8 +110,7 @@ static bool answer_next(struct conn *conn, struct msg *ret_msg, int fds[2])
     unsigned nfds = 0;
 
     fds[0] = fds[1] = -1;
-    if (msg_recv_fd(conn->fd, ret_msg, fds, 2, &nfds, (int64_t)now_ms() + PATIENCE_MS, &why) ==
-        0)
+    if (msg_recv_fd(conn->fd, ret_msg, fds, 2, &nfds, (int64_t)now_ms() + PATIENCE_MS, &why) == 0)
         return true;
     conn_close(conn);
     return false;
@@ -143,8 +141,7 @@ static bool conn_open(struct hostile *h, struct conn *conn, unsigned node)
  * another. */
 static struct conn *slot_of(struct hostile *h, unsigned node)
 {
-    return &h->conns[dice_below(&h->dice, CONNS / h->nsockets) * h->nsockets +
-                     node % h->nsockets];
+    return &h->conns[dice_below(&h->dice, CONNS / h->nsockets) * h->nsockets + node % h->nsockets];
 }
 
 /* commd may have ended it in the meantime. */
@@ -227,9 +224,9 @@ uint64_t id_any(struct hostile *h)
     case 0:
         return dice_odd(&h->dice);
     case 1: /* near ours: the cluster's numbers are no secret */
-        return h->nids ? h->ids[dice_below(&h->dice, MIN(h->nids, 64u))] +
-                             dice_below(&h->dice, 5) - 2
-                       : 7;
+        return h->nids
+                   ? h->ids[dice_below(&h->dice, MIN(h->nids, 64u))] + dice_below(&h->dice, 5) - 2
+                   : 7;
     case 2:
         return h->nids ? h->ids[dice_below(&h->dice, MIN(h->nids, 64u))] : 7;
     default:
@@ -274,8 +271,8 @@ void wire_any_msg(struct hostile *h, struct msg *ret_msg)
         msg.arena_del.arena = dice_odd(d);
         break;
     case MSG_ARENA_ASK:
-        msg.arena_ask = (struct msg_arena_ask){(uint32_t)dice_odd(d), dice_below(d, 6),
-                                               id_any(h), dice_odd(d)};
+        msg.arena_ask =
+            (struct msg_arena_ask){(uint32_t)dice_odd(d), dice_below(d, 6), id_any(h), dice_odd(d)};
         break;
     }
     *ret_msg = msg;

@@ -16,8 +16,7 @@ uint32_t cluster_rand(struct cluster *c, uint32_t below)
     return (uint32_t)((c->rng * 2685821657736338717ull) >> 33) % below;
 }
 
-static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer,
-                           const char *text)
+static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, const char *text)
 {
     struct cluster *c = arg;
 
@@ -57,8 +56,7 @@ static void engines_new(struct cluster *c)
             if (k == n)
                 continue;
             c->node[k].fabric->ops->address(c->node[k].fabric, addr, &len);
-            if (c->node[n].fabric->ops->peer_add(c->node[n].fabric, k, addr, len, token,
-                                                 expect))
+            if (c->node[n].fabric->ops->peer_add(c->node[n].fabric, k, addr, len, token, expect))
                 abort();
         }
 }
@@ -82,9 +80,9 @@ static void group_places(const struct cluster *c, struct cluster_group *g)
     }
 }
 
-/* Latency and bandwidth decide how more nodes than two carry out an operation: chosen by the seed, among them
- * a slow network, where little goes with the agreement and much by halving, and one far away, where nodes that
- * need others to stand in for them halve, too. */
+/* Latency and bandwidth decide how more nodes than two carry out an operation: chosen by the seed,
+ * among them a slow network, where little goes with the agreement and much by halving, and one far
+ * away, where nodes that need others to stand in for them halve, too. */
 static struct plan_net choose_net(const struct cluster *c, const struct cluster_group *g)
 {
     static const struct plan_net nets[] = {{0, 0}, {1, 100000}, {10, 50}, {2000, 100000}, {1, 50}};
@@ -159,8 +157,7 @@ static void choose_machine(struct cluster_group *g, uint64_t rng)
 }
 
 struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const uint16_t *ranks,
-                                        unsigned n, struct commd_context *const *ctx,
-                                        int doorbell)
+                                        unsigned n, struct commd_context *const *ctx, int doorbell)
 {
     struct cluster_group *g = calloc(1, sizeof *g);
     struct plan_net net;

@@ -37,7 +37,7 @@ struct cluster {
     struct cluster_group *main; /* of all ranks, in their order */
     struct commd_group **group; /* its members */
     uint64_t rng;
-    uint32_t uid; /* whose the groups are that are made next */
+    uint32_t uid;         /* whose the groups are that are made next */
     uint64_t last_failed; /* group */
     unsigned board_errors, peers_down;
     char last_error[256];
@@ -54,8 +54,7 @@ bool cluster_turn(struct cluster *c);
 /* A further group: rank r of it is rank @ranks[r] of the cluster, and its member's context is
  * @ctx[ranks[r]]. Members ring @doorbell (-1: none) for an engine that sleeps. */
 struct cluster_group *cluster_group_new(struct cluster *c, uint64_t id, const uint16_t *ranks,
-                                        unsigned n, struct commd_context *const *ctx,
-                                        int doorbell);
+                                        unsigned n, struct commd_context *const *ctx, int doorbell);
 /* Lets members of a node and its engine see the board through one mapping, as if they were one
  * process, so that a thread sanitizer recognises what they share. */
 void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g);

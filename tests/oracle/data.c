@@ -11,8 +11,8 @@
  * exact: small integers for sums, powers of two for products, no zeros (which have two signs)
  * for min and max.
  *
- * Each buffer lies in memory of its own, registered or not, at any alignment, its blocks apart or side by side;
- * whatever is not the receiver's to write must be what it was. */
+ * Each buffer lies in memory of its own, registered or not, at any alignment, its blocks apart or
+ * side by side; whatever is not the receiver's to write must be what it was. */
 #include "tests/oracle/oracle.h"
 
 #include <stdio.h>
@@ -179,8 +179,7 @@ static void reduce_patterns(struct op_spec *op, unsigned world)
             continue;
         src[k] = scaled[k] = malloc(op->plen * esize);
         for (size_t i = 0; i < op->plen; i++)
-            reference_scale(dtype, op->pattern[k] + i * esize, op->scale[k],
-                            scaled[k] + i * esize);
+            reference_scale(dtype, op->pattern[k] + i * esize, op->scale[k], scaled[k] + i * esize);
     }
     op->reduced = malloc(op->plen * esize);
     reference_reduce(dtype, redop, src, world, op->plen, op->reduced);
@@ -240,8 +239,8 @@ bool may_be_direct(int coll)
            coll == COMMD_REDUCE_SCATTER;
 }
 
-/* Where it makes a difference, and sometimes elsewhere: on all ranks, on some, or on none. Taken from
- * the seed's bits, so that programs are the same with and without. */
+/* Where it makes a difference, and sometimes elsewhere: on all ranks, on some, or on none. Taken
+ * from the seed's bits, so that programs are the same with and without. */
 bool is_registered(const struct op_spec *op, unsigned rank)
 {
     unsigned kind = op->seed >> 40 & 3;
@@ -272,8 +271,8 @@ static void memory_free(struct memory *m)
 }
 
 /* Makes memory for the blocks and says where each of them is. */
-static void memory_new(struct memory *m, const struct part *p, bool send, bool apart,
-                       uint64_t *rng, void **ret_at)
+static void memory_new(struct memory *m, const struct part *p, bool send, bool apart, uint64_t *rng,
+                       void **ret_at)
 {
     const struct op_spec *op = p->own ? p->own : p->spec;
     unsigned n = blocks_of(op, p->world, send, p->rank), first = draw(rng, n);
@@ -401,8 +400,7 @@ static struct op_spec *odd_spec(const struct op_spec *spec, unsigned rank, unsig
 
 static void set_counts(struct part *p, const struct op_spec *op)
 {
-    bool send = shape_of(op, true, p->rank) == MANY,
-         recv = shape_of(op, false, p->rank) == MANY;
+    bool send = shape_of(op, true, p->rank) == MANY, recv = shape_of(op, false, p->rank) == MANY;
 
     for (unsigned k = 0; k < p->world; k++) {
         p->send_counts[k] = send || k == 0 ? block_elements(op, true, p->rank, k) : 0;
@@ -473,8 +471,8 @@ static void set_message(struct part *p, const struct op_spec *op, const struct g
         p->op.tag = COMMD_ANY_TAG;
 }
 
-void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
-              unsigned rank, struct commd_context *ctx)
+void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g, unsigned rank,
+              struct commd_context *ctx)
 {
     const struct op_spec *op = spec;
     uint64_t rng = spec->seed + 77 * (rank + 1);
@@ -509,8 +507,8 @@ void part_free(struct part *p)
     memory_free(&p->recv);
 }
 
-static bool memory_check(const struct part *p, const struct memory *m, const char *name,
-                         char *why, size_t len)
+static bool memory_check(const struct part *p, const struct memory *m, const char *name, char *why,
+                         size_t len)
 {
     size_t i = 0;
 
@@ -547,8 +545,7 @@ bool part_check(const struct part *p, int code, const char *message, char *why, 
     int want = part_result(p);
 
     if (code != want) {
-        snprintf(why, len, "result %d (%s), expected %d", code, code ? message : "no error",
-                 want);
+        snprintf(why, len, "result %d (%s), expected %d", code, code ? message : "no error", want);
         return false;
     }
     /* a refused operation has written nothing that was not its to write: inputs are intact */

@@ -8,8 +8,9 @@
  * rank waits for what it has started. Messages between two ranks keep the
  * order of the program for each tag only.
  *
- * Sizes are spread over orders of magnitude, but for what can be done in registered memory. One operation in thirty goes up to the largest,
- * the others end at 2^16 elements: they take most of the time otherwise and find least. */
+ * Sizes are spread over orders of magnitude, but for what can be done in registered memory. One
+ * operation in thirty goes up to the largest, the others end at 2^16 elements: they take most of
+ * the time otherwise and find least. */
 #include "tests/oracle/oracle.h"
 
 #include <stdio.h>
@@ -58,7 +59,8 @@ static void shuffle(uint64_t *rng, uint16_t *v, unsigned n)
 static void draw_cluster(struct program *p, uint64_t *rng)
 {
     p->world = 1 + draw(rng, MAX_WORLD);
-    p->nnodes = draw(rng, 3) ? 1 + draw(rng, MIN(p->world, 3u)) : p->world; /* many now and then: each has an engine */
+    p->nnodes = draw(rng, 3) ? 1 + draw(rng, MIN(p->world, 3u))
+                             : p->world; /* many now and then: each has an engine */
     for (unsigned k = 0; k < p->world; k++)
         p->rank_node[k] = (uint16_t)(k < p->nnodes ? k : draw(rng, p->nnodes));
     shuffle(rng, p->rank_node, p->world);
@@ -228,8 +230,7 @@ static bool same_stream(const struct op_spec *a, const struct op_spec *b)
 
 /* Each rank's own order of the operations [from, to): that of the program, or with the streams
  * woven together in another way. */
-static void draw_calls(struct program *p, unsigned from, unsigned to, bool shuffled,
-                       uint64_t *rng)
+static void draw_calls(struct program *p, unsigned from, unsigned to, bool shuffled, uint64_t *rng)
 {
     for (unsigned r = 0; r < p->world; r++) {
         bool called[MAX_OPS] = {false};
@@ -311,8 +312,7 @@ static void print_op(const struct program *p, unsigned i)
     const struct op_spec *op = &p->op[i];
     const struct group_spec *g = &p->group[op->group];
 
-    fprintf(stderr, "  op %u, phase %u, group %u: %s", i, op->phase, op->group,
-            name_of(op->coll));
+    fprintf(stderr, "  op %u, phase %u, group %u: %s", i, op->phase, op->group, name_of(op->coll));
     if (is_message(op->coll))
         fprintf(stderr, " from %d to %u, tag %d, room for %zu more,", op->root, op->to, op->tag,
                 op->spare);

@@ -53,12 +53,11 @@ struct op_spec {
     unsigned group;
     int coll, dtype, redop, root;
     size_t count;
-    size_t counts[MAX_WORLD]
-                 [MAX_WORLD]; /* counted: elements from one rank to the other; where a
+    size_t counts[MAX_WORLD][MAX_WORLD]; /* counted: elements from one rank to the other; where a
                                  rank has one count it is the same in a row or column */
-    unsigned to;              /* message: its receiver, */
-    int tag;                  /* */
-    size_t spare;             /* and how many elements more than it has would fit */
+    unsigned to;                         /* message: its receiver, */
+    int tag;                             /* */
+    size_t spare;                        /* and how many elements more than it has would fit */
     double scale[MAX_WORLD];
     bool any_bits; /* floats of any value: one node, where the order is by rank */
     bool in_place, lists;
@@ -121,17 +120,17 @@ struct memory {
 /* One rank's part in one operation. */
 struct part {
     const struct op_spec *spec;
-    unsigned rank, world; /* in the group */
+    unsigned rank, world;      /* in the group */
     struct commd_context *ctx; /* borrowed */
-    struct op_spec *own;  /* owned: as the odd rank sees it; else NULL */
+    struct op_spec *own;       /* owned: as the odd rank sees it; else NULL */
     struct commd_op op;
     struct memory send, recv; /* one of them is empty if in place */
     size_t send_counts[MAX_WORLD], recv_counts[MAX_WORLD];
     void *send_at[MAX_WORLD], *recv_at[MAX_WORLD];
 };
 
-void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g,
-              unsigned rank, struct commd_context *ctx);
+void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g, unsigned rank,
+              struct commd_context *ctx);
 /* Can it be done in registered memory without copies? */
 bool may_be_direct(int coll);
 /* Are the buffers of @rank in registered memory of its context? */

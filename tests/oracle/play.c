@@ -39,8 +39,8 @@ void stage_new(struct stage *s, const struct program *p, int doorbell)
         s->ctx[k] = context_new();
     s->commd = arena_commd_new(s->ctx, p->world);
     for (unsigned g = 0; g < p->ngroups; g++)
-        s->group[g] = cluster_group_new(s->cluster, 0x100 + g, p->group[g].rank,
-                                        p->group[g].world, s->ctx, doorbell);
+        s->group[g] = cluster_group_new(s->cluster, 0x100 + g, p->group[g].rank, p->group[g].world,
+                                        s->ctx, doorbell);
     for (unsigned g = 0; g < p->ngroups; g++)
         for (unsigned k = 0; k < p->group[g].world; k++)
             commd_group_set_timeout(s->group[g]->member[k], TIMEOUT_MS);
@@ -101,8 +101,8 @@ void player_part(struct player *pl, unsigned i)
 {
     const struct op_spec *op = player_spec(pl, i);
 
-    part_new(&pl->call[i].part, op, &pl->stage->program->group[op->group],
-             rank_in_group(pl, i), pl->stage->ctx[pl->rank]);
+    part_new(&pl->call[i].part, op, &pl->stage->program->group[op->group], rank_in_group(pl, i),
+             pl->stage->ctx[pl->rank]);
 }
 
 static void on_done(void *arg, const struct commd_error *error)
@@ -212,9 +212,8 @@ static bool may_start(const struct player *pl)
 {
     if (pl->next == pl->stage->program->ncalls[pl->rank])
         return false;
-    return !pl->open ||
-           (!player_blocks(pl, pl->next - 1) &&
-            player_spec(pl, pl->next)->phase == player_spec(pl, pl->next - 1)->phase);
+    return !pl->open || (!player_blocks(pl, pl->next - 1) &&
+                         player_spec(pl, pl->next)->phase == player_spec(pl, pl->next - 1)->phase);
 }
 
 /* 1: something moved, 0: nothing, -1: wrong. */

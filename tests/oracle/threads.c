@@ -38,8 +38,8 @@ static bool engines_turn(struct engines *e)
 }
 
 /* The net under lost doorbells must not catch anything but what is about to ring: a member that was
- * stopped before it did, or between announcing and reducing, which alone is worth a ring. It rings only
- * for an engine that sleeps, so the engines go on doing so. */
+ * stopped before it did, or between announcing and reducing, which alone is worth a ring. It rings
+ * only for an engine that sleeps, so the engines go on doing so. */
 static void caught(struct engines *e, struct pollfd *bell)
 {
     bool moved = false;
@@ -102,8 +102,7 @@ static int call_blocking(struct commd_group *g, const struct part *p)
 {
     const struct commd_op *o = &p->op;
 
-    if (o->send_blocks || o->recv_blocks ||
-        (is_reducing(o->coll) && o->redop == COMMD_PREMUL_SUM))
+    if (o->send_blocks || o->recv_blocks || (is_reducing(o->coll) && o->redop == COMMD_PREMUL_SUM))
         return commd_run(g, o);
     switch (o->coll) {
     case COMMD_BARRIER:
@@ -137,8 +136,7 @@ static int call_blocking(struct commd_group *g, const struct part *p)
     case COMMD_SEND:
         return commd_send(g, o->send, o->count, o->dtype, o->peer, o->tag);
     case COMMD_ALL_TO_ALL_V:
-        return commd_all_to_all_v(g, o->send, o->send_counts, o->recv, o->recv_counts,
-                                  o->dtype);
+        return commd_all_to_all_v(g, o->send, o->send_counts, o->recv, o->recv_counts, o->dtype);
     case COMMD_RECV:
         return receive(g, p);
     }

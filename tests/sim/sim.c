@@ -81,8 +81,7 @@ void sim_note(struct sim *sim, const char *format, ...)
 
     if (!sim->options.trace)
         return;
-    n = snprintf(line, sizeof(line), "[%4llu] ",
-                 (unsigned long long)(sim->now - sim->trace_from));
+    n = snprintf(line, sizeof(line), "[%4llu] ", (unsigned long long)(sim->now - sim->trace_from));
     va_start(args, format);
     n += vsnprintf(line + n, sizeof(line) - (size_t)n - 1, format, args);
     va_end(args);
@@ -123,8 +122,7 @@ void sim_trace_clear(struct sim *sim)
 const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64])
 {
     for (unsigned i = 0; i < sim->options.nodes; i++)
-        if (sim->nodes[i].core &&
-            home_group_number(sim->nodes[i].core->config.incarnation, id)) {
+        if (sim->nodes[i].core && home_group_number(sim->nodes[i].core->config.incarnation, id)) {
             snprintf(buf, 64, "#%s%u", sim_node_name(sim, i), (unsigned)id);
             return buf;
         }
@@ -252,8 +250,7 @@ static bool settled(const struct sim *sim)
 {
     for (unsigned a = 0; a < sim->options.nodes; a++)
         for (unsigned b = 0; b < sim->options.nodes; b++)
-            if (sim->nodes[a].alive && sim->nodes[b].alive &&
-                !peer_usable(sim->nodes[a].core, b))
+            if (sim->nodes[a].alive && sim->nodes[b].alive && !peer_usable(sim->nodes[a].core, b))
                 return false;
     return true;
 }
@@ -344,8 +341,7 @@ void sim_shutdown(struct sim *sim, unsigned node)
 void sim_peer_says(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
 {
     if (sim->nodes[to].alive)
-        sim_input(sim, to,
-                  (struct core_event){.type = CORE_PEER_MSG, .node = from, .msg = msg});
+        sim_input(sim, to, (struct core_event){.type = CORE_PEER_MSG, .node = from, .msg = msg});
 }
 
 struct sim *sim_new(const struct sim_options *options)
@@ -436,9 +432,8 @@ void sim_say(struct sim *sim, unsigned client, const struct msg *msg)
     const struct handle *handle = &sim->handles[client];
 
     if (handle->alive)
-        sim_input(
-            sim, handle->node,
-            (struct core_event){.type = CORE_CLIENT_MSG, .client = handle->slot, .msg = msg});
+        sim_input(sim, handle->node,
+                  (struct core_event){.type = CORE_CLIENT_MSG, .client = handle->slot, .msg = msg});
 }
 
 void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank, unsigned size,
@@ -537,9 +532,8 @@ void sim_die(struct sim *sim, unsigned client, const char *why)
     sim_note(sim, "%s: pid %u dies", sim_node_name(sim, handle->node), handle->pid);
     handle->alive = false;
     sim->nodes[handle->node].slots[handle->slot] = -1;
-    sim_input(
-        sim, handle->node,
-        (struct core_event){.type = CORE_CLIENT_CLOSED, .client = handle->slot, .text = why});
+    sim_input(sim, handle->node,
+              (struct core_event){.type = CORE_CLIENT_CLOSED, .client = handle->slot, .text = why});
 }
 
 bool sim_client_alive(const struct sim *sim, unsigned client)

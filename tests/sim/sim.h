@@ -18,8 +18,8 @@ struct sim_options {
     uint64_t seed;
     uint64_t delay_min, delay_max; /* ms, per message and direction */
     bool trace;                    /* keep text for sim_trace() */
-    uint64_t engine_delay; /* most, ms; 0: always 1 */
-    uint64_t join_timeout_ms; /* 0: 60 s */
+    uint64_t engine_delay;         /* most, ms; 0: always 1 */
+    uint64_t join_timeout_ms;      /* 0: 60 s */
 };
 
 /* What the swarm knows about faults, so that blame can be checked. Sticky for a run. */

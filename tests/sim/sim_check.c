@@ -117,8 +117,8 @@ void check_gone(struct sim *sim, unsigned node, const struct core_action *action
     unsigned rank = (unsigned)action->rank;
 
     if (!ended(sim, action->group, rank) && !gave_up(sim, action->group, rank))
-        sim_fail(sim, "node %s says that rank %u is gone, but it is not",
-                 sim_node_name(sim, node), rank);
+        sim_fail(sim, "node %s says that rank %u is gone, but it is not", sim_node_name(sim, node),
+                 rank);
 }
 
 static int node_named(const struct sim *sim, const char *name)
@@ -143,8 +143,8 @@ static bool somebody_failed(struct sim *sim, uint64_t id)
     return false;
 }
 
-void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
-                  const char *name, const char *text)
+void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
+                  const char *text)
 {
     int who = node_named(sim, name);
 

@@ -89,8 +89,8 @@ static void client_send(struct sim *sim, unsigned node, const struct core_action
     const struct msg *msg = &action->msg;
 
     if (msg->type == MSG_JOIN_FAILED) {
-        sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node),
-                 handle->pid, msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
+        sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
+                 msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
                  msg->join_failed.node, msg->join_failed.text);
         answered(sim, handle, msg->join_failed.req);
         sim->failed++;
@@ -133,8 +133,7 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
     sim_note(sim, "%s: %s open, %u ranks on %u nodes", sim_node_name(sim, node),
              sim_group_name(sim, id, name), view.size, view.nnodes);
     check_opened(sim, node, &view);
-    for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req);
-         i++) {
+    for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req); i++) {
         struct handle *handle = client_of(sim, node, slot);
         struct join *join = answered(sim, handle, req);
 
@@ -170,8 +169,8 @@ static void group_gone(struct sim *sim, unsigned node, const struct core_action 
         msg.gone.ops = join->ops;
     }
     sim_note(sim, "%s: %s rank %d gone after %u ops, %u: %s", sim_node_name(sim, node),
-             sim_group_name(sim, action->group, name), action->rank, msg.gone.ops,
-             action->cause, action->text);
+             sim_group_name(sim, action->group, name), action->rank, msg.gone.ops, action->cause,
+             action->text);
     if (action->ops != CORE_OPS_FROM_BOARD ||
         !core_group(sim->nodes[node].core, action->group, &view))
         return;
@@ -191,8 +190,7 @@ static void group_broken(struct sim *sim, unsigned node, const struct core_actio
         sim_fail(sim, "a group is broken twice on node %s", sim_node_name(sim, node));
     board->broken = true;
     sim_note(sim, "%s: %s broken, %u node %s: %s", sim_node_name(sim, node),
-             sim_group_name(sim, action->group, name), action->cause, action->name,
-             action->text);
+             sim_group_name(sim, action->group, name), action->cause, action->name, action->text);
     check_broken(sim, node, action->group, action->cause, action->name, action->text);
 }
 
@@ -238,13 +236,12 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
         sim_note(sim, "%s -> %s SYNC %s", a, b, sim_group_name(sim, msg->sync.group, name));
         break;
     case MSG_GONE:
-        sim_note(sim, "%s -> %s GONE %s rank %u", a, b,
-                 sim_group_name(sim, msg->gone.group, name), msg->gone.rank);
+        sim_note(sim, "%s -> %s GONE %s rank %u", a, b, sim_group_name(sim, msg->gone.group, name),
+                 msg->gone.rank);
         break;
     case MSG_BROKEN:
         sim_note(sim, "%s -> %s BROKEN %s %u: %s", a, b,
-                 sim_group_name(sim, msg->broken.group, name), msg->broken.cause,
-                 msg->broken.text);
+                 sim_group_name(sim, msg->broken.group, name), msg->broken.cause, msg->broken.text);
         break;
     case MSG_WHO:
         sim_note(sim, "%s -> %s WHO %s %llu", a, b, sim_group_name(sim, msg->who.group, name),

@@ -11,11 +11,8 @@ static void at(struct sim *sim, uint64_t delay, enum ev_type type, unsigned node
                uint64_t arg)
 {
     sim_at(sim, delay,
-           (struct ev){.type = type,
-                       .a = node,
-                       .b = peer,
-                       .gen = sim->nodes[node].engine_gen,
-                       .arg = arg});
+           (struct ev){
+               .type = type, .a = node, .b = peer, .gen = sim->nodes[node].engine_gen, .arg = arg});
 }
 
 void engine_start_process(struct sim *sim, unsigned node)
@@ -154,8 +151,7 @@ void engine_event(struct sim *sim, const struct ev *ev)
         say(sim, ev->a, &msg);
     } else if (ev->type == EV_ENGINE_LOST && n->engine_has[ev->b] == ev->arg && ev->arg) {
         n->engine_ok[ev->b] = false;
-        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, n->engine_for[ev->b],
-                 "connection reset");
+        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, n->engine_for[ev->b], "connection reset");
     }
 }
 

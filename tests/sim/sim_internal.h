@@ -7,10 +7,10 @@
 
 enum ev_type {
     EV_TICK,
-    EV_DELIVER,     /* a: from, b: to; gen: link */
-    EV_CONNECT,     /* a < b */
-    EV_LINK_UP,     /* a: node, b: peer; gen: link */
-    EV_LINK_DOWN,   /* likewise */
+    EV_DELIVER,   /* a: from, b: to; gen: link */
+    EV_CONNECT,   /* a < b */
+    EV_LINK_UP,   /* a: node, b: peer; gen: link */
+    EV_LINK_DOWN, /* likewise */
     EV_ENGINE_STARTED,
     EV_ENGINE_HELLO, /* a: node; gen: engine */
     EV_ENGINE_ADDED, /* a: node, b: peer; gen: engine; arg: peer's incarnation */
@@ -68,11 +68,11 @@ struct board {
 struct node {
     struct core *core;
     bool alive;
-    uint64_t life; /* counts starts */
+    uint64_t life;                               /* counts starts */
     int slots[SIM_CLIENTS + CORE_ADMIN_CLIENTS]; /* handle, -1 */
     struct board boards[SIM_BOARDS];
     bool engine_alive, engine_hello;
-    uint64_t engine_gen; /* of its engine process; also its address */
+    uint64_t engine_gen;            /* of its engine process; also its address */
     uint64_t engine_has[SIM_NODES]; /* address of the peer it was told of, 0 */
     uint64_t engine_for[SIM_NODES]; /* the incarnation that came with it */
     bool engine_ok[SIM_NODES];      /* it has connected to it */
@@ -93,7 +93,7 @@ struct sim {
     size_t nheap, heap_cap;
     struct node nodes[SIM_NODES];
     struct pipe pipes[SIM_NODES][SIM_NODES];
-    bool up[SIM_NODES][SIM_NODES]; /* [a][b]: a's side of the link is up */
+    bool up[SIM_NODES][SIM_NODES];   /* [a][b]: a's side of the link is up */
     bool live[SIM_NODES][SIM_NODES]; /* symmetric: what is sent arrives */
     bool cut[SIM_NODES][SIM_NODES];
     uint64_t link_gen[SIM_NODES][SIM_NODES]; /* symmetric */

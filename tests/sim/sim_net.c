@@ -143,9 +143,8 @@ static void connect_pair(struct sim *sim, const struct ev *ev)
         uint64_t delay = net_delay(sim);
 
         sim->pipes[peer][node].last = sim->now + delay; /* nothing arrives before the link */
-        sim_at(
-            sim, delay,
-            (struct ev){.type = EV_LINK_UP, .a = node, .b = peer, .gen = sim->link_gen[a][b]});
+        sim_at(sim, delay,
+               (struct ev){.type = EV_LINK_UP, .a = node, .b = peer, .gen = sim->link_gen[a][b]});
     }
 }
 
@@ -162,8 +161,7 @@ static void link_up(struct sim *sim, const struct ev *ev)
     sim->up[ev->a][ev->b] = true;
     hello.peer_hello.version = MSG_VERSION;
     hello.peer_hello.incarnation = sim->nodes[ev->b].core->config.incarnation;
-    sim_input(sim, ev->a,
-              (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
+    sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
 }
 
 static void link_down(struct sim *sim, const struct ev *ev)
@@ -248,12 +246,11 @@ void sim_heal(struct sim *sim)
             sim->cut[a][b] = false;
             for (struct packet *p = sim->pipes[a][b].head; p; p = p->next)
                 sim_at(sim, net_delay(sim),
-                       (struct ev){
-                           .type = EV_DELIVER, .a = a, .b = b, .gen = sim->link_gen[a][b]});
+                       (struct ev){.type = EV_DELIVER, .a = a, .b = b, .gen = sim->link_gen[a][b]});
             if (sim->up[a][b] && !sim->up[b][a])
-                sim_at(sim, net_delay(sim),
-                       (struct ev){
-                           .type = EV_LINK_DOWN, .a = a, .b = b, .gen = sim->link_gen[a][b]});
+                sim_at(
+                    sim, net_delay(sim),
+                    (struct ev){.type = EV_LINK_DOWN, .a = a, .b = b, .gen = sim->link_gen[a][b]});
             if (a < b)
                 reconnect(sim, a, b);
         }

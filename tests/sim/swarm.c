@@ -179,8 +179,7 @@ static void crash_or_start(struct run *run)
 
 static void hurt(struct run *run)
 {
-    unsigned a = (unsigned)draw(run, NODES),
-             b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
+    unsigned a = (unsigned)draw(run, NODES), b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
     enum fault fault = (enum fault)(1u << draw(run, 10));
     unsigned client;
 
@@ -259,8 +258,7 @@ static void come_to_rest(struct run *run)
     sim_run(sim, 10000);
     sim_check_marks(sim);
     for (unsigned i = 0; i < run->nclients; i++)
-        if (sim_client_alive(sim, run->clients[i]) &&
-            sim_client_pending(sim, run->clients[i])) {
+        if (sim_client_alive(sim, run->clients[i]) && sim_client_pending(sim, run->clients[i])) {
             fprintf(stderr, "client %u still waits\n", run->clients[i]);
             abort();
         }
@@ -280,8 +278,7 @@ static struct result run_seed(uint64_t seed, bool trace)
     struct sim_options options = {.nodes = NODES, .seed = seed, .delay_min = 1, .trace = trace};
     struct result result;
 
-    run.faults =
-        (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
+    run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
     options.engine_delay = draw(&run, 3) ? 20 : 600;
     for (unsigned i = 0; i < GROUPS; i++)
@@ -302,8 +299,8 @@ static struct result run_seed(uint64_t seed, bool trace)
         sim_run(run.sim, draw(&run, draw(&run, 4) ? 40 : 700));
     }
     come_to_rest(&run);
-    result = (struct result){sim_hash(run.sim), sim_actions(run.sim),
-                             sim_answers(run.sim, true), sim_answers(run.sim, false)};
+    result = (struct result){sim_hash(run.sim), sim_actions(run.sim), sim_answers(run.sim, true),
+                             sim_answers(run.sim, false)};
     sim_free(run.sim);
     return result;
 }
@@ -357,9 +354,8 @@ int main(int argc, char **argv)
         fflush(stdout);
         many(seed, seeds, &sum);
     }
-    printf(
-        "%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, no violation\n",
-        (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
-        (unsigned long long)sum.ok, (unsigned long long)sum.failed);
+    printf("%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, no violation\n",
+           (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
+           (unsigned long long)sum.ok, (unsigned long long)sum.failed);
     return 0;
 }

@@ -190,23 +190,22 @@ static void size_mismatch(void **state)
     sim_run(sim, 10);
     sim_join(sim, q, g, 1, 2, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
-        "[   0] b: pid 201 joins g6 as rank 1 of 3\n"
-        "[   0] b -> a JOIN g6 rank 1 of 3\n"
-        "[   1] a -> b JOIN_REFUSED 1: group \"g6\": rank 1 joins with size 3, but rank 0 of "
-        "node a joined with size 2\n"
-        "[   2] b: pid 201 JOIN_FAILED 1 node a: group \"g6\": rank 1 joins with size 3, but "
-        "rank 0 of node a joined with size 2\n"
-        "[  10] b: pid 201 joins g6 as rank 1 of 2\n"
-        "[  10] b -> a JOIN g6 rank 1 of 2\n"
-        "[  11] a -> b COMMIT #a1\n"
-        "[  11] a -> b SYNC #a1\n"
-        "[  12] b -> a SYNC #a1\n"
-        "[  12] b -> a SYNC #a1\n"
-        "[  12] b: #a1 open, 2 ranks on 2 nodes\n"
-        "[  13] a -> b SYNC #a1\n"
-        "[  13] a: #a1 open, 2 ranks on 2 nodes\n");
+    end(sim, "[   0] a: pid 100 joins g6 as rank 0 of 2\n"
+             "[   0] b: pid 201 joins g6 as rank 1 of 3\n"
+             "[   0] b -> a JOIN g6 rank 1 of 3\n"
+             "[   1] a -> b JOIN_REFUSED 1: group \"g6\": rank 1 joins with size 3, but rank 0 of "
+             "node a joined with size 2\n"
+             "[   2] b: pid 201 JOIN_FAILED 1 node a: group \"g6\": rank 1 joins with size 3, but "
+             "rank 0 of node a joined with size 2\n"
+             "[  10] b: pid 201 joins g6 as rank 1 of 2\n"
+             "[  10] b -> a JOIN g6 rank 1 of 2\n"
+             "[  11] a -> b COMMIT #a1\n"
+             "[  11] a -> b SYNC #a1\n"
+             "[  12] b -> a SYNC #a1\n"
+             "[  12] b -> a SYNC #a1\n"
+             "[  12] b: #a1 open, 2 ranks on 2 nodes\n"
+             "[  13] a -> b SYNC #a1\n"
+             "[  13] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
 /* All that waited with one limit read the same list, whoever's time ends first. */
@@ -222,22 +221,21 @@ static void timeout_names_missing(void **state)
     sim_run(sim, 3);
     sim_join(sim, r, g, 6, 8, 5000);
     sim_run(sim, 6000);
-    end(sim,
-        "[   0] a: pid 100 joins g3 as rank 0 of 8\n"
-        "[   0] a -> c JOIN g3 rank 0 of 8\n"
-        "[   3] b: pid 201 joins g3 as rank 5 of 8\n"
-        "[   3] b -> c JOIN g3 rank 5 of 8\n"
-        "[   6] c: pid 302 joins g3 as rank 6 of 8\n"
-        "[5000] a -> c JOIN_CANCEL, who is missing?\n"
-        "[5001] c -> a JOIN_REFUSED 4: 1-4,7\n"
-        "[5002] a: pid 100 JOIN_FAILED 4: group \"g3\": 5 of 8 ranks did not come within 5 "
-        "s: missing 1-4,7\n"
-        "[5003] b -> c JOIN_CANCEL, who is missing?\n"
-        "[5004] c -> b JOIN_REFUSED 4: 1-4,7\n"
-        "[5005] b: pid 201 JOIN_FAILED 4: group \"g3\": 5 of 8 ranks did not come within 5 "
-        "s: missing 1-4,7\n"
-        "[5006] c: pid 302 JOIN_FAILED 4: group \"g3\": 5 of 8 ranks did not come within 5 "
-        "s: missing 1-4,7\n");
+    end(sim, "[   0] a: pid 100 joins g3 as rank 0 of 8\n"
+             "[   0] a -> c JOIN g3 rank 0 of 8\n"
+             "[   3] b: pid 201 joins g3 as rank 5 of 8\n"
+             "[   3] b -> c JOIN g3 rank 5 of 8\n"
+             "[   6] c: pid 302 joins g3 as rank 6 of 8\n"
+             "[5000] a -> c JOIN_CANCEL, who is missing?\n"
+             "[5001] c -> a JOIN_REFUSED 4: 1-4,7\n"
+             "[5002] a: pid 100 JOIN_FAILED 4: group \"g3\": 5 of 8 ranks did not come within 5 "
+             "s: missing 1-4,7\n"
+             "[5003] b -> c JOIN_CANCEL, who is missing?\n"
+             "[5004] c -> b JOIN_REFUSED 4: 1-4,7\n"
+             "[5005] b: pid 201 JOIN_FAILED 4: group \"g3\": 5 of 8 ranks did not come within 5 "
+             "s: missing 1-4,7\n"
+             "[5006] c: pid 302 JOIN_FAILED 4: group \"g3\": 5 of 8 ranks did not come within 5 "
+             "s: missing 1-4,7\n");
 }
 
 /* Its place is free again, and the one who takes it completes the group. */
@@ -446,39 +444,38 @@ static void engine_killed(void **state)
     sim_join(sim, q, g, 1, 3, 5000);
     sim_join(sim, r, g, 2, 3, 5000);
     sim_run(sim, 50);
-    end(sim,
-        "[   0] engine of a is killed\n"
-        "[   1] a: #a1 broken, 7 node a: the engine of node a was lost: killed by signal 9\n"
-        "[   2] b: #a1 broken, 7 node a: the engine of node a was lost\n"
-        "[   2] c: #a1 broken, 7 node a: the engine of node a was lost\n"
-        "[  50] a: pid 100 leaves g7\n"
-        "[  50] a: #a1 close, abort\n"
-        "[  50] b: pid 201 leaves g7\n"
-        "[  50] b: #a1 close, abort\n"
-        "[  50] c: pid 302 leaves g7\n"
-        "[  50] c: #a1 close, abort\n"
-        "[ 105] a: pid 100 joins g7 as rank 0 of 3\n"
-        "[ 105] b: pid 201 joins g7 as rank 1 of 3\n"
-        "[ 105] b -> a JOIN g7 rank 1 of 3\n"
-        "[ 105] c: pid 302 joins g7 as rank 2 of 3\n"
-        "[ 105] c -> a JOIN g7 rank 2 of 3\n"
-        "[ 106] a -> b COMMIT #a2\n"
-        "[ 106] a -> c COMMIT #a2\n"
-        "[ 106] a -> b SYNC #a2\n"
-        "[ 106] a -> c SYNC #a2\n"
-        "[ 107] b -> a SYNC #a2\n"
-        "[ 107] b -> c SYNC #a2\n"
-        "[ 107] c -> a SYNC #a2\n"
-        "[ 107] c -> b SYNC #a2\n"
-        "[ 107] b -> a SYNC #a2\n"
-        "[ 107] c -> a SYNC #a2\n"
-        "[ 108] a -> b SYNC #a2\n"
-        "[ 108] c -> b SYNC #a2\n"
-        "[ 108] c: #a2 open, 3 ranks on 3 nodes\n"
-        "[ 108] a -> c SYNC #a2\n"
-        "[ 108] a: #a2 open, 3 ranks on 3 nodes\n"
-        "[ 108] b -> c SYNC #a2\n"
-        "[ 108] b: #a2 open, 3 ranks on 3 nodes\n");
+    end(sim, "[   0] engine of a is killed\n"
+             "[   1] a: #a1 broken, 7 node a: the engine of node a was lost: killed by signal 9\n"
+             "[   2] b: #a1 broken, 7 node a: the engine of node a was lost\n"
+             "[   2] c: #a1 broken, 7 node a: the engine of node a was lost\n"
+             "[  50] a: pid 100 leaves g7\n"
+             "[  50] a: #a1 close, abort\n"
+             "[  50] b: pid 201 leaves g7\n"
+             "[  50] b: #a1 close, abort\n"
+             "[  50] c: pid 302 leaves g7\n"
+             "[  50] c: #a1 close, abort\n"
+             "[ 105] a: pid 100 joins g7 as rank 0 of 3\n"
+             "[ 105] b: pid 201 joins g7 as rank 1 of 3\n"
+             "[ 105] b -> a JOIN g7 rank 1 of 3\n"
+             "[ 105] c: pid 302 joins g7 as rank 2 of 3\n"
+             "[ 105] c -> a JOIN g7 rank 2 of 3\n"
+             "[ 106] a -> b COMMIT #a2\n"
+             "[ 106] a -> c COMMIT #a2\n"
+             "[ 106] a -> b SYNC #a2\n"
+             "[ 106] a -> c SYNC #a2\n"
+             "[ 107] b -> a SYNC #a2\n"
+             "[ 107] b -> c SYNC #a2\n"
+             "[ 107] c -> a SYNC #a2\n"
+             "[ 107] c -> b SYNC #a2\n"
+             "[ 107] b -> a SYNC #a2\n"
+             "[ 107] c -> a SYNC #a2\n"
+             "[ 108] a -> b SYNC #a2\n"
+             "[ 108] c -> b SYNC #a2\n"
+             "[ 108] c: #a2 open, 3 ranks on 3 nodes\n"
+             "[ 108] a -> c SYNC #a2\n"
+             "[ 108] a: #a2 open, 3 ranks on 3 nodes\n"
+             "[ 108] b -> c SYNC #a2\n"
+             "[ 108] b: #a2 open, 3 ranks on 3 nodes\n");
 }
 
 /* Every node of the group is told which node was lost. */

@@ -10,8 +10,9 @@
  * members and deletes the board; until then it just makes no progress. What if we are stopped
  * now: members wait; commd misses our answers to its pings and replaces us.
  *
- * Users share a turn: of a user whose boards are many, or always have something to do, only some are
- * looked at in a turn, and the next turn goes on behind them. One user alone pays nothing for this.
+ * Users share a turn: of a user whose boards are many, or always have something to do, only some
+ * are looked at in a turn, and the next turn goes on behind them. One user alone pays nothing for
+ * this.
  *
  * Memory under the network: requests in flight name the board; a dropped board stays mapped in
  * the graveyard until the last callback has run. */
@@ -26,8 +27,8 @@
 enum {
     CLOSING_MS = 10000,
     SCRATCH_KEEP = 16,
-    USERS_KEEP = 256, /* whose last group is closed */
-    SLICE_NS = 20000, /* of a turn for each user, where there are several; at least one board */
+    USERS_KEEP = 256,    /* whose last group is closed */
+    SLICE_NS = 20000,    /* of a turn for each user, where there are several; at least one board */
     RESCUE_NS = 1000000, /* of engine_poll_all(), there */
     SWEEP_AT_ONCE = 64,
 };
@@ -148,8 +149,8 @@ static struct euser *user_ref(struct engine *e, uint32_t uid)
     struct euser *u;
 
     TAILQ_FOREACH(u, &e->users, link)
-        if (u->uid == uid)
-            break;
+    if (u->uid == uid)
+        break;
     if (!u) {
         u = calloc(1, sizeof *u);
         if (!u)
@@ -236,8 +237,7 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     eb->local_rank = calloc(eb->b.nlocal, sizeof *eb->local_rank);
     eb->rank_node = calloc(m->world, sizeof *eb->rank_node);
     eb->seat_rank = calloc(m->world, sizeof *eb->seat_rank);
-    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node ||
-        !eb->seat_rank)
+    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node || !eb->seat_rank)
         return -ENOMEM;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
     for (unsigned n = 0; n < m->nnodes; n++) {
@@ -503,8 +503,8 @@ bool engine_arm(struct engine *e)
     bool moved = bells_turn(e);
 
     TAILQ_FOREACH(u, &e->busy, busy_link)
-        TAILQ_FOREACH(eb, &u->active, active_link)
-            atomic_store_explicit(&eb->b.hdr->engine_asleep, 1, memory_order_relaxed);
+    TAILQ_FOREACH(eb, &u->active, active_link)
+    atomic_store_explicit(&eb->b.hdr->engine_asleep, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst); /* before the second look: see shm/util/wait.c */
     for (u = TAILQ_FIRST(&e->busy); u; u = next) {
         next = TAILQ_NEXT(u, busy_link);
@@ -568,8 +568,8 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
     if (!e)
         return NULL;
     e->ev = *ev;
-    e->fev = (struct fabric_events){
-        .on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
+    e->fev =
+        (struct fabric_events){.on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
     snprintf(e->node, sizeof e->node, "%s", node);
     limbo_init(e);
     TAILQ_INIT(&e->users);

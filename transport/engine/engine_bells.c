@@ -1,23 +1,23 @@
 /* engine_bells.c - whose doorbell wakes which boards.
  *
- * A doorbell belongs to a client and says nothing: an eventfd can carry no descriptor, and no name of
- * a group either. So the engine knows of each client the boards that it is a member of. The member
- * that rings has set engine_asleep from 1 to 0 in its board, which is what a ring looks for.
+ * A doorbell belongs to a client and says nothing: an eventfd can carry no descriptor, and no name
+ * of a group either. So the engine knows of each client the boards that it is a member of. The
+ * member that rings has set engine_asleep from 1 to 0 in its board, which is what a ring looks for.
  *
- * A ring looks at all boards of its client, BELL_LOOKS of them at once and in each turn, so that one
- * client with thousands of groups does not hold up the others. Another ring begins the round anew: a
- * board that was looked at before its member wrote is looked at again. Until the round is over the
- * engine does not sleep (engine_arm()).
+ * A ring looks at all boards of its client, BELL_LOOKS of them at once and in each turn, so that
+ * one client with thousands of groups does not hold up the others. Another ring begins the round
+ * anew: a board that was looked at before its member wrote is looked at again. Until the round is
+ * over the engine does not sleep (engine_arm()).
  *
- * A board is in the lists of its clients from engine_board_add() to eboard_remove(), whether they have
- * a doorbell or not. A slot may have gone to another client meanwhile: its ring then finds boards of
- * the former one too, which is harmless. */
+ * A board is in the lists of its clients from engine_board_add() to eboard_remove(), whether they
+ * have a doorbell or not. A slot may have gone to another client meanwhile: its ring then finds
+ * boards of the former one too, which is harmless. */
 #include "transport/engine/engine_internal.h"
 
 enum { BELL_LOOKS = 64 };
 
 struct ebell {
-    struct ebell *ringing; /* next one whose round is not over */
+    struct ebell *ringing;  /* next one whose round is not over */
     struct eboard **boards; /* owned; borrowed boards */
     unsigned n, room;
     unsigned at, left; /* next one to look at, and how many */

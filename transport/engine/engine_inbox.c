@@ -2,10 +2,11 @@
  *
  * A message may come before its time: the sender's ranks were faster, or commd has not told us
  * of the group yet. It waits in the board's inbox or in limbo (engine_limbo.c): eager bodies are
- * copied, rendezvous bodies stay with the sender, which is the flow control. What a well-behaved peer
- * can have outstanding is bounded by the window depth. What exceeds the bounds below fails its
- * group, no other: what goes to and fro in a group is its members' doing, and the link belongs to all
- * users. Only what no member can bring about, a malformed header, is blamed on the peer's engine. */
+ * copied, rendezvous bodies stay with the sender, which is the flow control. What a well-behaved
+ * peer can have outstanding is bounded by the window depth. What exceeds the bounds below fails its
+ * group, no other: what goes to and fro in a group is its members' doing, and the link belongs to
+ * all users. Only what no member can bring about, a malformed header, is blamed on the peer's
+ * engine. */
 #include "transport/engine/engine_internal.h"
 
 #include "shm/util/wait.h"
@@ -111,8 +112,7 @@ void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int p
     for (struct inmsg **p = &in->head; *p;) {
         struct inmsg *m = *p;
 
-        if ((int64_t)m->came_ms >= older_than_ms ||
-            (peer >= 0 && m->peer != (unsigned)peer)) {
+        if ((int64_t)m->came_ms >= older_than_ms || (peer >= 0 && m->peer != (unsigned)peer)) {
             p = &m->next;
             continue;
         }
@@ -177,8 +177,8 @@ static bool recently_closed(const struct engine *e, const struct wire_hdr *h)
     const struct euser *u;
 
     TAILQ_FOREACH(u, &e->users, link)
-        if (u->uid == h->uid)
-            break;
+    if (u->uid == h->uid)
+        break;
     for (unsigned i = 0; u && i < ENGINE_CLOSED; i++)
         if (u->closed[i] == h->group)
             return true;

@@ -1,6 +1,7 @@
-/* engine_internal.h - what the files of the engine share: engine.c (boards), engine_bells.c (what wakes
- * them), engine_op.c and engine_cells.c (operations), engine_p2p.c (mail), engine_inbox.c (messages that came
- * before their move), engine_limbo.c (messages that came before their group). */
+/* engine_internal.h - what the files of the engine share: engine.c (boards), engine_bells.c (what
+ * wakes them), engine_op.c and engine_cells.c (operations), engine_p2p.c (mail), engine_inbox.c
+ * (messages that came before their move), engine_limbo.c (messages that came before their group).
+ */
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
 
@@ -13,7 +14,7 @@
 /* Header of every message between engines. Hosts of one cluster share byte order and layout:
  * the control link refuses other versions. */
 #define WIRE_BEGIN UINT32_MAX
-#define WIRE_MAIL (UINT32_MAX - 1)
+#define WIRE_MAIL  (UINT32_MAX - 1)
 enum { WIRE_BAD = 1 };
 
 struct wire_hdr {
@@ -24,7 +25,7 @@ struct wire_hdr {
     uint32_t len;   /* body bytes */
     uint16_t move;  /* sender's move index */
     uint16_t flags;
-    uint32_t uid;   /* whose group it is, as the sender's commd says */
+    uint32_t uid; /* whose group it is, as the sender's commd says */
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
@@ -33,7 +34,7 @@ _Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
 struct wire_begin {
     struct wire_hdr h;
     uint32_t rank_a, rank_b;
-    struct op_desc a, b; /* WIRE_BAD: two that differ; else a is the sender's */
+    struct op_desc a, b;       /* WIRE_BAD: two that differ; else a is the sender's */
     struct op_balance balance; /* of the ranks whose contributions the sender holds */
 };
 _Static_assert(sizeof(struct wire_begin) == 136, "wire layout");
@@ -76,7 +77,7 @@ struct euser {
     uint32_t uid;
     unsigned nboards; /* that name it, also dead ones */
     unsigned nactive;
-    size_t sending; /* bytes of mail on their way, of all its boards */
+    size_t sending;                 /* bytes of mail on their way, of all its boards */
     uint64_t closed[ENGINE_CLOSED]; /* recent groups: their late messages are dropped */
     unsigned nclosed;
 };
@@ -109,8 +110,8 @@ struct estep {
     bool active, done, posted, receiving;
     uint16_t move, moves; /* the move whose receive is awaited */
     uint16_t sent;        /* moves whose sends are out */
-    unsigned sends;    /* in flight, reading the result window */
-    uint8_t *scratch;  /* rendezvous body on its way into a reduction, or into cells */
+    unsigned sends;       /* in flight, reading the result window */
+    uint8_t *scratch;     /* rendezvous body on its way into a reduction, or into cells */
     struct sched_move mv; /* the move being received */
 };
 
@@ -135,7 +136,7 @@ struct eboard {
     uint32_t uid;
     bool active, closing, dead;
     uint64_t closing_ms;
-    bool polling; /* inside eboard_poll(): a callback must not enter it again */
+    bool polling;      /* inside eboard_poll(): a callback must not enter it again */
     unsigned inflight; /* requests whose callbacks name this board */
 
     enum eboard_state state;
@@ -165,7 +166,7 @@ struct eboard {
 
     /* data */
     enum sched_kind dkind;
-    uint32_t next_start; /* step in the operation to start next */
+    uint32_t next_start;      /* step in the operation to start next */
     uint32_t published, sent; /* absolute, private copies */
     struct estep steps[PLAN_DEPTH_NET];
 
@@ -189,17 +190,17 @@ struct chunk {
 };
 
 struct engine {
-    struct fabric *f; /* borrowed */
+    struct fabric *f;      /* borrowed */
     struct closer *closer; /* borrowed; NULL: boards are unmapped at once */
     struct fabric_events fev;
     struct engine_events ev;
     char node[MSG_NAME_MAX];
     struct eboard *hash[ENGINE_HASH];
-    TAILQ_HEAD(, euser) busy;     /* users with active boards */
+    TAILQ_HEAD(, euser) busy; /* users with active boards */
     TAILQ_HEAD(, eboard) closing;
     TAILQ_HEAD(, eboard) graveyard; /* dead, requests still in flight */
-    struct ebell **bells;     /* owned; by client */
-    struct ebell *ringing;    /* those whose boards were not all looked at yet */
+    struct ebell **bells;           /* owned; by client */
+    struct ebell *ringing;          /* those whose boards were not all looked at yet */
     unsigned nbells;
     unsigned nboards;
     unsigned nowners;      /* users with boards */
@@ -208,7 +209,7 @@ struct engine {
     struct sbuf *sbufs;    /* free ones */
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
     unsigned nscratch;
-    struct limbo limbo;    /* for groups that commd has not told us about yet */
+    struct limbo limbo; /* for groups that commd has not told us about yet */
     TAILQ_HEAD(, euser) users;
     unsigned nusers;
 };
@@ -216,8 +217,7 @@ struct engine {
 /* engine.c */
 struct eboard *eboard_find(struct engine *e, uint64_t group);
 void eboard_activate(struct eboard *eb);
-void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, ...)
-    _printf_(4, 5);
+void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, ...) _printf_(4, 5);
 struct sbuf *sbuf_get(struct eboard *eb, size_t len);
 void sbuf_put(struct sbuf *s);
 uint8_t *scratch_get(struct engine *e);
@@ -270,7 +270,7 @@ struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsign
 void inmsg_done(struct engine *e, struct inmsg *m);
 #define INBOX_ANY_AGE INT64_MAX
 void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer);
-void inbox_drop_op(struct eboard *eb); /* what belongs to the current operation */
+void inbox_drop_op(struct eboard *eb);              /* what belongs to the current operation */
 void inmsg_free(struct engine *e, struct inmsg *m); /* with its claim */
 size_t inmsg_cost(const struct inmsg *m);
 /* Takes @m on true: there was room. */

@@ -1,12 +1,12 @@
 /* engine_limbo.c - messages for groups that commd has not told us about.
  *
- * Another node may be told of a group a moment before we are, so what comes from there waits here. Or
- * the group was closed here long ago, and members elsewhere still write to it: anybody can bring that
- * about, as much and as often as it likes. So nothing here may hurt others:
+ * Another node may be told of a group a moment before we are, so what comes from there waits here.
+ * Or the group was closed here long ago, and members elsewhere still write to it: anybody can bring
+ * that about, as much and as often as it likes. So nothing here may hurt others:
  *
- *   - Memory is bounded in all (LIMBO_BYTES). When it is spent, the messages of one group go: of the user
- *     or the peer that takes most, whichever takes more. A message says whose group it is; an engine
- *     that lies about that is found by what it takes as a peer.
+ *   - Memory is bounded in all (LIMBO_BYTES). When it is spent, the messages of one group go: of
+ * the user or the peer that takes most, whichever takes more. A message says whose group it is; an
+ * engine that lies about that is found by what it takes as a peer.
  *   - A group that has lost a message is remembered, gets no more, and fails when it opens: better
  *     than one that waits for ever.
  *   - After a minute the group is not expected any more.
@@ -19,7 +19,8 @@
 
 enum {
     LIMBO_BYTES = 64 << 20,
-    ENTRY_COST = 16 << 10, /* which bounds their number, and the search for the one that takes most */
+    ENTRY_COST =
+        16 << 10, /* which bounds their number, and the search for the one that takes most */
     LIMBO_MS = 60000,
     SWEEP_MS = 1000,
 };
@@ -196,8 +197,8 @@ static void make_room(struct engine *e)
         struct lgroup *most = TAILQ_FIRST(&l->groups), *g;
 
         TAILQ_FOREACH(g, &l->groups, link)
-            if (takes_more(l, g, most))
-                most = g;
+        if (takes_more(l, g, most))
+            most = g;
         group_flooded(e, most);
     }
 }
@@ -260,8 +261,9 @@ void limbo_adopt(struct eboard *eb)
         if (l->flooded[i].used && l->flooded[i].group == eb->b.group) {
             l->flooded[i].used = false;
             if (takes_part(eb, l->flooded[i].peer))
-                eboard_fail(eb, CAUSE_NOMEM, (int)l->flooded[i].peer,
-                            "more messages came before the group was known here than the engine keeps");
+                eboard_fail(
+                    eb, CAUSE_NOMEM, (int)l->flooded[i].peer,
+                    "more messages came before the group was known here than the engine keeps");
         }
 }
 

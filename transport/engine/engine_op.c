@@ -193,8 +193,7 @@ static void data_sent(void *arg, int st)
 }
 
 /* Cells that do not lie in one piece. Nothing of the window is read any more then. */
-static int send_packed(struct eboard *eb, struct estep *s, unsigned node,
-                       const struct wire_hdr *h)
+static int send_packed(struct eboard *eb, struct estep *s, unsigned node, const struct wire_hdr *h)
 {
     struct fabric *f = eb->e->f;
     struct sbuf *p = sbuf_get(eb, h->len);
@@ -209,8 +208,8 @@ static int send_packed(struct eboard *eb, struct estep *s, unsigned node,
     return r;
 }
 
-static int send_window(struct eboard *eb, struct estep *s, unsigned node,
-                       const struct wire_hdr *h, const uint8_t *from)
+static int send_window(struct eboard *eb, struct estep *s, unsigned node, const struct wire_hdr *h,
+                       const uint8_t *from)
 {
     struct fabric *f = eb->e->f;
     int r;
@@ -253,7 +252,8 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
     return r >= 0;
 }
 
-/* ---- the agreement ----------------------------------------------------------------------------- */
+/* ---- the agreement -----------------------------------------------------------------------------
+ */
 
 static void start_early(struct eboard *eb);
 
@@ -435,7 +435,8 @@ static bool make_room(struct eboard *eb, size_t len)
 }
 
 /* How nodes carry out each collective: a small one together with the agreement, for which any
- * schedule by recursive doubling will do; larger data step by step, in few messages if the plan says so. */
+ * schedule by recursive doubling will do; larger data step by step, in few messages if the plan
+ * says so. */
 static const struct {
     enum sched_kind small, data, few;
 } schedules[COLL_COUNT] = {
@@ -444,7 +445,7 @@ static const struct {
     [COLL_BROADCAST] = {SCHED_RD_BROADCAST, SCHED_CHAIN_BROADCAST},
     [COLL_ALL_GATHER] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
     [COLL_REDUCE_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
-                               SCHED_HALVING_REDUCE_SCATTER},
+                             SCHED_HALVING_REDUCE_SCATTER},
     [COLL_REDUCE] = {SCHED_RD_REDUCE, SCHED_CHAIN_REDUCE},
     [COLL_GATHER] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
     [COLL_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
@@ -561,12 +562,12 @@ static void op_refuse(struct eboard *eb)
 {
     struct board_hdr *h = eb->b.hdr;
 
-    h->mismatch = (struct board_mismatch){.rank_a = eb->rank_a,
-                                          .rank_b = eb->rank_b,
-                                          .a = eb->bad_a,
-                                          .b = eb->bad_b,
-                                          .balance = eb->bad ? (struct op_balance){0}
-                                                             : eb->balance};
+    h->mismatch =
+        (struct board_mismatch){.rank_a = eb->rank_a,
+                                .rank_b = eb->rank_b,
+                                .a = eb->bad_a,
+                                .b = eb->bad_b,
+                                .balance = eb->bad ? (struct op_balance){0} : eb->balance};
     atomic_store_explicit(&h->refused, eb->desc.seq, memory_order_release);
     /* the steps that did not wait for the agreement, here and elsewhere */
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
@@ -602,8 +603,7 @@ static bool begin_poll(struct eboard *eb)
             eb->bposted = true;
             moved = true;
             begin_range(eb, eb->bmv.send_lo, eb->bmv.send_n, &lo, &hi);
-            if (eb->bmv.to >= 0 &&
-                !send_begin(eb, (unsigned)eb->bmv.to, lo, eb->bad ? lo : hi))
+            if (eb->bmv.to >= 0 && !send_begin(eb, (unsigned)eb->bmv.to, lo, eb->bad ? lo : hi))
                 return true;
         }
         start_early(eb);
@@ -621,7 +621,8 @@ static bool begin_poll(struct eboard *eb)
     return true;
 }
 
-/* ---- data ---------------------------------------------------------------------------------------- */
+/* ---- data
+ * ---------------------------------------------------------------------------------------- */
 
 static void step_next(struct estep *s)
 {
@@ -636,8 +637,8 @@ static bool step_send(struct estep *s)
     bool all = sched_independent(eb->dkind);
 
     while (s->sent < s->moves && (all || s->sent <= s->move)) {
-        struct sched_move mv = sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, root_node(eb),
-                                          s->sent);
+        struct sched_move mv =
+            sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, root_node(eb), s->sent);
         unsigned move = s->sent++;
 
         if (mv.to >= 0 && !send_data(eb, s, &mv, move))

@@ -1,8 +1,8 @@
-/* engine_p2p.c - mail between nodes (the model is in shm/board/mail.c). The engine is a mirror: it takes
- * records out of the rings that members write for it, checks them, sends each as the header of one
- * message, with the payload, if it has one, straight from the sender's out slot; and it writes what
- * comes from other engines into the rings of the receivers, payload into the place that the record
- * names.
+/* engine_p2p.c - mail between nodes (the model is in shm/board/mail.c). The engine is a mirror: it
+ * takes records out of the rings that members write for it, checks them, sends each as the header
+ * of one message, with the payload, if it has one, straight from the sender's out slot; and it
+ * writes what comes from other engines into the rings of the receivers, payload into the place that
+ * the record names.
  *
  * It keeps nothing: there is room for every record and every body before it is sent, because sender
  * and receiver count. Whoever does not is found out where the ring is full: its group breaks, no
@@ -22,8 +22,8 @@
 enum {
     SENDING_MAX = 256, /* messages of one board on their way; then its rings wait */
     RECORD_COST = 256, /* of a message, beside its body */
-    /* Of all boards of a user: so much of it others may find before them in a queue; alone it need not
-     * care. */
+    /* Of all boards of a user: so much of it others may find before them in a queue; alone it need
+     * not care. */
     USER_SENDING = 1 << 20,
     USER_SENDING_ALONE = 16 << 20,
     LOOK_BYTES = 2 << 20, /* of a board in one look: members write as fast as we read */
@@ -34,7 +34,7 @@ struct out_slot { /* what a finished send needs to know */
     unsigned member, slot;
     uint32_t id; /* of the record that it is used for */
     uint32_t cost;
-    bool busy;   /* on its way; who writes a second record for it meanwhile does not count */
+    bool busy; /* on its way; who writes a second record for it meanwhile does not count */
 };
 
 struct email {
@@ -123,8 +123,7 @@ static void ring_member(struct eboard *eb, unsigned member)
 
 static bool user_has_room(const struct eboard *eb)
 {
-    return eb->user->sending <
-           (size_t)(eb->e->nowners > 1 ? USER_SENDING : USER_SENDING_ALONE);
+    return eb->user->sending < (size_t)(eb->e->nowners > 1 ? USER_SENDING : USER_SENDING_ALONE);
 }
 
 static void sent(struct eboard *eb, size_t cost)
@@ -138,7 +137,8 @@ static void sent(struct eboard *eb, size_t cost)
 
 static void record_sent(void *arg, int st)
 {
-    sent(arg, RECORD_COST); /* a broken link is reported by the fabric; commd decides what it means */
+    sent(arg,
+         RECORD_COST); /* a broken link is reported by the fabric; commd decides what it means */
 }
 
 static void body_sent(void *arg, int st)
@@ -206,8 +206,7 @@ static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
         return mail_eager_slot(m, rec->slot) && rec->land < MAIL_LANDINGS &&
                rec->len <= mail_eager_remote(m);
     case MAIL_DATA:
-        return mail_data_slot(m, rec->slot) &&
-               rec->land < MAIL_IN_SLOTS && rec->len <= m->chunk;
+        return mail_data_slot(m, rec->slot) && rec->land < MAIL_IN_SLOTS && rec->len <= m->chunk;
     case MAIL_GET:
     case MAIL_RTS:
     case MAIL_SKIP:
@@ -242,8 +241,8 @@ static void forward(struct eboard *eb, unsigned member, const struct mail_rec *r
     post(eb, eb->rank_node[rec->dst], rec, slot);
 }
 
-/* What @member has written, as far as there is room; @ahead: whatever is on its way already. At most a
- * ring full: it may write as fast as we read. */
+/* What @member has written, as far as there is room; @ahead: whatever is on its way already. At
+ * most a ring full: it may write as fast as we read. */
 static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
 {
     struct email *em = eb->mail;
@@ -343,7 +342,8 @@ bool mail_settled(const struct eboard *eb)
     return true;
 }
 
-/* ---- in ---------------------------------------------------------------------------------------- */
+/* ---- in ----------------------------------------------------------------------------------------
+ */
 
 static struct mail_rec pong_for(const struct mail_rec *probe)
 {

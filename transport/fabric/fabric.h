@@ -23,10 +23,11 @@ enum {
 typedef void (*fabric_done_fn)(void *arg, int st);
 
 /* An arrived message. Messages of one peer arrive in the order in which they were sent.
- * @body is NULL when the body still lies with the sender ("rendezvous"), or is still on its way: then
- * @claim is not NULL and the handler keeps it until it calls fabric->ops->recv or fabric->ops->drop, which
- * it may do at once. With @body set the bytes are only valid during the call and have no
- * particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
+ * @body is NULL when the body still lies with the sender ("rendezvous"), or is still on its way:
+ * then
+ * @claim is not NULL and the handler keeps it until it calls fabric->ops->recv or
+ * fabric->ops->drop, which it may do at once. With @body set the bytes are only valid during the
+ * call and have no particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
 struct fabric_msg {
     unsigned peer;
     const void *hdr;
@@ -63,8 +64,8 @@ struct fabric_ops {
      * without such a peer, -EIO when it is down. Sends wait inside the fabric until both
      * sides have added each other. Finished means that @body is the caller's again, not
      * that the other side has read it or has not dropped it. */
-    int (*send)(struct fabric *f, unsigned peer, const void *hdr, size_t hdr_len,
-                const void *body, size_t body_len, fabric_done_fn done, void *arg);
+    int (*send)(struct fabric *f, unsigned peer, const void *hdr, size_t hdr_len, const void *body,
+                size_t body_len, fabric_done_fn done, void *arg);
     /* Claims a rendezvous body into @buf (msg.body_len bytes). Same returns as send(); the
      * claim is used up whatever it returns. The memory must stay mapped until @done,
      * whatever happens to the peer. */
@@ -94,8 +95,8 @@ struct fabric_stats {
 struct fabric {
     const struct fabric_ops *ops;
     struct fabric_stats stats;
-    /* Set by the caller around a send(): more will follow to this peer before progress(), so that both
-     * may go out together. A hint. */
+    /* Set by the caller around a send(): more will follow to this peer before progress(), so that
+     * both may go out together. A hint. */
     bool more;
 };
 
@@ -109,7 +110,8 @@ struct fabric_conf {
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]
- * is empty or what it does without or UCX warned about. fabric_new() makes the one of conf->kind. */
+ * is empty or what it does without or UCX warned about. fabric_new() makes the one of conf->kind.
+ */
 int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                struct fabric **ret_fabric, char why[256]);
 int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *ev,

@@ -21,7 +21,8 @@ bool net_is_infiniband(const char *device);
 /* Negative errno and a line in @why unless @device is there and up. */
 int net_check_device(const char *device, char why[NET_WHY_MAX]);
 /* Its first address, IPv4 rather than IPv6, without a port. */
-int net_device_address(const char *device, struct sockaddr_storage *ret_addr, char why[NET_WHY_MAX]);
+int net_device_address(const char *device, struct sockaddr_storage *ret_addr,
+                       char why[NET_WHY_MAX]);
 
 /* Congestion control of one TCP socket: "system" leaves it, "auto" takes CUBIC where the default is
  * BBR, else a name that the kernel has. 1: set, 0: nothing to do, negative errno.
@@ -35,10 +36,10 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr, ch
  * An engine without privileges, which is the usual one, may take only what the sysctl
  * net.ipv4.tcp_allowed_congestion_control lists: RENO and the default, so perhaps not CUBIC. */
 int net_congestion_take(int fd, const char *wish);
-/* The listening socket, or the first of many, has told whether the kernel takes @wish: @taken is what
- * the above returned. Where there is nothing to do for later ones, @wish becomes "system". An error
- * is explained in @why and returned, but for "auto", which is a preference: then the system's choice
- * stays. */
+/* The listening socket, or the first of many, has told whether the kernel takes @wish: @taken is
+ * what the above returned. Where there is nothing to do for later ones, @wish becomes "system". An
+ * error is explained in @why and returned, but for "auto", which is a preference: then the system's
+ * choice stays. */
 int net_congestion_settle(char *wish, int taken, char why[NET_WHY_MAX]);
 
 #endif

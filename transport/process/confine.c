@@ -1,8 +1,8 @@
 /* confine.c - the engine gives up what it does not need, by Landlock (Linux 5.13).
  *
  * It speaks to the network, and maps memory that any user can write: if one of them took it over,
- * it would run as the user that owns the cluster key. Confined, it cannot open the key file; and the
- * kernel lets no confined process trace or read the memory of one that is not, which is commd.
+ * it would run as the user that owns the cluster key. Confined, it cannot open the key file; and
+ * the kernel lets no confined process trace or read the memory of one that is not, which is commd.
  * Linux 6.12 also keeps its signals from commd.
  *
  * Before the network is opened only those directories stay readable in which libraries, devices and
@@ -64,8 +64,8 @@ static int allow_library(struct dl_phdr_info *info, size_t size, void *arg)
 
 static void allow_loading(int rules)
 {
-    static const char *const readable[] = {"/proc", "/sys", "/usr", "/lib", "/lib64",
-                                           "/etc/ld.so.cache", "/etc/libibverbs.d"};
+    static const char *const readable[] = {
+        "/proc", "/sys", "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/libibverbs.d"};
 
     for (unsigned i = 0; i < ARRAY_LEN(readable); i++)
         allow(rules, readable[i], READ_FILE | READ_DIR);

@@ -4,8 +4,8 @@
  *
  * The turn: look at the active boards, progress the fabric; while something moved in the last
  * SPIN_NS keep turning and offer the core to others in between (sched_yield); then, or at once
- * while a process that computes takes the core (shm/util/wait.c), arm boards and fabric and sleep in
- * epoll. Awake, commd's socket and the doorbells are looked at every LOOK_EVERY turns: one busy
+ * while a process that computes takes the core (shm/util/wait.c), arm boards and fabric and sleep
+ * in epoll. Awake, commd's socket and the doorbells are looked at every LOOK_EVERY turns: one busy
  * group must not make the engine deaf to the others.
  *
  * The end: commd closes the socket or is gone. Members are told through their boards, and the
@@ -26,16 +26,17 @@
 #include "transport/process/launcher.h"
 
 enum {
-    SPIN_NS = 300000,      /* covers the gap between two operations of a tight loop */
-    LOOK_EVERY = 256,      /* turns */
-    /* A yield that takes longer: members copy, or compute; woken, we come before them. With 200 us 2 MB between
-     * two nodes took a tenth less, but a DDP step of 4 ranks on 2 cores 376 ms, not 325. */
+    SPIN_NS = 300000, /* covers the gap between two operations of a tight loop */
+    LOOK_EVERY = 256, /* turns */
+    /* A yield that takes longer: members copy, or compute; woken, we come before them. With 200 us
+     * 2 MB between two nodes took a tenth less, but a DDP step of 4 ranks on 2 cores 376 ms, not
+     * 325. */
     WORK_NS = 60000,
-    CLOCK_EVERY = 16,      /* idle turns between looks at the clock */
-    RESCUE_MS = 100,       /* sleep at most so long while operations are under way */
-    REST_MS = 1000,        /* while only idle boards exist */
+    CLOCK_EVERY = 16, /* idle turns between looks at the clock */
+    RESCUE_MS = 100,  /* sleep at most so long while operations are under way */
+    REST_MS = 1000,   /* while only idle boards exist */
     FRAME_MS = 5000,
-    CONTROL_AT_ONCE = 32,  /* frames of commd in one look */
+    CONTROL_AT_ONCE = 32, /* frames of commd in one look */
 };
 
 struct shell {
@@ -92,8 +93,8 @@ static void watch(struct shell *s, int fd, uint32_t events, uint32_t what)
     epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev);
 }
 
-/* A doorbell is an eventfd that its client has too, and may do anything to: so we neither read nor write
- * it. Each write of the client is an edge; what the counter holds is the client's affair. */
+/* A doorbell is an eventfd that its client has too, and may do anything to: so we neither read nor
+ * write it. Each write of the client is an edge; what the counter holds is the client's affair. */
 static void bell_del(struct shell *s, unsigned client)
 {
     if (client >= s->nbells || s->bells[client] < 0)
@@ -159,9 +160,9 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
     int r = fd < 0 ? -EPROTO : engine_board_add(s->engine, b, fd);
 
     if (r)
-        on_board_error(s, b->group, CAUSE_INTERNAL, -1, r == -ENOMEM
-                                                            ? "the engine has no memory for a board"
-                                                            : "the engine cannot use the board");
+        on_board_error(s, b->group, CAUSE_INTERNAL, -1,
+                       r == -ENOMEM ? "the engine has no memory for a board"
+                                    : "the engine cannot use the board");
 }
 
 static void control_msg(struct shell *s, const struct msg *m, int *fd)
@@ -187,8 +188,8 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
     }
 }
 
-/* The frames that are there, but not all at once: whoever opens and closes groups without end must not
- * hold up the data of others. What is left is reported again. */
+/* The frames that are there, but not all at once: whoever opens and closes groups without end must
+ * not hold up the data of others. What is left is reported again. */
 static void control_read(struct shell *s)
 {
     struct pollfd p = {.fd = s->control, .events = POLLIN};
@@ -209,7 +210,8 @@ static void control_read(struct shell *s)
     }
 }
 
-/* ---- the turn ----------------------------------------------------------------------------------- */
+/* ---- the turn -----------------------------------------------------------------------------------
+ */
 
 static void handle(struct shell *s, const struct epoll_event *ev)
 {
@@ -288,7 +290,8 @@ static void serve(struct shell *s)
     }
 }
 
-/* ---- start --------------------------------------------------------------------------------------- */
+/* ---- start
+ * --------------------------------------------------------------------------------------- */
 
 static int say_hello(struct shell *s, const char *text)
 {
@@ -312,7 +315,8 @@ static const char usage[] =
     "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
     "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
     "       commd-engine --launcher FD\n"
-    "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user of\n"
+    "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user "
+    "of\n"
     "its own, by a process of that user, which takes commd's orders on a socket that listens.\n";
 
 struct options {
@@ -323,13 +327,33 @@ struct options {
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { FD = 1, NODE, FABRIC, DEVICE, TLS, PORTS, CHANNELS, CONGESTION, LOG, LAUNCHER, HELP, WHICH };
-    static const struct option longs[] = {
-        {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE},   {"device", 1, NULL, DEVICE},
-        {"tls", 1, NULL, TLS},   {"ports", 1, NULL, PORTS}, {"log", 1, NULL, LOG},
-        {"congestion", 1, NULL, CONGESTION}, {"launcher", 1, NULL, LAUNCHER},
-        {"fabric", 1, NULL, FABRIC}, {"channels", 1, NULL, CHANNELS},
-        {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH}, {NULL, 0, NULL, 0}};
+    enum {
+        FD = 1,
+        NODE,
+        FABRIC,
+        DEVICE,
+        TLS,
+        PORTS,
+        CHANNELS,
+        CONGESTION,
+        LOG,
+        LAUNCHER,
+        HELP,
+        WHICH
+    };
+    static const struct option longs[] = {{"fd", 1, NULL, FD},
+                                          {"node", 1, NULL, NODE},
+                                          {"device", 1, NULL, DEVICE},
+                                          {"tls", 1, NULL, TLS},
+                                          {"ports", 1, NULL, PORTS},
+                                          {"log", 1, NULL, LOG},
+                                          {"congestion", 1, NULL, CONGESTION},
+                                          {"launcher", 1, NULL, LAUNCHER},
+                                          {"fabric", 1, NULL, FABRIC},
+                                          {"channels", 1, NULL, CHANNELS},
+                                          {"help", 0, NULL, HELP},
+                                          {"version", 0, NULL, WHICH},
+                                          {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {

@@ -1,14 +1,15 @@
 /* launcher.c - engines under a user of their own.
  *
- * The engine speaks to the network and to memory that clients write, so it must not have what commd has:
- * the key of the cluster, and the right to signal or trace commd. commd has no privileges with which it
- * could start a process of another user. So a process of that other user, this one, does it: systemd makes
- * its socket, which only commd may open (commd-engine.socket, mode 0600), and starts it with the first
- * connection.
+ * The engine speaks to the network and to memory that clients write, so it must not have what commd
+ * has: the key of the cluster, and the right to signal or trace commd. commd has no privileges with
+ * which it could start a process of another user. So a process of that other user, this one, does
+ * it: systemd makes its socket, which only commd may open (commd-engine.socket, mode 0600), and
+ * starts it with the first connection.
  *
- * One connection is one engine's life, shm/launch/launch.h says what is spoken. What is executed is this very
- * program, never a path from outside. commd cannot signal the engine, so it asks us: any packet, or the end
- * of the connection, is a SIGKILL. The engine has PR_SET_PDEATHSIG: it dies with us.
+ * One connection is one engine's life, shm/launch/launch.h says what is spoken. What is executed is
+ * this very program, never a path from outside. commd cannot signal the engine, so it asks us: any
+ * packet, or the end of the connection, is a SIGKILL. The engine has PR_SET_PDEATHSIG: it dies with
+ * us.
  *
  *   ASKED    connected, no engine yet         wakes: the request, or the end
  *   RUNS     an engine lives                  wakes: its pidfd; the connection
@@ -92,7 +93,9 @@ static void request(struct child *c)
     } control;
     char words[LAUNCH_ARGS_BYTES];
     struct iovec iov = {words, sizeof words};
-    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control.buf,
                         .msg_controllen = sizeof control.buf};
     _cleanup_(close_fdp) int sock = -1;
     ssize_t n = recvmsg(c->conn, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -108,7 +111,8 @@ static void request(struct child *c)
     if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS &&
         cmsg->cmsg_len == CMSG_LEN(sizeof(int)))
         memcpy(&sock, CMSG_DATA(cmsg), sizeof sock);
-    r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EPROTO : start(c, words, (size_t)n, sock);
+    r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EPROTO
+                                                            : start(c, words, (size_t)n, sock);
     if (r) {
         tell(c, LAUNCH_FAILED, 0, -r);
         close_fdp(&c->conn);
@@ -171,7 +175,8 @@ int launcher_run(int listen_fd)
             return 1;
         }
         if (p[0].revents & (POLLERR | POLLNVAL)) {
-            fprintf(stderr, "commd-engine --launcher: descriptor %d is no socket that listens\n", listen_fd);
+            fprintf(stderr, "commd-engine --launcher: descriptor %d is no socket that listens\n",
+                    listen_fd);
             return 64;
         }
         for (unsigned i = 0; i < LAUNCHER_MAX; i++) {

@@ -8,9 +8,8 @@
 
 static bool has_root(enum sched_kind kind)
 {
-    return kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE ||
-           kind == SCHED_CHAIN_BROADCAST || kind == SCHED_CHAIN_REDUCE ||
-           kind == SCHED_TO_ROOT || kind == SCHED_FROM_ROOT;
+    return kind == SCHED_RD_BROADCAST || kind == SCHED_RD_REDUCE || kind == SCHED_CHAIN_BROADCAST ||
+           kind == SCHED_CHAIN_REDUCE || kind == SCHED_TO_ROOT || kind == SCHED_FROM_ROOT;
 }
 
 static bool is_rd(enum sched_kind kind)

@@ -23,15 +23,15 @@ enum sched_kind {
     SCHED_RD_BROADCAST,  /* one segment, carried by whoever already has it */
     SCHED_RD_REDUCE,     /* one segment; only the moves of the binomial tree to the root carry it */
     /* Large payloads, bandwidth-optimal. */
-    SCHED_HALVING_ALL_REDUCE,  /* as many bytes as a ring in 2 log2 N moves; a fold costs 2 more */
-    SCHED_RING_ALL_REDUCE,     /* reduce-scatter then all-gather: 2(N-1) moves */
+    SCHED_HALVING_ALL_REDUCE, /* as many bytes as a ring in 2 log2 N moves; a fold costs 2 more */
+    SCHED_RING_ALL_REDUCE,    /* reduce-scatter then all-gather: 2(N-1) moves */
     SCHED_HALVING_REDUCE_SCATTER, /* log2 N moves; what SCHED_RD_ALL_GATHER does, backwards */
-    SCHED_RING_REDUCE_SCATTER, /* N-1 moves; node i ends with segment i */
-    SCHED_RING_ALL_GATHER,     /* N-1 moves */
-    SCHED_CHAIN_BROADCAST,     /* root -> root+1 -> ...; pipelined over chunks by the caller */
-    SCHED_CHAIN_REDUCE,        /* root+1 -> root+2 -> ... -> root, each adding its own */
+    SCHED_RING_REDUCE_SCATTER,    /* N-1 moves; node i ends with segment i */
+    SCHED_RING_ALL_GATHER,        /* N-1 moves */
+    SCHED_CHAIN_BROADCAST,        /* root -> root+1 -> ...; pipelined over chunks by the caller */
+    SCHED_CHAIN_REDUCE,           /* root+1 -> root+2 -> ... -> root, each adding its own */
     /* Independent: what one node has for another goes there directly. */
-    SCHED_EXCHANGE,  /* everybody to everybody, in an order that never aims two at one */
+    SCHED_EXCHANGE, /* everybody to everybody, in an order that never aims two at one */
     SCHED_TO_ROOT,
     SCHED_FROM_ROOT,
     SCHED_COUNT
@@ -40,13 +40,13 @@ enum sched_kind {
 enum sched_act { SCHED_STORE, SCHED_REDUCE };
 
 struct sched_move {
-    int16_t to;   /* node to send to, -1: none */
-    int16_t from; /* node to receive from, -1: none */
+    int16_t to;               /* node to send to, -1: none */
+    int16_t from;             /* node to receive from, -1: none */
     uint16_t send_lo, send_n; /* run of segments; send_n may be 0: an empty message is sent */
     uint16_t recv_lo, recv_n;
-    uint16_t recv_tag;  /* index of the matching move in the sender's list */
-    uint8_t act;        /* enum sched_act: what to do with the received run */
-    uint8_t recv_first; /* REDUCE: received value is the left operand (lower nodes first) */
+    uint16_t recv_tag;   /* index of the matching move in the sender's list */
+    uint8_t act;         /* enum sched_act: what to do with the received run */
+    uint8_t recv_first;  /* REDUCE: received value is the left operand (lower nodes first) */
     uint8_t last_reduce; /* REDUCE: after this the run holds all contributions (finish avg) */
 };
 

@@ -5,11 +5,11 @@
 #include "transport/schedule/schedule.h"
 
 unsigned sched_rd_len(enum sched_kind kind, unsigned nodes, unsigned me);
-struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned me,
-                                unsigned root, unsigned i);
+struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
+                                unsigned i);
 unsigned sched_ring_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root);
-struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned me,
-                                  unsigned root, unsigned i);
+struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
+                                  unsigned i);
 
 unsigned sched_direct_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root);
 struct sched_move sched_direct_move(enum sched_kind kind, unsigned nodes, unsigned me,

@@ -20,14 +20,16 @@
  * the root's participant carry data: in round k those whose number differs from it in bit k and
  * agrees in the lower ones hand over what they hold. The association stays the same.
  *
- * A halving all-reduce (Rabenseifner 2004) divides the data among the participants: in round k the two
- * hold the same run of segments, and each hands over the half that the other one keeps. Afterwards each
- * holds its share of the result, and the rounds are gone through backwards to pass the shares on. So
- * a node sends 2(P-1)/P of the data, as in a ring, but in 2 log2(P) messages, and the largest of them
- * to its neighbours. A folded pair hands over everything, twice. The association stays the same.
+ * A halving all-reduce (Rabenseifner 2004) divides the data among the participants: in round k the
+ * two hold the same run of segments, and each hands over the half that the other one keeps.
+ * Afterwards each holds its share of the result, and the rounds are gone through backwards to pass
+ * the shares on. So a node sends 2(P-1)/P of the data, as in a ring, but in 2 log2(P) messages, and
+ * the largest of them to its neighbours. A folded pair hands over everything, twice. The
+ * association stays the same.
  *
- * A halving reduce-scatter is the all-gather backwards: the rounds come in falling order, in each the two hand
- * over what the other one would hold before that round, and a stand-in gives back its neighbour's segment.
+ * A halving reduce-scatter is the all-gather backwards: the rounds come in falling order, in each
+ * the two hand over what the other one would hold before that round, and a stand-in gives back its
+ * neighbour's segment.
  *
  * Every message is sent even when it carries nothing (a broadcast's non-holders): after the
  * last round each node has heard from all, which is what makes doubling the agreement at the
@@ -228,8 +230,8 @@ unsigned sched_rd_len(enum sched_kind kind, unsigned nodes, unsigned me)
     return rd_passes(kind, &rd) + (rd_stands_in(&rd, me) ? 2 : 0);
 }
 
-struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned me,
-                                unsigned root, unsigned i)
+struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
+                                unsigned i)
 {
     struct rd rd = rd_of(nodes, me, root);
     struct sched_move mv = sched_no_move();

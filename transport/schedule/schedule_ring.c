@@ -25,8 +25,8 @@ static unsigned ring_back(unsigned a, unsigned b, unsigned n)
     return (a + 2 * n - b) % n;
 }
 
-static struct sched_move ring_segment_move(unsigned nodes, unsigned me, unsigned i,
-                                           unsigned send, unsigned recv)
+static struct sched_move ring_segment_move(unsigned nodes, unsigned me, unsigned i, unsigned send,
+                                           unsigned recv)
 {
     struct sched_move mv = sched_no_move();
 
@@ -42,8 +42,8 @@ static struct sched_move ring_segment_move(unsigned nodes, unsigned me, unsigned
 
 static struct sched_move ring_scatter_move(unsigned nodes, unsigned me, unsigned i)
 {
-    struct sched_move mv = ring_segment_move(nodes, me, i, ring_back(me, 1 + i, nodes),
-                                             ring_back(me, 2 + i, nodes));
+    struct sched_move mv =
+        ring_segment_move(nodes, me, i, ring_back(me, 1 + i, nodes), ring_back(me, 2 + i, nodes));
 
     mv.act = SCHED_REDUCE;
     mv.recv_first = true;
@@ -54,8 +54,7 @@ static struct sched_move ring_scatter_move(unsigned nodes, unsigned me, unsigned
 /* Step @s of the all-gather, being move @i. */
 static struct sched_move ring_gather_move(unsigned nodes, unsigned me, unsigned s, unsigned i)
 {
-    return ring_segment_move(nodes, me, i, ring_back(me, s, nodes),
-                             ring_back(me, 1 + s, nodes));
+    return ring_segment_move(nodes, me, i, ring_back(me, s, nodes), ring_back(me, 1 + s, nodes));
 }
 
 /* A node in the middle of a chain receives in one move and passes on in the next. */
@@ -125,8 +124,8 @@ unsigned sched_ring_len(enum sched_kind kind, unsigned nodes, unsigned me, unsig
     return nodes - 1;
 }
 
-struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned me,
-                                  unsigned root, unsigned i)
+struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
+                                  unsigned i)
 {
     if (kind == SCHED_CHAIN_BROADCAST)
         return chain_move(nodes, me, root, i);

@@ -89,13 +89,13 @@ enum commd_redop {
 
 /* What is known about a failure. Strings are NUL-terminated and never NULL. */
 struct commd_error {
-    int code;         /* enum commd_result */
-    int rank;         /* the rank it is about (in the group), -1: none in particular */
-    int pid;          /* process id of that rank on its node, 0: unknown */
-    uint64_t epoch;   /* of the group, 0: none */
-    uint64_t seq;     /* number of the operation in the group, from 1; 0: none */
-    char node[64];    /* node it is about, "" if none */
-    char op[24];      /* "all_reduce", "join", ... */
+    int code;          /* enum commd_result */
+    int rank;          /* the rank it is about (in the group), -1: none in particular */
+    int pid;           /* process id of that rank on its node, 0: unknown */
+    uint64_t epoch;    /* of the group, 0: none */
+    uint64_t seq;      /* number of the operation in the group, from 1; 0: none */
+    char node[64];     /* node it is about, "" if none */
+    char op[24];       /* "all_reduce", "join", ... */
     char message[512]; /* one line for people: what, who, why and what to do */
 };
 
@@ -138,27 +138,28 @@ void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, v
 /* ---- registered memory ------------------------------------------------------------------ */
 
 /* Allocates @bytes bytes (0 is taken for 1) of zeros that the members of a group on one node can
- * work in without copying. An all_reduce from 64 KiB on does (512 KiB where there are more ranks than
- * cores; 16 times as much where pages can be larger than 4 KiB), and broadcast, all_gather and reduce_scatter from 4 MiB on, all blocks together: in a group
- * on one node, if the buffers of all its ranks lie in such memory, each within one allocation of the
- * context of its group, in place or not, at any address. Else, for all other operations, and with
- * COMMD_PREMUL_SUM or blocks given by address, it is memory like any other.
+ * work in without copying. An all_reduce from 64 KiB on does (512 KiB where there are more ranks
+ * than cores; 16 times as much where pages can be larger than 4 KiB), and broadcast, all_gather and
+ * reduce_scatter from 4 MiB on, all blocks together: in a group on one node, if the buffers of all
+ * its ranks lie in such memory, each within one allocation of the context of its group, in place or
+ * not, at any address. Else, for all other operations, and with COMMD_PREMUL_SUM or blocks given by
+ * address, it is memory like any other.
  *
  * The address is a multiple of 4096 (65536), and sizes are rounded up to that, so this is for
- * large buffers. The memory is provided now, not when it is touched. It belongs to the process: free
- * it with commd_free(), before or after commd_disconnect(). After that it is ordinary memory; after a
- * restart of commd too, until the context next joins a group or allocates. fork(): parent and child
- * see the same memory, as with mmap(MAP_SHARED); freeing in the child does nothing.
+ * large buffers. The memory is provided now, not when it is touched. It belongs to the process:
+ * free it with commd_free(), before or after commd_disconnect(). After that it is ordinary memory;
+ * after a restart of commd too, until the context next joins a group or allocates. fork(): parent
+ * and child see the same memory, as with mmap(MAP_SHARED); freeing in the child does nothing.
  *
- * Trust: ranks of this user on this node that are in a group with this one can be given the memory by
- * commd, nobody else. They can then read and write all that was allocated together with a buffer, not
- * only the buffers of operations. After an operation has failed nobody writes into its buffers any
- * more; if one of the others could not be stopped the contents of the output are lost, and its
- * allocation is ordinary memory from then on.
+ * Trust: ranks of this user on this node that are in a group with this one can be given the memory
+ * by commd, nobody else. They can then read and write all that was allocated together with a
+ * buffer, not only the buffers of operations. After an operation has failed nobody writes into its
+ * buffers any more; if one of the others could not be stopped the contents of the output are lost,
+ * and its allocation is ordinary memory from then on.
  *
- * May be called from any thread. Errors: COMMD_E_NOMEM; COMMD_E_QUOTA (commd keeps at most 256 files
- * for a process, each 32 MiB of small allocations or one of 4 MiB and more, and for a user no more
- * bytes than the machine has); COMMD_E_NO_DAEMON, COMMD_E_NODE_LOST, COMMD_E_TIMEOUT. */
+ * May be called from any thread. Errors: COMMD_E_NOMEM; COMMD_E_QUOTA (commd keeps at most 256
+ * files for a process, each 32 MiB of small allocations or one of 4 MiB and more, and for a user no
+ * more bytes than the machine has); COMMD_E_NO_DAEMON, COMMD_E_NODE_LOST, COMMD_E_TIMEOUT. */
 int commd_alloc(struct commd_context *context, size_t bytes, void **ret_ptr);
 /* @ptr: what commd_alloc() gave, of which no operation is under way; NULL is fine. COMMD_E_INVALID:
  * it is not, and nothing was done. */
@@ -335,8 +336,8 @@ typedef void (*commd_done_fn)(void *arg, const struct commd_error *error); /* NU
 int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,
                 void *arg, struct commd_work **ret_work);
 /* Starts @n operations as one submission: one hand-over, one work, which is done when all of them
- * are; its result is that of the first that failed. They run in this order. @n is at least 1. If one
- * of them has invalid arguments nothing is started. */
+ * are; its result is that of the first that failed. They run in this order. @n is at least 1. If
+ * one of them has invalid arguments nothing is started. */
 int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 /* What a finished receive got; undefined before. */

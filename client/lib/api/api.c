@@ -79,7 +79,6 @@ static void watch_forks(void)
     pthread_atfork(before_fork, after_fork, forked);
 }
 
-
 static struct commd_context *context_alloc(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -161,7 +160,8 @@ PUBLIC void commd_disconnect(struct commd_context *ctx)
 {
     if (!ctx)
         return;
-    if (ctx->generation != generation) { /* a forked child holds copies only: close them, tell nobody */
+    if (ctx->generation !=
+        generation) { /* a forked child holds copies only: close them, tell nobody */
         control_close(ctx);
         return;
     }
@@ -322,8 +322,8 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
     return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
 }
 
-PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op,
-                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,
+                       void *arg, struct commd_work **ret_work)
 {
     struct commd_op full;
     int r = take_op(group, op, &full, &op);
@@ -359,8 +359,13 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
 PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype, int redop)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = dtype,
-                          .redop = redop, .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = dtype,
+                          .redop = redop,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
@@ -368,16 +373,26 @@ PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *r
 PUBLIC int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int redop, int root)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE, .dtype = dtype, .redop = redop,
-                          .root = root, .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_REDUCE,
+                          .dtype = dtype,
+                          .redop = redop,
+                          .root = root,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_BROADCAST, .dtype = dtype,
-                          .root = root, .recv = buf, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_BROADCAST,
+                          .dtype = dtype,
+                          .root = root,
+                          .recv = buf,
+                          .count = count};
 
     return commd_run(group, &op);
 }
@@ -385,8 +400,12 @@ PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, i
 PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_GATHER, .dtype = dtype,
-                          .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_GATHER,
+                          .dtype = dtype,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
@@ -394,8 +413,12 @@ PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *r
 PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
                               const size_t *counts, int dtype)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_GATHER_V, .dtype = dtype,
-                          .send = send, .recv = recv, .recv_counts = counts};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_GATHER_V,
+                          .dtype = dtype,
+                          .send = send,
+                          .recv = recv,
+                          .recv_counts = counts};
 
     return commd_run(group, &op);
 }
@@ -403,8 +426,13 @@ PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void 
 PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER, .dtype = dtype, .root = root,
-                          .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_GATHER,
+                          .dtype = dtype,
+                          .root = root,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
@@ -412,8 +440,13 @@ PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv,
 PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t send_count,
                           void *recv, const size_t *recv_counts, int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER_V, .dtype = dtype, .root = root,
-                          .send = send, .recv = recv, .send_counts = &send_count,
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_GATHER_V,
+                          .dtype = dtype,
+                          .root = root,
+                          .send = send,
+                          .recv = recv,
+                          .send_counts = &send_count,
                           .recv_counts = recv_counts};
 
     return commd_run(group, &op);
@@ -422,18 +455,27 @@ PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t se
 PUBLIC int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
                          int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_SCATTER, .dtype = dtype, .root = root,
-                          .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_SCATTER,
+                          .dtype = dtype,
+                          .root = root,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
 
-PUBLIC int commd_scatter_v(struct commd_group *group, const void *send,
-                           const size_t *send_counts, void *recv, size_t recv_count, int dtype,
-                           int root)
+PUBLIC int commd_scatter_v(struct commd_group *group, const void *send, const size_t *send_counts,
+                           void *recv, size_t recv_count, int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_SCATTER_V, .dtype = dtype,
-                          .root = root, .send = send, .recv = recv, .send_counts = send_counts,
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_SCATTER_V,
+                          .dtype = dtype,
+                          .root = root,
+                          .send = send,
+                          .recv = recv,
+                          .send_counts = send_counts,
                           .recv_counts = &recv_count};
 
     return commd_run(group, &op);
@@ -442,8 +484,13 @@ PUBLIC int commd_scatter_v(struct commd_group *group, const void *send,
 PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
                                 size_t count, int dtype, int redop)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER, .dtype = dtype,
-                          .redop = redop, .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_REDUCE_SCATTER,
+                          .dtype = dtype,
+                          .redop = redop,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
@@ -451,8 +498,13 @@ PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, voi
 PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
                                   const size_t *counts, int dtype, int redop)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_REDUCE_SCATTER_V, .dtype = dtype,
-                          .redop = redop, .send = send, .recv = recv, .send_counts = counts};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_REDUCE_SCATTER_V,
+                          .dtype = dtype,
+                          .redop = redop,
+                          .send = send,
+                          .recv = recv,
+                          .send_counts = counts};
 
     return commd_run(group, &op);
 }
@@ -460,8 +512,12 @@ PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, v
 PUBLIC int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_TO_ALL, .dtype = dtype,
-                          .send = send, .recv = recv, .count = count};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_TO_ALL,
+                          .dtype = dtype,
+                          .send = send,
+                          .recv = recv,
+                          .count = count};
 
     return commd_run(group, &op);
 }
@@ -470,8 +526,12 @@ PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
                               const size_t *send_counts, void *recv, const size_t *recv_counts,
                               int dtype)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_TO_ALL_V, .dtype = dtype,
-                          .send = send, .recv = recv, .send_counts = send_counts,
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_TO_ALL_V,
+                          .dtype = dtype,
+                          .send = send,
+                          .recv = recv,
+                          .send_counts = send_counts,
                           .recv_counts = recv_counts};
 
     return commd_run(group, &op);

@@ -33,7 +33,9 @@ static struct side side_of(const struct commd_group *g, const struct commd_op *o
         .name = send ? "send" : "recv",
         .base = send ? op->send : op->recv,
         .blocks = send ? op->send_blocks : (const void *const *)op->recv_blocks,
-        .counts = !info->counted ? NULL : send ? op->send_counts : op->recv_counts,
+        .counts = !info->counted ? NULL
+                  : send         ? op->send_counts
+                                 : op->recv_counts,
         .used = coll_at(extent, root),
         .many = coll_blocks(extent),
     };
@@ -113,7 +115,7 @@ static int bad_overlap(const struct commd_op *op, const char *name, const struct
     return error_set(error_mine(), COMMD_E_INVALID, name,
                      "%s: send and receive buffers overlap; allowed: %s", name,
                      send->many && recv->many && send->counts ? "apart"
-                     : send->many == recv->many ? "in place (send == recv) or apart"
+                     : send->many == recv->many               ? "in place (send == recv) or apart"
                      : send->many ? "in place (recv is the own block in send) or apart"
                                   : "in place (send is the own block in recv) or apart");
 }
@@ -124,12 +126,12 @@ static int bad_counts(const struct commd_group *g, const struct commd_op *op, co
     bool cells = info->window == WINDOW_CELLS;
     bool root = info->rooted && (unsigned)op->root == g->rank;
 
-    if (!op->send_counts && (cells ? info->send == EXTENT_ONE || coll_at(info->send, root)
-                                   : coll_blocks(info->send)))
+    if (!op->send_counts &&
+        (cells ? info->send == EXTENT_ONE || coll_at(info->send, root) : coll_blocks(info->send)))
         return error_set(error_mine(), COMMD_E_INVALID, name, "%s: send_counts must not be NULL",
                          name);
-    if (!op->recv_counts && (cells ? info->recv == EXTENT_ONE || coll_at(info->recv, root)
-                                   : coll_blocks(info->recv)))
+    if (!op->recv_counts &&
+        (cells ? info->recv == EXTENT_ONE || coll_at(info->recv, root) : coll_blocks(info->recv)))
         return error_set(error_mine(), COMMD_E_INVALID, name, "%s: recv_counts must not be NULL",
                          name);
     /* what the root has for itself comes from its own two arguments */
@@ -193,8 +195,9 @@ int check_op(const struct commd_group *g, const struct commd_op *op)
                          info->name, op->dtype, DTYPE_COUNT - 1);
     if (info->reduces && unlikely(op->redop < 0 || op->redop >= REDOP_COUNT ||
                                   !redop_defined((unsigned)op->dtype, (unsigned)op->redop)))
-        return error_set(e, COMMD_E_INVALID, info->name, "%s: operator %s (%d) is not defined for %s",
-                         info->name, redop_name((unsigned)op->redop), op->redop,
+        return error_set(e, COMMD_E_INVALID, info->name,
+                         "%s: operator %s (%d) is not defined for %s", info->name,
+                         redop_name((unsigned)op->redop), op->redop,
                          dtype_name((unsigned)op->dtype));
     if (unlikely(info->rooted && (op->root < 0 || (unsigned)op->root >= g->board.world)))
         return error_set(e, COMMD_E_INVALID, info->name, "%s: root %d; allowed: 0 to %u",

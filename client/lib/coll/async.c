@@ -17,8 +17,13 @@
 #include <sched.h>
 #include <signal.h>
 
-enum { IDLE_SPINS = 200, IDLE_YIELDS = 50, SLEEP_MS = 50, MAX_BELLS = 127,
-       SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */ };
+enum {
+    IDLE_SPINS = 200,
+    IDLE_YIELDS = 50,
+    SLEEP_MS = 50,
+    MAX_BELLS = 127,
+    SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */
+};
 
 static bool take_turn(struct commd_group *g)
 {
@@ -508,8 +513,8 @@ static struct commd_work *work_new(struct commd_group *g, const struct commd_op 
     return w;
 }
 
-int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                void *arg, struct commd_work **ret_work)
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+                struct commd_work **ret_work)
 {
     struct commd_work *w = work_new(g, op, on_done, arg, ret_work ? 2 : 1);
     int r;

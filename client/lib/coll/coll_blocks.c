@@ -107,8 +107,7 @@ void reduce_scatter_get(struct run *r, uint32_t c)
     if (!len)
         return;
     if (one_node(r)) {
-        reduce_members(r, c, r->recv + off, NULL, send_block(r, g->rank) + off, at,
-                       len / p->esize);
+        reduce_members(r, c, r->recv + off, NULL, send_block(r, g->rank) + off, at, len / p->esize);
         reduce_finish(p->dtype, p->redop, r->recv + off, len / p->esize, g->board.world);
         return;
     }
@@ -163,8 +162,7 @@ static const uint8_t *cell_from(const struct run *r, unsigned k, uint32_t c)
     unsigned seat = g->rank_seat[k], first = g->node_start[g->board.me];
 
     if (seat >= first && seat < first + g->board.nlocal)
-        return payload_of(r, seat - first, c) +
-               plan_cell_out(&r->plan, c, g->rank_seat[g->rank]);
+        return payload_of(r, seat - first, c) + plan_cell_out(&r->plan, c, g->rank_seat[g->rank]);
     return result_of(r, c) + plan_cell_in(&r->plan, &g->geom, c, seat, g->local);
 }
 

@@ -1,36 +1,36 @@
-/* direct.c - operations in registered memory: no copies into the board or out of it. What each member
- * does with the others' memory is in direct_work.c; this is how they agree on it. The group has one
- * node.
+/* direct.c - operations in registered memory: no copies into the board or out of it. What each
+ * member does with the others' memory is in direct_work.c; this is how they agree on it. The group
+ * has one node.
  *
  * Who waits for whom (an operation of steps base, base + 1; "all" are the members of the group):
  *
  *   OFFER   announce base: where send and recv lie (arena, offset); in the window, the edges
- *           | all have announced base. Descriptions are compared as ever. All offer: go on. Some do:
- *           | everybody, those too who announced a payload, begins again at base + 1, as if nobody did.
+ *           | all have announced base. Descriptions are compared as ever. All offer: go on. Some
+ * do: | everybody, those too who announced a payload, begins again at base + 1, as if nobody did.
  *   MAP     map what is not mapped yet, asking commd for it
  *   VOTE    announce base + 1: yes, or no if something could not be mapped
  *           | all have announced base + 1. One no: everybody begins again at base + 2.
  *   WORK    `entered`; then my part of the work; then `finished` and `stopped`
  *   FINISH  | all have finished: nobody reads my input or writes my output any more. Done.
  *
- * So all take the same path, because all look at the same announcements. Who wakes me: the bell, rung
- * after each announcement and counter; in MAP nobody does, so who waits looks again every
- * millisecond (run_asks()), and gives up after ASK_MS: with a no. What if a peer dies now: commd marks
- * it, and run_hopeless() sees that, between two chunks of WORK as in every wait. What if I am
+ * So all take the same path, because all look at the same announcements. Who wakes me: the bell,
+ * rung after each announcement and counter; in MAP nobody does, so who waits looks again every
+ * millisecond (run_asks()), and gives up after ASK_MS: with a no. What if a peer dies now: commd
+ * marks it, and run_hopeless() sees that, between two chunks of WORK as in every wait. What if I am
  * stopped now: the others wait, as in every operation.
  *
  * A failed all_reduce, where members write to others' outputs, must not be written to later: its
  * buffers are the caller's again. So who gives up says `stopped` and then looks who has `entered`
  * and not stopped; who enters says so and then looks who has stopped, and in that case writes
  * nothing (a fence between the store and the loads on both sides: one sees the other). Members that
- * are at work see the mark of the loss after their present chunk, so they are waited for, briefly. One
- * that does not come (it was stopped itself) is locked out: the output's pages are replaced by others
- * (arena_fence()). Not the pages at its ends, which hold other data too; therefore nobody writes into
- * those: the first and the last EDGE bytes of the vector go through the window, and every member
- * reduces them for itself.
+ * are at work see the mark of the loss after their present chunk, so they are waited for, briefly.
+ * One that does not come (it was stopped itself) is locked out: the output's pages are replaced by
+ * others (arena_fence()). Not the pages at its ends, which hold other data too; therefore nobody
+ * writes into those: the first and the last EDGE bytes of the vector go through the window, and
+ * every member reduces them for itself.
  *
- * Whom this trusts. A member maps the others' arenas for writing; within one group and user, that is
- * what makes it fast (to read only, and copy, takes half as long again). What a member offers is
+ * Whom this trusts. A member maps the others' arenas for writing; within one group and user, that
+ * is what makes it fast (to read only, and copy, takes half as long again). What a member offers is
  * copied, and checked against the size of the arena, which cannot shrink; an offer that does not
  * fit is an error for all. Lies that fit spoil the liar's own arena, and the numbers of this group,
  * which any member can spoil. */
@@ -143,11 +143,12 @@ static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
     const struct commd_group *g = r->group;
     unsigned rank = g->local_rank[i / 2];
 
-    error_set(&r->err, COMMD_E_PROTOCOL, coll_name(r->desc.coll),
-              "operation %llu of group \"%s\": rank %u (pid %u on node %s) offers registered memory at "
-              "%llu of an arena of %zu bytes, where %zu do not fit; the group is broken",
-              (unsigned long long)r->desc.seq, g->name, rank, g->members[rank].pid,
-              group_node_of(g, rank), (unsigned long long)r->direct->places[i].offset, size, len);
+    error_set(
+        &r->err, COMMD_E_PROTOCOL, coll_name(r->desc.coll),
+        "operation %llu of group \"%s\": rank %u (pid %u on node %s) offers registered memory at "
+        "%llu of an arena of %zu bytes, where %zu do not fit; the group is broken",
+        (unsigned long long)r->desc.seq, g->name, rank, g->members[rank].pid,
+        group_node_of(g, rank), (unsigned long long)r->direct->places[i].offset, size, len);
     r->err.rank = (int)rank;
     r->err.pid = (int)g->members[rank].pid;
     r->err.epoch = g->board.epoch;

@@ -1,12 +1,12 @@
-/* direct.h - an operation in registered memory. See direct.c for the protocol, direct_work.c for what
- * each collective does. */
+/* direct.h - an operation in registered memory. See direct.c for the protocol, direct_work.c for
+ * what each collective does. */
 #ifndef COMMD_CLIENT_DIRECT_H
 #define COMMD_CLIENT_DIRECT_H
 
 #include "client/lib/internal.h"
 
-/* As direct.c names them; OFFERS and VOTES: waiting for those of all. STALLED: a member had given up
- * before this one began. */
+/* As direct.c names them; OFFERS and VOTES: waiting for those of all. STALLED: a member had given
+ * up before this one began. */
 enum direct_stage {
     DIRECT_OFFER,
     DIRECT_OFFERS,
@@ -17,7 +17,6 @@ enum direct_stage {
     DIRECT_FINISH,
     DIRECT_STALLED
 };
-
 
 struct direct_place {
     uint64_t arena, offset;
@@ -38,7 +37,8 @@ struct direct {
     struct direct_place places[]; /* send and recv of each member, as it offered them */
 };
 
-/* An operation whose plan is direct begins: r->direct is set if this member can offer its buffers. */
+/* An operation whose plan is direct begins: r->direct is set if this member can offer its buffers.
+ */
 void direct_begin(struct run *r);
 /* With all first announcements there and in agreement: has any member offered its buffers? */
 bool direct_offered(const struct run *r);
@@ -49,7 +49,8 @@ enum run_state direct_poll(struct run *r);
 void direct_end(struct run *r, bool done);
 bool direct_asks(const struct run *r);
 
-/* ---- direct_work.c ------------------------------------------------------------------------------ */
+/* ---- direct_work.c ------------------------------------------------------------------------------
+ */
 
 /* Bytes of the send or the receive buffer; 0: not used. */
 size_t direct_extent(const struct run *r, bool recv);

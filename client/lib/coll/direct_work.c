@@ -5,9 +5,9 @@
  *   all_gather      copies all blocks into its output
  *   broadcast       copies the root's buffer
  *
- * Only all_reduce writes to others' memory; there the first and the last EDGE bytes of the vector go
- * through the window, and each member reduces them for itself: direct.c says why. All inputs have been
- * read before an output is written, which may be the same memory. */
+ * Only all_reduce writes to others' memory; there the first and the last EDGE bytes of the vector
+ * go through the window, and each member reduces them for itself: direct.c says why. All inputs
+ * have been read before an output is written, which may be the same memory. */
 #include "client/lib/coll/coll_steps.h"
 #include "client/lib/coll/direct.h"
 
@@ -40,7 +40,8 @@ bool direct_writes(const struct run *r)
     return r->plan.coll == COLL_ALL_REDUCE;
 }
 
-/* ---- all_reduce ---------------------------------------------------------------------------------- */
+/* ---- all_reduce
+ * ---------------------------------------------------------------------------------- */
 
 static uint8_t *edges(const struct run *r, unsigned m)
 {
@@ -100,7 +101,8 @@ static void all_reduce_chunk(struct run *r, uint64_t n)
             memcpy(d->out[m] + at, d->out[me] + at, n * p->esize);
 }
 
-/* ---- the others ------------------------------------------------------------------------------------ */
+/* ---- the others
+ * ------------------------------------------------------------------------------------ */
 
 static void reduce_scatter_chunk(struct run *r, uint64_t n)
 {
@@ -135,7 +137,8 @@ static void broadcast_chunk(struct run *r, uint64_t n)
     copy(r->recv + at, r->direct->out[r->plan.root] + at, n * r->plan.esize);
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------- */
+/* ---- all of it
+ * --------------------------------------------------------------------------------------- */
 
 void direct_share_out(struct run *r)
 {

@@ -3,8 +3,7 @@
  * Operations whose blocks lie evenly need none of this. */
 #include "client/lib/internal.h"
 
-static const void *block_of(const void *const *blocks, const uint8_t *base, unsigned k,
-                            size_t at)
+static const void *block_of(const void *const *blocks, const uint8_t *base, unsigned k, size_t at)
 {
     if (blocks)
         return blocks[k];
@@ -40,8 +39,7 @@ static void fill_row(uint64_t *to, const size_t *from, unsigned extent, bool roo
         fill_counts(to, from, n);
 }
 
-int lists_make(const struct commd_group *g, const struct commd_op *op,
-               struct op_lists **ret_lists)
+int lists_make(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists)
 {
     const struct coll_info *info = &coll_table[op->coll];
     bool root = info->rooted && g->rank == (unsigned)op->root;

@@ -30,8 +30,8 @@ static inline bool one_node(const struct run *r)
     return r->group->board.nnodes == 1;
 }
 
-/* The engine dozes until a member of one of its groups rings: any write to the eventfd that commd gave
- * us. Which group it is the engine sees by engine_asleep. */
+/* The engine dozes until a member of one of its groups rings: any write to the eventfd that commd
+ * gave us. Which group it is the engine sees by engine_asleep. */
 void group_wake_engine(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
@@ -199,9 +199,9 @@ bool run_can_put(struct run *r, uint32_t c, size_t len)
         return all_consumed(r, step - BOARD_SLOTS + 1);
     if (!all_consumed(r, step - depth + 1))
         return false;
-    return one_node(r) || seq_reached(atomic_load_explicit(&r->group->board.hdr->sent,
-                                                           memory_order_acquire),
-                                      step - depth + 1);
+    return one_node(r) ||
+           seq_reached(atomic_load_explicit(&r->group->board.hdr->sent, memory_order_acquire),
+                       step - depth + 1);
 }
 
 /* The engine cannot see the caller's lists. */
@@ -256,8 +256,8 @@ static void describe(struct run *r, int code, int rank, uint32_t pid, const char
 }
 
 /* @desc_a of @a and @desc_b of @b do not agree. */
-static void mismatch(struct run *r, const struct op_desc *da, unsigned a,
-                     const struct op_desc *db, unsigned b)
+static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const struct op_desc *db,
+                     unsigned b)
 {
     char ta[80], tb[80];
 
@@ -266,8 +266,8 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a,
     error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
               "operation %llu of group \"%s\": rank %u (node %s) called %s, but rank %u (node %s) "
               "called %s; the group can still be used",
-              (unsigned long long)r->desc.seq, r->group->name, a, group_node_of(r->group, a), ta,
-              b, group_node_of(r->group, b), tb);
+              (unsigned long long)r->desc.seq, r->group->name, a, group_node_of(r->group, a), ta, b,
+              group_node_of(r->group, b), tb);
     describe(r, COMMD_E_MISMATCH, (int)b, r->group->members[b].pid, group_node_of(r->group, b));
 }
 
@@ -327,7 +327,8 @@ bool run_agree(struct run *r)
         return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
     /* all members must report the same pair: rank 0 and the first that differs from it */
     first = board_slot(b, 0, r->base)->desc;
-    while (m < b->nlocal - 1 && board_slot(b, m, r->base)->print == board_slot(b, 0, r->base)->print)
+    while (m < b->nlocal - 1 &&
+           board_slot(b, m, r->base)->print == board_slot(b, 0, r->base)->print)
         m++;
     other = board_slot(b, m, r->base)->desc;
     mismatch(r, &first, g->local_rank[0], &other, g->local_rank[m]);
@@ -373,8 +374,9 @@ static bool broken(struct run *r)
 
     if (!cause)
         return false;
-    error_set(&r->err, -(int)cause, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
+    error_set(&r->err, -(int)cause, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": %s", (unsigned long long)r->desc.seq,
+              coll_name(r->desc.coll), r->group->name, c.text);
     describe(r, -(int)cause, c.rank, c.pid, c.node);
     return true;
 }
@@ -423,8 +425,8 @@ static bool try_reduce(struct run *r)
         if (begin_again(r))
             return true;
     }
-    /* several nodes: the engine compares, and refuses. Until it has, members here that mean different
-     * operations would reduce different slices, over each other. */
+    /* several nodes: the engine compares, and refuses. Until it has, members here that mean
+     * different operations would reduce different slices, over each other. */
     if (r->red == 0)
         r->alike = one_node(r) || all_mean_the_same(r);
     if (likely(r->alike))
@@ -456,9 +458,9 @@ static bool try_get(struct run *r)
     return true;
 }
 
-/* One node, a core for each member: copying chunk c+1 in before waiting for chunk c is all the overlap
- * there is. Across nodes the wire wants as many chunks as the window holds; and members who take turns
- * on a core do as much as they can in each. */
+/* One node, a core for each member: copying chunk c+1 in before waiting for chunk c is all the
+ * overlap there is. Across nodes the wire wants as many chunks as the window holds; and members who
+ * take turns on a core do as much as they can in each. */
 static bool alternates(const struct run *r)
 {
     const struct plan_geom *g = &r->group->geom;
@@ -579,11 +581,12 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
 {
     const char *node = group_node_of(r->group, rank);
 
-    error_set(&r->err, COMMD_E_RANK_LOST, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\": rank %u (pid %u on node %s) %s after completing "
-              "%u operations",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, pid,
-              node, left ? "left the group" : "died", done);
+    error_set(
+        &r->err, COMMD_E_RANK_LOST, coll_name(r->desc.coll),
+        "operation %llu (%s) of group \"%s\": rank %u (pid %u on node %s) %s after completing "
+        "%u operations",
+        (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, pid, node,
+        left ? "left the group" : "died", done);
     describe(r, COMMD_E_RANK_LOST, (int)rank, pid, node);
 }
 

@@ -3,17 +3,17 @@
  * The pids of members are those that commd saw. They say nothing to a process in another pid
  * namespace (a container), where the same number is another process or none. So every member takes
  * a lock (F_OFD_SETLK) on its own byte of the board's file, through an open file description of its
- * own: the kernel lets go of it when the process ends, however it ends, and anybody who has the file
- * can ask, from whatever namespace. No number is involved that could be used again.
+ * own: the kernel lets go of it when the process ends, however it ends, and anybody who has the
+ * file can ask, from whatever namespace. No number is involved that could be used again.
  *
  * Pids are looked at besides, only where commd and this process have one pid namespace: commd's
  * socket shows its pid as not 0 here, and commd saw us as we see ourselves.
  *
- * Limits. The lock costs a descriptor per group; who has used up half of the allowed ones, or has no
- * /proc, does without, and then its death after commd's is seen only by those who know its pid. A child
- * that was made by a bare clone() may hold the lock longer: its parent's death is seen by pid only. A
- * member that closes descriptors which are not its own, this one among them, looks dead; the others
- * ask only when commd has gone. */
+ * Limits. The lock costs a descriptor per group; who has used up half of the allowed ones, or has
+ * no /proc, does without, and then its death after commd's is seen only by those who know its pid.
+ * A child that was made by a bare clone() may hold the lock longer: its parent's death is seen by
+ * pid only. A member that closes descriptors which are not its own, this one among them, looks
+ * dead; the others ask only when commd has gone. */
 #include "client/lib/internal.h"
 
 #include <fcntl.h>

@@ -137,8 +137,8 @@ static int spawn(const char *program, int out, pid_t *ret_pid)
     sigemptyset(&none);
     sigfillset(&all);
     posix_spawnattr_init(&attr);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
-                                        POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(&attr,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &all);
     posix_spawn_file_actions_init(&files);
@@ -214,10 +214,11 @@ static int start(const char *dir, int64_t deadline_ms)
         ; /* it has closed the pipe: it is ending */
     if (sscanf(text, "%ld%n", &pid, &rest) != 1 || text[rest] || pid <= 0)
         return failed(program, dir, text[0] ? text : "it says nothing");
-    fprintf(stderr,
-            "commd: no daemon was running; started one for user %u (pid %ld, socket %s/" PLACE_SOCKET
-            "); COMMD_AUTOSTART=0 forbids this\n",
-            (unsigned)geteuid(), pid, dir);
+    fprintf(
+        stderr,
+        "commd: no daemon was running; started one for user %u (pid %ld, socket %s/" PLACE_SOCKET
+        "); COMMD_AUTOSTART=0 forbids this\n",
+        (unsigned)geteuid(), pid, dir);
     return 0;
 }
 
@@ -272,8 +273,7 @@ static int start_or_join(const char *dir, const char *path, int64_t deadline_ms,
         return bad_dir(dir, -errno, NULL);
     r = take_turn(lock, path, MIN(limit, (int64_t)now_ms() + LOCK_MS), ret_sock);
     if (place_is_empty(r))
-        code = start_one(dir, path, MIN(limit, (int64_t)now_ms() + START_MS), ret_sock,
-                         ret_left);
+        code = start_one(dir, path, MIN(limit, (int64_t)now_ms() + START_MS), ret_sock, ret_left);
     else
         code = r ? control_no_daemon(path, -r) : 0;
     flock(lock, LOCK_UN); /* a forked child may have the descriptor */

@@ -12,8 +12,7 @@
 
 #include "shm/util/socket_path.h"
 
-enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000,
-       READ_BUDGET = 64 };
+enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000, READ_BUDGET = 64 };
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
 int64_t deadline_in(int64_t timeout_ms)
@@ -102,8 +101,8 @@ int control_open(struct commd_context *ctx, int64_t deadline_ms)
     for (unsigned i = 0;; i++) {
         _cleanup_(close_fdp) int sock = -1;
 
-        r = ctx->search ? autostart_search(ctx->socket_path, sizeof ctx->socket_path,
-                                           deadline_ms, &sock, &leaving)
+        r = ctx->search ? autostart_search(ctx->socket_path, sizeof ctx->socket_path, deadline_ms,
+                                           &sock, &leaving)
                         : connect_named(ctx->socket_path, deadline_ms, &sock);
         if (r == 0)
             r = hello(ctx, sock, deadline_ms, &leaving);
@@ -136,8 +135,7 @@ void control_close(struct commd_context *ctx)
 
 static int send_locked(struct commd_context *ctx, const struct msg *msg)
 {
-    int r = ctx->sock < 0 ? -ENOTCONN
-                          : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
+    int r = ctx->sock < 0 ? -ENOTCONN : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
 
     if (r)
         atomic_store(&ctx->lost, true);
@@ -301,10 +299,11 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w, const char 
             return e->code;
         }
         if (deadline_ms >= 0 && (int64_t)now_ms() > deadline_ms + JOIN_GRACE_MS)
-            return error_set(e, COMMD_E_TIMEOUT, "join",
-                             "group \"%s\": commd on node %s does not answer (the limit passed %d s "
-                             "ago)",
-                             name, ctx->node, JOIN_GRACE_MS / 1000);
+            return error_set(
+                e, COMMD_E_TIMEOUT, "join",
+                "group \"%s\": commd on node %s does not answer (the limit passed %d s "
+                "ago)",
+                name, ctx->node, JOIN_GRACE_MS / 1000);
         wait_slice(ctx);
         if (!w->done && ctx->interrupt) {
             int stop;
@@ -319,8 +318,8 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w, const char 
     return 0;
 }
 
-/* With the lock held, which is dropped at the end. commd may have been restarted since we connected;
- * nothing of ours lives in it then. */
+/* With the lock held, which is dropped at the end. commd may have been restarted since we
+ * connected; nothing of ours lives in it then. */
 static int reconnect(struct commd_context *ctx)
 {
     int r;

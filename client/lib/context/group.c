@@ -92,7 +92,7 @@ static int group_tables(struct commd_group *g)
 }
 
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-                     int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group)
+                      int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group)
 {
     _cleanup_(group_freep) struct commd_group *g = calloc(1, sizeof *g);
     struct msg_joined *j = &w->reply.joined;

@@ -54,8 +54,13 @@ PUBLIC int commd_group_split(struct commd_group *parent, int colour, int key, in
         return error_set(error_mine(), COMMD_E_NOMEM, "split", "no memory for %u ranks",
                          parent->board.world);
     split = atomic_fetch_add(&parent->splits, 1);
-    op = (struct commd_op){.size = sizeof op, .coll = COMMD_ALL_GATHER, .dtype = COMMD_I32,
-                           .send = &mine, .recv = all, .count = 2, .timeout_ms = timeout_ms};
+    op = (struct commd_op){.size = sizeof op,
+                           .coll = COMMD_ALL_GATHER,
+                           .dtype = COMMD_I32,
+                           .send = &mine,
+                           .recv = all,
+                           .count = 2,
+                           .timeout_ms = timeout_ms};
     r = commd_run(parent, &op);
     rank = r ? 0 : new_rank(all, parent->board.world, parent->rank, &size);
     free(all);

@@ -20,10 +20,10 @@ struct question {
     int64_t until_ms;
     const struct commd_group *group; /* borrowed: outlives its operations */
     unsigned nnodes, answered, absent;
-    int rank;       /* the first that is absent, -1 */
+    int rank;                /* the first that is absent, -1 */
     char node[MSG_NAME_MAX]; /* of the absent, when they are of one node; else "" */
-    char text[300]; /* "rank 3 of node b and ranks 5-7 of node c" */
-    bool from[];    /* by node of the group: has answered */
+    char text[300];          /* "rank 3 of node b and ranks 5-7 of node c" */
+    bool from[];             /* by node of the group: has answered */
 };
 
 /* ---- the answers ------------------------------------------------------------------------ */

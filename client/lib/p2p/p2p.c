@@ -1,7 +1,7 @@
-/* p2p.c - messages between ranks, as a state machine over the mail of the board (shm/board/mail.c) that
- * never blocks. One struct p2p per group that has ever sent or received, under one lock; whoever
- * holds it does what can be done for all pending operations of the process: a caller that waits
- * in commd_recv() also moves what other threads have started.
+/* p2p.c - messages between ranks, as a state machine over the mail of the board (shm/board/mail.c)
+ * that never blocks. One struct p2p per group that has ever sent or received, under one lock;
+ * whoever holds it does what can be done for all pending operations of the process: a caller that
+ * waits in commd_recv() also moves what other threads have started.
  *
  *   receive: POSTED -> [PULLING ->] DONE     send: QUEUED -> [OFFERED -> STREAMING ->] DONE
  *
@@ -135,7 +135,8 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
     va_end(ap);
 }
 
-/* ---- what arrives ------------------------------------------------------------------------------ */
+/* ---- what arrives ------------------------------------------------------------------------------
+ */
 
 /* @id: of the record that came with what was there. */
 static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned land,
@@ -288,8 +289,13 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
 
 static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 {
-    struct p2p_msg m = {.src = (int)peer->rank, .tag = rec->tag, .kind = rec->kind,
-                        .slot = rec->slot, .land = rec->land, .id = rec->id, .len = rec->len};
+    struct p2p_msg m = {.src = (int)peer->rank,
+                        .tag = rec->tag,
+                        .kind = rec->kind,
+                        .slot = rec->slot,
+                        .land = rec->land,
+                        .id = rec->id,
+                        .len = rec->len};
 
     if (rec->kind == MAIL_EAGER && peer->local >= 0)
         m.spot = (uint32_t)rec->off;
@@ -319,8 +325,8 @@ static void data_here(struct p2p *p, struct p2p_peer *peer, const struct mail_re
         return;
     }
     TAILQ_FOREACH(op, &p->pulls, link)
-        if (op->id == rec->peer_id && !op->filling && op->status.source == (int)peer->rank)
-            break;
+    if (op->id == rec->peer_id && !op->filling && op->status.source == (int)peer->rank)
+        break;
     if (op && (rec->off > op->len || rec->len > op->len - rec->off))
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a part that cannot be", peer->rank);
     else if (op)
@@ -455,13 +461,14 @@ bool p2p_poll(struct p2p *p, const struct p2p_op *hot)
     return moved | p2p_push(p);
 }
 
-/* ---- what is started --------------------------------------------------------------------------- */
+/* ---- what is started ---------------------------------------------------------------------------
+ */
 
 /* To ourselves: a short message is kept, a long one waits for its receive. */
 static void begin_self(struct p2p *p, struct p2p_op *op)
 {
-    struct p2p_msg m = {.src = (int)p->group->rank, .tag = op->tag, .kind = MAIL_INLINE,
-                        .len = op->size};
+    struct p2p_msg m = {
+        .src = (int)p->group->rank, .tag = op->tag, .kind = MAIL_INLINE, .len = op->size};
 
     if (op->size <= MAIL_EAGER_MAX) {
         arrived(p, &m, op->buf, op->size);

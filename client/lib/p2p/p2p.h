@@ -38,25 +38,25 @@ struct p2p_op {
     struct p2p_list *list;    /* which one link is in; NULL: none */
     enum p2p_state state;
     bool send;
-    bool skip;   /* PULLING: too long; the sender has to be told */
-    bool asking; /* PULLING on one node: the stream is open */
+    bool skip;    /* PULLING: too long; the sender has to be told */
+    bool asking;  /* PULLING on one node: the stream is open */
     bool filling; /* PULLING on one node: a short message, which its sender is writing */
     uint8_t slot; /* where */
     uint32_t spot;
     uint8_t *buf;
     size_t size; /* of buf; a send's message */
     int peer, tag;
-    uint64_t order; /* of receives: in which they were posted */
-    uint32_t id, peer_id; /* filling: peer_id is the record's */
-    size_t len;   /* PULLING: of the message */
-    size_t moved; /* bytes that came or went */
-    size_t asked; /* PULLING between nodes: bytes that were asked for */
+    uint64_t order;                      /* of receives: in which they were posted */
+    uint32_t id, peer_id;                /* filling: peer_id is the record's */
+    size_t len;                          /* PULLING: of the message */
+    size_t moved;                        /* bytes that came or went */
+    size_t asked;                        /* PULLING between nodes: bytes that were asked for */
     struct p2p_part part[MAIL_IN_SLOTS]; /* STREAMING between nodes */
     unsigned nparts;
     int64_t limit_ms, deadline_ms;
     struct commd_status status;
     struct commd_work *work; /* borrowed; NULL: a caller waits */
-    struct commd_error err; /* DONE; long, so nothing but err.code is there unless it is set */
+    struct commd_error err;  /* DONE; long, so nothing but err.code is there unless it is set */
 };
 
 /* A message that no receive has been posted for. */
@@ -81,26 +81,26 @@ struct p2p_peer {
     unsigned rank;
     int local; /* member index, -1: on another node */
     struct mail_rx rx;
-    struct mail_tx tx; /* local */
+    struct mail_tx tx;   /* local */
     struct copy_way way; /* the same */
     /* another node: credit and landings, see shm/board/mail.c */
     uint32_t sent, acked, taken, told;
     uint8_t land_used[MAIL_LANDINGS], land_done[MAIL_LANDINGS]; /* its landings for us */
-    uint8_t land_freed[MAIL_LANDINGS]; /* ours for it */
-    unsigned land_untold;              /* freed since it was told of it */
+    uint8_t land_freed[MAIL_LANDINGS];                          /* ours for it */
+    unsigned land_untold;                                       /* freed since it was told of it */
     bool probe, probed, silent; /* to be asked, asked, nothing of it is left */
 };
 TAILQ_HEAD(p2p_peers, p2p_peer);
 
 struct p2p_match {
-    struct p2p_list any;      /* receives from any source */
-    struct p2p_msgs early;    /* all messages nobody waits for, as they came */
+    struct p2p_list any;   /* receives from any source */
+    struct p2p_msgs early; /* all messages nobody waits for, as they came */
     uint64_t order;
 };
 
 struct p2p {
-    pthread_mutex_t lock; /* everything below; never held while waiting */
-    pthread_cond_t cond;  /* users became 0 */
+    pthread_mutex_t lock;      /* everything below; never held while waiting */
+    pthread_cond_t cond;       /* users became 0 */
     struct commd_group *group; /* borrowed: the group outlives us */
     struct mail *mail;         /* of its board */
     struct mail_box *box;      /* mine */
@@ -109,8 +109,8 @@ struct p2p {
     struct p2p_match match;
     struct p2p_peers talk;
     struct p2p_list pulls, offers, streams;
-    struct p2p_list ops;       /* all that are not done */
-    struct p2p_list finished;  /* done, their works have to be told */
+    struct p2p_list ops;                    /* all that are not done */
+    struct p2p_list finished;               /* done, their works have to be told */
     struct p2p_op *in_owner[MAIL_IN_SLOTS]; /* receives that asked for a part, by in slot */
     struct p2p_part in[MAIL_IN_SLOTS];
     struct p2p_slot slot[MAIL_OUT_SLOTS];
@@ -119,8 +119,8 @@ struct p2p {
     _Atomic unsigned users; /* threads inside; written with the lock */
     struct crowd crowd;
     int64_t looked_ms; /* when all operations were looked at for reasons to give up */
-    bool closed;      /* the group is being left */
-    int bad;          /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */
+    bool closed;       /* the group is being left */
+    int bad;           /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */
     char bad_text[128];
 };
 
@@ -150,7 +150,8 @@ void p2p_end(struct p2p *p, struct p2p_op *op);
 void p2p_bad(struct p2p *p, int code, const char *fmt, ...) _printf_(3, 4);
 void p2p_fini(struct p2p *p);
 
-/* ---- p2p_out.c: with the lock held ------------------------------------------------------------ */
+/* ---- p2p_out.c: with the lock held ------------------------------------------------------------
+ */
 /* @peer has to be told something as soon as there is room. */
 void p2p_talk(struct p2p *p, struct p2p_peer *peer);
 /* A receiver's answers to what was offered. */

@@ -31,8 +31,7 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
         return error_set(e, COMMD_E_INVALID, name,
                          "%s: unknown dtype %d; allowed: 0 (i8) to %d (bool), see enum commd_dtype",
                          name, op->dtype, DTYPE_COUNT - 1);
-    if (unlikely(op->peer < (send ? 0 : COMMD_ANY_SOURCE) ||
-                 op->peer >= (int)g->board.world))
+    if (unlikely(op->peer < (send ? 0 : COMMD_ANY_SOURCE) || op->peer >= (int)g->board.world))
         return refuse(name, send ? "rank" : "source", op->peer, g->board.world - 1,
                       send ? "" : ", COMMD_ANY_SOURCE");
     if (unlikely(op->tag < (send ? 0 : COMMD_ANY_TAG)))
@@ -68,7 +67,8 @@ static bool begin(struct p2p *p, struct p2p_op *op)
     return false;
 }
 
-/* ---- coming and going -------------------------------------------------------------------------- */
+/* ---- coming and going --------------------------------------------------------------------------
+ */
 
 static struct p2p_op *take_finished(struct p2p *p)
 {
@@ -146,7 +146,8 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
     return 0;
 }
 
-/* ---- works ------------------------------------------------------------------------------------- */
+/* ---- works -------------------------------------------------------------------------------------
+ */
 
 int p2p_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
               struct commd_work **ret_work)
@@ -260,13 +261,19 @@ void p2p_free(struct commd_group *g)
         p2p_fini(p);
 }
 
-/* ---- the public calls ---------------------------------------------------------------------------- */
+/* ---- the public calls
+ * ---------------------------------------------------------------------------- */
 
-PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype,
-                      int dest, int tag)
+PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype, int dest,
+                      int tag)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_SEND, .dtype = dtype, .send = buf,
-                          .count = count, .peer = dest, .tag = tag};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_SEND,
+                          .dtype = dtype,
+                          .send = buf,
+                          .count = count,
+                          .peer = dest,
+                          .tag = tag};
 
     return commd_run(group, &op);
 }
@@ -274,8 +281,13 @@ PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, 
 PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dtype, int source,
                       int tag, struct commd_status *ret_status)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_RECV, .dtype = dtype, .recv = buf,
-                          .count = count, .peer = source, .tag = tag};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_RECV,
+                          .dtype = dtype,
+                          .recv = buf,
+                          .count = count,
+                          .peer = source,
+                          .tag = tag};
     int r;
 
     if (!group)
@@ -286,6 +298,5 @@ PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dt
 
 PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)
 {
-    *ret_status = work->p2p ? work->p2p->status
-                            : (struct commd_status){.source = -1, .tag = -1};
+    *ret_status = work->p2p ? work->p2p->status : (struct commd_status){.source = -1, .tag = -1};
 }

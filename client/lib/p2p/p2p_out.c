@@ -236,8 +236,7 @@ static bool stream_here(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
 
     while (op->moved < op->size) {
         struct p2p_part part = {.off = op->moved,
-                                .len = (uint32_t)MIN(op->size - op->moved,
-                                                     (size_t)MAIL_CHUNK_ONE)};
+                                .len = (uint32_t)MIN(op->size - op->moved, (size_t)MAIL_CHUNK_ONE)};
 
         if (!send_part(p, peer, op, &part))
             return moved;
@@ -270,8 +269,8 @@ static struct p2p_op *find_send(struct p2p_list *list, const struct p2p_peer *pe
     struct p2p_op *op;
 
     TAILQ_FOREACH(op, list, link)
-        if (op->id == id && op->peer == (int)peer->rank)
-            return op;
+    if (op->id == id && op->peer == (int)peer->rank)
+        return op;
     return NULL;
 }
 
@@ -295,8 +294,8 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
             p2p_bad(p, COMMD_E_PROTOCOL, "rank %u asked for what cannot be", peer->rank);
             return;
         }
-        op->part[op->nparts++] = (struct p2p_part){
-            .off = rec->off, .len = (uint32_t)rec->len, .land = rec->land};
+        op->part[op->nparts++] =
+            (struct p2p_part){.off = rec->off, .len = (uint32_t)rec->len, .land = rec->land};
     } else if (peer->local < 0) {
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u opened a stream between nodes", peer->rank);
         return;
@@ -306,7 +305,8 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
     op_move(op, &p->streams);
 }
 
-/* ---- receives that ask ------------------------------------------------------------------------ */
+/* ---- receives that ask ------------------------------------------------------------------------
+ */
 
 static bool tell_once(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op, enum mail_kind kind)
 {
@@ -367,7 +367,8 @@ static bool pull(struct p2p *p, struct p2p_op *op)
     return true;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------
+ */
 
 void p2p_talk(struct p2p *p, struct p2p_peer *peer)
 {

@@ -81,7 +81,8 @@ static bool stop_waiting(struct p2p *p, struct p2p_op *op)
     return give_up(p, op);
 }
 
-/* ---- reasons ----------------------------------------------------------------------------------- */
+/* ---- reasons -----------------------------------------------------------------------------------
+ */
 
 static bool broken(struct p2p *p, struct p2p_op *op)
 {
@@ -204,7 +205,8 @@ static bool orphaned(struct p2p *p, struct p2p_op *op)
     for (unsigned k = 0; k < g->board.world; k++) {
         bool left;
 
-        if (k == g->rank || (peer != COMMD_ANY_SOURCE && peer != (int)k) || !alive_ended(g, k, &left))
+        if (k == g->rank || (peer != COMMD_ANY_SOURCE && peer != (int)k) ||
+            !alive_ended(g, k, &left))
             continue;
         p2p_drain(p, k);
         if (op->state == P2P_DONE || !left || peer == (int)k || ++nleft == g->board.world - 1)
@@ -226,8 +228,8 @@ static bool timed_out(struct p2p *p, struct p2p_op *op)
         why = "nothing was sent";
     else if (op->state == P2P_OFFERED)
         why = "nobody has received it";
-    op_error(p, op, COMMD_E_TIMEOUT, "ran into its timeout of %lld ms: %s",
-             (long long)op->limit_ms, why);
+    op_error(p, op, COMMD_E_TIMEOUT, "ran into its timeout of %lld ms: %s", (long long)op->limit_ms,
+             why);
     return stop_waiting(p, op);
 }
 
@@ -272,7 +274,7 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
     bool moved = false;
 
     TAILQ_FOREACH(op, &p->ops, all)
-        n++;
+    n++;
     while (n-- && (op = TAILQ_FIRST(&p->ops))) {
         TAILQ_REMOVE(&p->ops, op, all);
         TAILQ_INSERT_TAIL(&p->ops, op, all);
@@ -282,7 +284,8 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
     return moved;
 }
 
-/* ---- waiting -------------------------------------------------------------------------------------- */
+/* ---- waiting
+ * -------------------------------------------------------------------------------------- */
 
 static int sleep_limit(const struct p2p_op *op, int64_t until_ms)
 {
@@ -323,7 +326,8 @@ static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         late = futex_wait_any(words, expect, 2, sleep_limit(op, until_ms));
         pthread_mutex_lock(&p->lock);
         if (late && op->state != P2P_DONE && atomic_load(words[0]) == expect[0]) {
-            moved = p2p_poll(p, op); /* which would have been due to a ring: we are still announced */
+            moved =
+                p2p_poll(p, op); /* which would have been due to a ring: we are still announced */
             if (moved)
                 atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
         }

@@ -11,8 +11,8 @@
  * inside has returned. libcommd frees nothing that somebody uses.
  *
  * Ctrl-C: libcommd calls on_interrupt() about every 100 ms in the waiting thread. It takes the GIL
- * and lets Python run the handlers; what they raise stays in the thread's state and comes out of the
- * call that was waiting.
+ * and lets Python run the handlers; what they raise stays in the thread's state and comes out of
+ * the call that was waiting.
  *
  * fork(): a child's calls fail with commd.Forked; its copies are dropped without telling anybody.
  *
@@ -64,8 +64,7 @@ static void context_settle(struct context *c)
     if (!handle || !c->closing || c->calls || c->groups)
         return;
     c->handle = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    commd_disconnect(handle);
+    Py_BEGIN_ALLOW_THREADS commd_disconnect(handle);
     Py_END_ALLOW_THREADS
 }
 
@@ -90,10 +89,9 @@ static PyObject *connect_(PyObject *module, PyObject *args)
     c = (struct context *)PyType_GenericAlloc(type, 0);
     if (!c)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    r = commd_connect(&options, &handle);
-    Py_END_ALLOW_THREADS
-    if (r) {
+    Py_BEGIN_ALLOW_THREADS r = commd_connect(&options, &handle);
+    Py_END_ALLOW_THREADS if (r)
+    {
         raise_last(r);
         Py_DECREF((PyObject *)c);
         return NULL;
@@ -157,7 +155,8 @@ static void context_dealloc(PyObject *self)
     free_object(self);
 }
 
-/* ---- groups ----------------------------------------------------------------------------------- */
+/* ---- groups -----------------------------------------------------------------------------------
+ */
 
 /* Leaves a closing group that nobody is inside of. */
 static void group_settle(struct group *g)
@@ -174,10 +173,8 @@ static void group_settle(struct group *g)
             break;
         }
     c->calls++; /* may not be disconnected beside us */
-    Py_BEGIN_ALLOW_THREADS
-    commd_group_leave(handle);
-    Py_END_ALLOW_THREADS
-    orphans_reap(g, true);
+    Py_BEGIN_ALLOW_THREADS commd_group_leave(handle);
+    Py_END_ALLOW_THREADS orphans_reap(g, true);
     context_exit(c);
 }
 
@@ -234,20 +231,18 @@ static PyObject *join(PyObject *module, PyObject *args)
     const char *name;
     int rank, size, r;
 
-    if (!PyArg_ParseTuple(args, "OO!siiO", &type, context_type, &c, &name, &rank, &size, &timeout) ||
+    if (!PyArg_ParseTuple(args, "OO!siiO", &type, context_type, &c, &name, &rank, &size,
+                          &timeout) ||
         parse_timeout(timeout, false, "join", &timeout_ms) || context_enter(c, "join"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    r = commd_group_join(c->handle, name, rank, size, timeout_ms, &handle);
-    Py_END_ALLOW_THREADS
-    if (r)
-        raise_last(r);
+    Py_BEGIN_ALLOW_THREADS r = commd_group_join(c->handle, name, rank, size, timeout_ms, &handle);
+    Py_END_ALLOW_THREADS if (r) raise_last(r);
     else if (PyErr_Occurred() || c->closing) /* a signal's handler raised, but we had joined */
         commd_group_leave(handle);
-    else
-        group = group_wrap(type, c, handle);
+    else group = group_wrap(type, c, handle);
     context_exit(c);
-    return group || PyErr_Occurred() ? group : raise_invalid("join", "join: the context was closed");
+    return group || PyErr_Occurred() ? group
+                                     : raise_invalid("join", "join: the context was closed");
 }
 
 static PyObject *split(PyObject *module, PyObject *args)
@@ -262,15 +257,10 @@ static PyObject *split(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!iiO", &type, group_type, &g, &colour, &key, &timeout) ||
         parse_timeout(timeout, false, "split", &timeout_ms) || group_enter(g, "split"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    r = commd_group_split(g->handle, colour, key, timeout_ms, &handle);
-    Py_END_ALLOW_THREADS
-    if (r)
-        raise_last(r);
-    else if (PyErr_Occurred())
-        commd_group_leave(handle);
-    else
-        group = handle ? group_wrap(type, g->context, handle) : Py_NewRef(Py_None);
+    Py_BEGIN_ALLOW_THREADS r = commd_group_split(g->handle, colour, key, timeout_ms, &handle);
+    Py_END_ALLOW_THREADS if (r) raise_last(r);
+    else if (PyErr_Occurred()) commd_group_leave(handle);
+    else group = handle ? group_wrap(type, g->context, handle) : Py_NewRef(Py_None);
     group_exit(g);
     return group;
 }
@@ -302,17 +292,11 @@ static PyObject *group_submit(PyObject *self, PyObject *const *args, Py_ssize_t 
         return wait_for(group_start(self, args, nargs));
     }
     if (group_enter(g, "run") == 0) {
-        Py_BEGIN_ALLOW_THREADS
-        if (q.op.coll == COMMD_RECV)
-            r = commd_recv(g->handle, q.op.recv, q.op.count, q.op.dtype, q.op.peer, q.op.tag,
-                           &status);
-        else
-            r = commd_run(g->handle, &q.op);
-        Py_END_ALLOW_THREADS
-        if (r)
-            raise_last(r);
-        else if (!PyErr_Occurred())
-            result = request_result(&q, &status);
+        Py_BEGIN_ALLOW_THREADS if (q.op.coll == COMMD_RECV) r =
+            commd_recv(g->handle, q.op.recv, q.op.count, q.op.dtype, q.op.peer, q.op.tag, &status);
+        else r = commd_run(g->handle, &q.op);
+        Py_END_ALLOW_THREADS if (r) raise_last(r);
+        else if (!PyErr_Occurred()) result = request_result(&q, &status);
         group_exit(g);
     }
     request_clear(&q);
@@ -327,11 +311,8 @@ static PyObject *group_abort(PyObject *self, PyObject *reason)
 
     if (!text || group_enter(g, "abort"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    r = commd_group_abort(g->handle, text);
-    Py_END_ALLOW_THREADS
-    if (r)
-        raise_last(r);
+    Py_BEGIN_ALLOW_THREADS r = commd_group_abort(g->handle, text);
+    Py_END_ALLOW_THREADS if (r) raise_last(r);
     group_exit(g);
     return r ? NULL : Py_NewRef(Py_None);
 }
@@ -370,9 +351,12 @@ static PyObject *group_get(PyObject *self, void *closure)
     if (!g->handle)
         return raise_invalid("group", "the group was closed");
     switch (*(const char *)closure) {
-    case 'n': return PyLong_FromLong(commd_group_nodes(g->handle));
-    case 'e': return PyLong_FromUnsignedLongLong(commd_group_epoch(g->handle));
-    default: return PyLong_FromUnsignedLongLong(commd_group_seq(g->handle));
+    case 'n':
+        return PyLong_FromLong(commd_group_nodes(g->handle));
+    case 'e':
+        return PyLong_FromUnsignedLongLong(commd_group_epoch(g->handle));
+    default:
+        return PyLong_FromUnsignedLongLong(commd_group_seq(g->handle));
     }
 }
 
@@ -388,7 +372,8 @@ static void group_dealloc(PyObject *self)
     free_object(self);
 }
 
-/* ---- the module -------------------------------------------------------------------------------- */
+/* ---- the module --------------------------------------------------------------------------------
+ */
 
 static PyMethodDef context_methods[] = {
     {"close", context_close, METH_NOARGS,
@@ -420,11 +405,13 @@ static PyMethodDef group_methods[] = {
      "Default limit of each operation; math.inf: none."},
     {"abort", group_abort, METH_O,
      "abort(reason)\n\n"
-     "Breaks the group for everybody: what is pending and what comes later fails on all ranks with\n"
+     "Breaks the group for everybody: what is pending and what comes later fails on all ranks "
+     "with\n"
      "commd.Aborted and this reason."},
     {"close", group_close, METH_NOARGS,
      "Leaves the group; what is pending fails with commd.Aborted. Not collective: the other ranks\n"
-     "can complete what this rank has completed. Where another thread is inside a call, it happens\n"
+     "can complete what this rank has completed. Where another thread is inside a call, it "
+     "happens\n"
      "when that returns. May be called again."},
     {0},
 };
@@ -435,7 +422,8 @@ static PyMemberDef group_members[] = {
 };
 static PyGetSetDef group_getset[] = {
     {"nodes", group_get, NULL, "Number of nodes.", "n"},
-    {"epoch", group_get, NULL, "Tells groups apart that had the same name one after the other.", "e"},
+    {"epoch", group_get, NULL, "Tells groups apart that had the same name one after the other.",
+     "e"},
     {"seq", group_get, NULL, "Number of collectives issued so far.", "s"},
     {"closed", group_get, NULL, "Was close() called?", "c"},
     {0},

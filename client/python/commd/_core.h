@@ -33,21 +33,19 @@ int parse_timeout(PyObject *seconds, bool zero, const char *op, int64_t *ret_ms)
 struct held;
 
 struct context {
-    PyObject_HEAD
-    struct commd_context *handle; /* NULL: closed */
-    unsigned calls;               /* threads inside a call, or leaving a group */
-    bool closing;                 /* the last of them disconnects */
-    struct group *groups;         /* borrowed: those that have a handle */
+    PyObject_HEAD struct commd_context *handle; /* NULL: closed */
+    unsigned calls;                             /* threads inside a call, or leaving a group */
+    bool closing;                               /* the last of them disconnects */
+    struct group *groups;                       /* borrowed: those that have a handle */
 };
 
 struct group {
-    PyObject_HEAD
-    struct context *context;    /* a reference; NULL in one that never joined */
-    struct commd_group *handle; /* NULL: closed */
-    struct group *next;         /* in context->groups */
-    unsigned calls;             /* threads inside a call */
-    bool closing;               /* the last of them leaves */
-    struct held *orphans;       /* owned: operations whose handle was dropped before they were done */
+    PyObject_HEAD struct context *context; /* a reference; NULL in one that never joined */
+    struct commd_group *handle;            /* NULL: closed */
+    struct group *next;                    /* in context->groups */
+    unsigned calls;                        /* threads inside a call */
+    bool closing;                          /* the last of them leaves */
+    struct held *orphans; /* owned: operations whose handle was dropped before they were done */
     int rank, size;
 };
 
@@ -63,20 +61,19 @@ void group_exit(struct group *g);
 /* One operation; all that its arguments point to is held. */
 struct request {
     struct commd_op op;
-    PyObject *result; /* a reference: what the caller gets back */
+    PyObject *result;     /* a reference: what the caller gets back */
     Py_buffer send, recv; /* .obj NULL: none */
     Py_buffer *blocks;    /* owned: where an argument was a list of buffers */
     size_t nblocks;
-    void **addresses;     /* owned: of blocks */
-    size_t *counts;       /* owned: the sent ones first */
+    void **addresses; /* owned: of blocks */
+    size_t *counts;   /* owned: the sent ones first */
 };
 
 enum { REQUEST_ARGS_MIN = 8, REQUEST_ARGS_MAX = 12 };
 extern const char request_doc[];
 
 /* @args: see request_doc. On -1 (an exception is set) nothing is held. */
-int request_fill(struct request *r, const struct group *g, PyObject *const *args,
-                 Py_ssize_t nargs);
+int request_fill(struct request *r, const struct group *g, PyObject *const *args, Py_ssize_t nargs);
 void request_clear(struct request *r);
 /* A new reference to what the operation gives back; @status: what a receive got, or NULL. */
 PyObject *request_result(const struct request *r, const struct commd_status *status);

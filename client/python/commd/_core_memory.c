@@ -1,10 +1,9 @@
-/* _core_memory.c - memory of commd_alloc() as a buffer: numpy.ndarray and memoryview hold it, and who
- * lets go last frees it, also after the context was closed. */
+/* _core_memory.c - memory of commd_alloc() as a buffer: numpy.ndarray and memoryview hold it, and
+ * who lets go last frees it, also after the context was closed. */
 #include "_core.h"
 
 struct memory {
-    PyObject_HEAD
-    void *address; /* owned */
+    PyObject_HEAD void *address; /* owned */
     Py_ssize_t size;
 };
 
@@ -27,14 +26,15 @@ PyObject *memory_alloc(PyObject *module, PyObject *args)
         Py_XDECREF((PyObject *)m);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    r = commd_alloc(c->handle, (size_t)size, &address);
-    Py_END_ALLOW_THREADS
-    if (r) {
+    Py_BEGIN_ALLOW_THREADS r = commd_alloc(c->handle, (size_t)size, &address);
+    Py_END_ALLOW_THREADS if (r)
+    {
         raise_last(r);
         Py_DECREF((PyObject *)m);
         m = NULL;
-    } else {
+    }
+    else
+    {
         m->address = address;
         m->size = size;
     }
@@ -56,10 +56,8 @@ static void memory_dealloc(PyObject *self)
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
     /* may write a message to commd: others need not wait for that */
-    Py_BEGIN_ALLOW_THREADS
-    commd_free(m->address);
-    Py_END_ALLOW_THREADS
-    free_it(self);
+    Py_BEGIN_ALLOW_THREADS commd_free(m->address);
+    Py_END_ALLOW_THREADS free_it(self);
     Py_DECREF(type);
 }
 

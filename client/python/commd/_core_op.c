@@ -11,12 +11,23 @@
 
 #include <string.h>
 
-const char request_doc[] =
-    "(coll, result, send, recv, dtype, op, root_or_peer, timeout,\n"
-    " send_counts=None, recv_counts=None, scale=None, tag=0)";
+const char request_doc[] = "(coll, result, send, recv, dtype, op, root_or_peer, timeout,\n"
+                           " send_counts=None, recv_counts=None, scale=None, tag=0)";
 
-enum { A_COLL, A_RESULT, A_SEND, A_RECV, A_DTYPE, A_OP, A_ROOT, A_TIMEOUT, A_SEND_COUNTS,
-       A_RECV_COUNTS, A_SCALE, A_TAG };
+enum {
+    A_COLL,
+    A_RESULT,
+    A_SEND,
+    A_RECV,
+    A_DTYPE,
+    A_OP,
+    A_ROOT,
+    A_TIMEOUT,
+    A_SEND_COUNTS,
+    A_RECV_COUNTS,
+    A_SCALE,
+    A_TAG
+};
 
 enum { BLOCK = 1, ALL = 2, AT_ROOT = 4, COUNTED = 8 };
 
@@ -46,9 +57,9 @@ static const struct row rows[] = {
 };
 
 static const char *const op_names[] = {
-    [COMMD_SUM] = "sum",   [COMMD_AVG] = "avg",   [COMMD_PROD] = "prod",
-    [COMMD_MIN] = "min",   [COMMD_MAX] = "max",   [COMMD_BAND] = "band",
-    [COMMD_BOR] = "bor",   [COMMD_BXOR] = "bxor", [COMMD_PREMUL_SUM] = "premul_sum",
+    [COMMD_SUM] = "sum", [COMMD_AVG] = "avg",   [COMMD_PROD] = "prod",
+    [COMMD_MIN] = "min", [COMMD_MAX] = "max",   [COMMD_BAND] = "band",
+    [COMMD_BOR] = "bor", [COMMD_BXOR] = "bxor", [COMMD_PREMUL_SUM] = "premul_sum",
 };
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
@@ -60,16 +71,16 @@ struct fill {
     const char *name; /* of the operation */
     Py_ssize_t size;  /* ranks */
     int rank;
-    int dtype;        /* as told; -1: taken from the first buffer */
-    Py_ssize_t item;  /* bytes of one element; 0: no buffer was seen yet */
-    size_t unit;      /* elements as libcommd sees them in one: more than 1 if moved as bytes */
+    int dtype;       /* as told; -1: taken from the first buffer */
+    Py_ssize_t item; /* bytes of one element; 0: no buffer was seen yet */
+    size_t unit;     /* elements as libcommd sees them in one: more than 1 if moved as bytes */
 };
 
 /* One of the two sides of an operation. */
 struct side {
     unsigned kind; /* 0: not on this rank */
     bool is_list;
-    size_t n;      /* elements in all */
+    size_t n;       /* elements in all */
     size_t *counts; /* of each block; borrowed; NULL: all the same */
     void **addresses;
 };
@@ -96,11 +107,16 @@ static int dtype_of(const char *format, Py_ssize_t item)
     if (strchr("BHILQNc", *format))
         return signed_of(item) + (COMMD_U8 - COMMD_I8);
     switch (*format) {
-    case '?': return COMMD_BOOL;
-    case 'e': return COMMD_F16;
-    case 'f': return COMMD_F32;
-    case 'd': return COMMD_F64;
-    default: return -1;
+    case '?':
+        return COMMD_BOOL;
+    case 'e':
+        return COMMD_F16;
+    case 'f':
+        return COMMD_F32;
+    case 'd':
+        return COMMD_F64;
+    default:
+        return -1;
     }
 }
 
@@ -203,8 +219,10 @@ static int check_type(struct fill *f, const Py_buffer *v, int dtype)
         f->unit = dtype < 0 ? (size_t)v->itemsize : 1;
         f->r->op.dtype = dtype < 0 ? COMMD_U8 : dtype;
     } else if (f->item != v->itemsize || f->r->op.dtype != (dtype < 0 ? COMMD_U8 : dtype)) {
-        raise_invalid(f->name, "%s: the arrays are of different types (format \"%s\" is not that of "
-                      "the first)", f->name, format);
+        raise_invalid(f->name,
+                      "%s: the arrays are of different types (format \"%s\" is not that of "
+                      "the first)",
+                      f->name, format);
         return -1;
     }
     return 0;
@@ -300,8 +318,8 @@ static int fill_counts(struct fill *f, struct side *s, PyObject *counts)
         Py_XDECREF(number);
         if (n == (size_t)-1 && PyErr_Occurred()) {
             PyErr_Clear();
-            raise_invalid(f->name, "%s: counts must be integers from 0; counts[%zd] is not", f->name,
-                          i);
+            raise_invalid(f->name, "%s: counts must be integers from 0; counts[%zd] is not",
+                          f->name, i);
             return -1;
         }
         if ((s->is_list && s->counts[i] != n) || sum + n < sum || sum + n > s->n) {
@@ -319,8 +337,8 @@ static int fill_counts(struct fill *f, struct side *s, PyObject *counts)
     return 0;
 }
 
-static int fill_side(struct fill *f, struct side *s, PyObject *arg, PyObject *counts,
-                     bool writable, Py_buffer *view)
+static int fill_side(struct fill *f, struct side *s, PyObject *arg, PyObject *counts, bool writable,
+                     Py_buffer *view)
 {
     if (!s->kind)
         return 0;
@@ -351,7 +369,8 @@ static int block_of(const struct fill *f, const struct side *s, size_t *ret)
     *ret = s->n / size;
     for (size_t i = 0; s->is_list && i < size; i++)
         if (s->counts[i] != *ret) {
-            raise_invalid(f->name, "%s: the arrays of the list have different sizes; %s_v allows it",
+            raise_invalid(f->name,
+                          "%s: the arrays of the list have different sizes; %s_v allows it",
                           f->name, f->name);
             return -1;
         }
@@ -476,8 +495,10 @@ static int parse_redop(struct fill *f, PyObject *arg, PyObject *scale)
         }
     PyErr_Clear();
     if (!text || strcmp(text, op_names[f->r->op.redop])) {
-        raise_invalid(f->name, "%s: op is %R; allowed: sum, avg, prod, min, max, band, bor, bxor and "
-                      "premul_sum", f->name, arg);
+        raise_invalid(f->name,
+                      "%s: op is %R; allowed: sum, avg, prod, min, max, band, bor, bxor and "
+                      "premul_sum",
+                      f->name, arg);
         return -1;
     }
     if (scale == Py_None)
@@ -524,8 +545,7 @@ static int fill(struct fill *f, const struct group *g, PyObject *const *args, Py
     return fill_buffers(f, args, more[A_SEND_COUNTS], more[A_RECV_COUNTS], op->root == g->rank);
 }
 
-int request_fill(struct request *r, const struct group *g, PyObject *const *args,
-                 Py_ssize_t nargs)
+int request_fill(struct request *r, const struct group *g, PyObject *const *args, Py_ssize_t nargs)
 {
     struct fill f = {.r = r, .rank = g->rank, .size = g->size, .unit = 1};
     long coll;

@@ -1,14 +1,14 @@
 /* _core_work.c - operations under way: handles, and what they hold.
  *
  * A Work owns its operations' buffers and libcommd's handle (struct held) and releases the buffers
- * when it first sees that all is done. A Work that is dropped earlier gives them to its group, which
- * keeps them until the operations are done: reaped at the group's next operation, or when it is
- * left. So a buffer is never freed while commd may write to it, whatever the program drops.
+ * when it first sees that all is done. A Work that is dropped earlier gives them to its group,
+ * which keeps them until the operations are done: reaped at the group's next operation, or when it
+ * is left. So a buffer is never freed while commd may write to it, whatever the program drops.
  *
  * await: an eventfd, made only when somebody awaits. libcommd's thread tells the bell when the
- * work is done, and the bell writes to the eventfd if there is one by then. The bell belongs to both
- * sides; whoever comes first of "done" and "there is an eventfd now", the other one sees it (both
- * are sequentially consistent). */
+ * work is done, and the bell writes to the eventfd if there is one by then. The bell belongs to
+ * both sides; whoever comes first of "done" and "there is an eventfd now", the other one sees it
+ * (both are sequentially consistent). */
 #include "_core.h"
 
 #include <errno.h>
@@ -25,12 +25,11 @@ struct bell {
 };
 
 struct work {
-    PyObject_HEAD
-    struct group *group; /* a reference */
-    struct held *held;   /* owned; NULL: all was done, and the fields below say what came of it */
-    struct bell *bell;   /* a reference */
+    PyObject_HEAD struct group *group; /* a reference */
+    struct held *held; /* owned; NULL: all was done, and the fields below say what came of it */
+    struct bell *bell; /* a reference */
     struct commd_work *handle; /* owned, once held is NULL */
-    PyObject *result;    /* a reference, once held is NULL */
+    PyObject *result;          /* a reference, once held is NULL */
     bool batch;
 };
 
@@ -71,7 +70,8 @@ static void bell_ring(void *arg, const struct commd_error *error)
     bell_unref(b);
 }
 
-/* ---- what is held ------------------------------------------------------------------------------ */
+/* ---- what is held ------------------------------------------------------------------------------
+ */
 
 void held_free(struct held *h)
 {
@@ -102,7 +102,8 @@ void orphans_reap(struct group *g, bool all)
     }
 }
 
-/* ---- starting ---------------------------------------------------------------------------------- */
+/* ---- starting ----------------------------------------------------------------------------------
+ */
 
 static struct held *held_new(size_t n)
 {
@@ -225,7 +226,8 @@ PyObject *group_start_batch(PyObject *self, PyObject *list)
     return start(g, h, true);
 }
 
-/* ---- handles ------------------------------------------------------------------------------------ */
+/* ---- handles ------------------------------------------------------------------------------------
+ */
 
 /* What came of it, once: then the buffers are the caller's again. */
 static int work_settle(struct work *w)
@@ -300,10 +302,8 @@ static PyObject *work_wait(PyObject *self, PyObject *args, PyObject *keywords)
         /* also in a group that is closing: it is left when we are out */
         g->calls++;
         g->context->calls++;
-        Py_BEGIN_ALLOW_THREADS
-        r = commd_work_wait(handle, timeout == Py_None ? -1 : ms);
-        Py_END_ALLOW_THREADS
-        if (r && !commd_work_test(handle, NULL))
+        Py_BEGIN_ALLOW_THREADS r = commd_work_wait(handle, timeout == Py_None ? -1 : ms);
+        Py_END_ALLOW_THREADS if (r && !commd_work_test(handle, NULL))
             raise_last(r); /* still pending */
         group_exit(g);
         if (PyErr_Occurred())
@@ -382,12 +382,14 @@ static PyMethodDef work_methods[] = {
      "Returns what the blocking operation would have returned (of a batch: a list of that), or\n"
      "raises its error. After `timeout` seconds (0: at once) raises commd.Timeout; the operation\n"
      "goes on and can be waited for again. None: as long as the operation's own limit allows."},
-    {"_watch", work_watch, METH_NOARGS, "A file descriptor, the caller's, readable once it is done."},
+    {"_watch", work_watch, METH_NOARGS,
+     "A file descriptor, the caller's, readable once it is done."},
     {0},
 };
 static PyType_Slot work_slots[] = {
-    {Py_tp_doc, "An operation under way, or a batch of them. Its buffers are held until it is done, also\n"
-                "if this object is dropped. In asyncio, `await work` is wait() without blocking."},
+    {Py_tp_doc,
+     "An operation under way, or a batch of them. Its buffers are held until it is done, also\n"
+     "if this object is dropped. In asyncio, `await work` is wait() without blocking."},
     {Py_am_await, work_await},
     {Py_tp_dealloc, work_dealloc},
     {Py_tp_traverse, work_traverse},

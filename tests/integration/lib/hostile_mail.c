@@ -2,9 +2,9 @@
  *
  *     hostile_mail RANK GROUPS RECORDS      $COMMD_SOCKET: of its node's commd
  *
- * Rank 1 leaves their first group. Then they open and close so many others that node 1 may forget it, and
- * rank 0 goes on writing parts of long messages to it, as fast as its slots are sent. It ends with 0
- * when all have been taken, or when its group is broken. */
+ * Rank 1 leaves their first group. Then they open and close so many others that node 1 may forget
+ * it, and rank 0 goes on writing parts of long messages to it, as fast as its slots are sent. It
+ * ends with 0 when all have been taken, or when its group is broken. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -47,8 +47,12 @@ static void flood(struct commd_group *g, unsigned records)
     mail_engine_tx_init(m, g->local, &tx);
     for (unsigned i = 0; i < records && !broken(g); i++) {
         unsigned slot = m->data_begin + i % MAIL_DATA_NET;
-        struct mail_rec rec = {.kind = MAIL_DATA, .src = 0, .dst = 1, .slot = (uint8_t)slot,
-                               .id = 1 + i / MAIL_DATA_NET, .len = m->chunk};
+        struct mail_rec rec = {.kind = MAIL_DATA,
+                               .src = 0,
+                               .dst = 1,
+                               .slot = (uint8_t)slot,
+                               .id = 1 + i / MAIL_DATA_NET,
+                               .len = m->chunk};
 
         while (!mail_room(&tx) || atomic_load(&box->out[slot]) != rec.id - 1) {
             if (broken(g))

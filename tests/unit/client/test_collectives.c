@@ -423,8 +423,11 @@ static void mismatch_ends_on_all_and_group_goes_on(void **state)
             size_t count = round % 3 == 0 ? 2 : round % 3 == 1 ? 5000 : 100000;
 
             for (unsigned k = 0; k < 4; k++)
-                ops[k] = (struct commd_op){.size = sizeof *ops, .coll = COMMD_ALL_REDUCE,
-                                           .dtype = COMMD_F32, .send = buf[k], .recv = buf[k],
+                ops[k] = (struct commd_op){.size = sizeof *ops,
+                                           .coll = COMMD_ALL_REDUCE,
+                                           .dtype = COMMD_F32,
+                                           .send = buf[k],
+                                           .recv = buf[k],
                                            .count = count};
             if (round % 4 == 3)
                 ops[odd].coll = COMMD_BARRIER;
@@ -479,8 +482,12 @@ static void counts_that_do_not_fit_end_on_all(void **state)
             for (unsigned k = 0; k < 3; k++) {
                 for (unsigned j = 0; j < 3; j++)
                     counts[k][0][j] = counts[k][1][j] = 500;
-                ops[k] = (struct commd_op){.size = sizeof *ops, .coll = coll, .dtype = COMMD_I32,
-                                           .send = send[k], .recv = recv[k], .root = 1,
+                ops[k] = (struct commd_op){.size = sizeof *ops,
+                                           .coll = coll,
+                                           .dtype = COMMD_I32,
+                                           .send = send[k],
+                                           .recv = recv[k],
+                                           .root = 1,
                                            .send_counts = counts[k][0],
                                            .recv_counts = counts[k][1]};
             }
@@ -520,8 +527,12 @@ static void gone_member_ends_later_operations_only(void **state)
     int v[3] = {1, 2, 3};
 
     for (unsigned k = 0; k < 3; k++)
-        ops[k] = (struct commd_op){.size = sizeof *ops, .coll = COMMD_ALL_REDUCE,
-                                   .dtype = COMMD_I32, .send = &v[k], .recv = &v[k], .count = 1};
+        ops[k] = (struct commd_op){.size = sizeof *ops,
+                                   .coll = COMMD_ALL_REDUCE,
+                                   .dtype = COMMD_I32,
+                                   .send = &v[k],
+                                   .recv = &v[k],
+                                   .count = 1};
     assert_true(cluster_run(c, ops, st, err));
     assert_int_equal(v[2], 6);
     /* rank 1 had completed operation 1 when it died; commd tells both boards */
@@ -576,8 +587,12 @@ static void aborted_group_reports_no_mismatch(void **state)
     struct commd_error err[2];
     float x[2] = {0};
     struct commd_op ops[2] = {{.size = sizeof *ops, .coll = COMMD_BARRIER},
-                              {.size = sizeof *ops, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32,
-                               .send = x, .recv = x, .count = 2}};
+                              {.size = sizeof *ops,
+                               .coll = COMMD_ALL_REDUCE,
+                               .dtype = COMMD_F32,
+                               .send = x,
+                               .recv = x,
+                               .count = 2}};
 
     board_mark_broken(c->node[0].ctl, CAUSE_ABORTED, 1, 5, "node0", "rank 1 aborted the group");
     assert_true(cluster_run(c, ops, st, err));
@@ -595,8 +610,8 @@ static void closing_board_serves_the_other_node(void **state)
     static const uint16_t placement[] = {0, 1};
     struct cluster *c = cluster_new(2, 2, placement, 11);
     static float buf[2][200000];
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32,
-                          .count = 200000};
+    struct commd_op op = {
+        .size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32, .count = 200000};
     struct run r[2] = {0};
     bool done[2] = {false, false};
 
@@ -646,8 +661,10 @@ static void engine_is_woken_when_it_has_work(void **state)
         enum commd_coll coll;
         size_t count;
         bool reduces; /* members do, and then tell the engine */
-    } cases[] = {{COMMD_ALL_REDUCE, 4, false}, {COMMD_ALL_REDUCE, 30000, true},
-                 {COMMD_BROADCAST, 4, false}, {COMMD_BROADCAST, 30000, false},
+    } cases[] = {{COMMD_ALL_REDUCE, 4, false},
+                 {COMMD_ALL_REDUCE, 30000, true},
+                 {COMMD_BROADCAST, 4, false},
+                 {COMMD_BROADCAST, 30000, false},
                  {COMMD_BARRIER, 0, false}};
     struct cluster *c = cluster_new(3, 2, placement, 12);
     static float buf[3][30000];
@@ -656,8 +673,8 @@ static void engine_is_woken_when_it_has_work(void **state)
 
     c->group[0]->doorbell = c->group[1]->doorbell = bell;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct commd_op op = {.size = sizeof op, .coll = cases[i].coll, .dtype = COMMD_F32,
-                              .count = cases[i].count};
+        struct commd_op op = {
+            .size = sizeof op, .coll = cases[i].coll, .dtype = COMMD_F32, .count = cases[i].count};
         bool reduces = cases[i].reduces;
         struct run r[3] = {0};
 
@@ -702,7 +719,8 @@ static void garbage_in_the_board_breaks_only_the_group(void **state)
         for (size_t i = 0; i < sizeof s->desc; i++)
             desc[i] = (uint8_t)cluster_rand(c, 256);
         s->desc.coll = (uint8_t)cluster_rand(c, COLL_COUNT + 2);
-        s->desc.digest = cluster_rand(c, 2) ? 0 : op_digest(board_counts(b, 0, BOARD_FIRST_STEP, 1), 2);
+        s->desc.digest =
+            cluster_rand(c, 2) ? 0 : op_digest(board_counts(b, 0, BOARD_FIRST_STEP, 1), 2);
         s->most = cluster_rand(c, 2) ? 0 : cluster_rand(c, 100000);
         s->desc.dtype = (uint8_t)cluster_rand(c, 16);
         if (cluster_rand(c, 2))
@@ -723,8 +741,8 @@ static void garbage_in_the_board_breaks_only_the_group(void **state)
     }
 }
 
-/* A member says that it has almost 2^64 elements for another: no number of steps is that. The engine
- * says so, and breaks this group. */
+/* A member says that it has almost 2^64 elements for another: no number of steps is that. The
+ * engine says so, and breaks this group. */
 static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
 {
     static const uint16_t placement[] = {0, 1};
@@ -742,8 +760,8 @@ static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
                 cluster_free(c);
                 continue;
             }
-            s->desc = (struct op_desc){.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8,
-                                       .count = huge};
+            s->desc =
+                (struct op_desc){.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8, .count = huge};
             if (info->counted) {
                 board_counts(b, 0, BOARD_FIRST_STEP, 0)[1] = huge;
                 board_counts(b, 0, BOARD_FIRST_STEP, 1)[1] = huge;
@@ -768,16 +786,16 @@ static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
 static void counts_near_the_wrap_are_refused_by_the_call(void **state)
 {
     static const uint16_t here[] = {0};
-    static const size_t most[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 4,
-                                  SIZE_MAX / 8, SIZE_MAX / 8 - 7, (size_t)1 << 59};
+    static const size_t most[] = {SIZE_MAX,     SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 2,
+                                  SIZE_MAX / 4, SIZE_MAX / 8, SIZE_MAX / 8 - 7, (size_t)1 << 59};
     struct cluster *c = cluster_new(1, 1, here, 6);
     static uint8_t from[64], to[64];
     struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
 
     for (int coll = 0; coll < COLL_COUNT + 2; coll++) {
         bool mail = coll >= COLL_COUNT;
-        struct commd_op op = {.size = sizeof op, .dtype = mail ? COMMD_U8 : COMMD_F64,
-                              .send = from, .recv = to};
+        struct commd_op op = {
+            .size = sizeof op, .dtype = mail ? COMMD_U8 : COMMD_F64, .send = from, .recv = to};
 
         op.coll = mail ? (coll == COLL_COUNT ? COMMD_SEND : COMMD_RECV) : coll;
         if (op.coll == COMMD_BARRIER)
@@ -789,7 +807,8 @@ static void counts_near_the_wrap_are_refused_by_the_call(void **state)
             op.send_counts = op.recv_counts = &most[i];
             assert_int_equal(commd_run(c->group[0], &op), COMMD_E_INVALID);
             if (!strstr(commd_last_error()->message, "count"))
-                assert_non_null(strstr(commd_last_error()->message, "more than an operation can be"));
+                assert_non_null(
+                    strstr(commd_last_error()->message, "more than an operation can be"));
         }
         assert_int_equal(commd_run(c->group[0], &barrier), 0);
     }
@@ -803,8 +822,12 @@ static void cells_that_cannot_be_cut_are_refused_by_the_call(void **state)
     struct cluster *c = cluster_new(2, 1, here, 6);
     static uint8_t from[64];
     size_t count = (size_t)1 << 56;
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_GATHER_V, .dtype = COMMD_F64,
-                          .send = from, .send_counts = &count, .timeout_ms = 1};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_GATHER_V,
+                          .dtype = COMMD_F64,
+                          .send = from,
+                          .send_counts = &count,
+                          .timeout_ms = 1};
 
     assert_int_equal(commd_run(c->group[1], &op), COMMD_E_INVALID);
     assert_non_null(strstr(commd_last_error()->message, "more than an operation can be"));

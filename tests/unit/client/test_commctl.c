@@ -174,9 +174,18 @@ static struct msg_column node_columns[] = {
     {"last_error", "LAST ERROR", MSG_CELL_STRING},
     {"secure", "SECURE", MSG_CELL_BOOL},
 };
-static char *node_cells[] = {"node-a",      "1200", "", "yes", //
-                             "\"b\" \\ \xc3\xbc", "3.5",  "timed out", "0",
-                             "c",           "",     "", ""};
+static char *node_cells[] = {"node-a",
+                             "1200",
+                             "",
+                             "yes", //
+                             "\"b\" \\ \xc3\xbc",
+                             "3.5",
+                             "timed out",
+                             "0",
+                             "c",
+                             "",
+                             "",
+                             ""};
 static struct msg_table node_table = {"nodes", 4, 3, node_columns, node_cells};
 
 static void answer_tables(struct fix *f, struct msg_table *tables, uint32_t n, bool healthy,
@@ -357,10 +366,18 @@ static struct msg_column config_columns[] = {
     {"more", "MORE", MSG_CELL_STRING},
     {"value", "VALUE", MSG_CELL_STRING},
 };
-static char *config_cells[] = {"transport.tls",    "", "tcp", //
-                               "transport.congestion_control", "", "reno",
-                               "transport.latency_us", "", "1",
-                               "transport.bandwidth", "", "100G"};
+static char *config_cells[] = {"transport.tls",
+                               "",
+                               "tcp", //
+                               "transport.congestion_control",
+                               "",
+                               "reno",
+                               "transport.latency_us",
+                               "",
+                               "1",
+                               "transport.bandwidth",
+                               "",
+                               "100G"};
 
 /* The line of @name begins with it and @value; the width follows from the longest value. */
 static void assert_tuned(struct fix *f, const char *name, const char *value)
@@ -410,13 +427,13 @@ static void tuning_is_what_was_built(void **state)
 
 /* ---- could not ask ----------------------------------------------------------------------- */
 
-#define assert_err(f, format, ...)                                                               \
-    do {                                                                                         \
-        char want_[1024];                                                                        \
-                                                                                                 \
-        snprintf(want_, sizeof(want_), "commctl: " format "\n", __VA_ARGS__);                    \
-        assert_string_equal((f)->err, want_);                                                    \
-        assert_string_equal((f)->out, "");                                                       \
+#define assert_err(f, format, ...)                                                                 \
+    do {                                                                                           \
+        char want_[1024];                                                                          \
+                                                                                                   \
+        snprintf(want_, sizeof(want_), "commctl: " format "\n", __VA_ARGS__);                      \
+        assert_string_equal((f)->err, want_);                                                      \
+        assert_string_equal((f)->out, "");                                                         \
     } while (0)
 
 static void nobody_listens(void **state)
@@ -559,8 +576,7 @@ static void never_answers(void **state)
 
     START(f, "--socket", f->path, "--timeout", "0.02", "status"); /* never accepted */
     assert_int_equal(finish(f), 2);
-    assert_err(f,
-               "%s: no answer within 0.02 s; commd is busy or stopped: journalctl -u commd",
+    assert_err(f, "%s: no answer within 0.02 s; commd is busy or stopped: journalctl -u commd",
                f->path);
 }
 
@@ -601,12 +617,23 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(status_is_a_list),  T(status_as_json),  T(unhealthy_says_why),
-        T(nodes_are_a_table), T(nodes_as_json),   T(several_tables),
-        T(version_of_both),   T(nobody_listens),  T(show_config_asks_for_config),
-        T(the_named_socket_wins), T(the_users_own), T(not_a_commd),
-        T(refused),           T(ends_after_the_welcome), T(never_answers),
-        T(usage),             T(tuning_is_what_was_built),
+        T(status_is_a_list),
+        T(status_as_json),
+        T(unhealthy_says_why),
+        T(nodes_are_a_table),
+        T(nodes_as_json),
+        T(several_tables),
+        T(version_of_both),
+        T(nobody_listens),
+        T(show_config_asks_for_config),
+        T(the_named_socket_wins),
+        T(the_users_own),
+        T(not_a_commd),
+        T(refused),
+        T(ends_after_the_welcome),
+        T(never_answers),
+        T(usage),
+        T(tuning_is_what_was_built),
     };
 
     setenv("LC_ALL", "C", 1);

@@ -1,5 +1,5 @@
-/* test_direct.c - registered memory: what commd_alloc() gives, and all_reduce in it, with all members
- * in one process and a thread in the place of commd. */
+/* test_direct.c - registered memory: what commd_alloc() gives, and all_reduce in it, with all
+ * members in one process and a thread in the place of commd. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,8 @@ static void *alloc(size_t bytes)
     return p;
 }
 
-/* All has been freed. (To allocate waits for an answer, before which commd has heard of the rest.) */
+/* All has been freed. (To allocate waits for an answer, before which commd has heard of the rest.)
+ */
 static void nothing_is_held(void)
 {
     void *p = alloc(1);
@@ -73,7 +74,7 @@ struct buffers {
     size_t count, bytes, offset; /* of the data in the allocations */
     bool in_place;
     uint8_t *send[CLUSTER_MAX_RANKS], *recv[CLUSTER_MAX_RANKS]; /* allocations */
-    uint8_t *input[CLUSTER_MAX_RANKS]; /* copies */
+    uint8_t *input[CLUSTER_MAX_RANKS];                          /* copies */
     uint8_t *want;
     bool plain[CLUSTER_MAX_RANKS];
     struct commd_op ops[CLUSTER_MAX_RANKS];
@@ -228,7 +229,8 @@ static void random_buffers(struct buffers *b)
         b->offset -= b->offset % 8;
 }
 
-/* ---- results ---------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------
+ */
 
 static void results_are_right_and_nobody_copies(void **state)
 {
@@ -275,9 +277,14 @@ static void check_other(int coll, size_t count, bool in_place)
             send = recv;
         for (size_t i = 0; i < send_n && (coll != COMMD_BROADCAST || k == root); i++)
             send[i] = byte_of(k, i);
-        ops[k] = (struct commd_op){.size = sizeof ops[k], .coll = coll, .dtype = COMMD_U8,
-                                   .redop = COMMD_SUM, .root = (int)root, .count = count,
-                                   .send = coll == COMMD_BROADCAST ? NULL : send, .recv = recv};
+        ops[k] = (struct commd_op){.size = sizeof ops[k],
+                                   .coll = coll,
+                                   .dtype = COMMD_U8,
+                                   .redop = COMMD_SUM,
+                                   .root = (int)root,
+                                   .count = count,
+                                   .send = coll == COMMD_BROADCAST ? NULL : send,
+                                   .recv = recv};
     }
     assert_true(cluster_run(cluster, ops, st, NULL));
     for (unsigned k = 0; k < world; k++) {
@@ -316,8 +323,9 @@ static void other_collectives(void **state)
         begin(world, 90 + world);
         for (unsigned i = 0; i < 18; i++)
             check_other(colls[i % 3],
-                        i < 12 ? PLAN_DIRECT_READ / (i % 3 ? world : 1) + cluster_rand(cluster, 5000)
-                               : 1 + cluster_rand(cluster, 600000),
+                        i < 12
+                            ? PLAN_DIRECT_READ / (i % 3 ? world : 1) + cluster_rand(cluster, 5000)
+                            : 1 + cluster_rand(cluster, 600000),
                         i / 3 % 2);
         end();
     }
@@ -367,7 +375,8 @@ static void only_whole_allocations_count(void **state)
     end();
 }
 
-/* ---- who cannot map --------------------------------------------------------------------------- */
+/* ---- who cannot map ---------------------------------------------------------------------------
+ */
 
 static void who_cannot_map_leads_all_to_the_ordinary_way(void **state)
 {
@@ -415,8 +424,8 @@ static void an_operation_that_differs_is_refused_on_all(void **state)
     (void)state;
     begin(3, 12);
     for (unsigned i = 0; i < 12; i++) {
-        struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = 300000,
-                            .in_place = true};
+        struct buffers b = {
+            .dtype = DTYPE_F32, .redop = REDOP_SUM, .count = 300000, .in_place = true};
         enum run_state st[3];
         struct commd_error err[3];
 
@@ -436,7 +445,8 @@ static void an_operation_that_differs_is_refused_on_all(void **state)
     end();
 }
 
-/* ---- one step at a time ------------------------------------------------------------------------ */
+/* ---- one step at a time ------------------------------------------------------------------------
+ */
 
 static struct run *runs_new(struct buffers *b)
 {
@@ -551,8 +561,8 @@ static void nobody_is_done_before_all_have_finished(void **state)
  * is its own, whatever rank 1 still does. */
 static void who_is_stopped_at_work_is_locked_out(void **state)
 {
-    struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = MANY, .in_place = true,
-                        .offset = 100};
+    struct buffers b = {
+        .dtype = DTYPE_F32, .redop = REDOP_SUM, .count = MANY, .in_place = true, .offset = 100};
     const struct peer_arena *seen = NULL;
     uint64_t arena, offset;
     struct run *runs;
@@ -636,7 +646,8 @@ static void a_member_dies_at_work(void **state)
     end();
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------
+ */
 
 static unsigned count_lines(const char *path)
 {
@@ -677,7 +688,8 @@ static bool is_zero(const uint8_t *p, size_t n)
 
 static void allocations(void **state)
 {
-    static const size_t sizes[] = {0, 1, 4096, 4097, 70000, 1 << 20, (4 << 20) - 1, 4 << 20, 9 << 20};
+    static const size_t sizes[] = {0,       1,      4096, 4097, 70000, 1 << 20, (4 << 20) - 1,
+                                   4 << 20, 9 << 20};
     uint8_t *p[64];
     void *none = &p;
 
@@ -728,8 +740,8 @@ static void nothing_grows(void **state)
     (void)state;
     begin(2, 5);
     for (unsigned i = 0; i < 400; i++) {
-        struct buffers b = {.dtype = DTYPE_U8, .redop = REDOP_BXOR, .count = 5 << 20,
-                            .in_place = true};
+        struct buffers b = {
+            .dtype = DTYPE_U8, .redop = REDOP_BXOR, .count = 5 << 20, .in_place = true};
 
         b.count = i % 16 ? least_of(COLL_ALL_REDUCE) : 4 << 20; /* an arena of its own */
         buffers_new(&b);
@@ -774,7 +786,8 @@ static void a_forked_child_frees_nothing(void **state)
     (void)state;
     /* a real context watches forks */
     assert_int_equal(commd_connect(&(struct commd_options){.size = sizeof(struct commd_options),
-                                                           .socket = "/nonexistent/x"}, &ctx),
+                                                           .socket = "/nonexistent/x"},
+                                   &ctx),
                      COMMD_E_NO_DAEMON);
     begin(1, 9);
     p = alloc(100);
@@ -784,8 +797,7 @@ static void a_forked_child_frees_nothing(void **state)
         void *q;
 
         p[7]++;
-        _exit(commd_free(p) == 0 && p[7] == 2 &&
-                      commd_alloc(&cluster->ctx, 1, &q) == COMMD_E_FORKED
+        _exit(commd_free(p) == 0 && p[7] == 2 && commd_alloc(&cluster->ctx, 1, &q) == COMMD_E_FORKED
                   ? 0
                   : 1);
     }

@@ -47,8 +47,15 @@ static uint8_t byte_of(unsigned src, unsigned dst, int tag, unsigned nth, size_t
 /* Around all limits at which a message takes another way. */
 static size_t random_size(struct cluster *c)
 {
-    static const size_t edges[] = {0, 8, MAIL_FIRST_LINE, MAIL_INLINE_MAX, 4096, 32768,
-                                   MAIL_EAGER_MAX, MAIL_CHUNK_NET, 3 * MAIL_CHUNK_NET};
+    static const size_t edges[] = {0,
+                                   8,
+                                   MAIL_FIRST_LINE,
+                                   MAIL_INLINE_MAX,
+                                   4096,
+                                   32768,
+                                   MAIL_EAGER_MAX,
+                                   MAIL_CHUNK_NET,
+                                   3 * MAIL_CHUNK_NET};
     size_t edge = edges[cluster_rand(c, cluster_rand(c, 4) ? 6 : ARRAY_LEN(edges))];
 
     switch (cluster_rand(c, 3)) {
@@ -201,8 +208,8 @@ static struct cluster *random_cluster(uint64_t seed)
         unsigned world, nnodes;
         uint16_t rank_node[8];
     } shapes[] = {
-        {2, 1, {0, 0}},          {2, 2, {0, 1}},          {5, 1, {0}},
-        {4, 2, {0, 1, 0, 1}},    {3, 3, {2, 0, 1}},       {8, 3, {0, 1, 1, 2, 0, 2, 1, 0}},
+        {2, 1, {0, 0}},       {2, 2, {0, 1}},    {5, 1, {0}},
+        {4, 2, {0, 1, 0, 1}}, {3, 3, {2, 0, 1}}, {8, 3, {0, 1, 1, 2, 0, 2, 1, 0}},
         {1, 1, {0}},
     };
     unsigned k = (unsigned)(seed % ARRAY_LEN(shapes));
@@ -232,12 +239,18 @@ static void random_programs_deliver_exactly(void **state)
     }
 }
 
-/* ---- single messages, in a cluster that the test turns ------------------------------------------ */
+/* ---- single messages, in a cluster that the test turns ------------------------------------------
+ */
 
 static struct p2p_op message(bool send, int peer, int tag, void *buf, size_t size)
 {
-    return (struct p2p_op){.send = send, .peer = peer, .tag = tag, .buf = buf, .size = size,
-                           .limit_ms = -1, .deadline_ms = -1};
+    return (struct p2p_op){.send = send,
+                           .peer = peer,
+                           .tag = tag,
+                           .buf = buf,
+                           .size = size,
+                           .limit_ms = -1,
+                           .deadline_ms = -1};
 }
 
 static void begin(struct cluster *c, unsigned rank, struct p2p_op *op)
@@ -527,7 +540,8 @@ static void a_message_longer_than_the_buffer_is_refused(void **state)
     }
 }
 
-/* More short messages than there is room for: the rest waits, and nothing is lost or turned round. */
+/* More short messages than there is room for: the rest waits, and nothing is lost or turned round.
+ */
 static void messages_that_nobody_takes_wait(void **state)
 {
     enum { MANY = 200 };
@@ -594,8 +608,8 @@ static void unmatched_messages_do_not_stop_a_stream(void **state)
 /* What rank 0 says of a payload for rank 1 that it is writing. */
 static void announce(struct cluster *c, uint32_t id, size_t len)
 {
-    struct mail_rec rec = {.kind = MAIL_EAGER, .dst = 1, .slot = 5, .id = id, .len = len,
-                           .off = 4096};
+    struct mail_rec rec = {
+        .kind = MAIL_EAGER, .dst = 1, .slot = 5, .id = id, .len = len, .off = 4096};
     struct p2p_peer *peer = &p2p_of(c, 0)->peers[1];
 
     mail_put(&peer->tx, &rec);
@@ -609,7 +623,7 @@ static void a_payload_is_taken_as_it_is_written(void **state)
     static const struct {
         uint32_t id, filled;
         size_t taken;
-    } rows[] = {{7, 0, MAIL_PIECE},     {7, 20000, 20000},          {6, 20000, MAIL_PIECE},
+    } rows[] = {{7, 0, MAIL_PIECE},     {7, 20000, 20000},           {6, 20000, MAIL_PIECE},
                 {8, 30000, MAIL_PIECE}, {7, MAIL_PIECE, MAIL_PIECE}, {7, 100, MAIL_PIECE}};
     static uint8_t to[30000];
 
@@ -647,8 +661,8 @@ static void a_payload_is_taken_as_it_is_written(void **state)
     }
 }
 
-/* The sender ends its message and goes, all after the receiver's last look and before it looks who is
- * gone: what was sent is received. In every way to find out, and with every way to send. */
+/* The sender ends its message and goes, all after the receiver's last look and before it looks who
+ * is gone: what was sent is received. In every way to find out, and with every way to send. */
 static void who_sends_and_leaves_between_two_looks_is_heard(void **state)
 {
     enum { RECORD, SLOT, STREAM, WAYS };
@@ -751,10 +765,9 @@ static void receives_are_served_in_order(void **state)
 {
     struct cluster *c = three(true);
     char b[4][2] = {"", "", "", ""};
-    struct p2p_op recv[] = {message(false, COMMD_ANY_SOURCE, 1, b[0], 2),
-                            message(false, 0, COMMD_ANY_TAG, b[1], 2),
-                            message(false, COMMD_ANY_SOURCE, COMMD_ANY_TAG, b[2], 2),
-                            message(false, 0, 2, b[3], 2)};
+    struct p2p_op recv[] = {
+        message(false, COMMD_ANY_SOURCE, 1, b[0], 2), message(false, 0, COMMD_ANY_TAG, b[1], 2),
+        message(false, COMMD_ANY_SOURCE, COMMD_ANY_TAG, b[2], 2), message(false, 0, 2, b[3], 2)};
     struct p2p_op send[] = {message(true, 1, 2, "a", 2), message(true, 1, 1, "b", 2),
                             message(true, 1, 2, "c", 2), message(true, 1, 2, "d", 2)};
 
@@ -833,8 +846,14 @@ static void timeouts(void **state)
     static uint8_t big[300000];
     struct cluster *c = three(true);
     char b[8];
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_RECV, .dtype = COMMD_U8, .recv = b,
-                          .count = 8, .peer = 2, .tag = 4, .timeout_ms = 20};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_RECV,
+                          .dtype = COMMD_U8,
+                          .recv = b,
+                          .count = 8,
+                          .peer = 2,
+                          .tag = 4,
+                          .timeout_ms = 20};
     struct p2p_op send = message(true, 0, 4, "again", 6);
 
     assert_int_equal(commd_run(c->group[0], &op), COMMD_E_TIMEOUT);
@@ -878,7 +897,8 @@ static void arguments(void **state)
     cluster_free(c);
 }
 
-/* ---- hostile members ------------------------------------------------------------------------------ */
+/* ---- hostile members
+ * ------------------------------------------------------------------------------ */
 
 /* A record with every field at random, of which most are plausible, in a cell where it is read. */
 static void forge(struct cluster *c, const struct mail *m)
@@ -912,7 +932,7 @@ static void scribble(struct cluster *c)
 {
     unsigned k = cluster_rand(c, c->world);
     const struct mail *m = &c->group[k]->board.mail;
-    size_t areas[] = {m->off_boxes, m->off_bits, m->off_engine_heads, m->off_heads,
+    size_t areas[] = {m->off_boxes,        m->off_bits,  m->off_engine_heads, m->off_heads,
                       m->off_engine_rings, m->off_rings, m->off_out};
     unsigned a = cluster_rand(c, ARRAY_LEN(areas) - 1);
     size_t len = areas[a + 1] - areas[a];
@@ -1032,8 +1052,8 @@ static void the_engine_refuses_what_cannot_be(void **state)
     }
 }
 
-/* A member of another node says that it has taken what nobody has sent to it: that would give credit
- * without end. */
+/* A member of another node says that it has taken what nobody has sent to it: that would give
+ * credit without end. */
 static void nobody_takes_more_than_was_sent(void **state)
 {
     static const struct mail_rec acks[] = {

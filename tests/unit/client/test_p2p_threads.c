@@ -45,8 +45,12 @@ static struct commd_context *context_new(void)
 static struct board_ctl *members_new(struct member *m)
 {
     static const uint16_t rank_node[MEMBERS];
-    struct board_geom g = {.group = 1, .epoch = 1, .world = MEMBERS, .nnodes = 1,
-                           .nlocal = MEMBERS, .rank_node = rank_node};
+    struct board_geom g = {.group = 1,
+                           .epoch = 1,
+                           .world = MEMBERS,
+                           .nnodes = 1,
+                           .nlocal = MEMBERS,
+                           .rank_node = rank_node};
     struct board_ctl *ctl;
     int fd;
 
@@ -62,8 +66,8 @@ static struct board_ctl *members_new(struct member *m)
         w.reply.joined.epoch = 1;
         w.reply.joined.members = calloc(MEMBERS, sizeof(struct msg_member));
         w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
-        assert_int_equal(
-            group_from_joined(m[k].ctx, "threads", k, MEMBERS, 60000, &w, &m[k].group), 0);
+        assert_int_equal(group_from_joined(m[k].ctx, "threads", k, MEMBERS, 60000, &w, &m[k].group),
+                         0);
         if (k > 0) {
             board_unmap(&m[k].group->board);
             m[k].group->board = m[0].group->board;
@@ -87,7 +91,8 @@ static void members_free(struct member *m, struct board_ctl *ctl)
     board_ctl_free(ctl);
 }
 
-/* ---- everything at once -------------------------------------------------------------------------- */
+/* ---- everything at once
+ * -------------------------------------------------------------------------- */
 
 static size_t bytes_of(unsigned round)
 {
@@ -112,8 +117,13 @@ static int wrong(const uint8_t *buf, size_t n, unsigned key)
 
 static struct commd_op op_of(int coll, uint8_t *buf, size_t n, unsigned peer, unsigned tag)
 {
-    return (struct commd_op){.size = sizeof(struct commd_op), .coll = coll, .dtype = COMMD_U8,
-                             .send = buf, .recv = buf, .count = n, .peer = (int)peer,
+    return (struct commd_op){.size = sizeof(struct commd_op),
+                             .coll = coll,
+                             .dtype = COMMD_U8,
+                             .send = buf,
+                             .recv = buf,
+                             .count = n,
+                             .peer = (int)peer,
                              .tag = (int)tag};
 }
 
@@ -191,8 +201,9 @@ static void *worker_main(void *arg)
             w->errors += one != MEMBERS;
         }
         /* a send of round 3 may still read `out` */
-        w->errors += commd_send(w->m->group, "go", 2, COMMD_U8, (int)((w->m->me + MEMBERS - 1) %
-                                MEMBERS), (int)(100 + w->number)) != 0;
+        w->errors +=
+            commd_send(w->m->group, "go", 2, COMMD_U8, (int)((w->m->me + MEMBERS - 1) % MEMBERS),
+                       (int)(100 + w->number)) != 0;
         w->errors += commd_recv(w->m->group, in, 2, COMMD_U8, (int)((w->m->me + 1) % MEMBERS),
                                 (int)(100 + w->number), NULL) != 0;
     }
@@ -221,7 +232,8 @@ static void threads_exchange_messages(void **state)
     }
 }
 
-/* ---- leaving ----------------------------------------------------------------------------------------- */
+/* ---- leaving
+ * ----------------------------------------------------------------------------------------- */
 
 static void *waiter_main(void *arg)
 {

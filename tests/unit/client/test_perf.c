@@ -21,11 +21,11 @@ size_t commd_dtype_size(int dtype)
 
 static double load(int dtype, const void *p)
 {
-#define LOAD(type)                                                                             \
-    {                                                                                          \
-        type v;                                                                                \
-        memcpy(&v, p, sizeof(v));                                                              \
-        return (double)v;                                                                      \
+#define LOAD(type)                                                                                 \
+    {                                                                                              \
+        type v;                                                                                    \
+        memcpy(&v, p, sizeof(v));                                                                  \
+        return (double)v;                                                                          \
     }
     switch ((enum commd_dtype)dtype) {
     case COMMD_I8:
@@ -102,8 +102,7 @@ static double exact(int dtype)
 }
 
 /* The reduction of element @i, by ascending or descending ranks; partial results stay exact. */
-static double reduce(const struct perf *p, uint8_t *const *inputs, int size, size_t i,
-                     bool down)
+static double reduce(const struct perf *p, uint8_t *const *inputs, int size, size_t i, bool down)
 {
     size_t e = commd_dtype_size(p->dtype);
     double v = 0;
@@ -404,8 +403,7 @@ static void overlaps(void **state)
     assert_true(perf_overlap(10, 10, 15) == 0.5);
     assert_true(perf_overlap(10, 40, 45) == 0.5); /* of the shorter */
     assert_true(perf_overlap(40, 10, 45) == 0.5);
-    assert_true(perf_overlap(10, 10, 30) ==
-                0); /* worse than one after the other is not below 0 */
+    assert_true(perf_overlap(10, 10, 30) == 0); /* worse than one after the other is not below 0 */
     assert_true(perf_overlap(10, 10, 5) == 1);
     assert_true(perf_overlap(10, 0, 10) == 0);
 }
@@ -439,10 +437,10 @@ static void options(void **state)
     assert_false(p.async || p.registered);
     assert_false(p.cyclic);
     assert_int_equal(p.groups, 1);
-    assert_int_equal(parse(&p,
-                           "all_to_all_v --async --registered --groups 40 --placement cyclic --minbytes 64 "
-                           "--check 0 --datatype double --turns /d"),
-                     -1);
+    assert_int_equal(
+        parse(&p, "all_to_all_v --async --registered --groups 40 --placement cyclic --minbytes 64 "
+                  "--check 0 --datatype double --turns /d"),
+        -1);
     assert_int_equal(p.coll, COMMD_ALL_TO_ALL_V);
     assert_true(p.async && p.registered && p.cyclic && !p.check);
     assert_int_equal(p.groups, 40);

@@ -226,7 +226,7 @@ static void *answer_join(void *arg)
 {
     struct fake *f = arg;
     struct msg_member *member = calloc(1, sizeof *member);
-    char (*node)[MSG_NAME_MAX] = calloc(1, sizeof *node);
+    char(*node)[MSG_NAME_MAX] = calloc(1, sizeof *node);
     struct msg m = {0};
     const char *why;
     unsigned nfds;
@@ -477,7 +477,7 @@ static void forgotten_group_is_answered_for(void **state)
     assert_int_equal(answers->limbo.n, 1);
     limbo_expire(answers, (int64_t)now_ms() - 1000);
     assert_int_equal(answers->limbo.n, 1); /* commd may still tell of it */
-    limbo_expire(answers, -1000); /* a machine that has just booted */
+    limbo_expire(answers, -1000);          /* a machine that has just booted */
     assert_int_equal(answers->limbo.n, 1);
     limbo_expire(answers, (int64_t)now_ms() + 1000);
     assert_int_equal(answers->limbo.n, 0);
@@ -508,8 +508,11 @@ static void failed_receive_ends_the_group(void **state)
     static const uint16_t placement[] = {0, 1};
     static float buf[300000];
     struct cluster *c = cluster_new(2, 2, placement, 3);
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_BROADCAST, .dtype = COMMD_F32,
-                          .recv = buf, .count = 300000};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_BROADCAST,
+                          .dtype = COMMD_F32,
+                          .recv = buf,
+                          .count = 300000};
     struct fabric *f = c->node[1].fabric;
     const struct fabric_ops *real = f->ops;
     struct fabric_ops ops = *real;
@@ -526,7 +529,8 @@ static void failed_receive_ends_the_group(void **state)
     cluster_free(c);
 }
 
-/* ---- mismatches ------------------------------------------------------------------------------- */
+/* ---- mismatches -------------------------------------------------------------------------------
+ */
 
 static struct commd_op random_op(struct cluster *c, size_t blocks[7])
 {

@@ -69,8 +69,7 @@ static inline _printf_(2, 3) void note(struct bench *bench, const char *format, 
 static inline void note_client(struct bench *bench, unsigned client, const struct msg *msg)
 {
     if (msg->type == MSG_WELCOME)
-        note(bench, "%u WELCOME to %s of %s\n", client, msg->welcome.node,
-             msg->welcome.cluster);
+        note(bench, "%u WELCOME to %s of %s\n", client, msg->welcome.node, msg->welcome.cluster);
     else if (msg->type == MSG_REFUSED)
         note(bench, "%u REFUSED %u %s\n", client, msg->refused.cause, msg->refused.text);
     else if (msg->type == MSG_JOIN_FAILED)
@@ -88,8 +87,8 @@ static inline void feed(struct bench *bench, struct core_event event)
     event.now_ms = bench->now;
     core_input(bench->core, &event);
     while (core_next(bench->core, &action)) {
-        bench->hash = core_mix(bench->hash ^ text_hash(action.type, action.text) ^
-                               action.group ^ (uint64_t)action.client << 32 ^ action.node);
+        bench->hash = core_mix(bench->hash ^ text_hash(action.type, action.text) ^ action.group ^
+                               (uint64_t)action.client << 32 ^ action.node);
         switch (action.type) {
         case CORE_DO_CLIENT_SEND:
             note_client(bench, action.client, &action.msg);
@@ -151,9 +150,8 @@ static inline void say(struct bench *bench, unsigned client, const struct msg *m
 
 static inline void open_client(struct bench *bench, unsigned client, uint32_t uid)
 {
-    feed(bench,
-         (struct core_event){
-             .type = CORE_CLIENT_OPEN, .client = client, .uid = uid, .pid = 100 + client});
+    feed(bench, (struct core_event){
+                    .type = CORE_CLIENT_OPEN, .client = client, .uid = uid, .pid = 100 + client});
 }
 
 static inline void hello(struct bench *bench, unsigned client, uint32_t uid, bool admin)

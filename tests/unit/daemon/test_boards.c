@@ -126,8 +126,8 @@ static struct holding hold(int fd, enum how how)
         break;
     case BY_MAP:
     case BY_READING_MAP:
-        h.map = mmap(NULL, size, how == BY_MAP ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                     fd, 0);
+        h.map =
+            mmap(NULL, size, how == BY_MAP ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
         assert_true(h.map != MAP_FAILED);
         madvise(h.map, size, MADV_DONTFORK);
         break;
@@ -273,8 +273,8 @@ static void counts_are_the_truth(void **state)
         unsigned truth[USERS] = {0}, all = 0;
 
         if (!b[i].made) {
-            enum how how = (unsigned)rand_r(&seed) % 16 ? (unsigned)rand_r(&seed) % BY_CHILD
-                                                        : BY_CHILD;
+            enum how how =
+                (unsigned)rand_r(&seed) % 16 ? (unsigned)rand_r(&seed) % BY_CHILD : BY_CHILD;
 
             b[i].uid = UID + (unsigned)rand_r(&seed) % USERS;
             b[i].by = hold(make(i + 1, b[i].uid), how);

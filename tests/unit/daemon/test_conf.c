@@ -21,8 +21,7 @@ static void check_row(const struct conf *conf, const char *key, const char *valu
 static void empty_file_is_one_node_with_defaults(void **state)
 {
     static const char *const empty[] = {
-        "",  "\n", "# nothing\n", "---\n", "--- ~\n", "log:\n", "cluster: ~\nlimits: null\n",
-        "{}"};
+        "", "\n", "# nothing\n", "---\n", "--- ~\n", "log:\n", "cluster: ~\nlimits: null\n", "{}"};
 
     for (unsigned i = 0; i < ARRAY_LEN(empty); i++) {
         struct conf *conf = load_ok(empty[i]);
@@ -68,26 +67,26 @@ static void empty_file_is_one_node_with_defaults(void **state)
 
 static void every_key_reaches_its_field(void **state)
 {
-    struct conf *conf =
-        load_ok("cluster:\n"
-                "  name: lab-1\n"
-                "  node: b\n"
-                "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
-                "  nodes:\n"
-                "    - {name: c, address: \"::1\"}\n"
-                "    - {name: b, address: 127.0.0.2, port: 7000}\n"
-                "    - name: a\n"
-                "      address: localhost\n"
-                "      port: \"7001\"\n"
-                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
-                "transport: {device: 'mlx5_0:1', fabric: ucx, tls: 'rc,ud', "
-                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: 12G, congestion_control: a-15_byte_name9,\n"
-                "  trusted_network: true,\n"
-                "  engine: /a/e, engine_pid_file: /a/ep}\n"
-                "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
-                "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
-                " max_groups_per_user: 4, max_board_bytes: 5M}\n"
-                "log: {level: debug}\n");
+    struct conf *conf = load_ok("cluster:\n"
+                                "  name: lab-1\n"
+                                "  node: b\n"
+                                "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
+                                "  nodes:\n"
+                                "    - {name: c, address: \"::1\"}\n"
+                                "    - {name: b, address: 127.0.0.2, port: 7000}\n"
+                                "    - name: a\n"
+                                "      address: localhost\n"
+                                "      port: \"7001\"\n"
+                                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
+                                "transport: {device: 'mlx5_0:1', fabric: ucx, tls: 'rc,ud', "
+                                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
+                                "12G, congestion_control: a-15_byte_name9,\n"
+                                "  trusted_network: true,\n"
+                                "  engine: /a/e, engine_pid_file: /a/ep}\n"
+                                "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
+                                "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
+                                " max_groups_per_user: 4, max_board_bytes: 5M}\n"
+                                "log: {level: debug}\n");
 
     assert_string_equal(conf->cluster, "lab-1");
     assert_string_equal(conf->node, "b");
@@ -165,8 +164,7 @@ static void long_node_list_is_cut_with_its_count(void **state)
     struct conf *conf;
 
     for (unsigned i = 1; i <= CONF_MAX_NODES; i++)
-        at += (size_t)sprintf(text + at, "  - {name: n%04u, address: 127.0.0.1, port: %u}\n", i,
-                              i);
+        at += (size_t)sprintf(text + at, "  - {name: n%04u, address: 127.0.0.1, port: %u}\n", i, i);
     conf = load_ok(text);
     assert_int_equal(conf->nnodes, CONF_MAX_NODES);
     assert_true(conf_row(conf, 3, &row));
@@ -193,8 +191,8 @@ static void reload_names_what_needs_a_restart(void **state)
     conf_not_reloadable(a, b, buf, sizeof(buf));
     assert_string_equal(buf, "");
     conf_not_reloadable(a, c, buf, sizeof(buf));
-    assert_string_equal(
-        buf, "cluster.node, cluster.nodes, listen.socket, transport.trusted_network");
+    assert_string_equal(buf,
+                        "cluster.node, cluster.nodes, listen.socket, transport.trusted_network");
     conf_not_reloadable(a, c, tiny, sizeof(tiny));
     assert_string_equal(tiny, "cluster.n");
     conf_free(a);
@@ -227,8 +225,7 @@ static void reload_sees_a_changed_node(void **state)
 
 /* --- the file --- */
 
-static void check_file_error(const char *path, int expected_r, const char *fmt, ...)
-    _printf_(3, 4);
+static void check_file_error(const char *path, int expected_r, const char *fmt, ...) _printf_(3, 4);
 
 static void check_file_error(const char *path, int expected_r, const char *fmt, ...)
 {
@@ -284,8 +281,7 @@ static void file_cannot_be_read(void **state)
                      files->path);
     memset(name, 'a', CONF_PATH_MAX);
     name[CONF_PATH_MAX] = '\0';
-    check_file_error(name, -ENAMETOOLONG, "%s: path too long; allowed: at most 255 bytes",
-                     name);
+    check_file_error(name, -ENAMETOOLONG, "%s: path too long; allowed: at most 255 bytes", name);
     if (geteuid() != 0) { /* root opens everything */
         write_file(files->path, "", 0, 0);
         check_file_error(files->path, -EACCES,

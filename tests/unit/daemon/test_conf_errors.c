@@ -35,10 +35,10 @@ static void unknown_keys(void **state)
     check_error("max_clients: 4\n",
                 F ":1:1: unknown key \"max_clients\" at the top (it belongs under "
                   "\"limits:\"); allowed: cluster, listen, transport, timeouts, limits, log");
-    check_error("log.level: warn\n", F
-                ":1:1: unknown key \"log.level\" at the top (write \"log:\" and, indented on a "
-                "line below it, \"level:\"); allowed: cluster, listen, transport, timeouts, "
-                "limits, log");
+    check_error("log.level: warn\n",
+                F ":1:1: unknown key \"log.level\" at the top (write \"log:\" and, indented on a "
+                  "line below it, \"level:\"); allowed: cluster, listen, transport, timeouts, "
+                  "limits, log");
     check_error("cluster:\n  node: a\n  nodes:\n  - {name: a, address: '::1', prot: 4}\n",
                 F ":4:31: unknown key \"prot\" in cluster.nodes (did you mean \"port\"?); "
                   "allowed: name, address, port");
@@ -74,15 +74,12 @@ static void keys_that_are_no_text(void **state)
 
 static void wrong_types(void **state)
 {
-    check_error("- a\n",
-                F ":1:1: the file is a list, which is the wrong type; allowed: a map of "
-                  "cluster, listen, transport, timeouts, limits, log");
-    check_error("hello\n",
-                F ":1:1: the file is text, which is the wrong type; allowed: a map of "
-                  "cluster, listen, transport, timeouts, limits, log");
-    check_error("timeouts: 5s\n",
-                F ":1:11: timeouts is text, which is the wrong type; allowed: "
-                  "a map of heartbeat, node, progress, join");
+    check_error("- a\n", F ":1:1: the file is a list, which is the wrong type; allowed: a map of "
+                           "cluster, listen, transport, timeouts, limits, log");
+    check_error("hello\n", F ":1:1: the file is text, which is the wrong type; allowed: a map of "
+                             "cluster, listen, transport, timeouts, limits, log");
+    check_error("timeouts: 5s\n", F ":1:11: timeouts is text, which is the wrong type; allowed: "
+                                    "a map of heartbeat, node, progress, join");
     check_error("log: [level]\n",
                 F ":1:6: log is a list, which is the wrong type; allowed: a map of level");
     check_error("log: {level: {a: b}}\n", F ":1:14: log.level is a map, which is the wrong "
@@ -101,15 +98,15 @@ static void wrong_types(void **state)
     check_error("cluster: {nodes: a}\n",
                 F ":1:18: cluster.nodes is text, which is the wrong type; allowed: a list of 1 "
                   "to 1024 maps {name, address, port}");
-    check_error("cluster: {nodes: {a: b}}\n", F
-                ":1:18: cluster.nodes is a map, which is the wrong type; allowed: a list of 1 "
-                "to 1024 maps {name, address, port}");
-    check_error("cluster: {nodes: [a]}\n", F
-                ":1:19: an entry of cluster.nodes is text, which is the wrong type; allowed: a "
-                "list of 1 to 1024 maps {name, address, port}");
-    check_error("listen: {pid_file: }\n", F
-                ":1:20: listen.pid_file has no value; allowed: an absolute path of at most 255 "
-                "bytes, or \"\" for none; leave the line out for the default");
+    check_error("cluster: {nodes: {a: b}}\n",
+                F ":1:18: cluster.nodes is a map, which is the wrong type; allowed: a list of 1 "
+                  "to 1024 maps {name, address, port}");
+    check_error("cluster: {nodes: [a]}\n",
+                F ":1:19: an entry of cluster.nodes is text, which is the wrong type; allowed: a "
+                  "list of 1 to 1024 maps {name, address, port}");
+    check_error("listen: {pid_file: }\n",
+                F ":1:20: listen.pid_file has no value; allowed: an absolute path of at most 255 "
+                  "bytes, or \"\" for none; leave the line out for the default");
 }
 
 static void out_of_range(void **state)
@@ -123,10 +120,9 @@ static void out_of_range(void **state)
     check_error("limits: {max_clients: 99999999999999999999999}\n",
                 F ":1:23: limits.max_clients is \"99999999999999999999999\", out of range; "
                   "allowed: 1 to 65536");
-    check_error(
-        "limits: {max_board_bytes: 1K}\n",
-        F ":1:27: limits.max_board_bytes is \"1K\", out of range; allowed: 1M to 1024T, a "
-          "whole number and its unit (K, M, G, T)");
+    check_error("limits: {max_board_bytes: 1K}\n",
+                F ":1:27: limits.max_board_bytes is \"1K\", out of range; allowed: 1M to 1024T, a "
+                  "whole number and its unit (K, M, G, T)");
     /* 2^64 bytes and one page */
     check_error("limits: {max_board_bytes: 18014398509481985K}\n",
                 F ":1:27: limits.max_board_bytes is \"18014398509481985K\", out of range; "
@@ -175,12 +171,12 @@ static void bad_text(void **state)
     check_error("log: {level: \"in\\0fo\"}\n",
                 F ":1:14: log.level is \"in\\x00fo\", with a NUL byte in it; allowed: error, "
                   "warn, info, debug");
-    check_error("cluster: {name: a b}\n", F
-                ":1:17: cluster.name is \"a b\", not a name; allowed: 1 to 63 letters, digits, "
-                "'.', '_' or '-', first a letter or digit");
-    check_error("cluster: {name: -a}\n", F
-                ":1:17: cluster.name is \"-a\", not a name; allowed: 1 to 63 letters, digits, "
-                "'.', '_' or '-', first a letter or digit");
+    check_error("cluster: {name: a b}\n",
+                F ":1:17: cluster.name is \"a b\", not a name; allowed: 1 to 63 letters, digits, "
+                  "'.', '_' or '-', first a letter or digit");
+    check_error("cluster: {name: -a}\n",
+                F ":1:17: cluster.name is \"-a\", not a name; allowed: 1 to 63 letters, digits, "
+                  "'.', '_' or '-', first a letter or digit");
     check_error("cluster: {name: \"\"}\n",
                 F ":1:17: cluster.name is \"\"; allowed: 1 to 63 letters, digits, '.', '_' or "
                   "'-', first a letter or digit");
@@ -195,17 +191,16 @@ static void bad_text(void **state)
                   "allowed: an absolute path of at most 107 bytes");
     sprintf(text, "listen: {socket: /%0107d}\n", 0); /* 108 bytes: one too many */
     sprintf(expected,
-            F
-            ":1:18: listen.socket is \"/%059d\"..., too long; allowed: an absolute path of at "
-            "most 107 bytes",
+            F ":1:18: listen.socket is \"/%059d\"..., too long; allowed: an absolute path of at "
+              "most 107 bytes",
             0);
     check_error(text, expected);
     sprintf(text, "listen: {socket: /%0106d}\n", 0);
     conf_free(load_ok(text));
-    check_error("transport: {device: eth0 eth1}\n", F
-                ":1:21: transport.device is \"eth0 eth1\", not the name of a device; allowed: "
-                "one network device such as eth0 or mlx5_0:1, or \"\" for the one that holds "
-                "this node's address");
+    check_error("transport: {device: eth0 eth1}\n",
+                F ":1:21: transport.device is \"eth0 eth1\", not the name of a device; allowed: "
+                  "one network device such as eth0 or mlx5_0:1, or \"\" for the one that holds "
+                  "this node's address");
     for (unsigned i = 0; i < 5; i++) {
         static const char *const tls[] = {"^rc", "tcp,", ",tcp", "tcp rc", "TCP"};
 
@@ -225,13 +220,14 @@ static void bad_text(void **state)
     check_error("transport: {port_range: 1-65536}\n",
                 F ":1:25: transport.port_range is \"1-65536\", out of range; allowed: LOW-HIGH "
                   "within 1-65535");
-    check_error("transport: {port_range: 20-10}\n", F
-                ":1:25: transport.port_range is \"20-10\", backwards; allowed: LOW-HIGH within "
-                "1-65535");
+    check_error("transport: {port_range: 20-10}\n",
+                F ":1:25: transport.port_range is \"20-10\", backwards; allowed: LOW-HIGH within "
+                  "1-65535");
     for (unsigned i = 0; i < 4; i++) {
-        static const char *const names[][2] = {
-            {"cubic reno", ", not a word"}, {"bbr.1", ", not a word"}, {"", ""},
-            {"a-16-byte-name-1", ", too long"}};
+        static const char *const names[][2] = {{"cubic reno", ", not a word"},
+                                               {"bbr.1", ", not a word"},
+                                               {"", ""},
+                                               {"a-16-byte-name-1", ", too long"}};
 
         sprintf(text, "transport: {congestion_control: '%s'}\n", names[i][0]);
         sprintf(expected,
@@ -264,12 +260,10 @@ static void bad_addresses(void **state)
     char text[256], expected[512];
 
     for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
-        sprintf(text, "cluster: {node: a, nodes: [{name: a, address: \"%s\"}]}\n",
-                bad[i].address);
+        sprintf(text, "cluster: {node: a, nodes: [{name: a, address: \"%s\"}]}\n", bad[i].address);
         sprintf(expected,
-                F
-                ":1:47: cluster.nodes.address is \"%s\", %s; allowed: an IPv4 address, an IPv6 "
-                "address without brackets, or a host name, of at most 63 bytes",
+                F ":1:47: cluster.nodes.address is \"%s\", %s; allowed: an IPv4 address, an IPv6 "
+                  "address without brackets, or a host name, of at most 63 bytes",
                 bad[i].address, bad[i].wrong);
         check_error(text, expected);
     }
@@ -307,16 +301,15 @@ static void bad_ports(void **state)
 static void incomplete_nodes(void **state)
 {
     check_error("cluster:\n  node: a\n  nodes:\n  - {name: a}\n  - {address: '::1'}\n  - {}\n",
-                F
-                ":4:5: an entry of cluster.nodes without address; allowed: address: an IPv4 "
-                "address, an IPv6 address without brackets, or a host name, of at most 63 "
-                "bytes\n" F ":5:5: an entry of cluster.nodes without name; allowed: name: 1 to "
-                "63 letters, digits, '.', '_' or '-', first a letter or digit\n" F
-                ":6:5: an entry of cluster.nodes without name; allowed: name: 1 to 63 letters, "
-                "digits, '.', '_' or '-', first a letter or digit\n" F
-                ":6:5: an entry of cluster.nodes without address; allowed: address: an IPv4 "
-                "address, an IPv6 address without brackets, or a host name, of at most 63 "
-                "bytes");
+                F ":4:5: an entry of cluster.nodes without address; allowed: address: an IPv4 "
+                  "address, an IPv6 address without brackets, or a host name, of at most 63 "
+                  "bytes\n" F ":5:5: an entry of cluster.nodes without name; allowed: name: 1 to "
+                  "63 letters, digits, '.', '_' or '-', first a letter or digit\n" F
+                  ":6:5: an entry of cluster.nodes without name; allowed: name: 1 to 63 letters, "
+                  "digits, '.', '_' or '-', first a letter or digit\n" F
+                  ":6:5: an entry of cluster.nodes without address; allowed: address: an IPv4 "
+                  "address, an IPv6 address without brackets, or a host name, of at most 63 "
+                  "bytes");
     check_error("cluster: {nodes: []}\n",
                 F ":1:18: cluster.nodes is empty; allowed: a list of 1 to 1024 maps {name, "
                   "address, port}; leave the line out for one node");
@@ -330,8 +323,7 @@ static void too_many_nodes(void **state)
     assert_non_null(text);
     at += (size_t)sprintf(text, "cluster:\n  node: n1\n  nodes:\n");
     for (unsigned i = 1; i <= CONF_MAX_NODES + 2; i++)
-        at +=
-            (size_t)sprintf(text + at, "  - {name: n%u, address: 127.0.0.1, port: %u}\n", i, i);
+        at += (size_t)sprintf(text + at, "  - {name: n%u, address: 127.0.0.1, port: %u}\n", i, i);
     check_error(text, F ":1028:5: more nodes than commd can keep; allowed: a list of 1 to 1024 "
                         "maps {name, address, port}");
 }
@@ -342,9 +334,8 @@ static void duplicate_nodes(void **state)
                 "  - {name: a, address: 127.0.0.1}\n"
                 "  - {name: b, address: 127.0.0.2}\n"
                 "  - {name: a, address: 127.0.0.3}\n",
-                F
-                ":6:12: two nodes have the name \"a\", the first on line 4; allowed: each name "
-                "once");
+                F ":6:12: two nodes have the name \"a\", the first on line 4; allowed: each name "
+                  "once");
     check_error("cluster:\n  node: a\n  nodes:\n"
                 "  - {name: a, address: 127.0.0.1, port: 5}\n"
                 "  - {name: b, address: 127.0.0.1, port: 6}\n"
@@ -362,9 +353,8 @@ static void own_node_missing(void **state)
                 F ":2:9: this node is \"x\" (cluster.node), which is not among cluster.nodes; "
                   "allowed: b, a");
     snprintf(expected, sizeof(expected),
-             F
-             ":1:18: this node is \"%s\" (its host name, as cluster.node is not given), which "
-             "is not among cluster.nodes; allowed: not-%s",
+             F ":1:18: this node is \"%s\" (its host name, as cluster.node is not given), which "
+               "is not among cluster.nodes; allowed: not-%s",
              host(), "me");
     check_error("cluster: {nodes: [{name: not-me, address: '::1'}]}\n", expected);
 }
@@ -391,24 +381,24 @@ static void own_node_missing_among_many(void **state)
 
 static void heartbeat_must_fit_twice(void **state)
 {
-    check_error("timeouts: {node: 900ms}\n", F
-                ":1:18: timeouts.node is 900ms with timeouts.heartbeat 500ms, so that one late "
-                "heartbeat would lose the node; allowed: at least twice timeouts.heartbeat");
+    check_error("timeouts: {node: 900ms}\n",
+                F ":1:18: timeouts.node is 900ms with timeouts.heartbeat 500ms, so that one late "
+                  "heartbeat would lose the node; allowed: at least twice timeouts.heartbeat");
     check_error("timeouts: {heartbeat: 2s}\n",
                 F ":1:23: timeouts.node is 3s with timeouts.heartbeat 2s, so that one late "
                   "heartbeat would lose the node; allowed: at least twice timeouts.heartbeat");
     conf_free(load_ok("timeouts: {node: 1s}\n"));
 }
 
-#define REMEDY                                                                                 \
-    "allowed: trusted_network: true once a firewall admits only the nodes to these "           \
+#define REMEDY                                                                                     \
+    "allowed: trusted_network: true once a firewall admits only the nodes to these "               \
     "ports (see commd.nft), transports without tcp such as rc,ud, or loopback addresses"
-#define WHY                                                                                    \
-    "which is not loopback, and transport.trusted_network is false: UCX's tcp transport has "  \
-    "no authentication, whoever reaches ports 18500-18599 of a node can crash or overwrite "   \
+#define WHY                                                                                        \
+    "which is not loopback, and transport.trusted_network is false: UCX's tcp transport has "      \
+    "no authentication, whoever reaches ports 18500-18599 of a node can crash or overwrite "       \
     "its engine; " REMEDY
-#define WHY_TCP                                                                                \
-    "which is not loopback, and transport.trusted_network is false: data go in the clear, "    \
+#define WHY_TCP                                                                                    \
+    "which is not loopback, and transport.trusted_network is false: data go in the clear, "        \
     "whoever reads the traffic of ports 18500-18599 of a node can read and forge them; " REMEDY
 
 static void fabrics_and_what_they_need(void **state)
@@ -510,12 +500,12 @@ static void malformed_yaml(void **state)
                 F ":1:47: malformed YAML: did not find expected node content while parsing a "
                   "flow node of line 1; allowed: quotes around a value that begins with ':', "
                   "such as \"::1\"");
-    check_error("cluster: {node: \"\xc3\xa4\", nodes: [{name: a, address: ::1}]}\n", F
-                ":1:17: cluster.node is \"\\xc3\\xa4\", not a name; allowed: 1 to 63 letters, "
-                "digits, '.', '_' or '-', first a letter or digit\n" F
-                ":1:49: malformed YAML: did not find expected node content while parsing a "
-                "flow node of line 1; allowed: quotes around a value that begins with ':', "
-                "such as \"::1\"");
+    check_error("cluster: {node: \"\xc3\xa4\", nodes: [{name: a, address: ::1}]}\n",
+                F ":1:17: cluster.node is \"\\xc3\\xa4\", not a name; allowed: 1 to 63 letters, "
+                  "digits, '.', '_' or '-', first a letter or digit\n" F
+                  ":1:49: malformed YAML: did not find expected node content while parsing a "
+                  "flow node of line 1; allowed: quotes around a value that begins with ':', "
+                  "such as \"::1\"");
     check_error("log: {level: \xff}\n",
                 F ":1:14: malformed YAML: invalid leading UTF-8 octet; allowed: the YAML of "
                   "commd.yaml(5)");
@@ -525,11 +515,11 @@ static void malformed_yaml(void **state)
     check_error("log:\n  level: info\n---\nlog:\n",
                 F ":3:1: a second document begins here; allowed: one per file");
     /* what was found before is kept; rules between keys are not tried on half a file */
-    check_error("limits: {max_clients: 0}\ntimeouts: {node: 600ms}\nlog: [\n", F
-                ":1:23: limits.max_clients is \"0\", out of range; allowed: 1 to 65536\n" F
-                ":3:6: log is a list, which is the wrong type; allowed: a map of level\n" F
-                ":4:1: malformed YAML: did not find expected node content while parsing a flow "
-                "node of line 4; allowed: the YAML of commd.yaml(5)");
+    check_error("limits: {max_clients: 0}\ntimeouts: {node: 600ms}\nlog: [\n",
+                F ":1:23: limits.max_clients is \"0\", out of range; allowed: 1 to 65536\n" F
+                  ":3:6: log is a list, which is the wrong type; allowed: a map of level\n" F
+                  ":4:1: malformed YAML: did not find expected node content while parsing a flow "
+                  "node of line 4; allowed: the YAML of commd.yaml(5)");
 }
 
 static void aliases_anchors_and_tags_are_refused(void **state)
@@ -561,10 +551,9 @@ static void nesting_is_bounded(void **state)
     char text[4096] = "log: ";
 
     memset(text + 5, '[', sizeof(text) - 6);
-    check_error(text,
-                F ":1:6: log is a list, which is the wrong type; allowed: a map of "
-                  "level\n" F ":1:22: nested too deeply, reading no further; allowed: the "
-                  "levels of commd.yaml(5)");
+    check_error(text, F ":1:6: log is a list, which is the wrong type; allowed: a map of "
+                        "level\n" F ":1:22: nested too deeply, reading no further; allowed: the "
+                        "levels of commd.yaml(5)");
 }
 
 static void size_is_bounded(void **state)
@@ -600,26 +589,26 @@ static void errors_are_bounded(void **state)
 
 static void all_errors_are_reported_in_order(void **state)
 {
-    check_error(
-        "cluster:\n"
-        "  nodes:\n"
-        "  - {name: a, address: 10.0.0.1}\n"
-        "  - {name: a, address: 10.0.0.2}\n"
-        "  node: a\n"
-        "colour: red\n"
-        "timeouts:\n"
-        "  node: 0s\n"
-        "  node: 1s\n"
-        "limits: {max_groups: none}\n",
-        F ":3:24: transport.tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP "\n" F
-          ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
-          "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
-          "transport, timeouts, limits, log\n" F
-          ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
-          "number and its unit (ms, s, m, h)\n" F
-          ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
-          ":10:22: limits.max_groups is \"none\", not a whole number; allowed: 1 to "
-          "65536");
+    check_error("cluster:\n"
+                "  nodes:\n"
+                "  - {name: a, address: 10.0.0.1}\n"
+                "  - {name: a, address: 10.0.0.2}\n"
+                "  node: a\n"
+                "colour: red\n"
+                "timeouts:\n"
+                "  node: 0s\n"
+                "  node: 1s\n"
+                "limits: {max_groups: none}\n",
+                F ":3:24: transport.tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP
+                  "\n" F
+                  ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
+                  "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
+                  "transport, timeouts, limits, log\n" F
+                  ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
+                  "number and its unit (ms, s, m, h)\n" F
+                  ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
+                  ":10:22: limits.max_groups is \"none\", not a whole number; allowed: 1 to "
+                  "65536");
 }
 
 int main(void)

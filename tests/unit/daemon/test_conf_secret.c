@@ -14,8 +14,7 @@ static int load_key(const char *path, uint8_t ret_key[32], char **ret_error)
     return r;
 }
 
-static void check_key_error(const char *path, int expected_r, const char *fmt, ...)
-    _printf_(3, 4);
+static void check_key_error(const char *path, int expected_r, const char *fmt, ...) _printf_(3, 4);
 
 static void check_key_error(const char *path, int expected_r, const char *fmt, ...)
 {
@@ -132,19 +131,17 @@ static void key_as_a_credential(void **state)
     char *error = NULL;
 
     unsetenv("CREDENTIALS_DIRECTORY");
-    check_key_error(
-        file, -ENOENT,
-        "%s: $CREDENTIALS_DIRECTORY is not set; only systemd's LoadCredential= sets "
-        "it",
-        file);
+    check_key_error(file, -ENOENT,
+                    "%s: $CREDENTIALS_DIRECTORY is not set; only systemd's LoadCredential= sets "
+                    "it",
+                    file);
     setenv("CREDENTIALS_DIRECTORY", files->dir, 1);
     write_file(files->path, HEX, strlen(HEX), 0440); /* the mask of systemd's ACL */
     assert_int_equal(load_key(file, key, &error), 0);
     write_file(files->path, HEX, strlen(HEX), 0444);
-    check_key_error(
-        file, -EACCES,
-        "%s: mode 0444 opens the cluster key to other users; repair by: chmod 600 %s",
-        files->path, files->path);
+    check_key_error(file, -EACCES,
+                    "%s: mode 0444 opens the cluster key to other users; repair by: chmod 600 %s",
+                    files->path, files->path);
     unsetenv("CREDENTIALS_DIRECTORY");
 }
 

@@ -28,9 +28,8 @@ static void wrong_version(void **state)
     open_client(bench, 0, 1000);
     msg.client_hello.version = 1;
     say(bench, 0, &msg);
-    expect(bench,
-           "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks "
-           "4: install libcommd and commd of one version\n0 close\n");
+    expect(bench, "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks "
+                  "4: install libcommd and commd of one version\n0 close\n");
     bench_free(bench);
 }
 
@@ -104,26 +103,25 @@ static void bad_joins(void **state)
     join(bench, 1, 8, "g", 0, 2);
     hello(bench, 2, 1001, false); /* another user's group of that name is another group */
     join(bench, 2, 9, "g", 0, 3);
-    expect(
-        bench,
-        "0 WELCOME to a of test\n"
-        "0 JOIN_FAILED req 1 cause 1 rank -1 node a: a group needs a name\n"
-        "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": size 0, allowed are 1 to "
-        "4096 ranks on 1 nodes\n"
-        "0 JOIN_FAILED req 3 cause 1 rank -1 node a: group \"g\": size 65537, allowed are 1 to "
-        "4096 ranks on 1 nodes\n"
-        "0 JOIN_FAILED req 4 cause 1 rank -1 node a: group \"g\": rank 3 of 3, allowed are 0 "
-        "to "
-        "2\n"
-        "0 JOIN_FAILED req 6 cause 1 rank -1 node a: group \"g\": this client is joining it as "
-        "rank 0 already, use one context per rank\n"
-        "1 WELCOME to a of test\n"
-        "1 JOIN_FAILED req 7 cause 1 rank 0 node a: group \"g\": rank 1 joins with size 3, but "
-        "rank 0 of node a joined with size 2\n"
-        "1 JOIN_FAILED req 8 cause 1 rank 0 node a: group \"g\": rank 0 is already taken by "
-        "pid "
-        "100 on node a\n"
-        "2 WELCOME to a of test\n");
+    expect(bench,
+           "0 WELCOME to a of test\n"
+           "0 JOIN_FAILED req 1 cause 1 rank -1 node a: a group needs a name\n"
+           "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": size 0, allowed are 1 to "
+           "4096 ranks on 1 nodes\n"
+           "0 JOIN_FAILED req 3 cause 1 rank -1 node a: group \"g\": size 65537, allowed are 1 to "
+           "4096 ranks on 1 nodes\n"
+           "0 JOIN_FAILED req 4 cause 1 rank -1 node a: group \"g\": rank 3 of 3, allowed are 0 "
+           "to "
+           "2\n"
+           "0 JOIN_FAILED req 6 cause 1 rank -1 node a: group \"g\": this client is joining it as "
+           "rank 0 already, use one context per rank\n"
+           "1 WELCOME to a of test\n"
+           "1 JOIN_FAILED req 7 cause 1 rank 0 node a: group \"g\": rank 1 joins with size 3, but "
+           "rank 0 of node a joined with size 2\n"
+           "1 JOIN_FAILED req 8 cause 1 rank 0 node a: group \"g\": rank 0 is already taken by "
+           "pid "
+           "100 on node a\n"
+           "2 WELCOME to a of test\n");
     bench_free(bench);
 }
 
@@ -167,9 +165,10 @@ static void client_quotas(void **state)
                   "limits.max_clients_per_user\n4 close\n");
     for (unsigned i = 4; i < 7; i++) /* half of what is left */
         hello(bench, i, 1001, false);
-    expect(bench, "4 WELCOME to a of test\n5 WELCOME to a of test\n"
-                  "6 REFUSED 3 user 1001 has 2 clients on node a already, half of what others leave: "
-                  "close some, or raise limits.max_clients\n6 close\n");
+    expect(bench,
+           "4 WELCOME to a of test\n5 WELCOME to a of test\n"
+           "6 REFUSED 3 user 1001 has 2 clients on node a already, half of what others leave: "
+           "close some, or raise limits.max_clients\n6 close\n");
     hello(bench, 6, 1002, false);
     hello(bench, 7, 1003, false);
     bench->got[0] = 0;
@@ -196,9 +195,8 @@ static void group_quotas(void **state)
     }
     expect(bench, "0 WELCOME to a of test\ngroup open\ngroup open\ngroup open\ngroup open\n");
     join(bench, 0, 9, "more", 0, 1);
-    expect(bench,
-           "0 JOIN_FAILED req 9 cause 3 rank -1 node a: group \"more\": user 1000 has 4 "
-           "groups on node a already: leave some, or raise limits.max_groups_per_user\n");
+    expect(bench, "0 JOIN_FAILED req 9 cause 3 rank -1 node a: group \"more\": user 1000 has 4 "
+                  "groups on node a already: leave some, or raise limits.max_groups_per_user\n");
     hello(bench, 1, 1001, false);
     for (unsigned i = 0; i < 5; i++) {
         snprintf(name, sizeof(name), "f%u", i);
@@ -229,9 +227,8 @@ static void pending_quota(void **state)
         join(bench, 0, i, name, 0, 2);
         assert_int_equal(bench->got[0] != 0, i >= CORE_CLIENT_JOINS);
     }
-    expect(bench,
-           "0 JOIN_FAILED req 9999 cause 3 rank -1 node a: group \"g9999\": this client has "
-           "1024 joins pending already, wait for some of them\n");
+    expect(bench, "0 JOIN_FAILED req 9999 cause 3 rank -1 node a: group \"g9999\": this client has "
+                  "1024 joins pending already, wait for some of them\n");
     feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0});
     core_status(bench->core, &status);
     assert_int_equal(bench->core->seats.live, 0);
@@ -249,12 +246,10 @@ static void board_failed(void **state)
     join(bench, 0, 1, "g", 0, 1);
     assert_true(core_group_at(bench->core, 0, &view));
     bench->got[0] = 0;
-    feed(bench, (struct core_event){.type = CORE_BOARD_FAILED,
-                                    .group = view.id,
-                                    .text = "Cannot allocate memory"});
-    expect(bench,
-           "0 JOIN_FAILED req 1 cause 12 rank -1 node a: group \"g\": node a could not make "
-           "its board: Cannot allocate memory\n");
+    feed(bench, (struct core_event){
+                    .type = CORE_BOARD_FAILED, .group = view.id, .text = "Cannot allocate memory"});
+    expect(bench, "0 JOIN_FAILED req 1 cause 12 rank -1 node a: group \"g\": node a could not make "
+                  "its board: Cannot allocate memory\n");
     assert_false(core_group_at(bench->core, 0, &view));
     bench_free(bench);
 }
@@ -366,7 +361,8 @@ static void a_node_speaks_for_its_own_ranks(void **state)
     join(bench, 0, 1, "g", 0, 3);
     for (unsigned node = 1; node < 3; node++) {
         msg = (struct msg){.type = MSG_JOIN};
-        msg.join = (struct msg_join){.join = 1u << 17 | 1, .uid = 1000, .pid = 7, .rank = node, .size = 3};
+        msg.join =
+            (struct msg_join){.join = 1u << 17 | 1, .uid = 1000, .pid = 7, .rank = node, .size = 3};
         strcpy(msg.join.name, "g");
         feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = &msg});
     }
@@ -563,7 +559,8 @@ static void questions_of_one_user(void **state)
     bench_free(bench);
 }
 
-/* Thousands of ranks wait, and the time of one runs out each ms: not all are looked at each time. */
+/* Thousands of ranks wait, and the time of one runs out each ms: not all are looked at each time.
+ */
 static void a_crowd_whose_time_runs_out(void **state)
 {
     enum { CLIENTS = 4, EACH = 1000 };
@@ -593,17 +590,27 @@ static void a_crowd_whose_time_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_hello),          cmocka_unit_test(wrong_version),
-        cmocka_unit_test(second_hello),      cmocka_unit_test(not_for_clients),
-        cmocka_unit_test(foreign_group),     cmocka_unit_test(bad_joins),
-        cmocka_unit_test(admin_sessions),    cmocka_unit_test(slots_out_of_range),
-        cmocka_unit_test(client_quotas),     cmocka_unit_test(group_quotas),
-        cmocka_unit_test(pending_quota),     cmocka_unit_test(board_failed),
-        cmocka_unit_test(timeout_of_config), cmocka_unit_test(missing_list_is_bounded),
-        cmocka_unit_test(engine_life),       cmocka_unit_test(engine_that_hangs),
-        cmocka_unit_test(stopped_ourselves), cmocka_unit_test(reload_lowers_limits),
+        cmocka_unit_test(no_hello),
+        cmocka_unit_test(wrong_version),
+        cmocka_unit_test(second_hello),
+        cmocka_unit_test(not_for_clients),
+        cmocka_unit_test(foreign_group),
+        cmocka_unit_test(bad_joins),
+        cmocka_unit_test(admin_sessions),
+        cmocka_unit_test(slots_out_of_range),
+        cmocka_unit_test(client_quotas),
+        cmocka_unit_test(group_quotas),
+        cmocka_unit_test(pending_quota),
+        cmocka_unit_test(board_failed),
+        cmocka_unit_test(timeout_of_config),
+        cmocka_unit_test(missing_list_is_bounded),
+        cmocka_unit_test(engine_life),
+        cmocka_unit_test(engine_that_hangs),
+        cmocka_unit_test(stopped_ourselves),
+        cmocka_unit_test(reload_lowers_limits),
         cmocka_unit_test(a_scan_that_takes_long),
-        cmocka_unit_test(missing_of_a_huge_group), cmocka_unit_test(a_node_speaks_for_its_own_ranks),
+        cmocka_unit_test(missing_of_a_huge_group),
+        cmocka_unit_test(a_node_speaks_for_its_own_ranks),
         cmocka_unit_test(questions_of_one_user),
         cmocka_unit_test(a_crowd_whose_time_runs_out),
     };

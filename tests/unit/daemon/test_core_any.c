@@ -66,10 +66,9 @@ static void fill_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned from)
     for (unsigned i = 0; i < n; i++)
         text_copy(fuzz->names[i], MSG_NAME_MAX, draw(fuzz, 20) ? nodes[i] : "zz");
     for (unsigned i = 0; i < m->size; i++)
-        fuzz->members[i] =
-            (struct msg_member){.node = draw(fuzz, 30) ? (uint32_t)draw(fuzz, n) : 9,
-                                .pid = small(fuzz),
-                                .join = number(fuzz)};
+        fuzz->members[i] = (struct msg_member){.node = draw(fuzz, 30) ? (uint32_t)draw(fuzz, n) : 9,
+                                               .pid = small(fuzz),
+                                               .join = number(fuzz)};
     m->members = fuzz->members;
     m->nodes = fuzz->names;
     m->name[0] = 'g';
@@ -84,8 +83,9 @@ static void fill_real_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned f
     struct seat *seat = NULL, *other;
     struct peer *home = &core->peers[from % 3];
 
-    list_each(other, &core->waiting, waiting) if (other->home == (int)from &&
-                                                  other->state != SEAT_COMMITTED) seat = other;
+    list_each (other, &core->waiting, waiting)
+        if (other->home == (int)from && other->state != SEAT_COMMITTED)
+            seat = other;
 
     fill_commit(fuzz, m, from);
     if (!seat || seat->size > 8)
@@ -242,8 +242,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     }
 }
 
-static void tell(struct fuzz *fuzz, enum core_event_type type, unsigned node,
-                 enum msg_type kind)
+static void tell(struct fuzz *fuzz, enum core_event_type type, unsigned node, enum msg_type kind)
 {
     struct msg msg;
 
@@ -371,8 +370,7 @@ static void assert_all_forgotten(struct bench *bench)
 static uint64_t fuzz_run(uint64_t seed, unsigned steps)
 {
     struct core_config config = config_of(3);
-    struct fuzz fuzz = {
-        .bench = bench_new(&config), .random = core_mix(seed), .tame = seed % 2};
+    struct fuzz fuzz = {.bench = bench_new(&config), .random = core_mix(seed), .tame = seed % 2};
     uint64_t hash;
 
     for (unsigned i = 0; i < steps; i++) {

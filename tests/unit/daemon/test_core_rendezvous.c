@@ -22,8 +22,7 @@ static void home_is_independent_of_order(void **state)
     const bool up[] = {true, true, true, true, true};
 
     for (uint64_t key = 0; key < 1000; key++)
-        assert_int_equal(ids[rendezvous(key, ids, up, 5)],
-                         turned[rendezvous(key, turned, up, 5)]);
+        assert_int_equal(ids[rendezvous(key, ids, up, 5)], turned[rendezvous(key, turned, up, 5)]);
 }
 
 /* Losing a node moves only the groups that lived there, and they spread over the rest. */

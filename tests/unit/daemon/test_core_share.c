@@ -1,5 +1,5 @@
-/* test_core_share.c - one user cannot take what all need from the others: places in tables, ranks, room
- * for members; and the numbers of groups go on after 2^32 of them. */
+/* test_core_share.c - one user cannot take what all need from the others: places in tables, ranks,
+ * room for members; and the numbers of groups go on after 2^32 of them. */
 #include "tests/unit/daemon/core_bench.h"
 
 enum { HOSTILE = 4001, VICTIM = 4002 };
@@ -45,7 +45,7 @@ static void small_runs_lie_in_nobodys_way(void **state)
         runs_leave(&runs, &hostile, large);
         assert_non_null(small[i] = runs_take(&runs, &hostile, 8, 1));
     }
-    assert_int_equal(hostile.blocks, 1); /* they are beside each other */
+    assert_int_equal(hostile.blocks, 1);      /* they are beside each other */
     while (runs_take(&runs, &hostile, 8, 33)) /* more than half of a block: one in each */
         ;
     assert_int_equal(hostile.blocks, 8);
@@ -108,8 +108,9 @@ static void too_many_ranks_of_one_user(void **state)
         snprintf(name, sizeof(name), "h%u", i);
         join(bench, 0, i, name, 0, 1);
     }
-    expect(bench, "0 JOIN_FAILED req 32 cause 3 rank -1 node a: group \"h32\": user 4001 has 32 ranks in "
-                  "groups or joining on node a already, half of what others leave of 64: leave some\n");
+    expect(bench,
+           "0 JOIN_FAILED req 32 cause 3 rank -1 node a: group \"h32\": user 4001 has 32 ranks in "
+           "groups or joining on node a already, half of what others leave of 64: leave some\n");
     hello(bench, 1, VICTIM, false);
     bench->got[0] = 0;
     join(bench, 1, 1, "v", 0, 1);
@@ -140,7 +141,8 @@ static void groups_are_shared(void **state)
     assert_int_equal(open[0], 8);
     assert_int_equal(open[1], 4);
     assert_int_equal(open[2], 2);
-    assert_non_null(strstr(bench->got, "user 4003 has 2 groups on node a already, half of what others leave"));
+    assert_non_null(
+        strstr(bench->got, "user 4003 has 2 groups on node a already, half of what others leave"));
     bench_free(bench);
 }
 
@@ -214,13 +216,13 @@ static void link_up(struct bench *bench, unsigned node)
     feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = node, .msg = &msg});
 }
 
-static void peer_join(struct bench *bench, unsigned node, uint64_t n, uint32_t uid, const char *name,
-                      unsigned rank, unsigned size)
+static void peer_join(struct bench *bench, unsigned node, uint64_t n, uint32_t uid,
+                      const char *name, unsigned rank, unsigned size)
 {
     struct msg msg = {.type = MSG_JOIN};
 
-    msg.join = (struct msg_join){
-        .join = n << 17 | 1, .uid = uid, .pid = 7, .rank = rank, .size = size};
+    msg.join =
+        (struct msg_join){.join = n << 17 | 1, .uid = uid, .pid = 7, .rank = rank, .size = size};
     strcpy(msg.join.name, name);
     feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = &msg});
 }
@@ -273,15 +275,13 @@ static void groups_that_fill_elsewhere_are_shared(void **state)
             snprintf(name, sizeof(name), "h%u", i);
             join(bench, 0, i, name, 0, 2);
         }
-        list_each(seat, &bench->core->waiting, waiting)
-        {
+        list_each (seat, &bench->core->waiting, waiting) {
             if (seat->home == 0)
                 join_cancel(bench->core, seat);
             seat->home = 1; /* as it is for half of all names, once that node is ready */
         }
     }
-    list_each(seat, &bench->core->waiting, waiting)
-    {
+    list_each (seat, &bench->core->waiting, waiting) {
         struct msg_member members[2] = {{.node = 0, .pid = seat->pid, .join = seat->join},
                                         {.node = 1, .pid = 9, .join = 1}};
         char names[2][MSG_NAME_MAX] = {"a", "b"};
@@ -340,9 +340,13 @@ static void broken_blames_no_third_node(void **state)
     group = list_first(&bench->core->all_groups, struct group, all);
     assert_non_null(group);
     bench->got[0] = 0;
-    msg.broken = (struct msg_broken){
-        .group = group->id, .cause = CAUSE_RANK_LOST, .rank = 2, .pid = 7, .node = "c",
-        .text = "rank 2 (pid 7 on node c) was lost: killed by signal 9"};
+    msg.broken =
+        (struct msg_broken){.group = group->id,
+                            .cause = CAUSE_RANK_LOST,
+                            .rank = 2,
+                            .pid = 7,
+                            .node = "c",
+                            .text = "rank 2 (pid 7 on node c) was lost: killed by signal 9"};
     feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
     assert_null(strstr(bench->got, "rank 2 node c:"));
     assert_non_null(strstr(bench->got, "node b: node b says: rank 2"));
@@ -360,13 +364,18 @@ static void a_home_older_than_this_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_that_never_fill),   cmocka_unit_test(small_runs_lie_in_nobodys_way),
-        cmocka_unit_test(ranks_are_shared),        cmocka_unit_test(too_many_ranks_of_one_user),
-        cmocka_unit_test(groups_are_shared),       cmocka_unit_test(one_user_may_have_all),
+        cmocka_unit_test(sizes_that_never_fill),
+        cmocka_unit_test(small_runs_lie_in_nobodys_way),
+        cmocka_unit_test(ranks_are_shared),
+        cmocka_unit_test(too_many_ranks_of_one_user),
+        cmocka_unit_test(groups_are_shared),
+        cmocka_unit_test(one_user_may_have_all),
         cmocka_unit_test(ids_go_on_after_all_numbers),
         cmocka_unit_test(a_home_counts_past_the_wrap),
-        cmocka_unit_test(a_reload_keeps_the_share), cmocka_unit_test(groups_that_fill_elsewhere_are_shared),
-        cmocka_unit_test(a_node_that_lies_about_uids), cmocka_unit_test(broken_blames_no_third_node),
+        cmocka_unit_test(a_reload_keeps_the_share),
+        cmocka_unit_test(groups_that_fill_elsewhere_are_shared),
+        cmocka_unit_test(a_node_that_lies_about_uids),
+        cmocka_unit_test(broken_blames_no_third_node),
         cmocka_unit_test(a_home_older_than_this_node),
     };
 

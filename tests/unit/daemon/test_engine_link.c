@@ -127,18 +127,17 @@ static void on_down(void *arg, const char *text)
     snprintf(w->down, sizeof(w->down), "%s", text);
 }
 
-static const struct engine_link_ops ops = {
-    .started = on_started, .msg = on_msg, .down = on_down};
+static const struct engine_link_ops ops = {.started = on_started, .msg = on_msg, .down = on_down};
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
 {
     fail_msg("nothing more happened within %d s", LIMIT_S);
 }
 
-#define run_until(w, condition)                                                                \
-    do {                                                                                       \
-        while (!(condition))                                                                   \
-            event_base_loop((w)->base, EVLOOP_ONCE);                                           \
+#define run_until(w, condition)                                                                    \
+    do {                                                                                           \
+        while (!(condition))                                                                       \
+            event_base_loop((w)->base, EVLOOP_ONCE);                                               \
     } while (0)
 
 static int setup(void **state)

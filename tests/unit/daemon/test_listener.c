@@ -114,10 +114,10 @@ static void world_turn(struct world *w)
     listener_turn(w->listener);
 }
 
-#define run_until(w, condition)                                                                \
-    do {                                                                                       \
-        while (!(condition))                                                                   \
-            world_turn(w);                                                                     \
+#define run_until(w, condition)                                                                    \
+    do {                                                                                           \
+        while (!(condition))                                                                       \
+            world_turn(w);                                                                         \
     } while (0)
 
 static int start(struct world *w, const char *path, unsigned per_user)
@@ -288,8 +288,7 @@ static void garbage_is_refused_and_logged_once(void **state)
 {
     static const uint8_t huge[] = {'c', 'd', MSG_VERSION, 0, 1, 0, 1, 0};
     static const uint8_t future[] = {'c', 'd', MSG_VERSION + 1, 0, 1, 0, 0, 0};
-    static const uint8_t junk[] = {'c', 'd', MSG_VERSION, 0,    4,    0,
-                                   0,   0,   0xff,        0xff, 0xff, 0xff};
+    static const uint8_t junk[] = {'c', 'd', MSG_VERSION, 0, 4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff};
     struct world *w = *state;
     char text[256], want[512];
     int fd;
@@ -300,8 +299,7 @@ static void garbage_is_refused_and_logged_once(void **state)
         assert_int_equal(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 18);
         expect_refused(w, fd, CAUSE_PROTOCOL, text);
     }
-    snprintf(want, sizeof(want), "client pid %d uid %d: %s -> refused\n", getpid(), getuid(),
-             text);
+    snprintf(want, sizeof(want), "client pid %d uid %d: %s -> refused\n", getpid(), getuid(), text);
     assert_string_equal(log_text, want);
 
     fd = client(w);
@@ -335,7 +333,8 @@ static void garbage_after_a_hello_ends_the_session(void **state)
     assert_string_equal(w->closed, text);
 }
 
-/* One byte with @n descriptors; they are of /dev/null, and counted by their number in the process. */
+/* One byte with @n descriptors; they are of /dev/null, and counted by their number in the process.
+ */
 static void put_fds(int fd, const void *data, size_t len, unsigned n)
 {
     union {
@@ -343,7 +342,9 @@ static void put_fds(int fd, const void *data, size_t len, unsigned n)
         char buf[CMSG_SPACE(253 * sizeof(int))];
     } control = {.buf = {0}};
     struct iovec iov = {(void *)data, len};
-    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control.buf,
                         .msg_controllen = CMSG_SPACE(n * sizeof(int))};
     struct cmsghdr *c = CMSG_FIRSTHDR(&mh);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -464,7 +465,8 @@ static void too_many_descriptors_that_do_not_close(void **state)
     put(other, MSG_CLIENT_HELLO);
     run_until(w, w->msgs == 2);
     unblock(w);
-    expect_refused(w, fd, CAUSE_PROTOCOL, "protocol error: a descriptor came that nobody asked for");
+    expect_refused(w, fd, CAUSE_PROTOCOL,
+                   "protocol error: a descriptor came that nobody asked for");
     close(other);
 }
 
@@ -733,8 +735,7 @@ static void a_socket_that_cannot_be_made(void **state)
     fd = open(w->path, O_CREAT | O_WRONLY, 0600);
     close(fd);
     snprintf(want, sizeof(want),
-             "%s: there is something else than a socket: remove it, or set listen.socket",
-             w->path);
+             "%s: there is something else than a socket: remove it, or set listen.socket", w->path);
     assert_int_equal(start(w, w->path, 1), -EINVAL);
     assert_string_equal(w->error, want);
     free(w->error);

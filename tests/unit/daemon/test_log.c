@@ -82,8 +82,8 @@ static void plain_lines_carry_time_name_and_pid(void **state)
     char pattern[256];
 
     log_warn("node %d silent -> %s", 3, "suspected");
-    snprintf(pattern, sizeof(pattern),
-             STAMP "commd\\[%d\\] warn: node 3 silent -> suspected\n$", (int)getpid());
+    snprintf(pattern, sizeof(pattern), STAMP "commd\\[%d\\] warn: node 3 silent -> suspected\n$",
+             (int)getpid());
     assert_matches(next_line(), pattern);
     assert_string_equal(next_line(), "");
     log_init("commd-engine", CONF_LOG_DEBUG);
@@ -112,12 +112,24 @@ static void what_deceives_a_reader_is_replaced(void **state)
 {
     static const char *const pairs[][2] = {
         {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82"},
-        {"a\xc2\x9b" "31mb", "a??31mb"},       /* CSI as a C1 control */
-        {"a\x9b" "b", "a?b"},                 /* no UTF-8 */
-        {"a\xe2\x80\xae" "b", "a???b"},       /* right to left override */
-        {"a\xe2\x80\xa8" "b", "a???b"},       /* line separator */
-        {"a\xc0\x8a" "b", "a??b"},            /* a newline in two bytes */
-        {"a\xed\xa0\x80" "b", "a???b"},       /* a surrogate */
+        {"a\xc2\x9b"
+         "31mb",
+         "a??31mb"}, /* CSI as a C1 control */
+        {"a\x9b"
+         "b",
+         "a?b"}, /* no UTF-8 */
+        {"a\xe2\x80\xae"
+         "b",
+         "a???b"}, /* right to left override */
+        {"a\xe2\x80\xa8"
+         "b",
+         "a???b"}, /* line separator */
+        {"a\xc0\x8a"
+         "b",
+         "a??b"}, /* a newline in two bytes */
+        {"a\xed\xa0\x80"
+         "b",
+         "a???b"}, /* a surrogate */
         {"cut \xe2\x82", "cut ??"},
         {"a\x1b[2J\nuser 0: x", "a?[2J?user 0: x"},
     };

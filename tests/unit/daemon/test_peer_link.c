@@ -115,10 +115,10 @@ static void too_late(evutil_socket_t fd, short what, void *arg)
     fail_msg("nothing more happened within %d s; the log says:\n%s", LIMIT_S, log_text);
 }
 
-#define run_until(w, condition)                                                                \
-    do {                                                                                       \
-        while (!(condition))                                                                   \
-            world_turn(w);                                                                     \
+#define run_until(w, condition)                                                                    \
+    do {                                                                                           \
+        while (!(condition))                                                                       \
+            world_turn(w);                                                                         \
     } while (0)
 
 static void world_turn(struct world *w)
@@ -356,8 +356,8 @@ static void wrong_key_is_refused_and_logged_once(void **state)
         assert_int_equal(node_start(w, a), 0);
         run_until(w, peer_links_error(a->links, 1)[0]);
         if (tries == 1)
-            assert_int_equal(
-                log_count("connection from 127.0.0.1: wrong cluster key -> refused\n"), 1);
+            assert_int_equal(log_count("connection from 127.0.0.1: wrong cluster key -> refused\n"),
+                             1);
     }
     assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
                                   "cluster.key_file -> trying again\n");
@@ -379,9 +379,9 @@ static void what_is_no_commd_is_refused_and_logged_once(void **state)
     for (unsigned i = 0; i < 3; i++) /* a port scanner */
         close(stranger("127.0.0.9", w->port[1]));
     run_until(w, log_count("closed before"));
-    assert_string_equal(
-        log_text, "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
-                  "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
+    assert_string_equal(log_text,
+                        "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
+                        "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
     assert_int_equal(b->ups, 0);
 }
 
@@ -447,10 +447,9 @@ static void an_address_written_to_the_wrong_node(void **state)
     a->nodes[1].port = w->port[2]; /* b's address is c's */
     assert_int_equal(node_start(w, a), 0);
     run_until(w, peer_links_error(a->links, 1)[0] && c->ups);
-    assert_int_equal(
-        log_count("node \"b\": it refuses us: node \"a\" expects node \"b\" at the "
-                  "address of node \"c\": correct cluster.nodes -> trying again\n"),
-        1);
+    assert_int_equal(log_count("node \"b\": it refuses us: node \"a\" expects node \"b\" at the "
+                               "address of node \"c\": correct cluster.nodes -> trying again\n"),
+                     1);
     assert_int_equal(a->ups, 1);
     assert_int_equal(c->ups, 1);
     assert_int_equal(c->downs, 0); /* the good link is not disturbed */
@@ -463,19 +462,17 @@ static void a_node_that_is_not_ours(void **state)
 
     assert_int_equal(node_start(w, stray), 0);
     run_until(w, peer_links_error(stray->links, 1)[0]);
-    assert_string_equal(
-        peer_links_error(stray->links, 1),
-        "it refuses us: it calls itself node \"X\", which is not in cluster.nodes "
-        "of node \"b\"");
+    assert_string_equal(peer_links_error(stray->links, 1),
+                        "it refuses us: it calls itself node \"X\", which is not in cluster.nodes "
+                        "of node \"b\"");
     twin = node_make(w, 2, "bc", 'b'); /* c's address is b's: it meets itself */
     twin->nodes[0].port = w->port[2];
     twin->nodes[1].port = w->port[1];
     assert_int_equal(node_start(w, twin), 0);
     run_until(w, peer_links_error(twin->links, 1)[0]);
-    assert_string_equal(
-        peer_links_error(twin->links, 1),
-        "it refuses us: it calls itself node \"b\", which is this node: two nodes "
-        "with one name");
+    assert_string_equal(peer_links_error(twin->links, 1),
+                        "it refuses us: it calls itself node \"b\", which is this node: two nodes "
+                        "with one name");
     assert_int_equal(b->ups, 0);
 }
 
@@ -558,8 +555,8 @@ static void with_the_key_but_bad_manners(void **state)
 
         assert_int_equal(tls_new(b->key, &tls), 0);
         bev = bufferevent_openssl_socket_new(w->base, stranger("127.0.0.9", w->port[1]),
-                                             tls_session(tls, false),
-                                             BUFFEREVENT_SSL_CONNECTING, BEV_OPT_CLOSE_ON_FREE);
+                                             tls_session(tls, false), BUFFEREVENT_SSL_CONNECTING,
+                                             BEV_OPT_CLOSE_ON_FREE);
         bufferevent_enable(bev, EV_READ | EV_WRITE);
         assert_int_equal(codec_encode(&beat, &frame, &len), 0);
         if (i == 0)
@@ -571,8 +568,7 @@ static void with_the_key_but_bad_manners(void **state)
         run_until(w, evbuffer_get_length(bufferevent_get_input(bev)) > CODEC_HEADER);
         len = evbuffer_get_length(bufferevent_get_input(bev));
         assert_int_equal(
-            codec_decode(evbuffer_pullup(bufferevent_get_input(bev), -1), len, &answer),
-            CODEC_OK);
+            codec_decode(evbuffer_pullup(bufferevent_get_input(bev), -1), len, &answer), CODEC_OK);
         assert_int_equal(answer.type, MSG_REFUSED);
         assert_int_equal(answer.refused.cause, CAUSE_PROTOCOL);
         assert_non_null(strstr(answer.refused.text, said[i]));
@@ -592,11 +588,10 @@ static void port_in_use(void **state)
 
     assert_non_null(a->links);
     assert_int_equal(node_start(w, second), -EADDRINUSE);
-    snprintf(
-        want, sizeof(want),
-        "127.0.0.1 port %u is in use: another commd of this node, or another program; stop "
-        "it (ss -ltnp shows it), or give node \"a\" another port in cluster.nodes",
-        w->port[0]);
+    snprintf(want, sizeof(want),
+             "127.0.0.1 port %u is in use: another commd of this node, or another program; stop "
+             "it (ss -ltnp shows it), or give node \"a\" another port in cluster.nodes",
+             w->port[0]);
     assert_string_equal(second->error, want);
 }
 

@@ -155,7 +155,7 @@ static void send_too_many(void)
     if (r != STREAM_E_LATER || s[0].sent_fds < 10) /* more of this user's may fly elsewhere */
         _exit(2);
     if (stream_send(&s[1], &msg, &far[1], 1) || stream_flush(&s[1]) != STREAM_E_LATER)
-        _exit(3); /* the socket is empty, and yet */
+        _exit(3);                 /* the socket is empty, and yet */
     while (stream_flush(&s[1])) { /* as the other one is read */
         take(far[0], &got);
         close(got);

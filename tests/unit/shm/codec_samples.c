@@ -109,32 +109,32 @@ static void fill_tables(struct msg_tables *m, enum sample sample)
 static const uint32_t some_nodes[] = {1, 3, MSG_MAX_NODES};
 static const uint32_t some_ranks[] = {1, 7, MSG_MAX_RANKS};
 
-#define X_NUM(f) (m->f = large ? (__typeof__(m->f))-1 : 0)
-#define X_FLAG(f) (m->f = large)
-#define X_NAME(f) fill_chars(m->f, sizeof(m->f), large, false)
-#define X_OPTNAME(f) fill_chars(m->f, sizeof(m->f), large, true)
-#define X_TEXT X_OPTNAME
-#define X_CAUSE(f) (m->f = large ? CAUSE_COUNT - 1 : 0)
-#define X_RANK(f) (m->f = large ? MSG_MAX_RANKS - 1 : 0)
-#define X_RANKREF(f) (m->f = large ? MSG_MAX_RANKS - 1 : -1)
-#define X_SEAT(f) (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1)
-#define X_NODE(f) (m->f = large ? MSG_MAX_NODES - 1 : 0)
-#define X_NODEREF(f) (m->f = large ? MSG_MAX_NODES - 1 : -1)
-#define X_TOKEN(f) fill_bytes(m->f, sizeof(m->f))
-#define X_ADDR(f) (m->f##_len = large ? sizeof(m->f) : 0, fill_bytes(m->f, m->f##_len))
-#define X_NODES(f) fill_nodes(&m->f, &m->nnodes, some_nodes[sample])
-#define X_SORTED(f) (void)0
-#define X_MEMBERS(f) fill_members(&m->f, &m->size, some_ranks[sample], m->nnodes)
-#define X_INDEXES(f) fill_indexes(m, sample)
-#define X_TABLES(f) fill_tables(m, sample)
+#define X_NUM(f)      (m->f = large ? (__typeof__(m->f))-1 : 0)
+#define X_FLAG(f)     (m->f = large)
+#define X_NAME(f)     fill_chars(m->f, sizeof(m->f), large, false)
+#define X_OPTNAME(f)  fill_chars(m->f, sizeof(m->f), large, true)
+#define X_TEXT        X_OPTNAME
+#define X_CAUSE(f)    (m->f = large ? CAUSE_COUNT - 1 : 0)
+#define X_RANK(f)     (m->f = large ? MSG_MAX_RANKS - 1 : 0)
+#define X_RANKREF(f)  (m->f = large ? MSG_MAX_RANKS - 1 : -1)
+#define X_SEAT(f)     (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1)
+#define X_NODE(f)     (m->f = large ? MSG_MAX_NODES - 1 : 0)
+#define X_NODEREF(f)  (m->f = large ? MSG_MAX_NODES - 1 : -1)
+#define X_TOKEN(f)    fill_bytes(m->f, sizeof(m->f))
+#define X_ADDR(f)     (m->f##_len = large ? sizeof(m->f) : 0, fill_bytes(m->f, m->f##_len))
+#define X_NODES(f)    fill_nodes(&m->f, &m->nnodes, some_nodes[sample])
+#define X_SORTED(f)   (void)0
+#define X_MEMBERS(f)  fill_members(&m->f, &m->size, some_ranks[sample], m->nnodes)
+#define X_INDEXES(f)  fill_indexes(m, sample)
+#define X_TABLES(f)   fill_tables(m, sample)
 #define FILL(kind, f) X_##kind(f);
 
-#define FILL_STRUCT(s, schema, constant)                                                         \
-    static void fill_##s##_msg(struct msg_##s *m, enum sample sample _unused_)                    \
-    {                                                                                            \
-        bool large _unused_ = sample != SAMPLE_SMALL;                                            \
-                                                                                                 \
-        FIELDS_##s(FILL)                                                                         \
+#define FILL_STRUCT(s, schema, constant)                                                           \
+    static void fill_##s##_msg(struct msg_##s *m, enum sample sample _unused_)                     \
+    {                                                                                              \
+        bool large _unused_ = sample != SAMPLE_SMALL;                                              \
+                                                                                                   \
+        FIELDS_##s(FILL)                                                                           \
     }
 CODEC_STRUCTS(FILL_STRUCT)
 
@@ -145,9 +145,9 @@ void sample_make(enum msg_type type, enum sample sample, struct msg *ret_msg)
     switch (type) {
     case MSG_NONE:
         break;
-#define FILL_TYPE(name, field, s)                                                                \
-    case MSG_##name:                                                                             \
-        fill_##s##_msg(&ret_msg->s, sample);                                                     \
+#define FILL_TYPE(name, field, s)                                                                  \
+    case MSG_##name:                                                                               \
+        fill_##s##_msg(&ret_msg->s, sample);                                                       \
         break;
         CODEC_TYPES(FILL_TYPE)
     }
@@ -188,30 +188,30 @@ static bool same_indexes(const struct msg_board_add *a, const struct msg_board_a
            !memcmp(a->rank_node, b->rank_node, a->world * sizeof(*a->rank_node));
 }
 
-#define SAME_NUM(f) (a->f == b->f)
-#define SAME_FLAG SAME_NUM
-#define SAME_CAUSE SAME_NUM
-#define SAME_RANK SAME_NUM
-#define SAME_RANKREF SAME_NUM
-#define SAME_NODE SAME_NUM
-#define SAME_NODEREF SAME_NUM
-#define SAME_SEAT(f) (a->f == b->f && a->size == b->size)
-#define SAME_NAME(f) !strcmp(a->f, b->f)
-#define SAME_OPTNAME SAME_NAME
-#define SAME_TEXT SAME_NAME
-#define SAME_TOKEN(f) !memcmp(a->f, b->f, sizeof(a->f))
-#define SAME_ADDR(f) (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
-#define SAME_NODES(f) (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
-#define SAME_SORTED(f) true
+#define SAME_NUM(f)     (a->f == b->f)
+#define SAME_FLAG       SAME_NUM
+#define SAME_CAUSE      SAME_NUM
+#define SAME_RANK       SAME_NUM
+#define SAME_RANKREF    SAME_NUM
+#define SAME_NODE       SAME_NUM
+#define SAME_NODEREF    SAME_NUM
+#define SAME_SEAT(f)    (a->f == b->f && a->size == b->size)
+#define SAME_NAME(f)    !strcmp(a->f, b->f)
+#define SAME_OPTNAME    SAME_NAME
+#define SAME_TEXT       SAME_NAME
+#define SAME_TOKEN(f)   !memcmp(a->f, b->f, sizeof(a->f))
+#define SAME_ADDR(f)    (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
+#define SAME_NODES(f)   (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
+#define SAME_SORTED(f)  true
 #define SAME_MEMBERS(f) (a->size == b->size && !memcmp(a->f, b->f, a->size * sizeof(*a->f)))
 #define SAME_INDEXES(f) same_indexes(a, b)
-#define SAME_TABLES(f) same_tables(a, b)
-#define SAME(kind, f) &&SAME_##kind(f)
+#define SAME_TABLES(f)  same_tables(a, b)
+#define SAME(kind, f)   &&SAME_##kind(f)
 
-#define SAME_STRUCT(s, schema, constant)                                                         \
-    static bool same_##s##_msg(const struct msg_##s *a, const struct msg_##s *b)                 \
-    {                                                                                            \
-        return true FIELDS_##s(SAME);                                                            \
+#define SAME_STRUCT(s, schema, constant)                                                           \
+    static bool same_##s##_msg(const struct msg_##s *a, const struct msg_##s *b)                   \
+    {                                                                                              \
+        return true FIELDS_##s(SAME);                                                              \
     }
 CODEC_STRUCTS(SAME_STRUCT)
 
@@ -222,8 +222,8 @@ bool sample_equal(const struct msg *a, const struct msg *b)
     switch (a->type) {
     case MSG_NONE:
         return true;
-#define SAME_TYPE(name, field, s)                                                                \
-    case MSG_##name:                                                                             \
+#define SAME_TYPE(name, field, s)                                                                  \
+    case MSG_##name:                                                                               \
         return same_##s##_msg(&a->s, &b->s);
         CODEC_TYPES(SAME_TYPE)
     }
@@ -232,41 +232,41 @@ bool sample_equal(const struct msg *a, const struct msg *b)
 
 /* ---- completeness ------------------------------------------------------------------------ */
 
-#define CLEAR(p) memset(&(p), 0, sizeof(p))
-#define CLEAR_NUM(f) CLEAR(m->f)
-#define CLEAR_FLAG CLEAR_NUM
-#define CLEAR_NAME CLEAR_NUM
-#define CLEAR_OPTNAME CLEAR_NUM
-#define CLEAR_TEXT CLEAR_NUM
-#define CLEAR_CAUSE CLEAR_NUM
-#define CLEAR_RANK CLEAR_NUM
-#define CLEAR_RANKREF CLEAR_NUM
-#define CLEAR_NODE CLEAR_NUM
-#define CLEAR_NODEREF CLEAR_NUM
-#define CLEAR_TOKEN CLEAR_NUM
-#define CLEAR_SORTED CLEAR_NUM
-#define CLEAR_SEAT(f) (CLEAR(m->f), CLEAR(m->size))
-#define CLEAR_ADDR(f) (CLEAR(m->f), CLEAR(m->f##_len))
-#define CLEAR_NODES(f) (CLEAR(m->f), CLEAR(m->nnodes))
+#define CLEAR(p)         memset(&(p), 0, sizeof(p))
+#define CLEAR_NUM(f)     CLEAR(m->f)
+#define CLEAR_FLAG       CLEAR_NUM
+#define CLEAR_NAME       CLEAR_NUM
+#define CLEAR_OPTNAME    CLEAR_NUM
+#define CLEAR_TEXT       CLEAR_NUM
+#define CLEAR_CAUSE      CLEAR_NUM
+#define CLEAR_RANK       CLEAR_NUM
+#define CLEAR_RANKREF    CLEAR_NUM
+#define CLEAR_NODE       CLEAR_NUM
+#define CLEAR_NODEREF    CLEAR_NUM
+#define CLEAR_TOKEN      CLEAR_NUM
+#define CLEAR_SORTED     CLEAR_NUM
+#define CLEAR_SEAT(f)    (CLEAR(m->f), CLEAR(m->size))
+#define CLEAR_ADDR(f)    (CLEAR(m->f), CLEAR(m->f##_len))
+#define CLEAR_NODES(f)   (CLEAR(m->f), CLEAR(m->nnodes))
 #define CLEAR_MEMBERS(f) (CLEAR(m->f), CLEAR(m->size))
-#define CLEAR_INDEXES(f)                                                                         \
-    (CLEAR(m->peers), CLEAR(m->nnodes), CLEAR(m->rank_node), CLEAR(m->world), CLEAR(m->clients), \
+#define CLEAR_INDEXES(f)                                                                           \
+    (CLEAR(m->peers), CLEAR(m->nnodes), CLEAR(m->rank_node), CLEAR(m->world), CLEAR(m->clients),   \
      CLEAR(m->nclients))
-#define CLEAR_TABLES(f) (CLEAR(m->f), CLEAR(m->ntables))
+#define CLEAR_TABLES(f)      (CLEAR(m->f), CLEAR(m->ntables))
 #define CLEAR_FIELD(kind, f) CLEAR_##kind(f);
 
 #if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
 /* All ones; without the padding and without the listed fields nothing may be left. */
-#define UNLISTED_IN(s, schema, constant)                                                         \
-    {                                                                                            \
-        struct msg_##s all, *m = &all;                                                           \
-                                                                                                 \
-        memset(m, 0xff, sizeof(*m));                                                             \
-        __builtin_clear_padding(m);                                                              \
-        FIELDS_##s(CLEAR_FIELD);                                                                 \
-        for (size_t i = 0; i < sizeof(*m); i++)                                                  \
-            if (((uint8_t *)m)[i])                                                               \
-                return #s;                                                                       \
+#define UNLISTED_IN(s, schema, constant)                                                           \
+    {                                                                                              \
+        struct msg_##s all, *m = &all;                                                             \
+                                                                                                   \
+        memset(m, 0xff, sizeof(*m));                                                               \
+        __builtin_clear_padding(m);                                                                \
+        FIELDS_##s(CLEAR_FIELD);                                                                   \
+        for (size_t i = 0; i < sizeof(*m); i++)                                                    \
+            if (((uint8_t *)m)[i])                                                                 \
+                return #s;                                                                         \
     }
 #else /* only gcc can tell padding from fields */
 #define UNLISTED_IN(s, schema, constant)

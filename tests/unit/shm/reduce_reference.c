@@ -64,12 +64,12 @@ static uint16_t small_encode(double v, int fraction)
     return sign | (uint16_t)((exp + bias) << fraction) | ((uint16_t)scaled - (1 << fraction));
 }
 
-#define DECODE(T, field)                                                                       \
-    {                                                                                          \
-        T x;                                                                                   \
-        memcpy(&x, p, sizeof(x));                                                              \
-        v.field = x;                                                                           \
-        break;                                                                                 \
+#define DECODE(T, field)                                                                           \
+    {                                                                                              \
+        T x;                                                                                       \
+        memcpy(&x, p, sizeof(x));                                                                  \
+        v.field = x;                                                                               \
+        break;                                                                                     \
     }
 
 static union value decode(unsigned dtype, const uint8_t *p)

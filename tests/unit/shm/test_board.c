@@ -40,7 +40,8 @@ static void created_board_maps(void **state)
     close(fd);
 }
 
-/* ---- who writes which line --------------------------------------------------------------------- */
+/* ---- who writes which line ---------------------------------------------------------------------
+ */
 
 /* Writers: members by index, the engine, and words that several write because they are for that:
  * bells, and what all write to one. */
@@ -142,7 +143,8 @@ static void lines_have_one_writer(void **state)
         add_word(&w, &b.hdr->refused, sizeof b.hdr->refused, ENGINE);
         add_word(&w, &b.hdr->engine_asleep, sizeof b.hdr->engine_asleep, TO + 98);
         add_word(&w, &b.hdr->broken, sizeof b.hdr->broken, TO + 97); /* commd, once */
-        add_word(&w, b.on_core, b.nlocal * sizeof *b.on_core, MOVED); /* whom the kernel has moved */
+        add_word(&w, b.on_core, b.nlocal * sizeof *b.on_core,
+                 MOVED); /* whom the kernel has moved */
         for (unsigned m = 0; m < b.nlocal; m++) {
             add_member(&w, &b, m);
             add_mail(&w, &b, m, several ? apart : here);
@@ -214,9 +216,9 @@ static void foreign_fds_are_refused(void **state)
 static void contradicting_headers_are_refused(void **state)
 {
     static const size_t fields[] = {
-        offsetof(struct board_hdr, magic),  offsetof(struct board_hdr, version),
-        offsetof(struct board_hdr, world),  offsetof(struct board_hdr, nnodes),
-        offsetof(struct board_hdr, me),     offsetof(struct board_hdr, nlocal),
+        offsetof(struct board_hdr, magic), offsetof(struct board_hdr, version),
+        offsetof(struct board_hdr, world), offsetof(struct board_hdr, nnodes),
+        offsetof(struct board_hdr, me),    offsetof(struct board_hdr, nlocal),
     };
     static const uint32_t values[] = {0, 77, 100000, UINT32_MAX};
 
@@ -299,7 +301,8 @@ static void marks_are_written_once(void **state)
  * all the same, and its own words say so. */
 static void members_cannot_keep_commd_from_marking(void **state)
 {
-    static const uint32_t values[] = {0, 1, 2, BOARD_BY_ENGINE, INT32_MAX, UINT32_MAX - 1, UINT32_MAX};
+    static const uint32_t values[] = {0,         1, 2, BOARD_BY_ENGINE, INT32_MAX, UINT32_MAX - 1,
+                                      UINT32_MAX};
 
     for (size_t at = 0; at < sizeof(struct board_hdr); at += sizeof(uint32_t))
         for (unsigned v = 0; v < ARRAY_LEN(values); v++) {
@@ -407,16 +410,16 @@ static void medium_sizes_are_cut_by_cores(void **state)
     static const struct {
         uint64_t bytes;
         uint32_t cores, steps;
-    } rows[] = {{9000, 2, 1},     {32 << 10, 2, 2},  {256 << 10, 2, 4}, {1 << 20, 2, 4},
-                {4 << 20, 2, 16}, {32 << 10, 1, 1},  {256 << 10, 1, 1}, {4 << 20, 1, 16},
-                {256 << 10, UINT32_MAX, 4}};
+    } rows[] = {{9000, 2, 1},      {32 << 10, 2, 2}, {256 << 10, 2, 4},
+                {1 << 20, 2, 4},   {4 << 20, 2, 16}, {32 << 10, 1, 1},
+                {256 << 10, 1, 1}, {4 << 20, 1, 16}, {256 << 10, UINT32_MAX, 4}};
     uint32_t start[] = {0, 2};
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
-        struct plan_geom g = {.world = 2, .nnodes = 1, .nlocal = 2, .cores = rows[i].cores,
-                              .node_start = start};
-        struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32,
-                            .count = rows[i].bytes / 4};
+        struct plan_geom g = {
+            .world = 2, .nnodes = 1, .nlocal = 2, .cores = rows[i].cores, .node_start = start};
+        struct op_desc d = {
+            .seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32, .count = rows[i].bytes / 4};
         struct plan p;
 
         assert_true(plan_make(&d, &g, NULL, &p));
@@ -430,16 +433,19 @@ static void small_is_larger_where_cores_are_shared(void **state)
     static const struct {
         uint32_t members, cores;
         uint64_t small;
-    } rows[] = {{2, 2, 8 << 10},  {4, 4, 8 << 10},   {8, 8, 2 << 10}, {4, 2, 16 << 10},
+    } rows[] = {{2, 2, 8 << 10},  {4, 4, 8 << 10},   {8, 8, 2 << 10},  {4, 2, 16 << 10},
                 {8, 2, 16 << 10}, {16, 2, 8 << 10},  {64, 2, 2 << 10}, {2, 0, 16 << 10},
                 {4, 3, 16 << 10}, {1000, 1, 2 << 10}};
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
         uint32_t start[] = {0, rows[i].members};
-        struct plan_geom g = {.world = rows[i].members, .nnodes = 1, .nlocal = rows[i].members,
-                              .cores = rows[i].cores, .node_start = start};
-        struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8,
-                            .count = rows[i].small};
+        struct plan_geom g = {.world = rows[i].members,
+                              .nnodes = 1,
+                              .nlocal = rows[i].members,
+                              .cores = rows[i].cores,
+                              .node_start = start};
+        struct op_desc d = {
+            .seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8, .count = rows[i].small};
         struct plan p;
 
         assert_true(plan_make(&d, &g, NULL, &p) && p.small && p.steps == 1);
@@ -450,7 +456,7 @@ static void small_is_larger_where_cores_are_shared(void **state)
 
 static void plans_cover_every_element_once(void **state)
 {
-    static const uint64_t counts[] = {0,     1,     2,     63,    1000,   8192,   16385,    17000,
+    static const uint64_t counts[] = {0,     1,     2,     63,    1000,  8192,   16385,     17000,
                                       20000, 24000, 24576, 65536, 65537, 262144, 3ull << 30};
 
     for (unsigned nnodes = 1; nnodes <= 7; nnodes++)
@@ -458,7 +464,9 @@ static void plans_cover_every_element_once(void **state)
             for (unsigned i = 0; i < ARRAY_LEN(counts); i++) {
                 uint32_t start[9] = {0};
                 struct plan_geom g = {.nnodes = nnodes, .node_start = start};
-                struct op_desc d = {.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_F64,
+                struct op_desc d = {.seq = 1,
+                                    .coll = (uint8_t)coll,
+                                    .dtype = DTYPE_F64,
                                     .count = coll == COLL_BARRIER ? 0 : counts[i]};
 
                 for (unsigned n = 0; n < nnodes; n++)
@@ -479,7 +487,9 @@ static void many_ranks_exchange(void **state)
 
     for (unsigned i = 0; i < ARRAY_LEN(colls); i++)
         for (uint64_t count = 1; count <= 1 << 20; count *= 1024) {
-            struct op_desc d = {.seq = 1, .coll = (uint8_t)colls[i], .dtype = DTYPE_F64,
+            struct op_desc d = {.seq = 1,
+                                .coll = (uint8_t)colls[i],
+                                .dtype = DTYPE_F64,
                                 .count = coll_table[colls[i]].counted ? 0 : count};
 
             assert_true(plan_make(&d, &g, NULL, &p));
@@ -503,9 +513,10 @@ static struct seconds model(const struct plan_net *net, double n, double i, doub
     f = p != n;
     return (struct seconds){
         .doubling = (r + 2 * f) * (s / b + s / e),
-        .halving = (i * r + 2 * f) * (a + o * s / PLAN_CHUNK_HALVING) + i * ((p - 1) / p + f) * s / b +
-                   (2 * n - 1) / n * s / e,
-        .ring = i * (n - 1) * (a + o * s / PLAN_CHUNK_NET) + i * (n - 1) / n * s / b + (n - 1) / n * s / e,
+        .halving = (i * r + 2 * f) * (a + o * s / PLAN_CHUNK_HALVING) +
+                   i * ((p - 1) / p + f) * s / b + (2 * n - 1) / n * s / e,
+        .ring = i * (n - 1) * (a + o * s / PLAN_CHUNK_NET) + i * (n - 1) / n * s / b +
+                (n - 1) / n * s / e,
     };
 }
 
@@ -541,7 +552,8 @@ static void check_halving(const struct plan_net *net, unsigned coll, unsigned n)
 {
     uint64_t got = plan_halving_net(net, n, coll);
     double edge = got == UINT64_MAX ? 1e15 : (double)got, halves = coll == COLL_ALL_REDUCE ? 2 : 1;
-    struct seconds below = model(net, n, halves, edge * 0.99), above = model(net, n, halves, edge * 1.01 + 1);
+    struct seconds below = model(net, n, halves, edge * 0.99),
+                   above = model(net, n, halves, edge * 1.01 + 1);
 
     if (got)
         assert_true(below.halving <= below.ring);
@@ -566,7 +578,8 @@ static void halving_follows_the_model(void **state)
 static void an_all_reduce_is_cut_as_the_model_says(void **state)
 {
     static const uint32_t start[] = {0, 1, 2, 3, 4}, seats[] = {0, 1, 2, 3};
-    struct plan_geom g = {.world = 4, .nnodes = 4, .nlocal = 1, .node_start = start, .seat_rank = seats};
+    struct plan_geom g = {
+        .world = 4, .nnodes = 4, .nlocal = 1, .node_start = start, .seat_rank = seats};
     struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8, .redop = REDOP_SUM};
     struct plan p;
 
@@ -593,8 +606,10 @@ static struct plan plan_over(unsigned n, unsigned coll, uint64_t bytes)
 {
     uint32_t start[17], seats[16];
     uint64_t counts[16];
-    struct plan_geom g = {.world = n, .nnodes = n, .nlocal = 1, .node_start = start, .seat_rank = seats};
-    struct op_desc d = {.seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8, .redop = REDOP_SUM, .count = bytes};
+    struct plan_geom g = {
+        .world = n, .nnodes = n, .nlocal = 1, .node_start = start, .seat_rank = seats};
+    struct op_desc d = {
+        .seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8, .redop = REDOP_SUM, .count = bytes};
     struct plan p;
 
     for (unsigned i = 0; i <= n; i++)
@@ -615,8 +630,8 @@ static struct plan plan_over(unsigned n, unsigned coll, uint64_t bytes)
 
 static void who_halves_and_in_which_steps(void **state)
 {
-    static const unsigned colls[] = {COLL_ALL_REDUCE, COLL_ALL_GATHER, COLL_REDUCE_SCATTER, COLL_ALL_GATHER_V,
-                                     COLL_REDUCE_SCATTER_V};
+    static const unsigned colls[] = {COLL_ALL_REDUCE, COLL_ALL_GATHER, COLL_REDUCE_SCATTER,
+                                     COLL_ALL_GATHER_V, COLL_REDUCE_SCATTER_V};
     static const struct plan_net net = {0, 0};
 
     for (unsigned c = 0; c < ARRAY_LEN(colls); c++)
@@ -627,7 +642,8 @@ static void who_halves_and_in_which_steps(void **state)
                 struct plan p = plan_over(n, colls[c], most);
 
                 assert_true(p.halve);
-                assert_true(p.unit * (coll_table[colls[c]].window == WINDOW_BLOCKS ? n : 1) <= PLAN_CHUNK_HALVING);
+                assert_true(p.unit * (coll_table[colls[c]].window == WINDOW_BLOCKS ? n : 1) <=
+                            PLAN_CHUNK_HALVING);
             }
             assert_false(plan_over(n, colls[c], most + n).halve);
             assert_false(plan_over(n, colls[c], 64 << 20).halve);
@@ -668,8 +684,12 @@ static void no_count_wraps(void **state)
     for (unsigned coll = 0; coll < COLL_COUNT; coll++)
         for (unsigned bit = 0; bit <= 64; bit++)
             for (int64_t off = -4; off <= 4; off++) {
-                struct plan_geom g = {.world = 4, .nnodes = 1 + bit % 2, .nlocal = 2,
-                                      .node_start = start, .seat_rank = seat, .cores = 4};
+                struct plan_geom g = {.world = 4,
+                                      .nnodes = 1 + bit % 2,
+                                      .nlocal = 2,
+                                      .node_start = start,
+                                      .seat_rank = seat,
+                                      .cores = 4};
                 uint64_t n = (bit < 64 ? (uint64_t)1 << bit : 0) + (uint64_t)off;
                 uint64_t counts[4] = {n, 0, n, 1};
                 struct op_desc d = {.coll = (uint8_t)coll, .dtype = DTYPE_F64};
@@ -677,7 +697,8 @@ static void no_count_wraps(void **state)
 
                 if (bit % 2 == 0)
                     g.node_start = (const uint32_t[]){0, 4}, g.nlocal = 4;
-                d.count = coll_table[coll].counted && coll_table[coll].window == WINDOW_CELLS ? 0 : n;
+                d.count =
+                    coll_table[coll].counted && coll_table[coll].window == WINDOW_CELLS ? 0 : n;
                 if (!plan_make(&d, &g, counts, &p) || (p.open && !plan_close(&p, n)))
                     continue;
                 assert_in_range(p.steps, 1, INT32_MAX / 2);
@@ -689,7 +710,8 @@ static void no_count_wraps(void **state)
             }
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/* ---- waiting -----------------------------------------------------------------------------------
+ */
 
 struct pair {
     _Atomic uint32_t bell, sleepers, value;

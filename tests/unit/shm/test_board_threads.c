@@ -38,8 +38,12 @@ static struct commd_context *context_new(void)
 static void groups_new(struct member *m, unsigned which, struct board_ctl **ret_ctl)
 {
     static const uint16_t rank_node[MEMBERS];
-    struct board_geom g = {.group = which + 1, .epoch = 1, .world = MEMBERS, .nnodes = 1,
-                           .nlocal = MEMBERS, .rank_node = rank_node};
+    struct board_geom g = {.group = which + 1,
+                           .epoch = 1,
+                           .world = MEMBERS,
+                           .nnodes = 1,
+                           .nlocal = MEMBERS,
+                           .rank_node = rank_node};
     int fd;
 
     assert_int_equal(board_create(&g, &fd, ret_ctl), 0);
@@ -71,8 +75,12 @@ static size_t count_of(unsigned round)
 
 static struct commd_op op_of(unsigned round, unsigned g, int32_t *buf)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_I32,
-                          .redop = COMMD_SUM, .send = buf, .recv = buf,
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = COMMD_I32,
+                          .redop = COMMD_SUM,
+                          .send = buf,
+                          .recv = buf,
                           .count = count_of(round + g)};
 
     if (round % 5 == 4) {

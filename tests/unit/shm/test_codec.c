@@ -112,8 +112,8 @@ static void every_field_is_listed(void **state)
 static void client_frames_fit(void **state)
 {
     static const enum msg_type types[] = {MSG_CLIENT_HELLO, MSG_CLIENT_JOIN, MSG_CLIENT_LEAVE,
-                                          MSG_CLIENT_ABORT, MSG_ADMIN, MSG_CLIENT_WHO,
-                                          MSG_ARENA_ADD, MSG_ARENA_DEL, MSG_ARENA_ASK};
+                                          MSG_CLIENT_ABORT, MSG_ADMIN,       MSG_CLIENT_WHO,
+                                          MSG_ARENA_ADD,    MSG_ARENA_DEL,   MSG_ARENA_ASK};
 
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         uint8_t *frame;
@@ -130,8 +130,7 @@ static void names(void **state)
     for (int i = 0; i < SAMPLE_TYPES; i++) {
         assert_string_not_equal(msg_type_name(sample_types[i]), "?");
         for (int k = 0; k < i; k++)
-            assert_string_not_equal(msg_type_name(sample_types[i]),
-                                    msg_type_name(sample_types[k]));
+            assert_string_not_equal(msg_type_name(sample_types[i]), msg_type_name(sample_types[k]));
     }
     assert_string_equal(msg_type_name(MSG_CLIENT_JOIN), "CLIENT_JOIN");
     assert_string_equal(msg_type_name((enum msg_type)17), "?");
@@ -263,8 +262,9 @@ static void unknown_fields_are_skipped(void **state)
 
 static void unknown_kinds_are_refused(void **state)
 {
-    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0x9a, 0x03, 0}, varint[] = {0x28, 1},
-                         group[] = {5 << 3 | 3}, huge[] = {0xfa, 0xff, 0xff, 0xff, 0x0f, 0};
+    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0x9a, 0x03, 0},
+                         varint[] = {0x28, 1}, group[] = {5 << 3 | 3},
+                         huge[] = {0xfa, 0xff, 0xff, 0xff, 0x0f, 0};
     static const uint8_t two[] = {0x92, 0x03, 0, 0xaa, 0x01, 0}; /* ping, then heartbeat */
 
     assert_int_equal(decode_payload("", 0), CODEC_E_CONTENT);
@@ -335,32 +335,32 @@ static void arena_keeps_its_limit(void **state)
 
 /* ---- bounds, encoding -------------------------------------------------------------------- */
 
-#define BROKEN(type_, statement)                                                                 \
-    {                                                                                            \
-        struct msg msg;                                                                          \
-        void *frame = NULL;                                                                      \
-        size_t len;                                                                              \
-                                                                                                 \
-        sample_make(type_, SAMPLE_LARGE, &msg);                                                  \
-        statement;                                                                               \
-        if (codec_encode(&msg, &frame, &len) != -EINVAL)                                         \
-            fail_msg("encoded: %s", #statement);                                                 \
+#define BROKEN(type_, statement)                                                                   \
+    {                                                                                              \
+        struct msg msg;                                                                            \
+        void *frame = NULL;                                                                        \
+        size_t len;                                                                                \
+                                                                                                   \
+        sample_make(type_, SAMPLE_LARGE, &msg);                                                    \
+        statement;                                                                                 \
+        if (codec_encode(&msg, &frame, &len) != -EINVAL)                                           \
+            fail_msg("encoded: %s", #statement);                                                   \
     }
 
 /* Likewise for kinds with lists, whose pointers and counts @statement may change: what the
  * sample owns is freed through a copy. */
-#define BROKEN_LIST(type_, statement)                                                            \
-    {                                                                                            \
-        struct msg msg, good;                                                                    \
-        void *frame = NULL;                                                                      \
-        size_t len;                                                                              \
-                                                                                                 \
-        sample_make(type_, SAMPLE_LARGE, &msg);                                                  \
-        good = msg;                                                                              \
-        statement;                                                                               \
-        if (codec_encode(&msg, &frame, &len) != -EINVAL)                                         \
-            fail_msg("encoded: %s", #statement);                                                 \
-        msg_fini(&good);                                                                         \
+#define BROKEN_LIST(type_, statement)                                                              \
+    {                                                                                              \
+        struct msg msg, good;                                                                      \
+        void *frame = NULL;                                                                        \
+        size_t len;                                                                                \
+                                                                                                   \
+        sample_make(type_, SAMPLE_LARGE, &msg);                                                    \
+        good = msg;                                                                                \
+        statement;                                                                                 \
+        if (codec_encode(&msg, &frame, &len) != -EINVAL)                                           \
+            fail_msg("encoded: %s", #statement);                                                   \
+        msg_fini(&good);                                                                           \
     }
 
 static void encode_refuses_fields(void **state)
@@ -443,10 +443,10 @@ static void encode_refuses_tables(void **state)
 {
 #define T msg.tables.tables[0]
 /* Checks by itself and puts the table back; then as good as any bad message to BROKEN_LIST. */
-#define BROKEN_TABLE(statement)                                                                  \
-    BROKEN_LIST(MSG_TABLES, struct msg_table t = T; char *cell = T.cells[1]; statement;          \
-                if (codec_encode(&msg, &frame, &len) != -EINVAL)                                 \
-                    fail_msg("encoded: %s", #statement);                                         \
+#define BROKEN_TABLE(statement)                                                                    \
+    BROKEN_LIST(MSG_TABLES, struct msg_table t = T; char *cell = T.cells[1]; statement;            \
+                if (codec_encode(&msg, &frame, &len) != -EINVAL)                                   \
+                    fail_msg("encoded: %s", #statement);                                           \
                 t.cells[1] = cell; T = t; msg.type = MSG_NONE)
 
     BROKEN_TABLE(T.name[0] = 0);
@@ -503,16 +503,16 @@ static void text_is_cleaned_when_encoded(void **state)
 /* ---- bounds, decoding -------------------------------------------------------------------- */
 
 /* A generated body of kind @field, good as it is, after @statement on it (`b`). */
-#define DECODED(field_, Type, INIT_, NAME_, statement, result)                                   \
-    {                                                                                            \
-        Commd__Envelope env = COMMD__ENVELOPE__INIT;                                             \
-        Commd__##Type b = COMMD__##INIT_##__INIT;                                                \
-                                                                                                 \
-        env.body_case = COMMD__ENVELOPE__BODY_##NAME_;                                           \
-        env.field_ = &b;                                                                         \
-        statement;                                                                               \
-        if (decode_env(&env) != (result))                                                        \
-            fail_msg("%s: %s", #field_, #statement);                                             \
+#define DECODED(field_, Type, INIT_, NAME_, statement, result)                                     \
+    {                                                                                              \
+        Commd__Envelope env = COMMD__ENVELOPE__INIT;                                               \
+        Commd__##Type b = COMMD__##INIT_##__INIT;                                                  \
+                                                                                                   \
+        env.body_case = COMMD__ENVELOPE__BODY_##NAME_;                                             \
+        env.field_ = &b;                                                                           \
+        statement;                                                                                 \
+        if (decode_env(&env) != (result))                                                          \
+            fail_msg("%s: %s", #field_, #statement);                                               \
     }
 #define BYTES(s) ((ProtobufCBinaryData){sizeof(s) - 1, (uint8_t *)(s)})
 
@@ -520,7 +520,7 @@ static void decode_refuses_strings(void **state)
 {
     char x[MSG_TEXT_MAX + 1];
     memset(x, 'x', sizeof(x));
-#define HELLO(value, result)                                                                     \
+#define HELLO(value, result)                                                                       \
     DECODED(client_hello, ClientHello, CLIENT_HELLO, CLIENT_HELLO, b.program = (value), result)
 #define XS(n) ((ProtobufCBinaryData){(n), (uint8_t *)x})
     HELLO(BYTES(""), CODEC_OK);
@@ -535,7 +535,7 @@ static void decode_refuses_strings(void **state)
 #define ADMIN_(value, result) DECODED(admin, Admin, ADMIN, ADMIN, b.verb = (value), result)
     ADMIN_(BYTES("status"), CODEC_OK);
     ADMIN_(BYTES(""), CODEC_E_CONTENT);
-#define ABORT_(value, result)                                                                    \
+#define ABORT_(value, result)                                                                      \
     DECODED(client_abort, ClientAbort, CLIENT_ABORT, CLIENT_ABORT, b.text = (value), result)
     ABORT_(XS(MSG_TEXT_MAX - 1), CODEC_OK);
     ABORT_(XS(MSG_TEXT_MAX), CODEC_E_CONTENT);
@@ -546,15 +546,15 @@ static void decode_refuses_strings(void **state)
 
 static void decode_refuses_numbers(void **state)
 {
-#define JOIN_(statement, result)                                                                 \
-    DECODED(client_join, ClientJoin, CLIENT_JOIN, CLIENT_JOIN, b.name = BYTES("g"); statement, result)
+#define JOIN_(statement, result)                                                                   \
+    DECODED(client_join, ClientJoin, CLIENT_JOIN, CLIENT_JOIN, b.name = BYTES("g");                \
+            statement, result)
     JOIN_((b.rank = 1, b.size = 2), CODEC_OK);
     JOIN_((b.rank = 2, b.size = 2), CODEC_E_CONTENT);
     JOIN_((b.rank = 0, b.size = 0), CODEC_E_CONTENT);
     JOIN_((b.rank = 0, b.size = MSG_MAX_RANKS), CODEC_OK);
     JOIN_((b.rank = 0, b.size = MSG_MAX_RANKS + 1), CODEC_E_CONTENT);
-#define BROKEN_(statement, result)                                                               \
-    DECODED(broken, Broken, BROKEN, BROKEN, statement, result)
+#define BROKEN_(statement, result) DECODED(broken, Broken, BROKEN, BROKEN, statement, result)
     BROKEN_((b.cause = CAUSE_LEFT, b.rank = -1), CODEC_OK);
     BROKEN_(b.cause = CAUSE_COUNT, CODEC_E_CONTENT);
     BROKEN_(b.rank = -2, CODEC_E_CONTENT);
@@ -564,10 +564,11 @@ static void decode_refuses_numbers(void **state)
     DECODED(engine_peer_del, EnginePeer, ENGINE_PEER, ENGINE_PEER_DEL, b.peer = MSG_MAX_NODES,
             CODEC_E_CONTENT);
     uint8_t bytes[MSG_ADDR_MAX + 1] = {0};
-#define STATE(token_, addr_, result)                                                             \
-    DECODED(engine_state, EngineState, ENGINE_STATE, ENGINE_STATE,                               \
-            (b.token = (ProtobufCBinaryData){token_, bytes},                                     \
-            b.addr = (ProtobufCBinaryData){addr_, bytes}), result)
+#define STATE(token_, addr_, result)                                                               \
+    DECODED(engine_state, EngineState, ENGINE_STATE, ENGINE_STATE,                                 \
+            (b.token = (ProtobufCBinaryData){token_, bytes},                                       \
+             b.addr = (ProtobufCBinaryData){addr_, bytes}),                                        \
+            result)
     STATE(32, MSG_ADDR_MAX, CODEC_OK);
     STATE(31, 0, CODEC_E_CONTENT);
     STATE(33, 0, CODEC_E_CONTENT);
@@ -583,11 +584,12 @@ static void decode_refuses_lists(void **state)
 
     for (size_t i = 0; i < ARRAY_LEN(nodes); i++)
         nodes[i] = BYTES("a");
-#define JOINED_(nnodes_, node_, n_, npid_, njoin_, result)                                       \
-    DECODED(joined, Joined, JOINED, JOINED,                                                      \
-            (b.nodes = nodes, b.n_nodes = nnodes_, b.member_node = node_, b.n_member_node = n_,  \
-            b.member_pid = zero, b.n_member_pid = npid_, b.member_join = zero64,                 \
-            b.n_member_join = njoin_), result)
+#define JOINED_(nnodes_, node_, n_, npid_, njoin_, result)                                         \
+    DECODED(joined, Joined, JOINED, JOINED,                                                        \
+            (b.nodes = nodes, b.n_nodes = nnodes_, b.member_node = node_, b.n_member_node = n_,    \
+             b.member_pid = zero, b.n_member_pid = npid_, b.member_join = zero64,                  \
+             b.n_member_join = njoin_),                                                            \
+            result)
     JOINED_(1, zero, 2, 2, 0, CODEC_OK);
     JOINED_(1, zero, 2, 2, 2, CODEC_OK);
     JOINED_(2, two, 2, 2, 0, CODEC_OK);
@@ -602,20 +604,22 @@ static void decode_refuses_lists(void **state)
     JOINED_(MSG_MAX_NODES + 1, zero, 2, 2, 0, CODEC_E_CONTENT);
     JOINED_(1, two, 2, 2, 0, CODEC_E_CONTENT);  /* node 1 of 1 */
     JOINED_(2, zero, 2, 2, 0, CODEC_E_CONTENT); /* node 1 has no rank */
-#define COMMIT_(first, second, result)                                                           \
-    DECODED(commit, Commit, COMMIT, COMMIT,                                                      \
-            (nodes[0] = BYTES(first), nodes[1] = BYTES(second), b.nodes = nodes, b.n_nodes = 2,  \
-            b.name = b.home = BYTES("h"), b.member_node = two, b.n_member_node = 2,              \
-            b.member_pid = zero, b.n_member_pid = 2), result)
+#define COMMIT_(first, second, result)                                                             \
+    DECODED(commit, Commit, COMMIT, COMMIT,                                                        \
+            (nodes[0] = BYTES(first), nodes[1] = BYTES(second), b.nodes = nodes, b.n_nodes = 2,    \
+             b.name = b.home = BYTES("h"), b.member_node = two, b.n_member_node = 2,               \
+             b.member_pid = zero, b.n_member_pid = 2),                                             \
+            result)
     COMMIT_("a", "b", CODEC_OK);
     COMMIT_("a", "a", CODEC_E_CONTENT);
     COMMIT_("b", "a", CODEC_E_CONTENT);
     COMMIT_("", "a", CODEC_E_CONTENT);
     COMMIT_("a", "a\0", CODEC_E_CONTENT);
-#define BOARD_(me_, peers_, npeers_, ranks_, nranks_, result)                                    \
-    DECODED(board_add, BoardAdd, BOARD_ADD, BOARD_ADD,                                           \
-            (b.me = me_, b.peers = peers_, b.n_peers = npeers_, b.rank_node = ranks_,            \
-            b.n_rank_node = nranks_), result)
+#define BOARD_(me_, peers_, npeers_, ranks_, nranks_, result)                                      \
+    DECODED(board_add, BoardAdd, BOARD_ADD, BOARD_ADD,                                             \
+            (b.me = me_, b.peers = peers_, b.n_peers = npeers_, b.rank_node = ranks_,              \
+             b.n_rank_node = nranks_),                                                             \
+            result)
     BOARD_(1, two, 2, two, 2, CODEC_OK);
     BOARD_(2, two, 2, two, 2, CODEC_E_CONTENT);
     BOARD_(0, zero, 2, two, 2, CODEC_E_CONTENT);
@@ -640,10 +644,11 @@ static void decode_refuses_tables(void **state)
     column.key = column.title = table.name = BYTES("a");
     table.columns = columns;
     table.cells = cells;
-#define TABLES_(ntables_, ncolumns_, nrows_, ncells_, result)                                    \
-    DECODED(tables, Tables, TABLES, TABLES,                                                      \
-            (b.tables = tables, b.n_tables = ntables_, table.n_columns = ncolumns_,              \
-            table.nrows = nrows_, table.n_cells = ncells_), result)
+#define TABLES_(ntables_, ncolumns_, nrows_, ncells_, result)                                      \
+    DECODED(tables, Tables, TABLES, TABLES,                                                        \
+            (b.tables = tables, b.n_tables = ntables_, table.n_columns = ncolumns_,                \
+             table.nrows = nrows_, table.n_cells = ncells_),                                       \
+            result)
     TABLES_(0, 0, 0, 0, CODEC_OK);
     TABLES_(1, 1, 0, 0, CODEC_OK);
     TABLES_(1, 2, 3, 6, CODEC_OK);
@@ -658,9 +663,9 @@ static void decode_refuses_tables(void **state)
     TABLES_(1, 1, MSG_MAX_CELLS, MSG_MAX_CELLS, CODEC_OK);
     TABLES_(1, 1, MSG_MAX_CELLS + 1, MSG_MAX_CELLS + 1, CODEC_E_CONTENT);
     TABLES_(2, 1, MSG_MAX_CELLS, MSG_MAX_CELLS, CODEC_E_CONTENT);
-#define CELL(type_, value, result)                                                               \
-    column.type = type_;                                                                         \
-    cells[0] = BYTES(value);                                                                     \
+#define CELL(type_, value, result)                                                                 \
+    column.type = type_;                                                                           \
+    cells[0] = BYTES(value);                                                                       \
     TABLES_(1, 1, 1, 1, result)
     CELL(MSG_CELL_STRING, "-", CODEC_OK);
     CELL(MSG_CELL_STRING, "a\0b", CODEC_E_CONTENT);

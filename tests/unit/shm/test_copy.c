@@ -28,7 +28,9 @@ static void check_sizes(void (*copy)(void *, const void *, size_t))
 {
     static const size_t skews[] = {0, 1, 17, 63};
 
-    for (size_t n = 0; n < 20000; n += n < 200 || n % 64 > 61 || n % 64 < 3 ? 1 : n < 3000 ? 30 : 497)
+    for (size_t n = 0; n < 20000; n += n < 200 || n % 64 > 61 || n % 64 < 3 ? 1
+                                       : n < 3000                           ? 30
+                                                                            : 497)
         for (unsigned k = 0; k < ARRAY_LEN(skews) * ARRAY_LEN(skews); k++)
             check(copy, n, skews[k % ARRAY_LEN(skews)], skews[k / ARRAY_LEN(skews)]);
 }

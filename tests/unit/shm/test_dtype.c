@@ -34,12 +34,12 @@ static void numbers_sizes_and_names(void **state)
 
 static void names_of_operators_and_collectives(void **state)
 {
-    static const char *const ops[] = {"sum", "avg", "prod", "min",       "max",
+    static const char *const ops[] = {"sum",  "avg", "prod", "min",       "max",
                                       "band", "bor", "bxor", "premul_sum"};
-    static const char *const colls[] = {"barrier", "all_reduce", "broadcast", "all_gather",
-                                        "reduce_scatter", "reduce", "gather", "scatter",
-                                        "all_to_all", "all_gather_v", "reduce_scatter_v",
-                                        "gather_v", "scatter_v", "all_to_all_v"};
+    static const char *const colls[] = {
+        "barrier",          "all_reduce", "broadcast", "all_gather",  "reduce_scatter",
+        "reduce",           "gather",     "scatter",   "all_to_all",  "all_gather_v",
+        "reduce_scatter_v", "gather_v",   "scatter_v", "all_to_all_v"};
 
     assert_int_equal(ARRAY_LEN(ops), REDOP_COUNT);
     for (unsigned i = 0; i < ARRAY_LEN(ops); i++) {

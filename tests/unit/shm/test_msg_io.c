@@ -248,8 +248,12 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(several_in_a_row), T(descriptors_ride_along), T(refused_descriptors_are_closed),
-        T(wrong_bytes),      T(the_end),                T(deadlines),
+        T(several_in_a_row),
+        T(descriptors_ride_along),
+        T(refused_descriptors_are_closed),
+        T(wrong_bytes),
+        T(the_end),
+        T(deadlines),
         T(larger_than_the_buffer),
     };
 

@@ -187,15 +187,17 @@ static void a_long_yield_is_told(void **state)
     assert_true(crowd_here(&c));
 }
 
-/* ---- nobody sleeps through a ring --------------------------------------------------------------- */
+/* ---- nobody sleeps through a ring ---------------------------------------------------------------
+ */
 
 enum { ROUNDS = 400000, LATE_MS = 20, ENOUGH_MS = 4000 };
 
-/* Two threads in turns. The sleeper goes to sleep just when the other one stores what it waits for: each
- * takes a little longer or shorter in every round, so that all ways in which the two meet come up. */
+/* Two threads in turns. The sleeper goes to sleep just when the other one stores what it waits for:
+ * each takes a little longer or shorter in every round, so that all ways in which the two meet come
+ * up. */
 struct turns {
-    _Atomic uint32_t want __attribute__((aligned(CACHELINE)));  /* the sleeper's */
-    _Atomic uint32_t have __attribute__((aligned(CACHELINE)));  /* the waker's */
+    _Atomic uint32_t want __attribute__((aligned(CACHELINE))); /* the sleeper's */
+    _Atomic uint32_t have __attribute__((aligned(CACHELINE))); /* the waker's */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
     _Atomic uint32_t sleepers;
     _Atomic uint64_t bits __attribute__((aligned(CACHELINE))); /* of a mailbox */

@@ -45,8 +45,7 @@ void expect_raw(struct side *s, unsigned incarnation)
 
     token(mine, HOSTILE, 0, incarnation);
     token(theirs, 0, HOSTILE, incarnation);
-    assert_int_equal(
-        s->f->ops->peer_add(s->f, HOSTILE, s->addr, s->addr_len, mine, theirs), 0);
+    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, s->addr, s->addr_len, mine, theirs), 0);
 }
 
 bool readable(int fd)

@@ -40,7 +40,7 @@ struct side {
     size_t addr_len;
     enum take take;
     const struct fabric_events *instead; /* of the below: gets the events */
-    bool calling; /* inside send() or recv(): done may not run */
+    bool calling;                        /* inside send() or recv(): done may not run */
     unsigned msgs, bad_order, bad_bytes, taken, down, down_peer;
     uint32_t next_seq[8];
     int down_err;
@@ -84,15 +84,15 @@ unsigned count_done(const struct sending *s, unsigned n);
 void free_sendings(struct sending *s, unsigned n);
 void on_body(void *arg, int st);
 
-#define pump_until(w, cond)                                                                    \
-    do {                                                                                       \
-        double limit_ = now() + 30;                                                            \
-        while (!(cond)) {                                                                      \
-            if (now() > limit_)                                                                \
-                fail_msg("waited in vain for: %s", #cond);                                     \
-            if (!turn(w))                                                                      \
-                rest(w);                                                                       \
-        }                                                                                      \
+#define pump_until(w, cond)                                                                        \
+    do {                                                                                           \
+        double limit_ = now() + 30;                                                                \
+        while (!(cond)) {                                                                          \
+            if (now() > limit_)                                                                    \
+                fail_msg("waited in vain for: %s", #cond);                                         \
+            if (!turn(w))                                                                          \
+                rest(w);                                                                           \
+        }                                                                                          \
     } while (0)
 
 void contract_random_life(void **state); /* test_fabric_life.c */
@@ -103,8 +103,8 @@ int run_victim(int fd, const char *kind); /* the process to be killed */
 /* Opening must fail with @want and a text that begins with @text. */
 void refused(const char *kind, const char *device, const char *tls, const char *ports, int want,
              const char *text);
-int run_tcp_tests(void); /* test_fabric_tcp.c */
+int run_tcp_tests(void);  /* test_fabric_tcp.c */
 int run_link_tests(void); /* test_fabric_links.c */
-int run_ucx_tests(void); /* test_fabric_ucx.c */
+int run_ucx_tests(void);  /* test_fabric_ucx.c */
 
 #endif

@@ -38,7 +38,8 @@ static void forge(struct cluster *c, unsigned from, unsigned to, uint64_t group,
                   const struct mail_rec *rec, size_t len)
 {
     struct fabric *f = c->node[from].fabric;
-    struct wire_mail w = {.h = {.group = group, .step = WIRE_MAIL, .uid = uid, .len = (uint32_t)len}};
+    struct wire_mail w = {
+        .h = {.group = group, .step = WIRE_MAIL, .uid = uid, .len = (uint32_t)len}};
 
     memcpy(w.rec, rec, sizeof w.rec);
     assert_true(f->ops->send(f, to, &w, sizeof w, len ? body : NULL, len, sent, NULL) >= 0);
@@ -48,7 +49,8 @@ static void forge(struct cluster *c, unsigned from, unsigned to, uint64_t group,
 }
 
 /* A part of a long message, from rank 0 to rank 1: with a body, and nobody has asked for it. */
-static const struct mail_rec part = {.kind = MAIL_DATA, .src = 0, .dst = 1, .slot = MAIL_EAGER_NET, .len = BODY};
+static const struct mail_rec part = {
+    .kind = MAIL_DATA, .src = 0, .dst = 1, .slot = MAIL_EAGER_NET, .len = BODY};
 /* A message without a body. */
 static const struct mail_rec word = {.kind = MAIL_INLINE, .src = 0, .dst = 1, .len = 4};
 static const struct mail_rec probe = {.kind = MAIL_PROBE, .src = 0, .dst = 1};
@@ -70,8 +72,12 @@ static bool works(struct cluster *c)
     float x[3] = {1, 2, 4};
 
     for (unsigned k = 0; k < c->world; k++)
-        op[k] = (struct commd_op){.size = sizeof op[k], .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32,
-                                  .send = &x[k], .recv = &x[k], .count = 1};
+        op[k] = (struct commd_op){.size = sizeof op[k],
+                                  .coll = COMMD_ALL_REDUCE,
+                                  .dtype = COMMD_F32,
+                                  .send = &x[k],
+                                  .recv = &x[k],
+                                  .count = 1};
     if (!cluster_run(c, op, st, NULL))
         return false;
     for (unsigned k = 0; k < c->world; k++)
@@ -175,7 +181,8 @@ static void group_in_limbo_is_bounded(void **state)
     cluster_free(c);
 }
 
-/* ---- known groups ------------------------------------------------------------------------------ */
+/* ---- known groups ------------------------------------------------------------------------------
+ */
 
 static void forge_step(struct cluster *c, unsigned from, unsigned to, uint64_t group, size_t len)
 {
@@ -241,7 +248,8 @@ static void others_groups_do_not_push_closed_ones_out(void **state)
     for (unsigned i = 0; i < ENGINE_CLOSED + 50; i++)
         cluster_group_free(c, open_group(c, 0x20000 + i, BAD));
     forge(c, 0, 1, 0x900, GOOD, &part, BODY);
-    forge(c, 0, 1, 0x900, GOOD, &probe, 0); /* answered at once: the asking side has closed it, too */
+    forge(c, 0, 1, 0x900, GOOD, &probe,
+          0); /* answered at once: the asking side has closed it, too */
     turns(c, 100);
     assert_int_equal(answers->n, 0);
     assert_int_equal(asks->n, 0);
@@ -252,7 +260,8 @@ static void others_groups_do_not_push_closed_ones_out(void **state)
     cluster_free(c);
 }
 
-/* ---- boards -------------------------------------------------------------------------------------- */
+/* ---- boards
+ * -------------------------------------------------------------------------------------- */
 
 /* A member may write the header between commd's making and the engine's mapping. */
 static void header_that_contradicts_commd_is_refused(void **state)
@@ -261,20 +270,30 @@ static void header_that_contradicts_commd_is_refused(void **state)
         size_t at;
         uint32_t value;
     } lies[] = {
-        {offsetof(struct board_hdr, world), 4},   {offsetof(struct board_hdr, nnodes), 3},
-        {offsetof(struct board_hdr, me), 1},      {offsetof(struct board_hdr, nlocal), 2},
+        {offsetof(struct board_hdr, world), 4},    {offsetof(struct board_hdr, nnodes), 3},
+        {offsetof(struct board_hdr, me), 1},       {offsetof(struct board_hdr, nlocal), 2},
         {offsetof(struct board_hdr, group), 0x78}, {offsetof(struct board_hdr, version), 1},
-        {offsetof(struct board_hdr, magic), 1},   {offsetof(struct board_hdr, off_mail), 4096},
+        {offsetof(struct board_hdr, magic), 1},    {offsetof(struct board_hdr, off_mail), 4096},
     };
     struct cluster *c = cluster_of(2, false);
     uint32_t peers[] = {0, 1}, rank_node[] = {0, 0, 1};
     uint16_t seat[] = {0, 0, 1};
 
     for (unsigned i = 0; i <= ARRAY_LEN(lies); i++) {
-        struct board_geom g = {.group = 0xa00, .epoch = 1, .world = 3, .nnodes = 2, .me = 0,
-                               .nlocal = 2, .rank_node = seat};
-        struct msg_board_add m = {.group = 0xa00, .nnodes = 2, .me = 0, .world = 3, .peers = peers,
-                                  .rank_node = rank_node, .uid = BAD};
+        struct board_geom g = {.group = 0xa00,
+                               .epoch = 1,
+                               .world = 3,
+                               .nnodes = 2,
+                               .me = 0,
+                               .nlocal = 2,
+                               .rank_node = seat};
+        struct msg_board_add m = {.group = 0xa00,
+                                  .nnodes = 2,
+                                  .me = 0,
+                                  .world = 3,
+                                  .peers = peers,
+                                  .rank_node = rank_node,
+                                  .uid = BAD};
         struct board_ctl *ctl;
         struct board b;
         int fd;
@@ -301,12 +320,24 @@ static void header_of_another_group_is_refused(void **state)
     struct cluster *c = cluster_of(2, false);
     uint32_t peers[] = {0, 1}, rank_node[] = {0, 1};
     uint16_t seat[] = {0, 1};
-    struct board_geom g = {.group = 0xa00, .epoch = 1, .world = 2, .nnodes = 2, .me = 0,
-                           .nlocal = 1, .rank_node = seat};
-    struct msg_board_add right = {.group = 0xa00, .nnodes = 2, .me = 0, .world = 2, .peers = peers,
-                                  .rank_node = rank_node, .uid = BAD}, m;
+    struct board_geom g = {.group = 0xa00,
+                           .epoch = 1,
+                           .world = 2,
+                           .nnodes = 2,
+                           .me = 0,
+                           .nlocal = 1,
+                           .rank_node = seat};
+    struct msg_board_add right = {.group = 0xa00,
+                                  .nnodes = 2,
+                                  .me = 0,
+                                  .world = 2,
+                                  .peers = peers,
+                                  .rank_node = rank_node,
+                                  .uid = BAD},
+                         m;
     struct engine *e = c->node[0].engine;
-    uint32_t more[] = {0, 1, 2}, all_here[] = {0, 0}, none_here[] = {1, 1}, far[] = {0, FABRIC_MAX_PEERS};
+    uint32_t more[] = {0, 1, 2}, all_here[] = {0, 0}, none_here[] = {1, 1},
+             far[] = {0, FABRIC_MAX_PEERS};
     struct board_ctl *ctl;
     int fd;
 
@@ -340,7 +371,8 @@ static void header_of_another_group_is_refused(void **state)
     cluster_free(c);
 }
 
-/* ---- what members write -------------------------------------------------------------------------- */
+/* ---- what members write
+ * -------------------------------------------------------------------------- */
 
 /* A network of which the test says what becomes of a message. */
 static struct net {
@@ -358,8 +390,8 @@ static struct net {
     } on_their_way[4096];
 } net;
 
-static int net_send(struct fabric *f, unsigned peer, const void *hdr, size_t hdr_len, const void *bytes,
-                    size_t len, fabric_done_fn done, void *arg)
+static int net_send(struct fabric *f, unsigned peer, const void *hdr, size_t hdr_len,
+                    const void *bytes, size_t len, fabric_done_fn done, void *arg)
 {
     uint64_t until = now_ns() + 100000;
 

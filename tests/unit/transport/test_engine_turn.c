@@ -37,8 +37,12 @@ static int shell_begin(struct cluster *c, struct fabric *busy)
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, control), 0);
     turns = 0;
-    shell = (struct shell){.engine = c->node[0].engine, .fabric = busy, .control = control[0],
-                           .epoll = epoll_create1(0), .rescued_ms = now_ms(), .running = true};
+    shell = (struct shell){.engine = c->node[0].engine,
+                           .fabric = busy,
+                           .control = control[0],
+                           .epoll = epoll_create1(0),
+                           .rescued_ms = now_ms(),
+                           .running = true};
     watch(&shell, shell.control, EPOLLIN, EV_CONTROL);
     return control[1];
 }
@@ -115,10 +119,11 @@ static void a_doorbell_is_not_read(void **state)
     }
     assert_int_equal(write(bell, &value, sizeof value), sizeof value);
     look(&shell, 0);
-    assert_int_equal(epoll_wait(shell.epoll, &ev, 1, 0), 0); /* full, and heard once: it may sleep */
+    assert_int_equal(epoll_wait(shell.epoll, &ev, 1, 0),
+                     0); /* full, and heard once: it may sleep */
     sleep_now();
     assert_int_equal(read(bell, &value, sizeof value), sizeof value); /* and takes the rings away */
-    assert_true(value > 5); /* nobody has read them */
+    assert_true(value > 5);                                           /* nobody has read them */
     sleep_now();
     look(&shell, 0);
     assert_true(engine_idle(shell.engine)); /* no edge: not looked at for ever */

@@ -169,11 +169,10 @@ static void down_peer_stays_down(void **state)
     side_close(&w->side[1]);
     pump_until(w, w->side[0].down == 1);
     assert_int_equal(w->side[0].down_peer, 1);
-    assert_int_equal(w->side[0].f->ops->send(w->side[0].f, 1, "x", 1, NULL, 0, NULL, NULL),
-                     -EIO);
-    assert_int_equal(w->side[0].f->ops->peer_add(w->side[0].f, 1, w->side[0].addr,
-                                                 w->side[0].addr_len, t, t),
-                     -EEXIST);
+    assert_int_equal(w->side[0].f->ops->send(w->side[0].f, 1, "x", 1, NULL, 0, NULL, NULL), -EIO);
+    assert_int_equal(
+        w->side[0].f->ops->peer_add(w->side[0].f, 1, w->side[0].addr, w->side[0].addr_len, t, t),
+        -EEXIST);
     pump_until_quiet(w);
     assert_int_equal(w->side[0].down, 1);
     free_sendings(&s, 1);
@@ -296,18 +295,17 @@ static void bad_arguments(void **state)
     assert_int_equal(f->ops->send(f, 1, hdr, 1, NULL, 0, NULL, NULL), -ENOTCONN);
     assert_int_equal(f->ops->send(f, FABRIC_MAX_PEERS, hdr, 1, NULL, 0, NULL, NULL), -ENOTCONN);
     assert_int_equal(f->ops->address(f, hdr, &len), -ENOSPC);
-    assert_int_equal(f->ops->peer_add(f, FABRIC_MAX_PEERS, w->side[1].addr, w->side[1].addr_len,
-                                      mine, theirs),
-                     -EINVAL);
+    assert_int_equal(
+        f->ops->peer_add(f, FABRIC_MAX_PEERS, w->side[1].addr, w->side[1].addr_len, mine, theirs),
+        -EINVAL);
     assert_int_equal(f->ops->peer_add(f, 1, w->side[1].addr, 0, mine, theirs), -EINVAL);
     add(w, 0, 1, 1);
     assert_int_equal(f->ops->send(f, 1, hdr, sizeof(hdr), NULL, 0, NULL, NULL), -EINVAL);
     assert_int_equal(f->ops->peer_add(f, 1, w->side[2].addr, w->side[2].addr_len, other, other),
                      -EEXIST);
     /* A token names one peer. */
-    assert_int_equal(
-        f->ops->peer_add(f, 2, w->side[2].addr, w->side[2].addr_len, other, theirs),
-        -EADDRINUSE);
+    assert_int_equal(f->ops->peer_add(f, 2, w->side[2].addr, w->side[2].addr_len, other, theirs),
+                     -EADDRINUSE);
     assert_int_equal(f->ops->peer_add(f, 2, w->side[2].addr, w->side[2].addr_len, mine, other),
                      -EADDRINUSE);
     f->ops->peer_del(f, 2);
@@ -453,13 +451,13 @@ static void exec_with_ucx_env(char **argv)
 }
 
 #define contract(fn, kind) cmocka_unit_test_prestate(fn, (void *)(uintptr_t)(kind))
-#define contracts(kind)                                                                        \
-    contract(sends_wait_for_the_other_side, kind), contract(random_stream, kind),              \
-        contract(wrong_token_of_first, kind), contract(wrong_token_of_second, kind),           \
-        contract(del_cancels_pending, kind), contract(down_peer_stays_down, kind),             \
-        contract(next_incarnation, kind), contract(tries_need_not_match, kind),                \
-        contract(callbacks_may_send_and_del, kind), contract(free_completes_all, kind),        \
-        contract(bad_arguments, kind), contract(recv_into_too_little, kind),                   \
+#define contracts(kind)                                                                            \
+    contract(sends_wait_for_the_other_side, kind), contract(random_stream, kind),                  \
+        contract(wrong_token_of_first, kind), contract(wrong_token_of_second, kind),               \
+        contract(del_cancels_pending, kind), contract(down_peer_stays_down, kind),                 \
+        contract(next_incarnation, kind), contract(tries_need_not_match, kind),                    \
+        contract(callbacks_may_send_and_del, kind), contract(free_completes_all, kind),            \
+        contract(bad_arguments, kind), contract(recv_into_too_little, kind),                       \
         contract(peers_are_not_mixed_up, kind)
 
 int main(int argc, char **argv)

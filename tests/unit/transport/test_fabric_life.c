@@ -241,9 +241,8 @@ static void do_add(struct being *b, unsigned peer)
 
     if (tie->there)
         return;
-    *tie = (struct tie){.there = true,
-                        .generation = tie->generation + 1,
-                        .epoch = b->life->epoch[b->index][peer]};
+    *tie = (struct tie){
+        .there = true, .generation = tie->generation + 1, .epoch = b->life->epoch[b->index][peer]};
     token(mine, b->index, peer, 0);
     token(theirs, peer, b->index, 0);
     memcpy(mine + 8, &tie->epoch, sizeof(tie->epoch));
@@ -413,8 +412,7 @@ static void begin(struct life *l)
 {
     for (unsigned i = 0; i < SIDES; i++) {
         l->being[i] = (struct being){.life = l, .side = &l->w->side[i], .index = i};
-        l->being[i].events =
-            (struct fabric_events){life_msg, life_down, &l->being[i]};
+        l->being[i].events = (struct fabric_events){life_msg, life_down, &l->being[i]};
         l->w->side[i].instead = &l->being[i].events;
     }
     each_tie(l, do_add);

@@ -14,8 +14,7 @@
 void refused(const char *kind, const char *device, const char *tls, const char *ports, int want,
              const char *text)
 {
-    struct fabric_conf conf = {
-        .kind = kind, .device = device, .tls = tls, .port_range = ports};
+    struct fabric_conf conf = {.kind = kind, .device = device, .tls = tls, .port_range = ports};
     struct fabric_events ev = {on_msg, on_peer_down, NULL};
     struct fabric *f = NULL;
     char why[256] = "";
@@ -127,8 +126,8 @@ struct child {
 /* This program again, as "--victim FD KIND": the other end of @ret's socket. */
 static void spawn_victim(struct child *ret, const char *kind)
 {
-    char *argv[] = {(char *)"test_fabric", (char *)"--victim", (char *)"3",
-                    (char *)(uintptr_t)kind, NULL};
+    char *argv[] = {(char *)"test_fabric", (char *)"--victim", (char *)"3", (char *)(uintptr_t)kind,
+                    NULL};
     posix_spawn_file_actions_t fa;
     extern char **environ;
     int sv[2];

@@ -113,8 +113,9 @@ static bool is_scatter(enum sched_kind k)
 
 static bool is_reduction(enum sched_kind k)
 {
-    return k == SCHED_RD_ALL_REDUCE || k == SCHED_HALVING_ALL_REDUCE || k == SCHED_RING_ALL_REDUCE ||
-           is_scatter(k) || k == SCHED_RD_REDUCE || k == SCHED_CHAIN_REDUCE;
+    return k == SCHED_RD_ALL_REDUCE || k == SCHED_HALVING_ALL_REDUCE ||
+           k == SCHED_RING_ALL_REDUCE || is_scatter(k) || k == SCHED_RD_REDUCE ||
+           k == SCHED_CHAIN_REDUCE;
 }
 
 static bool is_reduce(enum sched_kind k)
@@ -275,14 +276,11 @@ static void check_result(const struct world *w)
         for (unsigned s = 0; s < w->segs; s++) {
             struct value want = leaf(is_broadcast(w->kind) ? w->root : s);
 
-            if ((is_scatter(w->kind) && s != me) ||
-                (is_reduce(w->kind) && me != w->root))
+            if ((is_scatter(w->kind) && s != me) || (is_reduce(w->kind) && me != w->root))
                 continue;
             if (is_reduction(w->kind)) {
                 assert_true(set_is_full(&nd->seg[s].from, w->nodes));
-                want = is_scatter(w->kind) || is_reduce(w->kind)
-                           ? nd->seg[s]
-                           : w->node[0].seg[s];
+                want = is_scatter(w->kind) || is_reduce(w->kind) ? nd->seg[s] : w->node[0].seg[s];
             }
             assert_memory_equal(&nd->seg[s], &want, sizeof(want));
         }
@@ -290,8 +288,10 @@ static void check_result(const struct world *w)
             assert_int_equal(nd->sent_segments, 2 * (w->nodes - 1));
         if (w->kind == SCHED_HALVING_ALL_REDUCE)
             check_halving(w, me);
-        if (w->kind == SCHED_HALVING_REDUCE_SCATTER) /* a folded pair: everything once more, one segment back */
-            assert_true(nd->sent_segments <= (w->nodes & (w->nodes - 1) ? w->nodes + 1 : w->nodes - 1));
+        if (w->kind == SCHED_HALVING_REDUCE_SCATTER) /* a folded pair: everything once more, one
+                                                        segment back */
+            assert_true(nd->sent_segments <=
+                        (w->nodes & (w->nodes - 1) ? w->nodes + 1 : w->nodes - 1));
         if (w->kind == SCHED_RING_REDUCE_SCATTER || w->kind == SCHED_RING_ALL_GATHER)
             assert_int_equal(nd->sent_segments, w->nodes - 1);
         if (w->kind == SCHED_CHAIN_REDUCE) /* the data once */
@@ -440,11 +440,11 @@ static void check_direct(enum sched_kind kind, unsigned nodes, unsigned root)
             }
             assert_int_equal(found, 1);
         }
-        assert_int_equal(sends, kind == SCHED_TO_ROOT && a != root                       ? 1
+        assert_int_equal(sends, kind == SCHED_TO_ROOT && a != root ? 1
                                 : kind == SCHED_EXCHANGE || (kind == SCHED_FROM_ROOT && a == root)
                                     ? nodes - 1
                                     : 0);
-        assert_int_equal(recvs, kind == SCHED_FROM_ROOT && a != root                     ? 1
+        assert_int_equal(recvs, kind == SCHED_FROM_ROOT && a != root ? 1
                                 : kind == SCHED_EXCHANGE || (kind == SCHED_TO_ROOT && a == root)
                                     ? nodes - 1
                                     : 0);
@@ -489,7 +489,8 @@ static void check_node_order(enum sched_kind kind)
     }
 }
 
-/* The lower one on the left: what all nodes agree on. (In an all-reduce the two are neighbouring runs.) */
+/* The lower one on the left: what all nodes agree on. (In an all-reduce the two are neighbouring
+ * runs.) */
 static void rd_reduces_in_node_order(void **state)
 {
     check_node_order(SCHED_RD_ALL_REDUCE);
@@ -497,7 +498,8 @@ static void rd_reduces_in_node_order(void **state)
     check_node_order(SCHED_HALVING_REDUCE_SCATTER);
 }
 
-/* Where the one gives way to the other each element is still summed up in the same order: bits do not change. */
+/* Where the one gives way to the other each element is still summed up in the same order: bits do
+ * not change. */
 static void halving_sums_up_as_doubling_does(void **state)
 {
     struct world *a = malloc(sizeof *a), *b = malloc(sizeof *b);

@@ -246,8 +246,8 @@ static void claim_free(struct claim *c)
     free(c);
 }
 
-static int fault_recv(struct fabric *base, void *claim, void *buf, size_t len,
-                      fabric_done_fn done, void *arg)
+static int fault_recv(struct fabric *base, void *claim, void *buf, size_t len, fabric_done_fn done,
+                      void *arg)
 {
     struct fault *f = container_of(base, struct fault, base);
     struct claim *c = claim;
@@ -301,8 +301,7 @@ static void step(struct fault *f, unsigned peer)
     struct link *l;
     struct kept *k;
 
-    for (bool first = true; (l = f->link[peer]) && (k = STAILQ_FIRST(&l->kept));
-         first = false) {
+    for (bool first = true; (l = f->link[peer]) && (k = STAILQ_FIRST(&l->kept)); first = false) {
         if (k->due > 0 && first)
             k->due--;
         if (k->due > 0)

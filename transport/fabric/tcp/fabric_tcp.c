@@ -2,9 +2,9 @@
  *
  * Why beside UCX, which has a tcp transport: there a body is copied to a segment before it is sent
  * and lands in a segment before it is copied to where it belongs; each turn of the engine costs an
- * epoll_wait(); and whoever reaches its port can crash the process. Here bodies go from the caller's
- * memory to the socket and from the socket to the caller's memory, and strangers reach the lobby.
- * Measured in tests/bench/README.md.
+ * epoll_wait(); and whoever reaches its port can crash the process. Here bodies go from the
+ * caller's memory to the socket and from the socket to the caller's memory, and strangers reach the
+ * lobby. Measured in tests/bench/README.md.
  *
  * Model. One thread. One listener; one connection per pair of peers (and channel), made by one of
  * the two and greeted with tokens (fabric_tcp_peer.c). A connection carries frames both ways
@@ -26,8 +26,8 @@
 
 enum {
     FREE_REQS_KEEP = 256,
-    DIRECT_MAX = 2,   /* so few connections are read without asking epoll */
-    LOOK_EVERY = 64,  /* turns, then */
+    DIRECT_MAX = 2,  /* so few connections are read without asking epoll */
+    LOOK_EVERY = 64, /* turns, then */
 };
 
 /* --- requests ---------------------------------------------------------------------------- */
@@ -190,8 +190,8 @@ static int tcp_address(struct fabric *f, void *buf, size_t *inout_len)
 
 static bool read_all(struct tcp *t)
 {
-    bool direct = !t->armed && t->nconns == t->nopen && t->nopen <= DIRECT_MAX &&
-                  ++t->turns % LOOK_EVERY;
+    bool direct =
+        !t->armed && t->nconns == t->nopen && t->nopen <= DIRECT_MAX && ++t->turns % LOOK_EVERY;
     struct conn *c;
     bool any = false;
 
@@ -199,7 +199,7 @@ static bool read_all(struct tcp *t)
     if (!direct)
         return tcp_look(t);
     TAILQ_FOREACH(c, &t->conns, link) /* none is closed before peers_reap() */
-        any |= conn_read(c);
+    any |= conn_read(c);
     return any;
 }
 
@@ -244,8 +244,8 @@ static int tcp_arm(struct fabric *f)
         return 1;
     t->armed = true;
     TAILQ_FOREACH(c, &t->writers, write_link)
-        if (!c->polled_out)
-            conn_watch(c);
+    if (!c->polled_out)
+        conn_watch(c);
     return 0;
 }
 

@@ -120,7 +120,8 @@ void conns_sweep(struct tcp *t)
     }
 }
 
-/* --- listening and connecting ------------------------------------------------------------------ */
+/* --- listening and connecting ------------------------------------------------------------------
+ */
 
 /* The oldest that has not said who it is, else the oldest: a peer says its hello at once, and then
  * waits for us to learn its token. */
@@ -322,7 +323,8 @@ static bool tick(struct tcp *t)
     return true;
 }
 
-/* --- the loop's side ----------------------------------------------------------------------------- */
+/* --- the loop's side -----------------------------------------------------------------------------
+ */
 
 static bool conn_event(struct conn *c, uint32_t events)
 {
@@ -337,7 +339,7 @@ static bool conn_event(struct conn *c, uint32_t events)
         if (!c->parked)
             return conn_read(c);
         if (!(events & (EPOLLERR | EPOLLHUP)))
-            return false; /* room for write_all() */
+            return false;              /* room for write_all() */
         conn_lost(c, socket_error(c)); /* epoll was not asked for input: it has broken */
         return true;
     case CONN_CLOSED:
@@ -363,7 +365,8 @@ bool tcp_look(struct tcp *t)
     return any;
 }
 
-/* --- opening --------------------------------------------------------------------------------------- */
+/* --- opening
+ * --------------------------------------------------------------------------------------- */
 
 static int port_range(const struct fabric_conf *conf, unsigned *ret_low, unsigned *ret_high,
                       char *why)
@@ -438,10 +441,11 @@ static int open_polling(struct tcp *t, char *why)
 static int check_transports(const struct fabric_conf *conf, char *why)
 {
     if (strcmp(conf->tls, "tcp")) {
-        net_explain(why,
-                    "transport.fabric is tcp, but transport.tls is \"%.60s\"; allowed: transport.tls: "
-                    "tcp, or transport.fabric: ucx",
-                    conf->tls);
+        net_explain(
+            why,
+            "transport.fabric is tcp, but transport.tls is \"%.60s\"; allowed: transport.tls: "
+            "tcp, or transport.fabric: ucx",
+            conf->tls);
         return -EINVAL;
     }
     if (conf->device && *conf->device && net_is_infiniband(conf->device)) {

@@ -11,9 +11,9 @@
  *     ACCEPT, and messages -----------> now it may send, too
  *
  * So it does not matter who adds whom first, and nobody sends messages to one who has not shown the
- * right token. A connection that ends before it is open is made again, with growing pauses; one that
- * ends afterwards takes the link down, for the control plane to decide about. Tokens are fresh for
- * each pair and incarnation: what is left of a predecessor is a stranger.
+ * right token. A connection that ends before it is open is made again, with growing pauses; one
+ * that ends afterwards takes the link down, for the control plane to decide about. Tokens are fresh
+ * for each pair and incarnation: what is left of a predecessor is a stranger.
  *
  * A link may break inside any call, and the caller may drop a peer in any callback; both only queue
  * the peer. peers_reap() does the work between two turns. */
@@ -188,7 +188,8 @@ void peers_tick(struct tcp *t, uint64_t now)
 {
     struct peer *peer;
 
-    LIST_FOREACH(peer, &t->peers, all_link) {
+    LIST_FOREACH(peer, &t->peers, all_link)
+    {
         if (!peer->retry_ms || !wants_to_meet(peer))
             continue;
         if (peer->retry_ms > now) {
@@ -200,7 +201,8 @@ void peers_tick(struct tcp *t, uint64_t now)
     }
 }
 
-/* --- coming ------------------------------------------------------------------------------------ */
+/* --- coming ------------------------------------------------------------------------------------
+ */
 
 static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret_addr)
 {
@@ -292,7 +294,8 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     return 0;
 }
 
-/* --- going --------------------------------------------------------------------------------------- */
+/* --- going ---------------------------------------------------------------------------------------
+ */
 
 void tcp_peer_del(struct fabric *f, unsigned index)
 {
@@ -312,8 +315,8 @@ static struct inbound *taken_body(struct peer *peer)
     struct inbound *b;
 
     LIST_FOREACH(b, &peer->bodies, link)
-        if (b->taken)
-            return b;
+    if (b->taken)
+        return b;
     return NULL;
 }
 

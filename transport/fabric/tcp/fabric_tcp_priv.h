@@ -1,6 +1,6 @@
-/* fabric_tcp_priv.h - shared by fabric_tcp.c (the operations and the loop's side), fabric_tcp_peer.c
- * (peers: hello, failure, closing), fabric_tcp_conn.c (sockets) and fabric_tcp_stream.c (frames).
- * See fabric_tcp.c for the model. */
+/* fabric_tcp_priv.h - shared by fabric_tcp.c (the operations and the loop's side),
+ * fabric_tcp_peer.c (peers: hello, failure, closing), fabric_tcp_conn.c (sockets) and
+ * fabric_tcp_stream.c (frames). See fabric_tcp.c for the model. */
 #ifndef COMMD_FABRIC_TCP_PRIV_H
 #define COMMD_FABRIC_TCP_PRIV_H
 
@@ -68,8 +68,8 @@ struct fabric_req {
     void *arg;
     const uint8_t *body;
     size_t body_len;
-    size_t next;         /* asked: the body's bytes before this are in frames already */
-    const uint8_t *part; /* of the body, in the current frame */
+    size_t next;           /* asked: the body's bytes before this are in frames already */
+    const uint8_t *part;   /* of the body, in the current frame */
     size_t part_len, sent; /* @sent counts head and part */
     uint32_t id;
     bool asked;
@@ -83,8 +83,8 @@ TAILQ_HEAD(req_list, fabric_req);
 
 /* A body larger than INLINE_MAX on its way in; also the claim that the handler has. */
 struct inbound {
-    struct peer *peer; /* referenced */
-    uint8_t *buf;      /* the caller's once @taken, else ours or NULL */
+    struct peer *peer;         /* referenced */
+    uint8_t *buf;              /* the caller's once @taken, else ours or NULL */
     size_t len, got, promised; /* bytes in all, here, in frames that have begun */
     uint32_t id;
     bool asked;   /* it lies with the sender until granted; else it is coming already */
@@ -116,7 +116,7 @@ struct conn {
     size_t hello_got;
     uint8_t *rest; /* owned; read, but no whole frame yet, or not its turn */
     size_t rest_len;
-    bool parked;       /* its next message has to wait for another channel */
+    bool parked;          /* its next message has to wait for another channel */
     struct inbound *sink; /* of the frame being read; NULL: its bytes are thrown away */
     size_t sink_at, sink_left;
     unsigned big; /* counts down the small messages since a large one */
@@ -148,7 +148,7 @@ struct peer {
     struct sockaddr_storage addr;
     struct conn *conn[FABRIC_CHANNELS_MAX];
     unsigned channels, nopen, turn; /* @turn: which channel the next large body takes */
-    unsigned answers; /* queued */
+    unsigned answers;               /* queued */
     uint32_t seq_out, seq_in, next_id;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;

@@ -6,8 +6,8 @@
  *
  * In: bytes are read into one buffer of the fabric, whatever the connection. Messages with inline
  * bodies are handed out from it. The body of any other frame is read straight to where it belongs
- * (the "sink"), and what follows it into the buffer, by the same readv(). An incomplete frame at the
- * end of the buffer is kept with its connection, so idle connections have no memory.
+ * (the "sink"), and what follows it into the buffer, by the same readv(). An incomplete frame at
+ * the end of the buffer is kept with its connection, so idle connections have no memory.
  *
  * A body that is on its way (frame MSG) is offered as a claim, before it is here. If the handler
  * takes it at once, it lands where it should; if not, it is read into memory of ours ("spill") and
@@ -109,8 +109,7 @@ static ssize_t conn_sendmsg(struct conn *c, struct iovec *iov, unsigned n)
 static void req_next_part(struct fabric_req *req)
 {
     size_t len = MIN(req->body_len - req->next, (size_t)PART_MAX);
-    struct frame f = {
-        .type = FRAME_PART, .id = req->id, .len = (uint32_t)len, .size = req->next};
+    struct frame f = {.type = FRAME_PART, .id = req->id, .len = (uint32_t)len, .size = req->next};
 
     req_set_frame(req, &f);
     req->part = req->body + req->next;
@@ -149,7 +148,8 @@ bool conn_write(struct conn *c)
         unsigned n = 0;
         ssize_t sent;
 
-        TAILQ_FOREACH(req, &c->out, link) {
+        TAILQ_FOREACH(req, &c->out, link)
+        {
             if (n + 2 > ARRAY_LEN(iov))
                 break;
             n += gather(iov + n, req);
@@ -176,7 +176,8 @@ bool conn_write(struct conn *c)
     return any;
 }
 
-/* Without a detour through the queue, which is empty: 1 when all is out, 0 when the rest is queued. */
+/* Without a detour through the queue, which is empty: 1 when all is out, 0 when the rest is queued.
+ */
 static int conn_post(struct conn *c, struct fabric_req *req)
 {
     struct iovec iov[2];
@@ -275,8 +276,8 @@ static struct inbound *find_body(struct peer *peer, uint32_t id)
     struct inbound *b;
 
     LIST_FOREACH(b, &peer->bodies, link)
-        if (b->asked && b->taken && b->id == id)
-            return b;
+    if (b->asked && b->taken && b->id == id)
+        return b;
     return NULL;
 }
 
@@ -307,8 +308,8 @@ static void sink_got(struct conn *c, size_t n)
 
 static bool reading(const struct conn *c)
 {
-    return (c->state == CONN_OPEN || c->state == CONN_ACCEPTED) && !c->parked &&
-           !c->peer->failed && (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
+    return (c->state == CONN_OPEN || c->state == CONN_ACCEPTED) && !c->parked && !c->peer->failed &&
+           (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
 }
 
 static bool frame_ok(const struct frame *f)
@@ -409,8 +410,8 @@ static struct fabric_req *take_asked(struct peer *peer, uint32_t id)
     struct fabric_req *req;
 
     TAILQ_FOREACH(req, &peer->asked, link)
-        if (req->id == id)
-            break;
+    if (req->id == id)
+        break;
     if (req)
         TAILQ_REMOVE(&peer->asked, req, link);
     return req;
@@ -533,7 +534,8 @@ bool conn_read(struct conn *c)
     bool any = false;
 
     for (unsigned round = 0; round < READ_ROUNDS && reading(c); round++) {
-        size_t direct = c->sink ? c->sink_left : 0, kept = c->rest_len, want = READ_MAX - kept, took;
+        size_t direct = c->sink ? c->sink_left : 0, kept = c->rest_len, want = READ_MAX - kept,
+               took;
         struct iovec iov[2];
         ssize_t got;
 
@@ -578,7 +580,8 @@ bool conns_resume(struct tcp *t)
 
     do {
         moved = false;
-        TAILQ_FOREACH(c, &t->conns, link) {
+        TAILQ_FOREACH(c, &t->conns, link)
+        {
             uint8_t *rest;
             size_t len;
 

@@ -57,7 +57,7 @@ enum {
  * still gain on lo, but bodies that come before their receiver is ready are copied once more
  * there, without any limit but the sender's patience. A segment must hold body and headers. */
 static const struct fabric_ucx_tuning measured = {.eager_max = FABRIC_UCX_EAGER_MAX,
-                                                 .seg_size = "136K"};
+                                                  .seg_size = "136K"};
 
 /* --- requests ---------------------------------------------------------------------------- */
 
@@ -343,8 +343,8 @@ static struct ucx_peer *sender_of(const struct ucx *u, const struct wire_data *w
 }
 
 /* An announced body: UCS_INPROGRESS leaves the descriptor with us. */
-static ucs_status_t deliver_announced(struct ucx *u, struct ucx_peer *peer,
-                                      struct fabric_msg *msg, void *desc)
+static ucs_status_t deliver_announced(struct ucx *u, struct ucx_peer *peer, struct fabric_msg *msg,
+                                      void *desc)
 {
     struct claim *c = claim_new(peer, desc, msg->body_len);
     ucs_status_t st = UCS_INPROGRESS;
@@ -582,8 +582,7 @@ static const struct fabric_ops ucx_ops = {
 };
 
 int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,
-                         const struct fabric_events *ev, struct fabric **ret_fabric,
-                         char why[256])
+                         const struct fabric_events *ev, struct fabric **ret_fabric, char why[256])
 {
     struct ucx *u = calloc(1, sizeof(*u));
     int r;
@@ -626,8 +625,7 @@ int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *e
 #else /* !HAVE_UCX */
 
 int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,
-                         const struct fabric_events *ev, struct fabric **ret_fabric,
-                         char why[256])
+                         const struct fabric_events *ev, struct fabric **ret_fabric, char why[256])
 {
     return fabric_ucx_new(conf, ev, ret_fabric, why);
 }

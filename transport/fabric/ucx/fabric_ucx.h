@@ -12,7 +12,6 @@ struct fabric_ucx_tuning {
 
 /* fabric_ucx_new() with numbers other than the measured ones. */
 int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,
-                         const struct fabric_events *ev, struct fabric **ret_fabric,
-                         char why[256]);
+                         const struct fabric_events *ev, struct fabric **ret_fabric, char why[256]);
 
 #endif

@@ -78,8 +78,7 @@ static _Thread_local char *heard; /* NULL: not listening */
 static bool verbose;              /* somebody set UCX_LOG_LEVEL: he wants to see it all */
 
 static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *function,
-                                ucs_log_level_t level,
-                                const ucs_log_component_config_t *comp_conf,
+                                ucs_log_level_t level, const ucs_log_component_config_t *comp_conf,
                                 const char *message, va_list ap)
 {
     va_list copy;
@@ -118,7 +117,7 @@ static int explain_ucx(char *why, const char *what, ucs_status_t st)
     bool more = heard && *heard;
 
     net_explain(why, "%s: %s%s%s", what, ucs_status_string(st), more ? ": " : "",
-            more ? heard : "");
+                more ? heard : "");
     return ucx_errno(st);
 }
 
@@ -140,8 +139,7 @@ static void tls_add(struct tls *tls, const uct_tl_resource_desc_t *desc, const c
     tls->tl[tls->n++].here = here;
 }
 
-static void tls_of_md(struct tls *tls, uct_component_h comp, const char *md_name,
-                      const char *dev)
+static void tls_of_md(struct tls *tls, uct_component_h comp, const char *md_name, const char *dev)
 {
     uct_tl_resource_desc_t *descs;
     uct_md_config_t *config;
@@ -227,8 +225,8 @@ static void explain_tl(char *why, const struct tls *tls, const char *word, const
         }
     }
     net_explain(why,
-            "transport.tls: UCX has no transport \"%.20s\" on device %.20s (allowed here: %s)",
-            word, dev, *names ? names : "none");
+                "transport.tls: UCX has no transport \"%.20s\" on device %.20s (allowed here: %s)",
+                word, dev, *names ? names : "none");
 }
 
 static int check_tls(const char *list, const char *dev, char *why)
@@ -393,7 +391,7 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
         u->worker = NULL;
         if (conf->port_range && (st == UCS_ERR_BUSY || st == UCS_ERR_IO_ERROR)) {
             net_explain(why, "transport.port_range: no free TCP port in %.40s on device %.20s",
-                    conf->port_range, conf->device);
+                        conf->port_range, conf->device);
             return -EADDRINUSE;
         }
         return explain_ucx(why, "UCX worker", st);
@@ -407,8 +405,8 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
     return st == UCS_OK ? 0 : explain_ucx(why, "UCX wake-up descriptor", st);
 }
 
-int ucx_open(struct ucx *u, const struct fabric_conf *conf,
-             const struct fabric_ucx_tuning *tuning, char why[256])
+int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,
+             char why[256])
 {
     char said[NET_WHY_MAX];
     _cleanup_(listen_stop) char *listening _unused_ = said;

@@ -174,8 +174,8 @@ void ucx_peer_fail(struct ucx_peer *peer, int err, const char *fault);
 bool ucx_peers_reap(struct ucx *u); /* reopens and closes endpoints, reports failures */
 
 /* fabric_ucx_init.c */
-int ucx_open(struct ucx *u, const struct fabric_conf *conf,
-             const struct fabric_ucx_tuning *tuning, char why[256]);
+int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,
+             char why[256]);
 void ucx_close(struct ucx *u);
 int ucx_errno(ucs_status_t st);
 

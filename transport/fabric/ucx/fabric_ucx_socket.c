@@ -1,5 +1,5 @@
-/* fabric_ucx_socket.c - the TCP sockets that UCX has opened, and their congestion control, for which
- * it has no option: see fabric_net.h.
+/* fabric_ucx_socket.c - the TCP sockets that UCX has opened, and their congestion control, for
+ * which it has no option: see fabric_net.h.
  *
  * UCX does not let its sockets be seen; the engine's process has no other TCP sockets, so all that
  * it has are UCX's. A listening socket hands the setting on to those that it accepts. */

@@ -20,7 +20,8 @@
 
 #include "ops.h"
 
-namespace commd {
+namespace commd
+{
 
 ProcessGroupCommd::ProcessGroupCommd(const GroupSpec &spec)
     : Backend(spec.rank, spec.size), group_(Group::join(spec)), store_(spec.store),
@@ -129,8 +130,8 @@ ProcessGroupCommd::split(const c10::intrusive_ptr<c10d::Store> &store,
         check_root("split", rank, size_);
     if (me == ranks.end())
         return nullptr;
-    GroupSpec spec = spec_for(store ? store : store_, static_cast<int>(me - ranks.begin()),
-                              ranks.size(), *opts);
+    GroupSpec spec =
+        spec_for(store ? store : store_, static_cast<int>(me - ranks.begin()), ranks.size(), *opts);
     for (int rank : ranks)
         spec.ranks.push_back(ranks_.empty() ? rank : ranks_[rank]);
     auto child = c10::make_intrusive<ProcessGroupCommd>(spec);

@@ -15,19 +15,21 @@
  * `override`, so that it is an ordinary method where the base has none. Only names that have been
  * there since they were introduced are overridden: 2.14's all_gather_single and its kin fall back
  * to them. */
-#define COMMD_TORCH_SINCE(major, minor) \
-    (TORCH_VERSION_MAJOR > (major) ||   \
+#define COMMD_TORCH_SINCE(major, minor)                                                            \
+    (TORCH_VERSION_MAJOR > (major) ||                                                              \
      (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-namespace commd {
+namespace commd
+{
 
 using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 
-class ProcessGroupCommd : public c10d::Backend {
- public:
+class ProcessGroupCommd : public c10d::Backend
+{
+  public:
     /* Joins the group; collective over its members. */
     explicit ProcessGroupCommd(const GroupSpec &spec);
     ~ProcessGroupCommd() override;
@@ -96,8 +98,8 @@ class ProcessGroupCommd : public c10d::Backend {
     WorkPtr scatter(Tensors &outputs, TensorLists &inputs,
                     const c10d::ScatterOptions &opts) override;
     WorkPtr alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) override;
-    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
-                          std::vector<int64_t> &input_splits,
+    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input,
+                          std::vector<int64_t> &output_splits, std::vector<int64_t> &input_splits,
                           const c10d::AllToAllOptions &opts) override;
     WorkPtr barrier(const c10d::BarrierOptions &opts) override;
 
@@ -107,7 +109,7 @@ class ProcessGroupCommd : public c10d::Backend {
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;
     void monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks) override;
 
- private:
+  private:
     void add_all_reduce(Plan &plan, const at::Tensor &tensor, const Redop &redop);
     void add_reduce_scatter(Plan &plan, const at::Tensor &output, const at::Tensor &input,
                             const Redop &redop);
@@ -126,7 +128,7 @@ class ProcessGroupCommd : public c10d::Backend {
     const std::string id_;
     const std::vector<int64_t> ranks_; /* global ones; empty for the whole world */
 
-    std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */
+    std::atomic<uint64_t> monitored_{0};  /* monitored barriers so far */
     std::atomic<bool> coalescing_{false}; /* is there a batch_? */
     std::mutex batch_lock_;
     std::shared_ptr<Batch> batch_;

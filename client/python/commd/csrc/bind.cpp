@@ -8,7 +8,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/python.h>
 
-namespace commd {
+namespace commd
+{
 
 int check_signals(void *)
 {
@@ -43,7 +44,8 @@ GilRelease::~GilRelease()
         PyEval_RestoreThread(static_cast<PyThreadState *>(state_));
 }
 
-namespace {
+namespace
+{
 
 c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptions &options)
 {

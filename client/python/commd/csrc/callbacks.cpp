@@ -27,9 +27,11 @@
 #include <system_error>
 #include <thread>
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 constexpr int kIdle = 2; /* what PowerSGD keeps busy */
 
@@ -37,8 +39,9 @@ thread_local int level_here = 0;
 
 using Key = std::pair<const Group *, int>;
 
-class Threads {
- public:
+class Threads
+{
+  public:
     const unsigned generation = commd::generation();
 
     void push(const Key &key, std::function<void()> job)
@@ -67,7 +70,7 @@ class Threads {
         ended_.wait_for(lock, limit, [this] { return running_ == 0; });
     }
 
- private:
+  private:
     bool start_thread()
     {
         sigset_t all, before;
@@ -127,11 +130,12 @@ class Threads {
 
     std::mutex lock_;
     std::condition_variable wake_, ended_;
-    std::map<Key, std::deque<std::function<void()>>> queues_; /* none is empty but while it is served */
+    std::map<Key, std::deque<std::function<void()>>>
+        queues_;            /* none is empty but while it is served */
     std::deque<Key> ready_; /* queues that nobody serves */
-    int idle_ = 0; /* threads that wait and were not woken */
-    int wakes_ = 0; /* threads that were woken and do not know yet */
-    int running_ = 0; /* jobs */
+    int idle_ = 0;          /* threads that wait and were not woken */
+    int wakes_ = 0;         /* threads that were woken and do not know yet */
+    int running_ = 0;       /* jobs */
     bool stopped_ = false;
 };
 

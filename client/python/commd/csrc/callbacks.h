@@ -4,7 +4,8 @@
 #include <chrono>
 #include <functional>
 
-namespace commd {
+namespace commd
+{
 
 class Group;
 

@@ -2,8 +2,8 @@
  *
  * Connection: a process connects when its first group is made and disconnects when its last one
  * is closed. The connection belongs to the process that made it: after fork() the child sees
- * that it is another one, forgets (leaks) what it inherited and connects anew if it needs to. Nothing
- * inherited is locked or freed there, because a lock may have been held at the fork and the
+ * that it is another one, forgets (leaks) what it inherited and connects anew if it needs to.
+ * Nothing inherited is locked or freed there, because a lock may have been held at the fork and the
  * library's thread does not exist in the child.
  *
  * Rendezvous: rank 0 draws a random token and puts it into torch's store, the others fetch it:
@@ -35,17 +35,19 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kDrain{5000};     /* for operations that are about to finish */
-constexpr milliseconds kAbortGrace{2000}; /* for operations that an abort has ended */
+constexpr milliseconds kDrain{5000};         /* for operations that are about to finish */
+constexpr milliseconds kAbortGrace{2000};    /* for operations that an abort has ended */
 constexpr milliseconds kCallbackGrace{1000}; /* at exit, for callbacks that run */
-constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
+constexpr milliseconds kStoreSlice{500};     /* Ctrl-C is noticed this often in the rendezvous */
 constexpr size_t kTokens = 64; /* rank 0 removes a token as soon as its group is there */
 
 std::atomic<bool> exiting_flag{false};
@@ -58,7 +60,7 @@ struct Process {
     const unsigned generation = commd::generation();
     std::mutex lock;
     commd_context *context = nullptr;
-    int users = 0; /* groups that hold the context */
+    int users = 0;                       /* groups that hold the context */
     std::deque<std::string> used_tokens; /* the last kTokens */
     std::vector<std::weak_ptr<Group>> groups;
 };

@@ -17,7 +17,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace commd {
+namespace commd
+{
 
 /* A torch DistBackendError with the library's text. */
 std::exception_ptr backend_error(const std::string &message);
@@ -36,15 +37,17 @@ struct GroupSpec {
     std::vector<int64_t> ranks; /* global ranks; empty for the whole world */
 };
 
-class Group {
- public:
+class Group
+{
+  public:
     /* Collective over the members. Throws DistBackendError naming who did not come. */
     static std::shared_ptr<Group> join(const GroupSpec &spec);
 
     /* Held during every library call, so that nobody frees the group under it.
      * Throws if the group is closed or was made by another process. */
-    class Call {
-     public:
+    class Call
+    {
+      public:
         explicit Call(Group &group);
         ~Call()
         {
@@ -57,7 +60,7 @@ class Group {
             return group_.handle_;
         }
 
-     private:
+      private:
         Group &group_;
     };
 
@@ -98,7 +101,7 @@ class Group {
         return name_;
     }
 
- private:
+  private:
     Group(std::string name, commd_group *handle);
     void release();
     bool wait_idle(std::chrono::milliseconds limit);
@@ -113,7 +116,7 @@ class Group {
     /* See Call: who uses the handle, and whether new users are still welcome. */
     std::atomic<int> users_{0};
     std::atomic<bool> closed_{false};
-    std::atomic<int> pending_{0}; /* of the users: asynchronous operations */
+    std::atomic<int> pending_{0};  /* of the users: asynchronous operations */
     std::atomic<int> watchers_{0}; /* threads that wait on idle_ */
     std::mutex lock_;
     std::condition_variable idle_;

@@ -4,7 +4,8 @@
  * Lists are used as they lie: the library takes an address for each block. */
 #include "backend.h"
 
-namespace commd {
+namespace commd
+{
 
 WorkPtr ProcessGroupCommd::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts)
 {
@@ -201,8 +202,9 @@ WorkPtr ProcessGroupCommd::alltoall(Tensors &outputs, Tensors &inputs,
     std::vector<size_t> send_counts, recv_counts;
     Tensors from, to;
 
-    TORCH_CHECK(outputs.size() == size && inputs.size() == size, "commd: all_to_all: ",
-                inputs.size(), " inputs and ", outputs.size(), " outputs for a group of ", size_);
+    TORCH_CHECK(outputs.size() == size && inputs.size() == size,
+                "commd: all_to_all: ", inputs.size(), " inputs and ", outputs.size(),
+                " outputs for a group of ", size_);
     check_tensor(plan.name, inputs[0]);
     for (const at::Tensor &output : outputs) {
         check_dtype(plan.name, "an output", output, inputs[0]);

@@ -19,9 +19,11 @@
 
 #include "plan.h"
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 struct Registry {
     std::mutex lock;

@@ -6,7 +6,8 @@
 
 #include "group.h"
 
-namespace commd {
+namespace commd
+{
 
 /* Makes @group known by torch's name for it. A later group of the same name replaces it. */
 void register_group(const std::string &name, const std::shared_ptr<Group> &group);

@@ -18,9 +18,11 @@
 #include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
@@ -61,8 +63,8 @@ WorkPtr ProcessGroupCommd::point_to_point(Plan plan, commd_coll coll, Tensors &t
 
     if (peer != COMMD_ANY_SOURCE)
         check_root(plan.name, peer, size_);
-    TORCH_CHECK(tag >= 0 && tag < kOwnTag, "commd: ", plan.name, ": tag ", tag,
-                "; allowed: 0 to ", kOwnTag - 1);
+    TORCH_CHECK(tag >= 0 && tag < kOwnTag, "commd: ", plan.name, ": tag ", tag, "; allowed: 0 to ",
+                kOwnTag - 1);
     at::Tensor memory = coll == COMMD_SEND ? plan.readable(tensor) : plan.writable(tensor);
     commd_op &op = plan.add(coll, elements_to_move(tensor));
     if (coll == COMMD_SEND)
@@ -79,16 +81,14 @@ WorkPtr ProcessGroupCommd::point_to_point(Plan plan, commd_coll coll, Tensors &t
 
 WorkPtr ProcessGroupCommd::send(Tensors &tensors, int dest, int tag)
 {
-    return point_to_point(
-        Plan("send", "commd:send", c10d::OpType::SEND, c10d::kUnsetTimeout), COMMD_SEND,
-        tensors, dest, tag);
+    return point_to_point(Plan("send", "commd:send", c10d::OpType::SEND, c10d::kUnsetTimeout),
+                          COMMD_SEND, tensors, dest, tag);
 }
 
 WorkPtr ProcessGroupCommd::recv(Tensors &tensors, int source, int tag)
 {
-    return point_to_point(
-        Plan("recv", "commd:recv", c10d::OpType::RECV, c10d::kUnsetTimeout), COMMD_RECV,
-        tensors, source, tag);
+    return point_to_point(Plan("recv", "commd:recv", c10d::OpType::RECV, c10d::kUnsetTimeout),
+                          COMMD_RECV, tensors, source, tag);
 }
 
 WorkPtr ProcessGroupCommd::recvAnysource(Tensors &tensors, int tag)
@@ -108,15 +108,15 @@ void ProcessGroupCommd::report_missing(const std::vector<bool> &came, millisecon
         (came[r] ? present : missing).push_back(r);
     if (missing.empty())
         return;
-    std::string who = wait_all_ranks || missing.size() == 1
-                          ? c10::Join(", ", missing)
-                          : c10::str(missing[0]);
+    std::string who =
+        wait_all_ranks || missing.size() == 1 ? c10::Join(", ", missing) : c10::str(missing[0]);
     std::rethrow_exception(backend_error(c10::str(
         "commd: [Rank 0]: ", wait_all_ranks ? "Ranks " : "Rank ", who,
-        " failed to pass monitoredBarrier in ", timeout.count(), " ms. Rank 0 timed out in "
-        "monitoredBarrier after ", timeout.count(), " ms. Missing: ", c10::Join(", ", missing),
-        "; here: 0", present.empty() ? "" : ", ", c10::Join(", ", present), "; group ",
-        group_->name())));
+        " failed to pass monitoredBarrier in ", timeout.count(),
+        " ms. Rank 0 timed out in "
+        "monitoredBarrier after ",
+        timeout.count(), " ms. Missing: ", c10::Join(", ", missing), "; here: 0",
+        present.empty() ? "" : ", ", c10::Join(", ", present), "; group ", group_->name())));
 }
 
 /* On the others: reports and waits. */
@@ -137,12 +137,15 @@ void ProcessGroupCommd::wait_for_verdict(uint64_t round)
     if (r)
         error = commd_last_error()->message;
     else if (verdict.failed)
-        error = c10::str(verdict.failed, " of ", size_, " ranks did not come, the first of them "
-                         "rank ", verdict.first);
+        error = c10::str(verdict.failed, " of ", size_,
+                         " ranks did not come, the first of them "
+                         "rank ",
+                         verdict.first);
     else
         return;
     std::rethrow_exception(backend_error(c10::str(
-        "commd: Rank ", rank_, " successfully reached monitoredBarrier, but received errors while "
+        "commd: Rank ", rank_,
+        " successfully reached monitoredBarrier, but received errors while "
         "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank. Cause: ",
         error)));
 }

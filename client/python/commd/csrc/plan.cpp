@@ -18,9 +18,11 @@
 
 #include "group.h"
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 bool lies_ready(const at::Tensor &tensor)
 {

@@ -11,7 +11,8 @@
 
 #include "tensors.h"
 
-namespace commd {
+namespace commd
+{
 
 struct Plan {
     Plan(const char *name, const char *title, c10d::OpType type, std::chrono::milliseconds timeout);
@@ -40,15 +41,15 @@ struct Plan {
     const char *name;  /* "all_reduce", in messages */
     const char *title; /* "commd:all_reduce", in the profiler */
     c10d::OpType type;
-    int64_t timeout_ms; /* as the library counts: 0 the group's, -1 none */
+    int64_t timeout_ms;   /* as the library counts: 0 the group's, -1 none */
     bool numbered = true; /* counts in the group's sequence: not point to point */
-    size_t nested = 0;  /* > 0: the result is lists of that many outputs each */
+    size_t nested = 0;    /* > 0: the result is lists of that many outputs each */
     c10::SmallVector<commd_op, 1> ops;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
     std::vector<at::Tensor> staging; /* our own buffers */
 
- private:
+  private:
     struct Copy {
         at::Tensor to;
         at::Tensor from;
@@ -60,12 +61,13 @@ struct Plan {
 };
 
 /* Where the outputs of a call lie, to find the inputs that they would overwrite. */
-class Ranges {
- public:
+class Ranges
+{
+  public:
     explicit Ranges(const std::vector<at::Tensor> &tensors);
     bool touch(const at::Tensor &tensor) const;
 
- private:
+  private:
     struct Range {
         const char *begin, *end;
     };

@@ -2,7 +2,8 @@
  * no other file includes Python and none can touch it by accident. */
 #pragma once
 
-namespace commd {
+namespace commd
+{
 
 /* A commd_interrupt_fn: non-zero when Ctrl-C was pressed and its exception is now pending. */
 int check_signals(void *);
@@ -10,14 +11,15 @@ int check_signals(void *);
 [[noreturn]] void raise_pending();
 
 /* Releases the GIL for its lifetime, if this thread holds it. */
-class GilRelease {
- public:
+class GilRelease
+{
+  public:
     GilRelease();
     ~GilRelease();
     GilRelease(const GilRelease &) = delete;
     GilRelease &operator=(const GilRelease &) = delete;
 
- private:
+  private:
     void *state_;
 };
 

@@ -2,7 +2,8 @@
  * lists, single tensors and coalesced calls. */
 #include "backend.h"
 
-namespace commd {
+namespace commd
+{
 
 void ProcessGroupCommd::add_all_reduce(Plan &plan, const at::Tensor &tensor, const Redop &redop)
 {

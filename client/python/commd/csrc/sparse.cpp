@@ -12,9 +12,11 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 void run_op(commd_group *group, const commd_op &op)
 {
@@ -60,8 +62,10 @@ std::vector<int64_t> gather_nnz(commd_group *group, Plan &plan, const at::Tensor
     run_op(group, op);
     for (int r = 0; r < size; r++) {
         const int64_t *theirs = &all[mine.size() * r];
-        TORCH_CHECK(std::equal(mine.begin() + 1, mine.end(), theirs + 1), "commd: all_reduce of "
-                    "sparse tensors: rank ", r, " has another shape than rank ", rank);
+        TORCH_CHECK(std::equal(mine.begin() + 1, mine.end(), theirs + 1),
+                    "commd: all_reduce of "
+                    "sparse tensors: rank ",
+                    r, " has another shape than rank ", rank);
         nnz.push_back(theirs[0]);
     }
     return nnz;
@@ -87,7 +91,7 @@ at::Tensor sum_sparse(commd_group *group, Plan &plan, const at::Tensor &tensor, 
     at::Tensor all_indices = gather_all(group, plan, indices, nnz, sparse).view({total, sparse});
     at::Tensor all_values = gather_all(group, plan, values, nnz, row).view(shape);
     return at::_sparse_coo_tensor_unsafe(all_indices.t(), all_values, input.sizes(),
-                                          input.options())
+                                         input.options())
         .coalesce();
 }
 
@@ -103,13 +107,14 @@ WorkPtr ProcessGroupCommd::allreduce_sparse(Tensors &tensors, const c10d::Allred
     const at::Tensor &tensor = tensors[0];
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kSparse && tensor.is_cpu(),
                                 "commd: all_reduce of sparse tensors takes COO tensors in host "
-                                "memory, got layout ", tensor.layout(), " on ", tensor.device());
+                                "memory, got layout ",
+                                tensor.layout(), " on ", tensor.device());
     Redop redop = to_redop(plan.name, opts.reduceOp);
     TORCH_CHECK_NOT_IMPLEMENTED(redop.op == COMMD_SUM || redop.op == COMMD_AVG,
                                 "commd: all_reduce of sparse tensors: SUM and AVG are supported");
-    TORCH_CHECK_NOT_IMPLEMENTED(redop.op == COMMD_SUM || !at::isIntegralType(tensor.scalar_type(), true),
-                                "commd: all_reduce: AVG of sparse ", tensor.scalar_type(),
-                                " is not defined");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        redop.op == COMMD_SUM || !at::isIntegralType(tensor.scalar_type(), true),
+        "commd: all_reduce: AVG of sparse ", tensor.scalar_type(), " is not defined");
     plan.inputs.push_back(tensor);
     plan.outputs.push_back(tensor);
     auto work = c10::make_intrusive<WorkCommd>(group_, rank_, std::move(plan));

@@ -10,9 +10,11 @@
 
 #include <c10/util/Exception.h>
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 /* -1: unknown to the library. */
 int native_dtype(at::ScalarType type)

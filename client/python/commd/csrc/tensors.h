@@ -9,7 +9,8 @@
 #include <commd/commd.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-namespace commd {
+namespace commd
+{
 
 /* How the library is told about elements: natively, or as bytes. */
 struct Elements {

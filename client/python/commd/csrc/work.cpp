@@ -32,9 +32,11 @@
 #include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 
-namespace commd {
+namespace commd
+{
 
-namespace {
+namespace
+{
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
@@ -267,8 +269,8 @@ bool WorkCommd::complete(std::exception_ptr error, Outcome outcome)
     return later;
 }
 
-/* With mutex_ held: those that are there are marked by the caller; one that is asked for from now on is marked
- * by who asks, so none by both. */
+/* With mutex_ held: those that are there are marked by the caller; one that is asked for from now
+ * on is marked by who asks, so none by both. */
 WorkCommd::Futures WorkCommd::settle_futures()
 {
     settled_ = true;
@@ -345,9 +347,9 @@ void WorkCommd::wait_failed(milliseconds timeout) const
 
     if (plan_.numbered)
         which = c10::str(" number ", sequence_);
-    std::rethrow_exception(backend_error(
-        c10::str("commd: ", plan_.name, which, " of group ", group_->name(),
-                 ": wait() timeout after ", timeout.count(), " ms; it is still pending")));
+    std::rethrow_exception(backend_error(c10::str("commd: ", plan_.name, which, " of group ",
+                                                  group_->name(), ": wait() timeout after ",
+                                                  timeout.count(), " ms; it is still pending")));
 }
 
 bool WorkCommd::wait(milliseconds timeout)
@@ -374,8 +376,8 @@ bool WorkCommd::wait(milliseconds timeout)
         if (limited && Clock::now() >= deadline)
             wait_failed(timeout);
         if (!group_->ours()) {
-            std::rethrow_exception(backend_error(c10::str(
-                "commd: ", plan_.name, " was started by another process, before fork()")));
+            std::rethrow_exception(backend_error(
+                c10::str("commd: ", plan_.name, " was started by another process, before fork()")));
         }
         if (check_signals(nullptr))
             raise_pending();
@@ -402,7 +404,8 @@ int WorkCommd::sourceRank() const
         std::lock_guard<std::mutex> guard(mutex_);
         done = completed_; /* not done_, which follows it */
     }
-    TORCH_CHECK(done, "commd: the source of a receive is asked for before it is done; call wait() first");
+    TORCH_CHECK(done,
+                "commd: the source of a receive is asked for before it is done; call wait() first");
     if (!handle_)
         return plan_.ops[0].peer; /* in a batch, whose receives name their source */
     commd_work_status(handle_, &status);

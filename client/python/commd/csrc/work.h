@@ -15,15 +15,17 @@
 #include "group.h"
 #include "plan.h"
 
-namespace commd {
+namespace commd
+{
 
 class Batch;
 
 /* c10d::WorkResult, which torch 2.5 lacks. */
 enum class Outcome : int64_t { SUCCESS = 0, TIMEOUT = 1, COMM_ERROR = 2, UNKNOWN = 100 };
 
-class WorkCommd : public c10d::Work {
- public:
+class WorkCommd : public c10d::Work
+{
+  public:
     WorkCommd(std::shared_ptr<Group> group, int rank, Plan plan);
     ~WorkCommd() override;
 
@@ -39,15 +41,17 @@ class WorkCommd : public c10d::Work {
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     std::vector<at::Tensor> result() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult(); /* an int: Outcome; virtual since 2.6 */
+    c10::intrusive_ptr<c10::ivalue::Future>
+    getFutureResult(); /* an int: Outcome; virtual since 2.6 */
     int sourceRank() const override;
     uint64_t getSequencenumber() const override;
     void abort() override;
 
- private:
+  private:
     friend class Batch;
-    using Futures = std::pair<c10::intrusive_ptr<c10::ivalue::Future>,
-                              c10::intrusive_ptr<c10::ivalue::Future>>; /* the outputs, the outcome */
+    using Futures =
+        std::pair<c10::intrusive_ptr<c10::ivalue::Future>,
+                  c10::intrusive_ptr<c10::ivalue::Future>>; /* the outputs, the outcome */
 
     static void on_done(void *arg, const commd_error *error);
     void finished(const commd_error *error);
@@ -63,11 +67,11 @@ class WorkCommd : public c10d::Work {
     const std::shared_ptr<Group> group_;
     const int level_ = callback_level(); /* of who made it */
     Plan plan_;
-    uint64_t sequence_ = 0; /* of this call in its group */
+    uint64_t sequence_ = 0;        /* of this call in its group */
     commd_work *handle_ = nullptr; /* owned; only of receives: it knows the source */
     std::atomic<bool> done_{false};
     std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
-    std::shared_ptr<Batch> batch_; /* until it is submitted */
+    std::shared_ptr<Batch> batch_;                     /* until it is submitted */
     /* Under Work's mutex_: */
     bool settled_ = false; /* the outcome is known: new futures are born complete */
     std::exception_ptr error_;
@@ -77,8 +81,9 @@ class WorkCommd : public c10d::Work {
 };
 
 /* The calls of one thread between startCoalescing() and endCoalescing(). */
-class Batch {
- public:
+class Batch
+{
+  public:
     Batch(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank)
     {
     }
@@ -93,7 +98,7 @@ class Batch {
     /* Nobody will submit it: what was added fails. */
     void abandon();
 
- private:
+  private:
     std::vector<c10::intrusive_ptr<WorkCommd>> take();
 
     const std::shared_ptr<Group> group_;
