@@ -279,7 +279,7 @@ static unsigned local_index(const struct core_group_view *view, unsigned rank)
     return index;
 }
 
-static void group_gone(struct daemon *d, const struct core_action *a)
+static void member_gone(struct daemon *d, const struct core_action *a)
 {
     struct board_entry *entry = boards_find(&d->boards, a->group);
     struct msg msg = {.type = MSG_GONE};
@@ -446,8 +446,8 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_GROUP_OPEN:
         group_open(d, a->group);
         break;
-    case CORE_DO_GROUP_GONE:
-        group_gone(d, a);
+    case CORE_DO_MEMBER_GONE:
+        member_gone(d, a);
         break;
     case CORE_DO_GROUP_BROKEN:
         group_broken(d, a);

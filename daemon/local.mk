@@ -18,7 +18,7 @@ libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/cor
 	daemon/core/core_engine.c daemon/core/core_group.c daemon/core/core_home.c \
 	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_peer.c \
 	daemon/core/core_pool.c daemon/core/core_rendezvous.c daemon/core/core_text.c \
-	daemon/core/core_unfold.c daemon/core/core_view.c daemon/core/core_who.c
+	daemon/core/core_unfold.c daemon/core/core_view.c daemon/core/core_absent.c
 
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA
 # (tests/check_rooms.py).
@@ -30,17 +30,17 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/files.c \
 	daemon/process/files.h daemon/process/user.c daemon/process/user.h
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-daemon_commd_LDADD = libcommd-net.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
+daemon_commd_LDADD = libcommd-link.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
 	libcommd-shm.la libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
 
 # Its sockets: the clients' and the nodes', with all that can be tested without a daemon.
-noinst_LTLIBRARIES += libcommd-net.la
-libcommd_net_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
+noinst_LTLIBRARIES += libcommd-link.la
+libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
 	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h daemon/link/peer_hello.c \
 	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \
 	daemon/link/peer_link_priv.h daemon/link/peer_links.c daemon/process/log_limit.c \
 	daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \
 	daemon/link/stream.h daemon/link/tls.c daemon/link/tls.h
-libcommd_net_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-libcommd_net_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
+libcommd_link_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+libcommd_link_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
 	$(PROTOBUF_C_LIBS)

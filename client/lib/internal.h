@@ -44,14 +44,15 @@ struct run {
     uint32_t put, red, got; /* steps announced, reduced, taken */
     unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
-    bool agreed;               /* descriptions were compared */
+    bool consistent;           /* descriptions were compared */
     bool alike;                /* those of this node, before anything is reduced */
     bool moved;                /* the last poll made progress */
     struct question *question; /* owned: it ran out of time, and we ask who is missing */
-    struct direct *direct;     /* owned: in registered memory, while that is possible (direct.c) */
-    int64_t limit_ms;          /* -1 none */
-    int64_t deadline_ms;       /* CLOCK_MONOTONIC, -1 none */
-    struct commd_error err;    /* RUN_FAILED */
+    struct registered
+        *registered;        /* owned: in registered memory, while that is possible (registered.c) */
+    int64_t limit_ms;       /* -1 none */
+    int64_t deadline_ms;    /* CLOCK_MONOTONIC, -1 none */
+    struct commd_error err; /* RUN_FAILED */
 };
 
 /* What a member does in each step of a collective. */
@@ -93,11 +94,11 @@ void run_end(struct run *r, enum run_state st);
 void run_abandon(struct run *r);
 /* An answer that rings no bell is being waited for: look again soon. */
 bool run_asks(const struct run *r);
-/* For direct.c: */
+/* For registered.c: */
 bool run_can_put(struct run *r, uint32_t c, size_t len);
 void run_announce(struct run *r, unsigned kind);
 /* Do the descriptions of the first step agree? If not r->err is set. */
-bool run_agree(struct run *r);
+bool run_consistent(struct run *r);
 /* Everybody goes on with the operation as if it began @steps later. */
 void run_again(struct run *r, uint32_t steps);
 void run_tell(struct run *r); /* the members that sleep */
@@ -130,8 +131,8 @@ struct commd_group {
     struct msg_member *members;  /* owned; by rank */
     char (*nodes)[MSG_NAME_MAX]; /* owned */
     uint32_t *node_start;        /* owned; nnodes + 1 */
-    uint32_t *seat_rank;         /* owned; world: rank on each seat */
-    uint32_t *rank_seat;         /* owned; world */
+    uint32_t *rank_at;           /* owned; world: rank at each position */
+    uint32_t *pos_of;            /* owned; world */
     uint32_t *local_rank;        /* owned; nlocal: rank of each member here */
     struct plan_geom geom;
     unsigned crowded_ns; /* of yield_core() */
@@ -253,14 +254,14 @@ bool process_ended(pid_t pid);
 
 /* Asks, with the first call, the other nodes of the group about operation @seq. True when there is
  * nothing more to wait for. */
-bool who_ask(struct question **q, const struct commd_group *g, uint64_t seq);
+bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq);
 /* "rank 3 of node b did not come", from the answers (@q may be NULL) or what this node knows.
  * *ret_rank: the one that is missing, -1 if none or several; @node: "" if of several nodes. */
-void who_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
-              size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
-void who_free(struct question **q); /* NULL is fine */
+void absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+                 size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
+void absent_free(struct question **q); /* NULL is fine */
 /* With the context's lock held: an answer came. */
-void who_answer(struct commd_context *ctx, const struct msg_absent *m);
+void absent_answer(struct commd_context *ctx, const struct msg_absent *m);
 
 /* ---- works (async.c) ------------------------------------------------------------------- */
 struct commd_work {

@@ -6,11 +6,11 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/internal.h 
 	client/lib/api/api.c client/lib/api/check.c \
 	client/lib/arena/arena.c client/lib/arena/arena.h client/lib/arena/peer_arena.c \
 	client/lib/coll/async.c client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
-	client/lib/coll/coll_steps.h client/lib/coll/direct.c client/lib/coll/direct.h \
-	client/lib/coll/direct_work.c client/lib/coll/lists.c client/lib/coll/run.c \
+	client/lib/coll/coll_steps.h client/lib/coll/registered.c client/lib/coll/registered.h \
+	client/lib/coll/registered_work.c client/lib/coll/lists.c client/lib/coll/run.c \
 	client/lib/context/alive.c client/lib/context/autostart.c client/lib/context/control.c \
 	client/lib/context/error.c client/lib/context/group.c client/lib/context/split.c \
-	client/lib/context/who.c \
+	client/lib/context/absent.c \
 	client/lib/p2p/p2p.c client/lib/p2p/p2p.h client/lib/p2p/p2p_api.c \
 	client/lib/p2p/p2p_match.c client/lib/p2p/p2p_out.c client/lib/p2p/p2p_wait.c
 libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden

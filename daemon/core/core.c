@@ -169,7 +169,7 @@ void core_input(struct core *core, const struct core_event *event)
     if (core->queue.head == core->queue.tail) {
         group_reap(core);
         home_reap(core);
-        pool_reap(&core->seats);
+        pool_reap(&core->members);
         act_reset(core);
     }
     core->now = MAX(core->now, event->now_ms);

@@ -79,13 +79,13 @@ enum core_action_type {
     CORE_DO_ENGINE_SEND,  /* @msg. ENGINE_PEER_ADD: the edge fills token and expect */
     /* Make the board of @group (core_group()), send JOINED + fds to each local member's
      * client (req in core_group_local()), and BOARD_ADD + fd to the engine if nnodes > 1.
-     * GROUP_GONE follows for each rank that is gone already. */
+     * MEMBER_GONE follows for each rank that is gone already. */
     CORE_DO_GROUP_OPEN,
     /* @rank of @group is gone (@cause, @pid, @text). Mark it in the board with the number of
      * operations it completed: @ops, or read from the board when @ops == CORE_OPS_FROM_BOARD,
      * and in that case (a local rank) send GONE with that number to the other participants
      * of the group. */
-    CORE_DO_GROUP_GONE,
+    CORE_DO_MEMBER_GONE,
     /* Set the board's abort word: @cause, @rank (-1), @pid, @name (node), @text. The edge
      * tells nobody else: the core sends BROKEN itself where needed. */
     CORE_DO_GROUP_BROKEN,
@@ -160,7 +160,7 @@ bool core_group(const struct core *core, uint64_t id, struct core_group_view *re
 /* A look at all groups that goes on over many turns: each exactly once that is there all the
  * while; what comes or goes meanwhile may be in or out. */
 struct core_scan {
-    unsigned kind; /* groups, then formings, then seats: the way that a group goes backwards */
+    unsigned kind; /* groups, then formings, then members: the way that a group goes backwards */
     uint32_t at;   /* index in that pool */
 };
 enum { CORE_SCAN_END, CORE_SCAN_FOUND, CORE_SCAN_MORE };

@@ -3,8 +3,8 @@
  * One event can cause very many actions (a node that is lost breaks every group it was in), so
  * what is queued is a record of a few words, and a message to all participants of a group is
  * one record that core_next() (core_unfold.c) unfolds. Records name objects by pool index;
- * limbo keeps those readable until the queue is empty. core_alloc.c sizes the queue for the
- * worst event, so that running out of records is a bug of ours and aborts. Texts are shared
+ * the deferred free keeps those readable until the queue is empty. core_alloc.c sizes the queue for
+ * the worst event, so that running out of records is a bug of ours and aborts. Texts are shared
  * when equal; running out of their room only costs the text. */
 #include <stdarg.h>
 
@@ -164,12 +164,12 @@ void act_engine_ready(struct core *core, unsigned node)
     act->id2 = core->engine.incarnation;
 }
 
-void act_join(struct core *core, const struct seat *seat)
+void act_join(struct core *core, const struct member *member)
 {
-    struct act *act = push_to(core, ACT_JOIN, (unsigned)seat->home);
+    struct act *act = push_to(core, ACT_JOIN, (unsigned)member->home);
 
-    act->object = pool_index(&core->seats, seat);
-    act->id = seat->join;
+    act->object = pool_index(&core->members, member);
+    act->id = member->join;
 }
 
 void act_join_cancel(struct core *core, unsigned node, uint64_t join)
@@ -238,9 +238,9 @@ void act_absent_to(struct core *core, const struct group *group, unsigned node, 
     act->seq = seq;
 }
 
-void act_who(struct core *core, const struct group *group, uint64_t ask, uint64_t seq)
+void act_ask_absent(struct core *core, const struct group *group, uint64_t ask, uint64_t seq)
 {
-    struct act *act = push_group(core, ACT_WHO, group);
+    struct act *act = push_group(core, ACT_ASK_ABSENT, group);
 
     act->id2 = ask;
     act->seq = seq;
@@ -335,10 +335,10 @@ void act_group_open(struct core *core, const struct group *group)
     push_group(core, ACT_GROUP_FATES, group);
 }
 
-void act_group_gone(struct core *core, const struct group *group, uint32_t rank, uint32_t ops,
-                    const char *text)
+void act_member_gone(struct core *core, const struct group *group, uint32_t rank, uint32_t ops,
+                     const char *text)
 {
-    struct act *act = push_group(core, ACT_GROUP_GONE, group);
+    struct act *act = push_group(core, ACT_MEMBER_GONE, group);
 
     fill_gone(core, act, group, rank, text);
     act->ops = ops;

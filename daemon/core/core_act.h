@@ -33,17 +33,17 @@ enum act_kind {
     ACT_PEER_DEL,
     ACT_GROUP_OPEN,
     ACT_GROUP_FATES, /* unfolds over the ranks: those that were gone before it opened */
-    ACT_GROUP_GONE,
+    ACT_MEMBER_GONE,
     ACT_GROUP_BROKEN,
     ACT_GROUP_CLOSE,
     ACT_ABSENT_HERE, /* flag: to a node */
-    ACT_WHO,         /* unfolds over the participants */
+    ACT_ASK_ABSENT,  /* unfolds over the participants */
     ACT_ABSENT,
 };
 
 struct act {
     uint8_t kind, cause, level, flag;
-    uint32_t object;               /* pool index of a seat, group or forming */
+    uint32_t object;               /* pool index of a member, group or forming */
     uint32_t target;               /* client or node */
     uint32_t at;                   /* unfolding: next participant or rank */
     uint32_t ops, pid, req, about; /* about: node a text is about + 1, 0: none */

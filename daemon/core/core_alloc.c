@@ -12,7 +12,7 @@ struct core *core_free(struct core *core)
         return NULL;
     free(core->peers);
     free(core->clients);
-    free(core->seats.items);
+    free(core->members.items);
     free(core->groups.items);
     free(core->formings.items);
     free(core->users.items);
@@ -27,7 +27,7 @@ struct core *core_free(struct core *core)
     free(core->place);
     free(core->group_nodes);
     free(core->forming_nodes);
-    free(core->group_agreed);
+    free(core->group_confirmed);
     free(core->names);
     free(core->missing);
     free(core->node_names);
@@ -65,14 +65,14 @@ static bool tables(struct core *core)
     runs_init(runs, core->config.max_size, core->config.max_members);
     members = (size_t)runs->nblocks << runs->block;
     /* Each line: what one object can add to the queue in one core_input(). */
-    core->queue.cap = (uint32_t)(8 * core->max_seats + /* ask, cancel, fail, gone, logs */
-                                 12 * groups +         /* open, broken, close, sync, logs */
-                                 8 * groups +          /* formings: commit, refusals */
+    core->queue.cap = (uint32_t)(8 * core->max_members + /* ask, cancel, fail, gone, logs */
+                                 12 * groups +           /* open, broken, close, sync, logs */
+                                 8 * groups +            /* formings: commit, refusals */
                                  16 * nnodes + 4 * core->client_slots + 256);
     core->queue.text_cap = 1 << 20;
     return table(&core->peers, nnodes, sizeof(*core->peers)) &&
            table(&core->clients, core->client_slots, sizeof(*core->clients)) &&
-           pool(&core->seats, core->max_seats, sizeof(struct seat)) &&
+           pool(&core->members, core->max_members, sizeof(struct member)) &&
            pool(&core->groups, core->max_groups, sizeof(struct group)) &&
            pool(&core->formings, core->max_groups, sizeof(struct forming)) &&
            pool(&core->users, core->max_users, sizeof(struct user)) &&
@@ -87,7 +87,7 @@ static bool tables(struct core *core)
            table(&core->place, nnodes, sizeof(*core->place)) &&
            table(&core->group_nodes, groups * nnodes, sizeof(*core->group_nodes)) &&
            table(&core->forming_nodes, groups * nnodes, sizeof(*core->forming_nodes)) &&
-           table(&core->group_agreed, groups * nnodes, sizeof(*core->group_agreed)) &&
+           table(&core->group_confirmed, groups * nnodes, sizeof(*core->group_confirmed)) &&
            table(&core->names, nnodes, sizeof(*core->names)) &&
            table(&core->missing, MSG_TEXT_MAX, 1) &&
            table(&core->node_names, nnodes, sizeof(*core->node_names));
@@ -106,7 +106,7 @@ struct core *core_new(const struct core_config *config)
     core->config.max_size =
         MIN(config->max_size ? config->max_size : MAX(config->max_members / 16, 1u),
             (unsigned)MSG_MAX_RANKS);
-    core->max_seats = MAX(MIN(config->max_members, (unsigned)CORE_MAX_SEATS), 16u);
+    core->max_members = MAX(MIN(config->max_members, (unsigned)CORE_MAX_MEMBERS), 16u);
     core->max_users = core->client_slots + 2 * core->max_groups;
     if (!tables(core))
         return NULL;

@@ -51,7 +51,8 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
 
 void user_put(struct core *core, struct user *user)
 {
-    if (!user || user->clients || user->groups || user->forming || user->seats || user->runs.blocks)
+    if (!user || user->clients || user->groups || user->forming || user->members ||
+        user->runs.blocks)
         return;
     list_del(&user->hash);
     pool_leave(&core->users, user); /* no action names a user: free at once */
@@ -123,23 +124,23 @@ void client_open(struct core *core, const struct core_event *event)
     client->admin = false;
     client->waiting = client->groups = 0;
     client->program[0] = 0;
-    list_init(&client->seats);
+    list_init(&client->members);
 }
 
 void client_closed(struct core *core, unsigned slot, const char *why)
 {
     struct client *client;
-    struct seat *seat;
+    struct member *member;
 
     if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
         return;
     client = &core->clients[slot];
-    while ((seat = list_first(&client->seats, struct seat, by_client))) {
-        if (seat->state == SEAT_COMMITTED || seat->state == SEAT_SEATED) {
-            group_seat_lost(core, seat, why ? why : "its connection closed");
+    while ((member = list_first(&client->members, struct member, by_client))) {
+        if (member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED) {
+            group_member_lost(core, member, why ? why : "its connection closed");
         } else {
-            join_cancel(core, seat);
-            seat_end(core, seat);
+            join_cancel(core, member);
+            member_end(core, member);
         }
     }
     if (client->state == CLIENT_READY && !client->admin) {
@@ -214,50 +215,50 @@ static void hello(struct core *core, unsigned slot, const struct msg_client_hell
 }
 
 /* A live rank of @slot in an open or broken group. */
-static struct seat *seat_in(struct core *core, unsigned slot, uint64_t id)
+static struct member *member_in(struct core *core, unsigned slot, uint64_t id)
 {
     struct group *group = group_find(core, id);
-    struct seat *seat;
+    struct member *member;
 
     if (!group || group->state == GROUP_COMMITTED)
         return NULL;
-    list_each (seat, &group->seats, by_group)
-        if (seat->client == slot)
-            return seat;
+    list_each (member, &group->local, by_group)
+        if (member->client == slot)
+            return member;
     return NULL;
 }
 
 static void leave(struct core *core, unsigned slot, const struct msg_client_leave *msg)
 {
-    struct seat *seat = seat_in(core, slot, msg->group);
+    struct member *member = member_in(core, slot, msg->group);
 
-    if (!seat) {
+    if (!member) {
         refuse(core, slot, CAUSE_PROTOCOL, "leaves group %llu, which it is not in",
                (unsigned long long)msg->group);
         return;
     }
-    for (; seat; seat = seat_in(core, slot, msg->group))
-        group_leave(core, seat, msg->ops);
+    for (; member; member = member_in(core, slot, msg->group))
+        group_leave(core, member, msg->ops);
 }
 
 static void abort_group(struct core *core, unsigned slot, const struct msg_client_abort *msg)
 {
-    struct seat *seat = seat_in(core, slot, msg->group);
+    struct member *member = member_in(core, slot, msg->group);
 
-    if (!seat) {
+    if (!member) {
         refuse(core, slot, CAUSE_PROTOCOL, "aborts group %llu, which it is not in",
                (unsigned long long)msg->group);
         return;
     }
-    group_abort(core, seat->group, seat, msg->text);
+    group_abort(core, member->group, member, msg->text);
 }
 
-static void ask_who(struct core *core, unsigned slot, const struct msg_client_who *msg)
+static void ask_absent(struct core *core, unsigned slot, const struct msg_client_ask_absent *msg)
 {
-    const struct seat *seat = seat_in(core, slot, msg->group);
+    const struct member *member = member_in(core, slot, msg->group);
 
-    if (seat)
-        who_client(core, seat, msg);
+    if (member)
+        absent_ask_client(core, member, msg);
     else
         refuse(core, slot, CAUSE_PROTOCOL, "asks about group %llu, which it is not in",
                (unsigned long long)msg->group);
@@ -295,8 +296,8 @@ void client_msg(struct core *core, const struct core_event *event)
     case MSG_CLIENT_ABORT:
         abort_group(core, slot, &msg->client_abort);
         break;
-    case MSG_CLIENT_WHO:
-        ask_who(core, slot, &msg->client_who);
+    case MSG_CLIENT_ASK_ABSENT:
+        ask_absent(core, slot, &msg->client_ask_absent);
         break;
     case MSG_ADMIN:
         break; /* the edge answers from the views */

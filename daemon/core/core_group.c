@@ -57,7 +57,7 @@ static void group_set_state(struct core *core, struct group *group, enum group_s
 
 void group_reap(struct core *core)
 {
-    for (uint32_t i = core->groups.limbo; i;) {
+    for (uint32_t i = core->groups.ended; i;) {
         struct group *group = pool_at(&core->groups, i - 1);
 
         list_del(&group->hash);
@@ -119,10 +119,10 @@ static void set_cause(struct group *group, enum cause cause, int32_t rank, uint3
 /* The cause is set. Joins of a group that was not open yet fail with it. */
 static void end_committed(struct core *core, struct group *group)
 {
-    struct seat *seat;
+    struct member *member;
 
-    while ((seat = list_first(&group->seats, struct seat, by_group)))
-        join_fail(core, seat, group->cause, group->cause_rank, group->cause_node,
+    while ((member = list_first(&group->local, struct member, by_group)))
+        join_fail(core, member, group->cause, group->cause_rank, group->cause_node,
                   group->cause_text);
     close_group(core, group);
 }
@@ -155,12 +155,12 @@ static void break_group(struct core *core, struct group *group, bool tell)
 /* Not open yet, and will not be: its joins are asked again. */
 static void withdraw(struct core *core, struct group *group)
 {
-    struct seat *seat;
+    struct member *member;
 
     log_group(core, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text, "joining it again");
     act_broken(core, group);
-    while ((seat = list_first(&group->seats, struct seat, by_group)))
-        join_again(core, seat);
+    while ((member = list_first(&group->local, struct member, by_group)))
+        join_again(core, member);
     close_group(core, group);
 }
 
@@ -212,17 +212,18 @@ static bool commit_valid(struct core *core, unsigned home, const struct msg_comm
     return me >= 0;
 }
 
-/* The seat that the home means with @rank, if it still stands by this request. */
-static struct seat *commit_seat(struct core *core, unsigned home, const struct msg_commit *msg,
-                                uint32_t rank)
+/* The member that the home means with @rank, if it still stands by this request. */
+static struct member *commit_member(struct core *core, unsigned home, const struct msg_commit *msg,
+                                    uint32_t rank)
 {
-    struct seat *seat = join_find(core, msg->members[rank].join);
+    struct member *member = join_find(core, msg->members[rank].join);
 
-    if (!seat || seat->home != (int)home ||
-        (seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) || seat->rank != rank ||
-        seat->size != msg->size || seat->uid != msg->uid || strcmp(seat->name, msg->name))
+    if (!member || member->home != (int)home ||
+        (member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
+        member->rank != rank || member->size != msg->size || member->uid != msg->uid ||
+        strcmp(member->name, msg->name))
         return NULL;
-    return seat;
+    return member;
 }
 
 /* This node cannot take part: tells the others, and gives its own ranks their answer. The one
@@ -235,12 +236,13 @@ static void decline(struct core *core, unsigned home, const struct msg_commit *m
         if (i != me && peer_linked(core, core->place[i]) && act_room(core))
             act_broken_to(core, core->place[i], msg->group, cause, rank, text);
     for (uint32_t i = 0; i < msg->size; i++) {
-        struct seat *seat = msg->members[i].node == me ? commit_seat(core, home, msg, i) : NULL;
+        struct member *member =
+            msg->members[i].node == me ? commit_member(core, home, msg, i) : NULL;
 
-        if (seat && cause == CAUSE_LEFT)
-            join_again(core, seat);
-        else if (seat)
-            join_fail(core, seat, cause, -1, core_self_name(core), text);
+        if (member && cause == CAUSE_LEFT)
+            join_again(core, member);
+        else if (member)
+            join_fail(core, member, cause, -1, core_self_name(core), text);
     }
 }
 
@@ -265,7 +267,7 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     }
     user->groups++;
     row = (size_t)pool_index(&core->groups, group) * core->config.nnodes;
-    list_init(&group->seats);
+    list_init(&group->local);
     group->id = msg->group;
     group->epoch = msg->epoch;
     group->committed_ms = core->now;
@@ -279,10 +281,10 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     group->cause_rank = -1;
     group->members = run;
     group->nodes = core->group_nodes + row;
-    group->agreed = core->group_agreed + row;
+    group->confirmed = core->group_confirmed + row;
     memcpy(group->members, msg->members, msg->size * sizeof(*group->members));
     memcpy(group->nodes, core->place, msg->nnodes * sizeof(*group->nodes));
-    memset(group->agreed, 0, msg->nnodes * sizeof(*group->agreed));
+    memset(group->confirmed, 0, msg->nnodes * sizeof(*group->confirmed));
     text_copy(group->name, sizeof(group->name), msg->name);
     group_set_state(core, group, GROUP_COMMITTED);
     return group;
@@ -291,33 +293,33 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
 static void try_open(struct core *core, struct group *group)
 {
     char name[TEXT_QUOTED];
-    struct seat *seat;
+    struct member *member;
 
-    if (group->state != GROUP_COMMITTED || group->nagreed + 1 < group->nnodes)
+    if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 < group->nnodes)
         return;
     for (unsigned i = 0; i < group->nnodes; i++)
         if (!peer_usable(core, group->nodes[i]))
             return;
     group_set_state(core, group, GROUP_OPEN);
     group->boarded = true;
-    list_each (seat, &group->seats, by_group)
-        seat_set_state(core, seat, SEAT_SEATED);
+    list_each (member, &group->local, by_group)
+        member_set_state(core, member, MEMBER_JOINED);
     act_log_user(core, group->uid, CORE_LOG_DEBUG, "group %s: %u ranks on %u nodes -> open",
                  text_quote(name, group->name), group->size, group->nnodes);
     act_group_open(core, group);
 }
 
-static void take_seats(struct core *core, struct group *group)
+static void take_members(struct core *core, struct group *group)
 {
     for (uint32_t i = 0; i < group->size; i++) {
-        struct seat *seat;
+        struct member *member;
 
         if (group->members[i].node != group->me)
             continue;
-        seat = join_find(core, group->members[i].join);
-        seat->group = group;
-        seat_set_state(core, seat, SEAT_COMMITTED);
-        list_add(&group->seats, &seat->by_group);
+        member = join_find(core, group->members[i].join);
+        member->group = group;
+        member_set_state(core, member, MEMBER_COMMITTED);
+        list_add(&group->local, &member->by_group);
         group->nlocal++;
     }
 }
@@ -345,7 +347,7 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
         if (msg->members[i].node != me)
             continue;
         mine = true;
-        if (commit_seat(core, home, msg, i))
+        if (commit_member(core, home, msg, i))
             continue;
         text_format(text, sizeof(text), "rank %u of node %s does not wait for it any more", i,
                     core_self_name(core));
@@ -363,7 +365,7 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
         decline(core, home, msg, me, CAUSE_QUOTA, -1, text);
         return;
     }
-    take_seats(core, group);
+    take_members(core, group);
     if (group->nnodes > 1)
         act_sync(core, group);
     try_open(core, group);
@@ -429,10 +431,10 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
         act_broken_again(core, group, node);
         return;
     }
-    if (group->agreed[place])
+    if (group->confirmed[place])
         return;
-    group->agreed[place] = true;
-    group->nagreed++;
+    group->confirmed[place] = true;
+    group->nconfirmed++;
     act_sync_to(core, group, node);
     act_gone_again(core, group, node);
     try_open(core, group);
@@ -444,7 +446,7 @@ void group_home_lost(struct core *core, unsigned node)
 
     list_each (group, &core->all_groups, all)
         if (group->state == GROUP_COMMITTED && group->home == node &&
-            group->nagreed + 1 < group->nnodes)
+            group->nconfirmed + 1 < group->nnodes)
             act_sync(core, group);
 }
 
@@ -454,7 +456,7 @@ void group_tick(struct core *core)
     char text[MSG_TEXT_MAX];
 
     list_each (group, &core->all_groups, all) {
-        if (group->state != GROUP_COMMITTED || group->nagreed + 1 >= group->nnodes)
+        if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
             continue;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
             act_sync(core, group);
@@ -470,45 +472,45 @@ void group_tick(struct core *core)
 /* ---- ranks that end
  * ----------------------------------------------------------------------------------- */
 
-static void seat_gone(struct core *core, struct seat *seat, enum cause cause, uint32_t ops,
-                      const char *text)
+static void member_gone(struct core *core, struct member *member, enum cause cause, uint32_t ops,
+                        const char *text)
 {
-    struct group *group = seat->group;
-    struct fate *fate = runs_fate(&core->runs, &group->members[seat->rank]);
+    struct group *group = member->group;
+    struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
 
     fate->cause = (uint8_t)cause;
     fate->ops = ops;
     if (cause != CAUSE_LEFT)
         group->unclean = true;
     if (group->state == GROUP_OPEN)
-        act_group_gone(core, group, seat->rank, ops, text);
+        act_member_gone(core, group, member->rank, ops, text);
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
-        act_gone(core, group, seat->rank, text);
-    seat_end(core, seat);
+        act_gone(core, group, member->rank, text);
+    member_end(core, member);
     if (!group->nlocal)
         close_group(core, group);
 }
 
-void group_leave(struct core *core, struct seat *seat, uint32_t ops)
+void group_leave(struct core *core, struct member *member, uint32_t ops)
 {
     char text[MSG_TEXT_MAX];
 
-    text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", seat->rank, seat->pid,
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", member->rank, member->pid,
                 core_self_name(core));
-    seat_gone(core, seat, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
+    member_gone(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
 }
 
-void group_seat_lost(struct core *core, struct seat *seat, const char *why)
+void group_member_lost(struct core *core, struct member *member, const char *why)
 {
     char text[MSG_TEXT_MAX];
 
-    text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", seat->rank,
-                seat->pid, core_self_name(core), why);
-    seat_gone(core, seat, CAUSE_RANK_LOST, seat->state == SEAT_SEATED ? CORE_OPS_FROM_BOARD : 0,
-              text);
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", member->rank,
+                member->pid, core_self_name(core), why);
+    member_gone(core, member, CAUSE_RANK_LOST,
+                member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
 }
 
-void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
+void group_member_gone(struct core *core, unsigned node, const struct msg_gone *msg)
 {
     struct group *group = group_find(core, msg->group);
     int place = group ? group_place(group, node) : -1;
@@ -526,7 +528,7 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
     if (fate->cause != CAUSE_LEFT)
         group->unclean = true;
     if (group->state == GROUP_OPEN)
-        act_group_gone(core, group, msg->rank, fate->ops, msg->text);
+        act_member_gone(core, group, msg->rank, fate->ops, msg->text);
 }
 
 /* ---- what breaks a group
@@ -545,7 +547,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     if (place < 0 || group->state == GROUP_BROKEN)
         return;
     if (cause == CAUSE_NONE) {
-        if (group->agreed[place])
+        if (group->confirmed[place])
             return; /* our SYNC came after its last rank had left: see the top */
         cause = CAUSE_LEFT;
     }
@@ -568,11 +570,12 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     break_group(core, group, cause == CAUSE_LEFT);
 }
 
-void group_abort(struct core *core, struct group *group, const struct seat *seat, const char *text)
+void group_abort(struct core *core, struct group *group, const struct member *member,
+                 const char *text)
 {
     if (group->state != GROUP_OPEN)
         return;
-    set_cause(group, CAUSE_ABORTED, (int32_t)seat->rank, seat->pid, core_self_name(core), text);
+    set_cause(group, CAUSE_ABORTED, (int32_t)member->rank, member->pid, core_self_name(core), text);
     break_group(core, group, true);
 }
 

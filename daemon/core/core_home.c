@@ -161,7 +161,7 @@ static void drop(struct core *core, struct forming *forming)
 
 void home_reap(struct core *core)
 {
-    for (uint32_t i = core->formings.limbo; i;) {
+    for (uint32_t i = core->formings.ended; i;) {
         struct forming *forming = pool_at(&core->formings, i - 1);
 
         user_leave_run(core, forming->uid, forming->members);

@@ -1,11 +1,11 @@
 /* core_internal.h - the objects of the core and what its files offer each other.
  *
- *   client ---- seat ---- group        seat: one local rank, from its join request to its end
+ *   client ---- member ---- group        member: one local rank, from its join request to its end
  *                 |                    group: a committed group this node takes part in
  *               (home) forming         forming: the home's view of a group that lacks ranks
  *   peer, engine                       who can be reached, and how
  *
- * Objects live in pools. One that ends goes into limbo and is reused at the next core_input()
+ * Objects live in pools. One that ends stays readable and is reused at the next core_input()
  * only, so an action that names it stays good until it has been executed. */
 #ifndef COMMD_CORE_INTERNAL_H
 #define COMMD_CORE_INTERNAL_H
@@ -16,7 +16,7 @@
 enum {
     CORE_ADMIN_CLIENTS = 64,  /* slots beyond max_clients, so that commctl still gets in */
     CORE_CLIENT_JOINS = 1024, /* pending joins per client */
-    CORE_MAX_SEATS = 65536,   /* local ranks over all groups */
+    CORE_MAX_MEMBERS = 65536, /* local ranks over all groups */
     CORE_SEATS_PER_MS = 1024, /* looked at for what has expired */
     CORE_VERDICT_MS = 1000,   /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
@@ -72,17 +72,17 @@ static inline void list_del(struct list *item) /* harmless when it is on no list
 
 /* Items begin with a struct pooled. Memory beyond @used has never been touched. */
 struct pooled {
-    uint32_t next; /* index + 1 of the next free or limbo item */
+    uint32_t next; /* index + 1 of the next free or ended item */
 };
 struct pool {
     char *items;
     size_t size;
     uint32_t cap, used, live;
-    uint32_t free, limbo;
+    uint32_t free, ended;
 };
 void *pool_take(struct pool *pool);             /* zeroed; NULL: full */
-void pool_leave(struct pool *pool, void *item); /* into limbo: still readable */
-void pool_reap(struct pool *pool);              /* limbo becomes free */
+void pool_leave(struct pool *pool, void *item); /* freed later: still readable */
+void pool_reap(struct pool *pool);              /* what ended becomes free */
 static inline uint32_t pool_index(const struct pool *pool, const void *item)
 {
     return (uint32_t)(((const char *)item - pool->items) / pool->size);
@@ -133,11 +133,11 @@ struct user {
     struct pooled pooled;
     struct list hash;
     uint32_t uid;
-    unsigned clients, groups, forming, seats;
+    unsigned clients, groups, forming, members;
     struct run_owner runs;
-    unsigned node;      /* whose joins brought it here, if it has runs */
-    uint32_t who_ranks; /* looked at for its questions since @who_ms */
-    uint64_t who_ms;
+    unsigned node;        /* whose joins brought it here, if it has runs */
+    uint32_t asked_ranks; /* looked at for its questions since @asked_ms */
+    uint64_t asked_ms;
 };
 
 enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
@@ -147,23 +147,23 @@ struct client {
     bool admin;
     unsigned waiting; /* pending joins */
     unsigned groups;  /* ranks in open groups */
-    unsigned who;     /* questions since @who_ms */
-    uint64_t who_ms;
+    unsigned asked;   /* questions since @asked_ms */
+    uint64_t asked_ms;
     uint64_t since_ms;
-    struct list seats; /* its ranks; the seats are owned by the core's pool */
+    struct list members; /* its ranks; the members are owned by the core's pool */
     char program[MSG_NAME_MAX];
 };
 
 /* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
- * been asked who is missing. COMMITTED, SEATED: member of a group in that state. */
-enum seat_state { SEAT_FREE, SEAT_ASKING, SEAT_EXPIRING, SEAT_COMMITTED, SEAT_SEATED };
-struct seat {
+ * been asked who is missing. COMMITTED, JOINED: member of a group in that state. */
+enum member_state { MEMBER_FREE, MEMBER_ASKING, MEMBER_EXPIRING, MEMBER_COMMITTED, MEMBER_JOINED };
+struct member {
     struct pooled pooled;
-    enum seat_state state;
+    enum member_state state;
     struct list by_client;
-    struct list by_group; /* COMMITTED, SEATED */
+    struct list by_group; /* COMMITTED, JOINED */
     struct list by_name;  /* ASKING, EXPIRING */
-    struct list waiting;  /* all but SEATED: the seats with a deadline */
+    struct list waiting;  /* all but JOINED: the members with a deadline */
     struct list todo;     /* to be asked (again) before this core_input() returns */
     unsigned client;
     uint32_t req, rank, size, uid, pid;
@@ -172,7 +172,7 @@ struct seat {
     uint64_t deadline_ms; /* CORE_NEVER: none */
     uint64_t limit_ms;    /* for its text */
     int home;             /* node asked, -1: none yet */
-    struct group *group;  /* COMMITTED, SEATED; borrowed: groups outlive their seats */
+    struct group *group;  /* COMMITTED, JOINED; borrowed: groups outlive their members */
     char name[MSG_GROUP_MAX];
 };
 
@@ -185,15 +185,15 @@ struct group {
     uint64_t id, epoch, committed_ms;
     uint32_t uid, size, nnodes, me;
     uint32_t latency_us, mbytes_s;
-    uint32_t nlocal;  /* live local members = seats */
-    uint32_t nagreed; /* other participants that confirmed the commit */
+    uint32_t nlocal;     /* live local members = members */
+    uint32_t nconfirmed; /* other participants that confirmed the commit */
     unsigned home;
     bool boarded;               /* the edge was told to make a board */
     bool unclean;               /* a rank died, or the group broke */
     uint16_t *nodes;            /* owned by the core's table: node indices, ascending */
-    bool *agreed;               /* likewise: per participant */
+    bool *confirmed;            /* likewise: per participant */
     struct msg_member *members; /* owned run */
-    struct list seats;
+    struct list local;
     enum cause cause; /* BROKEN, DEAD */
     int32_t cause_rank;
     uint32_t cause_pid;
@@ -260,7 +260,7 @@ struct queue {
 enum { HASH_GROUPS = 1024, HASH_USERS = 256, HASH_JOINS = 16384 };
 struct core {
     struct core_config config; /* .nodes and the strings are copies */
-    unsigned client_slots, max_seats, max_groups, max_users;
+    unsigned client_slots, max_members, max_groups, max_users;
     uint64_t now, random, promised_ms;
     uint64_t join_count; /* numbers of requests */
     uint64_t commits;    /* groups committed by this home */
@@ -268,13 +268,13 @@ struct core {
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */
     uint64_t heartbeat_ms, heartbeat_seq;
     uint64_t silent_ms;  /* no peer is silent for too long before this */
-    uint64_t expire_ms;  /* no seat expires before this */
+    uint64_t expire_ms;  /* no member expires before this */
     uint64_t expired_ms; /* when that was last looked at */
     unsigned nclients;
     struct peer *peers;
     struct engine engine;
     struct client *clients;
-    struct pool seats, groups, formings, users;
+    struct pool members, groups, formings, users;
     struct runs runs;
     struct list all_groups, all_formings, waiting, todo;
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
@@ -286,7 +286,7 @@ struct core {
     bool *up;
     uint16_t *place; /* node -> participant + 1 */
     uint16_t *group_nodes, *forming_nodes;
-    bool *group_agreed;
+    bool *group_confirmed;
     char (*names)[MSG_NAME_MAX];
     char *missing; /* MSG_TEXT_MAX */
     char cluster[MSG_NAME_MAX], version[MSG_NAME_MAX];
@@ -349,7 +349,7 @@ void act_peer_drop(struct core *core, unsigned node, const char *text);
 void act_heartbeat(struct core *core, unsigned node);
 void act_engine_state(struct core *core, unsigned node);
 void act_engine_ready(struct core *core, unsigned node);
-void act_join(struct core *core, const struct seat *seat);
+void act_join(struct core *core, const struct member *member);
 void act_join_cancel(struct core *core, unsigned node, uint64_t join);
 void act_join_refused(struct core *core, unsigned node, uint64_t join, enum cause cause,
                       int32_t rank, const char *text);
@@ -372,7 +372,7 @@ void act_absent_here(struct core *core, const struct group *group, unsigned clie
 void act_absent_to(struct core *core, const struct group *group, unsigned node, uint64_t ask,
                    uint64_t seq);
 /* To the other participants. */
-void act_who(struct core *core, const struct group *group, uint64_t ask, uint64_t seq);
+void act_ask_absent(struct core *core, const struct group *group, uint64_t ask, uint64_t seq);
 /* What @node has answered, on to the client. */
 void act_absent(struct core *core, unsigned client, unsigned node,
                 const struct msg_absent_here *answer);
@@ -383,8 +383,8 @@ void act_pong(struct core *core, uint64_t seq);
 void act_peer_add(struct core *core, unsigned node);
 void act_peer_del(struct core *core, unsigned node, uint64_t engine);
 void act_group_open(struct core *core, const struct group *group);
-void act_group_gone(struct core *core, const struct group *group, uint32_t rank, uint32_t ops,
-                    const char *text);
+void act_member_gone(struct core *core, const struct group *group, uint32_t rank, uint32_t ops,
+                     const char *text);
 void act_group_broken(struct core *core, const struct group *group);
 void act_group_close(struct core *core, const struct group *group, bool abort);
 
@@ -444,18 +444,18 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
 void join_rehome(struct core *core);
 void join_home_lost(struct core *core, unsigned node);
-void join_run(struct core *core);                      /* asks for all seats on the todo list */
-void join_again(struct core *core, struct seat *seat); /* its commit came to nothing */
+void join_run(struct core *core); /* asks for all members on the todo list */
+void join_again(struct core *core, struct member *member); /* its commit came to nothing */
 void join_tick(struct core *core);
 uint64_t join_deadline(const struct core *core);
 void join_drain(struct core *core);
-void join_cancel(struct core *core, struct seat *seat); /* tells the home, quietly */
-struct seat *join_find(struct core *core, uint64_t join);
-/* Answers the client and ends the seat. */
-void join_fail(struct core *core, struct seat *seat, enum cause cause, int32_t rank,
+void join_cancel(struct core *core, struct member *member); /* tells the home, quietly */
+struct member *join_find(struct core *core, uint64_t join);
+/* Answers the client and ends the member. */
+void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank,
                const char *node, const char *text);
-void seat_set_state(struct core *core, struct seat *seat, enum seat_state state);
-void seat_end(struct core *core, struct seat *seat); /* no answer; any state */
+void member_set_state(struct core *core, struct member *member, enum member_state state);
+void member_end(struct core *core, struct member *member); /* no answer; any state */
 
 /* ---- core_home.c
  * ------------------------------------------------------------------------------------ */
@@ -472,25 +472,27 @@ uint64_t home_group_id(uint64_t incarnation, uint64_t n);
 /* Which one of that home's groups has this id; 0: none of them. */
 uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 
-/* ---- core_who.c
+/* ---- core_absent.c
  * ------------------------------------------------------------------------------------- */
 
-void who_client(struct core *core, const struct seat *seat, const struct msg_client_who *msg);
-void who_peer(struct core *core, unsigned node, const struct msg_who *msg);
-void who_answer(struct core *core, unsigned node, const struct msg_absent_here *msg);
+void absent_ask_client(struct core *core, const struct member *member,
+                       const struct msg_client_ask_absent *msg);
+void absent_ask_peer(struct core *core, unsigned node, const struct msg_ask_absent *msg);
+void absent_collect(struct core *core, unsigned node, const struct msg_absent_here *msg);
 
 /* ---- core_group.c
  * ----------------------------------------------------------------------------------- */
 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, uint64_t id);
-void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
+void group_member_gone(struct core *core, unsigned node, const struct msg_gone *msg);
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg);
 void group_board_error(struct core *core, const struct msg_board *msg);
 void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why);
-void group_leave(struct core *core, struct seat *seat, uint32_t ops);
-void group_seat_lost(struct core *core, struct seat *seat, const char *why);
-void group_abort(struct core *core, struct group *group, const struct seat *seat, const char *text);
+void group_leave(struct core *core, struct member *member, uint32_t ops);
+void group_member_lost(struct core *core, struct member *member, const char *why);
+void group_abort(struct core *core, struct group *group, const struct member *member,
+                 const char *text);
 void group_open_ready(struct core *core);
 /* All groups with @node break, except one-node groups. @tell: the others may not know. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,

@@ -192,7 +192,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         group_commit(core, node, &msg->commit);
         break;
     case MSG_GONE:
-        group_gone_msg(core, node, &msg->gone);
+        group_member_gone(core, node, &msg->gone);
         break;
     case MSG_BROKEN:
         group_broken_msg(core, node, &msg->broken);
@@ -200,11 +200,11 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
     case MSG_SYNC:
         group_sync(core, node, msg->sync.group);
         break;
-    case MSG_WHO:
-        who_peer(core, node, &msg->who);
+    case MSG_ASK_ABSENT:
+        absent_ask_peer(core, node, &msg->ask_absent);
         break;
     case MSG_ABSENT_HERE:
-        who_answer(core, node, &msg->absent_here);
+        absent_collect(core, node, &msg->absent_here);
         break;
     default:
         act_log_node(core, node, CORE_LOG_WARN,

@@ -1,7 +1,7 @@
 /* core_pool.c - memory of the core after core_new(): fixed pools, and runs of members.
  *
- * A pool hands out items of one size. An item that ends goes to limbo, where actions that are
- * still queued may read it, and becomes free at the next core_input(). Items are taken from the
+ * A pool hands out items of one size. The free of an item that ends is deferred, where actions that
+ * are still queued may read it, and becomes free at the next core_input(). Items are taken from the
  * free list first, so an idle commd never touches most of its pools' memory.
  *
  * Runs are contiguous because msg_commit and the group views want the members of a group by
@@ -33,20 +33,20 @@ void *pool_take(struct pool *pool)
 
 void pool_leave(struct pool *pool, void *item)
 {
-    ((struct pooled *)item)->next = pool->limbo;
-    pool->limbo = pool_index(pool, item) + 1;
+    ((struct pooled *)item)->next = pool->ended;
+    pool->ended = pool_index(pool, item) + 1;
     pool->live--;
 }
 
 void pool_reap(struct pool *pool)
 {
-    while (pool->limbo) {
-        struct pooled *item = pool_at(pool, pool->limbo - 1);
+    while (pool->ended) {
+        struct pooled *item = pool_at(pool, pool->ended - 1);
         uint32_t next = item->next;
 
         item->next = pool->free;
-        pool->free = pool->limbo;
-        pool->limbo = next;
+        pool->free = pool->ended;
+        pool->ended = next;
     }
 }
 

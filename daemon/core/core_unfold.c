@@ -2,8 +2,8 @@
  *
  * Records become whole struct core_actions only here, one at a time, so that the queue stays
  * small however many nodes a message goes to. A record about a group is filled from the group
- * as it is when the action is handed out; limbo keeps objects readable until the queue is
- * empty. */
+ * as it is when the action is handed out; the deferred free keeps objects readable until the queue
+ * is empty. */
 #include "daemon/core/core_act.h"
 
 static const char *act_text(const struct core *core, const struct act *act)
@@ -37,15 +37,15 @@ static void welcome(const struct core *core, unsigned client, struct core_action
 
 static void join(const struct core *core, const struct act *act, struct core_action *ret)
 {
-    const struct seat *seat = pool_at(&core->seats, act->object);
+    const struct member *member = pool_at(&core->members, act->object);
     struct msg_join *m = &message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN)->join;
 
     m->join = act->id;
-    m->uid = seat->uid;
-    m->pid = seat->pid;
-    m->rank = seat->rank;
-    m->size = seat->size;
-    COPY(m->name, seat->name);
+    m->uid = member->uid;
+    m->pid = member->pid;
+    m->rank = member->rank;
+    m->size = member->size;
+    COPY(m->name, member->name);
 }
 
 static void commit(struct core *core, const struct act *act, unsigned node, struct core_action *ret)
@@ -95,7 +95,7 @@ static void broken(const struct group *group, unsigned node, struct core_action 
 
 static void who(const struct act *act, unsigned node, struct core_action *ret)
 {
-    struct msg_who *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_WHO)->who;
+    struct msg_ask_absent *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_ASK_ABSENT)->ask_absent;
 
     m->group = act->id;
     m->ask = act->id2;
@@ -113,7 +113,7 @@ static void group_action(const struct core *core, const struct act *act, enum co
     ret->ops = act->ops;
     ret->pid = act->pid;
     COPY(ret->text, act_text(core, act));
-    if (type == CORE_DO_GROUP_GONE) {
+    if (type == CORE_DO_MEMBER_GONE) {
         const struct group *group = pool_at(&core->groups, act->object);
 
         COPY(ret->name, core_node_name(core, group->nodes[group->members[act->rank].node]));
@@ -159,10 +159,10 @@ static bool next_participant(struct core *core, struct act *act, struct core_act
         if (place == group->me || !peer_linked(core, node))
             continue;
         if (act->kind == ACT_SYNC) {
-            if (group->agreed[place])
+            if (group->confirmed[place])
                 continue;
             message(ret, CORE_DO_PEER_SEND, node, MSG_SYNC)->sync.group = group->id;
-        } else if (act->kind == ACT_WHO) {
+        } else if (act->kind == ACT_ASK_ABSENT) {
             who(act, node, ret);
         } else if (act->kind == ACT_GONE) {
             gone(core, act, group, node, ret);
@@ -191,7 +191,7 @@ static bool next_rank(struct core *core, struct act *act, struct core_action *re
         one.cause = fate->cause;
         one.pid = group->members[rank].pid;
         if (act->kind == ACT_GROUP_FATES) {
-            group_action(core, &one, CORE_DO_GROUP_GONE, ret);
+            group_action(core, &one, CORE_DO_MEMBER_GONE, ret);
             COPY(ret->text, "gone before the group opened");
             return true;
         }
@@ -361,7 +361,7 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         absent(core, act, ret);
         return true;
     case ACT_SYNC:
-    case ACT_WHO:
+    case ACT_ASK_ABSENT:
     case ACT_GONE:
     case ACT_BROKEN:
         return next_participant(core, act, ret);
@@ -394,8 +394,8 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
     case ACT_GROUP_OPEN:
         group_action(core, act, CORE_DO_GROUP_OPEN, ret);
         return true;
-    case ACT_GROUP_GONE:
-        group_action(core, act, CORE_DO_GROUP_GONE, ret);
+    case ACT_MEMBER_GONE:
+        group_action(core, act, CORE_DO_MEMBER_GONE, ret);
         return true;
     case ACT_GROUP_BROKEN:
         group_broken(core, act, ret);
@@ -413,9 +413,10 @@ bool core_next(struct core *core, struct core_action *ret_action)
 
     while (queue->head < queue->tail) {
         struct act *act = &queue->acts[queue->head];
-        bool folded = act->kind == ACT_COMMIT || act->kind == ACT_SYNC || act->kind == ACT_WHO ||
-                      act->kind == ACT_GONE || act->kind == ACT_BROKEN ||
-                      act->kind == ACT_GONE_AGAIN || act->kind == ACT_GROUP_FATES;
+        bool folded = act->kind == ACT_COMMIT || act->kind == ACT_SYNC ||
+                      act->kind == ACT_ASK_ABSENT || act->kind == ACT_GONE ||
+                      act->kind == ACT_BROKEN || act->kind == ACT_GONE_AGAIN ||
+                      act->kind == ACT_GROUP_FATES;
         bool more;
 
         memset(ret_action, 0, sizeof(*ret_action));

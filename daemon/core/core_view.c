@@ -78,10 +78,10 @@ static void view_forming(const struct core *core, const struct forming *forming,
 
 /* Several local ranks wait for one group: it is shown once, for the first in its bucket. Who fills
  * a bucket with names is looked at no further than SHOWN_MAX. */
-static bool shown(const struct core *core, const struct seat *seat, unsigned *ret_count)
+static bool shown(const struct core *core, const struct member *member, unsigned *ret_count)
 {
-    const struct list *bucket = &core->by_name[seat->key % HASH_GROUPS];
-    struct seat *other;
+    const struct list *bucket = &core->by_name[member->key % HASH_GROUPS];
+    struct member *other;
     unsigned looked = 0;
     bool first = true;
 
@@ -89,9 +89,9 @@ static bool shown(const struct core *core, const struct seat *seat, unsigned *re
     list_each (other, bucket, by_name) {
         if (looked++ == SHOWN_MAX)
             break;
-        if (other->uid != seat->uid || strcmp(other->name, seat->name))
+        if (other->uid != member->uid || strcmp(other->name, member->name))
             continue;
-        if (first && other != seat)
+        if (first && other != member)
             return false;
         first = false;
         ++*ret_count;
@@ -105,19 +105,19 @@ static bool is_listed(const struct list *item)
     return item->next && item->next != item;
 }
 
-static bool scan_seat(const struct core *core, const struct seat *seat,
-                      struct core_group_view *ret_view)
+static bool scan_member(const struct core *core, const struct member *member,
+                        struct core_group_view *ret_view)
 {
     unsigned count;
 
-    if ((seat->state != SEAT_ASKING && seat->state != SEAT_EXPIRING) ||
-        seat->home == (int)core->config.self || !shown(core, seat, &count))
+    if ((member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
+        member->home == (int)core->config.self || !shown(core, member, &count))
         return false;
     *ret_view = (struct core_group_view){
-        .name = seat->name,
-        .uid = seat->uid,
+        .name = member->name,
+        .uid = member->uid,
         .state = CORE_GROUP_JOINING,
-        .size = seat->size,
+        .size = member->size,
         .nlocal = count,
         .cause_text = "",
         .missing = "",
@@ -130,7 +130,7 @@ static bool scan_at(const struct core *core, const struct core_scan *scan, const
 {
     const struct forming *forming;
     const struct group *group;
-    const struct seat *seat;
+    const struct member *member;
 
     switch (scan->kind) {
     case 0:
@@ -146,15 +146,15 @@ static bool scan_at(const struct core *core, const struct core_scan *scan, const
         view_forming(core, forming, ret_view);
         return true;
     default:
-        seat = pool_at(&core->seats, scan->at);
-        return (!uid || seat->uid == *uid) && scan_seat(core, seat, ret_view);
+        member = pool_at(&core->members, scan->at);
+        return (!uid || member->uid == *uid) && scan_member(core, member, ret_view);
     }
 }
 
 int core_group_scan(const struct core *core, struct core_scan *scan, const uint32_t *uid,
                     struct core_group_view *ret_view)
 {
-    const struct pool *const pools[] = {&core->groups, &core->formings, &core->seats};
+    const struct pool *const pools[] = {&core->groups, &core->formings, &core->members};
     unsigned looked = 0;
 
     for (; scan->kind < ARRAY_LEN(pools); scan->kind++, scan->at = 0) {
@@ -212,15 +212,15 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
                       unsigned *ret_client, uint32_t *ret_req)
 {
     const struct group *group = any_group(core, id);
-    struct seat *seat;
+    struct member *member;
 
     if (!group)
         return false;
-    list_each (seat, &group->seats, by_group) {
+    list_each (member, &group->local, by_group) {
         if (i-- == 0) {
-            *ret_rank = seat->rank;
-            *ret_client = seat->client;
-            *ret_req = seat->req;
+            *ret_rank = member->rank;
+            *ret_client = member->client;
+            *ret_req = member->req;
             return true;
         }
     }

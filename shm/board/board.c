@@ -325,7 +325,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
     return h ^ h >> 33;
 }
 
-uint64_t op_print(const struct op_desc *d)
+uint64_t op_fingerprint(const struct op_desc *d)
 {
     uint64_t h = mix(0x636f6d6d64ull, d->seq);
 
@@ -354,16 +354,16 @@ void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsig
         return;
     bal->hash += sign < 0 ? -h : h;
     bal->diff += n;
-    bal->spot += n * pair;
+    bal->checksum += n * pair;
 }
 
 void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len)
 {
     bool less = (int64_t)bal->diff < 0;
-    uint64_t n = less ? -bal->diff : bal->diff, spot = less ? -bal->spot : bal->spot;
-    uint64_t pair = n ? spot / n : 0;
+    uint64_t n = less ? -bal->diff : bal->diff, checksum = less ? -bal->checksum : bal->checksum;
+    uint64_t pair = n ? checksum / n : 0;
 
-    if (pair >= 1 && pair <= (uint64_t)world * world && pair * n == spot)
+    if (pair >= 1 && pair <= (uint64_t)world * world && pair * n == checksum)
         snprintf(buf, len, "rank %u sends rank %u %llu elements %s than that expects",
                  (unsigned)((pair - 1) / world), (unsigned)((pair - 1) % world),
                  (unsigned long long)n, less ? "less" : "more");

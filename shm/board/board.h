@@ -18,8 +18,8 @@
 #include "shm/util/wait.h"
 
 enum {
-    /* Raised with every change of the layout, of plan.c or of board_spot(): a member and an engine
-     * that cut operations differently would take each other's bytes for their own. */
+    /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
+     * engine that cut operations differently would take each other's bytes for their own. */
     BOARD_VERSION = 11,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
@@ -48,9 +48,9 @@ struct board_geom {
 
 /* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
  * from i subtracted; over all ranks that leaves zero. If not, and it is about one pair only, diff
- * and spot tell which: spot = diff * (i * world + j + 1). Arithmetic modulo 2^64. */
+ * and checksum tell which: checksum = diff * (i * world + j + 1). Arithmetic modulo 2^64. */
 struct op_balance {
-    uint64_t hash, diff, spot;
+    uint64_t hash, diff, checksum;
 };
 
 /* What a step announces. */
@@ -63,7 +63,7 @@ enum board_kind {
 };
 
 /* The buffers of a member: numbers of its arenas and bytes from their beginning. Read once, then
- * checked against the arena (client/lib/coll/direct.c). */
+ * checked against the arena (client/lib/coll/registered.c). */
 struct board_offer {
     uint64_t send_arena, send_offset, recv_arena, recv_offset;
 };
@@ -73,7 +73,7 @@ struct board_offer {
 struct board_slot {
     _Atomic uint32_t seq; /* board_mark(step); release: pairs with acquire in board_arrived() */
     uint32_t kind;        /* enum board_kind */
-    uint64_t print;       /* op_print() of desc */
+    uint64_t fingerprint; /* op_fingerprint() of desc */
     union {
         uint8_t inl[BOARD_INLINE];
         struct board_offer offer;
@@ -99,7 +99,7 @@ struct board_member {
     _Atomic uint32_t started;  /* operations begun */
     _Atomic uint32_t alive;    /* enum member_alive, see client/lib/context/alive.c */
     /* Of the last operation in registered memory, by its number in the group; see
-     * client/lib/coll/direct.c. */
+     * client/lib/coll/registered.c. */
     _Atomic uint64_t entered;  /* this member may write into the others' memory */
     _Atomic uint64_t finished; /* its slice is in all outputs */
     _Atomic uint64_t stopped;  /* it will not write any more, whether it has finished or not */
@@ -219,26 +219,26 @@ static inline struct board_slot *board_slot(const struct board *b, unsigned memb
  * all of the slot, not only its beginning: writing to lines that still sit in the reader's cache
  * from the last time costs several times as much as to lines that have meanwhile left it (32 KiB
  * between two cores with 1 MiB of L2 each: 5.5 us against 2.0). Small ones stay where they are. */
-static inline size_t board_spot(const struct board *b, uint32_t step, size_t len)
+static inline size_t board_offset(const struct board *b, uint32_t step, size_t len)
 {
-    size_t spot = ALIGN_UP(len, (size_t)4096);
+    size_t offset = ALIGN_UP(len, (size_t)4096);
 
-    if (len <= BOARD_STAY || spot > b->chunk / 2 || b->nnodes > 1)
+    if (len <= BOARD_STAY || offset > b->chunk / 2 || b->nnodes > 1)
         return 0;
-    return step / b->depth % (b->chunk / spot) * spot;
+    return step / b->depth % (b->chunk / offset) * offset;
 }
 
 static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step,
                                     size_t len)
 {
     return b->window + ((size_t)member * b->depth + step % b->depth) * b->chunk +
-           board_spot(b, step, len);
+           board_offset(b, step, len);
 }
 
 /* @len: of the whole result of the step, plan_result(). */
 static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t len)
 {
-    return b->result + (size_t)(step % b->depth) * b->chunk + board_spot(b, step, len);
+    return b->result + (size_t)(step % b->depth) * b->chunk + board_offset(b, step, len);
 }
 
 /* Says where this member runs. Was another one last seen on the same core? Then who waits has to
@@ -297,14 +297,14 @@ void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsig
                     uint64_t count, int sign);
 static inline bool op_balanced(const struct op_balance *bal)
 {
-    return (bal->hash | bal->diff | bal->spot) == 0;
+    return (bal->hash | bal->diff | bal->checksum) == 0;
 }
 /* "what rank 1 sends to rank 2 ..." of a balance that is not zero. */
 void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len);
 /* Fingerprint of the counts of all ranks. */
 uint64_t op_digest(const uint64_t *counts, unsigned world);
 /* 64-bit fingerprint of a description. */
-uint64_t op_print(const struct op_desc *d);
+uint64_t op_fingerprint(const struct op_desc *d);
 /* "all_reduce f32 sum, 100 elements" */
 void op_text(const struct op_desc *d, char *buf, size_t len);
 

@@ -15,7 +15,7 @@
  *
  *   up to 88 bytes    in the record
  *   up to 64 KiB      local: in an out slot of the sender, where it stays until it is matched;
- *                     remote: in a landing, of which every pair has a few of its own
+ *                     remote: in an rx slot, of which every pair has a few of its own
  *   longer, or when   the message is only announced (RTS). The receiver asks for it when it is
  *   there is no slot  matched: locally it opens the stream (CTS), and parts come through out
  *                     slots of the sender; remotely it asks for every part (GET) and names the
@@ -32,7 +32,7 @@
  * how many the writer has taken of the other side (ack), and a rank has at most mail_credit()
  * records under way to another: so the ring at the far end always has room, and the engine never
  * has to keep one. Some records need no credit: ACK, which is sent when a quarter of the ring has
- * been taken without anything else going back (two can be under way) or two landings were freed
+ * been taken without anything else going back (two can be under way) or two rx slots were freed
  * (two more), PROBE and PONG (one each). Half the ring is for them. Credit is only counted for
  * the others, on both sides.
  *
@@ -61,10 +61,10 @@ static size_t pages(size_t n)
     return ALIGN_UP(n, (size_t)4096);
 }
 
-/* The same on all nodes of a group: senders must know how long a landing elsewhere is. */
-static size_t landing_size(uint32_t world, uint32_t nnodes)
+/* The same on all nodes of a group: senders must know how long an rx slot elsewhere is. */
+static size_t rx_slot_bytes(uint32_t world, uint32_t nnodes)
 {
-    size_t share = MAIL_LANDING_BUDGET / MAIL_LANDINGS / MAX(world, 1u), size = MAIL_EAGER_MAX;
+    size_t share = MAIL_RX_BUDGET / MAIL_RX_SLOTS / MAX(world, 1u), size = MAIL_EAGER_MAX;
 
     if (nnodes < 2)
         return 0;
@@ -85,7 +85,7 @@ void mail_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, struct mail *
 
     m.ring = world > 64 ? MAIL_RING_MANY : MAIL_RING;
     m.chunk = nnodes > 1 ? MAIL_CHUNK_NET : MAIL_CHUNK_ONE;
-    m.landing = landing_size(world, nnodes);
+    m.rx_bytes = rx_slot_bytes(world, nnodes);
     m.slots = nnodes > 1 ? MAIL_EAGER_NET + MAIL_DATA_NET : MAIL_OUT_SLOTS;
     m.eager_end = nnodes > 1 ? MAIL_EAGER_NET : MAIL_OUT_SLOTS;
     m.data_begin = nnodes > 1 ? MAIL_EAGER_NET : 0;
@@ -101,8 +101,8 @@ void mail_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, struct mail *
     m.off_rings = pages(m.off_engine_rings + engine * MAIL_ENGINE_RING * sizeof(struct mail_rec));
     m.off_out = pages(m.off_rings + (size_t)nlocal * world * m.ring * sizeof(struct mail_rec));
     m.off_in = m.off_out + nlocal * out_size(&m);
-    m.off_landings = m.off_in + engine * MAIL_IN_SLOTS * m.chunk;
-    m.size = pages(m.off_landings + engine * world * MAIL_LANDINGS * m.landing);
+    m.off_rx = m.off_in + engine * MAIL_IN_SLOTS * m.chunk;
+    m.size = pages(m.off_rx + engine * world * MAIL_RX_SLOTS * m.rx_bytes);
     *ret_mail = m;
 }
 
@@ -121,10 +121,10 @@ uint8_t *mail_in(const struct mail *m, unsigned local, unsigned slot)
     return m->base + m->off_in + ((size_t)local * MAIL_IN_SLOTS + slot) * m->chunk;
 }
 
-uint8_t *mail_landing(const struct mail *m, unsigned local, unsigned src, unsigned land)
+uint8_t *mail_rx_slot(const struct mail *m, unsigned local, unsigned src, unsigned rx)
 {
-    return m->base + m->off_landings +
-           (((size_t)local * m->world + src) * MAIL_LANDINGS + land) * m->landing;
+    return m->base + m->off_rx +
+           (((size_t)local * m->world + src) * MAIL_RX_SLOTS + rx) * m->rx_bytes;
 }
 
 static _Atomic uint32_t *head_of(const struct mail *m, unsigned local, unsigned src)

@@ -18,22 +18,22 @@ enum {
     MAIL_PIECE = 8 << 10,      /* of a payload on one node: is read while the next one is written */
     MAIL_DATA_NET = 4,         /* and there those that long messages stream through */
     MAIL_IN_SLOTS = 4,         /* where the engine puts the parts of long messages */
-    MAIL_LANDINGS = 4,         /* where it puts eager ones: for each receiver and remote sender */
+    MAIL_RX_SLOTS = 4,         /* where it puts eager ones: for each receiver and remote sender */
     MAIL_CHUNK_ONE = 64 << 10, /* part of a long message: on one node what stays in cache, */
-    MAIL_CHUNK_NET = 256 << 10,    /* between nodes what is worth a zero-copy transfer */
-    MAIL_LANDING_BUDGET = 2 << 20, /* bytes of landings for each member */
-    MAIL_RING = 32,                /* records from one rank to one member */
-    MAIL_RING_MANY = 16,           /* the same in worlds beyond 64 ranks */
-    MAIL_ENGINE_RING = 64,         /* records from a member to the engine */
+    MAIL_CHUNK_NET = 256 << 10, /* between nodes what is worth a zero-copy transfer */
+    MAIL_RX_BUDGET = 2 << 20,   /* bytes of rx slots for each member */
+    MAIL_RING = 32,             /* records from one rank to one member */
+    MAIL_RING_MANY = 16,        /* the same in worlds beyond 64 ranks */
+    MAIL_ENGINE_RING = 64,      /* records from a member to the engine */
 };
 
 enum mail_kind {
     MAIL_NONE = 0,
     MAIL_INLINE, /* a message, payload in the record */
-    MAIL_EAGER,  /* a message, payload in out slot @slot (local) or landing @land (remote) */
+    MAIL_EAGER,  /* a message, payload in out slot @slot (local) or rx slot @rx (remote) */
     MAIL_RTS,    /* a message that waits until it is asked for: @id, @len */
     MAIL_CTS,    /* receiver -> local sender: stream @peer_id, mark the parts with @id */
-    MAIL_GET,    /* receiver -> remote sender: of @peer_id [off, off + len) into in slot @land */
+    MAIL_GET,    /* receiver -> remote sender: of @peer_id [off, off + len) into in slot @rx */
     MAIL_DATA,   /* part [off, off + len) of the message that receive @peer_id takes */
     MAIL_SKIP,   /* receiver -> sender: @peer_id is not wanted (it is too long) */
     MAIL_ACK,    /* only what every record carries: ack, freed */
@@ -47,14 +47,14 @@ struct mail_rec {
     _Atomic uint32_t seq; /* mail_mark(position); release: pairs with acquire in mail_take() */
     uint8_t kind;         /* enum mail_kind */
     uint8_t slot;         /* out slot of the sender: EAGER, DATA */
-    uint8_t land;         /* remote: landing (EAGER) or in slot (GET, DATA) of the receiver */
+    uint8_t rx;           /* remote: rx slot (EAGER) or in slot (GET, DATA) of the receiver */
     uint8_t pad;
     uint16_t src, dst;    /* ranks */
     uint32_t id, peer_id; /* of the writer's operation (with a slot: of its use); of the other
                              side's */
     int32_t tag;
     uint32_t ack;                 /* remote: records of dst that src has taken, modulo 2^32 */
-    uint8_t freed[MAIL_LANDINGS]; /* remote: how often src has freed dst's landings */
+    uint8_t freed[MAIL_RX_SLOTS]; /* remote: how often src has freed dst's rx slots */
     uint64_t len;                 /* of the message; CTS: 0; GET and DATA: of the part */
     union {
         uint64_t off;
@@ -90,10 +90,10 @@ struct mail {
                                        behind */
     uint32_t eager_most;            /* in use at a time */
     size_t chunk;                   /* bytes of a data or in slot */
-    size_t landing;                 /* bytes of a landing; 0: there are none */
+    size_t rx_bytes;                /* bytes of an rx slot; 0: there are none */
     uint32_t words;                 /* of a member's bitmap */
     size_t off_boxes, off_bits, off_heads, off_engine_bits, off_engine_heads, off_rings,
-        off_engine_rings, off_out, off_in, off_landings, size;
+        off_engine_rings, off_out, off_in, off_rx, size;
     uint8_t *base;
 };
 
@@ -108,15 +108,15 @@ static inline struct mail_box *mail_box(const struct mail *m, unsigned local)
 /* Eager slots are MAIL_EAGER_MAX long, data slots and in slots `chunk`. */
 uint8_t *mail_out(const struct mail *m, unsigned local, unsigned slot);
 uint8_t *mail_in(const struct mail *m, unsigned local, unsigned slot);
-uint8_t *mail_landing(const struct mail *m, unsigned local, unsigned src, unsigned land);
+uint8_t *mail_rx_slot(const struct mail *m, unsigned local, unsigned src, unsigned rx);
 
 /* Where in an eager slot a payload of @len bytes lies that uses it for the @n-th time: short ones
  * take turns over all of the slot too. */
-static inline uint32_t mail_spot(uint32_t n, size_t len)
+static inline uint32_t mail_offset(uint32_t n, size_t len)
 {
-    uint32_t spot = (uint32_t)ALIGN_UP(len, (size_t)4096);
+    uint32_t offset = (uint32_t)ALIGN_UP(len, (size_t)4096);
 
-    return len <= MAIL_STAY ? 0 : n % (MAIL_EAGER_MAX / spot) * spot;
+    return len <= MAIL_STAY ? 0 : n % (MAIL_EAGER_MAX / offset) * offset;
 }
 
 /* Bytes of the payload of record @id that are in the slot, as its sender says. */
@@ -146,7 +146,7 @@ static inline bool mail_data_slot(const struct mail *m, unsigned slot)
 /* Longest message from @src on another node that may be sent without being asked for. */
 static inline size_t mail_eager_remote(const struct mail *m)
 {
-    return MIN((size_t)MAIL_EAGER_MAX, m->landing);
+    return MIN((size_t)MAIL_EAGER_MAX, m->rx_bytes);
 }
 
 /* Records that a rank may have under way to a rank on another node; the rest of the ring is

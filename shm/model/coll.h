@@ -38,7 +38,7 @@ enum coll_extent {
 enum coll_window {
     WINDOW_NONE,
     WINDOW_VECTOR, /* the same elements everywhere */
-    WINDOW_BLOCKS, /* a block for each rank, by seat: the result is the same everywhere */
+    WINDOW_BLOCKS, /* a block for each rank, in node order: the result is the same everywhere */
     WINDOW_CELLS,  /* a cell for each pair of ranks: what is for one rank only */
 };
 

@@ -92,19 +92,19 @@ static uint64_t small_alone(const struct plan_geom *g)
     return MAX((uint64_t)PLAN_SMALL / 4, MIN(most, (uint64_t)PLAN_SMALL_TURNS));
 }
 
-uint64_t plan_direct(const struct plan_geom *g, unsigned coll)
+uint64_t plan_registered(const struct plan_geom *g, unsigned coll)
 {
     if (g->nnodes > 1 || g->nlocal < 2)
         return UINT64_MAX;
     if (coll == COLL_ALL_REDUCE)
-        return g->nlocal > g->cores ? PLAN_DIRECT_TURNS : PLAN_DIRECT;
+        return g->nlocal > g->cores ? PLAN_REGISTERED_TURNS : PLAN_REGISTERED;
     return coll == COLL_BROADCAST || coll == COLL_ALL_GATHER || coll == COLL_REDUCE_SCATTER
-               ? PLAN_DIRECT_READ
+               ? PLAN_REGISTERED_READ
                : UINT64_MAX;
 }
 
 /* What an operation of S bytes takes over more nodes than two (Thakur, Rabenseifner, Gropp 2005;
- * the agreement, after which or with which it comes, is ours). An all_reduce, with i = 2:
+ * the consistency check, after which or with which it comes, is ours). An all_reduce, with i = 2:
  *
  *     doubling                        (R+2F) (S/B + S/E)
  *     halving     (iR+2F) (a + o S/C)  +  i ((P-1)/P + F) S/B  +  (2N-1)/N S/E
@@ -205,8 +205,8 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
                      : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
                                                   : PLAN_SMALL_NET;
 
-    p->direct =
-        bytes >= plan_direct(g, p->coll) && !(info->reduces && p->redop == REDOP_PREMUL_SUM);
+    p->registered =
+        bytes >= plan_registered(g, p->coll) && !(info->reduces && p->redop == REDOP_PREMUL_SUM);
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:
         p->small = true;
@@ -217,13 +217,13 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
             info->reduces &&
             (!p->small || (net && most_local(g) > 1 && bytes * most_local(g) > PLAN_SMALL_ALONE));
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
-        p->halve = net && p->coll == COLL_ALL_REDUCE && !p->small &&
-                   bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
+        p->few_messages = net && p->coll == COLL_ALL_REDUCE && !p->small &&
+                          bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_BLOCKS:
         p->reduces = net && info->reduces;
         p->small = net && !info->reduces && bytes <= small;
-        p->halve =
+        p->few_messages =
             net && bytes && !p->small && bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_CELLS:
@@ -272,8 +272,8 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     if (g->nnodes == 1 && !p->open)
         chunk = chunk_alone(g, bytes);
     if (g->nnodes > 1)
-        chunk = MIN(chunk, p->halve ? (size_t)PLAN_CHUNK_HALVING
-                                    : (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
+        chunk = MIN(chunk, p->few_messages ? (size_t)PLAN_CHUNK_HALVING
+                                           : (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
     if (g->nnodes == 2 && whole && bytes <= PLAN_ONE_STEP)
         chunk = PLAN_ONE_STEP;
     else if (g->nnodes > 1 && !p->open)
@@ -337,14 +337,14 @@ bool plan_close(struct plan *p, uint64_t most)
     return set_steps(p, most);
 }
 
-size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat)
+size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned pos)
 {
     uint64_t sum = 0;
 
     if (!p->counts)
-        return seat * plan_step_count(p, c) * p->esize;
-    for (unsigned s = 0; s < seat; s++)
-        sum += plan_block_count(p, g->seat_rank[s], c);
+        return pos * plan_step_count(p, c) * p->esize;
+    for (unsigned s = 0; s < pos; s++)
+        sum += plan_block_count(p, g->rank_at[s], c);
     return sum * p->esize;
 }
 
@@ -355,16 +355,16 @@ size_t plan_cell(const struct plan *p, uint32_t c)
     return (counted ? p->unit : plan_step_count(p, c)) * p->esize;
 }
 
-size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned seat)
+size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned pos)
 {
-    return coll_blocks(coll_table[p->coll].send) ? seat * plan_cell(p, c) : 0;
+    return coll_blocks(coll_table[p->coll].send) ? pos * plan_cell(p, c) : 0;
 }
 
-size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat,
+size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned pos,
                     unsigned m)
 {
     const struct coll_info *info = &coll_table[p->coll];
-    size_t at = coll_blocks(info->recv) ? seat : 0;
+    size_t at = coll_blocks(info->recv) ? pos : 0;
 
     if (info->recv != EXTENT_BLOCKS_AT_ROOT) /* of which there is one */
         at = at * g->nlocal + m;

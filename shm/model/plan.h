@@ -58,11 +58,11 @@ enum {
 #endif
     /* From here on members work in each other's registered memory, but for a page at both ends. Two
      * more synchronisations cost less than the copies: 64 KB take 2.7 us instead of 5.8. */
-    PLAN_DIRECT = 16 * PLAN_PAGE,
-    PLAN_DIRECT_TURNS = 128 * PLAN_PAGE, /* where members take turns on a core */
+    PLAN_REGISTERED = 16 * PLAN_PAGE,
+    PLAN_REGISTERED_TURNS = 128 * PLAN_PAGE, /* where members take turns on a core */
     /* The same for what only reads from others, all blocks together: a copy is less to save, and a
      * broadcast's root need not wait otherwise. */
-    PLAN_DIRECT_READ = 4 << 20,
+    PLAN_REGISTERED_READ = 4 << 20,
 };
 
 /* What an operation is, as a member announces it. Equal on all ranks, or the operation is
@@ -88,12 +88,12 @@ struct plan {
     bool reduces; /* members reduce their slice of each step cooperatively */
     bool swap;    /* two nodes send each other all of theirs, and members reduce the two: as many
                         bytes as a ring of two, but one hop, and the engine reduces nothing */
-    bool halve;   /* over more nodes than two in few messages, by halving or doubling, not around
-                        a ring: see plan_halving_net() */
-    bool direct;  /* may be done in registered memory, if all members offer it:
-                     client/lib/coll/direct.c */
-    bool open;    /* how many steps there are depends on counts that are not all known yet:
-                           plan_close() */
+    bool few_messages; /* over more nodes than two in few messages, by halving or doubling, not
+                      around a ring: see plan_halving_net() */
+    bool registered;   /* may be done in registered memory, if all members offer it:
+                       client/lib/coll/registered.c */
+    bool open;         /* how many steps there are depends on counts that are not all known yet:
+                                plan_close() */
     uint32_t root;
     uint32_t steps;
     size_t esize;
@@ -108,14 +108,14 @@ struct plan_net {
     uint32_t mbytes_s;   /* 2^20 bytes per second */
 };
 
-/* Geometry that plans depend on. node_start[n]..node_start[n+1] are the seats of node n: ranks
- * are seated node by node, ascending within a node. */
+/* Geometry that plans depend on. node_start[n]..node_start[n+1] are the positions of node n: ranks
+ * are ordered node by node, ascending within a node. */
 struct plan_geom {
     uint32_t world, nnodes, me, nlocal;
     uint32_t cores; /* of this node; only looked at if it is the only one */
     struct plan_net net;
     const uint32_t *node_start; /* nnodes + 1 entries */
-    const uint32_t *seat_rank;  /* world entries */
+    const uint32_t *rank_at;    /* world entries */
 };
 
 /* @counts: by rank, of a counted collective whose window holds blocks; else ignored. false if the
@@ -123,12 +123,13 @@ struct plan_geom {
 bool plan_make(const struct op_desc *desc, const struct plan_geom *geom, const uint64_t *counts,
                struct plan *ret_plan);
 /* Bytes from which on an operation may be done in registered memory; UINT64_MAX: never. */
-uint64_t plan_direct(const struct plan_geom *g, unsigned coll);
+uint64_t plan_registered(const struct plan_geom *g, unsigned coll);
 /* Once it is known that no cell that this node sends or receives has more than @most elements.
  * Nodes may need different numbers of steps. false: more than an operation can have. */
 bool plan_close(struct plan *p, uint64_t most);
 
-/* Bytes up to which an all_reduce over @nnodes goes with the agreement, by recursive doubling. */
+/* Bytes up to which an all_reduce over @nnodes goes with the consistency check, by recursive
+ * doubling. */
 uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
 /* Bytes up to which a larger one, an all_gather or a reduce_scatter goes by halving, and then
  * around a ring; 0: never by halving, as over two nodes; UINT64_MAX: never around. */
@@ -154,14 +155,14 @@ static inline uint64_t plan_block_count(const struct plan *p, unsigned k, uint32
     return plan_part(p, p->counts ? p->counts[k] : p->count, c);
 }
 
-/* Byte in a window of blocks at which that of @seat begins; seat == world: where all end. */
-size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat);
+/* Byte in a window of blocks at which that of @pos begins; pos == world: where all end. */
+size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned pos);
 
-/* Windows of cells. A member puts what is for @seat at plan_cell_out() of its window; the engine
- * puts what came from @seat for the local member @m at plan_cell_in() of the result window. */
+/* Windows of cells. A member puts what is for @pos at plan_cell_out() of its window; the engine
+ * puts what came from @pos for the local member @m at plan_cell_in() of the result window. */
 size_t plan_cell(const struct plan *p, uint32_t c); /* bytes from one cell to the next */
-size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned seat);
-size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned seat,
+size_t plan_cell_out(const struct plan *p, uint32_t c, unsigned pos);
+size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c, unsigned pos,
                     unsigned m);
 
 /* Bytes that a member contributes to step @c: they travel in the announcement or in its window,

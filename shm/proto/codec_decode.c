@@ -209,17 +209,17 @@ static int get_board_lists(const Commd__BoardAdd *w, struct msg_board_add *m)
     return r;
 }
 
-#define X_NUM(f)  (m->f = w->f, CODEC_OK)
-#define X_FLAG(f) (m->f = !!w->f, CODEC_OK)
-#define X_CAUSE   X_NUM
-#define X_RANK    X_NUM
-#define X_RANKREF X_NUM
-#define X_NODE    X_NUM
-#define X_NODEREF X_NUM
-#define X_SEAT(f) (m->f = w->f, m->size = w->size, CODEC_OK)
-#define X_NAME(f) get_chars(&w->f, m->f, sizeof(m->f))
-#define X_OPTNAME X_NAME
-#define X_TEXT(f) get_text(&w->f, m->f, sizeof(m->f))
+#define X_NUM(f)      (m->f = w->f, CODEC_OK)
+#define X_FLAG(f)     (m->f = !!w->f, CODEC_OK)
+#define X_CAUSE       X_NUM
+#define X_RANK        X_NUM
+#define X_RANKREF     X_NUM
+#define X_NODE        X_NUM
+#define X_NODEREF     X_NUM
+#define X_RANKSIZE(f) (m->f = w->f, m->size = w->size, CODEC_OK)
+#define X_NAME(f)     get_chars(&w->f, m->f, sizeof(m->f))
+#define X_OPTNAME     X_NAME
+#define X_TEXT(f)     get_text(&w->f, m->f, sizeof(m->f))
 #define X_TOKEN(f)                                                                                 \
     (w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
 #define X_ADDR(f)   (m->f##_len = (uint32_t)w->f.len, get_bytes(&w->f, m->f, sizeof(m->f)))

@@ -158,21 +158,21 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
     return 0;
 }
 
-#define X_NUM(f)    (w->f = m->f, 0)
-#define X_FLAG      X_NUM
-#define X_CAUSE     X_NUM
-#define X_RANK      X_NUM
-#define X_RANKREF   X_NUM
-#define X_NODE      X_NUM
-#define X_NODEREF   X_NUM
-#define X_SEAT(f)   (w->f = m->f, w->size = m->size, 0)
-#define X_NAME(f)   put_chars(m->f, &w->f)
-#define X_OPTNAME   X_NAME
-#define X_TEXT(f)   put_text(arena, m->f, &w->f)
-#define X_TOKEN(f)  put_bytes(m->f, sizeof(m->f), &w->f)
-#define X_ADDR(f)   put_bytes(m->f, m->f##_len, &w->f)
-#define X_NODES(f)  put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
-#define X_SORTED(f) 0
+#define X_NUM(f)      (w->f = m->f, 0)
+#define X_FLAG        X_NUM
+#define X_CAUSE       X_NUM
+#define X_RANK        X_NUM
+#define X_RANKREF     X_NUM
+#define X_NODE        X_NUM
+#define X_NODEREF     X_NUM
+#define X_RANKSIZE(f) (w->f = m->f, w->size = m->size, 0)
+#define X_NAME(f)     put_chars(m->f, &w->f)
+#define X_OPTNAME     X_NAME
+#define X_TEXT(f)     put_text(arena, m->f, &w->f)
+#define X_TOKEN(f)    put_bytes(m->f, sizeof(m->f), &w->f)
+#define X_ADDR(f)     put_bytes(m->f, m->f##_len, &w->f)
+#define X_NODES(f)    put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
+#define X_SORTED(f)   0
 #define X_MEMBERS(f)                                                                               \
     ({                                                                                             \
         struct member_lists l = {NULL};                                                            \

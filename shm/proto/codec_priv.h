@@ -10,7 +10,7 @@
  *   CAUSE    enum cause                      TEXT     one line for people
  *   RANKREF  int32, -1 or a rank             TOKEN    exactly 32 bytes
  *   NODEREF  int32, -1 or a node index       ADDR     addr with addr_len
- *   NODE     node index                      SEAT     rank, below size
+ *   NODE     node index                      RANKSIZE rank, below size
  *   RANK     a rank
  *   MEMBERS  members with size               NODES    nodes with nnodes
  *   SORTED   (a rule only) nodes by name
@@ -28,7 +28,7 @@
     T(CLIENT_LEAVE, client_leave, client_leave)                                                    \
     T(CLIENT_ABORT, client_abort, client_abort)                                                    \
     T(ADMIN, admin, admin)                                                                         \
-    T(CLIENT_WHO, client_who, client_who)                                                          \
+    T(CLIENT_ASK_ABSENT, client_ask_absent, client_ask_absent)                                     \
     T(ARENA_ADD, arena_add, arena_add)                                                             \
     T(ARENA_DEL, arena_del, arena_del)                                                             \
     T(ARENA_ASK, arena_ask, arena_ask)                                                             \
@@ -50,7 +50,7 @@
     T(GONE, gone, gone)                                                                            \
     T(BROKEN, broken, broken)                                                                      \
     T(SYNC, sync, sync)                                                                            \
-    T(WHO, who, who)                                                                               \
+    T(ASK_ABSENT, ask_absent, ask_absent)                                                          \
     T(ABSENT_HERE, absent_here, absent_here)                                                       \
     T(ENGINE_HELLO, engine_hello, engine_hello)                                                    \
     T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                           \
@@ -71,7 +71,7 @@
     S(client_leave, ClientLeave, CLIENT_LEAVE)                                                     \
     S(client_abort, ClientAbort, CLIENT_ABORT)                                                     \
     S(admin, Admin, ADMIN)                                                                         \
-    S(client_who, ClientWho, CLIENT_WHO)                                                           \
+    S(client_ask_absent, ClientAskAbsent, CLIENT_ASK_ABSENT)                                       \
     S(arena_add, ArenaAdd, ARENA_ADD)                                                              \
     S(arena_del, ArenaDel, ARENA_DEL)                                                              \
     S(arena_ask, ArenaAsk, ARENA_ASK)                                                              \
@@ -93,7 +93,7 @@
     S(gone, Gone, GONE)                                                                            \
     S(broken, Broken, BROKEN)                                                                      \
     S(sync, Sync, SYNC)                                                                            \
-    S(who, Who, WHO)                                                                               \
+    S(ask_absent, AskAbsent, ASK_ABSENT)                                                           \
     S(absent_here, AbsentHere, ABSENT_HERE)                                                        \
     S(engine_hello, EngineHello, ENGINE_HELLO)                                                     \
     S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                             \
@@ -105,11 +105,11 @@
 
 /* clang-format off */
 #define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program)
-#define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)
+#define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(RANKSIZE, rank) F(NAME, name)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
 #define FIELDS_admin(F)        F(NAME, verb)
-#define FIELDS_client_who(F)   F(NUM, group) F(NUM, req) F(NUM, seq)
+#define FIELDS_client_ask_absent(F)   F(NUM, group) F(NUM, req) F(NUM, seq)
 #define FIELDS_arena_add(F)    F(NUM, req) F(NUM, arena) F(NUM, size)
 #define FIELDS_arena_del(F)    F(NUM, arena)
 #define FIELDS_arena_ask(F)    F(NUM, req) F(RANK, rank) F(NUM, group) F(NUM, arena)
@@ -129,7 +129,7 @@
 #define FIELDS_heartbeat(F)    F(NUM, seq)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
-#define FIELDS_join(F)         F(NUM, join) F(NUM, uid) F(NUM, pid) F(SEAT, rank) F(NAME, name)
+#define FIELDS_join(F)         F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(NAME, name)
 #define FIELDS_join_cancel(F)  F(NUM, join)
 #define FIELDS_join_refused(F)                                                                     \
     F(NUM, join) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
@@ -145,7 +145,7 @@
 #define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_sync(F)         F(NUM, group)
-#define FIELDS_who(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
+#define FIELDS_ask_absent(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
 #define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)

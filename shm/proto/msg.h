@@ -29,8 +29,8 @@ enum msg_type {
     MSG_CLIENT_LEAVE = 3,
     MSG_CLIENT_ABORT = 4,
     MSG_ADMIN = 5,
-    MSG_CLIENT_WHO = 6, /* answered by MSG_ABSENT, at most once per node of the group */
-    MSG_ARENA_ADD = 7,  /* + arena fd; answered by MSG_ARENA_ANSWER */
+    MSG_CLIENT_ASK_ABSENT = 6, /* answered by MSG_ABSENT, at most once per node of the group */
+    MSG_ARENA_ADD = 7,         /* + arena fd; answered by MSG_ARENA_ANSWER */
     MSG_ARENA_DEL = 8,
     MSG_ARENA_ASK = 9, /* for the arena of another member; answered by MSG_ARENA_ANSWER */
     /* commd -> client */
@@ -54,7 +54,7 @@ enum msg_type {
     MSG_BROKEN = 29,       /* participant -> participants: the group is broken */
     MSG_SYNC = 30,         /* participant -> participants: its ranks stand by the COMMIT. Who does
                               not have the group answers BROKEN (daemon/core/core_group.c) */
-    MSG_WHO = 31,          /* participant -> participant, answered by ABSENT_HERE */
+    MSG_ASK_ABSENT = 31,   /* participant -> participant, answered by ABSENT_HERE */
     MSG_ABSENT_HERE = 32,
     /* commd <-> commd-engine */
     MSG_ENGINE_HELLO = 40,      /* engine -> commd, once */
@@ -114,7 +114,7 @@ struct msg_client_abort {
     char text[MSG_TEXT_MAX];
 };
 
-struct msg_client_who {
+struct msg_client_ask_absent {
     uint64_t group;
     uint32_t req;
     uint64_t seq; /* of the operation */
@@ -289,7 +289,7 @@ struct msg_sync {
     uint64_t group;
 };
 
-struct msg_who {
+struct msg_ask_absent {
     uint64_t group;
     uint64_t ask; /* comes back in the answer */
     uint64_t seq;
@@ -361,13 +361,13 @@ struct msg {
         struct msg_client_leave client_leave;
         struct msg_client_abort client_abort;
         struct msg_admin admin;
-        struct msg_client_who client_who;
+        struct msg_client_ask_absent client_ask_absent;
         struct msg_arena_add arena_add;
         struct msg_arena_del arena_del;
         struct msg_arena_ask arena_ask;
         struct msg_arena_answer arena_answer;
         struct msg_absent absent;
-        struct msg_who who;
+        struct msg_ask_absent ask_absent;
         struct msg_absent_here absent_here;
         struct msg_welcome welcome;
         struct msg_joined joined;

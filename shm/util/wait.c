@@ -16,10 +16,10 @@
  * another core and gives that away loses a slice of its own to whatever else wants to run there. So
  * it has to be known which of the two it is: every member says on the board which core it runs on
  * (board_shares_core()). It yields while another member was seen on its core, and spins otherwise,
- * strangers beside it or not: they get the core when its slice ends, as they would if it computed.
- * Spinning also keeps it where it is: who sleeps often is light, and is put beside another one who
- * is. With a process that never sleeps on each of two cores, 256 KB between two ranks took 62 us
- * when that was guessed from how long yields took, and 18 so.
+ * busy processes beside it or not: they get the core when its slice ends, as they would if it
+ * computed. Spinning also keeps it where it is: who sleeps often is light, and is put beside
+ * another one who is. With a process that never sleeps on each of two cores, 256 KB between two
+ * ranks took 62 us when that was guessed from how long yields took, and 18 so.
  *
  * Who waits for an engine always yields: the kernel does part of its work, on any core, and the
  * network takes longer than a yield does.
@@ -193,10 +193,10 @@ unsigned wait_cores(void)
 }
 
 /* Who shares a core with more waiters gets it back later: each does something with the data before
- * it yields again. 8 ranks on 2 cores took one another for strangers and slept, and every
+ * it yields again. 8 ranks on 2 cores took one another for busy processes and slept, and every
  * announcement woke all of them: 4 KB 187 us, 17 without. Nor is one who moves eight chunks at once
- * a stranger: two nodes with two ranks each on two cores took 2.6 ms for 2 MB with a limit of 200
- * us, 2.3 with this. */
+ * a busy process: two nodes with two ranks each on two cores took 2.6 ms for 2 MB with a limit of
+ * 200 us, 2.3 with this. */
 unsigned wait_crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);

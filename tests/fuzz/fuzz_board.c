@@ -64,7 +64,7 @@ static void poke(struct board *b, const uint8_t *r)
         memset((uint8_t *)b->hdr + 64 + (value % 900), r[1], 4);
         return;
     default:
-        s->print = value;
+        s->fingerprint = value;
         s->inl[r[1] % BOARD_INLINE] = r[2];
         return;
     }
@@ -89,8 +89,8 @@ static uint64_t large(unsigned index, uint16_t value)
 
 static void poke_balance(struct board_slot *s, unsigned index, uint64_t value)
 {
-    uint64_t *at[] = {&s->desc.seq,     &s->desc.digest,  &s->desc.count,   &s->most,
-                      &s->balance.hash, &s->balance.diff, &s->balance.spot, &s->print};
+    uint64_t *at[] = {&s->desc.seq,     &s->desc.digest,  &s->desc.count,       &s->most,
+                      &s->balance.hash, &s->balance.diff, &s->balance.checksum, &s->fingerprint};
 
     *at[index % ARRAY_LEN(at)] = value;
 }
@@ -111,7 +111,7 @@ static void poke_record(struct villain *v, unsigned index, uint16_t value)
         v->rec.slot = (uint8_t)value;
         return;
     case 2:
-        v->rec.land = (uint8_t)value;
+        v->rec.rx = (uint8_t)value;
         return;
     case 3:
         v->rec.src = value % 4;

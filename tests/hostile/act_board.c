@@ -178,7 +178,7 @@ static void announce_on(struct hostile *h, const struct team *g, struct rank *ra
         slot->desc = *desc;
         if (dice_one_in(&h->dice, 6))
             slot->desc.count++;
-        slot->print = lies ? dice_roll(&h->dice) : op_print(&slot->desc);
+        slot->fingerprint = lies ? dice_roll(&h->dice) : op_fingerprint(&slot->desc);
         slot->most = dice_one_in(&h->dice, 2) ? desc->count : dice_odd(&h->dice);
         slot->balance = (struct op_balance){0};
         if (dice_one_in(&h->dice, 6))
@@ -233,7 +233,7 @@ static void announce_stream(struct hostile *h)
                 struct board_slot *slot = board_slot(b, m, g->step);
 
                 slot->desc = desc;
-                slot->print = op_print(&desc);
+                slot->fingerprint = op_fingerprint(&desc);
                 atomic_store(&b->members[m].reduced, g->step + 1);
                 atomic_store(&b->members[m].consumed, g->step + 1);
                 atomic_store(&slot->seq, board_mark(g->step));
@@ -251,7 +251,7 @@ static void record(struct hostile *h, const struct rank *rank, struct mail_rec *
     struct dice *d = &h->dice;
     struct mail_rec rec = {.kind = (uint8_t)dice_below(d, MAIL_KINDS + 1),
                            .slot = (uint8_t)dice_below(d, MAIL_OUT_SLOTS + 1),
-                           .land = (uint8_t)dice_below(d, MAIL_LANDINGS + 1),
+                           .rx = (uint8_t)dice_below(d, MAIL_RX_SLOTS + 1),
                            .src = (uint16_t)dice_below(d, rank->board.world),
                            .dst = (uint16_t)dice_below(d, rank->board.world),
                            .id = dice_below(d, 100),

@@ -207,13 +207,13 @@ static void bogus_leave(struct hostile *h)
     }
 }
 
-static void who_flood(struct hostile *h)
+static void ask_absent_flood(struct hostile *h)
 {
     struct team *g = team_any(h);
 
     for (unsigned i = 0; g && i < 200; i++) {
-        struct msg msg = {.type = MSG_CLIENT_WHO,
-                          .client_who = {g->id, i, i % 3 ? g->seq : dice_odd(&h->dice)}};
+        struct msg msg = {.type = MSG_CLIENT_ASK_ABSENT,
+                          .client_ask_absent = {g->id, i, i % 3 ? g->seq : dice_odd(&h->dice)}};
         struct conn *conn = &h->conns[g->ranks[i % g->size].conn];
 
         if (conn->fd < 0 || !wire_msg(conn->fd, &msg, NULL, 0))
@@ -305,7 +305,7 @@ const struct action socket_actions[] = {
     {"join_unread", 2, join_unread},
     {"abort_text", 4, abort_text},
     {"bogus_leave", 2, bogus_leave},
-    {"who_flood", 3, who_flood},
+    {"ask_absent_flood", 3, ask_absent_flood},
     {"slow_reader", 2, slow_reader},
     {"shut_down", 2, shut_down},
     {"small_buffers", 1, small_buffers},

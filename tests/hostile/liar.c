@@ -10,7 +10,7 @@
  * that it hears of, guesses near them, any others. What it may break is what has a rank on it.
  * It lies neither about its name (the key is one for all nodes, so who has it can be any node)
  * nor with joins under names that the good tenant is just about to use: a node may have a rank
- * of any user, so it may take a seat.
+ * of any user, so it may take a pos.
  *
  * With --dial it connects to the port, again and again, instead of listening there: with
  * another key than the cluster's, a stranger that knows what to say. */
@@ -217,8 +217,8 @@ static bool lie(struct liar *l, struct msg *ret_msg)
     case MSG_SYNC:
         msg.sync.group = id_any(l);
         break;
-    case MSG_WHO:
-        msg.who = (struct msg_who){id_any(l), dice_odd(d), dice_odd(d)};
+    case MSG_ASK_ABSENT:
+        msg.ask_absent = (struct msg_ask_absent){id_any(l), dice_odd(d), dice_odd(d)};
         break;
     case MSG_ABSENT_HERE:
         msg.absent_here = (struct msg_absent_here){id_any(l), dice_odd(d), 1, 0, "0-3"};

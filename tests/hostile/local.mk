@@ -8,7 +8,7 @@ tests_hostile_hostile_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.
 
 tests_hostile_liar_SOURCES = tests/hostile/liar.c tests/hostile/dice.h
 tests_hostile_liar_CPPFLAGS = $(AM_CPPFLAGS) $(OPENSSL_CFLAGS)
-tests_hostile_liar_LDADD = libcommd-net.la libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
+tests_hostile_liar_LDADD = libcommd-link.la libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
 	$(PROTOBUF_C_LIBS)
 
 dist_check_SCRIPTS += tests/integration/test_hostile.py

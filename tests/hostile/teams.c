@@ -22,8 +22,8 @@ void team_forget(struct team *g)
 }
 
 /* What JOINED brought; @fds: taken. */
-static void rank_seat(struct hostile *h, struct team *g, unsigned r, struct conn *conn,
-                      const struct msg_joined *joined, int fds[2])
+static void pos_of(struct hostile *h, struct team *g, unsigned r, struct conn *conn,
+                   const struct msg_joined *joined, int fds[2])
 {
     struct rank *rank = &g->ranks[r];
     unsigned local = 0;
@@ -81,7 +81,7 @@ static struct team *seat_all(struct hostile *h, unsigned first, unsigned size, b
                 if (conns[q] != conns[r] || reqs[q] != req)
                     continue;
                 if (answer.type == MSG_JOINED)
-                    rank_seat(h, g, q, conns[q], &answer.joined, fds);
+                    pos_of(h, g, q, conns[q], &answer.joined, fds);
                 reqs[q] = 0;
             }
             msg_fini(&answer);

@@ -261,8 +261,9 @@ void wire_any_msg(struct hostile *h, struct msg *ret_msg)
     case MSG_ADMIN:
         strcpy(msg.admin.verb, dice_one_in(d, 2) ? "groups" : "no such");
         break;
-    case MSG_CLIENT_WHO:
-        msg.client_who = (struct msg_client_who){id_any(h), (uint32_t)dice_odd(d), dice_odd(d)};
+    case MSG_CLIENT_ASK_ABSENT:
+        msg.client_ask_absent =
+            (struct msg_client_ask_absent){id_any(h), (uint32_t)dice_odd(d), dice_odd(d)};
         break;
     case MSG_ARENA_ADD:
         msg.arena_add = (struct msg_arena_add){(uint32_t)dice_odd(d), dice_odd(d), dice_odd(d)};

@@ -327,7 +327,7 @@ def test_a_rank_that_never_comes():
                 (error["code"], error["message"]),
                 ("TIMEOUT", 'group "g": 4 of 6 ranks did not come within 500 ms: missing 1-3,5'),
             )
-        cluster.join("g", [b, a])  # the seats are free again
+        cluster.join("g", [b, a])  # the ranks are free again
 
 
 def test_join_arguments():

@@ -15,7 +15,7 @@ struct arena_commd {
     int sock[MAX_SOCKETS]; /* owned */
     int stop;              /* eventfd */
     pthread_mutex_t lock;  /* what follows */
-    enum arena_commd_mood mood;
+    enum arena_commd_behaviour behaviour;
     unsigned held, given;
     uint64_t arena[MAX_ARENAS];
     int fd[MAX_ARENAS];
@@ -57,8 +57,8 @@ static void serve(struct arena_commd *c, int sock, const struct msg *m, int *fd)
         for (unsigned i = 0; i < c->held; i++)
             if (c->arena[i] == m->arena_del.arena)
                 forget(c, i);
-    } else if (m->type == MSG_ARENA_ASK && c->mood != ARENA_COMMD_SILENT) {
-        int give = c->mood == ARENA_COMMD_GIVES ? fd_of(c, m->arena_ask.arena) : -1;
+    } else if (m->type == MSG_ARENA_ASK && c->behaviour != ARENA_COMMD_SILENT) {
+        int give = c->behaviour == ARENA_COMMD_GIVES ? fd_of(c, m->arena_ask.arena) : -1;
 
         c->given += give >= 0;
         answer(sock, m->arena_ask.req, give, give >= 0);
@@ -134,10 +134,10 @@ struct arena_commd *arena_commd_free(struct arena_commd *c)
     return NULL;
 }
 
-void arena_commd_set(struct arena_commd *c, enum arena_commd_mood mood)
+void arena_commd_set(struct arena_commd *c, enum arena_commd_behaviour behaviour)
 {
     pthread_mutex_lock(&c->lock);
-    c->mood = mood;
+    c->behaviour = behaviour;
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -12,8 +12,8 @@ struct arena_commd *arena_commd_new(struct commd_context *const *ctx, unsigned n
 /* Ends the thread; the contexts keep their sockets, at which nobody listens any more. */
 struct arena_commd *arena_commd_free(struct arena_commd *c);
 /* From now on it refuses to hand arenas out, or no longer; or answers nothing at all. */
-enum arena_commd_mood { ARENA_COMMD_GIVES, ARENA_COMMD_REFUSES, ARENA_COMMD_SILENT };
-void arena_commd_set(struct arena_commd *c, enum arena_commd_mood mood);
+enum arena_commd_behaviour { ARENA_COMMD_GIVES, ARENA_COMMD_REFUSES, ARENA_COMMD_SILENT };
+void arena_commd_set(struct arena_commd *c, enum arena_commd_behaviour behaviour);
 /* How many arenas it holds, and how many it has handed out. */
 unsigned arena_commd_held(struct arena_commd *c);
 unsigned arena_commd_given(struct arena_commd *c);

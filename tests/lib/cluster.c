@@ -72,7 +72,7 @@ static void group_places(const struct cluster *c, struct cluster_group *g)
         for (unsigned k = 0; k < g->world; k++) {
             if (c->rank_node[g->rank[k]] != n)
                 continue;
-            g->seat[k] = (uint16_t)g->nnodes;
+            g->pos[k] = (uint16_t)g->nnodes;
             used = true;
         }
         if (used)
@@ -81,8 +81,8 @@ static void group_places(const struct cluster *c, struct cluster_group *g)
 }
 
 /* Latency and bandwidth decide how more nodes than two carry out an operation: chosen by the seed,
- * among them a slow network, where little goes with the agreement and much by halving, and one far
- * away, where nodes that need others to stand in for them halve, too. */
+ * among them a slow network, where little goes with the consistency check and much by halving, and
+ * one far away, where nodes that need others to stand in for them halve, too. */
 static struct plan_net choose_net(const struct cluster *c, const struct cluster_group *g)
 {
     static const struct plan_net nets[] = {{0, 0}, {1, 100000}, {10, 50}, {2000, 100000}, {1, 50}};
@@ -99,7 +99,7 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                            .nnodes = grp->nnodes,
                            .me = n,
                            .net = net,
-                           .rank_node = grp->seat};
+                           .rank_node = grp->pos};
     struct msg_board_add m = {.group = grp->id,
                               .nnodes = grp->nnodes,
                               .me = n,
@@ -110,9 +110,9 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                               .uid = c->uid};
 
     for (unsigned k = 0; k < grp->world; k++) {
-        rank_node[k] = grp->seat[k];
-        g.nlocal += grp->seat[k] == n;
-        if (grp->seat[k] == n)
+        rank_node[k] = grp->pos[k];
+        g.nlocal += grp->pos[k] == n;
+        if (grp->pos[k] == n)
             clients[m.nclients++] = k;
     }
     for (unsigned k = 0; k < grp->nnodes; k++)
@@ -126,7 +126,7 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
 static void member_new(struct cluster_group *grp, unsigned rank, struct commd_context *ctx,
                        int doorbell)
 {
-    struct join_wait w = {.board_fd = grp->fd[grp->seat[rank]], .doorbell = doorbell};
+    struct join_wait w = {.board_fd = grp->fd[grp->pos[rank]], .doorbell = doorbell};
     struct msg_joined *j = &w.reply.joined;
 
     j->size = grp->world;
@@ -136,7 +136,7 @@ static void member_new(struct cluster_group *grp, unsigned rank, struct commd_co
     j->members = calloc(grp->world, sizeof *j->members);
     j->nodes = calloc(grp->nnodes, sizeof *j->nodes);
     for (unsigned k = 0; k < grp->world; k++)
-        j->members[k].node = grp->seat[k];
+        j->members[k].node = grp->pos[k];
     for (unsigned k = 0; k < grp->nnodes; k++)
         snprintf(j->nodes[k], sizeof j->nodes[k], "node%u", grp->node[k]);
     if (group_from_joined(ctx, "test", rank, grp->world, -1, &w, &grp->member[rank]))
@@ -183,7 +183,7 @@ static struct board *shared_mapping(struct cluster *c, struct cluster_group *g, 
 
     if (g->nnodes > 1)
         return &eboard_find(c->node[g->node[node]].engine, g->id)->b;
-    while (g->seat[k] != node)
+    while (g->pos[k] != node)
         k++;
     return &g->member[k]->board;
 }
@@ -192,7 +192,7 @@ void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g)
 {
     g->one_mapping = true;
     for (unsigned k = 0; k < g->world; k++) {
-        struct board *shared = shared_mapping(c, g, g->seat[k]), *own = &g->member[k]->board;
+        struct board *shared = shared_mapping(c, g, g->pos[k]), *own = &g->member[k]->board;
 
         if (own == shared)
             continue;
@@ -206,7 +206,7 @@ static void forget_mappings(struct cluster *c, struct cluster_group *g)
     for (unsigned k = 0; k < g->world; k++)
         alive_end(g->member[k]);
     for (unsigned k = 0; k < g->world; k++)
-        if (&g->member[k]->board != shared_mapping(c, g, g->seat[k]))
+        if (&g->member[k]->board != shared_mapping(c, g, g->pos[k]))
             g->member[k]->board.hdr = NULL; /* nothing to unmap */
 }
 

@@ -21,7 +21,7 @@ struct cluster_group {
     unsigned world, nnodes;           /* of the group */
     uint16_t rank[CLUSTER_MAX_RANKS]; /* in the cluster, of each rank of the group */
     uint16_t node[CLUSTER_MAX_NODES]; /* in the cluster, of each node of the group */
-    uint16_t seat[CLUSTER_MAX_RANKS]; /* node in the group of each rank of the group */
+    uint16_t pos[CLUSTER_MAX_RANKS];  /* node in the group of each rank of the group */
     struct board_ctl *ctl[CLUSTER_MAX_NODES];
     int fd[CLUSTER_MAX_NODES];
     struct commd_group *member[CLUSTER_MAX_RANKS];

@@ -233,7 +233,7 @@ static void lay_out(const struct op_spec *op, const uint8_t *pattern, size_t at,
 /* ---- memory
  * ----------------------------------------------------------------------------------- */
 
-bool may_be_direct(int coll)
+bool may_be_registered(int coll)
 {
     return coll == COMMD_ALL_REDUCE || coll == COMMD_BROADCAST || coll == COMMD_ALL_GATHER ||
            coll == COMMD_REDUCE_SCATTER;
@@ -245,7 +245,7 @@ bool is_registered(const struct op_spec *op, unsigned rank)
 {
     unsigned kind = op->seed >> 40 & 3;
 
-    if (!may_be_direct(op->coll) && op->seed >> 60 & 15)
+    if (!may_be_registered(op->coll) && op->seed >> 60 & 15)
         return false;
     return kind < 2 || (kind == 2 && op->seed >> (44 + rank) & 1);
 }

@@ -159,15 +159,16 @@ static size_t op_bytes(const struct op_spec *op, unsigned world)
 }
 
 /* What can be done in registered memory: often with as much as that is for. */
-static void draw_direct(struct op_spec *op, const struct group_spec *g, const struct knobs *knobs,
-                        uint64_t *rng)
+static void draw_registered(struct op_spec *op, const struct group_spec *g,
+                            const struct knobs *knobs, uint64_t *rng)
 {
     bool reads = op->coll != COMMD_ALL_REDUCE;
-    size_t least = (reads ? PLAN_DIRECT_READ : PLAN_DIRECT_TURNS) / dtype_size((unsigned)op->dtype);
+    size_t least =
+        (reads ? PLAN_REGISTERED_READ : PLAN_REGISTERED_TURNS) / dtype_size((unsigned)op->dtype);
 
     if (op->coll == COMMD_ALL_GATHER || op->coll == COMMD_REDUCE_SCATTER)
         least = (least + g->world - 1) / g->world;
-    if (may_be_direct(op->coll) && g->nnodes == 1 && g->world > 1 && least < knobs->most &&
+    if (may_be_registered(op->coll) && g->nnodes == 1 && g->world > 1 && least < knobs->most &&
         (reads ? draw(rng, 5) == 0 : draw(rng, 4) > 0))
         op->count = MIN(knobs->most, MAX(op->count, least + draw(rng, (uint32_t)least)));
 }
@@ -200,7 +201,7 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
     op->count = draw_count(knobs, rng);
     if (crossing)
         op->count = MIN(((size_t)1 << 12) + draw(rng, 1 << 16), knobs->most);
-    draw_direct(op, g, knobs, rng);
+    draw_registered(op, g, knobs, rng);
     /* the whole of what a rank sends or receives stays within the limit */
     if (shape_of(op, true, (unsigned)op->root) == MANY ||
         shape_of(op, false, (unsigned)op->root) == MANY)

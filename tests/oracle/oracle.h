@@ -132,7 +132,7 @@ struct part {
 void part_new(struct part *p, const struct op_spec *spec, const struct group_spec *g, unsigned rank,
               struct commd_context *ctx);
 /* Can it be done in registered memory without copies? */
-bool may_be_direct(int coll);
+bool may_be_registered(int coll);
 /* Are the buffers of @rank in registered memory of its context? */
 bool is_registered(const struct op_spec *spec, unsigned rank);
 /* What the call must return. */

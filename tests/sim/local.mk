@@ -10,10 +10,10 @@ dist_check_SCRIPTS += tests/sim/check_swarm.sh
 TESTS += tests/sim/check_swarm.sh
 
 if HAVE_CMOCKA
-check_PROGRAMS += tests/sim/test_join tests/sim/test_who
-TESTS += tests/sim/test_join tests/sim/test_who
-tests_sim_test_who_SOURCES = tests/sim/test_who.c $(sim_sources)
-tests_sim_test_who_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+check_PROGRAMS += tests/sim/test_join tests/sim/test_absent
+TESTS += tests/sim/test_join tests/sim/test_absent
+tests_sim_test_absent_SOURCES = tests/sim/test_absent.c $(sim_sources)
+tests_sim_test_absent_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_sim_test_join_SOURCES = tests/sim/test_join.c $(sim_sources)
 tests_sim_test_join_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 

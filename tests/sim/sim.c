@@ -499,19 +499,19 @@ void sim_abort(struct sim *sim, unsigned client, const char *name, const char *t
     sim_say(sim, client, &msg);
 }
 
-void sim_who(struct sim *sim, unsigned client, const char *name, uint64_t seq)
+void sim_ask_absent(struct sim *sim, unsigned client, const char *name, uint64_t seq)
 {
     struct join *join = in_group(sim, client, name);
-    struct msg msg = {.type = MSG_CLIENT_WHO};
+    struct msg msg = {.type = MSG_CLIENT_ASK_ABSENT};
 
     if (!join)
         return;
     sim_note(sim, "%s: pid %u asks who has not begun %s %llu",
              sim_node_name(sim, sim->handles[client].node), sim->handles[client].pid, name,
              (unsigned long long)seq);
-    msg.client_who.group = join->group;
-    msg.client_who.req = join->rank;
-    msg.client_who.seq = seq;
+    msg.client_ask_absent.group = join->group;
+    msg.client_ask_absent.req = join->rank;
+    msg.client_ask_absent.seq = seq;
     sim_say(sim, client, &msg);
 }
 

@@ -47,7 +47,7 @@ void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank,
 void sim_leave(struct sim *sim, unsigned client, const char *name); /* the newest of that name */
 void sim_abort(struct sim *sim, unsigned client, const char *name, const char *text);
 /* Asks who has not begun operation @seq; sim_ops() counts what they have begun. */
-void sim_who(struct sim *sim, unsigned client, const char *name, uint64_t seq);
+void sim_ask_absent(struct sim *sim, unsigned client, const char *name, uint64_t seq);
 void sim_ops(struct sim *sim, unsigned client, const char *name, unsigned ops);
 void sim_die(struct sim *sim, unsigned client, const char *why);
 void sim_say(struct sim *sim, unsigned client, const struct msg *msg); /* anything */

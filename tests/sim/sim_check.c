@@ -2,7 +2,7 @@
  *
  *   answers   each join is answered exactly once, not later than its limit and the time it
  * takes to find out that a node is gone agreement all nodes that open a group open the same
- * one: ranks, nodes, processes seats     a process gets the rank it asked for; its node's
+ * one: ranks, nodes, processes members     a process gets the rank it asked for; its node's
  * engine is connected to the others blame     what is reported as lost was hit by a fault; who
  * is reported gone, is marks     after healing, every rank that is gone is marked gone, or its
  * group broken, on every node that still has the group idle      after all clients are gone: no
@@ -217,12 +217,12 @@ void sim_check_idle(struct sim *sim)
         core_status(n->core, &status);
         if (core_group_at(n->core, 0, &view))
             sim_fail(sim, "node %s still has group \"%s\"", sim_node_name(sim, i), view.name);
-        if (status.clients || status.groups || n->core->seats.live || n->core->formings.live ||
+        if (status.clients || status.groups || n->core->members.live || n->core->formings.live ||
             n->core->users.live || !list_empty(&n->core->todo))
             sim_fail(sim,
-                     "node %s has leaked: %u clients, %u groups, %u seats, %u formings, "
+                     "node %s has leaked: %u clients, %u groups, %u members, %u formings, "
                      "%u users",
-                     sim_node_name(sim, i), status.clients, status.groups, n->core->seats.live,
+                     sim_node_name(sim, i), status.clients, status.groups, n->core->members.live,
                      n->core->formings.live, n->core->users.live);
         for (unsigned b = 0; b < SIM_BOARDS; b++)
             if (n->boards[b].group)

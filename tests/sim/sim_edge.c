@@ -145,7 +145,7 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
     }
 }
 
-static void group_gone(struct sim *sim, unsigned node, const struct core_action *action)
+static void member_gone(struct sim *sim, unsigned node, const struct core_action *action)
 {
     struct board *board = edge_board(sim, node, action->group);
     struct core_group_view view;
@@ -243,9 +243,10 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
         sim_note(sim, "%s -> %s BROKEN %s %u: %s", a, b,
                  sim_group_name(sim, msg->broken.group, name), msg->broken.cause, msg->broken.text);
         break;
-    case MSG_WHO:
-        sim_note(sim, "%s -> %s WHO %s %llu", a, b, sim_group_name(sim, msg->who.group, name),
-                 (unsigned long long)msg->who.seq);
+    case MSG_ASK_ABSENT:
+        sim_note(sim, "%s -> %s ASK_ABSENT %s %llu", a, b,
+                 sim_group_name(sim, msg->ask_absent.group, name),
+                 (unsigned long long)msg->ask_absent.seq);
         break;
     case MSG_ABSENT_HERE:
         sim_note(sim, "%s -> %s ABSENT_HERE %u: %s", a, b, msg->absent_here.count,
@@ -330,8 +331,8 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_GROUP_OPEN:
         group_open(sim, node, action->group);
         break;
-    case CORE_DO_GROUP_GONE:
-        group_gone(sim, node, action);
+    case CORE_DO_MEMBER_GONE:
+        member_gone(sim, node, action);
         break;
     case CORE_DO_GROUP_BROKEN:
         group_broken(sim, node, action);

@@ -113,7 +113,7 @@ static void use_groups(struct run *run)
     name = sim_client_group(run->sim, client, (unsigned)draw(run, n));
     sim_ops(run->sim, client, name, (unsigned)draw(run, 5));
     if (draw(run, 4) == 0)
-        sim_who(run->sim, client, name, draw(run, 10));
+        sim_ask_absent(run->sim, client, name, draw(run, 10));
     if (has(run, FAULT_LEAVE))
         sim_leave(run->sim, client, name);
     else if (draw(run, 4) == 0)

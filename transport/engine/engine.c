@@ -212,7 +212,7 @@ static void eboard_free(struct eboard *eb)
     free(eb->peers);
     free(eb->local_rank);
     free(eb->rank_node);
-    free(eb->seat_rank);
+    free(eb->rank_at);
     free(eb->clients);
     free(eb->rows);
     free(eb->acc);
@@ -236,8 +236,8 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     eb->peers = calloc(m->nnodes, sizeof *eb->peers);
     eb->local_rank = calloc(eb->b.nlocal, sizeof *eb->local_rank);
     eb->rank_node = calloc(m->world, sizeof *eb->rank_node);
-    eb->seat_rank = calloc(m->world, sizeof *eb->seat_rank);
-    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node || !eb->seat_rank)
+    eb->rank_at = calloc(m->world, sizeof *eb->rank_at);
+    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node || !eb->rank_at)
         return -ENOMEM;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
     for (unsigned n = 0; n < m->nnodes; n++) {
@@ -261,10 +261,10 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     }
     for (unsigned n = 0; n < m->nnodes; n++)
         eb->node_start[n + 1] += eb->node_start[n];
-    for (unsigned n = 0, seat = 0; n < m->nnodes; n++)
+    for (unsigned n = 0, pos = 0; n < m->nnodes; n++)
         for (unsigned k = 0; k < m->world; k++)
             if (eb->rank_node[k] == n)
-                eb->seat_rank[seat++] = k;
+                eb->rank_at[pos++] = k;
     return local == eb->b.nlocal ? 0 : -EPROTO;
 }
 
@@ -304,13 +304,13 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
                                   .nlocal = eb->b.nlocal,
                                   .net = eb->b.net,
                                   .node_start = eb->node_start,
-                                  .seat_rank = eb->seat_rank};
+                                  .rank_at = eb->rank_at};
     eb->base = eb->published = eb->sent = eb->seen_step = BOARD_FIRST_STEP;
     eb->next = e->hash[bucket(m->group)];
     e->hash[bucket(m->group)] = eb;
     e->nboards++;
     eboard_activate(eb);
-    limbo_adopt(steal_ptr(eb));
+    pending_adopt(steal_ptr(eb));
     return 0;
 }
 
@@ -404,7 +404,7 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
 
 void engine_peer_gone(struct engine *e, unsigned peer)
 {
-    limbo_drop_peer(e, peer);
+    pending_drop_peer(e, peer);
     for (unsigned i = 0; i < ENGINE_HASH; i++) {
         for (struct eboard *eb = e->hash[i], *next; eb; eb = next) {
             next = eb->next;
@@ -519,7 +519,7 @@ bool engine_poll_all(struct engine *e)
     uint64_t end = e->nowners > 1 ? now_ns() + RESCUE_NS : UINT64_MAX;
     bool moved = false;
 
-    limbo_sweep(e);
+    pending_sweep(e);
     for (unsigned i = 0; i < ENGINE_HASH; i++, e->rescue_at = (e->rescue_at + 1) % ENGINE_HASH) {
         for (struct eboard *eb = e->hash[e->rescue_at]; eb; eb = eb->next)
             if (eboard_poll(eb)) {
@@ -571,7 +571,7 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
     e->fev =
         (struct fabric_events){.on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
     snprintf(e->node, sizeof e->node, "%s", node);
-    limbo_init(e);
+    pending_init(e);
     TAILQ_INIT(&e->users);
     TAILQ_INIT(&e->busy);
     TAILQ_INIT(&e->closing);
@@ -609,7 +609,7 @@ struct engine *engine_free(struct engine *e)
         TAILQ_REMOVE(&e->graveyard, eb, end_link);
         eboard_free(eb);
     }
-    limbo_fini(e);
+    pending_fini(e);
     for (struct euser *u; (u = TAILQ_FIRST(&e->users));) {
         TAILQ_REMOVE(&e->users, u, link);
         free(u);

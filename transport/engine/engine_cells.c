@@ -2,7 +2,7 @@
  *
  * The members of a node put what they have for others into their own windows. In each step one
  * message goes to each other node: all cells from ranks here to ranks there, packed by sending
- * seat, then by receiving seat. Where they lie without a gap they are sent and received in place;
+ * pos, then by receiving pos. Where they lie without a gap they are sent and received in place;
  * otherwise they are packed into, and taken from, private memory.
  *
  * Of counted operations the engine copies the members' counts once, at the beginning. All bounds
@@ -19,12 +19,12 @@ static uint64_t cell_count(const struct eboard *eb, unsigned m, unsigned k, bool
     return eb->rows[((size_t)m * 2 + (send ? 0 : 1)) * eb->b.world + k];
 }
 
-/* Does local member @m have a cell for (from) @seat of the other node? */
-static bool cell_there(const struct eboard *eb, unsigned m, unsigned seat, bool send)
+/* Does local member @m have a cell for (from) @pos of the other node? */
+static bool cell_there(const struct eboard *eb, unsigned m, unsigned pos, bool send)
 {
     const struct coll_info *info = &coll_table[eb->plan.coll];
-    unsigned from = send ? eb->local_rank[m] : eb->seat_rank[seat];
-    unsigned to = send ? eb->seat_rank[seat] : eb->local_rank[m];
+    unsigned from = send ? eb->local_rank[m] : eb->rank_at[pos];
+    unsigned to = send ? eb->rank_at[pos] : eb->local_rank[m];
 
     if (!info->rooted)
         return true;
@@ -43,18 +43,18 @@ static struct cell cell_of(const struct eboard *eb, uint32_t c, uint32_t g, unsi
     const struct plan *p = &eb->plan;
     unsigned theirs = eb->node_start[node + 1] - eb->node_start[node];
     unsigned m = send ? i / theirs : i % eb->b.nlocal;
-    unsigned seat = eb->node_start[node] + (send ? i % theirs : i / eb->b.nlocal);
+    unsigned pos = eb->node_start[node] + (send ? i % theirs : i / eb->b.nlocal);
     struct cell cell = {0};
 
-    if (!cell_there(eb, m, seat, send))
+    if (!cell_there(eb, m, pos, send))
         return cell;
-    cell.len = plan_part(p, cell_count(eb, m, eb->seat_rank[seat], send), c) * p->esize;
+    cell.len = plan_part(p, cell_count(eb, m, eb->rank_at[pos], send), c) * p->esize;
     if (send)
         cell.at = (uint8_t *)board_payload(&eb->b, m, g, plan_payload(p, &eb->geom, c)) +
-                  plan_cell_out(p, c, seat);
+                  plan_cell_out(p, c, pos);
     else
         cell.at = board_result(&eb->b, g, plan_result(p, &eb->geom, c)) +
-                  plan_cell_in(p, &eb->geom, c, seat, m);
+                  plan_cell_in(p, &eb->geom, c, pos, m);
     return cell;
 }
 

@@ -1,12 +1,12 @@
 /* engine_inbox.c - matching messages to moves.
  *
  * A message may come before its time: the sender's ranks were faster, or commd has not told us
- * of the group yet. It waits in the board's inbox or in limbo (engine_limbo.c): eager bodies are
- * copied, rendezvous bodies stay with the sender, which is the flow control. What a well-behaved
- * peer can have outstanding is bounded by the window depth. What exceeds the bounds below fails its
- * group, no other: what goes to and fro in a group is its members' doing, and the link belongs to
- * all users. Only what no member can bring about, a malformed header, is blamed on the peer's
- * engine. */
+ * of the group yet. It waits in the board's inbox or in pending (engine_pending.c): eager bodies
+ * are copied, rendezvous bodies stay with the sender, which is the flow control. What a
+ * well-behaved peer can have outstanding is bounded by the window depth. What exceeds the bounds
+ * below fails its group, no other: what goes to and fro in a group is its members' doing, and the
+ * link belongs to all users. Only what no member can bring about, a malformed header, is blamed on
+ * the peer's engine. */
 #include "transport/engine/engine_internal.h"
 
 #include "shm/util/wait.h"
@@ -168,7 +168,7 @@ static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
         return false;
     if (m->h.step == WIRE_MAIL)
         return fm->hdr_len == sizeof m->m;
-    return m->h.step == WIRE_BEGIN ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
+    return m->h.step == WIRE_CHECK ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
 }
 
 /* Each user has its own memory of them: who opens and closes many groups pushes out its own. */
@@ -223,18 +223,18 @@ static void keep_for_board(struct eboard *eb, const struct inmsg *m, const struc
     }
 }
 
-static void keep_in_limbo(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
+static void keep_pending(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
 {
     struct inmsg *kept = NULL;
 
-    limbo_sweep(e);
-    if (!limbo_flooded(e, m->h.group, m->peer)) {
+    pending_sweep(e);
+    if (!pending_flooded(e, m->h.group, m->peer)) {
         kept = keep(e, m, fm);
         if (!kept)
-            limbo_mark_flooded(e, m->h.group, m->peer);
+            pending_mark_flooded(e, m->h.group, m->peer);
     }
     if (kept)
-        limbo_keep(e, kept);
+        pending_keep(e, kept);
     else
         drop_claim(e, m->claim);
 }
@@ -264,7 +264,7 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     if (unwanted(e, eb, &m))
         return;
     if (!eb) {
-        keep_in_limbo(e, &m, fm);
+        keep_pending(e, &m, fm);
         return;
     }
     eboard_activate(eb);

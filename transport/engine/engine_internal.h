@@ -1,6 +1,6 @@
 /* engine_internal.h - what the files of the engine share: engine.c (boards), engine_bells.c (what
  * wakes them), engine_op.c and engine_cells.c (operations), engine_p2p.c (mail), engine_inbox.c
- * (messages that came before their move), engine_limbo.c (messages that came before their group).
+ * (messages that came before their move), engine_pending.c (messages that came before their group).
  */
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
@@ -13,17 +13,18 @@
 
 /* Header of every message between engines. Hosts of one cluster share byte order and layout:
  * the control link refuses other versions. */
-#define WIRE_BEGIN UINT32_MAX
+#define WIRE_CHECK UINT32_MAX
 #define WIRE_MAIL  (UINT32_MAX - 1)
 enum { WIRE_BAD = 1 };
 
 struct wire_hdr {
     uint64_t group;
-    uint64_t print; /* of the operation's description */
-    uint32_t op;    /* number of the operation on the boards of this group */
-    uint32_t step;  /* step in the operation; WIRE_BEGIN: the agreement; WIRE_MAIL: see below */
-    uint32_t len;   /* body bytes */
-    uint16_t move;  /* sender's move index */
+    uint64_t fingerprint; /* of the operation's description */
+    uint32_t op;          /* number of the operation on the boards of this group */
+    uint32_t
+        step; /* step in the operation; WIRE_CHECK: the consistency check; WIRE_MAIL: see below */
+    uint32_t len;  /* body bytes */
+    uint16_t move; /* sender's move index */
     uint16_t flags;
     uint32_t uid; /* whose group it is, as the sender's commd says */
     uint32_t reserved;
@@ -31,15 +32,15 @@ struct wire_hdr {
 _Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
 
 /* The agreement carries descriptions too. */
-struct wire_begin {
+struct wire_check {
     struct wire_hdr h;
     uint32_t rank_a, rank_b;
     struct op_desc a, b;       /* WIRE_BAD: two that differ; else a is the sender's */
     struct op_balance balance; /* of the ranks whose contributions the sender holds */
 };
-_Static_assert(sizeof(struct wire_begin) == 136, "wire layout");
+_Static_assert(sizeof(struct wire_check) == 136, "wire layout");
 
-/* A record of one rank for another, see shm/board/mail.h; op, print and move are 0. */
+/* A record of one rank for another, see shm/board/mail.h; op, fingerprint and move are 0. */
 struct wire_mail {
     struct wire_hdr h;
     uint8_t rec[sizeof(struct mail_rec)];
@@ -52,7 +53,7 @@ struct inmsg {
     unsigned peer;
     union {
         struct wire_hdr h;
-        struct wire_begin b;
+        struct wire_check b;
         struct wire_mail m;
     };
     const uint8_t *body; /* eager; owned copy once queued */
@@ -82,12 +83,12 @@ struct euser {
     unsigned nclosed;
 };
 
-/* Limbo: what came for groups that commd has not told us about, see engine_limbo.c. */
+/* Limbo: what came for groups that commd has not told us about, see engine_pending.c. */
 struct lgroup;
 struct luser;
 enum { LIMBO_HASH = 1024, LIMBO_FLOODED = 1024 };
 
-struct limbo {
+struct pending {
     TAILQ_HEAD(, lgroup) groups;
     struct lgroup *hash[LIMBO_HASH];
     struct luser *users;
@@ -115,7 +116,7 @@ struct estep {
     struct sched_move mv; /* the move being received */
 };
 
-enum eboard_state { EB_IDLE, EB_BEGIN, EB_DATA };
+enum eboard_state { EB_IDLE, EB_CHECK, EB_DATA };
 
 struct eboard {
     struct eboard *next; /* hash chain */
@@ -129,7 +130,7 @@ struct eboard {
     uint32_t *peers;      /* owned; fabric peer of each participant */
     uint32_t *local_rank; /* owned; rank of each local member */
     uint32_t *rank_node;  /* owned; node of each rank */
-    uint32_t *seat_rank;  /* owned; rank on each seat */
+    uint32_t *rank_at;    /* owned; rank at each position */
     uint32_t *clients;    /* owned; whose doorbells are for this board */
     unsigned nclients;
     uint64_t among[ENGINE_PEER_WORDS]; /* fabric peers that take part */
@@ -145,11 +146,11 @@ struct eboard {
     unsigned seen; /* members known to have announced */
     uint32_t seen_step;
     struct op_desc desc;
-    uint64_t print;
+    uint64_t fingerprint;
     struct plan plan;
     uint64_t *rows; /* owned; [local member][2][world]: copies of board_counts() */
 
-    /* the agreement, with a small payload */
+    /* the consistency check, with a small payload */
     enum sched_kind bkind;
     unsigned bmove, bmoves;
     bool learned, bposted, breceiving;
@@ -209,7 +210,7 @@ struct engine {
     struct sbuf *sbufs;    /* free ones */
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
     unsigned nscratch;
-    struct limbo limbo; /* for groups that commd has not told us about yet */
+    struct pending pending; /* for groups that commd has not told us about yet */
     TAILQ_HEAD(, euser) users;
     unsigned nusers;
 };
@@ -231,7 +232,7 @@ bool bells_turn(struct engine *e);
 void bells_free(struct engine *e);
 
 /* engine_cells.c: windows of cells. Bytes that this node sends to (or receives from) @node in step
- * @c, packed in the order in which both sides have them: by sending seat, then by receiving. */
+ * @c, packed in the order in which both sides have them: by sending pos, then by receiving. */
 size_t cells_len(const struct eboard *eb, uint32_t c, unsigned node, bool send);
 /* Where they lie without a gap, or NULL. */
 uint8_t *cells_in_one(const struct eboard *eb, const struct estep *s, unsigned node, bool send);
@@ -278,20 +279,20 @@ bool inbox_push(struct inbox *in, struct inmsg *m);
 void inbox_unlink(struct inbox *in, struct inmsg **at);
 void engine_on_msg(void *arg, const struct fabric_msg *msg);
 
-/* engine_limbo.c */
-void limbo_init(struct engine *e);
+/* engine_pending.c */
+void pending_init(struct engine *e);
 /* Takes @m, which came for a group that is not known. */
-void limbo_keep(struct engine *e, struct inmsg *m);
+void pending_keep(struct engine *e, struct inmsg *m);
 /* Has a message of this group been dropped? Then no further one is kept. */
-bool limbo_flooded(const struct engine *e, uint64_t group, unsigned peer);
-void limbo_mark_flooded(struct engine *e, uint64_t group, unsigned peer);
+bool pending_flooded(const struct engine *e, uint64_t group, unsigned peer);
+void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer);
 /* Gives the board what waited for it, or fails it if something is missing. */
-void limbo_adopt(struct eboard *eb);
+void pending_adopt(struct eboard *eb);
 /* What nobody has told us about for a minute. */
-void limbo_sweep(struct engine *e);
-void limbo_expire(struct engine *e, int64_t older_than_ms); /* those that came before */
-void limbo_drop_peer(struct engine *e, unsigned peer);
-void limbo_fini(struct engine *e);
-const struct inmsg *limbo_oldest(const struct engine *e);
+void pending_sweep(struct engine *e);
+void pending_expire(struct engine *e, int64_t older_than_ms); /* those that came before */
+void pending_drop_peer(struct engine *e, unsigned peer);
+void pending_fini(struct engine *e);
+const struct inmsg *pending_oldest(const struct engine *e);
 
 #endif

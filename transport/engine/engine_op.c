@@ -2,13 +2,14 @@
  *
  *   IDLE   until every local member has announced the operation's first step. The engine
  *          copies their descriptions, compares them, and makes the plan.
- *   BEGIN  the agreement: recursive doubling over all nodes. Every message carries the
+ *   CHECK  the consistency check: recursive doubling over all nodes. Every message carries the
  *          description, so afterwards each node knows whether all agree; small operations
  *          carry their payload along and are done then. A refused operation is published as
  *          such and skipped by everybody.
  *   DATA   large operations: each step is a schedule of its own (halving, ring, chain, direct) over
  *          its slot of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth`
- *          steps are under way at the same time. Their first sends do not wait for the agreement.
+ *          steps are under way at the same time. Their first sends do not wait for the consistency
+ * check.
  *
  * Who wakes me: members (announcing, reducing), messages, finished sends - all by
  * eboard_poll(). What if a peer dies now: no move completes; commd breaks the group. What if a
@@ -85,7 +86,7 @@ static uint8_t *result_at(const struct eboard *eb, uint32_t c)
 }
 
 /* Where received bytes go that are not reduced here. */
-static uint8_t *landing_at(const struct eboard *eb, uint32_t c)
+static uint8_t *receive_at(const struct eboard *eb, uint32_t c)
 {
     size_t len = plan_result(&eb->plan, &eb->geom, c);
 
@@ -137,11 +138,11 @@ static void lend_acc(struct eboard *eb, struct sbuf *s)
 static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
 {
     size_t len = hi - lo;
-    struct wire_begin w = {
+    struct wire_check w = {
         .h = {.group = eb->b.group,
-              .print = eb->print,
+              .fingerprint = eb->fingerprint,
               .op = eb->op,
-              .step = WIRE_BEGIN,
+              .step = WIRE_CHECK,
               .len = (uint32_t)len,
               .move = (uint16_t)eb->bmove,
               .flags = eb->bad ? WIRE_BAD : 0,
@@ -160,7 +161,7 @@ static bool send_begin(struct eboard *eb, unsigned node, size_t lo, size_t hi)
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
-    /* start_early(); of more nodes than two it may be to another one */
+    /* start_ahead(); of more nodes than two it may be to another one */
     f->more = !eb->plan.small && !eb->bad && eb->next_start == 0 && eb->geom.nnodes == 2;
     r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, copy_sent,
                      s);
@@ -226,7 +227,7 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
                       unsigned move)
 {
     struct wire_hdr h = {.group = eb->b.group,
-                         .print = eb->print,
+                         .fingerprint = eb->fingerprint,
                          .op = eb->op,
                          .step = s->c,
                          .move = (uint16_t)move,
@@ -252,10 +253,11 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
     return r >= 0;
 }
 
-/* ---- the agreement -----------------------------------------------------------------------------
+/* ---- the consistency check
+ * -----------------------------------------------------------------------------
  */
 
-static void start_early(struct eboard *eb);
+static void start_ahead(struct eboard *eb);
 
 /* Bytes of a small payload that the run of segments stands for. */
 static void begin_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,
@@ -279,20 +281,20 @@ static void set_bad(struct eboard *eb, uint32_t rank_a, const struct op_desc *a,
 }
 
 /* The other node's view of what the operation is. */
-static void begin_compare(struct eboard *eb, const struct wire_begin *w)
+static void check_compare(struct eboard *eb, const struct wire_check *w)
 {
     if (w->h.flags & WIRE_BAD)
         set_bad(eb, w->rank_a, &w->a, w->rank_b, &w->b);
-    else if (w->h.print != eb->print && w->rank_a < eb->local_rank[0])
+    else if (w->h.fingerprint != eb->fingerprint && w->rank_a < eb->local_rank[0])
         set_bad(eb, w->rank_a, &w->a, eb->local_rank[0], &eb->desc);
-    else if (w->h.print != eb->print)
+    else if (w->h.fingerprint != eb->fingerprint)
         set_bad(eb, eb->local_rank[0], &eb->desc, w->rank_a, &w->a);
     /* partial sums, as those of the payload; a node that was folded gets the whole sum back */
     if (eb->bmv.act != SCHED_REDUCE)
         eb->balance = (struct op_balance){0};
     eb->balance.hash += w->balance.hash;
     eb->balance.diff += w->balance.diff;
-    eb->balance.spot += w->balance.spot;
+    eb->balance.checksum += w->balance.checksum;
 }
 
 static void begin_next(struct eboard *eb)
@@ -353,10 +355,10 @@ static bool begin_recv(struct eboard *eb)
 
     if (eb->breceiving)
         return false;
-    m = inbox_take(eb, WIRE_BEGIN, eb->bmv.recv_tag, eb->peers[eb->bmv.from]);
+    m = inbox_take(eb, WIRE_CHECK, eb->bmv.recv_tag, eb->peers[eb->bmv.from]);
     if (!m)
         return false;
-    begin_compare(eb, &m->b);
+    check_compare(eb, &m->b);
     begin_range(eb, eb->bmv.recv_lo, eb->bmv.recv_n, &lo, &hi);
     if (eb->bad) { /* then the body is not meant for this operation */
         if (m->claim)
@@ -399,11 +401,11 @@ static void gather_small(struct eboard *eb)
         return;
     }
     for (unsigned m = 0; m < eb->b.nlocal && info->window != WINDOW_NONE; m++) {
-        unsigned seat = eb->node_start[eb->geom.me] + m;
+        unsigned pos = eb->node_start[eb->geom.me] + m;
 
         src[m] = board_payload(&eb->b, m, eb->base, len);
         if (info->window == WINDOW_BLOCKS)
-            memcpy(eb->acc + plan_block_at(p, &eb->geom, 0, seat), src[m],
+            memcpy(eb->acc + plan_block_at(p, &eb->geom, 0, pos), src[m],
                    plan_block_count(p, eb->local_rank[m], 0) * p->esize);
         else if (!info->reduces && eb->local_rank[m] == p->root)
             memcpy(eb->acc, src[m], len);
@@ -434,11 +436,11 @@ static bool make_room(struct eboard *eb, size_t len)
     return true;
 }
 
-/* How nodes carry out each collective: a small one together with the agreement, for which any
- * schedule by recursive doubling will do; larger data step by step, in few messages if the plan
+/* How nodes carry out each collective: a small one together with the consistency check, for which
+ * any schedule by recursive doubling will do; larger data step by step, in few messages if the plan
  * says so. */
 static const struct {
-    enum sched_kind small, data, few;
+    enum sched_kind small, data, few_messages;
 } schedules[COLL_COUNT] = {
     [COLL_BARRIER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
     [COLL_ALL_REDUCE] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE, SCHED_HALVING_ALL_REDUCE},
@@ -475,13 +477,13 @@ static void learn_desc(struct eboard *eb)
 
         if (m == 0) {
             eb->desc = d;
-            eb->print = op_print(&d);
-        } else if (op_print(&d) != eb->print) {
+            eb->fingerprint = op_fingerprint(&d);
+        } else if (op_fingerprint(&d) != eb->fingerprint) {
             set_bad(eb, eb->local_rank[0], &eb->desc, eb->local_rank[m], &d);
         }
         eb->balance.hash += bal.hash;
         eb->balance.diff += bal.diff;
-        eb->balance.spot += bal.spot;
+        eb->balance.checksum += bal.checksum;
     }
 }
 
@@ -542,12 +544,12 @@ static bool op_begin(struct eboard *eb)
     eb->bmoves = sched_len(eb->bkind, eb->geom.nnodes, eb->geom.me, root_node(eb));
     eb->bposted = false;
     eb->in_place = false;
-    eb->dkind = eb->plan.swap    ? SCHED_EXCHANGE
-                : eb->plan.halve ? schedules[eb->plan.coll].few
-                                 : schedules[eb->plan.coll].data;
+    eb->dkind = eb->plan.swap           ? SCHED_EXCHANGE
+                : eb->plan.few_messages ? schedules[eb->plan.coll].few_messages
+                                        : schedules[eb->plan.coll].data;
     eb->next_start = 0;
     eb->learned = false;
-    eb->state = EB_BEGIN;
+    eb->state = EB_CHECK;
     return true;
 }
 
@@ -569,7 +571,7 @@ static void op_refuse(struct eboard *eb)
                                 .b = eb->bad_b,
                                 .balance = eb->bad ? (struct op_balance){0} : eb->balance};
     atomic_store_explicit(&h->refused, eb->desc.seq, memory_order_release);
-    /* the steps that did not wait for the agreement, here and elsewhere */
+    /* the steps that did not wait for the consistency check, here and elsewhere */
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         eb->steps[i].active = false;
     inbox_drop_op(eb);
@@ -606,7 +608,7 @@ static bool begin_poll(struct eboard *eb)
             if (eb->bmv.to >= 0 && !send_begin(eb, (unsigned)eb->bmv.to, lo, eb->bad ? lo : hi))
                 return true;
         }
-        start_early(eb);
+        start_ahead(eb);
         if (eb->bmv.from < 0) {
             begin_next(eb);
         } else if (begin_recv(eb)) {
@@ -677,7 +679,7 @@ static void step_apply(struct estep *s, const uint8_t *body)
     if (s->mv.act == SCHED_REDUCE)
         step_reduce(s, body, lo, hi - lo);
     else if (hi > lo)
-        memcpy(landing_at(eb, s->c) + lo, body, hi - lo);
+        memcpy(receive_at(eb, s->c) + lo, body, hi - lo);
 }
 
 static void step_received(void *arg, int st)
@@ -714,7 +716,7 @@ static size_t step_expects(const struct estep *s, uint8_t **ret_to)
         return cells_len(eb, s->c, (unsigned)s->mv.from, false);
     }
     plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
-    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : landing_at(eb, s->c) + lo;
+    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : receive_at(eb, s->c) + lo;
     return hi - lo;
 }
 
@@ -763,7 +765,7 @@ static bool step_recv(struct estep *s)
     if (!m)
         return false;
     len = step_expects(s, &to);
-    if (m->h.len != len || m->h.print != eb->print) {
+    if (m->h.len != len || m->h.fingerprint != eb->fingerprint) {
         if (m->claim)
             eb->e->f->ops->drop(eb->e->f, m->claim);
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
@@ -824,9 +826,10 @@ static bool start_step(struct eboard *eb)
 }
 
 /* What a step sends first depends on nothing that another node has: it goes out right behind this
- * node's first message of the agreement (a stand-in only hears first), which saves a hop. The other
- * side looks at it only when all have agreed: what comes before that is put aside there. */
-static void start_early(struct eboard *eb)
+ * node's first message of the consistency check (a stand-in only hears first), which saves a hop.
+ * The other side looks at it only when all have agreed: what comes before that is put aside there.
+ */
+static void start_ahead(struct eboard *eb)
 {
     if (eb->bad || eb->plan.small)
         return;
@@ -885,7 +888,7 @@ bool eboard_poll(struct eboard *eb)
         case EB_IDLE:
             more = !eb->closing && op_begin(eb);
             break;
-        case EB_BEGIN:
+        case EB_CHECK:
             more = begin_poll(eb);
             break;
         case EB_DATA:

@@ -203,10 +203,10 @@ static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
     case MAIL_INLINE:
         return rec->len <= MAIL_INLINE_MAX;
     case MAIL_EAGER:
-        return mail_eager_slot(m, rec->slot) && rec->land < MAIL_LANDINGS &&
+        return mail_eager_slot(m, rec->slot) && rec->rx < MAIL_RX_SLOTS &&
                rec->len <= mail_eager_remote(m);
     case MAIL_DATA:
-        return mail_data_slot(m, rec->slot) && rec->land < MAIL_IN_SLOTS && rec->len <= m->chunk;
+        return mail_data_slot(m, rec->slot) && rec->rx < MAIL_IN_SLOTS && rec->len <= m->chunk;
     case MAIL_GET:
     case MAIL_RTS:
     case MAIL_SKIP:
@@ -432,8 +432,8 @@ static void claim_body(struct eboard *eb, struct inmsg *m, const struct mail_rec
 static uint8_t *place_of(const struct eboard *eb, const struct mail_rec *rec, unsigned local)
 {
     if (rec->kind == MAIL_EAGER)
-        return mail_landing(&eb->b.mail, local, rec->src, rec->land);
-    return mail_in(&eb->b.mail, local, rec->land);
+        return mail_rx_slot(&eb->b.mail, local, rec->src, rec->rx);
+    return mail_in(&eb->b.mail, local, rec->rx);
 }
 
 static bool arrival_valid(const struct eboard *eb, const struct inmsg *m,

@@ -16,7 +16,7 @@
 enum sched_kind {
     /* Small payloads, few rounds: recursive doubling with a fold for node counts that are no
      * power of two (Thakur, Rabenseifner, Gropp 2005). Every node hears (indirectly) from
-     * every other in each of these, so they also serve as the agreement at the start of
+     * every other in each of these, so they also serve as the consistency check at the start of
      * an operation. */
     SCHED_RD_ALL_REDUCE, /* one "segment" 0..1 = the whole vector, act REDUCE in node order */
     SCHED_RD_ALL_GATHER, /* runs of node segments */

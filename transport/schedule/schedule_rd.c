@@ -32,8 +32,8 @@
  * neighbour's segment.
  *
  * Every message is sent even when it carries nothing (a broadcast's non-holders): after the
- * last round each node has heard from all, which is what makes doubling the agreement at the
- * start of an operation. */
+ * last round each node has heard from all, which is what makes doubling the consistency check at
+ * the start of an operation. */
 #include "transport/schedule/schedule_priv.h"
 
 struct rd {

@@ -2,7 +2,7 @@
  *
  * A group maps an arena when an operation first names it, and by member and number finds it again.
  * Seals and size are those of the file, whatever commd has checked; every use is checked against
- * the size that is kept here (direct.c).
+ * the size that is kept here (registered.c).
  *
  * How many. At most PEER_ARENAS of each member; the next one unmaps all of that member's. So a
  * mapping may outlive the arena: it costs address space, no memory (the owner has taken the pages

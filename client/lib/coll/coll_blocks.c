@@ -1,7 +1,7 @@
 /* coll_blocks.c - collectives that move a block for each rank.
  *
  * Blocks: what all ranks get the same (all_gather) or reduce (reduce_scatter). The window is laid
- * out by seat, so that what belongs to a node is contiguous for the network.
+ * out in node order, so that what belongs to a node is contiguous for the network.
  * Cells: what one rank has for one other (gather, scatter, all_to_all). A member puts all it has
  * for others into its own window; those of its node take it from there, and the engine carries the
  * rest, to the result window of the other node.
@@ -39,7 +39,7 @@ void all_gather_put(struct run *r, uint32_t c)
     if (one_node(r) || r->plan.small)
         to = my_payload(r, c);
     else
-        to = result_of(r, c) + plan_block_at(&r->plan, &g->geom, c, g->rank_seat[g->rank]);
+        to = result_of(r, c) + plan_block_at(&r->plan, &g->geom, c, g->pos_of[g->rank]);
     copy_to_window(r, to, r->send + step_offset(r, c), block_len(r, g->rank, c));
 }
 
@@ -57,8 +57,8 @@ void all_gather_get(struct run *r, uint32_t c)
     size_t off = step_offset(r, c), at = 0;
     const uint8_t *res = result_of(r, c);
 
-    for (unsigned seat = 0; seat < g->board.world; seat++) {
-        unsigned k = g->seat_rank[seat];
+    for (unsigned pos = 0; pos < g->board.world; pos++) {
+        unsigned k = g->rank_at[pos];
         size_t len = block_len(r, k, c);
         const uint8_t *from = one_node(r) ? payload_of(r, k, c) : res + at;
 
@@ -75,8 +75,8 @@ void reduce_scatter_put(struct run *r, uint32_t c)
     struct commd_group *g = r->group;
     uint8_t *to = my_payload(r, c);
 
-    for (unsigned seat = 0; seat < g->board.world; seat++) {
-        unsigned k = g->seat_rank[seat];
+    for (unsigned pos = 0; pos < g->board.world; pos++) {
+        unsigned k = g->rank_at[pos];
         size_t len = block_len(r, k, c);
 
         /* nobody else reduces my own block on one node */
@@ -102,7 +102,7 @@ void reduce_scatter_get(struct run *r, uint32_t c)
     struct commd_group *g = r->group;
     const struct plan *p = &r->plan;
     size_t len = block_len(r, g->rank, c), off = step_offset(r, c);
-    size_t at = plan_block_at(p, &g->geom, c, g->rank_seat[g->rank]);
+    size_t at = plan_block_at(p, &g->geom, c, g->pos_of[g->rank]);
 
     if (!len)
         return;
@@ -146,12 +146,12 @@ void cells_put(struct run *r, uint32_t c)
     }
     if (!coll_at(info->send, is_root(r)))
         return;
-    for (unsigned seat = 0; seat < g->board.world; seat++) {
-        unsigned k = g->seat_rank[seat];
+    for (unsigned pos = 0; pos < g->board.world; pos++) {
+        unsigned k = g->rank_at[pos];
         size_t len = out_len(r, k, c);
 
         if (len && k != g->rank)
-            copy_to_window(r, win + plan_cell_out(&r->plan, c, seat), send_block(r, k) + off, len);
+            copy_to_window(r, win + plan_cell_out(&r->plan, c, pos), send_block(r, k) + off, len);
     }
 }
 
@@ -159,11 +159,11 @@ void cells_put(struct run *r, uint32_t c)
 static const uint8_t *cell_from(const struct run *r, unsigned k, uint32_t c)
 {
     struct commd_group *g = r->group;
-    unsigned seat = g->rank_seat[k], first = g->node_start[g->board.me];
+    unsigned pos = g->pos_of[k], first = g->node_start[g->board.me];
 
-    if (seat >= first && seat < first + g->board.nlocal)
-        return payload_of(r, seat - first, c) + plan_cell_out(&r->plan, c, g->rank_seat[g->rank]);
-    return result_of(r, c) + plan_cell_in(&r->plan, &g->geom, c, seat, g->local);
+    if (pos >= first && pos < first + g->board.nlocal)
+        return payload_of(r, pos - first, c) + plan_cell_out(&r->plan, c, g->pos_of[g->rank]);
+    return result_of(r, c) + plan_cell_in(&r->plan, &g->geom, c, pos, g->local);
 }
 
 /* What this rank has for itself. */

@@ -1,7 +1,7 @@
 /* coll.h - what the files of collectives share: addresses of the parts of a step.
  *
- * "seat": position of a rank in node order (ranks of node 0 first, ...). In a one-node group
- * seat, rank and member index are the same. */
+ * "pos": position of a rank in node order (ranks of node 0 first, ...). In a one-node group
+ * pos, rank and member index are the same. */
 #ifndef COMMD_CLIENT_COLL_H
 #define COMMD_CLIENT_COLL_H
 

@@ -8,7 +8,7 @@
  * their limits and commd's view name me.
  *
  * For the counters and the order of checks see board.c. */
-#include "client/lib/coll/direct.h"
+#include "client/lib/coll/registered.h"
 #include "client/lib/internal.h"
 
 #include <poll.h>
@@ -107,7 +107,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     };
     r->balance = (struct op_balance){0};
     r->question = NULL;
-    r->direct = NULL;
+    r->registered = NULL;
     r->most = 0;
     if (unlikely(info->counted))
         describe_counts(r, op);
@@ -123,13 +123,13 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->put = r->red = r->got = 0;
     r->seen = 0;
     r->seen_step = r->base;
-    r->agreed = false;
+    r->consistent = false;
     r->moved = false;
     crowd_next(&g->crowd);
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&me_of(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
-    if (unlikely(r->plan.direct))
-        direct_begin(r);
+    if (unlikely(r->plan.registered))
+        registered_begin(r);
     return 0;
 }
 
@@ -228,7 +228,7 @@ void run_announce(struct run *r, unsigned kind)
 
     if (r->put == 0) {
         s->desc = r->desc;
-        s->print = op_print(&r->desc);
+        s->fingerprint = op_fingerprint(&r->desc);
         s->balance = r->balance;
         s->most = r->most;
         if (unlikely(r->lists))
@@ -295,7 +295,7 @@ static bool counts_fit(struct run *r)
 
         sum.hash += bal->hash;
         sum.diff += bal->diff;
-        sum.spot += bal->spot;
+        sum.checksum += bal->checksum;
     }
     if (op_balanced(&sum))
         return true;
@@ -307,16 +307,16 @@ static bool counts_fit(struct run *r)
 static inline bool all_mean_the_same(const struct run *r)
 {
     const struct board *b = &r->group->board;
-    uint64_t mine = op_print(&r->desc);
+    uint64_t mine = op_fingerprint(&r->desc);
 
     for (unsigned m = 0; m < b->nlocal; m++)
-        if (unlikely(board_slot(b, m, r->base)->print != mine))
+        if (unlikely(board_slot(b, m, r->base)->fingerprint != mine))
             return false;
     return true;
 }
 
 /* One node: members compare. */
-bool run_agree(struct run *r)
+bool run_consistent(struct run *r)
 {
     const struct commd_group *g = r->group;
     const struct board *b = &g->board;
@@ -328,7 +328,7 @@ bool run_agree(struct run *r)
     /* all members must report the same pair: rank 0 and the first that differs from it */
     first = board_slot(b, 0, r->base)->desc;
     while (m < b->nlocal - 1 &&
-           board_slot(b, m, r->base)->print == board_slot(b, 0, r->base)->print)
+           board_slot(b, m, r->base)->fingerprint == board_slot(b, 0, r->base)->fingerprint)
         m++;
     other = board_slot(b, m, r->base)->desc;
     mismatch(r, &first, g->local_rank[0], &other, g->local_rank[m]);
@@ -336,7 +336,7 @@ bool run_agree(struct run *r)
 }
 
 /* Several nodes: the engine published; it may have refused. */
-static bool agree_engine(struct run *r)
+static bool engine_consistent(struct run *r)
 {
     const struct board_hdr *h = r->group->board.hdr;
     struct board_mismatch m;
@@ -397,8 +397,8 @@ void run_again(struct run *r, uint32_t steps)
     r->put = r->red = r->got = 0;
     r->seen = 0;
     r->seen_step = r->base;
-    r->agreed = false;
-    r->plan.direct = false; /* nobody offers anything again */
+    r->consistent = false;
+    r->plan.registered = false; /* nobody offers anything again */
     atomic_store_explicit(&me_of(r)->consumed, r->base, memory_order_release);
     run_tell(r);
 }
@@ -406,7 +406,7 @@ void run_again(struct run *r, uint32_t steps)
 /* Some member has offered registered memory, as this one has not. */
 static bool begin_again(struct run *r)
 {
-    if (likely(!r->plan.direct) || !direct_offered(r))
+    if (likely(!r->plan.registered) || !registered_offered(r))
         return false;
     run_again(r, 1);
     return true;
@@ -418,9 +418,9 @@ static bool try_reduce(struct run *r)
 
     if (!r->plan.reduces || r->red == r->put || !all_arrived(r, step))
         return false;
-    if (one_node(r) && !r->agreed) {
-        r->agreed = run_agree(r);
-        if (!r->agreed)
+    if (one_node(r) && !r->consistent) {
+        r->consistent = run_consistent(r);
+        if (!r->consistent)
             return false;
         if (begin_again(r))
             return true;
@@ -444,9 +444,9 @@ static bool try_get(struct run *r)
     if (r->got == (r->plan.reduces ? r->red : r->put) || unlikely(r->plan.open) ||
         !can_get(r, r->got))
         return false;
-    if (!r->agreed) {
-        r->agreed = one_node(r) ? run_agree(r) : agree_engine(r);
-        if (!r->agreed)
+    if (!r->consistent) {
+        r->consistent = one_node(r) ? run_consistent(r) : engine_consistent(r);
+        if (!r->consistent)
             return false;
         if (begin_again(r))
             return true;
@@ -478,7 +478,7 @@ static bool try_put(struct run *r)
     if (unlikely(r->plan.open && r->put))
         return false;
     /* before it is known what the others offer the next step may be a vote */
-    if (unlikely(r->plan.direct && r->put && !r->agreed))
+    if (unlikely(r->plan.registered && r->put && !r->consistent))
         return false;
     len = plan_payload(&r->plan, &r->group->geom, r->put);
     if (!run_can_put(r, r->put, len))
@@ -512,12 +512,12 @@ static bool try_close(struct run *r)
 enum run_state run_poll(struct run *r)
 {
     r->moved = false;
-    if (unlikely(r->direct)) {
-        enum run_state st = direct_poll(r);
+    if (unlikely(r->registered)) {
+        enum run_state st = registered_poll(r);
 
         if (st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH)
             return run_refused(r);
-        if (st != RUN_WAIT || r->direct)
+        if (st != RUN_WAIT || r->registered)
             return st;
     }
     for (;;) {
@@ -547,13 +547,13 @@ void run_end(struct run *r, enum run_state st)
     bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
 
     free(steal_ptr(r->lists));
-    who_free(&r->question);
+    absent_free(&r->question);
     if (st == RUN_FAILED && !refused) {
         group_fail(r->group, &r->err); /* the others may have to hear of it before they stop */
-        direct_end(r, false);
+        registered_end(r, false);
         return;
     }
-    direct_end(r, true);
+    registered_end(r, true);
     /* Also after operations that do not use it: counters are compared across a wrap, so none
      * may fall 2^31 steps behind. */
     atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);
@@ -566,13 +566,13 @@ void run_end(struct run *r, enum run_state st)
 
 void run_abandon(struct run *r)
 {
-    who_free(&r->question);
-    direct_end(r, false);
+    absent_free(&r->question);
+    registered_end(r, false);
 }
 
 bool run_asks(const struct run *r)
 {
-    return unlikely(r->direct) && direct_asks(r);
+    return unlikely(r->registered) && registered_asks(r);
 }
 
 /* ---- giving up --------------------------------------------------------------------------- */
@@ -663,7 +663,7 @@ static void timed_out(struct run *r)
     char text[360], node[MSG_NAME_MAX];
     int rank;
 
-    who_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
+    absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
     error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: %s",
               (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
@@ -681,7 +681,7 @@ bool run_hopeless_slow(struct run *r)
     if (run_hopeless(r) || orphan_check(r))
         return true;
     if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms &&
-        who_ask(&r->question, r->group, r->desc.seq)) {
+        absent_ask(&r->question, r->group, r->desc.seq)) {
         timed_out(r);
         return true;
     }

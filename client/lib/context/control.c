@@ -200,7 +200,7 @@ static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigne
         if (w && nfds >= 1)
             w->board_fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_ABSENT) {
-        who_answer(ctx, &m->absent);
+        absent_answer(ctx, &m->absent);
     }
     if (w) {
         w->reply = *m;

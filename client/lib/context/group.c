@@ -17,8 +17,8 @@ void group_free(struct commd_group *g)
     free(g->members);
     free(g->nodes);
     free(g->node_start);
-    free(g->seat_rank);
-    free(g->rank_seat);
+    free(g->rank_at);
+    free(g->pos_of);
     free(g->local_rank);
     free(g);
 }
@@ -53,21 +53,21 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
 /* Seats: ranks in node order, ascending within a node. */
 static int group_tables(struct commd_group *g)
 {
-    unsigned n = g->board.world, seat = 0, local = 0;
+    unsigned n = g->board.world, pos = 0, local = 0;
 
     g->node_start = calloc(g->board.nnodes + 1, sizeof *g->node_start);
-    g->seat_rank = calloc(n, sizeof *g->seat_rank);
-    g->rank_seat = calloc(n, sizeof *g->rank_seat);
+    g->rank_at = calloc(n, sizeof *g->rank_at);
+    g->pos_of = calloc(n, sizeof *g->pos_of);
     g->local_rank = calloc(g->board.nlocal, sizeof *g->local_rank);
-    if (!g->node_start || !g->seat_rank || !g->rank_seat || !g->local_rank)
+    if (!g->node_start || !g->rank_at || !g->pos_of || !g->local_rank)
         return -ENOMEM;
     for (unsigned node = 0; node < g->board.nnodes; node++) {
-        g->node_start[node] = seat;
+        g->node_start[node] = pos;
         for (unsigned k = 0; k < n; k++) {
             if (g->members[k].node != node)
                 continue;
-            g->seat_rank[seat] = k;
-            g->rank_seat[k] = seat++;
+            g->rank_at[pos] = k;
+            g->pos_of[k] = pos++;
             if (node != g->board.me)
                 continue;
             if (local == g->board.nlocal)
@@ -77,7 +77,7 @@ static int group_tables(struct commd_group *g)
             g->local_rank[local++] = k;
         }
     }
-    g->node_start[g->board.nnodes] = seat;
+    g->node_start[g->board.nnodes] = pos;
     g->geom = (struct plan_geom){.world = n,
                                  .nnodes = g->board.nnodes,
                                  .me = g->board.me,
@@ -85,8 +85,8 @@ static int group_tables(struct commd_group *g)
                                  .cores = g->board.cores,
                                  .net = g->board.net,
                                  .node_start = g->node_start,
-                                 .seat_rank = g->seat_rank};
-    return seat == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me
+                                 .rank_at = g->rank_at};
+    return pos == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me
                ? 0
                : -EPROTO;
 }

@@ -29,7 +29,7 @@ enum { FILL_SPINS = 64 };
 static void lists_init(struct p2p *p)
 {
     TAILQ_INIT(&p->match.any);
-    TAILQ_INIT(&p->match.early);
+    TAILQ_INIT(&p->match.unexpected);
     TAILQ_INIT(&p->talk);
     TAILQ_INIT(&p->pulls);
     TAILQ_INIT(&p->offers);
@@ -46,7 +46,7 @@ static void peer_init(struct p2p *p, unsigned rank, int local)
     peer->rank = rank;
     peer->local = local;
     TAILQ_INIT(&peer->posted);
-    TAILQ_INIT(&peer->early);
+    TAILQ_INIT(&peer->unexpected);
     TAILQ_INIT(&peer->out);
     mail_rx_init(p->mail, g->local, rank, &peer->rx);
     if (local >= 0)
@@ -99,8 +99,8 @@ void p2p_fini(struct p2p *p)
 {
     struct p2p_msg *m;
 
-    while ((m = TAILQ_FIRST(&p->match.early))) {
-        TAILQ_REMOVE(&p->match.early, m, by_time);
+    while ((m = TAILQ_FIRST(&p->match.unexpected))) {
+        TAILQ_REMOVE(&p->match.unexpected, m, by_time);
         free(m);
     }
     pthread_mutex_destroy(&p->lock);
@@ -139,14 +139,14 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
  */
 
 /* @id: of the record that came with what was there. */
-static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned land,
+static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned rx,
                        uint32_t id)
 {
     struct mail_box *box;
 
     if (peer->local < 0) {
-        peer->land_freed[land]++;
-        peer->land_untold++;
+        peer->rx_freed[rx]++;
+        peer->rx_untold++;
         p2p_talk(p, peer);
         return;
     }
@@ -182,7 +182,7 @@ bool p2p_take_filled(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->status.source];
     const struct mail_box *box = mail_box(p->mail, (unsigned)peer->local);
-    const uint8_t *from = mail_out(p->mail, (unsigned)peer->local, op->slot) + op->spot;
+    const uint8_t *from = mail_out(p->mail, (unsigned)peer->local, op->slot) + op->offset;
     bool moved = false;
 
     while (op->moved < op->len) {
@@ -205,7 +205,7 @@ static void deliver_here(struct p2p *p, struct p2p_op *op, const struct p2p_msg 
     op->len = m->len;
     op->peer_id = m->id;
     op->slot = m->slot;
-    op->spot = m->spot;
+    op->offset = m->offset;
     op->filling = true;
     op->state = P2P_PULLING;
     op_move(op, &p->pulls);
@@ -236,13 +236,13 @@ static void deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, c
     if (m->self)
         body = m->self->buf;
     else if (m->kind == MAIL_EAGER)
-        body = mail_landing(p->mail, p->group->local, (unsigned)m->src, m->land);
+        body = mail_rx_slot(p->mail, p->group->local, (unsigned)m->src, m->rx);
     if (fits)
         copy_out(op->buf, body, m->len);
     if (m->self)
         p2p_end(p, m->self);
     else if (m->kind == MAIL_EAGER)
-        free_place(p, peer, m->slot, m->land, m->id);
+        free_place(p, peer, m->slot, m->rx, m->id);
     p2p_end(p, op);
 }
 
@@ -284,7 +284,7 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
     if (here)
         return mail_eager_slot(p->mail, rec->slot) && rec->len <= MAIL_EAGER_MAX &&
                rec->off <= MAIL_EAGER_MAX - rec->len;
-    return rec->land < MAIL_LANDINGS && rec->len <= mail_eager_remote(p->mail);
+    return rec->rx < MAIL_RX_SLOTS && rec->len <= mail_eager_remote(p->mail);
 }
 
 static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
@@ -293,12 +293,12 @@ static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec 
                         .tag = rec->tag,
                         .kind = rec->kind,
                         .slot = rec->slot,
-                        .land = rec->land,
+                        .rx = rec->rx,
                         .id = rec->id,
                         .len = rec->len};
 
     if (rec->kind == MAIL_EAGER && peer->local >= 0)
-        m.spot = (uint32_t)rec->off;
+        m.offset = (uint32_t)rec->off;
 
     if (message_valid(p, peer, rec))
         arrived(p, &m, rec->inl, rec->kind == MAIL_INLINE ? rec->len : 0);
@@ -337,8 +337,8 @@ static void data_here(struct p2p *p, struct p2p_peer *peer, const struct mail_re
 
 static void data_there(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 {
-    struct p2p_op *op = rec->land < MAIL_IN_SLOTS ? p->in_owner[rec->land] : NULL;
-    const struct p2p_part *asked = &p->in[rec->land % MAIL_IN_SLOTS];
+    struct p2p_op *op = rec->rx < MAIL_IN_SLOTS ? p->in_owner[rec->rx] : NULL;
+    const struct p2p_part *asked = &p->in[rec->rx % MAIL_IN_SLOTS];
 
     if (!op || op->id != rec->peer_id || op->status.source != (int)peer->rank)
         return;
@@ -346,8 +346,8 @@ static void data_there(struct p2p *p, struct p2p_peer *peer, const struct mail_r
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a part that was not asked for", peer->rank);
         return;
     }
-    p->in_owner[rec->land] = NULL;
-    part_arrived(p, op, mail_in(p->mail, p->group->local, rec->land), asked->off, asked->len);
+    p->in_owner[rec->rx] = NULL;
+    part_arrived(p, op, mail_in(p->mail, p->group->local, rec->rx), asked->off, asked->len);
 }
 
 /* What every record from another node tells. */
@@ -358,7 +358,7 @@ static void acknowledged(struct p2p *p, struct p2p_peer *peer, const struct mail
         return;
     }
     peer->acked = rec->ack;
-    memcpy(peer->land_done, rec->freed, sizeof peer->land_done);
+    memcpy(peer->rx_done, rec->freed, sizeof peer->rx_done);
     if (rec->kind == MAIL_ACK)
         return;
     peer->taken++;
@@ -503,7 +503,7 @@ void p2p_begin(struct p2p *p, struct p2p_op *op)
         return;
     }
     op->state = P2P_POSTED;
-    m = match_early(p, op);
+    m = match_unexpected(p, op);
     if (m) {
         deliver(p, op, m, m->body);
         free(m);

@@ -27,7 +27,7 @@ struct p2p_slot { /* one of ours for payload, as we know it */
 struct p2p_part { /* of a long message, asked for by its receiver on another node */
     uint64_t off;
     uint32_t len;
-    uint8_t land;
+    uint8_t rx;
 };
 
 TAILQ_HEAD(p2p_list, p2p_op);
@@ -42,7 +42,7 @@ struct p2p_op {
     bool asking;  /* PULLING on one node: the stream is open */
     bool filling; /* PULLING on one node: a short message, which its sender is writing */
     uint8_t slot; /* where */
-    uint32_t spot;
+    uint32_t offset;
     uint8_t *buf;
     size_t size; /* of buf; a send's message */
     int peer, tag;
@@ -63,8 +63,8 @@ struct p2p_op {
 struct p2p_msg {
     TAILQ_ENTRY(p2p_msg) by_source, by_time;
     int src, tag;
-    uint8_t kind, slot, land;
-    uint32_t spot; /* EAGER on this node: where in the slot */
+    uint8_t kind, slot, rx;
+    uint32_t offset; /* EAGER on this node: where in the slot */
     uint32_t id;
     size_t len;
     struct p2p_op *self; /* a long one of our own, which waits; else NULL */
@@ -73,9 +73,9 @@ struct p2p_msg {
 TAILQ_HEAD(p2p_msgs, p2p_msg);
 
 struct p2p_peer {
-    struct p2p_list posted; /* receives that name this rank */
-    struct p2p_msgs early;  /* its messages that nobody waits for */
-    struct p2p_list out;    /* sends to it that are QUEUED */
+    struct p2p_list posted;     /* receives that name this rank */
+    struct p2p_msgs unexpected; /* its messages that nobody waits for */
+    struct p2p_list out;        /* sends to it that are QUEUED */
     TAILQ_ENTRY(p2p_peer) talk_link;
     bool talking; /* in p2p.talk: something is to be told */
     unsigned rank;
@@ -83,18 +83,18 @@ struct p2p_peer {
     struct mail_rx rx;
     struct mail_tx tx;   /* local */
     struct copy_way way; /* the same */
-    /* another node: credit and landings, see shm/board/mail.c */
+    /* another node: credit and rx slots, see shm/board/mail.c */
     uint32_t sent, acked, taken, told;
-    uint8_t land_used[MAIL_LANDINGS], land_done[MAIL_LANDINGS]; /* its landings for us */
-    uint8_t land_freed[MAIL_LANDINGS];                          /* ours for it */
-    unsigned land_untold;                                       /* freed since it was told of it */
+    uint8_t rx_used[MAIL_RX_SLOTS], rx_done[MAIL_RX_SLOTS]; /* its rx slots for us */
+    uint8_t rx_freed[MAIL_RX_SLOTS];                        /* ours for it */
+    unsigned rx_untold;                                     /* freed since it was told of it */
     bool probe, probed, silent; /* to be asked, asked, nothing of it is left */
 };
 TAILQ_HEAD(p2p_peers, p2p_peer);
 
 struct p2p_match {
-    struct p2p_list any;   /* receives from any source */
-    struct p2p_msgs early; /* all messages nobody waits for, as they came */
+    struct p2p_list any;        /* receives from any source */
+    struct p2p_msgs unexpected; /* all messages nobody waits for, as they came */
     uint64_t order;
 };
 
@@ -129,7 +129,7 @@ void match_post(struct p2p *p, struct p2p_op *op);
 /* The receive that a message from @src with @tag goes to, taken out of its list; or NULL. */
 struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag);
 /* The message that a new receive takes, taken out; or NULL. */
-struct p2p_msg *match_early(struct p2p *p, const struct p2p_op *op);
+struct p2p_msg *match_unexpected(struct p2p *p, const struct p2p_op *op);
 void match_keep(struct p2p *p, struct p2p_msg *m);
 /* @self, a send to ourselves, ends: its message, if nobody has taken it, goes too. */
 void match_forget(struct p2p *p, const struct p2p_op *self);

@@ -50,27 +50,27 @@ struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag)
     return op;
 }
 
-static void unlink_early(struct p2p *p, struct p2p_msg *m)
+static void unlink_unexpected(struct p2p *p, struct p2p_msg *m)
 {
-    TAILQ_REMOVE(&p->match.early, m, by_time);
-    TAILQ_REMOVE(&p->peers[m->src].early, m, by_source);
+    TAILQ_REMOVE(&p->match.unexpected, m, by_time);
+    TAILQ_REMOVE(&p->peers[m->src].unexpected, m, by_source);
 }
 
-struct p2p_msg *match_early(struct p2p *p, const struct p2p_op *op)
+struct p2p_msg *match_unexpected(struct p2p *p, const struct p2p_op *op)
 {
     struct p2p_msg *m;
 
     if (op->peer == COMMD_ANY_SOURCE) {
-        TAILQ_FOREACH(m, &p->match.early, by_time)
+        TAILQ_FOREACH(m, &p->match.unexpected, by_time)
         if (accepts(op, m->tag))
             break;
     } else {
-        TAILQ_FOREACH(m, &p->peers[op->peer].early, by_source)
+        TAILQ_FOREACH(m, &p->peers[op->peer].unexpected, by_source)
         if (accepts(op, m->tag))
             break;
     }
     if (m)
-        unlink_early(p, m);
+        unlink_unexpected(p, m);
     return m;
 }
 
@@ -78,10 +78,10 @@ void match_forget(struct p2p *p, const struct p2p_op *self)
 {
     struct p2p_msg *m, *next;
 
-    for (m = TAILQ_FIRST(&p->peers[self->peer].early); m; m = next) {
+    for (m = TAILQ_FIRST(&p->peers[self->peer].unexpected); m; m = next) {
         next = TAILQ_NEXT(m, by_source);
         if (m->self == self) {
-            unlink_early(p, m);
+            unlink_unexpected(p, m);
             free(m);
         }
     }
@@ -89,6 +89,6 @@ void match_forget(struct p2p *p, const struct p2p_op *self)
 
 void match_keep(struct p2p *p, struct p2p_msg *m)
 {
-    TAILQ_INSERT_TAIL(&p->match.early, m, by_time);
-    TAILQ_INSERT_TAIL(&p->peers[m->src].early, m, by_source);
+    TAILQ_INSERT_TAIL(&p->match.unexpected, m, by_time);
+    TAILQ_INSERT_TAIL(&p->peers[m->src].unexpected, m, by_source);
 }

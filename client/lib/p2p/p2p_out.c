@@ -39,8 +39,8 @@ static void emit(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec)
         return;
     }
     rec->ack = peer->told = peer->taken;
-    memcpy(rec->freed, peer->land_freed, sizeof rec->freed);
-    peer->land_untold = 0;
+    memcpy(rec->freed, peer->rx_freed, sizeof rec->freed);
+    peer->rx_untold = 0;
     peer->sent += needs_credit(rec->kind);
     mail_put(&p->engine, rec);
     mail_flag(p->engine.word, p->engine.bit);
@@ -128,7 +128,7 @@ static void fill_slot(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec
     p->eager_busy += s->eager;
     p->next_slot = (slot + 1) % p->mail->slots;
     if (s->eager && peer->local >= 0) {
-        rec->off = mail_spot(s->uses++, rec->len);
+        rec->off = mail_offset(s->uses++, rec->len);
         copy_to_slot(peer, to + rec->off, from, MIN(rec->len, (uint64_t)MAIL_PIECE));
     } else {
         copy_to_slot(peer, to, from, rec->len);
@@ -150,10 +150,10 @@ static void fill_rest(struct p2p *p, struct p2p_peer *peer, const struct mail_re
     bell_ring(&box->bell, &box->sleepers);
 }
 
-static int free_landing(const struct p2p_peer *peer)
+static int free_rx_slot(const struct p2p_peer *peer)
 {
-    for (int i = 0; i < MAIL_LANDINGS; i++)
-        if (peer->land_used[i] == peer->land_done[i])
+    for (int i = 0; i < MAIL_RX_SLOTS; i++)
+        if (peer->rx_used[i] == peer->rx_done[i])
             return i;
     return -1;
 }
@@ -164,18 +164,18 @@ static bool make_eager(struct p2p *p, struct p2p_peer *peer, const struct p2p_op
                        struct mail_rec *rec)
 {
     size_t most = peer->local >= 0 ? (size_t)MAIL_EAGER_MAX : mail_eager_remote(p->mail);
-    int slot, land = 0;
+    int slot, rx = 0;
 
     if (op->size > most)
         return false;
     slot = free_slot(p, MAIL_EAGER);
     if (slot >= 0 && peer->local < 0)
-        land = free_landing(peer);
-    if (slot < 0 || land < 0)
+        rx = free_rx_slot(peer);
+    if (slot < 0 || rx < 0)
         return false;
     rec->kind = MAIL_EAGER;
-    rec->land = (uint8_t)land;
-    peer->land_used[land] += peer->local < 0;
+    rec->rx = (uint8_t)rx;
+    peer->rx_used[rx] += peer->local < 0;
     fill_slot(p, peer, rec, (unsigned)slot, op->buf);
     return true;
 }
@@ -223,7 +223,7 @@ static bool send_part(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op,
     rec.peer_id = op->peer_id;
     rec.off = part->off;
     rec.len = part->len;
-    rec.land = part->land;
+    rec.rx = part->rx;
     fill_slot(p, peer, &rec, (unsigned)slot, op->buf + part->off);
     emit(p, peer, &rec);
     op->moved += part->len;
@@ -288,14 +288,14 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
         return;
     }
     if (rec->kind == MAIL_GET) {
-        if (peer->local >= 0 || op->nparts == MAIL_IN_SLOTS || rec->land >= MAIL_IN_SLOTS ||
+        if (peer->local >= 0 || op->nparts == MAIL_IN_SLOTS || rec->rx >= MAIL_IN_SLOTS ||
             !rec->len || rec->len > p->mail->chunk || rec->off > op->size ||
             rec->len > op->size - rec->off) {
             p2p_bad(p, COMMD_E_PROTOCOL, "rank %u asked for what cannot be", peer->rank);
             return;
         }
         op->part[op->nparts++] =
-            (struct p2p_part){.off = rec->off, .len = (uint32_t)rec->len, .land = rec->land};
+            (struct p2p_part){.off = rec->off, .len = (uint32_t)rec->len, .rx = rec->rx};
     } else if (peer->local < 0) {
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u opened a stream between nodes", peer->rank);
         return;
@@ -337,7 +337,7 @@ static bool ask_for_parts(struct p2p *p, struct p2p_peer *peer, struct p2p_op *o
         rec.peer_id = op->peer_id;
         rec.off = op->asked;
         rec.len = MIN(op->len - op->asked, p->mail->chunk);
-        rec.land = (uint8_t)i;
+        rec.rx = (uint8_t)i;
         p->in_owner[i] = op;
         p->in[i] = (struct p2p_part){.off = rec.off, .len = (uint32_t)rec.len};
         op->asked += rec.len;
@@ -380,8 +380,8 @@ void p2p_talk(struct p2p *p, struct p2p_peer *peer)
 
 static bool ack_due(const struct p2p *p, const struct p2p_peer *peer)
 {
-    return peer->local < 0 && (peer->taken - peer->told >= p->mail->ring / 4 ||
-                               peer->land_untold >= MAIL_LANDINGS / 2);
+    return peer->local < 0 &&
+           (peer->taken - peer->told >= p->mail->ring / 4 || peer->rx_untold >= MAIL_RX_SLOTS / 2);
 }
 
 static bool talk_to(struct p2p *p, struct p2p_peer *peer)

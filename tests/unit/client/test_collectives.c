@@ -771,7 +771,7 @@ static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
                 else
                     s->desc.digest = op_digest(board_counts(b, 0, BOARD_FIRST_STEP, 1), 2);
             }
-            s->print = op_print(&s->desc);
+            s->fingerprint = op_fingerprint(&s->desc);
             atomic_store(&s->seq, board_mark(BOARD_FIRST_STEP));
             for (unsigned i = 0; i < 50; i++)
                 cluster_turn(c);

@@ -907,7 +907,7 @@ static void forge(struct cluster *c, const struct mail *m)
     uint32_t ring = cluster_rand(c, 2 + (m->nnodes > 1)), n;
     struct mail_rec rec = {.kind = (uint8_t)cluster_rand(c, MAIL_KINDS + 1),
                            .slot = (uint8_t)cluster_rand(c, MAIL_OUT_SLOTS + 2),
-                           .land = (uint8_t)cluster_rand(c, 6),
+                           .rx = (uint8_t)cluster_rand(c, 6),
                            .src = (uint16_t)cluster_rand(c, m->world + 1),
                            .dst = (uint16_t)cluster_rand(c, m->world + 1),
                            .id = cluster_rand(c, 20),
@@ -1017,9 +1017,9 @@ static void the_engine_refuses_what_cannot_be(void **state)
 {
     static const struct mail_rec bad[] = {
         {.kind = MAIL_EAGER, .dst = 1, .slot = MAIL_EAGER_NET, .len = 100},
-        {.kind = MAIL_EAGER, .dst = 1, .land = MAIL_LANDINGS, .len = 100},
+        {.kind = MAIL_EAGER, .dst = 1, .rx = MAIL_RX_SLOTS, .len = 100},
         {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET, .len = MAIL_CHUNK_NET + 1},
-        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET, .land = MAIL_IN_SLOTS},
+        {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET, .rx = MAIL_IN_SLOTS},
         {.kind = MAIL_DATA, .dst = 1, .slot = MAIL_EAGER_NET + MAIL_DATA_NET},
         {.kind = MAIL_PONG, .dst = 1},
         {.kind = MAIL_CTS, .dst = 1},

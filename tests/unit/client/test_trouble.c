@@ -474,24 +474,24 @@ static void forgotten_group_is_answered_for(void **state)
     assert_true(f->ops->send(f, 1, &w, sizeof w, NULL, 0, NULL, NULL) >= 0);
     for (unsigned i = 0; i < 100; i++)
         cluster_turn(c);
-    assert_int_equal(answers->limbo.n, 1);
-    limbo_expire(answers, (int64_t)now_ms() - 1000);
-    assert_int_equal(answers->limbo.n, 1); /* commd may still tell of it */
-    limbo_expire(answers, -1000);          /* a machine that has just booted */
-    assert_int_equal(answers->limbo.n, 1);
-    limbo_expire(answers, (int64_t)now_ms() + 1000);
-    assert_int_equal(answers->limbo.n, 0);
+    assert_int_equal(answers->pending.n, 1);
+    pending_expire(answers, (int64_t)now_ms() - 1000);
+    assert_int_equal(answers->pending.n, 1); /* commd may still tell of it */
+    pending_expire(answers, -1000);          /* a machine that has just booted */
+    assert_int_equal(answers->pending.n, 1);
+    pending_expire(answers, (int64_t)now_ms() + 1000);
+    assert_int_equal(answers->pending.n, 0);
     for (unsigned i = 0; i < 100; i++)
         cluster_turn(c);
-    assert_int_equal(asks->limbo.n, 1);
-    memcpy(&rec, limbo_oldest(asks)->m.rec, sizeof rec);
+    assert_int_equal(asks->pending.n, 1);
+    memcpy(&rec, pending_oldest(asks)->m.rec, sizeof rec);
     assert_int_equal(rec.kind, MAIL_PONG);
     assert_int_equal(rec.src, 1);
     assert_int_equal(rec.dst, 0);
-    limbo_expire(asks, (int64_t)now_ms() + 1000); /* answers are not answered */
+    pending_expire(asks, (int64_t)now_ms() + 1000); /* answers are not answered */
     for (unsigned i = 0; i < 100; i++)
         cluster_turn(c);
-    assert_int_equal(answers->limbo.n, 0);
+    assert_int_equal(answers->pending.n, 0);
     cluster_free(c);
 }
 

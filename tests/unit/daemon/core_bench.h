@@ -115,7 +115,7 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_GROUP_OPEN:
             note(bench, "group open\n");
             break;
-        case CORE_DO_GROUP_GONE:
+        case CORE_DO_MEMBER_GONE:
             note(bench, "rank %d gone: %s\n", action.rank, action.text);
             break;
         case CORE_DO_GROUP_BROKEN:

@@ -47,12 +47,12 @@ tests_unit_daemon_test_core_share_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.c \
 	daemon/link/engine_link.c daemon/link/engine_spawn.c daemon/process/files.c
 tests_unit_daemon_test_engine_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-tests_unit_daemon_test_engine_link_LDADD = libcommd-net.la libcommd-conf.la libcommd-proto.la \
+tests_unit_daemon_test_engine_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
 	libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_listener_SOURCES = tests/unit/daemon/test_listener.c
 tests_unit_daemon_test_listener_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
-tests_unit_daemon_test_listener_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) \
+tests_unit_daemon_test_listener_LDADD = libcommd-link.la libcommd-proto.la $(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_log_SOURCES = tests/unit/daemon/test_log.c
@@ -60,7 +60,7 @@ tests_unit_daemon_test_log_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_log_limit_SOURCES = tests/unit/daemon/test_log_limit.c
 tests_unit_daemon_test_log_limit_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
-tests_unit_daemon_test_log_limit_LDADD = libcommd-net.la $(LIBEVENT_LIBS) $(CMOCKA_LIBS)
+tests_unit_daemon_test_log_limit_LDADD = libcommd-link.la $(LIBEVENT_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_notify_SOURCES = tests/unit/daemon/test_notify.c
 tests_unit_daemon_test_notify_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
@@ -68,7 +68,7 @@ tests_unit_daemon_test_notify_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
 # The log is captured: this one and test_listener have a log_write() of their own.
 tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c
 tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-tests_unit_daemon_test_peer_link_LDADD = libcommd-net.la libcommd-proto.la $(LIBEVENT_LIBS) \
+tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-proto.la $(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/link/stream.c \

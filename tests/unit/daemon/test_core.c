@@ -231,7 +231,7 @@ static void pending_quota(void **state)
                   "1024 joins pending already, wait for some of them\n");
     feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0});
     core_status(bench->core, &status);
-    assert_int_equal(bench->core->seats.live, 0);
+    assert_int_equal(bench->core->members.live, 0);
     assert_int_equal(bench->core->formings.live, 0);
     bench_free(bench);
 }
@@ -529,7 +529,7 @@ static void questions_of_one_user(void **state)
 {
     enum { CLIENTS = 70, EACH = 64 };
     struct core_config config = config_of(1);
-    struct msg msg = {.type = MSG_CLIENT_WHO};
+    struct msg msg = {.type = MSG_CLIENT_ASK_ABSENT};
     struct core_group_view view;
     struct bench *bench;
     unsigned heard = 0;
@@ -547,7 +547,7 @@ static void questions_of_one_user(void **state)
     for (unsigned i = 0; i < CLIENTS * EACH; i++) {
         bench->got[0] = 0;
         assert_true(core_group_at(bench->core, i / EACH, &view));
-        msg.client_who.group = view.id;
+        msg.client_ask_absent.group = view.id;
         say(bench, i / EACH, &msg);
         heard += strstr(bench->got, "who has not begun") != NULL;
     }

@@ -76,29 +76,29 @@ static void fill_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned from)
     text_copy(m->home, sizeof(m->home), nodes[from % 3]);
 }
 
-/* A commit that the core has to take: of a seat that waits, from a home that may send it. */
+/* A commit that the core has to take: of a member that waits, from a home that may send it. */
 static void fill_real_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned from)
 {
     struct core *core = fuzz->bench->core;
-    struct seat *seat = NULL, *other;
+    struct member *member = NULL, *other;
     struct peer *home = &core->peers[from % 3];
 
     list_each (other, &core->waiting, waiting)
-        if (other->home == (int)from && other->state != SEAT_COMMITTED)
-            seat = other;
+        if (other->home == (int)from && other->state != MEMBER_COMMITTED)
+            member = other;
 
     fill_commit(fuzz, m, from);
-    if (!seat || seat->size > 8)
+    if (!member || member->size > 8)
         return;
     m->group = home_group_id(home->incarnation, home->committed + 1);
     m->nnodes = 1 + (uint32_t)draw(fuzz, 3);
-    m->size = seat->size;
-    text_copy(m->name, sizeof(m->name), seat->name);
+    m->size = member->size;
+    text_copy(m->name, sizeof(m->name), member->name);
     for (unsigned i = 0; i < 3; i++)
         text_copy(fuzz->names[i], MSG_NAME_MAX, nodes[i]);
     for (unsigned i = 0; i < m->size; i++)
         fuzz->members[i] = (struct msg_member){.node = m->nnodes - 1, .join = 1 + i};
-    fuzz->members[seat->rank] = (struct msg_member){.node = 0, .join = seat->join};
+    fuzz->members[member->rank] = (struct msg_member){.node = 0, .join = member->join};
 }
 
 /* Engines that come up, so that groups can open. */
@@ -137,8 +137,8 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_GONE,
                                           MSG_BROKEN,
                                           MSG_SYNC,
-                                          MSG_CLIENT_WHO,
-                                          MSG_WHO,
+                                          MSG_CLIENT_ASK_ABSENT,
+                                          MSG_ASK_ABSENT,
                                           MSG_ABSENT_HERE,
                                           MSG_ENGINE_HELLO,
                                           MSG_ENGINE_PEER_READY,
@@ -167,13 +167,13 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     case MSG_SYNC:
         msg->sync.group = group_id(fuzz);
         break;
-    case MSG_CLIENT_WHO:
-        msg->client_who.group = group_id(fuzz);
-        msg->client_who.req = small(fuzz);
+    case MSG_CLIENT_ASK_ABSENT:
+        msg->client_ask_absent.group = group_id(fuzz);
+        msg->client_ask_absent.req = small(fuzz);
         break;
-    case MSG_WHO:
-        msg->who.group = group_id(fuzz);
-        msg->who.ask = number(fuzz);
+    case MSG_ASK_ABSENT:
+        msg->ask_absent.group = group_id(fuzz);
+        msg->ask_absent.ask = number(fuzz);
         break;
     case MSG_ABSENT_HERE:
         msg->absent_here.group = group_id(fuzz);
@@ -359,7 +359,7 @@ static void assert_all_forgotten(struct bench *bench)
         feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = i});
     feed(bench, (struct core_event){.type = CORE_TICK});
     feed(bench, (struct core_event){.type = CORE_TICK});
-    assert_int_equal(core->seats.live, 0);
+    assert_int_equal(core->members.live, 0);
     assert_int_equal(core->groups.live, 0);
     assert_int_equal(core->formings.live, 0);
     assert_int_equal(core->users.live, 0);

@@ -84,7 +84,7 @@ static void ranks_are_shared(void **state)
         join(bench, i % 20, i, name, i % 15, 16);
         joined += !bench->got[0];
     }
-    assert_in_range(bench->core->seats.live, 1, 32);
+    assert_in_range(bench->core->members.live, 1, 32);
     hello(bench, 60, VICTIM, false);
     bench->got[0] = 0;
     join(bench, 60, 1, "v", 0, 1);
@@ -101,7 +101,7 @@ static void too_many_ranks_of_one_user(void **state)
     config.max_groups = 4096;
     config.max_groups_per_user = 2048;
     bench = bench_new(&config);
-    bench->core->max_seats = 64;
+    bench->core->max_members = 64;
     hello(bench, 0, HOSTILE, false);
     for (unsigned i = 0; i < 33; i++) {
         bench->got[0] = 0;
@@ -261,7 +261,7 @@ static void groups_that_fill_elsewhere_are_shared(void **state)
 {
     struct core_config config = config_of(2);
     struct bench *bench;
-    struct seat *seat;
+    struct member *member;
     unsigned n = 0;
     char name[16];
 
@@ -275,14 +275,14 @@ static void groups_that_fill_elsewhere_are_shared(void **state)
             snprintf(name, sizeof(name), "h%u", i);
             join(bench, 0, i, name, 0, 2);
         }
-        list_each (seat, &bench->core->waiting, waiting) {
-            if (seat->home == 0)
-                join_cancel(bench->core, seat);
-            seat->home = 1; /* as it is for half of all names, once that node is ready */
+        list_each (member, &bench->core->waiting, waiting) {
+            if (member->home == 0)
+                join_cancel(bench->core, member);
+            member->home = 1; /* as it is for half of all names, once that node is ready */
         }
     }
-    list_each (seat, &bench->core->waiting, waiting) {
-        struct msg_member members[2] = {{.node = 0, .pid = seat->pid, .join = seat->join},
+    list_each (member, &bench->core->waiting, waiting) {
+        struct msg_member members[2] = {{.node = 0, .pid = member->pid, .join = member->join},
                                         {.node = 1, .pid = 9, .join = 1}};
         char names[2][MSG_NAME_MAX] = {"a", "b"};
         struct msg_commit commit = {.group = home_group_id(bench->core->peers[1].incarnation, ++n),
@@ -294,7 +294,7 @@ static void groups_that_fill_elsewhere_are_shared(void **state)
                                     .nodes = names,
                                     .home = "b"};
 
-        strcpy(commit.name, seat->name);
+        strcpy(commit.name, member->name);
         group_commit(bench->core, 1, &commit);
     }
     feed(bench, (struct core_event){.type = CORE_TICK});

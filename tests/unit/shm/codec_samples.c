@@ -117,7 +117,7 @@ static const uint32_t some_ranks[] = {1, 7, MSG_MAX_RANKS};
 #define X_CAUSE(f)    (m->f = large ? CAUSE_COUNT - 1 : 0)
 #define X_RANK(f)     (m->f = large ? MSG_MAX_RANKS - 1 : 0)
 #define X_RANKREF(f)  (m->f = large ? MSG_MAX_RANKS - 1 : -1)
-#define X_SEAT(f)     (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1)
+#define X_RANKSIZE(f) (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1)
 #define X_NODE(f)     (m->f = large ? MSG_MAX_NODES - 1 : 0)
 #define X_NODEREF(f)  (m->f = large ? MSG_MAX_NODES - 1 : -1)
 #define X_TOKEN(f)    fill_bytes(m->f, sizeof(m->f))
@@ -188,25 +188,25 @@ static bool same_indexes(const struct msg_board_add *a, const struct msg_board_a
            !memcmp(a->rank_node, b->rank_node, a->world * sizeof(*a->rank_node));
 }
 
-#define SAME_NUM(f)     (a->f == b->f)
-#define SAME_FLAG       SAME_NUM
-#define SAME_CAUSE      SAME_NUM
-#define SAME_RANK       SAME_NUM
-#define SAME_RANKREF    SAME_NUM
-#define SAME_NODE       SAME_NUM
-#define SAME_NODEREF    SAME_NUM
-#define SAME_SEAT(f)    (a->f == b->f && a->size == b->size)
-#define SAME_NAME(f)    !strcmp(a->f, b->f)
-#define SAME_OPTNAME    SAME_NAME
-#define SAME_TEXT       SAME_NAME
-#define SAME_TOKEN(f)   !memcmp(a->f, b->f, sizeof(a->f))
-#define SAME_ADDR(f)    (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
-#define SAME_NODES(f)   (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
-#define SAME_SORTED(f)  true
-#define SAME_MEMBERS(f) (a->size == b->size && !memcmp(a->f, b->f, a->size * sizeof(*a->f)))
-#define SAME_INDEXES(f) same_indexes(a, b)
-#define SAME_TABLES(f)  same_tables(a, b)
-#define SAME(kind, f)   &&SAME_##kind(f)
+#define SAME_NUM(f)      (a->f == b->f)
+#define SAME_FLAG        SAME_NUM
+#define SAME_CAUSE       SAME_NUM
+#define SAME_RANK        SAME_NUM
+#define SAME_RANKREF     SAME_NUM
+#define SAME_NODE        SAME_NUM
+#define SAME_NODEREF     SAME_NUM
+#define SAME_RANKSIZE(f) (a->f == b->f && a->size == b->size)
+#define SAME_NAME(f)     !strcmp(a->f, b->f)
+#define SAME_OPTNAME     SAME_NAME
+#define SAME_TEXT        SAME_NAME
+#define SAME_TOKEN(f)    !memcmp(a->f, b->f, sizeof(a->f))
+#define SAME_ADDR(f)     (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
+#define SAME_NODES(f)    (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
+#define SAME_SORTED(f)   true
+#define SAME_MEMBERS(f)  (a->size == b->size && !memcmp(a->f, b->f, a->size * sizeof(*a->f)))
+#define SAME_INDEXES(f)  same_indexes(a, b)
+#define SAME_TABLES(f)   same_tables(a, b)
+#define SAME(kind, f)    &&SAME_##kind(f)
 
 #define SAME_STRUCT(s, schema, constant)                                                           \
     static bool same_##s##_msg(const struct msg_##s *a, const struct msg_##s *b)                   \
@@ -232,23 +232,23 @@ bool sample_equal(const struct msg *a, const struct msg *b)
 
 /* ---- completeness ------------------------------------------------------------------------ */
 
-#define CLEAR(p)         memset(&(p), 0, sizeof(p))
-#define CLEAR_NUM(f)     CLEAR(m->f)
-#define CLEAR_FLAG       CLEAR_NUM
-#define CLEAR_NAME       CLEAR_NUM
-#define CLEAR_OPTNAME    CLEAR_NUM
-#define CLEAR_TEXT       CLEAR_NUM
-#define CLEAR_CAUSE      CLEAR_NUM
-#define CLEAR_RANK       CLEAR_NUM
-#define CLEAR_RANKREF    CLEAR_NUM
-#define CLEAR_NODE       CLEAR_NUM
-#define CLEAR_NODEREF    CLEAR_NUM
-#define CLEAR_TOKEN      CLEAR_NUM
-#define CLEAR_SORTED     CLEAR_NUM
-#define CLEAR_SEAT(f)    (CLEAR(m->f), CLEAR(m->size))
-#define CLEAR_ADDR(f)    (CLEAR(m->f), CLEAR(m->f##_len))
-#define CLEAR_NODES(f)   (CLEAR(m->f), CLEAR(m->nnodes))
-#define CLEAR_MEMBERS(f) (CLEAR(m->f), CLEAR(m->size))
+#define CLEAR(p)          memset(&(p), 0, sizeof(p))
+#define CLEAR_NUM(f)      CLEAR(m->f)
+#define CLEAR_FLAG        CLEAR_NUM
+#define CLEAR_NAME        CLEAR_NUM
+#define CLEAR_OPTNAME     CLEAR_NUM
+#define CLEAR_TEXT        CLEAR_NUM
+#define CLEAR_CAUSE       CLEAR_NUM
+#define CLEAR_RANK        CLEAR_NUM
+#define CLEAR_RANKREF     CLEAR_NUM
+#define CLEAR_NODE        CLEAR_NUM
+#define CLEAR_NODEREF     CLEAR_NUM
+#define CLEAR_TOKEN       CLEAR_NUM
+#define CLEAR_SORTED      CLEAR_NUM
+#define CLEAR_RANKSIZE(f) (CLEAR(m->f), CLEAR(m->size))
+#define CLEAR_ADDR(f)     (CLEAR(m->f), CLEAR(m->f##_len))
+#define CLEAR_NODES(f)    (CLEAR(m->f), CLEAR(m->nnodes))
+#define CLEAR_MEMBERS(f)  (CLEAR(m->f), CLEAR(m->size))
 #define CLEAR_INDEXES(f)                                                                           \
     (CLEAR(m->peers), CLEAR(m->nnodes), CLEAR(m->rank_node), CLEAR(m->world), CLEAR(m->clients),   \
      CLEAR(m->nclients))

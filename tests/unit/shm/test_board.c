@@ -577,9 +577,9 @@ static void halving_follows_the_model(void **state)
 
 static void an_all_reduce_is_cut_as_the_model_says(void **state)
 {
-    static const uint32_t start[] = {0, 1, 2, 3, 4}, seats[] = {0, 1, 2, 3};
+    static const uint32_t start[] = {0, 1, 2, 3, 4}, positions[] = {0, 1, 2, 3};
     struct plan_geom g = {
-        .world = 4, .nnodes = 4, .nlocal = 1, .node_start = start, .seat_rank = seats};
+        .world = 4, .nnodes = 4, .nlocal = 1, .node_start = start, .rank_at = positions};
     struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8, .redop = REDOP_SUM};
     struct plan p;
 
@@ -591,23 +591,23 @@ static void an_all_reduce_is_cut_as_the_model_says(void **state)
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
         assert_false(p.small);
-        assert_int_equal(p.halve, d.count <= plan_halving_net(&g.net, 4, COLL_ALL_REDUCE));
+        assert_int_equal(p.few_messages, d.count <= plan_halving_net(&g.net, 4, COLL_ALL_REDUCE));
         d.count = plan_halving_net(&g.net, 4, COLL_ALL_REDUCE);
         assert_true(plan_make(&d, &g, NULL, &p));
-        assert_true(p.small || p.halve);
+        assert_true(p.small || p.few_messages);
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
-        assert_false(p.halve);
+        assert_false(p.few_messages);
     }
 }
 
 /* One rank on each of @n nodes, @bytes in all, u8. */
 static struct plan plan_over(unsigned n, unsigned coll, uint64_t bytes)
 {
-    uint32_t start[17], seats[16];
+    uint32_t start[17], positions[16];
     uint64_t counts[16];
     struct plan_geom g = {
-        .world = n, .nnodes = n, .nlocal = 1, .node_start = start, .seat_rank = seats};
+        .world = n, .nnodes = n, .nlocal = 1, .node_start = start, .rank_at = positions};
     struct op_desc d = {
         .seq = 1, .coll = (uint8_t)coll, .dtype = DTYPE_U8, .redop = REDOP_SUM, .count = bytes};
     struct plan p;
@@ -615,7 +615,7 @@ static struct plan plan_over(unsigned n, unsigned coll, uint64_t bytes)
     for (unsigned i = 0; i <= n; i++)
         start[i] = i;
     for (unsigned i = 0; i < n; i++) {
-        seats[i] = i;
+        positions[i] = i;
         counts[i] = bytes / n + (i < bytes % n);
     }
     if (coll_table[coll].window == WINDOW_BLOCKS)
@@ -641,18 +641,18 @@ static void who_halves_and_in_which_steps(void **state)
             if (most >= 192 << 10) {
                 struct plan p = plan_over(n, colls[c], most);
 
-                assert_true(p.halve);
+                assert_true(p.few_messages);
                 assert_true(p.unit * (coll_table[colls[c]].window == WINDOW_BLOCKS ? n : 1) <=
                             PLAN_CHUNK_HALVING);
             }
-            assert_false(plan_over(n, colls[c], most + n).halve);
-            assert_false(plan_over(n, colls[c], 64 << 20).halve);
-            assert_false(plan_over(n, colls[c], 0).halve);
+            assert_false(plan_over(n, colls[c], most + n).few_messages);
+            assert_false(plan_over(n, colls[c], 64 << 20).few_messages);
+            assert_false(plan_over(n, colls[c], 0).few_messages);
         }
-    assert_true(plan_over(8, COLL_REDUCE_SCATTER, 64).halve);
-    assert_true(plan_over(16, COLL_ALL_REDUCE, 7 << 20).halve);
-    assert_false(plan_over(8, COLL_BROADCAST, 1 << 20).halve);
-    assert_false(plan_over(8, COLL_ALL_TO_ALL, 64).halve);
+    assert_true(plan_over(8, COLL_REDUCE_SCATTER, 64).few_messages);
+    assert_true(plan_over(16, COLL_ALL_REDUCE, 7 << 20).few_messages);
+    assert_false(plan_over(8, COLL_BROADCAST, 1 << 20).few_messages);
+    assert_false(plan_over(8, COLL_ALL_TO_ALL, 64).few_messages);
 }
 
 static void hostile_descriptions_have_no_plan(void **state)
@@ -679,7 +679,7 @@ static void hostile_descriptions_have_no_plan(void **state)
 /* A count near 2^64 must not wrap to an operation of no steps, which nobody would ever end. */
 static void no_count_wraps(void **state)
 {
-    static const uint32_t start[] = {0, 2, 4}, seat[] = {0, 1, 2, 3};
+    static const uint32_t start[] = {0, 2, 4}, pos[] = {0, 1, 2, 3};
 
     for (unsigned coll = 0; coll < COLL_COUNT; coll++)
         for (unsigned bit = 0; bit <= 64; bit++)
@@ -688,7 +688,7 @@ static void no_count_wraps(void **state)
                                       .nnodes = 1 + bit % 2,
                                       .nlocal = 2,
                                       .node_start = start,
-                                      .seat_rank = seat,
+                                      .rank_at = pos,
                                       .cores = 4};
                 uint64_t n = (bit < 64 ? (uint64_t)1 << bit : 0) + (uint64_t)off;
                 uint64_t counts[4] = {n, 0, n, 1};

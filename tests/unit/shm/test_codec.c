@@ -112,7 +112,7 @@ static void every_field_is_listed(void **state)
 static void client_frames_fit(void **state)
 {
     static const enum msg_type types[] = {MSG_CLIENT_HELLO, MSG_CLIENT_JOIN, MSG_CLIENT_LEAVE,
-                                          MSG_CLIENT_ABORT, MSG_ADMIN,       MSG_CLIENT_WHO,
+                                          MSG_CLIENT_ABORT, MSG_ADMIN,       MSG_CLIENT_ASK_ABSENT,
                                           MSG_ARENA_ADD,    MSG_ARENA_DEL,   MSG_ARENA_ASK};
 
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {

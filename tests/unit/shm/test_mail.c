@@ -46,18 +46,17 @@ static void areas_lie_apart(void **state)
         assert_true((uint8_t *)(tx.cells + tx.len) <= mail_out(&m, 0, 0));
         assert_ptr_equal(mail_out(&m, nlocal - 1, m.slots - 1) + m.chunk, m.base + m.off_in);
         if (nnodes == 1) {
-            assert_int_equal(m.off_in, m.off_landings);
-            assert_int_equal(m.landing, 0);
+            assert_int_equal(m.off_in, m.off_rx);
+            assert_int_equal(m.rx_bytes, 0);
             continue;
         }
         mail_engine_tx_init(&m, nlocal - 1, &tx);
         assert_true((uint8_t *)(tx.cells + tx.len) <= m.base + m.off_rings);
         assert_true((uint8_t *)(tx.head + 1) <= m.base + m.off_heads);
-        assert_ptr_equal(mail_in(&m, nlocal - 1, MAIL_IN_SLOTS - 1) + m.chunk,
-                         m.base + m.off_landings);
-        assert_true(mail_landing(&m, nlocal - 1, world - 1, MAIL_LANDINGS - 1) + m.landing <=
+        assert_ptr_equal(mail_in(&m, nlocal - 1, MAIL_IN_SLOTS - 1) + m.chunk, m.base + m.off_rx);
+        assert_true(mail_rx_slot(&m, nlocal - 1, world - 1, MAIL_RX_SLOTS - 1) + m.rx_bytes <=
                     m.base + m.size);
-        assert_true(m.landing * MAIL_LANDINGS * world <= MAIL_LANDING_BUDGET);
+        assert_true(m.rx_bytes * MAIL_RX_SLOTS * world <= MAIL_RX_BUDGET);
     }
 }
 
@@ -70,7 +69,7 @@ static void rings_have_room_for_what_needs_no_credit(void **state)
     for (uint32_t world = 2; world <= 16384; world *= 2) {
         mail_layout(world, 2, 1, &m);
         acks = mail_credit(&m) / (m.ring / 4);
-        assert_true(mail_credit(&m) + acks + MAIL_LANDINGS / 2 + 2 <= m.ring);
+        assert_true(mail_credit(&m) + acks + MAIL_RX_SLOTS / 2 + 2 <= m.ring);
     }
 }
 

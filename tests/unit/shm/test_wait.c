@@ -153,7 +153,8 @@ static void who_takes_slice_after_slice_gets_few(void **state)
     assert_int_equal(penalty(&c), 4);
 }
 
-/* Who is waited for has a core of its own: strangers that want this one do not end the spinning. */
+/* Who is waited for has a core of its own: busy processes that want this one do not end the
+ * spinning. */
 static void who_is_needed_elsewhere_is_waited_for_by_spinning(void **state)
 {
     struct crowd c = {0};
@@ -172,7 +173,7 @@ static void who_is_needed_here_is_let_in_at_once(void **state)
     assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_YIELD);
     assert_int_equal(wait_way(&c, true, WAIT_YIELDS - 1, WAIT_SPINS), WAIT_YIELD);
     assert_int_equal(wait_way(&c, true, WAIT_YIELDS, WAIT_SPINS), WAIT_SLEEP);
-    crowd_met(&c); /* and so are strangers, who keep it for a slice */
+    crowd_met(&c); /* and so are busy processes, who keep it for a slice */
     assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_SLEEP);
 }
 

@@ -86,12 +86,13 @@ static bool works(struct cluster *c)
     return true;
 }
 
-/* ---- limbo ---------------------------------------------------------------------------------- */
+/* ---- pending ----------------------------------------------------------------------------------
+ */
 
 static void flood_of_unknown_groups(bool claims)
 {
     struct cluster *c = cluster_of(2, claims);
-    const struct limbo *l = &c->node[1].engine->limbo;
+    const struct pending *l = &c->node[1].engine->pending;
     struct cluster_group *g;
     struct mail_rec rec;
     struct mail_rx rx;
@@ -126,18 +127,18 @@ static void flood_of_unknown_groups_hurts_who_floods(void **state)
 }
 
 /* Small messages of ever more groups: entries cost, too. */
-static void limbo_of_many_groups_is_bounded(void **state)
+static void pending_of_many_groups_is_bounded(void **state)
 {
     struct cluster *c = cluster_of(2, false);
-    const struct limbo *l = &c->node[1].engine->limbo;
+    const struct pending *l = &c->node[1].engine->pending;
 
     forge(c, 0, 1, 0x500, GOOD, &word, 0);
     for (unsigned i = 0; i < 6000; i++)
         forge(c, 0, 1, 0x10000 + i, BAD, &word, 0);
     assert_true(l->cost <= LIMIT);
     assert_in_range(l->n, 2000, 4096);
-    assert_int_equal(limbo_oldest(c->node[1].engine)->h.group, 0x500);
-    limbo_expire(c->node[1].engine, (int64_t)now_ms() + 1000);
+    assert_int_equal(pending_oldest(c->node[1].engine)->h.group, 0x500);
+    pending_expire(c->node[1].engine, (int64_t)now_ms() + 1000);
     assert_int_equal(l->n, 0);
     assert_int_equal(l->cost, 0);
     assert_null(l->users);
@@ -156,24 +157,24 @@ static void lying_engine_takes_from_itself(void **state)
         forge(c, 2, 1, 0x10000 + i, i % 3 ? 5000 + i : GOOD, &part, BODY);
     for (unsigned i = 0; i < 400; i++)
         forge(c, 2, 1, 0x500, GOOD, &part, BODY);
-    assert_false(limbo_flooded(c->node[1].engine, 0x500, 0));
-    assert_int_equal(limbo_oldest(c->node[1].engine)->h.group, 0x500);
-    assert_int_equal(limbo_oldest(c->node[1].engine)->peer, 0);
+    assert_false(pending_flooded(c->node[1].engine, 0x500, 0));
+    assert_int_equal(pending_oldest(c->node[1].engine)->h.group, 0x500);
+    assert_int_equal(pending_oldest(c->node[1].engine)->peer, 0);
     cluster_free(c);
 }
 
 /* One group alone, of a well-behaved number of messages' many times over. */
-static void group_in_limbo_is_bounded(void **state)
+static void pending_group_is_bounded(void **state)
 {
     struct cluster *c = cluster_of(2, false);
     struct cluster_group *g;
 
     for (unsigned i = 0; i < PLAN_DEPTH_NET * SCHED_MAX_MOVES + 1; i++)
         forge(c, 0, 1, 0x600, BAD, &word, 0);
-    assert_true(limbo_flooded(c->node[1].engine, 0x600, 0));
-    assert_int_equal(c->node[1].engine->limbo.n, 0);
+    assert_true(pending_flooded(c->node[1].engine, 0x600, 0));
+    assert_int_equal(c->node[1].engine->pending.n, 0);
     forge(c, 0, 1, 0x600, BAD, &word, 0); /* no further one is kept */
-    assert_int_equal(c->node[1].engine->limbo.n, 0);
+    assert_int_equal(c->node[1].engine->pending.n, 0);
     g = open_group(c, 0x600, BAD);
     assert_int_equal(c->last_failed, 0x600);
     cluster_group_free(c, g);
@@ -242,7 +243,8 @@ static void node_without_a_part_is_not_heard(void **state)
 static void others_groups_do_not_push_closed_ones_out(void **state)
 {
     struct cluster *c = cluster_of(2, false);
-    const struct limbo *asks = &c->node[0].engine->limbo, *answers = &c->node[1].engine->limbo;
+    const struct pending *asks = &c->node[0].engine->pending,
+                         *answers = &c->node[1].engine->pending;
 
     cluster_group_free(c, open_group(c, 0x900, GOOD));
     for (unsigned i = 0; i < ENGINE_CLOSED + 50; i++)
@@ -277,7 +279,7 @@ static void header_that_contradicts_commd_is_refused(void **state)
     };
     struct cluster *c = cluster_of(2, false);
     uint32_t peers[] = {0, 1}, rank_node[] = {0, 0, 1};
-    uint16_t seat[] = {0, 0, 1};
+    uint16_t pos[] = {0, 0, 1};
 
     for (unsigned i = 0; i <= ARRAY_LEN(lies); i++) {
         struct board_geom g = {.group = 0xa00,
@@ -286,7 +288,7 @@ static void header_that_contradicts_commd_is_refused(void **state)
                                .nnodes = 2,
                                .me = 0,
                                .nlocal = 2,
-                               .rank_node = seat};
+                               .rank_node = pos};
         struct msg_board_add m = {.group = 0xa00,
                                   .nnodes = 2,
                                   .me = 0,
@@ -319,14 +321,14 @@ static void header_of_another_group_is_refused(void **state)
 {
     struct cluster *c = cluster_of(2, false);
     uint32_t peers[] = {0, 1}, rank_node[] = {0, 1};
-    uint16_t seat[] = {0, 1};
+    uint16_t pos[] = {0, 1};
     struct board_geom g = {.group = 0xa00,
                            .epoch = 1,
                            .world = 2,
                            .nnodes = 2,
                            .me = 0,
                            .nlocal = 1,
-                           .rank_node = seat};
+                           .rank_node = pos};
     struct msg_board_add right = {.group = 0xa00,
                                   .nnodes = 2,
                                   .me = 0,
@@ -622,9 +624,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flood_of_unknown_groups_hurts_who_floods),
-        cmocka_unit_test(limbo_of_many_groups_is_bounded),
+        cmocka_unit_test(pending_of_many_groups_is_bounded),
         cmocka_unit_test(lying_engine_takes_from_itself),
-        cmocka_unit_test(group_in_limbo_is_bounded),
+        cmocka_unit_test(pending_group_is_bounded),
         cmocka_unit_test(full_inbox_fails_its_group),
         cmocka_unit_test(node_without_a_part_is_not_heard),
         cmocka_unit_test(others_groups_do_not_push_closed_ones_out),

@@ -1,5 +1,5 @@
-/* test_who.c - transcripts of "who has not come?": who is asked, who answers, what is not
- * answered. Links take exactly 1 ms. See core_who.c. */
+/* test_absent.c - transcripts of "who has not come?": who is asked, who answers, what is not
+ * answered. Links take exactly 1 ms. See core_absent.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -75,12 +75,12 @@ static void every_node_answers_for_its_ranks(void **state)
 
     sim_ops(f->sim, f->rank[0], f->name, 1);
     sim_ops(f->sim, f->rank[3], f->name, 1);
-    sim_who(f->sim, f->rank[0], f->name, 2);
+    sim_ask_absent(f->sim, f->rank[0], f->name, 2);
     sim_run(f->sim, 10);
     expect(f, "a: pid 100 asks who has not begun g7 2\n"
               "a: pid 100 ABSENT node a: 1, first 1: 1\n"
-              "a -> b WHO #a1 2\n"
-              "a -> c WHO #a1 2\n"
+              "a -> b ASK_ABSENT #a1 2\n"
+              "a -> c ASK_ABSENT #a1 2\n"
               "b -> a ABSENT_HERE 1: 2\n"
               "c -> a ABSENT_HERE 0: \n"
               "a: pid 100 ABSENT node b: 1, first 2: 2\n"
@@ -93,12 +93,12 @@ static void a_node_that_is_cut_off_does_not_answer(void **state)
 
     sim_cut(f->sim, 0, 2);
     sim_trace_clear(f->sim);
-    sim_who(f->sim, f->rank[1], f->name, 1);
+    sim_ask_absent(f->sim, f->rank[1], f->name, 1);
     sim_run(f->sim, 10);
     expect(f, "a: pid 101 asks who has not begun g7 1\n"
               "a: pid 101 ABSENT node a: 0, first -1: \n"
-              "a -> b WHO #a1 1\n"
-              "a -> c WHO #a1 1\n"
+              "a -> b ASK_ABSENT #a1 1\n"
+              "a -> c ASK_ABSENT #a1 1\n"
               "b -> a ABSENT_HERE 0: \n"
               "a: pid 101 ABSENT node b: 0, first -1: \n");
     sim_heal(f->sim);
@@ -109,7 +109,7 @@ static void nobody_to_tell(void **state)
 {
     struct fix *f = *state;
 
-    sim_who(f->sim, f->rank[0], f->name, 1);
+    sim_ask_absent(f->sim, f->rank[0], f->name, 1);
     sim_leave(f->sim, f->rank[0], f->name);
     sim_trace_clear(f->sim);
     sim_run(f->sim, 10);
@@ -121,13 +121,13 @@ static void nobody_to_tell(void **state)
 static void foreign_groups(void **state)
 {
     struct fix *f = *state;
-    struct msg who = {.type = MSG_CLIENT_WHO}, peer = {.type = MSG_WHO},
+    struct msg who = {.type = MSG_CLIENT_ASK_ABSENT}, peer = {.type = MSG_ASK_ABSENT},
                answer = {.type = MSG_ABSENT_HERE};
     unsigned stranger = sim_client(f->sim, 0), alone = sim_client(f->sim, 1);
     struct core_group_view view;
 
     /* a client that is not in the group */
-    who.client_who.group = f->group;
+    who.client_ask_absent.group = f->group;
     sim_trace_clear(f->sim);
     sim_say(f->sim, stranger, &who);
     assert_non_null(strstr(sim_trace(f->sim), "REFUSED 10: asks about group "));
@@ -138,7 +138,7 @@ static void foreign_groups(void **state)
     sim_run(f->sim, 10);
     assert_true(core_group_at(sim_core(f->sim, 1), 1, &view));
     sim_trace_clear(f->sim);
-    peer.who.group = answer.absent_here.group = view.id;
+    peer.ask_absent.group = answer.absent_here.group = view.id;
     sim_peer_says(f->sim, 2, 1, &peer);
     answer.absent_here.rank = -1;
     for (unsigned slot = 0; slot < 3; slot++) {
@@ -146,7 +146,7 @@ static void foreign_groups(void **state)
         sim_peer_says(f->sim, 2, 1, &answer);
     }
     /* a group that nobody has, and clients that are not there */
-    peer.who.group = 12345;
+    peer.ask_absent.group = 12345;
     sim_peer_says(f->sim, 2, 1, &peer);
     answer.absent_here.group = 12345;
     sim_peer_says(f->sim, 2, 1, &answer);
@@ -166,14 +166,14 @@ static void asks_without_end(void **state)
     unsigned asked = 0;
 
     for (unsigned i = 0; i < 1000; i++)
-        sim_who(f->sim, f->rank[0], f->name, 1);
-    for (const char *at = sim_trace(f->sim); (at = strstr(at, "a -> b WHO")); at++)
+        sim_ask_absent(f->sim, f->rank[0], f->name, 1);
+    for (const char *at = sim_trace(f->sim); (at = strstr(at, "a -> b ASK_ABSENT")); at++)
         asked++;
     assert_int_equal(asked, 64);
     sim_run(f->sim, 1000);
     sim_trace_clear(f->sim);
-    sim_who(f->sim, f->rank[0], f->name, 1);
-    assert_non_null(strstr(sim_trace(f->sim), "a -> b WHO"));
+    sim_ask_absent(f->sim, f->rank[0], f->name, 1);
+    assert_non_null(strstr(sim_trace(f->sim), "a -> b ASK_ABSENT"));
 }
 
 int main(void)

@@ -1,6 +1,6 @@
-/* direct.c - operations in registered memory: no copies into the board or out of it. What each
- * member does with the others' memory is in direct_work.c; this is how they agree on it. The group
- * has one node.
+/* registered.c - operations in registered memory: no copies into the board or out of it. What each
+ * member does with the others' memory is in registered_work.c; this is how they agree on it. The
+ * group has one node.
  *
  * Who waits for whom (an operation of steps base, base + 1; "all" are the members of the group):
  *
@@ -34,7 +34,7 @@
  * copied, and checked against the size of the arena, which cannot shrink; an offer that does not
  * fit is an error for all. Lies that fit spoil the liar's own arena, and the numbers of this group,
  * which any member can spoil. */
-#include "client/lib/coll/direct.h"
+#include "client/lib/coll/registered.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -52,17 +52,17 @@ static struct board_member *member(const struct run *r, unsigned m)
 
 static bool find(const struct run *r, bool recv, uint64_t *ret_arena, uint64_t *ret_offset)
 {
-    size_t len = direct_extent(r, recv);
+    size_t len = registered_extent(r, recv);
 
     *ret_arena = *ret_offset = 0;
     return !len || arena_find(r->group->ctx, recv ? r->recv : r->send, len, ret_arena, ret_offset);
 }
 
-void direct_begin(struct run *r)
+void registered_begin(struct run *r)
 {
     unsigned n = r->group->board.nlocal;
     struct board_offer o;
-    struct direct *d;
+    struct registered *d;
 
     if (r->lists || !find(r, false, &o.send_arena, &o.send_offset) ||
         !find(r, true, &o.recv_arena, &o.recv_offset))
@@ -73,17 +73,17 @@ void direct_begin(struct run *r)
     d->mine = o;
     d->in = (void *)&d->places[2 * n];
     d->out = (void *)&d->in[n];
-    r->direct = d;
+    r->registered = d;
 }
 
 static bool offer(struct run *r)
 {
     const struct board *b = &r->group->board;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
 
     if (!run_can_put(r, 0, b->chunk))
         return false;
-    direct_put(r);
+    registered_put(r);
     board_slot(b, r->group->local, r->base)->offer = d->mine;
     run_announce(r, BOARD_OFFER);
     d->stage = DIRECT_OFFERS;
@@ -100,7 +100,7 @@ static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
     return n;
 }
 
-bool direct_offered(const struct run *r)
+bool registered_offered(const struct run *r)
 {
     return count_kind(r, r->base, BOARD_OFFER) > 0;
 }
@@ -108,20 +108,20 @@ bool direct_offered(const struct run *r)
 static bool take_offers(struct run *r)
 {
     const struct board *b = &r->group->board;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
 
-    if (!run_all_arrived(r, 0) || !run_agree(r))
+    if (!run_all_arrived(r, 0) || !run_consistent(r))
         return false;
     if (count_kind(r, r->base, BOARD_OFFER) < b->nlocal) {
-        free(steal_ptr(r->direct));
+        free(steal_ptr(r->registered));
         run_again(r, 1);
         return true;
     }
     for (unsigned m = 0; m < b->nlocal; m++) {
         struct board_offer o = board_slot(b, m, r->base)->offer; /* a member may write there */
 
-        d->places[2 * m] = (struct direct_place){o.send_arena, o.send_offset};
-        d->places[2 * m + 1] = (struct direct_place){o.recv_arena, o.recv_offset};
+        d->places[2 * m] = (struct registered_place){o.send_arena, o.send_offset};
+        d->places[2 * m + 1] = (struct registered_place){o.recv_arena, o.recv_offset};
     }
     d->stage = DIRECT_MAP;
     return true;
@@ -129,7 +129,7 @@ static bool take_offers(struct run *r)
 
 /* ---- mapping --------------------------------------------------------------------------------- */
 
-static void set_place(struct direct *d, unsigned i, uint8_t *p)
+static void set_place(struct registered *d, unsigned i, uint8_t *p)
 {
     if (i % 2)
         d->out[i / 2] = p;
@@ -148,7 +148,7 @@ static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
         "operation %llu of group \"%s\": rank %u (pid %u on node %s) offers registered memory at "
         "%llu of an arena of %zu bytes, where %zu do not fit; the group is broken",
         (unsigned long long)r->desc.seq, g->name, rank, g->members[rank].pid,
-        group_node_of(g, rank), (unsigned long long)r->direct->places[i].offset, size, len);
+        group_node_of(g, rank), (unsigned long long)r->registered->places[i].offset, size, len);
     r->err.rank = (int)rank;
     r->err.pid = (int)g->members[rank].pid;
     r->err.epoch = g->board.epoch;
@@ -161,9 +161,9 @@ static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
 static bool answered(struct run *r)
 {
     struct commd_group *g = r->group;
-    struct direct *d = r->direct;
-    const struct direct_place *p = &d->places[d->at];
-    size_t len = direct_extent(r, d->at % 2);
+    struct registered *d = r->registered;
+    const struct registered_place *p = &d->places[d->at];
+    size_t len = registered_extent(r, d->at % 2);
     const struct peer_arena *got;
     int fd = -1;
 
@@ -188,13 +188,13 @@ static bool answered(struct run *r)
 static bool map_place(struct run *r)
 {
     struct commd_group *g = r->group;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
     unsigned i = d->at, m = i / 2;
-    size_t len = direct_extent(r, i % 2);
-    const struct direct_place *p = &d->places[i];
+    size_t len = registered_extent(r, i % 2);
+    const struct registered_place *p = &d->places[i];
     const struct peer_arena *a;
 
-    if (m == g->local || !direct_shares(r, m, i % 2)) {
+    if (m == g->local || !registered_shares(r, m, i % 2)) {
         set_place(d, i, m != g->local ? NULL : i % 2 ? r->recv : (uint8_t *)r->send);
         d->at++;
         return true;
@@ -219,7 +219,7 @@ static bool map_place(struct run *r)
 
 static bool map_all(struct run *r)
 {
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
     unsigned n = 2 * r->group->board.nlocal;
 
     d->yes = true;
@@ -231,14 +231,14 @@ static bool map_all(struct run *r)
     return true;
 }
 
-bool direct_asks(const struct run *r)
+bool registered_asks(const struct run *r)
 {
-    return r->direct && r->direct->asking;
+    return r->registered && r->registered->asking;
 }
 
 static bool vote(struct run *r)
 {
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
 
     if (!run_can_put(r, 1, r->group->board.chunk))
         return false;
@@ -267,18 +267,18 @@ static void stop(const struct run *r)
 static bool take_votes(struct run *r)
 {
     const struct board *b = &r->group->board;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
 
     if (!run_all_arrived(r, 1))
         return false;
     if (count_kind(r, r->base + 1, BOARD_VOTE_YES) < b->nlocal) {
-        free(steal_ptr(r->direct));
+        free(steal_ptr(r->registered));
         run_again(r, 2);
         return true;
     }
-    direct_share_out(r);
+    registered_share_out(r);
     atomic_store_explicit(&member(r, r->group->local)->entered, r->desc.seq, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with direct_end() */
+    atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with registered_end() */
     d->stage = DIRECT_WORK;
     if (anyone_stopped(r)) {
         stop(r);
@@ -289,7 +289,7 @@ static bool take_votes(struct run *r)
 
 static enum run_state work(struct run *r)
 {
-    enum run_state st = direct_work(r);
+    enum run_state st = registered_work(r);
 
     if (st == RUN_FAILED)
         return st;
@@ -298,7 +298,7 @@ static enum run_state work(struct run *r)
                               memory_order_release);
         stop(r);
         run_tell(r);
-        r->direct->stage = DIRECT_FINISH;
+        r->registered->stage = DIRECT_FINISH;
     }
     r->moved = true;
     return RUN_WAIT;
@@ -316,7 +316,7 @@ static bool all_finished(const struct run *r)
 
 static bool prepare(struct run *r)
 {
-    switch (r->direct->stage) {
+    switch (r->registered->stage) {
     case DIRECT_OFFER:
         return offer(r);
     case DIRECT_OFFERS:
@@ -335,19 +335,19 @@ static bool prepare(struct run *r)
     return false;
 }
 
-enum run_state direct_poll(struct run *r)
+enum run_state registered_poll(struct run *r)
 {
     r->err.code = 0;
-    while (r->direct && r->direct->stage < DIRECT_WORK) {
+    while (r->registered && r->registered->stage < DIRECT_WORK) {
         if (!prepare(r))
             return r->err.code ? RUN_FAILED : RUN_WAIT;
         r->moved = true;
     }
-    if (!r->direct)
+    if (!r->registered)
         return RUN_WAIT;
-    if (r->direct->stage == DIRECT_WORK)
+    if (r->registered->stage == DIRECT_WORK)
         return work(r);
-    if (r->direct->stage == DIRECT_STALLED || !all_finished(r))
+    if (r->registered->stage == DIRECT_STALLED || !all_finished(r))
         return RUN_WAIT;
     r->group->next_step = r->base + 2;
     atomic_store_explicit(&member(r, r->group->local)->consumed, r->group->next_step,
@@ -378,9 +378,9 @@ static bool all_out(const struct run *r)
     return true;
 }
 
-void direct_end(struct run *r, bool done)
+void registered_end(struct run *r, bool done)
 {
-    struct direct *d = steal_ptr(r->direct);
+    struct registered *d = steal_ptr(r->registered);
     bool offered = d && d->stage >= DIRECT_VOTES;
 
     if (!d)
@@ -392,9 +392,9 @@ void direct_end(struct run *r, bool done)
 
         stop(r);
         atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with take_votes() */
-        while (direct_writes(r) && !all_out(r)) {
+        while (registered_writes(r) && !all_out(r)) {
             if ((int64_t)now_ms() >= until) {
-                arena_fence(r->recv, direct_extent(r, true));
+                arena_fence(r->recv, registered_extent(r, true));
                 break;
             }
             sched_yield();

@@ -1,4 +1,4 @@
-/* direct_work.c - what a member does in the registered memory of others, once all have agreed.
+/* registered_work.c - what a member does in the registered memory of others, once all have agreed.
  *
  *   all_reduce      reduces its slice of all inputs into all outputs
  *   reduce_scatter  reduces its block of all inputs into its output
@@ -6,19 +6,19 @@
  *   broadcast       copies the root's buffer
  *
  * Only all_reduce writes to others' memory; there the first and the last EDGE bytes of the vector
- * go through the window, and each member reduces them for itself: direct.c says why. All inputs
+ * go through the window, and each member reduces them for itself: registered.c says why. All inputs
  * have been read before an output is written, which may be the same memory. */
 #include "client/lib/coll/coll_steps.h"
-#include "client/lib/coll/direct.h"
+#include "client/lib/coll/registered.h"
 
 enum {
     EDGE = PLAN_PAGE,
     CHUNK = 256 << 10,     /* between two looks at the reasons to give up */
     CHUNK_MANY = 32 << 10, /* stays in the nearest cache until it has been copied to all */
-    TURN = 1 << 20,        /* of one direct_work() */
+    TURN = 1 << 20,        /* of one registered_work() */
 };
 
-size_t direct_extent(const struct run *r, bool recv)
+size_t registered_extent(const struct run *r, bool recv)
 {
     const struct coll_info *info = &coll_table[r->plan.coll];
     unsigned extent = recv ? info->recv : info->send;
@@ -28,14 +28,14 @@ size_t direct_extent(const struct run *r, bool recv)
     return r->plan.count * r->plan.esize * (coll_blocks(extent) ? board_of(r)->world : 1);
 }
 
-bool direct_shares(const struct run *r, unsigned m, bool recv)
+bool registered_shares(const struct run *r, unsigned m, bool recv)
 {
     if (r->plan.coll == COLL_ALL_REDUCE)
         return true;
     return r->plan.coll == COLL_BROADCAST ? recv && m == r->plan.root : !recv;
 }
 
-bool direct_writes(const struct run *r)
+bool registered_writes(const struct run *r)
 {
     return r->plan.coll == COLL_ALL_REDUCE;
 }
@@ -50,14 +50,14 @@ static uint8_t *edges(const struct run *r, unsigned m)
     return board_window(b, m, r->base, b->chunk);
 }
 
-void direct_put(struct run *r)
+void registered_put(struct run *r)
 {
     uint8_t *to = edges(r, r->group->local);
 
     if (r->plan.coll != COLL_ALL_REDUCE)
         return;
     memcpy(to, r->send, EDGE);
-    memcpy(to + EDGE, r->send + direct_extent(r, false) - EDGE, EDGE);
+    memcpy(to + EDGE, r->send + registered_extent(r, false) - EDGE, EDGE);
 }
 
 /* Of my own output. */
@@ -65,7 +65,7 @@ static void reduce_edges(struct run *r)
 {
     const struct plan *p = &r->plan;
     const struct board *b = board_of(r);
-    uint8_t *out[2] = {r->recv, r->recv + direct_extent(r, true) - EDGE};
+    uint8_t *out[2] = {r->recv, r->recv + registered_extent(r, true) - EDGE};
     uint64_t n = EDGE / p->esize;
 
     for (unsigned e = 0; e < 2; e++) {
@@ -83,7 +83,7 @@ static void reduce_edges(struct run *r)
 static void all_reduce_chunk(struct run *r, uint64_t n)
 {
     const struct plan *p = &r->plan;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
     unsigned nlocal = board_of(r)->nlocal, me = r->group->local;
     size_t at = EDGE + d->next * p->esize;
     const void *src[BOARD_MAX_LOCAL];
@@ -107,7 +107,7 @@ static void all_reduce_chunk(struct run *r, uint64_t n)
 static void reduce_scatter_chunk(struct run *r, uint64_t n)
 {
     const struct plan *p = &r->plan;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
     size_t at = (r->group->rank * p->count + d->next) * p->esize;
     uint8_t *out = r->recv + d->next * p->esize;
     const void *src[BOARD_MAX_LOCAL];
@@ -122,7 +122,7 @@ static void reduce_scatter_chunk(struct run *r, uint64_t n)
 static void all_gather_chunk(struct run *r, uint64_t n)
 {
     const struct plan *p = &r->plan;
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
     unsigned k = (unsigned)((r->group->rank + d->next / p->count) % board_of(r)->world);
     uint64_t in_block = d->next % p->count;
 
@@ -132,19 +132,19 @@ static void all_gather_chunk(struct run *r, uint64_t n)
 
 static void broadcast_chunk(struct run *r, uint64_t n)
 {
-    size_t at = r->direct->next * r->plan.esize;
+    size_t at = r->registered->next * r->plan.esize;
 
-    copy(r->recv + at, r->direct->out[r->plan.root] + at, n * r->plan.esize);
+    copy(r->recv + at, r->registered->out[r->plan.root] + at, n * r->plan.esize);
 }
 
 /* ---- all of it
  * --------------------------------------------------------------------------------------- */
 
-void direct_share_out(struct run *r)
+void registered_share_out(struct run *r)
 {
     const struct plan *p = &r->plan;
     const struct board *b = board_of(r);
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
 
     d->next = 0;
     d->end = p->count;
@@ -161,7 +161,7 @@ void direct_share_out(struct run *r)
 static uint64_t chunk_of(const struct run *r)
 {
     const struct plan *p = &r->plan;
-    const struct direct *d = r->direct;
+    const struct registered *d = r->registered;
     bool many = p->coll == COLL_ALL_REDUCE && board_of(r)->nlocal > 2;
     uint64_t n = MIN((many ? CHUNK_MANY : CHUNK) / p->esize, d->end - d->next);
 
@@ -180,12 +180,12 @@ static void do_chunk(struct run *r, uint64_t n)
         all_gather_chunk(r, n);
     else
         broadcast_chunk(r, n);
-    r->direct->next += n;
+    r->registered->next += n;
 }
 
-enum run_state direct_work(struct run *r)
+enum run_state registered_work(struct run *r)
 {
-    struct direct *d = r->direct;
+    struct registered *d = r->registered;
     uint64_t turn = d->next + TURN / r->plan.esize;
 
     if (!d->began && r->plan.coll == COLL_ALL_REDUCE)

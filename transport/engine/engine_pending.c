@@ -1,4 +1,4 @@
-/* engine_limbo.c - messages for groups that commd has not told us about.
+/* engine_pending.c - messages for groups that commd has not told us about.
  *
  * Another node may be told of a group a moment before we are, so what comes from there waits here.
  * Or the group was closed here long ago, and members elsewhere still write to it: anybody can bring
@@ -42,20 +42,20 @@ struct lgroup {
     size_t cost;
 };
 
-static struct lgroup **bucket(struct limbo *l, uint64_t group)
+static struct lgroup **bucket(struct pending *l, uint64_t group)
 {
     return &l->hash[(group * 0x9e3779b97f4a7c15ull) >> 54];
 }
 _Static_assert(LIMBO_HASH == 1 << 10, "bucket()");
 
-void limbo_init(struct engine *e)
+void pending_init(struct engine *e)
 {
-    TAILQ_INIT(&e->limbo.groups);
+    TAILQ_INIT(&e->pending.groups);
 }
 
-bool limbo_flooded(const struct engine *e, uint64_t group, unsigned peer)
+bool pending_flooded(const struct engine *e, uint64_t group, unsigned peer)
 {
-    const struct limbo *l = &e->limbo;
+    const struct pending *l = &e->pending;
 
     for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)LIMBO_FLOODED); i++)
         if (l->flooded[i].group == group && l->flooded[i].peer == peer && l->flooded[i].used)
@@ -63,9 +63,9 @@ bool limbo_flooded(const struct engine *e, uint64_t group, unsigned peer)
     return false;
 }
 
-void limbo_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
+void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
 {
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
     unsigned i = l->nflooded % LIMBO_FLOODED;
 
     l->flooded[i].group = group;
@@ -76,7 +76,7 @@ void limbo_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
         l->nflooded = LIMBO_FLOODED;
 }
 
-static void charge(struct limbo *l, struct lgroup *g, size_t cost)
+static void charge(struct pending *l, struct lgroup *g, size_t cost)
 {
     g->cost += cost;
     g->user->cost += cost;
@@ -84,7 +84,7 @@ static void charge(struct limbo *l, struct lgroup *g, size_t cost)
     l->cost += cost;
 }
 
-static struct luser *user_of(struct limbo *l, uint32_t uid)
+static struct luser *user_of(struct pending *l, uint32_t uid)
 {
     struct luser *u = l->users;
 
@@ -100,7 +100,7 @@ static struct luser *user_of(struct limbo *l, uint32_t uid)
     return l->users = u;
 }
 
-static void user_left(struct limbo *l, struct luser *u)
+static void user_left(struct pending *l, struct luser *u)
 {
     if (--u->entries)
         return;
@@ -112,7 +112,7 @@ static void user_left(struct limbo *l, struct luser *u)
     free(u);
 }
 
-static struct lgroup *group_find(struct limbo *l, const struct inmsg *m)
+static struct lgroup *group_find(struct pending *l, const struct inmsg *m)
 {
     for (struct lgroup *g = *bucket(l, m->h.group); g; g = g->next)
         if (g->group == m->h.group && g->peer == m->peer && g->user->uid == m->h.uid)
@@ -120,7 +120,7 @@ static struct lgroup *group_find(struct limbo *l, const struct inmsg *m)
     return NULL;
 }
 
-static struct lgroup *group_new(struct limbo *l, const struct inmsg *m)
+static struct lgroup *group_new(struct pending *l, const struct inmsg *m)
 {
     struct lgroup *g = calloc(1, sizeof *g), **chain = bucket(l, m->h.group);
 
@@ -143,7 +143,7 @@ static struct lgroup *group_new(struct limbo *l, const struct inmsg *m)
 }
 
 /* The oldest message of @g, now the caller's. */
-static struct inmsg *group_pop(struct limbo *l, struct lgroup *g)
+static struct inmsg *group_pop(struct pending *l, struct lgroup *g)
 {
     struct inmsg *m = g->box.head;
 
@@ -155,7 +155,7 @@ static struct inmsg *group_pop(struct limbo *l, struct lgroup *g)
 
 static void group_free(struct engine *e, struct lgroup *g)
 {
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
 
     while (g->box.head)
         inmsg_free(e, group_pop(l, g));
@@ -172,12 +172,12 @@ static void group_free(struct engine *e, struct lgroup *g)
 
 static void group_flooded(struct engine *e, struct lgroup *g)
 {
-    limbo_mark_flooded(e, g->group, g->peer);
+    pending_mark_flooded(e, g->group, g->peer);
     group_free(e, g);
 }
 
 /* By the user or the peer that takes most; then by the other of the two, then by itself. */
-static bool takes_more(const struct limbo *l, const struct lgroup *a, const struct lgroup *b)
+static bool takes_more(const struct pending *l, const struct lgroup *a, const struct lgroup *b)
 {
     size_t user_a = a->user->cost, peer_a = l->peer_cost[a->peer];
     size_t user_b = b->user->cost, peer_b = l->peer_cost[b->peer];
@@ -191,7 +191,7 @@ static bool takes_more(const struct limbo *l, const struct lgroup *a, const stru
 
 static void make_room(struct engine *e)
 {
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
 
     while (l->cost > LIMBO_BYTES) {
         struct lgroup *most = TAILQ_FIRST(&l->groups), *g;
@@ -203,15 +203,15 @@ static void make_room(struct engine *e)
     }
 }
 
-void limbo_keep(struct engine *e, struct inmsg *m)
+void pending_keep(struct engine *e, struct inmsg *m)
 {
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
     struct lgroup *g = group_find(l, m);
 
     if (!g)
         g = group_new(l, m);
     if (!g) {
-        limbo_mark_flooded(e, m->h.group, m->peer);
+        pending_mark_flooded(e, m->h.group, m->peer);
         inmsg_free(e, m);
         return;
     }
@@ -244,10 +244,10 @@ static void hand_over(struct eboard *eb, struct inmsg *m)
     }
 }
 
-void limbo_adopt(struct eboard *eb)
+void pending_adopt(struct eboard *eb)
 {
     struct engine *e = eb->e;
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
 
     for (struct lgroup *g = *bucket(l, eb->b.group), *next; g; g = next) {
         next = g->next;
@@ -268,9 +268,9 @@ void limbo_adopt(struct eboard *eb)
 }
 
 /* Who asks after a group that was closed so long ago that we have forgotten it is answered. */
-void limbo_expire(struct engine *e, int64_t older_than_ms)
+void pending_expire(struct engine *e, int64_t older_than_ms)
 {
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
 
     for (struct lgroup *g = TAILQ_FIRST(&l->groups), *next; g; g = next) {
         next = TAILQ_NEXT(g, link);
@@ -287,19 +287,19 @@ void limbo_expire(struct engine *e, int64_t older_than_ms)
 }
 
 /* By the clock, not with each message. */
-void limbo_sweep(struct engine *e)
+void pending_sweep(struct engine *e)
 {
     uint64_t now = now_ms();
 
-    if (now - e->limbo.swept_ms < SWEEP_MS)
+    if (now - e->pending.swept_ms < SWEEP_MS)
         return;
-    e->limbo.swept_ms = now;
-    limbo_expire(e, (int64_t)now - LIMBO_MS);
+    e->pending.swept_ms = now;
+    pending_expire(e, (int64_t)now - LIMBO_MS);
 }
 
-void limbo_drop_peer(struct engine *e, unsigned peer)
+void pending_drop_peer(struct engine *e, unsigned peer)
 {
-    struct limbo *l = &e->limbo;
+    struct pending *l = &e->pending;
 
     for (struct lgroup *g = TAILQ_FIRST(&l->groups), *next; g; g = next) {
         next = TAILQ_NEXT(g, link);
@@ -311,17 +311,17 @@ void limbo_drop_peer(struct engine *e, unsigned peer)
             l->flooded[i].used = false;
 }
 
-void limbo_fini(struct engine *e)
+void pending_fini(struct engine *e)
 {
     struct lgroup *g;
 
-    while ((g = TAILQ_FIRST(&e->limbo.groups)))
+    while ((g = TAILQ_FIRST(&e->pending.groups)))
         group_free(e, g);
 }
 
-const struct inmsg *limbo_oldest(const struct engine *e)
+const struct inmsg *pending_oldest(const struct engine *e)
 {
-    const struct lgroup *g = TAILQ_FIRST(&e->limbo.groups);
+    const struct lgroup *g = TAILQ_FIRST(&e->pending.groups);
 
     return g ? g->box.head : NULL;
 }

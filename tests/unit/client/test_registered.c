@@ -191,7 +191,7 @@ static bool run_right(struct buffers *b)
 
 static size_t least_of(unsigned coll)
 {
-    return plan_direct(&cluster->group[0]->geom, coll);
+    return plan_registered(&cluster->group[0]->geom, coll);
 }
 
 static size_t random_count(unsigned dtype)
@@ -309,7 +309,7 @@ static void check_other(int coll, size_t count, bool in_place)
                                           : 0);
     }
     assert_int_equal(was_direct(),
-                     (coll == COMMD_BROADCAST ? count : count * world) >= PLAN_DIRECT_READ);
+                     (coll == COMMD_BROADCAST ? count : count * world) >= PLAN_REGISTERED_READ);
     for (unsigned k = 0; k < world; k++)
         assert_int_equal(commd_free(mem[k]), 0);
 }
@@ -323,9 +323,9 @@ static void other_collectives(void **state)
         begin(world, 90 + world);
         for (unsigned i = 0; i < 18; i++)
             check_other(colls[i % 3],
-                        i < 12
-                            ? PLAN_DIRECT_READ / (i % 3 ? world : 1) + cluster_rand(cluster, 5000)
-                            : 1 + cluster_rand(cluster, 600000),
+                        i < 12 ? PLAN_REGISTERED_READ / (i % 3 ? world : 1) +
+                                     cluster_rand(cluster, 5000)
+                               : 1 + cluster_rand(cluster, 600000),
                         i / 3 % 2);
         end();
     }
@@ -381,11 +381,11 @@ static void only_whole_allocations_count(void **state)
 static void who_cannot_map_leads_all_to_the_ordinary_way(void **state)
 {
     (void)state;
-    for (unsigned mood = ARENA_COMMD_REFUSES; mood <= ARENA_COMMD_SILENT; mood++) {
+    for (unsigned behaviour = ARENA_COMMD_REFUSES; behaviour <= ARENA_COMMD_SILENT; behaviour++) {
         struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = 300000};
 
-        begin(3, mood);
-        arena_commd_set(commd, mood);
+        begin(3, behaviour);
+        arena_commd_set(commd, behaviour);
         buffers_new(&b);
         assert_false(run_right(&b));
         buffers_free(&b);

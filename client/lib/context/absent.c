@@ -1,10 +1,10 @@
 /* who.c - who has not come? An operation over several nodes that runs out of time asks commd,
- * which asks the other nodes (daemon/core/core_who.c), and the error names all who are missing.
+ * which asks the other nodes (daemon/core/core_absent.c), and the error names all who are missing.
  *
  * It does not wait here: whoever waits for the operation keeps polling it, and it may still
  * complete. The answers come over the connection, read by whoever reads it (control.c), and are
- * collected in the question, which is in ctx->questions until who_free(). One answer per node
- * of the group; when all are there, or after WHO_MS, the operation fails with what is known.
+ * collected in the question, which is in ctx->questions until absent_free(). One answer per node
+ * of the group; when all are there, or after ABSENT_MS, the operation fails with what is known.
  * In a group on one node the board knows it all, and nobody is asked. */
 #include "client/lib/internal.h"
 
@@ -12,7 +12,7 @@
 
 #include "shm/util/ranks.h"
 
-enum { WHO_MS = 1000 };
+enum { ABSENT_MS = 1000 };
 
 struct question {
     struct question *next;
@@ -58,7 +58,7 @@ static void take_answer(struct question *q, const struct msg_absent *m)
     }
 }
 
-void who_answer(struct commd_context *ctx, const struct msg_absent *m)
+void absent_answer(struct commd_context *ctx, const struct msg_absent *m)
 {
     for (struct question *q = ctx->questions; q; q = q->next)
         if (q->req == m->req)
@@ -69,7 +69,7 @@ void who_answer(struct commd_context *ctx, const struct msg_absent *m)
 
 static struct question *ask(const struct commd_group *g, uint64_t seq)
 {
-    struct msg m = {.type = MSG_CLIENT_WHO};
+    struct msg m = {.type = MSG_CLIENT_ASK_ABSENT};
     struct question *q = calloc(1, sizeof *q + g->board.nnodes * sizeof q->from[0]);
     struct commd_context *ctx = g->ctx;
 
@@ -78,20 +78,20 @@ static struct question *ask(const struct commd_group *g, uint64_t seq)
     q->group = g;
     q->nnodes = g->board.nnodes;
     q->rank = -1;
-    q->until_ms = (int64_t)now_ms() + WHO_MS;
+    q->until_ms = (int64_t)now_ms() + ABSENT_MS;
     pthread_mutex_lock(&ctx->lock);
-    q->req = m.client_who.req = ++ctx->next_req;
+    q->req = m.client_ask_absent.req = ++ctx->next_req;
     q->next = ctx->questions;
     ctx->questions = q;
     pthread_mutex_unlock(&ctx->lock);
-    m.client_who.group = g->board.group;
-    m.client_who.seq = seq;
+    m.client_ask_absent.group = g->board.group;
+    m.client_ask_absent.seq = seq;
     if (control_send_of(g, &m))
         q->until_ms = 0; /* nobody is there to answer */
     return q;
 }
 
-bool who_ask(struct question **q, const struct commd_group *g, uint64_t seq)
+bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq)
 {
     bool all;
 
@@ -107,7 +107,7 @@ bool who_ask(struct question **q, const struct commd_group *g, uint64_t seq)
     return all || (int64_t)now_ms() >= (*q)->until_ms;
 }
 
-void who_free(struct question **q)
+void absent_free(struct question **q)
 {
     struct question *old = steal_ptr(*q);
     struct commd_context *ctx;
@@ -155,8 +155,8 @@ static void add_silent(const struct question *q, char *text, size_t len)
     }
 }
 
-void who_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
-              size_t len, int *ret_rank, char node[MSG_NAME_MAX])
+void absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+                 size_t len, int *ret_rank, char node[MSG_NAME_MAX])
 {
     struct question here = {.group = g, .rank = -1}; /* has no table of nodes: there are 0 */
     const struct question *known = &here;

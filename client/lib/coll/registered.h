@@ -1,0 +1,69 @@
+/* direct.h - an operation in registered memory. See registered.c for the protocol,
+ * registered_work.c for what each collective does. */
+#ifndef COMMD_CLIENT_DIRECT_H
+#define COMMD_CLIENT_DIRECT_H
+
+#include "client/lib/internal.h"
+
+/* As registered.c names them; OFFERS and VOTES: waiting for those of all. STALLED: a member had
+ * given up before this one began. */
+enum registered_stage {
+    DIRECT_OFFER,
+    DIRECT_OFFERS,
+    DIRECT_MAP,
+    DIRECT_VOTE,
+    DIRECT_VOTES,
+    DIRECT_WORK,
+    DIRECT_FINISH,
+    DIRECT_STALLED
+};
+
+struct registered_place {
+    uint64_t arena, offset;
+};
+
+struct registered {
+    enum registered_stage stage;
+    struct board_offer mine;
+    bool yes;      /* my vote */
+    bool began;    /* WORK: the edges are done */
+    unsigned at;   /* MAP: the next place */
+    bool asking;   /* MAP: for the arena of place @at */
+    int64_t until; /* MAP: for the answer, CLOCK_MONOTONIC ms */
+    struct join_wait ask;
+    uint64_t next, end; /* WORK: elements of my part */
+    const uint8_t **in; /* by member */
+    uint8_t **out;
+    struct registered_place places[]; /* send and recv of each member, as it offered them */
+};
+
+/* An operation whose plan is direct begins: r->registered is set if this member can offer its
+ * buffers.
+ */
+void registered_begin(struct run *r);
+/* With all first announcements there and in agreement: has any member offered its buffers? */
+bool registered_offered(const struct run *r);
+/* As run_poll(). When it has cleared r->registered and does not say RUN_DONE, the operation goes on
+ * as any other. */
+enum run_state registered_poll(struct run *r);
+/* The operation is over, one way or another: afterwards nobody writes into its buffers. */
+void registered_end(struct run *r, bool done);
+bool registered_asks(const struct run *r);
+
+/* ---- registered_work.c
+ * ------------------------------------------------------------------------------
+ */
+
+/* Bytes of the send or the receive buffer; 0: not used. */
+size_t registered_extent(const struct run *r, bool recv);
+/* Do others use that buffer of local member @m? Do they write to the others' outputs? */
+bool registered_shares(const struct run *r, unsigned m, bool recv);
+bool registered_writes(const struct run *r);
+/* What goes through the window all the same. */
+void registered_put(struct run *r);
+/* All can: what is this member's part? */
+void registered_share_out(struct run *r);
+/* A turn of it. RUN_WAIT: there is more; RUN_DONE; RUN_FAILED: r->err says why it is given up. */
+enum run_state registered_work(struct run *r);
+
+#endif

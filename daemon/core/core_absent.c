@@ -1,0 +1,86 @@
+/* core_absent.c - who has not come? A member whose operation ran out of time asks its commd, which
+ * asks the other nodes of the group. Nothing breaks by it and nothing is kept for it:
+ *
+ *   client --CLIENT_ASK_ABSENT--> commd --ASK_ABSENT{ask}--> commd of each other node of the group
+ *          <---ABSENT-----       <-ABSENT_HERE{ask}--
+ *
+ * Each node answers for its own ranks, which only the edge can know: it looks at the counters
+ * in the board. `ask` says which client and question an answer is for; it is our own number
+ * that comes back, and is checked like everything from outside: the client must be there and
+ * be in the group, and the node that answers must be one of the group's.
+ *
+ * Who wakes me: the messages. What if a peer dies now: no answer; the client does not wait for
+ * long. What if I am stopped now: the same. A client that asks without end is heard
+ * ABSENT_PER_SECOND times a second, since each question goes to all nodes of its group; and a user,
+ * with all his clients, as long as no more than ABSENT_RANKS_PER_SECOND are looked at for him: the
+ * other nodes cannot tell whose questions they are, and have no turns for users. */
+#include "daemon/core/core_internal.h"
+
+enum {
+    ABSENT_PER_SECOND = 64,
+    ABSENT_RANKS_PER_SECOND = 1 << 22,
+    ABSENT_RANKS_LEAST = 1024, /* a question has its price, however small the group */
+};
+
+static bool costs_too_much(struct core *core, const struct group *group)
+{
+    struct user *user = user_get(core, group->uid, false);
+    uint32_t price = MAX(group->size, (uint32_t)ABSENT_RANKS_LEAST);
+
+    if (!user)
+        return true;
+    if (core->now >= user->asked_ms + 1000) {
+        user->asked_ms = core->now;
+        user->asked_ranks = 0;
+    }
+    if (user->asked_ranks + price > ABSENT_RANKS_PER_SECOND)
+        return true;
+    user->asked_ranks += price;
+    return false;
+}
+
+static bool too_often(struct core *core, struct client *client)
+{
+    if (core->now >= client->asked_ms + 1000) {
+        client->asked_ms = core->now;
+        client->asked = 0;
+    }
+    return client->asked++ >= ABSENT_PER_SECOND;
+}
+
+/* @member: the client's, in a group that is open or broken. */
+void absent_ask_client(struct core *core, const struct member *member,
+                       const struct msg_client_ask_absent *msg)
+{
+    const struct group *group = member->group;
+
+    if (!group->boarded || !act_room(core) || too_often(core, &core->clients[member->client]) ||
+        costs_too_much(core, group))
+        return;
+    act_absent_here(core, group, member->client, msg->req, msg->seq);
+    act_ask_absent(core, group, (uint64_t)member->client << 32 | msg->req, msg->seq);
+}
+
+void absent_ask_peer(struct core *core, unsigned node, const struct msg_ask_absent *msg)
+{
+    const struct group *group = group_find(core, msg->group);
+
+    if (!group || !group->boarded || group_place(group, node) < 0 || !act_room(core))
+        return; /* its answer would help nobody */
+    act_absent_to(core, group, node, msg->ask, msg->seq);
+}
+
+void absent_collect(struct core *core, unsigned node, const struct msg_absent_here *msg)
+{
+    const struct group *group = group_find(core, msg->group);
+    uint64_t slot = msg->ask >> 32;
+    const struct member *member;
+
+    if (!group || group_place(group, node) < 0 || !act_room(core))
+        return;
+    list_each (member, &group->local, by_group)
+        if (member->client == slot) {
+            act_absent(core, (unsigned)slot, node, msg);
+            return;
+        }
+}
