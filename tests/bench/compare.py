@@ -3,17 +3,22 @@
 
 The machine's speed changes within minutes. So all libraries of a placement are started once, and
 take turns of some milliseconds on each row (contestants.py): a figure is the median over the rounds
-of the medians of the turns. Each library is measured by the same loop (client/perf/commd_perf_loop.c;
-torch_perf.py does the same in Python) with data that are checked after each operation.
+of the medians of the turns. Each library is measured by the same loop
+(client/perf/commd_perf_loop.c; torch_perf.py does the same in Python) with data that are checked
+after each operation.
+
+A rival takes part once in each setting that its manual gives for such a place (rivals.py): in each
+row its best one counts, the JSON has all. What the machine is stands above the tables (machine.py).
 
 Nothing here judges: it prints times, and their ratio to the best of the others in the same row.
+--combine prints the median and the range over several runs: one good hour proves nothing.
 """
+
 import argparse
 import datetime
 import json
 import os
 import pathlib
-import platform
 import random
 import shutil
 import signal
@@ -24,6 +29,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+import machine  # noqa: E402
 import picture  # noqa: E402
 import rivals  # noqa: E402
 import table  # noqa: E402
@@ -36,17 +42,37 @@ SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
 PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "1x2-busy"]
 FULL = {
-    "places": PLACES, "rounds": 5, "turn_ms": 60, "warmup_ms": 120, "least": 3, "torch": PLACES,
+    "places": PLACES,
+    "rounds": 5,
+    "turn_ms": 60,
+    "warmup_ms": 120,
+    "least": 3,
+    "torch": PLACES,
+    "settings": 9,
     "rows": [("all_reduce", s) for s in SIZES]
     + [(c, s) for c in OTHERS for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
-}  # fmt: skip
+}
 QUICK = {
-    "places": ["1x2", "1x4", "2x1"], "rounds": 3, "turn_ms": 12, "warmup_ms": 12, "least": 1, "torch": ["1x2"],
+    "places": ["1x2", "1x4", "2x1"],
+    "rounds": 3,
+    "turn_ms": 12,
+    "warmup_ms": 12,
+    "least": 1,
+    "torch": ["1x2"],
+    "settings": 1,
     "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
-}  # fmt: skip
+}
 ITERATIONS_MOST, TURN_SECONDS = 20000, 120
-SLOW_US, ROW_US = 300e3, 2e6  # one iteration that makes a library slow; what it may take in a row, then
-TORCH_NAMES = {"commd": "torch commd", "commd-op": "commd op", "gloo": "gloo", "deepspeed": "DeepSpeed shm"}
+SLOW_US, ROW_US = (
+    300e3,
+    2e6,
+)  # one iteration that makes a library slow; what it may take in a row, then
+TORCH_NAMES = {
+    "commd": "torch commd",
+    "commd-op": "commd op",
+    "gloo": "gloo",
+    "deepspeed": "DeepSpeed shm",
+}
 
 
 def say(text=""):
@@ -54,18 +80,21 @@ def say(text=""):
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-# ---- who takes part ---------------------------------------------------------------------------------
+# ---- who takes part ------------------------------------------------------------------------------
 
 
 def commd(place, folder, args):
     argv = [args.bin / "commd-perf", "all_reduce", "--turns", folder, "--ranks", place.ranks]
-    return Contestant("commd", folder, place.size, [(argv + ["--nodes", ",".join(place.sockets)], {})], "C")
+    return Contestant(
+        "commd", folder, place.size, [(argv + ["--nodes", ",".join(place.sockets)], {})], "C"
+    )
 
 
-def mpi(rival, place, folder):
-    argv, env = rival.command(place)
+def mpi(rival, place, setting, folder):
+    argv, env = rival.command(place, setting)
     argv = [*place.enter(), *argv, rival.program, "all_reduce", "--turns", folder]
-    return Contestant(rival.name, folder, place.size, [(argv, env)], "C")
+    name = f"{rival.name} [{setting.name}]"
+    return Contestant(name, folder, place.size, [(argv, env)], "C")
 
 
 def torch(backend, place, folder, args, found):
@@ -77,13 +106,26 @@ def torch(backend, place, folder, args, found):
     commands = []
     for rank in range(place.size):
         node = rank // place.ranks
-        env = {"RANK": rank, "WORLD_SIZE": place.size, "LOCAL_RANK": rank % place.ranks, "MASTER_PORT": port,
-               "MASTER_ADDR": place.hosts[0] if inside else "127.0.0.1", "COMMD_SOCKET": place.sockets[node],
-               "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": place.device if inside else "lo",
-               "PATH": f"{args.python.parent}:{os.environ['PATH']}"}  # fmt: skip
+        env = {
+            "RANK": rank,
+            "WORLD_SIZE": place.size,
+            "LOCAL_RANK": rank % place.ranks,
+            "MASTER_PORT": port,
+            "MASTER_ADDR": place.hosts[0] if inside else "127.0.0.1",
+            "COMMD_SOCKET": place.sockets[node],
+            "OMP_NUM_THREADS": 1,
+            "GLOO_SOCKET_IFNAME": place.device if inside else "lo",
+            "PATH": f"{args.python.parent}:{os.environ['PATH']}",
+        }
         if backend == "deepspeed":
             env["DEEPSPEED_SOURCES"] = found["deepspeed"].sources
-        argv = [*(place.enter(node) if inside else []), args.python, HERE / "torch_perf.py", backend, folder]
+        argv = [
+            *(place.enter(node) if inside else []),
+            args.python,
+            HERE / "torch_perf.py",
+            backend,
+            folder,
+        ]
         commands.append((argv, env))
     return Contestant(TORCH_NAMES[backend], folder, place.size, commands, "torch")
 
@@ -92,19 +134,46 @@ def contestants(place, work, args, plan, found):
     """All of them, not yet started."""
     all_of_them = [commd(place, work / "commd", args)]
     for rival in (r for r in found.values() if isinstance(r, rivals.Mpi)):
-        all_of_them.append(mpi(rival, place, work / rival.key))
+        settings = rival.settings(place)[: plan["settings"]]
+        all_of_them += [
+            mpi(rival, place, s, work / f"{rival.key}-{i}") for i, s in enumerate(settings)
+        ]
     if args.python and place.name in plan["torch"]:
-        backends = ["gloo", "commd", "commd-op"] + ["deepspeed"] * ("deepspeed" in found and place.nodes == 1)
+        backends = ["gloo", "commd", "commd-op"] + ["deepspeed"] * (
+            "deepspeed" in found and place.nodes == 1
+        )
         all_of_them += [torch(b, place, work / f"torch-{b}", args, found) for b in backends]
-    return [c for c in all_of_them if c.name not in args.without]
+    return [c for c in all_of_them if not {c.name, base(c.name)} & set(args.without)]
 
 
-# ---- rows -------------------------------------------------------------------------------------------
+def base(name):
+    """The rival's name, without its setting."""
+    return name.partition(" [")[0]
+
+
+def best_settings(times):
+    """({rival: its best setting's figures}, {rival: {setting: figures}})."""
+    best, settings = {}, {}
+    for name, figures in times.items():
+        rival, _, setting = name.partition(" [")
+        if setting:
+            figures = dict(figures, setting=setting.rstrip("]"))
+            settings.setdefault(rival, {})[figures["setting"]] = figures
+        if rival not in best or figures["p50_us"] < best[rival]["p50_us"]:
+            best[rival] = figures
+    return best, settings
+
+
+# ---- rows ----------------------------------------------------------------------------------------
 
 
 def rows_of(plan, place, with_torch):
     """(operation, bytes, what kind of contestant has it)"""
-    rows = [(c, s, None) for c, s in plan["rows"] if not (place.busy and (c != "all_reduce" or s > 1 << 20))]
+    rows = [
+        (c, s, None)
+        for c, s in plan["rows"]
+        if not (place.busy and (c != "all_reduce" or s > 1 << 20))
+    ]
     if with_torch and not place.busy:
         rows.append(("new_group", 0, "torch"))
         if place.name in ("1x2", "2x2"):
@@ -113,8 +182,10 @@ def rows_of(plan, place, with_torch):
 
 
 def words(coll, size, n, warmup, warmup_ms=0, limit_ms=0):
-    return (f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup} "
-            f"--warmup-time {warmup_ms} --time-limit {limit_ms}")  # fmt: skip
+    return (
+        f"{coll} -b {size or 8} -e {size or 8} -n {n} -w {warmup} "
+        f"--warmup-time {warmup_ms} --time-limit {limit_ms}"
+    )
 
 
 def share(contestant, coll, size, plan):
@@ -125,14 +196,16 @@ def share(contestant, coll, size, plan):
         return 1, max(1, min(plan["rounds"], int(ROW_US / once)))
     most = ITERATIONS_MOST if coll != "new_group" else 20
     n = plan["least"]
-    for _ in range(2):  # the first few are slow, the more so where processes have to find their cores
+    for _ in range(
+        2
+    ):  # the first few are slow, the more so where processes have to find their cores
         once = contestant.turn(words(coll, size, n, 1), TURN_SECONDS)[0]["p50_us"]
         n = int(min(max(plan["turn_ms"] * 1000 / max(once, 1), plan["least"]), most))
     return n, plan["rounds"]
 
 
 def measure_row(running, coll, size, plan, note):
-    """{name: {"p50_us", "min_us", "p99_us", "rounds"}}; a contestant that fails leaves `running`."""
+    """{name: {"p50_us", "min_us", ...}}; a contestant that fails leaves `running`."""
     counts, got = {}, {}
     order_of = {contestant.name: i for i, contestant in enumerate(running)}
 
@@ -153,9 +226,16 @@ def measure_row(running, coll, size, plan, note):
 
     def turn(contestant):
         n, _ = counts[contestant]
-        # before: the kernel takes up to a tenth of a second to spread processes that have slept again
-        # and who is caught between others, a slice for every look, does not make the row take minutes
-        line = words(coll, size, n, 0, plan["warmup_ms"] if n > 1 else 0, 20 * plan["turn_ms"] if n > 1 else 0)
+        # warm-up: the kernel takes up to a tenth of a second to spread processes that have slept
+        # limit: ranks that get a slice for every look do not make the row take minutes
+        line = words(
+            coll,
+            size,
+            n,
+            0,
+            plan["warmup_ms"] if n > 1 else 0,
+            20 * plan["turn_ms"] if n > 1 else 0,
+        )
         got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
 
     for contestant in list(running):
@@ -167,17 +247,21 @@ def measure_row(running, coll, size, plan, note):
             attempt(contestant, turn)
     return {
         name: {
-            "p50_us": statistics.median(r["p50_us"] for r in rows), "min_us": min(r["min_us"] for r in rows),
-            "p99_us": statistics.median(r["p99_us"] for r in rows), "rounds": [r["p50_us"] for r in rows],
+            "p50_us": statistics.median(r["p50_us"] for r in rows),
+            "min_us": min(r["min_us"] for r in rows),
+            "p99_us": statistics.median(r["p99_us"] for r in rows),
+            "rounds": [r["p50_us"] for r in rows],
         }
         for name, rows in sorted(got.items(), key=lambda item: order_of[item[0]])
-    }  # fmt: skip
+    }
 
 
 def cpu_times():
     """(all, stolen) in ticks: what a host took from this virtual machine while it wanted to run."""
     with open("/proc/stat") as file:
-        ticks = [int(n) for n in file.readline().split()[1:9]]  # what guests of ours took is in the first
+        ticks = [
+            int(n) for n in file.readline().split()[1:9]
+        ]  # what guests of ours took is in the first
     return sum(ticks), ticks[7]
 
 
@@ -192,7 +276,9 @@ def measure_place(place, work, args, plan, found, result):
         notes[f"{', '.join(TORCH_NAMES.values())}, {place.name}"] = "left out by --quick"
     if place.nodes > 1 and "deepspeed" in found and place.name in plan["torch"]:
         notes[f"DeepSpeed shm, {place.name}"] = "shared memory only"
-    measured = result["placements"].setdefault(place.name, {"title": place.title(), "rows": [], "stolen": 0.0})
+    measured = result["placements"].setdefault(
+        place.name, {"title": place.title(), "rows": [], "stolen": 0.0}
+    )
     rows = measured["rows"]
     try:
         for contestant in contestants(place, work, args, plan, found):
@@ -213,7 +299,10 @@ def measure_place(place, work, args, plan, found, result):
                 times = measure_row(able, coll, size, plan, note)
                 for contestant in set(before) - set(able):
                     running.remove(contestant)
-                rows.append({"collective": coll, "bytes": size, "times": times})
+                best, settings = best_settings(times)
+                rows.append(
+                    {"collective": coll, "bytes": size, "times": best, "settings": settings}
+                )
     finally:
         for contestant in running:
             say(f"{place.name}: stopping {contestant.name}")
@@ -222,15 +311,7 @@ def measure_place(place, work, args, plan, found, result):
         measured["stolen"] = (stolen - stolen_before) / max(ticks - all_before, 1)
 
 
-# ---- all together -------------------------------------------------------------------------------------
-
-
-def cpu_model():
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+# ---- all together --------------------------------------------------------------------------------
 
 
 def describe(args, found):
@@ -238,47 +319,83 @@ def describe(args, found):
         done = subprocess.run(["git", "-C", TOP, *words], capture_output=True, text=True)
         return done.stdout.strip()
 
-    versions = {"commd": subprocess.run([args.bin / "commd-perf", "--version"], capture_output=True,
-                                        text=True).stdout.split()[-1]}  # fmt: skip
+    versions = {
+        "commd": subprocess.run(
+            [args.bin / "commd-perf", "--version"], capture_output=True, text=True
+        ).stdout.split()[-1]
+    }
     versions.update({rival.name: rival.version for rival in found.values()})
     if args.python:
-        done = subprocess.run([args.python, "-c", "import torch; print(torch.__version__)"],
-                              capture_output=True, text=True)  # fmt: skip
+        done = subprocess.run(
+            [args.python, "-c", "import torch; print(torch.__version__)"],
+            capture_output=True,
+            text=True,
+        )
         versions["gloo"] = f"torch {done.stdout.strip()}"
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(["./quickstart bench", *sys.argv[1:]]),
-        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else ""),
-        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release(),
-                    "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)},
+        "commit": git("rev-parse", "HEAD")
+        + ("-dirty" if git("status", "--porcelain", "-uno") else ""),
+        "machine": machine.describe(args.cache),
         "load_before": os.getloadavg()[0],
-        "versions": versions, "missing": {}, "placements": {},
-    }  # fmt: skip
+        "versions": versions,
+        "settings": {},
+        "missing": {},
+        "placements": {},
+    }
 
 
 def arguments():
-    p = argparse.ArgumentParser(prog="./quickstart bench", description=__doc__,
-                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    p.add_argument("--quick", action="store_true", help="fewer placements, rows and rounds: a minute")
+    p = argparse.ArgumentParser(
+        prog="./quickstart bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "--quick", action="store_true", help="fewer placements, rows and rounds: a minute"
+    )
     p.add_argument("--placements", help=f"some of {','.join(PLACES)}")
     p.add_argument("--rounds", type=int, help="turns of each library on each row")
     p.add_argument("--collectives", help=f"some of all_reduce,{','.join(OTHERS)}")
+    p.add_argument(
+        "--settings", type=int, help="in how many of its settings each MPI runs; 1: its default"
+    )
+    p.add_argument(
+        "--combine",
+        nargs="+",
+        metavar="JSON",
+        type=pathlib.Path,
+        help="measure nothing: median and range over these results of several runs",
+    )
     p.add_argument("--without", default="", help="names of libraries to leave out, with commas")
-    p.add_argument("--out", type=pathlib.Path, default=TOP / "build/bench", help="for the JSON and the picture")
-    p.add_argument("--cache", type=pathlib.Path, default=TOP / ".cache/bench", help="for what is installed")
-    p.add_argument("--bin", type=pathlib.Path, default=TOP / "build/install/bin", help=argparse.SUPPRESS)
-    p.add_argument("--python", type=pathlib.Path, default=TOP / ".venv/bin/python", help="one that has torch")
+    p.add_argument(
+        "--out", type=pathlib.Path, default=TOP / "build/bench", help="for the JSON and the picture"
+    )
+    p.add_argument(
+        "--cache", type=pathlib.Path, default=TOP / ".cache/bench", help="for what is installed"
+    )
+    p.add_argument(
+        "--bin", type=pathlib.Path, default=TOP / "build/install/bin", help=argparse.SUPPRESS
+    )
+    p.add_argument(
+        "--python", type=pathlib.Path, default=TOP / ".venv/bin/python", help="one that has torch"
+    )
     args = p.parse_args()
     args.without = args.without.split(",")
     plan = dict(QUICK if args.quick else FULL)
     plan["rounds"] = args.rounds or plan["rounds"]
+    plan["settings"] = args.settings or plan["settings"]
     if args.placements:
         plan["places"] = args.placements.split(",")
     if args.collectives:
         plan["rows"] = [(c, s) for c, s in plan["rows"] if c in args.collectives.split(",")]
     if set(plan["places"]) - set(PLACES) or not plan["rows"]:
         p.error("no such placement or collective")
-    if not args.python.exists() or subprocess.run([args.python, "-c", "import torch"], capture_output=True).returncode:
+    if (
+        not args.python.exists()
+        or subprocess.run([args.python, "-c", "import torch"], capture_output=True).returncode
+    ):
         args.python = None
     return args, plan
 
@@ -296,6 +413,9 @@ def stop_in_order(signum, frame):
 
 def main():
     args, plan = arguments()
+    if args.combine:
+        print(table.combined([json.loads(path.read_text()) for path in args.combine]))
+        return
     signal.signal(signal.SIGTERM, stop_in_order)
     say("looking for the rivals")
     found, missing = rivals.find_all(args.cache, args.python, say)
@@ -311,12 +431,18 @@ def main():
         with Cluster(work) as cluster:
             result["netns"] = cluster.netns
             if not cluster.netns:
-                result["missing"]["network namespaces"] = f"{cluster.why_not}: nodes are on loopback"
+                result["missing"][
+                    "network namespaces"
+                ] = f"{cluster.why_not}: nodes are on loopback"
             for name in plan["places"]:
                 folder = work / name
                 folder.mkdir()
+                place = Place(name, cluster)
+                for rival in (r for r in found.values() if isinstance(r, rivals.Mpi)):
+                    for setting in rival.settings(place)[: plan["settings"]]:
+                        result["settings"][f"{rival.name} [{setting.name}]"] = setting.says
                 try:
-                    measure_place(Place(name, cluster), folder, args, plan, found, result)
+                    measure_place(place, folder, args, plan, found, result)
                 finally:
                     say()
                     print(table.text(result, name), flush=True)
@@ -329,7 +455,9 @@ def main():
     write(args, result)
     if interrupted:
         sys.exit(130)
-    sys.exit(any(name.startswith(("commd,", "torch commd,", "commd op,")) for name in result["missing"]))
+    sys.exit(
+        any(name.startswith(("commd,", "torch commd,", "commd op,")) for name in result["missing"])
+    )
 
 
 if __name__ == "__main__":

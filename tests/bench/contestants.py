@@ -3,6 +3,7 @@
 A contestant is a library with all of its ranks running. Between its turns every rank sleeps in a
 read of its own pipe, so that whose turn it is has the machine for itself.
 """
+
 import json
 import os
 import selectors
@@ -24,7 +25,13 @@ class Unsupported(Failed):
 class Contestant:
     def __init__(self, name, folder, size, commands, kind):
         """`commands`: (argv, environment) of each process that has to be started."""
-        self.name, self.folder, self.size, self.commands, self.kind = name, folder, size, commands, kind
+        self.name, self.folder, self.size, self.commands, self.kind = (
+            name,
+            folder,
+            size,
+            commands,
+            kind,
+        )
         self.processes, self.pipes, self.buffer = [], [], b""
         self.log = folder / "log"
 
@@ -38,20 +45,30 @@ class Contestant:
             for argv, env in self.commands:
                 env = {k: str(v) for k, v in {**os.environ, **env}.items()}
                 self.processes.append(
-                    subprocess.Popen([str(a) for a in argv], env=env, stdin=subprocess.DEVNULL,
-                                     stdout=log, stderr=log, start_new_session=True)
-                )  # fmt: skip
+                    subprocess.Popen(
+                        [str(a) for a in argv],
+                        env=env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
         self.read(START_SECONDS)
 
     def said(self):
         """The line of the log that says most."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip()
+            for line in self.log.read_text(errors="replace").splitlines()
+            if line.strip()
+        ]
         lines = [line for line in lines if set(line) - set("-=*#")]
         wrong = [line for line in lines if "rror" in line or "ail" in line or "wrong" in line]
         return (wrong or lines or ["it said nothing"])[-1][:200]
 
     def killed_by(self):
-        """SIGILL: built for another CPU than this one, or for one with AVX-512 where there is none."""
+        """SIGILL: built for another CPU than this one, or for AVX-512 where there is none."""
         signals = [signal.strsignal(-p.returncode) for p in self.processes if (p.poll() or 0) < 0]
         return f" by a signal, {signals[0]}" if signals else ""
 

@@ -1,4 +1,8 @@
-"""Time over size, log-log, one panel per placement, as SVG. Also a program: picture.py JSON > SVG."""
+"""Time over size, log-log, one panel per placement, as SVG.
+
+Also a program: picture.py JSON > SVG.
+"""
+
 import json
 import math
 import sys
@@ -10,8 +14,11 @@ WIDTH, HEIGHT, PER_LINE = 400, 300, 3
 LEFT, RIGHT, ABOVE, BELOW, LEGEND = 58, 12, 34, 40, 40
 # ours is black and thick; the others' colours differ in lightness too (Okabe and Ito's)
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
-STYLES = {"commd": ("#000000", 2.6, ""), "torch commd": ("#000000", 1.6, ' stroke-dasharray="5 3"'),
-          "commd op": ("#000000", 1.6, ' stroke-dasharray="1 3"')}
+STYLES = {
+    "commd": ("#000000", 2.6, ""),
+    "torch commd": ("#000000", 1.6, ' stroke-dasharray="5 3"'),
+    "commd op": ("#000000", 1.6, ' stroke-dasharray="1 3"'),
+}
 
 
 def style(name, names):
@@ -30,7 +37,11 @@ def series(place, name):
 
 
 def us(value):
-    return f"{value:g} us" if value < 1000 else f"{value / 1000:g} ms" if value < 1e6 else f"{value / 1e6:g} s"
+    return (
+        f"{value:g} us"
+        if value < 1000
+        else f"{value / 1000:g} ms" if value < 1e6 else f"{value / 1e6:g} s"
+    )
 
 
 class Axes:
@@ -40,10 +51,16 @@ class Axes:
         sizes, times = [p[0] for p in points], [p[1] for p in points]
         self.x0, self.y0 = x0, y0
         self.small, self.large = math.log2(min(sizes)), math.log2(max(sizes) * 1.01)
-        self.low, self.high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times) * 1.01))
+        self.low, self.high = math.floor(math.log10(min(times))), math.ceil(
+            math.log10(max(times) * 1.01)
+        )
 
     def x(self, size):
-        return self.x0 + LEFT + (math.log2(size) - self.small) / (self.large - self.small) * (WIDTH - LEFT - RIGHT)
+        return (
+            self.x0
+            + LEFT
+            + (math.log2(size) - self.small) / (self.large - self.small) * (WIDTH - LEFT - RIGHT)
+        )
 
     def y(self, time):
         part = (math.log10(time) - self.low) / (self.high - self.low)
@@ -55,14 +72,23 @@ def grid(axes, sizes):
     bottom, left = axes.y0 + HEIGHT - BELOW, axes.x0 + LEFT
     for power in range(axes.low, axes.high + 1):
         y = axes.y(10.0**power)
-        out.append(f'<line x1="{left}" y1="{y:.1f}" x2="{axes.x0 + WIDTH - RIGHT}" y2="{y:.1f}" class="g"/>')
-        out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{us(10.0**power)}</text>')
+        out.append(
+            f'<line x1="{left}" y1="{y:.1f}" x2="{axes.x0 + WIDTH - RIGHT}" y2="{y:.1f}" '
+            'class="g"/>'
+        )
+        out.append(
+            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{us(10.0**power)}</text>'
+        )
     last = -100
     for size in sizes:
         x = axes.x(size)
-        out.append(f'<line x1="{x:.1f}" y1="{axes.y0 + ABOVE}" x2="{x:.1f}" y2="{bottom}" class="g"/>')
+        out.append(
+            f'<line x1="{x:.1f}" y1="{axes.y0 + ABOVE}" x2="{x:.1f}" y2="{bottom}" class="g"/>'
+        )
         if x - last > 46:
-            out.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{human(size)}</text>')
+            out.append(
+                f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{human(size)}</text>'
+            )
             last = x
     return out
 
@@ -101,17 +127,25 @@ def legend(names, y):
 
 def svg(result):
     places = [p for p in result["placements"].values() if p["rows"]]
-    names = columns([row for place in places for row in place["rows"] if row["collective"] == "all_reduce"])
+    names = columns(
+        [row for place in places for row in place["rows"] if row["collective"] == "all_reduce"]
+    )
     across = min(len(places), PER_LINE) or 1
     down = math.ceil(len(places) / across)
-    width, height = max(across * WIDTH, 90 + sum(50 + 7 * len(n) for n in names)), down * HEIGHT + 2 * LEGEND
+    width, height = (
+        max(across * WIDTH, 90 + sum(50 + 7 * len(n) for n in names)),
+        down * HEIGHT + 2 * LEGEND,
+    )
     machine = result["machine"]
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        "<style>text{font:11px sans-serif;fill:#222}.t{font-weight:bold}.g{stroke:#ddd;stroke-width:1}</style>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}">',
+        "<style>text{font:11px sans-serif;fill:#222}.t{font-weight:bold}"
+        ".g{stroke:#ddd;stroke-width:1}</style>",
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="24" class="t">all_reduce f32 sum, median time; {escape(machine["cpu"])}, '
-        f'{machine["cores"]} cores; commd {escape(result["commit"][:12])}, {escape(result["date"][:10])}</text>',
+        f'<text x="{LEFT}" y="24" class="t">all_reduce f32 sum, median time; '
+        f'{escape(machine["cpu"])}, {machine["cores"]} cores; '
+        f'commd {escape(result["commit"][:12])}, {escape(result["date"][:10])}</text>',
     ]
     for i, place in enumerate(places):
         out += panel(place, names, i % across * WIDTH, LEGEND + i // across * HEIGHT)

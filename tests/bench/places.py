@@ -4,6 +4,7 @@ Nodes are two commds of ./quickstart up: in network namespaces joined by a bridg
 else both on the loopback device. The rivals get the same: mpirun in the first namespace, which
 reaches the second through an "ssh" that enters it.
 """
+
 import os
 import pathlib
 import shutil
@@ -36,7 +37,10 @@ class Cluster:
 
     def quickstart(self, *words):
         return subprocess.run(
-            [TOP / "quickstart", *words, "--dir", self.home], capture_output=True, text=True, timeout=UP_SECONDS
+            [TOP / "quickstart", *words, "--dir", self.home],
+            capture_output=True,
+            text=True,
+            timeout=UP_SECONDS,
         )
 
     def __enter__(self):
@@ -77,7 +81,7 @@ class Place:
         self.sockets = cluster.sockets[: self.nodes]
 
     def local(self, transport):
-        """"transport," where ranks share a node and the library can see which ones do."""
+        """ "transport," where ranks share a node and the library can see which ones do."""
         return f"{transport}," if self.ranks > 1 and self.hosts else ""
 
     def enter(self, node=0):
@@ -85,7 +89,18 @@ class Place:
         if not self.hosts:
             return []
         ns = f"commd-{node}"
-        return ["ip", "netns", "exec", ns, "unshare", "--uts", "sh", "-c", f'hostname {ns} && exec "$@"', "sh"]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            ns,
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            f'hostname {ns} && exec "$@"',
+            "sh",
+        ]
 
     def title(self):
         nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}"
@@ -99,8 +114,9 @@ SPIN = "while kill -0 $PPID; do i=0; while [ $i -lt 200000 ]; do i=$((i+1)); don
 
 
 class Busy:
-    """A foreign process per core that never sleeps, and that stays there: else the kernel may leave all of them on
-    one core and the ranks on the other for minutes, which is another thing to measure."""
+    """A foreign process per core that never sleeps, and that stays there: else the kernel may leave
+    all of them on one core and the ranks on the other for minutes, which is another thing to
+    measure."""
 
     def __init__(self, wanted):
         self.wanted, self.processes = wanted, []

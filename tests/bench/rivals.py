@@ -3,12 +3,17 @@
 Each MPI gets mpi_perf.c, built against its own mpi.h. What is installed lies in a cache that can be
 deleted at any time; Open MPI 4 is Debian's. A rival that cannot be had or built is an entry in
 `missing`, with the reason: it is named below every table.
+
+Each runs in its default and in the other settings that its manual gives for such a place
+(settings()); the best of them counts in each row, and the JSON has all of them.
 """
+
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+from typing import NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
@@ -16,6 +21,7 @@ SOURCES = [HERE / "mpi_perf.c"] + [
     TOP / f"client/perf/commd_perf_{part}.c"
     for part in ("coll", "data", "loop", "options", "report", "stats", "turns")
 ]
+COMPILE = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{TOP}", f"-I{TOP}/client/include"]
 AS_ROOT = {
     f"{who}_ALLOW_RUN_AS_ROOT{what}": "1" for who in ("OMPI", "PRTE") for what in ("", "_CONFIRM")
 }
@@ -39,7 +45,24 @@ def run(argv, seconds, **more):
     return done.stdout
 
 
-# ---- the MPIs -----------------------------------------------------------------------------------
+class Setting(NamedTuple):
+    """One way to start a rival: `name` is shown, `says` is the manual's reason for it."""
+
+    name: str
+    says: str
+    argv: tuple = ()
+    env: dict = {}
+
+
+DEFAULT = Setting("default", "as it comes, not bound to cores")
+
+
+def crowded(place):
+    """More processes that wait than cores: both nodes of a place are this machine."""
+    return place.busy or place.nodes > 1 or place.size > len(os.sched_getaffinity(0))
+
+
+# ---- the MPIs ------------------------------------------------------------------------------------
 
 
 class Mpi:
@@ -72,6 +95,14 @@ class Mpi:
         shown = run([self.home / "bin/pip", "show", name], PIP_SECONDS)
         self.version = re.search(r"^Version: (.*)$", shown, re.M)[1]
 
+    def settings(self, place):
+        """The ways that are tried at @place; the first is the default."""
+        return [DEFAULT, *(self.crowded if crowded(place) else self.alone)] + [
+            setting for setting in self.one_node if place.nodes == 1
+        ]
+
+    crowded = alone = one_node = ()
+
     def flags(self):
         lib = self.home / "lib"
         return [f"-I{self.home}/include", f"-L{lib}", "-lmpi", f"-Wl,-rpath,{lib}"]
@@ -80,15 +111,44 @@ class Mpi:
         newest = max(os.path.getmtime(f) for f in [*SOURCES, TOP / "client/perf/commd_perf.h"])
         if self.program.exists() and os.path.getmtime(self.program) > newest:
             return
-        run(["gcc", "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{TOP}", "-o", self.program, *SOURCES,
-             *self.flags()], BUILD_SECONDS)  # fmt: skip
+        run(["gcc", *COMPILE, "-o", self.program, *SOURCES, *self.flags()], BUILD_SECONDS)
 
 
-class OpenMpi4(Mpi):
+class OpenMpi(Mpi):
+    """What 4 and 5 have in common."""
+
+    crowded = [
+        Setting(
+            "yield",
+            "mpi_yield_when_idle, for more processes than cores",
+            env={"OMPI_MCA_mpi_yield_when_idle": "1"},
+        )
+    ]
+    alone = [
+        Setting("bound", "--bind-to core, for a core for each process", argv=("--bind-to", "core"))
+    ]
+    one_node = [
+        Setting(
+            "coll sm",
+            "the collectives in shared memory (coll_sm_priority)",
+            env={"OMPI_MCA_coll_sm_priority": "100"},
+        )
+    ]
+
+    @staticmethod
+    def binding(setting):
+        """Not bound unless the setting binds; twice is an error."""
+        return setting.argv if "--bind-to" in setting.argv else ("--bind-to", "none")
+
+
+class OpenMpi4(OpenMpi):
     name, key, packages = "Open MPI 4", "openmpi4", None
 
     def flags(self):
-        return run(["mpicc", "--showme:compile"], 20).split() + run(["mpicc", "--showme:link"], 20).split()
+        return (
+            run(["mpicc", "--showme:compile"], 20).split()
+            + run(["mpicc", "--showme:link"], 20).split()
+        )
 
     def prepare(self):
         # whatever is first in PATH may be any MPI
@@ -99,71 +159,153 @@ class OpenMpi4(Mpi):
             raise Missing(f"mpirun in PATH is of version {self.version}")
         super().prepare()
 
-    def command(self, place):
-        argv = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", place.size]
+    def command(self, place, setting=DEFAULT):
+        argv = ["mpirun", *self.binding(setting), "--oversubscribe", "-np", place.size]
         if place.nodes > 1:
-            argv += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{place.local('vader')}tcp",
-                     "--mca", "btl_tcp_if_include", place.network]  # fmt: skip
+            argv += [
+                "--mca",
+                "pml",
+                "ob1",
+                "--mca",
+                "btl",
+                f"self,{place.local('vader')}tcp",
+                "--mca",
+                "btl_tcp_if_include",
+                place.network,
+            ]
         if place.hosts:
-            argv += ["--mca", "plm_rsh_agent", place.agent, "--mca", "oob_tcp_if_include", place.network,
-                     "--host", ",".join(f"{h}:{place.ranks}" for h in place.hosts)]  # fmt: skip
-        return argv, AS_ROOT
+            argv += [
+                "--mca",
+                "plm_rsh_agent",
+                place.agent,
+                "--mca",
+                "oob_tcp_if_include",
+                place.network,
+                "--host",
+                ",".join(f"{h}:{place.ranks}" for h in place.hosts),
+            ]
+        return argv, {**AS_ROOT, **setting.env}
 
 
-class OpenMpi5(Mpi):
+class OpenMpi5(OpenMpi):
     name, key, packages = "Open MPI 5", "openmpi5", ["openmpi"]
 
-    def command(self, place):
-        argv = [self.home / "bin/mpirun", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    def command(self, place, setting=DEFAULT):
+        argv = [self.home / "bin/mpirun", *self.binding(setting), "--map-by", ":OVERSUBSCRIBE"]
         argv += ["-np", place.size]
         if place.nodes > 1:
-            argv += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{place.local('sm')}tcp",
-                     "--mca", "btl_tcp_if_include", place.network]  # fmt: skip
+            argv += [
+                "--mca",
+                "pml",
+                "ob1",
+                "--mca",
+                "btl",
+                f"self,{place.local('sm')}tcp",
+                "--mca",
+                "btl_tcp_if_include",
+                place.network,
+            ]
         if place.hosts:
-            argv += ["--prtemca", "plm_ssh_agent", place.agent, "--prtemca", "prte_if_include", place.network,
-                     "--host", ",".join(f"{h}:{place.ranks}" for h in place.hosts)]  # fmt: skip
-        return argv, AS_ROOT
+            argv += [
+                "--prtemca",
+                "plm_ssh_agent",
+                place.agent,
+                "--prtemca",
+                "prte_if_include",
+                place.network,
+                "--host",
+                ",".join(f"{h}:{place.ranks}" for h in place.hosts),
+            ]
+        return argv, {**AS_ROOT, **setting.env}
 
 
 class Mpich(Mpi):
     name, key, packages = "MPICH 5", "mpich", ["mpich"]
+    crowded = [
+        Setting(
+            "yield",
+            "MPIR_CVAR_POLLS_BEFORE_YIELD=1: yields after each look",
+            env={"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
+        )
+    ]
+    alone = [
+        Setting("bound", "-bind-to core, for a core for each process", argv=("-bind-to", "core"))
+    ]
+    one_node = [
+        Setting(
+            "release_gather",
+            "the collectives of its shared memory device",
+            env={
+                f"MPIR_CVAR_{c}_POSIX_INTRA_ALGORITHM": "release_gather"
+                for c in ("ALLREDUCE", "BCAST", "REDUCE", "BARRIER")
+            },
+        )
+    ]
 
-    def command(self, place):
-        argv, env = [self.home / "bin/mpiexec", "-np", place.size], {}
+    def command(self, place, setting=DEFAULT):
+        argv, env = [self.home / "bin/mpiexec", *setting.argv, "-np", place.size], {}
         if place.nodes > 1:
-            env = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": place.device, "UCX_TLS": "tcp,self",
-                   "UCX_NET_DEVICES": place.device}  # fmt: skip
+            env = {
+                "FI_PROVIDER": "tcp",
+                "FI_TCP_IFACE": place.device,
+                "UCX_TLS": "tcp,self",
+                "UCX_NET_DEVICES": place.device,
+            }
             if not place.hosts:
                 env["MPIR_CVAR_NOLOCAL"] = "1"
         if place.hosts:
-            argv += ["-launcher", "ssh", "-launcher-exec", place.agent, "-iface", place.device,
-                     "-ppn", place.ranks, "-hosts", ",".join(place.hosts)]  # fmt: skip
-        return argv, env
+            argv += [
+                "-launcher",
+                "ssh",
+                "-launcher-exec",
+                place.agent,
+                "-iface",
+                place.device,
+                "-ppn",
+                place.ranks,
+                "-hosts",
+                ",".join(place.hosts),
+            ]
+        return argv, {**env, **setting.env}
 
 
 class IntelMpi(Mpi):
     # the newest wants a libfabric that not every index has; pip then takes what it can resolve
     name, key = "Intel MPI", "impi"
     packages = ["impi-rt==2021.19.* impi-devel==2021.19.*", "impi-rt impi-devel"]
+    crowded = [
+        Setting("yield", "I_MPI_THREAD_YIELD=2: sched_yield()", env={"I_MPI_THREAD_YIELD": "2"}),
+        Setting("wait", "I_MPI_WAIT_MODE=1: sleeps", env={"I_MPI_WAIT_MODE": "1"}),
+    ]
+    alone = [Setting("bound", "I_MPI_PIN=1, its own default", env={"I_MPI_PIN": "1"})]
 
-    def command(self, place):
+    def command(self, place, setting=DEFAULT):
         argv = [self.home / "bin/mpiexec.hydra", "-np", place.size]
-        env = {"I_MPI_ROOT": self.home, "LD_LIBRARY_PATH": self.home / "lib", "I_MPI_PIN": "0",
-               "I_MPI_FABRICS": "shm"}  # fmt: skip
+        env = {
+            "I_MPI_ROOT": self.home,
+            "LD_LIBRARY_PATH": self.home / "lib",
+            "I_MPI_PIN": "0",
+            "I_MPI_FABRICS": "shm",
+        }
         if place.nodes > 1:
-            env.update(FI_PROVIDER="tcp", FI_PROVIDER_PATH=self.home / "lib", FI_TCP_IFACE=place.device)
+            env.update(
+                FI_PROVIDER="tcp", FI_PROVIDER_PATH=self.home / "lib", FI_TCP_IFACE=place.device
+            )
             env["I_MPI_FABRICS"] = "shm:ofi" if place.local("x") else "ofi"
         if place.hosts:
-            env.update(I_MPI_HYDRA_BOOTSTRAP="ssh", I_MPI_HYDRA_BOOTSTRAP_EXEC=place.agent,
-                       I_MPI_HYDRA_IFACE=place.device)  # fmt: skip
+            env.update(
+                I_MPI_HYDRA_BOOTSTRAP="ssh",
+                I_MPI_HYDRA_BOOTSTRAP_EXEC=place.agent,
+                I_MPI_HYDRA_IFACE=place.device,
+            )
             argv += ["-ppn", place.ranks, "-hosts", ",".join(place.hosts)]
-        return argv, env
+        return argv, {**env, **setting.env}
 
 
 MPIS = [OpenMpi4, OpenMpi5, Mpich, IntelMpi]
 
 
-# ---- DeepSpeed ----------------------------------------------------------------------------------
+# ---- DeepSpeed -----------------------------------------------------------------------------------
 
 
 class DeepSpeed:
@@ -180,15 +322,37 @@ class DeepSpeed:
         sources = list(self.home.glob("deepspeed-*/csrc/cpu/comm"))
         if not sources:
             self.home.mkdir(parents=True, exist_ok=True)
-            run([self.python, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
-                 "--no-build-isolation", "-d", self.home, "deepspeed"], PIP_SECONDS)  # fmt: skip
+            run(
+                [
+                    self.python,
+                    "-m",
+                    "pip",
+                    "download",
+                    "--no-deps",
+                    "--no-binary",
+                    ":all:",
+                    "--no-build-isolation",
+                    "-d",
+                    self.home,
+                    "deepspeed",
+                ],
+                PIP_SECONDS,
+            )
             packed = next(self.home.glob("deepspeed-*.tar.gz"))
             run(["tar", "-xzf", packed, "-C", self.home, "--wildcards", "*/csrc/cpu/comm/*"], 60)
             sources = list(self.home.glob("deepspeed-*/csrc/cpu/comm"))
         self.sources = sources[0]
         self.version = self.sources.parents[2].name.split("-")[1]
-        env = dict(os.environ, MAX_JOBS="2", PATH=f"{pathlib.Path(self.python).parent}:{os.environ['PATH']}")
-        run([self.python, HERE / "torch_perf.py", "--build-deepspeed", self.sources], PIP_SECONDS, env=env)
+        env = dict(
+            os.environ,
+            MAX_JOBS="2",
+            PATH=f"{pathlib.Path(self.python).parent}:{os.environ['PATH']}",
+        )
+        run(
+            [self.python, HERE / "torch_perf.py", "--build-deepspeed", self.sources],
+            PIP_SECONDS,
+            env=env,
+        )
 
 
 def find_all(cache, python, say):

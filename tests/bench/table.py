@@ -1,5 +1,11 @@
 """The result of compare.py as text."""
 
+import statistics
+
+import machine
+
+STOLEN_MOST = 0.03  # of the cores' time by the host: what was measured then is the host
+
 OURS = ("commd", "torch commd", "commd op")
 OF_TORCH = ("gloo", "DeepSpeed shm")
 
@@ -16,9 +22,11 @@ def columns(rows):
     names = []
     for row in rows:
         names += [name for name in row["times"] if name not in names]
-    return [n for n in OURS[:1] if n in names] + [n for n in names if n not in OURS] + [
-        n for n in OURS[1:] if n in names
-    ]
+    return (
+        [n for n in OURS[:1] if n in names]
+        + [n for n in names if n not in OURS]
+        + [n for n in OURS[1:] if n in names]
+    )
 
 
 def p50(row, name):
@@ -36,6 +44,14 @@ def ratio(row, ours, names):
     return mine / best[1] if best and mine is not None else None
 
 
+def with_setting(row, best):
+    """The best one's name, with its setting if it has several."""
+    if not best:
+        return "-"
+    setting = row["times"][best[0]].get("setting")
+    return f"{best[0]} [{setting}]" if setting else best[0]
+
+
 def cell(value, width, digits=2):
     return f"{'-':>{width}}" if value is None else f"{value:{width}.{digits}f}"
 
@@ -47,9 +63,16 @@ def text(result, name):
     names = columns(place["rows"])
     others = [n for n in names if n not in OURS]
     widths = {n: max(len(n), 10) + 2 for n in names}
-    lines = [f"\n{place['title']}: median us; {place['stolen']:.0%} of the cores' time was stolen by the host"]
+    lines = [
+        f"\n{place['title']}: median us; "
+        f"{place['stolen']:.0%} of the cores' time was stolen by the host"
+    ]
+    if place["stolen"] > STOLEN_MOST:
+        lines.append(
+            f"DO NOT QUOTE: more than {STOLEN_MOST:.0%} was stolen; run it again at another time"
+        )
     head = f"{'':15}{'size':>8}" + "".join(f"{n:>{widths[n]}}" for n in names)
-    head += f"{'best other':>15}{'commd/best':>12}"
+    head += f"{'best other':>30}{'commd/best':>12}"
     head += f"{'torch: ours/best':>18}" if "torch commd" in names else ""
     versus = "commd op" in names and "DeepSpeed shm" in names
     head += f"{'op/DeepSpeed':>14}" if versus else ""
@@ -59,7 +82,7 @@ def text(result, name):
         size = human(row["bytes"]) if row["bytes"] and row["collective"] != "barrier" else ""
         line = f"{row['collective']:15}{size:>8}"
         line += "".join(cell(p50(row, n), widths[n]) for n in names)
-        line += f"{best[0] if best else '-':>15}{cell(ratio(row, 'commd', others), 12)}"
+        line += f"{with_setting(row, best):>30}{cell(ratio(row, 'commd', others), 12)}"
         if "torch commd" in names:
             line += cell(ratio(row, "torch commd", OF_TORCH), 18)
         if versus:
@@ -69,11 +92,9 @@ def text(result, name):
 
 
 def head(result):
-    machine = result["machine"]
     return (
         f"commd {result['versions']['commd']} ({result['commit'][:12]}), {result['date']}\n"
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Linux {machine['kernel']}, "
-        f"load before {result['load_before']:.1f}\n"
+        f"{machine.text(result['machine'])}, load before {result['load_before']:.1f}\n"
         + ", ".join(f"{n} {v}" for n, v in result["versions"].items() if n != "commd")
     )
 
@@ -81,5 +102,51 @@ def head(result):
 def foot(result):
     notes = [f"not in some table: {name}: {why}" for name, why in result["missing"].items()]
     return "\n" + "\n".join(
-        ["f32, sum, in place where there is one buffer; pingpong is half the way there and back.", *notes]
+        [
+            "f32, sum, in place where there is one buffer; "
+            "pingpong is half the way there and back.",
+            *settings_of(result),
+            *notes,
+        ]
     )
+
+
+def settings_of(result):
+    if not result.get("settings"):
+        return []
+    return ["Each MPI in its best setting of the row:"] + [
+        f"  {name}: {says}" for name, says in result["settings"].items()
+    ]
+
+
+# ---- several runs --------------------------------------------------------------------------------
+
+
+def ratios_of(results, name):
+    """{(collective, bytes): [commd / best other of each run]}, in the order of the first run."""
+    found = {}
+    for result in results:
+        for row in result["placements"].get(name, {}).get("rows", []):
+            value = ratio(row, "commd", [n for n in row["times"] if n not in OURS])
+            if value is not None:
+                found.setdefault((row["collective"], row["bytes"]), []).append(value)
+    return found
+
+
+def combined(results):
+    """Median and range of the ratios over runs at different times."""
+    lines = [f"{len(results)} runs: " + ", ".join(result["date"] for result in results)]
+    for name in results[0]["placements"]:
+        stolen = [r["placements"][name]["stolen"] for r in results if name in r["placements"]]
+        lines.append(
+            f"\n{results[0]['placements'][name]['title']}: commd / best other; stolen by the host: "
+            + ", ".join(f"{s:.0%}" for s in stolen)
+        )
+        lines.append(f"{'':15}{'size':>8}{'median':>9}{'least':>9}{'most':>9}{'runs':>6}")
+        for (collective, size), values in ratios_of(results, name).items():
+            shown = human(size) if size and collective != "barrier" else ""
+            lines.append(
+                f"{collective:15}{shown:>8}{statistics.median(values):9.2f}{min(values):9.2f}"
+                f"{max(values):9.2f}{len(values):6}"
+            )
+    return "\n".join(lines)

@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
-"""What compare.py makes of numbers and of processes that behave and misbehave. No time is asserted."""
+"""What compare.py makes of numbers and of processes that behave and misbehave.
+
+No time is asserted.
+"""
+
 import contextlib
+import copy
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -9,6 +16,7 @@ import xml.etree.ElementTree as xml
 
 sys.dont_write_bytecode = True
 import compare  # noqa: E402
+import machine  # noqa: E402
 import picture  # noqa: E402
 import rivals  # noqa: E402
 import table  # noqa: E402
@@ -43,17 +51,34 @@ while all(lines := [f.readline() for f in orders]):
 
 
 def row(coll, size, **times):
-    return {"collective": coll, "bytes": size,
-            "times": {n.replace("_", " "): {"p50_us": t} for n, t in times.items()}}  # fmt: skip
+    return {
+        "collective": coll,
+        "bytes": size,
+        "times": {n.replace("_", " "): {"p50_us": t} for n, t in times.items()},
+    }
 
 
 RESULT = {
-    "date": "2026-01-02T03:04:05+00:00", "commit": "0123456789abcdef", "load_before": 0.1,
-    "machine": {"cpu": "a <cpu>", "cores": 2, "kernel": "6", "memory_gb": 8}, "versions": {"commd": "0.1.0", "A": "1"},
+    "date": "2026-01-02T03:04:05+00:00",
+    "commit": "0123456789abcdef",
+    "load_before": 0.1,
+    "machine": {
+        "cpu": "a <cpu>",
+        "cores": 2,
+        "kernel": "6",
+        "memory_gb": 8,
+        "threads_of_cores": [[0, 1]],
+        "shared_caches": [{"what": "L1", "size": "32K", "cpus": [0, 1]}],
+        "memory_nodes": [[0, 1]],
+        "word_ns": {"0-1": 61},
+    },
+    "versions": {"commd": "0.1.0", "A": "1"},
+    "settings": {"A [yield]": "as its manual says"},
     "missing": {"B": "no compiler"},
     "placements": {
         "1x2": {
-            "title": "1 node x 2 ranks", "stolen": 0.123,
+            "title": "1 node x 2 ranks",
+            "stolen": 0.03,
             "rows": [
                 row("all_reduce", 8, A=4.0, commd=1.0, gloo=100.0, torch_commd=5.0),
                 row("all_reduce", 1 << 20, gloo=30.0, commd=90.0, A=45.0),
@@ -63,19 +88,67 @@ RESULT = {
             ],
         }
     },
-}  # fmt: skip
+}
 
 
 class Texts(unittest.TestCase):
     def test_ratio_to_the_best_of_the_row(self):
         lines = table.text(RESULT, "1x2").splitlines()[1:]
-        self.assertEqual(lines.pop(0), "1 node x 2 ranks: median us; 12% of the cores' time was stolen by the host")
+        self.assertEqual(
+            lines.pop(0),
+            "1 node x 2 ranks: median us; 3% of the cores' time was stolen by the host",
+        )
         self.assertEqual(lines[0].split()[:6], ["size", "commd", "A", "gloo", "other", "torch"])
-        self.assertEqual(lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 - 5.00 A 0.25 0.05".split())
-        self.assertEqual(lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - - gloo 3.00 -".split())
+        self.assertEqual(
+            lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 - 5.00 A 0.25 0.05".split()
+        )
+        self.assertEqual(
+            lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - - gloo 3.00 -".split()
+        )
         self.assertEqual(lines[3].split(), "barrier 1.00 - - - - - - -".split())
         self.assertEqual(lines[5].split(), "new_group - - 100.00 - 50.00 gloo - 0.50".split())
         self.assertEqual(len({len(line) for line in lines}), 1)
+
+    def test_what_the_host_took_part_in_is_not_to_be_quoted(self):
+        result = copy.deepcopy(RESULT)
+        self.assertNotIn("DO NOT QUOTE", table.text(result, "1x2"))
+        result["placements"]["1x2"]["stolen"] = 0.031
+        self.assertIn("DO NOT QUOTE: more than 3%", table.text(result, "1x2"))
+
+    def test_the_best_setting_counts(self):
+        times = {
+            "commd": {"p50_us": 3.0},
+            "A [default]": {"p50_us": 9.0},
+            "A [yield]": {"p50_us": 2.0},
+        }
+        best, settings = compare.best_settings(times)
+        self.assertEqual(list(best), ["commd", "A"])
+        self.assertEqual((best["A"]["p50_us"], best["A"]["setting"]), (2.0, "yield"))
+        self.assertEqual(
+            {s: t["p50_us"] for s, t in settings["A"].items()}, {"default": 9.0, "yield": 2.0}
+        )
+        result = copy.deepcopy(RESULT)
+        result["placements"]["1x2"]["rows"] = [
+            {"collective": "all_reduce", "bytes": 8, "times": best}
+        ]
+        self.assertRegex(table.text(result, "1x2"), r"A \[yield\] +1.50")
+        self.assertIn("A [yield]: as its manual says", table.foot(result))
+
+    def test_several_runs(self):
+        results = [copy.deepcopy(RESULT) for _ in range(3)]
+        for result, mine in zip(results, (1.0, 2.0, 8.0)):
+            result["placements"]["1x2"]["rows"][0]["times"]["commd"]["p50_us"] = mine
+        lines = table.combined(results).splitlines()
+        self.assertEqual(
+            next(l for l in lines if l.startswith("all_reduce")).split(),
+            "all_reduce 8 B 0.50 0.25 2.00 3".split(),
+        )
+        self.assertIn("3 runs", lines[0])
+
+    def test_the_machine_is_described(self):
+        text = table.head(RESULT)
+        self.assertIn("2 CPUs, threads of one core: 0-1, L1 32K shared by 0-1", text)
+        self.assertIn("a word to and fro: 0-1 61 ns", text)
 
     def test_missing_is_named(self):
         self.assertIn("B: no compiler", table.foot(RESULT))
@@ -119,8 +192,12 @@ class Processes(unittest.TestCase):
             self.assertEqual(len(c.turn("measure", 60)), 1)
 
     def test_failures(self):
-        for word, why in (("die", "ended: some error of mine"), ("crash", "by a signal, Illegal instruction"),
-                          ("wrong", "1 wrong elements"), ("hang", "no answer in time")):  # fmt: skip
+        for word, why in (
+            ("die", "ended: some error of mine"),
+            ("crash", "by a signal, Illegal instruction"),
+            ("wrong", "1 wrong elements"),
+            ("hang", "no answer in time"),
+        ):
             with self.contestant() as c, self.assertRaisesRegex(Failed, why):
                 c.turn(word, 0.3 if word == "hang" else 60)
 
@@ -129,7 +206,9 @@ class Processes(unittest.TestCase):
             turn, notes, running = bad.turn, {}, [good, bad]
             bad.turn = lambda words, seconds: turn("die", seconds)
             plan = {"rounds": 3, "turn_ms": 1, "warmup_ms": 1, "least": 3}
-            got = compare.measure_row(running, "all_reduce", 8, plan, lambda c, why: notes.update({c.name: why}))
+            got = compare.measure_row(
+                running, "all_reduce", 8, plan, lambda c, why: notes.update({c.name: why})
+            )
             self.assertEqual(running, [good])
             self.assertEqual(list(got), ["good"])
             self.assertEqual(got["good"]["rounds"], [2.0] * 3)
@@ -141,22 +220,96 @@ class Nodes:
         self.netns, self.agent, self.sockets = netns, "/agent", ["/a", "/b"]
 
 
+class Machine(unittest.TestCase):
+    def sysfs(self, folder, files):
+        for name, content in files.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content + "\n")
+        return pathlib.Path(folder)
+
+    def test_threads_caches_and_nodes(self):
+        files = {"node/node0/cpulist": "0-1", "node/node1/cpulist": "2-3,9"}
+        for cpu in range(4):
+            core = "0-1" if cpu < 2 else "2-3"
+            files[f"cpu/cpu{cpu}/topology/thread_siblings_list"] = core
+            files[f"cpu/cpu{cpu}/cache/index0/shared_cpu_list"] = core
+            files[f"cpu/cpu{cpu}/cache/index0/type"] = "Data"
+            files[f"cpu/cpu{cpu}/cache/index0/level"] = "1"
+            files[f"cpu/cpu{cpu}/cache/index0/size"] = "32K"
+        with tempfile.TemporaryDirectory() as folder:
+            root = self.sysfs(folder, files)
+            self.assertEqual(machine.threads_of_cores([0, 1, 2, 3], root), [[0, 1], [2, 3]])
+            self.assertEqual(
+                [c["cpus"] for c in machine.caches([0, 1, 2, 3], root)], [[0, 1], [2, 3]]
+            )
+            self.assertEqual(machine.memory_nodes([0, 1, 2, 3], root), [[0, 1], [2, 3]])
+            self.assertEqual(machine.threads_of_cores([0, 2], root), [[0], [2]])  # what we may use
+        self.assertEqual(machine.memory_nodes([0, 1], pathlib.Path("/nonexistent")), [[0, 1]])
+
+    def test_pairs(self):
+        self.assertEqual(machine.pairs_of([0, 1, 2]), [(0, 1), (0, 2), (1, 2)])
+        self.assertEqual(len(machine.pairs_of(range(64))), 63)
+        self.assertEqual(machine.listed([0, 1, 2, 5]), "0-2,5")
+
+    def test_a_word_is_measured(self):
+        cpus = sorted(os.sched_getaffinity(0))[:2]
+        with tempfile.TemporaryDirectory() as cache:
+            got = machine.words(cpus, pathlib.Path(cache))
+        self.assertEqual(list(got), [f"{a}-{b}" for a, b in machine.pairs_of(cpus)])
+
+
 class Places(unittest.TestCase):
     def test_names(self):
         p = Place("1x2-busy", Nodes(True))
-        self.assertEqual((p.nodes, p.ranks, p.size, p.busy, p.hosts, p.enter()), (1, 2, 2, True, [], []))
+        self.assertEqual(
+            (p.nodes, p.ranks, p.size, p.busy, p.hosts, p.enter()), (1, 2, 2, True, [], [])
+        )
         p = Place("2x2", Nodes(True))
         self.assertEqual((p.size, p.hosts, p.local("sm")), (4, ["10.77.0.1", "10.77.0.2"], "sm,"))
         self.assertEqual(p.enter(1)[:4], ["ip", "netns", "exec", "commd-1"])
         p = Place("2x2", Nodes(False))
         self.assertEqual((p.hosts, p.local("sm"), p.device), ([], "", "lo"))
 
+    def test_settings(self):
+        cores = len(os.sched_getaffinity(0))
+        for cls in rivals.MPIS:
+            rival = cls(pathlib.Path("/cache"))
+            rival.home = rival.home or pathlib.Path("/usr")
+            for name, crowded in (
+                (f"1x{cores}", False),
+                (f"1x{cores + 1}", True),
+                ("2x1", True),
+                ("1x2-busy", True),
+            ):
+                place = Place(name, Nodes(True))
+                names = [s.name for s in rival.settings(place)]
+                self.assertEqual((names[0], len(set(names))), ("default", len(names)))
+                self.assertEqual(("bound" in names, "yield" in names), (not crowded, crowded))
+                for setting in rival.settings(place):
+                    argv, env = rival.command(place, setting)
+                    self.assertLessEqual(argv.count("--bind-to"), 1)
+                    self.assertEqual({k: env[k] for k in setting.env}, setting.env)
+
+    def test_the_loop_that_all_share_compiles_beside_a_rival(self):
+        """mpi_perf.c needs an MPI; what it shares with commd-perf needs the rivals' flags only."""
+        with tempfile.TemporaryDirectory() as folder:
+            for source in rivals.SOURCES[1:]:
+                done = subprocess.run(
+                    ["gcc", *rivals.COMPILE, "-c", "-o", f"{folder}/o", source],
+                    capture_output=True,
+                    text=True,
+                )
+                self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_a_rival_that_cannot_be_had(self):
         class Gone(rivals.Mpi):
             name, key, packages = "Gone", "gone", ["/nonexistent/package.whl"]
 
             def install(self):
-                rivals.run([sys.executable, "-c", "import sys; sys.exit('some error: no package')"], 60)
+                rivals.run(
+                    [sys.executable, "-c", "import sys; sys.exit('some error: no package')"], 60
+                )
 
         with tempfile.TemporaryDirectory() as cache:
             mpis, rivals.MPIS = rivals.MPIS, [Gone]

@@ -1,12 +1,14 @@
 """commd-perf --turns through torch.distributed: gloo, commd, and DeepSpeed's shm all_reduce.
 
 torch_perf.py BACKEND DIR      RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say the rest.
-                               BACKEND: gloo, commd, deepspeed, commd-op (torch.ops.commd.all_reduce_)
+                               BACKEND: gloo, commd, deepspeed, or commd-op
+                               (torch.ops.commd.all_reduce_)
 
-The loop is commd-perf's: fill, barrier, one timed operation (f32, sum), check; means over the ranks. Besides
-the collectives: new_group, how long making a group takes; ddp, a step of data-parallel training;
-ddp_alone, the same without its communication, which is what is left when that costs nothing.
+The loop is commd-perf's: fill, barrier, one timed operation (f32, sum), check; means over the
+ranks. Besides the collectives: new_group, how long making a group takes; ddp, a step of
+data-parallel training; ddp_alone, the same without its communication.
 """
+
 import argparse
 import contextlib
 import json
@@ -25,9 +27,14 @@ DDP_LAYERS = 24  # of 1024 x 1024: 25 M parameters
 def deepspeed_build(sources):
     from torch.utils.cpp_extension import load
 
-    return load("commd_bench_deepspeed", [str(sources / f) for f in ("shm.cpp", "shm_interface.cpp")],
-                extra_cflags=["-O3", "-march=native", "-fopenmp"], extra_ldflags=["-lgomp"],
-                extra_include_paths=[str(sources)], verbose=False)  # fmt: skip
+    return load(
+        "commd_bench_deepspeed",
+        [str(sources / f) for f in ("shm.cpp", "shm_interface.cpp")],
+        extra_cflags=["-O3", "-march=native", "-fopenmp"],
+        extra_ldflags=["-lgomp"],
+        extra_include_paths=[str(sources)],
+        verbose=False,
+    )
 
 
 class Torch:
@@ -45,7 +52,7 @@ class Torch:
         self.tiny = torch.zeros(2)
 
     def barrier(self):
-        """Of what is measured: who has an all_reduce alone, and waits for a barrier of Python's, starts at random."""
+        """Of the library that is measured: after a barrier of Python's, ranks start at random."""
         if self.module:
             self.shm_all_reduce(self.tiny)
         elif self.op_only:
@@ -60,7 +67,7 @@ class Torch:
         torch.ops.commd.all_reduce_(tensor, "sum", self.world)
 
     def prepare(self, coll, size):
-        """(a function that operates, the buffer to fill, what to fill in, the result, what it is)"""
+        """(what operates, the buffer to fill, what to fill in, the result, what it is)"""
         r, p = self.rank, self.size
         n = max(size // 4, 1)
         part = max(n // p, 1)
@@ -69,7 +76,11 @@ class Torch:
             raise ValueError(f"{self.backend} has no {coll}")
         if coll == "all_reduce":
             x = torch.zeros(n)
-            f = self.shm_all_reduce if self.module else self.custom_op if self.op_only else dist.all_reduce
+            f = (
+                self.shm_all_reduce
+                if self.module
+                else self.custom_op if self.op_only else dist.all_reduce
+            )
             return (lambda: f(x)), x, mine, x, torch.full((n,), total)
         if coll == "broadcast":
             x = torch.zeros(n)
@@ -86,7 +97,13 @@ class Torch:
             return (lambda: dist.all_to_all_single(y, x)), x, mine, y, each
         if coll == "reduce_scatter":
             x, y = torch.zeros(part * p), torch.zeros(part)
-            return (lambda: dist.reduce_scatter_tensor(y, x)), x, mine, y, torch.full((part,), total)
+            return (
+                (lambda: dist.reduce_scatter_tensor(y, x)),
+                x,
+                mine,
+                y,
+                torch.full((part,), total),
+            )
         if coll == "pingpong":
             return self.pingpong(n)
         raise ValueError(f"no {coll} here")
@@ -194,9 +211,16 @@ def row(size, times, wrong):
     of_all = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(of_all)
     times = sorted((of_all / dist.get_world_size()).tolist())
-    return {"bytes": size, "iterations": len(times), "p50_us": percentile(times, 500),
-            "p99_us": percentile(times, 990), "p999_us": percentile(times, 999),
-            "min_us": times[0], "max_us": times[-1], "wrong": wrong}  # fmt: skip
+    return {
+        "bytes": size,
+        "iterations": len(times),
+        "p50_us": percentile(times, 500),
+        "p99_us": percentile(times, 990),
+        "p999_us": percentile(times, 999),
+        "min_us": times[0],
+        "max_us": times[-1],
+        "wrong": wrong,
+    }
 
 
 def take_turns(torch_, folder):
@@ -208,7 +232,9 @@ def take_turns(torch_, folder):
     parser.add_argument("--warmup-time", type=int, default=0)
     parser.add_argument("--time-limit", type=int, default=0)
     rank = dist.get_rank()
-    with open(folder / str(rank)) as orders, open(folder / "out", "w") if rank == 0 else open(os.devnull, "w") as out:
+    with open(folder / str(rank)) as orders, (
+        open(folder / "out", "w") if rank == 0 else open(os.devnull, "w")
+    ) as out:
         dist.barrier()
         print('{"done": 0}', file=out, flush=True)
         for line in orders:
@@ -219,7 +245,9 @@ def take_turns(torch_, folder):
                 elif args.coll in ("ddp", "ddp_alone"):
                     got = torch_.ddp(args.n, args.w, args.coll == "ddp_alone")
                 else:
-                    got = torch_.collective(args.coll, args.b, args.n, args.w, args.warmup_time, args.time_limit)
+                    got = torch_.collective(
+                        args.coll, args.b, args.n, args.w, args.warmup_time, args.time_limit
+                    )
                 print(json.dumps(row(*got)), file=out)
                 print('{"done": 0}', file=out, flush=True)
             except ValueError as why:  # asked for what there is not; others are fatal
