@@ -31,7 +31,7 @@ struct wire_hdr {
 };
 _Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
 
-/* The agreement carries descriptions too. */
+/* The consistency check carries descriptions too. */
 struct wire_check {
     struct wire_hdr h;
     uint32_t rank_a, rank_b;
@@ -83,14 +83,14 @@ struct euser {
     unsigned nclosed;
 };
 
-/* Limbo: what came for groups that commd has not told us about, see engine_pending.c. */
+/* What came for groups that commd has not told us about, see engine_pending.c. */
 struct lgroup;
 struct luser;
-enum { LIMBO_HASH = 1024, LIMBO_FLOODED = 1024 };
+enum { PENDING_HASH = 1024, PENDING_FLOODED = 1024 };
 
 struct pending {
     TAILQ_HEAD(, lgroup) groups;
-    struct lgroup *hash[LIMBO_HASH];
+    struct lgroup *hash[PENDING_HASH];
     struct luser *users;
     size_t peer_cost[FABRIC_MAX_PEERS], cost;
     unsigned n; /* messages */
@@ -98,7 +98,7 @@ struct pending {
         uint64_t group;
         unsigned peer;
         bool used;
-    } flooded[LIMBO_FLOODED]; /* groups of which a message was dropped */
+    } flooded[PENDING_FLOODED]; /* groups of which a message was dropped */
     unsigned nflooded;
     uint64_t swept_ms;
 };
@@ -151,10 +151,10 @@ struct eboard {
     uint64_t *rows; /* owned; [local member][2][world]: copies of board_counts() */
 
     /* the consistency check, with a small payload */
-    enum sched_kind bkind;
-    unsigned bmove, bmoves;
-    bool learned, bposted, breceiving;
-    struct sched_move bmv;
+    enum sched_kind ckind;
+    unsigned cmove, cmoves;
+    bool learned, cposted, creceiving;
+    struct sched_move cmv;
     uint8_t *acc; /* `room` bytes each, private: nobody changes them under the network */
     uint8_t *tmp;
     size_t room;

@@ -4,7 +4,7 @@
  * Or the group was closed here long ago, and members elsewhere still write to it: anybody can bring
  * that about, as much and as often as it likes. So nothing here may hurt others:
  *
- *   - Memory is bounded in all (LIMBO_BYTES). When it is spent, the messages of one group go: of
+ *   - Memory is bounded in all (PENDING_BYTES). When it is spent, the messages of one group go: of
  * the user or the peer that takes most, whichever takes more. A message says whose group it is; an
  * engine that lies about that is found by what it takes as a peer.
  *   - A group that has lost a message is remembered, gets no more, and fails when it opens: better
@@ -18,10 +18,10 @@
 #include "shm/util/wait.h"
 
 enum {
-    LIMBO_BYTES = 64 << 20,
+    PENDING_BYTES = 64 << 20,
     ENTRY_COST =
         16 << 10, /* which bounds their number, and the search for the one that takes most */
-    LIMBO_MS = 60000,
+    PENDING_MS = 60000,
     SWEEP_MS = 1000,
 };
 
@@ -46,7 +46,7 @@ static struct lgroup **bucket(struct pending *l, uint64_t group)
 {
     return &l->hash[(group * 0x9e3779b97f4a7c15ull) >> 54];
 }
-_Static_assert(LIMBO_HASH == 1 << 10, "bucket()");
+_Static_assert(PENDING_HASH == 1 << 10, "bucket()");
 
 void pending_init(struct engine *e)
 {
@@ -57,7 +57,7 @@ bool pending_flooded(const struct engine *e, uint64_t group, unsigned peer)
 {
     const struct pending *l = &e->pending;
 
-    for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)LIMBO_FLOODED); i++)
+    for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)PENDING_FLOODED); i++)
         if (l->flooded[i].group == group && l->flooded[i].peer == peer && l->flooded[i].used)
             return true;
     return false;
@@ -66,14 +66,14 @@ bool pending_flooded(const struct engine *e, uint64_t group, unsigned peer)
 void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
 {
     struct pending *l = &e->pending;
-    unsigned i = l->nflooded % LIMBO_FLOODED;
+    unsigned i = l->nflooded % PENDING_FLOODED;
 
     l->flooded[i].group = group;
     l->flooded[i].peer = peer;
     l->flooded[i].used = true;
-    /* stays above LIMBO_FLOODED once it was: all entries have been written then */
-    if (++l->nflooded == 2 * LIMBO_FLOODED)
-        l->nflooded = LIMBO_FLOODED;
+    /* stays above PENDING_FLOODED once it was: all entries have been written then */
+    if (++l->nflooded == 2 * PENDING_FLOODED)
+        l->nflooded = PENDING_FLOODED;
 }
 
 static void charge(struct pending *l, struct lgroup *g, size_t cost)
@@ -193,7 +193,7 @@ static void make_room(struct engine *e)
 {
     struct pending *l = &e->pending;
 
-    while (l->cost > LIMBO_BYTES) {
+    while (l->cost > PENDING_BYTES) {
         struct lgroup *most = TAILQ_FIRST(&l->groups), *g;
 
         TAILQ_FOREACH(g, &l->groups, link)
@@ -257,7 +257,7 @@ void pending_adopt(struct eboard *eb)
             hand_over(eb, group_pop(l, g));
         group_free(e, g);
     }
-    for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)LIMBO_FLOODED); i++)
+    for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)PENDING_FLOODED); i++)
         if (l->flooded[i].used && l->flooded[i].group == eb->b.group) {
             l->flooded[i].used = false;
             if (takes_part(eb, l->flooded[i].peer))
@@ -294,7 +294,7 @@ void pending_sweep(struct engine *e)
     if (now - e->pending.swept_ms < SWEEP_MS)
         return;
     e->pending.swept_ms = now;
-    pending_expire(e, (int64_t)now - LIMBO_MS);
+    pending_expire(e, (int64_t)now - PENDING_MS);
 }
 
 void pending_drop_peer(struct engine *e, unsigned peer)
@@ -306,7 +306,7 @@ void pending_drop_peer(struct engine *e, unsigned peer)
         if (g->peer == peer)
             group_free(e, g);
     }
-    for (unsigned i = 0; i < LIMBO_FLOODED; i++)
+    for (unsigned i = 0; i < PENDING_FLOODED; i++)
         if (l->flooded[i].peer == peer)
             l->flooded[i].used = false;
 }

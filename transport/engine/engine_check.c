@@ -1,0 +1,310 @@
+/* engine_check.c - the consistency check at the beginning of an operation: do all ranks mean the
+ * same?
+ *
+ * Recursive doubling over all nodes (transport/schedule/schedule_rd.c), one WIRE_CHECK message to a
+ * move. Every message carries the description, so after the last move each node knows whether all
+ * agree. A small operation carries its payload along, and is done then.
+ *
+ * State: cmove counts moves; cposted: the current one (cmv) has sent its message; creceiving: the
+ * body of the awaited message is on its way into tmp. Who wakes me: the message of the awaited
+ * move, or the end of its body. What if a peer dies now: its message does not come; commd breaks
+ * the group.
+ *
+ * Payloads are gathered into private memory (acc), so what the network sends cannot change under
+ * it. While a send still reads acc it is lent to that send, and the operation goes on with a copy.
+ */
+#include "transport/engine/engine_op.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/reduce/reduce.h"
+
+/* ---- memory for a small payload -------------------------------------------------------------- */
+
+size_t check_result_len(const struct eboard *eb)
+{
+    if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
+        return plan_block_at(&eb->plan, &eb->geom, 0, eb->b.world);
+    return eb->plan.count * eb->plan.esize;
+}
+
+/* Private memory for a payload of @len bytes; kept for the next ones. */
+bool check_room(struct eboard *eb, size_t len)
+{
+    size_t room = len <= PLAN_SMALL       ? PLAN_SMALL
+                  : len <= PLAN_SMALL_NET ? PLAN_SMALL_NET
+                                          : PLAN_SMALL_MOST;
+
+    if (eb->room >= room || !len)
+        return true;
+    free(eb->acc);
+    free(eb->tmp);
+    eb->room = 0;
+    eb->acc = malloc(room);
+    eb->tmp = malloc(room);
+    if (!eb->acc || !eb->tmp) {
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
+        return false;
+    }
+    eb->room = room;
+    return true;
+}
+
+/* What the local members contribute to a small operation, into private memory. */
+void check_gather(struct eboard *eb)
+{
+    const struct plan *p = &eb->plan;
+    const struct coll_info *info = &coll_table[p->coll];
+    size_t len = plan_payload(p, &eb->geom, 0);
+    const void *src[BOARD_MAX_LOCAL];
+
+    if (!eb->acc) /* only operations without a byte have come yet: check_room() */
+        return;
+    if (p->reduces) {
+        memcpy(eb->acc, result_at(eb, 0), len);
+        return;
+    }
+    for (unsigned m = 0; m < eb->b.nlocal && info->window != WINDOW_NONE; m++) {
+        unsigned pos = eb->node_start[eb->geom.me] + m;
+
+        src[m] = board_payload(&eb->b, m, eb->base, len);
+        if (info->window == WINDOW_BLOCKS)
+            memcpy(eb->acc + plan_block_at(p, &eb->geom, 0, pos), src[m],
+                   plan_block_count(p, eb->local_rank[m], 0) * p->esize);
+        else if (!info->reduces && eb->local_rank[m] == p->root)
+            memcpy(eb->acc, src[m], len);
+    }
+    if (info->reduces)
+        reduce_n(p->dtype, p->redop, eb->acc, src, eb->b.nlocal, p->count);
+}
+
+/* What the network still reads of acc stays as it is, in @s; the operation goes on with a copy. */
+static void check_lend(struct eboard *eb, struct sbuf *s)
+{
+    uint8_t *copy = malloc(eb->room);
+
+    s->lent = eb->acc;
+    eb->acc = copy;
+    if (copy)
+        memcpy(copy, s->lent, check_result_len(eb));
+    else
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
+}
+
+/* ---- what is compared ------------------------------------------------------------------------ */
+
+void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
+                  const struct op_desc *b)
+{
+    if (eb->bad)
+        return;
+    eb->bad = true;
+    eb->rank_a = MIN(rank_a, eb->b.world - 1);
+    eb->bad_a = *a;
+    eb->rank_b = MIN(rank_b, eb->b.world - 1);
+    eb->bad_b = *b;
+}
+
+/* The other node's view of what the operation is. */
+static void check_compare(struct eboard *eb, const struct wire_check *w)
+{
+    if (w->h.flags & WIRE_BAD)
+        check_differ(eb, w->rank_a, &w->a, w->rank_b, &w->b);
+    else if (w->h.fingerprint != eb->fingerprint && w->rank_a < eb->local_rank[0])
+        check_differ(eb, w->rank_a, &w->a, eb->local_rank[0], &eb->desc);
+    else if (w->h.fingerprint != eb->fingerprint)
+        check_differ(eb, eb->local_rank[0], &eb->desc, w->rank_a, &w->a);
+    /* partial sums, as those of the payload; a node that was folded gets the whole sum back */
+    if (eb->cmv.act != SCHED_REDUCE)
+        eb->balance = (struct op_balance){0};
+    eb->balance.hash += w->balance.hash;
+    eb->balance.diff += w->balance.diff;
+    eb->balance.checksum += w->balance.checksum;
+}
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/* Bytes of a small payload that the run of segments stands for. */
+static void check_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,
+                        size_t *ret_hi)
+{
+    *ret_lo = *ret_hi = 0;
+    if (eb->plan.small)
+        plan_segment(&eb->plan, &eb->geom, 0, lo, n, ret_lo, ret_hi);
+}
+
+/* Bytes [@lo, @hi) of acc. */
+static bool check_send(struct eboard *eb, unsigned node, size_t lo, size_t hi)
+{
+    size_t len = hi - lo;
+    struct wire_check w = {
+        .h = {.group = eb->b.group,
+              .fingerprint = eb->fingerprint,
+              .op = eb->op,
+              .step = WIRE_CHECK,
+              .len = (uint32_t)len,
+              .move = (uint16_t)eb->cmove,
+              .flags = eb->bad ? WIRE_BAD : 0,
+              .uid = eb->user->uid},
+        .rank_a = eb->bad ? eb->rank_a : eb->local_rank[0],
+        .rank_b = eb->rank_b,
+        .a = eb->bad ? eb->bad_a : eb->desc,
+        .b = eb->bad_b,
+        .balance = eb->balance,
+    };
+    struct sbuf *s = sbuf_get(eb, 0);
+    struct fabric *f = eb->e->f;
+    int r;
+
+    if (!s) {
+        eboard_link_failed(eb, node, -ENOMEM);
+        return false;
+    }
+    /* data_start_ahead(); of more nodes than two it may be to another one */
+    f->more = !eb->plan.small && !eb->bad && eb->next_start == 0 && eb->geom.nnodes == 2;
+    r = f->ops->send(f, eb->peers[node], &w, sizeof w, len ? eb->acc + lo : NULL, len, sbuf_sent,
+                     s);
+    f->more = false;
+    if (r != 0)
+        sbuf_put(s);
+    else if (len)
+        check_lend(eb, s);
+    if (r < 0)
+        eboard_link_failed(eb, node, r);
+    return r >= 0 && !eb->dead;
+}
+
+static void check_next(struct eboard *eb)
+{
+    eb->cmove++;
+    eb->cposted = false;
+}
+
+static void check_apply(struct eboard *eb, const void *body, size_t len)
+{
+    const struct sched_move *mv = &eb->cmv;
+    const struct plan *p = &eb->plan;
+    const void *src[2];
+    uint8_t *to;
+    size_t lo, hi;
+
+    check_range(eb, mv->recv_lo, mv->recv_n, &lo, &hi);
+    if (!len) {
+        check_next(eb);
+        return;
+    }
+    to = eb->acc;
+    if (eb->cmove + 1 == eb->cmoves && len == check_result_len(eb)) {
+        to = result_at(eb, 0); /* nobody but the members needs it any more */
+        eb->in_place = true;
+    }
+    if (mv->act == SCHED_REDUCE) {
+        src[0] = mv->recv_first ? body : eb->acc + lo;
+        src[1] = mv->recv_first ? eb->acc + lo : body;
+        reduce_n(p->dtype, p->redop, to + lo, src, 2, len / p->esize);
+        if (mv->last_reduce)
+            reduce_finish(p->dtype, p->redop, to + lo, len / p->esize, eb->b.world);
+    } else {
+        memcpy(to + lo, body, len);
+    }
+    check_next(eb);
+}
+
+static void check_received(void *arg, int st)
+{
+    struct eboard *eb = arg;
+
+    eb->inflight--;
+    eb->creceiving = false;
+    if (st < 0 || eb->dead)
+        return;
+    check_apply(eb, eb->tmp, eb->tmp_len);
+    eboard_activate(eb);
+}
+
+/* True if the awaited message was there (its body may still be on its way). */
+static bool check_recv(struct eboard *eb)
+{
+    struct fabric *f = eb->e->f;
+    struct inmsg *m;
+    size_t lo, hi;
+    int r;
+
+    if (eb->creceiving)
+        return false;
+    m = inbox_take(eb, WIRE_CHECK, eb->cmv.recv_tag, eb->peers[eb->cmv.from]);
+    if (!m)
+        return false;
+    check_compare(eb, &m->b);
+    check_range(eb, eb->cmv.recv_lo, eb->cmv.recv_n, &lo, &hi);
+    if (eb->bad) { /* then the body is not meant for this operation */
+        if (m->claim)
+            f->ops->drop(f, m->claim);
+        check_next(eb);
+    } else if (m->h.len != hi - lo) {
+        if (m->claim)
+            f->ops->drop(f, m->claim);
+        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                    "another node's engine sent %u bytes where %zu were expected", m->h.len,
+                    hi - lo);
+    } else if (!m->claim) {
+        check_apply(eb, m->body, m->h.len);
+    } else {
+        eb->creceiving = true;
+        eb->tmp_len = m->h.len;
+        eb->inflight++;
+        r = f->ops->recv(f, m->claim, eb->tmp, m->h.len, check_received, eb);
+        if (r < 0)
+            eboard_link_failed(eb, (unsigned)eb->cmv.from, r);
+        if (r != 0)
+            check_received(eb, r < 0 ? r : 0);
+    }
+    inmsg_done(eb->e, m);
+    return true;
+}
+
+static void check_end(struct eboard *eb)
+{
+    if (eb->bad || !op_balanced(&eb->balance)) {
+        op_refuse(eb);
+    } else if (eb->plan.small) {
+        if (check_result_len(eb) && !eb->in_place) /* acc is only made when something is gathered */
+            memcpy(result_at(eb, 0), eb->acc, check_result_len(eb));
+        op_publish(eb, eb->base + 1);
+        op_done(eb, 1);
+    } else {
+        eb->state = EB_DATA;
+    }
+}
+
+bool check_poll(struct eboard *eb)
+{
+    bool moved = false;
+
+    while (eb->cmove < eb->cmoves) {
+        size_t lo, hi;
+
+        if (!eb->cposted) {
+            eb->cmv =
+                sched_move(eb->ckind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), eb->cmove);
+            eb->cposted = true;
+            moved = true;
+            check_range(eb, eb->cmv.send_lo, eb->cmv.send_n, &lo, &hi);
+            if (eb->cmv.to >= 0 && !check_send(eb, (unsigned)eb->cmv.to, lo, eb->bad ? lo : hi))
+                return true;
+        }
+        data_start_ahead(eb);
+        if (eb->cmv.from < 0) {
+            check_next(eb);
+        } else if (check_recv(eb)) {
+            moved = true;
+        } else {
+            return moved;
+        }
+        if (eb->dead)
+            return true;
+    }
+    check_end(eb);
+    return true;
+}

@@ -1,0 +1,351 @@
+/* engine_data.c - the steps of an operation that is too large to go with the consistency check.
+ *
+ * Each step is a schedule of its own (dkind: halving, ring, chain, direct exchange) over its slot
+ * of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth` steps are under way at
+ * the same time, and are published in order. The first sends of a step do not wait for the
+ * consistency check: data_start_ahead().
+ *
+ * A step: active from step_start() until it is published; move counts the moves whose receive has
+ * come, sent those whose sends are out; receiving: a body is on its way. Who wakes me: members
+ * (announcing, reducing), the awaited message or the end of its body, the end of a send (the slot
+ * is free then). What if a peer dies now: its message does not come; commd breaks the group.
+ *
+ * Large payloads are sent from the window, where a member can only spoil its own group's numbers.
+ */
+#include "transport/engine/engine_op.h"
+
+#include <string.h>
+
+#include "shm/reduce/reduce.h"
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static void step_sent(struct estep *s)
+{
+    s->sends--;
+    s->eb->inflight--;
+}
+
+static void window_sent(void *arg, int st)
+{
+    struct estep *s = arg;
+
+    step_sent(s);
+    if (s->eb->dead)
+        return;
+    eboard_activate(s->eb);
+    if (op_follow_sent(s->eb))
+        members_wake(s->eb);
+}
+
+/* Cells that do not lie in one piece. Nothing of the window is read any more then. */
+static int send_packed(struct eboard *eb, struct estep *s, unsigned node, const struct wire_hdr *h)
+{
+    struct fabric *f = eb->e->f;
+    struct sbuf *p = sbuf_get(eb, h->len);
+    int r;
+
+    if (!p)
+        return -ENOMEM;
+    cells_copy(eb, s, node, true, p->data);
+    r = f->ops->send(f, eb->peers[node], h, sizeof *h, p->data, h->len, sbuf_sent, p);
+    if (r != 0)
+        sbuf_put(p);
+    return r;
+}
+
+static int send_window(struct eboard *eb, struct estep *s, unsigned node, const struct wire_hdr *h,
+                       const uint8_t *from)
+{
+    struct fabric *f = eb->e->f;
+    int r;
+
+    s->sends++;
+    eb->inflight++;
+    r = f->ops->send(f, eb->peers[node], h, sizeof *h, from, h->len, window_sent, s);
+    if (r != 0)
+        step_sent(s);
+    return r;
+}
+
+static bool send_data(struct eboard *eb, struct estep *s, const struct sched_move *mv,
+                      unsigned move)
+{
+    struct wire_hdr h = {.group = eb->b.group,
+                         .fingerprint = eb->fingerprint,
+                         .op = eb->op,
+                         .step = s->c,
+                         .move = (uint16_t)move,
+                         .uid = eb->user->uid};
+    unsigned node = (unsigned)mv->to;
+    const uint8_t *from;
+    size_t lo, hi;
+    int r;
+
+    if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
+        h.len = (uint32_t)cells_len(eb, s->c, node, true);
+        if (!h.len) /* known on both sides; and the other may not even have this step */
+            return true;
+        from = cells_in_one(eb, s, node, true);
+    } else {
+        plan_segment(&eb->plan, &eb->geom, s->c, mv->send_lo, mv->send_n, &lo, &hi);
+        h.len = (uint32_t)(hi - lo);
+        from = result_at(eb, s->c) + lo;
+    }
+    r = from ? send_window(eb, s, node, &h, from) : send_packed(eb, s, node, &h);
+    if (r < 0)
+        eboard_link_failed(eb, node, r);
+    return r >= 0;
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static void step_next(struct estep *s)
+{
+    s->move++;
+    s->posted = false;
+}
+
+/* Sends all whose turn has come. False: the link failed, and with it the board. */
+static bool step_send(struct estep *s)
+{
+    struct eboard *eb = s->eb;
+    bool all = sched_independent(eb->dkind);
+
+    while (s->sent < s->moves && (all || s->sent <= s->move)) {
+        struct sched_move mv =
+            sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), s->sent);
+        unsigned move = s->sent++;
+
+        if (mv.to >= 0 && !send_data(eb, s, &mv, move))
+            return false;
+    }
+    return true;
+}
+
+static void step_reduce(struct estep *s, const void *body, size_t lo, size_t len)
+{
+    struct eboard *eb = s->eb;
+    const struct plan *p = &eb->plan;
+    uint8_t *res = result_at(eb, s->c) + lo;
+    const void *src[2] = {res, body};
+
+    if (s->mv.recv_first) {
+        src[0] = body;
+        src[1] = res;
+    }
+    reduce_n(p->dtype, p->redop, res, src, 2, len / p->esize);
+    if (s->mv.last_reduce)
+        reduce_finish(p->dtype, p->redop, res, len / p->esize, eb->b.world);
+}
+
+/* A received body that could not go to its place at once. */
+static void step_apply(struct estep *s, const uint8_t *body)
+{
+    struct eboard *eb = s->eb;
+    size_t lo, hi;
+
+    if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
+        cells_copy(eb, s, (unsigned)s->mv.from, false, (uint8_t *)body);
+        return;
+    }
+    plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
+    if (s->mv.act == SCHED_REDUCE)
+        step_reduce(s, body, lo, hi - lo);
+    else if (hi > lo)
+        memcpy(receive_at(eb, s->c) + lo, body, hi - lo);
+}
+
+static void step_received(void *arg, int st)
+{
+    struct estep *s = arg;
+    struct eboard *eb = s->eb;
+
+    eb->inflight--;
+    s->receiving = false;
+    if (st < 0 || eb->dead) {
+        /* the fabric reports the broken link; commd ends the group */
+        scratch_put(eb->e, s->scratch);
+        s->scratch = NULL;
+        eb->dead = true;
+        return;
+    }
+    if (s->scratch) {
+        step_apply(s, s->scratch);
+        scratch_put(eb->e, s->scratch);
+        s->scratch = NULL;
+    }
+    step_next(s);
+    eboard_activate(eb);
+}
+
+/* Bytes that the awaited message must have, and where it may be received; NULL: not in place. */
+static size_t step_expects(const struct estep *s, uint8_t **ret_to)
+{
+    const struct eboard *eb = s->eb;
+    size_t lo, hi;
+
+    if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
+        *ret_to = cells_in_one(eb, s, (unsigned)s->mv.from, false);
+        return cells_len(eb, s->c, (unsigned)s->mv.from, false);
+    }
+    plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
+    *ret_to = s->mv.act == SCHED_REDUCE ? NULL : receive_at(eb, s->c) + lo;
+    return hi - lo;
+}
+
+/* No message without cells in it. */
+static bool step_is_empty(const struct estep *s)
+{
+    return coll_table[s->eb->plan.coll].window == WINDOW_CELLS &&
+           !cells_len(s->eb, s->c, (unsigned)s->mv.from, false);
+}
+
+/* A body that still lies with the sender: into its place, or into scratch to be applied. */
+static void step_claim(struct estep *s, struct inmsg *m, uint8_t *to)
+{
+    struct eboard *eb = s->eb;
+    struct fabric *f = eb->e->f;
+    int r;
+
+    if (!to) {
+        s->scratch = to = scratch_get(eb->e);
+        if (!to) {
+            f->ops->drop(f, m->claim);
+            eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to receive a chunk");
+            return;
+        }
+    }
+    s->receiving = true;
+    eb->inflight++;
+    r = f->ops->recv(f, m->claim, to, m->h.len, step_received, s);
+    if (r < 0)
+        eboard_link_failed(eb, (unsigned)s->mv.from, r);
+    if (r != 0)
+        step_received(s, r < 0 ? r : 0);
+}
+
+/* True if the awaited message was there. */
+static bool step_recv(struct estep *s)
+{
+    struct eboard *eb = s->eb;
+    struct inmsg *m;
+    uint8_t *to;
+    size_t len;
+
+    if (s->receiving)
+        return false;
+    m = inbox_take(eb, s->c, s->mv.recv_tag, eb->peers[s->mv.from]);
+    if (!m)
+        return false;
+    len = step_expects(s, &to);
+    if (m->h.len != len || m->h.fingerprint != eb->fingerprint) {
+        if (m->claim)
+            eb->e->f->ops->drop(eb->e->f, m->claim);
+        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                    "another node's engine sent %u bytes where %zu were expected", m->h.len, len);
+    } else if (m->claim) {
+        step_claim(s, m, to);
+    } else {
+        step_apply(s, m->body);
+        step_next(s);
+    }
+    inmsg_done(eb->e, m);
+    return true;
+}
+
+static bool step_poll(struct estep *s)
+{
+    struct eboard *eb = s->eb;
+    bool moved = false;
+
+    while (s->move < s->moves) {
+        if (!s->posted) {
+            s->mv = sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), s->move);
+            s->posted = true;
+            moved = true;
+            if (!step_send(s))
+                return true;
+        }
+        if (s->mv.from < 0 || step_is_empty(s))
+            step_next(s);
+        else if (step_recv(s))
+            moved = true;
+        else
+            return moved;
+        if (eb->dead)
+            return true;
+    }
+    s->done = true;
+    return true;
+}
+
+/* ---- the operation's steps ------------------------------------------------------------------- */
+
+/* Opens the next step once the members have done their part in it. */
+static bool step_start(struct eboard *eb)
+{
+    uint32_t c = eb->next_start, g = eb->base + c;
+    struct estep *s = &eb->steps[g % PLAN_DEPTH_NET];
+
+    if (c == eb->plan.steps || s->active || s->sends || !members_announced(eb, g) ||
+        (eb->plan.reduces && !members_reduced(eb, g)))
+        return false;
+    s->g = g;
+    s->c = c;
+    s->active = true;
+    s->done = s->posted = s->receiving = false;
+    s->move = s->sent = 0;
+    s->moves = (uint16_t)sched_len(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
+    eb->next_start++;
+    return true;
+}
+
+/* What a step sends first depends on nothing that another node has: it goes out right behind this
+ * node's first message of the consistency check (a stand-in only hears first), which saves a hop.
+ * The other side looks at it only when all have agreed: what comes before that is put aside there.
+ */
+void data_start_ahead(struct eboard *eb)
+{
+    if (eb->bad || eb->plan.small)
+        return;
+    while (!eb->dead && step_start(eb))
+        step_send(&eb->steps[(eb->base + eb->next_start - 1) % PLAN_DEPTH_NET]);
+}
+
+static bool data_publish(struct eboard *eb)
+{
+    uint32_t upto = eb->published, end = eb->base + eb->next_start;
+
+    while (upto != end) {
+        struct estep *s = &eb->steps[upto % PLAN_DEPTH_NET];
+
+        if (!s->done)
+            break;
+        s->active = false;
+        upto++;
+    }
+    if (upto == eb->published)
+        return false;
+    op_publish(eb, upto);
+    if (upto == eb->base + eb->plan.steps)
+        op_done(eb, eb->plan.steps);
+    return true;
+}
+
+bool data_poll(struct eboard *eb)
+{
+    bool moved = false;
+
+    while (step_start(eb))
+        moved = true;
+    for (uint32_t g = eb->published; g != eb->base + eb->next_start && !eb->dead; g++) {
+        struct estep *s = &eb->steps[g % PLAN_DEPTH_NET];
+
+        if (!s->done)
+            moved |= step_poll(s);
+    }
+    if (!eb->dead)
+        moved |= data_publish(eb);
+    return moved;
+}

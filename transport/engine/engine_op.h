@@ -1,0 +1,101 @@
+/* engine_op.h - private to engine_op.c, engine_check.c and engine_data.c: what an operation's two
+ * halves and its life need of each other. Inline: each operation comes by here. */
+#ifndef COMMD_ENGINE_OP_H
+#define COMMD_ENGINE_OP_H
+
+#include "shm/util/wait.h"
+#include "transport/engine/engine_internal.h"
+
+/* ---- counters that members read -------------------------------------------------------------- */
+
+static inline void members_wake(const struct eboard *eb)
+{
+    bell_ring(&eb->b.hdr->bell, &eb->b.hdr->sleepers);
+}
+
+/* `sent` follows `published` as far as no send reads the window. True if it has moved. */
+static inline bool op_follow_sent(struct eboard *eb)
+{
+    uint32_t old = eb->sent;
+
+    while (eb->sent != eb->published) {
+        const struct estep *s = &eb->steps[eb->sent % PLAN_DEPTH_NET];
+
+        if (s->g == eb->sent && s->sends)
+            break;
+        eb->sent++;
+    }
+    if (eb->sent != old)
+        atomic_store_explicit(&eb->b.hdr->sent, eb->sent, memory_order_release);
+    return eb->sent != old;
+}
+
+static inline void op_publish(struct eboard *eb, uint32_t upto)
+{
+    eb->published = upto;
+    eb->e->published = true;
+    atomic_store_explicit(&eb->b.hdr->published, upto, memory_order_release);
+    op_follow_sent(eb);
+    members_wake(eb);
+}
+
+static inline bool members_announced(struct eboard *eb, uint32_t step)
+{
+    if (eb->seen_step != step) {
+        eb->seen_step = step;
+        eb->seen = 0;
+    }
+    while (eb->seen < eb->b.nlocal && board_arrived(&eb->b, eb->seen, step))
+        eb->seen++;
+    return eb->seen == eb->b.nlocal;
+}
+
+static inline bool members_reduced(const struct eboard *eb, uint32_t step)
+{
+    for (unsigned m = 0; m < eb->b.nlocal; m++)
+        if (!seq_reached(atomic_load_explicit(&eb->b.members[m].reduced, memory_order_acquire),
+                         step + 1))
+            return false;
+    return true;
+}
+
+/* ---- where an operation's bytes are ---------------------------------------------------------- */
+
+/* The result window of step @c of the current operation. */
+static inline uint8_t *result_at(const struct eboard *eb, uint32_t c)
+{
+    return board_result(&eb->b, eb->base + c, plan_result(&eb->plan, &eb->geom, c));
+}
+
+/* Where received bytes go that are not reduced here. */
+static inline uint8_t *receive_at(const struct eboard *eb, uint32_t c)
+{
+    size_t len = plan_result(&eb->plan, &eb->geom, c);
+
+    return eb->plan.swap ? board_theirs(&eb->b, eb->base + c, len) : result_at(eb, c);
+}
+
+static inline unsigned op_root_node(const struct eboard *eb)
+{
+    return coll_table[eb->plan.coll].rooted ? eb->rank_node[eb->plan.root] : 0;
+}
+
+/* engine_op.c */
+void op_done(struct eboard *eb, uint32_t steps); /* the next one may begin */
+void op_refuse(struct eboard *eb);               /* ranks differ: members are told, all skip it */
+
+/* engine_check.c: the consistency check, with a small payload */
+size_t check_result_len(const struct eboard *eb); /* bytes of a small operation's result */
+bool check_room(struct eboard *eb, size_t len);   /* false: the board was failed */
+void check_gather(struct eboard *eb);             /* the members' small payload, privately */
+void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
+                  const struct op_desc *b); /* two descriptions are not the same */
+bool check_poll(struct eboard *eb);         /* true if something moved */
+
+/* engine_data.c: the steps of a larger operation */
+void data_start_ahead(struct eboard *eb);
+bool data_poll(struct eboard *eb); /* true if something moved */
+
+void sbuf_sent(void *arg, int st); /* a fabric callback: @arg is a struct sbuf */
+
+#endif
