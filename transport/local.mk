@@ -29,7 +29,9 @@ transport_commd_engine_LDADD = libcommd-engine.la libcommd-fabric.la libcommd-sc
 
 noinst_LTLIBRARIES += libcommd-engine.la
 libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h \
-	transport/engine/engine_inbox.c transport/engine/engine_bells.c transport/engine/engine_cells.c \
+	transport/engine/engine_board.c transport/engine/engine_pool.c \
+	transport/engine/engine_msg.c transport/engine/engine_inbox.c \
+	transport/engine/engine_bells.c transport/engine/engine_cells.c \
 	transport/engine/engine_internal.h transport/engine/engine_pending.c \
 	transport/engine/engine_op.c transport/engine/engine_op.h transport/engine/engine_check.c \
 	transport/engine/engine_data.c transport/engine/engine_p2p.c

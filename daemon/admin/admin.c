@@ -425,8 +425,8 @@ static void begin(struct daemon *d)
     struct question *question, *next = TAILQ_FIRST(&admin->waiting);
 
     TAILQ_FOREACH(question, &admin->waiting, entry)
-    if (question->number < next->number)
-        next = question;
+        if (question->number < next->number)
+            next = question;
     TAILQ_REMOVE(&admin->waiting, next, entry);
     admin->now = next;
     admin->number = next->number;
@@ -472,8 +472,8 @@ void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question
     if (admin->now && admin->now->uid == new->uid)
         new->number = MAX(new->number, admin->now->number + 1);
     TAILQ_FOREACH(other, &admin->waiting, entry)
-    if (other->uid == new->uid)
-        new->number = MAX(new->number, other->number + 1);
+        if (other->uid == new->uid)
+            new->number = MAX(new->number, other->number + 1);
     TAILQ_INSERT_TAIL(&admin->waiting, new, entry);
     listener_pause(d->listener, slot);
 }
@@ -486,8 +486,8 @@ void admin_drop(struct daemon *d, unsigned slot)
     if (admin->now && admin->now->slot == slot)
         question_free(admin, admin->now);
     TAILQ_FOREACH(question, &admin->waiting, entry)
-    if (question->slot == slot)
-        return question_free(admin, question);
+        if (question->slot == slot)
+            return question_free(admin, question);
 }
 
 static void on_more(evutil_socket_t fd, short what, void *arg)

@@ -78,7 +78,7 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
 
     if (!group || group_place(group, node) < 0 || !act_room(core))
         return;
-    list_each (member, &group->local, by_group)
+    list_each(member, &group->local, by_group)
         if (member->client == slot) {
             act_absent(core, (unsigned)slot, node, msg);
             return;

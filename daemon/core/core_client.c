@@ -38,7 +38,7 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
     struct list *bucket = &core->user_by_uid[core_mix(uid) % HASH_USERS];
     struct user *user;
 
-    list_each (user, bucket, hash)
+    list_each(user, bucket, hash)
         if (user->uid == uid)
             return user;
     user = make ? pool_take(&core->users) : NULL;
@@ -222,7 +222,7 @@ static struct member *member_in(struct core *core, unsigned slot, uint64_t id)
 
     if (!group || group->state == GROUP_COMMITTED)
         return NULL;
-    list_each (member, &group->local, by_group)
+    list_each(member, &group->local, by_group)
         if (member->client == slot)
             return member;
     return NULL;

@@ -72,7 +72,7 @@ struct group *group_find(const struct core *core, uint64_t id)
     const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
     struct group *group;
 
-    list_each (group, bucket, hash)
+    list_each(group, bucket, hash)
         if (group->id == id && group->state != GROUP_DEAD)
             return group;
     return NULL;
@@ -302,7 +302,7 @@ static void try_open(struct core *core, struct group *group)
             return;
     group_set_state(core, group, GROUP_OPEN);
     group->boarded = true;
-    list_each (member, &group->local, by_group)
+    list_each(member, &group->local, by_group)
         member_set_state(core, member, MEMBER_JOINED);
     act_log_user(core, group->uid, CORE_LOG_DEBUG, "group %s: %u ranks on %u nodes -> open",
                  text_quote(name, group->name), group->size, group->nnodes);
@@ -393,7 +393,7 @@ void group_open_ready(struct core *core)
 {
     struct group *group;
 
-    list_each (group, &core->all_groups, all)
+    list_each(group, &core->all_groups, all)
         try_open(core, group);
 }
 
@@ -444,7 +444,7 @@ void group_home_lost(struct core *core, unsigned node)
 {
     struct group *group;
 
-    list_each (group, &core->all_groups, all)
+    list_each(group, &core->all_groups, all)
         if (group->state == GROUP_COMMITTED && group->home == node &&
             group->nconfirmed + 1 < group->nnodes)
             act_sync(core, group);
@@ -455,7 +455,7 @@ void group_tick(struct core *core)
     struct group *group;
     char text[MSG_TEXT_MAX];
 
-    list_each (group, &core->all_groups, all) {
+    list_each(group, &core->all_groups, all) {
         if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
             continue;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
@@ -619,7 +619,7 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
 {
     struct group *group;
 
-    list_each (group, &core->all_groups, all) {
+    list_each(group, &core->all_groups, all) {
         if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
             continue;
         set_cause(group, cause, -1, 0, core_node_name(core, node), text);

@@ -100,7 +100,7 @@ static struct forming *find(struct core *core, uint32_t uid, const char *name)
 {
     struct forming *forming;
 
-    list_each (forming, name_bucket(core, uid, name), hash)
+    list_each(forming, name_bucket(core, uid, name), hash)
         if (forming->uid == uid && !strcmp(forming->name, name))
             return forming;
     return NULL;
@@ -387,7 +387,7 @@ void home_node_lost(struct core *core, unsigned node)
 {
     struct forming *forming;
 
-    list_each (forming, &core->all_formings, all) {
+    list_each(forming, &core->all_formings, all) {
         uint32_t left = forming->count;
 
         /* The last one frees the forming: stop before looking at it again. */

@@ -153,7 +153,7 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     if (msg->rank >= msg->size)
         return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u", msg->name,
                       msg->rank, msg->size, msg->size - 1);
-    list_each (member, &client->members, by_client)
+    list_each(member, &client->members, by_client)
         if (member->state != MEMBER_JOINED && !strcmp(member->name, msg->name))
             return REFUSE(CAUSE_INVALID,
                           "group \"%s\": this client is joining it as rank %u "
@@ -275,7 +275,7 @@ void join_rehome(struct core *core)
 {
     struct member *member;
 
-    list_each (member, &core->waiting, waiting) {
+    list_each(member, &core->waiting, waiting) {
         if (member->state != MEMBER_ASKING || member->home < 0 ||
             member->home == home_of(core, member))
             continue;
@@ -290,7 +290,7 @@ void join_home_lost(struct core *core, unsigned node)
     struct member *member;
     char text[MSG_TEXT_MAX];
 
-    list_each (member, &core->waiting, waiting) {
+    list_each(member, &core->waiting, waiting) {
         if (member->home != (int)node)
             continue;
         if (member->state == MEMBER_EXPIRING) {
@@ -396,11 +396,11 @@ void join_tick(struct core *core)
         return;
     core->expired_ms = core->now;
     join_run(core); /* so that every member has a home to ask */
-    list_each (member, &core->waiting, waiting)
+    list_each(member, &core->waiting, waiting)
         if (core->now >= member->deadline_ms)
             expire(core, member);
     core->expire_ms = CORE_NEVER;
-    list_each (member, &core->waiting, waiting)
+    list_each(member, &core->waiting, waiting)
         core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
 }
 
@@ -410,7 +410,7 @@ void join_drain(struct core *core)
     char text[MSG_TEXT_MAX];
 
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
-    list_each (member, &core->waiting, waiting) {
+    list_each(member, &core->waiting, waiting) {
         if (member->state == MEMBER_COMMITTED)
             continue; /* group_drain() */
         join_cancel(core, member);

@@ -13,7 +13,7 @@ static struct group *any_group(const struct core *core, uint64_t id)
     const struct list *bucket = &core->by_id[core_mix(id) % HASH_GROUPS];
     struct group *group;
 
-    list_each (group, bucket, hash)
+    list_each(group, bucket, hash)
         if (group->id == id)
             return group;
     return NULL;
@@ -86,7 +86,7 @@ static bool shown(const struct core *core, const struct member *member, unsigned
     bool first = true;
 
     *ret_count = 0;
-    list_each (other, bucket, by_name) {
+    list_each(other, bucket, by_name) {
         if (looked++ == SHOWN_MAX)
             break;
         if (other->uid != member->uid || strcmp(other->name, member->name))
@@ -216,7 +216,7 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
 
     if (!group)
         return false;
-    list_each (member, &group->local, by_group) {
+    list_each(member, &group->local, by_group) {
         if (i-- == 0) {
             *ret_rank = member->rank;
             *ret_client = member->client;

@@ -80,8 +80,8 @@ static struct tenant *tenant_find(struct listener *listener, uint32_t uid)
     struct tenant *tenant;
 
     TAILQ_FOREACH(tenant, &listener->tenants, entry)
-    if (tenant->uid == uid)
-        return tenant;
+        if (tenant->uid == uid)
+            return tenant;
     return NULL;
 }
 
@@ -207,8 +207,7 @@ static void listener_unread(evutil_socket_t fd, short what, void *arg)
     struct tenant *tenant;
     bool some = false;
 
-    TAILQ_FOREACH(tenant, &listener->tenants, entry)
-    {
+    TAILQ_FOREACH(tenant, &listener->tenants, entry) {
         look_at_unread(listener, tenant);
         some |= tenant->nunread > 0;
     }
@@ -223,11 +222,11 @@ static void look_at_all(struct listener *listener)
 
     listener->counted_ms = clock_ms();
     TAILQ_FOREACH(client, &listener->clients, entry)
-    if (client->flying)
-        landed(listener, client->tenant, &client->flying,
-               still_flying(client->stream.fd, client->flying));
+        if (client->flying)
+            landed(listener, client->tenant, &client->flying,
+                   still_flying(client->stream.fd, client->flying));
     TAILQ_FOREACH(tenant, &listener->tenants, entry)
-    look_at_unread(listener, tenant);
+        look_at_unread(listener, tenant);
 }
 
 /* Half of what others, who have @others, leave of @max. */
@@ -268,8 +267,7 @@ struct client *listener_worst(struct tenant *tenant, bool unsent)
     struct client *client, *worst = NULL;
     unsigned most = 0;
 
-    TAILQ_FOREACH(client, &listener->clients, entry)
-    {
+    TAILQ_FOREACH(client, &listener->clients, entry) {
         unsigned n = client->stream.out_fds + (unsent ? 0 : client->flying);
 
         if (client->tenant == tenant && n > most) {

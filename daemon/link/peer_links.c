@@ -145,7 +145,7 @@ static unsigned half_open_of(const struct peer_links *links, const struct sock_a
     unsigned n = 0;
 
     TAILQ_FOREACH(link, &links->half, entry)
-    n += sock_same_host(&link->from, from);
+        n += sock_same_host(&link->from, from);
     return n;
 }
 
@@ -158,8 +158,7 @@ static struct link *half_open_victim(struct peer_links *links)
     struct link *link, *victim = NULL;
     unsigned worst = 0, most = 0;
 
-    TAILQ_FOREACH(link, &links->half, entry)
-    {
+    TAILQ_FOREACH(link, &links->half, entry) {
         unsigned rank = half_open_rank(links, link), held;
 
         if (rank == KEEP || rank < worst)

@@ -426,7 +426,7 @@ static bool fits(const struct boards *boards, const struct board_user *user, siz
         return true;
     if (user)
         TAILQ_FOREACH(entry, &user->left, in_user)
-    left++;
+            left++;
     if (left)
         snprintf(held, sizeof(held),
                  "; %u of them were left, but a process or the engine still "

@@ -90,8 +90,8 @@ static struct lane *lane_find(struct closer *c, uint32_t uid)
     struct lane *lane;
 
     LIST_FOREACH(lane, &c->lanes[uid % CLOSER_BUCKETS], entry)
-    if (lane->uid == uid)
-        return lane;
+        if (lane->uid == uid)
+            return lane;
     return NULL;
 }
 

@@ -5,14 +5,12 @@
  * move. Every message carries the description, so after the last move each node knows whether all
  * agree. A small operation carries its payload along, and is done then.
  *
- * State: cmove counts moves; cposted: the current one (cmv) has sent its message; creceiving: the
- * body of the awaited message is on its way into tmp. Who wakes me: the message of the awaited
- * move, or the end of its body. What if a peer dies now: its message does not come; commd breaks
- * the group.
+ * cmove counts moves; cposted: the current one (cmv) has sent its message; creceiving: the body of
+ * the awaited message is on its way into tmp. Who wakes me: the message of the awaited move, or the
+ * end of its body. What if a peer dies now: its message does not come; commd breaks the group.
  *
  * Payloads are gathered into private memory (acc), so what the network sends cannot change under
- * it. While a send still reads acc it is lent to that send, and the operation goes on with a copy.
- */
+ * it. While a send still reads acc, that send owns it, and the operation goes on with a copy. */
 #include "transport/engine/engine_op.h"
 
 #include <stdlib.h>

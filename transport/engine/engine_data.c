@@ -5,7 +5,7 @@
  * the same time, and are published in order. The first sends of a step do not wait for the
  * consistency check: data_start_ahead().
  *
- * A step: active from step_start() until it is published; move counts the moves whose receive has
+ * A step is active from step_start() until it is published. move counts the moves whose message has
  * come, sent those whose sends are out; receiving: a body is on its way. Who wakes me: members
  * (announcing, reducing), the awaited message or the end of its body, the end of a send (the slot
  * is free then). What if a peer dies now: its message does not come; commd breaks the group.

@@ -1,7 +1,8 @@
-/* engine_internal.h - what the files of the engine share: engine.c (boards), engine_bells.c (what
- * wakes them), engine_op.c and engine_cells.c (operations), engine_p2p.c (mail), engine_inbox.c
- * (messages that came before their move), engine_pending.c (messages that came before their group).
- */
+/* engine_internal.h - what the files of the engine share: engine.c (turns), engine_board.c (the
+ * life of a board), engine_bells.c (what wakes it), engine_op.c with engine_check.c, engine_data.c
+ * and engine_cells.c (operations), engine_p2p.c (mail), engine_msg.c (what comes from the network),
+ * engine_inbox.c (messages that came before their move), engine_pending.c (messages that came
+ * before their group), engine_pool.c (memory that goes around). */
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
 
@@ -215,14 +216,23 @@ struct engine {
     unsigned nusers;
 };
 
-/* engine.c */
-struct eboard *eboard_find(struct engine *e, uint64_t group);
+/* engine_board.c */
+struct eboard *eboard_find(struct engine *e, uint64_t group); /* NULL: not known */
 void eboard_activate(struct eboard *eb);
+void eboard_deactivate(struct eboard *eb);
+/* Gives the group up: members and commd are told why. Nothing, if the board is dead already. */
 void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, ...) _printf_(4, 5);
-struct sbuf *sbuf_get(struct eboard *eb, size_t len);
+/* Frees boards that wait for nothing any more. Between turns, never from a callback; some each
+ * time, in turns: they may be many, and wait for long. */
+void boards_sweep(struct engine *e);
+void boards_free(struct engine *e); /* and the users */
+
+/* engine_pool.c */
+struct sbuf *sbuf_get(struct eboard *eb, size_t len); /* NULL: no memory */
 void sbuf_put(struct sbuf *s);
-uint8_t *scratch_get(struct engine *e);
+uint8_t *scratch_get(struct engine *e); /* PLAN_CHUNK_NET bytes; NULL: no memory */
 void scratch_put(struct engine *e, uint8_t *p);
+void pools_free(struct engine *e);
 
 /* engine_bells.c */
 int bells_board_add(struct eboard *eb, const struct msg_board_add *m);
@@ -264,8 +274,13 @@ void mail_arrived(struct eboard *eb, struct inmsg *m);
 void mail_answer_closed(struct engine *e, const struct inmsg *m);
 void mail_free(struct eboard *eb);
 
+/* engine_msg.c */
+void engine_on_msg(void *arg, const struct fabric_msg *msg);
+
 /* engine_inbox.c */
 void inbox_init(struct inbox *in);
+/* A copy of @m, which has to wait, with the body of @fm. NULL: no memory. */
+struct inmsg *inmsg_keep(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm);
 /* The message @op, @step, @move from fabric peer @peer, or NULL. Release with inmsg_done(). */
 struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer);
 void inmsg_done(struct engine *e, struct inmsg *m);
@@ -277,7 +292,6 @@ size_t inmsg_cost(const struct inmsg *m);
 /* Takes @m on true: there was room. */
 bool inbox_push(struct inbox *in, struct inmsg *m);
 void inbox_unlink(struct inbox *in, struct inmsg **at);
-void engine_on_msg(void *arg, const struct fabric_msg *msg);
 
 /* engine_pending.c */
 void pending_init(struct engine *e);

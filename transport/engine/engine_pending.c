@@ -197,8 +197,8 @@ static void make_room(struct engine *e)
         struct lgroup *most = TAILQ_FIRST(&l->groups), *g;
 
         TAILQ_FOREACH(g, &l->groups, link)
-        if (takes_more(l, g, most))
-            most = g;
+            if (takes_more(l, g, most))
+                most = g;
         group_flooded(e, most);
     }
 }

@@ -32,8 +32,8 @@ static struct p2p_op *first_accepting(struct p2p_list *list, int tag)
     struct p2p_op *op;
 
     TAILQ_FOREACH(op, list, link)
-    if (accepts(op, tag))
-        return op;
+        if (accepts(op, tag))
+            return op;
     return NULL;
 }
 
@@ -62,12 +62,12 @@ struct p2p_msg *match_unexpected(struct p2p *p, const struct p2p_op *op)
 
     if (op->peer == COMMD_ANY_SOURCE) {
         TAILQ_FOREACH(m, &p->match.unexpected, by_time)
-        if (accepts(op, m->tag))
-            break;
+            if (accepts(op, m->tag))
+                break;
     } else {
         TAILQ_FOREACH(m, &p->peers[op->peer].unexpected, by_source)
-        if (accepts(op, m->tag))
-            break;
+            if (accepts(op, m->tag))
+                break;
     }
     if (m)
         unlink_unexpected(p, m);

@@ -269,8 +269,8 @@ static struct p2p_op *find_send(struct p2p_list *list, const struct p2p_peer *pe
     struct p2p_op *op;
 
     TAILQ_FOREACH(op, list, link)
-    if (op->id == id && op->peer == (int)peer->rank)
-        return op;
+        if (op->id == id && op->peer == (int)peer->rank)
+            return op;
     return NULL;
 }
 

@@ -274,7 +274,7 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
     bool moved = false;
 
     TAILQ_FOREACH(op, &p->ops, all)
-    n++;
+        n++;
     while (n-- && (op = TAILQ_FIRST(&p->ops))) {
         TAILQ_REMOVE(&p->ops, op, all);
         TAILQ_INSERT_TAIL(&p->ops, op, all);

@@ -83,7 +83,7 @@ static void fill_real_commit(struct fuzz *fuzz, struct msg_commit *m, unsigned f
     struct member *member = NULL, *other;
     struct peer *home = &core->peers[from % 3];
 
-    list_each (other, &core->waiting, waiting)
+    list_each(other, &core->waiting, waiting)
         if (other->home == (int)from && other->state != MEMBER_COMMITTED)
             member = other;
 

@@ -275,13 +275,13 @@ static void groups_that_fill_elsewhere_are_shared(void **state)
             snprintf(name, sizeof(name), "h%u", i);
             join(bench, 0, i, name, 0, 2);
         }
-        list_each (member, &bench->core->waiting, waiting) {
+        list_each(member, &bench->core->waiting, waiting) {
             if (member->home == 0)
                 join_cancel(bench->core, member);
             member->home = 1; /* as it is for half of all names, once that node is ready */
         }
     }
-    list_each (member, &bench->core->waiting, waiting) {
+    list_each(member, &bench->core->waiting, waiting) {
         struct msg_member members[2] = {{.node = 0, .pid = member->pid, .join = member->join},
                                         {.node = 1, .pid = 9, .join = 1}};
         char names[2][MSG_NAME_MAX] = {"a", "b"};

@@ -330,7 +330,7 @@ static void age(struct side *s, unsigned ms)
     struct conn *c;
 
     TAILQ_FOREACH(c, &inside(s)->conns, link)
-    c->since_ms -= ms;
+        c->since_ms -= ms;
 }
 
 /* Who says nothing has to go soon; who said hello may wait for longer, but not for ever. */

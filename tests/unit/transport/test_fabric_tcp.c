@@ -434,7 +434,7 @@ static void parked_connection_writes(void **state)
     assert_int_equal(inside(&w->side[1])->nparked, 2);
     for (unsigned i = 0; i < 2000; i++) { /* the other side reads, and writes nothing */
         TAILQ_FOREACH(c, &a->conns, link)
-        conn_read(c);
+            conn_read(c);
         conns_resume(a);
         if (b->ops->arm(b) == 0 && poll(&p, 1, 0) == 0)
             continue;

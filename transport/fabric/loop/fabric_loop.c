@@ -137,8 +137,7 @@ static struct loop *find_loop(const struct fabric_hub *hub, uint64_t number)
 {
     struct loop *l;
 
-    LIST_FOREACH(l, &hub->loops, link)
-    {
+    LIST_FOREACH(l, &hub->loops, link) {
         if (l->number == number)
             return l;
     }

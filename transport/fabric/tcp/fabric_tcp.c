@@ -199,7 +199,7 @@ static bool read_all(struct tcp *t)
     if (!direct)
         return tcp_look(t);
     TAILQ_FOREACH(c, &t->conns, link) /* none is closed before peers_reap() */
-    any |= conn_read(c);
+        any |= conn_read(c);
     return any;
 }
 
@@ -244,8 +244,8 @@ static int tcp_arm(struct fabric *f)
         return 1;
     t->armed = true;
     TAILQ_FOREACH(c, &t->writers, write_link)
-    if (!c->polled_out)
-        conn_watch(c);
+        if (!c->polled_out)
+            conn_watch(c);
     return 0;
 }
 

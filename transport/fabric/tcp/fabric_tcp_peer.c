@@ -188,8 +188,7 @@ void peers_tick(struct tcp *t, uint64_t now)
 {
     struct peer *peer;
 
-    LIST_FOREACH(peer, &t->peers, all_link)
-    {
+    LIST_FOREACH(peer, &t->peers, all_link) {
         if (!peer->retry_ms || !wants_to_meet(peer))
             continue;
         if (peer->retry_ms > now) {
@@ -315,8 +314,8 @@ static struct inbound *taken_body(struct peer *peer)
     struct inbound *b;
 
     LIST_FOREACH(b, &peer->bodies, link)
-    if (b->taken)
-        return b;
+        if (b->taken)
+            return b;
     return NULL;
 }
 

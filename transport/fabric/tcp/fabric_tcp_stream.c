@@ -148,8 +148,7 @@ bool conn_write(struct conn *c)
         unsigned n = 0;
         ssize_t sent;
 
-        TAILQ_FOREACH(req, &c->out, link)
-        {
+        TAILQ_FOREACH(req, &c->out, link) {
             if (n + 2 > ARRAY_LEN(iov))
                 break;
             n += gather(iov + n, req);
@@ -276,8 +275,8 @@ static struct inbound *find_body(struct peer *peer, uint32_t id)
     struct inbound *b;
 
     LIST_FOREACH(b, &peer->bodies, link)
-    if (b->asked && b->taken && b->id == id)
-        return b;
+        if (b->asked && b->taken && b->id == id)
+            return b;
     return NULL;
 }
 
@@ -410,8 +409,8 @@ static struct fabric_req *take_asked(struct peer *peer, uint32_t id)
     struct fabric_req *req;
 
     TAILQ_FOREACH(req, &peer->asked, link)
-    if (req->id == id)
-        break;
+        if (req->id == id)
+            break;
     if (req)
         TAILQ_REMOVE(&peer->asked, req, link);
     return req;
@@ -580,8 +579,7 @@ bool conns_resume(struct tcp *t)
 
     do {
         moved = false;
-        TAILQ_FOREACH(c, &t->conns, link)
-        {
+        TAILQ_FOREACH(c, &t->conns, link) {
             uint8_t *rest;
             size_t len;
 

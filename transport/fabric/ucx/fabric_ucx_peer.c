@@ -237,8 +237,7 @@ static struct ucx_route *route_to(struct ucx *u, const void *addr, size_t len)
 {
     struct ucx_route *route;
 
-    LIST_FOREACH(route, &u->routes, link)
-    {
+    LIST_FOREACH(route, &u->routes, link) {
         if (route->len == len && !memcmp(route->addr, addr, len))
             return route;
     }

@@ -1,0 +1,126 @@
+/* engine_msg.c - what comes from other engines: checked, then taken by the move that waits for it,
+ * kept in the board's inbox, kept for a group that commd has not told us of yet (engine_pending.c),
+ * or dropped.
+ *
+ * What exceeds a bound fails its group, no other: what goes to and fro in a group is its members'
+ * doing, and the link belongs to all users. Only what no member can bring about, a malformed
+ * header, is blamed on the peer's engine. */
+#include "transport/engine/engine_internal.h"
+
+static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
+{
+    if (fm->hdr_len < sizeof m->h || fm->hdr_len > MAX(sizeof m->b, sizeof m->m))
+        return false;
+    memcpy(&m->h, fm->hdr, fm->hdr_len);
+    if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK_NET)
+        return false;
+    if (m->h.step == WIRE_MAIL)
+        return fm->hdr_len == sizeof m->m;
+    return m->h.step == WIRE_CHECK ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
+}
+
+/* Each user has its own memory of them: who opens and closes many groups pushes out its own. */
+static bool recently_closed(const struct engine *e, const struct wire_hdr *h)
+{
+    const struct euser *u;
+
+    TAILQ_FOREACH(u, &e->users, link)
+        if (u->uid == h->uid)
+            break;
+    for (unsigned i = 0; u && i < ENGINE_CLOSED; i++)
+        if (u->closed[i] == h->group)
+            return true;
+    return false;
+}
+
+static void drop_claim(struct engine *e, void *claim)
+{
+    if (claim)
+        e->f->ops->drop(e->f, claim);
+}
+
+/* Of a group that is closed, or broken, or of an operation that was refused. */
+static bool unwanted(struct engine *e, const struct eboard *eb, const struct inmsg *m)
+{
+    if (eb ? !eb->dead && (int32_t)(m->h.op - eb->op) >= 0 : !recently_closed(e, &m->h))
+        return false;
+    if (m->h.step == WIRE_MAIL)
+        mail_answer_closed(e, m);
+    drop_claim(e, m->claim);
+    return true;
+}
+
+/* For a group that we know, from a node that has no part in it. */
+static bool outsider(const struct eboard *eb, unsigned peer)
+{
+    return peer >= FABRIC_MAX_PEERS || !(eb->among[peer / 64] & 1ull << peer % 64);
+}
+
+static void keep_for_board(struct eboard *eb, const struct inmsg *m, const struct fabric_msg *fm)
+{
+    struct engine *e = eb->e;
+    struct inmsg *kept = inmsg_keep(e, m, fm);
+
+    if (!kept) {
+        drop_claim(e, m->claim);
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a message that has to wait");
+    } else if (!inbox_push(&eb->inbox, kept)) {
+        inmsg_free(e, kept);
+        eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
+                    "another node's engine sent more than was asked for");
+    }
+}
+
+static void keep_pending(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
+{
+    struct inmsg *kept = NULL;
+
+    pending_sweep(e);
+    if (!pending_flooded(e, m->h.group, m->peer)) {
+        kept = inmsg_keep(e, m, fm);
+        if (!kept)
+            pending_mark_flooded(e, m->h.group, m->peer);
+    }
+    if (kept)
+        pending_keep(e, kept);
+    else
+        drop_claim(e, m->claim);
+}
+
+void engine_on_msg(void *arg, const struct fabric_msg *fm)
+{
+    struct engine *e = arg;
+    struct inmsg m = {.peer = fm->peer, .on_stack = true};
+    struct eboard *eb;
+
+    if (!header_ok(fm, &m)) {
+        drop_claim(e, fm->claim);
+        e->ev.on_peer_down(e->ev.arg, fm->peer, "its engine sent a malformed message");
+        return;
+    }
+    m.body = fm->body;
+    m.claim = fm->claim;
+    eb = eboard_find(e, m.h.group);
+    if (eb && outsider(eb, m.peer)) {
+        drop_claim(e, m.claim);
+        return;
+    }
+    if (eb && m.h.step == WIRE_MAIL) {
+        mail_arrived(eb, &m);
+        return;
+    }
+    if (unwanted(e, eb, &m))
+        return;
+    if (!eb) {
+        keep_pending(e, &m, fm);
+        return;
+    }
+    eboard_activate(eb);
+    eb->fresh = &m;
+    eboard_poll(eb);
+    if (!eb->fresh)
+        return;
+    eb->fresh = NULL;
+    if (!unwanted(e, eb, &m)) /* by now */
+        keep_for_board(eb, &m, fm);
+}
