@@ -8,7 +8,8 @@ refused, so no arrow points up and none goes from one program into another. A ne
 error until it has a row here. FOREIGN says which room alone may include a foreign library's headers.
 PURE are objects that call no clock, no I/O and no allocation. LINKS is what a program must never load:
 commd no network library that carries data, the engine neither the event loop nor TLS, and libcommd
-nothing but libc. Each line that is printed names who broke which rule.
+nothing but libc. CIRCLES are the files of libcommd that may call each other; all others stand in
+layers. Each line that is printed names who broke which rule.
 """
 
 import os
@@ -20,7 +21,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = sys.argv[1] if len(sys.argv) > 1 else os.getcwd()
 
 SHM = {"shm/util", "shm/model", "shm/reduce", "shm/proto", "shm/board"}
-LIB = {"client/lib", "client/include"}  # client/lib: its internal.h
+LIB = {"client/include", "client/lib/context"}
 MAY = {
     "shm/util": set(),
     "shm/launch": {"shm/util"},
@@ -45,12 +46,14 @@ MAY = {
     "transport/engine": SHM | {"transport/schedule", "transport/fabric"},
     "transport/process": SHM | {"shm/launch", "transport/engine", "transport/fabric"},
     "client/include": set(),
-    "client/lib": SHM | {"client/include"},
+    "client/lib/context": SHM | {"client/include"},
     "client/lib/arena": SHM | LIB,
-    "client/lib/context": SHM | LIB | {"client/lib/arena"},
-    "client/lib/p2p": SHM | LIB | {"client/lib/arena"},
     "client/lib/coll": SHM | LIB | {"client/lib/arena"},
-    "client/lib/api": SHM | LIB | {"client/lib/arena"},
+    "client/lib/p2p": SHM | LIB | {"client/lib/coll"},
+    "client/lib/async": SHM | LIB | {"client/lib/coll", "client/lib/p2p"},
+    "client/lib/api": SHM
+    | LIB
+    | {"client/lib/arena", "client/lib/coll", "client/lib/p2p", "client/lib/async"},
     "client/ctl": SHM | {"client/include"},
     "client/perf": {"shm/util", "client/include"},
     "client/examples": {"client/include"},
@@ -77,6 +80,11 @@ LINKS = {
     "transport/commd-engine": r"lib(event|ssl|crypto|yaml|cuda|cudart|nccl|mpi|torch)\b",
     "client/lib/libcommd.so": r"lib(?!c\b|asan|ubsan|tsan|lsan|gcc_s|m\b|pthread|dl\b|rt\b|stdc)",
 }
+# Files of libcommd that may call each other to and fro, each set one machine. No other circle.
+CIRCLES = [
+    {"client/lib/p2p/p2p.c", "client/lib/p2p/p2p_out.c", "client/lib/p2p/p2p_wait.c"},
+    {"client/lib/coll/coll_steps.c", "client/lib/coll/coll_blocks.c"},
+]
 failures = []
 
 
@@ -167,9 +175,62 @@ def check_links():
     return count
 
 
+def calls():
+    """{file of libcommd: {file that it calls: names}}, from the symbols of the objects."""
+    defined, wanted = {}, {}
+    for folder, _, names in os.walk(os.path.join(BUILD, "client/lib")):
+        for name in names:
+            source = os.path.relpath(os.path.join(os.path.dirname(folder), name), BUILD)
+            source = source.replace("libcommd_client_la-", "")[:-1] + "c"
+            if not folder.endswith(".libs") or not name.endswith(".o"):
+                continue
+            if not os.path.exists(os.path.join(TOP, source)):
+                continue  # left over in the build folder
+            for line in lines("nm", os.path.join(folder, name)):
+                *_, kind, symbol = line.split()
+                if kind == "U":
+                    wanted.setdefault(source, set()).add(symbol)
+                elif kind in "TDBRVC":
+                    defined[symbol] = source
+    graph = {source: {} for source in set(wanted) | set(defined.values())}
+    for source, symbols in wanted.items():
+        for symbol in symbols:
+            if defined.get(symbol, source) != source:
+                graph[source].setdefault(defined[symbol], set()).add(symbol)
+    return graph
+
+
+def reached(graph, start):
+    found, todo = set(), [start]
+    while todo:
+        for other in graph[todo.pop()]:
+            if other not in found:
+                found.add(other)
+                todo.append(other)
+    return found
+
+
+def check_circles():
+    graph = calls()
+    reach = {source: reached(graph, source) for source in graph}
+    for source in sorted(graph):
+        for other in sorted(graph[source]):
+            together = source in reach[other]
+            if together and not any({source, other} <= circle for circle in CIRCLES):
+                names = " ".join(sorted(graph[source][other]))
+                failures.append(f"{source} calls {other} ({names}), which calls it back")
+    return len(graph)
+
+
 def main():
     includes, objects, programs = check_includes(), check_symbols(), check_links()
-    for what, count, least in (("include", includes, 300), ("object", objects, 15), ("program", programs, 3)):
+    layers = check_circles()
+    for what, count, least in (
+        ("include", includes, 300),
+        ("object", objects, 15),
+        ("program", programs, 3),
+        ("file of libcommd", layers, 25),
+    ):
         if count < least:
             failures.append(f"only {count} {what}s were looked at: the check has gone blind (make first?)")
     for text in failures:

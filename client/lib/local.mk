@@ -2,10 +2,15 @@
 lib_LTLIBRARIES += client/lib/libcommd.la
 # (libcommd-client.la: the same objects for tests that look inside.)
 noinst_LTLIBRARIES += libcommd-client.la
-libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/internal.h \
+libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h \
 	client/lib/api/api.c client/lib/api/check.c \
 	client/lib/arena/arena.c client/lib/arena/arena.h client/lib/arena/peer_arena.c \
-	client/lib/coll/async.c client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
+	client/lib/coll/work.c client/lib/coll/work.h client/lib/coll/step.c client/lib/coll/give_up.c \
+	client/lib/coll/finish.c client/lib/coll/run.h client/lib/api/api_p2p.c client/lib/p2p/p2p_api.h \
+	client/lib/async/async.c client/lib/async/async.h client/lib/async/progress.c \
+	client/lib/async/handles.c client/lib/context/context.c client/lib/context/context.h \
+	client/lib/context/error.h client/lib/context/group.h \
+	client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
 	client/lib/coll/coll_steps.h client/lib/coll/registered.c client/lib/coll/registered.h \
 	client/lib/coll/registered_work.c client/lib/coll/lists.c client/lib/coll/run.c \
 	client/lib/context/alive.c client/lib/context/autostart.c client/lib/context/control.c \

@@ -3,7 +3,7 @@
 #ifndef COMMD_TEST_ARENA_COMMD_H
 #define COMMD_TEST_ARENA_COMMD_H
 
-#include "client/lib/internal.h"
+#include "client/lib/async/async.h"
 
 struct arena_commd;
 

@@ -4,7 +4,7 @@
 #ifndef COMMD_TEST_CLUSTER_H
 #define COMMD_TEST_CLUSTER_H
 
-#include "client/lib/internal.h"
+#include "client/lib/async/async.h"
 #include "transport/engine/engine.h"
 
 enum { CLUSTER_MAX_NODES = 8, CLUSTER_MAX_RANKS = 64 };

@@ -1,18 +1,14 @@
 /* api.c - the public calls: argument checks, then the layer that does it. Every refusal says
  * which argument and what is allowed. */
-#include "config.h"
-
+#include "client/lib/api/check.h"
 #include "client/lib/arena/arena.h"
+#include "client/lib/async/async.h"
+#include "client/lib/p2p/p2p_api.h"
 
 #include <stdio.h>
 #include <sys/socket.h>
 
 enum { DEFAULT_TIMEOUT_S = 1800 };
-
-PUBLIC const char *commd_version(void)
-{
-    return PACKAGE_VERSION;
-}
 
 PUBLIC size_t commd_dtype_size(int dtype)
 {
@@ -46,13 +42,9 @@ static const char *named_socket(const struct commd_options *options)
     return s ? s : "";
 }
 
-/* Forks between this process and the first that used the library. getpid() would tell too, but
- * is a system call: half as long as a small all_reduce. */
-static unsigned generation;
-
 static void forked(void)
 {
-    generation++;
+    fork_counted();
     alive_forked();
     arena_unlock();
 }
@@ -69,15 +61,15 @@ static void after_fork(void)
     arena_unlock();
 }
 
-unsigned fork_generation(void)
-{
-    return generation;
-}
-
 static void watch_forks(void)
 {
     pthread_atfork(before_fork, after_fork, forked);
 }
+
+static const struct context_hooks hooks = {
+    .reconnected = arena_announce,
+    .absent = absent_answer,
+};
 
 static struct commd_context *context_alloc(void)
 {
@@ -88,7 +80,8 @@ static struct commd_context *context_alloc(void)
         return NULL;
     pthread_once(&once, watch_forks);
     ctx->pid = getpid();
-    ctx->generation = generation;
+    ctx->generation = fork_generation();
+    ctx->hooks = &hooks;
     ctx->sock = ctx->doorbell = -1;
     ctx->finished_tail = &ctx->finished;
     pthread_mutex_init(&ctx->lock, NULL);
@@ -146,22 +139,12 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     return 0;
 }
 
-int usable(const struct commd_context *ctx, const char *op)
-{
-    if (likely(ctx->generation == generation))
-        return 0;
-    return error_set(error_mine(), COMMD_E_FORKED, op,
-                     "this process was forked from the one (pid %d) that connected; connect anew "
-                     "in the child",
-                     (int)ctx->pid);
-}
-
 PUBLIC void commd_disconnect(struct commd_context *ctx)
 {
     if (!ctx)
         return;
     if (ctx->generation !=
-        generation) { /* a forked child holds copies only: close them, tell nobody */
+        fork_generation()) { /* a forked child holds copies only: close them, tell nobody */
         control_close(ctx);
         return;
     }
@@ -221,6 +204,15 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
     return 0;
 }
 
+void group_free(struct commd_group *g)
+{
+    if (!g)
+        return;
+    p2p_free(g);
+    peer_arenas_free(g);
+    group_close(g);
+}
+
 PUBLIC void commd_group_leave(struct commd_group *g)
 {
     struct msg m = {.type = MSG_CLIENT_LEAVE};
@@ -229,7 +221,7 @@ PUBLIC void commd_group_leave(struct commd_group *g)
     if (!g)
         return;
     ctx = g->ctx;
-    if (ctx->generation != generation)
+    if (ctx->generation != fork_generation())
         return;
     async_drop_group(g);
     pthread_mutex_lock(&ctx->lock);
@@ -330,7 +322,7 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, com
 
     if (unlikely(r))
         return r;
-    return is_p2p(op) ? p2p_start(group, op, on_done, arg, ret_work)
+    return is_p2p(op) ? async_start_message(group, op, on_done, arg, ret_work)
                       : async_start(group, op, on_done, arg, ret_work);
 }
 

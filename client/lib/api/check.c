@@ -1,6 +1,6 @@
 /* check.c - the arguments of a collective. Every refusal says which argument and what is allowed;
  * nothing was started then and the group is fine. What a collective takes is in coll_table. */
-#include "client/lib/internal.h"
+#include "client/lib/api/check.h"
 
 #include <stdio.h>
 

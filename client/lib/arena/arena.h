@@ -3,7 +3,7 @@
 #ifndef COMMD_CLIENT_ARENA_H
 #define COMMD_CLIENT_ARENA_H
 
-#include "client/lib/internal.h"
+#include "client/lib/context/group.h"
 
 enum { ARENA_PAGE = PLAN_PAGE };
 
@@ -44,20 +44,5 @@ const struct peer_arena *peer_arena_find(const struct commd_group *g, unsigned m
  * be had. False: no memory for even that. */
 bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int fd);
 void peer_arenas_free(struct commd_group *g);
-
-/* ---- at commd (control.c) -------------------------------------------------------------------- */
-
-/* Registers the arena and waits for the answer: 0 or COMMD_E_*. */
-int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd);
-/* The same without an answer; and the end of it. */
-void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd);
-void control_arena_del(struct commd_context *ctx, uint64_t arena);
-/* Asks for @arena of @rank; false if there is nobody to ask. If true, control_arena_asked() has to
- * be called until it is done. */
-bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
-                       struct join_wait *w);
-/* Does not wait. True: it is over; w->board_fd is the arena, or -1. */
-bool control_arena_asked(const struct commd_group *g, struct join_wait *w);
-void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
 
 #endif

@@ -1,21 +1,16 @@
-/* coll.h - what the files of collectives share: addresses of the parts of a step.
+/* coll_steps.h - what the files of collectives share: addresses of the parts of a step.
  *
  * "pos": position of a rank in node order (ranks of node 0 first, ...). In a one-node group
  * pos, rank and member index are the same. */
 #ifndef COMMD_CLIENT_COLL_H
 #define COMMD_CLIENT_COLL_H
 
-#include "client/lib/internal.h"
+#include "client/lib/coll/run.h"
 #include "shm/reduce/reduce.h"
 
 static inline const struct board *board_of(const struct run *r)
 {
     return &r->group->board;
-}
-
-static inline bool one_node(const struct run *r)
-{
-    return r->group->board.nnodes == 1;
 }
 
 static inline bool is_root(const struct run *r)

@@ -1,7 +1,7 @@
 /* lists.c - what an operation gives for each rank: counts and addresses of blocks, copied, so that
  * the caller's arrays may go away, and completed, so that coll*.c need not ask how they were given.
  * Operations whose blocks lie evenly need none of this. */
-#include "client/lib/internal.h"
+#include "client/lib/coll/run.h"
 
 static const void *block_of(const void *const *blocks, const uint8_t *base, unsigned k, size_t at)
 {

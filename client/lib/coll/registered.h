@@ -3,7 +3,7 @@
 #ifndef COMMD_CLIENT_DIRECT_H
 #define COMMD_CLIENT_DIRECT_H
 
-#include "client/lib/internal.h"
+#include "client/lib/coll/run.h"
 
 /* As registered.c names them; OFFERS and VOTES: waiting for those of all. STALLED: a member had
  * given up before this one began. */

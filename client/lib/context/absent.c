@@ -6,7 +6,7 @@
  * collected in the question, which is in ctx->questions until absent_free(). One answer per node
  * of the group; when all are there, or after ABSENT_MS, the operation fails with what is known.
  * In a group on one node the board knows it all, and nobody is asked. */
-#include "client/lib/internal.h"
+#include "client/lib/context/group.h"
 
 #include <stdio.h>
 

@@ -14,11 +14,13 @@
  * A child that was made by a bare clone() may hold the lock longer: its parent's death is seen by
  * pid only. A member that closes descriptors which are not its own, this one among them, looks
  * dead; the others ask only when commd has gone. */
-#include "client/lib/internal.h"
+#include "client/lib/context/group.h"
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 /* All of this process, so that a forked child can close them. */
 static struct alive *all;
@@ -107,6 +109,19 @@ static bool lock_is_free(const struct commd_group *g, unsigned rank)
     struct flock ask = byte_of(rank);
 
     return g->alive.fd >= 0 && fcntl(g->alive.fd, F_OFD_GETLK, &ask) == 0 && ask.l_type == F_UNLCK;
+}
+
+/* A process that nobody has waited for yet counts as ended, which kill(pid, 0) would not say. */
+static bool process_ended(pid_t pid)
+{
+    struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    bool ended;
+
+    if (p.fd < 0)
+        return errno == ESRCH;
+    ended = poll(&p, 1, 0) > 0;
+    close(p.fd);
+    return ended;
 }
 
 bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left)

@@ -21,7 +21,7 @@
  * hello was answered: a reason to search again, not to fail (control.c). */
 #include "config.h"
 
-#include "client/lib/internal.h"
+#include "client/lib/context/context.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -255,7 +255,7 @@ static int start_one(const char *dir, const char *path, int64_t deadline_ms, int
     if (r == 0) /* perhaps somebody else's, who did not have the lock */
         return 0;
     *ret_left = code == 0 && place_is_empty(r); /* served, and has ended already */
-    return code ? code : control_no_daemon(path, -r);
+    return code ? code : error_no_daemon(path, -r);
 }
 
 static int start_or_join(const char *dir, const char *path, int64_t deadline_ms, int *ret_sock,
@@ -275,7 +275,7 @@ static int start_or_join(const char *dir, const char *path, int64_t deadline_ms,
     if (place_is_empty(r))
         code = start_one(dir, path, MIN(limit, (int64_t)now_ms() + START_MS), ret_sock, ret_left);
     else
-        code = r ? control_no_daemon(path, -r) : 0;
+        code = r ? error_no_daemon(path, -r) : 0;
     flock(lock, LOCK_UN); /* a forked child may have the descriptor */
     return code;
 }
@@ -295,14 +295,14 @@ int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_
     snprintf(ret_path, size, "%s", PLACE_SYSTEM_SOCKET);
     r = place_connect(PLACE_SYSTEM_SOCKET, left, ret_sock);
     if (!place_is_empty(r))
-        return r ? control_no_daemon(PLACE_SYSTEM_SOCKET, -r) : 0;
+        return r ? error_no_daemon(PLACE_SYSTEM_SOCKET, -r) : 0;
     place_own_dir(dir);
     place_own_socket(own);
     r_own = place_connect_own(own, left, ret_sock);
     if (place_is_empty(r_own) && !may)
-        return control_no_daemon(PLACE_SYSTEM_SOCKET, -r);
+        return error_no_daemon(PLACE_SYSTEM_SOCKET, -r);
     snprintf(ret_path, size, "%s", own);
     if (place_is_empty(r_own))
         return start_or_join(dir, own, deadline_ms, ret_sock, ret_left);
-    return r_own ? control_no_daemon(own, -r_own) : 0;
+    return r_own ? error_no_daemon(own, -r_own) : 0;
 }

@@ -4,7 +4,7 @@
  * wait reads for all (`reading`), and hands each answer to the join it belongs to; when its
  * own has come, another takes over. An answer that nobody waits for any more (the caller was
  * interrupted) is a group we are a member of without wanting to: it is left at once. */
-#include "client/lib/arena/arena.h"
+#include "client/lib/context/group.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -14,25 +14,6 @@
 
 enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000, READ_BUDGET = 64 };
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
-
-int64_t deadline_in(int64_t timeout_ms)
-{
-    return timeout_ms < 0 ? -1 : (int64_t)now_ms() + timeout_ms;
-}
-
-int control_no_daemon(const char *path, int err)
-{
-    const char *hint = "is commd running? systemctl status commd, or set COMMD_SOCKET";
-
-    if (err == EACCES || err == EPERM)
-        hint = "this user may not connect; see listen.socket_mode in commd.yaml";
-    if (err == ENAMETOOLONG)
-        return error_set(error_mine(), COMMD_E_INVALID, "connect",
-                         "%s: longer than a socket path may be (%u bytes)", path,
-                         PLACE_SOCKET_MAX - 1);
-    return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect", "%s: %s; %s", path, strerror(err),
-                     hint);
-}
 
 static int not_commd(const struct commd_context *ctx, const char *what)
 {
@@ -79,7 +60,7 @@ static int connect_named(const char *path, int64_t deadline_ms, int *ret_sock)
     int64_t left = deadline_ms < 0 ? 0 : MAX(deadline_ms - (int64_t)now_ms(), (int64_t)1);
     int r = place_connect(path, left, ret_sock);
 
-    return r ? control_no_daemon(path, -r) : 0;
+    return r ? error_no_daemon(path, -r) : 0;
 }
 
 /* The kernel shows a pid of a namespace that is not ours or below ours as 0. */
@@ -200,7 +181,8 @@ static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigne
         if (w && nfds >= 1)
             w->board_fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_ABSENT) {
-        absent_answer(ctx, &m->absent);
+        if (ctx->hooks)
+            ctx->hooks->absent(ctx, &m->absent);
     }
     if (w) {
         w->reply = *m;
@@ -334,7 +316,8 @@ static int reconnect(struct commd_context *ctx)
     if (r)
         return r;
     pthread_mutex_unlock(&ctx->lock);
-    arena_announce(ctx);
+    if (ctx->hooks)
+        ctx->hooks->reconnected(ctx);
     pthread_mutex_lock(&ctx->lock);
     return 0;
 }

@@ -2,7 +2,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/context/error.h"
+#include "shm/util/socket_path.h"
 
 static _Thread_local struct commd_error mine;
 
@@ -23,6 +24,20 @@ int error_set(struct commd_error *e, int code, const char *op, const char *fmt, 
     vsnprintf(e->message, sizeof e->message, fmt, ap);
     va_end(ap);
     return code;
+}
+
+int error_no_daemon(const char *path, int err)
+{
+    const char *hint = "is commd running? systemctl status commd, or set COMMD_SOCKET";
+
+    if (err == EACCES || err == EPERM)
+        hint = "this user may not connect; see listen.socket_mode in commd.yaml";
+    if (err == ENAMETOOLONG)
+        return error_set(error_mine(), COMMD_E_INVALID, "connect",
+                         "%s: longer than a socket path may be (%u bytes)", path,
+                         PLACE_SOCKET_MAX - 1);
+    return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect", "%s: %s; %s", path, strerror(err),
+                     hint);
 }
 
 PUBLIC const struct commd_error *commd_last_error(void)

@@ -1,17 +1,15 @@
 /* group.c - joining a group: asking commd, mapping the board it hands out, and the tables that
  * collectives look things up in. What commd sends is checked like anything that came over a
  * socket: a client must not crash because it was pointed at the wrong daemon. */
-#include "client/lib/arena/arena.h"
+#include "client/lib/context/group.h"
 
 #include <stdio.h>
 
-void group_free(struct commd_group *g)
+void group_close(struct commd_group *g)
 {
     if (!g)
         return;
     alive_end(g);
-    p2p_free(g);
-    peer_arenas_free(g);
     board_unmap(&g->board);
     pthread_mutex_destroy(&g->qlock);
     free(g->members);
@@ -23,9 +21,9 @@ void group_free(struct commd_group *g)
     free(g);
 }
 
-static void group_freep(struct commd_group **g)
+static void group_closep(struct commd_group **g)
 {
-    group_free(*g);
+    group_close(*g);
 }
 
 const char *group_node_of(const struct commd_group *g, unsigned rank)
@@ -50,7 +48,7 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
     control_send_of(g, &m);
 }
 
-/* Seats: ranks in node order, ascending within a node. */
+/* Ranks in node order, ascending within a node. */
 static int group_tables(struct commd_group *g)
 {
     unsigned n = g->board.world, pos = 0, local = 0;
@@ -94,7 +92,7 @@ static int group_tables(struct commd_group *g)
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
                       int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group)
 {
-    _cleanup_(group_freep) struct commd_group *g = calloc(1, sizeof *g);
+    _cleanup_(group_closep) struct commd_group *g = calloc(1, sizeof *g);
     struct msg_joined *j = &w->reply.joined;
     int r;
 

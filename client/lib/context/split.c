@@ -1,7 +1,7 @@
 /* split.c - new groups out of one: every rank learns what all have chosen by one gathering over the
  * parent, computes its new rank, and those of one colour join a group under a name that all of them
  * derive alike. */
-#include "client/lib/internal.h"
+#include "client/lib/context/group.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
 
 #include <sys/queue.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/p2p/p2p_api.h"
 
 enum p2p_state {
     P2P_POSTED,    /* receive: no message yet */
@@ -162,6 +162,8 @@ bool p2p_push(struct p2p *p);
 /* ---- p2p_api.c --------------------------------------------------------------------------- */
 /* Tells the works of what has ended. With the lock held, which is dropped meanwhile. */
 void p2p_tell(struct p2p *p);
+struct p2p_op *p2p_take_finished(struct p2p *p); /* NULL: none is left */
+void p2p_result(const struct p2p_op *op);        /* into its work */
 
 /* ---- p2p_wait.c ------------------------------------------------------------------------------ */
 int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...) _printf_(4, 5);

@@ -11,7 +11,8 @@
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-static int refuse(const char *name, const char *what, int given, unsigned most, const char *or_any)
+static int p2p_out_of_range(const char *name, const char *what, int given, unsigned most,
+                            const char *or_any)
 {
     return error_set(error_mine(), COMMD_E_INVALID, name, "%s: %s %d; allowed: 0 to %u%s", name,
                      what, given, most, or_any);
@@ -32,10 +33,10 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
                          "%s: unknown dtype %d; allowed: 0 (i8) to %d (bool), see enum commd_dtype",
                          name, op->dtype, DTYPE_COUNT - 1);
     if (unlikely(op->peer < (send ? 0 : COMMD_ANY_SOURCE) || op->peer >= (int)g->board.world))
-        return refuse(name, send ? "rank" : "source", op->peer, g->board.world - 1,
-                      send ? "" : ", COMMD_ANY_SOURCE");
+        return p2p_out_of_range(name, send ? "rank" : "source", op->peer, g->board.world - 1,
+                                send ? "" : ", COMMD_ANY_SOURCE");
     if (unlikely(op->tag < (send ? 0 : COMMD_ANY_TAG)))
-        return refuse(name, "tag", op->tag, INT32_MAX, send ? "" : ", COMMD_ANY_TAG");
+        return p2p_out_of_range(name, "tag", op->tag, INT32_MAX, send ? "" : ", COMMD_ANY_TAG");
     if (unlikely(mul_overflows(op->count, dtype_size((unsigned)op->dtype), &bytes) ||
                  bytes > SIZE_MAX / 2))
         return error_set(e, COMMD_E_INVALID, name, "%s: count %zu is too large", name, op->count);
@@ -45,7 +46,7 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
     return 0;
 }
 
-static void op_init(struct p2p_op *o, const struct commd_group *g, const struct commd_op *op)
+static void p2p_op_init(struct p2p_op *o, const struct commd_group *g, const struct commd_op *op)
 {
     memset(o, 0, offsetof(struct p2p_op, err));
     o->err.code = 0;
@@ -58,7 +59,7 @@ static void op_init(struct p2p_op *o, const struct commd_group *g, const struct 
 }
 
 /* True if it is done. The clock is only asked if it is not: most sends are. */
-static bool begin(struct p2p *p, struct p2p_op *op)
+static bool p2p_try(struct p2p *p, struct p2p_op *op)
 {
     p2p_begin(p, op);
     if (op->state == P2P_DONE)
@@ -70,41 +71,14 @@ static bool begin(struct p2p *p, struct p2p_op *op)
 /* ---- coming and going --------------------------------------------------------------------------
  */
 
-static struct p2p_op *take_finished(struct p2p *p)
-{
-    struct p2p_op *op = TAILQ_FIRST(&p->finished);
-
-    if (op)
-        op_move(op, NULL);
-    return op;
-}
-
-static void work_result(const struct p2p_op *op)
-{
-    if (op->err.code)
-        op->work->err = op->err;
-}
-
-static void enter(struct p2p *p)
+static void p2p_enter(struct p2p *p)
 {
     pthread_mutex_lock(&p->lock);
     p->users++;
 }
 
-void p2p_tell(struct p2p *p)
-{
-    struct p2p_op *op;
-
-    while (unlikely((op = take_finished(p)) != NULL)) {
-        pthread_mutex_unlock(&p->lock);
-        work_result(op);
-        async_finish_p2p(op->work);
-        pthread_mutex_lock(&p->lock);
-    }
-}
-
 /* The last one to go leaves what is pending to the progress thread. */
-static void leave(struct p2p *p)
+static void p2p_leave(struct p2p *p)
 {
     struct commd_context *ctx = p->group->ctx;
     bool pending;
@@ -116,10 +90,10 @@ static void leave(struct p2p *p)
         pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock); /* p may be freed now */
     if (pending)
-        async_kick(ctx);
+        progress_kick(ctx);
 }
 
-static int no_memory(struct commd_error *e, const struct commd_op *op)
+static int p2p_no_memory(struct commd_error *e, const struct commd_op *op)
 {
     return error_set(e, COMMD_E_NOMEM, op->coll == COMMD_SEND ? "send" : "recv",
                      "no memory for a message");
@@ -131,12 +105,12 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
     struct p2p *p;
 
     if (unlikely(p2p_get(g, &p)))
-        return no_memory(error_mine(), op);
-    op_init(&o, g, op);
-    enter(p);
-    if (!begin(p, &o) && p2p_wait(p, &o, -1) == P2P_INTERRUPTED)
+        return p2p_no_memory(error_mine(), op);
+    p2p_op_init(&o, g, op);
+    p2p_enter(p);
+    if (!p2p_try(p, &o) && p2p_wait(p, &o, -1) == P2P_INTERRUPTED)
         p2p_interrupt(p, &o);
-    leave(p);
+    p2p_leave(p);
     if (unlikely(o.err.code)) {
         *error_mine() = o.err;
         return o.err.code;
@@ -149,35 +123,25 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
 /* ---- works -------------------------------------------------------------------------------------
  */
 
-int p2p_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
-              struct commd_work **ret_work)
+int p2p_start(struct commd_group *g, struct commd_work *w)
 {
     struct p2p_op *o = malloc(sizeof *o);
-    struct commd_work *w;
     struct p2p *p;
-    int r;
 
     if (!o || p2p_get(g, &p)) {
         free(o);
-        return no_memory(error_mine(), op);
+        return p2p_no_memory(error_mine(), &w->op);
     }
-    r = async_new_p2p(g, op, on_done, arg, ret_work ? 2 : 1, &w);
-    if (r) {
-        free(o);
-        return r;
-    }
-    op_init(o, g, op);
+    p2p_op_init(o, g, &w->op);
     o->work = w;
     w->p2p = o;
-    enter(p);
-    if (!begin(p, o)) {
+    p2p_enter(p);
+    if (!p2p_try(p, o)) {
         pthread_mutex_unlock(&p->lock);
-        async_watch(g);
+        progress_watch(g);
         pthread_mutex_lock(&p->lock);
     }
-    leave(p);
-    if (ret_work)
-        *ret_work = w;
+    p2p_leave(p);
     return 0;
 }
 
@@ -198,7 +162,7 @@ enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms)
         return P2P_ENDED;
     pthread_mutex_lock(&p->lock);
     r = p2p_wait(p, w->p2p, until_ms);
-    leave(p);
+    p2p_leave(p);
     return r;
 }
 
@@ -216,9 +180,9 @@ bool p2p_progress(struct commd_group *g, bool slow)
     moved = p2p_poll(p, NULL);
     if (slow)
         moved |= p2p_look_after(p, NULL);
-    while ((op = take_finished(p))) {
-        work_result(op);
-        async_queue_p2p(op->work);
+    while ((op = p2p_take_finished(p))) {
+        p2p_result(op);
+        work_queue_message(op->work);
         moved = true;
     }
     pthread_mutex_unlock(&p->lock);
@@ -259,44 +223,4 @@ void p2p_free(struct commd_group *g)
 
     if (p)
         p2p_fini(p);
-}
-
-/* ---- the public calls
- * ---------------------------------------------------------------------------- */
-
-PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype, int dest,
-                      int tag)
-{
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_SEND,
-                          .dtype = dtype,
-                          .send = buf,
-                          .count = count,
-                          .peer = dest,
-                          .tag = tag};
-
-    return commd_run(group, &op);
-}
-
-PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dtype, int source,
-                      int tag, struct commd_status *ret_status)
-{
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_RECV,
-                          .dtype = dtype,
-                          .recv = buf,
-                          .count = count,
-                          .peer = source,
-                          .tag = tag};
-    int r;
-
-    if (!group)
-        return commd_run(group, &op); /* says what is wrong */
-    r = p2p_check(group, &op);
-    return r ? r : p2p_run(group, &op, ret_status);
-}
-
-PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)
-{
-    *ret_status = work->p2p ? work->p2p->status : (struct commd_status){.source = -1, .tag = -1};
 }

@@ -22,7 +22,7 @@ enum {
     CLOSE_LOOKS = 32,      /* less than a microsecond */
 };
 
-static const char *op_name(const struct p2p_op *op)
+static const char *p2p_name(const struct p2p_op *op)
 {
     return op->send ? "send" : "recv";
 }
@@ -49,7 +49,7 @@ int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
     op_text_p2p(op, what, sizeof what);
-    error_set(&op->err, code, op_name(op), "%s of group \"%.80s\": %s", what, g->name, why);
+    error_set(&op->err, code, p2p_name(op), "%s of group \"%.80s\": %s", what, g->name, why);
     op->err.epoch = g->board.epoch;
     op->err.rank = op->peer;
     if (op->peer >= 0) {
@@ -84,7 +84,7 @@ static bool stop_waiting(struct p2p *p, struct p2p_op *op)
 /* ---- reasons -----------------------------------------------------------------------------------
  */
 
-static bool broken(struct p2p *p, struct p2p_op *op)
+static bool p2p_broken(struct p2p *p, struct p2p_op *op)
 {
     struct board_cause c;
     unsigned cause = board_broken(p->group->board.hdr, &c);
@@ -110,7 +110,7 @@ static bool unusable(struct p2p *p, struct p2p_op *op)
         op_error(p, op, p->bad, "%s", p->bad_text);
         return true;
     }
-    if (broken(p, op))
+    if (p2p_broken(p, op))
         return true;
     if (!atomic_load_explicit(&g->failed, memory_order_acquire))
         return false;
@@ -118,7 +118,7 @@ static bool unusable(struct p2p *p, struct p2p_op *op)
     return true;
 }
 
-static uint32_t gone(const struct p2p *p, unsigned rank)
+static uint32_t p2p_rank_gone(const struct p2p *p, unsigned rank)
 {
     return atomic_load_explicit(&p->group->board.ranks[rank].gone, memory_order_acquire);
 }
@@ -168,7 +168,7 @@ static bool any_hopeless(struct p2p *p, struct p2p_op *op)
     unsigned me = p->group->rank, last = me, world = p->mail->world, ngone = 0;
 
     for (unsigned k = 0; k < world; k++) {
-        if (k == me || !gone(p, k))
+        if (k == me || !p2p_rank_gone(p, k))
             continue;
         if (!nothing_left(p, k))
             continue;
@@ -215,7 +215,7 @@ static bool orphaned(struct p2p *p, struct p2p_op *op)
     return false;
 }
 
-static bool timed_out(struct p2p *p, struct p2p_op *op)
+static bool p2p_timed_out(struct p2p *p, struct p2p_op *op)
 {
     const char *why = "the other side does not go on";
 
@@ -254,7 +254,7 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
         peer = needed(op);
         if (peer == COMMD_ANY_SOURCE && any_hopeless(p, op))
             return true;
-        if (peer >= 0 && peer != (int)g->rank && gone(p, (unsigned)peer)) {
+        if (peer >= 0 && peer != (int)g->rank && p2p_rank_gone(p, (unsigned)peer)) {
             if (op->send)
                 p2p_drain(p, (unsigned)peer); /* it may have said that it does not want it */
             if (op->send || nothing_left(p, (unsigned)peer))
@@ -263,7 +263,7 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
     }
     if (!slow || op->state == P2P_DONE)
         return op->state == P2P_DONE;
-    return orphaned(p, op) || timed_out(p, op);
+    return orphaned(p, op) || p2p_timed_out(p, op);
 }
 
 /* To look at one may end others, so the list is turned rather than walked. */
@@ -287,7 +287,7 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
 /* ---- waiting
  * -------------------------------------------------------------------------------------- */
 
-static int sleep_limit(const struct p2p_op *op, int64_t until_ms)
+static int p2p_sleep_limit(const struct p2p_op *op, int64_t until_ms)
 {
     int64_t left = SLEEP_MS, now = (int64_t)now_ms();
 
@@ -310,7 +310,7 @@ static bool look_after_others(struct p2p *p, struct p2p_op *op)
 }
 
 /* One sleep, unless something moved in the last look before it. */
-static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
+static bool p2p_nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 {
     struct board_hdr *h = p->group->board.hdr;
     _Atomic uint32_t *words[2] = {&p->box->bell, &h->bell};
@@ -323,7 +323,7 @@ static bool nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         bool late;
 
         pthread_mutex_unlock(&p->lock);
-        late = futex_wait_any(words, expect, 2, sleep_limit(op, until_ms));
+        late = futex_wait_any(words, expect, 2, p2p_sleep_limit(op, until_ms));
         pthread_mutex_lock(&p->lock);
         if (late && op->state != P2P_DONE && atomic_load(words[0]) == expect[0]) {
             moved =
@@ -367,7 +367,7 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bo
         p->crowd = crowd;
 }
 
-static bool interrupted(const struct p2p *p)
+static bool p2p_wants_to_stop(const struct p2p *p)
 {
     struct commd_context *ctx = p->group->ctx;
 
@@ -375,7 +375,7 @@ static bool interrupted(const struct p2p *p)
 }
 
 /* May another one that has a part in this, a rank or the engine, have to run on this core? */
-static bool needed_here(const struct p2p *p, const struct p2p_op *op)
+static bool p2p_needed_here(const struct p2p *p, const struct p2p_op *op)
 {
     const struct board *b = &p->group->board;
 
@@ -398,18 +398,18 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        way = wait_way(&p->crowd, needed_here(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
+        way = wait_way(&p->crowd, p2p_needed_here(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
         if (way != WAIT_SLEEP) {
             pause_unlocked(p, op, way == WAIT_SPIN, moved);
             continue;
         }
-        if (nap(p, op, until_ms))
+        if (p2p_nap(p, op, until_ms))
             idle = 0;
         if (op->state == P2P_DONE)
             break;
         if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
             return P2P_LATE;
-        if (interrupted(p))
+        if (p2p_wants_to_stop(p))
             return P2P_INTERRUPTED;
     }
     return P2P_ENDED;
@@ -420,4 +420,33 @@ void p2p_interrupt(struct p2p *p, struct p2p_op *op)
     op_error(p, op, COMMD_E_INTERRUPTED, "interrupted%s",
              under_way(p, op) ? "; the group is broken" : "");
     stop_waiting(p, op);
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+struct p2p_op *p2p_take_finished(struct p2p *p)
+{
+    struct p2p_op *op = TAILQ_FIRST(&p->finished);
+
+    if (op)
+        op_move(op, NULL);
+    return op;
+}
+
+void p2p_result(const struct p2p_op *op)
+{
+    if (op->err.code)
+        op->work->err = op->err;
+}
+
+void p2p_tell(struct p2p *p)
+{
+    struct p2p_op *op;
+
+    while (unlikely((op = p2p_take_finished(p)) != NULL)) {
+        pthread_mutex_unlock(&p->lock);
+        p2p_result(op);
+        work_finish_message(op->work);
+        pthread_mutex_lock(&p->lock);
+    }
 }

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/async/async.h"
 
 static void must(int r, const char *what)
 {

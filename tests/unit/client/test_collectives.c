@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include "client/lib/api/check.h"
 #include "shm/reduce/reduce.h"
 #include "tests/lib/cluster.h"
 #include "transport/engine/engine_internal.h"

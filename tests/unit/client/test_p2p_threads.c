@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "client/lib/async/async.h"
 #include "client/lib/p2p/p2p.h"
 
 enum { MEMBERS = 3, THREADS = 2, ROUNDS = 60, MAX_BYTES = 300000 };

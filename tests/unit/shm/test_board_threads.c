@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/async/async.h"
 
 enum { MEMBERS = 3, GROUPS = 2, ROUNDS = 150, MAX_COUNT = 200000 };
 

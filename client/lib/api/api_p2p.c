@@ -1,0 +1,40 @@
+/* api_p2p.c - the public calls of point-to-point. */
+#include "client/lib/api/check.h"
+#include "client/lib/p2p/p2p.h"
+
+PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype, int dest,
+                      int tag)
+{
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_SEND,
+                          .dtype = dtype,
+                          .send = buf,
+                          .count = count,
+                          .peer = dest,
+                          .tag = tag};
+
+    return commd_run(group, &op);
+}
+
+PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dtype, int source,
+                      int tag, struct commd_status *ret_status)
+{
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_RECV,
+                          .dtype = dtype,
+                          .recv = buf,
+                          .count = count,
+                          .peer = source,
+                          .tag = tag};
+    int r;
+
+    if (!group)
+        return commd_run(group, &op); /* says what is wrong */
+    r = p2p_check(group, &op);
+    return r ? r : p2p_run(group, &op, ret_status);
+}
+
+PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)
+{
+    *ret_status = work->p2p ? work->p2p->status : (struct commd_status){.source = -1, .tag = -1};
+}

@@ -1,0 +1,10 @@
+/* check.h - argument checks of the public calls. */
+#ifndef COMMD_CLIENT_CHECK_H
+#define COMMD_CLIENT_CHECK_H
+
+#include "client/lib/context/group.h"
+
+/* Argument checks of a collective: 0 or COMMD_E_*. */
+int check_op(const struct commd_group *g, const struct commd_op *op);
+
+#endif

@@ -1,0 +1,260 @@
+/* async.c - whose turn it is in a group, and operations that are started.
+ *
+ * A group executes one operation at a time, in the order of the calls. `busy` is the turn. A
+ * blocking call takes it at once when nothing is queued and runs on the caller's thread: no
+ * hand-over, no lock. Otherwise, and for every asynchronous call, the operation is queued as a work
+ * (coll/work.c) and the context's progress thread runs it (progress.c). */
+#include "client/lib/async/async.h"
+
+#include "client/lib/p2p/p2p_api.h"
+
+static void turn_give(struct commd_group *g)
+{
+    atomic_store(&g->busy, 0); /* seq_cst: before the look at pending */
+    if (atomic_load(&g->pending))
+        progress_kick(g->ctx);
+}
+
+static int no_memory(struct commd_error *e, const struct commd_op *op)
+{
+    return error_set(e, COMMD_E_NOMEM, op_name(op), "no memory for an operation");
+}
+
+static int run_inline(struct commd_group *g, const struct commd_op *op)
+{
+    struct run r;
+    enum run_state st = RUN_FAILED;
+
+    if (unlikely(group_has_failed(g, &r.err))) {
+        /* nothing was started */
+    } else if (unlikely(lists_make(g, op, &r.lists))) {
+        no_memory(&r.err, op);
+    } else if (unlikely(run_begin(&r, g, op))) {
+        free(r.lists);
+    } else {
+        run_limit(&r, g, op);
+        st = unlikely(run_hopeless(&r)) ? RUN_FAILED : run_finish(&r);
+        run_end(&r, st);
+    }
+    turn_give(g);
+    if (likely(st == RUN_DONE))
+        return 0;
+    *error_mine() = r.err;
+    return r.err.code;
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+/* @works: @n of them, chained by next. */
+static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
+{
+    struct commd_context *ctx = g->ctx;
+    int r;
+
+    pthread_mutex_lock(&ctx->plock);
+    r = progress_start(ctx);
+    if (r == 0) {
+        pthread_mutex_lock(&g->qlock);
+        *g->tail = works;
+        while (*g->tail)
+            g->tail = &(*g->tail)->next;
+        atomic_fetch_add(&g->pending, n);
+        pthread_mutex_unlock(&g->qlock);
+        progress_watch_locked(g);
+    }
+    pthread_mutex_unlock(&ctx->plock);
+    if (r)
+        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)works->op.coll),
+                         "cannot start the progress thread: %s", strerror(r));
+    progress_kick(ctx);
+    return 0;
+}
+
+static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
+                                   commd_done_fn on_done, void *arg, int refs)
+{
+    struct commd_work *w = calloc(1, sizeof *w);
+
+    if (!w)
+        return NULL;
+    if (lists_make(g, op, &w->run.lists))
+        return work_free(w);
+    w->ctx = g->ctx;
+    w->group = g;
+    w->op = *op;
+    w->on_done = on_done;
+    w->arg = arg;
+    w->run.group = g;
+    run_limit(&w->run, g, op);
+    atomic_init(&w->refs, refs);
+    return w;
+}
+
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+                struct commd_work **ret_work)
+{
+    struct commd_work *w = work_new(g, op, on_done, arg, ret_work ? 2 : 1);
+    int r;
+
+    if (!w)
+        return no_memory(error_mine(), op);
+    r = submit(g, w, 1);
+    if (r) {
+        work_free(w);
+        return r;
+    }
+    if (ret_work)
+        *ret_work = w;
+    return 0;
+}
+
+static int start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                         void *arg, bool part, struct commd_work **ret_work)
+{
+    struct commd_work *w = calloc(1, sizeof *w);
+    int r;
+
+    if (!w)
+        return no_memory(error_mine(), op);
+    pthread_mutex_lock(&g->ctx->plock);
+    r = progress_start(g->ctx);
+    pthread_mutex_unlock(&g->ctx->plock);
+    if (r) {
+        free(w);
+        return error_set(error_mine(), COMMD_E_NOMEM, op_name(op),
+                         "cannot start the progress thread: %s", strerror(r));
+    }
+    w->ctx = g->ctx;
+    w->group = g;
+    w->op = *op;
+    w->on_done = on_done;
+    w->arg = arg;
+    w->part = part;
+    atomic_init(&w->refs, ret_work ? 2 : 1);
+    atomic_fetch_add(&g->p2p_pending, 1);
+    r = p2p_start(g, w);
+    if (r) {
+        atomic_fetch_sub(&g->p2p_pending, 1);
+        free(w);
+        return r;
+    }
+    if (ret_work) /* else the work may be gone by now */
+        *ret_work = w;
+    return 0;
+}
+
+int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                        void *arg, struct commd_work **ret_work)
+{
+    return start_message(g, op, on_done, arg, false, ret_work);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* The work of a batch is in no queue; its parts are, and the last of them finishes it. Parts may
+ * end on different threads (a leaving one, the progress thread). */
+static void part_done(void *arg, const struct commd_error *e)
+{
+    struct commd_work *batch = arg;
+
+    if (e && !atomic_exchange(&batch->failing, true))
+        batch->err = *e;
+    if (atomic_fetch_sub(&batch->left, 1) == 1)
+        work_told(batch);
+}
+
+static void free_parts(struct commd_work *part)
+{
+    for (struct commd_work *next; part; part = next) {
+        next = part->next;
+        work_free(part);
+    }
+}
+
+int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+                      commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    struct commd_work *batch = calloc(1, sizeof *batch), *parts = NULL, **tail = &parts;
+    unsigned ncoll = 0;
+    int r;
+
+    if (!batch)
+        return no_memory(error_mine(), ops);
+    batch->ctx = g->ctx; /* group stays NULL: it is in no queue */
+    batch->op = ops[0];
+    batch->on_done = on_done;
+    batch->arg = arg;
+    atomic_init(&batch->refs, ret_work ? 2 : 1);
+    atomic_init(&batch->left, n);
+    for (unsigned i = 0; i < n; i++) {
+        if (is_p2p(&ops[i]))
+            continue;
+        *tail = work_new(g, &ops[i], part_done, batch, 1);
+        if (!*tail) {
+            r = no_memory(error_mine(), &ops[i]);
+            goto fail;
+        }
+        (*tail)->part = true;
+        tail = &(*tail)->next;
+        ncoll++;
+    }
+    r = ncoll ? submit(g, parts, ncoll) : 0;
+    if (r)
+        goto fail;
+    /* from here on failures are the work's */
+    for (unsigned i = 0; i < n; i++)
+        if (is_p2p(&ops[i]) && start_message(g, &ops[i], part_done, batch, true, NULL))
+            part_done(batch, error_mine());
+    if (ret_work)
+        *ret_work = batch;
+    return 0;
+fail:
+    free_parts(parts);
+    free(batch);
+    return r;
+}
+
+/* ---- waiting inline -------------------------------------------------------------------------- */
+
+/* The caller of @w wants to stop waiting. The group breaks, as if it had run inline: the other
+ * ranks will miss this operation. */
+static void cancel(struct commd_work *w, const struct commd_error *why)
+{
+    struct commd_context *ctx = w->ctx;
+    struct commd_group *g;
+
+    pthread_mutex_lock(&ctx->plock);
+    g = w->group; /* NULL: finished meanwhile */
+    if (g && g->running == w) {
+        w->run.err = *why;
+        progress_finish(g, RUN_FAILED);
+    } else if (g) {
+        works_remove(g, w);
+        group_fail(g, why);
+        work_finish(w, why);
+    }
+    works_tell(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+}
+
+int async_run(struct commd_group *g, const struct commd_op *op)
+{
+    struct commd_work *w;
+    int r;
+
+    if (likely(!atomic_load_explicit(&g->pending, memory_order_acquire)) && likely(turn_take(g)))
+        return run_inline(g, op);
+    r = async_start(g, op, NULL, NULL, &w);
+    if (r)
+        return r;
+    r = commd_work_wait(w, -1);
+    while (r == COMMD_E_INTERRUPTED && !atomic_load(&w->done)) {
+        struct commd_error why = *error_mine();
+
+        /* the buffers are the caller's again when we return */
+        cancel(w, &why);
+        r = commd_work_wait(w, -1);
+    }
+    commd_work_free(w);
+    return r;
+}

@@ -1,0 +1,40 @@
+/* async.h - whose turn it is in a group (async.c), the progress thread (progress.c), and waiting
+ * for a work (handles.c: the public calls). */
+#ifndef COMMD_CLIENT_ASYNC_H
+#define COMMD_CLIENT_ASYNC_H
+
+#include "client/lib/coll/work.h"
+
+/* ---- async.c -----------------------------------------------------------------------------------
+ */
+
+int async_run(struct commd_group *g, const struct commd_op *op);
+int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+                struct commd_work **ret_work);
+/* The same of a message. */
+int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                        void *arg, struct commd_work **ret_work);
+int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+                      commd_done_fn on_done, void *arg, struct commd_work **ret_work);
+
+/* ---- progress.c --------------------------------------------------------------------------------
+ */
+
+/* The group's turn: who has it runs the next operation. */
+bool turn_take(struct commd_group *g);
+int progress_start(struct commd_context *ctx); /* plock held; 0 or an errno */
+/* What runs in the group has ended with @st: gives the turn back. plock held. */
+void progress_finish(struct commd_group *g, enum run_state st);
+/* Fails what is queued and waits until the progress thread has let go of the group. */
+void async_drop_group(struct commd_group *g);
+void async_stop(struct commd_context *ctx);
+/* One round of what the progress thread does, for tests that poll instead of having one (they
+ * claim that it is up). True if something moved. */
+bool async_poll(struct commd_context *ctx);
+
+/* ---- api/api.c ---------------------------------------------------------------------------------
+ */
+
+void group_free(struct commd_group *g); /* with what messages and registered memory keep in it */
+
+#endif

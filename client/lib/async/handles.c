@@ -1,0 +1,98 @@
+/* handles.c - the public calls about a work: is it done, wait for it, let go of it.
+ *
+ * A message is waited for by taking it: the thread that waits moves it itself. Anything else is
+ * told by the thread that runs it. */
+#include "client/lib/async/async.h"
+
+#include "client/lib/p2p/p2p_api.h"
+
+enum { DONE_SPINS = 200, SLEEP_MS = 50 };
+
+PUBLIC int commd_work_test(struct commd_work *work, int *ret_error)
+{
+    if (!atomic_load(&work->done))
+        return 0;
+    if (ret_error)
+        *ret_error = work->err.code;
+    return 1;
+}
+
+static int wait_late(const struct commd_work *work, int64_t timeout_ms)
+{
+    const char *name = op_name(&work->op);
+
+    return error_set(error_mine(), COMMD_E_TIMEOUT, name, "%s is still pending after %lld ms", name,
+                     (long long)timeout_ms);
+}
+
+static int wait_interrupted(const struct commd_work *work)
+{
+    const char *name = op_name(&work->op);
+
+    return error_set(error_mine(), COMMD_E_INTERRUPTED, name, "interrupted while waiting for %s",
+                     name);
+}
+
+/* A message is waited for by taking it: nobody has to hand it over. */
+static int wait_message(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
+{
+    switch (p2p_wait_work(work, deadline)) {
+    case P2P_LATE:
+        return wait_late(work, timeout_ms);
+    case P2P_INTERRUPTED:
+        return wait_interrupted(work);
+    case P2P_ENDED:
+        break;
+    }
+    return 0;
+}
+
+/* Until it is told: another thread does that. */
+static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
+{
+    struct commd_context *ctx = work->ctx;
+    int r = 0;
+
+    for (unsigned i = 0; i < DONE_SPINS && !atomic_load(&work->done); i++)
+        cpu_relax();
+    atomic_fetch_add(&work->waiters, 1); /* seq_cst: before the look at done */
+    while (!atomic_load(&work->done)) {
+        _Atomic uint32_t *word = &work->done;
+        uint32_t pending = 0;
+        int64_t left = deadline < 0 ? SLEEP_MS : deadline - (int64_t)now_ms();
+
+        if (left <= 0) {
+            r = wait_late(work, timeout_ms);
+            break;
+        }
+        futex_wait_any(&word, &pending, 1, (int)MIN(left, (int64_t)SLEEP_MS));
+        if (!atomic_load(&work->done) && ctx->interrupt && ctx->interrupt(ctx->interrupt_arg)) {
+            r = wait_interrupted(work);
+            break;
+        }
+    }
+    atomic_fetch_sub(&work->waiters, 1);
+    return r;
+}
+
+PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
+{
+    int64_t deadline = deadline_in(timeout_ms);
+    int r = atomic_load(&work->done) ? 0 : usable(work->ctx, op_name(&work->op));
+
+    if (!r && work->p2p && !atomic_load(&work->done))
+        r = wait_message(work, timeout_ms, deadline);
+    if (!r && !atomic_load(&work->done))
+        r = wait_done(work, timeout_ms, deadline);
+    if (r) /* also when the thread that would finish it is not in this process */
+        return r;
+    if (work->err.code)
+        *error_mine() = work->err;
+    return work->err.code;
+}
+
+PUBLIC void commd_work_free(struct commd_work *work)
+{
+    if (work)
+        work_unref(work);
+}

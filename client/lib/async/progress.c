@@ -1,0 +1,297 @@
+/* progress.c - the progress thread of a context: runs the works of its groups.
+ *
+ * It keeps one running work per group and polls them in turn, so operations of different groups
+ * never wait for each other. It sleeps on the bells of the boards it serves and on `kick`, which
+ * every submission rings; the argument for the order of store, fence and load is in
+ * shm/util/wait.c.
+ *
+ * What if a group is left now: async_drop_group() takes it out, and waits until no sleep looks at
+ * its board. What if the process forks: the child has no such thread, and usable() refuses its
+ * calls. */
+#include "client/lib/async/async.h"
+
+#include <sched.h>
+#include <signal.h>
+
+#include "client/lib/p2p/p2p_api.h"
+
+enum {
+    IDLE_SPINS = 200,
+    IDLE_YIELDS = 50,
+    SLEEP_MS = 50,
+    MAX_BELLS = 127,
+    SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */
+};
+
+/* ---- one group ------------------------------------------------------------------------------- */
+
+bool turn_take(struct commd_group *g)
+{
+    int idle = 0;
+
+    return atomic_compare_exchange_strong_explicit(&g->busy, &idle, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+void progress_finish(struct commd_group *g, enum run_state st)
+{
+    struct commd_work *w = g->running;
+
+    run_end(&w->run, st);
+    g->running = NULL;
+    atomic_store(&g->busy, 0);
+    work_finish(w, st == RUN_DONE ? NULL : &w->run.err);
+}
+
+/* Takes the next queued work of the group, if it is the thread's turn. */
+static bool progress_next(struct commd_group *g)
+{
+    struct commd_work *w;
+
+    if (!atomic_load(&g->pending) || !turn_take(g))
+        return false;
+    w = works_pop(g);
+    if (!w) {
+        atomic_store(&g->busy, 0);
+        return false;
+    }
+    if (group_has_failed(g, &w->run.err)) {
+        atomic_store(&g->busy, 0);
+        work_finish(w, &w->run.err);
+        return true;
+    }
+    if (run_begin(&w->run, g, &w->op)) {
+        atomic_store(&g->busy, 0);
+        work_finish(w, &w->run.err);
+        return true;
+    }
+    g->running = w;
+    if (run_hopeless(&w->run))
+        progress_finish(g, RUN_FAILED);
+    return true;
+}
+
+/* One look at a group; true if something moved. @slow: also at the reasons to give up. */
+static bool progress_group(struct commd_group *g, bool slow)
+{
+    struct run *r;
+    enum run_state st;
+    bool moved = atomic_load(&g->p2p_pending) && p2p_progress(g, slow);
+
+    if (!g->running) {
+        if (!progress_next(g))
+            return moved;
+        moved = true;
+        if (!g->running)
+            return true;
+    }
+    r = &g->running->run;
+    st = run_poll(r);
+    moved |= r->moved;
+    if (st == RUN_WAIT && slow && run_hopeless_slow(r)) {
+        struct commd_error why = r->err;
+
+        st = run_poll(r);
+        if (st == RUN_WAIT && !r->moved) {
+            r->err = why;
+            st = RUN_FAILED;
+        }
+    }
+    if (st != RUN_WAIT) {
+        progress_finish(g, st);
+        return true;
+    }
+    return moved;
+}
+
+static bool progress_all(struct commd_context *ctx, bool slow)
+{
+    bool moved = false;
+
+    for (struct commd_group **p = &ctx->active; *p;) {
+        struct commd_group *g = *p;
+
+        moved |= progress_group(g, slow);
+        if (!g->running && !atomic_load(&g->pending) && !atomic_load(&g->p2p_pending)) {
+            *p = g->active_next;
+            g->active = false;
+        } else {
+            p = &g->active_next;
+        }
+    }
+    return moved;
+}
+
+/* ---- sleeping -------------------------------------------------------------------------------- */
+
+/* The words that the progress thread sleeps on. */
+struct bells {
+    _Atomic uint32_t *words[MAX_BELLS + 1];
+    uint32_t expect[MAX_BELLS + 1];
+    _Atomic uint32_t *sleepers[MAX_BELLS + 1]; /* NULL: not announced there */
+    unsigned n;
+};
+
+static void bells_add(struct bells *b, _Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
+{
+    b->words[b->n] = bell;
+    b->sleepers[b->n] = sleepers;
+    b->expect[b->n++] = sleepers ? bell_prepare(bell, sleepers) : atomic_load(bell);
+}
+
+/* The board's bell for what runs; for messages the box's, and what commd has to say. */
+static void bells_of(struct bells *b, struct commd_group *g)
+{
+    struct board_hdr *h = g->board.hdr;
+    struct mail_box *box = p2p_box(g);
+    bool messages = p2p_unattended(g);
+
+    if (g->running || messages)
+        bells_add(b, &h->bell, g->running ? &h->sleepers : NULL);
+    if (messages)
+        bells_add(b, &box->bell, &box->sleepers);
+}
+
+/* With plock held. Sleeps until a bell or the kick; plock is dropped meanwhile, so groups may
+ * come and go: only words of boards that stay mapped for the sleep are passed, see
+ * async_drop_group(), which kicks and waits for us. */
+static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
+{
+    struct bells b = {.n = 0};
+    int limit = SLEEP_MS;
+    bool moved, late, all;
+
+    for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
+        bells_of(&b, g);
+    all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
+    b.words[b.n] = &ctx->kick;
+    b.expect[b.n] = kicked;
+    moved = progress_all(ctx, true);
+    for (struct commd_group *g = ctx->active; g; g = g->active_next)
+        if (g->running && run_asks(&g->running->run))
+            limit = 1;
+    ctx->sleeping = true;
+    ctx->sleeps++;
+    if (!moved) {
+        pthread_mutex_unlock(&ctx->plock);
+        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == SLEEP_MS && all;
+        pthread_mutex_lock(&ctx->plock);
+        for (unsigned i = 0; i <= b.n; i++)
+            late = late && atomic_load(b.words[i]) == b.expect[i];
+        if (late && progress_all(ctx, false)) /* which would have been due to a ring */
+            atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
+    }
+    for (unsigned i = 0; i < b.n; i++)
+        if (b.sleepers[i])
+            bell_cancel(b.sleepers[i]);
+    ctx->sleeping = false;
+    pthread_cond_broadcast(&ctx->pcond);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void *progress_main(void *arg)
+{
+    struct commd_context *ctx = arg;
+    unsigned idle = 0, rounds = 0;
+
+    pthread_mutex_lock(&ctx->plock);
+    while (!atomic_load(&ctx->stop)) {
+        uint32_t kicked = atomic_load(&ctx->kick);
+
+        /* also when a busy group never lets us sleep: another may be broken */
+        bool moved = progress_all(ctx, ++rounds % SLOW_EVERY == 0);
+
+        works_tell(ctx);
+        if (moved) {
+            idle = 0;
+        } else if (ctx->active && ++idle < IDLE_SPINS + IDLE_YIELDS) {
+            pthread_mutex_unlock(&ctx->plock);
+            if (idle < IDLE_SPINS)
+                cpu_relax();
+            else
+                sched_yield();
+            pthread_mutex_lock(&ctx->plock);
+        } else {
+            progress_sleep(ctx, kicked);
+            works_tell(ctx);
+            idle = ctx->active ? IDLE_SPINS : 0;
+        }
+    }
+    works_tell(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+    return NULL;
+}
+
+int progress_start(struct commd_context *ctx)
+{
+    sigset_t all, old;
+    int r = 0;
+
+    if (ctx->thread_up)
+        return 0;
+    /* signals are the application's: none may be delivered to our thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(&ctx->thread, NULL, progress_main, ctx);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r)
+        return r;
+    ctx->thread_up = true;
+    return 0;
+}
+
+void async_drop_group(struct commd_group *g)
+{
+    struct commd_context *ctx = g->ctx;
+    struct commd_work *w;
+    struct commd_error e;
+    uint64_t slept;
+
+    error_set(&e, COMMD_E_ABORTED, "leave", "group \"%s\" was left while operations were pending",
+              g->name);
+    p2p_drop(g);
+    pthread_mutex_lock(&ctx->plock);
+    for (struct commd_group **p = &ctx->active; *p; p = &(*p)->active_next)
+        if (*p == g) {
+            *p = g->active_next;
+            break;
+        }
+    /* A sleeping thread still looks at the bell of this board; its next sleep does not. (To wait
+     * for `sleeping` alone would be to miss the moment between two sleeps again and again.) */
+    slept = ctx->sleeps;
+    while (ctx->sleeping && ctx->sleeps == slept) {
+        progress_kick(ctx);
+        pthread_cond_wait(&ctx->pcond, &ctx->plock);
+    }
+    w = steal_ptr(g->running);
+    if (w) {
+        run_abandon(&w->run);
+        work_finish(w, &e);
+    }
+    while ((w = works_pop(g)))
+        work_finish(w, &e);
+    works_tell(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+}
+
+bool async_poll(struct commd_context *ctx)
+{
+    bool moved;
+
+    pthread_mutex_lock(&ctx->plock);
+    moved = progress_all(ctx, false);
+    works_tell(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+    return moved;
+}
+
+void async_stop(struct commd_context *ctx)
+{
+    if (!ctx->thread_up)
+        return;
+    atomic_store(&ctx->stop, true);
+    progress_kick(ctx);
+    pthread_join(ctx->thread, NULL);
+    ctx->thread_up = false;
+}

@@ -1,0 +1,95 @@
+/* finish.c - waiting for an operation on the thread that called it: looks, spins, yields, and
+ * sleeps on the board's bell, with the group's wait policy (shm/util/wait.c).
+ *
+ * Who wakes me: the bell. It is rung by every member that announces, reduces or consumes, by the
+ * engine when it publishes, and by commd when somebody is gone. The reasons to give up are looked
+ * at every HOPE_CHECK_EVERY looks, and before each sleep. */
+#include "client/lib/coll/run.h"
+
+enum {
+    HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
+    SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
+};
+
+enum run_state run_last_look(struct run *r)
+{
+    struct commd_error why = r->err;
+    enum run_state st = run_poll(r);
+
+    if (st == RUN_WAIT && !r->moved) {
+        r->err = why;
+        return RUN_FAILED;
+    }
+    return st;
+}
+
+static int run_sleep_limit(const struct run *r)
+{
+    int64_t left;
+
+    if (run_asks(r))
+        return 1;
+    if (r->deadline_ms < 0)
+        return SLEEP_MS;
+    left = r->deadline_ms - (int64_t)now_ms();
+    return (int)MAX(1, MIN(left, (int64_t)SLEEP_MS));
+}
+
+/* May another one that has a part in this have to run on this core? */
+static bool run_needed_here(const struct run *r)
+{
+    return !one_node(r) || board_shares_core(&r->group->board, r->group->local);
+}
+
+/* One sleep, unless something moved in the last look before it. */
+static enum run_state run_nap(struct run *r)
+{
+    struct board_hdr *h = r->group->board.hdr;
+    uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
+    enum run_state st = run_poll(r);
+
+    if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || run_interrupted(r)))
+        st = run_last_look(r);
+    if (st == RUN_WAIT && !r->moved && bell_wait(&h->bell, ticket, run_sleep_limit(r)) &&
+        !run_asks(r) && atomic_load(&h->bell) == ticket) {
+        st = run_poll(r); /* which would have been due to a ring: we are still announced */
+        if (st != RUN_WAIT || r->moved)
+            atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
+    }
+    bell_cancel(&h->sleepers);
+    return st;
+}
+
+enum run_state run_finish(struct run *r)
+{
+    struct crowd *crowd = &r->group->crowd;
+    unsigned idle = 0;
+    enum run_state st;
+
+    for (;;) {
+        st = run_poll(r);
+        if (st != RUN_WAIT)
+            return st;
+        idle = r->moved ? 0 : idle + 1;
+        if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && run_hopeless(r)) {
+            st = run_last_look(r);
+            if (st != RUN_WAIT)
+                return st;
+        }
+        switch (wait_way(crowd, run_needed_here(r), idle, WAIT_SPINS)) {
+        case WAIT_SPIN:
+            cpu_relax();
+            break;
+        case WAIT_YIELD:
+            yield_core(r->group->crowded_ns, crowd);
+            break;
+        case WAIT_SLEEP:
+            st = run_nap(r);
+            if (st != RUN_WAIT)
+                return st;
+            if (r->moved)
+                idle = 0;
+            break;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+/* give_up.c - reasons to give up an operation: the group is broken, a rank is gone, commd is gone
+ * and with it whoever would say that a rank is, the limit has passed, the application wants to
+ * stop.
+ *
+ * Each fills r->err. What the operation waits for may come in the same moment: run_last_look(). */
+#include "client/lib/coll/run.h"
+
+#include <stdio.h>
+
+bool run_broken(struct run *r)
+{
+    struct board_cause c;
+    unsigned cause = board_broken(r->group->board.hdr, &c);
+
+    if (!cause)
+        return false;
+    error_set(&r->err, -(int)cause, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": %s", (unsigned long long)r->desc.seq,
+              coll_name(r->desc.coll), r->group->name, c.text);
+    run_describe(r, -(int)cause, c.rank, c.pid, c.node);
+    return true;
+}
+
+static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid, bool left)
+{
+    const char *node = group_node_of(r->group, rank);
+
+    error_set(
+        &r->err, COMMD_E_RANK_LOST, coll_name(r->desc.coll),
+        "operation %llu (%s) of group \"%s\": rank %u (pid %u on node %s) %s after completing "
+        "%u operations",
+        (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, pid, node,
+        left ? "left the group" : "died", done);
+    run_describe(r, COMMD_E_RANK_LOST, (int)rank, pid, node);
+}
+
+/* One who died is named before those who left: they did so because of it, as often as not. */
+static bool somebody_gone(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    bool found = false;
+
+    if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
+        return false;
+    for (unsigned k = 0; k < b->world; k++) {
+        struct board_rank *br = &b->ranks[k];
+        uint32_t gone = atomic_load_explicit(&br->gone, memory_order_acquire);
+
+        /* who had completed this very operation before it went is not missed in it */
+        if (gone && k != r->group->rank && !seq_reached(gone - 1, (uint32_t)r->desc.seq)) {
+            bool left = br->cause == CAUSE_LEFT;
+
+            if (!found || !left)
+                rank_gone(r, k, gone - 1, br->pid, left);
+            if (!left)
+                return true;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* commd is gone too, so nobody will mark a dead member: look for oneself. */
+static bool orphan_check(struct run *r)
+{
+    struct commd_group *g = r->group;
+
+    if (!control_lost(g))
+        return false;
+    if (!one_node(r)) {
+        error_set(&r->err, COMMD_E_NODE_LOST, coll_name(r->desc.coll),
+                  "operation %llu (%s) of group \"%s\": commd on node %s is gone",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, g->ctx->node);
+        run_describe(r, COMMD_E_NODE_LOST, -1, 0, g->ctx->node);
+        return true;
+    }
+    for (unsigned k = 0; k < g->board.world; k++) {
+        bool left;
+
+        if (k != g->rank && alive_ended(g, k, &left)) {
+            uint32_t done = atomic_load(&g->board.members[k].ops);
+            if (!seq_reached(done, (uint32_t)r->desc.seq)) {
+                rank_gone(r, k, done, g->members[k].pid, left);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void run_timed_out(struct run *r)
+{
+    struct commd_group *g = r->group;
+    char text[360], node[MSG_NAME_MAX];
+    int rank;
+
+    absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
+    error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: %s",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
+              (long long)r->limit_ms, text);
+    run_describe(r, COMMD_E_TIMEOUT, rank, 0, node);
+}
+
+bool run_hopeless(struct run *r)
+{
+    return run_broken(r) || somebody_gone(r);
+}
+
+bool run_hopeless_slow(struct run *r)
+{
+    if (run_hopeless(r) || orphan_check(r))
+        return true;
+    if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms &&
+        absent_ask(&r->question, r->group, r->desc.seq)) {
+        run_timed_out(r);
+        return true;
+    }
+    return false;
+}
+
+/* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
+bool run_interrupted(struct run *r)
+{
+    struct commd_context *ctx = r->group->ctx;
+
+    if (!ctx->interrupt || !ctx->interrupt(ctx->interrupt_arg))
+        return false;
+    error_set(&r->err, COMMD_E_INTERRUPTED, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\" was interrupted; the group is broken",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
+    run_describe(r, COMMD_E_INTERRUPTED, (int)r->group->rank, 0, ctx->node);
+    return true;
+}

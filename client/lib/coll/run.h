@@ -1,0 +1,218 @@
+/* run.h - one operation of one member: its state (struct run), the parts of its steps (step.c, and
+ * inline here what every step of every operation passes), reasons to give it up (give_up.c), the
+ * machine itself (run.c) and waiting for it (finish.c). */
+#ifndef COMMD_CLIENT_RUN_H
+#define COMMD_CLIENT_RUN_H
+
+#include "client/lib/context/group.h"
+
+enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
+
+/* What an operation gives per rank. One allocation. */
+struct op_lists {
+    uint64_t *counts;                    /* of the blocks, where all ranks give the same; or NULL */
+    uint64_t *send_counts, *recv_counts; /* of the cells of a counted operation; or NULL */
+    uint8_t **send_blocks, **recv_blocks; /* where blocks lie that do not lie evenly; or NULL */
+};
+
+struct run {
+    struct commd_group *group;
+    struct op_desc desc;
+    struct op_balance balance;
+    struct plan plan;
+    struct op_lists *lists; /* owned; NULL: none needed */
+    const uint8_t *send;
+    uint8_t *recv;
+    double scale;           /* of this rank's contribution: premul_sum */
+    uint64_t most;          /* largest cell, elements: counted operations */
+    uint32_t base;          /* number of its first step */
+    uint32_t put, red, got; /* steps announced, reduced, taken */
+    unsigned seen;          /* members known to have announced the step looked at last */
+    uint32_t seen_step;
+    bool consistent;           /* descriptions were compared */
+    bool alike;                /* those of this node, before anything is reduced */
+    bool moved;                /* the last poll made progress */
+    struct question *question; /* owned: it ran out of time, and we ask who is missing */
+    struct registered
+        *registered;        /* owned: in registered memory, while that is possible (registered.c) */
+    int64_t limit_ms;       /* -1 none */
+    int64_t deadline_ms;    /* CLOCK_MONOTONIC, -1 none */
+    struct commd_error err; /* RUN_FAILED */
+};
+
+/* What a member does in each step of a collective. */
+struct coll_steps {
+    /* One node: is what get() of step @c reads in place? */
+    bool (*ready)(struct run *r, uint32_t c);
+    void (*put)(struct run *r, uint32_t c);
+    /* What needs nobody else: done once step @c has been announced, while others do theirs. */
+    void (*own)(struct run *r, uint32_t c);
+    void (*reduce)(struct run *r, uint32_t c); /* only if plan.reduces */
+    void (*get)(struct run *r, uint32_t c);
+};
+extern const struct coll_steps coll_steps[COLL_COUNT];
+
+/* lists.c: copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
+int lists_make(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
+
+/* ---- run.c -------------------------------------------------------------------------------------
+ */
+
+/* Starts @op as the next operation of the group; the caller holds the group's turn and has
+ * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
+int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
+/* The clock of an operation starts with the call, which for a queued one is before it begins. */
+void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
+/* Does all that can be done without waiting. */
+enum run_state run_poll(struct run *r);
+/* Bookkeeping after DONE or FAILED: counters for the next operation. */
+void run_end(struct run *r, enum run_state st);
+/* Instead of run_end(), of an operation whose group is being left. */
+void run_abandon(struct run *r);
+/* An answer that rings no bell is being waited for: look again soon. */
+bool run_asks(const struct run *r);
+
+/* ---- finish.c ----------------------------------------------------------------------------------
+ */
+
+/* Poll until done or failed, with the group's wait policy. */
+enum run_state run_finish(struct run *r);
+/* Hopeless (r->err says why), unless what the operation needs came in between. */
+enum run_state run_last_look(struct run *r);
+
+/* ---- give_up.c ---------------------------------------------------------------------------------
+ */
+
+/* Is there a reason to give up waiting? true: r->err is filled. run_last_look() before believing
+ * it. */
+bool run_hopeless(struct run *r);
+/* The same and what costs system calls: commd gone, the limit passed. */
+bool run_hopeless_slow(struct run *r);
+/* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
+bool run_interrupted(struct run *r);
+/* Is the group broken? Then r->err says by whom. */
+bool run_broken(struct run *r);
+
+/* ---- step.c ------------------------------------------------------------------------------------
+ */
+
+void run_announce(struct run *r, unsigned kind);
+/* Do the descriptions of the first step agree, as the members of one node compare them, or as the
+ * engine did? If not r->err is set. */
+bool run_consistent(struct run *r);
+bool run_engine_consistent(struct run *r);
+/* Everybody goes on with the operation as if it began @steps later. */
+void run_again(struct run *r, uint32_t steps);
+/* The rest of r->err: who, where, in which operation. */
+void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node);
+
+static inline struct board_member *run_member(const struct run *r)
+{
+    return &r->group->board.members[r->group->local];
+}
+
+static inline bool one_node(const struct run *r)
+{
+    return r->group->board.nnodes == 1;
+}
+
+static inline void run_tell(struct run *r)
+{
+    struct board_hdr *h = r->group->board.hdr;
+
+    bell_ring(&h->bell, &h->sleepers); /* contains the fence that group_wake_engine needs too */
+}
+
+/* What the engine can go on with: a member's data, once they are reduced if they are to be. That a
+ * result was read is for the members alone: they do not write before there is room. */
+static inline void run_tell_engine(struct run *r)
+{
+    run_tell(r);
+    if (!one_node(r))
+        group_wake_engine(r->group);
+}
+
+/* All members have consumed up to @want. The answer is cached: within SLOTS or depth steps of
+ * each other the members' lines are not read at all. */
+static inline bool run_all_consumed(struct run *r, uint32_t want)
+{
+    struct commd_group *g = r->group;
+    uint32_t low;
+
+    if (likely(seq_reached(g->consumed_seen, want)))
+        return true;
+    low = atomic_load_explicit(&g->board.members[0].consumed, memory_order_acquire);
+    for (unsigned m = 1; m < g->board.nlocal; m++) {
+        uint32_t c = atomic_load_explicit(&g->board.members[m].consumed, memory_order_acquire);
+        if (!seq_reached(c, low))
+            low = c;
+    }
+    g->consumed_seen = low;
+    return seq_reached(low, want);
+}
+
+static inline bool run_step_arrived(struct run *r, uint32_t step)
+{
+    const struct board *b = &r->group->board;
+
+    if (r->seen_step != step) {
+        r->seen_step = step;
+        r->seen = 0;
+    }
+    while (r->seen < b->nlocal && board_arrived(b, r->seen, step))
+        r->seen++;
+    return r->seen == b->nlocal;
+}
+
+static inline bool run_step_reduced(struct run *r, uint32_t want)
+{
+    const struct board *b = &r->group->board;
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (!seq_reached(atomic_load_explicit(&b->members[m].reduced, memory_order_acquire), want))
+            return false;
+    return true;
+}
+
+static inline bool run_all_arrived(struct run *r, uint32_t c)
+{
+    return run_step_arrived(r, r->base + c);
+}
+
+static inline bool run_all_reduced(struct run *r, uint32_t c)
+{
+    return run_step_reduced(r, r->base + c + 1);
+}
+
+/* Does step @c travel in the announcement alone? */
+static inline bool run_step_inline(const struct run *r, size_t len)
+{
+    return len <= BOARD_INLINE && one_node(r) && !r->plan.reduces;
+}
+
+static inline bool run_can_put(struct run *r, uint32_t c, size_t len)
+{
+    uint32_t step = r->base + c, depth = r->group->board.depth;
+
+    if (run_step_inline(r, len))
+        return run_all_consumed(r, step - BOARD_SLOTS + 1);
+    if (!run_all_consumed(r, step - depth + 1))
+        return false;
+    return one_node(r) ||
+           seq_reached(atomic_load_explicit(&r->group->board.hdr->sent, memory_order_acquire),
+                       step - depth + 1);
+}
+
+/* Everybody's first announcement is there: is it of the same operation as ours? */
+static inline bool run_members_agree(const struct run *r)
+{
+    const struct board *b = &r->group->board;
+    uint64_t mine = op_fingerprint(&r->desc);
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (unlikely(board_slot(b, m, r->base)->fingerprint != mine))
+            return false;
+    return true;
+}
+
+#endif

@@ -1,0 +1,158 @@
+/* step.c - what a member says and checks in a step of an operation: the announcement, whether all
+ * mean the same operation, and going on with it elsewhere.
+ *
+ * One node: members compare the first announcements, each for itself, and all must come to the same
+ * pair of ranks. Several nodes: the engines compare (transport/engine/engine_check.c) and publish
+ * what they found. For the counters and the order of checks see shm/board/board.c. */
+#include "client/lib/coll/run.h"
+
+#include <stdio.h>
+
+/* The engine cannot see the caller's lists. */
+static void tell_counts(const struct run *r, uint32_t step)
+{
+    const struct commd_group *g = r->group;
+    const struct op_lists *l = r->lists;
+    size_t row = g->board.world * sizeof(uint64_t);
+
+    if (one_node(r))
+        return;
+    if (l->counts) {
+        memcpy(board_counts(&g->board, g->local, step, 1), l->counts, row);
+    } else if (l->send_counts) {
+        memcpy(board_counts(&g->board, g->local, step, 0), l->send_counts, row);
+        memcpy(board_counts(&g->board, g->local, step, 1), l->recv_counts, row);
+    }
+}
+
+void run_announce(struct run *r, unsigned kind)
+{
+    uint32_t step = r->base + r->put;
+    struct board_slot *s = board_slot(&r->group->board, r->group->local, step);
+
+    if (r->put == 0) {
+        s->desc = r->desc;
+        s->fingerprint = op_fingerprint(&r->desc);
+        s->balance = r->balance;
+        s->most = r->most;
+        if (unlikely(r->lists))
+            tell_counts(r, step);
+    }
+    s->kind = kind;
+    atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
+    if (r->plan.reduces)
+        run_tell(r);
+    else
+        run_tell_engine(r);
+    r->put++;
+}
+
+void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
+{
+    struct commd_group *g = r->group;
+
+    r->err.code = code;
+    r->err.rank = rank;
+    r->err.pid = (int)pid;
+    r->err.epoch = g->board.epoch;
+    r->err.seq = r->desc.seq;
+    snprintf(r->err.node, sizeof r->err.node, "%s", node);
+}
+
+/* @desc_a of @a and @desc_b of @b do not agree. */
+static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const struct op_desc *db,
+                     unsigned b)
+{
+    char ta[80], tb[80];
+
+    op_text(da, ta, sizeof ta);
+    op_text(db, tb, sizeof tb);
+    error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
+              "operation %llu of group \"%s\": rank %u (node %s) called %s, but rank %u (node %s) "
+              "called %s; the group can still be used",
+              (unsigned long long)r->desc.seq, r->group->name, a, group_node_of(r->group, a), ta, b,
+              group_node_of(r->group, b), tb);
+    run_describe(r, COMMD_E_MISMATCH, (int)b, r->group->members[b].pid, group_node_of(r->group, b));
+}
+
+static void counts_mismatch(struct run *r, const struct op_balance *bal)
+{
+    struct commd_group *g = r->group;
+    char who[120];
+
+    op_balance_text(bal, g->board.world, who, sizeof who);
+    error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": the counts that ranks gave do not fit: %s; the "
+              "group can still be used",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, who);
+    run_describe(r, COMMD_E_MISMATCH, -1, 0, g->ctx->node);
+}
+
+/* Do the counts that the members of this one node gave fit each other? */
+static bool counts_fit(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    struct op_balance sum = {0};
+
+    for (unsigned m = 0; m < b->nlocal; m++) {
+        const struct op_balance *bal = &board_slot(b, m, r->base)->balance;
+
+        sum.hash += bal->hash;
+        sum.diff += bal->diff;
+        sum.checksum += bal->checksum;
+    }
+    if (op_balanced(&sum))
+        return true;
+    counts_mismatch(r, &sum);
+    return false;
+}
+
+/* One node: members compare. */
+bool run_consistent(struct run *r)
+{
+    const struct commd_group *g = r->group;
+    const struct board *b = &g->board;
+    struct op_desc first, other;
+    unsigned m = 1;
+
+    if (likely(run_members_agree(r)))
+        return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
+    /* all members must report the same pair: rank 0 and the first that differs from it */
+    first = board_slot(b, 0, r->base)->desc;
+    while (m < b->nlocal - 1 &&
+           board_slot(b, m, r->base)->fingerprint == board_slot(b, 0, r->base)->fingerprint)
+        m++;
+    other = board_slot(b, m, r->base)->desc;
+    mismatch(r, &first, g->local_rank[0], &other, g->local_rank[m]);
+    return false;
+}
+
+/* Several nodes: the engine published; it may have refused. */
+bool run_engine_consistent(struct run *r)
+{
+    const struct board_hdr *h = r->group->board.hdr;
+    struct board_mismatch m;
+
+    if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != r->desc.seq))
+        return true;
+    m = h->mismatch;
+    if (!op_balanced(&m.balance)) {
+        counts_mismatch(r, &m.balance);
+        return false;
+    }
+    mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,
+             MIN(m.rank_b, r->group->board.world - 1));
+    return false;
+}
+
+void run_again(struct run *r, uint32_t steps)
+{
+    r->base += steps;
+    r->put = r->red = r->got = 0;
+    r->seen = 0;
+    r->seen_step = r->base;
+    r->consistent = false;
+    r->plan.registered = false; /* nobody offers anything again */
+    atomic_store_explicit(&run_member(r)->consumed, r->base, memory_order_release);
+    run_tell(r);
+}

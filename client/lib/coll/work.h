@@ -1,0 +1,56 @@
+/* work.h - a work: an operation or a message that progresses without its caller (async/ runs it).
+ * Here is its life only: who holds it, which queue it is in, how its end is told. */
+#ifndef COMMD_CLIENT_WORK_H
+#define COMMD_CLIENT_WORK_H
+
+#include "client/lib/coll/run.h"
+
+struct commd_work {
+    _Atomic uint32_t done; /* futex; 1: finished, err is final */
+    _Atomic unsigned waiters;
+    _Atomic int refs;
+    struct commd_context *ctx; /* borrowed */
+    struct commd_group *group; /* borrowed, valid until the work is finished */
+    struct commd_work *next;
+    struct commd_op op;
+    struct run run;
+    /* of a batch: parts that are not done yet; somebody writes err */
+    _Atomic unsigned left;
+    _Atomic bool failing;
+    bool part;          /* of a batch, which is arg */
+    struct p2p_op *p2p; /* owned; a message */
+    commd_done_fn on_done;
+    void *arg;
+    struct commd_error err;
+};
+
+static inline bool is_p2p(const struct commd_op *op)
+{
+    return op->coll == COMMD_SEND || op->coll == COMMD_RECV;
+}
+
+const char *op_name(const struct commd_op *op);     /* "all_reduce", "send", ... */
+struct commd_work *work_free(struct commd_work *w); /* one that nobody else knows */
+void work_unref(struct commd_work *w);
+/* Takes the work out of its group; the group may be freed right after. plock is held, or the
+ * progress thread does not know the group. */
+void work_finish(struct commd_work *w, const struct commd_error *e);
+/* Tells who waits for it. With no lock held. */
+void work_told(struct commd_work *w);
+/* Tells all that are finished. With plock held, which is dropped around the callbacks. */
+void works_tell(struct commd_context *ctx);
+
+/* The group's queue of works that wait for their turn. */
+struct commd_work *works_pop(struct commd_group *g);
+void works_remove(struct commd_group *g, struct commd_work *w);
+
+/* A message is done, its result is in it; work_queue_message() is the same with plock held. */
+void work_finish_message(struct commd_work *w);
+void work_queue_message(struct commd_work *w);
+
+/* The progress thread: wakes it; has it look at @g when it is kicked (with plock held: _locked). */
+void progress_kick(struct commd_context *ctx);
+void progress_watch(struct commd_group *g);
+void progress_watch_locked(struct commd_group *g);
+
+#endif

@@ -1,0 +1,41 @@
+/* context.c - what every call asks first: was this process forked, and until when may it take?
+ *
+ * getpid() would tell of a fork too, but is a system call: half as long as a small all_reduce. So
+ * forks are counted (pthread_atfork() in api/api.c), and a context knows in which process it was
+ * made. The version stands here because the lower layers name it in errors, too. */
+#include "client/lib/context/context.h"
+
+#include "config.h"
+
+PUBLIC const char *commd_version(void)
+{
+    return PACKAGE_VERSION;
+}
+
+/* Forks between this process and the first that used the library. */
+static unsigned generation;
+
+unsigned fork_generation(void)
+{
+    return generation;
+}
+
+void fork_counted(void)
+{
+    generation++;
+}
+
+int usable(const struct commd_context *ctx, const char *op)
+{
+    if (likely(ctx->generation == generation))
+        return 0;
+    return error_set(error_mine(), COMMD_E_FORKED, op,
+                     "this process was forked from the one (pid %d) that connected; connect anew "
+                     "in the child",
+                     (int)ctx->pid);
+}
+
+int64_t deadline_in(int64_t timeout_ms)
+{
+    return timeout_ms < 0 ? -1 : (int64_t)now_ms() + timeout_ms;
+}

@@ -1,0 +1,112 @@
+/* context.h - a connection to commd (control.c), how one is found (autostart.c), and what every
+ * call asks first (context.c). */
+#ifndef COMMD_CLIENT_CONTEXT_H
+#define COMMD_CLIENT_CONTEXT_H
+
+#include <pthread.h>
+
+#include "client/lib/context/error.h"
+#include "shm/proto/codec.h"
+#include "shm/util/wait.h"
+
+struct commd_group;
+struct join_wait;
+struct question;
+
+/* Calls into upper layers, which this one does not know. */
+struct context_hooks {
+    /* The context has connected to another commd, which knows nothing of it. */
+    void (*reconnected)(struct commd_context *ctx);
+    /* With the context's lock held: an answer about ranks that have not come. */
+    void (*absent)(struct commd_context *ctx, const struct msg_absent *m);
+};
+
+struct commd_context {
+    pid_t pid;           /* of the process that connected */
+    unsigned generation; /* and how many forks led to it */
+    bool search;         /* no socket was named: socket_path is where one was found */
+    char socket_path[256];
+    char node[MSG_NAME_MAX];
+    uint64_t incarnation;
+    bool commd_seen; /* commd is in our pid namespace, or in one below */
+    int64_t timeout_ms;
+    commd_interrupt_fn interrupt;
+    void *interrupt_arg;
+
+    const struct context_hooks *hooks; /* static; what the upper layers want to hear */
+
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t cond;
+    int sock;                    /* -1: commd is gone */
+    _Atomic unsigned connection; /* counts them: commd may be restarted */
+    _Atomic bool lost;           /* the connection ended */
+    bool reading;                /* a thread is reading for all who wait */
+    uint32_t next_req;
+    struct join_wait *waits;
+    struct question *questions; /* borrowed: of operations that ran out of time */
+    int doorbell;               /* current one */
+    int *old_doorbells;         /* owned: of earlier engines, closed at the end */
+    unsigned nold;
+    struct commd_group *groups;
+
+    /* the progress thread (async/progress.c) */
+    pthread_mutex_t plock;
+    pthread_cond_t pcond; /* the thread stopped sleeping */
+    bool sleeping;
+    uint64_t sleeps;
+    pthread_t thread;
+    bool thread_up;
+    _Atomic bool stop;
+    _Atomic uint32_t kick; /* futex */
+    struct commd_group *active;
+    struct commd_work *finished; /* to be completed outside the lock, oldest first */
+    struct commd_work **finished_tail;
+};
+
+/* ---- context.c ---------------------------------------------------------------------------------
+ */
+
+unsigned fork_generation(void); /* forks between this process and the first that connected */
+void fork_counted(void);        /* in the child of a fork */
+/* 0, or COMMD_E_FORKED in a process that did not connect itself. */
+int usable(const struct commd_context *ctx, const char *op);
+int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
+
+/* ---- control.c ---------------------------------------------------------------------------------
+ */
+
+int control_open(struct commd_context *ctx, int64_t deadline_ms);
+void control_close(struct commd_context *ctx);
+/* Sends the JOIN in @w->req and waits for its answer. */
+int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
+                 int64_t deadline_ms);
+/* Sends a message about a group. -ENOTCONN if the commd that knows it is gone, also when we have
+ * connected to its successor, which would take another group for a breach of protocol. */
+int control_send_of(const struct commd_group *g, const struct msg *msg);
+/* Has the commd that knows the group gone? Takes the lock. */
+bool control_lost(const struct commd_group *g);
+
+/* Registered memory at commd, see client/lib/arena/. */
+
+/* Registers the arena and waits for the answer: 0 or COMMD_E_*. */
+int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd);
+/* The same without an answer; and the end of it. */
+void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd);
+void control_arena_del(struct commd_context *ctx, uint64_t arena);
+/* Asks for @arena of @rank; false if there is nobody to ask. If true, control_arena_asked() has to
+ * be called until it is done. */
+bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
+                       struct join_wait *w);
+/* Does not wait. True: it is over; w->board_fd is the arena, or -1. */
+bool control_arena_asked(const struct commd_group *g, struct join_wait *w);
+void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
+
+/* ---- autostart.c -------------------------------------------------------------------------------
+ */
+
+/* Finds a daemon, or starts one. 0 or COMMD_E_*; *ret_left: it was there, but left, which is a
+ * reason to search again. */
+int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_sock,
+                     bool *ret_left);
+
+#endif

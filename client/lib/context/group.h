@@ -1,0 +1,135 @@
+/* group.h - a group as this member has it: the board and its tables (group.c), who still lives when
+ * commd is gone (alive.c), and who has not come to an operation (absent.c). */
+#ifndef COMMD_CLIENT_GROUP_H
+#define COMMD_CLIENT_GROUP_H
+
+#include <unistd.h>
+
+#include "client/lib/context/context.h"
+#include "shm/board/board.h"
+#include "shm/util/copy.h"
+
+struct alive {
+    int fd;    /* the board, by an open file description of our own that holds the lock; -1: none */
+    bool pids; /* those that commd gave mean something here */
+    struct alive *next;
+};
+
+struct commd_group {
+    struct commd_context *ctx; /* borrowed: outlives its groups */
+    unsigned connection;       /* of the context, on which it was joined */
+    struct commd_group *next;  /* in ctx->groups */
+    struct board board;
+    char name[MSG_GROUP_MAX];
+    unsigned rank, local;        /* my rank; my member index on this node */
+    struct msg_member *members;  /* owned; by rank */
+    char (*nodes)[MSG_NAME_MAX]; /* owned */
+    uint32_t *node_start;        /* owned; nnodes + 1 */
+    uint32_t *rank_at;           /* owned; world: rank at each position */
+    uint32_t *pos_of;            /* owned; world */
+    uint32_t *local_rank;        /* owned; nlocal: rank of each member here */
+    struct plan_geom geom;
+    unsigned crowded_ns; /* of yield_core() */
+    struct crowd crowd;
+    int doorbell; /* to the engine, borrowed from ctx; -1 */
+    _Atomic int64_t timeout_ms;
+
+    /* whose turn it is: see async/async.c */
+    _Atomic int busy;
+    _Atomic uint64_t seq;    /* operations begun */
+    _Atomic unsigned splits; /* of this group into new ones */
+    uint32_t next_step;
+    uint32_t consumed_seen; /* all members have consumed up to here */
+    struct copy_way way;    /* into windows */
+
+    struct alive alive;
+
+    _Atomic bool failing; /* somebody writes first */
+    _Atomic bool failed;  /* first says why; later operations fail with it at once */
+    struct commd_error first;
+
+    pthread_mutex_t qlock;
+    struct commd_work *head, **tail; /* waiting works, owned by the queue */
+    _Atomic unsigned pending;        /* works queued or running on the progress thread */
+    struct commd_group *active_next; /* progress thread's list */
+    bool active;
+    struct commd_work *running;
+
+    struct peer_arenas **peer_arenas; /* owned; by local member (peer_arena.c) */
+
+    struct p2p *_Atomic p2p;      /* owned; NULL until the first message */
+    _Atomic unsigned p2p_pending; /* works of messages that are not done */
+};
+
+struct join_wait {
+    struct join_wait *next;
+    uint32_t req;
+    bool done;
+    struct msg reply;
+    int board_fd;
+    int doorbell;        /* borrowed from the context */
+    unsigned connection; /* on which the answer came */
+};
+
+int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
+               int64_t timeout_ms, struct commd_group **ret_group);
+/* From commd's answer and the board's fd, which stay the caller's (tables are taken). */
+int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
+                      int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group);
+/* Frees @g; what messages and registered memory keep in it has gone before: group_free(). */
+void group_close(struct commd_group *g);
+/* The first failure that ended the group for this member; tells commd if the others cannot
+ * know (a limit passed, an interrupt). */
+void group_fail(struct commd_group *g, const struct commd_error *why);
+const char *group_node_of(const struct commd_group *g, unsigned rank);
+
+/* Has the group ended for this member? Then *e says why, and nothing can start any more. */
+static inline bool group_has_failed(struct commd_group *g, struct commd_error *e)
+{
+    if (likely(!atomic_load_explicit(&g->failed, memory_order_acquire)))
+        return false;
+    *e = g->first;
+    return true;
+}
+
+/* After writing something for the engine, and a fence. The engine dozes until a member of one of
+ * its groups rings: any write to the eventfd that commd gave us. Which group it is the engine sees
+ * by engine_asleep. */
+static inline void group_wake_engine(struct commd_group *g)
+{
+    struct board_hdr *h = g->board.hdr;
+
+    if (likely(!atomic_load_explicit(&h->engine_asleep, memory_order_relaxed)))
+        return;
+    if (atomic_exchange(&h->engine_asleep, 0))
+        (void)!write(g->doorbell, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+/* ---- alive.c -----------------------------------------------------------------------------------
+ */
+
+/* Says on the board, and by a lock on its file, that this member lives. */
+void alive_begin(struct commd_group *g, int board_fd);
+void alive_end(struct commd_group *g);
+/* Has member @rank of a one-node group ended, or left? */
+bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left);
+/* Around a fork(); the child has alive_forked() instead of alive_unlock(). */
+void alive_lock(void);
+void alive_unlock(void);
+void alive_forked(void);
+
+/* ---- absent.c ----------------------------------------------------------------------------------
+ */
+
+/* Asks, with the first call, the other nodes of the group about operation @seq. True when there is
+ * nothing more to wait for. */
+bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq);
+/* "rank 3 of node b did not come", from the answers (@q may be NULL) or what this node knows.
+ * *ret_rank: the one that is missing, -1 if none or several; @node: "" if of several nodes. */
+void absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+                 size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
+void absent_free(struct question **q); /* NULL is fine */
+/* With the context's lock held: an answer came. */
+void absent_answer(struct commd_context *ctx, const struct msg_absent *m);
+
+#endif

@@ -1,0 +1,24 @@
+/* p2p_api.h - messages, as the layers above see them: p2p_api.c. */
+#ifndef COMMD_CLIENT_P2P_API_H
+#define COMMD_CLIENT_P2P_API_H
+
+#include "client/lib/coll/work.h"
+
+struct mail_box;
+enum p2p_waited { P2P_ENDED, P2P_LATE, P2P_INTERRUPTED };
+int p2p_check(const struct commd_group *g, const struct commd_op *op);
+int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
+/* Begins @w->op, of a work that is counted in the group; COMMD_E_NOMEM: nothing was begun. */
+int p2p_start(struct commd_group *g, struct commd_work *w);
+/* On the waiting thread; P2P_ENDED: the work is done or about to be. */
+enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms);
+/* By the progress thread, plock held; true if something moved. */
+bool p2p_progress(struct commd_group *g, bool slow);
+/* Messages are pending and no thread waits for any: the progress thread has to. */
+bool p2p_unattended(struct commd_group *g);
+struct mail_box *p2p_box(struct commd_group *g); /* its bell wakes who waits for messages */
+/* Ends what is pending and waits until nobody waits in it. */
+void p2p_drop(struct commd_group *g);
+void p2p_free(struct commd_group *g);
+
+#endif
