@@ -72,7 +72,7 @@ const char *conf_fabric(const struct conf *conf)
 {
     if (strcmp(conf->fabric, "auto"))
         return conf->fabric;
-    return strcmp(conf->tls, "tcp") ? "ucx" : "tcp";
+    return strcmp(conf->ucx_tls, "tcp") ? "ucx" : "tcp";
 }
 
 struct conf *conf_free(struct conf *conf)

@@ -35,17 +35,17 @@ struct conf {
     char pid_file[CONF_PATH_MAX]; /* default "": none */
 
     /* transport: */
-    char device[CONF_NAME_MAX]; /* network device for the engines; default: the one that holds
-                                    this node's address */
-    char fabric[8];             /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
-    char tls[CONF_NAME_MAX];    /* UCX transports, default "tcp" */
-    char port_range[32];        /* default "18500-18599" */
-    unsigned channels;          /* 1 */
-    unsigned latency_us;        /* 30 */
-    uint64_t bandwidth;         /* bytes per second, 1G */
-    char congestion[16];        /* default "auto"; TCP_CA_NAME_MAX */
-    bool trusted_network;       /* default false: tcp only on loopback */
-    char engine[CONF_PATH_MAX]; /* default LIBEXECDIR/commd-engine */
+    char device[CONF_NAME_MAX];  /* network device for the engines; default: the one that holds
+                                     this node's address */
+    char fabric[8];              /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
+    char ucx_tls[CONF_NAME_MAX]; /* UCX transports, default "tcp" */
+    char port_range[32];         /* default "18500-18599" */
+    unsigned channels;           /* 1 */
+    unsigned latency_us;         /* 30 */
+    uint64_t bandwidth;          /* bytes per second, 1G */
+    char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
+    bool trusted_network;        /* default false: tcp only on loopback */
+    char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */
     char engine_pid_file[CONF_PATH_MAX]; /* default "" */
 
     /* timeouts (configured in "ms"/"s"/"m" units, e.g. 500ms) */
@@ -66,6 +66,7 @@ struct conf {
     enum conf_log_level log_level; /* info */
 
     unsigned line[CONF_MAX_KEYS]; /* per row: the line that set it, 0 for the default */
+    bool old_name[CONF_MAX_KEYS]; /* per row: that line has the key's former name */
 };
 
 /* Loads @file. @text/@len: its content when the caller has it already (fuzzing, tests), else
@@ -87,8 +88,9 @@ int conf_load_key(const struct conf *conf, uint8_t ret_key[32], char **ret_error
 struct conf_row {
     char key[96]; /* "transport.device" */
     char value[256];
-    char fallback[CONF_PATH_MAX];    /* the default, as text */
-    char source[CONF_PATH_MAX + 24]; /* "default" or "FILE:LINE" */
+    char fallback[CONF_PATH_MAX]; /* the default, as text */
+    /* "default", or "FILE:LINE", with the key's old name where the file has that */
+    char source[CONF_PATH_MAX + 80];
     bool reloadable;
     const char *help; /* one line, static */
 };

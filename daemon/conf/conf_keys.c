@@ -50,7 +50,7 @@ const struct conf_key conf_keys[] = {
       "", "network device that carries the data" },
     { "transport", "fabric", CONF_FABRIC, 0, FIELD(fabric), 1, LONGEST(fabric), "auto",
       "what carries the data: tcp, ucx, or auto" },
-    { "transport", "tls", CONF_TLS, 0, FIELD(tls), 1, LONGEST(tls), "tcp",
+    { "transport", "ucx_tls", CONF_TRANSPORTS, 0, FIELD(ucx_tls), 1, LONGEST(ucx_tls), "tcp",
       "UCX transports that the engine may use" },
     { "transport", "port_range", CONF_PORT_RANGE, 0, FIELD(port_range), 1, 65535,
       "18500-18599", "TCP ports of the engine" },
@@ -105,6 +105,13 @@ const struct conf_key conf_node_keys[CONF_NODE_KEYS] = {
 };
 /* clang-format on */
 
+/* Keys that were renamed: a file may have the old name or the new one, not both. */
+static const struct {
+    const char *section, *old, *name;
+} old_names[] = {
+    {"transport", "tls", "ucx_tls"},
+};
+
 const unsigned conf_nkeys = ARRAY_LEN(conf_keys);
 _Static_assert(ARRAY_LEN(conf_keys) <= CONF_MAX_KEYS, "struct conf has a line for each key");
 _Static_assert(sizeof(COMMD_SYSCONFDIR "/commd/cluster.key") <= CONF_PATH_MAX, "sysconfdir");
@@ -119,6 +126,14 @@ unsigned conf_key_index(const char *section, const char *name)
             break;
     assert(i < conf_nkeys);
     return i;
+}
+
+const char *conf_key_old_name(const struct conf_key *key)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(old_names); i++)
+        if (!strcmp(old_names[i].section, key->section) && !strcmp(old_names[i].name, key->name))
+            return old_names[i].old;
+    return NULL;
 }
 
 void conf_host_name(char ret_name[CONF_NAME_MAX])
@@ -150,6 +165,19 @@ static void format_fallback(const struct conf_key *key, char *buf, size_t len)
         snprintf(buf, len, "%s", host);
 }
 
+static void format_source(const struct conf *conf, unsigned i, char *buf, size_t len)
+{
+    const struct conf_key *key = &conf_keys[i];
+
+    if (!conf->line[i])
+        snprintf(buf, len, "default");
+    else if (!conf->old_name[i])
+        snprintf(buf, len, "%s:%u", conf->file, conf->line[i]);
+    else
+        snprintf(buf, len, "%s:%u, by its old name %s.%s", conf->file, conf->line[i], key->section,
+                 conf_key_old_name(key));
+}
+
 bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
 {
     const struct conf_key *key;
@@ -161,10 +189,7 @@ bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
     snprintf(ret_row->key, sizeof(ret_row->key), "%s.%s", key->section, key->name);
     conf_value_format(key, conf, ret_row->value, sizeof(ret_row->value));
     format_fallback(key, ret_row->fallback, sizeof(ret_row->fallback));
-    if (conf->line[i])
-        snprintf(ret_row->source, sizeof(ret_row->source), "%s:%u", conf->file, conf->line[i]);
-    else
-        strcpy(ret_row->source, "default");
+    format_source(conf, i, ret_row->source, sizeof(ret_row->source));
     return true;
 }
 

@@ -12,7 +12,7 @@ typedef enum {
     CONF_PATH,
     CONF_DEVICE,
     CONF_FABRIC,
-    CONF_TLS,
+    CONF_TRANSPORTS,
     CONF_PORT_RANGE,
     CONF_WORD,
     CONF_ADDRESS,
@@ -53,6 +53,8 @@ extern const struct conf_key conf_node_keys[CONF_NODE_KEYS];
 
 /* Index of @section.@name in conf_keys; the key is known to be there. */
 unsigned conf_key_index(const char *section, const char *name);
+/* The name that @key had before and that files may still have, or NULL. */
+const char *conf_key_old_name(const struct conf_key *key);
 /* Host name up to the first dot, "localhost" where that is no node name. */
 void conf_host_name(char ret_name[CONF_NAME_MAX]);
 
