@@ -82,7 +82,7 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
     struct board_geom geom = {
         .group = view->id,
         .epoch = view->epoch,
-        .net = {.latency_us = view->latency_us, .mbytes_s = view->mbytes_s},
+        .net = view->net,
         .world = view->size,
         .nnodes = view->nnodes,
         .me = view->me,

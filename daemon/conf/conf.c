@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "shm/model/plan.h"
+
 static int node_cmp(const void *a, const void *b)
 {
     return strcmp(((const struct conf_node *)a)->name, ((const struct conf_node *)b)->name);
@@ -73,6 +75,14 @@ const char *conf_fabric(const struct conf *conf)
     if (strcmp(conf->fabric, "auto"))
         return conf->fabric;
     return strcmp(conf->ucx_tls, "tcp") ? "ucx" : "tcp";
+}
+
+struct plan_net conf_net(const struct conf *conf)
+{
+    return (struct plan_net){
+        .latency_us = conf->latency_us,
+        .mbytes_s = (uint32_t)(conf->bandwidth >> 20),
+    };
 }
 
 struct conf *conf_free(struct conf *conf)

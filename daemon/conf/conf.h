@@ -9,6 +9,8 @@
 enum { CONF_MAX_NODES = 1024, CONF_NAME_MAX = 64, CONF_PATH_MAX = 256, CONF_ADDR_MAX = 64 };
 enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 32, CONF_MAX_BYTES = 1 << 20 };
 
+struct plan_net;
+
 enum conf_log_level { CONF_LOG_ERROR, CONF_LOG_WARN, CONF_LOG_INFO, CONF_LOG_DEBUG };
 
 struct conf_node {
@@ -79,6 +81,8 @@ int conf_load(const char *file, const char *text, size_t len, struct conf **ret_
 struct conf *conf_free(struct conf *conf);
 /* "tcp" or "ucx": what "auto" means, too. */
 const char *conf_fabric(const struct conf *conf);
+/* The network as groups have it whose home is this node. */
+struct plan_net conf_net(const struct conf *conf);
 
 /* The 32-byte cluster key. Refuses a file that group or world can read, that is not 64 hex
  * digits (plus newline) or 32 raw bytes. *ret_error as above, "FILE: ..." with the remedy. */

@@ -1,5 +1,6 @@
 /* The configuration: what a file means, where it may come from, and that the documentation is
  * complete. The texts of its errors: test_conf_errors.c. */
+#include "shm/model/plan.h"
 #include "tests/unit/daemon/conf_helper.h"
 
 static void check_row(const struct conf *conf, const char *key, const char *value,
@@ -110,6 +111,8 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->port_range, "20000-20009");
     assert_int_equal(conf->latency_us, 7);
     assert_true(conf->bandwidth == UINT64_C(12) << 30);
+    assert_int_equal(conf_net(conf).latency_us, 7);
+    assert_int_equal(conf_net(conf).mbytes_s, 12 << 10);
     assert_string_equal(conf->congestion, "a-15_byte_name9");
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
