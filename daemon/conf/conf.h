@@ -19,53 +19,52 @@ struct conf_node {
     uint16_t port;
 };
 
+/* Defaults and ranges stand in conf_keys.c, what a setting means for people in commd.yaml(5). */
 struct conf {
-    char file[CONF_PATH_MAX]; /* where it came from; "" for built-in defaults */
+    char file[CONF_PATH_MAX]; /* where it came from, as errors name it */
 
     /* cluster: */
-    char cluster[CONF_NAME_MAX]; /* default "commd" */
-    char node[CONF_NAME_MAX];    /* default: host name up to the first dot */
-    char
-        key_file[CONF_PATH_MAX]; /* default /etc/commd/cluster.key; $CREDENTIALS_DIRECTORY/... ok */
-    struct conf_node *nodes;     /* owned; sorted by name; contains this node; 1 entry if unset */
-    unsigned nnodes;
-    unsigned self; /* index of this node in nodes[] */
+    char cluster[CONF_NAME_MAX];
+    char node[CONF_NAME_MAX];
+    char key_file[CONF_PATH_MAX]; /* may begin with $CREDENTIALS_DIRECTORY/ */
+    struct conf_node *nodes;      /* owned; sorted by name; contains this node */
+    unsigned nnodes;              /* at least 1 */
+    unsigned self;                /* index of this node in nodes[] */
 
     /* listen: */
-    char socket[CONF_PATH_MAX];   /* default /run/commd/commd.sock */
-    unsigned socket_mode;         /* default 0666: identity is SO_PEERCRED */
-    char pid_file[CONF_PATH_MAX]; /* default "": none */
+    char socket[CONF_PATH_MAX];
+    unsigned socket_mode;
+    char pid_file[CONF_PATH_MAX]; /* "": none */
 
     /* transport: */
-    char device[CONF_NAME_MAX];  /* network device for the engines; default: the one that holds
-                                     this node's address */
-    char fabric[8];              /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
-    char ucx_tls[CONF_NAME_MAX]; /* UCX transports, default "tcp" */
-    char port_range[32];         /* default "18500-18599" */
-    unsigned channels;           /* 1 */
-    unsigned latency_us;         /* 30 */
-    uint64_t bandwidth;          /* bytes per second, 1G */
-    char congestion[16];         /* default "auto"; TCP_CA_NAME_MAX */
-    bool trusted_network;        /* default false: tcp only on loopback */
-    char engine[CONF_PATH_MAX];  /* default LIBEXECDIR/commd-engine */
-    char engine_pid_file[CONF_PATH_MAX]; /* default "" */
+    char device[CONF_NAME_MAX]; /* "": the one that holds this node's address */
+    char fabric[8];             /* "tcp", "ucx" or "auto": see conf_fabric() */
+    char ucx_tls[CONF_NAME_MAX];
+    char port_range[32];
+    unsigned channels;
+    unsigned latency_us; /* see conf_net() */
+    uint64_t bandwidth;  /* bytes per second */
+    char congestion[16]; /* TCP_CA_NAME_MAX */
+    bool trusted_network;
+    char engine[CONF_PATH_MAX];
+    char engine_pid_file[CONF_PATH_MAX]; /* "": none */
 
-    /* timeouts (configured in "ms"/"s"/"m" units, e.g. 500ms) */
-    uint64_t heartbeat_ms;        /* 500 */
-    uint64_t node_timeout_ms;     /* 3000 */
-    uint64_t progress_timeout_ms; /* 5000 */
-    uint64_t join_timeout_ms;     /* upper bound granted to joins, 1800000 */
+    /* timeouts: */
+    uint64_t heartbeat_ms;
+    uint64_t node_timeout_ms;
+    uint64_t progress_timeout_ms;
+    uint64_t join_timeout_ms; /* at most granted to a join */
 
-    /* limits: (per node unless said) */
-    unsigned max_clients;              /* 1024 */
-    unsigned max_clients_per_user;     /* 512 */
-    unsigned max_groups;               /* 4096 */
-    unsigned max_groups_per_user;      /* 2048 */
-    uint64_t max_board_bytes;          /* sum of sealed board sizes, default 128G (sparse) */
-    uint64_t max_board_bytes_per_user; /* 64G */
+    /* limits: of this node */
+    unsigned max_clients;
+    unsigned max_clients_per_user;
+    unsigned max_groups;
+    unsigned max_groups_per_user;
+    uint64_t max_board_bytes; /* sum of the sizes of boards, used or not */
+    uint64_t max_board_bytes_per_user;
 
     /* log: */
-    enum conf_log_level log_level; /* info */
+    enum conf_log_level log_level;
 
     unsigned line[CONF_MAX_KEYS]; /* per row: the line that set it, 0 for the default */
     bool old_name[CONF_MAX_KEYS]; /* per row: that line has the key's former name */
