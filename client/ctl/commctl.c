@@ -27,7 +27,7 @@ struct options {
 
 struct verb {
     const char *words; /* as typed */
-    const char *ask;   /* MSG_ADMIN's verb */
+    const char *ask;   /* MSG_ADMIN's verb: daemon/admin/verbs.h */
     bool vertical;
     const char *help; /* NULL: another spelling, not shown */
     /* What to show of the answer; NULL: the answer, with its verdict. */
@@ -80,6 +80,19 @@ static const struct verb verbs[] = {
     {"show tuning", "config", false, NULL, show_tuning_of},
     {"version", "status", true, "the versions of commctl and of the running commd", show_version},
 };
+
+/* The verbs for people, joined by commas. */
+static const char *verb_names(void)
+{
+    static char names[128];
+    size_t at = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(verbs) && at < sizeof(names); i++)
+        if (verbs[i].help)
+            at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "",
+                                   verbs[i].words);
+    return names;
+}
 
 void complain(const char *format, ...)
 {
@@ -209,10 +222,8 @@ int main(int argc, char **argv)
     argv += optind;
     argc -= optind;
     if (argc == 0) {
-        fputs("commctl: which verb? status, nodes, groups, clients, show config, tuning, "
-              "version\n"
-              "Try: commctl --help\n",
-              stderr);
+        complain("which verb? %s", verb_names());
+        fputs("Try: commctl --help\n", stderr);
         return EXIT_NOT_ASKED;
     }
     if (argc == 1 && !strcmp(argv[0], "help")) {
@@ -221,9 +232,8 @@ int main(int argc, char **argv)
     }
     verb = find_verb(argv, argc);
     if (!verb) {
-        complain("%s%s%s: no such verb (status, nodes, groups, clients, show config, tuning, "
-                 "version)",
-                 argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
+        complain("%s%s%s: no such verb (%s)", argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "",
+                 verb_names());
         return EXIT_NOT_ASKED;
     }
     return run_verb(verb, &o);

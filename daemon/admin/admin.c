@@ -21,6 +21,7 @@
 #include "daemon/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/admin/table.h"
+#include "daemon/admin/verbs.h"
 #include "shm/proto/codec.h"
 
 enum { ADMIN_STEP_US = 1000 };
@@ -371,9 +372,21 @@ static const struct verb {
     const char *name;
     bool (*fill)(struct answer *a);
 } verbs[] = {
-    {"status", fill_status},   {"nodes", fill_nodes},   {"groups", fill_groups},
-    {"clients", fill_clients}, {"config", fill_config},
+#define VERB(name) {#name, fill_##name},
+    ADMIN_VERBS(VERB)
+#undef VERB
 };
+
+static void say_unknown(struct answer *a, const char *verb)
+{
+    char known[128] = "";
+    size_t at = 0;
+
+    for (unsigned i = 0; i < ARRAY_LEN(verbs) && at < sizeof(known); i++)
+        at +=
+            (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "", verbs[i].name);
+    unwell_add(a, "commd %s does not know \"%s\"; it knows %s", PACKAGE_VERSION, verb, known);
+}
 
 static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
 {
@@ -404,10 +417,7 @@ static void finish(struct daemon *d)
     unsigned slot = admin->now->slot;
 
     if (!admin->verb)
-        unwell_add(a,
-                   "commd %s does not know \"%s\"; it knows status, nodes, groups, clients, "
-                   "config",
-                   PACKAGE_VERSION, admin->now->verb);
+        say_unknown(a, admin->now->verb);
     if (a->table.error) {
         int error = a->table.error;
 

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include "daemon/admin/verbs.h"
 #include "shm/model/plan.h"
 #include "shm/proto/codec.h"
 #include "shm/reduce/reduce.h"
@@ -580,6 +581,73 @@ static void never_answers(void **state)
                f->path);
 }
 
+/* ---- verbs ------------------------------------------------------------------------------- */
+
+/* The words of each verb in commctl's help, as "status" or "show config". */
+static unsigned help_verbs(struct fix *f, char ret_words[][32], unsigned room)
+{
+    unsigned n = 0;
+
+    START(f, "--help");
+    assert_int_equal(finish(f), 0);
+    for (char *line = strstr(f->out, "\n  "); line && n < room; line = strchr(line + 1, '\n')) {
+        size_t len = strcspn(line + 3, "\n"), words = 0;
+
+        if (strncmp(line, "\n  ", 3) || len < 2)
+            break; /* options follow behind an empty line */
+        while (words < len && strncmp(line + 3 + words, "  ", 2))
+            words++;
+        snprintf(ret_words[n], 32, "%.*s", (int)words, line + 3);
+        n += strcmp(ret_words[n], "help") != 0;
+    }
+    return n;
+}
+
+/* What commctl asks commd when these words are typed; answered, so that it ends. */
+static void asked_by(struct fix *f, char *words, char ret_verb[MSG_NAME_MAX])
+{
+    char *second = strchr(words, ' ');
+    struct msg msg, hello = {.type = MSG_WELCOME};
+
+    if (second)
+        *second++ = 0;
+    START(f, "--socket", f->path, words, second);
+    accept_one(f);
+    expect(f, MSG_CLIENT_HELLO, &msg);
+    hello.welcome = (struct msg_welcome){MSG_VERSION, 42, 7, "node-a", "lab"};
+    answer(f, &hello);
+    expect(f, MSG_ADMIN, &msg);
+    snprintf(ret_verb, MSG_NAME_MAX, "%s", msg.admin.verb);
+    answer_tables(f, NULL, 0, true, "");
+    assert_int_equal(finish(f), 0);
+}
+
+static void verbs_are_those_of_commd(void **state)
+{
+#define NAME(name) #name,
+    static const char *const known[] = {ADMIN_VERBS(NAME)};
+#undef NAME
+    struct fix *f = *state;
+    char words[16][32], verb[MSG_NAME_MAX];
+    bool asked[ARRAY_LEN(known)] = {0};
+    unsigned n = help_verbs(f, words, ARRAY_LEN(words));
+
+    assert_true(n >= ARRAY_LEN(known));
+    for (unsigned i = 0; i < n; i++) {
+        size_t k = 0;
+
+        asked_by(f, words[i], verb);
+        while (k < ARRAY_LEN(known) && strcmp(known[k], verb))
+            k++;
+        if (k == ARRAY_LEN(known))
+            fail_msg("commctl asks for \"%s\", which daemon/admin/verbs.h lacks", verb);
+        asked[k] = true;
+    }
+    for (size_t k = 0; k < ARRAY_LEN(known); k++)
+        if (!asked[k])
+            fail_msg("commd answers \"%s\", for which commctl has no words", known[k]);
+}
+
 /* ---- usage ------------------------------------------------------------------------------- */
 
 static void usage(void **state)
@@ -632,6 +700,7 @@ int main(void)
         T(refused),
         T(ends_after_the_welcome),
         T(never_answers),
+        T(verbs_are_those_of_commd),
         T(usage),
         T(tuning_is_what_was_built),
     };
