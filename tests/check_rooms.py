@@ -33,7 +33,7 @@ MAY = {
     "daemon/process": {"shm/util", "daemon/conf"},
     "daemon/link": {"shm/util", "shm/proto", "shm/launch", "daemon/conf", "daemon/process", "daemon/core"},
     "daemon/memory": SHM | {"daemon/core"},
-    "daemon/admin": SHM | {"daemon", "daemon/core", "daemon/process"},
+    "daemon/admin": SHM | {"daemon", "daemon/conf", "daemon/core", "daemon/process"},
     "daemon": SHM
     | {"daemon/core", "daemon/conf", "daemon/process", "daemon/link", "daemon/memory", "daemon/admin"},
     "transport/schedule": {"shm/util"},
@@ -51,7 +51,7 @@ MAY = {
     "client/lib/p2p": SHM | LIB | {"client/lib/arena"},
     "client/lib/coll": SHM | LIB | {"client/lib/arena"},
     "client/lib/api": SHM | LIB | {"client/lib/arena"},
-    "client/ctl": SHM | {"client/include"},
+    "client/ctl": {"shm/util", "shm/proto", "client/include"},
     "client/perf": {"shm/util", "client/include"},
     "client/examples": {"client/include"},
 }

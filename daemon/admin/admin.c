@@ -21,6 +21,7 @@
 #include "daemon/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/admin/table.h"
+#include "daemon/admin/tuning.h"
 #include "daemon/admin/verbs.h"
 #include "shm/proto/codec.h"
 
@@ -362,6 +363,12 @@ static bool fill_config(struct answer *a)
         table_text(t, row.source);
         table_bool(t, row.reloadable);
     }
+    return true;
+}
+
+static bool fill_tuning(struct answer *a)
+{
+    tuning_fill(&a->table, a->d->conf);
     return true;
 }
 

@@ -4,6 +4,6 @@
 #ifndef COMMD_VERBS_H
 #define COMMD_VERBS_H
 
-#define ADMIN_VERBS(V) V(status) V(nodes) V(groups) V(clients) V(config)
+#define ADMIN_VERBS(V) V(status) V(nodes) V(groups) V(clients) V(config) V(tuning)
 
 #endif

@@ -98,6 +98,8 @@ struct conf_row {
     const char *help; /* one line, static */
 };
 bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row);
+/* The row of @key, "transport.device", which exists. */
+void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row);
 
 /* Names of keys that differ between @a and @b and cannot change without a restart, comma
  * separated into buf; "" when the new one may be swapped in. */

@@ -193,6 +193,15 @@ bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
     return true;
 }
 
+void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row)
+{
+    unsigned i = 0;
+
+    while (conf_row(conf, i, ret_row) && strcmp(ret_row->key, key))
+        i++;
+    assert(i < conf_nkeys);
+}
+
 static bool same_nodes(const struct conf *a, const struct conf *b)
 {
     if (a->nnodes != b->nnodes)

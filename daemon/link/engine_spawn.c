@@ -19,10 +19,8 @@ static bool is_set(const struct conf *conf, const char *key)
 {
     struct conf_row row;
 
-    for (unsigned i = 0; conf_row(conf, i, &row); i++)
-        if (strcmp(row.key, key) == 0)
-            return strcmp(row.source, "default") != 0;
-    return false;
+    conf_row_of(conf, key, &row);
+    return strcmp(row.source, "default") != 0;
 }
 
 void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
