@@ -101,6 +101,9 @@ bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row);
 /* The row of @key, "transport.device", which exists. */
 void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row);
 
+/* Whether the file sets @key, "transport.device", which exists. */
+bool conf_is_given(const struct conf *conf, const char *key);
+
 /* Names of keys that differ between @a and @b and cannot change without a restart, comma
  * separated into buf; "" when the new one may be swapped in. */
 void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len);

@@ -68,8 +68,8 @@ static void check_duplicate_node(struct check *c, unsigned i)
 static void check_self(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned key = conf_key_index("cluster", "node");
-    struct conf_pos nodes_pos = c->src->value[conf_key_index("cluster", "nodes")];
+    unsigned key = conf_key_index("cluster.node");
+    struct conf_pos nodes_pos = c->src->value[conf_key_index("cluster.nodes")];
     char names[256] = "";
     size_t at = 0;
 
@@ -93,8 +93,8 @@ static void check_self(struct check *c)
 
 static void check_timeouts(struct check *c)
 {
-    unsigned heartbeat = conf_key_index("timeouts", "heartbeat");
-    unsigned node = conf_key_index("timeouts", "node");
+    unsigned heartbeat = conf_key_index("timeouts.heartbeat");
+    unsigned node = conf_key_index("timeouts.node");
     char node_text[32], heartbeat_text[32];
 
     if (c->src->bad[heartbeat] || c->src->bad[node] ||
@@ -112,7 +112,7 @@ static void check_timeouts(struct check *c)
  * neither. */
 static void check_ports(struct check *c)
 {
-    unsigned range = conf_key_index("transport", "port_range");
+    unsigned range = conf_key_index("transport.port_range");
     unsigned low, high, port;
     const struct conf_node_src *src;
 
@@ -147,10 +147,10 @@ static bool names_tcp(const char *transports)
 static void check_trusted_network(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned trusted = conf_key_index("transport", "trusted_network");
-    unsigned ucx_tls = conf_key_index("transport", "ucx_tls");
-    unsigned ports = conf_key_index("transport", "port_range");
-    unsigned fabric = conf_key_index("transport", "fabric");
+    unsigned trusted = conf_key_index("transport.trusted_network");
+    unsigned ucx_tls = conf_key_index("transport.ucx_tls");
+    unsigned ports = conf_key_index("transport.port_range");
+    unsigned fabric = conf_key_index("transport.fabric");
     bool ucx = strcmp(conf_fabric(conf), "tcp");
     unsigned i;
 
@@ -179,9 +179,9 @@ static void check_trusted_network(struct check *c)
 static void check_fabric(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned fabric = conf_key_index("transport", "fabric");
-    unsigned ucx_tls = conf_key_index("transport", "ucx_tls");
-    unsigned channels = conf_key_index("transport", "channels");
+    unsigned fabric = conf_key_index("transport.fabric");
+    unsigned ucx_tls = conf_key_index("transport.ucx_tls");
+    unsigned channels = conf_key_index("transport.channels");
 
     if (c->src->bad[fabric] || c->src->bad[ucx_tls] || c->src->bad[channels])
         return;
@@ -203,7 +203,7 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
 
     check_timeouts(&c);
     check_fabric(&c);
-    if (conf->nnodes == 0 || src->bad[conf_key_index("cluster", "nodes")])
+    if (conf->nnodes == 0 || src->bad[conf_key_index("cluster.nodes")])
         return;
     for (unsigned i = 1; i < conf->nnodes; i++)
         check_duplicate_node(&c, i);

@@ -117,13 +117,17 @@ _Static_assert(ARRAY_LEN(conf_keys) <= CONF_MAX_KEYS, "struct conf has a line fo
 _Static_assert(sizeof(COMMD_SYSCONFDIR "/commd/cluster.key") <= CONF_PATH_MAX, "sysconfdir");
 _Static_assert(sizeof(COMMD_LIBEXECDIR "/commd-engine") <= CONF_PATH_MAX, "libexecdir");
 
-unsigned conf_key_index(const char *section, const char *name)
+unsigned conf_key_index(const char *key)
 {
     unsigned i;
 
-    for (i = 0; i < conf_nkeys; i++)
-        if (!strcmp(conf_keys[i].section, section) && !strcmp(conf_keys[i].name, name))
+    for (i = 0; i < conf_nkeys; i++) {
+        size_t n = strlen(conf_keys[i].section);
+
+        if (!strncmp(key, conf_keys[i].section, n) && key[n] == '.' &&
+            !strcmp(key + n + 1, conf_keys[i].name))
             break;
+    }
     assert(i < conf_nkeys);
     return i;
 }
@@ -195,11 +199,12 @@ bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
 
 void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row)
 {
-    unsigned i = 0;
+    conf_row(conf, conf_key_index(key), ret_row);
+}
 
-    while (conf_row(conf, i, ret_row) && strcmp(ret_row->key, key))
-        i++;
-    assert(i < conf_nkeys);
+bool conf_is_given(const struct conf *conf, const char *key)
+{
+    return conf->line[conf_key_index(key)];
 }
 
 static bool same_nodes(const struct conf *a, const struct conf *b)

@@ -467,10 +467,10 @@ static void read_stream(struct reader *r)
 /* Limits for one user that were not given do not say that one may have all of a small limit. */
 static void keep_shares(struct conf *conf, const struct conf_src *src)
 {
-    if (!src->value[conf_key_index("limits", "max_clients_per_user")].line)
+    if (!src->value[conf_key_index("limits.max_clients_per_user")].line)
         conf->max_clients_per_user =
             MIN(conf->max_clients_per_user, MAX(conf->max_clients / 2, 1u));
-    if (!src->value[conf_key_index("limits", "max_groups_per_user")].line)
+    if (!src->value[conf_key_index("limits.max_groups_per_user")].line)
         conf->max_groups_per_user = MIN(conf->max_groups_per_user, MAX(conf->max_groups / 2, 1u));
 }
 
