@@ -1,10 +1,10 @@
 /* admin.c - the answers to commctl: one table per verb, read from the core's views and from the
  * edges. Nothing here changes anything.
  *
- * Keys are documented in commctl.8 and only grow. Who asks sees groups and clients of its own
- * user; root and the user that commd runs as see all. Whether the node is well is for
- * everybody: not well is a node that is down or an engine that should be up and is not, in
- * every answer that is about this node as a whole (status, nodes).
+ * Keys are documented in commctl.8 and only grow. A user sees its own groups and clients; root and
+ * the user that commd runs as see all. Everybody is told whether this node is well, in the answers
+ * that are about the node as a whole (status, nodes). It is not well while another node is down, or
+ * while its engine should be up and is not.
  *
  * Answers can be long, and anybody may ask. So one answer is made at a time, ADMIN_STEP_US of it
  * in a turn, by a scan that finds its place again; the others wait as questions, which are small.
@@ -27,15 +27,15 @@
 
 enum { ADMIN_STEP_US = 1000 };
 
-struct question {
-    TAILQ_ENTRY(question) entry;
+struct admin_question {
+    TAILQ_ENTRY(admin_question) entry;
     unsigned slot;
     uint32_t uid;
     uint64_t number;
     char verb[sizeof(((struct msg_admin *)0)->verb)];
 };
 
-TAILQ_HEAD(question_list, question);
+TAILQ_HEAD(question_list, admin_question);
 
 struct answer {
     struct daemon *d;
@@ -49,7 +49,7 @@ struct answer {
 
 struct admin {
     struct question_list waiting; /* owned */
-    struct question *now;         /* owned: being answered, or NULL */
+    struct admin_question *now;   /* owned: being answered, or NULL */
     const struct verb *verb;      /* of now, NULL: no such verb */
     struct answer answer;         /* to now */
     uint64_t number;              /* of the last one that was begun */
@@ -406,7 +406,7 @@ static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
     listener_send(d->listener, slot, &msg, NULL, 0);
 }
 
-static void question_free(struct admin *admin, struct question *question)
+static void question_free(struct admin *admin, struct admin_question *question)
 {
     if (question == admin->now) {
         table_fini(&admin->answer.table);
@@ -417,7 +417,7 @@ static void question_free(struct admin *admin, struct question *question)
     free(question);
 }
 
-static void finish(struct daemon *d)
+static void finish_answer(struct daemon *d)
 {
     struct admin *admin = d->admin;
     struct answer *a = &admin->answer;
@@ -436,10 +436,10 @@ static void finish(struct daemon *d)
     listener_resume(d->listener, slot);
 }
 
-static void begin(struct daemon *d)
+static void begin_answer(struct daemon *d)
 {
     struct admin *admin = d->admin;
-    struct question *question, *next = TAILQ_FIRST(&admin->waiting);
+    struct admin_question *question, *next = TAILQ_FIRST(&admin->waiting);
 
     TAILQ_FOREACH(question, &admin->waiting, entry)
     if (question->number < next->number)
@@ -462,10 +462,10 @@ void admin_turn(struct daemon *d)
 
     while ((admin->now || !TAILQ_EMPTY(&admin->waiting)) && now < until) {
         if (!admin->now)
-            begin(d);
+            begin_answer(d);
         admin->answer.until_us = until;
         if (!admin->verb || admin->verb->fill(&admin->answer))
-            finish(d);
+            finish_answer(d);
         now = clock_us();
     }
     if (admin->now || !TAILQ_EMPTY(&admin->waiting))
@@ -474,7 +474,7 @@ void admin_turn(struct daemon *d)
 
 void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question)
 {
-    struct question *new = calloc(1, sizeof(*new)), *other;
+    struct admin_question *new = calloc(1, sizeof(*new)), *other;
     struct admin *admin = d->admin;
     struct listener_client client;
 
@@ -498,7 +498,7 @@ void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question
 void admin_drop(struct daemon *d, unsigned slot)
 {
     struct admin *admin = d->admin;
-    struct question *question;
+    struct admin_question *question;
 
     if (admin->now && admin->now->slot == slot)
         question_free(admin, admin->now);

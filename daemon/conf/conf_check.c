@@ -1,4 +1,4 @@
-/* The rules between keys, which no single value can break.
+/* conf_check.c - the rules between keys, which no single value can break.
  *
  * They run after the whole file is read, on values that parsed; a rule stays silent when a
  * value it needs was already reported, so that one mistake is one line. Each error stands at

@@ -1,11 +1,10 @@
-/* The table of keys.
+/* conf_keys.c - the table of keys.
  *
  * One row says everything about a key: where it stands in the file, what its value may be,
  * which field it fills, its default and whether a running daemon can take a new one. The
  * defaults are text and go through the same parser as the file (conf_value.c), so a default
- * outside its own range cannot be built. Whoever adds a key adds a row here, a field to
- * struct conf, and a paragraph to etc/commd.yaml and etc/commd.yaml.5; test_conf compares
- * all of them.
+ * outside its own range cannot be built. A new key needs a row here, a field in struct conf, and a
+ * paragraph in etc/commd.yaml and etc/commd.yaml.5; test_conf compares all of them.
  *
  * What a reload may change: limits, timeouts and the log level are looked up whenever they
  * are needed. Everything else is held by a socket, a link or the engine from the start on. */

@@ -1,5 +1,5 @@
-/* conf_keys.h - private to conf*.c: the table of keys, where a value stood in the file, and
- * the list of what is wrong with it. */
+/* conf_keys.h - private to this folder: the table of keys, where a value stood in the file, and the
+ * list of what is wrong with it. */
 #ifndef COMMD_CONF_KEYS_H
 #define COMMD_CONF_KEYS_H
 

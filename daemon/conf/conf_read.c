@@ -1,4 +1,4 @@
-/* Walking the YAML of the configuration.
+/* conf_read.c - walking the YAML of the configuration.
  *
  * libyaml gives events with positions; this file walks them by recursive descent over the
  * three shapes that exist: the top (a map of sections), a section (a map of keys) and an entry

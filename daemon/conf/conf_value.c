@@ -1,4 +1,4 @@
-/* Values: text from the file <-> field of struct conf, one pair of functions per type.
+/* conf_value.c - text from the file <-> field of struct conf, one pair of functions per type.
  *
  * Strict on purpose: a value is taken exactly or refused with a reason; nothing is rounded,
  * cut short or guessed. Durations and sizes must carry their unit, because "500" has been
