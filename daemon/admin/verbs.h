@@ -1,6 +1,6 @@
 /* verbs.h - what commd answers when it is asked for tables (MSG_ADMIN): a row makes the verb's name
- * and names the function in admin.c that fills its table. commctl.c says which words of people ask
- * for which verb; test_commctl.c compares the two. */
+ * and names the function in answers.c that fills its table. commctl.c says which words of people
+ * ask for which verb; test_commctl.c compares the two. */
 #ifndef COMMD_VERBS_H
 #define COMMD_VERBS_H
 
