@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
-#include "daemon/conf/conf_keys.h"
 #include "daemon/daemon.h"
 #include "daemon/process/log.h"
 #include "daemon/link/stream.h"
@@ -69,7 +68,7 @@ static void board_failed(struct daemon *d, uint64_t group, int error, const char
 /* Where it is not given, half of a small limits.max_board_bytes. */
 static uint64_t board_bytes_per_user(const struct conf *conf)
 {
-    bool given = conf->line[conf_key_index("limits", "max_board_bytes_per_user")];
+    bool given = conf_is_given(conf, "limits.max_board_bytes_per_user");
 
     return given ? conf->max_board_bytes_per_user
                  : MIN(conf->max_board_bytes_per_user, conf->max_board_bytes / 2);
@@ -82,7 +81,7 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
     struct board_geom geom = {
         .group = view->id,
         .epoch = view->epoch,
-        .net = {.latency_us = view->latency_us, .mbytes_s = view->mbytes_s},
+        .net = view->net,
         .world = view->size,
         .nnodes = view->nnodes,
         .me = view->me,

@@ -100,7 +100,7 @@ void apply_client_gone(struct daemon *d, unsigned slot);
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
                        size_t len);
 
-/* ---- admin.c ---------------------------------------------------------------------------- */
+/* ---- admin.c; the last: answers.c -------------------------------------------------------- */
 
 int admin_init(struct daemon *d);
 void admin_fini(struct daemon *d);

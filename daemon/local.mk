@@ -25,8 +25,9 @@ libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/cor
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c daemon/apply.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h daemon/memory/boards.c \
-	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/table.c \
-	daemon/admin/table.h daemon/link/engine_link.c daemon/link/engine_link.h \
+	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
+	daemon/admin/answers.h daemon/admin/table.c daemon/admin/table.h daemon/admin/tuning.c \
+	daemon/admin/tuning.h daemon/admin/verbs.h daemon/link/engine_link.c daemon/link/engine_link.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/files.c \
 	daemon/process/files.h daemon/process/user.c daemon/process/user.h
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)

@@ -29,12 +29,12 @@ MAY = {
     "shm/proto": {"shm/util"},
     "shm/reduce": {"shm/util", "shm/model"},
     "shm/board": {"shm/util", "shm/model", "shm/proto"},
-    "daemon/core": {"shm/util", "shm/proto"},
-    "daemon/conf": {"shm/util"},
+    "daemon/core": {"shm/util", "shm/model", "shm/proto"},
+    "daemon/conf": {"shm/util", "shm/model"},
     "daemon/process": {"shm/util", "daemon/conf"},
     "daemon/link": {"shm/util", "shm/proto", "shm/launch", "daemon/conf", "daemon/process", "daemon/core"},
     "daemon/memory": SHM | {"daemon/core"},
-    "daemon/admin": SHM | {"daemon", "daemon/core", "daemon/process"},
+    "daemon/admin": SHM | {"daemon", "daemon/conf", "daemon/core", "daemon/process"},
     "daemon": SHM
     | {"daemon/core", "daemon/conf", "daemon/process", "daemon/link", "daemon/memory", "daemon/admin"},
     "transport/schedule": {"shm/util"},
@@ -54,7 +54,7 @@ MAY = {
     "client/lib/api": SHM
     | LIB
     | {"client/lib/arena", "client/lib/coll", "client/lib/p2p", "client/lib/async"},
-    "client/ctl": SHM | {"client/include"},
+    "client/ctl": {"shm/util", "shm/proto", "client/include"},
     "client/perf": {"shm/util", "client/include"},
     "client/examples": {"client/include"},
 }

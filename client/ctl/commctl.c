@@ -1,9 +1,9 @@
 /* commctl.c - asks the local commd how it is. commctl.8 is the contract.
  *
- * commctl knows no table of commd's but "config", of which commctl_tuning.c reads keys and values:
- * commd sends keys, headings and types with the cells (msg_tables), so that a column added there
- * shows up here, and an old commctl works with a new commd. It is a client like any other; who may
- * ask is decided by the socket's permissions and by commd. */
+ * commctl knows none of commd's tables: commd sends keys, headings and types with the cells
+ * (msg_tables). So a column that is added there shows up here, and an old commctl works with a new
+ * commd. The one key that it looks for is "version", in the status. It is a client like any other;
+ * who may ask is decided by the socket's permissions and by commd. */
 #include <commd/commd.h>
 #include <getopt.h>
 #include <locale.h>
@@ -27,7 +27,7 @@ struct options {
 
 struct verb {
     const char *words; /* as typed */
-    const char *ask;   /* MSG_ADMIN's verb */
+    const char *ask;   /* MSG_ADMIN's verb: daemon/admin/verbs.h */
     bool vertical;
     const char *help; /* NULL: another spelling, not shown */
     /* What to show of the answer; NULL: the answer, with its verdict. */
@@ -64,22 +64,29 @@ static bool show_version(const struct options *o, const struct msg_tables *statu
     return show_tables(&o->show, &tables);
 }
 
-static bool show_tuning_of(const struct options *o, const struct msg_tables *config)
-{
-    return show_tuning(&o->show, config);
-}
-
 static const struct verb verbs[] = {
     {"status", "status", true, "this node at a glance; exit code 1 if it is not well", NULL},
     {"nodes", "nodes", false, "every node of the cluster, as this one sees it", NULL},
     {"groups", "groups", false, "the groups that have ranks on this node", NULL},
     {"clients", "clients", false, "the programs connected to this node", NULL},
     {"show config", "config", false, "every setting, its value and where it comes from", NULL},
-    {"tuning", "config", false, "what decides how operations are carried out, and why",
-     show_tuning_of},
-    {"show tuning", "config", false, NULL, show_tuning_of},
+    {"tuning", "tuning", false, "what decides how operations are carried out, and why", NULL},
+    {"show tuning", "tuning", false, NULL, NULL},
     {"version", "status", true, "the versions of commctl and of the running commd", show_version},
 };
+
+/* The verbs for people, joined by commas. */
+static const char *verb_names(void)
+{
+    static char names[128];
+    size_t at = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(verbs) && at < sizeof(names); i++)
+        if (verbs[i].help)
+            at += (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "",
+                                   verbs[i].words);
+    return names;
+}
 
 void complain(const char *format, ...)
 {
@@ -209,10 +216,8 @@ int main(int argc, char **argv)
     argv += optind;
     argc -= optind;
     if (argc == 0) {
-        fputs("commctl: which verb? status, nodes, groups, clients, show config, tuning, "
-              "version\n"
-              "Try: commctl --help\n",
-              stderr);
+        complain("which verb? %s", verb_names());
+        fputs("Try: commctl --help\n", stderr);
         return EXIT_NOT_ASKED;
     }
     if (argc == 1 && !strcmp(argv[0], "help")) {
@@ -221,9 +226,8 @@ int main(int argc, char **argv)
     }
     verb = find_verb(argv, argc);
     if (!verb) {
-        complain("%s%s%s: no such verb (status, nodes, groups, clients, show config, tuning, "
-                 "version)",
-                 argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "");
+        complain("%s%s%s: no such verb (%s)", argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "",
+                 verb_names());
         return EXIT_NOT_ASKED;
     }
     return run_verb(verb, &o);

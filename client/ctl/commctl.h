@@ -1,5 +1,4 @@
-/* commctl.h - the parts of commctl: asking (commctl_ask.c), showing (commctl_print.c), and the
- * one table that commctl itself knows (commctl_tuning.c).
+/* commctl.h - the parts of commctl: asking (commctl_ask.c) and showing (commctl_print.c).
  * Both say what went wrong on stderr, in one line, where it is known; callers only exit. */
 #ifndef COMMCTL_H
 #define COMMCTL_H
@@ -27,10 +26,6 @@ struct show {
 
 /* Prints to stdout. false: it could not be printed, and why was said. */
 bool show_tables(const struct show *show, const struct msg_tables *tables);
-
-/* As show_tables(), of what decides how operations are carried out. @config: the daemon's answer
- * to "config". */
-bool show_tuning(const struct show *show, const struct msg_tables *config);
 
 /* "commctl: ..." on stderr. */
 void complain(const char *format, ...) _printf_(1, 2);

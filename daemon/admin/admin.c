@@ -1,378 +1,35 @@
-/* admin.c - the answers to commctl: one table per verb, read from the core's views and from the
- * edges. Nothing here changes anything.
- *
- * Keys are documented in commctl.8 and only grow. Who asks sees groups and clients of its own
- * user; root and the user that commd runs as see all. Whether the node is well is for
- * everybody: not well is a node that is down or an engine that should be up and is not, in
- * every answer that is about this node as a whole (status, nodes).
+/* admin.c - whose question is answered when. The answers themselves: answers.c.
  *
  * Answers can be long, and anybody may ask. So one answer is made at a time, ADMIN_STEP_US of it
  * in a turn, by a scan that finds its place again; the others wait as questions, which are small.
  * Users take turns: each question has a number, one more than its user's last one that waits, and
  * the lowest is next. A client has one question at a time (listener_pause()). */
-#include "config.h"
-
-#include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/queue.h>
 
-#include "daemon/process/clock.h"
+#include "daemon/admin/answers.h"
 #include "daemon/daemon.h"
-#include "daemon/process/log.h"
-#include "daemon/admin/table.h"
-#include "shm/proto/codec.h"
+#include "daemon/process/clock.h"
 
 enum { ADMIN_STEP_US = 1000 };
 
-struct question {
-    TAILQ_ENTRY(question) entry;
+struct admin_question {
+    TAILQ_ENTRY(admin_question) entry;
     unsigned slot;
     uint32_t uid;
     uint64_t number;
     char verb[sizeof(((struct msg_admin *)0)->verb)];
 };
 
-TAILQ_HEAD(question_list, question);
-
-struct answer {
-    struct daemon *d;
-    uint32_t uid; /* who asks */
-    struct core_scan scan;
-    unsigned slot; /* of clients, where a scan of them is */
-    uint64_t until_us;
-    struct table table;
-    char unwell[MSG_TEXT_MAX]; /* "" when all is well */
-};
+TAILQ_HEAD(question_list, admin_question);
 
 struct admin {
     struct question_list waiting; /* owned */
-    struct question *now;         /* owned: being answered, or NULL */
-    const struct verb *verb;      /* of now, NULL: no such verb */
+    struct admin_question *now;   /* owned: being answered, or NULL */
+    answer_fill_fn *fill;         /* of now's verb, NULL: no such verb */
     struct answer answer;         /* to now */
     uint64_t number;              /* of the last one that was begun */
     struct event *more;           /* owned: the turn ended before the work did */
-};
-
-static bool may_see(const struct answer *a, uint32_t uid)
-{
-    return a->uid == 0 || a->uid == geteuid() || a->uid == uid;
-}
-
-static uint64_t seconds_since(uint64_t ms)
-{
-    uint64_t now = clock_ms();
-
-    return now > ms ? (now - ms) / 1000 : 0;
-}
-
-/* ---- is it well? ------------------------------------------------------------------------ */
-
-static void unwell_add(struct answer *a, const char *fmt, ...) _printf_(2, 3);
-static void unwell_add(struct answer *a, const char *fmt, ...)
-{
-    size_t used = strlen(a->unwell);
-    va_list ap;
-
-    if (used && used + 2 < sizeof(a->unwell))
-        used += (size_t)snprintf(a->unwell + used, sizeof(a->unwell) - used, "; ");
-    va_start(ap, fmt);
-    vsnprintf(a->unwell + used, sizeof(a->unwell) - used, fmt, ap);
-    va_end(ap);
-}
-
-static const char *node_error(const struct daemon *d, unsigned node,
-                              const struct core_peer_view *view)
-{
-    const char *link = d->peers ? peer_links_error(d->peers, node) : "";
-
-    if (view->state == CORE_PEER_DOWN_ && link[0])
-        return link;
-    return view->last_error ? view->last_error : "";
-}
-
-static void check_well(struct answer *a)
-{
-    struct daemon *d = a->d;
-    struct core_status status;
-    struct core_peer_view peer;
-
-    core_status(d->core, &status);
-    if (status.draining)
-        unwell_add(a, "commd is stopping");
-    if (d->engine && status.engine != CORE_ENGINE_UP)
-        unwell_add(a, "engine %s: %s", status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
-                   status.engine_text);
-    for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
-        const char *why = node_error(d, i, &peer);
-
-        if (peer.state == CORE_PEER_DOWN_)
-            unwell_add(a, "node %s is down%s%s", peer.name, why[0] ? ": " : "", why);
-        else if (peer.state == CORE_PEER_LINKING)
-            unwell_add(a, "node %s is linking", peer.name);
-    }
-}
-
-/* ---- the tables ------------------------------------------------------------------------- */
-
-static const char *engine_word(const struct daemon *d, const struct core_status *status)
-{
-    if (!d->engine)
-        return "none";
-    switch (status->engine) {
-    case CORE_ENGINE_DOWN_:
-        return "down";
-    case CORE_ENGINE_STARTING:
-        return "starting";
-    case CORE_ENGINE_UP:
-        return "up";
-    }
-    return "";
-}
-
-static bool fill_status(struct answer *a)
-{
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},
-        {"cluster", "CLUSTER", MSG_CELL_STRING},
-        {"version", "VERSION", MSG_CELL_STRING},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"uptime_s", "UPTIME [s]", MSG_CELL_NUMBER},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"nodes_up", "NODES UP", MSG_CELL_NUMBER},
-        {"nodes", "NODES", MSG_CELL_NUMBER},
-        {"engine", "ENGINE", MSG_CELL_STRING},
-        {"engine_pid", "ENGINE PID", MSG_CELL_NUMBER},
-        {"fabric", "FABRIC", MSG_CELL_STRING},
-        {"clients", "CLIENTS", MSG_CELL_NUMBER},
-        {"groups", "GROUPS", MSG_CELL_NUMBER},
-        {"insecure", "INSECURE", MSG_CELL_BOOL},
-        {"longest_turn_ms", "LONGEST TURN [ms]", MSG_CELL_NUMBER},
-    };
-    struct daemon *d = a->d;
-    struct table *t = &a->table;
-    struct core_status status;
-
-    check_well(a);
-    core_status(d->core, &status);
-    table_init(t, "status", columns, ARRAY_LEN(columns));
-    table_text(t, d->conf->node);
-    table_text(t, d->conf->cluster);
-    table_text(t, PACKAGE_VERSION);
-    table_number(t, (uint64_t)getpid());
-    table_number(t, seconds_since(d->started_ms));
-    table_text(t, status.draining ? "stopping" : a->unwell[0] ? "degraded" : "ready");
-    table_number(t, status.nodes_up);
-    table_number(t, d->conf->nnodes);
-    table_text(t, engine_word(d, &status));
-    if (status.engine_pid)
-        table_number(t, status.engine_pid);
-    else
-        table_text(t, "");
-    table_text(t, d->engine ? status.engine_text : "");
-    table_number(t, status.clients);
-    table_number(t, status.groups);
-    table_bool(t, d->insecure);
-    table_number(t, d->longest_turn_us / 1000);
-    return true;
-}
-
-static const char *peer_word(enum core_peer_state state)
-{
-    switch (state) {
-    case CORE_PEER_SELF:
-        return "self";
-    case CORE_PEER_DOWN_:
-        return "down";
-    case CORE_PEER_LINKING:
-        return "linking";
-    case CORE_PEER_READY:
-        return "up";
-    }
-    return "";
-}
-
-static bool fill_nodes(struct answer *a)
-{
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},     {"address", "ADDRESS", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},   {"since_s", "SINCE [s]", MSG_CELL_NUMBER},
-        {"engine", "ENGINE", MSG_CELL_STRING}, {"last_error", "LAST ERROR", MSG_CELL_STRING},
-    };
-    struct daemon *d = a->d;
-    struct table *t = &a->table;
-    struct core_peer_view peer;
-
-    check_well(a);
-    table_init(t, "nodes", columns, ARRAY_LEN(columns));
-    for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
-        const struct conf_node *node = &d->conf->nodes[i];
-
-        table_text(t, peer.name);
-        if (d->conf->nnodes == 1)
-            table_text(t, "");
-        else
-            table_format(t, strchr(node->address, ':') ? "[%s]:%u" : "%s:%u", node->address,
-                         node->port);
-        table_text(t, peer_word(peer.state));
-        table_number(t, seconds_since(peer.since_ms ? peer.since_ms : d->started_ms));
-        if (peer.engine)
-            table_format(t, "%016" PRIx64, peer.engine);
-        else
-            table_text(t, "");
-        table_text(t, node_error(d, i, &peer));
-    }
-    return true;
-}
-
-static const char *group_word(enum core_group_state state)
-{
-    switch (state) {
-    case CORE_GROUP_JOINING:
-    case CORE_GROUP_COMMITTED: /* waits for the engines of its nodes; to its ranks it is the
-                                  same */
-        return "joining";
-    case CORE_GROUP_OPEN:
-        return "open";
-    case CORE_GROUP_BROKEN:
-        return "broken";
-    }
-    return "";
-}
-
-/* Operations that the slowest rank here has completed. */
-static void group_ops(struct answer *a, const struct core_group_view *view)
-{
-    struct board_entry *entry = view->id ? boards_find(&a->d->boards, view->id) : NULL;
-    uint32_t least = UINT32_MAX;
-    unsigned local = 0;
-
-    for (unsigned i = 0; i < view->size && entry && view->members; i++)
-        if (view->members[i].node == view->me)
-            least = MIN(least, board_rank_ops(entry->ctl, local++));
-    if (local)
-        table_number(&a->table, least);
-    else
-        table_text(&a->table, "");
-}
-
-static void group_row(struct answer *a, const struct core_group_view *view)
-{
-    struct table *t = &a->table;
-
-    if (view->id)
-        table_format(t, "%016" PRIx64, view->id);
-    else
-        table_text(t, "");
-    table_text(t, view->name);
-    table_number(t, view->uid);
-    table_number(t, view->size);
-    if (view->nnodes)
-        table_number(t, view->nnodes);
-    else
-        table_text(t, "");
-    table_number(t, view->nlocal);
-    table_text(t, group_word(view->state));
-    table_text(t, view->missing);
-    group_ops(a, view);
-    if (view->state == CORE_GROUP_BROKEN)
-        table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
-    else
-        table_text(t, "");
-}
-
-static bool fill_groups(struct answer *a)
-{
-    static const struct table_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING}, {"name", "NAME", MSG_CELL_STRING},
-        {"uid", "UID", MSG_CELL_NUMBER},     {"size", "SIZE", MSG_CELL_NUMBER},
-        {"nodes", "NODES", MSG_CELL_NUMBER}, {"local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER},
-        {"state", "STATE", MSG_CELL_STRING}, {"missing", "MISSING", MSG_CELL_STRING},
-        {"ops", "OPS", MSG_CELL_NUMBER},     {"cause", "CAUSE", MSG_CELL_STRING},
-    };
-
-    const uint32_t *uid = may_see(a, UINT32_MAX) ? NULL : &a->uid;
-    struct core_group_view view;
-    int r;
-
-    if (!a->table.t.ncolumns)
-        table_init(&a->table, "groups", columns, ARRAY_LEN(columns));
-    do {
-        r = core_group_scan(a->d->core, &a->scan, uid, &view);
-        if (r == CORE_SCAN_FOUND)
-            group_row(a, &view);
-        if (r == CORE_SCAN_END || a->table.error)
-            return true;
-    } while (clock_us() < a->until_us);
-    return false;
-}
-
-static bool fill_clients(struct answer *a)
-{
-    static const struct table_column columns[] = {
-        {"client", "CLIENT", MSG_CELL_NUMBER},
-        {"uid", "UID", MSG_CELL_NUMBER},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"program", "PROGRAM", MSG_CELL_STRING},
-        {"groups", "GROUPS", MSG_CELL_NUMBER},
-        {"age_s", "AGE [s]", MSG_CELL_NUMBER},
-        {"registered_bytes", "REGISTERED [B]", MSG_CELL_NUMBER},
-    };
-    struct table *t = &a->table;
-    struct core_client_view client;
-
-    if (!t->t.ncolumns)
-        table_init(t, "clients", columns, ARRAY_LEN(columns));
-    while (core_client_scan(a->d->core, &a->slot, &client)) {
-        if (clock_us() >= a->until_us) {
-            a->slot = client.client; /* this one again */
-            return false;
-        }
-        if (client.admin || !may_see(a, client.uid))
-            continue;
-        table_number(t, client.client);
-        table_number(t, client.uid);
-        table_number(t, client.pid);
-        table_text(t, client.program);
-        table_number(t, client.groups);
-        table_number(t, seconds_since(client.since_ms));
-        table_number(t, arenas_bytes(&a->d->arenas, client.client));
-    }
-    return true;
-}
-
-static bool fill_config(struct answer *a)
-{
-    static const struct table_column columns[] = {
-        {"key", "KEY", MSG_CELL_STRING},
-        {"value", "VALUE", MSG_CELL_STRING},
-        {"default", "DEFAULT", MSG_CELL_STRING},
-        {"source", "SOURCE", MSG_CELL_STRING},
-        {"reloadable", "RELOADABLE", MSG_CELL_BOOL},
-    };
-    struct table *t = &a->table;
-    struct conf_row row;
-
-    table_init(t, "config", columns, ARRAY_LEN(columns));
-    for (unsigned i = 0; conf_row(a->d->conf, i, &row); i++) {
-        table_text(t, row.key);
-        table_text(t, row.value);
-        table_text(t, row.fallback);
-        table_text(t, row.source);
-        table_bool(t, row.reloadable);
-    }
-    return true;
-}
-
-/* ---- the answer ------------------------------------------------------------------------- */
-
-/* fill() returns true when it is done, or failed; else it wants to be called again. */
-static const struct verb {
-    const char *name;
-    bool (*fill)(struct answer *a);
-} verbs[] = {
-    {"status", fill_status},   {"nodes", fill_nodes},   {"groups", fill_groups},
-    {"clients", fill_clients}, {"config", fill_config},
 };
 
 static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
@@ -386,7 +43,7 @@ static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
     listener_send(d->listener, slot, &msg, NULL, 0);
 }
 
-static void question_free(struct admin *admin, struct question *question)
+static void question_free(struct admin *admin, struct admin_question *question)
 {
     if (question == admin->now) {
         table_fini(&admin->answer.table);
@@ -397,32 +54,29 @@ static void question_free(struct admin *admin, struct question *question)
     free(question);
 }
 
-static void finish(struct daemon *d)
+static void finish_answer(struct daemon *d)
 {
     struct admin *admin = d->admin;
     struct answer *a = &admin->answer;
     unsigned slot = admin->now->slot;
 
-    if (!admin->verb)
-        unwell_add(a,
-                   "commd %s does not know \"%s\"; it knows status, nodes, groups, clients, "
-                   "config",
-                   PACKAGE_VERSION, admin->now->verb);
+    if (!admin->fill)
+        answer_unknown(a, admin->now->verb);
     if (a->table.error) {
         int error = a->table.error;
 
         table_fini(&a->table);
-        unwell_add(a, "the answer cannot be made: %s", strerror(-error));
+        answer_unwell(a, "the answer cannot be made: %s", strerror(-error));
     }
     send_tables(d, slot, a);
     question_free(admin, admin->now);
     listener_resume(d->listener, slot);
 }
 
-static void begin(struct daemon *d)
+static void begin_answer(struct daemon *d)
 {
     struct admin *admin = d->admin;
-    struct question *question, *next = TAILQ_FIRST(&admin->waiting);
+    struct admin_question *question, *next = TAILQ_FIRST(&admin->waiting);
 
     TAILQ_FOREACH(question, &admin->waiting, entry)
         if (question->number < next->number)
@@ -431,10 +85,7 @@ static void begin(struct daemon *d)
     admin->now = next;
     admin->number = next->number;
     admin->answer = (struct answer){.d = d, .uid = next->uid};
-    admin->verb = NULL;
-    for (unsigned i = 0; i < ARRAY_LEN(verbs); i++)
-        if (strcmp(verbs[i].name, next->verb) == 0)
-            admin->verb = &verbs[i];
+    admin->fill = answer_fill(next->verb);
 }
 
 void admin_turn(struct daemon *d)
@@ -445,10 +96,10 @@ void admin_turn(struct daemon *d)
 
     while ((admin->now || !TAILQ_EMPTY(&admin->waiting)) && now < until) {
         if (!admin->now)
-            begin(d);
+            begin_answer(d);
         admin->answer.until_us = until;
-        if (!admin->verb || admin->verb->fill(&admin->answer))
-            finish(d);
+        if (!admin->fill || admin->fill(&admin->answer))
+            finish_answer(d);
         now = clock_us();
     }
     if (admin->now || !TAILQ_EMPTY(&admin->waiting))
@@ -457,7 +108,7 @@ void admin_turn(struct daemon *d)
 
 void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question)
 {
-    struct question *new = calloc(1, sizeof(*new)), *other;
+    struct admin_question *new = calloc(1, sizeof(*new)), *other;
     struct admin *admin = d->admin;
     struct listener_client client;
 
@@ -481,7 +132,7 @@ void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question
 void admin_drop(struct daemon *d, unsigned slot)
 {
     struct admin *admin = d->admin;
-    struct question *question;
+    struct admin_question *question;
 
     if (admin->now && admin->now->slot == slot)
         question_free(admin, admin->now);
@@ -519,19 +170,4 @@ void admin_fini(struct daemon *d)
         event_free(admin->more);
     free(admin);
     d->admin = NULL;
-}
-
-void admin_status_line(struct daemon *d, char *buf, size_t len)
-{
-    struct core_status status;
-
-    core_status(d->core, &status);
-    if (d->engine)
-        snprintf(buf, len,
-                 "node %s of cluster %s: %u of %u nodes up, engine %s, %u clients, %u groups",
-                 d->conf->node, d->conf->cluster, status.nodes_up, d->conf->nnodes,
-                 engine_word(d, &status), status.clients, status.groups);
-    else
-        snprintf(buf, len, "node %s of cluster %s: alone, %u clients, %u groups", d->conf->node,
-                 d->conf->cluster, status.clients, status.groups);
 }

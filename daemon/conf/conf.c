@@ -1,4 +1,4 @@
-/* Loading the configuration: defaults, then the file, then the rules.
+/* conf.c - loading the configuration: defaults, then the file, then the rules.
  *
  *   conf_keys.c   the table: one row per key
  *   conf_value.c  text <-> field, by type
@@ -6,7 +6,7 @@
  *   conf_check.c  rules between keys
  *   conf_hint.c   what to say about a key that does not exist
  *   conf_error.c  the list of errors
- *   conf_key.c    the cluster key file
+ *   conf_secret.c the cluster's key, from its own file
  *
  * Either a struct conf comes out that is complete, valid and never changed again (a reload
  * loads another one), or a text that names everything wrong. Nothing is applied here. */
@@ -17,13 +17,15 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "shm/model/plan.h"
+
 static int node_cmp(const void *a, const void *b)
 {
     return strcmp(((const struct conf_node *)a)->name, ((const struct conf_node *)b)->name);
 }
 
 /* Puts what is computed rather than read in place: nodes sorted, this one found. */
-static int complete(struct conf *conf)
+static int complete_nodes(struct conf *conf)
 {
     if (conf->nnodes == 0) {
         conf->nodes = calloc(1, sizeof(*conf->nodes));
@@ -72,7 +74,15 @@ const char *conf_fabric(const struct conf *conf)
 {
     if (strcmp(conf->fabric, "auto"))
         return conf->fabric;
-    return strcmp(conf->tls, "tcp") ? "ucx" : "tcp";
+    return strcmp(conf->ucx_tls, "tcp") ? "ucx" : "tcp";
+}
+
+struct plan_net conf_net(const struct conf *conf)
+{
+    return (struct plan_net){
+        .latency_us = conf->latency_us,
+        .mbytes_s = (uint32_t)(conf->bandwidth >> 20),
+    };
 }
 
 struct conf *conf_free(struct conf *conf)
@@ -149,7 +159,7 @@ static int load(struct conf *conf, struct conf_src *src, struct conf_errors *err
     conf_read(conf, src, errors, text, len);
     if (errors->oom)
         return -ENOMEM;
-    return errors->n ? -EINVAL : complete(conf);
+    return errors->n ? -EINVAL : complete_nodes(conf);
 }
 
 int conf_load(const char *file, const char *text, size_t len, struct conf **ret_conf,

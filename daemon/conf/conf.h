@@ -9,6 +9,8 @@
 enum { CONF_MAX_NODES = 1024, CONF_NAME_MAX = 64, CONF_PATH_MAX = 256, CONF_ADDR_MAX = 64 };
 enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 32, CONF_MAX_BYTES = 1 << 20 };
 
+struct plan_net;
+
 enum conf_log_level { CONF_LOG_ERROR, CONF_LOG_WARN, CONF_LOG_INFO, CONF_LOG_DEBUG };
 
 struct conf_node {
@@ -17,55 +19,55 @@ struct conf_node {
     uint16_t port;
 };
 
+/* Defaults and ranges stand in conf_keys.c, what a setting means for people in commd.yaml(5). */
 struct conf {
-    char file[CONF_PATH_MAX]; /* where it came from; "" for built-in defaults */
+    char file[CONF_PATH_MAX]; /* where it came from, as errors name it */
 
     /* cluster: */
-    char cluster[CONF_NAME_MAX]; /* default "commd" */
-    char node[CONF_NAME_MAX];    /* default: host name up to the first dot */
-    char
-        key_file[CONF_PATH_MAX]; /* default /etc/commd/cluster.key; $CREDENTIALS_DIRECTORY/... ok */
-    struct conf_node *nodes;     /* owned; sorted by name; contains this node; 1 entry if unset */
-    unsigned nnodes;
-    unsigned self; /* index of this node in nodes[] */
+    char cluster[CONF_NAME_MAX];
+    char node[CONF_NAME_MAX];
+    char key_file[CONF_PATH_MAX]; /* may begin with $CREDENTIALS_DIRECTORY/ */
+    struct conf_node *nodes;      /* owned; sorted by name; contains this node */
+    unsigned nnodes;              /* at least 1 */
+    unsigned self;                /* index of this node in nodes[] */
 
     /* listen: */
-    char socket[CONF_PATH_MAX];   /* default /run/commd/commd.sock */
-    unsigned socket_mode;         /* default 0666: identity is SO_PEERCRED */
-    char pid_file[CONF_PATH_MAX]; /* default "": none */
+    char socket[CONF_PATH_MAX];
+    unsigned socket_mode;
+    char pid_file[CONF_PATH_MAX]; /* "": none */
 
     /* transport: */
-    char device[CONF_NAME_MAX]; /* network device for the engines; default: the one that holds
-                                    this node's address */
-    char fabric[8];             /* "tcp", "ucx", or "auto", the default: see conf_fabric() */
-    char tls[CONF_NAME_MAX];    /* UCX transports, default "tcp" */
-    char port_range[32];        /* default "18500-18599" */
-    unsigned channels;          /* 1 */
-    unsigned latency_us;        /* 30 */
-    uint64_t bandwidth;         /* bytes per second, 1G */
-    char congestion[16];        /* default "auto"; TCP_CA_NAME_MAX */
-    bool trusted_network;       /* default false: tcp only on loopback */
-    char engine[CONF_PATH_MAX]; /* default LIBEXECDIR/commd-engine */
-    char engine_pid_file[CONF_PATH_MAX]; /* default "" */
+    char device[CONF_NAME_MAX]; /* "": the one that holds this node's address */
+    char fabric[8];             /* "tcp", "ucx" or "auto": see conf_fabric() */
+    char ucx_tls[CONF_NAME_MAX];
+    char port_range[32];
+    unsigned channels;
+    unsigned latency_us; /* see conf_net() */
+    uint64_t bandwidth;  /* bytes per second */
+    char congestion[16]; /* TCP_CA_NAME_MAX */
+    bool trusted_network;
+    char engine[CONF_PATH_MAX];
+    char engine_pid_file[CONF_PATH_MAX]; /* "": none */
 
-    /* timeouts (configured in "ms"/"s"/"m" units, e.g. 500ms) */
-    uint64_t heartbeat_ms;        /* 500 */
-    uint64_t node_timeout_ms;     /* 3000 */
-    uint64_t progress_timeout_ms; /* 5000 */
-    uint64_t join_timeout_ms;     /* upper bound granted to joins, 1800000 */
+    /* timeouts: */
+    uint64_t heartbeat_ms;
+    uint64_t node_timeout_ms;
+    uint64_t progress_timeout_ms;
+    uint64_t join_timeout_ms; /* at most granted to a join */
 
-    /* limits: (per node unless said) */
-    unsigned max_clients;              /* 1024 */
-    unsigned max_clients_per_user;     /* 512 */
-    unsigned max_groups;               /* 4096 */
-    unsigned max_groups_per_user;      /* 2048 */
-    uint64_t max_board_bytes;          /* sum of sealed board sizes, default 128G (sparse) */
-    uint64_t max_board_bytes_per_user; /* 64G */
+    /* limits: of this node */
+    unsigned max_clients;
+    unsigned max_clients_per_user;
+    unsigned max_groups;
+    unsigned max_groups_per_user;
+    uint64_t max_board_bytes; /* sum of the sizes of boards, used or not */
+    uint64_t max_board_bytes_per_user;
 
     /* log: */
-    enum conf_log_level log_level; /* info */
+    enum conf_log_level log_level;
 
     unsigned line[CONF_MAX_KEYS]; /* per row: the line that set it, 0 for the default */
+    bool old_name[CONF_MAX_KEYS]; /* per row: that line has the key's former name */
 };
 
 /* Loads @file. @text/@len: its content when the caller has it already (fuzzing, tests), else
@@ -78,6 +80,8 @@ int conf_load(const char *file, const char *text, size_t len, struct conf **ret_
 struct conf *conf_free(struct conf *conf);
 /* "tcp" or "ucx": what "auto" means, too. */
 const char *conf_fabric(const struct conf *conf);
+/* The network as groups have it whose home is this node. */
+struct plan_net conf_net(const struct conf *conf);
 
 /* The 32-byte cluster key. Refuses a file that group or world can read, that is not 64 hex
  * digits (plus newline) or 32 raw bytes. *ret_error as above, "FILE: ..." with the remedy. */
@@ -87,12 +91,18 @@ int conf_load_key(const struct conf *conf, uint8_t ret_key[32], char **ret_error
 struct conf_row {
     char key[96]; /* "transport.device" */
     char value[256];
-    char fallback[CONF_PATH_MAX];    /* the default, as text */
-    char source[CONF_PATH_MAX + 24]; /* "default" or "FILE:LINE" */
+    char fallback[CONF_PATH_MAX]; /* the default, as text */
+    /* "default", or "FILE:LINE", with the key's old name where the file has that */
+    char source[CONF_PATH_MAX + 80];
     bool reloadable;
     const char *help; /* one line, static */
 };
 bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row);
+/* The row of @key, "transport.device", which exists. */
+void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row);
+
+/* Whether the file sets @key, "transport.device", which exists. */
+bool conf_is_given(const struct conf *conf, const char *key);
 
 /* Names of keys that differ between @a and @b and cannot change without a restart, comma
  * separated into buf; "" when the new one may be swapped in. */

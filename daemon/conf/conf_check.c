@@ -1,4 +1,4 @@
-/* The rules between keys, which no single value can break.
+/* conf_check.c - the rules between keys, which no single value can break.
  *
  * They run after the whole file is read, on values that parsed; a rule stays silent when a
  * value it needs was already reported, so that one mistake is one line. Each error stands at
@@ -68,8 +68,8 @@ static void check_duplicate_node(struct check *c, unsigned i)
 static void check_self(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned key = conf_key_index("cluster", "node");
-    struct conf_pos nodes_pos = c->src->value[conf_key_index("cluster", "nodes")];
+    unsigned key = conf_key_index("cluster.node");
+    struct conf_pos nodes_pos = c->src->value[conf_key_index("cluster.nodes")];
     char names[256] = "";
     size_t at = 0;
 
@@ -93,8 +93,8 @@ static void check_self(struct check *c)
 
 static void check_timeouts(struct check *c)
 {
-    unsigned heartbeat = conf_key_index("timeouts", "heartbeat");
-    unsigned node = conf_key_index("timeouts", "node");
+    unsigned heartbeat = conf_key_index("timeouts.heartbeat");
+    unsigned node = conf_key_index("timeouts.node");
     char node_text[32], heartbeat_text[32];
 
     if (c->src->bad[heartbeat] || c->src->bad[node] ||
@@ -112,7 +112,7 @@ static void check_timeouts(struct check *c)
  * neither. */
 static void check_ports(struct check *c)
 {
-    unsigned range = conf_key_index("transport", "port_range");
+    unsigned range = conf_key_index("transport.port_range");
     unsigned low, high, port;
     const struct conf_node_src *src;
 
@@ -130,9 +130,9 @@ static void check_ports(struct check *c)
                     port, c->conf->port_range);
 }
 
-static bool tls_has_tcp(const char *tls)
+static bool names_tcp(const char *transports)
 {
-    for (const char *at = tls;;) {
+    for (const char *at = transports;;) {
         size_t n = strcspn(at, ",");
 
         /* "all" is UCX's word for whatever it finds, and it always finds tcp */
@@ -147,16 +147,16 @@ static bool tls_has_tcp(const char *tls)
 static void check_trusted_network(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned trusted = conf_key_index("transport", "trusted_network");
-    unsigned tls = conf_key_index("transport", "tls");
-    unsigned ports = conf_key_index("transport", "port_range");
-    unsigned fabric = conf_key_index("transport", "fabric");
+    unsigned trusted = conf_key_index("transport.trusted_network");
+    unsigned ucx_tls = conf_key_index("transport.ucx_tls");
+    unsigned ports = conf_key_index("transport.port_range");
+    unsigned fabric = conf_key_index("transport.fabric");
     bool ucx = strcmp(conf_fabric(conf), "tcp");
     unsigned i;
 
-    if (c->src->bad[trusted] || c->src->bad[fabric] || c->src->bad[tls] || c->src->bad[ports])
+    if (c->src->bad[trusted] || c->src->bad[fabric] || c->src->bad[ucx_tls] || c->src->bad[ports])
         return;
-    if (conf->trusted_network || conf->nnodes < 2 || !tls_has_tcp(conf->tls))
+    if (conf->trusted_network || conf->nnodes < 2 || !names_tcp(conf->ucx_tls))
         return;
     for (i = 0; i < conf->nnodes; i++)
         if (!conf_is_loopback(conf->nodes[i].address))
@@ -165,11 +165,11 @@ static void check_trusted_network(struct check *c)
         return;
     conf_errors_add(
         c->errors, pos_or(c, trusted, c->src->nodes[i].value[CONF_NODE_ADDRESS]),
-        "transport.tls is \"%s\", node \"%s\" has the address %s, which is not loopback, and "
+        "transport.ucx_tls is \"%s\", node \"%s\" has the address %s, which is not loopback, and "
         "transport.trusted_network is false: %s ports %s of a node %s; allowed: "
         "trusted_network: true once a firewall admits only the nodes to these ports (see "
         "commd.nft), transports without tcp such as rc,ud, or loopback addresses",
-        conf->tls, conf->nodes[i].name, conf->nodes[i].address,
+        conf->ucx_tls, conf->nodes[i].name, conf->nodes[i].address,
         ucx ? "UCX's tcp transport has no authentication, whoever reaches"
             : "data go in the clear, whoever reads the traffic of",
         conf->port_range, ucx ? "can crash or overwrite its engine" : "can read and forge them");
@@ -179,17 +179,17 @@ static void check_trusted_network(struct check *c)
 static void check_fabric(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned fabric = conf_key_index("transport", "fabric");
-    unsigned tls = conf_key_index("transport", "tls");
-    unsigned channels = conf_key_index("transport", "channels");
+    unsigned fabric = conf_key_index("transport.fabric");
+    unsigned ucx_tls = conf_key_index("transport.ucx_tls");
+    unsigned channels = conf_key_index("transport.channels");
 
-    if (c->src->bad[fabric] || c->src->bad[tls] || c->src->bad[channels])
+    if (c->src->bad[fabric] || c->src->bad[ucx_tls] || c->src->bad[channels])
         return;
-    if (!strcmp(conf->fabric, "tcp") && strcmp(conf->tls, "tcp"))
-        conf_errors_add(c->errors, pos_or(c, fabric, c->src->value[tls]),
-                        "transport.fabric is \"tcp\", but transport.tls is \"%s\"; allowed: "
-                        "fabric: ucx, or tls: tcp",
-                        conf->tls);
+    if (!strcmp(conf->fabric, "tcp") && strcmp(conf->ucx_tls, "tcp"))
+        conf_errors_add(c->errors, pos_or(c, fabric, c->src->value[ucx_tls]),
+                        "transport.fabric is \"tcp\", but transport.ucx_tls is \"%s\"; allowed: "
+                        "fabric: ucx, or ucx_tls: tcp",
+                        conf->ucx_tls);
     else if (conf->channels > 1 && strcmp(conf_fabric(conf), "tcp"))
         conf_errors_add(c->errors, pos_or(c, channels, c->src->value[fabric]),
                         "transport.channels is %u, but transport.fabric is ucx, which has rails of "
@@ -203,7 +203,7 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
 
     check_timeouts(&c);
     check_fabric(&c);
-    if (conf->nnodes == 0 || src->bad[conf_key_index("cluster", "nodes")])
+    if (conf->nnodes == 0 || src->bad[conf_key_index("cluster.nodes")])
         return;
     for (unsigned i = 1; i < conf->nnodes; i++)
         check_duplicate_node(&c, i);

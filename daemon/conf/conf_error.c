@@ -1,4 +1,4 @@
-/* The list of what is wrong with a configuration.
+/* conf_error.c - the list of what is wrong with a configuration.
  *
  * Readers add errors as they meet them, rules that look at several keys add theirs later;
  * the text comes out sorted by position, one line each, so that a person can go through the

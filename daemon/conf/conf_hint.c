@@ -1,5 +1,5 @@
-/* What to say about a key that does not exist. Three mistakes are common: a slip of the
- * fingers, a key under the wrong section, and "section.key" on one line as the messages and
+/* conf_hint.c - what to say about a key that does not exist. Three mistakes are common: a slip of
+ * the fingers, a key under the wrong section, and "section.key" on one line as the messages and
  * `commctl show config` print it. Pure; the name comes from the file and is not trusted, so it
  * is compared but never printed here. */
 #include "daemon/conf/conf_keys.h"
@@ -56,12 +56,19 @@ void conf_key_names(const struct conf_key *keys, unsigned nkeys, char *buf, size
         at += (size_t)snprintf(buf + at, len - at, "%s%s", i ? ", " : "", name);
 }
 
+/* The name of @key, or the one that it had before. */
+static bool is_name_of(const struct conf_key *key, const char *name)
+{
+    const char *old = conf_key_old_name(key);
+
+    return !strcmp(key->name, name) || (old && !strcmp(old, name));
+}
+
 void conf_key_hint(const char *section, const char *name, const struct conf_key *keys,
                    unsigned nkeys, char *buf, size_t len)
 {
     unsigned best = 1 + (unsigned)strlen(name) / 4; /* one slip in four letters */
     const char *near = NULL, *candidate;
-    char dotted[96];
 
     buf[0] = '\0';
     for (unsigned i = 0; (candidate = name_at(keys, nkeys, i)); i++) {
@@ -78,13 +85,13 @@ void conf_key_hint(const char *section, const char *name, const struct conf_key 
     }
     for (unsigned i = 0; i < conf_nkeys; i++) {
         const struct conf_key *key = &conf_keys[i];
+        size_t n = strlen(key->section);
 
-        if (!strcmp(key->name, name) && strcmp(key->section, section)) {
+        if (is_name_of(key, name) && strcmp(key->section, section)) {
             snprintf(buf, len, " (it belongs under \"%s:\")", key->section);
             return;
         }
-        snprintf(dotted, sizeof(dotted), "%s.%s", key->section, key->name);
-        if (!strcmp(dotted, name)) {
+        if (!strncmp(name, key->section, n) && name[n] == '.' && is_name_of(key, name + n + 1)) {
             snprintf(buf, len, " (write \"%s:\" and, indented on a line below it, \"%s:\")",
                      key->section, key->name);
             return;

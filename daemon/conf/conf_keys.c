@@ -1,11 +1,10 @@
-/* The table of keys.
+/* conf_keys.c - the table of keys.
  *
  * One row says everything about a key: where it stands in the file, what its value may be,
  * which field it fills, its default and whether a running daemon can take a new one. The
  * defaults are text and go through the same parser as the file (conf_value.c), so a default
- * outside its own range cannot be built. Whoever adds a key adds a row here, a field to
- * struct conf, and a paragraph to etc/commd.yaml and etc/commd.yaml.5; test_conf compares
- * all of them.
+ * outside its own range cannot be built. A new key needs a row here, a field in struct conf, and a
+ * paragraph in etc/commd.yaml and etc/commd.yaml.5; test_conf compares all of them.
  *
  * What a reload may change: limits, timeouts and the log level are looked up whenever they
  * are needed. Everything else is held by a socket, a link or the engine from the start on. */
@@ -50,7 +49,7 @@ const struct conf_key conf_keys[] = {
       "", "network device that carries the data" },
     { "transport", "fabric", CONF_FABRIC, 0, FIELD(fabric), 1, LONGEST(fabric), "auto",
       "what carries the data: tcp, ucx, or auto" },
-    { "transport", "tls", CONF_TLS, 0, FIELD(tls), 1, LONGEST(tls), "tcp",
+    { "transport", "ucx_tls", CONF_TRANSPORTS, 0, FIELD(ucx_tls), 1, LONGEST(ucx_tls), "tcp",
       "UCX transports that the engine may use" },
     { "transport", "port_range", CONF_PORT_RANGE, 0, FIELD(port_range), 1, 65535,
       "18500-18599", "TCP ports of the engine" },
@@ -105,20 +104,39 @@ const struct conf_key conf_node_keys[CONF_NODE_KEYS] = {
 };
 /* clang-format on */
 
+/* Keys that were renamed: a file may have the old name or the new one, not both. */
+static const struct {
+    const char *section, *old, *name;
+} old_names[] = {
+    {"transport", "tls", "ucx_tls"},
+};
+
 const unsigned conf_nkeys = ARRAY_LEN(conf_keys);
 _Static_assert(ARRAY_LEN(conf_keys) <= CONF_MAX_KEYS, "struct conf has a line for each key");
 _Static_assert(sizeof(COMMD_SYSCONFDIR "/commd/cluster.key") <= CONF_PATH_MAX, "sysconfdir");
 _Static_assert(sizeof(COMMD_LIBEXECDIR "/commd-engine") <= CONF_PATH_MAX, "libexecdir");
 
-unsigned conf_key_index(const char *section, const char *name)
+unsigned conf_key_index(const char *key)
 {
     unsigned i;
 
-    for (i = 0; i < conf_nkeys; i++)
-        if (!strcmp(conf_keys[i].section, section) && !strcmp(conf_keys[i].name, name))
+    for (i = 0; i < conf_nkeys; i++) {
+        size_t n = strlen(conf_keys[i].section);
+
+        if (!strncmp(key, conf_keys[i].section, n) && key[n] == '.' &&
+            !strcmp(key + n + 1, conf_keys[i].name))
             break;
+    }
     assert(i < conf_nkeys);
     return i;
+}
+
+const char *conf_key_old_name(const struct conf_key *key)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(old_names); i++)
+        if (!strcmp(old_names[i].section, key->section) && !strcmp(old_names[i].name, key->name))
+            return old_names[i].old;
+    return NULL;
 }
 
 void conf_host_name(char ret_name[CONF_NAME_MAX])
@@ -150,6 +168,19 @@ static void format_fallback(const struct conf_key *key, char *buf, size_t len)
         snprintf(buf, len, "%s", host);
 }
 
+static void format_source(const struct conf *conf, unsigned i, char *buf, size_t len)
+{
+    const struct conf_key *key = &conf_keys[i];
+
+    if (!conf->line[i])
+        snprintf(buf, len, "default");
+    else if (!conf->old_name[i])
+        snprintf(buf, len, "%s:%u", conf->file, conf->line[i]);
+    else
+        snprintf(buf, len, "%s:%u, by its old name %s.%s", conf->file, conf->line[i], key->section,
+                 conf_key_old_name(key));
+}
+
 bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
 {
     const struct conf_key *key;
@@ -161,11 +192,18 @@ bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
     snprintf(ret_row->key, sizeof(ret_row->key), "%s.%s", key->section, key->name);
     conf_value_format(key, conf, ret_row->value, sizeof(ret_row->value));
     format_fallback(key, ret_row->fallback, sizeof(ret_row->fallback));
-    if (conf->line[i])
-        snprintf(ret_row->source, sizeof(ret_row->source), "%s:%u", conf->file, conf->line[i]);
-    else
-        strcpy(ret_row->source, "default");
+    format_source(conf, i, ret_row->source, sizeof(ret_row->source));
     return true;
+}
+
+void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row)
+{
+    conf_row(conf, conf_key_index(key), ret_row);
+}
+
+bool conf_is_given(const struct conf *conf, const char *key)
+{
+    return conf->line[conf_key_index(key)];
 }
 
 static bool same_nodes(const struct conf *a, const struct conf *b)

@@ -1,5 +1,5 @@
-/* conf_keys.h - private to conf*.c: the table of keys, where a value stood in the file, and
- * the list of what is wrong with it. */
+/* conf_keys.h - private to this folder: the table of keys, where a value stood in the file, and the
+ * list of what is wrong with it. */
 #ifndef COMMD_CONF_KEYS_H
 #define COMMD_CONF_KEYS_H
 
@@ -12,7 +12,7 @@ typedef enum {
     CONF_PATH,
     CONF_DEVICE,
     CONF_FABRIC,
-    CONF_TLS,
+    CONF_TRANSPORTS,
     CONF_PORT_RANGE,
     CONF_WORD,
     CONF_ADDRESS,
@@ -51,8 +51,10 @@ extern const unsigned conf_nkeys;
 enum { CONF_NODE_NAME, CONF_NODE_ADDRESS, CONF_NODE_PORT, CONF_NODE_KEYS };
 extern const struct conf_key conf_node_keys[CONF_NODE_KEYS];
 
-/* Index of @section.@name in conf_keys; the key is known to be there. */
-unsigned conf_key_index(const char *section, const char *name);
+/* Index in conf_keys of @key, "transport.device", which exists. */
+unsigned conf_key_index(const char *key);
+/* The name that @key had before and that files may still have, or NULL. */
+const char *conf_key_old_name(const struct conf_key *key);
 /* Host name up to the first dot, "localhost" where that is no node name. */
 void conf_host_name(char ret_name[CONF_NAME_MAX]);
 

@@ -1,4 +1,4 @@
-/* Walking the YAML of the configuration.
+/* conf_read.c - walking the YAML of the configuration.
  *
  * libyaml gives events with positions; this file walks them by recursive descent over the
  * three shapes that exist: the top (a map of sections), a section (a map of keys) and an entry
@@ -33,6 +33,7 @@ struct map {
     unsigned nkeys;
     void *base;             /* of the fields */
     unsigned *line;         /* per key, where the key stood; 0: not given */
+    bool *old_name;         /* per key: it stood there by its old name; NULL: none has one */
     struct conf_pos *value; /* per key */
     bool *bad;              /* per key */
 };
@@ -236,28 +237,58 @@ static bool key_is(const yaml_event_t *ev, const char *name)
     return ev->data.scalar.length == strlen(name) && !strcmp(event_text(ev), name);
 }
 
+/* The key of @map that @ev names, by its name or by its old one; nkeys: none. */
+static unsigned find_key(const struct map *map, const yaml_event_t *ev, bool *ret_old)
+{
+    *ret_old = false;
+    for (unsigned i = 0; i < map->nkeys; i++) {
+        const char *old = conf_key_old_name(&map->keys[i]);
+
+        *ret_old = old && key_is(ev, old);
+        if (*ret_old || key_is(ev, map->keys[i].name))
+            return i;
+    }
+    return map->nkeys;
+}
+
+/* Key @i of @map stands at @ev once more, by its old name where @old. */
+static void report_again(struct reader *r, const struct map *map, unsigned i,
+                         const yaml_event_t *ev, bool old)
+{
+    const struct conf_key *key = &map->keys[i];
+    char dotted[96];
+
+    if (map->old_name && map->old_name[i] != old) {
+        conf_errors_add(r->errors, pos_of(ev->start_mark),
+                        "%s.%s was once called %s.%s, and both are given, the first on line %u; "
+                        "allowed: %s alone",
+                        map->label, key->name, map->label, conf_key_old_name(key), map->line[i],
+                        key->name);
+        return;
+    }
+    snprintf(dotted, sizeof(dotted), "%s.%s", map->label, event_text(ev));
+    report_duplicate(r, ev, dotted, map->line[i]);
+}
+
 static void read_map(struct reader *r, const struct map *map)
 {
     _cleanup_(yaml_event_delete) yaml_event_t ev = {0};
 
     while (next_key(r, map->label, &ev)) {
-        unsigned line = pos_of(ev.start_mark).line, i;
-        char dotted[96];
+        bool old;
+        unsigned i = find_key(map, &ev, &old);
 
-        for (i = 0; i < map->nkeys; i++)
-            if (key_is(&ev, map->keys[i].name))
-                break;
-        if (i == map->nkeys) {
-            report_unknown(r, map, &ev);
-            if (next(r, &ev))
-                skip(r, &ev);
-        } else if (map->line[i]) {
-            snprintf(dotted, sizeof(dotted), "%s.%s", map->label, map->keys[i].name);
-            report_duplicate(r, &ev, dotted, map->line[i]);
+        if (i == map->nkeys || map->line[i]) {
+            if (i == map->nkeys)
+                report_unknown(r, map, &ev);
+            else
+                report_again(r, map, i, &ev, old);
             if (next(r, &ev))
                 skip(r, &ev);
         } else {
-            map->line[i] = line;
+            map->line[i] = pos_of(ev.start_mark).line;
+            if (map->old_name)
+                map->old_name[i] = old;
             if (next(r, &ev))
                 read_value(r, map, i, &ev);
         }
@@ -364,6 +395,7 @@ static void read_section(struct reader *r, unsigned first, unsigned nkeys, const
                             .nkeys = nkeys,
                             .base = r->conf,
                             .line = &r->conf->line[first],
+                            .old_name = &r->conf->old_name[first],
                             .value = &r->src->value[first],
                             .bad = &r->src->bad[first]};
     char names[256];
@@ -435,10 +467,10 @@ static void read_stream(struct reader *r)
 /* Limits for one user that were not given do not say that one may have all of a small limit. */
 static void keep_shares(struct conf *conf, const struct conf_src *src)
 {
-    if (!src->value[conf_key_index("limits", "max_clients_per_user")].line)
+    if (!src->value[conf_key_index("limits.max_clients_per_user")].line)
         conf->max_clients_per_user =
             MIN(conf->max_clients_per_user, MAX(conf->max_clients / 2, 1u));
-    if (!src->value[conf_key_index("limits", "max_groups_per_user")].line)
+    if (!src->value[conf_key_index("limits.max_groups_per_user")].line)
         conf->max_groups_per_user = MIN(conf->max_groups_per_user, MAX(conf->max_groups / 2, 1u));
 }
 

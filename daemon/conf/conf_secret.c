@@ -1,4 +1,4 @@
-/* The cluster key: 32 bytes that every node of a cluster has and nobody else.
+/* conf_secret.c - the cluster key: 32 bytes that every node of a cluster has and nobody else.
  *
  * Whoever reads the file can join the cluster, so a file that other users can open is
  * refused, not warned about. The check is on the open file, not on the path: what was checked

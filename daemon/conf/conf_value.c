@@ -1,4 +1,4 @@
-/* Values: text from the file <-> field of struct conf, one pair of functions per type.
+/* conf_value.c - text from the file <-> field of struct conf, one pair of functions per type.
  *
  * Strict on purpose: a value is taken exactly or refused with a reason; nothing is rounded,
  * cut short or guessed. Durations and sizes must carry their unit, because "500" has been
@@ -178,7 +178,7 @@ static const char *check_fabric(const char *text)
 
 /* UCX also knows "^x" (all but x) and "x:aux". Refused: which transports are in use decides
  * whether the network must be trusted, so they have to be named. */
-static const char *check_tls(const char *text)
+static const char *check_transport_names(const char *text)
 {
     for (const char *at = text;;) {
         size_t n = strspn(at, LOWER DIGITS "_");
@@ -275,8 +275,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_device(text);
     case CONF_FABRIC:
         return check_fabric(text);
-    case CONF_TLS:
-        return check_tls(text);
+    case CONF_TRANSPORTS:
+        return check_transport_names(text);
     case CONF_PORT_RANGE:
         return check_port_range(key, text);
     case CONF_WORD:
@@ -321,7 +321,7 @@ static const char *parse_value(const struct conf_key *key, const char *text, uin
     case CONF_PATH:
     case CONF_DEVICE:
     case CONF_FABRIC:
-    case CONF_TLS:
+    case CONF_TRANSPORTS:
     case CONF_PORT_RANGE:
     case CONF_WORD:
     case CONF_ADDRESS:
@@ -470,7 +470,7 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
     case CONF_FABRIC:
         snprintf(buf, len, "auto, tcp, ucx");
         return;
-    case CONF_TLS:
+    case CONF_TRANSPORTS:
         snprintf(buf, len, "names of UCX transports joined by commas, such as tcp or rc,ud");
         return;
     case CONF_PORT_RANGE:

@@ -37,8 +37,7 @@ static void copy_config(struct core *core, const struct core_config *config)
 {
     struct core_config *own = &core->config;
 
-    own->latency_us = config->latency_us;
-    own->mbytes_s = config->mbytes_s;
+    own->net = config->net;
     own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
     own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
     own->join_timeout_ms = config->join_timeout_ms;

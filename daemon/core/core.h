@@ -5,6 +5,7 @@
 #ifndef COMMD_CORE_H
 #define COMMD_CORE_H
 
+#include "shm/model/plan.h"
 #include "shm/proto/msg.h"
 
 struct core;
@@ -19,7 +20,7 @@ struct core_config {
     /* nodes, sorted by name; names copied */
     const char (*nodes)[MSG_NAME_MAX];
     unsigned nnodes, self;
-    uint32_t latency_us, mbytes_s; /* of the network: given to groups that have their home here */
+    struct plan_net net; /* given to groups that have their home here */
     /* timeouts, ms */
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms;
     /* limits */
@@ -143,7 +144,7 @@ struct core_group_view {
     uint32_t uid;
     enum core_group_state state;
     uint64_t epoch;
-    uint32_t latency_us, mbytes_s;
+    struct plan_net net;
     unsigned size, nnodes, me; /* me: index of this node among the participants */
     const uint16_t *nodes;     /* nnodes entries: node index in the configuration, ascending */
     const struct msg_member *members; /* size entries by rank; .node indexes nodes[]; NULL while

@@ -272,8 +272,7 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     group->epoch = msg->epoch;
     group->committed_ms = core->now;
     group->uid = msg->uid;
-    group->latency_us = msg->latency_us;
-    group->mbytes_s = msg->mbytes_s;
+    group->net = (struct plan_net){msg->latency_us, msg->mbytes_s};
     group->size = msg->size;
     group->nnodes = msg->nnodes;
     group->me = me;

@@ -184,7 +184,7 @@ struct group {
     struct list hash, all;
     uint64_t id, epoch, committed_ms;
     uint32_t uid, size, nnodes, me;
-    uint32_t latency_us, mbytes_s;
+    struct plan_net net; /* as the home has it configured */
     uint32_t nlocal;     /* live local members = members */
     uint32_t nconfirmed; /* other participants that confirmed the commit */
     unsigned home;

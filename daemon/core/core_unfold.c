@@ -56,8 +56,8 @@ static void commit(struct core *core, const struct act *act, unsigned node, stru
     m->group = forming->id;
     m->epoch = 1;
     m->uid = forming->uid;
-    m->latency_us = core->config.latency_us;
-    m->mbytes_s = core->config.mbytes_s;
+    m->latency_us = core->config.net.latency_us;
+    m->mbytes_s = core->config.net.mbytes_s;
     m->size = forming->size;
     m->nnodes = forming->nnodes;
     m->members = forming->members;

@@ -386,7 +386,7 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     engine_path(conf, link->path);
     snprintf(link->pid_file, sizeof(link->pid_file), "%s", conf->engine_pid_file);
     snprintf(link->device, sizeof(link->device), "%s", config->device);
-    snprintf(link->tls, sizeof(link->tls), "%s", conf->tls);
+    snprintf(link->tls, sizeof(link->tls), "%s", conf->ucx_tls);
     snprintf(link->node, sizeof(link->node), "%s", conf->node);
     snprintf(link->ports, sizeof(link->ports), "%s", conf->port_range);
     snprintf(link->fabric, sizeof(link->fabric), "%s", conf_fabric(conf));

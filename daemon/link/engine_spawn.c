@@ -15,16 +15,6 @@
 #include "shm/launch/launch.h"
 #include "shm/launch/engine_exec.h"
 
-static bool is_set(const struct conf *conf, const char *key)
-{
-    struct conf_row row;
-
-    for (unsigned i = 0; conf_row(conf, i, &row); i++)
-        if (strcmp(row.key, key) == 0)
-            return strcmp(row.source, "default") != 0;
-    return false;
-}
-
 void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
 {
     /* in a build tree: of commd as it is linked, and as libtool keeps it in .libs. An installed one
@@ -38,7 +28,7 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
     ssize_t n;
 
     snprintf(ret_path, CONF_PATH_MAX, "%s", env && *env ? env : conf->engine);
-    if ((env && *env) || is_set(conf, "transport.engine"))
+    if ((env && *env) || conf_is_given(conf, "transport.engine"))
         return;
     n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
     if (n <= 0)

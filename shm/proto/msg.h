@@ -144,7 +144,7 @@ struct msg_arena_answer {
 };
 
 struct msg_admin {
-    char verb[MSG_NAME_MAX]; /* "status", "nodes", "groups", "clients", "config" */
+    char verb[MSG_NAME_MAX]; /* daemon/admin/verbs.h has them all */
 };
 
 struct msg_welcome {

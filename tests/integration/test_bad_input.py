@@ -158,7 +158,7 @@ def test_unknown_network_device():
 def test_unknown_ucx_transport():
     """commd lives without an engine, says why, and tries again."""
     need_ucx()
-    with Cluster(2, {"transport": {"tls": "nosuch"}}, start=False) as cluster:
+    with Cluster(2, {"transport": {"ucx_tls": "nosuch"}}, start=False) as cluster:
         cluster.expect("nosuch")
         node = cluster.nodes[0]
         node.start()
@@ -196,7 +196,7 @@ def test_nodes_with_different_fabrics():
         for node in cluster.nodes:
             node.start()
         for node, other in ((cluster.nodes[0], "node1"), (cluster.nodes[1], "node0")):
-            line = node.wait_log(f".*{other}.*transport.fabric and transport.tls must be the same on all nodes")[0]
+            line = node.wait_log(f".*{other}.*transport.fabric and transport.ucx_tls must be the same on all nodes")[0]
             print(f"  {line}")
             still_serves(node)
 

@@ -21,7 +21,7 @@ fi
 export LD_LIBRARY_PATH="$ucx/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 cd "$build"
 if [ ! -e config.status ]; then
-    PKG_CONFIG_PATH="$ucx/lib/pkgconfig" "$top/configure" --quiet --with-ucx --without-cuda \
+    PKG_CONFIG_PATH="$ucx/lib/pkgconfig" "$top/configure" --quiet --with-ucx \
         LDFLAGS="-Wl,-rpath,$ucx/lib"
 fi
 make -j2 all

@@ -146,7 +146,7 @@ static void peer_add(struct shell *s, const struct msg_engine_peer_add *a)
     if (r) {
         on_peer_down(s, a->peer,
                      r == -EPROTONOSUPPORT ? "it uses another fabric: transport.fabric and "
-                                             "transport.tls must be the same on all nodes"
+                                             "transport.ucx_tls must be the same on all nodes"
                                            : strerror(-r));
         return;
     }

@@ -14,10 +14,8 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "shm/model/plan.h"
+#include "daemon/admin/verbs.h"
 #include "shm/proto/codec.h"
-#include "shm/reduce/reduce.h"
-#include "shm/util/wait.h"
 
 extern char **environ;
 
@@ -361,68 +359,21 @@ static void show_config_asks_for_config(void **state)
     assert_int_equal(finish(f), 0);
 }
 
-static struct msg_column config_columns[] = {
-    {"key", "KEY", MSG_CELL_STRING},
-    {"more", "MORE", MSG_CELL_STRING},
-    {"value", "VALUE", MSG_CELL_STRING},
-};
-static char *config_cells[] = {"transport.tls",
-                               "",
-                               "tcp", //
-                               "transport.congestion_control",
-                               "",
-                               "reno",
-                               "transport.latency_us",
-                               "",
-                               "1",
-                               "transport.bandwidth",
-                               "",
-                               "100G"};
-
-/* The line of @name begins with it and @value; the width follows from the longest value. */
-static void assert_tuned(struct fix *f, const char *name, const char *value)
-{
-    char line[64];
-
-    snprintf(line, sizeof(line), "\n%-20s%s ", name, value);
-    if (!strstr(f->out, line))
-        fail_msg("no \"%s\" in %s", line + 1, f->out);
-}
-
-static void tuning_is_what_was_built(void **state)
+static void tuning_is_asked_of_commd(void **state)
 {
     struct fix *f = *state;
-    struct msg_table config = {"config", 3, 4, config_columns, config_cells};
-    char value[16];
 
     START(f, "--socket", f->path, "tuning");
-    welcome(f, "config");
-    answer_tables(f, &config, 1, true, "");
+    welcome(f, "tuning");
+    answer_tables(f, &node_table, 1, true, "");
     assert_int_equal(finish(f), 0);
-    assert_string_equal(f->err, "");
-    assert_ptr_equal(strstr(f->out, "NAME                VALUE "), f->out);
-    snprintf(value, sizeof(value), "%dK", PLAN_CHUNK_NET / 1024);
-    assert_tuned(f, "chunk_net", value);
-    snprintf(value, sizeof(value), "%d", WAIT_SPINS);
-    assert_tuned(f, "spins", value);
-    assert_tuned(f, "reduce_kernels", reduce_kernels());
-    assert_tuned(f, "congestion_control", "reno");
-    snprintf(value, sizeof(value), "%dK",
-             (int)plan_small_net(&(struct plan_net){1, 100 << 10}, 4) / 1024);
-    assert_tuned(f, "small_net_4", value);
-    snprintf(value, sizeof(value), "%d",
-             (int)plan_halving_net(&(struct plan_net){1, 100 << 10}, 4, COLL_ALL_REDUCE));
-    assert_tuned(f, "halving_net_4", value);
-    assert_tuned(f, "halving_net_32", "always");
+    assert_ptr_equal(strstr(f->out, "NODE "), f->out);
 
-    START(f, "--socket", f->path, "--json", "show", "tuning");
-    welcome(f, "config");
-    answer_tables(f, NULL, 0, true, ""); /* an older commd, which lacks the key */
-    assert_int_equal(finish(f), 0);
-    assert_is_json(f);
-    assert_ptr_equal(strstr(f->out, "{\n   \"tuning\": [\n"), f->out);
-    assert_non_null(strstr(f->out, "\"name\": \"congestion_control\",\n"
-                                   "         \"value\": null,\n"));
+    START(f, "--socket", f->path, "show", "tuning");
+    welcome(f, "tuning"); /* of an older commd */
+    answer_tables(f, NULL, 0, false, "commd 0.0.9 does not know \"tuning\"; it knows status");
+    assert_int_equal(finish(f), 1);
+    assert_string_equal(f->err, "commctl: commd 0.0.9 does not know \"tuning\"; it knows status\n");
 }
 
 /* ---- could not ask ----------------------------------------------------------------------- */
@@ -580,6 +531,73 @@ static void never_answers(void **state)
                f->path);
 }
 
+/* ---- verbs ------------------------------------------------------------------------------- */
+
+/* The words of each verb in commctl's help, as "status" or "show config". */
+static unsigned help_verbs(struct fix *f, char ret_words[][32], unsigned room)
+{
+    unsigned n = 0;
+
+    START(f, "--help");
+    assert_int_equal(finish(f), 0);
+    for (char *line = strstr(f->out, "\n  "); line && n < room; line = strchr(line + 1, '\n')) {
+        size_t len = strcspn(line + 3, "\n"), words = 0;
+
+        if (strncmp(line, "\n  ", 3) || len < 2)
+            break; /* options follow behind an empty line */
+        while (words < len && strncmp(line + 3 + words, "  ", 2))
+            words++;
+        snprintf(ret_words[n], 32, "%.*s", (int)words, line + 3);
+        n += strcmp(ret_words[n], "help") != 0;
+    }
+    return n;
+}
+
+/* What commctl asks commd when these words are typed; answered, so that it ends. */
+static void asked_by(struct fix *f, char *words, char ret_verb[MSG_NAME_MAX])
+{
+    char *second = strchr(words, ' ');
+    struct msg msg, hello = {.type = MSG_WELCOME};
+
+    if (second)
+        *second++ = 0;
+    START(f, "--socket", f->path, words, second);
+    accept_one(f);
+    expect(f, MSG_CLIENT_HELLO, &msg);
+    hello.welcome = (struct msg_welcome){MSG_VERSION, 42, 7, "node-a", "lab"};
+    answer(f, &hello);
+    expect(f, MSG_ADMIN, &msg);
+    snprintf(ret_verb, MSG_NAME_MAX, "%s", msg.admin.verb);
+    answer_tables(f, NULL, 0, true, "");
+    assert_int_equal(finish(f), 0);
+}
+
+static void verbs_are_those_of_commd(void **state)
+{
+#define NAME(name) #name,
+    static const char *const known[] = {ADMIN_VERBS(NAME)};
+#undef NAME
+    struct fix *f = *state;
+    char words[16][32], verb[MSG_NAME_MAX];
+    bool asked[ARRAY_LEN(known)] = {0};
+    unsigned n = help_verbs(f, words, ARRAY_LEN(words));
+
+    assert_true(n >= ARRAY_LEN(known));
+    for (unsigned i = 0; i < n; i++) {
+        size_t k = 0;
+
+        asked_by(f, words[i], verb);
+        while (k < ARRAY_LEN(known) && strcmp(known[k], verb))
+            k++;
+        if (k == ARRAY_LEN(known))
+            fail_msg("commctl asks for \"%s\", which daemon/admin/verbs.h lacks", verb);
+        asked[k] = true;
+    }
+    for (size_t k = 0; k < ARRAY_LEN(known); k++)
+        if (!asked[k])
+            fail_msg("commd answers \"%s\", for which commctl has no words", known[k]);
+}
+
 /* ---- usage ------------------------------------------------------------------------------- */
 
 static void usage(void **state)
@@ -632,8 +650,9 @@ int main(void)
         T(refused),
         T(ends_after_the_welcome),
         T(never_answers),
+        T(verbs_are_those_of_commd),
         T(usage),
-        T(tuning_is_what_was_built),
+        T(tuning_is_asked_of_commd),
     };
 
     setenv("LC_ALL", "C", 1);

@@ -6,7 +6,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_engine_link tests/unit/daemon/test_listener tests/unit/daemon/test_log \
 	tests/unit/daemon/test_log_limit tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
-	tests/unit/daemon/test_stream
+	tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
 
@@ -75,4 +75,9 @@ tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/l
 	daemon/link/stream.h
 tests_unit_daemon_test_stream_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
 	$(CMOCKA_LIBS)
+
+tests_unit_daemon_test_tuning_SOURCES = tests/unit/daemon/test_tuning.c \
+	tests/unit/daemon/conf_helper.h daemon/admin/table.c daemon/admin/table.h daemon/admin/tuning.c \
+	daemon/admin/tuning.h
+tests_unit_daemon_test_tuning_LDADD = libcommd-conf.la libcommd-shm.la $(CMOCKA_LIBS)
 endif

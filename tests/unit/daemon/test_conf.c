@@ -1,5 +1,6 @@
 /* The configuration: what a file means, where it may come from, and that the documentation is
  * complete. The texts of its errors: test_conf_errors.c. */
+#include "shm/model/plan.h"
 #include "tests/unit/daemon/conf_helper.h"
 
 static void check_row(const struct conf *conf, const char *key, const char *value,
@@ -41,7 +42,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->device, "");
         assert_string_equal(conf->fabric, "auto");
         assert_string_equal(conf_fabric(conf), "tcp");
-        assert_string_equal(conf->tls, "tcp");
+        assert_string_equal(conf->ucx_tls, "tcp");
         assert_string_equal(conf->port_range, "18500-18599");
         assert_int_equal(conf->channels, 1);
         assert_int_equal(conf->latency_us, 30);
@@ -78,7 +79,7 @@ static void every_key_reaches_its_field(void **state)
                                 "      address: localhost\n"
                                 "      port: \"7001\"\n"
                                 "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
-                                "transport: {device: 'mlx5_0:1', fabric: ucx, tls: 'rc,ud', "
+                                "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
                                 "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
                                 "12G, congestion_control: a-15_byte_name9,\n"
                                 "  trusted_network: true,\n"
@@ -106,10 +107,12 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->pid_file, "/a/p");
     assert_string_equal(conf->device, "mlx5_0:1");
     assert_string_equal(conf->fabric, "ucx");
-    assert_string_equal(conf->tls, "rc,ud");
+    assert_string_equal(conf->ucx_tls, "rc,ud");
     assert_string_equal(conf->port_range, "20000-20009");
     assert_int_equal(conf->latency_us, 7);
     assert_true(conf->bandwidth == UINT64_C(12) << 30);
+    assert_int_equal(conf_net(conf).latency_us, 7);
+    assert_int_equal(conf_net(conf).mbytes_s, 12 << 10);
     assert_string_equal(conf->congestion, "a-15_byte_name9");
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
@@ -154,6 +157,21 @@ static void rows_say_value_and_source(void **state)
     assert_int_equal(n, 29);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
+}
+
+static void old_name_is_taken_and_said(void **state)
+{
+    struct conf *conf = load_ok("transport:\n  tls: 'rc,ud'\n");
+    struct conf *same = load_ok("transport: {ucx_tls: 'rc,ud'}\n");
+    char buf[64];
+
+    assert_string_equal(conf->ucx_tls, "rc,ud");
+    check_row(conf, "transport.ucx_tls", "rc,ud", F ":2, by its old name transport.tls");
+    check_row(same, "transport.ucx_tls", "rc,ud", F ":1");
+    conf_not_reloadable(conf, same, buf, sizeof(buf));
+    assert_string_equal(buf, "");
+    conf_free(conf);
+    conf_free(same);
 }
 
 static void long_node_list_is_cut_with_its_count(void **state)
@@ -419,6 +437,7 @@ int main(void)
         cmocka_unit_test(empty_file_is_one_node_with_defaults),
         cmocka_unit_test(every_key_reaches_its_field),
         cmocka_unit_test(rows_say_value_and_source),
+        cmocka_unit_test(old_name_is_taken_and_said),
         cmocka_unit_test(long_node_list_is_cut_with_its_count),
         cmocka_unit_test(reload_names_what_needs_a_restart),
         cmocka_unit_test(reload_sees_a_changed_node),

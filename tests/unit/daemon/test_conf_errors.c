@@ -204,9 +204,9 @@ static void bad_text(void **state)
     for (unsigned i = 0; i < 5; i++) {
         static const char *const tls[] = {"^rc", "tcp,", ",tcp", "tcp rc", "TCP"};
 
-        sprintf(text, "transport: {tls: '%s'}\n", tls[i]);
+        sprintf(text, "transport: {ucx_tls: '%s'}\n", tls[i]);
         sprintf(expected,
-                F ":1:18: transport.tls is \"%s\", not a list of transports; allowed: names of "
+                F ":1:22: transport.ucx_tls is \"%s\", not a list of transports; allowed: names of "
                   "UCX transports joined by commas, such as tcp or rc,ud",
                 tls[i]);
         check_error(text, expected);
@@ -328,6 +328,28 @@ static void too_many_nodes(void **state)
                         "maps {name, address, port}");
 }
 
+static void old_names(void **state)
+{
+    check_error("transport: {tls: '^rc'}\n",
+                F ":1:18: transport.ucx_tls is \"^rc\", not a list of transports; allowed: names "
+                  "of UCX transports joined by commas, such as tcp or rc,ud");
+    check_error("transport:\n  ucx_tls: rc\n  tls: rc\n",
+                F ":3:3: transport.ucx_tls was once called transport.tls, and both are given, the "
+                  "first on line 2; allowed: ucx_tls alone");
+    check_error("transport:\n  tls: tcp\n  device: lo\n  ucx_tls: tcp\n",
+                F ":4:3: transport.ucx_tls was once called transport.tls, and both are given, the "
+                  "first on line 2; allowed: ucx_tls alone");
+    check_error("transport:\n  tls: tcp\n  tls: rc\n",
+                F ":3:3: duplicate key transport.tls, first on line 2; allowed: each key once");
+    check_error("tls: rc\n", F
+                ":1:1: unknown key \"tls\" at the top (it belongs under \"transport:\"); allowed: "
+                "cluster, listen, transport, timeouts, limits, log");
+    check_error("listen: {transport.tls: rc}\n",
+                F ":1:10: unknown key \"transport.tls\" in listen (write \"transport:\" and, "
+                  "indented on a line below it, \"ucx_tls:\"); allowed: socket, socket_mode, "
+                  "pid_file");
+}
+
 static void duplicate_nodes(void **state)
 {
     check_error("cluster:\n  node: a\n  nodes:\n"
@@ -405,16 +427,16 @@ static void fabrics_and_what_they_need(void **state)
 {
     check_error("transport: {fabric: rdma}\n",
                 F ":1:21: transport.fabric is \"rdma\", not a fabric; allowed: auto, tcp, ucx");
-    check_error("transport: {fabric: tcp, tls: 'rc,tcp'}\n",
-                F ":1:21: transport.fabric is \"tcp\", but transport.tls is \"rc,tcp\"; allowed: "
-                  "fabric: ucx, or tls: tcp");
+    check_error("transport: {fabric: tcp, ucx_tls: 'rc,tcp'}\n", F
+                ":1:21: transport.fabric is \"tcp\", but transport.ucx_tls is \"rc,tcp\"; allowed: "
+                "fabric: ucx, or ucx_tls: tcp");
     check_error("transport: {channels: 17}\n",
                 F ":1:23: transport.channels is \"17\", out of range; allowed: 1 to 16");
-    check_error("transport: {channels: 2, tls: rc}\n",
+    check_error("transport: {channels: 2, ucx_tls: rc}\n",
                 F ":1:23: transport.channels is 2, but transport.fabric is ucx, which has rails of "
                   "its own; allowed: 1, or fabric: tcp");
     conf_free(load_ok("transport: {channels: 16}\n"));
-    conf_free(load_ok("transport: {fabric: ucx, tls: tcp}\n"));
+    conf_free(load_ok("transport: {fabric: ucx, ucx_tls: tcp}\n"));
 }
 
 static void tcp_needs_a_trusted_network(void **state)
@@ -423,21 +445,22 @@ static void tcp_needs_a_trusted_network(void **state)
                                 "  - {name: a, address: 127.0.0.1}\n"
                                 "  - {name: b, address: 10.0.0.2}\n";
     static const char *const fine[] = {"transport: {trusted_network: true}\n",
-                                       "transport: {tls: 'rc,ud'}\n",
-                                       "transport: {tls: 'tcpx,xtcp'}\n"};
+                                       "transport: {ucx_tls: 'rc,ud'}\n",
+                                       "transport: {ucx_tls: 'tcpx,xtcp'}\n"};
     char text[512];
 
-    check_error(nodes,
-                F ":5:24: transport.tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY_TCP);
+    check_error(
+        nodes,
+        F ":5:24: transport.ucx_tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY_TCP);
     sprintf(text, "%stransport: {fabric: ucx}\n", nodes);
     check_error(text,
-                F ":5:24: transport.tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY);
-    sprintf(text, "%stransport:\n  tls: rc,tcp\n  trusted_network: false\n", nodes);
-    check_error(text, F ":8:20: transport.tls is \"rc,tcp\", node \"b\" has the address "
+                F ":5:24: transport.ucx_tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY);
+    sprintf(text, "%stransport:\n  ucx_tls: rc,tcp\n  trusted_network: false\n", nodes);
+    check_error(text, F ":8:20: transport.ucx_tls is \"rc,tcp\", node \"b\" has the address "
                         "10.0.0.2, " WHY);
-    sprintf(text, "%stransport: {tls: all}\n", nodes);
+    sprintf(text, "%stransport: {ucx_tls: all}\n", nodes);
     check_error(text,
-                F ":5:24: transport.tls is \"all\", node \"b\" has the address 10.0.0.2, " WHY);
+                F ":5:24: transport.ucx_tls is \"all\", node \"b\" has the address 10.0.0.2, " WHY);
     for (unsigned i = 0; i < ARRAY_LEN(fine); i++) {
         sprintf(text, "%s%s", nodes, fine[i]);
         conf_free(load_ok(text));
@@ -589,26 +612,26 @@ static void errors_are_bounded(void **state)
 
 static void all_errors_are_reported_in_order(void **state)
 {
-    check_error("cluster:\n"
-                "  nodes:\n"
-                "  - {name: a, address: 10.0.0.1}\n"
-                "  - {name: a, address: 10.0.0.2}\n"
-                "  node: a\n"
-                "colour: red\n"
-                "timeouts:\n"
-                "  node: 0s\n"
-                "  node: 1s\n"
-                "limits: {max_groups: none}\n",
-                F ":3:24: transport.tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP
-                  "\n" F
-                  ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
-                  "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
-                  "transport, timeouts, limits, log\n" F
-                  ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
-                  "number and its unit (ms, s, m, h)\n" F
-                  ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
-                  ":10:22: limits.max_groups is \"none\", not a whole number; allowed: 1 to "
-                  "65536");
+    check_error(
+        "cluster:\n"
+        "  nodes:\n"
+        "  - {name: a, address: 10.0.0.1}\n"
+        "  - {name: a, address: 10.0.0.2}\n"
+        "  node: a\n"
+        "colour: red\n"
+        "timeouts:\n"
+        "  node: 0s\n"
+        "  node: 1s\n"
+        "limits: {max_groups: none}\n",
+        F ":3:24: transport.ucx_tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP
+          "\n" F ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
+          "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
+          "transport, timeouts, limits, log\n" F
+          ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
+          "number and its unit (ms, s, m, h)\n" F
+          ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
+          ":10:22: limits.max_groups is \"none\", not a whole number; allowed: 1 to "
+          "65536");
 }
 
 int main(void)
@@ -625,6 +648,7 @@ int main(void)
         cmocka_unit_test(bad_ports),
         cmocka_unit_test(incomplete_nodes),
         cmocka_unit_test(too_many_nodes),
+        cmocka_unit_test(old_names),
         cmocka_unit_test(duplicate_nodes),
         cmocka_unit_test(own_node_missing),
         cmocka_unit_test(own_node_missing_among_many),

@@ -304,7 +304,7 @@ static void other_addresses_are_refused(void **state)
 static void refuses_what_it_cannot_do(void **state)
 {
     refused("tcp", "lo", "rc,ud", NULL, -EINVAL,
-            "transport.fabric is tcp, but transport.tls is \"rc,ud\"; allowed: ");
+            "transport.fabric is tcp, but transport.ucx_tls is \"rc,ud\"; allowed: ");
     refused("tcp", "lo", "tcp", "nonsense", -EINVAL,
             "transport.port_range: \"nonsense\" is not LOW-HIGH");
     refused("tcp", "lo", "tcp", "200-100", -EINVAL,

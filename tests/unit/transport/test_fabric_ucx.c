@@ -15,12 +15,12 @@
 static void ucx_refuses_bad_config(void **state)
 {
     refused("ucx", "lo", "foo", NULL, -ENODEV,
-            "transport.tls: UCX has no transport \"foo\" on device lo (allowed here: tcp");
+            "transport.ucx_tls: UCX has no transport \"foo\" on device lo (allowed here: tcp");
     refused("ucx", "lo", "tcp,foo", NULL, -ENODEV,
-            "transport.tls: UCX has no transport \"foo\" on device lo (allowed here: tcp");
+            "transport.ucx_tls: UCX has no transport \"foo\" on device lo (allowed here: tcp");
     refused("ucx", "lo", "rc,ud", NULL, -ENODEV,
-            "transport.tls: UCX has no transport \"rc\" on device lo (allowed here: tcp");
-    refused("ucx", "lo", "", NULL, -EINVAL, "transport.tls: empty");
+            "transport.ucx_tls: UCX has no transport \"rc\" on device lo (allowed here: tcp");
+    refused("ucx", "lo", "", NULL, -EINVAL, "transport.ucx_tls: empty");
     refused("ucx", "lo", "tcp", "nonsense", -EINVAL, "Invalid value for PORT_RANGE: 'nonsense'");
 }
 

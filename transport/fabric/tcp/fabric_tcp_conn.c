@@ -441,17 +441,17 @@ static int open_polling(struct tcp *t, char *why)
 static int check_transports(const struct fabric_conf *conf, char *why)
 {
     if (strcmp(conf->tls, "tcp")) {
-        net_explain(
-            why,
-            "transport.fabric is tcp, but transport.tls is \"%.60s\"; allowed: transport.tls: "
-            "tcp, or transport.fabric: ucx",
-            conf->tls);
+        net_explain(why,
+                    "transport.fabric is tcp, but transport.ucx_tls is \"%.60s\"; allowed: "
+                    "transport.ucx_tls: "
+                    "tcp, or transport.fabric: ucx",
+                    conf->tls);
         return -EINVAL;
     }
     if (conf->device && *conf->device && net_is_infiniband(conf->device)) {
         net_explain(why,
                     "transport.device: \"%.40s\" is an InfiniBand port, which TCP cannot use; set "
-                    "transport.tls to rc,ud, or transport.device to a network device",
+                    "transport.ucx_tls to rc,ud, or transport.device to a network device",
                     conf->device);
         return -ENODEV;
     }

@@ -224,9 +224,9 @@ static void explain_tl(char *why, const struct tls *tls, const char *word, const
                 net_append(names, sizeof(names), "%s%s", *names ? ", " : "", tls->tl[i].name);
         }
     }
-    net_explain(why,
-                "transport.tls: UCX has no transport \"%.20s\" on device %.20s (allowed here: %s)",
-                word, dev, *names ? names : "none");
+    net_explain(
+        why, "transport.ucx_tls: UCX has no transport \"%.20s\" on device %.20s (allowed here: %s)",
+        word, dev, *names ? names : "none");
 }
 
 static int check_tls(const char *list, const char *dev, char *why)
@@ -235,7 +235,7 @@ static int check_tls(const char *list, const char *dev, char *why)
     struct tls tls;
 
     if (!*list || strlen(list) >= sizeof(copy)) {
-        net_explain(why, "transport.tls: %s", *list ? "too long" : "empty");
+        net_explain(why, "transport.ucx_tls: %s", *list ? "too long" : "empty");
         return -EINVAL;
     }
     tls_find(&tls, dev);

@@ -1,104 +1,57 @@
-/* commctl_tuning.c - what decides how operations are carried out on this node, and why.
+/* tuning.c - what decides how operations are carried out on this node, and why.
  *
- * The numbers are those that libcommd and the engine of the same installation were built with,
- * taken from the headers that they include; the cores and the kernels are found as a rank would
- * find them. Only the congestion control is the daemon's. The reasons are short forms of the
- * comments beside the constants: whoever changes one there reads this table, too. */
-#include <assert.h>
-#include <stdio.h>
+ * The numbers are those that the engine and libcommd of the same installation were built with: they
+ * include the same headers. Cores and kernels are found as they are for boards and ranks; the
+ * network's numbers, channels and congestion control are settings. The reasons are short forms of
+ * the comments beside the constants: whoever changes one there reads this table, too. */
+#include "daemon/admin/tuning.h"
 
-#include "client/ctl/commctl.h"
-#include "shm/util/copy.h"
+#include <inttypes.h>
+
 #include "shm/board/mail.h"
 #include "shm/model/eager.h"
 #include "shm/model/plan.h"
 #include "shm/reduce/reduce.h"
+#include "shm/util/copy.h"
 #include "shm/util/wait.h"
 
-struct row {
+struct tuning_row {
     const char *name;
     enum { BYTES, COUNT, TEXT } type;
-    size_t number;
+    uint64_t number;
     const char *text;
     const char *why;
 };
 
-/* The value of @key in the answer to "config", or "". */
-static const char *setting(const struct msg_tables *config, const char *key)
+static void add_row(struct table *table, const struct tuning_row *row)
 {
-    const struct msg_table *table = config->tables;
-    uint32_t key_at = UINT32_MAX, value_at = UINT32_MAX;
-
-    if (config->ntables < 1)
-        return "";
-    for (uint32_t i = 0; i < table->ncolumns; i++) {
-        if (!strcmp(table->columns[i].key, "key"))
-            key_at = i;
-        else if (!strcmp(table->columns[i].key, "value"))
-            value_at = i;
-    }
-    if (key_at == UINT32_MAX || value_at == UINT32_MAX)
-        return "";
-    for (uint32_t row = 0; row < table->nrows; row++) {
-        char **cells = table->cells + (size_t)row * table->ncolumns;
-
-        if (!strcmp(cells[key_at], key))
-            return cells[value_at];
-    }
-    return "";
-}
-
-static void format(const struct row *row, char *buf, size_t len)
-{
+    table_text(table, row->name);
     if (row->type == TEXT)
-        snprintf(buf, len, "%s", row->text);
-    else if (row->number == SIZE_MAX)
-        snprintf(buf, len, "always");
+        table_text(table, row->text);
+    else if (row->number == UINT64_MAX)
+        table_text(table, "always");
     else if (row->type == BYTES && row->number % 1024 == 0)
-        snprintf(buf, len, "%zuK", row->number / 1024);
+        table_format(table, "%" PRIu64 "K", row->number / 1024);
     else
-        snprintf(buf, len, "%zu", row->number);
+        table_number(table, row->number);
+    table_text(table, row->why);
 }
 
-static bool show_rows(const struct show *show, const struct row *rows, uint32_t n)
+void tuning_fill(struct table *table, const struct conf *conf)
 {
-    enum { COLUMNS = 3, VALUE_MAX = 64, MOST = 40 };
-    struct msg_column columns[COLUMNS] = {{"name", "NAME", MSG_CELL_STRING},
-                                          {"value", "VALUE", MSG_CELL_STRING},
-                                          {"why", "WHY", MSG_CELL_STRING}};
-    char values[MOST][VALUE_MAX], *cells[MOST * COLUMNS];
-    struct msg_table table = {"tuning", COLUMNS, n, columns, cells};
-    struct msg_tables tables = {.ntables = 1, .tables = &table};
-
-    assert(n <= MOST);
-    for (uint32_t i = 0; i < n; i++) {
-        format(&rows[i], values[i], VALUE_MAX);
-        cells[i * COLUMNS] = (char *)rows[i].name;
-        cells[i * COLUMNS + 1] = values[i];
-        cells[i * COLUMNS + 2] = (char *)rows[i].why;
-    }
-    return show_tables(show, &tables);
-}
-
-/* The network as a group has it whose home is this node. */
-static struct plan_net configured_net(const struct msg_tables *config)
-{
-    const char *bandwidth = setting(config, "transport.bandwidth");
-    char *unit;
-    uint64_t bytes = strtoull(bandwidth, &unit, 10);
-    const char *at = *unit ? strchr("KMGT", *unit) : NULL;
-
-    return (struct plan_net){
-        .latency_us = (uint32_t)strtoul(setting(config, "transport.latency_us"), NULL, 10),
-        .mbytes_s = (uint32_t)((at ? bytes << 10 * (at - "KMGT" + 1) : bytes) >> 20),
+    static const struct table_column columns[] = {
+        {"name", "NAME", MSG_CELL_STRING},
+        {"value", "VALUE", MSG_CELL_STRING},
+        {"why", "WHY", MSG_CELL_STRING},
     };
-}
+    const struct plan_net net = conf_net(conf);
+    struct conf_row latency, bandwidth, channels, congestion;
 
-bool show_tuning(const struct show *show, const struct msg_tables *config)
-{
-    const struct plan_net net = configured_net(config);
-    const char *congestion = setting(config, "transport.congestion_control");
-    const struct row rows[] = {
+    conf_row_of(conf, "transport.latency_us", &latency);
+    conf_row_of(conf, "transport.bandwidth", &bandwidth);
+    conf_row_of(conf, "transport.channels", &channels);
+    conf_row_of(conf, "transport.congestion_control", &congestion);
+    const struct tuning_row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
          "one node, few ranks: up to this each reduces all, after one synchronisation"},
         {"small_turns", BYTES, PLAN_SMALL_TURNS, NULL,
@@ -125,10 +78,8 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"halving_net_8", BYTES, plan_halving_net(&net, 8, COLL_ALL_REDUCE), NULL, "over 8 nodes"},
         {"halving_net_32", BYTES, plan_halving_net(&net, 32, COLL_ALL_REDUCE), NULL,
          "over 32 nodes"},
-        {"latency_us", TEXT, 0, setting(config, "transport.latency_us"),
-         "of a short message from node to node"},
-        {"bandwidth", TEXT, 0, setting(config, "transport.bandwidth"),
-         "bytes per second, likewise"},
+        {"latency_us", TEXT, 0, latency.value, "of a short message from node to node"},
+        {"bandwidth", TEXT, 0, bandwidth.value, "bytes per second, likewise"},
         {"small_alone", BYTES, PLAN_SMALL_ALONE, NULL,
          "across nodes: if a node's ranks have more together, they reduce it, not the engine"},
         {"chunk_net", BYTES, PLAN_CHUNK_NET, NULL,
@@ -143,18 +94,21 @@ bool show_tuning(const struct show *show, const struct msg_tables *config)
         {"eager_net_ucx", BYTES, FABRIC_UCX_EAGER_MAX, NULL, "the same by UCX"},
         {"eager_message", BYTES, MAIL_EAGER_MAX, NULL,
          "send and receive: longer messages wait for their receiver"},
-        {"cores", COUNT, wait_cores(), NULL, "that a rank started from here may use"},
+        {"cores", COUNT, wait_cores(), NULL,
+         "that commd may use: with more ranks on this node than these, they take turns"},
         {"spins", COUNT, WAIT_SPINS, NULL,
          "one node: polls before a sleep, of a rank on whose core no other rank of the group is"},
         {"yields", COUNT, WAIT_YIELDS, NULL,
          "polls before a sleep that offer the core, where another rank is or an engine may be"},
         {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
         {"copy_kernels", TEXT, 0, copy_kernels(), "the same, for copies out of windows"},
-        {"channels", TEXT, 0, setting(config, "transport.channels"),
+        {"channels", TEXT, 0, channels.value,
          "across nodes: TCP connections to a node, that messages above 32K take in turns"},
-        {"congestion_control", TEXT, 0, congestion,
+        {"congestion_control", TEXT, 0, congestion.value,
          "auto: CUBIC where the system's default is BBR, which slows bursts down"},
     };
 
-    return show_rows(show, rows, ARRAY_LEN(rows));
+    table_init(table, "tuning", columns, ARRAY_LEN(columns));
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        add_row(table, &rows[i]);
 }

@@ -1,0 +1,11 @@
+/* tuning.h - the answer to "tuning". */
+#ifndef COMMD_TUNING_H
+#define COMMD_TUNING_H
+
+#include "daemon/admin/table.h"
+#include "daemon/conf/conf.h"
+
+/* Begins @table and fills it. */
+void tuning_fill(struct table *table, const struct conf *conf);
+
+#endif

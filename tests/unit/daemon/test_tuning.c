@@ -1,0 +1,83 @@
+/* The answer to "tuning": names, headings, and numbers that follow from constants and settings. */
+#include "daemon/admin/tuning.h"
+#include "shm/model/plan.h"
+#include "shm/reduce/reduce.h"
+#include "shm/util/copy.h"
+#include "shm/util/wait.h"
+#include "tests/unit/daemon/conf_helper.h"
+
+static const char *cell(const struct table *table, const char *name, unsigned column)
+{
+    for (uint32_t row = 0; row < table->t.nrows; row++) {
+        char **cells = table->t.cells + (size_t)row * table->t.ncolumns;
+
+        if (!strcmp(cells[0], name))
+            return cells[column];
+    }
+    fail_msg("no row %s", name);
+    return NULL;
+}
+
+static void check_number(const struct table *table, const char *name, uint64_t number,
+                         const char *unit)
+{
+    char text[32];
+
+    snprintf(text, sizeof(text), "%llu%s", (unsigned long long)number, unit);
+    assert_string_equal(cell(table, name, 1), text);
+}
+
+static void numbers_are_those_that_were_built(void **state)
+{
+    struct conf *conf = load_ok("");
+    struct table table;
+
+    tuning_fill(&table, conf);
+    assert_int_equal(table.error, 0);
+    assert_string_equal(table.t.name, "tuning");
+    assert_int_equal(table.t.ncolumns, 3);
+    assert_string_equal(table.t.columns[0].key, "name");
+    assert_string_equal(table.t.columns[1].key, "value");
+    assert_string_equal(table.t.columns[2].key, "why");
+    assert_string_equal(table.t.columns[2].title, "WHY");
+    check_number(&table, "small", PLAN_SMALL / 1024, "K");
+    check_number(&table, "chunk_net", PLAN_CHUNK_NET / 1024, "K");
+    check_number(&table, "depth", PLAN_DEPTH_ONE, "");
+    check_number(&table, "spins", WAIT_SPINS, "");
+    check_number(&table, "cores", wait_cores(), "");
+    assert_string_equal(cell(&table, "reduce_kernels", 1), reduce_kernels());
+    assert_string_equal(cell(&table, "copy_kernels", 1), copy_kernels());
+    for (uint32_t row = 0; row < table.t.nrows; row++)
+        assert_true(table.t.cells[row * 3 + 2][0]); /* each has its reason */
+    table_fini(&table);
+    conf_free(conf);
+}
+
+static void settings_are_the_daemons(void **state)
+{
+    struct conf *conf = load_ok("transport: {latency_us: 1, bandwidth: 100G, channels: 3, "
+                                "congestion_control: reno}");
+    const struct plan_net net = {1, 100 << 10};
+    struct table table;
+
+    tuning_fill(&table, conf);
+    assert_string_equal(cell(&table, "latency_us", 1), "1");
+    assert_string_equal(cell(&table, "bandwidth", 1), "100G");
+    assert_string_equal(cell(&table, "channels", 1), "3");
+    assert_string_equal(cell(&table, "congestion_control", 1), "reno");
+    check_number(&table, "small_net_4", plan_small_net(&net, 4) / 1024, "K");
+    check_number(&table, "halving_net_4", plan_halving_net(&net, 4, COLL_ALL_REDUCE), "");
+    assert_string_equal(cell(&table, "halving_net_32", 1), "always");
+    table_fini(&table);
+    conf_free(conf);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_those_that_were_built),
+        cmocka_unit_test(settings_are_the_daemons),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
