@@ -48,10 +48,13 @@ def changed(edits):
     texts = {}
     for path, old, new in edits:
         text = texts.get(path) or read(path)
-        whole = "\n" + "\n".join(old) + "\n"
-        if text.count(whole) != 1:
-            sys.exit(f"tests/sim/mutants.txt: {path} has this {text.count(whole)} times:{whole}")
-        texts[path] = text.replace(whole, "\n" + "".join(line + "\n" for line in new))
+        # whole lines, wherever they are broken and however far they are indented
+        words = [re.escape(word) for word in " ".join(old).split()]
+        whole = re.compile(r"^[ \t]*" + r"\s+".join(words) + r"[ \t]*\n", re.M)
+        times = len(whole.findall(text))
+        if times != 1:
+            sys.exit(f"tests/sim/mutants.txt: {path} has this {times} times:\n" + "\n".join(old))
+        texts[path] = whole.sub(lambda _: "".join(line + "\n" for line in new), text)
     return texts
 
 
