@@ -55,7 +55,7 @@ MAY = {
     | LIB
     | {"client/lib/arena", "client/lib/coll", "client/lib/p2p", "client/lib/async"},
     "client/ctl": SHM | {"client/include"},
-    "client/perf": {"shm/util", "client/include"},
+    "client/perf": {"shm/util", "shm/model", "client/include"},
     "client/examples": {"client/include"},
 }
 # Files that stand on a border, and why.

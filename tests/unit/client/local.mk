@@ -31,7 +31,7 @@ tests_unit_client_test_p2p_threads_LDADD = libcommd-client.la libcommd-proto.la 
 tests_unit_client_test_perf_SOURCES = tests/unit/client/test_perf.c client/perf/commd_perf.h \
 	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_loop.c \
 	client/perf/commd_perf_options.c client/perf/commd_perf_report.c client/perf/commd_perf_stats.c
-tests_unit_client_test_perf_LDADD = $(CMOCKA_LIBS)
+tests_unit_client_test_perf_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_client_test_trouble_SOURCES = tests/unit/client/test_trouble.c tests/lib/cluster.c \
 	tests/lib/cluster.h
