@@ -16,22 +16,15 @@ import weakref
 
 from commd import ANY_SOURCE, ANY_TAG
 from commd.dtypes import fresh, shape_of
-from commd.errors import InvalidArgument
+from commd.errors import InvalidArgument  # first: it says why _core cannot be loaded
 
-try:
-    from commd import _core
-except ImportError as error:
-    raise ImportError(
-        f"commd: its extension cannot be loaded: {error}. Is libcommd still where it was built"
-        " against? Install the package again: pip install --force-reinstall --no-deps client/python"
-    ) from error
+from commd import _core  # isort: skip
+from commd._core import (  # isort: skip
+    ALL_GATHER, ALL_GATHER_V, ALL_REDUCE, ALL_TO_ALL, ALL_TO_ALL_V, BARRIER, BROADCAST, GATHER,
+    GATHER_V, RECV, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_V, SCATTER, SCATTER_V, SEND,
+)  # fmt: skip
 
 __all__ = ["Batch", "Context", "Group", "Operations", "Status", "connect"]
-
-# enum commd_coll
-_BARRIER, _ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _REDUCE, _GATHER = range(7)
-_SCATTER, _ALL_TO_ALL, _ALL_GATHER_V, _REDUCE_SCATTER_V, _GATHER_V, _SCATTER_V = range(7, 13)
-_ALL_TO_ALL_V, _SEND, _RECV = 13, 64, 65
 
 Status = collections.namedtuple("Status", "source tag bytes")
 Status.__doc__ = "What a receive got: the source's rank, the tag, the number of bytes."
@@ -177,7 +170,7 @@ class Operations:
 
     def barrier(self, *, timeout=None):
         """Returns when every rank has called it."""
-        return self._submit(_BARRIER, None, None, None, None, "sum", 0, timeout)
+        return self._submit(BARRIER, None, None, None, None, "sum", 0, timeout)
 
     def all_reduce(self, array, op="sum", out=None, *, dtype=None, scale=None, timeout=None):
         """out[i] = op over all ranks of array[i]. In place if out is None.
@@ -187,7 +180,7 @@ class Operations:
         if out is None:
             out = array
         return self._submit(
-            _ALL_REDUCE, out, array, out, dtype, op, 0, timeout, None, None, scale
+            ALL_REDUCE, out, array, out, dtype, op, 0, timeout, None, None, scale
         )
 
     def reduce(self, array, op="sum", root=0, out=None, *, dtype=None, scale=None, timeout=None):
@@ -200,14 +193,14 @@ class Operations:
             out = None
         elif out is None:
             out = array
-        return self._submit(_REDUCE, out, array, out, dtype, op, root, timeout, None, None, scale)
+        return self._submit(REDUCE, out, array, out, dtype, op, root, timeout, None, None, scale)
 
     def broadcast(self, array, root=0, *, dtype=None, timeout=None):
         """The root's array to everybody's, in place.
 
         array: s. Returns array.
         """
-        return self._submit(_BROADCAST, array, None, array, dtype, "sum", root, timeout)
+        return self._submit(BROADCAST, array, None, array, dtype, "sum", root, timeout)
 
     def all_gather(self, array, out=None, *, dtype=None, timeout=None):
         """Everybody's array to everybody: out[r] is that of rank r.
@@ -217,7 +210,7 @@ class Operations:
         """
         if out is None:
             out = fresh(array, (self.size, *shape_of(array)))
-        return self._submit(_ALL_GATHER, out, array, out, dtype, "sum", 0, timeout)
+        return self._submit(ALL_GATHER, out, array, out, dtype, "sum", 0, timeout)
 
     def all_gather_v(self, array, counts, out=None, *, dtype=None, timeout=None):
         """As all_gather, of arrays of different sizes.
@@ -228,7 +221,7 @@ class Operations:
         """
         if out is None:
             out = fresh(array, _sum(counts, "all_gather_v"))
-        return self._submit(_ALL_GATHER_V, out, array, out, dtype, "sum", 0, timeout, None, counts)
+        return self._submit(ALL_GATHER_V, out, array, out, dtype, "sum", 0, timeout, None, counts)
 
     def gather(self, array, root=0, out=None, *, dtype=None, timeout=None):
         """Everybody's array to `root`: out[r] is that of rank r.
@@ -240,7 +233,7 @@ class Operations:
             out = None
         elif out is None:
             out = fresh(array, (self.size, *shape_of(array)))
-        return self._submit(_GATHER, out, array, out, dtype, "sum", root, timeout)
+        return self._submit(GATHER, out, array, out, dtype, "sum", root, timeout)
 
     def gather_v(self, array, counts=None, root=0, out=None, *, dtype=None, timeout=None):
         """As gather, of arrays of different sizes.
@@ -251,7 +244,7 @@ class Operations:
             out = counts = None
         elif out is None:
             out = fresh(array, _sum(counts, "gather_v"))
-        return self._submit(_GATHER_V, out, array, out, dtype, "sum", root, timeout, None, counts)
+        return self._submit(GATHER_V, out, array, out, dtype, "sum", root, timeout, None, counts)
 
     def scatter(self, array, out=None, root=0, *, dtype=None, timeout=None):
         """Block r of the root's array to rank r.
@@ -263,7 +256,7 @@ class Operations:
             array = None
         elif out is None:
             out = fresh(_first(array), _rows(array, self.size))
-        return self._submit(_SCATTER, out, array, out, dtype, "sum", root, timeout)
+        return self._submit(SCATTER, out, array, out, dtype, "sum", root, timeout)
 
     def scatter_v(self, array, counts=None, out=None, root=0, *, dtype=None, timeout=None):
         """As scatter, with blocks of different sizes.
@@ -275,7 +268,7 @@ class Operations:
             array = counts = None
         elif out is None:
             out = fresh(_first(array), _own(array, counts, root, "scatter_v"))
-        return self._submit(_SCATTER_V, out, array, out, dtype, "sum", root, timeout, counts)
+        return self._submit(SCATTER_V, out, array, out, dtype, "sum", root, timeout, counts)
 
     def reduce_scatter(self, array, op="sum", out=None, *, dtype=None, scale=None, timeout=None):
         """out = op over all ranks of block `rank` of their arrays.
@@ -286,7 +279,7 @@ class Operations:
         if out is None:
             out = fresh(_first(array), _rows(array, self.size))
         return self._submit(
-            _REDUCE_SCATTER, out, array, out, dtype, op, 0, timeout, None, None, scale
+            REDUCE_SCATTER, out, array, out, dtype, op, 0, timeout, None, None, scale
         )
 
     def reduce_scatter_v(
@@ -300,7 +293,7 @@ class Operations:
         if out is None:
             out = fresh(_first(array), _own(array, counts, self.rank, "reduce_scatter_v"))
         return self._submit(
-            _REDUCE_SCATTER_V, out, array, out, dtype, op, 0, timeout, counts, None, scale
+            REDUCE_SCATTER_V, out, array, out, dtype, op, 0, timeout, counts, None, scale
         )
 
     def all_to_all(self, array, out=None, *, dtype=None, timeout=None):
@@ -311,7 +304,7 @@ class Operations:
         """
         if out is None:
             out = _alike(array)
-        return self._submit(_ALL_TO_ALL, out, array, out, dtype, "sum", 0, timeout)
+        return self._submit(ALL_TO_ALL, out, array, out, dtype, "sum", 0, timeout)
 
     def all_to_all_v(
         self, array, send_counts=None, recv_counts=None, out=None, *, dtype=None, timeout=None
@@ -325,7 +318,7 @@ class Operations:
         if out is None:
             out = fresh(_first(array), _sum(recv_counts, "all_to_all_v"))
         return self._submit(
-            _ALL_TO_ALL_V, out, array, out, dtype, "sum", 0, timeout, send_counts, recv_counts
+            ALL_TO_ALL_V, out, array, out, dtype, "sum", 0, timeout, send_counts, recv_counts
         )
     def send(self, array, dest, tag=0, *, dtype=None, timeout=None):
         """A message to rank `dest`, which may be this one. Returns (None) when array may be changed
@@ -336,7 +329,7 @@ class Operations:
         tag, in the order in which the source sent those with that tag.
         """
         return self._submit(
-            _SEND, None, array, None, dtype, "sum", dest, timeout, None, None, None, tag
+            SEND, None, array, None, dtype, "sum", dest, timeout, None, None, None, tag
         )
 
     def recv(self, array, source=ANY_SOURCE, tag=ANY_TAG, *, dtype=None, timeout=None):
@@ -348,7 +341,7 @@ class Operations:
         the group can still be used.
         """
         return self._submit(
-            _RECV, None, None, array, dtype, "sum", source, timeout, None, None, None, tag
+            RECV, None, None, array, dtype, "sum", source, timeout, None, None, None, tag
         )
 
 
