@@ -8,6 +8,10 @@ in_one_process = libcommd-client.la libcommd-engine.la libcommd-fabric.la libcom
 dist_check_SCRIPTS += tests/check_rooms.py
 TESTS += tests/check_rooms.py
 
+# Element types, operators, collectives, errors: complete in every list of them.
+dist_check_SCRIPTS += tests/check_lists.py
+TESTS += tests/check_lists.py
+
 # Layout and length of lines.
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py
