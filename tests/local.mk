@@ -28,8 +28,8 @@ include tests/integration/local.mk
 include tests/torch/local.mk
 include tests/bench/local.mk
 
-# tests/mutants/run.py, which removes checks one at a time, takes too long for make check; that all of them
-# still fit the sources is looked at.
+# tests/mutants/run.py, which removes checks one at a time, takes too long for make check;
+# that all of them still fit the sources is looked at.
 dist_check_SCRIPTS += tests/mutants/test_fit.py
 TESTS += tests/mutants/test_fit.py
 EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt

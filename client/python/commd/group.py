@@ -35,9 +35,9 @@ _open = weakref.WeakSet()
 def connect(socket=None, timeout=None):
     """Connects to the node's commd and returns a Context.
 
-    socket: path; None: $COMMD_SOCKET, else the system's, /run/commd/commd.sock, else the user's own;
-        and if there is none either, a commd is started for this user, on this node alone, unless
-        COMMD_AUTOSTART=0.
+    socket: path; None: $COMMD_SOCKET, else the system's, /run/commd/commd.sock, else the user's
+        own; and if there is none either, a commd is started for this user, on this node alone,
+        unless COMMD_AUTOSTART=0.
     timeout: seconds, for connecting and as the default of every join and operation; None:
         $COMMD_TIMEOUT, else 1800; math.inf: none.
 
@@ -75,13 +75,14 @@ class Context(_core.Context):
     def empty(self, shape, dtype=float):
         """A new numpy.ndarray, of zeros, in registered memory.
 
-        all_reduce of 64 KiB and more (512 KiB with more ranks than cores), and broadcast, all_gather
-        and reduce_scatter of 4 MiB and more, in a group on one node, need no copies if the arrays that all its ranks pass are such ones, of the context of the group, or parts of them. Everywhere
-        else they are arrays like any other. The memory is freed with the last array that uses it,
-        and stays valid when the context is closed. Meant for large arrays that are kept: each takes
-        whole pages, and commd keeps at most 256 files for a process, of 32 MiB of small arrays or
-        one of 4 MiB and more. Ranks of this user that are in groups with this one on this node can
-        read and write it; so can a forked child.
+        all_reduce of 64 KiB and more (512 KiB with more ranks than cores), and broadcast,
+        all_gather and reduce_scatter of 4 MiB and more, in a group on one node, need no copies if
+        the arrays that all its ranks pass are such ones, of the context of the group, or parts of
+        them. Everywhere else they are arrays like any other. The memory is freed with the last
+        array that uses it, and stays valid when the context is closed. Meant for large arrays that
+        are kept: each takes whole pages, and commd keeps at most 256 files for a process, of 32 MiB
+        of small arrays or one of 4 MiB and more. Ranks of this user that are in groups with this
+        one on this node can read and write it; so can a forked child.
 
         Raises OutOfMemory, QuotaExceeded, NoDaemon, NodeLost, Timeout.
         """
@@ -101,7 +102,9 @@ class Context(_core.Context):
         self.close()
 
     def __repr__(self):
-        return "<commd.Context, closed>" if self.closed else f"<commd.Context on node {self.node!r}>"
+        return (
+            "<commd.Context, closed>" if self.closed else f"<commd.Context on node {self.node!r}>"
+        )
 
 
 def _rows(array, size):
@@ -114,8 +117,8 @@ def _rows(array, size):
     if len(shape) > 1 and shape[0] == size:
         return shape[1:]
     raise InvalidArgument(
-        f"an array of shape {shape} has no block for each of {size} ranks; allowed: ({size}, ...) or"
-        f" one dimension that {size} divides, or any shape together with out="
+        f"an array of shape {shape} has no block for each of {size} ranks; allowed: ({size}, ...)"
+        f" or one dimension that {size} divides, or any shape together with out="
     )
 
 
@@ -130,7 +133,9 @@ def _own(array, counts, rank, op):
 
 def _sum(counts, op):
     if counts is None:
-        raise InvalidArgument(f"{op}: counts of what is received are needed, or a list as out", op=op)
+        raise InvalidArgument(
+            f"{op}: counts of what is received are needed, or a list as out", op=op
+        )
     return (sum(counts),)
 
 
@@ -147,10 +152,10 @@ def _alike(array):
 class Operations:
     """The operations of a group.
 
-    Arrays: numpy.ndarray, or any other C-contiguous buffer (bytearray, memoryview, array.array; bytes
-    to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool; bfloat16 as
-    ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be moved, not
-    reduced. All ranks must pass the same number of elements and the same type.
+    Arrays: numpy.ndarray, or any other C-contiguous buffer (bytearray, memoryview, array.array;
+    bytes to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool;
+    bfloat16 as ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be
+    moved, not reduced. All ranks must pass the same number of elements and the same type.
 
     size: the number of ranks; s: any shape. Where an operation has one block for each rank, a list
     of arrays, one for each rank, can be passed instead of one array.
@@ -249,8 +254,8 @@ class Operations:
     def scatter(self, array, out=None, root=0, *, dtype=None, timeout=None):
         """Block r of the root's array to rank r.
 
-        array: (size, *s) at root, else None; out: s. Returns out; at root that may be None for a new
-        array, elsewhere the shape is not known. In place: at root, out may be array[root].
+        array: (size, *s) at root, else None; out: s. Returns out; at root that may be None for a
+        new array, elsewhere the shape is not known. In place: at root, out may be array[root].
         """
         if self.rank != root:
             array = None
@@ -299,8 +304,8 @@ class Operations:
     def all_to_all(self, array, out=None, *, dtype=None, timeout=None):
         """Block r of array to rank r; block r of out is from rank r.
 
-        array: (size, *s), or any shape whose elements size divides; out: the same. Returns out, a new
-        array if that is None. In place: out may be array.
+        array: (size, *s), or any shape whose elements size divides; out: the same. Returns out, a
+        new array if that is None. In place: out may be array.
         """
         if out is None:
             out = _alike(array)
@@ -311,9 +316,9 @@ class Operations:
     ):
         """As all_to_all, with blocks of different sizes.
 
-        array: sum(send_counts) elements; out: sum(recv_counts) elements; what rank i sends to j must
-        be what j expects from i. Returns out, a new array of one dimension if that is None. For a list
-        the counts may be None.
+        array: sum(send_counts) elements; out: sum(recv_counts) elements; what rank i sends to j
+        must be what j expects from i. Returns out, a new array of one dimension if that is None.
+        For a list the counts may be None.
         """
         if out is None:
             out = fresh(_first(array), _sum(recv_counts, "all_to_all_v"))
@@ -336,9 +341,9 @@ class Operations:
         """The next message of `source` with `tag` into array, which may be larger than it.
 
         Returns a Status(source, tag, bytes); in a batch: None. A message that is larger than the
-        array raises Mismatch and is lost. RankLost: the source has died or left before it sent; from
-        ANY_SOURCE: a rank has died, or all others have left. After a Timeout while nothing had come,
-        the group can still be used.
+        array raises Mismatch and is lost. RankLost: the source has died or left before it sent;
+        from ANY_SOURCE: a rank has died, or all others have left. After a Timeout while nothing had
+        come, the group can still be used.
         """
         return self._submit(
             RECV, None, None, array, dtype, "sum", source, timeout, None, None, None, tag
@@ -348,10 +353,10 @@ class Operations:
 class Group(_core.Group, Operations):
     """An ordered set of ranks on one or more nodes, made by Context.group() or split().
 
-    rank, size, nodes (their number), epoch, seq (collectives issued so far). Use it in a `with` block,
-    or close() it; it is also left when it is garbage. Collectives are executed in the order of the
-    calls, and all ranks must make them in the same order; those of different groups never wait for
-    each other.
+    rank, size, nodes (their number), epoch, seq (collectives issued so far). Use it in a `with`
+    block, or close() it; it is also left when it is garbage. Collectives are executed in the order
+    of the calls, and all ranks must make them in the same order; those of different groups never
+    wait for each other.
     """
 
     @property
@@ -376,8 +381,8 @@ class Group(_core.Group, Operations):
         return Batch(self)
 
     def split(self, colour, key=0, timeout=None):
-        """Collective over the group: the ranks with the same colour form a new one, in ascending order
-        of key, and of their rank where keys are equal. colour None or < 0: returns None.
+        """Collective over the group: the ranks with the same colour form a new one, in ascending
+        order of key, and of their rank where keys are equal. colour None or < 0: returns None.
         """
         return _core.split(type(self), self, -1 if colour is None else colour, key, timeout)
 
@@ -401,9 +406,10 @@ class _Start(Operations):
 
 
 class Batch(Operations):
-    """Operations that are noted down and then started as one submission: by start(), which returns a
-    Work for all of them, or at the end of a `with` block, which also waits. The results are a list, in
-    the order of the calls; the first error is raised. Each method returns its place in that list.
+    """Operations that are noted down and then started as one submission: by start(), which returns
+    a Work for all of them, or at the end of a `with` block, which also waits. The results are a
+    list, in the order of the calls; the first error is raised. Each method returns its place in
+    that list.
     """
 
     __slots__ = ("_group", "_noted", "rank", "size")

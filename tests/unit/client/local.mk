@@ -1,4 +1,5 @@
-# tests/unit/client/: libcommd over boards, engines and the loop fabric in one process; the programs.
+# tests/unit/client/: libcommd over boards, engines and the loop fabric in one process; the
+# programs.
 if HAVE_CMOCKA
 unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl \
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
@@ -15,8 +16,8 @@ tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c
 tests_unit_client_test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
 	$(CMOCKA_LIBS)
 
-tests_unit_client_test_registered_SOURCES = tests/unit/client/test_registered.c tests/lib/arena_commd.c \
-	tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_client_test_registered_SOURCES = tests/unit/client/test_registered.c \
+	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
 tests_unit_client_test_registered_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/cluster.c \
