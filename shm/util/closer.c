@@ -11,7 +11,7 @@
  *   ready     the lanes that have a job and no thread. A thread does one job, then the lane goes to
  *             the end of the line.
  *   threads   one from the beginning, so that there is one when no more can be had; more when a
- * lane is ready and all are busy. Those go again after a second without work. At most
+ *             lane is ready and all are busy. Those go again after a second without work. At most
  *             CLOSER_THREADS: with as many users stuck at once the lanes of others wait, and
  *             nothing else does.
  *
