@@ -68,6 +68,7 @@ STEPS = "client/lib/coll/coll_steps.c"
 ENGINE = "transport/engine/engine_op.c"
 COLL_C = "shm/model/coll.c"
 PERF_1 = "client/perf/commd-perf.1"
+PERF_DATA = "client/perf/commd_perf_data.c"
 MPI_PERF = "tests/bench/mpi_perf.c"
 CLIENT = "tests/integration/lib/commd_client.py"
 QUOTED = r'"(\w+)"'
@@ -85,7 +86,7 @@ LISTS = {
         ("shm/model/dtype.c", r"\} dtypes\[\] = \{", r"\n\};", QUOTED, (), IN_ORDER),
         ("client/python/commd/dtypes.py", r"_NAMES = \[", r"\n\]", r'\("(\w+)"', (), IN_ORDER),
         (TENSORS, r"int native_dtype\(", r"\n\}", r"COMMD_(\w+);", ()),
-        ("client/perf/commd_perf_data.c", r"\nstatic void put\(", r"\n\}", r"COMMD_(\w+):", ()),
+        (PERF_DATA, r"\nstatic void put_element\(", r"\n\}", r"COMMD_(\w+):", ()),
         (PERF_1, r"datatype \" TYPE", r"\n\.TP", r"\w+", None),
         (MPI_PERF, r"\(enum commd_dtype\)", r"\n\}", r"COMMD_(\w+):", ()),
         (CLIENT, r"\nDTYPES = \[", r"\]", QUOTED, (), IN_ORDER),

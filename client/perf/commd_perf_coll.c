@@ -155,7 +155,7 @@ static size_t place(const struct perf *perf, const struct perf_shape *s, int i, 
     return at;
 }
 
-static void fill_counts(const struct perf *perf, const struct perf_shape *s)
+static void shape_counts(const struct perf *perf, const struct perf_shape *s)
 {
     int coll = perf->coll, me = s->rank;
 
@@ -191,7 +191,7 @@ int perf_shape_init(const struct perf *perf, int rank, int size, size_t count,
         perf_shape_fini(&s);
         return -ENOMEM;
     }
-    fill_counts(perf, &s);
+    shape_counts(perf, &s);
     if (coll != COMMD_BARRIER) {
         s.send_n = sends_blocks(coll) ? total(s.send_counts, size) : s.send_counts[0];
         s.recv_n = receives_blocks(coll) ? total(s.recv_counts, size) : s.recv_counts[0];

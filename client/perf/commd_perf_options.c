@@ -146,7 +146,7 @@ static int parse_nodes(char *text, struct perf *p)
     return p->nnodes ? 0 : wrong_usage("--nodes: no socket given");
 }
 
-static void print_help(void)
+static void print_options(void)
 {
     puts("Usage: commd-perf COLLECTIVE [OPTIONS]\n"
          "Measures and checks a collective; COLLECTIVE is one of:");
@@ -426,7 +426,7 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
     optind = 0; /* glibc: start afresh; turns parse many lines */
     while ((c = getopt_long(argc, argv, "b:e:f:i:n:w:d:o:r:c:a:h", longs, NULL)) >= 0) {
         if (c == 'h') {
-            print_help();
+            print_options();
             return PERF_OK;
         }
         if (c == O_VERSION) {

@@ -329,7 +329,7 @@ void board_unmap(struct board *b)
 
 /* Finalizer of MurmurHash3 (Appleby, public domain), folded over the fields: this guards
  * against mistakes, not against malice. */
-static uint64_t mix(uint64_t h, uint64_t v)
+static uint64_t hash_add(uint64_t h, uint64_t v)
 {
     h ^= v;
     h ^= h >> 33;
@@ -341,12 +341,12 @@ static uint64_t mix(uint64_t h, uint64_t v)
 
 uint64_t op_fingerprint(const struct op_desc *d)
 {
-    uint64_t h = mix(0x636f6d6d64ull, d->seq);
+    uint64_t h = hash_add(0x636f6d6d64ull, d->seq);
 
-    h = mix(h, d->count);
-    h = mix(h,
-            (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 | d->redop);
-    return d->digest ? mix(h, d->digest) : h;
+    h = hash_add(h, d->count);
+    h = hash_add(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
+                        d->redop);
+    return d->digest ? hash_add(h, d->digest) : h;
 }
 
 uint64_t op_digest(const uint64_t *counts, unsigned world)
@@ -354,7 +354,7 @@ uint64_t op_digest(const uint64_t *counts, unsigned world)
     uint64_t h = 1;
 
     for (unsigned k = 0; k < world; k++)
-        h = mix(h, counts[k]);
+        h = hash_add(h, counts[k]);
     return h;
 }
 
@@ -362,7 +362,7 @@ void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsig
                     uint64_t count, int sign)
 {
     uint64_t pair = (uint64_t)from * world + to + 1, n = sign < 0 ? -count : count;
-    uint64_t h = mix(mix(0x70616972ull, pair), count);
+    uint64_t h = hash_add(hash_add(0x70616972ull, pair), count);
 
     if (!count)
         return;

@@ -314,7 +314,7 @@ struct closer *closer_free(struct closer *c)
     return NULL;
 }
 
-static int push(struct closer *c, uint32_t uid, const struct job *what)
+static int enqueue_job(struct closer *c, uint32_t uid, const struct job *what)
 {
     struct job *job = malloc(sizeof(*job));
     struct lane *lane = NULL;
@@ -344,7 +344,7 @@ int closer_fd(struct closer *c, uint32_t uid, int fd)
 {
     int saved = errno, r = 0;
 
-    if (fd >= 0 && (!c || (r = push(c, uid, &(struct job){.fd = fd}))))
+    if (fd >= 0 && (!c || (r = enqueue_job(c, uid, &(struct job){.fd = fd}))))
         close(fd);
     errno = saved;
     return r;
@@ -364,7 +364,7 @@ int closer_call(struct closer *c, uint32_t uid, void (*fn)(void *), void *arg)
 {
     int r = 0;
 
-    if (!c || (r = push(c, uid, &(struct job){.fn = fn, .arg = arg, .fd = -1})))
+    if (!c || (r = enqueue_job(c, uid, &(struct job){.fn = fn, .arg = arg, .fd = -1})))
         fn(arg);
     return r;
 }
