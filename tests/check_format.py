@@ -20,7 +20,7 @@ COLUMNS = 100
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOMS = ("client", "daemon", "etc", "shm", "systemd", "tests", "tools", "transport")
 C = (".c", ".h", ".cpp", ".cu")
-NOT_C = (".py", ".sh", ".mk")
+NOT_C = (".py", ".pyi", ".sh", ".mk")
 NAMED = ("quickstart", "configure.ac", "Makefile.am", ".ci/run")
 
 

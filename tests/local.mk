@@ -12,6 +12,10 @@ TESTS += tests/check_rooms.py
 dist_check_SCRIPTS += tests/check_lists.py
 TESTS += tests/check_lists.py
 
+# Python's stubs: each operation is written once.
+dist_check_SCRIPTS += tests/check_stubs.py
+TESTS += tests/check_stubs.py
+
 # Layout and length of lines.
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py
