@@ -9,11 +9,14 @@ tmpfiles_DATA = systemd/tmpfiles.d/commd.conf
 nftdir = $(datadir)/commd
 dist_nft_DATA = systemd/commd.nft
 
-EXTRA_DIST += systemd/commd.service.in systemd/commd-engine.service.in systemd/commd.sysusers systemd/commd.tmpfiles
-CLEANFILES += systemd/commd.service systemd/commd-engine.service systemd/sysusers.d/commd.conf systemd/tmpfiles.d/commd.conf
+EXTRA_DIST += systemd/commd.service.in systemd/commd-engine.service.in \
+	systemd/commd.sysusers systemd/commd.tmpfiles
+CLEANFILES += systemd/commd.service systemd/commd-engine.service systemd/sysusers.d/commd.conf \
+	systemd/tmpfiles.d/commd.conf
 
 # [@]: config.status must not replace the pattern itself
-systemd_subst = $(SED) -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]libexecdir[@]|$(libexecdir)|g' -e 's|[@]sysconfdir[@]|$(sysconfdir)|g'
+systemd_subst = $(SED) -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]libexecdir[@]|$(libexecdir)|g' \
+	-e 's|[@]sysconfdir[@]|$(sysconfdir)|g'
 
 systemd/commd.service: $(srcdir)/systemd/commd.service.in Makefile
 	$(AM_V_GEN)$(MKDIR_P) systemd && \

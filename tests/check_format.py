@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""C and C++ are laid out as .clang-format says; no line of a source is longer than 100 columns.
+"""C and C++ are laid out as .clang-format says; no line of a source, script or makefile is longer
+than 100 columns.
 
     tests/check_format.py           what differs, and where; exit 1 if anything does
     tests/check_format.py --mend    lays the files out
@@ -17,16 +18,18 @@ import sys
 VERSION = "18.1.8"
 COLUMNS = 100
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOMS = ("client", "daemon", "shm", "tests", "transport")
+ROOMS = ("client", "daemon", "etc", "shm", "systemd", "tests", "tools", "transport")
 C = (".c", ".h", ".cpp", ".cu")
+NOT_C = (".py", ".pyi", ".sh", ".mk")
+NAMED = ("quickstart", "configure.ac", "Makefile.am", ".ci/run")
 
 
-def sources():
+def sources(endings):
     for room in ROOMS:
         for folder, folders, files in os.walk(os.path.join(TOP, room)):
             folders[:] = [f for f in folders if f not in ("build", "corpus", "__pycache__")]
             for file in files:
-                if file.endswith(C) and ".pb-c." not in file:
+                if file.endswith(endings) and ".pb-c." not in file:
                     yield os.path.join(folder, file)
 
 
@@ -49,7 +52,7 @@ def long_lines(files):
 
 
 def main():
-    files = sorted(sources())
+    files = sorted(sources(C))
     tool = clang_format()
     if sys.argv[1:] == ["--mend"]:
         if not tool:
@@ -57,16 +60,20 @@ def main():
         return subprocess.run([tool, "-i", *files], check=True).returncode
     if sys.argv[1:]:
         sys.exit(__doc__)
-    bad = list(long_lines(files))
+    others = sorted(sources(NOT_C)) + [os.path.join(TOP, name) for name in NAMED]
+    others = [path for path in others if os.path.exists(path)]  # the tarball lacks some
+    bad = list(long_lines(files + others))
     print(*bad, sep="\n")
-    if not files:
+    if not files or not others:
         sys.exit(f"no sources under {TOP}")
     if tool:
-        made = subprocess.run([tool, "--dry-run", "--Werror", *files], capture_output=True, text=True)
+        made = subprocess.run(
+            [tool, "--dry-run", "--Werror", *files], capture_output=True, text=True
+        )
         wrong = [line for line in made.stderr.splitlines() if ": error: " in line]
         print(*wrong[:20], sep="\n")
         bad += wrong or [tool] * made.returncode
-    print(f"{len(files)} files looked at")
+    print(f"{len(files)} files in C, {len(others)} others looked at")
     if bad:
         print("tests/check_format.py --mend lays out what clang-format can")
         return 1

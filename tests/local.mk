@@ -8,6 +8,14 @@ in_one_process = libcommd-client.la libcommd-engine.la libcommd-fabric.la libcom
 dist_check_SCRIPTS += tests/check_rooms.py
 TESTS += tests/check_rooms.py
 
+# Element types, operators, collectives, errors: complete in every list of them.
+dist_check_SCRIPTS += tests/check_lists.py
+TESTS += tests/check_lists.py
+
+# Python's stubs: each operation is written once.
+dist_check_SCRIPTS += tests/check_stubs.py
+TESTS += tests/check_stubs.py
+
 # Layout and length of lines.
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py
@@ -24,8 +32,8 @@ include tests/integration/local.mk
 include tests/torch/local.mk
 include tests/bench/local.mk
 
-# tests/mutants/run.py, which removes checks one at a time, takes too long for make check; that all of them
-# still fit the sources is looked at.
+# tests/mutants/run.py, which removes checks one at a time, takes too long for make check;
+# that all of them still fit the sources is looked at.
 dist_check_SCRIPTS += tests/mutants/test_fit.py
 TESTS += tests/mutants/test_fit.py
 EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt

@@ -68,19 +68,21 @@ start_torchrun() {
     demo_jobs+=($!)
 }
 
-# Waits for the job $1, which writes the log $2. Is the file $3 there, if given, then it has done its
-# work, and how it ended does not matter: with torch 2.13 a rank of gloo may abort while it exits
-# ("terminate called without an active exception", seen on a loaded machine).
+# Waits for the job $1, which writes the log $2. Is the file $3 there, if given, then it has done
+# its work, and how it ended does not matter: with torch 2.13 a rank of gloo may abort while it
+# exits ("terminate called without an active exception", seen on a loaded machine).
 finish_job() {
     local job=$1 log=$2 result=${3:-}
     wait "$job" && return
     if [ -n "$result" ] && [ -s "$result" ]; then
         printf '(trained, but did not end well: %s)\n' \
-            "$(grep -m 1 -oE '^terminate.*|Signal [0-9]+ .*' "$log" || echo "its log does not say why")"
+            "$(grep -m 1 -oE '^terminate.*|Signal [0-9]+ .*' "$log" ||
+                echo "its log does not say why")"
         return
     fi
     cp "$log" "$logs/" # $dir will be gone
-    show_failure "training" "$logs/${log##*/}" "./quickstart up 2, and look at commctl status and the nodes' logs"
+    show_failure "training" "$logs/${log##*/}" \
+        "./quickstart up 2, and look at commctl status and the nodes' logs"
     tail -n 5 "$dir"/node*/commd.log >&2
     exit 1
 }
@@ -97,7 +99,8 @@ watch_status() {
 train_on_two_nodes() {
     local backend=$1 port first=${#demo_jobs[@]} watcher program result=
     shift
-    program=("$top/client/python/examples/digits_ddp.py" --backend "$backend" --epochs "$DEMO_EPOCHS")
+    program=("$top/client/python/examples/digits_ddp.py" --backend "$backend"
+        --epochs "$DEMO_EPOCHS")
     port=$(free_port)
     start_torchrun 0 "$port" "$dir/$backend.0.log" "${program[@]}" "$@"
     start_torchrun 1 "$port" "$dir/$backend.1.log" "${program[@]}"
@@ -116,8 +119,9 @@ train_on_two_nodes() {
 }
 
 train_alone() {
-    OMP_NUM_THREADS=1 setsid "$venv/bin/python" "$top/client/python/examples/digits_ddp.py" --single \
-        --epochs "$DEMO_EPOCHS" --json-out "$dir/single.json" >"$dir/single.log" 2>&1 </dev/null &
+    OMP_NUM_THREADS=1 setsid "$venv/bin/python" "$top/client/python/examples/digits_ddp.py" \
+        --single --epochs "$DEMO_EPOCHS" --json-out "$dir/single.json" \
+        >"$dir/single.log" 2>&1 </dev/null &
     demo_jobs+=($!)
     finish_job $! "$dir/single.log"
 }
@@ -143,8 +147,8 @@ cmd_demo() {
     printf 'the same in one process ...\n\n'
     train_alone
     local verdict=0
-    "$venv/bin/python" "$top/tools/demo_table.py" "$dir/commd.json" "$dir/gloo.json" "$dir/single.json" ||
-        verdict=1
+    "$venv/bin/python" "$top/tools/demo_table.py" "$dir/commd.json" "$dir/gloo.json" \
+        "$dir/single.json" || verdict=1
     grep '^saved' "$dir/commd.0.log" | sed "s|$dir/||"
 
     processes=$(demo_processes)

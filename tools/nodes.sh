@@ -69,9 +69,11 @@ node_address() {
 # "key: value" lines for node $1 of $2.
 node_yaml() {
     local i=$1 n=$2 home=$dir/node$1 k
-    printf 'cluster:\n  name: local\n  node: node%d\n  key_file: "%s"\n  nodes:\n' "$i" "$dir/cluster.key"
+    printf 'cluster:\n  name: local\n  node: node%d\n  key_file: "%s"\n  nodes:\n' \
+        "$i" "$dir/cluster.key"
     for ((k = 0; k < n; k++)); do
-        printf '    - {name: node%d, address: %s, port: %d}\n' "$k" "$(node_address "$k")" "${ports[k]}"
+        printf '    - {name: node%d, address: %s, port: %d}\n' \
+            "$k" "$(node_address "$k")" "${ports[k]}"
     done
     printf 'listen:\n  socket: "%s"\n  pid_file: "%s"\n' "$home/commd.sock" "$home/commd.pid"
     printf 'transport:\n  port_range: %d-%d\n' $((ports[i] + 1)) $((ports[i] + PORT_BLOCK - 1))
@@ -197,7 +199,8 @@ start_cluster() {
     wait_until_linked "$n"
     disown "${started[@]}"
     for ((i = 0; i < n; i++)); do
-        printf 'node%d  %s:%d  %s\n' "$i" "$(node_address "$i")" "${ports[i]}" "$dir/node$i/commd.sock"
+        printf 'node%d  %s:%d  %s\n' \
+            "$i" "$(node_address "$i")" "${ports[i]}" "$dir/node$i/commd.sock"
     done
 }
 

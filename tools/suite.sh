@@ -17,7 +17,9 @@ summed() {
     shift
     grep -q '^Testsuite summary' "$log" && from='/^Testsuite summary/'
     for name; do
-        for n in $(sed -n "$from,\$s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do sum=$((sum + n)); done
+        for n in $(sed -n "$from,\$s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do
+            sum=$((sum + n))
+        done
     done
     printf '%d\n' "$sum"
 }
@@ -37,7 +39,8 @@ part() {
     [ "$failed" -gt 0 ] || [ "$rc" -eq 0 ] || failed=1
     tests_passed=$((tests_passed + passed))
     tests_failed=$((tests_failed + failed))
-    printf '%8s s  %3d passed, %d failed, %d skipped\n' "$(seconds_since "$begin")" "$passed" "$failed" "$skipped"
+    printf '%8s s  %3d passed, %d failed, %d skipped\n' \
+        "$(seconds_since "$begin")" "$passed" "$failed" "$skipped"
     [ "$failed" -eq 0 ] || show_part_failure "$name" "$log"
 }
 
@@ -81,14 +84,16 @@ run_torch_tests() {
     wait "${jobs[0]}" || rc=1
     wait "${jobs[1]}" || rc=1
     PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo "$venv/bin/python" \
-        "$top/tests/integration/torch/torch_ends.py" "$dir"/node[01]/commd.sock >"$dir/ends.log" 2>&1 || rc=1
+        "$top/tests/integration/torch/torch_ends.py" "$dir"/node[01]/commd.sock \
+        >"$dir/ends.log" 2>&1 || rc=1
     cat "$dir"/node*/commd.log "$dir"/[01].log "$dir/ends.log" # a failure is shown by the end of it
     grep -q 'checks passed' "$dir/0.log" || rc=1
     exit "$rc"
 }
 
 run_torch_suite() {
-    COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/conformance.py" --logs "$logs/conformance"
+    COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/conformance.py" \
+        --logs "$logs/conformance"
 }
 
 run_torch_programs() {
@@ -126,7 +131,8 @@ cmd_test_quick() {
 
 cmd_test() {
     local begin=$EPOCHREALTIME
-    local plain="tests/unit/transport/test_fabric tests/unit/client/test_collectives tests/unit/client/test_commctl"
+    local plain="tests/unit/transport/test_fabric tests/unit/client/test_collectives"
+    plain+=" tests/unit/client/test_commctl"
     install_packages "${packages_test[@]}"
     cmd_build
     part "make check" make -C "$build" -j2 VERBOSE=1 check
@@ -136,13 +142,15 @@ cmd_test() {
     part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
         --without-ucx -- check_PROGRAMS="tests/unit/shm/test_board_threads \
             tests/unit/shm/test_closer tests/oracle/oracle" \
-        TESTS="tests/unit/shm/test_board_threads tests/unit/shm/test_closer tests/oracle/check_threads.sh"
+        TESTS="tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
+            tests/oracle/check_threads.sh"
     part "without UCX" configure_and_check "$top/build-plain" --without-ucx \
         -- check_PROGRAMS="$plain" TESTS="$plain \
             tests/integration/test_collectives.py tests/integration/test_bad_input.py"
     # every test has run above: this one is about what the tarball holds
     part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck \
-        TESTS="$plain tests/integration/test_service.py tests/integration/check_man.py tests/check_rooms.py"
+        TESTS="$plain tests/integration/test_service.py tests/integration/check_man.py \
+            tests/check_rooms.py"
     part "the tarball holds every file" tarball_holds_all
     if [ "$torch_spec" != none ]; then
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests
@@ -158,7 +166,9 @@ cmd_test() {
 }
 
 cmd_bench() {
-    case " $* " in *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;; esac
+    case " $* " in
+    *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;;
+    esac
     cmd_build
     # a rival less is no reason to stop: the comparison says which, and why
     (install_packages "${packages_bench[@]}") || true

@@ -3,7 +3,7 @@ lib_LTLIBRARIES += client/lib/libcommd.la
 # (libcommd-client.la: the same objects for tests that look inside.)
 noinst_LTLIBRARIES += libcommd-client.la
 libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h \
-	client/lib/api/api.c client/lib/api/check.c \
+	client/lib/api/api.c client/lib/api/check.c client/lib/api/enums.c \
 	client/lib/arena/arena.c client/lib/arena/arena.h client/lib/arena/peer_arena.c \
 	client/lib/coll/work.c client/lib/coll/work.h client/lib/coll/step.c client/lib/coll/give_up.c \
 	client/lib/coll/finish.c client/lib/coll/run.h client/lib/api/api_p2p.c client/lib/p2p/p2p_api.h \

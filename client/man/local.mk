@@ -1,4 +1,5 @@
-# client/man/: the C API. A page under the name of each function that it is about: `man commd_barrier`.
+# client/man/: the C API. A page under the name of each function that it is about:
+# `man commd_barrier`.
 man3_pages = client/man/commd.3 client/man/commd_all_reduce.3 client/man/commd_alloc.3 \
 	client/man/commd_connect.3 client/man/commd_group_join.3 client/man/commd_run.3 \
 	client/man/commd_send.3

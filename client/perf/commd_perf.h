@@ -62,7 +62,6 @@ const char *perf_coll_name(int coll);
 int perf_coll_find(const char *name, int *ret_coll); /* 0 or -ENOENT */
 void perf_coll_names(FILE *to);                      /* with commas */
 bool perf_reduces(int coll);
-bool perf_rooted(int coll);
 /* Works on one buffer, because that is how programs call it. */
 bool perf_in_place(int coll);
 bool perf_point_to_point(int coll);

@@ -1,4 +1,5 @@
-/* commd_perf_coll.c - the collectives: how large, from where to where, and what comes out.
+/* commd_perf_coll.c - the collectives: how large, from where to where, and what comes out. What a
+ * collective is stands in coll_table[] (shm/model/coll.c).
  *
  * A collective has one vector (all_reduce, reduce, broadcast) or blocks, one per rank, on the
  * sending side, the receiving side or both. Its size is that of a vector, or of all blocks
@@ -10,92 +11,69 @@
  * even, half less when it is odd; the last of an odd number of ranks has the average. So the
  * sum stays the same. Where only one side has blocks it is as if rank 0 sent them. */
 #include "client/perf/commd_perf.h"
+#include "shm/model/coll.h"
 
-enum {
-    REDUCES = 1,
-    ROOTED = 2,
-    SEND_BLOCKS = 4, /* the sending side has a block for each rank */
-    RECV_BLOCKS = 8,
-    IN_PLACE = 16,
-    UNEQUAL = 32,
-    POINT_TO_POINT = 64,
+/* Beside coll_table[]: messages, which have one vector on each side. */
+static const struct coll_info messages[] = {
+    {.name = "sendrecv", .send = EXTENT_ONE, .recv = EXTENT_ONE},
+    {.name = "pingpong", .send = EXTENT_ONE, .recv = EXTENT_ONE},
 };
+_Static_assert(PERF_PINGPONG == PERF_SENDRECV + 1, "messages[] is in the order of the numbers");
 
-static const struct coll {
-    const char *name;
-    int coll, is;
-} colls[] = {
-    {"all_reduce", COMMD_ALL_REDUCE, REDUCES | IN_PLACE},
-    {"reduce", COMMD_REDUCE, REDUCES | ROOTED | IN_PLACE},
-    {"broadcast", COMMD_BROADCAST, ROOTED | IN_PLACE},
-    {"all_gather", COMMD_ALL_GATHER, RECV_BLOCKS},
-    {"all_gather_v", COMMD_ALL_GATHER_V, RECV_BLOCKS | UNEQUAL},
-    {"gather", COMMD_GATHER, ROOTED | RECV_BLOCKS},
-    {"gather_v", COMMD_GATHER_V, ROOTED | RECV_BLOCKS | UNEQUAL},
-    {"scatter", COMMD_SCATTER, ROOTED | SEND_BLOCKS},
-    {"scatter_v", COMMD_SCATTER_V, ROOTED | SEND_BLOCKS | UNEQUAL},
-    {"reduce_scatter", COMMD_REDUCE_SCATTER, REDUCES | SEND_BLOCKS},
-    {"reduce_scatter_v", COMMD_REDUCE_SCATTER_V, REDUCES | SEND_BLOCKS | UNEQUAL},
-    {"all_to_all", COMMD_ALL_TO_ALL, SEND_BLOCKS | RECV_BLOCKS},
-    {"all_to_all_v", COMMD_ALL_TO_ALL_V, SEND_BLOCKS | RECV_BLOCKS | UNEQUAL},
-    {"barrier", COMMD_BARRIER, 0},
-    {"sendrecv", PERF_SENDRECV, POINT_TO_POINT},
-    {"pingpong", PERF_PINGPONG, POINT_TO_POINT},
-};
-
-static const struct coll *find(int coll)
+static const struct coll_info *info(int coll)
 {
-    for (size_t i = 0; i < ARRAY_LEN(colls); i++)
-        if (colls[i].coll == coll)
-            return &colls[i];
-    return NULL;
+    return coll < COLL_COUNT ? &coll_table[coll] : &messages[coll - PERF_SENDRECV];
 }
 
-static bool is(int coll, int flag)
+static bool sends_blocks(int coll)
 {
-    return find(coll)->is & flag;
+    return coll_blocks(info(coll)->send);
+}
+
+static bool receives_blocks(int coll)
+{
+    return coll_blocks(info(coll)->recv);
 }
 
 const char *perf_coll_name(int coll)
 {
-    return find(coll)->name;
+    return info(coll)->name;
 }
 
 int perf_coll_find(const char *name, int *ret_coll)
 {
-    for (size_t i = 0; i < ARRAY_LEN(colls); i++) {
-        if (!strcmp(colls[i].name, name)) {
-            *ret_coll = colls[i].coll;
-            return 0;
-        }
-    }
-    return -ENOENT;
+    int coll = coll_from_name(name);
+
+    for (size_t i = 0; i < ARRAY_LEN(messages) && coll < 0; i++)
+        if (!strcmp(messages[i].name, name))
+            coll = PERF_SENDRECV + (int)i;
+    if (coll < 0)
+        return -ENOENT;
+    *ret_coll = coll;
+    return 0;
 }
 
 void perf_coll_names(FILE *to)
 {
-    for (size_t i = 0; i < ARRAY_LEN(colls); i++)
-        fprintf(to, "%s%s", i ? ", " : "", colls[i].name);
+    for (int coll = 0; coll < COLL_COUNT; coll++)
+        fprintf(to, "%s, ", coll_name((unsigned)coll));
+    for (size_t i = 0; i < ARRAY_LEN(messages); i++)
+        fprintf(to, "%s%s", i ? ", " : "", messages[i].name);
 }
 
 bool perf_reduces(int coll)
 {
-    return is(coll, REDUCES);
-}
-
-bool perf_rooted(int coll)
-{
-    return is(coll, ROOTED);
+    return info(coll)->reduces;
 }
 
 bool perf_in_place(int coll)
 {
-    return is(coll, IN_PLACE);
+    return info(coll)->window == WINDOW_VECTOR;
 }
 
 bool perf_point_to_point(int coll)
 {
-    return is(coll, POINT_TO_POINT);
+    return coll >= PERF_SENDRECV;
 }
 
 int perf_dest(int coll, int rank, int size)
@@ -126,14 +104,14 @@ double perf_bus_factor(int coll, int ranks)
 
     if (coll == COMMD_ALL_REDUCE)
         return 2 * (n - 1) / n;
-    return is(coll, SEND_BLOCKS | RECV_BLOCKS) ? (n - 1) / n : 1;
+    return sends_blocks(coll) || receives_blocks(coll) ? (n - 1) / n : 1;
 }
 
 /* ---- sizes ------------------------------------------------------------------------------- */
 
 static size_t blocks(const struct perf *perf, int size)
 {
-    return is(perf->coll, SEND_BLOCKS | RECV_BLOCKS) ? (size_t)size : 1;
+    return sends_blocks(perf->coll) || receives_blocks(perf->coll) ? (size_t)size : 1;
 }
 
 size_t perf_count(const struct perf *perf, int size, size_t bytes)
@@ -155,7 +133,7 @@ static size_t block(const struct perf *perf, const struct perf_shape *s, int i, 
 {
     int last = s->size % 2 ? s->size - 1 : -1;
 
-    if (!is(perf->coll, UNEQUAL) || i == last || j == last)
+    if (!info(perf->coll)->counted || i == last || j == last)
         return s->count;
     return (i + j) % 2 ? s->count - s->count / 2 : s->count + s->count / 2;
 }
@@ -163,7 +141,7 @@ static size_t block(const struct perf *perf, const struct perf_shape *s, int i, 
 /* Whose blocks rank @rank sends: its own, or where only one side has blocks those of rank 0. */
 static int sender(const struct perf *perf, int rank)
 {
-    return is(perf->coll, SEND_BLOCKS) && is(perf->coll, RECV_BLOCKS) ? rank : 0;
+    return sends_blocks(perf->coll) && receives_blocks(perf->coll) ? rank : 0;
 }
 
 /* Where the block for rank @j begins in the input of rank @i. */
@@ -171,23 +149,23 @@ static size_t place(const struct perf *perf, const struct perf_shape *s, int i, 
 {
     size_t at = 0;
 
-    if (is(perf->coll, SEND_BLOCKS))
+    if (sends_blocks(perf->coll))
         for (int k = 0; k < j; k++)
             at += block(perf, s, sender(perf, i), k);
     return at;
 }
 
-static void fill_counts(const struct perf *perf, const struct perf_shape *s)
+static void shape_counts(const struct perf *perf, const struct perf_shape *s)
 {
     int coll = perf->coll, me = s->rank;
 
     for (int r = 0; r < s->size; r++) {
         s->send_counts[r] = block(perf, s, sender(perf, me), r);
-        s->recv_counts[r] = block(perf, s, sender(perf, r), is(coll, SEND_BLOCKS) ? me : r);
+        s->recv_counts[r] = block(perf, s, sender(perf, r), sends_blocks(coll) ? me : r);
     }
-    if (!is(coll, SEND_BLOCKS))
+    if (!sends_blocks(coll))
         s->send_counts[0] = block(perf, s, 0, me);
-    if (!is(coll, RECV_BLOCKS))
+    if (!receives_blocks(coll))
         s->recv_counts[0] = block(perf, s, 0, me);
 }
 
@@ -204,7 +182,7 @@ int perf_shape_init(const struct perf *perf, int rank, int size, size_t count,
                     struct perf_shape *ret_shape)
 {
     struct perf_shape s = {.rank = rank, .size = size, .count = count};
-    bool root = !is(perf->coll, ROOTED) || rank == perf->root;
+    bool root = !info(perf->coll)->rooted || rank == perf->root;
     int coll = perf->coll;
 
     s.send_counts = calloc((size_t)size, sizeof(*s.send_counts));
@@ -213,16 +191,16 @@ int perf_shape_init(const struct perf *perf, int rank, int size, size_t count,
         perf_shape_fini(&s);
         return -ENOMEM;
     }
-    fill_counts(perf, &s);
+    shape_counts(perf, &s);
     if (coll != COMMD_BARRIER) {
-        s.send_n = is(coll, SEND_BLOCKS) ? total(s.send_counts, size) : s.send_counts[0];
-        s.recv_n = is(coll, RECV_BLOCKS) ? total(s.recv_counts, size) : s.recv_counts[0];
+        s.send_n = sends_blocks(coll) ? total(s.send_counts, size) : s.send_counts[0];
+        s.recv_n = receives_blocks(coll) ? total(s.recv_counts, size) : s.recv_counts[0];
     }
-    if (is(coll, POINT_TO_POINT) && perf_dest(coll, rank, size) < 0)
+    if (perf_point_to_point(coll) && perf_dest(coll, rank, size) < 0)
         s.send_n = s.recv_n = 0;
-    if (is(coll, SEND_BLOCKS) && !root)
+    if (sends_blocks(coll) && !root)
         s.send_n = 0;
-    if (is(coll, RECV_BLOCKS) && !root)
+    if (receives_blocks(coll) && !root)
         s.recv_n = 0;
     *ret_shape = s;
     return 0;
@@ -262,7 +240,7 @@ void perf_op(const struct perf *perf, const struct perf_shape *shape, const void
                                 .recv = recv,
                                 .count = shape->count,
                                 .scale = perf_data_scale(shape->rank)};
-    if (is(perf->coll, UNEQUAL)) {
+    if (info(perf->coll)->counted) {
         ret_op->send_counts = shape->send_counts;
         ret_op->recv_counts = shape->recv_counts;
     }
@@ -291,9 +269,9 @@ size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape, struc
 
     if (shape->recv_n == 0 || (coll == COMMD_REDUCE && me != perf->root))
         return 0;
-    if (is(coll, RECV_BLOCKS))
+    if (receives_blocks(coll))
         return wrong_blocks(perf, shape, data, recv, ret_first);
-    if (is(coll, POINT_TO_POINT))
+    if (perf_point_to_point(coll))
         return perf_data_wrong(data, recv, 0, shape->recv_n, perf_source(coll, me, shape->size),
                                ret_first);
     return perf_data_wrong(data, recv, place(perf, shape, 0, me), shape->recv_n, perf->root,

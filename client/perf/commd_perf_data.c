@@ -182,7 +182,7 @@ static uint16_t to_bf16(int v)
         break;                                                                                     \
     }
 
-static void put(int dtype, void *to, int v)
+static void put_element(int dtype, void *to, int v)
 {
     switch ((enum commd_dtype)dtype) {
     case COMMD_I8:
@@ -218,7 +218,7 @@ static const uint8_t *source_input(struct perf_data *d, int source)
     if (d->shown[source])
         return input;
     for (uint32_t i = 0; i < PERIOD; i++)
-        put(d->perf->dtype, input + i * d->elem, value(d, i, source));
+        put_element(d->perf->dtype, input + i * d->elem, value(d, i, source));
     d->shown[source] = true;
     return input;
 }
@@ -250,9 +250,9 @@ int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data 
         return -ENOMEM;
     }
     for (uint32_t i = 0; i < PERIOD; i++) {
-        put(dtype, d->input + i * d->elem, value(d, i, rank));
+        put_element(dtype, d->input + i * d->elem, value(d, i, rank));
         if (perf_reduces(perf->coll))
-            put(dtype, d->result + i * d->elem, reduced(d, i));
+            put_element(dtype, d->result + i * d->elem, reduced(d, i));
     }
     *ret_data = d;
     return 0;

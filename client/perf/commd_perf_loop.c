@@ -165,7 +165,7 @@ static int iterate_compute(struct measurement *m, double units, double *ret_us)
 
 /* ---- one size ---------------------------------------------------------------------------- */
 
-static int failed(const struct measurement *m)
+static int library_failed(const struct measurement *m)
 {
     const struct perf_loop *l = m->loop;
     char what[64];
@@ -188,7 +188,7 @@ static int iterations(struct measurement *m, int n, double *ret_us, int *io_done
         double us;
 
         if (iterate(m, 0, &us))
-            return failed(m);
+            return library_failed(m);
         if (ret_us)
             ret_us[i] = us;
         ++*io_done;
@@ -214,7 +214,7 @@ static int iterations_for(struct measurement *m, int ms, int most, double *ret_u
         r = iterations(m, MIN(n, most - *io_done), ret_us ? ret_us + *io_done : NULL, io_done);
         more = perf_now_us() < until;
         if (!r && l->library->reduce(l->arg, &more, 1, COMMD_MAX))
-            r = failed(m);
+            r = library_failed(m);
     }
     return r;
 }
@@ -251,7 +251,7 @@ static int over_ranks(const struct measurement *m, double *times, int n)
     for (int i = 0; i < n; i++)
         m->ns[i] = counts ? (uint64_t)(times[i] * 1e3 + 0.5) : how == PERF_MIN ? UINT64_MAX : 0;
     if (l->library->reduce(l->arg, m->ns, (size_t)n, redops[how]))
-        return failed(m);
+        return library_failed(m);
     for (int i = 0; i < n; i++)
         times[i] = (double)m->ns[i] / 1e3 / (how == PERF_AVG ? ranks : 1);
     return PERF_OK;
@@ -264,7 +264,7 @@ static int overlapped(struct measurement *m, int n, struct perf_row *row)
 
     for (int i = 0; i < n; i++) {
         if (iterate_compute(m, units, &m->compute[i]) || iterate(m, units, &m->together[i]))
-            return failed(m);
+            return library_failed(m);
         if (*m->loop->interrupted)
             return PERF_INTERRUPTED;
     }
@@ -298,7 +298,7 @@ static int measure_times(struct measurement *m, int n)
         r = overlapped(m, done, &row);
     row.wrong = m->wrong;
     if (!r && l->library->reduce(l->arg, &row.wrong, 1, COMMD_SUM))
-        r = failed(m);
+        r = library_failed(m);
     if (l->report && done > 0 && (r == PERF_OK || r == PERF_INTERRUPTED)) {
         int r_row = report_row(l->report, &row);
 
@@ -327,7 +327,7 @@ static int measure_size(struct measurement *m, size_t count)
     for (int g = 0; g < l->perf->groups; g++)
         perf_op(l->perf, &m->shape, m->send[g], m->recv[g], &m->ops[g]);
     if (l->library->prepare && l->library->prepare(l->arg, m->ops))
-        return failed(m);
+        return library_failed(m);
     return measure_times(m, n);
 }
 
@@ -395,7 +395,7 @@ static int make_buffers(struct measurement *m)
     return perf_data_new(perf, m->loop->rank, m->loop->size, &m->data);
 }
 
-static void drop(const struct perf_loop *loop, void *buffer)
+static void free_buffer(const struct perf_loop *loop, void *buffer)
 {
     if (loop->perf->registered)
         loop->library->free(loop->arg, buffer);
@@ -407,9 +407,9 @@ static void measurement_fini(struct measurement *m)
 {
     for (int g = 0; g < m->loop->perf->groups; g++) {
         if (m->recv && m->send && m->recv[g] != m->send[g])
-            drop(m->loop, m->recv[g]);
+            free_buffer(m->loop, m->recv[g]);
         if (m->send)
-            drop(m->loop, m->send[g]);
+            free_buffer(m->loop, m->send[g]);
     }
     free(m->send);
     free(m->recv);

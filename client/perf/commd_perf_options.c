@@ -7,26 +7,18 @@
 #include <time.h>
 
 #include "client/perf/commd_perf.h"
+#include "shm/model/dtype.h"
 
 struct name {
     const char *name;
     int value;
 };
 
-/* Our names first: they are the ones printed. Then those of nccl-tests. */
-static const struct name dtypes[] = {
-    {"i8", COMMD_I8},         {"u8", COMMD_U8},     {"i16", COMMD_I16},    {"u16", COMMD_U16},
-    {"i32", COMMD_I32},       {"u32", COMMD_U32},   {"i64", COMMD_I64},    {"u64", COMMD_U64},
-    {"f16", COMMD_F16},       {"bf16", COMMD_BF16}, {"f32", COMMD_F32},    {"f64", COMMD_F64},
-    {"bool", COMMD_BOOL},     {"int8", COMMD_I8},   {"uint8", COMMD_U8},   {"int32", COMMD_I32},
-    {"uint32", COMMD_U32},    {"int64", COMMD_I64}, {"uint64", COMMD_U64}, {"half", COMMD_F16},
-    {"bfloat16", COMMD_BF16}, {"float", COMMD_F32}, {"double", COMMD_F64},
-};
-
-static const struct name redops[] = {
-    {"sum", COMMD_SUM}, {"avg", COMMD_AVG},   {"prod", COMMD_PROD},
-    {"min", COMMD_MIN}, {"max", COMMD_MAX},   {"band", COMMD_BAND},
-    {"bor", COMMD_BOR}, {"bxor", COMMD_BXOR}, {"premul_sum", COMMD_PREMUL_SUM},
+/* What nccl-tests calls them, beside dtype_name(). */
+static const struct name dtype_aliases[] = {
+    {"int8", COMMD_I8},   {"uint8", COMMD_U8},   {"int32", COMMD_I32}, {"uint32", COMMD_U32},
+    {"int64", COMMD_I64}, {"uint64", COMMD_U64}, {"half", COMMD_F16},  {"bfloat16", COMMD_BF16},
+    {"float", COMMD_F32}, {"double", COMMD_F64},
 };
 
 static const struct name averages[] = {
@@ -34,27 +26,22 @@ static const struct name averages[] = {
     {"0", PERF_RANK0}, {"1", PERF_AVG},       {"2", PERF_MIN},   {"3", PERF_MAX},
 };
 
-static const char *name_of(const struct name *names, size_t n, int value)
-{
-    for (size_t i = 0; i < n; i++)
-        if (names[i].value == value)
-            return names[i].name;
-    return "?";
-}
-
 const char *perf_dtype_name(int dtype)
 {
-    return name_of(dtypes, ARRAY_LEN(dtypes), dtype);
+    return dtype_name((unsigned)dtype);
 }
 
 const char *perf_redop_name(int redop)
 {
-    return name_of(redops, ARRAY_LEN(redops), redop);
+    return redop_name((unsigned)redop);
 }
 
 const char *perf_average_name(int average)
 {
-    return name_of(averages, ARRAY_LEN(averages), average);
+    for (size_t i = 0; i < ARRAY_LEN(averages); i++)
+        if (averages[i].value == average)
+            return averages[i].name;
+    return "?";
 }
 
 static _printf_(1, 2) int wrong_usage(const char *format, ...)
@@ -69,18 +56,27 @@ static _printf_(1, 2) int wrong_usage(const char *format, ...)
     return PERF_USAGE;
 }
 
-static int parse_name(const struct name *names, size_t n, const char *what, const char *text,
-                      int *ret_value)
+/* One of @own, names by number, or of @more. */
+static int parse_name(const char *(*own)(unsigned), unsigned n_own, const struct name *more,
+                      size_t n_more, const char *what, const char *text, int *ret_value)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (!strcmp(names[i].name, text)) {
-            *ret_value = names[i].value;
+    for (unsigned i = 0; i < n_own; i++) {
+        if (!strcmp(own(i), text)) {
+            *ret_value = (int)i;
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < n_more; i++) {
+        if (!strcmp(more[i].name, text)) {
+            *ret_value = more[i].value;
             return 0;
         }
     }
     fprintf(stderr, "commd-perf: %s: no such %s (", text, what);
-    for (size_t i = 0; i < n; i++)
-        fprintf(stderr, "%s%s", i ? ", " : "", names[i].name);
+    for (unsigned i = 0; i < n_own; i++)
+        fprintf(stderr, "%s%s", i ? ", " : "", own(i));
+    for (size_t i = 0; i < n_more; i++)
+        fprintf(stderr, "%s%s", n_own || i ? ", " : "", more[i].name);
     fputs(")\nTry: commd-perf --help\n", stderr);
     return PERF_USAGE;
 }
@@ -150,7 +146,7 @@ static int parse_nodes(char *text, struct perf *p)
     return p->nnodes ? 0 : wrong_usage("--nodes: no socket given");
 }
 
-static void print_help(void)
+static void print_options(void)
 {
     puts("Usage: commd-perf COLLECTIVE [OPTIONS]\n"
          "Measures and checks a collective; COLLECTIVE is one of:");
@@ -165,10 +161,14 @@ static void print_help(void)
          "  -w, --warmup_iters N  iterations before those (default 3)\n"
          "  --warmup-time MS      more of those until so many milliseconds are over (default 0)\n"
          "  --time-limit MS       fewer iterations of a size if they take longer (default 0: no "
-         "limit)\n"
-         "  -d, --datatype TYPE   i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 bool\n"
-         "                        (default f32)\n"
-         "  -o, --op OP           sum avg prod min max band bor bxor premul_sum (default sum)\n"
+         "limit)");
+    fputs("  -d, --datatype TYPE  ", stdout);
+    for (unsigned i = 0; i < DTYPE_COUNT; i++)
+        printf(" %s", dtype_name(i));
+    fputs("\n                        (default f32)\n  -o, --op OP          ", stdout);
+    for (unsigned i = 0; i < REDOP_COUNT; i++)
+        printf(" %s", redop_name(i));
+    puts(" (default sum)\n"
          "  -r, --root ROOT       rank that broadcasts, gathers, ... (default 0)\n"
          "  -c, --check 0|1       check every result (default 1)\n"
          "  -a, --average HOW     what an iteration took over the ranks: avg (default), rank0, "
@@ -256,27 +256,13 @@ struct given {
     bool max, factor, ranks, nodes;
 };
 
-static bool is_float(int dtype)
-{
-    return dtype >= COMMD_F16 && dtype <= COMMD_F64;
-}
-
-static bool is_defined(int dtype, int redop)
-{
-    if (redop >= COMMD_BAND && redop <= COMMD_BXOR)
-        return !is_float(dtype);
-    if (redop == COMMD_PREMUL_SUM)
-        return is_float(dtype);
-    return redop != COMMD_AVG || dtype != COMMD_BOOL;
-}
-
 static int check_options(struct perf *p, const struct given *given)
 {
     if (p->min_bytes > p->max_bytes && given->max)
         return wrong_usage("-b %zu is larger than -e %zu", p->min_bytes, p->max_bytes);
     if (p->step && given->factor)
         return wrong_usage("-f and -i: only one of them");
-    if (perf_reduces(p->coll) && !is_defined(p->dtype, p->redop))
+    if (perf_reduces(p->coll) && !redop_defined((unsigned)p->dtype, (unsigned)p->redop))
         return wrong_usage("-d %s -o %s: not defined", perf_dtype_name(p->dtype),
                            perf_redop_name(p->redop));
     if (p->coll == PERF_PINGPONG && (p->async || p->groups > 1))
@@ -343,9 +329,10 @@ static int parse_one(int c, struct perf *p, struct given *given)
     case 'w':
         return parse_int("-w", optarg, 0, &p->warmup);
     case 'd':
-        return parse_name(dtypes, ARRAY_LEN(dtypes), "data type", optarg, &p->dtype);
+        return parse_name(dtype_name, DTYPE_COUNT, dtype_aliases, ARRAY_LEN(dtype_aliases),
+                          "data type", optarg, &p->dtype);
     case 'o':
-        return parse_name(redops, ARRAY_LEN(redops), "operator", optarg, &p->redop);
+        return parse_name(redop_name, REDOP_COUNT, NULL, 0, "operator", optarg, &p->redop);
     case 'r':
         return parse_int("-r", optarg, 0, &p->root);
     case 'c':
@@ -353,7 +340,7 @@ static int parse_one(int c, struct perf *p, struct given *given)
         p->check = value;
         return r;
     case 'a':
-        return parse_name(averages, ARRAY_LEN(averages), "average", optarg, &p->average);
+        return parse_name(NULL, 0, averages, ARRAY_LEN(averages), "average", optarg, &p->average);
     case O_ASYNC:
         p->async = true;
         return 0;
@@ -439,7 +426,7 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
     optind = 0; /* glibc: start afresh; turns parse many lines */
     while ((c = getopt_long(argc, argv, "b:e:f:i:n:w:d:o:r:c:a:h", longs, NULL)) >= 0) {
         if (c == 'h') {
-            print_help();
+            print_options();
             return PERF_OK;
         }
         if (c == O_VERSION) {

@@ -14,7 +14,7 @@
 
 enum { JOIN_TIMEOUT_MS = 60000 };
 
-struct run {
+struct own_rank {
     const struct perf *perf;
     int rank, size;
     struct commd_context *context; /* owned */
@@ -67,20 +67,20 @@ void perf_complain(int rank, const char *format, ...)
 static void run_failed(void *arg, const char *what)
 {
     const struct commd_error *e = commd_last_error();
-    struct run *run = arg;
+    struct own_rank *run = arg;
 
     perf_complain(run->rank, "%s: %s", what, e->message[0] ? e->message : commd_strerror(e->code));
 }
 
 static int run_barrier(void *arg)
 {
-    struct run *run = arg;
+    struct own_rank *run = arg;
 
     return commd_barrier(run->groups[0]);
 }
 
 /* The two halves of PERF_SENDRECV and PERF_PINGPONG. */
-static struct commd_op half(const struct run *run, const struct commd_op *op, int coll)
+static struct commd_op half(const struct own_rank *run, const struct commd_op *op, int coll)
 {
     struct commd_op h = *op;
 
@@ -90,7 +90,7 @@ static struct commd_op half(const struct run *run, const struct commd_op *op, in
     return h;
 }
 
-static int run_start_one(struct run *run, int g, const struct commd_op *op)
+static int run_start_one(struct own_rank *run, int g, const struct commd_op *op)
 {
     struct commd_op both[2];
 
@@ -103,7 +103,7 @@ static int run_start_one(struct run *run, int g, const struct commd_op *op)
 
 static int run_start(void *arg, const struct commd_op *ops)
 {
-    struct run *run = arg;
+    struct own_rank *run = arg;
     int r = 0;
 
     for (int g = 0; g < run->perf->groups && !r; g++)
@@ -114,7 +114,7 @@ static int run_start(void *arg, const struct commd_op *ops)
 /* Frees all of them; the result is that of the first that failed. */
 static int run_wait(void *arg)
 {
-    struct run *run = arg;
+    struct own_rank *run = arg;
     int r = 0;
 
     for (int g = 0; g < run->perf->groups; g++) {
@@ -127,7 +127,7 @@ static int run_wait(void *arg)
 }
 
 /* As a program does it that must not depend on how much a send buffers. */
-static int send_and_receive(struct run *run, const struct commd_op *op)
+static int send_and_receive(struct own_rank *run, const struct commd_op *op)
 {
     struct commd_op send = half(run, op, COMMD_SEND), recv = half(run, op, COMMD_RECV);
     int r = commd_start(run->groups[0], &recv, NULL, NULL, &run->works[0]);
@@ -137,7 +137,7 @@ static int send_and_receive(struct run *run, const struct commd_op *op)
     return r ? r : run_wait(run);
 }
 
-static int ping_or_pong(struct run *run, const struct commd_op *op)
+static int ping_or_pong(struct own_rank *run, const struct commd_op *op)
 {
     struct commd_op send = half(run, op, COMMD_SEND), recv = half(run, op, COMMD_RECV);
     bool first = run->rank < send.peer;
@@ -151,7 +151,7 @@ static int ping_or_pong(struct run *run, const struct commd_op *op)
 
 static int run_run(void *arg, const struct commd_op *ops)
 {
-    struct run *run = arg;
+    struct own_rank *run = arg;
     int r;
 
     if (ops->coll == PERF_PINGPONG)
@@ -165,14 +165,14 @@ static int run_run(void *arg, const struct commd_op *ops)
 
 static int run_reduce(void *arg, uint64_t *values, size_t n, int redop)
 {
-    struct run *run = arg;
+    struct own_rank *run = arg;
 
     return commd_all_reduce(run->groups[0], values, values, n, COMMD_U64, redop);
 }
 
 static int run_alloc(void *arg, size_t bytes, void **ret_ptr)
 {
-    struct run *run = arg;
+    struct own_rank *run = arg;
 
     return commd_alloc(run->context, bytes, ret_ptr);
 }
@@ -194,7 +194,7 @@ static const struct perf_library libcommd = {.barrier = run_barrier,
 
 /* ---- one rank ---------------------------------------------------------------------------- */
 
-static int join_groups(struct run *run)
+static int join_groups(struct own_rank *run)
 {
     int n = run->perf->groups;
     _cleanup_(freep) double *times = calloc((size_t)n, sizeof(*times));
@@ -222,7 +222,7 @@ static int join_groups(struct run *run)
     return PERF_OK;
 }
 
-static int connect_and_join(struct run *run, const char *socket)
+static int connect_and_join(struct own_rank *run, const char *socket)
 {
     struct commd_options options = {.size = sizeof(options), .socket = socket};
     char what[200];
@@ -237,7 +237,7 @@ static int connect_and_join(struct run *run, const char *socket)
     return join_groups(run);
 }
 
-static int measure(struct run *run)
+static int measure_rank(struct own_rank *run)
 {
     struct perf_loop loop = {.perf = run->perf,
                              .library = &libcommd,
@@ -261,7 +261,7 @@ static int measure(struct run *run)
     return r ? r : r_end;
 }
 
-static void run_fini(struct run *run)
+static void own_rank_fini(struct own_rank *run)
 {
     for (int g = 0; run->works && g < run->perf->groups; g++)
         commd_work_free(run->works[g]);
@@ -272,7 +272,7 @@ static void run_fini(struct run *run)
 
 int perf_rank(const struct perf *perf, int rank, int size, const char *socket)
 {
-    _cleanup_(run_fini) struct run run = {.perf = perf, .rank = rank, .size = size};
+    _cleanup_(own_rank_fini) struct own_rank run = {.perf = perf, .rank = rank, .size = size};
     struct sigaction sa = {.sa_handler = rank == 0 ? on_interrupt : SIG_DFL};
     int r;
 
@@ -281,6 +281,6 @@ int perf_rank(const struct perf *perf, int rank, int size, const char *socket)
     sigaction(SIGTERM, &sa, NULL);
     r = connect_and_join(&run, socket);
     if (!r)
-        r = measure(&run);
+        r = measure_rank(&run);
     return interrupted ? PERF_INTERRUPTED : r;
 }

@@ -6,4 +6,4 @@ client_perf_commd_perf_SOURCES = client/perf/commd-perf.c client/perf/commd_perf
 	client/perf/commd_perf_loop.c client/perf/commd_perf_options.c \
 	client/perf/commd_perf_report.c client/perf/commd_perf_run.c client/perf/commd_perf_stats.c \
 	client/perf/commd_perf_turns.c
-client_perf_commd_perf_LDADD = client/lib/libcommd.la
+client_perf_commd_perf_LDADD = client/lib/libcommd.la libcommd-shm.la

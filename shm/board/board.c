@@ -13,8 +13,7 @@
  *
  * A member may announce step g only when everybody has consumed step g - BOARD_SLOTS, and, if
  * the step uses a window, g - depth (and the engine has sent it). Each counter has one writer
- * and its own cache line. Every write of a counter is a release, every read an acquire: what
- * was written before the counter is visible after reading it.
+ * and its own cache line.
  *
  * Every operation starts with everybody's announcement of its first step, which carries the
  * description. Members (one node) or engines (several) compare them before any result is
@@ -24,6 +23,21 @@
  * sets ranks[].gone to the number of operations the member had completed and rings the bell.
  * A waiter whose condition holds goes on regardless; one whose condition does not hold looks
  * at `broken` and `ngone` and gives up if a member it may be waiting for is gone.
+ *
+ * Memory order, of all of a board and of its waiters:
+ *
+ *   Counters, slot.seq, and the seq and fill words of mail. Every write is a release, every read an
+ *   acquire: what was written before the word is visible to its reader. Two words are ordered with
+ *   each other only by the full fences that are named here and in client/lib/coll/registered.c.
+ *   `broken` and ranks[].gone are written last, behind what they are about.
+ *   Sleeping is Dekker's handshake. The sleeper stores "I sleep" and then loads the condition; the
+ *   waker stores the condition and then loads "does anybody sleep". On every machine a store may be
+ *   delayed past a later load, so without a full fence between the two on BOTH sides each can miss
+ *   the other's store, and the sleeper sleeps for ever (107 of 298,221 sleeps without fences, none
+ *   of 299,999 with them). The sleeper's fence is the seq_cst increment in bell_prepare(), the
+ *   waker's the one in bell_ring(). The engine's sleep (engine_asleep) and the bits of mail
+ *   (mail_flag(), mail_collect()) are the same handshake.
+ *   on_core is a hint, and relaxed.
  *
  * All members of a board belong to one user. What they write here is trusted by nobody else:
  * the engine copies descriptions before it checks them, reads payload as values only, and
@@ -315,7 +329,7 @@ void board_unmap(struct board *b)
 
 /* Finalizer of MurmurHash3 (Appleby, public domain), folded over the fields: this guards
  * against mistakes, not against malice. */
-static uint64_t mix(uint64_t h, uint64_t v)
+static uint64_t hash_add(uint64_t h, uint64_t v)
 {
     h ^= v;
     h ^= h >> 33;
@@ -327,12 +341,12 @@ static uint64_t mix(uint64_t h, uint64_t v)
 
 uint64_t op_fingerprint(const struct op_desc *d)
 {
-    uint64_t h = mix(0x636f6d6d64ull, d->seq);
+    uint64_t h = hash_add(0x636f6d6d64ull, d->seq);
 
-    h = mix(h, d->count);
-    h = mix(h,
-            (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 | d->redop);
-    return d->digest ? mix(h, d->digest) : h;
+    h = hash_add(h, d->count);
+    h = hash_add(h, (uint64_t)d->root << 32 | (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 |
+                        d->redop);
+    return d->digest ? hash_add(h, d->digest) : h;
 }
 
 uint64_t op_digest(const uint64_t *counts, unsigned world)
@@ -340,7 +354,7 @@ uint64_t op_digest(const uint64_t *counts, unsigned world)
     uint64_t h = 1;
 
     for (unsigned k = 0; k < world; k++)
-        h = mix(h, counts[k]);
+        h = hash_add(h, counts[k]);
     return h;
 }
 
@@ -348,7 +362,7 @@ void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsig
                     uint64_t count, int sign)
 {
     uint64_t pair = (uint64_t)from * world + to + 1, n = sign < 0 ? -count : count;
-    uint64_t h = mix(mix(0x70616972ull, pair), count);
+    uint64_t h = hash_add(hash_add(0x70616972ull, pair), count);
 
     if (!count)
         return;

@@ -140,7 +140,7 @@ struct board_hdr {
     uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts,
         off_mail;
 
-    /* the doorbell of sleeping members: see wait.c */
+    /* the doorbell of sleeping members: see bell_ring() */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
     _Atomic uint32_t sleepers;
 
@@ -216,9 +216,9 @@ static inline struct board_slot *board_slot(const struct board *b, unsigned memb
 }
 
 /* Where in its slot of a window a payload of @len bytes lies in @step. Medium ones take turns over
- * all of the slot, not only its beginning: writing to lines that still sit in the reader's cache
- * from the last time costs several times as much as to lines that have meanwhile left it (32 KiB
- * between two cores with 1 MiB of L2 each: 5.5 us against 2.0). Small ones stay where they are. */
+ * all of the slot: a write to lines that still are in the reader's cache from the last time costs
+ * several times as much as to lines that have left it (32 KiB between two cores with 1 MiB of L2
+ * each: 5.5 us against 2.0). Small ones stay where they are. */
 static inline size_t board_offset(const struct board *b, uint32_t step, size_t len)
 {
     size_t offset = ALIGN_UP(len, (size_t)4096);

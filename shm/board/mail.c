@@ -41,7 +41,7 @@
  *
  * Knowing where to look. Each member has a bitmap with a bit per rank, the engine one with a bit
  * per member. A writer sets the reader's bit after the record, if it is not set; a reader clears
- * bits before it looks. Fences on both sides make this safe (Dekker, as in wait.c): either the
+ * bits before it looks. Fences on both sides make this safe ("Memory order" in board.c): either the
  * writer sees the bit cleared and sets it, or the reader sees the record. A reader that waits for
  * a certain rank looks at that ring only, leaves the bit alone, and so a small message costs
  * one cache line that changes hands.

@@ -11,20 +11,25 @@ enum {
     MAIL_INLINE_MAX = 88,      /* payload bytes that travel in the record */
     MAIL_FIRST_LINE = 24,      /* of them in the record's first cache line */
     MAIL_EAGER_MAX = 64 << 10, /* longer messages wait for their receiver */
-    MAIL_OUT_SLOTS = 32,       /* outgoing slots of a member: see mail.c */
-    MAIL_EAGER_ONE = 24,       /* of them those that messages may lie in unmatched: on one node, */
-    MAIL_EAGER_NET = 8,        /* between nodes */
-    MAIL_STAY = 4 << 10,       /* payload that always lies at the beginning of its slot */
-    MAIL_PIECE = 8 << 10,      /* of a payload on one node: is read while the next one is written */
-    MAIL_DATA_NET = 4,         /* and there those that long messages stream through */
-    MAIL_IN_SLOTS = 4,         /* where the engine puts the parts of long messages */
-    MAIL_RX_SLOTS = 4,         /* where it puts eager ones: for each receiver and remote sender */
-    MAIL_CHUNK_ONE = 64 << 10, /* part of a long message: on one node what stays in cache, */
-    MAIL_CHUNK_NET = 256 << 10, /* between nodes what is worth a zero-copy transfer */
-    MAIL_RX_BUDGET = 2 << 20,   /* bytes of rx slots for each member */
-    MAIL_RING = 32,             /* records from one rank to one member */
-    MAIL_RING_MANY = 16,        /* the same in worlds beyond 64 ranks */
-    MAIL_ENGINE_RING = 64,      /* records from a member to the engine */
+    /* Outgoing slots of a member (see mail.c), and in how many of them messages may lie unmatched:
+     * on one node, and between nodes. There MAIL_DATA_NET others are for the streams of long
+     * messages. */
+    MAIL_OUT_SLOTS = 32,
+    MAIL_EAGER_ONE = 24,
+    MAIL_EAGER_NET = 8,
+    MAIL_DATA_NET = 4,
+    MAIL_STAY = 4 << 10,  /* payload that always lies at the beginning of its slot */
+    MAIL_PIECE = 8 << 10, /* of a payload on one node: is read while the next piece is written */
+    MAIL_IN_SLOTS = 4,    /* where the engine puts the parts of long messages */
+    MAIL_RX_SLOTS = 4,    /* where it puts eager messages: for each receiver and remote sender */
+    /* Part of a long message: on one node what stays in cache; between nodes what is worth a
+     * zero-copy transfer. */
+    MAIL_CHUNK_ONE = 64 << 10,
+    MAIL_CHUNK_NET = 256 << 10,
+    MAIL_RX_BUDGET = 2 << 20, /* bytes of rx slots for each member */
+    MAIL_RING = 32,           /* records from one rank to one member */
+    MAIL_RING_MANY = 16,      /* the same in worlds beyond 64 ranks */
+    MAIL_ENGINE_RING = 64,    /* records from a member to the engine */
 };
 
 enum mail_kind {
@@ -72,7 +77,7 @@ struct mail_fill {
 
 /* What others write of a member, but for the last. */
 struct mail_box {
-    _Atomic uint32_t bell; /* this member's own doorbell: see wait.c */
+    _Atomic uint32_t bell; /* this member's own doorbell: see bell_ring() */
     _Atomic uint32_t sleepers;
     uint8_t pad0[56];
     _Atomic uint32_t out[MAIL_OUT_SLOTS]; /* id of the last record whose payload in this slot has
@@ -84,14 +89,14 @@ _Static_assert(offsetof(struct mail_box, fill) == 192, "three cache lines, and o
 /* Layout, from numbers that were checked; nothing here is read from shared memory. */
 struct mail {
     uint32_t world, nnodes, nlocal;
-    uint32_t ring;                  /* records in a ring */
-    uint32_t slots;                 /* outgoing ones of a member */
-    uint32_t eager_end, data_begin; /* slots for short messages lie before, for parts of long ones
-                                       behind */
-    uint32_t eager_most;            /* in use at a time */
-    size_t chunk;                   /* bytes of a data or in slot */
-    size_t rx_bytes;                /* bytes of an rx slot; 0: there are none */
-    uint32_t words;                 /* of a member's bitmap */
+    uint32_t ring;       /* records in a ring */
+    uint32_t slots;      /* outgoing ones of a member */
+    uint32_t eager_end;  /* slots for short messages lie before */
+    uint32_t data_begin; /* slots for parts of long messages begin here */
+    uint32_t eager_most; /* in use at a time */
+    size_t chunk;        /* bytes of a data or in slot */
+    size_t rx_bytes;     /* bytes of an rx slot; 0: there are none */
+    uint32_t words;      /* of a member's bitmap */
     size_t off_boxes, off_bits, off_heads, off_engine_bits, off_engine_heads, off_rings,
         off_engine_rings, off_out, off_in, off_rx, size;
     uint8_t *base;

@@ -18,25 +18,24 @@ enum {
     PLAN_CHUNK_NET = 512 << 10,
     PLAN_CHUNK_HALVING = 256 << 10, /* by halving, whose largest message has half of a step */
     /* On one node, if each member has a core, medium sizes are cut finer: into so many steps, but
-     * none shorter. Then members write one step while they read another (2 ranks: all_reduce of 256
-     * KB 17.5
-     * -> 12.9 us, 32 KB 3.2 -> 2.35). Where they take turns on a core a step costs each a turn (4
-     * ranks on 2 cores: 92 -> 450 us). */
+     * none shorter. Then members write one step while they read another (all_reduce over 2 ranks:
+     * 256 KB 12.9 us instead of 17.5, 32 KB 2.35 instead of 3.2). Not where members take turns on a
+     * core: there a step costs each of them a turn (4 ranks on 2 cores: 450 us instead of 92). */
     PLAN_STEPS_FINE = 4,
     PLAN_CHUNK_FINE = 16 << 10,
     PLAN_CHUNK_MIN = 128 << 10, /* across nodes medium sizes are cut finer, to overlap */
-    /* Two nodes: up to this in one step if that is one message; two overlap too little to pay.
-     * 256 KB between two nodes: 121 us, in two steps 172; but 1 MB in steps of so much 560, not
-     * 400. */
+    /* Two nodes: up to this in one step if that is one message; two overlap too little to pay (256
+     * KB: 121 us, in two steps 172). Longer ones are cut finer than that (1 MB: 400 us, in steps of
+     * 256 KB 560). */
     PLAN_ONE_STEP = 256 << 10,
     /* What one message should carry: it goes without asking (fabric.h), and stays in cache on its
-     * way from hand to hand. 16 MB between two nodes: 10.9 ms with 128 KiB, 12.5 with 512. */
+     * way from hand to hand (16 MB between two nodes: 10.9 ms, with 512 KiB 12.5). */
     PLAN_MESSAGE = 128 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
-    PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_spot() */
+    PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_offset() */
     PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
     /* Payload of a small operation: on one node; and across nodes, where it goes with the
-     * agreement, which saves the hops of a schedule of its own. */
+     * consistency check, which saves the hops of a schedule of its own. */
     PLAN_SMALL = 8 << 10,
     PLAN_SMALL_NET = 64 << 10,
     PLAN_SMALL_MOST = 192 << 10, /* of an all_reduce on three nodes or more: plan_small_net() */
@@ -57,7 +56,7 @@ enum {
     PLAN_PAGE = 64 << 10,
 #endif
     /* From here on members work in each other's registered memory, but for a page at both ends. Two
-     * more synchronisations cost less than the copies: 64 KB take 2.7 us instead of 5.8. */
+     * more synchronisations cost less than the copies (64 KB: 2.7 us instead of 5.8). */
     PLAN_REGISTERED = 16 * PLAN_PAGE,
     PLAN_REGISTERED_TURNS = 128 * PLAN_PAGE, /* where members take turns on a core */
     /* The same for what only reads from others, all blocks together: a copy is less to save, and a
@@ -83,17 +82,18 @@ static inline size_t plan_chunk(unsigned nnodes)
 
 struct plan {
     uint8_t coll, dtype, redop;
-    bool small;   /* always one step; one node: each member reduces all contributions itself,
-                        so that one synchronisation is enough; several: one hop, see above */
+    /* Always one step. One node: each member reduces all contributions itself, so that one
+     * synchronisation is enough; several nodes: one hop, see PLAN_SMALL_NET. */
+    bool small;
     bool reduces; /* members reduce their slice of each step cooperatively */
-    bool swap;    /* two nodes send each other all of theirs, and members reduce the two: as many
-                        bytes as a ring of two, but one hop, and the engine reduces nothing */
-    bool few_messages; /* over more nodes than two in few messages, by halving or doubling, not
-                      around a ring: see plan_halving_net() */
-    bool registered;   /* may be done in registered memory, if all members offer it:
-                       client/lib/coll/registered.c */
-    bool open;         /* how many steps there are depends on counts that are not all known yet:
-                                plan_close() */
+    /* Two nodes send each other all of theirs, and members reduce the two: as many bytes as a ring
+     * of two, but one hop, and the engine reduces nothing. */
+    bool swap;
+    /* Over more nodes than two: by halving or doubling, not around a ring; plan_halving_net(). */
+    bool few_messages;
+    /* May be done in registered memory, if all members offer it: client/lib/coll/registered.c. */
+    bool registered;
+    bool open; /* the number of steps depends on counts that are not all known yet: plan_close() */
     uint32_t root;
     uint32_t steps;
     size_t esize;

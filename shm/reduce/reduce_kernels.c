@@ -61,7 +61,7 @@ static ALWAYS_INLINE bool is_half(unsigned dtype)
     return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-static ALWAYS_INLINE bool is_float(unsigned dtype)
+static ALWAYS_INLINE bool dtype_is_float(unsigned dtype)
 {
     return is_half(dtype) || dtype == DTYPE_F32 || dtype == DTYPE_F64;
 }
@@ -179,7 +179,7 @@ static ALWAYS_INLINE void slim_store_part(unsigned dtype, uint8_t *p, size_t n, 
 {
     slim_u64 raw = (slim_u64)v;
 
-    if (is_float(dtype))
+    if (dtype_is_float(dtype))
         raw = (slim_u64)slim_one_nan(dtype, v);
     if (is_half(dtype))
         raw[0] = (uint64_t)slim_narrow(dtype, (slim_u8)raw);

@@ -187,7 +187,7 @@ static ALWAYS_INLINE VEC(u8) VEC(load)(unsigned dtype, const uint8_t *p)
 
 static ALWAYS_INLINE void VEC(store)(unsigned dtype, uint8_t *p, VEC(u8) v)
 {
-    if (is_float(dtype))
+    if (dtype_is_float(dtype))
         v = VEC(one_nan)(dtype, v);
     if (is_half(dtype))
         *(VEC(half_mem) *)p = VEC(narrow)(dtype, v);

@@ -11,7 +11,7 @@
  *   ready     the lanes that have a job and no thread. A thread does one job, then the lane goes to
  *             the end of the line.
  *   threads   one from the beginning, so that there is one when no more can be had; more when a
- * lane is ready and all are busy. Those go again after a second without work. At most
+ *             lane is ready and all are busy. Those go again after a second without work. At most
  *             CLOSER_THREADS: with as many users stuck at once the lanes of others wait, and
  *             nothing else does.
  *
@@ -314,7 +314,7 @@ struct closer *closer_free(struct closer *c)
     return NULL;
 }
 
-static int push(struct closer *c, uint32_t uid, const struct job *what)
+static int enqueue_job(struct closer *c, uint32_t uid, const struct job *what)
 {
     struct job *job = malloc(sizeof(*job));
     struct lane *lane = NULL;
@@ -344,7 +344,7 @@ int closer_fd(struct closer *c, uint32_t uid, int fd)
 {
     int saved = errno, r = 0;
 
-    if (fd >= 0 && (!c || (r = push(c, uid, &(struct job){.fd = fd}))))
+    if (fd >= 0 && (!c || (r = enqueue_job(c, uid, &(struct job){.fd = fd}))))
         close(fd);
     errno = saved;
     return r;
@@ -364,7 +364,7 @@ int closer_call(struct closer *c, uint32_t uid, void (*fn)(void *), void *arg)
 {
     int r = 0;
 
-    if (!c || (r = push(c, uid, &(struct job){.fn = fn, .arg = arg, .fd = -1})))
+    if (!c || (r = enqueue_job(c, uid, &(struct job){.fn = fn, .arg = arg, .fd = -1})))
         fn(arg);
     return r;
 }

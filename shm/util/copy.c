@@ -6,21 +6,22 @@
  *   in the reader's, which shares none with us    9 to 50, one after the other: stores stay in
  * order
  *
- * Past all caches it is 2 to 3 ns here, and the reader, who then reads from memory, has 2 to 4
- * more, or no more where the line would have come from a cache as far away. So that is better in
- * the third case, and only there. A process is moved between such places while it runs, and so is
- * the core of a virtual machine: two cores that tell each other something in 400 ns take 600 for
- * minutes, whatever the machine says of its caches. So copy_in() takes the time of the first part
- * of what it writes through the caches. Slow may also be where it reads from; so if that is slow,
- * the next copy goes around and is timed too. If that is faster by more than a reader loses, the
- * next ones do the same, and then it tries again.
+ * A store past all caches takes 2 to 3 ns. The reader then reads from memory and has 2 to 4 more,
+ * or no more where the line would have come from a cache as far away. So going around pays in the
+ * third case, and only there.
  *
- * To make the second case rare, who places payload takes turns over more memory than the reader's
- * cache holds (board_spot()).
+ * Which case it is changes while a process runs: it is moved, and so is the core of a virtual
+ * machine, whatever the machine says of its caches. So copy_in() measures: it takes the time of the
+ * first part of what it writes through the caches. The place that it reads from may be what is
+ * slow; so after a slow copy the next one goes around, and is timed too. If that is faster by more
+ * than a reader loses (GAIN_PS) the next ones go around as well, and then it tries again.
  *
- * copy_out() is not memcpy() because libc takes "rep movsb" for more than 2 KB, which as the
- * processor pleases writes past the caches: right for a window whose lines are elsewhere, wrong for
- * the caller's buffer (broadcast of 16 MB: 1.2 ms, with plain vectors 0.8). */
+ * To make the second case rare, a writer of payload takes turns over more memory than the reader's
+ * cache holds (board_offset()).
+ *
+ * copy_out() is not memcpy(): for more than 2 KB libc takes "rep movsb", which as the processor
+ * pleases writes past the caches. That is right for a window whose lines are elsewhere, and wrong
+ * for the caller's buffer (broadcast of 16 MB: 1.2 ms, with plain vectors 0.8). */
 #include "shm/util/copy.h"
 
 #include <stdatomic.h>
@@ -35,11 +36,10 @@ enum {
     WIDE_MIN = 2048, /* below, libc does it with vectors */
     AROUND_MIN = 1024,
     TIMED_MIN =
-        8192,       /* of shorter ones half fits into the store buffer, and seems to take no time */
-    TIMED = 16384,  /* so much tells */
-    SLOW_PS = 5000, /* for a line: to where the reader's cache is ours too takes less, from there as
-                       well */
-    GAIN_PS = 3000, /* what its reader loses at most, if a line is in no cache */
+        8192, /* of shorter copies half fits into the store buffer, and seems to cost nothing */
+    TIMED = 16384,    /* so much tells */
+    SLOW_PS = 5000,   /* a line; to and from a cache that both share takes less */
+    GAIN_PS = 3000,   /* what the reader of a line loses at most if it is in no cache */
     COPIES_FIRST = 8, /* before a way is tried again, doubled each time */
     COPIES_MOST = 512,
 };

@@ -1,45 +1,33 @@
 /* wait.c - spin -> yield -> futex.
  *
- * The sleep handshake is Dekker's: the sleeper stores "I sleep" and then loads the condition;
- * the waker stores the condition and then loads "does anybody sleep". On x86 and everywhere
- * else a store may be delayed past a later load, so without a full fence between the two on
- * BOTH sides each can miss the other's store, and the sleeper sleeps for ever (measured: 107
- * lost wake-ups in 298,221 sleeps without, none in 299,999 with). The sleeper's fence is the
- * seq_cst increment in bell_prepare(), the waker's the fence in bell_ring().
+ * No wake-up is lost: see "Memory order" in shm/board/board.c. The bell word makes the sleep itself
+ * safe: it is read before the condition is checked again, and futex(2) compares it under its lock,
+ * so a ring in between makes the wait return at once. A sleeper killed in its sleep leaves
+ * `sleepers` raised for ever: the price is a superfluous wake call per ring, never a lost one.
  *
- * The bell word makes the sleep itself safe: it is read before the condition is checked again,
- * and futex(2) compares it under its lock, so a ring in between makes the wait return at once.
- * A sleeper killed in its sleep leaves `sleepers` raised for ever: the price is a superfluous
- * wake call per ring, never a lost one.
- *
- * Who waits on a core that the other one needs delays it by a scheduler's slice; who waits on
- * another core and gives that away loses a slice of its own to whatever else wants to run there. So
- * it has to be known which of the two it is: every member says on the board which core it runs on
+ * Spin or yield. A waiter on a core that the awaited member needs delays that member by a
+ * scheduler's slice. A waiter that gives away a core which no member needs loses a slice of its own
+ * to whatever else wants to run there. So every member says on the board which core it runs on
  * (board_shares_core()). It yields while another member was seen on its core, and spins otherwise,
- * busy processes beside it or not: they get the core when its slice ends, as they would if it
- * computed. Spinning also keeps it where it is: who sleeps often is light, and is put beside
- * another one who is. With a process that never sleeps on each of two cores, 256 KB between two
- * ranks took 62 us when that was guessed from how long yields took, and 18 so.
+ * also beside busy processes: they get the core when its slice ends, as if it computed. Spinning
+ * also keeps it on its core: the scheduler puts a process that often sleeps beside another one.
+ * (256 KB between two ranks, each beside a process that never sleeps: 18 us.) A waiter for an
+ * engine always yields: the kernel does part of the engine's work, on any core, and the network
+ * takes longer than a yield does.
  *
- * Who waits for an engine always yields: the kernel does part of its work, on any core, and the
- * network takes longer than a yield does.
+ * Yield or sleep. Waiters that yield give each other the core within a microsecond. Beside a busy
+ * process a yield gives the core away for a whole slice (0.7 to 3 ms), and the message that arrives
+ * meanwhile waits. A sleeper is put before that process when it is woken, because it has used less
+ * than its share. So a yield that took long switches the waiter to sleeping (struct crowd):
  *
- * Yielding is for waiters among themselves: each gives the core on within a microsecond. Beside
- * a process that computes, a yield gives it the core for a whole slice (0.7 to 3 ms), and the
- * message that arrives meanwhile waits. A sleeper, in contrast, is put before it when it is
- * woken, because it has used less than its share. So a yield that took long switches the waiter
- * to sleeping (struct crowd): for the rest of this wait at first, for it may have met a timer's
- * work, a host that took the core away, or a member that was late because it computed, as it
- * should; for twice as many waits each time that the next one meets work again, so that in the end
- * one in 4096 pays for a slice. Each wait that meets none halves that: with one taken back for
- * each, an engine that met work in one wait of five hundred slept in all of them.
- *
- * Who lost a whole slice sleeps for as long, however its other waits went, and for twice as long
- * each time that the next slice is lost before yielding has saved as much as the last one cost: up
- * to a tenth of a second, for where every second chunk of a gradient met the backward pass of a
- * rank, half of them would have cost 3 ms. A tenth of a second from the first on was too much: some
- * process of the system takes a slice a few times each second, and a sixth of all waits were slept.
- */
+ *   - For the rest of this wait. The yield may have met a timer's work, a host that took the core
+ *     away, or a member that computed.
+ *   - For twice as many waits each time that the next one meets work again, up to CROWD_MOST: in
+ *     the end one wait in 4096 pays for a slice. Each wait that meets none halves the number.
+ *   - After a whole slice was lost: for as long (4 ms), however other waits went. For twice as long
+ *     each time that the next slice is lost before yields have saved what the last one cost, up to
+ *     a tenth of a second: 3 % for a slice of 3 ms. It begins at 4 ms because some process of the
+ *     system takes a slice a few times each second. */
 #include "shm/util/wait.h"
 
 #include <linux/futex.h>
@@ -63,8 +51,8 @@ enum {
     WAITV_MAX = 128,
     CROWDED_NS = 500000, /* of few who share a core, a slice takes longer: wait_crowded_ns() */
     CROWDED_MOST_NS = 2000000, /* slices end */
-    SWITCHED_NS =
-        1000, /* a yield that finds nobody takes 300 to 930, one that switches 1000 to 5000 */
+    /* A yield that finds nobody takes 300 to 930, one that switches 1000 to 5000. */
+    SWITCHED_NS = 1000,
     SLICE_NS = 1000000,
     GOOD_NS = 30000,      /* less than sleeping and being woken costs, where somebody computes */
     GOOD_YIELDS = 256,    /* which have saved as much as a slice costs */
@@ -192,11 +180,11 @@ unsigned wait_cores(void)
     return cores;
 }
 
-/* Who shares a core with more waiters gets it back later: each does something with the data before
- * it yields again. 8 ranks on 2 cores took one another for busy processes and slept, and every
- * announcement woke all of them: 4 KB 187 us, 17 without. Nor is one who moves eight chunks at once
- * a busy process: two nodes with two ranks each on two cores took 2.6 ms for 2 MB with a limit of
- * 200 us, 2.3 with this. */
+/* A waiter that shares a core with more waiters gets it back later: each does something with the
+ * data before it yields again. Ranks that take one another for busy processes sleep, and every
+ * announcement wakes all of them (8 ranks on 2 cores, 4 KB: 187 us instead of 17). Nor is a rank
+ * that moves eight chunks at once a busy process (two nodes with two ranks each on two cores, 2 MB:
+ * 2.3 ms; 2.6 with a limit of 200 us). */
 unsigned wait_crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);

@@ -1,5 +1,5 @@
-/* wait.h - how a process waits for words in shared memory: spin, yield, sleep. The argument
- * for the fences is in wait.c, once. */
+/* wait.h - how a process waits for words in shared memory: spin, yield, sleep. The model
+ * is in wait.c, the argument for the fences under "Memory order" in shm/board/board.c. */
 #ifndef COMMD_WAIT_H
 #define COMMD_WAIT_H
 
@@ -22,7 +22,7 @@ static inline void bell_ring_fenced(_Atomic uint32_t *bell, _Atomic uint32_t *sl
 /* After the store that others may wait for. */
 static inline void bell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
 {
-    atomic_thread_fence(memory_order_seq_cst); /* store before load: see wait.c */
+    atomic_thread_fence(memory_order_seq_cst); /* store before load: see board.c */
     bell_ring_fenced(bell, sleepers);
 }
 
@@ -79,11 +79,11 @@ unsigned wait_crowded_ns(unsigned runnable);
 
 /* What a waiter has learned from its yields about the others on its core. All zero at first. */
 struct crowd {
-    unsigned left,
-        step; /* in how many of the next waits to sleep at once because a yield met work */
-    unsigned
-        good; /* yields since the last lost slice that gave the core to a waiter and had it back */
-    uint64_t until_ns, penalty_ns; /* a whole slice was lost: sleeps at once until then */
+    unsigned left; /* in how many of the next waits to sleep at once because a yield met work */
+    unsigned step; /* in how many, when that happens again */
+    unsigned good; /* yields since the last lost slice that went to a waiter and came back soon */
+    uint64_t until_ns;   /* sleeps at once until then, because a whole slice was lost */
+    uint64_t penalty_ns; /* for how long the last time */
 };
 enum { CROWD_MOST = 4096 };
 

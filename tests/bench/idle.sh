@@ -44,9 +44,12 @@ sleep "$seconds"
 printf '%-16s %10s %10s %10s\n' process 'RSS [MB]' 'PSS [MB]' 'CPU [%]'
 for ((i = 0; i < ${#pids[@]}; i++)); do
     used=$(($(ticks "${pids[i]}") - before[i]))
-    awk -v name="${names[i]}" -v rss="$(memory "${pids[i]}" Rss)" -v pss="$(memory "${pids[i]}" Pss)" \
+    awk -v name="${names[i]}" -v rss="$(memory "${pids[i]}" Rss)" \
+        -v pss="$(memory "${pids[i]}" Pss)" \
         -v used="$used" -v hz="$hz" -v seconds="$seconds" \
-        'BEGIN { printf "%-16s %10.1f %10.1f %10.2f\n", name, rss / 1024, pss / 1024, 100 * used / hz / seconds }'
+        'BEGIN { printf "%-16s %10.1f %10.1f %10.2f\n", name, rss / 1024, pss / 1024,
+            100 * used / hz / seconds }'
 done | tee "$dir/rows"
 awk '{ rss += $3; pss += $4; cpu += $5 }
-    END { printf "%-16s %10.1f %10.1f %10.2f\n", "one node", rss / 2, pss / 2, cpu / 2 }' "$dir/rows"
+    END { printf "%-16s %10.1f %10.1f %10.2f\n", "one node", rss / 2, pss / 2,
+        cpu / 2 }' "$dir/rows"

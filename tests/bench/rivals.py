@@ -20,7 +20,7 @@ TOP = HERE.parent.parent
 SOURCES = [HERE / "mpi_perf.c"] + [
     TOP / f"client/perf/commd_perf_{part}.c"
     for part in ("coll", "data", "loop", "options", "report", "stats", "turns")
-]
+] + [TOP / "shm/model/coll.c", TOP / "shm/model/dtype.c"]
 COMPILE = ["-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{TOP}", f"-I{TOP}/client/include"]
 AS_ROOT = {
     f"{who}_ALLOW_RUN_AS_ROOT{what}": "1" for who in ("OMPI", "PRTE") for what in ("", "_CONFIRM")

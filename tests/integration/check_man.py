@@ -62,7 +62,9 @@ def main():
             if prototype != wanted.get(name):
                 failures.append(f"{base}.3: {name} is {prototype}, in commd.h {wanted.get(name)}")
             if name not in names:
-                failures.append(f"{base}.3: {name} is not under NAME: `man {name}` would not find it")
+                failures.append(
+                    f"{base}.3: {name} is not under NAME: `man {name}` would not find it"
+                )
             if not re.search(rf"^\.(It )?Fn {name}\b", description, re.M):
                 failures.append(f"{base}.3: nothing is said about {name}")
     if not exported or set(exported) != set(wanted):

@@ -29,7 +29,8 @@ check_unit() { # $1: the unit, $2: its program
 
     # --man=no: the manuals are not installed either. Complaints about units of this machine, which
     # verify loads as dependencies, are not ours: only lines with our unit's name count.
-    if ! systemd-analyze verify --man=no "$dir/$name" >"$dir/out" 2>&1 || grep -q 'commd' "$dir/out"; then
+    if ! systemd-analyze verify --man=no "$dir/$name" >"$dir/out" 2>&1 ||
+        grep -q 'commd' "$dir/out"; then
         cat "$dir/out"
         echo "FAIL: systemd-analyze verify"
         exit 1

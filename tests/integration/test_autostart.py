@@ -95,7 +95,9 @@ class Place:
         if kind and not issubclass(kind, Skip):
             print(f"--- what the ranks said:\n{self.said()}--- log:\n{self.log()}")
         elif not kind:
-            check(not re.search(r"\] (warn|error): |Sanitizer|runtime error", self.log()), self.log())
+            check(
+                not re.search(r"\] (warn|error): |Sanitizer|runtime error", self.log()), self.log()
+            )
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -220,8 +222,8 @@ def test_forbidden():
         equal(error["code"], "NO_DAEMON", error)
         equal(
             error["message"],
-            f"{SYSTEM}: No such file or directory; is commd running? systemctl status commd, or set "
-            "COMMD_SOCKET",
+            f"{SYSTEM}: No such file or directory; is commd running? systemctl status commd, or "
+            "set COMMD_SOCKET",
         )
         error = place.rank(COMMD_AUTOSTART="maybe").call_error("connect")
         equal((error["code"], error["message"]), ("INVALID",
@@ -258,8 +260,8 @@ def test_cannot_be_started():
         error = place.rank(COMMD_DAEMON=bad).call_error("connect")
         equal(
             (error["code"], error["message"]),
-            ("NO_DAEMON", f"no daemon is running, and {bad} could not be started: it is broken; see "
-             f"{place.home}/commd.log, or forbid this with COMMD_AUTOSTART=0"),
+            ("NO_DAEMON", f"no daemon is running, and {bad} could not be started: it is broken; "
+             f"see {place.home}/commd.log, or forbid this with COMMD_AUTOSTART=0"),
         )  # fmt: skip
         error = place.rank(COMMD_DAEMON="/nonexistent").call_error("connect")
         check('COMMD_DAEMON is "/nonexistent", which cannot be run' in error["message"], error)

@@ -16,7 +16,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, Skip, check, equal, main, need_ucx, until  # noqa: E402
-from wire import ADMIN, JOIN_FAILED, JOINED, LEAVE, TABLES, WELCOME, Wire, frame, hello, join  # noqa: E402
+from wire import ADMIN, JOIN_FAILED, JOINED, LEAVE, TABLES, WELCOME  # noqa: E402
+from wire import Wire, frame, hello, join  # noqa: E402
 
 ONE_NODE = "cluster: {{node: a, nodes: [{{name: a, address: 127.0.0.1, port: {port}}}]}}\n"
 
@@ -44,19 +45,20 @@ def still_serves(node):
         rank.close()
 
 
-# ---- configuration --------------------------------------------------------------------------------
+# ---- configuration ---------------------------------------------------------------------------
 
 
 def test_configuration_says_where_and_what_is_allowed():
     with Cluster(1, start=False) as cluster:
         equal(
             commd(cluster, "cluster:\n  nam: a\n", "--check-config"),
-            (78, 'FILE:2:3: unknown key "nam" in cluster (did you mean "name"?); allowed: name, node, '
-             "key_file, nodes"),
+            (78, 'FILE:2:3: unknown key "nam" in cluster (did you mean "name"?); allowed: name, '
+             "node, key_file, nodes"),
         )  # fmt: skip
         equal(
             commd(cluster, "limits:\n  max_clients: many\n", "--check-config"),
-            (78, 'FILE:2:16: limits.max_clients is "many", not a whole number; allowed: 1 to 65536'),
+            (78, 'FILE:2:16: limits.max_clients is "many", not a whole number; allowed: '
+             "1 to 65536"),
         )
         equal(
             commd(cluster, "log:\n  level: info\n  level: warn\n", "--check-config"),
@@ -69,30 +71,35 @@ def test_configuration_says_where_and_what_is_allowed():
                 "    - {name: a, address: 127.0.0.2}\n",
                 "--check-config",
             ),
-            (78, 'FILE:5:14: two nodes have the name "a", the first on line 4; allowed: each name once'),
+            (78, 'FILE:5:14: two nodes have the name "a", the first on line 4; allowed: each name '
+             "once"),
         )  # fmt: skip
-        code, text = commd(cluster, "cluster: {}\nunknown: {}\nlog: {level: loud}\n", "--check-config")
+        code, text = commd(
+            cluster, "cluster: {}\nunknown: {}\nlog: {level: loud}\n", "--check-config"
+        )
         equal((code, len(text.splitlines())), (78, 2), "all errors, not only the first")
 
 
 def test_key_file():
     with Cluster(1, start=False) as cluster:
         text = (
-            "cluster:\n  node: a\n  key_file: DIR/key\n  nodes:\n    - {name: a, address: 127.0.0.1}\n"
+            "cluster:\n  node: a\n  key_file: DIR/key\n  nodes:\n"
+            "    - {name: a, address: 127.0.0.1}\n"
             "    - {name: b, address: 127.0.0.2}\n"
         )
         key = os.path.join(cluster.folder, "key")
         equal(
             commd(cluster, text, "--check-config"),
-            (77, "DIR/key: cannot open the cluster key: No such file or directory; make one for all "
-             "nodes by: openssl rand -hex 32 > DIR/key"),
+            (77, "DIR/key: cannot open the cluster key: No such file or directory; make one for "
+             "all nodes by: openssl rand -hex 32 > DIR/key"),
         )  # fmt: skip
         with open(key, "w") as file:
             file.write("ab" * 32 + "\n")
         os.chmod(key, 0o644)
         equal(
             commd(cluster, text, "--check-config"),
-            (77, "DIR/key: mode 0644 opens the cluster key to other users; repair by: chmod 600 DIR/key"),
+            (77, "DIR/key: mode 0644 opens the cluster key to other users; repair by: chmod "
+             "600 DIR/key"),
         )  # fmt: skip
         os.chmod(key, 0o600)
         equal(commd(cluster, text, "--check-config"), (0, ""))
@@ -100,8 +107,8 @@ def test_key_file():
             file.write("ab" * 31)
         equal(
             commd(cluster, text, "--check-config"),
-            (77, "DIR/key: the cluster key is not 64 hex digits or 32 bytes; make one by: openssl rand "
-             "-hex 32 > DIR/key"),
+            (77, "DIR/key: the cluster key is not 64 hex digits or 32 bytes; make one by: openssl "
+             "rand -hex 32 > DIR/key"),
         )  # fmt: skip
 
 
@@ -124,8 +131,9 @@ def test_port_in_use():
         code, text = commd(cluster, two_nodes(port))
         equal(
             (code, text),
-            (1, f"commd: 127.0.0.1 port {port} is in use: another commd of this node, or another program; stop "
-             'it (ss -ltnp shows it), or give node "a" another port in cluster.nodes'),
+            (1, f"commd: 127.0.0.1 port {port} is in use: another commd of this node, or another "
+             'program; stop it (ss -ltnp shows it), or give node "a" another port in '
+             "cluster.nodes"),
         )  # fmt: skip
         check(not os.path.exists(os.path.join(cluster.folder, "bad.sock")), "no socket is left")
 
@@ -179,7 +187,8 @@ def test_unknown_congestion_control():
         line = node.wait_log(r"error: (engine: .*) -> killing it")[1]
         print(f"  {line}")
         allowed = line.removeprefix(
-            'engine: transport.congestion_control: the kernel has no "nosuchcc" (allowed here: auto, system, '
+            'engine: transport.congestion_control: the kernel has no "nosuchcc" (allowed here: '
+            "auto, system, "
         )
         check(allowed != line and "reno" in allowed, line)
         status = until(lambda: node.ctl("status"), "an answer of commctl")["status"][0]
@@ -196,7 +205,9 @@ def test_nodes_with_different_fabrics():
         for node in cluster.nodes:
             node.start()
         for node, other in ((cluster.nodes[0], "node1"), (cluster.nodes[1], "node0")):
-            line = node.wait_log(f".*{other}.*transport.fabric and transport.ucx_tls must be the same on all nodes")[0]
+            line = node.wait_log(
+                f".*{other}.*transport.fabric and transport.ucx_tls must be the same on all nodes"
+            )[0]
             print(f"  {line}")
             still_serves(node)
 
@@ -218,13 +229,13 @@ def test_two_nodes_with_one_name():
         twin.start()
         twin.wait_log("it refuses us: .*two nodes with one name")
         cluster.nodes[1].wait_log(
-            'node "node0" is linked already, by another process: two nodes with one name, or the old '
-            "one has not ended yet -> refused"
+            'node "node0" is linked already, by another process: two nodes with one name, or the '
+            "old one has not ended yet -> refused"
         )
         check(cluster.nodes[1].sees(["node0", "node1"]), "the link of the first one goes on")
 
 
-# ---- where is commd? -------------------------------------------------------------------------------
+# ---- where is commd? -------------------------------------------------------------------------
 
 
 def connect_error(socket_path):
@@ -273,7 +284,8 @@ def test_something_else_behind_the_socket():
                 rank.close()
                 equal(
                     (error["code"], error["message"]),
-                    ("PROTOCOL", f"{path}: what listens there is not commd, or not of this version: {what}"),
+                    ("PROTOCOL", f"{path}: what listens there is not commd, or not of this "
+                     f"version: {what}"),
                 )  # fmt: skip
             rank = Rank(type("Mute", (), {"socket": path, "name": "mute"}))
             error = rank.call_error("connect", timeout_ms=200)
@@ -284,7 +296,7 @@ def test_something_else_behind_the_socket():
             rank.close()
 
 
-# ---- joins that do not fit together ------------------------------------------------------------------
+# ---- joins that do not fit together ----------------------------------------------------------
 
 
 def test_world_size_differs():
@@ -295,8 +307,8 @@ def test_world_size_differs():
         error = b.call_error("join", name="g", rank=1, size=3)
         equal(
             (error["code"], error["rank"], error["node"], error["message"]),
-            ("INVALID", 0, "node0", 'group "g": rank 1 joins with size 3, but rank 0 of node node0 joined '
-             "with size 2"),
+            ("INVALID", 0, "node0", 'group "g": rank 1 joins with size 3, but rank 0 of node node0 '
+             "joined with size 2"),
         )  # fmt: skip
         b.call("join", name="g", rank=1, size=2)  # the one that waits was not disturbed
         a.finish()
@@ -348,7 +360,7 @@ def test_join_arguments():
             )
 
 
-# ---- arguments of collectives ----------------------------------------------------------------------
+# ---- arguments of collectives ----------------------------------------------------------------
 
 
 def test_unknown_dtype_and_operator():
@@ -358,8 +370,8 @@ def test_unknown_dtype_and_operator():
             error = rank.call_error("all_reduce", name="g", count=1, dtype=dtype)
             equal(
                 (error["code"], error["message"]),
-                ("INVALID", f"all_reduce: unknown dtype {dtype}; allowed: 0 (i8) to 12 (bool), see enum "
-                 "commd_dtype"),
+                ("INVALID", f"all_reduce: unknown dtype {dtype}; allowed: 0 (i8) to 12 (bool), see "
+                 "enum commd_dtype"),
             )  # fmt: skip
         error = rank.call_error("all_reduce", name="g", count=1, dtype="bool", redop="avg")
         equal(error["message"], "all_reduce: operator avg (1) is not defined for bool")
@@ -414,7 +426,7 @@ def test_three_gibibytes():
             rank.finish(200)
 
 
-# ---- the UNIX socket ----------------------------------------------------------------------------------
+# ---- the UNIX socket -------------------------------------------------------------------------
 
 
 def test_broken_frames():
@@ -600,7 +612,9 @@ def test_ten_thousand_connections():
 
 def test_too_many_clients():
     limit = 3
-    with Cluster(1, {"limits": {"max_clients": str(limit), "max_clients_per_user": str(limit)}}) as cluster:
+    with Cluster(
+        1, {"limits": {"max_clients": str(limit), "max_clients_per_user": str(limit)}}
+    ) as cluster:
         node = cluster.nodes[0]
         ranks = [cluster.rank(0) for _ in range(limit)]
         rank = cluster.rank(0, connect=False)
@@ -627,7 +641,7 @@ def test_many_questions():
                     equal(wire.read()[0], TABLES)
 
 
-# ---- the port for nodes --------------------------------------------------------------------------------
+# ---- the port for nodes ----------------------------------------------------------------------
 
 
 def test_port_scanner():
@@ -636,7 +650,13 @@ def test_port_scanner():
         cluster.expect("connection from 127.0.0.1")
         node = cluster.nodes[0]
         before = len(os.listdir(f"/proc/{node.pid}/fd"))
-        for data in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(300), b"\x16\x03\x01\x00\x05hello", b"\0" * 5000):
+        for data in (
+            b"",
+            b"GET / HTTP/1.0\r\n\r\n",
+            os.urandom(300),
+            b"\x16\x03\x01\x00\x05hello",
+            b"\0" * 5000,
+        ):
             for _ in range(20):
                 with socket.create_connection((node.address, node.port), c.HANG) as sock:
                     with_reset(sock, data)

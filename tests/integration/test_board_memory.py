@@ -22,7 +22,9 @@ def user(cluster, uid, node=0):
     os.chmod(cluster.folder, 0o755)
     for each in cluster.nodes:
         os.chmod(each.home, 0o755)
-    rank = c.Rank(cluster.nodes[node], [sys.executable, os.path.join(c.HERE, "hoarder.py"), str(uid)])
+    rank = c.Rank(
+        cluster.nodes[node], [sys.executable, os.path.join(c.HERE, "hoarder.py"), str(uid)]
+    )
     cluster.all_ranks.append(rank)
     rank.call("connect")
     return rank
@@ -69,7 +71,10 @@ def test_groups_that_were_left_count():
                 equal(made, 4 if turn == 0 else 0, f"groups of {how}")
                 check("limits.max_groups" in why and "4 of them were left" in why, why)
                 victim.call("churn", count=20, prefix=f"v{turn}.")
-                until(lambda: board_fds(node.pid) == 4, lambda: f"the hoarder's four: {held(node.pid)}")
+                until(
+                    lambda: board_fds(node.pid) == 4,
+                    lambda: f"the hoarder's four: {held(node.pid)}",
+                )
             check(len(held(node.pid)) - empty[0] < 5 + PASSING_FDS, held(node.pid))
             check(shmem_kb(node.pid) - empty[1] < 1024, "pages of boards that were left")
             hoarder.call("let_go")

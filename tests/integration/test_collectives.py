@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random streams of collectives through real daemons over the network of loopback, compared bit for bit.
+"""Random streams of collectives through real daemons over the network of loopback, bit for bit.
 
 1,250 operations in all: two to six nodes, one to three ranks on each, every collective, type and
 operator, sizes from 0 to 2 MiB, in place and not, blocking and asynchronous. COMMD_SEED replays.
@@ -18,7 +18,10 @@ LONG = 240.0
 
 
 def stream(cluster, places, operations, max_bytes, seed):
-    print(f"  ranks on nodes {places}: {operations} operations up to {max_bytes} bytes, COMMD_SEED={seed}")
+    print(
+        f"  ranks on nodes {places}: {operations} operations up to {max_bytes} bytes,"
+        f" COMMD_SEED={seed}"
+    )
     name = f"stream {places}"
     ranks = cluster.ranks(name, places)
     for rank in ranks:
@@ -59,7 +62,10 @@ def test_more_nodes():
 
 def other_fabric(transport, seed):
     with Cluster(3, {"transport": transport}) as cluster:
-        equal({node.ctl("status")["status"][0]["fabric"] for node in cluster.nodes}, {transport["fabric"]})
+        equal(
+            {node.ctl("status")["status"][0]["fabric"] for node in cluster.nodes},
+            {transport["fabric"]},
+        )
         stream(cluster, [0, 1], 100, 2 << 20, seed)
         stream(cluster, [2, 2, 0, 1], 80, 1 << 20, seed + 1)
         mail(cluster, [0, 1, 2], 80, 3 << 20, seed + 2)
@@ -75,7 +81,7 @@ def test_over_several_connections():
 
 
 def test_nodes_that_think_differently_of_the_network():
-    """The numbers of a group's home hold for all its nodes, or they would cut operations differently."""
+    """The numbers of a group's home hold for all its nodes, or they would cut differently."""
     with Cluster(3, start=False) as cluster:
         for node, numbers in zip(cluster.nodes, ((1, "100G"), (1000, "1M"), (30, "1G"))):
             node.write_config(transport={"latency_us": numbers[0], "bandwidth": numbers[1]})
@@ -132,7 +138,9 @@ def test_nothing_stays_after_the_groups():
 
 def mail(cluster, places, messages, max_bytes, seed):
     """Random messages between all ranks, in the group that collectives use at the same time."""
-    print(f"  ranks on nodes {places}: {messages} messages up to {max_bytes} bytes, COMMD_SEED={seed}")
+    print(
+        f"  ranks on nodes {places}: {messages} messages up to {max_bytes} bytes, COMMD_SEED={seed}"
+    )
     name = f"mail {places}"
     ranks = cluster.ranks(name, places)
     for rank in ranks:
@@ -158,7 +166,9 @@ def test_messages_outlive_their_senders():
     with Cluster(2) as cluster:
         ranks = cluster.ranks("late", [0] + [0, 1, 1, 0])
         for k, rank in enumerate(ranks[1:], 1):
-            rank.call("send", name="late", peer=0, tag=k, text="abcdefgh", repeat=[1, 20, 4000][k % 3])
+            rank.call(
+                "send", name="late", peer=0, tag=k, text="abcdefgh", repeat=[1, 20, 4000][k % 3]
+            )
         ranks[1].call("leave", name="late")
         ranks[2].call("disconnect")
         ranks[3].start("exit", status=0)
@@ -176,7 +186,9 @@ def test_messages_that_cannot_be():
         ranks = cluster.ranks("odd", [0, 1])
         # too long; started without a receiver; a limit; and still usable
         for repeat in (1, 100, 100000):
-            ranks[0].call("send", name="odd", peer=1, tag=2, text="12345678", repeat=repeat, start=True)
+            ranks[0].call(
+                "send", name="odd", peer=1, tag=2, text="12345678", repeat=repeat, start=True
+            )
             error = ranks[1].call_error("recv", name="odd", peer=0, tag=2, size=7)
             equal((error["code"], error["rank"]), ("MISMATCH", 0))
             check(f"{8 * repeat} bytes" in error["message"], error["message"])

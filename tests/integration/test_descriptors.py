@@ -3,8 +3,8 @@
 
 The attacker is another user (uid 4001). Its weapon: a TCP socket with unsent data and SO_LINGER of
 LINGER seconds, its own copy closed: whoever closes the last one waits. Meanwhile ranks of root run
-collectives and verify their results, commctl is answered, no node is lost, commd and engine live on,
-and in the end commd has as many descriptors as before.
+collectives and verify their results, commctl is answered, no node is lost, commd and engine live
+on, and in the end commd has as many descriptors as before.
 
 A file of FUSE would do the same without an end, and no signal would help: such a one keeps a thread
 of commd, and its user's other descriptors behind it, until its daemon answers.
@@ -104,8 +104,8 @@ attacks = {}
 
 def attack(function):
     """Runs as the attacker, with commd stopped up to the yield: an end that its sender closed last
-    would block the sender. After its end it still lives until nothing is left of what it sent, because
-    with it would go what the sockets linger for."""
+    would block the sender. After its end it still lives until nothing is left of what it sent,
+    because with it would go what the sockets linger for."""
     attacks[function.__name__] = function
     return function
 
@@ -215,8 +215,8 @@ def in_the_queue(path, lingers):
 
 @attack
 def through_the_doorbell(path, lingers):
-    """A rank of a group over both nodes, with a member of ours at the other one, has the doorbell. It
-    can carry nothing, and nothing that we do to it stops the engine."""
+    """A rank of a group over both nodes, with a member of ours at the other one, has the doorbell.
+    It can carry nothing, and nothing that we do to it stops the engine."""
     folder = os.path.dirname(os.path.dirname(path))
     socks = [connected(os.path.join(folder, f"node{i}", "commd.sock")) for i in (0, 1)]
     yield
@@ -232,7 +232,11 @@ def through_the_doorbell(path, lingers):
     equal(os.readlink(f"/proc/self/fd/{bell}"), "anon_inode:[eventfd]")
     os.set_blocking(bell, True)
     try:
-        send_fds(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=os.dup(bell)), b"x", [os.dup(0)])
+        send_fds(
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=os.dup(bell)),
+            b"x",
+            [os.dup(0)],
+        )
         check(False, "the doorbell carries a descriptor")
     except OSError as error:
         equal(error.errno, errno.ENOTSOCK)
@@ -321,7 +325,10 @@ def stopped(pid):
 def ask(node):
     """commctl status, answered before a descriptor that lingers would let go."""
     done = subprocess.run(
-        [c.COMMCTL, "--socket", node.socket, "--json", "status"], capture_output=True, text=True, timeout=c.HANG
+        [c.COMMCTL, "--socket", node.socket, "--json", "status"],
+        capture_output=True,
+        text=True,
+        timeout=c.HANG,
     )
     check('"state"' in done.stdout, f"{done.stdout} {done.stderr}")
 
@@ -353,8 +360,12 @@ def under_attack(nodes, names, changes=None):
                 ask(target)
                 for rank in ranks:
                     rank.finish()
-            if name not in ("with_every_message", "in_the_queue", "through_the_doorbell"):  # some stay
-                until(lambda: descriptors(target.pid) <= before, lambda: f"{descriptors(target.pid)} of {before}")
+            some_stay = ("with_every_message", "in_the_queue", "through_the_doorbell")
+            if name not in some_stay:
+                until(
+                    lambda: descriptors(target.pid) <= before,
+                    lambda: f"{descriptors(target.pid)} of {before}",
+                )
             attacker.end()
         for rank in ranks:
             rank.start("stream", name="victim", seed=2, operations=20, max_bytes=100000)
@@ -364,7 +375,10 @@ def under_attack(nodes, names, changes=None):
               lambda: f"{descriptors(target.pid)} descriptors, {before} before")  # fmt: skip
         equal([(node.pid, node.engine_pid()) for node in cluster.nodes], pids, "all live on")
         for node in cluster.nodes:
-            check(node.process.poll() is None and (nodes == 1 or running(node.engine_pid())), node.name)
+            check(
+                node.process.poll() is None and (nodes == 1 or running(node.engine_pid())),
+                node.name,
+            )
             check("lost" not in node.log(), node.log())
 
 
@@ -396,7 +410,9 @@ def test_no_descriptor_is_left():
         for rank in cluster.all_ranks:
             rank.call("leave", name="g")
             rank.call("disconnect")
-        until(lambda: descriptors(node.pid) <= before, lambda: f"{descriptors(node.pid)} of {before}")
+        until(
+            lambda: descriptors(node.pid) <= before, lambda: f"{descriptors(node.pid)} of {before}"
+        )
 
 
 def test_the_queue_at_the_end():
@@ -408,7 +424,9 @@ def test_the_queue_at_the_end():
         equal(node.process.wait(c.HANG), 0, "it ended in order")
         until(attacker.state, "the attack is over")
         attacker.end()
-        cluster.expect("was lost: its commd ended the link|the engines of nodes .* lost each other|UCX +ERROR")
+        cluster.expect(
+            "was lost: its commd ended the link|the engines of nodes .* lost each other|UCX +ERROR"
+        )
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ def hostile(node, *arguments):
         raise Skip("needs root, to be two users")
     environment = dict(os.environ, COMMD_SOCKET=node.socket)
     return subprocess.Popen(
-        [PROGRAM, *map(str, arguments)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        user=STRANGER, group=STRANGER, extra_groups=[],
+        [PROGRAM, *map(str, arguments)], env=environment, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, user=STRANGER, group=STRANGER, extra_groups=[],
     )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def work(ranks, rounds):
 
 
 def test_mail_for_a_group_that_was_left():
-    """300 groups opened and closed, then 300 parts of 256 KiB for one of which nobody there knows any more."""
+    """300 groups opened and closed, then 300 parts of 256 KiB for one that nobody there knows."""
     with Cluster(2) as cluster:
         open_doors(cluster)
         good = cluster.ranks("good", [0, 1])
@@ -58,7 +58,10 @@ def test_mail_for_a_group_that_was_left():
             def all_done():
                 work(good, 1)
                 for i, process in enumerate(bad):
-                    check(process.poll() is None, f"rank {i} of the stranger ended with {process.poll()}")
+                    check(
+                        process.poll() is None,
+                        f"rank {i} of the stranger ended with {process.poll()}",
+                    )
                     if not done[i] and select.select([process.stdout], [], [], 0)[0]:
                         done[i] = process.stdout.readline().startswith(b"done")
                 return all(done)

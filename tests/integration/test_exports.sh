@@ -24,7 +24,8 @@ if ! diff "$dir/wanted" "$dir/exported"; then
 fi
 
 # every function of the header can be linked
-sed -n 's/^[a-z].*[ *]\(commd_[a-z_]*\)(.*/\1/p' "$(dirname "$map")/../include/commd/commd.h" | grep -v '_fn$' |
+sed -n 's/^[a-z].*[ *]\(commd_[a-z_]*\)(.*/\1/p' \
+    "$(dirname "$map")/../include/commd/commd.h" | grep -v '_fn$' |
     sort -u >"$dir/declared"
 if ! diff "$dir/declared" "$dir/wanted"; then
     echo "FAIL: the lines above: < only in commd.h, > only in the map"

@@ -40,7 +40,11 @@ def test_abort_ends_the_group_for_everybody():
                 'operation 1 (all_reduce) of group "g": rank 3 aborted the group: the loss is NaN',
             )
         for rank in ranks:
-            equal(rank.call_error("all_reduce", name="g", count=1)["code"], "ABORTED", "later ones too")
+            equal(
+                rank.call_error("all_reduce", name="g", count=1)["code"],
+                "ABORTED",
+                "later ones too",
+            )
         faults.leave("g", ranks)
         faults.new_group_works(cluster, ranks)
         faults.nothing_is_held(cluster)
@@ -73,7 +77,10 @@ def test_messages_are_told_of_losses_too():
         ranks[1].call("abort", name="i", reason="no more")
         error = ranks[0].error()
         equal(error["code"], "ABORTED")
-        check(error["message"].startswith('receive from rank 1, tag 0 of group "i": '), error["message"])
+        check(
+            error["message"].startswith('receive from rank 1, tag 0 of group "i": '),
+            error["message"],
+        )
         check(error["message"].endswith("no more"), error["message"])
 
 

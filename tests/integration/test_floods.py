@@ -47,7 +47,9 @@ def as_user(uid, code, *arguments):
     process = subprocess.Popen(
         [sys.executable, "-c", PROLOGUE + code, c.HERE, str(uid), *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=dict(os.environ, COMMD_BUILD=c.BUILD, COMMD_LIB=c.LIBCOMMD, **c.sanitizer_environment()),
+        env=dict(
+            os.environ, COMMD_BUILD=c.BUILD, COMMD_LIB=c.LIBCOMMD, **c.sanitizer_environment()
+        ),
     )  # fmt: skip
     try:
         equal(process.stdout.readline(), "ready\n")
@@ -75,7 +77,7 @@ def open_to_all(cluster):
 
 OPEN = {"listen": {"socket_mode": "0666"}}
 
-# ---- the log -----------------------------------------------------------------------------------------
+# ---- the log ---------------------------------------------------------------------------------
 
 LEAVES = """
 path, count, bad = sys.argv[3], 0, b"\\x09" + struct.pack("<Q", 77)
@@ -111,7 +113,9 @@ print(count)
 
 
 def left_out(node, who):
-    return sum(int(n) for n in re.findall(re.escape(who) + r": (\d+) more lines left out", node.log()))
+    return sum(
+        int(n) for n in re.findall(re.escape(who) + r": (\d+) more lines left out", node.log())
+    )
 
 
 def test_a_user_cannot_fill_the_log():
@@ -160,10 +164,11 @@ def test_what_clients_write_is_marked_and_cut():
         equal(programs, ["p???"], "programs as commctl shows them")
 
 
-# ---- the ports for nodes -----------------------------------------------------------------------------
+# ---- the ports for nodes ---------------------------------------------------------------------
 
 CONNECTS = """
-ports, say, count, held = [int(p) for p in sys.argv[3].split(",")], bytes.fromhex(sys.argv[4]), 0, []
+ports, say = [int(p) for p in sys.argv[3].split(",")], bytes.fromhex(sys.argv[4])
+count, held = 0, []
 ready()
 while not over():
     for port in ports:
@@ -251,8 +256,8 @@ def test_users_of_a_node_cannot_shut_out_its_engine():
 
 
 def test_who_said_hello_stays_in_the_lobby():
-    """An engine gives up those first that say nothing: a peer whose token it does not know yet keeps
-    its place."""
+    """An engine gives up those first that say nothing: a peer whose token it does not know yet
+    keeps its place."""
     with Cluster(2, {"transport": {"fabric": "tcp"}}) as cluster, contextlib.ExitStack() as stack:
         node = cluster.nodes[0]
 
@@ -265,7 +270,9 @@ def test_who_said_hello_stays_in_the_lobby():
             with socket.socket() as sock:
                 return sock.connect_ex(("127.0.0.1", port)) == 0
 
-        port = until(lambda: next(filter(listens, range(node.port + 1, node.port + 16)), 0), "its port")
+        port = until(
+            lambda: next(filter(listens, range(node.port + 1, node.port + 16)), 0), "its port"
+        )
         peer = connect(port)
         hello = struct.pack("<IHHHH", 0x636D6448, 1, 0, 1, 0) + b"x" * 32
         until(lambda: sends(peer, hello), "the hello is sent")
@@ -290,7 +297,7 @@ def closed(sock):
         return True
 
 
-# ---- the key -----------------------------------------------------------------------------------------
+# ---- the key ---------------------------------------------------------------------------------
 
 
 def test_the_engine_is_kept_from_the_key():
@@ -317,7 +324,7 @@ def test_the_engine_is_kept_from_the_key():
         verified(cluster.ranks("g", [0, 1]), "g")
 
 
-# ---- the firewall file --------------------------------------------------------------------------------
+# ---- the firewall file -----------------------------------------------------------------------
 
 ASK = """
 import os, socket, sys
@@ -343,7 +350,10 @@ def test_the_firewall_file_knows_users():
     # what an administrator is told to replace
     for old, new in (
         ("# elements = { 10.0.0.1, 10.0.0.2 }", "elements = { 10.77.2.1, 10.77.2.2 }"),
-        ("define services = { root, commd, commd-engine }", f"define services = {{ root, {ALICE} }}"),
+        (
+            "define services = { root, commd, commd-engine }",
+            f"define services = {{ root, {ALICE} }}",
+        ),
     ):
         check(old in rules, f"{old!r} in the file")
         rules = rules.replace(old, new)
@@ -359,8 +369,10 @@ def test_the_firewall_file_knows_users():
                 ip("-n", name, "addr", "add", f"{address}/24", "dev", "veth0")
                 ip("-n", name, "link", "set", "lo", "up")
                 ip("-n", name, "link", "set", "veth0", "up")
-                subprocess.run(["ip", "netns", "exec", name, nft, "-f", "-"], input=rules, text=True,
-                               check=True, capture_output=True)  # fmt: skip
+                subprocess.run(
+                    ["ip", "netns", "exec", name, nft, "-f", "-"],
+                    input=rules, text=True, check=True, capture_output=True,
+                )  # fmt: skip
         except subprocess.CalledProcessError as error:
             if "netns" in str(error.cmd) and nft not in error.cmd:
                 raise Skip(f"no network namespaces here: {error.stderr}") from None

@@ -12,7 +12,8 @@ processes that only compute, is printed and not judged: it is a time.
 
     COMMD_HOSTILE_SECONDS=600 test_hostile.py       ten minutes of attack in each test
     COMMD_HOSTILE_SEED=N                            the same choices again
-    COMMD_HOSTILE_ONLY=a,b, COMMD_HOSTILE_EXCEPT=c  only these actions, or all but these (hostile --list)
+    COMMD_HOSTILE_ONLY=a,b, COMMD_HOSTILE_EXCEPT=c  only these actions, or all but these
+    (hostile --list)
 """
 
 import contextlib
@@ -72,7 +73,8 @@ class Service:
 
     def check_same(self):
         check(
-            self.node.process.poll() is None, f"{self.node.name} ended with {self.node.process.poll()}"
+            self.node.process.poll() is None,
+            f"{self.node.name} ended with {self.node.process.poll()}",
         )
         equal(self.node.engine_pid(), self.pids.get("engine", 0), f"engine of {self.node.name}")
 
@@ -83,7 +85,9 @@ class Service:
 
             def back(pid=pid, before=before, held=held):
                 held.update(self.held(pid))
-                return held["fds"] <= before["fds"] + FDS_SLACK and held["boards"] <= before["boards"]
+                return (
+                    held["fds"] <= before["fds"] + FDS_SLACK and held["boards"] <= before["boards"]
+                )
 
             what = f"{name} of {self.node.name} holds what it held"
             until(
@@ -99,14 +103,17 @@ class Service:
         held = {name: self.held(pid) for name, pid in self.pids.items()}
         for name in used:
             print(
-                f"  {self.node.name} {name}: {used[name] / seconds:.2f} s of CPU a second of attack; "
-                f"before {self.before[name]}, after {held[name]}"
+                f"  {self.node.name} {name}: {used[name] / seconds:.2f} s of CPU a second of"
+                f" attack; before {self.before[name]}, after {held[name]}"
             )
 
     def check_log(self, seconds):
         lines = self.node.log().splitlines()[self.lines :]
         print(f"  {self.node.name} logged {len(lines)} lines in {seconds:.0f} s")
-        check(len(lines) <= 60 + LINES_A_MINUTE * seconds / 60, f"{len(lines)} lines in {seconds:.0f} s")
+        check(
+            len(lines) <= 60 + LINES_A_MINUTE * seconds / 60,
+            f"{len(lines)} lines in {seconds:.0f} s",
+        )
 
 
 def cpu_seconds(pid):
@@ -196,8 +203,7 @@ class Tenant:
 
 
 def watch(cluster, services, process, limit):
-    """Until @process ends: commctl is answered, nobody was replaced or lost. Longest wait for
-    an answer."""
+    """Until @process ends: commctl is answered, nobody was replaced or lost. Longest wait."""
     slowest = 0
     names = [service.node.name for service in services]
     while process.poll() is None:
@@ -214,11 +220,14 @@ def watch(cluster, services, process, limit):
             )
             slowest = max(slowest, now() - begin)
             check(
-                done.stdout, f"commctl got no answer of {service.node.name}, exit code {done.returncode}"
+                done.stdout,
+                f"commctl got no answer of {service.node.name}, exit code {done.returncode}",
             )
             states = {row["node"]: row["state"] for row in json.loads(done.stdout)["nodes"]}
             for name in names:
-                check(states[name] in ("self", "up"), f"{service.node.name} has lost {name}: {states}")
+                check(
+                    states[name] in ("self", "up"), f"{service.node.name} has lost {name}: {states}"
+                )
         time.sleep(0.2)  # not to wait for something: that is how often it is asked
     return slowest
 
@@ -295,7 +304,10 @@ def hostile_tenant(places, seed, seconds):
             arguments += ["--socket", node.socket]
         print(f"  hostile --seed {seed}", flush=True)
         said = judge(
-            cluster, tenant, seconds - quiet, lambda: start_hostile(cluster, seconds - quiet, *arguments)
+            cluster,
+            tenant,
+            seconds - quiet,
+            lambda: start_hostile(cluster, seconds - quiet, *arguments),
         )
         print(f"  {sum(json.loads(said)['actions'].values())} actions")
         tenant.all("leave")
@@ -378,8 +390,8 @@ def home_of(name, uid, nodes):
 
 
 def test_lying_node():
-    """It may break groups with ranks on it, and, once its engine has been accepted, those whose names
-    make it their home. The good tenant has none of these."""
+    """It may break groups with ranks on it, and, once its engine has been accepted, those whose
+    names make it their home. The good tenant has none of these."""
     seconds = SECONDS or 4
     seed = SEED or time.time_ns() // 1000000
     with Cluster(3, {"transport": {"fabric": "tcp"}}, start=False) as cluster:

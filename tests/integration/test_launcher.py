@@ -68,7 +68,12 @@ class OtherUsers(Cluster):
             os.chown(node.home, COMMD_UID, COMMD_UID)
             launcher = Launcher(os.path.join(self.folder, f"{node.name}.launch"))
             self.launchers.append(launcher)
-            node.prefix = [setpriv, f"--reuid={COMMD_UID}", f"--regid={COMMD_UID}", "--clear-groups"]
+            node.prefix = [
+                setpriv,
+                f"--reuid={COMMD_UID}",
+                f"--regid={COMMD_UID}",
+                "--clear-groups",
+            ]
             node.start(arguments=["--launcher", launcher.path])
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "two nodes that see each other")
@@ -128,7 +133,10 @@ def test_the_engine_is_of_another_user():
         for node in cluster.nodes:
             equal(uid_of(node.engine_pid()), {str(ENGINE_UID)}, "uid and gid of the engine")
             equal(uid_of(node.pid), {str(COMMD_UID)}, "of commd")
-        check(denied(ENGINE_UID, lambda: open(cluster.key_file)), "the key is closed to the engine's user")
+        check(
+            denied(ENGINE_UID, lambda: open(cluster.key_file)),
+            "the key is closed to the engine's user",
+        )
         works(cluster, "g")
 
 

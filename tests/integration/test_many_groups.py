@@ -2,8 +2,8 @@
 """Thousands of groups: no descriptor, thread or socket for one that is alive, little memory, and
 all of it given back. COMMD_TEST_GROUPS sets their number (2000; 500 with a sanitizer).
 
-Counts of boards are exact. Memory that a process keeps for the next group is no leak: so the same is done
-twice, and what counts is that the second time needs no more than the first.
+Counts of boards are exact. Memory that a process keeps for the next group is no leak: so the same
+is done twice, and what counts is that the second time needs no more than the first.
 """
 
 import contextlib
@@ -83,9 +83,9 @@ class Crowd:
         return found
 
     def settled(self, boards):
-        """The counts, as soon as every process has mapped just as many boards. commd has the file of
-        each, too, until it sees that nobody else holds it, and ranks of one node have a lock in it;
-        fds are counted without these. Of its threads that close descriptors one stays."""
+        """The counts, as soon as every process has mapped just as many boards. commd has the file
+        of each, too, until it sees that nobody else holds it, and ranks of one node have a lock in
+        it; fds are counted without these. Of its threads that close descriptors one stays."""
 
         def there(name, count):
             return count["boards"] == boards and (
@@ -113,7 +113,9 @@ def memory_is_small(crowd, empty, full):
         if boards is None:
             print("not allowed to look at /proc/PID/map_files: the boards' memory is not checked")
             boards = 0
-        kept = sum(full[name]["kb"] - empty[name]["kb"] for name in full if name.endswith(node.name))
+        kept = sum(
+            full[name]["kb"] - empty[name]["kb"] for name in full if name.endswith(node.name)
+        )
         print(f"{node.name}: {boards / COUNT:.1f} KiB of board and {kept / COUNT:.1f} KiB of "
               "daemons per group")  # fmt: skip
         check((boards + kept) / COUNT < PER_GROUP_KB, "too much")

@@ -34,7 +34,9 @@ class Namespaces(Cluster):
         if not shutil.which("ip"):
             raise Skip("there is no ip: apt install iproute2")
         self.names = [f"commd-test-{os.getpid()}-{i}" for i in range(2)]
-        super().__init__(2, {"transport": {"trusted_network": "true", "device": "veth0"}, **changes})
+        super().__init__(
+            2, {"transport": {"trusted_network": "true", "device": "veth0"}, **changes}
+        )
 
     def __enter__(self):
         try:
@@ -47,7 +49,10 @@ class Namespaces(Cluster):
                 ip("-n", name, "link", "set", "lo", "up")
                 ip("-n", name, "link", "set", "veth0", "up")
             for name in self.names:
-                until(lambda name=name: "state UP" in ip("-n", name, "link", "show", "veth0"), "a link")
+                until(
+                    lambda name=name: "state UP" in ip("-n", name, "link", "show", "veth0"),
+                    "a link",
+                )
         except subprocess.CalledProcessError as error:
             self.remove()
             raise Skip(f"no network namespaces here: {error.stderr.strip()}") from None
@@ -117,7 +122,9 @@ def test_cable_pulled():
             error = rank.error()
             equal(error["node"], other, error)
             check(error["code"] in ("NODE_LOST", "ENGINE_LOST"), f"{error}")
-            print(f"  {rank.node.name}: {error['code']} after {(error['at'] - begin) * 1000:.0f} ms")
+            print(
+                f"  {rank.node.name}: {error['code']} after {(error['at'] - begin) * 1000:.0f} ms"
+            )
         ip("-n", cluster.names[0], "link", "set", "veth0", "up")
         faults.leave("g", ranks)
         cluster.wait_linked()

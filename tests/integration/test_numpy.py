@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The Python package without torch: `import commd`, on real daemons. The ranks are numpy_ops.py.
 
-The package is built as a wheel from client/python and unpacked. That needs a Python with its headers,
-pip, setuptools, wheel and NumPy: $COMMD_TEST_PYTHON, else the one of .venv, else this one, else
-/usr/bin/python3; if none has them, this is skipped.
+The package is built as a wheel from client/python and unpacked. That needs a Python with its
+headers, pip, setuptools, wheel and NumPy: $COMMD_TEST_PYTHON, else the one of .venv, else this one,
+else /usr/bin/python3; if none has them, this is skipped.
 """
 
 import glob
@@ -148,7 +148,10 @@ def test_wheel():
     wanted |= {"commd/py.typed", "commd/_origin.py"}
     with open(f"{TOP}/client/python/local.mk") as file:
         listed = set(re.findall(r"client/python/(\S+)", file.read()))
-    here = {os.path.relpath(f, f"{TOP}/client/python") for f in glob.glob(f"{source}/**", recursive=True)}
+    here = {
+        os.path.relpath(f, f"{TOP}/client/python")
+        for f in glob.glob(f"{source}/**", recursive=True)
+    }
     here = {name for name in here if os.path.splitext(name)[1] in SOURCES}
     equal(sorted(here - listed), [], "missing in client/python/local.mk")
     (core,) = [name for name in names if name.startswith("commd/_core")]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """commd-perf over real daemons: every collective right on one node and on two, and what it says.
 
-What can go wrong in the program itself is in tests/unit/client/test_perf.c; here are the library, the
-launcher and the output. No time is asserted.
+What can go wrong in the program itself is in tests/unit/client/test_perf.c; here are the library,
+the launcher and the output. No time is asserted.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from cluster import BUILD, Cluster, check, equal, main  # noqa: E402
 PERF = os.path.join(BUILD, "client/perf/commd-perf")
 LONG = 120
 COLLECTIVES = [
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_v", "gather", "gather_v", "scatter",
-    "scatter_v", "reduce_scatter", "reduce_scatter_v", "all_to_all", "all_to_all_v", "barrier",
-    "sendrecv", "pingpong",
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_v", "gather", "gather_v",
+    "scatter", "scatter_v", "reduce_scatter", "reduce_scatter_v", "all_to_all", "all_to_all_v",
+    "barrier", "sendrecv", "pingpong",
 ]  # fmt: skip
 
 
@@ -53,19 +53,27 @@ def every_collective(cluster, ranks, *words):
         equal(len(result["rows"]), 1 if coll == "barrier" else 4, coll)
         for row in result["rows"]:
             equal(row["wrong"], 0, f"{coll}: {row}")
-            check(row["min_us"] <= row["p50_us"] <= row["p99_us"] <= row["p999_us"] <= row["max_us"], row)
+            check(
+                row["min_us"] <= row["p50_us"] <= row["p99_us"] <= row["p999_us"] <= row["max_us"],
+                row,
+            )
 
 
 def test_one_node():
     with Cluster(1) as cluster:
         every_collective(cluster, 3)
-        out, result = perf(cluster, "all_reduce", "-b", "100", "-e", "3M", "-f", "13", "-n", "3", "--registered")
+        out, result = perf(
+            cluster, "all_reduce", "-b", "100", "-e", "3M", "-f", "13", "-n", "3", "--registered"
+        )
         check("# commd-perf" in out and "in registered memory" in out, out)
         check(result["registered"] and not any(row["wrong"] for row in result["rows"]), result)
         every_collective(cluster, 2, "--async", "--groups", "3")
         every_collective(cluster, 3, "-r", "2", "-d", "i16", "-o", "max")
         for dtype in ("f16", "bf16", "f32", "f64"):
-            perf(cluster, "reduce_scatter", "-e", "1M", "-f", "64", "-n", "2", "-d", dtype, "-o", "premul_sum")
+            perf(
+                cluster, "reduce_scatter", "-e", "1M", "-f", "64", "-n", "2",
+                "-d", dtype, "-o", "premul_sum",
+            )  # fmt: skip
 
 
 def test_two_nodes():
@@ -84,10 +92,14 @@ def test_what_it_prints():
         row = result["rows"][0]
         equal((row["bytes"], row["count"], row["iterations"]), (8192, 512, 5))
         # printed with six digits
-        check(abs(row["algbw_gbs"] - 8192 / row["p50_us"] / 1e3) < 1e-3 * row["algbw_gbs"] + 1e-5, row)
+        check(
+            abs(row["algbw_gbs"] - 8192 / row["p50_us"] / 1e3) < 1e-3 * row["algbw_gbs"] + 1e-5, row
+        )
         check(abs(row["busbw_gbs"] - 0.75 * row["algbw_gbs"]) < 1e-5, row)
         check("overlap" not in row, row)
-        out, result = perf(cluster, "all_reduce", "-e", "8", "-n", "9", "--async", "--groups", "5", "-c", "0")
+        out, result = perf(
+            cluster, "all_reduce", "-e", "8", "-n", "9", "--async", "--groups", "5", "-c", "0"
+        )
         equal((result["groups"], result["async"], result["average"]), (5, True, "avg"))
         check("5 groups at once" in out, out)
         row = result["rows"][0]
@@ -148,17 +160,24 @@ def read_answers(file, limit):
 
 
 def test_turns():
-    with Cluster(1) as cluster, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(1))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         pipes = []
         for name in ("0", "1", "out"):
             os.mkfifo(os.path.join(folder, name))
             fd = os.open(os.path.join(folder, name), os.O_RDWR)
             pipe = os.fdopen(fd) if name == "out" else os.fdopen(fd, "wb", buffering=0)
             pipes.append(stack.enter_context(pipe))
-        process = subprocess.Popen([PERF, "all_reduce", "--turns", folder, "--nodes", cluster.nodes[0].socket])
+        process = subprocess.Popen(
+            [PERF, "all_reduce", "--turns", folder, "--nodes", cluster.nodes[0].socket]
+        )
         out = pipes[2]
         equal(read_answers(out, 1), ([], 0))
-        for line, want in (("all_reduce -b 8 -e 64 -f 8 -n 4", [8, 64]), ("scatter -b 1K -e 1K -n 2", [1024])):
+        for line, want in (
+            ("all_reduce -b 8 -e 64 -f 8 -n 4", [8, 64]),
+            ("scatter -b 1K -e 1K -n 2", [1024]),
+        ):
             for pipe in pipes[:2]:
                 pipe.write(line.encode() + b"\n")
             rows, done = read_answers(out, 3)
@@ -174,7 +193,10 @@ def test_wrong_words():
         perf(cluster, "frob", want=64)
         perf(cluster, "reduce", "-r", "9", want=64)
     gone = subprocess.run(
-        [PERF, "all_reduce", "--nodes", "/nonexistent/commd.sock"], capture_output=True, text=True, timeout=LONG
+        [PERF, "all_reduce", "--nodes", "/nonexistent/commd.sock"],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
     )
     equal(gone.returncode, 1)
     equal(gone.stderr.count("\n"), 1, gone.stderr)  # once, not once per rank

@@ -45,8 +45,12 @@ def test_results():
             ("a", "a", 2 * MIB - 32, 64), ("a", "b", MIB + 1, 4), ("b", "a", 16385, 8192),
             ("a", "a", 100, 64), ("b", "b", 300001, 4092),
         ]):  # fmt: skip
-            in_all(ranks, "registered", name="g", send=send, recv=recv, count=count, at=at, turn=turn)
-        equal([arenas(rank) - n for rank, n in zip(ranks, own)], [4, 4, 4], "two of each other rank")
+            in_all(
+                ranks, "registered", name="g", send=send, recv=recv, count=count, at=at, turn=turn
+            )
+        equal(
+            [arenas(rank) - n for rank, n in zip(ranks, own)], [4, 4, 4], "two of each other rank"
+        )
         # one of them has not registered: the same results
         ranks[1].call("alloc", key="plain", size=8 * MIB, plain=True)
         for turn in range(3):
@@ -58,7 +62,11 @@ def test_results():
         in_all(ranks, "free", key="a")
         in_all(ranks, "registered", name="g", send="b", recv="b", count=MIB)
         in_all(ranks, "leave", name="g")
-        equal([arenas(rank) for rank in ranks], [2, 2, 2], "only their own: a mapping and a descriptor")
+        equal(
+            [arenas(rank) for rank in ranks],
+            [2, 2, 2],
+            "only their own: a mapping and a descriptor",
+        )
         in_all(ranks, "disconnect")
         in_all(ranks, "free", key="b")
         equal([arenas(rank) for rank in ranks], [0, 0, 0])
@@ -112,14 +120,16 @@ def test_a_rank_dies_at_work():
 
 
 def test_who_gave_up_has_its_memory_to_itself():
-    """A rank is stopped somewhere in the middle, again and again, and goes on after the others failed."""
+    """A rank is stopped in the middle, again and again, and goes on after the others failed."""
     with Cluster(1) as cluster:
         for lap in range(6):
             ranks = cluster.ranks(f"g{lap}", [0, 0, 0])
             name = f"g{lap}"
             in_all(ranks, "alloc", key="a", size=16 * MIB)
             for rank in ranks:
-                rank.start("registered_loop", name=name, key="a", count=4 * MIB - 32, timeout_ms=300)
+                rank.start(
+                    "registered_loop", name=name, key="a", count=4 * MIB - 32, timeout_ms=300
+                )
             for rank in ranks:
                 check(rank.answer()["started"], "all are at it")
             os.kill(ranks[1].pid, signal.SIGSTOP)
@@ -129,7 +139,10 @@ def test_who_gave_up_has_its_memory_to_itself():
             os.kill(ranks[1].pid, signal.SIGCONT)
             check(ranks[1].error()["code"] in ("TIMEOUT", "ABORTED"), "the group is broken")
             for rank in (ranks[0], ranks[2]):
-                check(rank.call("looks", key="a", byte=0x11), "written to after the operation had failed")
+                check(
+                    rank.call("looks", key="a", byte=0x11),
+                    "written to after the operation had failed",
+                )
             in_all(ranks, "free", key="a")
             for rank in ranks:
                 rank.close()
@@ -149,7 +162,9 @@ def test_commd_restarts():
         equal(arenas(node), 2, "it knows them again")
         before = [arenas(rank) for rank in ranks]
         in_all(ranks, "registered", name="h", send="a", recv="a", count=MIB - 32, turn=2)
-        equal([arenas(rank) - n for rank, n in zip(ranks, before)], [1, 1], "mapped for the new group")
+        equal(
+            [arenas(rank) - n for rank, n in zip(ranks, before)], [1, 1], "mapped for the new group"
+        )
         in_all(ranks, "alloc", key="b", size=100)
         equal(arenas(node), 4)
 

@@ -120,7 +120,8 @@ def test_reload():
         node.write_config(limits={"max_clients": "78"}, listen={"socket_mode": "0600"})
         node.process.send_signal(signal.SIGHUP)
         node.wait_log(
-            "the new configuration changes listen.socket_mode, which needs a restart -> keeping the old one"
+            "the new configuration changes listen.socket_mode, which needs a restart"
+            " -> keeping the old one"
         )
         equal(value(node, "limits.max_clients"), "77")
 
@@ -194,7 +195,9 @@ def congestion_of(pid):
     lines = subprocess.check_output(["ss", "-Htinp"], text=True).splitlines()
     # a socket is a line with its process, and an indented one that names the algorithm first
     return [
-        info.split()[0] for line, info in zip(lines, lines[1:], strict=False) if f"pid={pid}," in line
+        info.split()[0]
+        for line, info in zip(lines, lines[1:], strict=False)
+        if f"pid={pid}," in line
     ]
 
 

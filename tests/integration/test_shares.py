@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A user who joins groups that never fill leaves the others room: real processes of two users (turns.py),
-the victim's groups open at once and its results are verified, also where the home is another node."""
+"""A user who joins groups that never fill leaves the others room: real processes of two users
+(turns.py), the victim's groups open at once and its results are verified, also where the home is
+another node."""
 
 import os
 import sys
@@ -21,7 +22,10 @@ def beside(nodes, *what):
         try:
             for one in hostile:
                 one.done()
-            until(lambda: any(row["uid"] == HOSTILE for row in cluster.nodes[0].groups()), "the hostile joins")
+            until(
+                lambda: any(row["uid"] == HOSTILE for row in cluster.nodes[0].groups()),
+                "the hostile joins",
+            )
             for number in range(20):  # their homes are on all nodes
                 work(cluster, ranks, f"during{number}")
         finally:
@@ -52,7 +56,10 @@ def test_no_group_is_larger_than_its_nodes():
         rank = cluster.rank(0)
         error = rank.call_error("join", name="huge", rank=0, size=1025)
         equal(error["code"], "INVALID")
-        check('group "huge": size 1025, allowed are 1 to 1024 ranks on 1 nodes' in error["message"], error)
+        check(
+            'group "huge": size 1025, allowed are 1 to 1024 ranks on 1 nodes' in error["message"],
+            error,
+        )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def start_with(cluster, limit):
 
 
 def test_descriptors_that_nobody_takes():
-    """By connections that read nothing, until the kernel would let commd send no more to anybody."""
+    """By connections that read nothing, until the kernel would let commd send no more."""
     count, rounds, size = 400, 12, 8
     with Cluster(1, start=False) as cluster:
         node = start_with(cluster, 4096)
@@ -118,7 +118,10 @@ def test_descriptors_that_nobody_takes():
             node.wait_log(f"uid {HOSTILE}: it does not read what it is sent")
             for number in range(10):
                 work(cluster, ranks, f"during{number}")
-            check(fds(node.pid) < before + 2 * count + rounds * count // size + 64, f"{fds(node.pid)} descriptors")
+            check(
+                fds(node.pid) < before + 2 * count + rounds * count // size + 64,
+                f"{fds(node.pid)} descriptors",
+            )
             until(lambda: idles(node.pid), "commd is idle")
             work(cluster, ranks, "later")
         until(lambda: fds(node.pid) <= before, lambda: f"{fds(node.pid)} descriptors, not {before}")
@@ -139,8 +142,8 @@ def test_descriptors_that_are_left_behind():
             for number in range(10):
                 work(cluster, ranks, f"during{number}")
             until(lambda: idles(node.pid), "commd is idle")
-            # its connections, the boards that fly in them (half of what boards may have of 4096), and
-            # what is being closed
+            # its connections, the boards that fly in them (half of what boards may have of 4096),
+            # and what is being closed
             check(fds(node.pid) < before + 600 + 1024 + 1024, f"{fds(node.pid)} descriptors")
         until(lambda: fds(node.pid) <= before, lambda: f"{fds(node.pid)} descriptors, not {before}")
 
@@ -157,7 +160,9 @@ def ctl_as(node, uid, verb):
 def test_questions_without_end():
     """Many groups, and many sessions of commctl that ask for them and read no answer."""
     count = 400 if SLOW else 4000
-    with Cluster(2, {"limits": {"max_groups": 8192, "max_groups_per_user": 4096}}, start=False) as cluster:
+    with Cluster(
+        2, {"limits": {"max_groups": 8192, "max_groups_per_user": 4096}}, start=False
+    ) as cluster:
         open_to_all(cluster)
         cluster.start()
         node = cluster.nodes[0]

@@ -26,11 +26,13 @@ if [ ! -e config.status ]; then
 fi
 make -j2 all
 ./transport/commd-engine --version
-found=$(ldd "$(find . -name 'commd-engine' -path '*/.libs/*' -o -name commd-engine -type f | head -n 1)" |
+found=$(ldd "$(find . -name 'commd-engine' -path '*/.libs/*' -o -name commd-engine -type f |
+    head -n 1)" |
     grep libucp)
 case $found in
 *"$ucx"*) ;;
 *) echo "the engine was linked with another UCX: $found" >&2; exit 1 ;;
 esac
 COMMD_TEST_FABRIC=ucx make -j2 VERBOSE=1 check check_PROGRAMS=tests/unit/transport/test_fabric \
-    TESTS="tests/unit/transport/test_fabric tests/integration/test_collectives.py tests/integration/test_faults.py"
+    TESTS="tests/unit/transport/test_fabric tests/integration/test_collectives.py \
+        tests/integration/test_faults.py"

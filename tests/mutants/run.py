@@ -13,10 +13,10 @@ A mutant is a block of mutants.txt:
     + text in its place; none: it is just removed
 
 All work is done in a copy of the tree with a build of its own (build-mutants/ beside the sources,
-kept for the next time). First every named test is run on the tree as it is, where it has to pass; then each
-mutant is built and its test is run: it is caught if that test fails, and if it is that test which
-fails. The last line is "N caught, M survived"; a mutant that survives, does not fit the sources any
-more, or does not compile makes the exit code 1.
+kept for the next time). First every named test is run on the tree as it is, where it has to pass;
+then each mutant is built and its test is run: it is caught if that test fails, and if it is that
+test which fails. The last line is "N caught, M survived"; a mutant that survives, does not fit the
+sources any more, or does not compile makes the exit code 1.
 """
 
 import os
@@ -64,8 +64,8 @@ def parse(text):
 def run(command, cwd, limit=900):
     """(exit code, output). What it has started ends with it."""
     process = subprocess.Popen(
-        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", start_new_session=True,
+        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     try:
         out, _ = process.communicate(timeout=limit)
@@ -187,7 +187,8 @@ def main():
     mutants = [m for m in mutants if not words or any(word in m.title for word in words)]
     copy_tree(folder)
     build = configure(folder)
-    code, out = run(["make", "-j2", "WARN_CFLAGS=-w", "check", "TESTS="], build)  # also what tests start
+    # also what tests start
+    code, out = run(["make", "-j2", "WARN_CFLAGS=-w", "check", "TESTS="], build)
     if code:
         sys.exit(out[-3000:])
     seen = set()
@@ -205,7 +206,9 @@ def main():
     for number, mutant in enumerate(mutants, 1):
         caught, how = judge(folder, build, mutant)
         survived += not caught
-        print(f"{'caught  ' if caught else 'SURVIVED'} {number:3} {mutant.title}: {how}", flush=True)
+        print(
+            f"{'caught  ' if caught else 'SURVIVED'} {number:3} {mutant.title}: {how}", flush=True
+        )
     print(f"{len(mutants) - survived} caught, {survived} survived")
     return survived > 0
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every mutant of mutants.txt fits the sources: its text stands in its file exactly once, and its test is
-there. One that does not would be caught by nobody."""
+"""Every mutant of mutants.txt fits the sources: its text stands in its file exactly once, and its
+test is there. One that does not would be caught by nobody."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that the simulator sees: breaks one rule of the core at a time and expects that test_join, or
-swarm, fails on each.
+"""Proves that the simulator sees: breaks one rule of the core at a time and expects that test_join,
+or swarm, fails on each.
 
     tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
 
@@ -60,7 +60,8 @@ def changed(edits):
 
 def compile(source, out):
     subprocess.run(
-        [*CC, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-w", f"-I{TOP}", "-c", source, "-o", out], check=True
+        [*CC, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-w", f"-I{TOP}", "-c", source, "-o", out],
+        check=True,
     )
 
 
@@ -75,7 +76,11 @@ def failure(folder, core):
         program = f"{folder}/{name}"
         link(program, [f"{program}.o", *sim, *core], *(["-lcmocka"] if name == "test_join" else []))
         done = subprocess.run(
-            [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            [program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
         if done.returncode:
             seen = re.search(r"^\[  FAILED  \] ([a-z_]+)$|(VIOLATION.*)", done.stdout, re.M)

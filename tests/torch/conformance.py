@@ -3,8 +3,9 @@
 
 commd runs on two nodes (real commds and engines on this machine), with half of the ranks on each.
 What must pass is pinned in tests/torch/expected/: on commd, every test that gloo passes, and the
-all_to_all ones that only mpi is asked for. A pinned test that does not pass fails the run, and so does a list that has become
-shorter than it was. gloo may try a test twice, because it is only the yardstick; commd may not.
+all_to_all ones that only mpi is asked for. A pinned test that does not pass fails the run, and so
+does a list that has become shorter than it was. gloo may try a test twice, because it is only the
+yardstick; commd may not.
 
 Standard library only; the suite itself runs in suite_host.py under --python.
 """
@@ -53,7 +54,8 @@ def check_lists():
     lists = {r.name: pinned(r.name) for r in ROUNDS}
     for r in ROUNDS:
         if len(lists[r.name]) < r.least:
-            yield f"expected/{r.name}.txt pins {len(lists[r.name])} tests, but {r.least} passed once"
+            pins = len(lists[r.name])
+            yield f"expected/{r.name}.txt pins {pins} tests, but {r.least} passed once"
     for size in (4, 8):
         for test in sorted(set(lists[f"gloo-{size}"]) - set(lists[f"commd-{size}"])):
             yield f"gloo passes {test} with {size} ranks, but expected/commd-{size}.txt lacks it"
@@ -86,7 +88,10 @@ class Progress:
         seconds = time.monotonic() - self.begin
         start = "\r" if self.tty else ""
         end = "\033[K\n" if self.tty else "\n"
-        print(f"{start}{self.name:16} {self.passed:3} of {self.done} passed, {seconds:5.1f} s", end=end)
+        print(
+            f"{start}{self.name:16} {self.passed:3} of {self.done} passed, {seconds:5.1f} s",
+            end=end,
+        )
         sys.stdout.flush()
 
 
@@ -240,9 +245,17 @@ def parse():
     add("names", nargs="*", metavar="NAME", help="only tests whose names contain one of these")
     add("--round", action="append", choices=[r.name for r in ROUNDS], help="only this round")
     add("--all", action="store_true", help="also tests that are not pinned (most only skip)")
-    add("--repeat", type=int, default=1, metavar="N", help="N runs in a row, up to the first failure")
+    add(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="N",
+        help="N runs in a row, up to the first failure",
+    )
     add("--jobs", type=int, default=2, metavar="N", help="tests at a time (default 2)")
-    add("--python", default=sys.executable, metavar="FILE", help="a Python that has torch and commd")
+    add(
+        "--python", default=sys.executable, metavar="FILE", help="a Python that has torch and commd"
+    )
     add("--logs", metavar="DIR", help="keep all logs there; else those of a failed run in /tmp")
     add("--update", action="store_true", help="with --all: pin what passes")
     add("--explain", action="store_true", help="print where torch asks for gloo by its name")
@@ -263,7 +276,9 @@ def main():
     if wrong and not options.update:
         print("\n".join(f"conformance: {text}" for text in wrong))
         return 1
-    logs = os.path.abspath(options.logs) if options.logs else tempfile.mkdtemp(prefix="commd-suite-")
+    logs = (
+        os.path.abspath(options.logs) if options.logs else tempfile.mkdtemp(prefix="commd-suite-")
+    )
     suite = Suite(options, logs)
     for number in range(options.repeat):
         if options.repeat > 1:

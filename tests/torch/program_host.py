@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs programs by forking their ranks from a process that has torch loaded; see run_programs.py.
 
-Reads one JSON object per line, {"program": PATH, "ranks": [{"environment": {}, "output": PATH}, ...],
-"seconds": LIMIT}, and answers each with {"codes": [...], "late": bool, "seconds": ...}.
+Reads one JSON object per line, {"program": PATH, "ranks": [{"environment": {}, "output": PATH},
+...], "seconds": LIMIT}, and answers each with {"codes": [...], "late": bool, "seconds": ...}.
 
 A rank sees what it would see if it had been started as `python PROGRAM`: the program is its
 __main__, and it leaves through Python's exit handlers. The others get GRACE seconds once a rank

@@ -29,8 +29,8 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 import cluster
 
-# @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank that
-# are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
+# @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank
+# that are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
 # @places: where, if not everywhere.
 Program = collections.namedtuple(
     "Program", "name path ranks seconds gloo torchrun environment codes log err places",
@@ -67,7 +67,9 @@ PROGRAMS = [
     Program("no_destroy"),
     Program("forked", gloo=False),
     Program("spawned", ranks=1, places=["one node"]),
-    Program("ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"], places=["two nodes"]),
+    Program(
+        "ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"], places=["two nodes"]
+    ),
     Program("restarted", gloo=False, torchrun=["--max-restarts=1"], places=["two nodes"]),
     Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 ]
@@ -79,7 +81,7 @@ NOISE = re.compile(r"Warning: |^  |\[c10d\] waitForInput")
 
 
 def free_ports():
-    """The first of PORTS that a store can listen on: on all addresses, which cluster.py's need not."""
+    """The first of PORTS that a store can listen on: on all addresses, as cluster.py's need not."""
     while True:
         first = cluster.free_port_blocks(1)[0]
         with contextlib.ExitStack() as stack:
@@ -150,7 +152,8 @@ class Run:
             environment = self.environment(nodes and nodes[index], port)
             with open(f"{self.output(index)}.err", "wb") as log:
                 jobs.append(subprocess.Popen(
-                    [python, "-m", "torch.distributed.run", *options, *self.program.torchrun, self.path],
+                    [python, "-m", "torch.distributed.run", *options,
+                     *self.program.torchrun, self.path],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                     env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
                 ))  # fmt: skip
@@ -256,8 +259,16 @@ def parse():
     add("names", nargs="*", metavar="NAME", help=" ".join(p.name for p in PROGRAMS))
     add("--backend", default="commd", help="commd (default), or gloo, which checks the programs")
     add("--place", action="append", choices=list(PLACES), help="only there")
-    add("--repeat", type=int, default=1, metavar="N", help="N runs in a row, up to the first failure")
-    add("--python", default=sys.executable, metavar="FILE", help="a Python that has torch and commd")
+    add(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="N",
+        help="N runs in a row, up to the first failure",
+    )
+    add(
+        "--python", default=sys.executable, metavar="FILE", help="a Python that has torch and commd"
+    )
     add("--logs", metavar="DIR", help="keep all output there; else that of a failed run in /tmp")
     options = parser.parse_args()
     unknown = set(options.names) - {p.name for p in PROGRAMS}
@@ -295,7 +306,9 @@ def run_all(options, host, logs):
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options = parse()
-    logs = os.path.abspath(options.logs) if options.logs else tempfile.mkdtemp(prefix="commd-torch-")
+    logs = (
+        os.path.abspath(options.logs) if options.logs else tempfile.mkdtemp(prefix="commd-torch-")
+    )
     host = Host(options.python)
     passed = failed = 0
     try:

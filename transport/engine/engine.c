@@ -3,7 +3,7 @@
  * A board is *active* while something may happen to it: it is polled each turn. After a while
  * without, and before the engine sleeps, it is armed: engine_asleep is set in it, and the next
  * member that announces something rings. The order of store, fence and second look is the one
- * argued in shm/util/wait.c.
+ * argued in shm/board/board.c.
  *
  * Users share a turn: of a user whose boards are many, or always have something to do, only some
  * are looked at in a turn, and the next turn goes on behind them. One user alone pays nothing for
@@ -91,7 +91,7 @@ bool engine_arm(struct engine *e)
     TAILQ_FOREACH(u, &e->busy, busy_link)
         TAILQ_FOREACH(eb, &u->active, active_link)
             atomic_store_explicit(&eb->b.hdr->engine_asleep, 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* before the second look: see shm/util/wait.c */
+    atomic_thread_fence(memory_order_seq_cst); /* before the second look: see shm/board/board.c */
     for (u = TAILQ_FIRST(&e->busy); u; u = next) {
         next = TAILQ_NEXT(u, busy_link);
         moved |= euser_arm(u);

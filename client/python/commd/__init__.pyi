@@ -122,396 +122,201 @@ class Group:
     def barrier(self, *, timeout: float | None = None) -> None: ...
     @overload
     def all_reduce(
-        self,
-        array: _A,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _A, op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _A: ...
     @overload
     def all_reduce(
-        self,
-        array: _Array,
-        op: _Op = "sum",
-        out: _A = ...,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Array, op: _Op = "sum", out: _A = ..., *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _A: ...
     @overload
     def reduce(
-        self,
-        array: _A,
-        op: _Op = "sum",
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _A, op: _Op = "sum", root: int = 0, out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _A | None: ...
     @overload
     def reduce(
-        self,
-        array: _Array,
-        op: _Op = "sum",
-        root: int = 0,
-        out: _A = ...,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Array, op: _Op = "sum", root: int = 0, out: _A = ..., *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _A | None: ...
     def broadcast(
-        self,
-        array: _A,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _A, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _A: ...
     @overload
     def all_gather(
-        self,
-        array: NDArray[_T],
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def all_gather(
-        self,
-        array: _Array,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def all_gather(
-        self,
-        array: _Array,
-        out: _O,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: _O, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def all_gather_v(
-        self,
-        array: NDArray[_T],
-        counts: Sequence[int] | None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], counts: Sequence[int] | None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def all_gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def all_gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def gather(
-        self,
-        array: NDArray[_T],
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], root: int = 0, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T] | None: ...
     @overload
     def gather(
-        self,
-        array: _Array,
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, root: int = 0, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New | None: ...
     @overload
     def gather(
-        self,
-        array: _Array,
-        root: int = 0,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, root: int = 0, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O | None: ...
     @overload
     def gather_v(
-        self,
-        array: NDArray[_T],
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], counts: Sequence[int] | None = None, root: int = 0,
+        out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T] | None: ...
     @overload
     def gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: None = None,
+        self, array: _Array, counts: Sequence[int] | None = None, root: int = 0, out: None = None,
         *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New | None: ...
     @overload
     def gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None = None, root: int = 0, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O | None: ...
     @overload
     def scatter(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        out: None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], out: None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def scatter(
-        self,
-        array: _Blocks,
-        out: None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, out: None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def scatter(
-        self,
-        array: _Blocks | None,
-        out: _O,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks | None, out: _O, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def scatter_v(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        counts: Sequence[int] | None = None,
-        out: None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], counts: Sequence[int] | None = None,
+        out: None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        out: None = None,
-        root: int = 0,
+        self, array: _Blocks, counts: Sequence[int] | None = None, out: None = None, root: int = 0,
         *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def scatter_v(
-        self,
-        array: _Blocks | None,
-        counts: Sequence[int] | None = None,
-        out: _O = ...,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks | None, counts: Sequence[int] | None = None, out: _O = ...,
+        root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def reduce_scatter(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def reduce_scatter(
-        self,
-        array: _Blocks,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def reduce_scatter(
-        self,
-        array: _Blocks,
-        op: _Op = "sum",
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, op: _Op = "sum", out: _O = ..., *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def reduce_scatter_v(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], counts: Sequence[int] | None = None,
+        op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def reduce_scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, counts: Sequence[int] | None = None, op: _Op = "sum",
+        out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def reduce_scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: _O = ...,
+        self, array: _Blocks, counts: Sequence[int] | None = None, op: _Op = "sum", out: _O = ...,
         *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def all_to_all(
-        self,
-        array: NDArray[_T],
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def all_to_all(
-        self,
-        array: Sequence[NDArray[_T]],
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: Sequence[NDArray[_T]], out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> list[NDArray[_T]]: ...
     @overload
     def all_to_all(
-        self,
-        array: _Array,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def all_to_all(
-        self,
-        array: _Blocks,
-        out: _O,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, out: _O, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O: ...
     @overload
     def all_to_all_v(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> NDArray[_T]: ...
     @overload
     def all_to_all_v(
-        self,
-        array: _Blocks,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _New: ...
     @overload
     def all_to_all_v(
-        self,
-        array: _Blocks,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> _O: ...
     def send(
-        self,
-        array: _Array,
-        dest: int,
-        tag: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, dest: int, tag: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> None: ...
     def recv(
-        self,
-        array: _Array,
-        source: int = ...,
-        tag: int = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, source: int = ..., tag: int = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Status: ...
 
 # ---- asynchronous operations -------------------------------------------------------------
@@ -521,400 +326,206 @@ class Work(Generic[_R_co]):
     def wait(self, timeout: float | None = None) -> _R_co: ...
     def __await__(self) -> Generator[Any, None, _R_co]: ...
 
+# Made of Group by tests/check_stubs.py --mend, as are the operations of Batch.
 class _Start:
     def barrier(self, *, timeout: float | None = None) -> Work[None]: ...
     @overload
     def all_reduce(
-        self,
-        array: _A,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _A, op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_A]: ...
     @overload
     def all_reduce(
-        self,
-        array: _Array,
-        op: _Op = "sum",
-        out: _A = ...,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Array, op: _Op = "sum", out: _A = ..., *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_A]: ...
     @overload
     def reduce(
-        self,
-        array: _A,
-        op: _Op = "sum",
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _A, op: _Op = "sum", root: int = 0, out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_A | None]: ...
     @overload
     def reduce(
-        self,
-        array: _Array,
-        op: _Op = "sum",
-        root: int = 0,
-        out: _A = ...,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Array, op: _Op = "sum", root: int = 0, out: _A = ..., *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_A | None]: ...
     def broadcast(
-        self,
-        array: _A,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _A, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_A]: ...
     @overload
     def all_gather(
-        self,
-        array: NDArray[_T],
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def all_gather(
-        self,
-        array: _Array,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def all_gather(
-        self,
-        array: _Array,
-        out: _O,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: _O, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def all_gather_v(
-        self,
-        array: NDArray[_T],
-        counts: Sequence[int] | None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], counts: Sequence[int] | None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def all_gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def all_gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def gather(
-        self,
-        array: NDArray[_T],
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], root: int = 0, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T] | None]: ...
     @overload
     def gather(
-        self,
-        array: _Array,
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, root: int = 0, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New | None]: ...
     @overload
     def gather(
-        self,
-        array: _Array,
-        root: int = 0,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, root: int = 0, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O | None]: ...
     @overload
     def gather_v(
-        self,
-        array: NDArray[_T],
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], counts: Sequence[int] | None = None, root: int = 0,
+        out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T] | None]: ...
     @overload
     def gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: None = None,
+        self, array: _Array, counts: Sequence[int] | None = None, root: int = 0, out: None = None,
         *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New | None]: ...
     @overload
     def gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None = None, root: int = 0, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O | None]: ...
     @overload
     def scatter(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        out: None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], out: None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def scatter(
-        self,
-        array: _Blocks,
-        out: None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, out: None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def scatter(
-        self,
-        array: _Blocks | None,
-        out: _O,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks | None, out: _O, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def scatter_v(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        counts: Sequence[int] | None = None,
-        out: None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], counts: Sequence[int] | None = None,
+        out: None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        out: None = None,
-        root: int = 0,
+        self, array: _Blocks, counts: Sequence[int] | None = None, out: None = None, root: int = 0,
         *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def scatter_v(
-        self,
-        array: _Blocks | None,
-        counts: Sequence[int] | None = None,
-        out: _O = ...,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks | None, counts: Sequence[int] | None = None, out: _O = ...,
+        root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def reduce_scatter(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def reduce_scatter(
-        self,
-        array: _Blocks,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def reduce_scatter(
-        self,
-        array: _Blocks,
-        op: _Op = "sum",
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, op: _Op = "sum", out: _O = ..., *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def reduce_scatter_v(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], counts: Sequence[int] | None = None,
+        op: _Op = "sum", out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def reduce_scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, counts: Sequence[int] | None = None, op: _Op = "sum",
+        out: None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def reduce_scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: _O = ...,
+        self, array: _Blocks, counts: Sequence[int] | None = None, op: _Op = "sum", out: _O = ...,
         *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def all_to_all(
-        self,
-        array: NDArray[_T],
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T], out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def all_to_all(
-        self,
-        array: Sequence[NDArray[_T]],
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: Sequence[NDArray[_T]], out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[list[NDArray[_T]]]: ...
     @overload
     def all_to_all(
-        self,
-        array: _Array,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def all_to_all(
-        self,
-        array: _Blocks,
-        out: _O,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, out: _O, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     @overload
     def all_to_all_v(
-        self,
-        array: NDArray[_T] | Sequence[NDArray[_T]],
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: NDArray[_T] | Sequence[NDArray[_T]], send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[NDArray[_T]]: ...
     @overload
     def all_to_all_v(
-        self,
-        array: _Blocks,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_New]: ...
     @overload
     def all_to_all_v(
-        self,
-        array: _Blocks,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: _O = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: _O = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[_O]: ...
     def send(
-        self,
-        array: _Array,
-        dest: int,
-        tag: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, dest: int, tag: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[None]: ...
     def recv(
-        self,
-        array: _Array,
-        source: int = ...,
-        tag: int = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, source: int = ..., tag: int = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> Work[Status]: ...
 
 class Batch:
@@ -929,143 +540,66 @@ class Batch:
     ) -> None: ...
     def barrier(self, *, timeout: float | None = None) -> int: ...
     def all_reduce(
-        self,
-        array: _Array,
-        op: _Op = "sum",
-        out: _Array | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Array, op: _Op = "sum", out: _Array | None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> int: ...
     def reduce(
-        self,
-        array: _Array,
-        op: _Op = "sum",
-        root: int = 0,
-        out: _Array | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Array, op: _Op = "sum", root: int = 0, out: _Array | None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> int: ...
     def broadcast(
-        self,
-        array: _Array,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def all_gather(
-        self,
-        array: _Array,
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def all_gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None,
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None, out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def gather(
-        self,
-        array: _Array,
-        root: int = 0,
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, root: int = 0, out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def gather_v(
-        self,
-        array: _Array,
-        counts: Sequence[int] | None = None,
-        root: int = 0,
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, counts: Sequence[int] | None = None, root: int = 0,
+        out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def scatter(
-        self,
-        array: _Blocks | None,
-        out: _Blocks | None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks | None, out: _Blocks | None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def scatter_v(
-        self,
-        array: _Blocks | None,
-        counts: Sequence[int] | None = None,
-        out: _Blocks | None = None,
-        root: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks | None, counts: Sequence[int] | None = None,
+        out: _Blocks | None = None, root: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def reduce_scatter(
-        self,
-        array: _Blocks,
-        op: _Op = "sum",
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, op: _Op = "sum", out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> int: ...
     def reduce_scatter_v(
-        self,
-        array: _Blocks,
-        counts: Sequence[int] | None = None,
-        op: _Op = "sum",
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        scale: float | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, counts: Sequence[int] | None = None, op: _Op = "sum",
+        out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, scale: float | None = None, timeout: float | None = None,
     ) -> int: ...
     def all_to_all(
-        self,
-        array: _Blocks,
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def all_to_all_v(
-        self,
-        array: _Blocks,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        out: _Blocks | None = None,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Blocks, send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None, out: _Blocks | None = None, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def send(
-        self,
-        array: _Array,
-        dest: int,
-        tag: int = 0,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, dest: int, tag: int = 0, *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...
     def recv(
-        self,
-        array: _Array,
-        source: int = ...,
-        tag: int = ...,
-        *,
-        dtype: _Dtype | None = None,
-        timeout: float | None = None,
+        self, array: _Array, source: int = ..., tag: int = ..., *,
+        dtype: _Dtype | None = None, timeout: float | None = None,
     ) -> int: ...

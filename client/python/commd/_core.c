@@ -471,7 +471,8 @@ PyMODINIT_FUNC PyInit__core(void)
     work_type = add_type(module, &work_spec, "Work");
     memory_type = add_type(module, &memory_spec, "Memory");
     if (!context_type || !group_type || !work_type || !memory_type ||
-        PyModule_AddStringConstant(module, "version", commd_version())) {
+        PyModule_AddStringConstant(module, "version", commd_version()) || error_constants(module) ||
+        request_constants(module)) {
         Py_DECREF(module);
         return NULL;
     }

@@ -20,6 +20,8 @@ static inline PyObject *Py_NewRef(PyObject *object)
 
 /* ---- errors (_core_error.c) -------------------------------------------------------------- */
 
+/* Gives @module E_INVALID, ...: enum commd_result. 0, or -1 and an exception. */
+int error_constants(PyObject *module);
 /* Raises the exception of a failed call of the library; call it before the next one. Returns NULL,
  * for `return`. */
 void *raise_last(int code);
@@ -72,6 +74,8 @@ struct request {
 enum { REQUEST_ARGS_MIN = 8, REQUEST_ARGS_MAX = 12 };
 extern const char request_doc[];
 
+/* Gives @module ALL_REDUCE, ...: the number of each operation. 0, or -1 and an exception. */
+int request_constants(PyObject *module);
 /* @args: see request_doc. On -1 (an exception is set) nothing is held. */
 int request_fill(struct request *r, const struct group *g, PyObject *const *args, Py_ssize_t nargs);
 void request_clear(struct request *r);

@@ -6,6 +6,18 @@
 #include <stdarg.h>
 #include <string.h>
 
+int error_constants(PyObject *module)
+{
+#define CODE(name) PyModule_AddIntConstant(module, "E_" #name, COMMD_E_##name)
+    return CODE(INVALID) || CODE(MISMATCH) || CODE(QUOTA) || CODE(TIMEOUT) || CODE(RANK_LOST) ||
+                   CODE(NODE_LOST) || CODE(ENGINE_LOST) || CODE(ABORTED) || CODE(NO_DAEMON) ||
+                   CODE(PROTOCOL) || CODE(DENIED) || CODE(NOMEM) || CODE(FORKED) ||
+                   CODE(INTERNAL) || CODE(INTERRUPTED)
+               ? -1
+               : 0;
+#undef CODE
+}
+
 static void raise_fields(const struct commd_error *e, PyObject *message)
 {
     PyObject *module = NULL, *error = NULL;

@@ -495,10 +495,15 @@ static int parse_redop(struct fill *f, PyObject *arg, PyObject *scale)
         }
     PyErr_Clear();
     if (!text || strcmp(text, op_names[f->r->op.redop])) {
-        raise_invalid(f->name,
-                      "%s: op is %R; allowed: sum, avg, prod, min, max, band, bor, bxor and "
-                      "premul_sum",
-                      f->name, arg);
+        char allowed[200] = "";
+
+        for (size_t i = 0, at = 0; i < LEN(op_names) && at < sizeof allowed; i++)
+            at += (size_t)PyOS_snprintf(allowed + at, sizeof allowed - at, "%s%s",
+                                        i == 0                  ? ""
+                                        : i < LEN(op_names) - 1 ? ", "
+                                                                : " and ",
+                                        op_names[i]);
+        raise_invalid(f->name, "%s: op is %R; allowed: %s", f->name, arg, allowed);
         return -1;
     }
     if (scale == Py_None)
@@ -543,6 +548,22 @@ static int fill(struct fill *f, const struct group *g, PyObject *const *args, Py
     if (!f->row->send && !f->row->recv)
         return 0;
     return fill_buffers(f, args, more[A_SEND_COUNTS], more[A_RECV_COUNTS], op->root == g->rank);
+}
+
+int request_constants(PyObject *module)
+{
+    char upper[32];
+
+    for (size_t i = 0; i < LEN(rows); i++) {
+        if (!rows[i].name)
+            continue;
+        PyOS_snprintf(upper, sizeof upper, "%s", rows[i].name);
+        for (char *c = upper; *c; c++)
+            *c = *c >= 'a' && *c <= 'z' ? (char)(*c - 'a' + 'A') : *c;
+        if (PyModule_AddIntConstant(module, upper, (long)i))
+            return -1;
+    }
+    return 0;
 }
 
 int request_fill(struct request *r, const struct group *g, PyObject *const *args, Py_ssize_t nargs)

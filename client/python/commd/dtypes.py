@@ -21,7 +21,7 @@ _NUMBERS = {name: number for number, names in enumerate(_NAMES) for name in name
 
 
 def number(dtype):
-    """enum commd_dtype of "bf16", "bfloat16", numpy.float32, numpy.dtype("f4"), torch.bfloat16, ..."""
+    """enum commd_dtype of "bf16", "bfloat16", numpy.float32, numpy.dtype("f4"), torch.half, ..."""
     if isinstance(dtype, str):
         name = dtype
     elif isinstance(dtype, type):
@@ -34,7 +34,9 @@ def number(dtype):
         from commd.errors import InvalidArgument
 
         allowed = ", ".join(short for short, _ in _NAMES)
-        raise InvalidArgument(f"dtype is {dtype!r}; allowed: {allowed}, and NumPy's names") from None
+        raise InvalidArgument(
+            f"dtype is {dtype!r}; allowed: {allowed}, and NumPy's names"
+        ) from None
 
 
 def is_numpy(array):

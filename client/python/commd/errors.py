@@ -14,6 +14,14 @@ str(error) is one line that says what happened, to whom, why, and what to do. Ct
 operation waits raises KeyboardInterrupt; a blocking operation's group is broken then.
 """
 
+try:
+    from commd import _core
+except ImportError as error:
+    raise ImportError(
+        f"commd: its extension cannot be loaded: {error}. Is libcommd still where it was built"
+        " against? Install the package again: pip install --force-reinstall --no-deps client/python"
+    ) from error
+
 __all__ = [
     "Aborted",
     "EngineLost",
@@ -55,94 +63,93 @@ class Error(Exception):
 class InvalidArgument(Error, ValueError):
     """An argument. Nothing was started, the group is fine."""
 
-    code = -1
+    code = _core.E_INVALID
 
 
 class Mismatch(Error):
     """Ranks called different operations. The group is fine."""
 
-    code = -2
+    code = _core.E_MISMATCH
 
 
 class QuotaExceeded(Error):
     """A limit of the daemon."""
 
-    code = -3
+    code = _core.E_QUOTA
 
 
 class Timeout(Error, TimeoutError):
     """The limit passed; the text names who had not come."""
 
-    code = -4
+    code = _core.E_TIMEOUT
 
 
 class RankLost(Error):
     """A member process died or left. The group is broken."""
 
-    code = -5
+    code = _core.E_RANK_LOST
 
 
 class NodeLost(Error):
     """A node or its commd is gone. The group is broken."""
 
-    code = -6
+    code = _core.E_NODE_LOST
 
 
 class EngineLost(Error):
     """A node's commd-engine is gone. The group is broken."""
 
-    code = -7
+    code = _core.E_ENGINE_LOST
 
 
 class Aborted(Error):
     """A member called abort() or was interrupted, or this process left. The group is broken."""
 
-    code = -8
+    code = _core.E_ABORTED
 
 
 class NoDaemon(Error, ConnectionError):
     """No commd behind the socket."""
 
-    code = -9
+    code = _core.E_NO_DAEMON
 
 
 class ProtocolError(Error):
     """The other side is not a commd of this version."""
 
-    code = -10
+    code = _core.E_PROTOCOL
 
 
 class PermissionDenied(Error, PermissionError):
     """Not allowed for this user."""
 
-    code = -11
+    code = _core.E_DENIED
 
 
 class OutOfMemory(Error, MemoryError):
     """No memory."""
 
-    code = -12
+    code = _core.E_NOMEM
 
 
 class Forked(Error):
     """Used in a process that was forked from the one that connected: connect anew in the child."""
 
-    code = -13
+    code = _core.E_FORKED
 
 
 class InternalError(Error):
     """A bug of commd."""
 
-    code = -14
+    code = _core.E_INTERNAL
 
 
-_INTERRUPTED = -15
 _CLASSES = {c.code: c for c in Error.__subclasses__()}
 
 
 def from_fields(code, message, rank, pid, epoch, seq, node, op):
     """The exception for a struct commd_error; called by _core."""
-    if code == _INTERRUPTED:  # an earlier call was, which broke the group
+    if code == _core.E_INTERRUPTED:  # an earlier call was, which broke the group
         code = Aborted.code
     return _CLASSES.get(code, Error)(
         message,

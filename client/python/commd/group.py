@@ -16,22 +16,15 @@ import weakref
 
 from commd import ANY_SOURCE, ANY_TAG
 from commd.dtypes import fresh, shape_of
-from commd.errors import InvalidArgument
+from commd.errors import InvalidArgument  # first: it says why _core cannot be loaded
 
-try:
-    from commd import _core
-except ImportError as error:
-    raise ImportError(
-        f"commd: its extension cannot be loaded: {error}. Is libcommd still where it was built"
-        " against? Install the package again: pip install --force-reinstall --no-deps client/python"
-    ) from error
+from commd import _core  # isort: skip
+from commd._core import (  # isort: skip
+    ALL_GATHER, ALL_GATHER_V, ALL_REDUCE, ALL_TO_ALL, ALL_TO_ALL_V, BARRIER, BROADCAST, GATHER,
+    GATHER_V, RECV, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_V, SCATTER, SCATTER_V, SEND,
+)  # fmt: skip
 
 __all__ = ["Batch", "Context", "Group", "Operations", "Status", "connect"]
-
-# enum commd_coll
-_BARRIER, _ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _REDUCE, _GATHER = range(7)
-_SCATTER, _ALL_TO_ALL, _ALL_GATHER_V, _REDUCE_SCATTER_V, _GATHER_V, _SCATTER_V = range(7, 13)
-_ALL_TO_ALL_V, _SEND, _RECV = 13, 64, 65
 
 Status = collections.namedtuple("Status", "source tag bytes")
 Status.__doc__ = "What a receive got: the source's rank, the tag, the number of bytes."
@@ -42,9 +35,9 @@ _open = weakref.WeakSet()
 def connect(socket=None, timeout=None):
     """Connects to the node's commd and returns a Context.
 
-    socket: path; None: $COMMD_SOCKET, else the system's, /run/commd/commd.sock, else the user's own;
-        and if there is none either, a commd is started for this user, on this node alone, unless
-        COMMD_AUTOSTART=0.
+    socket: path; None: $COMMD_SOCKET, else the system's, /run/commd/commd.sock, else the user's
+        own; and if there is none either, a commd is started for this user, on this node alone,
+        unless COMMD_AUTOSTART=0.
     timeout: seconds, for connecting and as the default of every join and operation; None:
         $COMMD_TIMEOUT, else 1800; math.inf: none.
 
@@ -82,13 +75,14 @@ class Context(_core.Context):
     def empty(self, shape, dtype=float):
         """A new numpy.ndarray, of zeros, in registered memory.
 
-        all_reduce of 64 KiB and more (512 KiB with more ranks than cores), and broadcast, all_gather
-        and reduce_scatter of 4 MiB and more, in a group on one node, need no copies if the arrays that all its ranks pass are such ones, of the context of the group, or parts of them. Everywhere
-        else they are arrays like any other. The memory is freed with the last array that uses it,
-        and stays valid when the context is closed. Meant for large arrays that are kept: each takes
-        whole pages, and commd keeps at most 256 files for a process, of 32 MiB of small arrays or
-        one of 4 MiB and more. Ranks of this user that are in groups with this one on this node can
-        read and write it; so can a forked child.
+        all_reduce of 64 KiB and more (512 KiB with more ranks than cores), and broadcast,
+        all_gather and reduce_scatter of 4 MiB and more, in a group on one node, need no copies if
+        the arrays that all its ranks pass are such ones, of the context of the group, or parts of
+        them. Everywhere else they are arrays like any other. The memory is freed with the last
+        array that uses it, and stays valid when the context is closed. Meant for large arrays that
+        are kept: each takes whole pages, and commd keeps at most 256 files for a process, of 32 MiB
+        of small arrays or one of 4 MiB and more. Ranks of this user that are in groups with this
+        one on this node can read and write it; so can a forked child.
 
         Raises OutOfMemory, QuotaExceeded, NoDaemon, NodeLost, Timeout.
         """
@@ -108,7 +102,9 @@ class Context(_core.Context):
         self.close()
 
     def __repr__(self):
-        return "<commd.Context, closed>" if self.closed else f"<commd.Context on node {self.node!r}>"
+        return (
+            "<commd.Context, closed>" if self.closed else f"<commd.Context on node {self.node!r}>"
+        )
 
 
 def _rows(array, size):
@@ -121,8 +117,8 @@ def _rows(array, size):
     if len(shape) > 1 and shape[0] == size:
         return shape[1:]
     raise InvalidArgument(
-        f"an array of shape {shape} has no block for each of {size} ranks; allowed: ({size}, ...) or"
-        f" one dimension that {size} divides, or any shape together with out="
+        f"an array of shape {shape} has no block for each of {size} ranks; allowed: ({size}, ...)"
+        f" or one dimension that {size} divides, or any shape together with out="
     )
 
 
@@ -137,7 +133,9 @@ def _own(array, counts, rank, op):
 
 def _sum(counts, op):
     if counts is None:
-        raise InvalidArgument(f"{op}: counts of what is received are needed, or a list as out", op=op)
+        raise InvalidArgument(
+            f"{op}: counts of what is received are needed, or a list as out", op=op
+        )
     return (sum(counts),)
 
 
@@ -154,10 +152,10 @@ def _alike(array):
 class Operations:
     """The operations of a group.
 
-    Arrays: numpy.ndarray, or any other C-contiguous buffer (bytearray, memoryview, array.array; bytes
-    to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool; bfloat16 as
-    ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be moved, not
-    reduced. All ranks must pass the same number of elements and the same type.
+    Arrays: numpy.ndarray, or any other C-contiguous buffer (bytearray, memoryview, array.array;
+    bytes to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool;
+    bfloat16 as ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be
+    moved, not reduced. All ranks must pass the same number of elements and the same type.
 
     size: the number of ranks; s: any shape. Where an operation has one block for each rank, a list
     of arrays, one for each rank, can be passed instead of one array.
@@ -177,7 +175,7 @@ class Operations:
 
     def barrier(self, *, timeout=None):
         """Returns when every rank has called it."""
-        return self._submit(_BARRIER, None, None, None, None, "sum", 0, timeout)
+        return self._submit(BARRIER, None, None, None, None, "sum", 0, timeout)
 
     def all_reduce(self, array, op="sum", out=None, *, dtype=None, scale=None, timeout=None):
         """out[i] = op over all ranks of array[i]. In place if out is None.
@@ -187,7 +185,7 @@ class Operations:
         if out is None:
             out = array
         return self._submit(
-            _ALL_REDUCE, out, array, out, dtype, op, 0, timeout, None, None, scale
+            ALL_REDUCE, out, array, out, dtype, op, 0, timeout, None, None, scale
         )
 
     def reduce(self, array, op="sum", root=0, out=None, *, dtype=None, scale=None, timeout=None):
@@ -200,14 +198,14 @@ class Operations:
             out = None
         elif out is None:
             out = array
-        return self._submit(_REDUCE, out, array, out, dtype, op, root, timeout, None, None, scale)
+        return self._submit(REDUCE, out, array, out, dtype, op, root, timeout, None, None, scale)
 
     def broadcast(self, array, root=0, *, dtype=None, timeout=None):
         """The root's array to everybody's, in place.
 
         array: s. Returns array.
         """
-        return self._submit(_BROADCAST, array, None, array, dtype, "sum", root, timeout)
+        return self._submit(BROADCAST, array, None, array, dtype, "sum", root, timeout)
 
     def all_gather(self, array, out=None, *, dtype=None, timeout=None):
         """Everybody's array to everybody: out[r] is that of rank r.
@@ -217,7 +215,7 @@ class Operations:
         """
         if out is None:
             out = fresh(array, (self.size, *shape_of(array)))
-        return self._submit(_ALL_GATHER, out, array, out, dtype, "sum", 0, timeout)
+        return self._submit(ALL_GATHER, out, array, out, dtype, "sum", 0, timeout)
 
     def all_gather_v(self, array, counts, out=None, *, dtype=None, timeout=None):
         """As all_gather, of arrays of different sizes.
@@ -228,7 +226,7 @@ class Operations:
         """
         if out is None:
             out = fresh(array, _sum(counts, "all_gather_v"))
-        return self._submit(_ALL_GATHER_V, out, array, out, dtype, "sum", 0, timeout, None, counts)
+        return self._submit(ALL_GATHER_V, out, array, out, dtype, "sum", 0, timeout, None, counts)
 
     def gather(self, array, root=0, out=None, *, dtype=None, timeout=None):
         """Everybody's array to `root`: out[r] is that of rank r.
@@ -240,7 +238,7 @@ class Operations:
             out = None
         elif out is None:
             out = fresh(array, (self.size, *shape_of(array)))
-        return self._submit(_GATHER, out, array, out, dtype, "sum", root, timeout)
+        return self._submit(GATHER, out, array, out, dtype, "sum", root, timeout)
 
     def gather_v(self, array, counts=None, root=0, out=None, *, dtype=None, timeout=None):
         """As gather, of arrays of different sizes.
@@ -251,19 +249,19 @@ class Operations:
             out = counts = None
         elif out is None:
             out = fresh(array, _sum(counts, "gather_v"))
-        return self._submit(_GATHER_V, out, array, out, dtype, "sum", root, timeout, None, counts)
+        return self._submit(GATHER_V, out, array, out, dtype, "sum", root, timeout, None, counts)
 
     def scatter(self, array, out=None, root=0, *, dtype=None, timeout=None):
         """Block r of the root's array to rank r.
 
-        array: (size, *s) at root, else None; out: s. Returns out; at root that may be None for a new
-        array, elsewhere the shape is not known. In place: at root, out may be array[root].
+        array: (size, *s) at root, else None; out: s. Returns out; at root that may be None for a
+        new array, elsewhere the shape is not known. In place: at root, out may be array[root].
         """
         if self.rank != root:
             array = None
         elif out is None:
             out = fresh(_first(array), _rows(array, self.size))
-        return self._submit(_SCATTER, out, array, out, dtype, "sum", root, timeout)
+        return self._submit(SCATTER, out, array, out, dtype, "sum", root, timeout)
 
     def scatter_v(self, array, counts=None, out=None, root=0, *, dtype=None, timeout=None):
         """As scatter, with blocks of different sizes.
@@ -275,7 +273,7 @@ class Operations:
             array = counts = None
         elif out is None:
             out = fresh(_first(array), _own(array, counts, root, "scatter_v"))
-        return self._submit(_SCATTER_V, out, array, out, dtype, "sum", root, timeout, counts)
+        return self._submit(SCATTER_V, out, array, out, dtype, "sum", root, timeout, counts)
 
     def reduce_scatter(self, array, op="sum", out=None, *, dtype=None, scale=None, timeout=None):
         """out = op over all ranks of block `rank` of their arrays.
@@ -286,7 +284,7 @@ class Operations:
         if out is None:
             out = fresh(_first(array), _rows(array, self.size))
         return self._submit(
-            _REDUCE_SCATTER, out, array, out, dtype, op, 0, timeout, None, None, scale
+            REDUCE_SCATTER, out, array, out, dtype, op, 0, timeout, None, None, scale
         )
 
     def reduce_scatter_v(
@@ -300,32 +298,32 @@ class Operations:
         if out is None:
             out = fresh(_first(array), _own(array, counts, self.rank, "reduce_scatter_v"))
         return self._submit(
-            _REDUCE_SCATTER_V, out, array, out, dtype, op, 0, timeout, counts, None, scale
+            REDUCE_SCATTER_V, out, array, out, dtype, op, 0, timeout, counts, None, scale
         )
 
     def all_to_all(self, array, out=None, *, dtype=None, timeout=None):
         """Block r of array to rank r; block r of out is from rank r.
 
-        array: (size, *s), or any shape whose elements size divides; out: the same. Returns out, a new
-        array if that is None. In place: out may be array.
+        array: (size, *s), or any shape whose elements size divides; out: the same. Returns out, a
+        new array if that is None. In place: out may be array.
         """
         if out is None:
             out = _alike(array)
-        return self._submit(_ALL_TO_ALL, out, array, out, dtype, "sum", 0, timeout)
+        return self._submit(ALL_TO_ALL, out, array, out, dtype, "sum", 0, timeout)
 
     def all_to_all_v(
         self, array, send_counts=None, recv_counts=None, out=None, *, dtype=None, timeout=None
     ):
         """As all_to_all, with blocks of different sizes.
 
-        array: sum(send_counts) elements; out: sum(recv_counts) elements; what rank i sends to j must
-        be what j expects from i. Returns out, a new array of one dimension if that is None. For a list
-        the counts may be None.
+        array: sum(send_counts) elements; out: sum(recv_counts) elements; what rank i sends to j
+        must be what j expects from i. Returns out, a new array of one dimension if that is None.
+        For a list the counts may be None.
         """
         if out is None:
             out = fresh(_first(array), _sum(recv_counts, "all_to_all_v"))
         return self._submit(
-            _ALL_TO_ALL_V, out, array, out, dtype, "sum", 0, timeout, send_counts, recv_counts
+            ALL_TO_ALL_V, out, array, out, dtype, "sum", 0, timeout, send_counts, recv_counts
         )
     def send(self, array, dest, tag=0, *, dtype=None, timeout=None):
         """A message to rank `dest`, which may be this one. Returns (None) when array may be changed
@@ -336,29 +334,29 @@ class Operations:
         tag, in the order in which the source sent those with that tag.
         """
         return self._submit(
-            _SEND, None, array, None, dtype, "sum", dest, timeout, None, None, None, tag
+            SEND, None, array, None, dtype, "sum", dest, timeout, None, None, None, tag
         )
 
     def recv(self, array, source=ANY_SOURCE, tag=ANY_TAG, *, dtype=None, timeout=None):
         """The next message of `source` with `tag` into array, which may be larger than it.
 
         Returns a Status(source, tag, bytes); in a batch: None. A message that is larger than the
-        array raises Mismatch and is lost. RankLost: the source has died or left before it sent; from
-        ANY_SOURCE: a rank has died, or all others have left. After a Timeout while nothing had come,
-        the group can still be used.
+        array raises Mismatch and is lost. RankLost: the source has died or left before it sent;
+        from ANY_SOURCE: a rank has died, or all others have left. After a Timeout while nothing had
+        come, the group can still be used.
         """
         return self._submit(
-            _RECV, None, None, array, dtype, "sum", source, timeout, None, None, None, tag
+            RECV, None, None, array, dtype, "sum", source, timeout, None, None, None, tag
         )
 
 
 class Group(_core.Group, Operations):
     """An ordered set of ranks on one or more nodes, made by Context.group() or split().
 
-    rank, size, nodes (their number), epoch, seq (collectives issued so far). Use it in a `with` block,
-    or close() it; it is also left when it is garbage. Collectives are executed in the order of the
-    calls, and all ranks must make them in the same order; those of different groups never wait for
-    each other.
+    rank, size, nodes (their number), epoch, seq (collectives issued so far). Use it in a `with`
+    block, or close() it; it is also left when it is garbage. Collectives are executed in the order
+    of the calls, and all ranks must make them in the same order; those of different groups never
+    wait for each other.
     """
 
     @property
@@ -383,8 +381,8 @@ class Group(_core.Group, Operations):
         return Batch(self)
 
     def split(self, colour, key=0, timeout=None):
-        """Collective over the group: the ranks with the same colour form a new one, in ascending order
-        of key, and of their rank where keys are equal. colour None or < 0: returns None.
+        """Collective over the group: the ranks with the same colour form a new one, in ascending
+        order of key, and of their rank where keys are equal. colour None or < 0: returns None.
         """
         return _core.split(type(self), self, -1 if colour is None else colour, key, timeout)
 
@@ -408,9 +406,10 @@ class _Start(Operations):
 
 
 class Batch(Operations):
-    """Operations that are noted down and then started as one submission: by start(), which returns a
-    Work for all of them, or at the end of a `with` block, which also waits. The results are a list, in
-    the order of the calls; the first error is raised. Each method returns its place in that list.
+    """Operations that are noted down and then started as one submission: by start(), which returns
+    a Work for all of them, or at the end of a `with` block, which also waits. The results are a
+    list, in the order of the calls; the first error is raised. Each method returns its place in
+    that list.
     """
 
     __slots__ = ("_group", "_noted", "rank", "size")

@@ -76,12 +76,13 @@ def empty(*size, dtype=None):
     """A new CPU tensor, of zeros, in registered memory.
 
     all_reduce of 64 KiB and more (512 KiB with more ranks than cores), and broadcast,
-    all_gather_single and reduce_scatter_single of 4 MiB and more, in a group on one node, need no copies if the tensors that all its ranks pass are such ones or contiguous views of them. Everywhere else they are tensors like any
-    other. Needs a process group of the backend "commd"; a tensor outlives it as ordinary memory.
-    Meant for large tensors that are kept, such as flat gradients: each takes whole pages, and commd
-    keeps at most 256 files for a process, of 32 MiB of small tensors or one of 4 MiB and more.
-    Ranks of this user that are in groups with this one on this node can read and write it; so
-    can a forked child.
+    all_gather_single and reduce_scatter_single of 4 MiB and more, in a group on one node, need no
+    copies if the tensors that all its ranks pass are such ones or contiguous views of them.
+    Everywhere else they are tensors like any other. Needs a process group of the backend "commd"; a
+    tensor outlives it as ordinary memory. Meant for large tensors that are kept, such as flat
+    gradients: each takes whole pages, and commd keeps at most 256 files for a process, of 32 MiB of
+    small tensors or one of 4 MiB and more. Ranks of this user that are in groups with this one on
+    this node can read and write it; so can a forked child.
 
     size: integers, or one sequence of them; dtype: None: torch's default.
     """

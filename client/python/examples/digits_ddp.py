@@ -177,7 +177,8 @@ def train(args, rank, world):
         if rank == 0:
             print(
                 f"epoch {epoch + 1:3d}/{args.epochs}  loss {loss:.6f}"
-                f"  test accuracy {accuracy(model, test_set):.4f}  {len(loader) / took:7.1f} steps/s",
+                f"  test accuracy {accuracy(model, test_set):.4f}"
+                f"  {len(loader) / took:7.1f} steps/s",
                 flush=True,
             )
 

@@ -90,7 +90,7 @@ def need_ucx():
 
 
 def running(pid):
-    """Whether @pid is there, or a thread of it: they hold its files until the last one has ended."""
+    """Whether @pid is there, or a thread of it: they hold its files until the last has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             state = file.read().rpartition(")")[2].split()[0]
@@ -301,7 +301,9 @@ class Node:
     def wait_log(self, pattern, seconds=HANG):
         """Waits for a line that matches."""
         return until(
-            lambda: re.search(pattern, self.log()), f"a log line {pattern!r} of {self.name}", seconds
+            lambda: re.search(pattern, self.log()),
+            f"a log line {pattern!r} of {self.name}",
+            seconds,
         )
 
     def kill(self):
@@ -360,7 +362,9 @@ class Cluster:
         nodes = nodes or self.nodes
         names = [node.name for node in nodes]
         for node in nodes:
-            until(lambda node=node: self.alive(node) and node.sees(names), f"{node.name} sees {names}")
+            until(
+                lambda node=node: self.alive(node) and node.sees(names), f"{node.name} sees {names}"
+            )
 
     @staticmethod
     def alive(node):
@@ -430,7 +434,9 @@ class Cluster:
         self.check_logs()
 
     def check_logs(self):
-        bad = re.compile(r"\] (warn|error): |UCX +(WARN|ERROR)|Sanitizer|runtime error|Assert", re.I)
+        bad = re.compile(
+            r"\] (warn|error): |UCX +(WARN|ERROR)|Sanitizer|runtime error|Assert", re.I
+        )
         for node in self.nodes:
             for line in node.log().splitlines():
                 if bad.search(line) and not any(p.search(line) for p in self.expected):
@@ -486,7 +492,7 @@ def port_is_free(port):
     return True
 
 
-# ---- running tests ---------------------------------------------------------------------------------
+# ---- running tests ---------------------------------------------------------------------------
 
 
 def main(namespace):

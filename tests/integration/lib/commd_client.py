@@ -141,7 +141,9 @@ def address(buffer):
     """Of a bytearray or None."""
     if buffer is None:
         return None
-    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if len(buffer) else None
+    return (
+        ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if len(buffer) else None
+    )
 
 
 def counts_array(counts):

@@ -9,7 +9,7 @@ and node; groups that did not lose anybody must not notice; a new group must wor
 are printed, not judged: only a hang (10 s) is a failure. test_faults.py runs each scenario once.
 
 The measured time is from just before kill(2) to the survivor's return from the collective, taken
-in the survivor, on CLOCK_MONOTONIC: it includes finding out, telling the other nodes, and waking up.
+in the survivor, on CLOCK_MONOTONIC: it includes finding out, telling the other nodes, waking up.
 """
 
 import argparse

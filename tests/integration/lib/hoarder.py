@@ -1,8 +1,8 @@
 """A user who keeps what commd gave: boards of groups that were left, mapped, open or on their way.
 A program for cluster.Rank; its first argument is the uid to become.
 
-{"do": "hoard", "how": "map", "first": 0, "most": 100, "size": 1}: groups are joined, touched all over,
-kept and left until one is refused. Answers with how many there were, and with the refusal.
+{"do": "hoard", "how": "map", "first": 0, "most": 100, "size": 1}: groups are joined, touched all
+over, kept and left until one is refused. Answers with how many there were, and with the refusal.
 {"do": "let_go"}: gives all of it back. {"do": "churn", "count": 1000}: as a good user does.
 """
 
@@ -42,7 +42,10 @@ class Fds:
     def read(self):
         """Descriptors come with the first byte of their message, so frames are read one by one."""
         wire = self.wire
-        while len(wire.buffer) < 8 or len(wire.buffer) < 8 + int.from_bytes(wire.buffer[4:8], "little"):
+        while (
+            len(wire.buffer) < 8
+            or len(wire.buffer) < 8 + int.from_bytes(wire.buffer[4:8], "little")
+        ):  # fmt: skip
             data, fds, _, _ = socket.recv_fds(wire.sock, 65536, 8)
             wire.buffer += data
             self.fds += fds
@@ -148,7 +151,9 @@ def churn(count, prefix="churn", rank=0, size=1):
         group = context.join(f"{prefix}{i}", rank, size)
         buffer = bytearray((i + rank).to_bytes(4, "little") * 4)
         want = bytearray((size * i + size * (size - 1) // 2).to_bytes(4, "little") * 4)
-        group.run("all_reduce", send=buffer, recv=buffer, count=4, dtype=DTYPES.index("i32"), redop=0)
+        group.run(
+            "all_reduce", send=buffer, recv=buffer, count=4, dtype=DTYPES.index("i32"), redop=0
+        )
         if buffer != want:
             raise AssertionError(f"group {i}: {buffer.hex()} instead of {want.hex()}")
         group.leave()

@@ -32,7 +32,9 @@ def use():
     buffer = bytearray(64)
     for i, group in enumerate(groups):
         buffer[:] = i.to_bytes(4, "little") * 16
-        group.run("all_reduce", send=buffer, recv=buffer, count=16, dtype=DTYPES.index("i32"), redop=4)
+        group.run(
+            "all_reduce", send=buffer, recv=buffer, count=16, dtype=DTYPES.index("i32"), redop=4
+        )
         if buffer != i.to_bytes(4, "little") * 16:
             raise AssertionError(f"group {i}: {buffer.hex()}")
 
@@ -52,7 +54,8 @@ def counts():
         with contextlib.suppress(FileNotFoundError):
             files += os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:commd-board")
     return {
-        "fds": len(os.listdir("/proc/self/fd")), "files": files, "threads": int(status["Threads"]), "boards": maps,
+        "fds": len(os.listdir("/proc/self/fd")), "files": files,
+        "threads": int(status["Threads"]), "boards": maps,
         "kb": int(status["VmRSS"].split()[0]) - int(status["RssShmem"].split()[0]),
     }  # fmt: skip
 

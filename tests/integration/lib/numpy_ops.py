@@ -145,7 +145,11 @@ def check_reduce_scatter(ctx, g):
                 parts = [data(r, (g.size, count), dtype, count) for r in range(g.size)]
                 want = reduced(parts, op, dtype) if count else parts[0]
                 mine = parts[g.rank].copy()
-                same(g.reduce_scatter(mine, op, **named(dtype)), want[g.rank], f"reduce_scatter {what}")
+                same(
+                    g.reduce_scatter(mine, op, **named(dtype)),
+                    want[g.rank],
+                    f"reduce_scatter {what}",
+                )
                 same(mine, parts[g.rank], "what was sent")
                 listed = g.reduce_scatter(list(mine), op, **named(dtype))
                 same(listed, want[g.rank], f"reduce_scatter {what}, a list")
@@ -279,7 +283,8 @@ def arenas():
 def check_registered(ctx, g):
     before = arenas()
     x = ctx.empty((3, 40_001), "float32")
-    assert x.shape == (3, 40_001) and x.dtype == np.float32 and x.flags.c_contiguous and x.flags.writeable
+    assert x.shape == (3, 40_001) and x.dtype == np.float32
+    assert x.flags.c_contiguous and x.flags.writeable
     assert not x.any() and arenas() == before + 1
     for turn in range(3):
         x[:] = np.arange(40_001) + g.rank + turn
@@ -408,7 +413,7 @@ def check_async(ctx, g):
 
 
 def check_async_pending(ctx, g):
-    """One rank comes late: the others' works stay pending, say so, and get done without a caller."""
+    """One rank comes late: the others' works stay pending, say so, and get done by themselves."""
     late = ctx.group(f"late {g.epoch}", g.rank, g.size)
     x = np.ones(10)
     if g.rank == 0:

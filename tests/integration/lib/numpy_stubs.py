@@ -75,7 +75,9 @@ def main():
     classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
     names = set(classes) | set(stub_functions(tree.body))
     names |= {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign)} - {"__all__"}
-    for name in sorted({n for n in names if n[0] != "_" or n == "__version__"} ^ set(commd.__all__)):
+    for name in sorted(
+        {n for n in names if n[0] != "_" or n == "__version__"} ^ set(commd.__all__)
+    ):
         print(f"{name}: only in {'the stubs' if name in names else '__all__'}")
     compare("", stub_functions(tree.body), {"connect": commd.connect})
     for name, node in classes.items():

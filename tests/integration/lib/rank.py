@@ -57,8 +57,8 @@ def all_reduce(name, count, dtype="f32", redop="sum", fill=1, timeout_ms=0):
 
 
 def batch(name, sizes, bad=None):
-    """all_reduce of u8 vectors of ones in one submission; the number in each result. @bad: an operation
-    that does not fit those of the others."""
+    """all_reduce of u8 vectors of ones in one submission; the number in each result. @bad: an
+    operation that does not fit those of the others."""
     group, buffers = groups[name], [bytearray([1]) * n for n in sizes]
     ops = [
         group.op("barrier" if i == bad else "all_reduce", send=b, recv=b, count=len(b), dtype=1)
@@ -71,7 +71,9 @@ def batch(name, sizes, bad=None):
 def send(name, peer, tag, text, repeat=1, timeout_ms=0, start=False):
     """With @start the work is kept until commands.works is asked for it."""
     buffer = bytearray(text.encode() * repeat)
-    arguments = dict(send=buffer, count=len(buffer), dtype=1, peer=peer, tag=tag, timeout_ms=timeout_ms)
+    arguments = dict(
+        send=buffer, count=len(buffer), dtype=1, peer=peer, tag=tag, timeout_ms=timeout_ms
+    )
     if not start:
         groups[name].run("send", **arguments)
         return None
@@ -113,7 +115,7 @@ def raw(name, coll, **arguments):
 
 
 def huge(name, nbytes):
-    """Broadcast of an untouched mapping of @nbytes, twice: from rank 0, then all_reduce max of u8."""
+    """Broadcast of an untouched mapping of @nbytes, twice: from rank 0, then all_reduce of u8."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
@@ -181,7 +183,8 @@ def registered_loop(name, key, count, timeout_ms=0):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
-    "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail, "exit": lambda status: os._exit(status),
+    "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
+    "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,
     "registered": run_registered, "registered_loop": registered_loop,
     "batch": batch, "split": split, "pid": os.getpid, "fork": fork,

@@ -51,7 +51,7 @@ def vector(count, scale, add):
 
 
 def all_reduce(group, send, recv, count, at=EDGE, turn=0, timeout_ms=0):
-    """Puts the input at byte @at of memory @send, and checks what comes to the same place of @recv."""
+    """Puts the input at byte @at of memory @send, and checks what comes to that place of @recv."""
     mine = vector(count, 1, group.rank * 5 + turn)
     ranks = group.size
     want = vector(count, ranks, ranks * (ranks - 1) // 2 * 5 + ranks * turn)

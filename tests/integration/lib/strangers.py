@@ -68,9 +68,8 @@ def certificate_tls(rng, sock):
 
 def engine_hello(rng, sock):
     """fabric_tcp_priv.h: the right magic and a token that nobody gave."""
-    return struct.pack("<IHHHH", 0x636D6448, 1, rng.randrange(4), rng.randrange(5), 0) + rng.randbytes(
-        32
-    )
+    head = struct.pack("<IHHHH", 0x636D6448, 1, rng.randrange(4), rng.randrange(5), 0)
+    return head + rng.randbytes(32)
 
 
 def engine_frames(rng, sock):

@@ -90,7 +90,9 @@ def draw_values(rng, op, size, n):
         return [rng.randint(low * 100, 100) for _ in range(n)]
     if redop == "avg":  # multiples of the size, so that the average is exact
         limit = max(1, 100 // size // size)
-        return [(float if floating else int)(size * rng.randint(low * limit, limit)) for _ in range(n)]
+        return [
+            (float if floating else int)(size * rng.randint(low * limit, limit)) for _ in range(n)
+        ]
     if floating:
         limit = max(1, (60 if dtype == "bf16" else 500) // size)
         return [float(rng.randint(-limit, limit)) for _ in range(n)]
@@ -288,7 +290,7 @@ def run(group, rank, size, seed, operations, max_bytes):
 
 def mail(group, rank, size, seed, messages, max_bytes):
     """Messages between random ranks with random tags, started in a random order of each rank's own:
-    all receives name their source, those of odd ranks from any source. Contents tell whose they are."""
+    all receives name their source, those of odd ranks from any. Contents tell whose they are."""
     rng = random.Random(seed)
     plan = []
     for number in range(messages):
@@ -312,14 +314,14 @@ def mail(group, rank, size, seed, messages, max_bytes):
         if what == "send":
             number, _, dest, tag, length = sends.pop(0)
             buffer = bytearray(content(number, length)[:length])
-            works.append((group.start("send", send=buffer, count=length, dtype=1, peer=dest, tag=tag),
-                          buffer, None))  # fmt: skip
+            work = group.start("send", send=buffer, count=length, dtype=1, peer=dest, tag=tag)
+            works.append((work, buffer, None))
         else:
             _, source, _, tag, _ = recvs.pop(0)
             buffer = bytearray(max_bytes)
             peer = -1 if rank % 2 else source
-            works.append((group.start("recv", recv=buffer, count=max_bytes, dtype=1, peer=peer, tag=tag),
-                          buffer, (peer, tag)))  # fmt: skip
+            work = group.start("recv", recv=buffer, count=max_bytes, dtype=1, peer=peer, tag=tag)
+            works.append((work, buffer, (peer, tag)))
     for work, buffer, receive in works:
         source, tag, length = finish(work)
         if receive is not None:
@@ -327,5 +329,7 @@ def mail(group, rank, size, seed, messages, max_bytes):
     for (source, tag), got in in_order.items():
         want = [content(m[0], m[4])[: m[4]] for m in plan if m[1:4] == (source, rank, tag)]
         if got != want:
-            raise AssertionError(f"rank {rank} from {source}, tag {tag}: "
-                                 f"{[len(x) for x in got]} instead of {[len(x) for x in want]}")  # fmt: skip
+            raise AssertionError(
+                f"rank {rank} from {source}, tag {tag}: "
+                f"{[len(x) for x in got]} instead of {[len(x) for x in want]}"
+            )

@@ -66,7 +66,9 @@ def timed(turn):
     for i in range(TIMED):
         mine = registered.vector(TIMED_COUNT, 1, group.rank * 5 + turn + i)
         ranks = group.size
-        want = registered.vector(TIMED_COUNT, ranks, ranks * (ranks - 1) // 2 * 5 + ranks * (turn + i))
+        want = registered.vector(
+            TIMED_COUNT, ranks, ranks * (ranks - 1) // 2 * 5 + ranks * (turn + i)
+        )
         registered.ctypes.memmove(address, mine, len(mine))
         group.run("barrier")
         begin = now()
@@ -116,7 +118,7 @@ def alone(turn):
 
 
 def work(until, seed, turn, join_names=None):
-    """Returns rounds, subgroups made, and the times. @join_names: of subgroups, instead of new ones."""
+    """Returns rounds, subgroups made, and the times. @join_names: of subgroups, not new ones."""
     global subgroups
     subgroups, rounds, times = 0, 0, []
     while again(now() < until):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What a user does who wants commd's attention, or its descriptors, for himself; see test_turns.py.
 
-turns.py SOCKET WHAT NUMBER.. does it, prints a line when it is done, and keeps all connections until
-its input ends. It is started as another user, and uses nothing but the protocol.
+turns.py SOCKET WHAT NUMBER.. does it, prints a line when it is done, and keeps all connections
+until its input ends. It is started as another user, and uses nothing but the protocol.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def unread(path, count, rounds, size):
 
 
 def left(path, count, each):
-    """@count connections join @each groups, and make commd close them with all that in the socket."""
+    """@count connections join @each groups, and make commd close them with that in the socket."""
     for number in range(count):
         sock = connect(path)
         for i in range(each):
@@ -99,9 +99,8 @@ def ask(path, count, times):
 def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    {"unread": unread, "left": left, "groups": groups, "ask": ask, "sizes": sizes, "fill": fill}[sys.argv[2]](
-        sys.argv[1], *map(int, sys.argv[3:])
-    )
+    does = {"unread": unread, "left": left, "groups": groups, "ask": ask, "sizes": sizes}
+    dict(does, fill=fill)[sys.argv[2]](sys.argv[1], *map(int, sys.argv[3:]))
     print("done", flush=True)
     sys.stdin.read()
     os._exit(0)

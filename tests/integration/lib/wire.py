@@ -79,7 +79,8 @@ class Wire:
 
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(path)  # waits while the backlog is full, which a socket with a limit does not
+        # waits while the backlog is full, which a socket with a limit does not
+        self.sock.connect(path)
         self.sock.settimeout(HANG)
         self.buffer = b""
 

@@ -27,7 +27,9 @@ LIMIT = 60  # s for a scenario; they take less than one
 def init(folder, rank, size, **arguments):
     arguments.setdefault("backend", "commd")
     arguments.setdefault("timeout", timedelta(seconds=30))
-    dist.init_process_group(init_method=f"file://{folder}/store", rank=rank, world_size=size, **arguments)
+    dist.init_process_group(
+        init_method=f"file://{folder}/store", rank=rank, world_size=size, **arguments
+    )
     t = torch.ones(1000)
     dist.all_reduce(t)
     assert t[0].item() == size
@@ -50,7 +52,7 @@ def wait_for(folder, rank, name):
         time.sleep(0.001)
 
 
-# ---- scenarios: (rank, size, folder); the outcome of each rank is in EXPECTED ----------------------
+# ---- scenarios: (rank, size, folder); the outcome of each rank is in EXPECTED ----------------
 
 
 def without_destroy(rank, size, folder):
@@ -248,8 +250,10 @@ def split_and_merged(rank, size, folder):
     dist.destroy_process_group()
 
 
-SCENARIOS = [without_destroy, works_in_flight, receive_pending, callbacks_at_exit, destroyed_at_exit,
-             exit_in_a_fork, killed, interrupted, late, aborted, detail, mixed_devices, split_and_merged]
+SCENARIOS = [
+    without_destroy, works_in_flight, receive_pending, callbacks_at_exit, destroyed_at_exit,
+    exit_in_a_fork, killed, interrupted, late, aborted, detail, mixed_devices, split_and_merged,
+]  # fmt: skip
 
 
 # ---- running them -------------------------------------------------------------------------------
@@ -292,7 +296,9 @@ def finish(pids, folder, scenario):
 
 def run(scenario, sockets):
     """What went wrong, a text a rank; in a rank: None."""
-    places = [socket for socket in sockets for _ in range(4 // len(sockets) if len(sockets) > 1 else 3)]
+    places = [
+        socket for socket in sockets for _ in range(4 // len(sockets) if len(sockets) > 1 else 3)
+    ]
     folder = tempfile.mkdtemp(prefix="commd-ends-")
     os.mkdir(folder + "/again")
     pids, bad = {}, []
@@ -303,7 +309,9 @@ def run(scenario, sockets):
     for rank, code in finish(pids, folder, scenario).items():
         with open(f"{folder}/out.{rank}") as file:
             # torch itself: it looks for a default backend by a name in capitals
-            output = "".join(line for line in file if "Assuming no hooks are registered" not in line)
+            output = "".join(
+                line for line in file if "Assuming no hooks are registered" not in line
+            )
             output = output.strip()
         want = -signal.SIGKILL if scenario is killed and rank == 1 else 0
         if code != want or output:
@@ -328,7 +336,10 @@ def main():
         failed += bad
     if failed:
         print("\n".join(failed), flush=True)
-        sys.exit(f"torch_ends: {len({text.split(':')[0] for text in failed})} of {len(chosen)} scenarios failed")
+        sys.exit(
+            f"torch_ends: {len({text.split(':')[0] for text in failed})} of {len(chosen)}"
+            " scenarios failed"
+        )
     print(f"torch_ends: {len(chosen)} scenarios passed")
 
 

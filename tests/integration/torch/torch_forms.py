@@ -1,5 +1,5 @@
-"""Checks of backend="commd" (torch_ops.py): the forms in which a call comes. Views, strides, memory that
-overlaps, coalesced calls, works and their futures, functional collectives, sparse tensors, the
+"""Checks of backend="commd" (torch_ops.py): the forms in which a call comes. Views, strides, memory
+that overlaps, coalesced calls, works and their futures, functional collectives, sparse tensors, the
 operator of torch.ops."""
 
 from datetime import timedelta
@@ -226,7 +226,9 @@ def check_works():
     got = funcol.all_gather_single(torch.ones(5), 0, dist.group.WORLD)
     check_equal("functional all_gather_tensor", got + 0, torch.ones(5 * size))
     got = funcol.all_to_all_single(torch.arange(size * 1.0), None, None, dist.group.WORLD)
-    check_equal("functional all_to_all_single", got + 0, torch.full((size,), float(dist.get_rank())))
+    check_equal(
+        "functional all_to_all_single", got + 0, torch.full((size,), float(dist.get_rank()))
+    )
     if commd():
         got = funcol.reduce_scatter_single(torch.ones(size), "avg", 0, dist.group.WORLD)
         check_equal("functional reduce_scatter_single", got + 0, torch.ones(1))
@@ -261,7 +263,9 @@ def check_callbacks():
 
     for i in range(10):  # one at a time: two threads that issue at once have no order
         t = torch.full((1 + 1000 * i,), float(i))
-        future = dist.all_reduce(t, async_op=True).get_future().then(again).then(lambda f: -f.value())
+        future = (
+            dist.all_reduce(t, async_op=True).get_future().then(again).then(lambda f: -f.value())
+        )
         want = (i * size * size + 1.0) * size
         check_equal(f"callbacks that communicate, number {i}", future.wait(),
                     torch.full((1 + 1000 * i,), -want))
@@ -365,7 +369,10 @@ def check_registered():
         del x
         finish(work)
         check_equal(f"registered {dtype}, async", kept, torch.full_like(kept, size - 1))
-    check("one sequence, default type", empty((3, 4)).shape == (3, 4) and empty(1).dtype == torch.float32)
+    check(
+        "one sequence, default type",
+        empty((3, 4)).shape == (3, 4) and empty(1).dtype == torch.float32,
+    )
     check("no elements", empty(0).numel() == 0 and empty([]).shape == ())
 
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Checks backend="commd" op by op; started by torchrun on any number of ranks and nodes.
 
-    torchrun --nproc-per-node 2 tests/integration/torch/torch_ops.py [--backend commd|gloo] [--quick]
+    torchrun --nproc-per-node 2 tests/integration/torch/torch_ops.py [OPTIONS]
+
+--backend commd|gloo, --quick.
 
 Every rank knows the data of every rank, so it computes what must come out. Prints
 "torch_ops: N checks passed" on rank 0; the first failure names its check and ends the program
@@ -105,7 +107,8 @@ def check_reduce_scatter(dtype, n, async_op, how):
 
 
 def fresh(dtype, n):
-    return torch.zeros(n * torch.empty(0, dtype=dtype).element_size(), dtype=torch.uint8).view(dtype)
+    size = n * torch.empty(0, dtype=dtype).element_size()
+    return torch.zeros(size, dtype=torch.uint8).view(dtype)
 
 
 def movable(dtype, n, rank, salt=0):

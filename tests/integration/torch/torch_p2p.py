@@ -47,7 +47,9 @@ def check_tags():
             continue
         out = torch.zeros(1 + 5000 * (tag % 3))
         dist.recv(out, source, tag=tag)
-        check_equal(f"tag {tag} from {source}", out, torch.full_like(out, float(100 * source + tag)))
+        check_equal(
+            f"tag {tag} from {source}", out, torch.full_like(out, float(100 * source + tag))
+        )
     for work in works:
         work.wait()
 
@@ -95,11 +97,13 @@ def check_batches():
         t = torch.ones(7)
         dist.broadcast(t, 0, group, async_op=True)
     manager.wait()
-    check_equal("a collective in a batch of messages", out, torch.full((5,), float((rank - 1) % size)))
+    check_equal(
+        "a collective in a batch of messages", out, torch.full((5,), float((rank - 1) % size))
+    )
 
 
 def check_independence():
-    """A message passes a collective that others have not come to, and needs no receiver to start."""
+    """A message passes a collective that others have not come to, and starts without a receiver."""
     rank, size = dist.get_rank(), dist.get_world_size()
     pair = {0: size - 1, size - 1: 0}
     t = torch.ones(1000)
@@ -143,8 +147,12 @@ def check_independence():
 def check_refusals():
     rank, size = dist.get_rank(), dist.get_world_size()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    check_raises("refusal of a peer", RuntimeError, f"commd: send: rank {size} of a group of {size}",
-                 lambda: backend.send([torch.ones(1)], size, 0))
+    check_raises(
+        "refusal of a peer",
+        RuntimeError,
+        f"commd: send: rank {size} of a group of {size}",
+        lambda: backend.send([torch.ones(1)], size, 0),
+    )
     check_raises("refusal of a tag", RuntimeError,
                  "commd: recv: tag 2147483647; allowed: 0 to 2147483646",
                  lambda: backend.recv([torch.ones(1)], (rank + 1) % size, 2147483647))
@@ -189,8 +197,12 @@ def check_monitored_barrier():
             except dist.DistBackendError as error:
                 text = str(error)
         if rank != 0:
-            check("the others hear of it", f"Rank {rank} successfully reached monitoredBarrier, but "
-                  "received errors while waiting for send/recv from rank 0" in text, text)
+            check(
+                "the others hear of it",
+                f"Rank {rank} successfully reached monitoredBarrier, but "
+                "received errors while waiting for send/recv from rank 0" in text,
+                text,
+            )
             check("and who", f"the first of them rank {size - 1}" in text, text)
         t = torch.ones(2)
         dist.all_reduce(t, group=group)

@@ -60,8 +60,11 @@ def check_refusals():
             f"commd: all_reduce: {name} of Float is not defined",
             lambda: dist.all_reduce(one.clone(), getattr(dist.ReduceOp, name)))
     check_raises(
-        "refusal of AVG of bool", NotImplementedError, "commd: all_reduce: AVG of Bool is not defined",
-        lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), AVG))
+        "refusal of AVG of bool",
+        NotImplementedError,
+        "commd: all_reduce: AVG of Bool is not defined",
+        lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), AVG),
+    )
     check_raises(
         "refusal of PREMUL_SUM of integers", NotImplementedError,
         "commd: reduce: PREMUL_SUM of Int is not defined",

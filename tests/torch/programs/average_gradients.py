@@ -17,7 +17,9 @@ def average_gradients(model, size):
 
 def average_gradients_overlapped(model):
     """All of them at once, asynchronously, by the operator that divides."""
-    works = [dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, async_op=True) for p in model.parameters()]
+    works = [
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, async_op=True) for p in model.parameters()
+    ]
     for work in works:
         work.wait()
 

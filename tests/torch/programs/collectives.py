@@ -1,4 +1,4 @@
-"""The operations one after the other, as the tutorial on writing distributed programs shows them."""
+"""The operations one after the other, as the tutorial on distributed programs shows them."""
 
 import torch
 import torch.distributed as dist

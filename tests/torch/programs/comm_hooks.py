@@ -23,9 +23,9 @@ def own_hook(state, bucket):
 def chained_hook(groups, bucket):
     """Scattered sums, gathered, which the callback waits for.
 
-    In a group of each bucket's own: all ranks have to issue the operations of a group in one order. The
-    backward pass goes on meanwhile in the first group; and a callback runs in its thread if the sums are
-    there already, else in another, so those of two buckets come in any order.
+    In a group of each bucket's own: all ranks have to issue the operations of a group in one order.
+    The backward pass goes on meanwhile in the first group; and a callback runs in its thread if the
+    sums are there already, else in another, so those of two buckets come in any order.
     """
     size = dist.get_world_size()
     buffer = bucket.buffer()

@@ -41,7 +41,9 @@ def save_and_load(save, folder):
     names, states = get_state_dict(other, adam)
     state = {"model": names, "optimizer": states, "step": 0}
     dcp.load(state, checkpoint_id=folder)
-    set_state_dict(other, adam, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    set_state_dict(
+        other, adam, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
     same("step", state["step"], 7)
     for name, p in other.named_parameters():
         same(f"loaded {name}", p.full_tensor().detach(), want[name])
@@ -68,7 +70,9 @@ def other_shards():
 
 def main():
     dist.init_process_group(f"cpu:{BACKEND}")
-    save_and_load(lambda state, folder: dcp.save(state, checkpoint_id=folder), os.path.join(FOLDER, "now"))
+    save_and_load(
+        lambda state, folder: dcp.save(state, checkpoint_id=folder), os.path.join(FOLDER, "now")
+    )
     save_and_load(save_async, os.path.join(FOLDER, "beside"))
     other_shards()
     dist.destroy_process_group()

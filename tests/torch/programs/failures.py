@@ -25,8 +25,12 @@ def mismatches(rank, size):
     one = rank == 1
     calls = {
         "another size": lambda: dist.all_reduce(torch.ones(5 if one else 6)),
-        "another type": lambda: dist.all_reduce(torch.ones(6).to(torch.float64 if one else torch.float32)),
-        "another operator": lambda: dist.all_reduce(torch.ones(6), dist.ReduceOp.MAX if one else dist.ReduceOp.SUM),
+        "another type": lambda: dist.all_reduce(
+            torch.ones(6).to(torch.float64 if one else torch.float32)
+        ),
+        "another operator": lambda: dist.all_reduce(
+            torch.ones(6), dist.ReduceOp.MAX if one else dist.ReduceOp.SUM
+        ),
         "another root": lambda: dist.broadcast(torch.ones(6), 2 if one else 3),
         "another operation": lambda: dist.barrier() if one else dist.all_reduce(torch.ones(6)),
     }
@@ -56,7 +60,11 @@ def right_numbers(rank, size):
 
 def refusals(rank, size):
     """What cannot be is refused at once, on the rank that asks, and nobody waits for it."""
-    raises("AVG of bool", RuntimeError, lambda: dist.all_reduce(torch.ones(2).bool(), dist.ReduceOp.AVG))
+    raises(
+        "AVG of bool",
+        RuntimeError,
+        lambda: dist.all_reduce(torch.ones(2).bool(), dist.ReduceOp.AVG),
+    )
     fine()
 
 
@@ -66,7 +74,12 @@ def a_rank_that_does_not_come(rank, size):
     if rank == 0:
         time.sleep(0.1)
     else:
-        raises("time-out", dist.DistBackendError, lambda: dist.all_reduce(torch.ones(2), group=group), "0")
+        raises(
+            "time-out",
+            dist.DistBackendError,
+            lambda: dist.all_reduce(torch.ones(2), group=group),
+            "0",
+        )
     dist.barrier()
     dist.destroy_process_group(group)
     fine()

@@ -1,4 +1,4 @@
-"""A rank forks: while its group is alive the child may not use it; later it may be a rank itself."""
+"""A rank forks: while its group is alive the child may not use it; later it may be a rank."""
 
 import os
 

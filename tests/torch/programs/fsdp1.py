@@ -20,7 +20,9 @@ def main():
         models.train(model, models.sgd(model), STEPS, rank, size)
         with FSDP.summon_full_params(model):
             for name, got in model.named_parameters():
-                close(f"{name} {strategy}", got.detach(), want[name].detach(), rtol=1e-9, atol=1e-11)
+                close(
+                    f"{name} {strategy}", got.detach(), want[name].detach(), rtol=1e-9, atol=1e-11
+                )
     dist.destroy_process_group()
 
 

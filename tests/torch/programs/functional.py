@@ -10,7 +10,11 @@ from checks import BACKEND, close, same
 
 def by_hand(rank, size):
     whole = dist.group.WORLD
-    same("all_reduce", funcol.all_reduce(torch.full((3,), 1.0), "sum", whole) + 0, torch.full((3,), float(size)))
+    same(
+        "all_reduce",
+        funcol.all_reduce(torch.full((3,), 1.0), "sum", whole) + 0,
+        torch.full((3,), float(size)),
+    )
     rows = funcol.all_gather_tensor(torch.full((2, 2), float(rank)), 0, whole)
     same("all_gather_tensor", rows[::2, 0].tolist(), [float(r) for r in range(size)])
     columns = funcol.all_gather_tensor(torch.full((2, 2), float(rank)), 1, whole)
@@ -19,13 +23,19 @@ def by_hand(rank, size):
     same("reduce_scatter_tensor", piece + 0, size * torch.arange(2.0 * rank, 2.0 * rank + 2))
     same("broadcast", funcol.broadcast(torch.full((2,), float(rank)), 1, whole) + 0, torch.ones(2))
     sends = [r + 1 for r in range(size)]
-    out = funcol.all_to_all_single(torch.full((sum(sends),), float(rank)), [rank + 1] * size, sends, whole)
+    out = funcol.all_to_all_single(
+        torch.full((sum(sends),), float(rank)), [rank + 1] * size, sends, whole
+    )
     same("all_to_all_single", (out + 0)[:: rank + 1].tolist(), [float(r) for r in range(size)])
     many = funcol.all_reduce_coalesced([torch.ones(2), torch.ones(3, 3)], "sum", whole)
     same("all_reduce_coalesced", [m.sum().item() for m in many], [2.0 * size, 9.0 * size])
     many = funcol.all_gather_into_tensor_coalesced([torch.ones(2), torch.ones(3)], whole)
-    same("all_gather_into_tensor_coalesced", [m.sum().item() for m in many], [2.0 * size, 3.0 * size])
-    many = funcol.reduce_scatter_tensor_coalesced([torch.ones(size), torch.ones(2 * size)], "sum", [0, 0], whole)
+    same(
+        "all_gather_into_tensor_coalesced", [m.sum().item() for m in many], [2.0 * size, 3.0 * size]
+    )
+    many = funcol.reduce_scatter_tensor_coalesced(
+        [torch.ones(size), torch.ones(2 * size)], "sum", [0, 0], whole
+    )
     same("reduce_scatter_tensor_coalesced", [m.tolist() for m in many], [[size], [size, size]])
 
 

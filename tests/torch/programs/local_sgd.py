@@ -49,7 +49,9 @@ def main():
     model = models.net()
     ddp = DDP(model)
     alone = dist.new_subgroups(1)[0]  # a rank with itself: gradients stay where they are
-    ddp.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=WARM_UP), post_localSGD_hook)
+    ddp.register_comm_hook(
+        PostLocalSGDState(None, alone, start_localSGD_iter=WARM_UP), post_localSGD_hook
+    )
     averager = averagers.PeriodicModelAverager(period=PERIOD, warmup_steps=WARM_UP)
     optimizer = PostLocalSGDOptimizer(torch.optim.SGD(ddp.parameters(), lr=0.1), averager)
     models.train(ddp, optimizer, STEPS, rank, size)

@@ -37,7 +37,11 @@ def once(rank, size, number):
 
 def all_alive(rank, size):
     """Overlapping groups at once, used in another order by each rank."""
-    groups = [dist.new_group(sorted({first, (first + step) % size})) for first in range(size) for step in (0, 1, 2)]
+    groups = [
+        dist.new_group(sorted({first, (first + step) % size}))
+        for first in range(size)
+        for step in (0, 1, 2)
+    ]
     mine = [g for g in groups if dist.get_rank(g) >= 0]
     works = []
     for index, group in enumerate(mine[::-1] if rank % 2 else mine):

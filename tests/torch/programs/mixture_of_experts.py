@@ -65,7 +65,9 @@ def lists(rank, size):
         into = [torch.zeros(rank + r, 3, dtype=dtype) for r in range(size)]
         dist.all_to_all(into, out)
         for r in range(size):
-            same(f"all_to_all of {dtype}", into[r], torch.full((rank + r, 3), rank % 2, dtype=dtype))
+            same(
+                f"all_to_all of {dtype}", into[r], torch.full((rank + r, 3), rank % 2, dtype=dtype)
+            )
 
 
 def main():

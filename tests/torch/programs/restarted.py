@@ -35,7 +35,11 @@ def main():
         models.loss(ddp(models.part(x, rank, size)), models.part(y, rank, size)).backward()
         optimizer.step()
         if rank == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step + 1,
+            }
             torch.save(state, PATH + ".new")
             os.rename(PATH + ".new", PATH)
     close("parameters", flat(model), flat(models.train_alone(models.net(), STEPS)), 1e-9, 1e-11)

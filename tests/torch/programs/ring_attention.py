@@ -56,7 +56,9 @@ def by_heads(q, k, v):
         dist.all_to_all_single(out, t)
         return out
 
-    return to_rows(torch.nn.functional.scaled_dot_product_attention(to_heads(q), to_heads(k), to_heads(v)))
+    return to_rows(
+        torch.nn.functional.scaled_dot_product_attention(to_heads(q), to_heads(k), to_heads(v))
+    )
 
 
 def main():

@@ -34,7 +34,11 @@ def rank_main(rank, folder):
             values = values.clone()
             dist.all_reduce(values)
             total += values.sum()
-        same(f"sum with {context}ed workers", total.item(), float(RANKS * sum(i * i for i in range(12))))
+        same(
+            f"sum with {context}ed workers",
+            total.item(),
+            float(RANKS * sum(i * i for i in range(12))),
+        )
     dist.destroy_process_group()
 
 

@@ -55,7 +55,9 @@ def send_beside_collectives(rank, size):
 def crossing(rank, size):
     """Everybody sends first, large and small (gloo#308, torchcomms#2992)."""
     for elements in (1, 5000, 1_000_000):
-        works = [dist.isend(torch.full((elements,), float(rank)), r) for r in range(size) if r != rank]
+        works = [
+            dist.isend(torch.full((elements,), float(rank)), r) for r in range(size) if r != rank
+        ]
         into = torch.empty(elements)
         for r in range(size):
             if r != rank:

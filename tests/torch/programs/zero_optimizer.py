@@ -27,7 +27,9 @@ def main():
     optimizer.consolidate_state_dict(to=0)
     if rank == 0:
         state = optimizer.state_dict()["state"]
-        check("state of all parameters", len(state) == len(list(model.parameters())), str(len(state)))
+        check(
+            "state of all parameters", len(state) == len(list(model.parameters())), str(len(state))
+        )
     dist.destroy_process_group()
 
 

@@ -1,4 +1,5 @@
-# tests/unit/client/: libcommd over boards, engines and the loop fabric in one process; the programs.
+# tests/unit/client/: libcommd over boards, engines and the loop fabric in one process; the
+# programs.
 if HAVE_CMOCKA
 unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl \
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
@@ -15,8 +16,8 @@ tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c
 tests_unit_client_test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
 	$(CMOCKA_LIBS)
 
-tests_unit_client_test_registered_SOURCES = tests/unit/client/test_registered.c tests/lib/arena_commd.c \
-	tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_client_test_registered_SOURCES = tests/unit/client/test_registered.c \
+	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
 tests_unit_client_test_registered_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/cluster.c \
@@ -31,7 +32,7 @@ tests_unit_client_test_p2p_threads_LDADD = libcommd-client.la libcommd-proto.la 
 tests_unit_client_test_perf_SOURCES = tests/unit/client/test_perf.c client/perf/commd_perf.h \
 	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_loop.c \
 	client/perf/commd_perf_options.c client/perf/commd_perf_report.c client/perf/commd_perf_stats.c
-tests_unit_client_test_perf_LDADD = $(CMOCKA_LIBS)
+tests_unit_client_test_perf_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_client_test_trouble_SOURCES = tests/unit/client/test_trouble.c tests/lib/cluster.c \
 	tests/lib/cluster.h

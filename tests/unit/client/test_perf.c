@@ -8,15 +8,14 @@
 #include <cmocka.h>
 
 #include "client/perf/commd_perf.h"
+#include "shm/model/dtype.h"
 
 enum { N = 2500 }; /* more than two periods */
 
 /* The one function of libcommd that these files need. */
 size_t commd_dtype_size(int dtype)
 {
-    static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
-
-    return sizes[dtype];
+    return dtype_size((unsigned)dtype);
 }
 
 static double load(int dtype, const void *p)
