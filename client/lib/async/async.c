@@ -131,10 +131,8 @@ static int start_message(struct commd_group *g, const struct commd_op *op, commd
     w->arg = arg;
     w->part = part;
     atomic_init(&w->refs, ret_work ? 2 : 1);
-    atomic_fetch_add(&g->p2p_pending, 1);
     r = p2p_start(g, w);
     if (r) {
-        atomic_fetch_sub(&g->p2p_pending, 1);
         free(w);
         return r;
     }

@@ -132,6 +132,7 @@ int p2p_start(struct commd_group *g, struct commd_work *w)
         free(o);
         return p2p_no_memory(error_mine(), &w->op);
     }
+    atomic_fetch_add(&g->p2p_pending, 1); /* from here on the progress thread looks at g->p2p */
     p2p_op_init(o, g, &w->op);
     o->work = w;
     w->p2p = o;

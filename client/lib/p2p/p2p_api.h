@@ -8,7 +8,7 @@ struct mail_box;
 enum p2p_waited { P2P_ENDED, P2P_LATE, P2P_INTERRUPTED };
 int p2p_check(const struct commd_group *g, const struct commd_op *op);
 int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
-/* Begins @w->op, of a work that is counted in the group; COMMD_E_NOMEM: nothing was begun. */
+/* Begins @w->op and counts it in the group. COMMD_E_NOMEM: nothing was begun. */
 int p2p_start(struct commd_group *g, struct commd_work *w);
 /* On the waiting thread; P2P_ENDED: the work is done or about to be. */
 enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms);
