@@ -226,7 +226,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
 
 /* @abort: the engine drops its operations at once; else it finishes what other nodes still need.
  * Messages that were sent are sent in any case. */
-static void group_close(struct daemon *d, uint64_t id, bool abort)
+static void apply_group_close(struct daemon *d, uint64_t id, bool abort)
 {
     struct board_entry *entry = boards_find(&d->boards, id);
     struct msg msg = {.type = MSG_BOARD_DEL};
@@ -261,7 +261,7 @@ static void group_open(struct daemon *d, uint64_t id)
     if (r == 0)
         r = tell_members(d, &view, entry, &fd);
     if (r) { /* before any member was told */
-        group_close(d, id, true);
+        apply_group_close(d, id, true);
         board_failed(d, id, r, why);
     }
 }
@@ -278,7 +278,7 @@ static unsigned local_index(const struct core_group_view *view, unsigned rank)
     return index;
 }
 
-static void member_gone(struct daemon *d, const struct core_action *a)
+static void apply_member_gone(struct daemon *d, const struct core_action *a)
 {
     struct board_entry *entry = boards_find(&d->boards, a->group);
     struct msg msg = {.type = MSG_GONE};
@@ -345,7 +345,7 @@ static void group_absent(struct daemon *d, const struct core_action *a)
     listener_send(d->listener, a->client, &msg, NULL, 0);
 }
 
-static void group_broken(struct daemon *d, const struct core_action *a)
+static void apply_group_broken(struct daemon *d, const struct core_action *a)
 {
     struct board_entry *entry = boards_find(&d->boards, a->group);
 
@@ -405,7 +405,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     engine_link_send(d->engine, &msg, NULL, 0);
 }
 
-static void log_line(struct daemon *d, const struct core_action *a)
+static void apply_log_line(struct daemon *d, const struct core_action *a)
 {
     enum conf_log_level level = (enum conf_log_level)a->level;
 
@@ -446,19 +446,19 @@ void apply_action(struct daemon *d, const struct core_action *a)
         group_open(d, a->group);
         break;
     case CORE_DO_MEMBER_GONE:
-        member_gone(d, a);
+        apply_member_gone(d, a);
         break;
     case CORE_DO_GROUP_BROKEN:
-        group_broken(d, a);
+        apply_group_broken(d, a);
         break;
     case CORE_DO_GROUP_CLOSE:
-        group_close(d, a->group, a->flag);
+        apply_group_close(d, a->group, a->flag);
         break;
     case CORE_DO_GROUP_ABSENT:
         group_absent(d, a);
         break;
     case CORE_DO_LOG:
-        log_line(d, a);
+        apply_log_line(d, a);
         break;
     }
 }

@@ -207,7 +207,7 @@ static const struct engine_link_ops engine_ops = {
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-static void fill_config(const struct conf *conf, struct core_config *ret_config)
+static void core_config_of(const struct conf *conf, struct core_config *ret_config)
 {
     unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
 
@@ -241,7 +241,7 @@ static int start_core(struct daemon *d)
     for (unsigned i = 0; i < d->conf->nnodes; i++)
         snprintf(names[i], sizeof(names[i]), "%s", d->conf->nodes[i].name);
     d->incarnation = random[1] ? random[1] : 1;
-    fill_config(d->conf, &config);
+    core_config_of(d->conf, &config);
     config.seed = random[0];
     config.incarnation = d->incarnation;
     config.nodes = (const char(*)[MSG_NAME_MAX])names;
@@ -419,7 +419,7 @@ void daemon_reload(struct daemon *d)
     if (conf) {
         conf_free(d->conf);
         d->conf = conf;
-        fill_config(conf, &config);
+        core_config_of(conf, &config);
         core_reconfigure(d->core, &config);
         listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
         if (d->peers)

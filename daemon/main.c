@@ -31,7 +31,7 @@ static const char help[] =
     "Exit codes: 0 ended as asked, 1 internal error, 64 usage, 77 key or permission,\n"
     "78 configuration.\n";
 
-struct options {
+struct daemon_options {
     const char *config, *launcher;
     bool check, insecure, user, background;
     uint64_t idle_ms;
@@ -57,7 +57,7 @@ static int usage_error(const char *format, const char *word)
 }
 
 /* What does not go together. */
-static int check_options(const struct options *o)
+static int check_options(const struct daemon_options *o)
 {
     if (o->user && (o->config || o->check || o->insecure || o->launcher))
         return usage_error("%s has no configuration, and no other nodes", "--user");
@@ -68,7 +68,7 @@ static int check_options(const struct options *o)
 }
 
 /* 0: go on; else exit with *ret_exit. */
-static int parse(int argc, char **argv, struct options *ret_options, int *ret_exit)
+static int parse_words(int argc, char **argv, struct daemon_options *ret_options, int *ret_exit)
 {
     enum {
         OPT_CONFIG = 1,
@@ -93,7 +93,7 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
         {"help", no_argument, NULL, OPT_HELP},
         {NULL, 0, NULL, 0},
     };
-    struct options o = {.config = NULL};
+    struct daemon_options o = {.config = NULL};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -150,7 +150,8 @@ static int parse(int argc, char **argv, struct options *ret_options, int *ret_ex
     return 0;
 }
 
-static int load(struct daemon *d, const struct options *o, const struct user *user)
+static int load_conf(struct daemon *d, const struct daemon_options *o,
+                     const struct user_daemon *user)
 {
     char *error = NULL;
     int r;
@@ -185,9 +186,10 @@ static void process_setup(void)
 }
 
 /* From the configuration to the end. */
-static int serve(struct daemon *d, const struct options *o, struct user *user)
+static int serve_until_end(struct daemon *d, const struct daemon_options *o,
+                           struct user_daemon *user)
 {
-    int r = load(d, o, user);
+    int r = load_conf(d, o, user);
 
     if (r)
         return r;
@@ -213,18 +215,18 @@ static int serve(struct daemon *d, const struct options *o, struct user *user)
 
 int main(int argc, char **argv)
 {
-    struct user user = USER_NONE;
+    struct user_daemon user = USER_NONE;
     struct daemon d = {0};
-    struct options options;
+    struct daemon_options options;
     int r;
 
-    if (parse(argc, argv, &options, &r))
+    if (parse_words(argc, argv, &options, &r))
         return r;
     r = options.user ? user_begin(&user, options.background) : 0;
     if (r)
         return r;
     process_setup();
-    r = serve(&d, &options, &user);
+    r = serve_until_end(&d, &options, &user);
     daemon_fini(&d);
     user_fini(&user);
     return r;

@@ -16,6 +16,10 @@ TESTS += tests/check_lists.py
 dist_check_SCRIPTS += tests/check_stubs.py
 TESTS += tests/check_stubs.py
 
+# A name stands for one thing.
+dist_check_SCRIPTS += tests/check_names.py
+TESTS += tests/check_names.py
+
 # Layout and length of lines.
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py

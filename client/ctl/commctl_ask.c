@@ -118,7 +118,7 @@ static bool exchange(struct ask *ask, int sock, const struct msg *question, enum
     return false;
 }
 
-static int64_t now_ms(void)
+static int64_t monotonic_ms(void)
 {
     struct timespec ts;
 
@@ -129,7 +129,7 @@ static int64_t now_ms(void)
 bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
 {
     _cleanup_(close_fdp) int sock = -1;
-    int64_t deadline = now_ms() + ask->timeout_ms;
+    int64_t deadline = monotonic_ms() + ask->timeout_ms;
     struct msg msg = {.type = MSG_CLIENT_HELLO}, answer;
 
     if (ask_connect(ask, &sock))

@@ -256,7 +256,7 @@ struct given {
     bool max, factor, ranks, nodes;
 };
 
-static int check_options(struct perf *p, const struct given *given)
+static int perf_check_options(struct perf *p, const struct given *given)
 {
     if (p->min_bytes > p->max_bytes && given->max)
         return wrong_usage("-b %zu is larger than -e %zu", p->min_bytes, p->max_bytes);
@@ -441,5 +441,5 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
         return wrong_usage(argc == optind ? "which collective?" : "one collective at a time");
     if (parse_coll(argv[optind], &p->coll))
         return PERF_USAGE;
-    return check_options(p, &given);
+    return perf_check_options(p, &given);
 }

@@ -134,8 +134,8 @@ static int read_file(const char *file, struct conf_errors *errors, char **ret_te
     return 0;
 }
 
-static int load(struct conf *conf, struct conf_src *src, struct conf_errors *errors,
-                const char *file, const char *text, size_t len)
+static int conf_load_into(struct conf *conf, struct conf_src *src, struct conf_errors *errors,
+                          const char *file, const char *text, size_t len)
 {
     static const struct conf_pos whole = {0, 0};
     _cleanup_(freep) char *content = NULL;
@@ -173,7 +173,7 @@ int conf_load(const char *file, const char *text, size_t len, struct conf **ret_
     *ret_error = NULL;
     if (!conf)
         return -ENOMEM;
-    r = load(conf, &src, &errors, file, text, len);
+    r = conf_load_into(conf, &src, &errors, file, text, len);
     free(src.nodes);
     if (r == 0) {
         *ret_conf = steal_ptr(conf);

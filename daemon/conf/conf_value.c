@@ -169,7 +169,7 @@ static const char *check_device(const char *text)
     return text[strspn(text, ALNUM "._:@-")] ? "not the name of a device" : NULL;
 }
 
-static const char *check_fabric(const char *text)
+static const char *check_fabric_name(const char *text)
 {
     bool known = !strcmp(text, "auto") || !strcmp(text, "tcp") || !strcmp(text, "ucx");
 
@@ -274,7 +274,7 @@ static const char *parse_text(const struct conf_key *key, const char *text)
     case CONF_DEVICE:
         return check_device(text);
     case CONF_FABRIC:
-        return check_fabric(text);
+        return check_fabric_name(text);
     case CONF_TRANSPORTS:
         return check_transport_names(text);
     case CONF_PORT_RANGE:

@@ -110,7 +110,7 @@ static void shutdown(struct core *core)
     group_drain(core);
 }
 
-static void dispatch(struct core *core, const struct core_event *event)
+static void core_dispatch(struct core *core, const struct core_event *event)
 {
     switch (event->type) {
     case CORE_TICK:
@@ -175,7 +175,7 @@ void core_input(struct core *core, const struct core_event *event)
     if (core->promised_ms != CORE_NEVER &&
         core->now > core->promised_ms + core->config.heartbeat_ms)
         peer_forgive(core);
-    dispatch(core, event);
+    core_dispatch(core, event);
     engine_tick(core);
     peer_tick(core);
     join_tick(core);

@@ -153,9 +153,10 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     client_set_state(core, slot, CLIENT_FREE);
 }
 
-static void refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
-    _printf_(4, 5);
-static void refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
+static void core_client_refuse(struct core *core, unsigned slot, enum cause cause,
+                               const char *format, ...) _printf_(4, 5);
+static void core_client_refuse(struct core *core, unsigned slot, enum cause cause,
+                               const char *format, ...)
 {
     char buf[MSG_TEXT_MAX] = "";
     struct text text = {buf, sizeof(buf), 0};
@@ -172,23 +173,25 @@ static void refuse(struct core *core, unsigned slot, enum cause cause, const cha
                                           : "it was refused");
 }
 
-static void hello(struct core *core, unsigned slot, const struct msg_client_hello *msg)
+static void client_hello(struct core *core, unsigned slot, const struct msg_client_hello *msg)
 {
     struct client *client = &core->clients[slot];
     struct user *user;
 
     if (msg->version != MSG_VERSION) {
-        refuse(core, slot, CAUSE_PROTOCOL,
-               "the client speaks protocol version %u, commd %s on node %s speaks %u: install "
-               "libcommd and commd of one version",
-               msg->version, core->version, core_self_name(core), (unsigned)MSG_VERSION);
+        core_client_refuse(
+            core, slot, CAUSE_PROTOCOL,
+            "the client speaks protocol version %u, commd %s on node %s speaks %u: install "
+            "libcommd and commd of one version",
+            msg->version, core->version, core_self_name(core), (unsigned)MSG_VERSION);
         return;
     }
     if (!msg->admin) {
         if (core->nclients >= core->config.max_clients) {
-            refuse(core, slot, CAUSE_QUOTA,
-                   "node %s has %u clients already: close some, or raise limits.max_clients",
-                   core_self_name(core), core->nclients);
+            core_client_refuse(
+                core, slot, CAUSE_QUOTA,
+                "node %s has %u clients already: close some, or raise limits.max_clients",
+                core_self_name(core), core->nclients);
             return;
         }
         user = user_get(core, client->uid, true);
@@ -197,11 +200,11 @@ static void hello(struct core *core, unsigned slot, const struct msg_client_hell
                                       core->nclients - user->clients)) {
             bool own = user && user->clients >= core->config.max_clients_per_user;
 
-            refuse(core, slot, CAUSE_QUOTA,
-                   "user %u has %u clients on node %s already%s: close some, or raise "
-                   "limits.max_clients%s",
-                   client->uid, user ? user->clients : 0, core_self_name(core),
-                   own ? "" : ", half of what others leave", own ? "_per_user" : "");
+            core_client_refuse(core, slot, CAUSE_QUOTA,
+                               "user %u has %u clients on node %s already%s: close some, or raise "
+                               "limits.max_clients%s",
+                               client->uid, user ? user->clients : 0, core_self_name(core),
+                               own ? "" : ", half of what others leave", own ? "_per_user" : "");
             user_put(core, user);
             return;
         }
@@ -233,8 +236,8 @@ static void leave(struct core *core, unsigned slot, const struct msg_client_leav
     struct member *member = member_in(core, slot, msg->group);
 
     if (!member) {
-        refuse(core, slot, CAUSE_PROTOCOL, "leaves group %llu, which it is not in",
-               (unsigned long long)msg->group);
+        core_client_refuse(core, slot, CAUSE_PROTOCOL, "leaves group %llu, which it is not in",
+                           (unsigned long long)msg->group);
         return;
     }
     for (; member; member = member_in(core, slot, msg->group))
@@ -246,8 +249,8 @@ static void abort_group(struct core *core, unsigned slot, const struct msg_clien
     struct member *member = member_in(core, slot, msg->group);
 
     if (!member) {
-        refuse(core, slot, CAUSE_PROTOCOL, "aborts group %llu, which it is not in",
-               (unsigned long long)msg->group);
+        core_client_refuse(core, slot, CAUSE_PROTOCOL, "aborts group %llu, which it is not in",
+                           (unsigned long long)msg->group);
         return;
     }
     group_abort(core, member->group, member, msg->text);
@@ -260,8 +263,8 @@ static void ask_absent(struct core *core, unsigned slot, const struct msg_client
     if (member)
         absent_ask_client(core, member, msg);
     else
-        refuse(core, slot, CAUSE_PROTOCOL, "asks about group %llu, which it is not in",
-               (unsigned long long)msg->group);
+        core_client_refuse(core, slot, CAUSE_PROTOCOL, "asks about group %llu, which it is not in",
+                           (unsigned long long)msg->group);
 }
 
 void client_msg(struct core *core, const struct core_event *event)
@@ -274,19 +277,19 @@ void client_msg(struct core *core, const struct core_event *event)
         return; /* refused while this was on its way */
     client = &core->clients[slot];
     if (client->state == CLIENT_NEW && msg->type != MSG_CLIENT_HELLO) {
-        refuse(core, slot, CAUSE_PROTOCOL, "the first message has to be a hello");
+        core_client_refuse(core, slot, CAUSE_PROTOCOL, "the first message has to be a hello");
         return;
     }
     switch ((int)msg->type) { /* int: of all types a client may send six */
     case MSG_CLIENT_HELLO:
         if (client->state == CLIENT_READY)
-            refuse(core, slot, CAUSE_PROTOCOL, "a second hello");
+            core_client_refuse(core, slot, CAUSE_PROTOCOL, "a second hello");
         else
-            hello(core, slot, &msg->client_hello);
+            client_hello(core, slot, &msg->client_hello);
         break;
     case MSG_CLIENT_JOIN:
         if (client->admin)
-            refuse(core, slot, CAUSE_PROTOCOL, "an admin session cannot join groups");
+            core_client_refuse(core, slot, CAUSE_PROTOCOL, "an admin session cannot join groups");
         else
             join_request(core, slot, &msg->client_join);
         break;
@@ -302,8 +305,8 @@ void client_msg(struct core *core, const struct core_event *event)
     case MSG_ADMIN:
         break; /* the edge answers from the views */
     default:
-        refuse(core, slot, CAUSE_PROTOCOL, "message type %u is not for clients",
-               (unsigned)msg->type);
+        core_client_refuse(core, slot, CAUSE_PROTOCOL, "message type %u is not for clients",
+                           (unsigned)msg->type);
         break;
     }
 }

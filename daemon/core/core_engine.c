@@ -23,7 +23,7 @@ static const bool engine_may[3][3] = { /* rows: from; columns: DOWN STARTING UP 
 
 static void engine_set_state(struct core *core, enum core_engine_state state)
 {
-    struct engine *engine = &core->engine;
+    struct own_engine *engine = &core->engine;
 
     if (!engine_may[engine->state][state])
         abort();
@@ -55,9 +55,9 @@ void engine_started(struct core *core, uint32_t pid)
         core->engine.pid = pid;
 }
 
-static void hello(struct core *core, const struct msg_engine_hello *msg)
+static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
 {
-    struct engine *engine = &core->engine;
+    struct own_engine *engine = &core->engine;
 
     text_copy(engine->text, sizeof(engine->text), msg->text);
     if (msg->version != MSG_VERSION) {
@@ -86,7 +86,7 @@ static void ping(struct core *core, const struct msg_ping *msg)
 
 void engine_msg(struct core *core, const struct msg *msg)
 {
-    struct engine *engine = &core->engine;
+    struct own_engine *engine = &core->engine;
 
     if (engine->state == CORE_ENGINE_DOWN_ || engine->killed)
         return; /* last words of one that is going */
@@ -96,7 +96,7 @@ void engine_msg(struct core *core, const struct msg *msg)
     }
     switch ((int)msg->type) { /* int: of all types an engine may send five */
     case MSG_ENGINE_HELLO:
-        hello(core, &msg->engine_hello);
+        engine_hello(core, &msg->engine_hello);
         break;
     case MSG_ENGINE_PEER_READY:
         peer_engine_accepts(core, &msg->engine_peer);
@@ -118,7 +118,7 @@ void engine_msg(struct core *core, const struct msg *msg)
 
 void engine_down(struct core *core, const char *why)
 {
-    struct engine *engine = &core->engine;
+    struct own_engine *engine = &core->engine;
     bool was_up = engine->state == CORE_ENGINE_UP, killed = engine->killed;
     char text[MSG_TEXT_MAX];
 
@@ -153,7 +153,7 @@ static uint64_t start_limit(const struct core *core)
 
 void engine_tick(struct core *core)
 {
-    struct engine *engine = &core->engine;
+    struct own_engine *engine = &core->engine;
 
     if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->draining) {
         engine_set_state(core, CORE_ENGINE_STARTING);
@@ -177,7 +177,7 @@ void engine_tick(struct core *core)
 
 uint64_t engine_deadline(const struct core *core)
 {
-    const struct engine *engine = &core->engine;
+    const struct own_engine *engine = &core->engine;
     uint64_t due = CORE_NEVER;
 
     switch (engine->state) {

@@ -471,8 +471,8 @@ void group_tick(struct core *core)
 /* ---- ranks that end
  * ----------------------------------------------------------------------------------- */
 
-static void member_gone(struct core *core, struct member *member, enum cause cause, uint32_t ops,
-                        const char *text)
+static void group_member_ended(struct core *core, struct member *member, enum cause cause,
+                               uint32_t ops, const char *text)
 {
     struct group *group = member->group;
     struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
@@ -496,7 +496,7 @@ void group_leave(struct core *core, struct member *member, uint32_t ops)
 
     text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", member->rank, member->pid,
                 core_self_name(core));
-    member_gone(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
+    group_member_ended(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
 }
 
 void group_member_lost(struct core *core, struct member *member, const char *why)
@@ -505,8 +505,8 @@ void group_member_lost(struct core *core, struct member *member, const char *why
 
     text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", member->rank,
                 member->pid, core_self_name(core), why);
-    member_gone(core, member, CAUSE_RANK_LOST,
-                member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
+    group_member_ended(core, member, CAUSE_RANK_LOST,
+                       member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
 }
 
 void group_member_gone(struct core *core, unsigned node, const struct msg_gone *msg)

@@ -63,7 +63,7 @@ static void remember(struct core *core, struct forming *forming, struct msg_memb
     *bucket = (uint32_t)(member - core->runs.members) + 1;
 }
 
-static void forget(struct core *core, struct msg_member *member)
+static void fate_forget(struct core *core, struct msg_member *member)
 {
     uint32_t *at = join_bucket(core, member->node, member->join);
     uint32_t i = (uint32_t)(member - core->runs.members) + 1;
@@ -96,7 +96,7 @@ static struct list *name_bucket(struct core *core, uint32_t uid, const char *nam
     return &core->forming_by_name[text_hash(uid, name) % HASH_GROUPS];
 }
 
-static struct forming *find(struct core *core, uint32_t uid, const char *name)
+static struct forming *forming_find(struct core *core, uint32_t uid, const char *name)
 {
     struct forming *forming;
 
@@ -170,9 +170,10 @@ void home_reap(struct core *core)
     pool_reap(&core->formings);
 }
 
-static void free_place(struct core *core, struct forming *forming, struct msg_member *member)
+static void forming_free_place(struct core *core, struct forming *forming,
+                               struct msg_member *member)
 {
-    forget(core, member);
+    fate_forget(core, member);
     member->join = 0;
     if (--forming->count == 0)
         drop(core, forming);
@@ -242,12 +243,12 @@ static void commit_here(struct core *core, const struct forming *forming)
     group_commit(core, core->config.self, &msg);
 }
 
-static void commit(struct core *core, struct forming *forming)
+static void home_commit(struct core *core, struct forming *forming)
 {
     bool here = false;
 
     for (uint32_t i = 0; i < forming->size; i++)
-        forget(core, &forming->members[i]);
+        fate_forget(core, &forming->members[i]);
     number_nodes(core, forming);
     for (unsigned i = 0; i < forming->nnodes; i++)
         here |= forming->nodes[i] == core->config.self;
@@ -261,8 +262,8 @@ static void commit(struct core *core, struct forming *forming)
 /* ---- requests
  * --------------------------------------------------------------------------------------- */
 
-static void refuse(struct core *core, unsigned node, uint64_t join, enum cause cause, int32_t rank,
-                   const char *text)
+static void home_refuse(struct core *core, unsigned node, uint64_t join, enum cause cause,
+                        int32_t rank, const char *text)
 {
     struct msg_join_refused msg = {.join = join, .cause = cause, .rank = rank};
 
@@ -284,8 +285,8 @@ static int32_t first_rank(const struct forming *forming)
     return -1;
 }
 
-static bool fits(struct core *core, unsigned node, const struct forming *forming,
-                 const struct msg_join *msg)
+static bool join_fits(struct core *core, unsigned node, const struct forming *forming,
+                      const struct msg_join *msg)
 {
     const struct msg_member *member;
     char text[MSG_TEXT_MAX];
@@ -303,7 +304,7 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
             text_format(text, sizeof(text),
                         "group \"%s\": rank %u joins with size %u, but others joined with size %u",
                         msg->name, msg->rank, msg->size, forming->size);
-        refuse(core, node, msg->join, CAUSE_INVALID, first, text);
+        home_refuse(core, node, msg->join, CAUSE_INVALID, first, text);
         return false;
     }
     member = &forming->members[msg->rank];
@@ -312,7 +313,7 @@ static bool fits(struct core *core, unsigned node, const struct forming *forming
                     "group \"%s\": rank %u is already taken by pid %u on node "
                     "%s",
                     msg->name, msg->rank, member->pid, core_node_name(core, member->node));
-        refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, text);
+        home_refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, text);
         return false;
     }
     return true;
@@ -333,20 +334,20 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     }
     if (core->draining)
         return; /* it asks the next home as soon as we are gone */
-    forming = find(core, msg->uid, msg->name);
-    if (forming && !fits(core, node, forming, msg))
+    forming = forming_find(core, msg->uid, msg->name);
+    if (forming && !join_fits(core, node, forming, msg))
         return;
     if (!forming && !(forming = create(core, node, msg))) {
         text_format(text, sizeof(text),
                     "group \"%s\": node %s has no room for one more group of user %u that forms: "
                     "wait for others, or raise limits.max_groups or limits.max_groups_per_user",
                     msg->name, core_self_name(core), msg->uid);
-        refuse(core, node, msg->join, CAUSE_QUOTA, -1, text);
+        home_refuse(core, node, msg->join, CAUSE_QUOTA, -1, text);
         return;
     }
     member = &forming->members[msg->rank];
     if (member->join) {
-        forget(core, member); /* only mutant 2 comes here */
+        fate_forget(core, member); /* only mutant 2 comes here */
         forming->count--;
     }
     member->node = node;
@@ -356,7 +357,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     runs_fate(&core->runs, member)->cause = CAUSE_NONE;
     remember(core, forming, member);
     if (++forming->count == forming->size)
-        commit(core, forming);
+        home_commit(core, forming);
 }
 
 void home_cancel(struct core *core, unsigned node, uint64_t join)
@@ -378,9 +379,9 @@ void home_cancel(struct core *core, unsigned node, uint64_t join)
     }
     if (!quiet)
         forming->late++;
-    free_place(core, forming, member);
+    forming_free_place(core, forming, member);
     if (!quiet)
-        refuse(core, node, join, CAUSE_TIMEOUT, (int32_t)count, missing);
+        home_refuse(core, node, join, CAUSE_TIMEOUT, (int32_t)count, missing);
 }
 
 void home_node_lost(struct core *core, unsigned node)
@@ -396,7 +397,7 @@ void home_node_lost(struct core *core, unsigned node)
                 continue;
             left--;
             if (forming->members[i].node == node)
-                free_place(core, forming, &forming->members[i]);
+                forming_free_place(core, forming, &forming->members[i]);
         }
     }
 }

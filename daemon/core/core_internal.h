@@ -236,7 +236,7 @@ struct peer {
     char error[MSG_TEXT_MAX];
 };
 
-struct engine {
+struct own_engine {
     enum core_engine_state state;
     bool spawned, killed;
     uint32_t pid;
@@ -272,7 +272,7 @@ struct core {
     uint64_t expired_ms; /* when that was last looked at */
     unsigned nclients;
     struct peer *peers;
-    struct engine engine;
+    struct own_engine engine;
     struct client *clients;
     struct pool members, groups, formings, users;
     struct runs runs;

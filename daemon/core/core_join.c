@@ -226,7 +226,7 @@ void join_cancel(struct core *core, struct member *member)
 }
 
 /* The home may answer at once when it is this node: @member may have ended on return. */
-static void ask(struct core *core, struct member *member)
+static void join_ask(struct core *core, struct member *member)
 {
     struct msg_join join;
 
@@ -251,7 +251,7 @@ void join_run(struct core *core)
 
     while ((member = list_first(&core->todo, struct member, todo))) {
         list_del(&member->todo);
-        ask(core, member);
+        join_ask(core, member);
     }
 }
 

@@ -66,7 +66,7 @@ static void review(struct core *core, unsigned node)
             ready ? "ready" : "linked, but its engine and ours do not accept each other");
 }
 
-static void add(struct core *core, unsigned node)
+static void peer_add_engine(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
@@ -137,7 +137,7 @@ void peer_up(struct core *core, const struct core_event *event)
         act_engine_state(core, event->node);
 }
 
-static void engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
+static void peer_engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
 {
     struct peer *peer = &core->peers[node];
     char text[MSG_TEXT_MAX];
@@ -157,7 +157,7 @@ static void engine_state(struct core *core, unsigned node, const struct msg_engi
         text_copy(peer->error, sizeof(peer->error), text);
         group_node_lost(core, node, CAUSE_ENGINE_LOST, text, false);
     }
-    add(core, node);
+    peer_add_engine(core, node);
 }
 
 void peer_msg(struct core *core, unsigned node, const struct msg *msg)
@@ -172,7 +172,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
     case MSG_HEARTBEAT:
         break;
     case MSG_ENGINE_STATE:
-        engine_state(core, node, &msg->engine_state);
+        peer_engine_state(core, node, &msg->engine_state);
         break;
     case MSG_ENGINE_READY:
         peer->accepts_mine = msg->engine_ready.engine;
@@ -224,7 +224,7 @@ void peer_engine_up(struct core *core)
         if (!peer_linked(core, i))
             continue;
         act_engine_state(core, i);
-        add(core, i);
+        peer_add_engine(core, i);
     }
 }
 
@@ -320,7 +320,7 @@ static void check_peers(struct core *core)
             group_node_lost(core, i, CAUSE_ENGINE_LOST, peer->error, true);
         }
         if (core->now >= peer->retry_ms)
-            add(core, i);
+            peer_add_engine(core, i);
         next = MIN(next, MIN(MIN(peer->retry_ms, peer->doubt_ms),
                              peer->heard_ms + core->config.node_timeout_ms));
     }

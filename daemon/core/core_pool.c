@@ -89,7 +89,7 @@ void runs_init(struct runs *runs, uint32_t largest, uint32_t total)
 }
 
 /* A block that nobody has; memory of those that never had an owner was never touched. */
-static bool block_take(struct runs *runs, struct run_owner *owner)
+static bool runs_block_take(struct runs *runs, struct run_owner *owner)
 {
     uint32_t i;
 
@@ -117,7 +117,7 @@ struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_
     while (order <= runs->block && !owner->free[order])
         order++;
     if (order > runs->block) {
-        if (owner->blocks >= most || !block_take(runs, owner))
+        if (owner->blocks >= most || !runs_block_take(runs, owner))
             return NULL;
         order = runs->block;
     }

@@ -13,8 +13,8 @@ static const char *act_text(const struct core *core, const struct act *act)
 
 #define COPY(dst, src) text_copy(dst, sizeof(dst), src)
 
-static struct msg *message(struct core_action *ret, enum core_action_type type, unsigned target,
-                           enum msg_type kind)
+static struct msg *unfold_message(struct core_action *ret, enum core_action_type type,
+                                  unsigned target, enum msg_type kind)
 {
     ret->type = type;
     if (type == CORE_DO_CLIENT_SEND)
@@ -27,7 +27,7 @@ static struct msg *message(struct core_action *ret, enum core_action_type type, 
 
 static void welcome(const struct core *core, unsigned client, struct core_action *ret)
 {
-    struct msg_welcome *m = &message(ret, CORE_DO_CLIENT_SEND, client, MSG_WELCOME)->welcome;
+    struct msg_welcome *m = &unfold_message(ret, CORE_DO_CLIENT_SEND, client, MSG_WELCOME)->welcome;
 
     m->version = MSG_VERSION;
     m->incarnation = core->config.incarnation;
@@ -38,7 +38,7 @@ static void welcome(const struct core *core, unsigned client, struct core_action
 static void join(const struct core *core, const struct act *act, struct core_action *ret)
 {
     const struct member *member = pool_at(&core->members, act->object);
-    struct msg_join *m = &message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN)->join;
+    struct msg_join *m = &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN)->join;
 
     m->join = act->id;
     m->uid = member->uid;
@@ -48,10 +48,11 @@ static void join(const struct core *core, const struct act *act, struct core_act
     COPY(m->name, member->name);
 }
 
-static void commit(struct core *core, const struct act *act, unsigned node, struct core_action *ret)
+static void unfold_commit(struct core *core, const struct act *act, unsigned node,
+                          struct core_action *ret)
 {
     const struct forming *forming = pool_at(&core->formings, act->object);
-    struct msg_commit *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_COMMIT)->commit;
+    struct msg_commit *m = &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_COMMIT)->commit;
 
     m->group = forming->id;
     m->epoch = 1;
@@ -71,7 +72,7 @@ static void commit(struct core *core, const struct act *act, unsigned node, stru
 static void gone(const struct core *core, const struct act *act, const struct group *group,
                  unsigned node, struct core_action *ret)
 {
-    struct msg_gone *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_GONE)->gone;
+    struct msg_gone *m = &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_GONE)->gone;
 
     m->group = group->id;
     m->rank = (uint32_t)act->rank;
@@ -83,7 +84,7 @@ static void gone(const struct core *core, const struct act *act, const struct gr
 
 static void broken(const struct group *group, unsigned node, struct core_action *ret)
 {
-    struct msg_broken *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_BROKEN)->broken;
+    struct msg_broken *m = &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_BROKEN)->broken;
 
     m->group = group->id;
     m->cause = group->cause;
@@ -95,7 +96,8 @@ static void broken(const struct group *group, unsigned node, struct core_action 
 
 static void who(const struct act *act, unsigned node, struct core_action *ret)
 {
-    struct msg_ask_absent *m = &message(ret, CORE_DO_PEER_SEND, node, MSG_ASK_ABSENT)->ask_absent;
+    struct msg_ask_absent *m =
+        &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_ASK_ABSENT)->ask_absent;
 
     m->group = act->id;
     m->ask = act->id2;
@@ -120,7 +122,8 @@ static void group_action(const struct core *core, const struct act *act, enum co
     }
 }
 
-static void group_broken(const struct core *core, const struct act *act, struct core_action *ret)
+static void unfold_group_broken(const struct core *core, const struct act *act,
+                                struct core_action *ret)
 {
     const struct group *group = pool_at(&core->groups, act->object);
 
@@ -142,7 +145,7 @@ static bool next_commit(struct core *core, struct act *act, struct core_action *
         unsigned node = forming->nodes[act->at++];
 
         if (node != core->config.self && peer_linked(core, node)) {
-            commit(core, act, node, ret);
+            unfold_commit(core, act, node, ret);
             return true;
         }
     }
@@ -161,7 +164,7 @@ static bool next_participant(struct core *core, struct act *act, struct core_act
         if (act->kind == ACT_SYNC) {
             if (group->confirmed[place])
                 continue;
-            message(ret, CORE_DO_PEER_SEND, node, MSG_SYNC)->sync.group = group->id;
+            unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_SYNC)->sync.group = group->id;
         } else if (act->kind == ACT_ASK_ABSENT) {
             who(act, node, ret);
         } else if (act->kind == ACT_GONE) {
@@ -204,10 +207,11 @@ static bool next_rank(struct core *core, struct act *act, struct core_action *re
     return false;
 }
 
-static void engine_state(const struct core *core, const struct act *act, struct core_action *ret)
+static void unfold_engine_state(const struct core *core, const struct act *act,
+                                struct core_action *ret)
 {
     struct msg_engine_state *m =
-        &message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_STATE)->engine_state;
+        &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_STATE)->engine_state;
 
     m->engine = act->id;
     if (!act->id)
@@ -216,11 +220,12 @@ static void engine_state(const struct core *core, const struct act *act, struct 
     memcpy(m->addr, core->engine.addr, m->addr_len);
 }
 
-static void peer_add(const struct core *core, const struct act *act, struct core_action *ret)
+static void unfold_peer_add(const struct core *core, const struct act *act, struct core_action *ret)
 {
     const struct peer *peer = &core->peers[act->target];
     struct msg_engine_peer_add *m =
-        &message(ret, CORE_DO_ENGINE_SEND, act->target, MSG_ENGINE_PEER_ADD)->engine_peer_add;
+        &unfold_message(ret, CORE_DO_ENGINE_SEND, act->target, MSG_ENGINE_PEER_ADD)
+             ->engine_peer_add;
 
     m->peer = act->target;
     m->engine = act->id;
@@ -244,7 +249,8 @@ static void absent_here(const struct act *act, struct core_action *ret)
 
 static void absent(const struct core *core, const struct act *act, struct core_action *ret)
 {
-    struct msg_absent *m = &message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_ABSENT)->absent;
+    struct msg_absent *m =
+        &unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_ABSENT)->absent;
 
     m->req = act->req;
     m->count = act->ops;
@@ -257,13 +263,13 @@ static void client_message(const struct core *core, const struct act *act, struc
 {
     if (act->kind == ACT_REFUSED) {
         struct msg_refused *m =
-            &message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_REFUSED)->refused;
+            &unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_REFUSED)->refused;
 
         m->cause = act->cause;
         COPY(m->text, act_text(core, act));
     } else {
         struct msg_join_failed *m =
-            &message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_JOIN_FAILED)->join_failed;
+            &unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_JOIN_FAILED)->join_failed;
 
         m->req = act->req;
         m->cause = act->cause;
@@ -278,7 +284,8 @@ static void peer_message(const struct core *core, const struct act *act, struct 
     if (act->kind == ACT_BROKEN_TO && act->flag) {
         broken(pool_at(&core->groups, act->object), act->target, ret);
     } else if (act->kind == ACT_BROKEN_TO) {
-        struct msg_broken *m = &message(ret, CORE_DO_PEER_SEND, act->target, MSG_BROKEN)->broken;
+        struct msg_broken *m =
+            &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_BROKEN)->broken;
 
         m->group = act->id;
         m->cause = act->cause;
@@ -287,7 +294,7 @@ static void peer_message(const struct core *core, const struct act *act, struct 
         COPY(m->text, act_text(core, act));
     } else {
         struct msg_join_refused *m =
-            &message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_REFUSED)->join_refused;
+            &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_REFUSED)->join_refused;
 
         m->join = act->id;
         m->cause = act->cause;
@@ -297,7 +304,7 @@ static void peer_message(const struct core *core, const struct act *act, struct 
     }
 }
 
-static void log_line(const struct core *core, const struct act *act, struct core_action *ret)
+static void unfold_log_line(const struct core *core, const struct act *act, struct core_action *ret)
 {
     ret->type = CORE_DO_LOG;
     ret->level = act->level;
@@ -313,7 +320,7 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
 
     switch ((enum act_kind)act->kind) {
     case ACT_LOG:
-        log_line(core, act, ret);
+        unfold_log_line(core, act, ret);
         return true;
     case ACT_WELCOME:
         welcome(core, act->target, ret);
@@ -332,13 +339,13 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         COPY(ret->text, act_text(core, act));
         return true;
     case ACT_HEARTBEAT:
-        message(ret, CORE_DO_PEER_SEND, act->target, MSG_HEARTBEAT)->heartbeat.seq = act->id;
+        unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_HEARTBEAT)->heartbeat.seq = act->id;
         return true;
     case ACT_ENGINE_STATE:
-        engine_state(core, act, ret);
+        unfold_engine_state(core, act, ret);
         return true;
     case ACT_ENGINE_READY:
-        m = message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_READY);
+        m = unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_READY);
         m->engine_ready.engine = act->id;
         m->engine_ready.mine = act->id2;
         return true;
@@ -346,7 +353,8 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         join(core, act, ret);
         return true;
     case ACT_JOIN_CANCEL:
-        message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_CANCEL)->join_cancel.join = act->id;
+        unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_CANCEL)->join_cancel.join =
+            act->id;
         return true;
     case ACT_JOIN_REFUSED:
     case ACT_BROKEN_TO:
@@ -366,7 +374,7 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
     case ACT_BROKEN:
         return next_participant(core, act, ret);
     case ACT_SYNC_TO:
-        message(ret, CORE_DO_PEER_SEND, act->target, MSG_SYNC)->sync.group = act->id;
+        unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_SYNC)->sync.group = act->id;
         return true;
     case ACT_GONE_AGAIN:
     case ACT_GROUP_FATES:
@@ -379,15 +387,15 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         return true;
     case ACT_PING:
     case ACT_PONG:
-        m = message(ret, CORE_DO_ENGINE_SEND, 0, MSG_PING);
+        m = unfold_message(ret, CORE_DO_ENGINE_SEND, 0, MSG_PING);
         m->ping.seq = act->id;
         m->ping.pong = act->kind == ACT_PONG;
         return true;
     case ACT_PEER_ADD:
-        peer_add(core, act, ret);
+        unfold_peer_add(core, act, ret);
         return true;
     case ACT_PEER_DEL:
-        m = message(ret, CORE_DO_ENGINE_SEND, act->target, MSG_ENGINE_PEER_DEL);
+        m = unfold_message(ret, CORE_DO_ENGINE_SEND, act->target, MSG_ENGINE_PEER_DEL);
         m->engine_peer.peer = act->target;
         m->engine_peer.engine = act->id;
         return true;
@@ -398,7 +406,7 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         group_action(core, act, CORE_DO_MEMBER_GONE, ret);
         return true;
     case ACT_GROUP_BROKEN:
-        group_broken(core, act, ret);
+        unfold_group_broken(core, act, ret);
         return true;
     case ACT_GROUP_CLOSE:
         group_action(core, act, CORE_DO_GROUP_CLOSE, ret);

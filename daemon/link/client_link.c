@@ -49,7 +49,7 @@ enum {
 
 static const char does_not_read[] = "it does not read what it is sent";
 
-struct client *client_free(struct client *client)
+struct client_link *client_free(struct client_link *client)
 {
     if (!client)
         return NULL;
@@ -73,7 +73,7 @@ struct client *client_free(struct client *client)
     return NULL;
 }
 
-static void client_arm(struct client *client, uint64_t ms)
+static void client_arm(struct client_link *client, uint64_t ms)
 {
     struct timeval tv = clock_timeval(ms);
 
@@ -81,7 +81,7 @@ static void client_arm(struct client *client, uint64_t ms)
 }
 
 /* Takes it out of everything; the memory and the socket stay until the end of the turn. */
-static void client_bury(struct client *client)
+static void client_bury(struct client_link *client)
 {
     struct listener *listener = client->listener;
 
@@ -105,7 +105,7 @@ static void client_bury(struct client *client)
 }
 
 /* It ended by itself, or by our decision here: the owner is told. */
-static void client_lost(struct client *client, const char *text)
+static void client_lost(struct client_link *client, const char *text)
 {
     struct listener *listener = client->listener;
     unsigned slot = client->slot;
@@ -118,7 +118,7 @@ static void client_lost(struct client *client, const char *text)
 }
 
 /* What could not be sent may be by the client's doing: it counts as a line of that user. */
-static void log_client(struct client *client, const char *why)
+static void log_client(struct client_link *client, const char *why)
 {
     char text[MSG_TEXT_MAX + 64];
 
@@ -127,14 +127,14 @@ static void log_client(struct client *client, const char *why)
     listener_log_user(client->listener, client->uid, CONF_LOG_ERROR, text);
 }
 
-static void client_doom(struct client *client, const char *text)
+static void client_doom(struct client_link *client, const char *text)
 {
     if (!client->doom[0])
         snprintf(client->doom, sizeof(client->doom), "%s", text);
     event_active(client->timer, EV_TIMEOUT, 0);
 }
 
-static void client_doom_unread(struct client *client)
+static void client_doom_unread(struct client_link *client)
 {
     stream_drop(&client->stream); /* the descriptors are needed at once */
     if (client->state == CLIENT_CLOSING)
@@ -146,7 +146,7 @@ static void client_doom_unread(struct client *client)
 
 static bool client_may_send(void *arg, unsigned nfds)
 {
-    struct client *client = arg;
+    struct client_link *client = arg;
     bool may = listener_may_send(client, nfds);
 
     if (may)
@@ -157,9 +157,9 @@ static bool client_may_send(void *arg, unsigned nfds)
 }
 
 /* Descriptors cannot be sent now. Quickly again if some could just now. */
-static void client_later(struct client *client, bool moved)
+static void client_later(struct client_link *client, bool moved)
 {
-    struct client *worst;
+    struct client_link *worst;
     struct timeval tv;
 
     if (client->waits_ms && clock_ms() - client->waits_ms >= CLIENT_STALL_MS) {
@@ -177,7 +177,7 @@ static void client_later(struct client *client, bool moved)
     event_add(client->retry, &tv);
 }
 
-static int client_flush(struct client *client)
+static int client_flush(struct client_link *client)
 {
     size_t before = client->stream.out_bytes;
     int r = stream_flush(&client->stream);
@@ -200,10 +200,10 @@ static int client_flush(struct client *client)
 }
 
 /* It was queued, or could not be (@r). */
-static void client_sent(struct client *client, const struct msg *msg, int r)
+static void client_sent(struct client_link *client, const struct msg *msg, int r)
 {
     char text[MSG_TEXT_MAX];
-    struct client *worst;
+    struct client_link *worst;
 
     if (r) {
         snprintf(text, sizeof(text), "%s could not be sent to it: %s", msg_type_name(msg->type),
@@ -224,7 +224,7 @@ static void client_sent(struct client *client, const struct msg *msg, int r)
 }
 
 /* May anything more be queued for it? */
-static bool client_takes(struct client *client, unsigned nfds)
+static bool client_takes(struct client_link *client, unsigned nfds)
 {
     if (client->doom[0] || client->state == CLIENT_CLOSING)
         return false;
@@ -235,20 +235,20 @@ static bool client_takes(struct client *client, unsigned nfds)
     return false;
 }
 
-void client_send(struct client *client, const struct msg *msg, const int *fds, unsigned nfds)
+void client_send(struct client_link *client, const struct msg *msg, const int *fds, unsigned nfds)
 {
     if (client_takes(client, nfds))
         client_sent(client, msg, stream_send(&client->stream, msg, fds, nfds));
 }
 
-void client_send_shared(struct client *client, const struct msg *msg, struct stream_fd *const *fds,
-                        unsigned nfds)
+void client_send_shared(struct client_link *client, const struct msg *msg,
+                        struct stream_fd *const *fds, unsigned nfds)
 {
     if (client_takes(client, nfds))
         client_sent(client, msg, stream_send_shared(&client->stream, msg, fds, nfds));
 }
 
-void client_pause(struct client *client)
+void client_pause(struct client_link *client)
 {
     client->paused = true;
     client->resumes = false;
@@ -256,7 +256,7 @@ void client_pause(struct client *client)
     event_del(client->again);
 }
 
-void client_resume(struct client *client)
+void client_resume(struct client_link *client)
 {
     static const struct timeval at_once;
 
@@ -269,7 +269,7 @@ void client_resume(struct client *client)
     event_add(client->listener->more, &at_once);
 }
 
-void client_close(struct client *client)
+void client_close(struct client_link *client)
 {
     client->known = false;
     if (client->doom[0]) {
@@ -287,7 +287,7 @@ void client_close(struct client *client)
 }
 
 /* Tells the client why, then closes. */
-static void client_refuse(struct client *client, enum cause cause, const char *text)
+static void client_refuse(struct client_link *client, enum cause cause, const char *text)
 {
     struct listener *listener = client->listener;
     struct msg msg = {.type = MSG_REFUSED};
@@ -304,7 +304,7 @@ static void client_refuse(struct client *client, enum cause cause, const char *t
 }
 
 /* One more session of commctl for its user? It is counted. */
-static bool client_admin_ok(struct client *client)
+static bool client_admin_ok(struct client_link *client)
 {
     struct tenant *tenant = client->tenant;
     char text[MSG_TEXT_MAX];
@@ -322,7 +322,7 @@ static bool client_admin_ok(struct client *client)
     return true;
 }
 
-static void client_deliver(struct client *client, const struct msg *msg)
+static void client_deliver(struct client_link *client, const struct msg *msg)
 {
     struct listener *listener = client->listener;
 
@@ -341,7 +341,7 @@ static void client_deliver(struct client *client, const struct msg *msg)
 
 /* Takes messages until @until_us, or *@budget is used up. 0: there may be more; STREAM_E_AGAIN,
  * also while it is paused; STREAM_E_EOF, -errno; -ECANCELED: the client was ended on the way. */
-static int client_take(struct client *client, unsigned *budget, uint64_t until_us)
+static int client_take(struct client_link *client, unsigned *budget, uint64_t until_us)
 {
     while (*budget) {
         struct msg msg;
@@ -378,7 +378,7 @@ static int client_take(struct client *client, unsigned *budget, uint64_t until_u
 }
 
 /* Not before some of the descriptors that we are closing are closed. */
-static void client_read_later(struct client *client)
+static void client_read_later(struct client_link *client)
 {
     struct timeval tv = clock_timeval(CLIENT_LATER_MS);
 
@@ -388,7 +388,7 @@ static void client_read_later(struct client *client)
 
 static void client_read(evutil_socket_t fd, short what, void *arg)
 {
-    struct client *client = arg;
+    struct client_link *client = arg;
 
     if (client->state != CLIENT_OPEN || client->paused)
         return;
@@ -397,7 +397,7 @@ static void client_read(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Nothing more will come but what is in the socket: take that, then end. */
-static void client_end(struct client *client, const char *text)
+static void client_end(struct client_link *client, const char *text)
 {
     if (client->state != CLIENT_OPEN)
         return client_lost(client, text);
@@ -409,7 +409,7 @@ static void client_end(struct client *client, const char *text)
     listener_work(client);
 }
 
-void client_step(struct client *client, uint64_t until_us)
+void client_step(struct client_link *client, uint64_t until_us)
 {
     unsigned budget = client->end[0] ? MIN(client->last, (unsigned)CLIENT_BUDGET) : CLIENT_BUDGET;
     unsigned before = budget;
@@ -438,7 +438,7 @@ void client_step(struct client *client, uint64_t until_us)
 
 static void client_write(evutil_socket_t fd, short what, void *arg)
 {
-    struct client *client = arg;
+    struct client_link *client = arg;
     int r = client_flush(client);
 
     if (r >= 0)
@@ -456,7 +456,7 @@ static void client_died(evutil_socket_t fd, short what, void *arg)
 
 static void client_timer(evutil_socket_t fd, short what, void *arg)
 {
-    struct client *client = arg;
+    struct client_link *client = arg;
 
     if (client->state == CLIENT_CLOSING)
         client_bury(client); /* it does not read its last message */
@@ -470,7 +470,7 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
         client_refuse(client, CAUSE_PROTOCOL, "no hello within 2 s");
 }
 
-static void client_freep(struct client **client)
+static void client_freep(struct client_link **client)
 {
     *client = client_free(*client);
 }
@@ -478,7 +478,7 @@ static void client_freep(struct client **client)
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
                uint32_t pid)
 {
-    _cleanup_(client_freep) struct client *client = calloc(1, sizeof(*client));
+    _cleanup_(client_freep) struct client_link *client = calloc(1, sizeof(*client));
 
     if (!client) {
         closer_sock(listener->closer, tenant->uid, fd);

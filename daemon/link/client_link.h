@@ -12,7 +12,7 @@
 
 enum client_state { CLIENT_OPEN, CLIENT_ENDING, CLIENT_CLOSING, CLIENT_DEAD };
 
-TAILQ_HEAD(client_list, client);
+TAILQ_HEAD(client_list, client_link);
 
 /* The socket of a client that is gone for us, but has not taken out the descriptors in it. */
 struct unread {
@@ -39,11 +39,11 @@ struct tenant {
 
 TAILQ_HEAD(tenant_list, tenant);
 
-struct client {
-    TAILQ_ENTRY(client) entry; /* of listener->clients, or ->dead */
-    TAILQ_ENTRY(client) work;  /* of tenant->work */
-    struct listener *listener; /* borrowed */
-    struct tenant *tenant;     /* borrowed: outlives its clients */
+struct client_link {
+    TAILQ_ENTRY(client_link) entry; /* of listener->clients, or ->dead */
+    TAILQ_ENTRY(client_link) work;  /* of tenant->work */
+    struct listener *listener;      /* borrowed */
+    struct tenant *tenant;          /* borrowed: outlives its clients */
     enum client_state state;
     unsigned slot;
     uint32_t uid, pid;
@@ -76,8 +76,8 @@ struct listener {
     uint64_t inode;       /* of the socket, so that only ours is removed */
     struct event *accept; /* owned */
     struct sock_reserve reserve;
-    struct closer *closer; /* borrowed; NULL: what clients send is closed at once */
-    struct client **slots; /* borrowed from clients; NULL: free */
+    struct closer *closer;      /* borrowed; NULL: what clients send is closed at once */
+    struct client_link **slots; /* borrowed from clients; NULL: free */
     unsigned nslots, next_slot, nclients;
     unsigned max_clients, max_clients_per_user;
     struct client_list clients, dead; /* owned */
@@ -95,27 +95,27 @@ struct listener {
 /* Takes @fd and @pidfd, also on failure. */
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
                uint32_t pid);
-struct client *client_free(struct client *client);
-void client_send(struct client *client, const struct msg *msg, const int *fds, unsigned nfds);
-void client_send_shared(struct client *client, const struct msg *msg, struct stream_fd *const *fds,
-                        unsigned nfds);
+struct client_link *client_free(struct client_link *client);
+void client_send(struct client_link *client, const struct msg *msg, const int *fds, unsigned nfds);
+void client_send_shared(struct client_link *client, const struct msg *msg,
+                        struct stream_fd *const *fds, unsigned nfds);
 /* Does what there is to do for it, at most until @until_us; it queues itself again for the rest. */
-void client_step(struct client *client, uint64_t until_us);
-void client_pause(struct client *client);
-void client_resume(struct client *client); /* when what it was sent is out */
+void client_step(struct client_link *client, uint64_t until_us);
+void client_pause(struct client_link *client);
+void client_resume(struct client_link *client); /* when what it was sent is out */
 /* Flushes what was sent, then ends it; the owner is not told. */
-void client_close(struct client *client);
+void client_close(struct client_link *client);
 
 /* Puts it in line for the turns of its user. */
-void listener_work(struct client *client);
-void listener_unwork(struct client *client);
+void listener_work(struct client_link *client);
+void listener_unwork(struct client_link *client);
 /* May @nfds descriptors be sent to @client now, as far as its user's share goes? */
-bool listener_may_send(struct client *client, unsigned nfds);
+bool listener_may_send(struct client_link *client, unsigned nfds);
 /* The client of @tenant that keeps most descriptors waiting (@unsent), or has most of all; NULL. */
-struct client *listener_worst(struct tenant *tenant, bool unsent);
+struct client_link *listener_worst(struct tenant *tenant, bool unsent);
 bool listener_holds_too_much(const struct tenant *tenant);
 /* Keeps the socket of a client that goes until what flies to it is taken out. */
-void listener_keep_unread(struct client *client);
+void listener_keep_unread(struct client_link *client);
 bool listener_trusts(uint32_t uid);
 
 /* "client pid 7 uid 1000: TEXT -> refused", within the limit of that user. */

@@ -77,15 +77,10 @@ static void fill_argv(const struct engine_args *args, const char *fd, char *argv
     memcpy(argv, words, sizeof(words));
 }
 
-static void env_freep(char ***env)
-{
-    *env = engine_env_free(*env);
-}
-
 int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
 {
     _cleanup_(close_fdp) int ours = -1, theirs = -1;
-    _cleanup_(env_freep) char **env = engine_env(environ);
+    _cleanup_(engine_env_freep) char **env = engine_env(environ);
     char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS];
     int pair[2], pidfd;
     pid_t pid, parent = getpid();

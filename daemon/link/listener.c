@@ -114,7 +114,7 @@ static void tenants_reap(struct listener *listener)
     }
 }
 
-void listener_work(struct client *client)
+void listener_work(struct client_link *client)
 {
     struct tenant *tenant = client->tenant;
 
@@ -128,7 +128,7 @@ void listener_work(struct client *client)
     TAILQ_INSERT_TAIL(&client->listener->turns, tenant, turn);
 }
 
-void listener_unwork(struct client *client)
+void listener_unwork(struct client_link *client)
 {
     if (client->queued)
         TAILQ_REMOVE(&client->tenant->work, client, work);
@@ -137,7 +137,7 @@ void listener_unwork(struct client *client)
 
 static void tenant_step(struct tenant *tenant, uint64_t until_us)
 {
-    struct client *client;
+    struct client_link *client;
 
     while ((client = TAILQ_FIRST(&tenant->work))) {
         listener_unwork(client);
@@ -147,7 +147,7 @@ static void tenant_step(struct tenant *tenant, uint64_t until_us)
     }
 }
 
-static void work(struct listener *listener)
+static void listener_serve(struct listener *listener)
 {
     static const struct timeval at_once;
     uint64_t begin = clock_us(), now = begin;
@@ -217,7 +217,7 @@ static void listener_unread(evutil_socket_t fd, short what, void *arg)
 
 static void look_at_all(struct listener *listener)
 {
-    struct client *client;
+    struct client_link *client;
     struct tenant *tenant;
 
     listener->counted_ms = clock_ms();
@@ -235,7 +235,7 @@ static unsigned share(unsigned max, unsigned others)
     return MAX((max - MIN(others, max)) / 2, (unsigned)STREAM_MAX_FDS);
 }
 
-static bool may_fly(const struct client *client, unsigned nfds)
+static bool may_fly(const struct client_link *client, unsigned nfds)
 {
     const struct listener *listener = client->listener;
     const struct tenant *tenant = client->tenant;
@@ -244,7 +244,7 @@ static bool may_fly(const struct client *client, unsigned nfds)
            share(listener->max_flying, listener->flying - tenant->flying);
 }
 
-bool listener_may_send(struct client *client, unsigned nfds)
+bool listener_may_send(struct client_link *client, unsigned nfds)
 {
     if (may_fly(client, nfds))
         return true;
@@ -261,10 +261,10 @@ bool listener_holds_too_much(const struct tenant *tenant)
     return tenant->held.n > share(listener->max_held, listener->held.n - tenant->held.n);
 }
 
-struct client *listener_worst(struct tenant *tenant, bool unsent)
+struct client_link *listener_worst(struct tenant *tenant, bool unsent)
 {
     struct listener *listener = container_of(tenant->held.up, struct listener, held);
-    struct client *client, *worst = NULL;
+    struct client_link *client, *worst = NULL;
     unsigned most = 0;
 
     TAILQ_FOREACH(client, &listener->clients, entry) {
@@ -278,7 +278,7 @@ struct client *listener_worst(struct tenant *tenant, bool unsent)
     return worst;
 }
 
-void listener_keep_unread(struct client *client)
+void listener_keep_unread(struct client_link *client)
 {
     struct listener *listener = client->listener;
     struct tenant *tenant = client->tenant;
@@ -379,7 +379,7 @@ static const char *room_check(const struct listener *listener, const struct tena
     return NULL;
 }
 
-static unsigned free_slot(struct listener *listener)
+static unsigned client_free_slot(struct listener *listener)
 {
     unsigned slot = listener->next_slot;
 
@@ -427,7 +427,7 @@ static void accept_one(struct listener *listener, int fd)
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
     else
-        client_new(listener, tenant, free_slot(listener), fd, peer_pidfd(fd, cred.pid),
+        client_new(listener, tenant, client_free_slot(listener), fd, peer_pidfd(fd, cred.pid),
                    (uint32_t)cred.pid); /* likewise */
 }
 
@@ -661,7 +661,7 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
 
 static void clients_free(struct client_list *list)
 {
-    struct client *client;
+    struct client_link *client;
 
     while ((client = TAILQ_FIRST(list))) {
         TAILQ_REMOVE(list, client, entry);
@@ -710,7 +710,7 @@ struct listener *listener_free(struct listener *listener)
 
 void listener_turn(struct listener *listener)
 {
-    work(listener);
+    listener_serve(listener);
     clients_free(&listener->dead);
     tenants_reap(listener);
 }
@@ -755,7 +755,7 @@ void listener_close(struct listener *listener, unsigned slot)
 bool listener_client(const struct listener *listener, unsigned slot,
                      struct listener_client *ret_client)
 {
-    const struct client *client = listener->slots[slot];
+    const struct client_link *client = listener->slots[slot];
 
     if (!client)
         return false;
@@ -785,7 +785,7 @@ void listener_set_limits(struct listener *listener, unsigned max_clients,
 
 void listener_drain(struct listener *listener)
 {
-    struct client *client, *next;
+    struct client_link *client, *next;
 
     event_del(listener->accept);
     listener_end(listener);

@@ -64,7 +64,7 @@ static void link_arm(struct link *link, uint64_t ms)
 void link_bury(struct link *link)
 {
     struct link_list *home = link_home(link);
-    struct peer *peer = link->peer;
+    struct link_peer *peer = link->peer;
 
     if (link->state == LINK_DEAD)
         return;
@@ -106,7 +106,7 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 static void link_lost(struct link *link, const char *text)
 {
     struct peer_links *links = link->links;
-    struct peer *peer = link->peer;
+    struct link_peer *peer = link->peer;
     bool was_up = link->state == LINK_UP;
 
     if (was_up) {
@@ -137,7 +137,7 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
     link_bury(link);
 }
 
-struct link *link_new(struct peer_links *links, struct peer *peer, int fd)
+struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd)
 {
     struct link *link = calloc(1, sizeof(*link));
 
@@ -245,7 +245,7 @@ static void link_refuse(struct link *link, enum cause cause, const char *text)
 
 /* ---- hello ------------------------------------------------------------------------------ */
 
-static struct peer *peer_by_name(struct peer_links *links, const char *name)
+static struct link_peer *peer_by_name(struct peer_links *links, const char *name)
 {
     for (unsigned i = 0; i < links->npeers; i++)
         if (strcmp(links->peers[i].name, name) == 0)
@@ -258,7 +258,7 @@ static const char *hello_check(struct link *link, const struct msg_peer_hello *h
                                size_t len)
 {
     struct peer_links *links = link->links;
-    const struct peer *peer = peer_by_name(links, hello->node);
+    const struct link_peer *peer = peer_by_name(links, hello->node);
     struct peer_hello_view view = {
         .self = links->peers[links->self].name,
         .cluster = links->cluster,
@@ -279,7 +279,7 @@ static void link_hello(struct link *link, const struct msg *msg)
     struct peer_links *links = link->links;
     const struct msg_peer_hello *hello = &msg->peer_hello;
     char why[MSG_TEXT_MAX];
-    struct peer *peer;
+    struct link_peer *peer;
 
     if (hello_check(link, hello, why, sizeof(why))) {
         if (!link->inbound)

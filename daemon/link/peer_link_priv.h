@@ -29,7 +29,7 @@ enum {
 
 enum link_state { LINK_CONNECTING, LINK_HANDSHAKE, LINK_HELLO, LINK_UP, LINK_CLOSING, LINK_DEAD };
 
-struct peer {
+struct link_peer {
     struct peer_links *links; /* borrowed */
     char name[MSG_NAME_MAX];
     struct sock_addr addr;
@@ -43,7 +43,7 @@ struct peer {
 struct link {
     TAILQ_ENTRY(link) entry;
     struct peer_links *links; /* borrowed */
-    struct peer *peer;        /* borrowed; NULL: not known yet */
+    struct link_peer *peer;   /* borrowed; NULL: not known yet */
     enum link_state state;
     bool inbound;
     int fd;                  /* owned while CONNECTING */
@@ -65,7 +65,7 @@ struct peer_links {
     struct tls *tls; /* owned */
     char cluster[MSG_NAME_MAX];
     uint64_t incarnation, node_timeout_ms;
-    struct peer *peers; /* owned */
+    struct link_peer *peers; /* owned */
     unsigned npeers, self;
     int listen_fd;        /* owned */
     struct event *accept; /* owned */
@@ -82,7 +82,7 @@ struct peer_links {
 /* ---- peer_link.c ------------------------------------------------------------------------ */
 
 /* @fd belongs to the link afterwards, also when NULL is returned. @peer NULL: it came to us. */
-struct link *link_new(struct peer_links *links, struct peer *peer, int fd);
+struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd);
 struct link *link_free(struct link *link);
 /* Takes the link out of everything; the memory stays until the end of the turn. */
 void link_bury(struct link *link);
@@ -98,8 +98,8 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 /* ---- peer_links.c ----------------------------------------------------------------------- */
 
 /* Why there is no link to @peer; logged when it is news. */
-void peer_set_error(struct peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
+void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
 /* Next attempt after the back-off. */
-void peer_retry(struct peer *peer);
+void peer_retry(struct link_peer *peer);
 
 #endif

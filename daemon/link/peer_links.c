@@ -8,9 +8,9 @@
 
 /* ---- connecting ------------------------------------------------------------------------- */
 
-static void peer_log(struct peer *peer, enum conf_log_level level, const char *fmt, ...)
+static void peer_log(struct link_peer *peer, enum conf_log_level level, const char *fmt, ...)
     _printf_(3, 4);
-static void peer_log(struct peer *peer, enum conf_log_level level, const char *fmt, ...)
+static void peer_log(struct link_peer *peer, enum conf_log_level level, const char *fmt, ...)
 {
     char who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX + 2 * MSG_NAME_MAX];
     va_list ap;
@@ -28,7 +28,7 @@ void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level
     peer_log(&links->peers[node], level, "%s", text);
 }
 
-void peer_set_error(struct peer *peer, bool serious, const char *fmt, ...)
+void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...)
 {
     char text[MSG_TEXT_MAX];
     va_list ap;
@@ -61,7 +61,7 @@ static void dial_connected(evutil_socket_t fd, short what, void *arg)
 }
 
 /* A socket that is connecting to @peer; -errno. */
-static int dial_socket(const struct peer *peer)
+static int dial_socket(const struct link_peer *peer)
 {
     _cleanup_(close_fdp) int fd =
         socket(peer->addr.sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -76,7 +76,7 @@ static int dial_socket(const struct peer *peer)
 
 static void peer_dial(evutil_socket_t unused, short what, void *arg)
 {
-    struct peer *peer = arg;
+    struct link_peer *peer = arg;
     struct peer_links *links = peer->links;
     struct link *link;
     int fd;
@@ -100,7 +100,7 @@ static void peer_dial(evutil_socket_t unused, short what, void *arg)
 
 /* Next attempt after the back-off, which grows. A quarter of it is chance, so that nodes which
  * lost a switch together do not come back in step. */
-void peer_retry(struct peer *peer)
+void peer_retry(struct link_peer *peer)
 {
     struct peer_links *links = peer->links;
     struct timeval tv;
@@ -270,7 +270,7 @@ static int links_init_peers(struct peer_links *links, const struct peer_links_co
     links->npeers = conf->nnodes;
     links->self = conf->self;
     for (unsigned i = 0; i < conf->nnodes; i++) {
-        struct peer *peer = &links->peers[i];
+        struct link_peer *peer = &links->peers[i];
 
         peer->links = links;
         snprintf(peer->name, sizeof(peer->name), "%s", conf->nodes[i].name);
@@ -382,7 +382,7 @@ void peer_links_send(struct peer_links *links, unsigned node, const struct msg *
 
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text)
 {
-    struct peer *peer = &links->peers[node];
+    struct link_peer *peer = &links->peers[node];
 
     if (!peer->link)
         return;

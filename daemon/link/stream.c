@@ -132,7 +132,7 @@ static int stream_room(struct stream *s)
 
 /* Descriptors belong to messages in the order in which both came. False: more than may wait, which
  * are being closed. */
-static bool keep_fds(struct stream *s, struct msghdr *mh)
+static bool stream_keep_fds(struct stream *s, struct msghdr *mh)
 {
     unsigned max = s->keeps_fds ? STREAM_MAX_FDS : 0;
     int reserve = CMSG_FIRSTHDR(mh) ? closer_reserve() : 0;
@@ -179,7 +179,7 @@ static ssize_t stream_recv(struct stream *s, bool *ret_fit)
                         .msg_controllen = sizeof(control.buf)};
     ssize_t n = recvmsg(s->fd, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
-    *ret_fit = n <= 0 || keep_fds(s, &mh);
+    *ret_fit = n <= 0 || stream_keep_fds(s, &mh);
     return n;
 }
 

@@ -38,7 +38,8 @@ static void answer(struct daemon *d, unsigned slot, uint32_t req, enum cause cau
     listener_send(d->listener, slot, &msg, &fd, fd >= 0 ? 1 : 0);
 }
 
-static void add(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_arena_add *msg)
+static void arena_taken(struct daemon *d, unsigned slot, uint32_t uid,
+                        const struct msg_arena_add *msg)
 {
     int fd = listener_take_fd(d->listener, slot);
     char why[MSG_TEXT_MAX] = "";
@@ -49,8 +50,8 @@ static void add(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_
         answer(d, slot, msg->req, cause, why, -1);
 }
 
-static void hand_over(struct daemon *d, unsigned slot, uint32_t uid,
-                      const struct msg_arena_ask *msg)
+static void arena_hand_over(struct daemon *d, unsigned slot, uint32_t uid,
+                            const struct msg_arena_ask *msg)
 {
     unsigned owner = 0;
     int fd = -1;
@@ -64,9 +65,9 @@ static void hand_over(struct daemon *d, unsigned slot, uint32_t uid,
 void arena_msg(struct daemon *d, unsigned slot, uint32_t uid, const struct msg *msg)
 {
     if (msg->type == MSG_ARENA_ADD)
-        add(d, slot, uid, &msg->arena_add);
+        arena_taken(d, slot, uid, &msg->arena_add);
     else if (msg->type == MSG_ARENA_DEL)
         arenas_del(&d->arenas, slot, msg->arena_del.arena);
     else
-        hand_over(d, slot, uid, &msg->arena_ask);
+        arena_hand_over(d, slot, uid, &msg->arena_ask);
 }

@@ -56,7 +56,7 @@ int arenas_init(struct arenas *arenas, unsigned nslots)
     return arenas->slots && arenas->counts ? 0 : -ENOMEM;
 }
 
-static struct arena_user **user_find(struct arenas *arenas, uint32_t uid)
+static struct arena_user **arena_user_find(struct arenas *arenas, uint32_t uid)
 {
     struct arena_user **at = &arenas->users[uid % ARENA_USER_BUCKETS];
 
@@ -66,9 +66,9 @@ static struct arena_user **user_find(struct arenas *arenas, uint32_t uid)
 }
 
 /* 0 or -ENOMEM. */
-static int charge(struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t bytes)
+static int arena_charge(struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t bytes)
 {
-    struct arena_user **at = user_find(arenas, uid);
+    struct arena_user **at = arena_user_find(arenas, uid);
 
     if (!*at && !(*at = calloc(1, sizeof(**at))))
         return -ENOMEM;
@@ -80,9 +80,9 @@ static int charge(struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t b
     return 0;
 }
 
-static void discharge(struct arenas *arenas, unsigned slot, const struct arena_entry *entry)
+static void arena_discharge(struct arenas *arenas, unsigned slot, const struct arena_entry *entry)
 {
-    struct arena_user **at = user_find(arenas, entry->uid), *user = *at;
+    struct arena_user **at = arena_user_find(arenas, entry->uid), *user = *at;
 
     arenas->counts[slot]--;
     arenas->count--;
@@ -93,7 +93,7 @@ static void discharge(struct arenas *arenas, unsigned slot, const struct arena_e
     }
 }
 
-static struct arena_entry *entry_free(struct arenas *arenas, struct arena_entry *entry)
+static struct arena_entry *arena_entry_free(struct arenas *arenas, struct arena_entry *entry)
 {
     closer_fd(arenas->closer, entry->uid, entry->fd);
     free(entry);
@@ -106,8 +106,8 @@ void arenas_drop(struct arenas *arenas, unsigned slot)
         struct arena_entry *entry = arenas->slots[slot];
 
         arenas->slots[slot] = entry->next;
-        discharge(arenas, slot, entry);
-        entry_free(arenas, entry);
+        arena_discharge(arenas, slot, entry);
+        arena_entry_free(arenas, entry);
     }
 }
 
@@ -120,7 +120,7 @@ void arenas_fini(struct arenas *arenas)
     *arenas = (struct arenas){0};
 }
 
-static struct arena_entry **find(const struct arenas *arenas, unsigned slot, uint64_t arena)
+static struct arena_entry **arena_find(const struct arenas *arenas, unsigned slot, uint64_t arena)
 {
     struct arena_entry **at = &arenas->slots[slot];
 
@@ -130,10 +130,10 @@ static struct arena_entry **find(const struct arenas *arenas, unsigned slot, uin
 }
 
 /* NULL: there is room. */
-static const char *room_check(struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t bytes,
-                              char *why, size_t len)
+static const char *arena_room_check(struct arenas *arenas, unsigned slot, uint32_t uid,
+                                    uint64_t bytes, char *why, size_t len)
 {
-    const struct arena_user *user = *user_find(arenas, uid);
+    const struct arena_user *user = *arena_user_find(arenas, uid);
     uint64_t total = user ? user->bytes : 0;
     unsigned own = user ? user->count : 0, n = own + closer_pending(arenas->closer, uid);
     uint64_t share = share_of(arenas->max, arenas->max_per_user, arenas->count - own);
@@ -178,16 +178,16 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
                        why, len);
     if (size != msg->size)
         return invalid("the arena's file is not as large as was said", why, len);
-    if (*find(arenas, slot, msg->arena))
+    if (*arena_find(arenas, slot, msg->arena))
         return invalid("the number of the arena is taken", why, len);
-    if (room_check(arenas, slot, uid, size, why, len))
+    if (arena_room_check(arenas, slot, uid, size, why, len))
         return CAUSE_QUOTA;
     if (*fd >= closer_reserve()) {
         snprintf(why, len, "commd has no descriptor left for it: raise its LimitNOFILE");
         return CAUSE_QUOTA;
     }
     entry = calloc(1, sizeof(*entry));
-    if (!entry || charge(arenas, slot, uid, size)) {
+    if (!entry || arena_charge(arenas, slot, uid, size)) {
         free(entry);
         snprintf(why, len, "commd is out of memory");
         return CAUSE_NOMEM;
@@ -203,13 +203,13 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
 
 void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena)
 {
-    struct arena_entry **at = find(arenas, slot, arena), *entry = *at;
+    struct arena_entry **at = arena_find(arenas, slot, arena), *entry = *at;
 
     if (!entry)
         return;
     *at = entry->next;
-    discharge(arenas, slot, entry);
-    entry_free(arenas, entry);
+    arena_discharge(arenas, slot, entry);
+    arena_entry_free(arenas, entry);
 }
 
 uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot)
@@ -223,7 +223,7 @@ uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot)
 
 int arenas_fd(const struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t arena)
 {
-    const struct arena_entry *entry = *find(arenas, slot, arena);
+    const struct arena_entry *entry = *arena_find(arenas, slot, arena);
 
     return entry && entry->uid == uid ? entry->fd : -1;
 }

@@ -86,7 +86,7 @@ int boards_init(struct boards *boards, unsigned max_groups)
 
 /* ---- users ------------------------------------------------------------------------------ */
 
-static struct board_user **user_find(struct boards *boards, uint32_t uid)
+static struct board_user **board_user_find(struct boards *boards, uint32_t uid)
 {
     struct board_user **at = &boards->users[uid % BOARD_USER_BUCKETS];
 
@@ -97,7 +97,7 @@ static struct board_user **user_find(struct boards *boards, uint32_t uid)
 
 static struct board_user *user_get(struct boards *boards, uint32_t uid)
 {
-    struct board_user **at = user_find(boards, uid);
+    struct board_user **at = board_user_find(boards, uid);
 
     if (*at)
         return *at;
@@ -111,7 +111,7 @@ static struct board_user *user_get(struct boards *boards, uint32_t uid)
 
 static void user_drop_idle(struct boards *boards, uint32_t uid)
 {
-    struct board_user **at = user_find(boards, uid), *user = *at;
+    struct board_user **at = board_user_find(boards, uid), *user = *at;
 
     if (!user || user->count)
         return;
@@ -129,7 +129,7 @@ void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, u
     *ret_count = user ? user->count : 0;
 }
 
-static void charge(struct boards *boards, struct board_entry *entry)
+static void board_charge(struct boards *boards, struct board_entry *entry)
 {
     boards->bytes += entry->bytes;
     boards->count++;
@@ -137,7 +137,7 @@ static void charge(struct boards *boards, struct board_entry *entry)
     entry->user->count++;
 }
 
-static void discharge(struct boards *boards, struct board_entry *entry)
+static void board_discharge(struct boards *boards, struct board_entry *entry)
 {
     boards->bytes -= entry->bytes;
     boards->count--;
@@ -150,7 +150,7 @@ static void discharge(struct boards *boards, struct board_entry *entry)
 /* ---- the table of open groups ----------------------------------------------------------- */
 
 /* The upper half of a group id is its home's, the lower half is counted there. */
-static struct board_entry **find(const struct boards *boards, uint64_t group)
+static struct board_entry **board_find(const struct boards *boards, uint64_t group)
 {
     struct board_entry **at = &boards->buckets[(group ^ group >> 32) & (boards->nbuckets - 1)];
 
@@ -159,7 +159,7 @@ static struct board_entry **find(const struct boards *boards, uint64_t group)
     return at;
 }
 
-static struct board_entry *entry_free(struct board_entry *entry)
+static struct board_entry *board_entry_free(struct board_entry *entry)
 {
     if (entry) {
         board_ctl_free(entry->ctl);
@@ -194,7 +194,7 @@ static int open_twice(struct boards *boards, int *fd, int *own)
 int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t uid,
                struct board_entry **ret_entry, int *ret_fd)
 {
-    struct board_entry **at = find(boards, geom->group), *entry;
+    struct board_entry **at = board_find(boards, geom->group), *entry;
     _cleanup_(close_fdp) int fd = -1;
     int r;
 
@@ -210,12 +210,12 @@ int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t ui
     if (r == 0 && !(entry->user = user_get(boards, uid)))
         r = -ENOMEM;
     if (r) {
-        entry_free(entry);
+        board_entry_free(entry);
         return r;
     }
     entry->group = geom->group;
     entry->bytes = board_ctl_bytes(entry->ctl);
-    charge(boards, entry);
+    board_charge(boards, entry);
     *at = entry;
     *ret_entry = entry;
     *ret_fd = steal_fd(&fd);
@@ -224,7 +224,7 @@ int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t ui
 
 struct board_entry *boards_find(const struct boards *boards, uint64_t group)
 {
-    return *find(boards, group);
+    return *board_find(boards, group);
 }
 
 /* ---- who holds it ----------------------------------------------------------------------- */
@@ -317,7 +317,7 @@ static void job_run(void *arg)
     job_unref(job);
 }
 
-static void forget(struct boards *boards, struct board_entry *entry)
+static void board_forget(struct boards *boards, struct board_entry *entry)
 {
     TAILQ_REMOVE(&boards->left, entry, in_all);
     TAILQ_REMOVE(&entry->user->left, entry, in_user);
@@ -328,8 +328,8 @@ static void forget(struct boards *boards, struct board_entry *entry)
         entry->user->freeing_bytes -= entry->bytes;
         job_unref(entry->job);
     }
-    discharge(boards, entry);
-    entry_free(entry);
+    board_discharge(boards, entry);
+    board_entry_free(entry);
 }
 
 /* False: the user has to wait for earlier ones, or there is no memory for it now. */
@@ -364,19 +364,19 @@ static void look_at(struct boards *boards, struct board_entry *entry, uint64_t *
         if (pages <= *budget) {
             *budget -= pages;
             free_pages(steal_fd(&entry->fd), !boards->no_lease);
-            return forget(boards, entry);
+            return board_forget(boards, entry);
         }
         free_elsewhere(boards, entry);
     }
     /* acquire: pairs with the release in job_run() */
     if (entry->state == BOARD_FREEING &&
         atomic_load_explicit(&entry->job->done, memory_order_acquire))
-        forget(boards, entry);
+        board_forget(boards, entry);
 }
 
 void boards_del(struct boards *boards, uint64_t group)
 {
-    struct board_entry **at = find(boards, group), *entry = *at;
+    struct board_entry **at = board_find(boards, group), *entry = *at;
     uint64_t budget = AT_ONCE;
 
     if (!entry)
@@ -406,8 +406,8 @@ bool boards_look(struct boards *boards, unsigned n)
 
 /* ---- limits ----------------------------------------------------------------------------- */
 
-static bool fits(const struct boards *boards, const struct board_user *user, size_t bytes,
-                 const struct board_limits *limits, char *why, size_t len)
+static bool board_fits(const struct boards *boards, const struct board_user *user, size_t bytes,
+                       const struct board_limits *limits, char *why, size_t len)
 {
     size_t own = user ? user->bytes - user->freeing_bytes : 0;
     unsigned n = user ? user->count - user->freeing : 0, left = 0;
@@ -452,21 +452,21 @@ static bool fits(const struct boards *boards, const struct board_user *user, siz
 int boards_room(struct boards *boards, uint32_t uid, size_t bytes,
                 const struct board_limits *limits, char *why, size_t len)
 {
-    struct board_user *user = *user_find(boards, uid);
+    struct board_user *user = *board_user_find(boards, uid);
     struct board_entry *entry;
     uint64_t budget = AT_ONCE;
 
     for (unsigned i = 0; i < LOOK_AT_LIMIT; i++) {
-        if (fits(boards, user, bytes, limits, why, len))
+        if (board_fits(boards, user, bytes, limits, why, len))
             return 0;
         if (!user || !(entry = TAILQ_FIRST(&user->left)))
             return -EDQUOT;
         TAILQ_REMOVE(&user->left, entry, in_user);
         TAILQ_INSERT_TAIL(&user->left, entry, in_user);
         look_at(boards, entry, &budget);
-        user = *user_find(boards, uid); /* without a board there is no such user */
+        user = *board_user_find(boards, uid); /* without a board there is no such user */
     }
-    return fits(boards, user, bytes, limits, why, len) ? 0 : -EDQUOT;
+    return board_fits(boards, user, bytes, limits, why, len) ? 0 : -EDQUOT;
 }
 
 void boards_fini(struct boards *boards)
@@ -477,7 +477,7 @@ void boards_fini(struct boards *boards)
         while (boards->buckets[i])
             boards_del(boards, boards->buckets[i]->group);
     while (boards->buckets && (entry = TAILQ_FIRST(&boards->left)))
-        forget(boards, entry);
+        board_forget(boards, entry);
     free(boards->buckets);
     free(boards->lives);
     *boards = (struct boards){0};

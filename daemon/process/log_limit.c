@@ -118,7 +118,7 @@ static void leave_out(struct log_limit *limit, struct log_limit_entry *entry,
     set_timer(limit, entry->due_ms, now_ms);
 }
 
-static void tell(struct log_limit_entry *entry, uint64_t now_ms)
+static void log_suppressed(struct log_limit_entry *entry, uint64_t now_ms)
 {
     uint64_t seconds = (now_ms - entry->since_ms + 999) / 1000;
 
@@ -137,7 +137,7 @@ uint64_t log_limit_tell(struct log_limit *limit, uint64_t now_ms)
         struct log_limit_entry *entry = i < LOG_LIMIT_ENTRIES ? &limit->entries[i] : &limit->others;
 
         if (entry->left_out && entry->due_ms <= now_ms)
-            tell(entry, now_ms);
+            log_suppressed(entry, now_ms);
         if (entry->left_out && (!next || entry->due_ms < next))
             next = entry->due_ms;
     }

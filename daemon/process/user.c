@@ -25,7 +25,7 @@
 
 enum { LOCK_MS = 3000, LOCK_POLL_US = 20000 };
 
-static int complain_of(const struct user *user, const char *name, int error, const char *why)
+static int complain_of(const struct user_daemon *user, const char *name, int error, const char *why)
 {
     fprintf(stderr, "commd: %s%s%s: %s\n", user->dir, name[0] ? "/" : "", name,
             why ? why : strerror(error));
@@ -70,7 +70,7 @@ static void __attribute__((noreturn)) wait_for(pid_t pid, int ready)
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_INTERNAL);
 }
 
-static int go_background(struct user *user)
+static int go_background(struct user_daemon *user)
 {
     int fds[2];
     pid_t pid;
@@ -99,7 +99,7 @@ static int go_background(struct user *user)
 /* ---- its files -------------------------------------------------------------------------- */
 
 /* The one before is kept: it tells why the last daemon ended. */
-static int open_log(struct user *user, int dir_fd)
+static int open_log(struct user_daemon *user, int dir_fd)
 {
     if (renameat(dir_fd, PLACE_LOG, dir_fd, PLACE_LOG ".1") && errno != ENOENT)
         return complain_of(user, PLACE_LOG, errno, NULL);
@@ -111,7 +111,7 @@ static int open_log(struct user *user, int dir_fd)
     return 0;
 }
 
-static int take_lock(struct user *user, int dir_fd)
+static int take_lock(struct user_daemon *user, int dir_fd)
 {
     uint64_t until = clock_ms() + LOCK_MS;
     char pid[16] = "";
@@ -138,7 +138,7 @@ static int take_lock(struct user *user, int dir_fd)
     return 0;
 }
 
-int user_begin(struct user *user, bool background)
+int user_begin(struct user_daemon *user, bool background)
 {
     _cleanup_(close_fdp) int dir_fd = -1;
     const char *why;
@@ -159,7 +159,7 @@ int user_begin(struct user *user, bool background)
     return background ? open_log(user, dir_fd) : 0;
 }
 
-int user_conf(const struct user *user, struct conf **ret_conf, char **ret_error)
+int user_conf(const struct user_daemon *user, struct conf **ret_conf, char **ret_error)
 {
     char text[2 * PLACE_MAX + 256], quoted[2 * PLACE_MAX];
     size_t n = 0;
@@ -182,7 +182,7 @@ int user_conf(const struct user *user, struct conf **ret_conf, char **ret_error)
     return conf_load("commd --user", text, strlen(text), ret_conf, ret_error);
 }
 
-int user_ready(struct user *user)
+int user_ready(struct user_daemon *user)
 {
     int null;
 
@@ -200,7 +200,7 @@ int user_ready(struct user *user)
     return 0;
 }
 
-void user_fini(struct user *user)
+void user_fini(struct user_daemon *user)
 {
     close_fdp(&user->ready);
     log_set_fd(STDERR_FILENO);

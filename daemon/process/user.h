@@ -8,22 +8,22 @@ struct conf;
 
 enum { USER_IDLE_MS = 60000 };
 
-struct user {
+struct user_daemon {
     char dir[PLACE_MAX];
     int lock;  /* owned: held until the process ends */
     int log;   /* owned; -1 in the foreground */
     int ready; /* owned: to the process that waits for us; -1 */
 };
-#define USER_NONE ((struct user){.lock = -1, .log = -1, .ready = -1})
+#define USER_NONE ((struct user_daemon){.lock = -1, .log = -1, .ready = -1})
 
 /* Makes the user's directory, goes into the background if asked to, and takes the lock. In the
  * background only the new process returns; the old one waits for user_ready(), prints the new
  * pid and ends. 0, or an exit code after having printed why. */
-int user_begin(struct user *user, bool background);
+int user_begin(struct user_daemon *user, bool background);
 /* The configuration: as conf_load(). */
-int user_conf(const struct user *user, struct conf **ret_conf, char **ret_error);
+int user_conf(const struct user_daemon *user, struct conf **ret_conf, char **ret_error);
 /* commd serves: lets go of the terminal and of the process that waits. 0 or an exit code. */
-int user_ready(struct user *user);
-void user_fini(struct user *user);
+int user_ready(struct user_daemon *user);
+void user_fini(struct user_daemon *user);
 
 #endif

@@ -36,14 +36,9 @@ char **engine_env_free(char **env)
     return NULL;
 }
 
-static void env_freep(char ***env)
-{
-    *env = engine_env_free(*env);
-}
-
 char **engine_env(char *const *environ)
 {
-    _cleanup_(env_freep) char **env = NULL;
+    _cleanup_(engine_env_freep) char **env = NULL;
     size_t n = 0, used = 0;
 
     while (environ[n])

@@ -14,6 +14,12 @@ extern const char *const ucx_env[];
  * engine_env_free(). NULL: no memory. */
 char **engine_env(char *const *environ);
 char **engine_env_free(char **env);
+
+static inline void engine_env_freep(char ***env) /* for _cleanup_() */
+{
+    *env = engine_env_free(*env);
+}
+
 /* In the child of @parent, with which it dies: @sock becomes ENGINE_FD, everything else is closed.
  */
 _Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock,

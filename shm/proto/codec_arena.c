@@ -14,7 +14,7 @@ struct arena_block {
     _Alignas(16) char data[];
 };
 
-void arena_init(struct arena *arena, size_t limit)
+void arena_init(struct codec_arena *arena, size_t limit)
 {
     /* Not = {}: that would clear the 4 KiB buffer too. */
     arena->next = arena->first;
@@ -25,7 +25,7 @@ void arena_init(struct arena *arena, size_t limit)
     arena->blocks = NULL;
 }
 
-void arena_fini(struct arena *arena)
+void arena_fini(struct codec_arena *arena)
 {
     struct arena_block *block;
 
@@ -35,7 +35,7 @@ void arena_fini(struct arena *arena)
     }
 }
 
-static bool arena_grow(struct arena *arena, size_t size)
+static bool arena_grow(struct codec_arena *arena, size_t size)
 {
     size_t data = MAX(size, (size_t)ARENA_BLOCK);
     struct arena_block *block = malloc(sizeof(*block) + data);
@@ -51,7 +51,7 @@ static bool arena_grow(struct arena *arena, size_t size)
     return true;
 }
 
-void *arena_alloc(struct arena *arena, size_t size)
+void *arena_alloc(struct codec_arena *arena, size_t size)
 {
     void *p;
 

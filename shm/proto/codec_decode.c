@@ -300,7 +300,7 @@ static void unpack_free(void *arena, void *p)
 
 int codec_decode(const void *frame, size_t len, struct msg *ret_msg)
 {
-    _cleanup_(arena_fini) struct arena arena;
+    _cleanup_(arena_fini) struct codec_arena arena;
     _cleanup_(msg_fini) struct msg msg;
     ProtobufCAllocator allocator = {unpack_alloc, unpack_free, &arena};
     const uint8_t *payload = (const uint8_t *)frame + CODEC_HEADER;

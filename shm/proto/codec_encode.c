@@ -19,7 +19,7 @@ static int put_chars(const char *from, ProtobufCBinaryData *to)
     return 0;
 }
 
-static int put_text(struct arena *arena, const char *from, ProtobufCBinaryData *to)
+static int put_text(struct codec_arena *arena, const char *from, ProtobufCBinaryData *to)
 {
     size_t bad, at, len = strlen(from);
     char *copy;
@@ -44,7 +44,7 @@ static int put_bytes(const uint8_t *from, size_t len, ProtobufCBinaryData *to)
     return 0;
 }
 
-static int put_nodes(struct arena *arena, char (*nodes)[MSG_NAME_MAX], uint32_t n,
+static int put_nodes(struct codec_arena *arena, char (*nodes)[MSG_NAME_MAX], uint32_t n,
                      ProtobufCBinaryData **ret_list, size_t *ret_n)
 {
     ProtobufCBinaryData *list = arena_alloc(arena, n * sizeof(*list));
@@ -65,7 +65,7 @@ struct member_lists {
     size_t njoin;
 };
 
-static int put_members(struct arena *arena, const struct msg_member *members, uint32_t n,
+static int put_members(struct codec_arena *arena, const struct msg_member *members, uint32_t n,
                        struct member_lists *ret_lists)
 {
     struct member_lists l = {
@@ -87,7 +87,7 @@ static int put_members(struct arena *arena, const struct msg_member *members, ui
     return 0;
 }
 
-static int put_columns(struct arena *arena, const struct msg_table *table, Commd__Table *w)
+static int put_columns(struct codec_arena *arena, const struct msg_table *table, Commd__Table *w)
 {
     Commd__Column *columns = arena_alloc(arena, table->ncolumns * sizeof(*columns));
 
@@ -105,7 +105,7 @@ static int put_columns(struct arena *arena, const struct msg_table *table, Commd
     return 0;
 }
 
-static int put_table(struct arena *arena, const struct msg_table *table, Commd__Table *w)
+static int put_table(struct codec_arena *arena, const struct msg_table *table, Commd__Table *w)
 {
     size_t n = (size_t)table->nrows * table->ncolumns;
     int r;
@@ -128,7 +128,7 @@ static int put_table(struct arena *arena, const struct msg_table *table, Commd__
     return 0;
 }
 
-static int put_tables(struct arena *arena, const struct msg_tables *m, Commd__Tables *w)
+static int put_tables(struct codec_arena *arena, const struct msg_tables *m, Commd__Tables *w)
 {
     Commd__Table *tables = arena_alloc(arena, m->ntables * sizeof(*tables));
     int r;
@@ -191,7 +191,8 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
         r = X_##kind(f);
 
 #define PUT_STRUCT(s, schema, constant)                                                            \
-    static int put_##s##_msg(struct arena *arena, const struct msg_##s *m, Commd__##schema *w)     \
+    static int put_##s##_msg(struct codec_arena *arena, const struct msg_##s *m,                   \
+                             Commd__##schema *w)                                                   \
     {                                                                                              \
         int r = 0;                                                                                 \
                                                                                                    \
@@ -200,7 +201,7 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
     }
 CODEC_STRUCTS(PUT_STRUCT)
 
-static int put_msg(struct arena *arena, const struct msg *msg, Commd__Envelope *env)
+static int put_msg(struct codec_arena *arena, const struct msg *msg, Commd__Envelope *env)
 {
     env->body_case = (Commd__Envelope__BodyCase)msg->type;
     switch (msg->type) {
@@ -217,7 +218,7 @@ static int put_msg(struct arena *arena, const struct msg *msg, Commd__Envelope *
 
 int codec_encode(const struct msg *msg, void **ret_frame, size_t *ret_len)
 {
-    _cleanup_(arena_fini) struct arena arena;
+    _cleanup_(arena_fini) struct codec_arena arena;
     Commd__Envelope env = COMMD__ENVELOPE__INIT;
     uint8_t *frame;
     size_t len;

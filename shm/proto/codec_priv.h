@@ -175,7 +175,7 @@ bool codec_check_msg(const struct msg *msg);
 /* --- codec_arena.c: memory of one decode or encode, released as a whole --- */
 
 struct arena_block;
-struct arena {
+struct codec_arena {
     char *next;
     size_t left;
     size_t total, limit;           /* bytes given out, and how many may be */
@@ -184,9 +184,9 @@ struct arena {
     _Alignas(16) char first[4096]; /* enough for any kind without lists */
 };
 
-void arena_init(struct arena *arena, size_t limit);
-void arena_fini(struct arena *arena);
+void arena_init(struct codec_arena *arena, size_t limit);
+void arena_fini(struct codec_arena *arena);
 /* 16-byte aligned; NULL at the limit or out of memory. */
-void *arena_alloc(struct arena *arena, size_t size);
+void *arena_alloc(struct codec_arena *arena, size_t size);
 
 #endif

@@ -33,7 +33,7 @@ static void fd_list_fini(struct fd_list *list)
     list->n = 0;
 }
 
-static int64_t now_ms(void)
+static int64_t msg_now_ms(void)
 {
     struct timespec ts;
 
@@ -49,13 +49,13 @@ static int wait_for(int sock, short events, int64_t deadline_ms)
         int timeout = -1, n;
 
         if (deadline_ms >= 0)
-            timeout = (int)MIN(MAX(deadline_ms - now_ms(), (int64_t)0), (int64_t)60000);
+            timeout = (int)MIN(MAX(deadline_ms - msg_now_ms(), (int64_t)0), (int64_t)60000);
         n = poll(&p, 1, timeout);
         if (n > 0)
             return 0; /* also for errors and hang-up: the next read or write tells which */
         if (n < 0 && errno != EINTR)
             return -errno;
-        if (deadline_ms >= 0 && now_ms() >= deadline_ms)
+        if (deadline_ms >= 0 && msg_now_ms() >= deadline_ms)
             return -ETIMEDOUT;
     }
 }
@@ -114,7 +114,7 @@ int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, 
     return send_all(sock, frame, len, fds, nfds, deadline_ms);
 }
 
-static void keep_fds(struct msghdr *mh, struct fd_list *list)
+static void msg_keep_fds(struct msghdr *mh, struct fd_list *list)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
         size_t n;
@@ -150,7 +150,7 @@ static ssize_t recv_some(int sock, char *buf, size_t len, struct fd_list *list, 
         int r;
 
         if (n > 0) {
-            keep_fds(&mh, list);
+            msg_keep_fds(&mh, list);
             return n;
         }
         if (n == 0)

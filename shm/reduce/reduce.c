@@ -151,7 +151,7 @@ _Static_assert(DTYPE_F16 + 3 == DTYPE_F64, "the floats stand side by side");
 
 /* --- entry points ---------------------------------------------------------------------- */
 
-/* Out of line, as copy() is: the usual call is a jump and saves no registers. */
+/* Out of line, as reduce_copy() is: the usual call is a jump and saves no registers. */
 static __attribute__((noinline)) void reduce_in_default(reduce_fn fn, void *dst, void *dst2,
                                                         const uint8_t *const *src, unsigned nsrc,
                                                         size_t count)
@@ -163,7 +163,7 @@ static __attribute__((noinline)) void reduce_in_default(reduce_fn fn, void *dst,
     fp_set(control);
 }
 
-static __attribute__((noinline)) void copy(void *dst, void *dst2, const void *src, size_t n)
+static __attribute__((noinline)) void reduce_copy(void *dst, void *dst2, const void *src, size_t n)
 {
     if (dst != src)
         memcpy(dst, src, n);
@@ -183,7 +183,7 @@ static ALWAYS_INLINE void reduce(unsigned dtype, unsigned redop, void *dst, void
     if (unlikely(!count)) /* the pointers may be NULL */
         return;
     if (unlikely(nsrc < 2))
-        copy(dst, dst2, src[0], count * dtype_size(dtype));
+        reduce_copy(dst, dst2, src[0], count * dtype_size(dtype));
     else if (is_float(dtype) && unlikely(fp_get() != FP_DEFAULT))
         reduce_in_default(fn, dst, dst2, in, nsrc, count);
     else

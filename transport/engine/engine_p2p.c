@@ -368,7 +368,7 @@ static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
         post(eb, eb->rank_node[rec->src], &pong, NULL);
 }
 
-static void nothing(void *arg, int st)
+static void sent_nothing(void *arg, int st)
 {
 }
 
@@ -382,11 +382,11 @@ void mail_answer_closed(struct engine *e, const struct inmsg *m)
         return;
     pong = pong_for(&rec);
     wire_fill(&w, m->h.group, m->h.uid, &pong, 0);
-    e->f->ops->send(e->f, m->peer, &w, sizeof w, NULL, 0, nothing, NULL);
+    e->f->ops->send(e->f, m->peer, &w, sizeof w, NULL, 0, sent_nothing, NULL);
 }
 
-static void publish(struct eboard *eb, unsigned local, unsigned src, uint32_t n,
-                    const struct mail_rec *rec)
+static void mail_publish(struct eboard *eb, unsigned local, unsigned src, uint32_t n,
+                         const struct mail_rec *rec)
 {
     struct mail_tx tx;
 
@@ -402,7 +402,7 @@ static void body_arrived(void *arg, int st)
 
     a->eb->inflight--;
     if (st >= 0 && !a->eb->dead)
-        publish(a->eb, a->local, a->src, a->n, &a->rec);
+        mail_publish(a->eb, a->local, a->src, a->n, &a->rec);
     free(a);
 }
 
@@ -448,7 +448,7 @@ static bool arrival_valid(const struct eboard *eb, const struct inmsg *m,
     return m->h.len == (mail_has_body(rec->kind) ? rec->len : 0);
 }
 
-static void arrived(struct eboard *eb, struct inmsg *m, const struct mail_rec *rec)
+static void mail_came(struct eboard *eb, struct inmsg *m, const struct mail_rec *rec)
 {
     unsigned local = eb->mail->local_of[rec->dst];
     uint32_t *put = &eb->mail->put[(size_t)local * eb->b.world + rec->src], n;
@@ -470,7 +470,7 @@ static void arrived(struct eboard *eb, struct inmsg *m, const struct mail_rec *r
     }
     if (m->h.len)
         copy_around(place_of(eb, rec, local), m->body, m->h.len);
-    publish(eb, local, rec->src, n, rec);
+    mail_publish(eb, local, rec->src, n, rec);
 }
 
 void mail_arrived(struct eboard *eb, struct inmsg *m)
@@ -485,7 +485,7 @@ void mail_arrived(struct eboard *eb, struct inmsg *m)
         else if (rec.kind == MAIL_PROBE)
             answer_probe(eb, &rec);
         else
-            arrived(eb, m, &rec);
+            mail_came(eb, m, &rec);
     }
     if (m->claim)
         eb->e->f->ops->drop(eb->e->f, steal_ptr(m->claim));

@@ -76,7 +76,7 @@ void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
         l->nflooded = PENDING_FLOODED;
 }
 
-static void charge(struct pending *l, struct lgroup *g, size_t cost)
+static void pending_charge(struct pending *l, struct lgroup *g, size_t cost)
 {
     g->cost += cost;
     g->user->cost += cost;
@@ -138,7 +138,7 @@ static struct lgroup *group_new(struct pending *l, const struct inmsg *m)
     g->next = *chain;
     *chain = g;
     TAILQ_INSERT_TAIL(&l->groups, g, link);
-    charge(l, g, ENTRY_COST);
+    pending_charge(l, g, ENTRY_COST);
     return g;
 }
 
@@ -148,7 +148,7 @@ static struct inmsg *group_pop(struct pending *l, struct lgroup *g)
     struct inmsg *m = g->box.head;
 
     inbox_unlink(&g->box, &g->box.head);
-    charge(l, g, -inmsg_cost(m));
+    pending_charge(l, g, -inmsg_cost(m));
     l->n--;
     return m;
 }
@@ -159,7 +159,7 @@ static void group_free(struct engine *e, struct lgroup *g)
 
     while (g->box.head)
         inmsg_free(e, group_pop(l, g));
-    charge(l, g, -(size_t)ENTRY_COST);
+    pending_charge(l, g, -(size_t)ENTRY_COST);
     for (struct lgroup **p = bucket(l, g->group); *p; p = &(*p)->next)
         if (*p == g) {
             *p = g->next;
@@ -221,7 +221,7 @@ void pending_keep(struct engine *e, struct inmsg *m)
         return;
     }
     l->n++;
-    charge(l, g, inmsg_cost(m));
+    pending_charge(l, g, inmsg_cost(m));
     make_room(e);
 }
 
@@ -230,7 +230,7 @@ static bool takes_part(const struct eboard *eb, unsigned peer)
     return eb->among[peer / 64] >> peer % 64 & 1;
 }
 
-static void hand_over(struct eboard *eb, struct inmsg *m)
+static void pending_hand_over(struct eboard *eb, struct inmsg *m)
 {
     unsigned peer = m->peer;
 
@@ -254,7 +254,7 @@ void pending_adopt(struct eboard *eb)
         if (g->group != eb->b.group)
             continue;
         while (takes_part(eb, g->peer) && g->box.head)
-            hand_over(eb, group_pop(l, g));
+            pending_hand_over(eb, group_pop(l, g));
         group_free(e, g);
     }
     for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)PENDING_FLOODED); i++)

@@ -99,7 +99,7 @@ int net_check_device(const char *device, char why[NET_WHY_MAX])
 }
 
 /* Link-local addresses need the number of a device, which differs from node to node. */
-static bool usable(const struct ifaddrs *i, const char *device, int family)
+static bool address_usable(const struct ifaddrs *i, const char *device, int family)
 {
     const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
 
@@ -126,7 +126,7 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr, ch
     }
     for (unsigned f = 0; f < ARRAY_LEN(families); f++) {
         for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-            if (!usable(i, device, families[f]))
+            if (!address_usable(i, device, families[f]))
                 continue;
             *ret_addr = (struct sockaddr_storage){0};
             memcpy(ret_addr, i->ifa_addr,
@@ -143,7 +143,7 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr, ch
 
 static const char preferred[] = "cubic";
 
-static int take(int fd, const char *name)
+static int net_listen_take(int fd, const char *name)
 {
     return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) ? -errno : 1;
 }
@@ -156,10 +156,10 @@ int net_congestion_take(int fd, const char *wish)
     if (!strcmp(wish, "system"))
         return 0;
     if (strcmp(wish, "auto"))
-        return take(fd, wish);
+        return net_listen_take(fd, wish);
     if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, now, &len) || strncmp(now, "bbr", 3))
         return 0;
-    return take(fd, preferred);
+    return net_listen_take(fd, preferred);
 }
 
 /* Asked by trying: what the kernel lists as available is more than what we may take. */
@@ -176,7 +176,7 @@ static void list_congestion(char *buf, size_t size)
         names[0] = '\0';
     fclose(file);
     for (name = strtok_r(names, " \n", &save); name; name = strtok_r(NULL, " \n", &save))
-        if (fd >= 0 && take(fd, name) > 0 && strlen(buf) + strlen(name) + 2 < size)
+        if (fd >= 0 && net_listen_take(fd, name) > 0 && strlen(buf) + strlen(name) + 2 < size)
             net_append(buf, size, ", %s", name);
 }
 

@@ -133,7 +133,7 @@ static void peer_del(struct shell *s, unsigned peer)
     s->fabric->ops->peer_del(s->fabric, peer);
 }
 
-static void peer_add(struct shell *s, const struct msg_engine_peer_add *a)
+static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
 {
     struct msg m = {.type = MSG_ENGINE_PEER_READY};
     int r;
@@ -170,7 +170,7 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
     struct msg pong = {.type = MSG_PING};
 
     if (m->type == MSG_ENGINE_PEER_ADD) {
-        peer_add(s, &m->engine_peer_add);
+        shell_peer_add(s, &m->engine_peer_add);
     } else if (m->type == MSG_ENGINE_PEER_DEL) {
         peer_del(s, m->engine_peer.peer);
     } else if (m->type == MSG_BOARD_ADD) {
@@ -213,7 +213,7 @@ static void control_read(struct shell *s)
 /* ---- the turn -----------------------------------------------------------------------------------
  */
 
-static void handle(struct shell *s, const struct epoll_event *ev)
+static void handle_event(struct shell *s, const struct epoll_event *ev)
 {
     if (ev->data.u32 == EV_CONTROL)
         control_read(s);
@@ -229,7 +229,7 @@ static void look(struct shell *s, int timeout)
     int n = epoll_wait(s->epoll, ev, ARRAY_LEN(ev), timeout);
 
     for (int i = 0; i < n; i++)
-        handle(s, &ev[i]);
+        handle_event(s, &ev[i]);
     if ((n == 0 && timeout) || now_ms() - s->rescued_ms > REST_MS) {
         engine_poll_all(s->engine);
         s->rescued_ms = now_ms();
@@ -254,7 +254,7 @@ static void rest(struct shell *s)
     look(s, timeout);
 }
 
-static void serve(struct shell *s)
+static void shell_serve(struct shell *s)
 {
     unsigned turns = 0, idle = 0;
     struct crowd crowd = {0}, after = {0};
@@ -319,13 +319,13 @@ static const char usage[] =
     "of\n"
     "its own, by a process of that user, which takes commd's orders on a socket that listens.\n";
 
-struct options {
+struct engine_options {
     struct fabric_conf fabric;
     const char *node;
     int fd, launcher;
 };
 
-static int parse(int argc, char **argv, struct options *o)
+static int parse_engine_words(int argc, char **argv, struct engine_options *o)
 {
     enum {
         FD = 1,
@@ -405,7 +405,7 @@ static int parse(int argc, char **argv, struct options *o)
     return 0;
 }
 
-static int start(struct shell *s, const struct options *o, char why[256])
+static int shell_start(struct shell *s, const struct engine_options *o, char why[256])
 {
     struct engine_events ev = {
         .on_board_error = on_board_error, .on_peer_down = on_peer_down, .arg = s};
@@ -439,11 +439,11 @@ static int end(struct shell *s, int status)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp"}};
+    struct engine_options o = {.fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp"}};
     struct shell s = {.control = -1, .epoll = -1, .running = true};
     char why[256] = "", runs_on[300], gone[160];
 
-    if (parse(argc, argv, &o))
+    if (parse_engine_words(argc, argv, &o))
         return 64;
     if (o.launcher >= 0)
         return launcher_run(o.launcher);
@@ -453,7 +453,7 @@ int main(int argc, char **argv)
     s.node = o.node;
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
-    if (start(&s, &o, why)) {
+    if (shell_start(&s, &o, why)) {
         say_hello(&s, why);
         return end(&s, 1);
     }
@@ -465,7 +465,7 @@ int main(int argc, char **argv)
     snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
     if (say_hello(&s, runs_on))
         return end(&s, 1);
-    serve(&s);
+    shell_serve(&s);
     snprintf(gone, sizeof gone, "commd on node %s is gone", s.node);
     engine_break_all(s.engine, CAUSE_NODE_LOST, gone);
     return end(&s, 0);

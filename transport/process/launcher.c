@@ -37,7 +37,7 @@ struct child {
     pid_t pid;
 };
 
-static void tell(const struct child *c, uint32_t kind, int code, int value)
+static void child_tell(const struct child *c, uint32_t kind, int code, int value)
 {
     struct launch_answer a = {.kind = kind, .code = code, .value = value};
 
@@ -45,15 +45,10 @@ static void tell(const struct child *c, uint32_t kind, int code, int value)
         (void)!send(c->conn, &a, sizeof a, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void env_freep(char ***env)
-{
-    *env = engine_env_free(*env);
-}
-
 /* 0 or negative errno. */
-static int start(struct child *c, char *words, size_t len, int sock)
+static int child_start(struct child *c, char *words, size_t len, int sock)
 {
-    _cleanup_(env_freep) char **env = engine_env(environ);
+    _cleanup_(engine_env_freep) char **env = engine_env(environ);
     char *argv[LAUNCH_ARGS + 1];
     pid_t parent = getpid();
     unsigned n = 0;
@@ -111,14 +106,15 @@ static void request(struct child *c)
     if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS &&
         cmsg->cmsg_len == CMSG_LEN(sizeof(int)))
         memcpy(&sock, CMSG_DATA(cmsg), sizeof sock);
-    r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EPROTO
-                                                            : start(c, words, (size_t)n, sock);
+    r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)
+            ? -EPROTO
+            : child_start(c, words, (size_t)n, sock);
     if (r) {
-        tell(c, LAUNCH_FAILED, 0, -r);
+        child_tell(c, LAUNCH_FAILED, 0, -r);
         close_fdp(&c->conn);
         return;
     }
-    tell(c, LAUNCH_STARTED, 0, (int)c->pid);
+    child_tell(c, LAUNCH_STARTED, 0, (int)c->pid);
 }
 
 /* While an engine runs: whatever comes asks for its end. */
@@ -140,12 +136,12 @@ static void ended(struct child *c)
 
     if (waitid(P_PIDFD, (id_t)c->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
         return;
-    tell(c, LAUNCH_EXITED, si.si_code, si.si_status);
+    child_tell(c, LAUNCH_EXITED, si.si_code, si.si_status);
     close_fdp(&c->pidfd);
     close_fdp(&c->conn);
 }
 
-static void take(struct child *children, int listen_fd)
+static void launcher_accept(struct child *children, int listen_fd)
 {
     int conn = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -188,6 +184,6 @@ int launcher_run(int listen_fd)
                 c->pidfd < 0 ? request(c) : killed(c);
         }
         if (p[0].revents)
-            take(children, listen_fd);
+            launcher_accept(children, listen_fd);
     }
 }

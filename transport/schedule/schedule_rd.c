@@ -43,7 +43,7 @@ struct rd {
     unsigned rounds;       /* log2(P) */
 };
 
-struct run {
+struct rd_run {
     unsigned lo, n;
 };
 
@@ -88,23 +88,23 @@ static unsigned rd_first_node(const struct rd *rd, unsigned v)
 }
 
 /* The nodes whose contributions participant @v holds before round @k. */
-static struct run rd_held(const struct rd *rd, unsigned v, unsigned k)
+static struct rd_run rd_held(const struct rd *rd, unsigned v, unsigned k)
 {
     unsigned first = v >> k << k;
     unsigned lo = rd_first_node(rd, first);
 
-    return (struct run){lo, rd_first_node(rd, first + (1u << k)) - lo};
+    return (struct rd_run){lo, rd_first_node(rd, first + (1u << k)) - lo};
 }
 
 /* The segments that participant @v keeps after @k rounds of halving. */
-static struct run rd_share(const struct rd *rd, unsigned v, unsigned k)
+static struct rd_run rd_share(const struct rd *rd, unsigned v, unsigned k)
 {
     unsigned first = 0, parts = rd->participants >> k, lo;
 
     for (unsigned i = 0; i < k; i++)
         first += (v >> i & 1) * (rd->participants >> (i + 1));
     lo = first * rd->nodes / rd->participants;
-    return (struct run){lo, (first + parts) * rd->nodes / rd->participants - lo};
+    return (struct rd_run){lo, (first + parts) * rd->nodes / rd->participants - lo};
 }
 
 static bool rd_reduces(enum sched_kind kind)
@@ -114,25 +114,25 @@ static bool rd_reduces(enum sched_kind kind)
 }
 
 /* Which segments stand for the contributions of @held in a message of @kind. */
-static struct run rd_segments(enum sched_kind kind, const struct rd *rd, struct run held)
+static struct rd_run rd_segments(enum sched_kind kind, const struct rd *rd, struct rd_run held)
 {
     if (kind == SCHED_RD_ALL_GATHER)
         return held;
     if (kind == SCHED_HALVING_ALL_REDUCE || kind == SCHED_HALVING_REDUCE_SCATTER)
-        return (struct run){0, rd->nodes};
+        return (struct rd_run){0, rd->nodes};
     if (rd_reduces(kind))
-        return (struct run){0, 1};
-    return (struct run){0, rd->root >= held.lo && rd->root < held.lo + held.n};
+        return (struct rd_run){0, 1};
+    return (struct rd_run){0, rd->root >= held.lo && rd->root < held.lo + held.n};
 }
 
-static void set_send(struct sched_move *mv, unsigned to, struct run segs)
+static void set_send(struct sched_move *mv, unsigned to, struct rd_run segs)
 {
     mv->to = (int16_t)to;
     mv->send_lo = (uint16_t)segs.lo;
     mv->send_n = (uint16_t)segs.n;
 }
 
-static void set_recv(struct sched_move *mv, unsigned from, struct run segs, unsigned tag)
+static void set_recv(struct sched_move *mv, unsigned from, struct rd_run segs, unsigned tag)
 {
     mv->from = (int16_t)from;
     mv->recv_lo = (uint16_t)segs.lo;
@@ -142,17 +142,17 @@ static void set_recv(struct sched_move *mv, unsigned from, struct run segs, unsi
 
 /* What a folded node gets back: all it lacks. An all-gather sends everything, as the run
  * would otherwise have a hole where the node's own segment is. */
-static struct run rd_returned(enum sched_kind kind, const struct rd *rd, unsigned waiter)
+static struct rd_run rd_returned(enum sched_kind kind, const struct rd *rd, unsigned waiter)
 {
     if (kind == SCHED_RD_ALL_GATHER || kind == SCHED_HALVING_ALL_REDUCE)
-        return (struct run){0, rd->nodes};
+        return (struct rd_run){0, rd->nodes};
     if (kind == SCHED_HALVING_REDUCE_SCATTER)
-        return (struct run){waiter, 1};
+        return (struct rd_run){waiter, 1};
     if (kind == SCHED_RD_ALL_REDUCE)
-        return (struct run){0, 1};
+        return (struct rd_run){0, 1};
     if (kind == SCHED_RD_REDUCE)
-        return (struct run){0, rd->root == waiter};
-    return (struct run){0, rd->root != waiter};
+        return (struct rd_run){0, rd->root == waiter};
+    return (struct rd_run){0, rd->root != waiter};
 }
 
 /* Of the participants: a halving all-reduce goes through the rounds once more. */
@@ -167,7 +167,7 @@ static struct sched_move rd_waiter_move(enum sched_kind kind, const struct rd *r
     struct sched_move mv = sched_no_move();
 
     if (i == 0)
-        set_send(&mv, rd->me + 1, rd_segments(kind, rd, (struct run){rd->me, 1}));
+        set_send(&mv, rd->me + 1, rd_segments(kind, rd, (struct rd_run){rd->me, 1}));
     else /* its stand-in: one fold move, the rounds, then this */
         set_recv(&mv, rd->me + 1, rd_returned(kind, rd, rd->me), 1 + rd_passes(kind, rd));
     return mv;
@@ -190,8 +190,8 @@ static unsigned rd_bit(enum sched_kind kind, const struct rd *rd, unsigned i)
 }
 
 /* What participant @v hands to @partner in pass @i. */
-static struct run rd_handed(enum sched_kind kind, const struct rd *rd, unsigned v, unsigned partner,
-                            unsigned i)
+static struct rd_run rd_handed(enum sched_kind kind, const struct rd *rd, unsigned v,
+                               unsigned partner, unsigned i)
 {
     unsigned k = rd_bit(kind, rd, i);
 
@@ -200,7 +200,7 @@ static struct run rd_handed(enum sched_kind kind, const struct rd *rd, unsigned 
     if (kind == SCHED_HALVING_REDUCE_SCATTER)
         return rd_held(rd, partner, k);
     if (kind == SCHED_RD_REDUCE)
-        return (struct run){0, rd_hands_over(rd, v, k)};
+        return (struct rd_run){0, rd_hands_over(rd, v, k)};
     return rd_segments(kind, rd, rd_held(rd, v, k));
 }
 
@@ -241,7 +241,7 @@ struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned m
     if (!rd_stands_in(&rd, me))
         return rd_pass(kind, &rd, i);
     if (i == 0) {
-        set_recv(&mv, me - 1, rd_segments(kind, &rd, (struct run){me - 1, 1}), 0);
+        set_recv(&mv, me - 1, rd_segments(kind, &rd, (struct rd_run){me - 1, 1}), 0);
         if (rd_reduces(kind)) {
             mv.act = SCHED_REDUCE;
             mv.recv_first = true;

@@ -160,7 +160,7 @@ static int arena_new(struct commd_context *ctx, size_t size, struct arena **ret_
 }
 
 /* With the lock held. Takes @len bytes of a free block; NULL: there is no such, or no memory. */
-static struct block *block_take(struct arena *a, size_t len)
+static struct block *arena_block_take(struct arena *a, size_t len)
 {
     for (struct block *b = a->blocks; b; b = b->next) {
         if (b->used || b->fenced || b->len < len)
@@ -303,7 +303,8 @@ static void let_go(struct arena *a)
 static struct block *take_shared(struct commd_context *ctx, size_t len, struct arena **ret_arena)
 {
     for (struct arena *a = arenas; a; a = a->next) {
-        struct block *b = a->ctx == ctx && a->size == ARENA_SHARED ? block_take(a, len) : NULL;
+        struct block *b =
+            a->ctx == ctx && a->size == ARENA_SHARED ? arena_block_take(a, len) : NULL;
 
         if (b) {
             *ret_arena = a;
@@ -313,8 +314,8 @@ static struct block *take_shared(struct commd_context *ctx, size_t len, struct a
     return NULL;
 }
 
-static int take(struct commd_context *ctx, size_t len, struct arena **ret_arena,
-                struct block **ret_block)
+static int arena_take(struct commd_context *ctx, size_t len, struct arena **ret_arena,
+                      struct block **ret_block)
 {
     bool own = len >= ARENA_OWN;
     struct arena *a = NULL;
@@ -331,7 +332,7 @@ static int take(struct commd_context *ctx, size_t len, struct arena **ret_arena,
     pthread_mutex_lock(&lock);
     a->next = arenas;
     arenas = a;
-    *ret_block = block_take(a, len);
+    *ret_block = arena_block_take(a, len);
     *ret_arena = a;
     let_go(a);
     pthread_mutex_unlock(&lock);
@@ -361,7 +362,7 @@ PUBLIC int commd_alloc(struct commd_context *ctx, size_t bytes, void **ret_ptr)
         return r;
     if (bytes > INT64_MAX / 2)
         return error_set(error_mine(), COMMD_E_INVALID, "alloc", "%zu bytes are too many", bytes);
-    r = take(ctx, len, &a, &b);
+    r = arena_take(ctx, len, &a, &b);
     if (r)
         return r;
     /* without the lock: the block is ours alone, and keeps its arena alive */

@@ -28,7 +28,7 @@ void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, cons
 
 /* ---- barrier ----------------------------------------------------------------------------- */
 
-static void nothing(struct run *r, uint32_t c)
+static void do_nothing(struct run *r, uint32_t c)
 {
 }
 
@@ -185,20 +185,20 @@ static bool ready_all(struct run *r, uint32_t c)
 }
 
 const struct coll_steps coll_steps[COLL_COUNT] = {
-    [COLL_BARRIER] = {ready_all, nothing, nothing, nothing, nothing},
-    [COLL_ALL_REDUCE] = {ready_all, vector_put, nothing, vector_reduce, all_reduce_get},
-    [COLL_BROADCAST] = {ready_from_root, broadcast_put, nothing, nothing, broadcast_get},
-    [COLL_ALL_GATHER] = {ready_all, all_gather_put, all_gather_own, nothing, all_gather_get},
-    [COLL_REDUCE_SCATTER] = {ready_all, reduce_scatter_put, nothing, reduce_scatter_reduce,
+    [COLL_BARRIER] = {ready_all, do_nothing, do_nothing, do_nothing, do_nothing},
+    [COLL_ALL_REDUCE] = {ready_all, vector_put, do_nothing, vector_reduce, all_reduce_get},
+    [COLL_BROADCAST] = {ready_from_root, broadcast_put, do_nothing, do_nothing, broadcast_get},
+    [COLL_ALL_GATHER] = {ready_all, all_gather_put, all_gather_own, do_nothing, all_gather_get},
+    [COLL_REDUCE_SCATTER] = {ready_all, reduce_scatter_put, do_nothing, reduce_scatter_reduce,
                              reduce_scatter_get},
-    [COLL_REDUCE] = {ready_at_root, vector_put, nothing, vector_reduce, reduce_get},
-    [COLL_GATHER] = {ready_at_root, cells_put, cells_own, nothing, cells_get},
-    [COLL_SCATTER] = {ready_from_root, cells_put, cells_own, nothing, cells_get},
-    [COLL_ALL_TO_ALL] = {ready_all, cells_put, cells_own, nothing, cells_get},
-    [COLL_ALL_GATHER_V] = {ready_all, all_gather_put, all_gather_own, nothing, all_gather_get},
-    [COLL_REDUCE_SCATTER_V] = {ready_all, reduce_scatter_put, nothing, reduce_scatter_reduce,
+    [COLL_REDUCE] = {ready_at_root, vector_put, do_nothing, vector_reduce, reduce_get},
+    [COLL_GATHER] = {ready_at_root, cells_put, cells_own, do_nothing, cells_get},
+    [COLL_SCATTER] = {ready_from_root, cells_put, cells_own, do_nothing, cells_get},
+    [COLL_ALL_TO_ALL] = {ready_all, cells_put, cells_own, do_nothing, cells_get},
+    [COLL_ALL_GATHER_V] = {ready_all, all_gather_put, all_gather_own, do_nothing, all_gather_get},
+    [COLL_REDUCE_SCATTER_V] = {ready_all, reduce_scatter_put, do_nothing, reduce_scatter_reduce,
                                reduce_scatter_get},
-    [COLL_GATHER_V] = {ready_at_root, cells_put, cells_own, nothing, cells_get},
-    [COLL_SCATTER_V] = {ready_from_root, cells_put, cells_own, nothing, cells_get},
-    [COLL_ALL_TO_ALL_V] = {ready_all, cells_put, cells_own, nothing, cells_get},
+    [COLL_GATHER_V] = {ready_at_root, cells_put, cells_own, do_nothing, cells_get},
+    [COLL_SCATTER_V] = {ready_from_root, cells_put, cells_own, do_nothing, cells_get},
+    [COLL_ALL_TO_ALL_V] = {ready_all, cells_put, cells_own, do_nothing, cells_get},
 };

@@ -3,7 +3,8 @@
  * Operations whose blocks lie evenly need none of this. */
 #include "client/lib/coll/run.h"
 
-static const void *block_of(const void *const *blocks, const uint8_t *base, unsigned k, size_t at)
+static const void *lists_block_of(const void *const *blocks, const uint8_t *base, unsigned k,
+                                  size_t at)
 {
     if (blocks)
         return blocks[k];
@@ -16,7 +17,7 @@ static void fill_blocks(uint8_t **to, const void *const *blocks, const void *bas
     size_t at = 0;
 
     for (unsigned k = 0; k < n; k++) {
-        to[k] = (uint8_t *)block_of(blocks, base, k, at);
+        to[k] = (uint8_t *)lists_block_of(blocks, base, k, at);
         at += (counts ? counts[k] : count) * esize;
     }
 }

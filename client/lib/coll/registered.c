@@ -50,7 +50,8 @@ static struct board_member *member(const struct run *r, unsigned m)
     return &r->group->board.members[m];
 }
 
-static bool find(const struct run *r, bool recv, uint64_t *ret_arena, uint64_t *ret_offset)
+static bool registered_find(const struct run *r, bool recv, uint64_t *ret_arena,
+                            uint64_t *ret_offset)
 {
     size_t len = registered_extent(r, recv);
 
@@ -64,8 +65,8 @@ void registered_begin(struct run *r)
     struct board_offer o;
     struct registered *d;
 
-    if (r->lists || !find(r, false, &o.send_arena, &o.send_offset) ||
-        !find(r, true, &o.recv_arena, &o.recv_offset))
+    if (r->lists || !registered_find(r, false, &o.send_arena, &o.send_offset) ||
+        !registered_find(r, true, &o.recv_arena, &o.recv_offset))
         return;
     d = calloc(1, sizeof *d + n * (2 * sizeof d->places[0] + sizeof *d->in + sizeof *d->out));
     if (!d)
@@ -76,7 +77,7 @@ void registered_begin(struct run *r)
     r->registered = d;
 }
 
-static bool offer(struct run *r)
+static bool registered_offer(struct run *r)
 {
     const struct board *b = &r->group->board;
     struct registered *d = r->registered;
@@ -287,7 +288,7 @@ static bool take_votes(struct run *r)
     return true;
 }
 
-static enum run_state work(struct run *r)
+static enum run_state registered_step(struct run *r)
 {
     enum run_state st = registered_work(r);
 
@@ -318,7 +319,7 @@ static bool prepare(struct run *r)
 {
     switch (r->registered->stage) {
     case DIRECT_OFFER:
-        return offer(r);
+        return registered_offer(r);
     case DIRECT_OFFERS:
         return take_offers(r);
     case DIRECT_MAP:
@@ -346,7 +347,7 @@ enum run_state registered_poll(struct run *r)
     if (!r->registered)
         return RUN_WAIT;
     if (r->registered->stage == DIRECT_WORK)
-        return work(r);
+        return registered_step(r);
     if (r->registered->stage == DIRECT_STALLED || !all_finished(r))
         return RUN_WAIT;
     r->group->next_step = r->base + 2;

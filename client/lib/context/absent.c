@@ -67,7 +67,7 @@ void absent_answer(struct commd_context *ctx, const struct msg_absent *m)
 
 /* ---- the question ----------------------------------------------------------------------- */
 
-static struct question *ask(const struct commd_group *g, uint64_t seq)
+static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t seq)
 {
     struct msg m = {.type = MSG_CLIENT_ASK_ABSENT};
     struct question *q = calloc(1, sizeof *q + g->board.nnodes * sizeof q->from[0]);
@@ -98,7 +98,7 @@ bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq)
     if (g->board.nnodes <= 1)
         return true;
     if (!*q) {
-        *q = ask(g, seq);
+        *q = absent_ask_nodes(g, seq);
         return !*q;
     }
     pthread_mutex_lock(&g->ctx->lock);

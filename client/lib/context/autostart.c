@@ -188,7 +188,7 @@ static int failed(const char *program, const char *dir, const char *what)
 }
 
 /* With the lock held. */
-static int start(const char *dir, int64_t deadline_ms)
+static int start_daemon(const char *dir, int64_t deadline_ms)
 {
     _cleanup_(close_fdp) int out = -1;
     char program[4096], text[TELL_MAX];
@@ -249,7 +249,7 @@ static int take_turn(int lock, const char *path, int64_t until_ms, int *ret_sock
 static int start_one(const char *dir, const char *path, int64_t deadline_ms, int *ret_sock,
                      bool *ret_left)
 {
-    int code = start(dir, deadline_ms);
+    int code = start_daemon(dir, deadline_ms);
     int r = place_connect_own(path, START_MS, ret_sock);
 
     if (r == 0) /* perhaps somebody else's, who did not have the lock */

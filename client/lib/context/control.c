@@ -23,7 +23,8 @@ static int not_commd(const struct commd_context *ctx, const char *what)
 }
 
 /* *ret_leaving: closed without a word. */
-static int hello(struct commd_context *ctx, int sock, int64_t deadline_ms, bool *ret_leaving)
+static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_ms,
+                         bool *ret_leaving)
 {
     struct msg m = {.type = MSG_CLIENT_HELLO}, reply = {0};
     const char *why = NULL;
@@ -86,7 +87,7 @@ int control_open(struct commd_context *ctx, int64_t deadline_ms)
                                            &sock, &leaving)
                         : connect_named(ctx->socket_path, deadline_ms, &sock);
         if (r == 0)
-            r = hello(ctx, sock, deadline_ms, &leaving);
+            r = control_hello(ctx, sock, deadline_ms, &leaving);
         if (r == 0) {
             ctx->commd_seen = sees_peer(sock);
             ctx->sock = steal_fd(&sock);
@@ -159,7 +160,7 @@ static struct join_wait *find_wait(struct commd_context *ctx, uint32_t req)
 }
 
 /* With the lock held: one message from commd. Takes @m and @fds. */
-static void dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigned nfds)
+static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigned nfds)
 {
     struct join_wait *w = NULL;
 
@@ -215,7 +216,7 @@ static void read_once(struct commd_context *ctx, int wait_ms)
     pthread_mutex_lock(&ctx->lock);
     ctx->reading = false;
     if (n > 0 && r == 0)
-        dispatch(ctx, &m, fds, nfds);
+        control_dispatch(ctx, &m, fds, nfds);
     else if (n > 0)
         atomic_store(&ctx->lost, true);
     pthread_cond_broadcast(&ctx->cond);

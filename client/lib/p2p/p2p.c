@@ -139,8 +139,8 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
  */
 
 /* @id: of the record that came with what was there. */
-static void free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned rx,
-                       uint32_t id)
+static void p2p_free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned rx,
+                           uint32_t id)
 {
     struct mail_box *box;
 
@@ -194,7 +194,7 @@ bool p2p_take_filled(struct p2p *p, struct p2p_op *op)
         op->moved = filled;
         moved = true;
     }
-    free_place(p, peer, op->slot, 0, op->peer_id);
+    p2p_free_place(p, peer, op->slot, 0, op->peer_id);
     p2p_end(p, op);
     return true;
 }
@@ -213,7 +213,7 @@ static void deliver_here(struct p2p *p, struct p2p_op *op, const struct p2p_msg 
 }
 
 /* Gives message @m to receive @op. @body: of what is not in a slot. */
-static void deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, const void *body)
+static void p2p_deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, const void *body)
 {
     struct p2p_peer *peer = &p->peers[m->src];
     bool fits = m->len <= op->size;
@@ -242,7 +242,7 @@ static void deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, c
     if (m->self)
         p2p_end(p, m->self);
     else if (m->kind == MAIL_EAGER)
-        free_place(p, peer, m->slot, m->rx, m->id);
+        p2p_free_place(p, peer, m->slot, m->rx, m->id);
     p2p_end(p, op);
 }
 
@@ -260,12 +260,12 @@ static void keep(struct p2p *p, const struct p2p_msg *m, const void *body, size_
     match_keep(p, k);
 }
 
-static void arrived(struct p2p *p, const struct p2p_msg *m, const void *body, size_t len)
+static void p2p_message_came(struct p2p *p, const struct p2p_msg *m, const void *body, size_t len)
 {
     struct p2p_op *op = match_arrived(p, (unsigned)m->src, m->tag);
 
     if (op)
-        deliver(p, op, m, body);
+        p2p_deliver(p, op, m, body);
     else
         keep(p, m, body, len);
 }
@@ -287,7 +287,7 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
     return rec->rx < MAIL_RX_SLOTS && rec->len <= mail_eager_remote(p->mail);
 }
 
-static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
+static void p2p_message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 {
     struct p2p_msg m = {.src = (int)peer->rank,
                         .tag = rec->tag,
@@ -301,7 +301,7 @@ static void message(struct p2p *p, struct p2p_peer *peer, const struct mail_rec 
         m.offset = (uint32_t)rec->off;
 
     if (message_valid(p, peer, rec))
-        arrived(p, &m, rec->inl, rec->kind == MAIL_INLINE ? rec->len : 0);
+        p2p_message_came(p, &m, rec->inl, rec->kind == MAIL_INLINE ? rec->len : 0);
     else
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a message that cannot be", peer->rank);
 }
@@ -332,7 +332,7 @@ static void data_here(struct p2p *p, struct p2p_peer *peer, const struct mail_re
     else if (op)
         part_arrived(p, op, mail_out(p->mail, (unsigned)peer->local, rec->slot), rec->off,
                      rec->len);
-    free_place(p, peer, rec->slot, 0, rec->id);
+    p2p_free_place(p, peer, rec->slot, 0, rec->id);
 }
 
 static void data_there(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
@@ -365,7 +365,7 @@ static void acknowledged(struct p2p *p, struct p2p_peer *peer, const struct mail
     p2p_talk(p, peer); /* an answer may be due */
 }
 
-static void handle(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
+static void p2p_handle(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 {
     if (rec->src != peer->rank || rec->dst != p->group->rank) {
         p2p_bad(p, COMMD_E_PROTOCOL, "a record of rank %u names others", peer->rank);
@@ -377,7 +377,7 @@ static void handle(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *
     case MAIL_INLINE:
     case MAIL_EAGER:
     case MAIL_RTS:
-        message(p, peer, rec);
+        p2p_message(p, peer, rec);
         return;
     case MAIL_CTS:
     case MAIL_GET:
@@ -416,7 +416,7 @@ static bool drain(struct p2p *p, struct p2p_peer *peer)
 
             bell_ring(&box->bell, &box->sleepers);
         }
-        handle(p, peer, &rec);
+        p2p_handle(p, peer, &rec);
     }
     return moved;
 }
@@ -471,7 +471,7 @@ static void begin_self(struct p2p *p, struct p2p_op *op)
         .src = (int)p->group->rank, .tag = op->tag, .kind = MAIL_INLINE, .len = op->size};
 
     if (op->size <= MAIL_EAGER_MAX) {
-        arrived(p, &m, op->buf, op->size);
+        p2p_message_came(p, &m, op->buf, op->size);
         p2p_end(p, op);
         return;
     }
@@ -479,7 +479,7 @@ static void begin_self(struct p2p *p, struct p2p_op *op)
     m.self = op;
     op->state = P2P_OFFERED;
     op_move(op, &p->offers);
-    arrived(p, &m, NULL, 0);
+    p2p_message_came(p, &m, NULL, 0);
 }
 
 void p2p_begin(struct p2p *p, struct p2p_op *op)
@@ -505,7 +505,7 @@ void p2p_begin(struct p2p *p, struct p2p_op *op)
     op->state = P2P_POSTED;
     m = match_unexpected(p, op);
     if (m) {
-        deliver(p, op, m, m->body);
+        p2p_deliver(p, op, m, m->body);
         free(m);
         p2p_push(p);
     } else {

@@ -89,7 +89,7 @@ static int next_free(const struct p2p *p, unsigned begin, unsigned end)
 }
 
 /* In turn: see shm/board/mail.c. The slot is not taken before fill_slot(). */
-static int free_slot(struct p2p *p, enum mail_kind kind)
+static int p2p_free_slot(struct p2p *p, enum mail_kind kind)
 {
     bool eager = kind == MAIL_EAGER;
     unsigned begin = eager ? 0 : p->mail->data_begin;
@@ -168,7 +168,7 @@ static bool make_eager(struct p2p *p, struct p2p_peer *peer, const struct p2p_op
 
     if (op->size > most)
         return false;
-    slot = free_slot(p, MAIL_EAGER);
+    slot = p2p_free_slot(p, MAIL_EAGER);
     if (slot >= 0 && peer->local < 0)
         rx = free_rx_slot(peer);
     if (slot < 0 || rx < 0)
@@ -181,7 +181,7 @@ static bool make_eager(struct p2p *p, struct p2p_peer *peer, const struct p2p_op
 }
 
 /* Tells the receiver of @op; a short one is done then. */
-static bool publish(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
+static bool p2p_publish(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
 {
     struct mail_rec rec;
 
@@ -216,7 +216,7 @@ static bool send_part(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op,
 
     if (!has_room(p, peer, MAIL_DATA))
         return false;
-    slot = free_slot(p, MAIL_DATA);
+    slot = p2p_free_slot(p, MAIL_DATA);
     if (slot < 0)
         return false;
     rec_init(&rec, MAIL_DATA);
@@ -390,7 +390,7 @@ static bool talk_to(struct p2p *p, struct p2p_peer *peer)
     struct mail_rec rec;
     struct p2p_op *op;
 
-    while ((op = TAILQ_FIRST(&peer->out)) && publish(p, peer, op))
+    while ((op = TAILQ_FIRST(&peer->out)) && p2p_publish(p, peer, op))
         moved = true;
     if (ack_due(p, peer) && has_room(p, peer, MAIL_ACK)) {
         rec_init(&rec, MAIL_ACK);

@@ -315,7 +315,7 @@ static void many_fields_hit_the_limit(void **state)
 
 static void arena_keeps_its_limit(void **state)
 {
-    struct arena arena;
+    struct codec_arena arena;
     char *a, *b;
 
     arena_init(&arena, 100000);

@@ -92,7 +92,7 @@ static void busy_engine_hears_doorbells(void **state)
 
     sleep_now();
     ring(c->group[0], bell);
-    serve(&shell);
+    shell_serve(&shell);
     assert_int_equal(turns, TURNS);
     assert_false(engine_idle(shell.engine));
     close(bell);

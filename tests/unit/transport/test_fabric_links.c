@@ -459,7 +459,7 @@ static void numbers_wrap(void **state)
         put(&w->side[0], 1, 0, 8, 0, &out[0]);
         pump_until(w, w->side[1].msgs == 1);
         for (unsigned i = 0; i < 2; i++) {
-            struct peer *peer = inside(&w->side[i])->slot[1 - i];
+            struct tcp_peer *peer = inside(&w->side[i])->slot[1 - i];
 
             assert_int_equal(peer->state, PEER_UP);
             peer->seq_out = peer->seq_in = peer->next_id = UINT32_MAX - N / 2;

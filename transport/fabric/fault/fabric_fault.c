@@ -23,7 +23,7 @@ struct kept {
 };
 
 /* Outlives its slot until the last request and claim is done. */
-struct link {
+struct fault_link {
     unsigned refs;
     unsigned messages;
     bool broken, told, gone;
@@ -31,15 +31,15 @@ struct link {
 };
 
 struct wrapped {
-    struct link *link; /* referenced */
+    struct fault_link *link; /* referenced */
     fabric_done_fn done;
     void *arg;
 };
 
-struct claim {
-    struct link *link; /* referenced */
+struct fault_claim {
+    struct fault_link *link; /* referenced */
     void *inner;
-    LIST_ENTRY(claim) entry;
+    LIST_ENTRY(fault_claim) entry;
 };
 
 struct fault {
@@ -48,8 +48,8 @@ struct fault {
     struct fabric_fault_conf conf;
     struct fabric *inner; /* owned */
     uint64_t rng;
-    struct link *link[FABRIC_MAX_PEERS];
-    LIST_HEAD(, claim) claims;
+    struct fault_link *link[FABRIC_MAX_PEERS];
+    LIST_HEAD(, fault_claim) claims;
     unsigned held; /* kept messages and untold breaks */
 };
 
@@ -61,7 +61,7 @@ static uint64_t rnd(uint64_t *s)
     return *s;
 }
 
-static void link_unref(struct link *l)
+static void link_unref(struct fault_link *l)
 {
     if (--l->refs == 0)
         free(l);
@@ -73,7 +73,7 @@ static void drop_inner(struct fault *f, void *claim)
         f->inner->ops->drop(f->inner, claim);
 }
 
-static void drop_kept(struct fault *f, struct link *l)
+static void drop_kept(struct fault *f, struct fault_link *l)
 {
     struct kept *k;
 
@@ -151,7 +151,7 @@ static void on_inner_done(void *arg, int st)
         w.done(w.arg, st);
 }
 
-static struct wrapped *wrap(struct link *l, fabric_done_fn done, void *arg)
+static struct wrapped *wrap(struct fault_link *l, fabric_done_fn done, void *arg)
 {
     struct wrapped *w = malloc(sizeof(*w));
 
@@ -168,7 +168,7 @@ static void unwrap(struct wrapped *w)
     free(w);
 }
 
-static struct link *link_of(struct fault *f, unsigned peer)
+static struct fault_link *link_of(struct fault *f, unsigned peer)
 {
     return peer < FABRIC_MAX_PEERS ? f->link[peer] : NULL;
 }
@@ -184,7 +184,7 @@ static int fault_peer_add(struct fabric *base, unsigned peer, const void *addr, 
                           const uint8_t token[32], const uint8_t expect[32])
 {
     struct fault *f = container_of(base, struct fault, base);
-    struct link *l;
+    struct fault_link *l;
     int r;
 
     if (link_of(f, peer))
@@ -205,7 +205,7 @@ static int fault_peer_add(struct fabric *base, unsigned peer, const void *addr, 
 static void fault_peer_del(struct fabric *base, unsigned peer)
 {
     struct fault *f = container_of(base, struct fault, base);
-    struct link *l = link_of(f, peer);
+    struct fault_link *l = link_of(f, peer);
 
     if (!l)
         return;
@@ -222,7 +222,7 @@ static int fault_send(struct fabric *base, unsigned peer, const void *hdr, size_
                       const void *body, size_t body_len, fabric_done_fn done, void *arg)
 {
     struct fault *f = container_of(base, struct fault, base);
-    struct link *l = link_of(f, peer);
+    struct fault_link *l = link_of(f, peer);
     struct wrapped *w;
     int r;
 
@@ -239,7 +239,7 @@ static int fault_send(struct fabric *base, unsigned peer, const void *hdr, size_
     return r;
 }
 
-static void claim_free(struct claim *c)
+static void fault_claim_free(struct fault_claim *c)
 {
     LIST_REMOVE(c, entry);
     link_unref(c->link);
@@ -250,7 +250,7 @@ static int fault_recv(struct fabric *base, void *claim, void *buf, size_t len, f
                       void *arg)
 {
     struct fault *f = container_of(base, struct fault, base);
-    struct claim *c = claim;
+    struct fault_claim *c = claim;
     struct wrapped *w = wrap(c->link, done, arg);
     int r = -ENOMEM;
 
@@ -262,29 +262,29 @@ static int fault_recv(struct fabric *base, void *claim, void *buf, size_t len, f
         r = -EIO;
     if (r != 0 && w)
         unwrap(w);
-    claim_free(c);
+    fault_claim_free(c);
     return r;
 }
 
 static void fault_drop(struct fabric *base, void *claim)
 {
     struct fault *f = container_of(base, struct fault, base);
-    struct claim *c = claim;
+    struct fault_claim *c = claim;
 
     drop_inner(f, c->inner);
-    claim_free(c);
+    fault_claim_free(c);
 }
 
 /* Takes @k, which is on no list. */
-static void release(struct fault *f, struct link *l, struct kept *k)
+static void release(struct fault *f, struct fault_link *l, struct kept *k)
 {
-    struct claim *c = NULL;
+    struct fault_claim *c = NULL;
 
     if (k->msg.claim) {
         c = malloc(sizeof(*c));
         if (!c)
             abort();
-        *c = (struct claim){.link = l, .inner = k->msg.claim};
+        *c = (struct fault_claim){.link = l, .inner = k->msg.claim};
         l->refs++;
         LIST_INSERT_HEAD(&f->claims, c, entry);
         k->msg.claim = c;
@@ -298,7 +298,7 @@ static void release(struct fault *f, struct link *l, struct kept *k)
 /* One link's turn: what is due goes out, and with it nothing that came later. */
 static void step(struct fault *f, unsigned peer)
 {
-    struct link *l;
+    struct fault_link *l;
     struct kept *k;
 
     for (bool first = true; (l = f->link[peer]) && (k = STAILQ_FIRST(&l->kept)); first = false) {

@@ -23,42 +23,42 @@
 
 enum { DELIVER_BUDGET = 16 }; /* messages per peer and progress() */
 
-struct claim;
+struct loop_claim;
 
-struct msg {
+struct loop_msg {
     fabric_done_fn done; /* NULL once the sender has its completion */
     void *arg;
     const void *body; /* the sender's, or copy */
     void *copy;       /* owned */
     size_t body_len, hdr_len;
-    struct claim *claim;
+    struct loop_claim *claim;
     int st;
-    STAILQ_ENTRY(msg) link;
+    STAILQ_ENTRY(loop_msg) link;
     _Alignas(16) uint8_t hdr[FABRIC_HDR_MAX];
 };
 
-STAILQ_HEAD(msgs, msg);
+STAILQ_HEAD(msgs, loop_msg);
 
-struct peer {
+struct loop_peer {
     struct loop *loop; /* borrowed */
     unsigned refs;     /* slot, claims */
     unsigned index;
     uint64_t remote; /* number of the other fabric */
     uint8_t token[32], expect[32];
-    struct peer *mate; /* borrowed; NULL before the link and after */
+    struct loop_peer *mate; /* borrowed; NULL before the link and after */
     bool down, down_told, gone;
     struct msgs out, lent;
 };
 
-struct claim {
-    struct peer *peer; /* referenced: the receiver's */
-    struct msg *msg;   /* NULL when the sender is gone */
+struct loop_claim {
+    struct loop_peer *peer; /* referenced: the receiver's */
+    struct loop_msg *msg;   /* NULL when the sender is gone */
     size_t len;
     void *buf; /* of a recv in flight */
     fabric_done_fn done;
     void *arg;
-    STAILQ_ENTRY(claim) recv_link;
-    LIST_ENTRY(claim) link;
+    STAILQ_ENTRY(loop_claim) recv_link;
+    LIST_ENTRY(loop_claim) link;
 };
 
 struct loop {
@@ -68,10 +68,10 @@ struct loop {
     uint64_t number;
     size_t rndv;
     int wake; /* eventfd */
-    struct peer *slot[FABRIC_MAX_PEERS];
+    struct loop_peer *slot[FABRIC_MAX_PEERS];
     struct msgs finished;
-    STAILQ_HEAD(, claim) recvs;
-    LIST_HEAD(, claim) claims;
+    STAILQ_HEAD(, loop_claim) recvs;
+    LIST_HEAD(, loop_claim) claims;
     LIST_ENTRY(loop) link;
 };
 
@@ -88,20 +88,20 @@ static void signal_loop(struct loop *l)
     (void)n;
 }
 
-static void peer_unref(struct peer *p)
+static void peer_unref(struct loop_peer *p)
 {
     if (--p->refs == 0)
         free(p);
 }
 
-static void msg_free(struct msg *m)
+static void msg_free(struct loop_msg *m)
 {
     free(m->copy);
     free(m);
 }
 
 /* Takes @m, which is on no list. */
-static void finish(struct loop *l, struct msg *m, int st)
+static void finish(struct loop *l, struct loop_msg *m, int st)
 {
     if (m->claim)
         m->claim->msg = NULL;
@@ -115,9 +115,9 @@ static void finish(struct loop *l, struct msg *m, int st)
     signal_loop(l);
 }
 
-static void finish_all(struct peer *p, int st)
+static void finish_all(struct loop_peer *p, int st)
 {
-    struct msg *m;
+    struct loop_msg *m;
 
     while ((m = STAILQ_FIRST(&p->lent)) || (m = STAILQ_FIRST(&p->out))) {
         STAILQ_REMOVE_HEAD(m == STAILQ_FIRST(&p->lent) ? &p->lent : &p->out, link);
@@ -125,7 +125,7 @@ static void finish_all(struct peer *p, int st)
     }
 }
 
-static void set_down(struct peer *p)
+static void set_down(struct loop_peer *p)
 {
     p->down = true;
     p->mate = NULL;
@@ -145,10 +145,10 @@ static struct loop *find_loop(const struct fabric_hub *hub, uint64_t number)
 }
 
 /* The other side's view of us, if it has one with these tokens. */
-static struct peer *find_mate(struct loop *l, const struct peer *p)
+static struct loop_peer *find_mate(struct loop *l, const struct loop_peer *p)
 {
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++) {
-        struct peer *q = l->slot[i];
+        struct loop_peer *q = l->slot[i];
 
         if (q && !q->down && !q->mate && q->remote == p->loop->number &&
             !memcmp(q->expect, p->token, 32) && !memcmp(q->token, p->expect, 32))
@@ -157,7 +157,7 @@ static struct peer *find_mate(struct loop *l, const struct peer *p)
     return NULL;
 }
 
-static void greet(struct peer *p)
+static void greet(struct loop_peer *p)
 {
     struct loop *l = find_loop(p->loop->hub, p->remote);
 
@@ -188,7 +188,7 @@ static int loop_peer_add(struct fabric *f, unsigned index, const void *addr, siz
                          const uint8_t token[32], const uint8_t expect[32])
 {
     struct loop *l = container_of(f, struct loop, base);
-    struct peer *p;
+    struct loop_peer *p;
 
     if (index >= FABRIC_MAX_PEERS || addr_len != sizeof(p->remote))
         return -EINVAL;
@@ -202,7 +202,7 @@ static int loop_peer_add(struct fabric *f, unsigned index, const void *addr, siz
     p = calloc(1, sizeof(*p));
     if (!p)
         return -ENOMEM;
-    *p = (struct peer){.loop = l, .refs = 1, .index = index};
+    *p = (struct loop_peer){.loop = l, .refs = 1, .index = index};
     memcpy(&p->remote, addr, sizeof(p->remote));
     memcpy(p->token, token, 32);
     memcpy(p->expect, expect, 32);
@@ -216,7 +216,7 @@ static int loop_peer_add(struct fabric *f, unsigned index, const void *addr, siz
 static void loop_peer_del(struct fabric *f, unsigned index)
 {
     struct loop *l = container_of(f, struct loop, base);
-    struct peer *p = index < FABRIC_MAX_PEERS ? l->slot[index] : NULL;
+    struct loop_peer *p = index < FABRIC_MAX_PEERS ? l->slot[index] : NULL;
 
     if (!p)
         return;
@@ -229,7 +229,7 @@ static void loop_peer_del(struct fabric *f, unsigned index)
     peer_unref(p);
 }
 
-static bool copy_body(struct msg *m)
+static bool copy_body(struct loop_msg *m)
 {
     if (m->copy || m->body_len == 0)
         return true;
@@ -245,8 +245,8 @@ static int loop_send(struct fabric *f, unsigned index, const void *hdr, size_t h
                      const void *body, size_t body_len, fabric_done_fn done, void *arg)
 {
     struct loop *l = container_of(f, struct loop, base);
-    struct peer *p = index < FABRIC_MAX_PEERS ? l->slot[index] : NULL;
-    struct msg *m;
+    struct loop_peer *p = index < FABRIC_MAX_PEERS ? l->slot[index] : NULL;
+    struct loop_msg *m;
     bool now;
 
     if (!p)
@@ -259,11 +259,11 @@ static int loop_send(struct fabric *f, unsigned index, const void *hdr, size_t h
     m = malloc(sizeof(*m));
     if (!m)
         return -ENOMEM;
-    *m = (struct msg){.done = now ? NULL : done,
-                      .arg = arg,
-                      .body = body,
-                      .body_len = body_len,
-                      .hdr_len = hdr_len};
+    *m = (struct loop_msg){.done = now ? NULL : done,
+                           .arg = arg,
+                           .body = body,
+                           .body_len = body_len,
+                           .hdr_len = hdr_len};
     if (hdr_len)
         memcpy(m->hdr, hdr, hdr_len);
     if (now && !copy_body(m)) {
@@ -276,7 +276,7 @@ static int loop_send(struct fabric *f, unsigned index, const void *hdr, size_t h
     return now;
 }
 
-static void claim_free(struct claim *c)
+static void loop_claim_free(struct loop_claim *c)
 {
     LIST_REMOVE(c, link);
     peer_unref(c->peer);
@@ -284,24 +284,24 @@ static void claim_free(struct claim *c)
 }
 
 /* The message that @c stands for is read or given up: its sender's turn. */
-static void claim_settle(struct claim *c)
+static void claim_settle(struct loop_claim *c)
 {
-    struct msg *m = c->msg;
+    struct loop_msg *m = c->msg;
 
     if (m) {
-        struct peer *sender = c->peer->mate; /* else set_down() had cut the tie */
+        struct loop_peer *sender = c->peer->mate; /* else set_down() had cut the tie */
 
-        STAILQ_REMOVE(&sender->lent, m, msg, link);
+        STAILQ_REMOVE(&sender->lent, m, loop_msg, link);
         finish(sender->loop, m, 0);
     }
-    claim_free(c);
+    loop_claim_free(c);
 }
 
 static int loop_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_fn done,
                      void *arg)
 {
     struct loop *l = container_of(f, struct loop, base);
-    struct claim *c = claim;
+    struct loop_claim *c = claim;
     int r = 0;
 
     if (!c->msg)
@@ -326,7 +326,7 @@ static void loop_drop(struct fabric *f, void *claim)
 }
 
 /* Hands @m over; it is on no list. */
-static void deliver_eager(struct loop *l, struct peer *p, struct msg *m)
+static void deliver_eager(struct loop *l, struct loop_peer *p, struct loop_msg *m)
 {
     bool copied = copy_body(m);
     struct fabric_msg fm = {
@@ -353,9 +353,9 @@ static void deliver_eager(struct loop *l, struct peer *p, struct msg *m)
     free(copy);
 }
 
-static void deliver_claim(struct loop *l, struct peer *p, struct msg *m)
+static void deliver_claim(struct loop *l, struct loop_peer *p, struct loop_msg *m)
 {
-    struct claim *c = malloc(sizeof(*c));
+    struct loop_claim *c = malloc(sizeof(*c));
     struct fabric_msg fm = {
         .peer = p->index,
         .hdr = m->hdr,
@@ -371,7 +371,7 @@ static void deliver_claim(struct loop *l, struct peer *p, struct msg *m)
         set_down(p);
         return;
     }
-    *c = (struct claim){.peer = p, .msg = m, .len = m->body_len};
+    *c = (struct loop_claim){.peer = p, .msg = m, .len = m->body_len};
     p->refs++;
     m->claim = c;
     LIST_INSERT_HEAD(&l->claims, c, link);
@@ -380,13 +380,13 @@ static void deliver_claim(struct loop *l, struct peer *p, struct msg *m)
     l->ev.on_msg(l->ev.arg, &fm);
 }
 
-static bool deliver(struct loop *l, unsigned index)
+static bool loop_deliver(struct loop *l, unsigned index)
 {
     bool any = false;
 
     for (unsigned n = 0; n < DELIVER_BUDGET; n++) {
-        struct peer *p = l->slot[index];
-        struct msg *m = p && p->mate ? STAILQ_FIRST(&p->mate->out) : NULL;
+        struct loop_peer *p = l->slot[index];
+        struct loop_msg *m = p && p->mate ? STAILQ_FIRST(&p->mate->out) : NULL;
 
         if (!m)
             break;
@@ -400,10 +400,10 @@ static bool deliver(struct loop *l, unsigned index)
     return any;
 }
 
-static bool run_finished(struct loop *l)
+static bool loop_run_finished(struct loop *l)
 {
     struct msgs now = STAILQ_HEAD_INITIALIZER(now);
-    struct msg *m;
+    struct loop_msg *m;
     bool any = false;
 
     STAILQ_CONCAT(&now, &l->finished); /* bounded: what callbacks add waits for its turn */
@@ -418,8 +418,8 @@ static bool run_finished(struct loop *l)
 
 static bool run_recvs(struct loop *l, bool stopping)
 {
-    STAILQ_HEAD(, claim) now = STAILQ_HEAD_INITIALIZER(now);
-    struct claim *c;
+    STAILQ_HEAD(, loop_claim) now = STAILQ_HEAD_INITIALIZER(now);
+    struct loop_claim *c;
     bool any = false;
 
     STAILQ_CONCAT(&now, &l->recvs);
@@ -445,7 +445,7 @@ static bool run_recvs(struct loop *l, bool stopping)
 
 static bool tell_down(struct loop *l, unsigned index)
 {
-    struct peer *p = l->slot[index];
+    struct loop_peer *p = l->slot[index];
 
     if (!p || !p->down || p->down_told)
         return false;
@@ -463,10 +463,10 @@ static bool loop_progress(struct fabric *f)
     any = read(l->wake, &count, sizeof(count)) > 0;
     if (!any)
         return false;
-    any = run_finished(l);
+    any = loop_run_finished(l);
     any |= run_recvs(l, false);
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++) {
-        any |= deliver(l, i);
+        any |= loop_deliver(l, i);
         any |= tell_down(l, i);
     }
     if (any)
@@ -495,7 +495,7 @@ static void loop_free(struct fabric *f)
         loop_peer_del(f, i);
     while (!STAILQ_EMPTY(&l->recvs) || !STAILQ_EMPTY(&l->finished)) {
         run_recvs(l, true);
-        run_finished(l);
+        loop_run_finished(l);
     }
     while (!LIST_EMPTY(&l->claims))
         claim_settle(LIST_FIRST(&l->claims));
@@ -565,7 +565,7 @@ void fabric_loop_set_rndv(struct fabric *f, size_t bytes)
 void fabric_loop_break(struct fabric *f, unsigned peer)
 {
     struct loop *l = container_of(f, struct loop, base);
-    struct peer *p = peer < FABRIC_MAX_PEERS ? l->slot[peer] : NULL;
+    struct loop_peer *p = peer < FABRIC_MAX_PEERS ? l->slot[peer] : NULL;
 
     if (!p || p->down)
         return;

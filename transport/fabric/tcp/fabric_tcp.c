@@ -32,7 +32,7 @@ enum {
 
 /* --- requests ---------------------------------------------------------------------------- */
 
-struct fabric_req *tcp_req_new(struct peer *peer)
+struct fabric_req *tcp_req_new(struct tcp_peer *peer)
 {
     struct tcp *t = peer->t;
     struct fabric_req *req = TAILQ_FIRST(&t->free_reqs);
@@ -56,7 +56,7 @@ struct fabric_req *tcp_req_new(struct peer *peer)
 
 void tcp_req_free(struct fabric_req *req)
 {
-    struct peer *peer = req->peer;
+    struct tcp_peer *peer = req->peer;
     struct tcp *t = peer->t;
 
     peer->answers -= req->answer;
@@ -85,7 +85,7 @@ static int tcp_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
                     const void *body, size_t body_len, fabric_done_fn done, void *arg)
 {
     struct tcp *t = container_of(f, struct tcp, base);
-    struct peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
+    struct tcp_peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
     struct fabric_req *req;
     int r;
 
@@ -115,7 +115,7 @@ static int tcp_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
     return r;
 }
 
-static bool usable(const struct peer *peer)
+static bool peer_usable(const struct tcp_peer *peer)
 {
     return peer->state == PEER_UP && !peer->failed;
 }
@@ -124,7 +124,7 @@ static void tcp_drop(struct fabric *f, void *claim)
 {
     struct inbound *b = claim;
 
-    if (b->asked && usable(b->peer) && conn_put_frame(b->peer->conn[0], FRAME_DROP, b->id))
+    if (b->asked && peer_usable(b->peer) && conn_put_frame(b->peer->conn[0], FRAME_DROP, b->id))
         peer_fail(b->peer, -ENOMEM, "no memory to drop a body");
     if (b->calling)
         b->dropped = true; /* offer() frees it */
@@ -252,7 +252,7 @@ static int tcp_arm(struct fabric *f)
 /* Claims that nobody took go last: they hold their peers. */
 static void drop_claims(struct tcp *t)
 {
-    struct peer *peer;
+    struct tcp_peer *peer;
     struct inbound *b;
 
     while ((peer = LIST_FIRST(&t->peers)) && (b = LIST_FIRST(&peer->bodies)))

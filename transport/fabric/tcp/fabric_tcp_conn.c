@@ -191,7 +191,7 @@ static void set_port(struct sockaddr_storage *addr, unsigned port)
         ((struct sockaddr_in *)addr)->sin_port = htons((uint16_t)port);
 }
 
-int tcp_connect(struct peer *peer, unsigned channel)
+int tcp_connect(struct tcp_peer *peer, unsigned channel)
 {
     struct tcp *t = peer->t;
     _cleanup_(close_fdp) int fd =
@@ -230,7 +230,7 @@ static int socket_error(const struct conn *c)
 
 static bool connected(struct conn *c)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
     struct hello hello = {.magic = HELLO_MAGIC,
                           .version = HELLO_VERSION,
                           .channel = (uint16_t)c->channel,

@@ -28,7 +28,7 @@
 
 enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5 };
 
-void peer_unref(struct peer *peer)
+void peer_unref(struct tcp_peer *peer)
 {
     if (--peer->refs > 0)
         return;
@@ -36,7 +36,7 @@ void peer_unref(struct peer *peer)
     free(peer);
 }
 
-void peer_fail(struct peer *peer, int err, const char *fault)
+void peer_fail(struct tcp_peer *peer, int err, const char *fault)
 {
     if (peer->failed || peer->state == PEER_DOWN || peer->state == PEER_GONE)
         return;
@@ -50,7 +50,7 @@ void peer_fail(struct peer *peer, int err, const char *fault)
 
 /* --- hello ----------------------------------------------------------------------------------- */
 
-static void retry_later(struct peer *peer)
+static void retry_later(struct tcp_peer *peer)
 {
     if (!peer->connects)
         return;
@@ -61,7 +61,7 @@ static void retry_later(struct peer *peer)
 
 void conn_lost(struct conn *c, int err)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
 
     if (c->state == CONN_OPEN || c->state == CONN_CONNECTING) {
         peer_fail(peer, err ? -err : -ECONNRESET,
@@ -75,7 +75,7 @@ void conn_lost(struct conn *c, int err)
 
 void peer_opened(struct conn *c)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
     struct fabric_req *req;
 
     c->state = CONN_OPEN;
@@ -97,7 +97,7 @@ void peer_opened(struct conn *c)
 
 static void stranger(struct conn *c)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
 
     c->t->base.stats.strangers++;
     conn_close(c);
@@ -106,7 +106,7 @@ static void stranger(struct conn *c)
 }
 
 /* A connection from the lobby, whose token is the peer's. */
-static void adopt(struct conn *c, struct peer *peer)
+static void adopt(struct conn *c, struct tcp_peer *peer)
 {
     struct hello hello = c->hello; /* the same channel */
 
@@ -130,14 +130,14 @@ static void adopt(struct conn *c, struct peer *peer)
     peer->conn[hello.channel] = c;
 }
 
-static bool wants_to_meet(const struct peer *peer)
+static bool wants_to_meet(const struct tcp_peer *peer)
 {
     return peer->state == PEER_GREETING && !peer->failed;
 }
 
-static struct peer *find_by_token(struct tcp *t, const uint8_t token[32])
+static struct tcp_peer *tcp_find_by_token(struct tcp *t, const uint8_t token[32])
 {
-    struct peer *found = NULL;
+    struct tcp_peer *found = NULL;
 
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         if (t->slot[i] && !t->slot[i]->connects && wants_to_meet(t->slot[i]) &&
@@ -148,14 +148,14 @@ static struct peer *find_by_token(struct tcp *t, const uint8_t token[32])
 
 void peer_greeted(struct conn *c)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
 
     if (c->hello.magic != HELLO_MAGIC || c->hello.version != HELLO_VERSION) {
         stranger(c);
         return;
     }
     if (!peer) {
-        peer = find_by_token(c->t, c->hello.token);
+        peer = tcp_find_by_token(c->t, c->hello.token);
         if (peer)
             adopt(c, peer);
         else
@@ -174,7 +174,7 @@ void peer_greeted(struct conn *c)
         peer_opened(c);
 }
 
-static void connect_all(struct peer *peer)
+static void connect_all(struct tcp_peer *peer)
 {
     for (unsigned i = 0; i < peer->channels; i++) {
         int r = peer->conn[i] ? 0 : tcp_connect(peer, i);
@@ -186,7 +186,7 @@ static void connect_all(struct peer *peer)
 
 void peers_tick(struct tcp *t, uint64_t now)
 {
-    struct peer *peer;
+    struct tcp_peer *peer;
 
     LIST_FOREACH(peer, &t->peers, all_link) {
         if (!peer->retry_ms || !wants_to_meet(peer))
@@ -229,7 +229,7 @@ static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret
     return 0;
 }
 
-static int check_new(const struct tcp *t, const struct peer *peer)
+static int tcp_check_new(const struct tcp *t, const struct tcp_peer *peer)
 {
     if (t->slot[peer->index])
         return -EEXIST;
@@ -243,7 +243,7 @@ static int check_new(const struct tcp *t, const struct peer *peer)
 }
 
 /* Those who came before they were known. */
-static void adopt_waiting(struct peer *peer)
+static void adopt_waiting(struct tcp_peer *peer)
 {
     for (struct conn *c = TAILQ_FIRST(&peer->t->conns), *next; c; c = next) {
         next = TAILQ_NEXT(c, link);
@@ -258,7 +258,7 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
 {
     struct tcp *t = container_of(f, struct tcp, base);
     struct sockaddr_storage parsed;
-    struct peer *peer;
+    struct tcp_peer *peer;
     int r;
 
     if (index >= FABRIC_MAX_PEERS || addr_len == 0 || addr_len > FABRIC_ADDR_MAX)
@@ -269,13 +269,13 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     peer = calloc(1, sizeof(*peer));
     if (!peer)
         return -ENOMEM;
-    *peer = (struct peer){.t = t, .refs = 1, .index = index, .addr = parsed};
+    *peer = (struct tcp_peer){.t = t, .refs = 1, .index = index, .addr = parsed};
     TAILQ_INIT(&peer->waiting);
     TAILQ_INIT(&peer->asked);
     LIST_INIT(&peer->bodies);
     memcpy(peer->token, token, sizeof(peer->token));
     memcpy(peer->expect, expect, sizeof(peer->expect));
-    r = check_new(t, peer);
+    r = tcp_check_new(t, peer);
     if (r) {
         free(peer);
         return r;
@@ -299,7 +299,7 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
 void tcp_peer_del(struct fabric *f, unsigned index)
 {
     struct tcp *t = container_of(f, struct tcp, base);
-    struct peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
+    struct tcp_peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
 
     if (!peer)
         return;
@@ -309,7 +309,7 @@ void tcp_peer_del(struct fabric *f, unsigned index)
     STAILQ_INSERT_TAIL(&t->to_close, peer, close_link); /* takes the slot's reference with it */
 }
 
-static struct inbound *taken_body(struct peer *peer)
+static struct inbound *taken_body(struct tcp_peer *peer)
 {
     struct inbound *b;
 
@@ -320,7 +320,7 @@ static struct inbound *taken_body(struct peer *peer)
 }
 
 /* Closes all connections and completes with @st what was under way. */
-static void cut(struct peer *peer, int st)
+static void cut(struct tcp_peer *peer, int st)
 {
     struct req_list doomed = TAILQ_HEAD_INITIALIZER(doomed);
     struct fabric_req *req;
@@ -352,7 +352,7 @@ static void cut(struct peer *peer, int st)
 
 bool peers_reap(struct tcp *t)
 {
-    struct peer *peer;
+    struct tcp_peer *peer;
     bool any = false;
 
     while ((peer = STAILQ_FIRST(&t->to_fail))) {

@@ -63,8 +63,8 @@ _Static_assert(sizeof(struct frame) == 24, "wire layout");
 
 /* Something to be written: a message, or a frame of ours without a body. */
 struct fabric_req {
-    struct peer *peer;   /* referenced */
-    fabric_done_fn done; /* NULL for frames of our own */
+    struct tcp_peer *peer; /* referenced */
+    fabric_done_fn done;   /* NULL for frames of our own */
     void *arg;
     const uint8_t *body;
     size_t body_len;
@@ -83,7 +83,7 @@ TAILQ_HEAD(req_list, fabric_req);
 
 /* A body larger than INLINE_MAX on its way in; also the claim that the handler has. */
 struct inbound {
-    struct peer *peer;         /* referenced */
+    struct tcp_peer *peer;     /* referenced */
     uint8_t *buf;              /* the caller's once @taken, else ours or NULL */
     size_t len, got, promised; /* bytes in all, here, in frames that have begun */
     uint32_t id;
@@ -107,7 +107,7 @@ enum conn_state {
 
 struct conn {
     struct tcp *t;
-    struct peer *peer; /* borrowed: closed before it; NULL in the lobby */
+    struct tcp_peer *peer; /* borrowed: closed before it; NULL in the lobby */
     int fd;
     enum conn_state state;
     unsigned channel;
@@ -135,7 +135,7 @@ enum peer_state {
     PEER_GONE, /* no longer in its slot */
 };
 
-struct peer {
+struct tcp_peer {
     struct tcp *t; /* borrowed: peers end before their fabric */
     unsigned refs; /* slot, lists, every request and body */
     unsigned index;
@@ -154,8 +154,8 @@ struct peer {
     unsigned retries;
     struct req_list waiting, asked;
     LIST_HEAD(, inbound) bodies;
-    STAILQ_ENTRY(peer) fail_link, close_link;
-    LIST_ENTRY(peer) all_link;
+    STAILQ_ENTRY(tcp_peer) fail_link, close_link;
+    LIST_ENTRY(tcp_peer) all_link;
 };
 
 struct tcp {
@@ -166,9 +166,9 @@ struct tcp {
     int listener, epoll, timer;
     bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
     struct sockaddr_storage addr;
-    struct peer *slot[FABRIC_MAX_PEERS];
-    LIST_HEAD(, peer) peers;
-    STAILQ_HEAD(, peer) to_fail, to_close;
+    struct tcp_peer *slot[FABRIC_MAX_PEERS];
+    LIST_HEAD(, tcp_peer) peers;
+    STAILQ_HEAD(, tcp_peer) to_fail, to_close;
     struct conn_list conns, closed, writers;
     unsigned nconns, nopen, nlobby;
     struct req_list free_reqs;
@@ -181,14 +181,14 @@ struct tcp {
 };
 
 /* fabric_tcp.c */
-struct fabric_req *tcp_req_new(struct peer *peer); /* NULL: no memory */
+struct fabric_req *tcp_req_new(struct tcp_peer *peer); /* NULL: no memory */
 void tcp_req_free(struct fabric_req *req);
 void tcp_finish(struct fabric_req *req, int st); /* calls the caller: only in progress(), free() */
 
 /* fabric_tcp_conn.c */
 int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256]);
 void tcp_close(struct tcp *t);
-int tcp_connect(struct peer *peer, unsigned channel);
+int tcp_connect(struct tcp_peer *peer, unsigned channel);
 void conn_close(struct conn *c); /* drops what it had to write; freed by conns_sweep() */
 void conns_sweep(struct tcp *t);
 void conn_watch(struct conn *c); /* as its state asks for */
@@ -212,9 +212,9 @@ void body_free(struct inbound *b);
 int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr_len,
                  const uint8_t token[32], const uint8_t expect[32]);
 void tcp_peer_del(struct fabric *f, unsigned index);
-void peer_unref(struct peer *peer);
+void peer_unref(struct tcp_peer *peer);
 /* progress() reports it. */
-void peer_fail(struct peer *peer, int err, const char *fault);
+void peer_fail(struct tcp_peer *peer, int err, const char *fault);
 bool peers_reap(struct tcp *t); /* reports failures, closes connections */
 /* A hello is complete in @c. */
 void peer_greeted(struct conn *c);

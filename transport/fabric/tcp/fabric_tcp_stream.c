@@ -58,7 +58,7 @@ static void req_set_frame(struct fabric_req *req, const struct frame *f)
 
 int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
     struct fabric_req *req = tcp_req_new(peer);
     struct frame f = {.type = (uint8_t)type, .id = id};
 
@@ -73,7 +73,7 @@ int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
 }
 
 /* Small messages share a connection, large ones take all in turns. */
-static struct conn *channel_for(struct peer *peer, size_t len)
+static struct conn *channel_for(struct tcp_peer *peer, size_t len)
 {
     if (len <= INLINE_MAX || peer->channels == 1)
         return peer->conn[0];
@@ -196,7 +196,7 @@ static int conn_post(struct conn *c, struct fabric_req *req)
 /* The header asks, the body waits. */
 static int post_asked(struct fabric_req *req, size_t hdr_len)
 {
-    struct peer *peer = req->peer;
+    struct tcp_peer *peer = req->peer;
     struct fabric_req *question = tcp_req_new(peer);
     struct frame f = {.type = FRAME_ASK,
                       .hdr_len = (uint16_t)hdr_len,
@@ -219,7 +219,7 @@ static int post_asked(struct fabric_req *req, size_t hdr_len)
 
 int peer_post(struct fabric_req *req, size_t hdr_len)
 {
-    struct peer *peer = req->peer;
+    struct tcp_peer *peer = req->peer;
     struct frame f = {.type = FRAME_MSG,
                       .hdr_len = (uint16_t)hdr_len,
                       .seq = peer->seq_out,
@@ -242,7 +242,7 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
 
 /* --- bodies --------------------------------------------------------------------------------- */
 
-static struct inbound *body_new(struct peer *peer, size_t len)
+static struct inbound *body_new(struct tcp_peer *peer, size_t len)
 {
     struct inbound *b = calloc(1, sizeof(*b));
 
@@ -270,7 +270,7 @@ void body_free(struct inbound *b)
     free(b);
 }
 
-static struct inbound *find_body(struct peer *peer, uint32_t id)
+static struct inbound *find_body(struct tcp_peer *peer, uint32_t id)
 {
     struct inbound *b;
 
@@ -324,9 +324,9 @@ static bool frame_ok(const struct frame *f)
 }
 
 /* The handler has the claim: now or later, or not at all. */
-static void offer(struct conn *c, struct fabric_msg *msg, const struct frame *f)
+static void tcp_offer(struct conn *c, struct fabric_msg *msg, const struct frame *f)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
     bool asked = f->type == FRAME_ASK;
     struct inbound *b = body_new(peer, msg->body_len);
 
@@ -357,10 +357,10 @@ static void offer(struct conn *c, struct fabric_msg *msg, const struct frame *f)
 }
 
 /* @p: header and, if it is inline, body. */
-static void deliver(struct conn *c, const struct frame *f, const uint8_t *p)
+static void tcp_deliver(struct conn *c, const struct frame *f, const uint8_t *p)
 {
     _Alignas(16) uint8_t user[FABRIC_HDR_MAX];
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
     bool in_line = f->type == FRAME_MSG && f->len <= INLINE_MAX;
     struct fabric_msg msg = {
         .peer = peer->index,
@@ -377,12 +377,12 @@ static void deliver(struct conn *c, const struct frame *f, const uint8_t *p)
         c->t->ev.on_msg(c->t->ev.arg, &msg);
     } else {
         c->big = BIG_MEMORY;
-        offer(c, &msg, f);
+        tcp_offer(c, &msg, f);
     }
 }
 
 /* The next one, and its receiver can answer on all channels. */
-static bool due(const struct peer *peer, uint32_t seq)
+static bool due(const struct tcp_peer *peer, uint32_t seq)
 {
     return seq == peer->seq_in && peer->state == PEER_UP;
 }
@@ -390,7 +390,7 @@ static bool due(const struct peer *peer, uint32_t seq)
 /* Somebody's turn, and his is not yet. False: wait. */
 static bool in_turn(struct conn *c, uint32_t seq)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
 
     if (due(peer, seq))
         return true;
@@ -404,7 +404,7 @@ static bool in_turn(struct conn *c, uint32_t seq)
     return false;
 }
 
-static struct fabric_req *take_asked(struct peer *peer, uint32_t id)
+static struct fabric_req *take_asked(struct tcp_peer *peer, uint32_t id)
 {
     struct fabric_req *req;
 
@@ -460,7 +460,7 @@ static void on_control(struct conn *c, const struct frame *f)
 /* Bytes of the frame at @p that are done with; 0: it is not complete, or it has to wait. */
 static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
     struct frame f;
     size_t need;
 
@@ -479,7 +479,7 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
     if (f.type != FRAME_MSG && f.type != FRAME_ASK)
         on_control(c, &f);
     else if (in_turn(c, f.seq))
-        deliver(c, &f, p + sizeof(f));
+        tcp_deliver(c, &f, p + sizeof(f));
     else
         return 0;
     return need;
@@ -498,7 +498,7 @@ static void keep_rest(struct conn *c, const uint8_t *p, size_t len)
 
 static void conn_parse(struct conn *c, const uint8_t *p, size_t len)
 {
-    struct peer *peer = c->peer;
+    struct tcp_peer *peer = c->peer;
 
     peer->refs++; /* a handler may drop it */
     while (len && reading(c)) {

@@ -146,7 +146,7 @@ static void on_received(void *request, ucs_status_t status, size_t len, void *ar
     complete(arg, status);
 }
 
-static bool run_finished(struct ucx *u)
+static bool ucx_run_finished(struct ucx *u)
 {
     struct fabric_req *req;
     bool any = false;
@@ -238,27 +238,27 @@ static int ucx_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
 
 /* --- receiving --------------------------------------------------------------------------- */
 
-static struct claim *claim_new(struct ucx_peer *peer, void *desc, size_t len)
+static struct ucx_claim *claim_new(struct ucx_peer *peer, void *desc, size_t len)
 {
-    struct claim *c = malloc(sizeof(*c));
+    struct ucx_claim *c = malloc(sizeof(*c));
 
     if (!c)
         return NULL;
-    *c = (struct claim){.peer = peer, .desc = desc, .len = len, .in_callback = true};
+    *c = (struct ucx_claim){.peer = peer, .desc = desc, .len = len, .in_callback = true};
     peer->refs++;
     LIST_INSERT_HEAD(&peer->u->claims, c, link);
     return c;
 }
 
 /* Without the descriptor, which UCX has back or is about to get. */
-static void claim_free(struct claim *c)
+static void ucx_claim_free(struct ucx_claim *c)
 {
     LIST_REMOVE(c, link);
     ucx_peer_unref(c->peer);
     free(c);
 }
 
-static void claim_release(struct claim *c)
+static void claim_release(struct ucx_claim *c)
 {
     struct ucx *u = c->peer->u;
 
@@ -270,7 +270,7 @@ static void claim_release(struct claim *c)
     ucp_am_data_release(u->worker, c->desc);
     u->calling = false;
     u->touched = true;
-    claim_free(c);
+    ucx_claim_free(c);
 }
 
 static void ucx_drop(struct fabric *f, void *claim)
@@ -278,7 +278,7 @@ static void ucx_drop(struct fabric *f, void *claim)
     claim_release(claim);
 }
 
-static int start_recv(struct ucx *u, struct claim *c, struct fabric_req *req, void *buf)
+static int start_recv(struct ucx *u, struct ucx_claim *c, struct fabric_req *req, void *buf)
 {
     ucp_request_param_t params = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK |
@@ -303,7 +303,7 @@ static int ucx_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric
                     void *arg)
 {
     struct ucx *u = container_of(f, struct ucx, base);
-    struct claim *c = claim;
+    struct ucx_claim *c = claim;
     struct fabric_req *req;
     int r = 0;
 
@@ -328,7 +328,7 @@ static int ucx_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric
     else if (c->in_callback)
         c->desc = NULL; /* on_data() frees the claim */
     else
-        claim_free(c);
+        ucx_claim_free(c);
     return r;
 }
 
@@ -346,7 +346,7 @@ static struct ucx_peer *sender_of(const struct ucx *u, const struct wire_data *w
 static ucs_status_t deliver_announced(struct ucx *u, struct ucx_peer *peer, struct fabric_msg *msg,
                                       void *desc)
 {
-    struct claim *c = claim_new(peer, desc, msg->body_len);
+    struct ucx_claim *c = claim_new(peer, desc, msg->body_len);
     ucs_status_t st = UCS_INPROGRESS;
 
     if (!c)
@@ -357,7 +357,7 @@ static ucs_status_t deliver_announced(struct ucx *u, struct ucx_peer *peer, stru
     if (c->dropped)
         st = UCS_OK;
     if (c->dropped || !c->desc)
-        claim_free(c);
+        ucx_claim_free(c);
     return st;
 }
 
@@ -441,7 +441,7 @@ static bool ucx_progress(struct fabric *f)
     if (n < PROGRESS_BUDGET)
         u->touched = false; /* UCX had nothing left to do */
     any = n > 0;
-    any |= run_finished(u);
+    any |= ucx_run_finished(u);
     any |= ucx_peers_reap(u);
     watch_spin(u, any);
     return any;
@@ -519,9 +519,9 @@ static void flush_worker(struct ucx *u)
 
 /* Until each peer has let go of its endpoint and requests. Claims go first: they hold
  * references, too, and releasing one sends a message. */
-static void drain(struct ucx *u)
+static void ucx_drain(struct ucx *u)
 {
-    struct claim *c;
+    struct ucx_claim *c;
 
     u->stopping = true;
     while ((c = LIST_FIRST(&u->claims)))
@@ -531,7 +531,7 @@ static void drain(struct ucx *u)
     for (unsigned i = 0; i < FREE_ROUNDS && !LIST_EMPTY(&u->peers); i++) {
         u->forcing = i >= WIRE_ROUNDS;
         ucp_worker_progress(u->worker);
-        run_finished(u);
+        ucx_run_finished(u);
         ucx_peers_reap(u);
     }
     flush_worker(u);
@@ -546,7 +546,7 @@ static void ucx_free(struct fabric *f)
     struct slab *slab;
 
     if (u->worker)
-        drain(u);
+        ucx_drain(u);
     ucx_close(u);
     while ((peer = LIST_FIRST(&u->peers))) { /* UCX never let go: it is gone itself now */
         LIST_REMOVE(peer, all_link);

@@ -32,7 +32,7 @@ struct tl {
     bool here; /* on the configured device */
 };
 
-struct tls {
+struct ucx_transports {
     struct tl tl[TL_MAX];
     unsigned n;
 };
@@ -123,7 +123,7 @@ static int explain_ucx(char *why, const char *what, ucs_status_t st)
 
 /* --- the transports ---------------------------------------------------------------------- */
 
-static void tls_add(struct tls *tls, const uct_tl_resource_desc_t *desc, const char *dev)
+static void tls_add(struct ucx_transports *tls, const uct_tl_resource_desc_t *desc, const char *dev)
 {
     bool here = !strcmp(desc->dev_name, dev);
 
@@ -139,7 +139,8 @@ static void tls_add(struct tls *tls, const uct_tl_resource_desc_t *desc, const c
     tls->tl[tls->n++].here = here;
 }
 
-static void tls_of_md(struct tls *tls, uct_component_h comp, const char *md_name, const char *dev)
+static void tls_of_md(struct ucx_transports *tls, uct_component_h comp, const char *md_name,
+                      const char *dev)
 {
     uct_tl_resource_desc_t *descs;
     uct_md_config_t *config;
@@ -161,7 +162,7 @@ static void tls_of_md(struct tls *tls, uct_component_h comp, const char *md_name
     uct_md_close(md);
 }
 
-static void tls_of_component(struct tls *tls, uct_component_h comp, const char *dev)
+static void tls_of_component(struct ucx_transports *tls, uct_component_h comp, const char *dev)
 {
     uct_component_attr_t attr = {.field_mask = UCT_COMPONENT_ATTR_FIELD_MD_RESOURCE_COUNT};
 
@@ -178,7 +179,7 @@ static void tls_of_component(struct tls *tls, uct_component_h comp, const char *
     free(attr.md_resources);
 }
 
-static void tls_find(struct tls *tls, const char *dev)
+static void tls_find(struct ucx_transports *tls, const char *dev)
 {
     uct_component_h *comps;
     unsigned n;
@@ -214,7 +215,8 @@ static bool tl_matches(const char *word, const char *tl)
     return false;
 }
 
-static void explain_tl(char *why, const struct tls *tls, const char *word, const char *dev)
+static void explain_tl(char *why, const struct ucx_transports *tls, const char *word,
+                       const char *dev)
 {
     char names[160] = "";
 
@@ -232,7 +234,7 @@ static void explain_tl(char *why, const struct tls *tls, const char *word, const
 static int check_tls(const char *list, const char *dev, char *why)
 {
     char copy[128], *save, *word;
-    struct tls tls;
+    struct ucx_transports tls;
 
     if (!*list || strlen(list) >= sizeof(copy)) {
         net_explain(why, "transport.ucx_tls: %s", *list ? "too long" : "empty");

@@ -141,7 +141,7 @@ static void flush_waiting(struct ucx_peer *peer)
     }
 }
 
-static struct ucx_peer *find_by_token(struct ucx *u, const uint8_t token[32])
+static struct ucx_peer *ucx_find_by_token(struct ucx *u, const uint8_t token[32])
 {
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++) {
         if (u->slot[i] && net_same_token(u->slot[i]->expect, token))
@@ -207,7 +207,7 @@ ucs_status_t ucx_on_hello(void *arg, const void *hdr, size_t hdr_len, void *data
         memcpy(&hello, hdr, sizeof(hello));
         if (hello.magic == WIRE_MAGIC && hello.version == WIRE_VERSION &&
             hello.slot < FABRIC_MAX_PEERS)
-            peer = find_by_token(u, hello.token);
+            peer = ucx_find_by_token(u, hello.token);
     }
     if (!peer || u->stopping) {
         u->base.stats.strangers++;
@@ -218,7 +218,7 @@ ucs_status_t ucx_on_hello(void *arg, const void *hdr, size_t hdr_len, void *data
     return UCS_OK;
 }
 
-static int check_new(const struct ucx *u, const struct ucx_peer *peer)
+static int ucx_check_new(const struct ucx *u, const struct ucx_peer *peer)
 {
     if (u->slot[peer->index])
         return -EEXIST;
@@ -298,7 +298,7 @@ int ucx_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     memcpy(peer->expect, expect, sizeof(peer->expect));
     peer->cookie_out = cookie_of(token);
     peer->cookie_in = cookie_of(expect);
-    r = check_new(u, peer);
+    r = ucx_check_new(u, peer);
     peer->route = r ? NULL : route_to(u, addr, addr_len);
     if (!peer->route) {
         free(peer);

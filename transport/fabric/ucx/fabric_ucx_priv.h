@@ -58,13 +58,13 @@ struct fabric_req {
 STAILQ_HEAD(req_list, fabric_req);
 
 /* A rendezvous body that still lies with its sender. */
-struct claim {
+struct ucx_claim {
     struct ucx_peer *peer; /* referenced */
     void *desc;            /* UCX's, ours until received or released */
     size_t len;
     bool in_callback; /* UCX forbids releasing the descriptor inside on_data() */
     bool dropped;
-    LIST_ENTRY(claim) link;
+    LIST_ENTRY(ucx_claim) link;
 };
 
 /* A worker to which there is, or was, a peer. UCX pairs the n-th endpoint that one worker opens
@@ -136,7 +136,7 @@ struct ucx {
     STAILQ_HEAD(, ucx_peer) to_fail, to_close, to_reopen;
     LIST_HEAD(, ucx_route) routes;
     LIST_HEAD(, ucx_spent) spent;
-    LIST_HEAD(, claim) claims;
+    LIST_HEAD(, ucx_claim) claims;
     struct req_list free_reqs, finished;
     struct slab *slabs;
     bool calling;  /* inside a ucp_* call that is not progress: callbacks must wait */
