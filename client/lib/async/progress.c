@@ -2,8 +2,8 @@
  *
  * It keeps one running work per group and polls them in turn, so operations of different groups
  * never wait for each other. It sleeps on the bells of the boards it serves and on `kick`, which
- * every submission rings; the argument for the order of store, fence and load is in
- * shm/util/wait.c.
+ * every submission rings; for the order of store, fence and load see "Memory order" in
+ * shm/board/board.c.
  *
  * What if a group is left now: async_drop_group() takes it out, and waits until no sleep looks at
  * its board. What if the process forks: the child has no such thread, and usable() refuses its
