@@ -3,9 +3,7 @@
  * Everything that can be wrong with the configuration is found by daemon_prepare(), before
  * anything is opened; daemon_start() opens the socket of the clients, then the port for the
  * other nodes, then lets the core begin. Whatever fails says so in one line that names the
- * cause and what to do, and ends with one of the documented exit codes.
- *
- * The rest of the file turns what the edges report into events of the core. */
+ * cause and what to do, and ends with one of the documented exit codes. */
 #include "config.h"
 
 #include "daemon/daemon.h"
@@ -105,105 +103,6 @@ int daemon_prepare(struct daemon *d)
     free(error);
     return EXIT_PERMISSION;
 }
-
-/* ---- from the edges to the core --------------------------------------------------------- */
-
-static void client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
-{
-    struct core_event e = {.type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid};
-
-    daemon_dispatch(arg, &e);
-}
-
-static void client_msg(void *arg, unsigned slot, const struct msg *msg)
-{
-    struct daemon *d = arg;
-    struct core_event e = {.type = CORE_CLIENT_MSG, .client = slot, .msg = msg};
-    struct listener_client client;
-
-    bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
-
-    /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
-     * the hello it does, and refuses them. */
-    if (welcome && msg->type == MSG_ADMIN)
-        admin_ask(d, slot, &msg->admin);
-    else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
-                         msg->type == MSG_ARENA_ASK))
-        arena_msg(d, slot, client.uid, msg);
-    else
-        daemon_dispatch(d, &e);
-}
-
-static void client_closed(void *arg, unsigned slot, const char *text)
-{
-    struct core_event e = {.type = CORE_CLIENT_CLOSED, .client = slot, .text = text};
-
-    apply_client_gone(arg, slot);
-    daemon_dispatch(arg, &e);
-}
-
-static const struct listener_ops listener_ops = {
-    .open = client_open,
-    .msg = client_msg,
-    .closed = client_closed,
-};
-
-static void peer_up(void *arg, unsigned node, const struct msg *hello)
-{
-    struct core_event e = {.type = CORE_PEER_UP, .node = node, .msg = hello};
-
-    daemon_dispatch(arg, &e);
-}
-
-static void peer_msg(void *arg, unsigned node, const struct msg *msg)
-{
-    struct daemon *d = arg;
-    struct core_event e = {.type = CORE_PEER_MSG, .node = node, .msg = msg};
-
-    if (msg->type == MSG_ENGINE_STATE)
-        memcpy(d->peer_tokens[node], msg->engine_state.token, sizeof(d->peer_tokens[node]));
-    daemon_dispatch(d, &e);
-}
-
-static void peer_down(void *arg, unsigned node, const char *text)
-{
-    struct core_event e = {.type = CORE_PEER_DOWN, .node = node, .text = text};
-
-    daemon_dispatch(arg, &e);
-}
-
-static const struct peer_links_ops peer_ops = {
-    .up = peer_up,
-    .msg = peer_msg,
-    .down = peer_down,
-};
-
-static void engine_started(void *arg, uint32_t pid)
-{
-    struct core_event e = {.type = CORE_ENGINE_STARTED, .pid = pid};
-
-    daemon_dispatch(arg, &e);
-}
-
-static void engine_msg(void *arg, const struct msg *msg)
-{
-    struct core_event e = {.type = CORE_ENGINE_MSG, .msg = msg};
-
-    daemon_dispatch(arg, &e);
-}
-
-static void engine_down(void *arg, const char *text)
-{
-    struct core_event e = {.type = CORE_ENGINE_DOWN, .text = text};
-
-    daemon_dispatch(arg, &e);
-}
-
-static const struct engine_link_ops engine_ops = {
-    .started = engine_started,
-    .msg = engine_msg,
-    .down = engine_down,
-};
 
 /* ---- opening ---------------------------------------------------------------------------- */
 

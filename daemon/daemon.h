@@ -3,8 +3,8 @@
  *   listener, peer_link, engine_link, signals, timer   -- events -->   daemon_dispatch()
  *   daemon_dispatch()  -- core_input(), core_next() -->  apply_action()  -->  the edges
  *
- * daemon.c makes and ends it, loop.c turns it, apply.c carries decisions out, admin.c answers
- * questions. */
+ * daemon.c makes and ends it, loop.c turns it, events.c tells the core what happened, apply.c
+ * carries its decisions out, admin.c answers questions. */
 #ifndef COMMD_DAEMON_H
 #define COMMD_DAEMON_H
 
@@ -71,6 +71,13 @@ int daemon_start(struct daemon *d);
 void daemon_fini(struct daemon *d);
 /* SIGHUP: the new configuration as a whole, or the old one and why. */
 void daemon_reload(struct daemon *d);
+
+/* ---- events.c --------------------------------------------------------------------------- */
+
+/* Their arg is the daemon. */
+extern const struct listener_ops listener_ops;
+extern const struct peer_links_ops peer_ops;
+extern const struct engine_link_ops engine_ops;
 
 /* ---- loop.c ----------------------------------------------------------------------------- */
 

@@ -23,7 +23,8 @@ libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/cor
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA
 # (tests/check_rooms.py).
 sbin_PROGRAMS += daemon/commd
-daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/loop.c daemon/apply.c \
+daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
+	daemon/loop.c daemon/apply.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
 	daemon/admin/answers.h daemon/admin/table.c daemon/admin/table.h daemon/admin/tuning.c \

@@ -1,0 +1,104 @@
+/* events.c - what the edges report becomes events of the core. The way back, from the core's
+ * actions to the edges, is apply.c.
+ *
+ * Each callback comes from an edge's own turn and hands over at once: daemon_dispatch() feeds the
+ * core and carries out what it decides. What is borrowed in an event (a message, a text) is the
+ * edge's and lives until the callback returns. Two kinds of messages do not reach the core:
+ * questions of commctl (admin.c), and those about arenas (memory/arena_link.c). */
+#include "daemon/daemon.h"
+
+static void edge_client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
+{
+    struct core_event e = {.type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid};
+
+    daemon_dispatch(arg, &e);
+}
+
+static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
+{
+    struct daemon *d = arg;
+    struct core_event e = {.type = CORE_CLIENT_MSG, .client = slot, .msg = msg};
+    struct listener_client client;
+    bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
+
+    /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
+     * the hello it does, and refuses them. */
+    if (welcome && msg->type == MSG_ADMIN)
+        admin_ask(d, slot, &msg->admin);
+    else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
+                         msg->type == MSG_ARENA_ASK))
+        arena_msg(d, slot, client.uid, msg);
+    else
+        daemon_dispatch(d, &e);
+}
+
+static void edge_client_closed(void *arg, unsigned slot, const char *text)
+{
+    struct core_event e = {.type = CORE_CLIENT_CLOSED, .client = slot, .text = text};
+
+    apply_client_gone(arg, slot);
+    daemon_dispatch(arg, &e);
+}
+
+const struct listener_ops listener_ops = {
+    .open = edge_client_open,
+    .msg = edge_client_msg,
+    .closed = edge_client_closed,
+};
+
+static void edge_peer_up(void *arg, unsigned node, const struct msg *hello)
+{
+    struct core_event e = {.type = CORE_PEER_UP, .node = node, .msg = hello};
+
+    daemon_dispatch(arg, &e);
+}
+
+static void edge_peer_msg(void *arg, unsigned node, const struct msg *msg)
+{
+    struct daemon *d = arg;
+    struct core_event e = {.type = CORE_PEER_MSG, .node = node, .msg = msg};
+
+    if (msg->type == MSG_ENGINE_STATE)
+        memcpy(d->peer_tokens[node], msg->engine_state.token, sizeof(d->peer_tokens[node]));
+    daemon_dispatch(d, &e);
+}
+
+static void edge_peer_down(void *arg, unsigned node, const char *text)
+{
+    struct core_event e = {.type = CORE_PEER_DOWN, .node = node, .text = text};
+
+    daemon_dispatch(arg, &e);
+}
+
+const struct peer_links_ops peer_ops = {
+    .up = edge_peer_up,
+    .msg = edge_peer_msg,
+    .down = edge_peer_down,
+};
+
+static void edge_engine_started(void *arg, uint32_t pid)
+{
+    struct core_event e = {.type = CORE_ENGINE_STARTED, .pid = pid};
+
+    daemon_dispatch(arg, &e);
+}
+
+static void edge_engine_msg(void *arg, const struct msg *msg)
+{
+    struct core_event e = {.type = CORE_ENGINE_MSG, .msg = msg};
+
+    daemon_dispatch(arg, &e);
+}
+
+static void edge_engine_down(void *arg, const char *text)
+{
+    struct core_event e = {.type = CORE_ENGINE_DOWN, .text = text};
+
+    daemon_dispatch(arg, &e);
+}
+
+const struct engine_link_ops engine_ops = {
+    .started = edge_engine_started,
+    .msg = edge_engine_msg,
+    .down = edge_engine_down,
+};
