@@ -11,7 +11,8 @@ import sys
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STRUCT = re.compile(r"^struct (\w+) \{", re.M)
 STATIC = re.compile(
-    r"^static (?:inline |_Noreturn |__attribute__\(\(\w+\)\) )*[\w ]+?[ *]+(\w+)\((?=[^()]*[,)])", re.M
+    r"^static (?:inline |_Noreturn |__attribute__\(\(\w+\)\) )*[\w ]+?[ *]+(\w+)\((?=[^()]*[,)])",
+    re.M,
 )
 # The same on purpose, and why.
 TWICE = {
