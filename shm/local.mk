@@ -12,7 +12,8 @@ libcommd_shm_la_LIBADD =
 # The reduction: the plain kernels, and the same source once more per instruction set;
 # reduce.c chooses at run time.
 libcommd_shm_la_SOURCES += shm/reduce/reduce.c shm/reduce/reduce.h shm/reduce/reduce_kernels.c \
-	shm/reduce/reduce_kernels.h shm/reduce/reduce_vec.h
+	shm/reduce/reduce_kernels.h shm/reduce/reduce_vec.h shm/reduce/reduce_cpu.c \
+	shm/reduce/reduce_cpu.h
 if HAVE_X86_64
 noinst_LTLIBRARIES += libcommd-reduce-avx2.la libcommd-reduce-avx512.la
 libcommd_shm_la_LIBADD += libcommd-reduce-avx2.la libcommd-reduce-avx512.la

@@ -11,7 +11,7 @@
 #include "shm/board/mail.h"
 #include "shm/model/eager.h"
 #include "shm/model/plan.h"
-#include "shm/reduce/reduce.h"
+#include "shm/reduce/reduce_cpu.h"
 #include "shm/util/copy.h"
 #include "shm/util/wait.h"
 
@@ -100,7 +100,7 @@ void tuning_fill(struct table *table, const struct conf *conf)
          "one node: polls before a sleep, of a rank on whose core no other rank of the group is"},
         {"yields", COUNT, WAIT_YIELDS, NULL,
          "polls before a sleep that offer the core, where another rank is or an engine may be"},
-        {"reduce_kernels", TEXT, 0, reduce_kernels(), "the fastest that this CPU can run"},
+        {"reduce_kernels", TEXT, 0, reduce_best_isa(), "the fastest that this CPU can run"},
         {"copy_kernels", TEXT, 0, copy_kernels(), "the same, for copies out of windows"},
         {"channels", TEXT, 0, channels.value,
          "across nodes: TCP connections to a node, that messages above 32K take in turns"},

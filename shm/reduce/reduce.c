@@ -12,64 +12,30 @@
  * is half of the cost of a call on two floats; it is the price of the promise. */
 #include "shm/reduce/reduce_kernels.h"
 #include "shm/reduce/reduce.h"
+#include "shm/reduce/reduce_cpu.h"
 
 #include <assert.h>
 #include <stdatomic.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 static _Atomic(const struct reduce_table *) chosen;
 
 /* --- which kernels --------------------------------------------------------------------- */
 
+/* By instruction set; reduce_cpu.c says which of them this CPU runs. */
+static const struct reduce_table *const tables[REDUCE_ISAS] = {
 #if defined(__x86_64__)
-static bool have_f16c(void)
-{
-    unsigned a, b, c, d;
-
-    /* clang 14 does not know "f16c" in __builtin_cpu_supports(). That the kernel saves the
-     * registers has been asked with avx2. */
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-
-static bool have_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && have_f16c();
-}
-
-static bool have_avx512(void)
-{
-    return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-}
+    [REDUCE_AVX512] = &reduce_table_avx512,
+    [REDUCE_AVX2] = &reduce_table_avx2,
 #endif
-
-static bool have_baseline(void)
-{
-    return true;
-}
-
-/* Best first. */
-static const struct {
-    const struct reduce_table *table;
-    bool (*have)(void);
-} builds[] = {
-#if defined(__x86_64__)
-    {&reduce_table_avx512, have_avx512},
-    {&reduce_table_avx2, have_avx2},
-#endif
-    {&reduce_table_baseline, have_baseline},
+    [REDUCE_BASELINE] = &reduce_table_baseline,
 };
 
 /* The best build, or with @name that one; NULL when this CPU cannot run it. */
 static __attribute__((noinline)) const struct reduce_table *find_table(const char *name)
 {
-    for (size_t i = 0; i < ARRAY_LEN(builds); i++) {
-        if ((!name || !strcmp(builds[i].table->name, name)) && builds[i].have())
-            return builds[i].table;
-    }
+    for (unsigned isa = 0; isa < REDUCE_ISAS; isa++)
+        if ((!name || !strcmp(reduce_isa_name(isa), name)) && reduce_isa_runs(isa))
+            return tables[isa];
     return NULL;
 }
 
@@ -87,7 +53,12 @@ static inline const struct reduce_table *table_get(void)
 
 const char *reduce_kernels(void)
 {
-    return table_get()->name;
+    const struct reduce_table *t = table_get();
+    unsigned isa = 0;
+
+    while (tables[isa] != t)
+        isa++;
+    return reduce_isa_name(isa);
 }
 
 bool reduce_force(const char *name)

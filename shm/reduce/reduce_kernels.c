@@ -31,16 +31,13 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "load_part() counts fr
 #if defined(REDUCE_ISA_AVX512)
 #define REDUCE_X86
 #define REDUCE_TABLE reduce_table_avx512
-#define REDUCE_NAME  "avx512"
 #define WIDE_BYTES   64
 #elif defined(REDUCE_ISA_AVX2)
 #define REDUCE_X86
 #define REDUCE_TABLE reduce_table_avx2
-#define REDUCE_NAME  "avx2"
 #define WIDE_BYTES   32
 #else
 #define REDUCE_TABLE reduce_table_baseline
-#define REDUCE_NAME  "baseline"
 #define WIDE_BYTES   16
 #endif
 
@@ -463,7 +460,6 @@ ONE_BY_ONE(f64, DTYPE_F64, 8)
     }
 
 const struct reduce_table REDUCE_TABLE = {
-    .name = REDUCE_NAME,
     .fn =
         {
             [DTYPE_I8] = ROW(u8, i8),

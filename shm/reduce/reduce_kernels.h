@@ -16,7 +16,6 @@ typedef void (*reduce_divide_fn)(uint8_t *x, size_t count, unsigned world);
 typedef void (*reduce_scale_fn)(uint8_t *dst, const uint8_t *src, double scale, size_t count);
 
 struct reduce_table {
-    const char *name;
     reduce_fn fn[DTYPE_COUNT][REDOP_COUNT]; /* NULL: undefined pair */
     reduce_divide_fn divide[DTYPE_COUNT];   /* NULL: not a float */
     reduce_scale_fn scale[DTYPE_COUNT];     /* NULL: not a float */
