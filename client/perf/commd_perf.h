@@ -55,8 +55,7 @@ const char *perf_dtype_name(int dtype);
 const char *perf_redop_name(int redop);
 const char *perf_average_name(int average);
 
-/* ---- commd_perf_coll.c: what each collective does with how many elements -------------------
- */
+/* ---- commd_perf_coll.c: what each collective does with how many elements --------------------- */
 
 const char *perf_coll_name(int coll);
 int perf_coll_find(const char *name, int *ret_coll); /* 0 or -ENOENT */
@@ -101,8 +100,7 @@ void perf_op(const struct perf *perf, const struct perf_shape *shape, const void
 size_t perf_wrong(const struct perf *perf, const struct perf_shape *shape, struct perf_data *data,
                   const void *recv, size_t *ret_first);
 
-/* ---- commd_perf_data.c: inputs whose results are known exactly ------------------------------
- */
+/* ---- commd_perf_data.c: inputs whose results are known exactly ------------------------------- */
 
 int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data **ret_data);
 void perf_data_free(struct perf_data *data);
@@ -116,8 +114,7 @@ size_t perf_data_wrong(struct perf_data *data, const void *buf, size_t from, siz
 /* COMMD_PREMUL_SUM: what rank @rank multiplies with. */
 double perf_data_scale(int rank);
 
-/* ---- commd_perf_stats.c
- * ---------------------------------------------------------------------- */
+/* ---- commd_perf_stats.c ---------------------------------------------------------------------- */
 
 void perf_sort(double *times, int n);
 /* The smallest of @n sorted times that @permille of them do not exceed. */
@@ -135,8 +132,7 @@ struct perf_row {
 };
 void perf_row_times(struct perf_row *row, double *times, int n); /* sorts them */
 
-/* ---- commd_perf_report.c: rank 0's
- * ------------------------------------------------------------ */
+/* ---- commd_perf_report.c: rank 0's ----------------------------------------------------------- */
 
 struct perf_report {
     const struct perf *perf;
@@ -157,8 +153,7 @@ void report_write_row(FILE *f, const struct perf_report *report, const struct pe
 /* Prints the end of the table and writes the JSON file; frees the rows. 0 or PERF_FAILED. */
 int report_end(struct perf_report *report, bool interrupted);
 
-/* ---- commd_perf_loop.c: the measurement, over any library
- * ------------------------------------- */
+/* ---- commd_perf_loop.c: the measurement, over any library ------------------------------------ */
 
 /* All but failed: 0 or an error. @ops: one for each group; with PERF_* they have both buffers.
  */

@@ -59,8 +59,7 @@ static uint32_t keep_text(struct core *core, const char *text)
     return queue->text_last;
 }
 
-/* ---- in -------------------------------------------------------------------------------------
- */
+/* ---- in -------------------------------------------------------------------------------------- */
 
 static void push_log(struct core *core, enum core_by by, uint32_t id, unsigned level,
                      const char *format, va_list args)

@@ -107,8 +107,7 @@ void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
     user_put(core, user);
 }
 
-/* ---- sessions ------------------------------------------------------------------------------
- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 void client_open(struct core *core, const struct core_event *event)
 {

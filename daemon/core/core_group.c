@@ -95,8 +95,7 @@ int group_place(const struct group *group, unsigned node)
     return -1;
 }
 
-/* ---- the end of groups ----------------------------------------------------------------------
- */
+/* ---- the end of groups ----------------------------------------------------------------------- */
 
 static void close_group(struct core *core, struct group *group)
 {
@@ -164,8 +163,7 @@ static void withdraw(struct core *core, struct group *group)
     close_group(core, group);
 }
 
-/* ---- commit
- * --------------------------------------------------------------------------------------- */
+/* ---- commit ---------------------------------------------------------------------------------- */
 
 static int node_index(const struct core *core, const char *name)
 {
@@ -396,8 +394,7 @@ void group_open_ready(struct core *core)
         try_open(core, group);
 }
 
-/* ---- agreement
- * -------------------------------------------------------------------------------------- */
+/* ---- agreement ------------------------------------------------------------------------------- */
 
 /* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
 static bool on_its_way(const struct core *core, uint64_t id)
@@ -468,8 +465,7 @@ void group_tick(struct core *core)
     }
 }
 
-/* ---- ranks that end
- * ----------------------------------------------------------------------------------- */
+/* ---- ranks that end -------------------------------------------------------------------------- */
 
 static void group_member_ended(struct core *core, struct member *member, enum cause cause,
                                uint32_t ops, const char *text)
@@ -530,8 +526,7 @@ void group_member_gone(struct core *core, unsigned node, const struct msg_gone *
         act_member_gone(core, group, msg->rank, fate->ops, msg->text);
 }
 
-/* ---- what breaks a group
- * --------------------------------------------------------------------------------- */
+/* ---- what breaks a group --------------------------------------------------------------------- */
 
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg)
 {

@@ -45,8 +45,7 @@ uint64_t home_group_number(uint64_t incarnation, uint64_t id)
     return turn < HOME_TURNS ? (uint64_t)turn << 32 | (uint32_t)id : 0;
 }
 
-/* ---- (node, join) -> member
- * ------------------------------------------------------------------ */
+/* ---- (node, join) -> member ------------------------------------------------------------------ */
 
 static uint32_t *join_bucket(const struct core *core, unsigned node, uint64_t join)
 {
@@ -88,8 +87,7 @@ static struct msg_member *recall(const struct core *core, unsigned node, uint64_
     return NULL;
 }
 
-/* ---- formings
- * ----------------------------------------------------------------------------------- */
+/* ---- formings -------------------------------------------------------------------------------- */
 
 static struct list *name_bucket(struct core *core, uint32_t uid, const char *name)
 {
@@ -204,8 +202,7 @@ void home_missing(const struct core *core, const struct forming *forming, char *
     *ret_count = forming->size - forming->count - forming->late;
 }
 
-/* ---- the commit
- * ----------------------------------------------------------------------------------- */
+/* ---- the commit ------------------------------------------------------------------------------ */
 
 /* Fills forming->nodes, and turns members[].node into participant indices. */
 static void number_nodes(struct core *core, struct forming *forming)
@@ -259,8 +256,7 @@ static void home_commit(struct core *core, struct forming *forming)
         commit_here(core, forming);
 }
 
-/* ---- requests
- * --------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void home_refuse(struct core *core, unsigned node, uint64_t join, enum cause cause,
                         int32_t rank, const char *text)

@@ -302,8 +302,7 @@ static inline const char *core_self_name(const struct core *core)
     return core->node_names[core->config.self];
 }
 
-/* ---- core_text.c: bounded text without stdio ---------------------------------------------------
- */
+/* ---- core_text.c: bounded text without stdio ------------------------------------------------- */
 
 struct text {
     char *buf;
@@ -328,8 +327,7 @@ int rendezvous(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes
 #define CORE_MIX_STEP 0x9e3779b97f4a7c15u
 uint64_t core_mix(uint64_t x);
 
-/* ---- core_act.c: the queue of actions
- * ------------------------------------------------------------ */
+/* ---- core_act.c: the queue of actions -------------------------------------------------------- */
 
 size_t act_size(void);
 /* For what may be left unsaid: at least a quarter of the queue is free for what may not. */
@@ -388,15 +386,13 @@ void act_member_gone(struct core *core, const struct group *group, uint32_t rank
 void act_group_broken(struct core *core, const struct group *group);
 void act_group_close(struct core *core, const struct group *group, bool abort);
 
-/* ---- core.c
- * -------------------------------------------------------------------------------------- */
+/* ---- core.c ---------------------------------------------------------------------------------- */
 
 /* core_new() after the tables are there. */
 void core_setup(struct core *core, const struct core_config *config);
 uint64_t core_random(struct core *core); /* never 0 */
 
-/* ---- core_client.c
- * -------------------------------------------------------------------------------- */
+/* ---- core_client.c --------------------------------------------------------------------------- */
 
 void client_open(struct core *core, const struct core_event *event);
 void client_msg(struct core *core, const struct core_event *event);
@@ -412,8 +408,7 @@ void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
 void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
 void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
 
-/* ---- core_peer.c
- * ---------------------------------------------------------------------------------- */
+/* ---- core_peer.c ----------------------------------------------------------------------------- */
 
 void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
@@ -428,8 +423,7 @@ void peer_engine_down(struct core *core);
 void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
 
-/* ---- core_engine.c
- * ---------------------------------------------------------------------------------- */
+/* ---- core_engine.c --------------------------------------------------------------------------- */
 
 void engine_started(struct core *core, uint32_t pid);
 void engine_msg(struct core *core, const struct msg *msg);
@@ -437,8 +431,7 @@ void engine_down(struct core *core, const char *why);
 void engine_tick(struct core *core);
 uint64_t engine_deadline(const struct core *core);
 
-/* ---- core_join.c: origin
- * ------------------------------------------------------------------------------ */
+/* ---- core_join.c: origin --------------------------------------------------------------------- */
 
 void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
@@ -457,8 +450,7 @@ void join_fail(struct core *core, struct member *member, enum cause cause, int32
 void member_set_state(struct core *core, struct member *member, enum member_state state);
 void member_end(struct core *core, struct member *member); /* no answer; any state */
 
-/* ---- core_home.c
- * ------------------------------------------------------------------------------------ */
+/* ---- core_home.c ----------------------------------------------------------------------------- */
 
 void home_join(struct core *core, unsigned node, const struct msg_join *msg);
 void home_cancel(struct core *core, unsigned node, uint64_t join);
@@ -472,16 +464,14 @@ uint64_t home_group_id(uint64_t incarnation, uint64_t n);
 /* Which one of that home's groups has this id; 0: none of them. */
 uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 
-/* ---- core_absent.c
- * ------------------------------------------------------------------------------------- */
+/* ---- core_absent.c --------------------------------------------------------------------------- */
 
 void absent_ask_client(struct core *core, const struct member *member,
                        const struct msg_client_ask_absent *msg);
 void absent_ask_peer(struct core *core, unsigned node, const struct msg_ask_absent *msg);
 void absent_collect(struct core *core, unsigned node, const struct msg_absent_here *msg);
 
-/* ---- core_group.c
- * ----------------------------------------------------------------------------------- */
+/* ---- core_group.c ---------------------------------------------------------------------------- */
 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, uint64_t id);

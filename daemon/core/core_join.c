@@ -87,8 +87,7 @@ struct member *join_find(struct core *core, uint64_t join)
     return member->state != MEMBER_FREE && member->join == join ? member : NULL;
 }
 
-/* ---- a new request --------------------------------------------------------------------------
- */
+/* ---- a new request --------------------------------------------------------------------------- */
 
 struct refusal {
     enum cause cause;
@@ -303,8 +302,7 @@ void join_home_lost(struct core *core, unsigned node)
     }
 }
 
-/* ---- answers
- * ------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void timed_out(struct core *core, struct member *member, unsigned count, const char *missing)
 {
@@ -332,8 +330,7 @@ void join_refused(struct core *core, unsigned node, const struct msg_join_refuse
         timed_out(core, member, msg->rank > 0 ? (unsigned)msg->rank : 0, msg->text);
 }
 
-/* ---- time
- * ---------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 /* All ranks came and were committed, but a node on the way is not there. */
 static void expire_committed(struct core *core, struct member *member)

@@ -89,8 +89,7 @@ static void del(struct core *core, unsigned node)
     peer->retry_ms = peer->doubt_ms = CORE_NEVER;
 }
 
-/* ---- links
- * ------------------------------------------------------------------------------------ */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 void peer_down(struct core *core, unsigned node, const char *why)
 {
@@ -215,8 +214,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
     }
 }
 
-/* ---- engines
- * ------------------------------------------------------------------------------------ */
+/* ---- engines --------------------------------------------------------------------------------- */
 
 void peer_engine_up(struct core *core)
 {
@@ -281,8 +279,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
 }
 
-/* ---- time
- * ---------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 void peer_forgive(struct core *core)
 {

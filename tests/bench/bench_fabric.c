@@ -66,8 +66,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* --- the floor: a socket -------------------------------------------------------------------
- */
+/* ---- the floor: a socket --------------------------------------------------------------------- */
 
 /* false: the other side has closed */
 static bool spin_io(int fd, char *buf, size_t len, bool out)
@@ -136,8 +135,7 @@ static void raw_tcp(bool child, int fd)
     printf("%-16s %9d  %8.2f  %8.2f\n", "plain TCP", 8, best[0], best[ROUNDS / 2]);
 }
 
-/* --- the fabric ----------------------------------------------------------------------------
- */
+/* ---- the fabric ------------------------------------------------------------------------------ */
 
 static void on_sent(void *arg, int st)
 {

@@ -118,8 +118,7 @@ size_t all_elements(const struct op_spec *op, unsigned world, bool send, unsigne
     return elements_before(op, send, rank, blocks_of(op, world, send, rank));
 }
 
-/* ---- patterns
- * ----------------------------------------------------------------------------------- */
+/* ---- patterns -------------------------------------------------------------------------------- */
 
 static bool is_zero(const uint8_t *x, size_t esize) /* of either sign */
 {
@@ -230,8 +229,7 @@ static void lay_out(const struct op_spec *op, const uint8_t *pattern, size_t at,
     }
 }
 
-/* ---- memory
- * ----------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 bool may_be_registered(int coll)
 {
@@ -331,8 +329,7 @@ static void expect(struct part *p)
     }
 }
 
-/* ---- parts
- * ------------------------------------------------------------------------------------ */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 /* What one rank has for itself it knows to fit, so the odd count is about somebody else. */
 static void odd_count(struct op_spec *op, unsigned rank, unsigned world)

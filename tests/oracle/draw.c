@@ -304,8 +304,7 @@ void program_free(struct program *p)
     }
 }
 
-/* ---- for people ----------------------------------------------------------------------------
- */
+/* ---- for people ------------------------------------------------------------------------------ */
 
 static void print_op(const struct program *p, unsigned i)
 {

@@ -143,8 +143,7 @@ bool part_status(const struct part *p, const struct commd_status *st);
 bool part_check(const struct part *p, int code, const char *message, char *why, size_t len);
 void part_free(struct part *p);
 
-/* ---- playing (play.c, threads.c) ----------------------------------------------------------
- */
+/* ---- playing (play.c, threads.c) ------------------------------------------------------------- */
 
 /* All ranks' contexts and groups; no daemon is involved. */
 struct stage {

@@ -13,8 +13,7 @@
 
 enum { MAX_IDLE_TURNS = 50000 };
 
-/* ---- the stage ------------------------------------------------------------------------------
- */
+/* ---- the stage ------------------------------------------------------------------------------- */
 
 static struct commd_context *context_new(void)
 {
@@ -63,8 +62,7 @@ void stage_free(struct stage *s)
     reduce_force(NULL);
 }
 
-/* ---- ranks ---------------------------------------------------------------------------------
- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 const struct op_spec *player_spec(const struct player *pl, unsigned i)
 {
@@ -188,8 +186,7 @@ int player_finish(struct player *pl, unsigned i)
     return 0;
 }
 
-/* ---- all in one thread
- * ------------------------------------------------------------------------ */
+/* ---- all in one thread ----------------------------------------------------------------------- */
 
 /* Looks at what has ended. 1: something has. */
 static int collect(struct player *pl)

@@ -58,8 +58,7 @@ uint64_t sim_answers(const struct sim *sim, bool ok)
     return ok ? sim->ok : sim->failed;
 }
 
-/* ---- trace
- * ------------------------------------------------------------------------------------ */
+/* ---- trace ----------------------------------------------------------------------------------- */
 
 static void add_line(struct sim *sim, const char *line, size_t len)
 {
@@ -130,8 +129,7 @@ const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64])
     return buf;
 }
 
-/* ---- events
- * ------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static bool before(const struct ev *a, const struct ev *b)
 {
@@ -264,8 +262,7 @@ void sim_settle(struct sim *sim)
             sim_fail(sim, "the nodes did not become ready for each other");
 }
 
-/* ---- nodes
- * --------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 void sim_start(struct sim *sim, unsigned node)
 {
@@ -398,8 +395,7 @@ const char *sim_name_at(struct sim *sim, unsigned node)
     }
 }
 
-/* ---- clients
- * --------------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 unsigned sim_client(struct sim *sim, unsigned node)
 {

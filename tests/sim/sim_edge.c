@@ -55,8 +55,7 @@ static void hash_action(struct sim *sim, unsigned node, const struct core_action
         hash_words(sim, &action->msg, sizeof(action->msg));
 }
 
-/* ---- clients --------------------------------------------------------------------------------
- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 static struct handle *client_of(struct sim *sim, unsigned node, unsigned slot)
 {
@@ -116,8 +115,7 @@ static void client_close(struct sim *sim, unsigned node, unsigned slot)
     sim->nodes[node].slots[slot] = -1;
 }
 
-/* ---- groups
- * ------------------------------------------------------------------------------------ */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static void group_open(struct sim *sim, unsigned node, uint64_t id)
 {
@@ -206,8 +204,7 @@ static void group_close(struct sim *sim, unsigned node, const struct core_action
     board->group = 0;
 }
 
-/* ---- peers
- * --------------------------------------------------------------------------------------- */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
 static void note_message(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
 {

@@ -342,8 +342,7 @@ bool mail_settled(const struct eboard *eb)
     return true;
 }
 
-/* ---- in ----------------------------------------------------------------------------------------
- */
+/* ---- in -------------------------------------------------------------------------------------- */
 
 static struct mail_rec pong_for(const struct mail_rec *probe)
 {

@@ -210,8 +210,7 @@ static void control_read(struct shell *s)
     }
 }
 
-/* ---- the turn -----------------------------------------------------------------------------------
- */
+/* ---- the turn -------------------------------------------------------------------------------- */
 
 static void handle_event(struct shell *s, const struct epoll_event *ev)
 {
@@ -290,8 +289,7 @@ static void shell_serve(struct shell *s)
     }
 }
 
-/* ---- start
- * --------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 static int say_hello(struct shell *s, const char *text)
 {

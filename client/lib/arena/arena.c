@@ -296,8 +296,7 @@ static void let_go(struct arena *a)
     arena_free(a);
 }
 
-/* ---- the API -----------------------------------------------------------------------------------
- */
+/* ---- the API --------------------------------------------------------------------------------- */
 
 /* With the lock held. */
 static struct block *take_shared(struct commd_context *ctx, size_t len, struct arena **ret_arena)

@@ -5,8 +5,7 @@
 
 #include "client/lib/coll/work.h"
 
-/* ---- async.c -----------------------------------------------------------------------------------
- */
+/* ---- async.c --------------------------------------------------------------------------------- */
 
 int async_run(struct commd_group *g, const struct commd_op *op);
 int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
@@ -17,8 +16,7 @@ int async_start_message(struct commd_group *g, const struct commd_op *op, commd_
 int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 
-/* ---- progress.c --------------------------------------------------------------------------------
- */
+/* ---- progress.c ------------------------------------------------------------------------------ */
 
 /* The group's turn: who has it runs the next operation. */
 bool turn_take(struct commd_group *g);
@@ -32,8 +30,7 @@ void async_stop(struct commd_context *ctx);
  * claim that it is up). True if something moved. */
 bool async_poll(struct commd_context *ctx);
 
-/* ---- api/api.c ---------------------------------------------------------------------------------
- */
+/* ---- api/api.c ------------------------------------------------------------------------------- */
 
 void group_free(struct commd_group *g); /* with what messages and registered memory keep in it */
 

@@ -50,9 +50,7 @@ enum run_state registered_poll(struct run *r);
 void registered_end(struct run *r, bool done);
 bool registered_asks(const struct run *r);
 
-/* ---- registered_work.c
- * ------------------------------------------------------------------------------
- */
+/* ---- registered_work.c ----------------------------------------------------------------------- */
 
 /* Bytes of the send or the receive buffer; 0: not used. */
 size_t registered_extent(const struct run *r, bool recv);

@@ -40,8 +40,7 @@ bool registered_writes(const struct run *r)
     return r->plan.coll == COLL_ALL_REDUCE;
 }
 
-/* ---- all_reduce
- * ---------------------------------------------------------------------------------- */
+/* ---- all_reduce ------------------------------------------------------------------------------ */
 
 static uint8_t *edges(const struct run *r, unsigned m)
 {
@@ -101,8 +100,7 @@ static void all_reduce_chunk(struct run *r, uint64_t n)
             memcpy(d->out[m] + at, d->out[me] + at, n * p->esize);
 }
 
-/* ---- the others
- * ------------------------------------------------------------------------------------ */
+/* ---- the others ------------------------------------------------------------------------------ */
 
 static void reduce_scatter_chunk(struct run *r, uint64_t n)
 {
@@ -137,8 +135,7 @@ static void broadcast_chunk(struct run *r, uint64_t n)
     copy(r->recv + at, r->registered->out[r->plan.root] + at, n * r->plan.esize);
 }
 
-/* ---- all of it
- * --------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 void registered_share_out(struct run *r)
 {

@@ -55,8 +55,7 @@ extern const struct coll_steps coll_steps[COLL_COUNT];
 /* lists.c: copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
 int lists_make(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
 
-/* ---- run.c -------------------------------------------------------------------------------------
- */
+/* ---- run.c ----------------------------------------------------------------------------------- */
 
 /* Starts @op as the next operation of the group; the caller holds the group's turn and has
  * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
@@ -72,16 +71,14 @@ void run_abandon(struct run *r);
 /* An answer that rings no bell is being waited for: look again soon. */
 bool run_asks(const struct run *r);
 
-/* ---- finish.c ----------------------------------------------------------------------------------
- */
+/* ---- finish.c -------------------------------------------------------------------------------- */
 
 /* Poll until done or failed, with the group's wait policy. */
 enum run_state run_finish(struct run *r);
 /* Hopeless (r->err says why), unless what the operation needs came in between. */
 enum run_state run_last_look(struct run *r);
 
-/* ---- give_up.c ---------------------------------------------------------------------------------
- */
+/* ---- give_up.c ------------------------------------------------------------------------------- */
 
 /* Is there a reason to give up waiting? true: r->err is filled. run_last_look() before believing
  * it. */
@@ -93,8 +90,7 @@ bool run_interrupted(struct run *r);
 /* Is the group broken? Then r->err says by whom. */
 bool run_broken(struct run *r);
 
-/* ---- step.c ------------------------------------------------------------------------------------
- */
+/* ---- step.c ---------------------------------------------------------------------------------- */
 
 void run_announce(struct run *r, unsigned kind);
 /* Do the descriptions of the first step agree, as the members of one node compare them, or as the

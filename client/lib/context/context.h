@@ -63,8 +63,7 @@ struct commd_context {
     struct commd_work **finished_tail;
 };
 
-/* ---- context.c ---------------------------------------------------------------------------------
- */
+/* ---- context.c ------------------------------------------------------------------------------- */
 
 unsigned fork_generation(void); /* forks between this process and the first that connected */
 void fork_counted(void);        /* in the child of a fork */
@@ -72,8 +71,7 @@ void fork_counted(void);        /* in the child of a fork */
 int usable(const struct commd_context *ctx, const char *op);
 int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
 
-/* ---- control.c ---------------------------------------------------------------------------------
- */
+/* ---- control.c ------------------------------------------------------------------------------- */
 
 int control_open(struct commd_context *ctx, int64_t deadline_ms);
 void control_close(struct commd_context *ctx);
@@ -101,8 +99,7 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
 bool control_arena_asked(const struct commd_group *g, struct join_wait *w);
 void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
 
-/* ---- autostart.c -------------------------------------------------------------------------------
- */
+/* ---- autostart.c ----------------------------------------------------------------------------- */
 
 /* Finds a daemon, or starts one. 0 or COMMD_E_*; *ret_left: it was there, but left, which is a
  * reason to search again. */

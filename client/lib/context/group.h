@@ -105,8 +105,7 @@ static inline void group_wake_engine(struct commd_group *g)
         (void)!write(g->doorbell, &(uint64_t){1}, sizeof(uint64_t));
 }
 
-/* ---- alive.c -----------------------------------------------------------------------------------
- */
+/* ---- alive.c --------------------------------------------------------------------------------- */
 
 /* Says on the board, and by a lock on its file, that this member lives. */
 void alive_begin(struct commd_group *g, int board_fd);
@@ -118,8 +117,7 @@ void alive_lock(void);
 void alive_unlock(void);
 void alive_forked(void);
 
-/* ---- absent.c ----------------------------------------------------------------------------------
- */
+/* ---- absent.c -------------------------------------------------------------------------------- */
 
 /* Asks, with the first call, the other nodes of the group about operation @seq. True when there is
  * nothing more to wait for. */

@@ -135,8 +135,7 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
     va_end(ap);
 }
 
-/* ---- what arrives ------------------------------------------------------------------------------
- */
+/* ---- what arrives ---------------------------------------------------------------------------- */
 
 /* @id: of the record that came with what was there. */
 static void p2p_free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned rx,
@@ -461,8 +460,7 @@ bool p2p_poll(struct p2p *p, const struct p2p_op *hot)
     return moved | p2p_push(p);
 }
 
-/* ---- what is started ---------------------------------------------------------------------------
- */
+/* ---- what is started ------------------------------------------------------------------------- */
 
 /* To ourselves: a short message is kept, a long one waits for its receive. */
 static void begin_self(struct p2p *p, struct p2p_op *op)

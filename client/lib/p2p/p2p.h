@@ -150,8 +150,7 @@ void p2p_end(struct p2p *p, struct p2p_op *op);
 void p2p_bad(struct p2p *p, int code, const char *fmt, ...) _printf_(3, 4);
 void p2p_fini(struct p2p *p);
 
-/* ---- p2p_out.c: with the lock held ------------------------------------------------------------
- */
+/* ---- p2p_out.c: with the lock held ----------------------------------------------------------- */
 /* @peer has to be told something as soon as there is room. */
 void p2p_talk(struct p2p *p, struct p2p_peer *peer);
 /* A receiver's answers to what was offered. */

@@ -68,8 +68,7 @@ static bool p2p_try(struct p2p *p, struct p2p_op *op)
     return false;
 }
 
-/* ---- coming and going --------------------------------------------------------------------------
- */
+/* ---- coming and going ------------------------------------------------------------------------ */
 
 static void p2p_enter(struct p2p *p)
 {
@@ -120,8 +119,7 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
     return 0;
 }
 
-/* ---- works -------------------------------------------------------------------------------------
- */
+/* ---- works ----------------------------------------------------------------------------------- */
 
 int p2p_start(struct commd_group *g, struct commd_work *w)
 {

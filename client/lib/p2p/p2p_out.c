@@ -305,8 +305,7 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
     op_move(op, &p->streams);
 }
 
-/* ---- receives that ask ------------------------------------------------------------------------
- */
+/* ---- receives that ask ----------------------------------------------------------------------- */
 
 static bool tell_once(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op, enum mail_kind kind)
 {
@@ -367,8 +366,7 @@ static bool pull(struct p2p *p, struct p2p_op *op)
     return true;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------
- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 void p2p_talk(struct p2p *p, struct p2p_peer *peer)
 {

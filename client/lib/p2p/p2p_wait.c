@@ -81,8 +81,7 @@ static bool stop_waiting(struct p2p *p, struct p2p_op *op)
     return give_up(p, op);
 }
 
-/* ---- reasons -----------------------------------------------------------------------------------
- */
+/* ---- reasons --------------------------------------------------------------------------------- */
 
 static bool p2p_broken(struct p2p *p, struct p2p_op *op)
 {
@@ -284,8 +283,7 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
     return moved;
 }
 
-/* ---- waiting
- * -------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static int p2p_sleep_limit(const struct p2p_op *op, int64_t until_ms)
 {

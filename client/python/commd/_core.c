@@ -155,8 +155,7 @@ static void context_dealloc(PyObject *self)
     free_object(self);
 }
 
-/* ---- groups -----------------------------------------------------------------------------------
- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 /* Leaves a closing group that nobody is inside of. */
 static void group_settle(struct group *g)
@@ -372,8 +371,7 @@ static void group_dealloc(PyObject *self)
     free_object(self);
 }
 
-/* ---- the module --------------------------------------------------------------------------------
- */
+/* ---- the module ------------------------------------------------------------------------------ */
 
 static PyMethodDef context_methods[] = {
     {"close", context_close, METH_NOARGS,

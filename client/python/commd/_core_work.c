@@ -70,8 +70,7 @@ static void bell_ring(void *arg, const struct commd_error *error)
     bell_unref(b);
 }
 
-/* ---- what is held ------------------------------------------------------------------------------
- */
+/* ---- what is held ---------------------------------------------------------------------------- */
 
 void held_free(struct held *h)
 {
@@ -102,8 +101,7 @@ void orphans_reap(struct group *g, bool all)
     }
 }
 
-/* ---- starting ----------------------------------------------------------------------------------
- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
 static struct held *held_new(size_t n)
 {
@@ -226,8 +224,7 @@ PyObject *group_start_batch(PyObject *self, PyObject *list)
     return start(g, h, true);
 }
 
-/* ---- handles ------------------------------------------------------------------------------------
- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 /* What came of it, once: then the buffers are the caller's again. */
 static int work_settle(struct work *w)

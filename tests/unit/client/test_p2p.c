@@ -239,8 +239,7 @@ static void random_programs_deliver_exactly(void **state)
     }
 }
 
-/* ---- single messages, in a cluster that the test turns ------------------------------------------
- */
+/* ---- single messages, in a cluster that the test turns --------------------------------------- */
 
 static struct p2p_op message(bool send, int peer, int tag, void *buf, size_t size)
 {
@@ -897,8 +896,7 @@ static void arguments(void **state)
     cluster_free(c);
 }
 
-/* ---- hostile members
- * ------------------------------------------------------------------------------ */
+/* ---- hostile members ------------------------------------------------------------------------- */
 
 /* A record with every field at random, of which most are plausible, in a cell where it is read. */
 static void forge(struct cluster *c, const struct mail *m)

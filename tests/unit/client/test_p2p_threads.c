@@ -92,8 +92,7 @@ static void members_free(struct member *m, struct board_ctl *ctl)
     board_ctl_free(ctl);
 }
 
-/* ---- everything at once
- * -------------------------------------------------------------------------- */
+/* ---- everything at once ---------------------------------------------------------------------- */
 
 static size_t bytes_of(unsigned round)
 {
@@ -233,8 +232,7 @@ static void threads_exchange_messages(void **state)
     }
 }
 
-/* ---- leaving
- * ----------------------------------------------------------------------------------------- */
+/* ---- leaving --------------------------------------------------------------------------------- */
 
 static void *waiter_main(void *arg)
 {

@@ -229,8 +229,7 @@ static void random_buffers(struct buffers *b)
         b->offset -= b->offset % 8;
 }
 
-/* ---- results ----------------------------------------------------------------------------------
- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static void results_are_right_and_nobody_copies(void **state)
 {
@@ -375,8 +374,7 @@ static void only_whole_allocations_count(void **state)
     end();
 }
 
-/* ---- who cannot map ---------------------------------------------------------------------------
- */
+/* ---- who cannot map -------------------------------------------------------------------------- */
 
 static void who_cannot_map_leads_all_to_the_ordinary_way(void **state)
 {
@@ -445,8 +443,7 @@ static void an_operation_that_differs_is_refused_on_all(void **state)
     end();
 }
 
-/* ---- one step at a time ------------------------------------------------------------------------
- */
+/* ---- one step at a time ---------------------------------------------------------------------- */
 
 static struct run *runs_new(struct buffers *b)
 {
@@ -646,8 +643,7 @@ static void a_member_dies_at_work(void **state)
     end();
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static unsigned count_lines(const char *path)
 {

@@ -529,8 +529,7 @@ static void failed_receive_ends_the_group(void **state)
     cluster_free(c);
 }
 
-/* ---- mismatches -------------------------------------------------------------------------------
- */
+/* ---- mismatches ------------------------------------------------------------------------------ */
 
 static struct commd_op random_op(struct cluster *c, size_t blocks[7])
 {

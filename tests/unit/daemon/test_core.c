@@ -3,8 +3,7 @@
  * test_core_any.c. */
 #include "tests/unit/daemon/core_bench.h"
 
-/* ---- hostile clients ------------------------------------------------------------------------
- */
+/* ---- hostile clients ------------------------------------------------------------------------- */
 
 static void no_hello(void **state)
 {
@@ -149,8 +148,7 @@ static void slots_out_of_range(void **state)
     bench_free(bench);
 }
 
-/* ---- quotas
- * ------------------------------------------------------------------------------------ */
+/* ---- quotas ---------------------------------------------------------------------------------- */
 
 static void client_quotas(void **state)
 {
@@ -288,8 +286,7 @@ static void missing_list_is_bounded(void **state)
     bench_free(bench);
 }
 
-/* ---- the engine's life
- * ------------------------------------------------------------------------- */
+/* ---- the engine's life ----------------------------------------------------------------------- */
 
 static void engine_life(void **state)
 {

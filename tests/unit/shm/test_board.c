@@ -40,8 +40,7 @@ static void created_board_maps(void **state)
     close(fd);
 }
 
-/* ---- who writes which line ---------------------------------------------------------------------
- */
+/* ---- who writes which line ------------------------------------------------------------------- */
 
 /* Writers: members by index, the engine, and words that several write because they are for that:
  * bells, and what all write to one. */
@@ -710,8 +709,7 @@ static void no_count_wraps(void **state)
             }
 }
 
-/* ---- waiting -----------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 struct pair {
     _Atomic uint32_t bell, sleepers, value;

@@ -188,8 +188,7 @@ static void a_long_yield_is_told(void **state)
     assert_true(crowd_here(&c));
 }
 
-/* ---- nobody sleeps through a ring ---------------------------------------------------------------
- */
+/* ---- nobody sleeps through a ring ------------------------------------------------------------ */
 
 enum { ROUNDS = 400000, LATE_MS = 20, ENOUGH_MS = 4000 };
 

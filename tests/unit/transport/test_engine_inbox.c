@@ -86,8 +86,7 @@ static bool works(struct cluster *c)
     return true;
 }
 
-/* ---- pending ----------------------------------------------------------------------------------
- */
+/* ---- pending --------------------------------------------------------------------------------- */
 
 static void flood_of_unknown_groups(bool claims)
 {
@@ -182,8 +181,7 @@ static void pending_group_is_bounded(void **state)
     cluster_free(c);
 }
 
-/* ---- known groups ------------------------------------------------------------------------------
- */
+/* ---- known groups ---------------------------------------------------------------------------- */
 
 static void forge_step(struct cluster *c, unsigned from, unsigned to, uint64_t group, size_t len)
 {
@@ -262,8 +260,7 @@ static void others_groups_do_not_push_closed_ones_out(void **state)
     cluster_free(c);
 }
 
-/* ---- boards
- * -------------------------------------------------------------------------------------- */
+/* ---- boards ---------------------------------------------------------------------------------- */
 
 /* A member may write the header between commd's making and the engine's mapping. */
 static void header_that_contradicts_commd_is_refused(void **state)
@@ -373,8 +370,7 @@ static void header_of_another_group_is_refused(void **state)
     cluster_free(c);
 }
 
-/* ---- what members write
- * -------------------------------------------------------------------------- */
+/* ---- what members write ---------------------------------------------------------------------- */
 
 /* A network of which the test says what becomes of a message. */
 static struct net {

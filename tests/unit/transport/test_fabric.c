@@ -9,8 +9,7 @@
 
 enum { STREAM = 600, TRIES = 70 };
 
-/* --- the contract --------------------------------------------------------------------------
- */
+/* ---- the contract ---------------------------------------------------------------------------- */
 
 /* Who adds whom first does not matter, and what was sent before is not lost. */
 static void sends_wait_for_the_other_side(void **state)
@@ -369,8 +368,7 @@ static void peers_are_not_mixed_up(void **state)
     world_free(w);
 }
 
-/* --- loop and fault only -------------------------------------------------------------------
- */
+/* ---- loop and fault only --------------------------------------------------------------------- */
 
 static void loop_break_is_seen_by_both(void **state)
 {
@@ -435,8 +433,7 @@ static void fault_breaks_after_n(void **state)
     world_free(w);
 }
 
-/* --- main ----------------------------------------------------------------------------------
- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 /* As commd starts its engine: libucs reads its environment before main(). */
 static void exec_with_ucx_env(char **argv)

@@ -120,8 +120,7 @@ void conns_sweep(struct tcp *t)
     }
 }
 
-/* --- listening and connecting ------------------------------------------------------------------
- */
+/* ---- listening and connecting ---------------------------------------------------------------- */
 
 /* The oldest that has not said who it is, else the oldest: a peer says its hello at once, and then
  * waits for us to learn its token. */
@@ -323,8 +322,7 @@ static bool tick(struct tcp *t)
     return true;
 }
 
-/* --- the loop's side -----------------------------------------------------------------------------
- */
+/* ---- the loop's side ------------------------------------------------------------------------- */
 
 static bool conn_event(struct conn *c, uint32_t events)
 {
@@ -365,8 +363,7 @@ bool tcp_look(struct tcp *t)
     return any;
 }
 
-/* --- opening
- * --------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int port_range(const struct fabric_conf *conf, unsigned *ret_low, unsigned *ret_high,
                       char *why)

@@ -200,8 +200,7 @@ void peers_tick(struct tcp *t, uint64_t now)
     }
 }
 
-/* --- coming ------------------------------------------------------------------------------------
- */
+/* ---- coming ---------------------------------------------------------------------------------- */
 
 static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret_addr)
 {
@@ -293,8 +292,7 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     return 0;
 }
 
-/* --- going ---------------------------------------------------------------------------------------
- */
+/* ---- going ----------------------------------------------------------------------------------- */
 
 void tcp_peer_del(struct fabric *f, unsigned index)
 {
