@@ -382,7 +382,7 @@ static void expire(struct core *core, struct member *member)
  * not for each. */
 uint64_t join_deadline(const struct core *core)
 {
-    return MAX(core->expire_ms, core->expired_ms + core->members.live / CORE_SEATS_PER_MS);
+    return MAX(core->expire_ms, core->expired_ms + core->members.live / CORE_MEMBERS_PER_MS);
 }
 
 void join_tick(struct core *core)

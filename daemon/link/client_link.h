@@ -53,14 +53,13 @@ struct client_link {
     struct event *retry; /* owned: what could not be sent, and no socket will say when */
     struct event *again; /* owned: to be read, as soon as its user's descriptors are closed */
     unsigned retry_ms;
-    uint64_t
-        waits_ms;    /* since when its user's share of descriptors has held it up; 0: it does not */
-    unsigned flying; /* descriptors sent to it, and not known to be taken out */
-    bool queued;     /* on tenant->work */
-    bool admin;      /* counted in tenant->nadmins */
-    bool paused;     /* not read from: its question is being answered */
-    bool resumes;    /* read from again when all is sent */
-    unsigned last;   /* ending: messages that we still take */
+    uint64_t waits_ms;      /* since when its user's share of descriptors holds it up; 0: not */
+    unsigned flying;        /* descriptors sent to it, and not known to be taken out */
+    bool queued;            /* on tenant->work */
+    bool admin;             /* counted in tenant->nadmins */
+    bool paused;            /* not read from: its question is being answered */
+    bool resumes;           /* read from again when all is sent */
+    unsigned last;          /* ending: messages that we still take */
     char end[MSG_TEXT_MAX]; /* ending: why, to be told when these have been taken */
     bool known;             /* the owner was told of it, and has not forgotten it */
     bool welcome;

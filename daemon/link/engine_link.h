@@ -20,8 +20,7 @@ struct engine_link_config {
     struct event_base *base; /* borrowed */
     const struct conf *conf; /* read during engine_link_new() only */
     const char *device;
-    const char
-        *launcher; /* socket of commd-engine --launcher; NULL, "": the engine is our own child */
+    const char *launcher;  /* socket of commd-engine --launcher; NULL, "": our own child */
     struct closer *closer; /* borrowed; may be NULL */
     const struct engine_link_ops *ops;
     void *arg;

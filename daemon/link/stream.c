@@ -35,9 +35,8 @@ struct stream_frame {
 struct stream_fd {
     int fd; /* owned */
     unsigned refs;
-    struct stream_count
-        *count;            /* borrowed: of the stream that was the first to queue it, or NULL */
-    struct closer *closer; /* borrowed; NULL: it is no last copy of anything large */
+    struct stream_count *count; /* borrowed: of the stream that first queued it, or NULL */
+    struct closer *closer;      /* borrowed; NULL: it is no last copy of anything large */
     uint32_t uid;
 };
 

@@ -22,8 +22,7 @@ struct wire_hdr {
     uint64_t group;
     uint64_t fingerprint; /* of the operation's description */
     uint32_t op;          /* number of the operation on the boards of this group */
-    uint32_t
-        step; /* step in the operation; WIRE_CHECK: the consistency check; WIRE_MAIL: see below */
+    uint32_t step; /* in the operation; WIRE_CHECK: the consistency check; WIRE_MAIL: below */
     uint32_t len;  /* body bytes */
     uint16_t move; /* sender's move index */
     uint16_t flags;

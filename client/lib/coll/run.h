@@ -29,15 +29,14 @@ struct run {
     uint32_t put, red, got; /* steps announced, reduced, taken */
     unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
-    bool consistent;           /* descriptions were compared */
-    bool alike;                /* those of this node, before anything is reduced */
-    bool moved;                /* the last poll made progress */
-    struct question *question; /* owned: it ran out of time, and we ask who is missing */
-    struct registered
-        *registered;        /* owned: in registered memory, while that is possible (registered.c) */
-    int64_t limit_ms;       /* -1 none */
-    int64_t deadline_ms;    /* CLOCK_MONOTONIC, -1 none */
-    struct commd_error err; /* RUN_FAILED */
+    bool consistent;               /* descriptions were compared */
+    bool alike;                    /* those of this node, before anything is reduced */
+    bool moved;                    /* the last poll made progress */
+    struct question *question;     /* owned: it ran out of time, and we ask who is missing */
+    struct registered *registered; /* owned: in registered memory, while that is possible */
+    int64_t limit_ms;              /* -1 none */
+    int64_t deadline_ms;           /* CLOCK_MONOTONIC, -1 none */
+    struct commd_error err;        /* RUN_FAILED */
 };
 
 /* What a member does in each step of a collective. */
