@@ -14,11 +14,11 @@
 #include "daemon/core/share.h"
 
 enum {
-    CORE_ADMIN_CLIENTS = 64,  /* slots beyond max_clients, so that commctl still gets in */
-    CORE_CLIENT_JOINS = 1024, /* pending joins per client */
-    CORE_MAX_MEMBERS = 65536, /* local ranks over all groups */
+    CORE_ADMIN_CLIENTS = 64,    /* slots beyond max_clients, so that commctl still gets in */
+    CORE_CLIENT_JOINS = 1024,   /* pending joins per client */
+    CORE_MAX_MEMBERS = 65536,   /* local ranks over all groups */
     CORE_MEMBERS_PER_MS = 1024, /* looked at for what has expired */
-    CORE_VERDICT_MS = 1000,   /* the home's time to say who is missing */
+    CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
     CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */

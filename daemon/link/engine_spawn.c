@@ -77,24 +77,38 @@ static void fill_argv(const struct engine_args *args, const char *fd, char *argv
     memcpy(argv, words, sizeof(words));
 }
 
-int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
+/* The two ends of an engine's control socket. */
+static int control_pair(int *ret_ours, int *ret_theirs)
 {
     _cleanup_(close_fdp) int ours = -1, theirs = -1;
-    _cleanup_(engine_env_freep) char **env = engine_env(environ);
-    char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS];
-    int pair[2], pidfd;
-    pid_t pid, parent = getpid();
+    int pair[2];
 
-    if (!env)
-        return -ENOMEM;
-    if (access(args->path, X_OK)) /* a clear answer, which exec's exit status is not */
-        return -errno;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
         return -errno;
     ours = pair[0];
     theirs = pair[1];
     if (fcntl(ours, F_SETFL, O_NONBLOCK))
         return -errno;
+    *ret_ours = steal_fd(&ours);
+    *ret_theirs = steal_fd(&theirs);
+    return 0;
+}
+
+int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
+{
+    _cleanup_(close_fdp) int ours = -1, theirs = -1;
+    _cleanup_(engine_env_freep) char **env = engine_env(environ);
+    char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS];
+    int pidfd, r;
+    pid_t pid, parent = getpid();
+
+    if (!env)
+        return -ENOMEM;
+    if (access(args->path, X_OK)) /* a clear answer, which exec's exit status is not */
+        return -errno;
+    r = control_pair(&ours, &theirs);
+    if (r)
+        return r;
     fill_argv(args, fd, argv);
     pid = fork();
     if (pid < 0)
@@ -103,8 +117,7 @@ int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd,
         engine_exec(args->path, argv, env, theirs, parent);
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
-        int r = -errno;
-
+        r = -errno;
         kill(pid, SIGKILL); /* not reaped yet, so the pid is still its own */
         waitpid(pid, NULL, 0);
         return r;
@@ -163,17 +176,14 @@ int engine_launch(const struct engine_args *args, const char *launcher, int *ret
                         .msg_control = control.buf,
                         .msg_controllen = sizeof(control.buf)};
     struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
-    int pair[2], r;
+    int r;
 
     r = launcher_connect(launcher, &keeper);
     if (r)
         return r;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
-        return -errno;
-    ours = pair[0];
-    theirs = pair[1];
-    if (fcntl(ours, F_SETFL, O_NONBLOCK))
-        return -errno;
+    r = control_pair(&ours, &theirs);
+    if (r)
+        return r;
     fill_argv(args, fd, argv);
     iov.iov_len = pack(argv, words, sizeof(words));
     if (!iov.iov_len)
