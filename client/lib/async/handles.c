@@ -6,7 +6,7 @@
 
 #include "client/lib/p2p/p2p_api.h"
 
-enum { DONE_SPINS = 200, SLEEP_MS = 50 };
+enum { DONE_SPINS = 200 };
 
 PUBLIC int commd_work_test(struct commd_work *work, int *ret_error)
 {
@@ -59,14 +59,13 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
     while (!atomic_load(&work->done)) {
         _Atomic uint32_t *word = &work->done;
         uint32_t pending = 0;
-        int64_t left = deadline < 0 ? SLEEP_MS : deadline - (int64_t)now_ms();
 
-        if (left <= 0) {
+        if (deadline >= 0 && (int64_t)now_ms() >= deadline) {
             r = wait_late(work, timeout_ms);
             break;
         }
-        futex_wait_any(&word, &pending, 1, (int)MIN(left, (int64_t)SLEEP_MS));
-        if (!atomic_load(&work->done) && ctx->interrupt && ctx->interrupt(ctx->interrupt_arg)) {
+        futex_wait_any(&word, &pending, 1, sleep_limit_ms(deadline));
+        if (!atomic_load(&work->done) && context_interrupted(ctx)) {
             r = wait_interrupted(work);
             break;
         }

@@ -18,7 +18,6 @@
 enum {
     IDLE_SPINS = 200,
     IDLE_YIELDS = 50,
-    SLEEP_MS = 50,
     MAX_BELLS = 127,
     SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */
 };
@@ -88,15 +87,8 @@ static bool progress_group(struct commd_group *g, bool slow)
     r = &g->running->run;
     st = run_poll(r);
     moved |= r->moved;
-    if (st == RUN_WAIT && slow && run_hopeless_slow(r)) {
-        struct commd_error why = r->err;
-
-        st = run_poll(r);
-        if (st == RUN_WAIT && !r->moved) {
-            r->err = why;
-            st = RUN_FAILED;
-        }
-    }
+    if (st == RUN_WAIT && slow && run_hopeless_slow(r))
+        st = run_last_look(r);
     if (st != RUN_WAIT) {
         progress_finish(g, st);
         return true;
@@ -158,7 +150,7 @@ static void bells_of(struct bells *b, struct commd_group *g)
 static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 {
     struct bells b = {.n = 0};
-    int limit = SLEEP_MS;
+    int limit = WAIT_SLICE_MS;
     bool moved, late, all;
 
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
@@ -174,7 +166,7 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == SLEEP_MS && all;
+        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == WAIT_SLICE_MS && all;
         pthread_mutex_lock(&ctx->plock);
         for (unsigned i = 0; i <= b.n; i++)
             late = late && atomic_load(b.words[i]) == b.expect[i];

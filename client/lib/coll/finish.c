@@ -6,11 +6,6 @@
  * at every HOPE_CHECK_EVERY looks, and before each sleep. */
 #include "client/lib/coll/run.h"
 
-enum {
-    HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
-    SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
-};
-
 enum run_state run_last_look(struct run *r)
 {
     struct commd_error why = r->err;
@@ -21,18 +16,6 @@ enum run_state run_last_look(struct run *r)
         return RUN_FAILED;
     }
     return st;
-}
-
-static int run_sleep_limit(const struct run *r)
-{
-    int64_t left;
-
-    if (run_asks(r))
-        return 1;
-    if (r->deadline_ms < 0)
-        return SLEEP_MS;
-    left = r->deadline_ms - (int64_t)now_ms();
-    return (int)MAX(1, MIN(left, (int64_t)SLEEP_MS));
 }
 
 /* May another one that has a part in this have to run on this core? */
@@ -50,7 +33,8 @@ static enum run_state run_nap(struct run *r)
 
     if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || run_interrupted(r)))
         st = run_last_look(r);
-    if (st == RUN_WAIT && !r->moved && bell_wait(&h->bell, ticket, run_sleep_limit(r)) &&
+    if (st == RUN_WAIT && !r->moved &&
+        bell_wait(&h->bell, ticket, run_asks(r) ? 1 : sleep_limit_ms(r->deadline_ms)) &&
         !run_asks(r) && atomic_load(&h->bell) == ticket) {
         st = run_poll(r); /* which would have been due to a ring: we are still announced */
         if (st != RUN_WAIT || r->moved)

@@ -124,7 +124,7 @@ bool run_interrupted(struct run *r)
 {
     struct commd_context *ctx = r->group->ctx;
 
-    if (!ctx->interrupt || !ctx->interrupt(ctx->interrupt_arg))
+    if (!context_interrupted(ctx))
         return false;
     error_set(&r->err, COMMD_E_INTERRUPTED, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\" was interrupted; the group is broken",

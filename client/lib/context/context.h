@@ -63,6 +63,28 @@ struct commd_context {
     struct commd_work **finished_tail;
 };
 
+/* ---- waiting, in whatever call ------------------------------------------------------------------
+ */
+
+enum {
+    HOPE_CHECK_EVERY = 64, /* looks between looks at the reasons to give up */
+    WAIT_SLICE_MS = 50,    /* longest sleep: the interrupt hook and commd's socket are looked at */
+};
+
+/* How long a sleep may last that has to end at @deadline_ms, -1: never. At least 1. */
+static inline int sleep_limit_ms(int64_t deadline_ms)
+{
+    int64_t left = deadline_ms < 0 ? WAIT_SLICE_MS : deadline_ms - (int64_t)now_ms();
+
+    return (int)MAX(1, MIN(left, (int64_t)WAIT_SLICE_MS));
+}
+
+/* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
+static inline bool context_interrupted(const struct commd_context *ctx)
+{
+    return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
+}
+
 /* ---- context.c ------------------------------------------------------------------------------- */
 
 unsigned fork_generation(void); /* forks between this process and the first that connected */

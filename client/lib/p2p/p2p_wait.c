@@ -17,9 +17,7 @@
 #include <stdio.h>
 
 enum {
-    HOPE_CHECK_EVERY = 64, /* polls between looks at the reasons to give up */
-    SLEEP_MS = 50,         /* longest sleep: the interrupt hook and commd's socket are checked */
-    CLOSE_LOOKS = 32,      /* less than a microsecond */
+    CLOSE_LOOKS = 32, /* less than a microsecond */
 };
 
 static const char *p2p_name(const struct p2p_op *op)
@@ -285,23 +283,12 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-static int p2p_sleep_limit(const struct p2p_op *op, int64_t until_ms)
-{
-    int64_t left = SLEEP_MS, now = (int64_t)now_ms();
-
-    if (op->deadline_ms >= 0)
-        left = MIN(left, op->deadline_ms - now);
-    if (until_ms >= 0)
-        left = MIN(left, until_ms - now);
-    return (int)MAX(left, 1);
-}
-
 /* Those that wait for others are looked after by one who is here. */
 static bool look_after_others(struct p2p *p, struct p2p_op *op)
 {
     int64_t now = (int64_t)now_ms();
 
-    if (now - p->looked_ms < SLEEP_MS)
+    if (now - p->looked_ms < WAIT_SLICE_MS)
         return false;
     p->looked_ms = now;
     return p2p_look_after(p, op);
@@ -321,7 +308,8 @@ static bool p2p_nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
         bool late;
 
         pthread_mutex_unlock(&p->lock);
-        late = futex_wait_any(words, expect, 2, p2p_sleep_limit(op, until_ms));
+        late = futex_wait_any(words, expect, 2,
+                              MIN(sleep_limit_ms(op->deadline_ms), sleep_limit_ms(until_ms)));
         pthread_mutex_lock(&p->lock);
         if (late && op->state != P2P_DONE && atomic_load(words[0]) == expect[0]) {
             moved =
@@ -365,13 +353,6 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bo
         p->crowd = crowd;
 }
 
-static bool p2p_wants_to_stop(const struct p2p *p)
-{
-    struct commd_context *ctx = p->group->ctx;
-
-    return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
-}
-
 /* May another one that has a part in this, a rank or the engine, have to run on this core? */
 static bool p2p_needed_here(const struct p2p *p, const struct p2p_op *op)
 {
@@ -407,7 +388,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
             break;
         if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
             return P2P_LATE;
-        if (p2p_wants_to_stop(p))
+        if (context_interrupted(p->group->ctx))
             return P2P_INTERRUPTED;
     }
     return P2P_ENDED;
