@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A name stands for one thing in the whole product: no static function and no struct of one name in
 two files, so that a search finds one place. client/python is a program of its own, examples stand
-alone. Each line that is printed names the files."""
+alone. And a file that says its name in its first line says the right one. Each line that is printed
+names the files."""
 
 import collections
 import os
@@ -14,6 +15,7 @@ STATIC = re.compile(
     r"^static (?:inline |_Noreturn |__attribute__\(\(\w+\)\) )*[\w ]+?[ *]+(\w+)\((?=[^()]*[,)])",
     re.M,
 )
+OPENING = re.compile(r"/\* ([\w./-]+\.[ch]) - ")
 # The same on purpose, and why.
 TWICE = {
     "struct fabric_req": "opaque: each fabric has its own, see transport/fabric/fabric.h",
@@ -30,10 +32,13 @@ def sources():
 
 
 def main():
-    places = collections.defaultdict(set)
+    places, wrong = collections.defaultdict(set), []
     for path in sources():
         with open(os.path.join(TOP, path), encoding="utf-8") as file:
             text = file.read()
+        says = OPENING.match(text)
+        if says and os.path.basename(says[1]) != os.path.basename(path):
+            wrong.append(f"{path} calls itself {says[1]}")
         for name in STATIC.findall(text):
             places[name].add(path)
         for name in STRUCT.findall(text):
@@ -41,10 +46,12 @@ def main():
     bad = {n: p for n, p in places.items() if len(p) > 1 and n not in TWICE}
     for name, paths in sorted(bad.items()):
         print(f"FAIL: {name} stands in {' and in '.join(sorted(paths))}")
+    for text in wrong:
+        print(f"FAIL: {text}")
     print(f"{len(places)} names looked at")
     if len(places) < 1500:
         print("FAIL: so few? the check has gone blind")
-    return 1 if bad or len(places) < 1500 else 0
+    return 1 if bad or wrong or len(places) < 1500 else 0
 
 
 if __name__ == "__main__":

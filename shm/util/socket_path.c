@@ -1,4 +1,4 @@
-/* place.c - the user's own directory, and whom to trust there.
+/* socket_path.c - the user's own directory, and whom to trust there.
  *
  * /tmp is everybody's: a stranger can make /tmp/commd-UID before we do, or a link of that name.
  * So the directory is opened without following a link, and judged by what was opened: ours, and

@@ -1,5 +1,6 @@
-/* place.h - where a commd is found when nobody named its socket: the system's, else the user's
- * own. Clients, commctl and a commd that serves one user must all come to the same answer. */
+/* socket_path.h - where a commd is found when nobody named its socket: the system's, else the
+ * user's own. Clients, commctl and a commd that serves one user must all come to the same answer.
+ */
 #ifndef COMMD_PLACE_H
 #define COMMD_PLACE_H
 

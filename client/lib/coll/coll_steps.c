@@ -1,4 +1,4 @@
-/* coll.c - what a member does in each step of each collective: put its contribution, reduce
+/* coll_steps.c - what a member does in each step of each collective: put its contribution, reduce
  * its slice, get the result. One row per collective in coll_steps; those whose windows hold a
  * vector are here, those with blocks and cells in coll_blocks.c.
  *

@@ -1,4 +1,4 @@
-/* direct.h - an operation in registered memory. See registered.c for the protocol,
+/* registered.h - an operation in registered memory. See registered.c for the protocol,
  * registered_work.c for what each collective does. */
 #ifndef COMMD_CLIENT_DIRECT_H
 #define COMMD_CLIENT_DIRECT_H

@@ -1,4 +1,4 @@
-/* test_direct.c - registered memory: what commd_alloc() gives, and all_reduce in it, with all
+/* test_registered.c - registered memory: what commd_alloc() gives, and all_reduce in it, with all
  * members in one process and a thread in the place of commd. */
 #include <setjmp.h>
 #include <stdarg.h>

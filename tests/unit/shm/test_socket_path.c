@@ -1,4 +1,4 @@
-/* test_place.c - connecting to a daemon that is too busy to accept, while signals arrive. */
+/* test_socket_path.c - connecting to a daemon that is too busy to accept, while signals arrive. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
