@@ -9,8 +9,8 @@
  *   take   one commd_start(COMMD_RECV, COMMD_ANY_SOURCE) is always posted; commd_work_test() says
  *          whether it got something, without waiting
  *
- * Ends: a rank's last push says so. Who has pushed all waits until he has the last one of
- * everybody, and until his own have been taken; then all agree on the average. */
+ * Ends: a rank's last push says so. A rank that has pushed all waits until it has the last push of
+ * each other rank, and until its own have been taken; then all agree on the average. */
 #include "example.h"
 
 enum { PARAMS = 1000, PUSHES = 20, TAG = 7 };

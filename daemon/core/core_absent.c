@@ -11,9 +11,9 @@
  *
  * Who wakes me: the messages. What if a peer dies now: no answer; the client does not wait for
  * long. What if I am stopped now: the same. A client that asks without end is heard
- * ABSENT_PER_SECOND times a second, since each question goes to all nodes of its group; and a user,
- * with all his clients, as long as no more than ABSENT_RANKS_PER_SECOND are looked at for him: the
- * other nodes cannot tell whose questions they are, and have no turns for users. */
+ * ABSENT_PER_SECOND times a second, since each question goes to all nodes of its group. All clients
+ * of a user together may have ABSENT_RANKS_PER_SECOND ranks looked at: the other nodes cannot tell
+ * whose questions they are, and have no turns for users. */
 #include "daemon/core/core_internal.h"
 
 enum {

@@ -293,7 +293,7 @@ void peer_forgive(struct core *core)
         core->engine.unanswered_ms = core->now;
 }
 
-/* Who is silent for too long, and what else is due for one peer. */
+/* Each peer: has it been silent for too long, and what else is due? */
 static void check_peers(struct core *core)
 {
     uint64_t next = CORE_NEVER;

@@ -21,9 +21,9 @@
  * CLIENT_MAX_FDS descriptors, then it is closed. The socket takes no more than CLIENT_SNDBUF, so
  * that few descriptors fly to one client; what may fly to one user is listener.c's to say. Where
  * that or the kernel forbids to send one more, a timer tries again, RETRY_MIN_MS to RETRY_MAX_MS.
- * Who is held up for STALL_MS by the share of its user is made room for: the user's worst reader
- * is closed. Sending never calls the owner: failures go to client->doom and are carried out by
- * the timer in the next turn. */
+ * When the share of a user holds up one of its clients for STALL_MS, the client of that user that
+ * reads worst is closed. Sending never calls the owner: failures go to client->doom and are carried
+ * out by the timer in the next turn. */
 #include "daemon/link/client_link.h"
 
 #include <poll.h>

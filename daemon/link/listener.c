@@ -21,10 +21,10 @@
  *
  * Descriptors. Of those that we may have (RLIMIT_NOFILE) a sixteenth may wait to be sent, and as
  * many as half of them may fly, that is, have been sent and not been taken out: the kernel allows
- * only so many to our user as he may have open. One user may have half of what the others leave of
- * either. Who does not take them out keeps them flying even when we have closed his connection, so
- * that such a socket is kept, and counts among his connections, until it is empty. At nine tenths
- * of all descriptors nobody is let in any more but root and our own user.
+ * our user only as many as it may have open. One user may have half of what the others leave of
+ * either. A client that does not take them out keeps them flying even after we have closed its
+ * connection. So such a socket is kept, and counts as a connection, until it is empty. At nine
+ * tenths of all descriptors nobody is let in any more but root and our own user.
  *
  * Two commds that start at the same time meet in a lock on the directory, so "is the socket
  * stale?" and "make a new one" are one step. No lock file is left behind. */

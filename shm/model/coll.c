@@ -1,4 +1,4 @@
-/* coll.c - see coll.h. */
+/* coll.c - the table of collectives that all programs share; see coll.h. */
 #include "shm/model/coll.h"
 
 const struct coll_info coll_table[COLL_COUNT] = {

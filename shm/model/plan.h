@@ -2,9 +2,10 @@
  * group's geometry, computed alike by every member and engine of the group.
  *
  * In each step a member announces its contribution; members reduce (large reductions), the
- * engine exchanges with the other nodes (groups on several nodes), members take the result.
- * Within a step the result window is divided by node, or by rank in node order, see
- * plan_segment(); windows of cells by pair of ranks, see plan_cell_out(). */
+ * engine exchanges with the other nodes (groups on several nodes), members take the result. By
+ * which schedule the engine exchanges is in schedules[] in transport/engine/engine_op.c. Within a
+ * step the result window is divided by node, or by rank in node order, see plan_segment(); windows
+ * of cells by pair of ranks, see plan_cell_out(). */
 #ifndef COMMD_PLAN_H
 #define COMMD_PLAN_H
 
@@ -89,7 +90,8 @@ struct plan {
     /* Two nodes send each other all of theirs, and members reduce the two: as many bytes as a ring
      * of two, but one hop, and the engine reduces nothing. */
     bool swap;
-    /* Over more nodes than two: by halving or doubling, not around a ring; plan_halving_net(). */
+    /* Over more nodes than two: by halving or doubling, not around a ring; plan_halving_net(). The
+     * engine takes the schedule from schedules[] in transport/engine/engine_op.c accordingly. */
     bool few_messages;
     /* May be done in registered memory, if all members offer it: client/lib/coll/registered.c. */
     bool registered;

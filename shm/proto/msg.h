@@ -7,9 +7,9 @@
 #include "shm/util/base.h"
 
 enum {
-    /* First field of each hello; who has another one is refused. Raised with every change of the
-     * messages, and of plan.c or the schedules, by which engines of different nodes must cut and
-     * send alike. */
+    /* First field of each hello; a peer with another one is refused. Raised with every change of
+     * the messages, and of plan.c or the schedules, by which engines of different nodes must cut
+     * and send alike. */
     MSG_VERSION = 4,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */

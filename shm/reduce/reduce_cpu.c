@@ -1,4 +1,4 @@
-/* reduce_cpu.c - see reduce_cpu.h. */
+/* reduce_cpu.c - which instruction sets this CPU and its system offer; see reduce_cpu.h. */
 #include "shm/reduce/reduce_cpu.h"
 
 #if defined(__x86_64__)

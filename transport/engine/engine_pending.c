@@ -1,12 +1,12 @@
-/* engine_pending.c - messages for groups that commd has not told us about.
+/* engine_pending.c - messages for groups that commd has not announced to this engine.
  *
- * Another node may be told of a group a moment before we are, so what comes from there waits here.
- * Or the group was closed here long ago, and members elsewhere still write to it: anybody can bring
- * that about, as much and as often as it likes. So nothing here may hurt others:
+ * Another node may hear of a group a moment earlier, so what it sends waits here. Or the group was
+ * closed here long ago, and members elsewhere still write to it. Every user can do that as often as
+ * it likes, so this file bounds what one user costs the others:
  *
- *   - Memory is bounded in all (PENDING_BYTES). When it is spent, the messages of one group go: of
- * the user or the peer that takes most, whichever takes more. A message says whose group it is; an
- * engine that lies about that is found by what it takes as a peer.
+ *   - Memory is bounded in all (PENDING_BYTES). When it is spent, the messages of one group are
+ *     dropped: a group of the user or of the peer that takes most. A message says whose group it
+ *     is. An engine that lies about that is found by what it takes as a peer.
  *   - A group that has lost a message is remembered, gets no more, and fails when it opens: better
  *     than one that waits for ever.
  *   - After a minute the group is not expected any more.
@@ -19,8 +19,7 @@
 
 enum {
     PENDING_BYTES = 64 << 20,
-    ENTRY_COST =
-        16 << 10, /* which bounds their number, and the search for the one that takes most */
+    ENTRY_COST = 16 << 10, /* bounds the number of entries, and the search for the largest */
     PENDING_MS = 60000,
     SWEEP_MS = 1000,
 };

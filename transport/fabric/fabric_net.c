@@ -1,4 +1,5 @@
-/* fabric_net.c - see fabric_net.h. */
+/* fabric_net.c - asks the kernel about devices and sets the congestion control; see fabric_net.h.
+ */
 #include "transport/fabric/fabric_net.h"
 
 #include <ifaddrs.h>

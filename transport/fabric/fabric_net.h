@@ -1,5 +1,5 @@
-/* fabric_net.h - what every fabric has to know of this node's network: devices and the congestion
- * control of TCP, with errors for people. */
+/* fabric_net.h - what the fabrics share: the devices of this node, the congestion control of TCP,
+ * the comparison of tokens, and errors in words that name the place and the remedy. */
 #ifndef COMMD_FABRIC_NET_H
 #define COMMD_FABRIC_NET_H
 
@@ -13,7 +13,7 @@ _printf_(2, 3) void net_explain(char *why, const char *fmt, ...);
 /* Appends to the string in @buf, which has @size bytes. */
 _printf_(3, 4) void net_append(char *buf, size_t size, const char *fmt, ...);
 
-/* No early exit: how far a guess was right does not show in the time. */
+/* Takes the same time wherever the two differ: the time does not help to guess a token. */
 bool net_same_token(const uint8_t a[32], const uint8_t b[32]);
 
 /* "mlx5_0:1": InfiniBand devices are no network devices, they go by port. */
@@ -28,10 +28,9 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr,
  * BBR, else a name that the kernel has. 1: set, 0: nothing to do, negative errno.
  *
  * Why "auto": BBR, the default on many machines, sends at the rate that it has seen arrive. A
- * collective sends in bursts, between which the receiver reduces, so that rate is the one of the
- * reduction and falls ever lower: between two namespaces of one machine 20 Gbit/s both ways
- * together with BBR, 34 with CUBIC, and 1 MB in 1400 us where 600 would do. Others (DCTCP, say)
- * have been chosen by somebody for his network.
+ * collective sends in bursts, and the receiver reduces between them. So the rate that BBR sees is
+ * that of the reduction, and falls ever lower (1 MB: 1400 us, with CUBIC 600). Any other default
+ * (DCTCP, say) stays: an administrator has chosen it for this network.
  *
  * An engine without privileges, which is the usual one, may take only what the sysctl
  * net.ipv4.tcp_allowed_congestion_control lists: RENO and the default, so perhaps not CUBIC. */

@@ -1,5 +1,6 @@
 /* schedule.h - which node sends what to whom, in which order. Pure functions: no clock, no
- * I/O, no allocation; engine, tests and simulator share them.
+ * I/O, no allocation; engine, tests and simulator share them. Which collective takes which of them
+ * is in schedules[] in transport/engine/engine_op.c.
  *
  * A schedule is a list of moves for one node. Data are divided into @nodes segments, in node
  * order (a broadcast has one segment). In each move the node may send a run of segments to
@@ -30,7 +31,8 @@ enum sched_kind {
     SCHED_RING_ALL_GATHER,        /* N-1 moves */
     SCHED_CHAIN_BROADCAST,        /* root -> root+1 -> ...; pipelined over chunks by the caller */
     SCHED_CHAIN_REDUCE,           /* root+1 -> root+2 -> ... -> root, each adding its own */
-    /* Independent: what one node has for another goes there directly. */
+    /* Direct (schedule_direct.c): what one node has for another goes there in one message, not by
+     * way of others. The moves do not depend on each other. */
     SCHED_EXCHANGE, /* everybody to everybody, in an order that never aims two at one */
     SCHED_TO_ROOT,
     SCHED_FROM_ROOT,

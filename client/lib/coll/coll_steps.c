@@ -102,8 +102,9 @@ static void vector_reduce(struct run *r, uint32_t c)
         reduce_finish(p->dtype, p->redop, out + lo, n, world);
 }
 
-/* Ours and theirs in the order of nodes: so that all ranks get the same bits. Who is alone on his
- * node has ours where it came from, and in place that line has to be in the cache anyway. */
+/* Adds up what the two nodes have, in the order of nodes, so that all ranks get the same bits. A
+ * rank that is alone on its node reads its part where the caller has it: in place that line has to
+ * be in the cache anyway. */
 static void swap_get(const struct run *r, uint32_t c, uint8_t *out, const uint8_t *res, size_t len)
 {
     const struct plan *p = &r->plan;

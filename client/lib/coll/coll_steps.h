@@ -57,9 +57,9 @@ static inline void copy(void *dst, const void *src, size_t n)
         copy_out(dst, src, n);
 }
 
-/* Into a window. Of who is alone on his node only the kernel reads it, for the engine, and that
- * loses more than we would gain by writing past the caches: 1 MB between two nodes 508 us instead
- * of 443, and 835 instead of 608 if the two cores are far apart. */
+/* Into a window. The window of a rank that is alone on its node is read by nobody but the kernel,
+ * for the engine. That loses more than writing past the caches gains (1 MB between two nodes: 508
+ * us instead of 443, and 835 instead of 608 if the two cores are far apart). */
 static inline void copy_to_window(const struct run *r, void *dst, const void *src, size_t n)
 {
     if (r->group->board.nlocal > 1)

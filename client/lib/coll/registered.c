@@ -20,9 +20,10 @@
  * stopped now: the others wait, as in every operation.
  *
  * A failed all_reduce, where members write to others' outputs, must not be written to later: its
- * buffers are the caller's again. So who gives up says `stopped` and then looks who has `entered`
- * and not stopped; who enters says so and then looks who has stopped, and in that case writes
- * nothing (a fence between the store and the loads on both sides: one sees the other). Members that
+ * buffers are the caller's again. So a member that gives up says `stopped`, and then looks which
+ * members have `entered` and not stopped. A member that enters says so, then looks whether one has
+ * stopped, and in that case writes nothing. A fence stands between the store and the loads on both
+ * sides, so at least one of the two sees the other. Members that
  * are at work see the mark of the loss after their present chunk, so they are waited for, briefly.
  * One that does not come (it was stopped itself) is locked out: the output's pages are replaced by
  * others (arena_fence()). Not the pages at its ends, which hold other data too; therefore nobody

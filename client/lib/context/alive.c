@@ -9,8 +9,9 @@
  * Pids are looked at besides, only where commd and this process have one pid namespace: commd's
  * socket shows its pid as not 0 here, and commd saw us as we see ourselves.
  *
- * Limits. The lock costs a descriptor per group; who has used up half of the allowed ones, or has
- * no /proc, does without, and then its death after commd's is seen only by those who know its pid.
+ * Limits. The lock costs a descriptor per group. A process that has used up half of the allowed
+ * ones, or has no /proc, does without; then its death after commd's is seen only by members that
+ * know its pid.
  * A child that was made by a bare clone() may hold the lock longer: its parent's death is seen by
  * pid only. A member that closes descriptors which are not its own, this one among them, looks
  * dead; the others ask only when commd has gone. */

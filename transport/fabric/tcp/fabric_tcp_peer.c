@@ -7,13 +7,13 @@
  *     connects                          accepts
  *     hello{its token} ---------------> whose is it? nobody's yet: stays in the lobby
  *                                       once that peer is added:
- *     is it his? <--------------------- hello{its token}
+ *     is it that peer's? <------------- hello{its token}
  *     ACCEPT, and messages -----------> now it may send, too
  *
- * So it does not matter who adds whom first, and nobody sends messages to one who has not shown the
- * right token. A connection that ends before it is open is made again, with growing pauses; one
- * that ends afterwards takes the link down, for the control plane to decide about. Tokens are fresh
- * for each pair and incarnation: what is left of a predecessor is a stranger.
+ * So it does not matter which side adds the other first, and no messages go to a side that has not
+ * shown the right token. A connection that ends before it is open is made again, with growing
+ * pauses; one that ends afterwards takes the link down, for the control plane to decide about.
+ * Tokens are fresh for each pair and incarnation: what is left of a predecessor is a stranger.
  *
  * A link may break inside any call, and the caller may drop a peer in any callback; both only queue
  * the peer. peers_reap() does the work between two turns. */
@@ -159,7 +159,7 @@ void peer_greeted(struct conn *c)
         if (peer)
             adopt(c, peer);
         else
-            c->t->base.stats.strangers++; /* until somebody adds him */
+            c->t->base.stats.strangers++; /* until the peer is added */
         return;
     }
     if (!wants_to_meet(peer))

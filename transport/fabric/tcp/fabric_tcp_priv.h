@@ -16,7 +16,7 @@ enum {
     READ_AFTER_BODY = 4 << 10,
     BIG_MEMORY = 8,
     FAULT_MAX = 64,
-    ANSWERS_MAX = 65536, /* of ours to one peer, not yet written: he does not read */
+    ANSWERS_MAX = 65536, /* to one peer, not yet written because the peer does not read */
 };
 
 /* --- on the wire --------------------------------------------------------------------------
@@ -32,7 +32,7 @@ struct tcp_addr {
 
 enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 1 };
 
-/* First on every connection, both ways: who accepted answers it when he knows the token. */
+/* First on every connection, both ways. The side that accepted answers when it knows the token. */
 struct hello {
     uint32_t magic;
     uint16_t version, channel, channels, reserved;

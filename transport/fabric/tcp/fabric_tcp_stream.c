@@ -387,7 +387,7 @@ static bool due(const struct tcp_peer *peer, uint32_t seq)
     return seq == peer->seq_in && peer->state == PEER_UP;
 }
 
-/* Somebody's turn, and his is not yet. False: wait. */
+/* Is it the turn of this message? False: wait, those before it are still to come. */
 static bool in_turn(struct conn *c, uint32_t seq)
 {
     struct tcp_peer *peer = c->peer;

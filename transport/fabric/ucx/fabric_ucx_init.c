@@ -75,7 +75,7 @@ int ucx_errno(ucs_status_t st)
 
 static _Thread_local bool ours;   /* this thread has opened the fabric */
 static _Thread_local char *heard; /* NULL: not listening */
-static bool verbose;              /* somebody set UCX_LOG_LEVEL: he wants to see it all */
+static bool verbose;              /* UCX_LOG_LEVEL is set: show all that UCX says */
 
 static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *function,
                                 ucs_log_level_t level, const ucs_log_component_config_t *comp_conf,
