@@ -37,7 +37,7 @@ enum {
 #define BOARD_BY_ENGINE  0x100u /* in `broken`: the cause is the engine's */
 
 struct board_geom {
-    uint64_t group, epoch;
+    uint64_t group, epoch;     /* the id tells groups apart; epoch is 1, see doc/glossary.md */
     uint32_t world;            /* ranks in the group */
     uint32_t nnodes;           /* nodes in the group */
     uint32_t me;               /* this node's index among them */
@@ -140,7 +140,7 @@ struct board_hdr {
     uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts,
         off_mail;
 
-    /* the doorbell of sleeping members: see bell_ring() */
+    /* of sleeping members: see bell_ring() */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
     _Atomic uint32_t sleepers;
 

@@ -77,7 +77,7 @@ struct mail_fill {
 
 /* What others write of a member, but for the last. */
 struct mail_box {
-    _Atomic uint32_t bell; /* this member's own doorbell: see bell_ring() */
+    _Atomic uint32_t bell; /* this member's own: see bell_ring() */
     _Atomic uint32_t sleepers;
     uint8_t pad0[56];
     _Atomic uint32_t out[MAIL_OUT_SLOTS]; /* id of the last record whose payload in this slot has

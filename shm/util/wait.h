@@ -8,7 +8,7 @@
 
 #include "shm/util/base.h"
 
-/* A doorbell: sleepers futex-wait on @bell; whoever changes a word that someone may wait for
+/* A bell: sleepers futex-wait on @bell; whoever changes a word that someone may wait for
  * calls bell_ring() afterwards. */
 void bell_ring_slow(_Atomic uint32_t *bell);
 
