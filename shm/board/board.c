@@ -35,8 +35,9 @@
  *   delayed past a later load, so without a full fence between the two on BOTH sides each can miss
  *   the other's store, and the sleeper sleeps for ever (107 of 298,221 sleeps without fences, none
  *   of 299,999 with them). The sleeper's fence is the seq_cst increment in bell_prepare(), the
- *   waker's the one in bell_ring(). The engine's sleep (engine_asleep) and the bits of mail
- *   (mail_flag(), mail_collect()) are the same handshake.
+ *   waker's the one in bell_ring(). A short operation on one node looks for sleepers once, late:
+ *   when it has to wait, or at its end (run_advance(), turn_give()). The engine's sleep
+ *   (engine_asleep) and the bits of mail (mail_flag(), mail_collect()) are the same handshake.
  *   on_core is a hint, and relaxed.
  *
  * All members of a board belong to one user. What they write here is trusted by nobody else:

@@ -371,15 +371,14 @@ size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c,
     return at * plan_cell(p, c);
 }
 
-size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c)
+size_t plan_payload_blocks(const struct plan *p, const struct plan_geom *g, uint32_t c)
 {
     const struct coll_info *info = &coll_table[p->coll];
 
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:
-        break;
     case WINDOW_VECTOR:
-        return plan_step_count(p, c) * p->esize;
+        break;
     case WINDOW_BLOCKS:
         if (coll_blocks(info->send))
             return plan_block_at(p, g, c, g->world);

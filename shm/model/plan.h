@@ -169,7 +169,12 @@ size_t plan_cell_in(const struct plan *p, const struct plan_geom *g, uint32_t c,
 
 /* Bytes that a member contributes to step @c: they travel in the announcement or in its window,
  * see board_payload(). */
-size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c);
+size_t plan_payload_blocks(const struct plan *p, const struct plan_geom *g, uint32_t c);
+static inline size_t plan_payload(const struct plan *p, const struct plan_geom *g, uint32_t c)
+{
+    return coll_table[p->coll].window == WINDOW_VECTOR ? plan_step_count(p, c) * p->esize
+                                                       : plan_payload_blocks(p, g, c);
+}
 
 /* Bytes of the result window that step @c uses. */
 size_t plan_result(const struct plan *p, const struct plan_geom *g, uint32_t c);

@@ -351,166 +351,166 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
 PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype, int redop)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_ALL_REDUCE,
-                          .dtype = dtype,
-                          .redop = redop,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_ALL_REDUCE;
+    op.dtype = dtype;
+    op.redop = redop;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int redop, int root)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_REDUCE,
-                          .dtype = dtype,
-                          .redop = redop,
-                          .root = root,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_REDUCE;
+    op.dtype = dtype;
+    op.redop = redop;
+    op.root = root;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_BROADCAST,
-                          .dtype = dtype,
-                          .root = root,
-                          .recv = buf,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_BROADCAST;
+    op.dtype = dtype;
+    op.root = root;
+    op.recv = buf;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_ALL_GATHER,
-                          .dtype = dtype,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_ALL_GATHER;
+    op.dtype = dtype;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
                               const size_t *counts, int dtype)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_ALL_GATHER_V,
-                          .dtype = dtype,
-                          .send = send,
-                          .recv = recv,
-                          .recv_counts = counts};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_ALL_GATHER_V;
+    op.dtype = dtype;
+    op.send = send;
+    op.recv = recv;
+    op.recv_counts = counts;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_GATHER,
-                          .dtype = dtype,
-                          .root = root,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_GATHER;
+    op.dtype = dtype;
+    op.root = root;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t send_count,
                           void *recv, const size_t *recv_counts, int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_GATHER_V,
-                          .dtype = dtype,
-                          .root = root,
-                          .send = send,
-                          .recv = recv,
-                          .send_counts = &send_count,
-                          .recv_counts = recv_counts};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_GATHER_V;
+    op.dtype = dtype;
+    op.root = root;
+    op.send = send;
+    op.recv = recv;
+    op.send_counts = &send_count;
+    op.recv_counts = recv_counts;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
                          int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_SCATTER,
-                          .dtype = dtype,
-                          .root = root,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_SCATTER;
+    op.dtype = dtype;
+    op.root = root;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_scatter_v(struct commd_group *group, const void *send, const size_t *send_counts,
                            void *recv, size_t recv_count, int dtype, int root)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_SCATTER_V,
-                          .dtype = dtype,
-                          .root = root,
-                          .send = send,
-                          .recv = recv,
-                          .send_counts = send_counts,
-                          .recv_counts = &recv_count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_SCATTER_V;
+    op.dtype = dtype;
+    op.root = root;
+    op.send = send;
+    op.recv = recv;
+    op.send_counts = send_counts;
+    op.recv_counts = &recv_count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
                                 size_t count, int dtype, int redop)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_REDUCE_SCATTER,
-                          .dtype = dtype,
-                          .redop = redop,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_REDUCE_SCATTER;
+    op.dtype = dtype;
+    op.redop = redop;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
                                   const size_t *counts, int dtype, int redop)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_REDUCE_SCATTER_V,
-                          .dtype = dtype,
-                          .redop = redop,
-                          .send = send,
-                          .recv = recv,
-                          .send_counts = counts};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_REDUCE_SCATTER_V;
+    op.dtype = dtype;
+    op.redop = redop;
+    op.send = send;
+    op.recv = recv;
+    op.send_counts = counts;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_ALL_TO_ALL,
-                          .dtype = dtype,
-                          .send = send,
-                          .recv = recv,
-                          .count = count};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_ALL_TO_ALL;
+    op.dtype = dtype;
+    op.send = send;
+    op.recv = recv;
+    op.count = count;
     return commd_run(group, &op);
 }
 
@@ -518,20 +518,21 @@ PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
                               const size_t *send_counts, void *recv, const size_t *recv_counts,
                               int dtype)
 {
-    struct commd_op op = {.size = sizeof op,
-                          .coll = COMMD_ALL_TO_ALL_V,
-                          .dtype = dtype,
-                          .send = send,
-                          .recv = recv,
-                          .send_counts = send_counts,
-                          .recv_counts = recv_counts};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_ALL_TO_ALL_V;
+    op.dtype = dtype;
+    op.send = send;
+    op.recv = recv;
+    op.send_counts = send_counts;
+    op.recv_counts = recv_counts;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_barrier(struct commd_group *group)
 {
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+    struct commd_op op = op_nothing;
 
+    op.coll = COMMD_BARRIER;
     return commd_run(group, &op);
 }

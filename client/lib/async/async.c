@@ -8,11 +8,16 @@
 
 #include "client/lib/p2p/p2p_api.h"
 
+/* Also tells the other members, as run_advance() asks for. */
 static void turn_give(struct commd_group *g)
 {
-    atomic_store(&g->busy, 0); /* seq_cst: before the look at pending */
-    if (atomic_load(&g->pending))
+    struct board_hdr *h = g->board.hdr;
+
+    atomic_store_explicit(&g->busy, 0, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* before the looks at pending and at sleepers */
+    if (atomic_load_explicit(&g->pending, memory_order_relaxed))
         progress_kick(g->ctx);
+    bell_ring_fenced(&h->bell, &h->sleepers);
 }
 
 static int no_memory(struct commd_error *e, const struct commd_op *op)
@@ -86,6 +91,7 @@ static struct commd_work *work_new(struct commd_group *g, const struct commd_op 
     w->arg = arg;
     w->run.group = g;
     run_limit(&w->run, g, op);
+    run_clock(&w->run);
     atomic_init(&w->refs, refs);
     return w;
 }

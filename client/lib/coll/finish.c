@@ -24,6 +24,8 @@ static bool run_needed_here(const struct run *r)
     return !one_node(r) || board_shares_core(&r->group->board, r->group->local);
 }
 
+enum { WAIT_LOOKS = 20 };
+
 /* One sleep, unless something moved in the last look before it. */
 static enum run_state run_nap(struct run *r)
 {
@@ -31,6 +33,7 @@ static enum run_state run_nap(struct run *r)
     uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
     enum run_state st = run_poll(r);
 
+    run_clock(r);
     if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || run_interrupted(r)))
         st = run_last_look(r);
     if (st == RUN_WAIT && !r->moved &&
@@ -44,6 +47,19 @@ static enum run_state run_nap(struct run *r)
     return st;
 }
 
+/* A few looks at nothing but the announcement that is missing. Most of them come within this time,
+ * and then the fence of a bell that nobody sleeps by has cost nothing: it would have waited until
+ * the other core has given up the line that we wrote, and only then looked at what it wrote. */
+static bool comes_soon(struct run *r)
+{
+    for (unsigned i = 0; i < WAIT_LOOKS; i++) {
+        if (run_step_arrived(r, r->seen_step))
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
 enum run_state run_finish(struct run *r)
 {
     struct crowd *crowd = &r->group->crowd;
@@ -51,10 +67,15 @@ enum run_state run_finish(struct run *r)
     enum run_state st;
 
     for (;;) {
-        st = run_poll(r);
+        st = run_advance(r);
         if (st != RUN_WAIT)
             return st;
         idle = r->moved ? 0 : idle + 1;
+        if (r->untold) {
+            if (r->moved && !run_needed_here(r) && comes_soon(r))
+                continue;
+            run_tell(r);
+        }
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && run_hopeless(r)) {
             st = run_last_look(r);
             if (st != RUN_WAIT)

@@ -102,7 +102,7 @@ static void run_timed_out(struct run *r)
     run_describe(r, COMMD_E_TIMEOUT, rank, 0, node);
 }
 
-bool run_hopeless(struct run *r)
+bool run_hopeless_look(struct run *r)
 {
     return run_broken(r) || somebody_gone(r);
 }

@@ -40,7 +40,7 @@ static void fill_row(uint64_t *to, const size_t *from, unsigned extent, bool roo
         fill_counts(to, from, n);
 }
 
-int lists_make(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists)
+int lists_copy(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists)
 {
     const struct coll_info *info = &coll_table[op->coll];
     bool root = info->rooted && g->rank == (unsigned)op->root;
@@ -52,8 +52,8 @@ int lists_make(const struct commd_group *g, const struct commd_op *op, struct op
     uint64_t *word;
 
     *ret_lists = NULL;
-    if (likely(!info->counted && !(sends && op->send_blocks) && !(recvs && op->recv_blocks)))
-        return 0;
+    if (!info->counted && !(sends && op->send_blocks) && !(recvs && op->recv_blocks))
+        return 0; /* of somebody else's side */
     l = calloc(1, sizeof *l + (size_t)n * 4 * sizeof(uint64_t));
     if (!l)
         return -ENOMEM;

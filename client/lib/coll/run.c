@@ -8,10 +8,20 @@
  * For the counters and the order of checks see shm/board/board.c. */
 #include "client/lib/coll/registered.h"
 
+/* Bytes that a member reads in an operation that is brief. */
+enum { BRIEF_MOST = 8 << 10 };
+
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op)
 {
-    r->limit_ms = op->timeout_ms ? op->timeout_ms : atomic_load(&g->timeout_ms);
-    r->deadline_ms = deadline_in(r->limit_ms);
+    r->limit_ms = op->timeout_ms ? op->timeout_ms
+                                 : atomic_load_explicit(&g->timeout_ms, memory_order_relaxed);
+    r->deadline_ms = RUN_UNTIMED;
+}
+
+void run_clock(struct run *r)
+{
+    if (r->deadline_ms == RUN_UNTIMED)
+        r->deadline_ms = deadline_in(r->limit_ms);
 }
 
 /* A counted operation: what the others must know of this rank's counts. */
@@ -41,31 +51,63 @@ static bool can_close(const struct run *r)
     return plan_close(&p, r->most);
 }
 
+static bool make_plan(struct run *r)
+{
+    struct commd_group *g = r->group;
+
+    if (!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan))
+        return false;
+    if (!coll_table[r->desc.coll].counted)
+        g->plans[r->desc.coll] = r->plan;
+    return true;
+}
+
+/* Is it over within a microsecond once all are there? */
+static bool is_brief(const struct run *r)
+{
+    const struct plan *p = &r->plan;
+
+    return one_node(r) && p->steps == 1 && !p->reduces && !p->open && !p->registered &&
+           p->unit * p->esize <= BRIEF_MOST / r->group->board.world;
+}
+
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
-    bool data = info->window != WINDOW_NONE;
+    const bool data = info->window != WINDOW_NONE;
+    const uint64_t count = data && !info->counted ? op->count : 0;
+    const uint32_t root = info->rooted ? (uint32_t)op->root : 0;
+    const uint8_t dtype = data ? (uint8_t)op->dtype : 0;
+    const uint8_t redop = info->reduces ? (uint8_t)op->redop : 0;
+    const struct plan *last = &g->plans[op->coll];
 
     r->group = g;
-    r->desc = (struct op_desc){
-        .seq = atomic_load_explicit(&g->seq, memory_order_relaxed) + 1,
-        .count = data && !info->counted ? op->count : 0,
-        .root = info->rooted ? (uint32_t)op->root : 0,
-        .coll = (uint8_t)op->coll,
-        .dtype = data ? (uint8_t)op->dtype : 0,
-        .redop = info->reduces ? (uint8_t)op->redop : 0,
-    };
+    /* field by field: a struct that is written by bytes and then copied makes the CPU wait */
+    r->desc.seq = atomic_load_explicit(&g->seq, memory_order_relaxed) + 1;
+    r->desc.count = count;
+    r->desc.root = root;
+    r->desc.coll = (uint8_t)op->coll;
+    r->desc.dtype = dtype;
+    r->desc.redop = redop;
+    r->desc.pad = 0;
+    r->desc.digest = 0;
     r->balance = (struct op_balance){0};
     r->question = NULL;
     r->registered = NULL;
     r->most = 0;
     if (unlikely(info->counted))
         describe_counts(r, op);
-    if (unlikely(!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan) ||
-                 (r->plan.open && !can_close(r))))
+    /* programs call the same again and again */
+    if (likely(last->steps && last->count == count && last->root == root && last->dtype == dtype &&
+               last->redop == redop))
+        r->plan = *last;
+    else if (unlikely(!make_plan(r) || (r->plan.open && !can_close(r))))
         return error_set(&r->err, COMMD_E_INVALID, info->name,
                          "%s of %zu elements by %u ranks is more than an operation can be",
                          info->name, (size_t)MAX(r->desc.count, r->most), g->board.world);
+    r->fingerprint = op_fingerprint(&r->desc);
+    r->brief = is_brief(r);
+    r->untold = false;
     r->send = op->send;
     r->recv = op->recv;
     r->scale = op->scale;
@@ -158,7 +200,10 @@ static bool try_get(struct run *r)
     coll_steps[r->desc.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
-    run_tell(r);
+    if (r->got == r->plan.steps)
+        r->untold = true;
+    else
+        run_tell(r);
     return true;
 }
 
@@ -213,7 +258,7 @@ static bool try_close(struct run *r)
     return false;
 }
 
-enum run_state run_poll(struct run *r)
+enum run_state run_advance(struct run *r)
 {
     r->moved = false;
     if (unlikely(r->registered)) {
@@ -245,19 +290,31 @@ enum run_state run_poll(struct run *r)
     }
 }
 
+enum run_state run_poll(struct run *r)
+{
+    enum run_state st = run_advance(r);
+
+    if (r->untold)
+        run_tell(r);
+    return st;
+}
+
 void run_end(struct run *r, enum run_state st)
 {
     struct board_member *me = run_member(r);
     bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
 
-    free(steal_ptr(r->lists));
-    absent_free(&r->question);
+    if (unlikely(r->lists))
+        free(steal_ptr(r->lists));
+    if (unlikely(r->question))
+        absent_free(&r->question);
     if (st == RUN_FAILED && !refused) {
         group_fail(r->group, &r->err); /* the others may have to hear of it before they stop */
         registered_end(r, false);
         return;
     }
-    registered_end(r, true);
+    if (unlikely(r->registered))
+        registered_end(r, true);
     /* Also after operations that do not use it: counters are compared across a wrap, so none
      * may fall 2^31 steps behind. */
     atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);

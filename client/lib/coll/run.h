@@ -7,6 +7,7 @@
 #include "client/lib/context/group.h"
 
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
+enum { RUN_UNTIMED = -2 };
 
 /* What an operation gives per rank. One allocation. */
 struct op_lists {
@@ -32,10 +33,13 @@ struct run {
     bool consistent;               /* descriptions were compared */
     bool alike;                    /* those of this node, before anything is reduced */
     bool moved;                    /* the last poll made progress */
+    bool brief;                    /* one step of little on one node: soon over if all are there */
+    bool untold;                   /* it changed what others may sleep for, and rang no bell */
+    uint64_t fingerprint;          /* of desc */
     struct question *question;     /* owned: it ran out of time, and we ask who is missing */
     struct registered *registered; /* owned: in registered memory, while that is possible */
     int64_t limit_ms;              /* -1 none */
-    int64_t deadline_ms;           /* CLOCK_MONOTONIC, -1 none */
+    int64_t deadline_ms;           /* CLOCK_MONOTONIC, -1 none; RUN_UNTIMED before run_clock() */
     struct commd_error err;        /* RUN_FAILED */
 };
 
@@ -52,17 +56,32 @@ struct coll_steps {
 extern const struct coll_steps coll_steps[COLL_COUNT];
 
 /* lists.c: copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
-int lists_make(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
+int lists_copy(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
+static inline int lists_make(const struct commd_group *g, const struct commd_op *op,
+                             struct op_lists **ret_lists)
+{
+    *ret_lists = NULL;
+    return unlikely(coll_table[op->coll].counted || op->send_blocks || op->recv_blocks)
+               ? lists_copy(g, op, ret_lists)
+               : 0;
+}
 
 /* ---- run.c ----------------------------------------------------------------------------------- */
 
 /* Starts @op as the next operation of the group; the caller holds the group's turn and has
  * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
-/* The clock of an operation starts with the call, which for a queued one is before it begins. */
+/* How long it may take. */
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
+/* From now on, if the clock was not started before. That of a queued operation starts with the
+ * call; that of another with its first sleep, less than a millisecond later: most never sleep, and
+ * to read the clock costs a tenth of a small one. */
+void run_clock(struct run *r);
 /* Does all that can be done without waiting. */
 enum run_state run_poll(struct run *r);
+/* The same; but where r->untold is set then, the caller has to run_tell() before it sleeps, or lets
+ * much time pass. After RUN_DONE any full fence and bell_ring_fenced() will do. */
+enum run_state run_advance(struct run *r);
 /* Bookkeeping after DONE or FAILED: counters for the next operation. */
 void run_end(struct run *r, enum run_state st);
 /* Instead of run_end(), of an operation whose group is being left. */
@@ -81,7 +100,15 @@ enum run_state run_last_look(struct run *r);
 
 /* Is there a reason to give up waiting? true: r->err is filled. run_last_look() before believing
  * it. */
-bool run_hopeless(struct run *r);
+bool run_hopeless_look(struct run *r);
+static inline bool run_hopeless(struct run *r)
+{
+    const struct board_hdr *h = r->group->board.hdr;
+
+    return unlikely(atomic_load_explicit(&h->broken, memory_order_relaxed) ||
+                    atomic_load_explicit(&h->ngone, memory_order_relaxed)) &&
+           run_hopeless_look(r);
+}
 /* The same and what costs system calls: commd gone, the limit passed. */
 bool run_hopeless_slow(struct run *r);
 /* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
@@ -115,6 +142,7 @@ static inline void run_tell(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;
 
+    r->untold = false;
     bell_ring(&h->bell, &h->sleepers); /* contains the fence that group_wake_engine needs too */
 }
 
@@ -202,10 +230,9 @@ static inline bool run_can_put(struct run *r, uint32_t c, size_t len)
 static inline bool run_members_agree(const struct run *r)
 {
     const struct board *b = &r->group->board;
-    uint64_t mine = op_fingerprint(&r->desc);
 
     for (unsigned m = 0; m < b->nlocal; m++)
-        if (unlikely(board_slot(b, m, r->base)->fingerprint != mine))
+        if (unlikely(board_slot(b, m, r->base)->fingerprint != r->fingerprint))
             return false;
     return true;
 }

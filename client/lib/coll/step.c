@@ -32,7 +32,7 @@ void run_announce(struct run *r, unsigned kind)
 
     if (r->put == 0) {
         s->desc = r->desc;
-        s->fingerprint = op_fingerprint(&r->desc);
+        s->fingerprint = r->fingerprint;
         s->balance = r->balance;
         s->most = r->most;
         if (unlikely(r->lists))
@@ -40,7 +40,9 @@ void run_announce(struct run *r, unsigned kind)
     }
     s->kind = kind;
     atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
-    if (r->plan.reduces)
+    if (r->brief)
+        r->untold = true;
+    else if (r->plan.reduces)
         run_tell(r);
     else
         run_tell_engine(r);

@@ -706,6 +706,57 @@ static void engine_is_woken_when_it_has_work(void **state)
     cluster_free(c);
 }
 
+static uint32_t bell_before_sleep;
+
+/* Asked before each sleep. */
+static int stop_and_note_bell(void *bell)
+{
+    bell_before_sleep = atomic_load((_Atomic uint32_t *)bell);
+    return 1;
+}
+
+/* What a short operation changes is told to sleepers late, when it has cost nothing, but before its
+ * member sleeps, yields or returns. */
+static void short_operations_wake_sleepers_at_last(void **state)
+{
+    static const uint16_t placement[] = {0, 0};
+    struct cluster *c = cluster_new(2, 1, placement, 13);
+    struct board_hdr *h = c->group[0]->board.hdr;
+    int32_t x[2] = {1, 2};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = COMMD_I32,
+                          .send = &x[0],
+                          .recv = &x[0],
+                          .count = 1};
+    struct run r = {0};
+    uint32_t rung = bell_prepare(&h->bell, &h->sleepers); /* somebody sleeps */
+
+    assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    assert_int_equal(run_advance(&r), RUN_WAIT);
+    assert_true(r.untold);
+    assert_int_equal(atomic_load(&h->bell), rung);
+    assert_int_equal(run_poll(&r), RUN_WAIT);
+    assert_false(r.untold);
+    assert_int_not_equal(atomic_load(&h->bell), rung);
+    /* the other finds all there, and is done at once */
+    rung = atomic_load(&h->bell);
+    assert_int_equal(commd_all_reduce(c->group[1], &x[1], &x[1], 1, COMMD_I32, COMMD_SUM), 0);
+    assert_int_equal(x[1], 3);
+    assert_int_not_equal(atomic_load(&h->bell), rung);
+    assert_int_equal(run_poll(&r), RUN_DONE);
+    run_end(&r, RUN_DONE);
+    assert_int_equal(x[0], 3);
+    /* one that waits tells before it sleeps */
+    rung = atomic_load(&h->bell);
+    bell_before_sleep = rung;
+    commd_set_interrupt(c->group[0]->ctx, stop_and_note_bell, &h->bell);
+    assert_int_equal(commd_run(c->group[0], &op), COMMD_E_INTERRUPTED);
+    assert_int_not_equal(bell_before_sleep, rung);
+    bell_cancel(&h->sleepers);
+    cluster_free(c);
+}
+
 /* Hostile member: it can write anything into the board; the engine must stay whole. */
 static void garbage_in_the_board_breaks_only_the_group(void **state)
 {
@@ -848,6 +899,7 @@ int main(void)
         cmocka_unit_test(aborted_group_reports_no_mismatch),
         cmocka_unit_test(closing_board_serves_the_other_node),
         cmocka_unit_test(engine_is_woken_when_it_has_work),
+        cmocka_unit_test(short_operations_wake_sleepers_at_last),
         cmocka_unit_test(garbage_in_the_board_breaks_only_the_group),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_engine),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
