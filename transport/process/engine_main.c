@@ -261,20 +261,22 @@ static void shell_serve(struct shell *s)
 
     while (s->running) {
         /* the boards first: after a yield it is a member that has just run */
-        bool moved = engine_poll(s->engine);
+        bool moved = engine_poll(s->engine), came = s->fabric->ops->progress(s->fabric);
 
-        moved |= s->fabric->ops->progress(s->fabric);
         if (++turns % LOOK_EVERY == 0)
             look(s, 0);
         if (engine_published(s->engine)) {
             crowd_next(&after);
             if (!crowd_here(&after) && !crowd_here(&crowd) && yield_core(WORK_NS, &after))
                 look(s, 0); /* that took long: others may have waited for us meanwhile */
+            came = true;    /* a member that has run has perhaps more */
         }
-        if (moved) {
+        if (came || moved)
             idle = 0;
+        if (came)
             continue;
-        }
+        /* What moved on a board has been sent, and the network was looked at after that: now it is
+         * the turn of members, or of other engines. */
         if (idle++ == 0) {
             last = now_ns();
             crowd_next(&crowd);

@@ -100,7 +100,8 @@ static ssize_t conn_sendmsg(struct conn *c, struct iovec *iov, unsigned n)
     ssize_t sent;
 
     do {
-        sent = sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = n == 1 ? send(c->fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                      : sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);
     return sent < 0 ? -errno : sent;
 }
@@ -231,8 +232,14 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
     peer->seq_out++;
     c = channel_for(peer, req->body_len);
     req_set_frame(req, &f);
-    req->part = req->body;
-    req->part_len = req->body_len;
+    if (req->head_len + req->body_len <= sizeof(req->head)) {
+        if (req->body_len) /* one piece costs the kernel less than two */
+            memcpy(req->head + req->head_len, req->body, req->body_len);
+        req->head_len += (uint16_t)req->body_len;
+    } else {
+        req->part = req->body;
+        req->part_len = req->body_len;
+    }
     /* on other channels what follows would overtake it, and wait there */
     if (TAILQ_EMPTY(&c->out) && !(peer->t->base.more && peer->channels == 1))
         return conn_post(c, req);
@@ -545,7 +552,7 @@ bool conn_read(struct conn *c)
         if (c->big && want > READ_AFTER_BODY)
             want = READ_AFTER_BODY; /* rather a read more than a copy of the next body */
         iov[direct > 0] = (struct iovec){t->buf + kept, want};
-        got = readv(c->fd, iov, 1 + (direct > 0));
+        got = direct ? readv(c->fd, iov, 2) : recv(c->fd, iov->iov_base, want, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return any;
         if (got <= 0) {
