@@ -11,8 +11,10 @@
 #include "shm/board/mail.h"
 #include "shm/model/eager.h"
 #include "shm/model/plan.h"
+#include "shm/model/team.h"
 #include "shm/reduce/reduce_cpu.h"
 #include "shm/util/copy.h"
+#include "shm/util/topology.h"
 #include "shm/util/wait.h"
 
 struct tuning_row {
@@ -45,6 +47,8 @@ void tuning_fill(struct table *table, const struct conf *conf)
         {"why", "WHY", MSG_CELL_STRING},
     };
     const struct plan_net net = conf_net(conf);
+    const struct topology *cpus = topology_here();
+    const struct team_machine machine = {.cpus = cpus->cpus, .caches = cpus->caches};
     struct conf_row latency, bandwidth, channels, congestion;
 
     conf_row_of(conf, "transport.latency_us", &latency);
@@ -96,6 +100,21 @@ void tuning_fill(struct table *table, const struct conf *conf)
          "send and receive: longer messages wait for their receiver"},
         {"cores", COUNT, wait_cores(), NULL,
          "that commd may use: with more ranks on this node than these, they take turns"},
+        {"threads", COUNT, (cpus->cpus + cpus->cores - 1) / cpus->cores, NULL,
+         "of a core, as the kernel says: whoever spins pauses, and leaves the other one most of "
+         "it"},
+        {"caches", COUNT, cpus->caches, NULL,
+         "last-level caches of those: a line from another one takes some three times as long"},
+        {"cache", BYTES, cpus->cache_bytes, NULL, "the smallest of these; 0: not known"},
+        {"sockets", COUNT, cpus->sockets, NULL, "of those"},
+        {"memory_nodes", COUNT, cpus->nodes, NULL,
+         "of those: a page lies where who writes it first runs"},
+        {"team_16", COUNT, team_size(16, &machine), NULL,
+         "one node, 16 ranks: so many are a team, whose leader stands for it in small operations; "
+         "0: all look at all, with more ranks than cores, or where the model expects too little"},
+        {"team_32", COUNT, team_size(32, &machine), NULL, "with 32 ranks"},
+        {"team_64", COUNT, team_size(64, &machine), NULL, "with 64 ranks"},
+        {"team_128", COUNT, team_size(128, &machine), NULL, "with 128 ranks"},
         {"spins", COUNT, WAIT_SPINS, NULL,
          "one node: polls before a sleep, of a rank on whose core no other rank of the group is"},
         {"yields", COUNT, WAIT_YIELDS, NULL,

@@ -48,7 +48,9 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "shm/model/team.h"
 #include "shm/util/memfd.h"
+#include "shm/util/topology.h"
 #include "shm/proto/msg.h"
 
 /* What commd decides by is kept here: what stands on the board members can write. */
@@ -102,6 +104,14 @@ static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nl
            nlocal >= 1 && nlocal <= BOARD_MAX_LOCAL && nlocal <= world;
 }
 
+static unsigned team_of(unsigned nlocal)
+{
+    const struct topology *t = topology_here();
+    const struct team_machine machine = {.cpus = t->cpus, .caches = t->caches};
+
+    return team_size(nlocal, &machine);
+}
+
 static void fill_header(struct board_hdr *h, const struct board_geom *g, const struct layout *l)
 {
     h->version = BOARD_VERSION;
@@ -111,6 +121,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->nlocal = g->nlocal;
     h->depth = l->depth;
     h->cores = wait_cores();
+    h->team = g->nnodes == 1 ? team_of(g->nlocal) : 0;
     h->net = g->net;
     h->group = g->group;
     h->epoch = g->epoch;
@@ -289,12 +300,13 @@ int board_map(int fd, struct board *ret_board)
     b.me = b.hdr->me;
     b.nlocal = b.hdr->nlocal;
     b.cores = b.hdr->cores;
+    b.team = b.hdr->team;
     b.net = b.hdr->net;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
     /* The layout is recomputed from the copied numbers and only compared with the file's. */
     if (b.hdr->magic != BOARD_MAGIC || b.hdr->version != BOARD_VERSION ||
-        !geom_valid(b.world, b.nnodes, b.me, b.nlocal)) {
+        !geom_valid(b.world, b.nnodes, b.me, b.nlocal) || b.team == 1 || b.team > b.nlocal) {
         munmap(map, size);
         return BOARD_E_BAD;
     }

@@ -20,7 +20,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 12,
+    BOARD_VERSION = 13,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -60,6 +60,8 @@ enum board_kind {
                       their edges */
     BOARD_VOTE_NO, /* this member cannot work in what the others offer */
     BOARD_VOTE_YES,
+    BOARD_TEAM, /* what a team has together, or all have; all whom the leader saw mean the same */
+    BOARD_TEAM_BAD, /* they do not */
 };
 
 /* The buffers of a member: numbers of its arenas and bytes from their beginning. Read once, then
@@ -134,6 +136,7 @@ struct board_hdr {
     uint32_t version;
     uint32_t world, nnodes, me, nlocal, depth;
     uint32_t cores; /* that commd may run on: one number for all members, whose own may differ */
+    uint32_t team;  /* ranks of a team, likewise; 0: none */
     struct plan_net net; /* the same on all nodes of the group */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
@@ -168,7 +171,7 @@ struct board_hdr {
 struct board {
     struct board_hdr *hdr;
     size_t size;
-    uint32_t world, nnodes, me, nlocal, depth, cores;
+    uint32_t world, nnodes, me, nlocal, depth, cores, team;
     struct plan_net net;
     size_t chunk; /* bytes of a window or result slot */
     uint64_t group, epoch;

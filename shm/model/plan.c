@@ -297,6 +297,15 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     return unit;
 }
 
+/* Half floats are added up in single precision and rounded once on each node: what a team has
+ * together would be rounded once more. */
+static bool by_teams(const struct plan *p, const struct plan_geom *g)
+{
+    return g->team && g->nnodes == 1 &&
+           (p->coll == COLL_BARRIER ||
+            (p->coll == COLL_ALL_REDUCE && p->dtype != DTYPE_F16 && p->dtype != DTYPE_BF16));
+}
+
 bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_t *counts,
                struct plan *ret_plan)
 {
@@ -327,6 +336,10 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
         p.unit = MIN(p.unit, MAX(d->count, (uint64_t)1));
     if (!set_steps(&p, p.open ? 0 : d->count))
         return false;
+    if (p.small && by_teams(&p, g)) {
+        p.team = (uint16_t)g->team;
+        p.steps = PLAN_TEAM_STEPS;
+    }
     *ret_plan = p;
     return true;
 }

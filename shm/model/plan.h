@@ -33,6 +33,7 @@ enum {
      * way from hand to hand (16 MB between two nodes: 10.9 ms, with 512 KiB 12.5). */
     PLAN_MESSAGE = 128 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
+    PLAN_TEAM_STEPS = 3,    /* of a small operation in two levels */
     PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_offset() */
     PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
     /* Payload of a small operation: on one node; and across nodes, where it goes with the
@@ -95,6 +96,9 @@ struct plan {
     bool few_messages;
     /* May be done in registered memory, if all members offer it: client/lib/coll/registered.c. */
     bool registered;
+    /* In two levels, by teams of so many ranks (team.h); 0: not. Then of three steps: what each
+     * has, what each team has together, what all have. */
+    uint16_t team;
     bool open; /* the number of steps depends on counts that are not all known yet: plan_close() */
     uint32_t root;
     uint32_t steps;
@@ -114,7 +118,8 @@ struct plan_net {
  * are ordered node by node, ascending within a node. */
 struct plan_geom {
     uint32_t world, nnodes, me, nlocal;
-    uint32_t cores; /* of this node; only looked at if it is the only one */
+    uint32_t cores; /* of this node; this and team are only looked at if it is the only one */
+    uint32_t team;  /* team_size() */
     struct plan_net net;
     const uint32_t *node_start; /* nnodes + 1 entries */
     const uint32_t *rank_at;    /* world entries */

@@ -151,6 +151,8 @@ static void choose_machine(struct cluster_group *g, uint64_t rng)
 
     for (unsigned k = 0; k < g->world; k++) {
         g->member[k]->geom.cores = mood % 2 ? g->world : 1;
+        if (g->world > 2 && mood % 5 < 3)
+            g->member[k]->geom.team = 2 + mood / 5 % (g->world - 1);
         if ((mood / 2 + k) % 3 == 0)
             g->member[k]->way.around = UINT32_MAX; /* as if stores were slow for it */
     }

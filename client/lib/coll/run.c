@@ -7,6 +7,7 @@
  *
  * For the counters and the order of checks see shm/board/board.c. */
 #include "client/lib/coll/registered.h"
+#include "client/lib/coll/teams.h"
 
 /* Bytes that a member reads in an operation that is brief. */
 enum { BRIEF_MOST = 8 << 10 };
@@ -62,12 +63,12 @@ static bool make_plan(struct run *r)
     return true;
 }
 
-/* Is it over within a microsecond once all are there? */
+/* Is it over within a microsecond or so once all are there? */
 static bool is_brief(const struct run *r)
 {
     const struct plan *p = &r->plan;
 
-    return one_node(r) && p->steps == 1 && !p->reduces && !p->open && !p->registered &&
+    return one_node(r) && (p->steps == 1 || p->team) && !p->reduces && !p->open && !p->registered &&
            p->unit * p->esize <= BRIEF_MOST / r->group->board.world;
 }
 
@@ -269,6 +270,11 @@ enum run_state run_advance(struct run *r)
         if (st != RUN_WAIT || r->registered)
             return st;
     }
+    if (unlikely(r->plan.team)) {
+        enum run_state st = teams_advance(r);
+
+        return st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH ? run_mismatched(r) : st;
+    }
     for (;;) {
         bool moved = try_put(r);
 
@@ -315,6 +321,10 @@ void run_end(struct run *r, enum run_state st)
     }
     if (unlikely(r->registered))
         registered_end(r, true);
+    /* Who has announced this operation, as all have, was done with those before it. So nobody need
+     * look for that at the lines of all others. */
+    if (one_node(r) && !refused && seq_reached(r->base, r->group->consumed_seen))
+        r->group->consumed_seen = r->base;
     /* Also after operations that do not use it: counters are compared across a wrap, so none
      * may fall 2^31 steps behind. */
     atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);

@@ -32,12 +32,12 @@ void run_announce(struct run *r, unsigned kind)
 
     if (r->put == 0) {
         s->desc = r->desc;
-        s->fingerprint = r->fingerprint;
         s->balance = r->balance;
         s->most = r->most;
         if (unlikely(r->lists))
             tell_counts(r, step);
     }
+    s->fingerprint = r->fingerprint;
     s->kind = kind;
     atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
     if (r->brief)

@@ -81,6 +81,7 @@ static int group_tables(struct commd_group *g)
                                  .me = g->board.me,
                                  .nlocal = g->board.nlocal,
                                  .cores = g->board.cores,
+                                 .team = g->board.team,
                                  .net = g->board.net,
                                  .node_start = g->node_start,
                                  .rank_at = g->rank_at};

@@ -3,7 +3,7 @@
 if HAVE_CMOCKA
 unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl \
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
-	tests/unit/client/test_perf tests/unit/client/test_trouble
+	tests/unit/client/test_perf tests/unit/client/test_teams tests/unit/client/test_trouble
 check_PROGRAMS += $(unit_client)
 TESTS += $(unit_client)
 
@@ -33,6 +33,10 @@ tests_unit_client_test_perf_SOURCES = tests/unit/client/test_perf.c client/perf/
 	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_loop.c \
 	client/perf/commd_perf_options.c client/perf/commd_perf_report.c client/perf/commd_perf_stats.c
 tests_unit_client_test_perf_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_client_test_teams_SOURCES = tests/unit/client/test_teams.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+tests_unit_client_test_teams_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_trouble_SOURCES = tests/unit/client/test_trouble.c tests/lib/cluster.c \
 	tests/lib/cluster.h

@@ -1,8 +1,10 @@
 /* The answer to "tuning": names, headings, and numbers that follow from constants and settings. */
 #include "daemon/admin/tuning.h"
 #include "shm/model/plan.h"
+#include "shm/model/team.h"
 #include "shm/reduce/reduce.h"
 #include "shm/util/copy.h"
+#include "shm/util/topology.h"
 #include "shm/util/wait.h"
 #include "tests/unit/daemon/conf_helper.h"
 
@@ -29,6 +31,7 @@ static void check_number(const struct table *table, const char *name, uint64_t n
 
 static void numbers_are_those_that_were_built(void **state)
 {
+    const struct team_machine machine = {topology_here()->cpus, topology_here()->caches};
     struct conf *conf = load_ok("");
     struct table table;
 
@@ -45,6 +48,8 @@ static void numbers_are_those_that_were_built(void **state)
     check_number(&table, "depth", PLAN_DEPTH_ONE, "");
     check_number(&table, "spins", WAIT_SPINS, "");
     check_number(&table, "cores", wait_cores(), "");
+    check_number(&table, "caches", topology_here()->caches, "");
+    check_number(&table, "team_64", team_size(64, &machine), "");
     assert_string_equal(cell(&table, "reduce_kernels", 1), reduce_kernels());
     assert_string_equal(cell(&table, "copy_kernels", 1), copy_kernels());
     for (uint32_t row = 0; row < table.t.nrows; row++)

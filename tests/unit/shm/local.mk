@@ -3,7 +3,8 @@ if HAVE_CMOCKA
 unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
 	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_dtype \
 	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_ranks \
-	tests/unit/shm/test_reduce tests/unit/shm/test_socket_path tests/unit/shm/test_wait
+	tests/unit/shm/test_reduce tests/unit/shm/test_socket_path tests/unit/shm/test_topology \
+	tests/unit/shm/test_wait
 check_PROGRAMS += $(unit_shm)
 TESTS += $(unit_shm)
 
@@ -45,6 +46,9 @@ tests_unit_shm_test_reduce_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_socket_path_SOURCES = tests/unit/shm/test_socket_path.c
 tests_unit_shm_test_socket_path_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_topology_SOURCES = tests/unit/shm/test_topology.c
+tests_unit_shm_test_topology_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_wait_SOURCES = tests/unit/shm/test_wait.c
 tests_unit_shm_test_wait_LDADD = libcommd-shm.la $(CMOCKA_LIBS)

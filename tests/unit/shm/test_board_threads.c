@@ -58,6 +58,7 @@ static void groups_new(struct member *m, unsigned which, struct board_ctl **ret_
         w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
         assert_int_equal(
             group_from_joined(m[k].ctx, "threads", k, MEMBERS, 20000, &w, &m[k].group[which]), 0);
+        m[k].group[which]->geom.team = which ? 2 : 0;
         if (k > 0) {
             board_unmap(&m[k].group[which]->board);
             m[k].group[which]->board = m[0].group[which]->board;

@@ -1,0 +1,216 @@
+/* teams.c - small operations among many ranks of one node, in two levels (Karonis et al. 2000: by
+ * leaders of those who are near each other; here over shared lines).
+ *
+ * If every rank looks at every other one, each reads as many lines as there are ranks, most of them
+ * from other caches and sockets, and each line is wanted by all. In two levels every line is
+ * written by one and read by few:
+ *
+ *   OWN      each rank announces its contribution; its leader reads it
+ *   PARTIAL  each leader reduces those of its team, in rank order, and announces that; leaders read
+ *   TOTAL    each leader reduces the partials, in the order of teams, and announces that; its team
+ *            reads
+ *
+ * So the order of summation differs from that without teams, but is the same for all ranks: it is
+ * part of the plan, which all make of the same numbers.
+ *
+ * Do all mean the same? Leaders compare the fingerprints of their teams, and then each other's. Who
+ * finds another one says BOARD_TEAM_BAD in what it announces from there on; and who sees that, or
+ * sees that a leader means something else (for which it may never announce what is waited for),
+ * waits for the first announcements of all and compares them like everybody: all come to the same
+ * pair of ranks.
+ *
+ * Who wakes me: who announces. What if a peer dies now: commd marks it; run_hopeless() sees it. A
+ * leader has announced the total before it is done with the operation itself. */
+#include "client/lib/coll/teams.h"
+
+#include "client/lib/coll/coll_steps.h"
+
+enum { OWN, PARTIAL, TOTAL };
+_Static_assert(TOTAL + 1 == PLAN_TEAM_STEPS, "one step for each");
+
+enum found { NOT_YET, ALIKE, DIFFERENT };
+
+static unsigned my_leader(const struct run *r)
+{
+    return r->group->local - r->group->local % r->plan.team;
+}
+
+static bool is_leader(const struct run *r)
+{
+    return r->group->local == my_leader(r);
+}
+
+static size_t team_len(const struct run *r)
+{
+    return r->plan.count * r->plan.esize;
+}
+
+/* Where member @m has what it announces in step @c. */
+static uint8_t *team_payload(const struct run *r, unsigned m, uint32_t c)
+{
+    return (uint8_t *)board_payload(board_of(r), m, r->base + c, team_len(r));
+}
+
+/* What member @m says in step @c. */
+static enum found said_by(const struct run *r, unsigned m, uint32_t c)
+{
+    const struct board *b = board_of(r);
+    const struct board_slot *s = board_slot(b, m, r->base + c);
+
+    if (board_arrived(b, m, r->base + c))
+        return s->fingerprint == r->fingerprint && (c == OWN || s->kind == BOARD_TEAM) ? ALIKE
+                                                                                       : DIFFERENT;
+    /* it means something else? Then it may never say this */
+    return c != OWN && board_arrived(b, m, r->base) &&
+                   board_slot(b, m, r->base)->fingerprint != r->fingerprint
+               ? DIFFERENT
+               : NOT_YET;
+}
+
+/* Have all of members @first, @first + @stride, ... before @end said in step @c what they mean?
+ * Clears r->alike if one means something else; then nobody else is waited for. */
+static bool all_said(struct run *r, uint32_t c, unsigned first, unsigned stride, unsigned end)
+{
+    for (; first + r->seen * stride < end; r->seen++) {
+        enum found f = said_by(r, first + r->seen * stride, c);
+
+        if (f == NOT_YET)
+            return false;
+        if (f == DIFFERENT) {
+            r->alike = false;
+            break;
+        }
+    }
+    return true;
+}
+
+static void say(struct run *r, unsigned kind)
+{
+    run_announce(r, kind);
+    r->seen = 0;
+}
+
+static bool put_own(struct run *r)
+{
+    if (!run_can_put(r, OWN, team_len(r)))
+        return false;
+    if (team_len(r))
+        contribute(r, team_payload(r, r->group->local, OWN), r->send, team_len(r));
+    r->alike = true;
+    say(r, BOARD_PAYLOAD);
+    return true;
+}
+
+/* Reduces what members @first, @first + @stride, ... before @end have in step @c - 1 into what this
+ * one has in step @c. */
+static void reduce_level(const struct run *r, uint32_t c, unsigned first, unsigned stride,
+                         unsigned end)
+{
+    const void *src[BOARD_MAX_LOCAL];
+    unsigned n = 0;
+
+    if (!team_len(r))
+        return;
+    for (unsigned m = first; m < end; m += stride)
+        src[n++] = team_payload(r, m, c - 1);
+    reduce_n(r->plan.dtype, r->plan.redop, team_payload(r, r->group->local, c), src, n,
+             r->plan.count);
+}
+
+static bool put_partial(struct run *r)
+{
+    unsigned me = r->group->local, end = MIN(me + r->plan.team, board_of(r)->nlocal);
+
+    if ((r->alike && !all_said(r, OWN, me, 1, end)) || !run_can_put(r, PARTIAL, team_len(r)))
+        return false;
+    if (r->alike)
+        reduce_level(r, PARTIAL, me, 1, end);
+    say(r, r->alike ? BOARD_TEAM : BOARD_TEAM_BAD);
+    return true;
+}
+
+static void teams_finish(struct run *r, unsigned leader)
+{
+    if (team_len(r))
+        memcpy(r->recv, team_payload(r, leader, TOTAL), team_len(r));
+    r->got = r->plan.steps;
+    atomic_store_explicit(&run_member(r)->consumed, r->base + r->plan.steps, memory_order_release);
+    r->untold = true;
+}
+
+static bool put_total(struct run *r)
+{
+    unsigned end = board_of(r)->nlocal;
+
+    if ((r->alike && !all_said(r, PARTIAL, 0, r->plan.team, end)) ||
+        !run_can_put(r, TOTAL, team_len(r)))
+        return false;
+    if (r->alike) {
+        reduce_level(r, TOTAL, 0, r->plan.team, end);
+        if (team_len(r))
+            reduce_finish(r->plan.dtype, r->plan.redop, team_payload(r, r->group->local, TOTAL),
+                          r->plan.count, board_of(r)->world);
+    }
+    say(r, r->alike ? BOARD_TEAM : BOARD_TEAM_BAD);
+    if (r->alike)
+        teams_finish(r, r->group->local);
+    return true;
+}
+
+static bool take_total(struct run *r)
+{
+    unsigned leader = my_leader(r);
+
+    switch (said_by(r, leader, TOTAL)) {
+    case NOT_YET:
+        return false;
+    case ALIKE:
+        teams_finish(r, leader);
+        return true;
+    case DIFFERENT:
+        r->alike = false;
+        return true;
+    }
+    return false;
+}
+
+/* Somebody means something else: who, all find out alike. */
+static bool find_difference(struct run *r)
+{
+    if (!run_step_arrived(r, r->base))
+        return false;
+    if (run_consistent(r))
+        error_set(&r->err, COMMD_E_INTERNAL, coll_name(r->desc.coll),
+                  "operation %llu (%s) of group \"%s\": a rank said that others mean something "
+                  "else, and they do not",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
+    return true;
+}
+
+bool teams_move(struct run *r)
+{
+    if (r->got == r->plan.steps || r->err.code)
+        return false;
+    if (r->put == OWN)
+        return put_own(r);
+    if (is_leader(r) && r->put == PARTIAL)
+        return put_partial(r);
+    if (is_leader(r) && r->put == TOTAL)
+        return put_total(r);
+    return r->alike ? take_total(r) : find_difference(r);
+}
+
+enum run_state teams_advance(struct run *r)
+{
+    r->moved = false;
+    if (r->put == OWN)
+        r->err.code = 0;
+    while (teams_move(r))
+        r->moved = true;
+    if (r->err.code)
+        return RUN_FAILED;
+    if (r->got < r->plan.steps)
+        return RUN_WAIT;
+    r->group->next_step = r->base + r->plan.steps;
+    return RUN_DONE;
+}

@@ -1,0 +1,12 @@
+/* teams.h - a small operation in two levels. See teams.c. */
+#ifndef COMMD_CLIENT_TEAMS_H
+#define COMMD_CLIENT_TEAMS_H
+
+#include "client/lib/coll/run.h"
+
+/* As run_advance(), of an operation whose plan has teams. */
+enum run_state teams_advance(struct run *r);
+/* One move of it; true if there was one. */
+bool teams_move(struct run *r);
+
+#endif

@@ -1,0 +1,157 @@
+/* topology.c - see topology.h. A group of CPUs (the threads of a core, the CPUs of a cache) is
+ * counted where its first member that we may run on is met. */
+#include "shm/util/topology.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+
+enum { PATH_MOST = 512, LIST_MOST = 4096, CACHE_INDEXES = 8 };
+
+/* The first line of a file; false: it is not there. */
+static bool read_line(const char *path, char *buf, int len)
+{
+    FILE *f = fopen(path, "re");
+    bool ok = f && fgets(buf, len, f);
+
+    if (f)
+        fclose(f);
+    return ok;
+}
+
+static bool read_number(const char *path, unsigned long *ret)
+{
+    char text[64], *end;
+
+    if (!read_line(path, text, sizeof text))
+        return false;
+    *ret = strtoul(text, &end, 10);
+    return end != text;
+}
+
+/* The first CPU of @set in a list like "0-3,8"; -1: none. */
+static int first_of(const char *list, const cpu_set_t *set)
+{
+    while (*list) {
+        char *end;
+        unsigned long lo = strtoul(list, &end, 10), hi = lo;
+
+        if (end == list)
+            return -1;
+        if (*end == '-')
+            hi = strtoul(end + 1, &end, 10);
+        for (unsigned long k = lo; k <= hi && k < CPU_SETSIZE; k++)
+            if (CPU_ISSET(k, set))
+                return (int)k;
+        list = *end == ',' ? end + 1 : "";
+    }
+    return -1;
+}
+
+/* Is @cpu the first of those of @set in the list that this file has? It is if there is no file. */
+static bool is_first(const char *path, int cpu, const cpu_set_t *set)
+{
+    char list[LIST_MOST];
+    int first = read_line(path, list, sizeof list) ? first_of(list, set) : -1;
+
+    return first < 0 || first == cpu;
+}
+
+/* The folder of the last-level cache of @cpu. */
+static bool last_cache(const char *sys, int cpu, char ret_path[PATH_MOST])
+{
+    unsigned long most = 0;
+
+    for (unsigned i = 0; i < CACHE_INDEXES; i++) {
+        char path[PATH_MOST];
+        unsigned long level;
+
+        snprintf(path, sizeof path, "%s/cpu/cpu%d/cache/index%u/level", sys, cpu, i);
+        if (!read_number(path, &level) || level <= most)
+            continue;
+        most = level;
+        snprintf(ret_path, PATH_MOST, "%s/cpu/cpu%d/cache/index%u", sys, cpu, i);
+    }
+    return most > 0;
+}
+
+/* Counts the cache of @cpu, unless it was counted with another one. */
+static void count_cache(const char *sys, int cpu, const cpu_set_t *set, struct topology *t)
+{
+    char folder[PATH_MOST], path[PATH_MOST + 32];
+    unsigned long kib;
+
+    if (!last_cache(sys, cpu, folder))
+        return;
+    snprintf(path, sizeof path, "%s/shared_cpu_list", folder);
+    if (!is_first(path, cpu, set))
+        return;
+    t->caches++;
+    snprintf(path, sizeof path, "%s/size", folder);
+    if (read_number(path, &kib) && (!t->cache_bytes || kib << 10 < t->cache_bytes))
+        t->cache_bytes = kib << 10;
+}
+
+/* Nodes of memory that have a CPU of @set. */
+static unsigned count_nodes(const char *sys, const cpu_set_t *set)
+{
+    char path[PATH_MOST], list[LIST_MOST];
+    struct dirent *entry;
+    unsigned n = 0, node;
+    DIR *dir;
+
+    snprintf(path, sizeof path, "%s/node", sys);
+    dir = opendir(path);
+    while (dir && (entry = readdir(dir))) {
+        if (sscanf(entry->d_name, "node%u", &node) != 1)
+            continue;
+        snprintf(path, sizeof path, "%s/node/node%u/cpulist", sys, node);
+        n += read_line(path, list, sizeof list) && first_of(list, set) >= 0;
+    }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+void topology_read(const char *sys, const cpu_set_t *set, struct topology *ret_topology)
+{
+    struct topology t = {0};
+
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        char path[PATH_MOST];
+
+        if (!CPU_ISSET(cpu, set))
+            continue;
+        t.cpus++;
+        snprintf(path, sizeof path, "%s/cpu/cpu%d/topology/thread_siblings_list", sys, cpu);
+        t.cores += is_first(path, cpu, set);
+        snprintf(path, sizeof path, "%s/cpu/cpu%d/topology/core_siblings_list", sys, cpu);
+        t.sockets += access(path, R_OK) == 0 && is_first(path, cpu, set);
+        count_cache(sys, cpu, set, &t);
+    }
+    t.cpus = MAX(t.cpus, 1u);
+    t.cores = MAX(t.cores, 1u);
+    t.caches = MAX(t.caches, 1u);
+    t.sockets = MAX(t.sockets, 1u);
+    t.nodes = MAX(count_nodes(sys, set), 1u);
+    *ret_topology = t;
+}
+
+static struct topology here;
+
+static void read_here(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) < 0)
+        CPU_ZERO(&set);
+    topology_read("/sys/devices/system", &set, &here);
+}
+
+const struct topology *topology_here(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, read_here);
+    return &here;
+}
