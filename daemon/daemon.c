@@ -17,6 +17,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
 #include "daemon/link/tls.h"
+#include "shm/util/topology.h"
 
 enum {
     MAX_MEMBERS = 262144,
@@ -223,6 +224,7 @@ int daemon_start(struct daemon *d)
     int r;
 
     d->started_ms = clock_ms();
+    topology_here(); /* some thousand files on a large machine: not while somebody joins */
     if (loop_init(d) || admin_init(d) || start_core(d))
         return complain(NULL, EXIT_INTERNAL);
     r = start_listener(d);

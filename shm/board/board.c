@@ -106,9 +106,12 @@ static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nl
 
 static unsigned team_of(unsigned nlocal)
 {
-    const struct topology *t = topology_here();
-    const struct team_machine machine = {.cpus = t->cpus, .caches = t->caches};
+    struct team_machine machine;
 
+    if (nlocal < TEAM_RANKS_MIN) /* the system need not be asked */
+        return 0;
+    machine.cpus = topology_here()->cpus;
+    machine.caches = topology_here()->caches;
     return team_size(nlocal, &machine);
 }
 

@@ -67,7 +67,9 @@ static bool last_cache(const char *sys, int cpu, char ret_path[PATH_MOST])
         unsigned long level;
 
         snprintf(path, sizeof path, "%s/cpu/cpu%d/cache/index%u/level", sys, cpu, i);
-        if (!read_number(path, &level) || level <= most)
+        if (!read_number(path, &level))
+            break;
+        if (level <= most)
             continue;
         most = level;
         snprintf(ret_path, PATH_MOST, "%s/cpu/cpu%d/cache/index%u", sys, cpu, i);

@@ -63,20 +63,12 @@ static int too_large(const char *name, const struct side *s, size_t count)
                      s->name, count);
 }
 
-/* Adds the elements up; every block must have an address. */
-static int measure(const struct commd_group *g, const struct commd_op *op, const char *name,
-                   struct side *s)
+/* Blocks of which each has its own count or address: every one with elements must have an address.
+ */
+static int measure_blocks(const struct commd_group *g, const struct commd_op *op, const char *name,
+                          size_t limit, struct side *s)
 {
-    size_t esize = dtype_size((unsigned)op->dtype), limit = SIZE_MAX / 8 / esize;
-
-    if (!s->used)
-        return 0;
-    if (!s->many) {
-        s->elements = single_count(g, op);
-        if (s->elements > limit / g->board.world)
-            return too_large(name, s, s->elements);
-    }
-    for (unsigned k = 0; s->many && k < g->board.world; k++) {
+    for (unsigned k = 0; k < g->board.world; k++) {
         size_t n = s->counts ? s->counts[k] : op->count;
 
         if (n > limit / g->board.world || s->elements + n > limit)
@@ -88,6 +80,31 @@ static int measure(const struct commd_group *g, const struct commd_op *op, const
                              "%s: %s_blocks[%u] is NULL, but that block has %zu elements", name,
                              s->name, k, n);
         s->elements += n;
+    }
+    return 0;
+}
+
+/* Adds the elements up. */
+static int measure(const struct commd_group *g, const struct commd_op *op, const char *name,
+                   struct side *s)
+{
+    size_t esize = dtype_size((unsigned)op->dtype), limit = SIZE_MAX / 8 / esize;
+    unsigned world = g->board.world;
+
+    if (!s->used)
+        return 0;
+    if (s->many && (s->counts || s->blocks)) {
+        int r = measure_blocks(g, op, name, limit, s);
+
+        if (r)
+            return r;
+    } else {
+        size_t n = s->many ? op->count : single_count(g, op);
+
+        if (n > limit / world)
+            return too_large(name, s, n);
+        s->own = s->many ? n * g->rank : 0;
+        s->elements = s->many ? n * world : n;
     }
     if (s->elements && !s->base && !(s->many && s->blocks))
         return error_set(error_mine(), COMMD_E_INVALID, name,

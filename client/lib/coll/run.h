@@ -73,9 +73,9 @@ static inline int lists_make(const struct commd_group *g, const struct commd_op 
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
 /* How long it may take. */
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
-/* From now on, if the clock was not started before. That of a queued operation starts with the
- * call; that of another with its first sleep, less than a millisecond later: most never sleep, and
- * to read the clock costs a tenth of a small one. */
+/* From now on, if the clock was not started before. It starts with the call; that of a brief one
+ * with its first sleep, after some hundred looks at most: it hardly ever sleeps, and to read the
+ * clock would cost it a tenth. */
 void run_clock(struct run *r);
 /* Does all that can be done without waiting. */
 enum run_state run_poll(struct run *r);

@@ -203,8 +203,7 @@ bool teams_move(struct run *r)
 enum run_state teams_advance(struct run *r)
 {
     r->moved = false;
-    if (r->put == OWN)
-        r->err.code = 0;
+    r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
     while (teams_move(r))
         r->moved = true;
     if (r->err.code)

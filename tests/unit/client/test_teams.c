@@ -197,6 +197,24 @@ static void dead_rank_of_any_team_is_named(void **state)
     }
 }
 
+/* Who finds a reason to give up looks once more: what it waits for may have come meanwhile. */
+static void total_that_is_there_counts(void **state)
+{
+    struct cluster *c = cluster_of(4, 2, 4);
+    const struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+    static const unsigned order[] = {3, 1, 2, 0, 2};
+    struct run r[4] = {0};
+
+    for (unsigned k = 0; k < 4; k++)
+        assert_int_equal(run_begin(&r[k], c->group[k], &barrier), 0);
+    for (unsigned i = 0; i < ARRAY_LEN(order); i++)
+        assert_int_equal(run_poll(&r[order[i]]), i < 3 ? RUN_WAIT : RUN_DONE);
+    board_mark_broken(c->node[0].ctl, CAUSE_ABORTED, 0, 5, "node0", "rank 0 aborted the group");
+    assert_true(run_hopeless(&r[3]));
+    assert_int_equal(run_last_look(&r[3]), RUN_DONE);
+    cluster_free(c);
+}
+
 /* A leader that says what is not so: its group breaks, and nothing else happens. */
 static void liar_ends_the_group(void **state)
 {
@@ -226,6 +244,7 @@ int main(void)
         cmocka_unit_test(half_floats_have_no_teams),
         cmocka_unit_test(whoever_means_something_else_is_named),
         cmocka_unit_test(dead_rank_of_any_team_is_named),
+        cmocka_unit_test(total_that_is_there_counts),
         cmocka_unit_test(liar_ends_the_group),
     };
 

@@ -65,9 +65,9 @@ static void machine(int cpus, int threads, int per_cache, int per_socket)
                      cache + cores, cache + cores + per_cache - 1);
         else
             snprintf(text, sizeof text, "%d-%d\n", cache, cache + per_cache - 1);
-        put(cpu, "cache/index3/level", "3\n");
-        put(cpu, "cache/index3/shared_cpu_list", text);
-        put(cpu, "cache/index3/size", cache ? "32768K\n" : "16384K\n");
+        put(cpu, "cache/index1/level", "3\n");
+        put(cpu, "cache/index1/shared_cpu_list", text);
+        put(cpu, "cache/index1/size", cache ? "32768K\n" : "16384K\n");
         snprintf(text, sizeof text, "%d-%d,%d-%d\n", socket, socket + per_socket - 1,
                  socket + cores, socket + cores + per_socket - 1);
         put(cpu, "topology/core_siblings_list", text);
