@@ -58,12 +58,13 @@ struct board_ctl {
     struct board_hdr *hdr;
     struct board_rank *ranks;
     struct board_member *members;
+    const struct board_slot *slots;
     size_t mapped;
     size_t size;
     uint32_t world, nlocal;
     uint32_t ngone;
     bool broken;
-    bool gone[]; /* by rank */
+    uint8_t gone[]; /* by rank: 0 or the cause */
 };
 
 struct layout {
@@ -156,18 +157,19 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     r = memfd_new("commd-board", l.size, &fd);
     if (r)
         return r;
-    r = memfd_map(fd, l.slots, &map);
+    r = memfd_map(fd, l.window, &map); /* no data */
     if (r)
         return r;
     ctl = calloc(1, sizeof *ctl + g->world * sizeof ctl->gone[0]);
     if (!ctl) {
-        munmap(map, l.slots);
+        munmap(map, l.window);
         return -ENOMEM;
     }
     ctl->hdr = map;
     ctl->ranks = (void *)((uint8_t *)map + l.ranks);
     ctl->members = (void *)((uint8_t *)map + l.members);
-    ctl->mapped = l.slots;
+    ctl->slots = (const void *)((uint8_t *)map + l.slots);
+    ctl->mapped = l.window;
     ctl->size = l.size;
     ctl->world = g->world;
     ctl->nlocal = g->nlocal;
@@ -217,6 +219,60 @@ uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local)
     return atomic_load_explicit(&ctl->members[local].started, memory_order_relaxed);
 }
 
+unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
+{
+    return rank < ctl->world ? ctl->gone[rank] : CAUSE_NONE;
+}
+
+bool board_refused(const struct board_ctl *ctl, uint32_t op)
+{
+    uint64_t refused = atomic_load_explicit(&ctl->hdr->refused, memory_order_acquire);
+
+    return refused && (uint32_t)refused == op;
+}
+
+/* A description stays in its slot until an operation begins there again. */
+static void seat_descriptions(const struct board_ctl *ctl, unsigned local, struct board_seat *seat)
+{
+    for (unsigned i = 0; i < BOARD_SLOTS; i++) {
+        struct op_desc desc = ctl->slots[(size_t)local * BOARD_SLOTS + i].desc;
+
+        if (!desc.seq)
+            continue;
+        if (seat->pending && (uint32_t)desc.seq == seat->started)
+            seat->now = desc;
+        if ((uint32_t)desc.seq == seat->ops)
+            seat->last = desc;
+    }
+}
+
+void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
+                struct board_seat *ret_seat)
+{
+    const struct board_member *m;
+    uint32_t since;
+
+    *ret_seat = (struct board_seat){0};
+    if (local >= ctl->nlocal)
+        return;
+    m = &ctl->members[local];
+    ret_seat->ops = atomic_load_explicit(&m->ops, memory_order_acquire);
+    ret_seat->started = atomic_load_explicit(&m->started, memory_order_acquire);
+    ret_seat->pending = ret_seat->started != ret_seat->ops;
+    ret_seat->asleep =
+        ret_seat->pending &&
+        atomic_load_explicit(&m->asleep_op, memory_order_acquire) == ret_seat->started;
+    ret_seat->asleep_ms =
+        (uint32_t)now_ms - atomic_load_explicit(&m->asleep_ms, memory_order_relaxed);
+    since = atomic_load_explicit(&m->message_ms, memory_order_acquire);
+    ret_seat->message = since != 0;
+    ret_seat->message_ms = (uint32_t)now_ms - since;
+    ret_seat->message_peer = atomic_load_explicit(&m->message_peer, memory_order_relaxed);
+    ret_seat->message_tag = atomic_load_explicit(&m->message_tag, memory_order_relaxed);
+    ret_seat->message_send = atomic_load_explicit(&m->message_send, memory_order_relaxed) != 0;
+    seat_descriptions(ctl, local, ret_seat);
+}
+
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid)
 {
@@ -224,7 +280,7 @@ void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigne
 
     if (rank >= ctl->world || ctl->gone[rank])
         return;
-    ctl->gone[rank] = true;
+    ctl->gone[rank] = (uint8_t)cause;
     r = &ctl->ranks[rank];
     r->cause = cause;
     r->pid = pid;

@@ -20,7 +20,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 13,
+    BOARD_VERSION = 14,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -105,7 +105,11 @@ struct board_member {
     _Atomic uint64_t entered;  /* this member may write into the others' memory */
     _Atomic uint64_t finished; /* its slice is in all outputs */
     _Atomic uint64_t stopped;  /* it will not write any more, whether it has finished or not */
-    uint8_t pad2[24];
+    /* What it sleeps in, for people who ask why a job hangs: board_seat(). Nobody decides by it. */
+    _Atomic uint32_t asleep_ms, asleep_op; /* since when (now_ms()), in which operation */
+    _Atomic uint32_t message_ms;           /* since when for a message, 0: for none */
+    _Atomic int32_t message_peer, message_tag;
+    _Atomic uint32_t message_send; /* 1: it sends, 0: it receives */
 } __attribute__((aligned(CACHELINE)));
 _Static_assert(sizeof(struct board_member) == 128, "two cache lines");
 
@@ -201,6 +205,26 @@ size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file,
 uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
 /* Operations that it has begun. */
 uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
+/* Why rank @rank of the group is gone, as board_mark_gone() was told; 0: it is not. */
+unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank);
+/* Has the engine refused operation @op, as of ranks that did not mean the same? The last one only.
+ */
+bool board_refused(const struct board_ctl *ctl, uint32_t op);
+/* What a local member is doing, for people: all of it is the member's to write. */
+struct board_seat {
+    uint32_t ops, started;
+    bool pending; /* in an operation that it has begun */
+    bool asleep;  /* and sleeps there, for asleep_ms */
+    uint32_t asleep_ms;
+    bool message; /* sleeps until a message comes or is taken, for message_ms */
+    bool message_send;
+    uint32_t message_ms;
+    int32_t message_peer, message_tag; /* as in commd_send(), commd_recv() */
+    struct op_desc now, last; /* of `started`, if pending, and of `ops`; seq 0: not known */
+};
+/* @now_ms: now_ms(). @local as above; a member that there is not does nothing. */
+void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
+                struct board_seat *ret_seat);
 /* Both wake every sleeping member. First cause wins. */
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-enum { DEFAULT_TIMEOUT_S = 1800 };
+enum { DEFAULT_TIMEOUT_S = 1800, DEFAULT_WARN_S = 30 };
 
 PUBLIC size_t commd_dtype_size(int dtype)
 {
@@ -17,19 +17,21 @@ PUBLIC size_t commd_dtype_size(int dtype)
 
 /* ---- context ------------------------------------------------------------------------------ */
 
-static int env_timeout(int64_t *ret_ms)
+/* @zero: may it be 0? */
+static int env_seconds(const char *name, int fallback_s, bool zero, int64_t *ret_ms)
 {
-    const char *s = getenv("COMMD_TIMEOUT");
+    const char *s = getenv(name);
     char *end;
     double v;
 
-    *ret_ms = DEFAULT_TIMEOUT_S * 1000;
+    *ret_ms = fallback_s * 1000;
     if (!s || !*s)
         return 0;
     v = strtod(s, &end);
-    if (*end || !(v > 0) || v > 1e9)
+    if (*end || !(v > 0 || (zero && v == 0)) || v > 1e9)
         return error_set(error_mine(), COMMD_E_INVALID, "connect",
-                         "COMMD_TIMEOUT is \"%.40s\"; allowed: a number of seconds above 0", s);
+                         "%s is \"%.40s\"; allowed: a number of seconds above 0%s", name, s,
+                         zero ? ", or 0 for never" : "");
     *ret_ms = (int64_t)(v * 1000);
     return 0;
 }
@@ -109,13 +111,15 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     struct commd_error *e = error_mine();
     struct commd_context *ctx;
     const char *path = named_socket(options);
-    int64_t timeout;
+    int64_t timeout, warn;
     int r;
 
     if (!ret_context || (options && options->size < sizeof(size_t)))
         return error_set(e, COMMD_E_INVALID, "connect",
                          "options.size must be sizeof(struct commd_options)");
-    r = env_timeout(&timeout);
+    r = env_seconds("COMMD_TIMEOUT", DEFAULT_TIMEOUT_S, false, &timeout);
+    if (!r)
+        r = env_seconds("COMMD_WARN_AFTER", DEFAULT_WARN_S, true, &warn);
     if (r)
         return r;
     if (options && options->size >= sizeof *options && options->timeout_ms)
@@ -124,6 +128,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     if (!ctx)
         return error_set(e, COMMD_E_NOMEM, "connect", "no memory for a context");
     ctx->timeout_ms = timeout < 0 ? -1 : timeout;
+    ctx->warn_ms = warn;
     ctx->search = !*path;
     if ((size_t)snprintf(ctx->socket_path, sizeof ctx->socket_path, "%s", path) >=
         sizeof ctx->socket_path)

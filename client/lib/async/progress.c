@@ -159,9 +159,13 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     b.words[b.n] = &ctx->kick;
     b.expect[b.n] = kicked;
     moved = progress_all(ctx, true);
-    for (struct commd_group *g = ctx->active; g; g = g->active_next)
-        if (g->running && run_asks(&g->running->run))
+    for (struct commd_group *g = ctx->active; g; g = g->active_next) {
+        if (!g->running)
+            continue;
+        run_note_sleep(&g->running->run);
+        if (run_asks(&g->running->run))
             limit = 1;
+    }
     ctx->sleeping = true;
     ctx->sleeps++;
     if (!moved) {

@@ -34,6 +34,7 @@ static enum run_state run_nap(struct run *r)
     enum run_state st = run_poll(r);
 
     run_clock(r);
+    run_note_sleep(r);
     if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || run_interrupted(r)))
         st = run_last_look(r);
     if (st == RUN_WAIT && !r->moved &&

@@ -107,10 +107,52 @@ bool run_hopeless_look(struct run *r)
     return run_broken(r) || somebody_gone(r);
 }
 
+/* One rank of a node speaks for those that wait there: the first. */
+static bool speaks(const struct run *r)
+{
+    const struct commd_group *g = r->group;
+
+    for (unsigned m = 0; m < g->local; m++)
+        if (seq_reached(atomic_load_explicit(&g->board.members[m].started, memory_order_relaxed),
+                        (uint32_t)r->desc.seq))
+            return false;
+    return true;
+}
+
+/* A rank that has slept for long in this operation says so, once, on stderr: nobody may be looking
+ * at commctl. */
+static void warn_of_wait(struct run *r)
+{
+    struct commd_group *g = r->group;
+    uint32_t since = atomic_load_explicit(&run_member(r)->asleep_ms, memory_order_relaxed);
+    uint32_t asleep = (uint32_t)now_ms() - since;
+    char text[360], node[MSG_NAME_MAX], what[160];
+    int rank;
+
+    if (asleep < g->ctx->warn_ms)
+        return;
+    r->warned = !speaks(r);
+    if (r->warned || !absent_ask(&r->question, g, r->desc.seq))
+        return;
+    r->warned = true;
+    absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
+    absent_free(&r->question);
+    op_text(&r->desc, what, sizeof what);
+    fprintf(stderr,
+            "commd: rank %u of group \"%s\" on node %s has waited for %.1f s in operation %llu "
+            "(%s): %s; commctl why says more\n",
+            g->rank, g->name, g->ctx->node, (double)asleep / 1000, (unsigned long long)r->desc.seq,
+            what, text);
+}
+
 bool run_hopeless_slow(struct run *r)
 {
     if (run_hopeless(r) || orphan_check(r))
         return true;
+    if (!r->warned && r->group->ctx->warn_ms &&
+        atomic_load_explicit(&run_member(r)->asleep_op, memory_order_relaxed) ==
+            (uint32_t)r->desc.seq)
+        warn_of_wait(r);
     if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms &&
         absent_ask(&r->question, r->group, r->desc.seq)) {
         run_timed_out(r);

@@ -109,6 +109,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->fingerprint = op_fingerprint(&r->desc);
     r->brief = is_brief(r);
     r->untold = false;
+    r->warned = false;
     r->send = op->send;
     r->recv = op->recv;
     r->scale = op->scale;

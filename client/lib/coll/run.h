@@ -34,9 +34,10 @@ struct run {
     bool alike;                    /* those of this node, before anything is reduced */
     bool moved;                    /* the last poll made progress */
     bool brief;                    /* one step of little on one node: soon over if all are there */
+    bool warned;                   /* it has said that it waits for long, or left that to others */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
     uint64_t fingerprint;          /* of desc */
-    struct question *question;     /* owned: it ran out of time, and we ask who is missing */
+    struct question *question;     /* owned: it waits for long, and we ask who is missing */
     struct registered *registered; /* owned: in registered memory, while that is possible */
     int64_t limit_ms;              /* -1 none */
     int64_t deadline_ms;           /* CLOCK_MONOTONIC, -1 none; RUN_UNTIMED before run_clock() */
@@ -131,6 +132,18 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
 static inline struct board_member *run_member(const struct run *r)
 {
     return &r->group->board.members[r->group->local];
+}
+
+/* It is about to sleep; the first time in an operation is written down: board_seat(). */
+static inline void run_note_sleep(const struct run *r)
+{
+    struct board_member *me = run_member(r);
+    uint32_t op = (uint32_t)r->desc.seq;
+
+    if (atomic_load_explicit(&me->asleep_op, memory_order_relaxed) == op)
+        return;
+    atomic_store_explicit(&me->asleep_ms, (uint32_t)now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&me->asleep_op, op, memory_order_release);
 }
 
 static inline bool one_node(const struct run *r)

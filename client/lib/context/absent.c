@@ -1,4 +1,4 @@
-/* absent.c - who has not come? An operation over several nodes that runs out of time asks commd,
+/* absent.c - who has not come? An operation over several nodes that waits for long asks commd,
  * which asks the other nodes (daemon/core/core_absent.c), and the error names all who are missing.
  *
  * It does not wait here: whoever waits for the operation keeps polling it, and it may still

@@ -30,6 +30,7 @@ struct commd_context {
     uint64_t incarnation;
     bool commd_seen; /* commd is in our pid namespace, or in one below */
     int64_t timeout_ms;
+    int64_t warn_ms; /* who waits for so long says so on stderr; 0: never */
     commd_interrupt_fn interrupt;
     void *interrupt_arg;
 
@@ -43,7 +44,7 @@ struct commd_context {
     bool reading;                /* a thread is reading for all who wait */
     uint32_t next_req;
     struct join_wait *waits;
-    struct question *questions; /* borrowed: of operations that ran out of time */
+    struct question *questions; /* borrowed: of operations that wait for long */
     int doorbell;               /* current one */
     int *old_doorbells;         /* owned: of earlier engines, closed at the end */
     unsigned nold;

@@ -363,8 +363,44 @@ static bool p2p_needed_here(const struct p2p *p, const struct p2p_op *op)
     return board_shares_core(b, p->group->local);
 }
 
-enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
+/* What this rank sleeps for, for people: board_seat(). Of several threads the last one tells. */
+static void note_sleep(struct p2p *p, const struct p2p_op *op)
 {
+    struct board_member *me = &p->group->board.members[p->group->local];
+    uint32_t now = (uint32_t)now_ms();
+
+    atomic_store_explicit(&me->message_peer, op->peer, memory_order_relaxed);
+    atomic_store_explicit(&me->message_tag, op->tag, memory_order_relaxed);
+    atomic_store_explicit(&me->message_send, op->send, memory_order_relaxed);
+    atomic_store_explicit(&me->message_ms, now ? now : 1, memory_order_release);
+}
+
+/* As warn_of_wait() of give_up.c. */
+static void warn_of_message(struct p2p *p, const struct p2p_op *op, uint64_t asleep_ms)
+{
+    const struct commd_group *g = p->group;
+    char what[80];
+
+    op_text_p2p(op, what, sizeof what);
+    fprintf(
+        stderr,
+        "commd: rank %u of group \"%s\" on node %s has waited for %.1f s to %s; commctl why says "
+        "more\n",
+        g->rank, g->name, g->ctx->node, (double)asleep_ms / 1000, what);
+}
+
+static void note_awake(struct p2p *p)
+{
+    struct board_member *me = &p->group->board.members[p->group->local];
+
+    atomic_store_explicit(&me->message_ms, 0, memory_order_release);
+}
+
+/* *ret_slept_ms: since when it sleeps; 0: it did not. */
+static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_ms,
+                                uint64_t *ret_slept_ms)
+{
+    uint64_t warn_ms = (uint64_t)p->group->ctx->warn_ms;
     enum wait_way way;
     unsigned idle = 0;
 
@@ -382,16 +418,34 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
             pause_unlocked(p, op, way == WAIT_SPIN, moved);
             continue;
         }
+        if (!*ret_slept_ms) {
+            *ret_slept_ms = now_ms();
+            note_sleep(p, op);
+        }
         if (p2p_nap(p, op, until_ms))
             idle = 0;
         if (op->state == P2P_DONE)
             break;
+        if (unlikely(warn_ms && now_ms() - *ret_slept_ms >= warn_ms)) {
+            warn_of_message(p, op, now_ms() - *ret_slept_ms);
+            warn_ms = 0;
+        }
         if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
             return P2P_LATE;
         if (context_interrupted(p->group->ctx))
             return P2P_INTERRUPTED;
     }
     return P2P_ENDED;
+}
+
+enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
+{
+    uint64_t slept_ms = 0;
+    enum p2p_waited waited = wait_out(p, op, until_ms, &slept_ms);
+
+    if (slept_ms)
+        note_awake(p);
+    return waited;
 }
 
 void p2p_interrupt(struct p2p *p, struct p2p_op *op)

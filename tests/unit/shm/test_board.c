@@ -40,6 +40,67 @@ static void created_board_maps(void **state)
     close(fd);
 }
 
+/* What commd is shown of a member: what it has begun, ended and sleeps in. */
+static void a_seat_tells_what_its_member_does(void **state)
+{
+    struct op_desc first = {.seq = 1, .count = 10, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32},
+                   second = {.seq = 2, .coll = COLL_BARRIER};
+    struct board_seat seat;
+    struct board_member *m;
+    struct board_ctl *ctl;
+    struct board b;
+    int fd;
+
+    assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+    assert_int_equal(board_map(fd, &b), 0);
+    m = &b.members[1];
+    board_seat(ctl, 1, 5000, &seat);
+    assert_false(seat.pending || seat.asleep || seat.message);
+    assert_int_equal(seat.now.seq + seat.last.seq, 0);
+
+    board_slot(&b, 1, BOARD_FIRST_STEP)->desc = first;
+    m->started = 1;
+    board_seat(ctl, 1, 5000, &seat);
+    assert_true(seat.pending && !seat.asleep); /* it may be spinning */
+    assert_int_equal(seat.now.count, 10);
+    m->asleep_ms = 3000;
+    m->asleep_op = 1;
+    board_seat(ctl, 1, 5000, &seat);
+    assert_true(seat.asleep);
+    assert_int_equal(seat.asleep_ms, 2000);
+    board_seat(ctl, 0, 5000, &seat);
+    assert_false(seat.pending);
+
+    m->ops = 1;
+    board_slot(&b, 1, BOARD_FIRST_STEP + 1)->desc = second;
+    m->started = 2; /* in which it has not slept */
+    m->message_peer = 2;
+    m->message_tag = 7;
+    m->message_ms = 4900;
+    board_seat(ctl, 1, 5000, &seat);
+    assert_true(seat.pending && !seat.asleep && seat.message && !seat.message_send);
+    assert_int_equal(seat.message_ms, 100);
+    assert_int_equal(seat.message_peer, 2);
+    assert_int_equal(seat.message_tag, 7);
+    assert_int_equal(seat.now.coll, COLL_BARRIER);
+    assert_int_equal(seat.last.coll, COLL_ALL_REDUCE);
+    board_seat(ctl, 2, 5000, &seat); /* there are two */
+    assert_false(seat.pending || seat.message);
+
+    assert_false(board_refused(ctl, 0));
+    b.hdr->refused = (1ull << 32) + 2;
+    assert_true(board_refused(ctl, 2));
+    assert_false(board_refused(ctl, 1));
+    assert_int_equal(board_rank_gone(ctl, 1), CAUSE_NONE);
+    board_mark_gone(ctl, 1, 0, CAUSE_LEFT, 1);
+    b.ranks[1].cause = CAUSE_RANK_LOST; /* whatever members write */
+    assert_int_equal(board_rank_gone(ctl, 1), CAUSE_LEFT);
+    assert_int_equal(board_rank_gone(ctl, 3), CAUSE_NONE);
+    board_unmap(&b);
+    board_ctl_free(ctl);
+    close(fd);
+}
+
 /* ---- who writes which line ------------------------------------------------------------------- */
 
 /* Writers: members by index, the engine, and words that several write because they are for that:
@@ -760,6 +821,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(created_board_maps),
+        cmocka_unit_test(a_seat_tells_what_its_member_does),
         cmocka_unit_test(impossible_geometry_is_refused),
         cmocka_unit_test(lines_have_one_writer),
         cmocka_unit_test(foreign_fds_are_refused),
