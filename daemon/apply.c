@@ -179,6 +179,16 @@ static void log_no_doorbell(struct daemon *d, unsigned slot, uint32_t uid, int r
     listener_log_user(d->listener, uid, CONF_LOG_WARN, text);
 }
 
+/* @rank's place among the local members, which are in ascending order. */
+static unsigned local_index(const struct core_group_view *view, unsigned rank)
+{
+    unsigned index = 0;
+
+    for (unsigned i = 0; i < rank; i++)
+        index += view->members[i].node == view->me;
+    return index;
+}
+
 /* JOINED to every local member, with the board, which is taken over on success, and, where it is
  * new, the doorbell. */
 static int tell_members(struct daemon *d, const struct core_group_view *view,
@@ -191,7 +201,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
     uint32_t req;
 
     for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
-        if (boards_hand_out(&d->boards, entry, slot))
+        if (boards_hand_out(&d->boards, entry, local_index(view, rank), slot))
             return -ENOMEM;
     if (!names || !(shared[0] = stream_fd_new(board_fd)))
         return -ENOMEM;
@@ -233,6 +243,7 @@ static void apply_group_close(struct daemon *d, uint64_t id, bool abort)
 
     if (!entry)
         return;
+    past_closing(&d->gather->past, d, entry);
     if (entry->engine_life && entry->engine_life == engine_link_life(d->engine)) {
         msg.board = (struct msg_board){.group = id, .abort = abort, .peer = -1};
         engine_link_send(d->engine, &msg, NULL, 0);
@@ -267,16 +278,6 @@ static void group_open(struct daemon *d, uint64_t id)
 }
 
 /* ---- what happens to an open group ------------------------------------------------------ */
-
-/* @rank's place among the local members, which are in ascending order. */
-static unsigned local_index(const struct core_group_view *view, unsigned rank)
-{
-    unsigned index = 0;
-
-    for (unsigned i = 0; i < rank; i++)
-        index += view->members[i].node == view->me;
-    return index;
-}
 
 static void apply_member_gone(struct daemon *d, const struct core_action *a)
 {
@@ -399,6 +400,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     boards_client_gone(&d->boards, slot);
     arenas_drop(&d->arenas, slot);
     admin_drop(d, slot);
+    gather_drop(d, slot);
     if (!life || life != engine_link_life(d->engine))
         return;
     msg.doorbell.client = slot;

@@ -148,9 +148,10 @@ static int start_core(struct daemon *d)
     d->core = core_new(&config);
     d->nslots = d->conf->max_clients + LISTENER_EXTRA;
     d->doorbells = calloc(d->nslots, sizeof(*d->doorbells));
+    d->commands = calloc(d->nslots, sizeof(*d->commands));
     d->peer_tokens = calloc(d->conf->nnodes, sizeof(*d->peer_tokens));
     d->token_turns = calloc(d->conf->nnodes, sizeof(*d->token_turns));
-    if (!d->core || !d->doorbells || !d->peer_tokens || !d->token_turns)
+    if (!d->core || !d->doorbells || !d->commands || !d->peer_tokens || !d->token_turns)
         return -ENOMEM;
     if (arenas_init(&d->arenas, d->nslots) || closer_new(&d->closer))
         return -ENOMEM;
@@ -225,7 +226,7 @@ int daemon_start(struct daemon *d)
 
     d->started_ms = clock_ms();
     topology_here(); /* some thousand files on a large machine: not while somebody joins */
-    if (loop_init(d) || admin_init(d) || start_core(d))
+    if (loop_init(d) || admin_init(d) || gather_init(d) || start_core(d))
         return complain(NULL, EXIT_INTERNAL);
     r = start_listener(d);
     if (r)
@@ -263,8 +264,10 @@ void daemon_fini(struct daemon *d)
     d->closer = closer_free(d->closer);
     d->core = core_free(d->core);
     admin_fini(d);
+    gather_fini(d);
     loop_fini(d);
     free(d->doorbells);
+    free(d->commands);
     free(d->peer_tokens);
     free(d->token_turns);
     free(d->addrs);

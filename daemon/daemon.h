@@ -10,6 +10,7 @@
 
 #include <event2/event.h>
 
+#include "daemon/admin/gather.h"
 #include "daemon/memory/arenas.h"
 #include "daemon/memory/boards.h"
 #include "daemon/conf/conf.h"
@@ -23,6 +24,12 @@ enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 
 
 struct failed_board;
 struct admin;
+
+/* Of the client that was last in a slot, as it says itself. */
+struct client_command {
+    uint32_t pid;
+    char text[MSG_COMMAND_MAX];
+};
 
 struct daemon {
     struct event_base *base; /* owned, as everything below */
@@ -47,9 +54,11 @@ struct daemon {
     unsigned *token_turns;      /* by node: links so far, see our_token() */
     unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
     unsigned nslots;
-    struct failed_board *failed; /* to be reported when the queue is empty */
-    struct admin *admin;         /* questions of commctl, and the answer under way */
-    uint64_t longest_turn_us;    /* of our processor's time */
+    struct failed_board *failed;     /* to be reported when the queue is empty */
+    struct admin *admin;             /* questions of commctl, and the answer under way */
+    struct gather *gather;           /* questions about ranks, which all nodes answer */
+    struct client_command *commands; /* by client slot: how its program was called */
+    uint64_t longest_turn_us;        /* of our processor's time */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     struct event *boards_timer;

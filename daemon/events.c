@@ -3,15 +3,22 @@
  *
  * Each callback comes from an edge's own turn and hands over at once: daemon_dispatch() feeds the
  * core and carries out what it decides. What is borrowed in an event (a message, a text) is the
- * edge's and lives until the callback returns. Two kinds of messages do not reach the core:
- * questions of commctl (admin.c), and those about arenas (memory/arena_link.c). */
+ * edge's and lives until the callback returns. Three kinds of messages do not reach the core:
+ * questions of commctl (admin.c), those about ranks that nodes ask each other (gather.c), and those
+ * about arenas (memory/arena_link.c). */
 #include "daemon/daemon.h"
+
+#include <stdio.h>
+
+#include "daemon/admin/verbs.h"
 
 static void edge_client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
 {
     struct core_event e = {.type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid};
+    struct daemon *d = arg;
 
-    daemon_dispatch(arg, &e);
+    d->commands[slot] = (struct client_command){.pid = pid};
+    daemon_dispatch(d, &e);
 }
 
 static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
@@ -21,9 +28,15 @@ static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
     struct listener_client client;
     bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
 
+    if (msg->type == MSG_CLIENT_HELLO)
+        snprintf(d->commands[slot].text, sizeof(d->commands[slot].text), "%s",
+                 msg->client_hello.command);
+
     /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
      * the hello it does, and refuses them. */
-    if (welcome && msg->type == MSG_ADMIN)
+    if (welcome && msg->type == MSG_ADMIN && !strcmp(msg->admin.verb, GATHER_VERB))
+        gather_ask(d, slot, client.uid, &msg->admin);
+    else if (welcome && msg->type == MSG_ADMIN)
         admin_ask(d, slot, &msg->admin);
     else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
                          msg->type == MSG_ARENA_ASK))
@@ -58,6 +71,8 @@ static void edge_peer_msg(void *arg, unsigned node, const struct msg *msg)
     struct daemon *d = arg;
     struct core_event e = {.type = CORE_PEER_MSG, .node = node, .msg = msg};
 
+    if (msg->type == MSG_ASK_RANKS || msg->type == MSG_RANKS_HERE)
+        return gather_msg(d, node, msg);
     if (msg->type == MSG_ENGINE_STATE)
         memcpy(d->peer_tokens[node], msg->engine_state.token, sizeof(d->peer_tokens[node]));
     daemon_dispatch(d, &e);

@@ -27,8 +27,10 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/loop.c daemon/apply.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
-	daemon/admin/answers.h daemon/admin/table.c daemon/admin/table.h daemon/admin/tuning.c \
-	daemon/admin/tuning.h daemon/admin/verbs.h daemon/link/engine_link.c daemon/link/engine_link.h \
+	daemon/admin/answers.h daemon/admin/gather.c daemon/admin/gather.h daemon/admin/past.c \
+	daemon/admin/past.h daemon/admin/rank_view.c daemon/admin/rank_view.h daemon/admin/table.c \
+	daemon/admin/table.h daemon/admin/tuning.c daemon/admin/tuning.h daemon/admin/verbs.h \
+	daemon/link/engine_link.c daemon/link/engine_link.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/files.c \
 	daemon/process/files.h daemon/process/user.c daemon/process/user.h
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)

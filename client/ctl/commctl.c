@@ -23,6 +23,7 @@ enum { DEFAULT_TIMEOUT_MS = 5000, MAX_TIMEOUT_S = 86400 };
 struct options {
     struct ask ask;
     struct show show;
+    const char *group; /* NULL: all */
 };
 
 struct verb {
@@ -32,6 +33,11 @@ struct verb {
     const char *help; /* NULL: another spelling, not shown */
     /* What to show of the answer; NULL: the answer, with its verdict. */
     bool (*show)(const struct options *o, const struct msg_tables *answer);
+    /* Of all nodes, and perhaps of one GROUP: then commd is asked for it alone, but for `why`,
+     * where those who are waited for may wait in another one. */
+    bool (*show_group)(const struct show *show, const char *group, const struct msg_tables *ranks,
+                       bool *ret_well);
+    uint32_t watch_ms;
 };
 
 /* The cell under @key in the first row of the first table, or "". */
@@ -65,14 +71,24 @@ static bool show_version(const struct options *o, const struct msg_tables *statu
 }
 
 static const struct verb verbs[] = {
-    {"status", "status", true, "this node at a glance; exit code 1 if it is not well", NULL},
-    {"nodes", "nodes", false, "every node of the cluster, as this one sees it", NULL},
-    {"groups", "groups", false, "the groups that have ranks on this node", NULL},
-    {"clients", "clients", false, "the programs connected to this node", NULL},
-    {"show config", "config", false, "every setting, its value and where it comes from", NULL},
-    {"tuning", "tuning", false, "what decides how operations are carried out, and why", NULL},
-    {"show tuning", "tuning", false, NULL, NULL},
-    {"version", "status", true, "the versions of commctl and of the running commd", show_version},
+    {"status", "status", true, "this node at a glance; exit code 1 if it is not well", NULL, NULL,
+     0},
+    {"nodes", "nodes", false, "every node of the cluster, as this one sees it", NULL, NULL, 0},
+    {"groups", "groups", false, "the groups that have ranks on this node", NULL, NULL, 0},
+    {"clients", "clients", false, "the programs connected to this node", NULL, NULL, 0},
+    {"why", "ranks", false, "[GROUP]: why it does not get on, and who is the culprit", NULL,
+     show_why, 1000},
+    {"ops", "ranks", false, "[GROUP]: operations that wait for somebody, and for whom", NULL,
+     show_ops, 0},
+    {"ranks", "ranks", false, "[GROUP]: what each rank is doing, on all nodes", NULL, show_ranks,
+     200},
+    {"show config", "config", false, "every setting, its value and where it comes from", NULL, NULL,
+     0},
+    {"tuning", "tuning", false, "what decides how operations are carried out, and why", NULL, NULL,
+     0},
+    {"show tuning", "tuning", false, NULL, NULL, NULL, 0},
+    {"version", "status", true, "the versions of commctl and of the running commd", show_version,
+     NULL, 0},
 };
 
 /* The verbs for people, joined by commas. */
@@ -117,13 +133,37 @@ static void print_help(void)
          "Exit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask.");
 }
 
+/* The verdict is over what was found; what could not be found is said besides. */
+static int show_group(const struct verb *verb, const struct options *o,
+                      const struct msg_tables *answer)
+{
+    bool well = true;
+
+    if (answer->ntables && !verb->show_group(&o->show, o->group, answer, &well))
+        return EXIT_NOT_ASKED;
+    if (answer->text[0])
+        complain("%s", answer->text);
+    return well && answer->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
+}
+
 static int run_verb(const struct verb *verb, struct options *o)
 {
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
 
     o->show.vertical = verb->vertical;
+    o->ask.watch_ms = verb->watch_ms;
+    o->ask.group = verb->show_group == show_why ? NULL : o->group;
     if (!ask_tables(&o->ask, verb->ask, &answer))
         return EXIT_NOT_ASKED;
+    if (verb->show_group && o->group && !o->ask.group && !answer.tables.healthy &&
+        !has_group(&answer.tables, o->group)) { /* there are more ranks than fit */
+        msg_fini(&answer);
+        o->ask.group = o->group;
+        if (!ask_tables(&o->ask, verb->ask, &answer))
+            return EXIT_NOT_ASKED;
+    }
+    if (verb->show_group)
+        return show_group(verb, o, &answer.tables);
     if (verb->show)
         return verb->show(o, &answer.tables) ? EXIT_FINE : EXIT_NOT_ASKED;
     if (!show_tables(&o->show, &answer.tables))
@@ -133,13 +173,19 @@ static int run_verb(const struct verb *verb, struct options *o)
     return answer.tables.healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
-/* The verb that @words spell, or NULL. */
-static const struct verb *find_verb(char *const *words, int n)
+/* The verb that @words spell, or NULL. One that is about groups takes the name of one. */
+static const struct verb *find_verb(char *const *words, int n, const char **ret_group)
 {
     char typed[64];
     int len = n == 1 ? snprintf(typed, sizeof(typed), "%s", words[0])
                      : snprintf(typed, sizeof(typed), "%s %s", words[0], words[1]);
 
+    *ret_group = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(verbs) && n == 2; i++)
+        if (verbs[i].show_group && !strcmp(verbs[i].words, words[0])) {
+            *ret_group = words[1];
+            return &verbs[i];
+        }
     if (n > 2 || len < 0 || (size_t)len >= sizeof(typed))
         return NULL;
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
@@ -224,10 +270,15 @@ int main(int argc, char **argv)
         print_help();
         return EXIT_FINE;
     }
-    verb = find_verb(argv, argc);
+    verb = find_verb(argv, argc, &o.group);
     if (!verb) {
         complain("%s%s%s: no such verb (%s)", argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "",
                  verb_names());
+        return EXIT_NOT_ASKED;
+    }
+    if (o.group && (!*o.group || strlen(o.group) >= MSG_GROUP_MAX)) {
+        complain("%s: the name of the group is %s", argv[0],
+                 *o.group ? "longer than a group's can be" : "empty");
         return EXIT_NOT_ASKED;
     }
     return run_verb(verb, &o);

@@ -140,6 +140,8 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
         return false;
     ask->welcome = answer.welcome;
     msg.type = MSG_ADMIN;
+    msg.admin = (struct msg_admin){.watch_ms = ask->watch_ms};
     snprintf(msg.admin.verb, sizeof(msg.admin.verb), "%s", verb);
+    snprintf(msg.admin.group, sizeof(msg.admin.group), "%s", ask->group ? ask->group : "");
     return exchange(ask, sock, &msg, MSG_TABLES, deadline, ret_tables);
 }

@@ -2,6 +2,10 @@
 bin_PROGRAMS += client/ctl/commctl
 dist_man_MANS += client/ctl/commctl.8
 client_ctl_commctl_SOURCES = client/ctl/commctl.c client/ctl/commctl.h client/ctl/commctl_ask.c \
-	client/ctl/commctl_print.c
+	client/ctl/commctl_print.c client/ctl/commctl_ranks.c client/ctl/diagnose.c client/ctl/diagnose.h
 client_ctl_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
 client_ctl_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)
+bashcompletiondir = $(datadir)/bash-completion/completions
+dist_bashcompletion_DATA = client/ctl/completion/commctl
+zshcompletiondir = $(datadir)/zsh/site-functions
+dist_zshcompletion_DATA = client/ctl/completion/_commctl

@@ -4,10 +4,13 @@
 #include "daemon/admin/table.h"
 
 #include "daemon/process/log.h"
+#include "shm/proto/codec.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+
+enum { TABLE_MAX_BYTES = CODEC_MAX_FRAME - (64 << 10) }; /* columns and headers fit, too */
 
 void table_init(struct table *table, const char *name, const struct table_column *columns,
                 unsigned ncolumns)
@@ -56,12 +59,13 @@ static void table_take(struct table *table, char *text)
             table->error = -ENOMEM;
         }
     }
-    if (table->ncells == MSG_MAX_CELLS && !table->error)
+    if ((table->ncells == MSG_MAX_CELLS || table->bytes > TABLE_MAX_BYTES) && !table->error)
         table->error = -E2BIG;
     if (table->error) {
         free(text);
         return;
     }
+    table->bytes += strlen(text) + 4; /* and its length, on the wire */
     table->t.cells[table->ncells++] = text;
     table->t.nrows = (uint32_t)(table->ncells / table->t.ncolumns);
 }

@@ -6,7 +6,7 @@
 
 struct table {
     struct msg_table t; /* owned */
-    size_t ncells, room;
+    size_t ncells, room, bytes;
     int error; /* the first failure sticks: -ENOMEM, -E2BIG */
 };
 

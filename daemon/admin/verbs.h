@@ -5,5 +5,7 @@
 #define COMMD_VERBS_H
 
 #define ADMIN_VERBS(V) V(status) V(nodes) V(groups) V(clients) V(config) V(tuning)
+/* What all nodes answer together: gather.c. */
+#define GATHER_VERB "ranks"
 
 #endif

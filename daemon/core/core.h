@@ -152,6 +152,7 @@ struct core_group_view {
     unsigned nlocal;  /* live local members, those of core_group_local(); the board's local
                         ranks are those of members[] with .node == me */
     enum cause cause; /* BROKEN */
+    int cause_rank;   /* whom it is about, or who did it; -1: nobody in particular */
     const char *cause_text;
     const char *missing; /* JOINING at its home: ranks that have not come, "3,5-7" */
 };

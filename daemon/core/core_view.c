@@ -42,6 +42,7 @@ static void view_group(const struct group *group, struct core_group_view *ret)
         .members = group->members,
         .nlocal = group->nlocal,
         .cause = group->cause,
+        .cause_rank = group->cause_rank,
         .cause_text = group->cause_text,
         .missing = "",
     };
@@ -67,6 +68,7 @@ static void view_forming(const struct core *core, const struct forming *forming,
         .uid = forming->uid,
         .state = CORE_GROUP_JOINING,
         .size = forming->size,
+        .cause_rank = -1,
         .cause_text = "",
         .missing = core->missing,
     };
@@ -118,6 +120,7 @@ static bool scan_member(const struct core *core, const struct member *member,
         .state = CORE_GROUP_JOINING,
         .size = member->size,
         .nlocal = count,
+        .cause_rank = -1,
         .cause_text = "",
         .missing = "",
     };

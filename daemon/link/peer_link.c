@@ -382,7 +382,7 @@ static void link_read(struct bufferevent *bev, void *arg)
             break;
         if (link->state == LINK_HELLO)
             link_first_msg(link, &msg);
-        else if (msg.type >= MSG_HEARTBEAT && msg.type <= MSG_ABSENT_HERE)
+        else if (msg.type >= MSG_HEARTBEAT && msg.type <= MSG_RANKS_HERE)
             links->ops->msg(links->arg, (unsigned)(link->peer - links->peers), &msg);
         else
             link_bad_msg(link, &msg);

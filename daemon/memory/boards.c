@@ -53,7 +53,7 @@ struct board_user {
 };
 
 struct board_holder {
-    unsigned slot;
+    unsigned local, slot;
     uint32_t life;
 };
 
@@ -247,7 +247,7 @@ static int lives_reach(struct boards *boards, unsigned slot)
     return 0;
 }
 
-int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned slot)
+int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned local, unsigned slot)
 {
     struct board_holder *more;
 
@@ -257,8 +257,19 @@ int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned s
     if (!more)
         return -ENOMEM;
     entry->holders = more;
-    more[entry->nholders++] = (struct board_holder){slot, boards->lives[slot]};
+    more[entry->nholders++] = (struct board_holder){local, slot, boards->lives[slot]};
     return 0;
+}
+
+bool boards_member_slot(const struct board_entry *entry, unsigned local, unsigned *ret_slot)
+{
+    for (unsigned i = 0; i < entry->nholders; i++) {
+        if (entry->holders[i].local != local)
+            continue;
+        *ret_slot = entry->holders[i].slot;
+        return true;
+    }
+    return false;
 }
 
 void boards_client_gone(struct boards *boards, unsigned slot)

@@ -71,8 +71,11 @@ int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t ui
                struct board_entry **ret_entry, int *ret_fd);
 /* NULL: there is none. */
 struct board_entry *boards_find(const struct boards *boards, uint64_t group);
-/* The client in @slot is given the board. 0 or -ENOMEM. */
-int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned slot);
+/* The client in @slot is given the board, as the @local-th member here. 0 or -ENOMEM. */
+int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned local,
+                    unsigned slot);
+/* The slot that the @local-th member had; it may be another's by now. False: nobody had it. */
+bool boards_member_slot(const struct board_entry *entry, unsigned local, unsigned *ret_slot);
 /* The client in @slot is gone. */
 void boards_client_gone(struct boards *boards, unsigned slot);
 /* The group is closed here: the board is freed as soon as nobody else holds it. */

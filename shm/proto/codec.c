@@ -73,7 +73,7 @@ void msg_fini(struct msg *msg)
         free(msg->board_add.peers);
         free(msg->board_add.rank_node);
         free(msg->board_add.clients);
-    } else if (msg->type == MSG_TABLES && msg->tables.tables) {
+    } else if ((msg->type == MSG_TABLES || msg->type == MSG_RANKS_HERE) && msg->tables.tables) {
         for (uint32_t i = 0; i < msg->tables.ntables; i++)
             table_fini(&msg->tables.tables[i]);
         free(msg->tables.tables);

@@ -52,6 +52,8 @@
     T(SYNC, sync, sync)                                                                            \
     T(ASK_ABSENT, ask_absent, ask_absent)                                                          \
     T(ABSENT_HERE, absent_here, absent_here)                                                       \
+    T(ASK_RANKS, ask_ranks, ask_ranks)                                                             \
+    T(RANKS_HERE, ranks_here, tables)                                                              \
     T(ENGINE_HELLO, engine_hello, engine_hello)                                                    \
     T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                           \
     T(ENGINE_PEER_DEL, engine_peer_del, engine_peer)                                               \
@@ -95,6 +97,7 @@
     S(sync, Sync, SYNC)                                                                            \
     S(ask_absent, AskAbsent, ASK_ABSENT)                                                           \
     S(absent_here, AbsentHere, ABSENT_HERE)                                                        \
+    S(ask_ranks, AskRanks, ASK_RANKS)                                                              \
     S(engine_hello, EngineHello, ENGINE_HELLO)                                                     \
     S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                             \
     S(engine_peer, EnginePeer, ENGINE_PEER)                                                        \
@@ -104,11 +107,11 @@
     S(ping, Ping, PING)
 
 /* clang-format off */
-#define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program)
+#define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command)
 #define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(RANKSIZE, rank) F(NAME, name)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
-#define FIELDS_admin(F)        F(NAME, verb)
+#define FIELDS_admin(F)        F(NAME, verb) F(OPTNAME, group) F(NUM, watch_ms)
 #define FIELDS_client_ask_absent(F)   F(NUM, group) F(NUM, req) F(NUM, seq)
 #define FIELDS_arena_add(F)    F(NUM, req) F(NUM, arena) F(NUM, size)
 #define FIELDS_arena_del(F)    F(NUM, arena)
@@ -122,7 +125,7 @@
 #define FIELDS_join_failed(F)                                                                      \
     F(NUM, req) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_refused(F)      F(CAUSE, cause) F(TEXT, text)
-#define FIELDS_tables(F)       F(FLAG, healthy) F(TABLES, tables) F(TEXT, text)
+#define FIELDS_tables(F)       F(FLAG, healthy) F(TABLES, tables) F(TEXT, text) F(NUM, ask)
 #define FIELDS_absent(F) \
     F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
@@ -148,6 +151,8 @@
 #define FIELDS_ask_absent(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
+#define FIELDS_ask_ranks(F) \
+    F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group)
 #define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)
 #define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)

@@ -10,11 +10,12 @@ enum {
     /* First field of each hello; a peer with another one is refused. Raised with every change of
      * the messages, and of plan.c or the schedules, by which engines of different nodes must cut
      * and send alike. */
-    MSG_VERSION = 4,
+    MSG_VERSION = 5,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,
-    MSG_ADDR_MAX = 1024, /* fabric address */
+    MSG_COMMAND_MAX = 160, /* of a command line, with NUL */
+    MSG_ADDR_MAX = 1024,   /* fabric address */
     MSG_MAX_RANKS = 65536,
     MSG_MAX_NODES = 1024,
     MSG_MAX_CELLS = 262144,
@@ -56,6 +57,8 @@ enum msg_type {
                               not have the group answers BROKEN (daemon/core/core_group.c) */
     MSG_ASK_ABSENT = 31,   /* participant -> participant, answered by ABSENT_HERE */
     MSG_ABSENT_HERE = 32,
+    MSG_ASK_RANKS = 33,  /* node -> node, answered by RANKS_HERE; the core sees neither */
+    MSG_RANKS_HERE = 34, /* struct msg_tables */
     /* commd <-> commd-engine */
     MSG_ENGINE_HELLO = 40,      /* engine -> commd, once */
     MSG_ENGINE_PEER_ADD = 41,   /* commd -> engine; answered by ENGINE_PEER_READY */
@@ -95,6 +98,7 @@ struct msg_client_hello {
     uint32_t version;
     uint32_t admin; /* 1: an admin tool, does not count as a training client */
     char program[MSG_NAME_MAX];
+    char command[MSG_COMMAND_MAX]; /* how it was called, the beginning of it: for people */
 };
 
 struct msg_client_join {
@@ -145,6 +149,9 @@ struct msg_arena_answer {
 
 struct msg_admin {
     char verb[MSG_NAME_MAX]; /* daemon/admin/verbs.h has them all */
+    /* "ranks": name or id of a group, "" for all; and for how long to watch */
+    char group[MSG_GROUP_MAX];
+    uint32_t watch_ms;
 };
 
 struct msg_welcome {
@@ -210,6 +217,7 @@ struct msg_tables {
     uint32_t ntables;
     struct msg_table *tables;
     char text[MSG_TEXT_MAX]; /* a line for people when something is wrong, or "" */
+    uint64_t ask;            /* RANKS_HERE: that of ASK_RANKS */
 };
 
 struct msg_peer_hello {
@@ -302,6 +310,14 @@ struct msg_absent_here { /* as msg_absent */
     char text[MSG_TEXT_MAX];
 };
 
+struct msg_ask_ranks {
+    uint64_t ask;
+    uint32_t uid; /* who wants to know */
+    uint32_t all; /* 1: it may see everybody's groups */
+    uint32_t watch_ms;
+    char group[MSG_GROUP_MAX]; /* as in msg_admin */
+};
+
 struct msg_engine_hello {
     uint32_t version;
     uint32_t pid;
@@ -369,6 +385,7 @@ struct msg {
         struct msg_absent absent;
         struct msg_ask_absent ask_absent;
         struct msg_absent_here absent_here;
+        struct msg_ask_ranks ask_ranks;
         struct msg_welcome welcome;
         struct msg_joined joined;
         struct msg_join_failed join_failed;

@@ -6,6 +6,7 @@
  * interrupted) is a group we are a member of without wanting to: it is left at once. */
 #include "client/lib/context/group.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -22,6 +23,20 @@ static int not_commd(const struct commd_context *ctx, const char *what)
                      ctx->socket_path, what);
 }
 
+/* For people. Not commd reads it: the system would make it wait for our memory. */
+static void own_command(char buf[MSG_COMMAND_MAX])
+{
+    _cleanup_(close_fdp) int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, buf, MSG_COMMAND_MAX - 1);
+
+    while (n > 0 && !buf[n - 1])
+        n--;
+    for (ssize_t i = 0; i < n; i++)
+        if (!buf[i])
+            buf[i] = ' ';
+    buf[MAX(n, (ssize_t)0)] = 0;
+}
+
 /* *ret_leaving: closed without a word. */
 static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_ms,
                          bool *ret_leaving)
@@ -34,6 +49,7 @@ static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_m
     m.client_hello.version = MSG_VERSION;
     snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
              program_invocation_short_name);
+    own_command(m.client_hello.command);
     r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
     if (r == 0 || r == -ECONNRESET) /* who refuses us may be gone before our hello is out */
         r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);

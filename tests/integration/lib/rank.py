@@ -136,6 +136,14 @@ def huge(name, nbytes):
         raise AssertionError(f"{got} instead of {want}")
 
 
+def paced(name, compute, steps, count=1000):
+    """@steps of a job: @compute seconds of its own, then an all_reduce."""
+    tell({"started": True})
+    for _ in range(steps):
+        time.sleep(compute)
+        all_reduce(name, count)
+
+
 def loop(name, count=1000, limit=None):
     """all_reduce after all_reduce until one fails, which is the good end of it."""
     tell({"started": True})
@@ -182,8 +190,8 @@ def registered_loop(name, key, count, timeout_ms=0):
 
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
-    "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "stream": run_stream,
-    "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
+    "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced,
+    "stream": run_stream, "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,
     "registered": run_registered, "registered_loop": registered_loop,

@@ -345,7 +345,7 @@ static void version_of_both(void **state)
     assert_int_equal(finish(f), 0);
     assert_string_equal(f->out, "commctl   0.1.0\n"
                                 "commd     0.9.1\n"
-                                "protocol  4\n"
+                                "protocol  5\n"
                                 "node      node-a\n");
 }
 
@@ -468,12 +468,12 @@ static void not_a_commd(void **state)
         const char *err;
     } cases[] = {
         {"HTTP/1.1 400 Bad Request\r\n", 26, "answered, but is not commd (not a commd frame)"},
-        {"cd\4\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
-        {"cd\4\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
-        {"cd\5\0", 4,
+        {"cd\5\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
+        {"cd\5\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
+        {"cd\6\0", 4,
          "answered, but speaks another version of commd's protocol; use the commctl that came "
          "with it"},
-        {"cd\4\0\3\0\0\0\x92\x03\0", 11,
+        {"cd\5\0\3\0\0\0\x92\x03\0", 11,
          "answered, but not what was asked (PING instead of WELCOME)"},
         {"", 0,
          "connected, but closed without an answer; it is not commd, or commd is shutting down"},
@@ -575,7 +575,7 @@ static void asked_by(struct fix *f, char *words, char ret_verb[MSG_NAME_MAX])
 static void verbs_are_those_of_commd(void **state)
 {
 #define NAME(name) #name,
-    static const char *const known[] = {ADMIN_VERBS(NAME)};
+    static const char *const known[] = {ADMIN_VERBS(NAME) GATHER_VERB};
 #undef NAME
     struct fix *f = *state;
     char words[16][32], verb[MSG_NAME_MAX];
@@ -611,7 +611,7 @@ static void usage(void **state)
         {{"--version"}, 0, "commctl 0.1.0\n", ""},
         {{"--help"}, 0, "Usage: commctl [--socket PATH] [--json] VERB\n", ""},
         {{"help"}, 0, "Usage: commctl [--socket PATH] [--json] VERB\n", ""},
-        {{NULL}, 2, "", "commctl: which verb? status, nodes, groups, clients, show config, "},
+        {{NULL}, 2, "", "commctl: which verb? status, nodes, groups, clients, why, ops, ranks, "},
         {{"shwo"}, 2, "", "commctl: shwo: no such verb (status, nodes, groups, clients, "},
         {{"show", "me"}, 2, "", "commctl: show me: no such verb ("},
         {{"show"}, 2, "", "commctl: show: no such verb ("},

@@ -315,15 +315,19 @@ static void without_leases_clients_count(void **state)
 {
     struct board_geom geom = geom_of(1);
     struct board_entry *entry;
+    unsigned slot;
     int fd;
 
     (void)state;
     boards.no_lease = true;
     for (int lap = 0; lap < 2; lap++) {
         assert_int_equal(boards_add(&boards, &geom, UID, &entry, &fd), 0);
-        assert_int_equal(boards_hand_out(&boards, entry, 3), 0);
-        assert_int_equal(boards_hand_out(&boards, entry, 200), 0);
+        assert_int_equal(boards_hand_out(&boards, entry, 0, 3), 0);
+        assert_int_equal(boards_hand_out(&boards, entry, 1, 200), 0);
         close(fd);
+        assert_true(boards_member_slot(entry, 1, &slot));
+        assert_int_equal(slot, 200);
+        assert_false(boards_member_slot(entry, 2, &slot));
         boards_client_gone(&boards, 3);
         boards_client_gone(&boards, 4);
         boards_client_gone(&boards, 100000);

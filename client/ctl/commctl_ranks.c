@@ -1,0 +1,288 @@
+/* commctl_ranks.c - what all nodes say of ranks, for people and for programs: `commctl why`, `ops`
+ * and `ranks`. The verdicts themselves: diagnose.c. */
+#include <stdio.h>
+
+#include "client/ctl/commctl.h"
+#include "client/ctl/diagnose.h"
+
+enum { RECENT_S = 600 }; /* without a name, groups that ended longer ago are not spoken of */
+
+static bool cannot_read(int r, const char *key)
+{
+    if (r == -EPROTO)
+        complain("commd's answer lacks \"%s\"; use the commctl that came with it", key);
+    else
+        complain("%s", strerror(-r));
+    return false;
+}
+
+/* A table that is made here; cells are numbers as text, or borrowed. */
+struct made {
+    struct msg_table table;
+    char **cells;
+    char (*numbers)[24];
+    unsigned at;
+};
+
+static bool made_begin(struct made *made, const char *name, struct msg_column *columns,
+                       uint32_t ncolumns, uint32_t nrows)
+{
+    size_t n = (size_t)ncolumns * nrows + 1;
+
+    *made = (struct made){.cells = calloc(n, sizeof(*made->cells)),
+                          .numbers = calloc(n, sizeof(*made->numbers))};
+    made->table = (struct msg_table){
+        .ncolumns = ncolumns, .nrows = nrows, .columns = columns, .cells = made->cells};
+    snprintf(made->table.name, sizeof(made->table.name), "%s", name);
+    return made->cells && made->numbers;
+}
+
+static void made_free(struct made *made)
+{
+    free(made->cells);
+    free(made->numbers);
+}
+
+static void made_text(struct made *made, const char *text)
+{
+    made->cells[made->at++] = (char *)text; /* only read */
+}
+
+/* Negative: not known. */
+static void made_number(struct made *made, double number, const char *format)
+{
+    char *cell = made->numbers[made->at];
+
+    if (number >= 0)
+        snprintf(cell, sizeof(made->numbers[0]), format, number);
+    made_text(made, cell);
+}
+
+static bool made_show(const struct show *show, struct made *made)
+{
+    struct msg_tables tables = {.ntables = 1, .tables = &made->table};
+
+    return show_tables(show, &tables);
+}
+
+bool has_group(const struct msg_tables *ranks, const char *group)
+{
+    const struct msg_table *t = ranks->tables;
+
+    if (!ranks->ntables)
+        return false;
+    for (uint32_t i = 0; i < t->ncolumns; i++) {
+        if (strcmp(t->columns[i].key, "name") && strcmp(t->columns[i].key, "group"))
+            continue;
+        for (uint32_t row = 0; row < t->nrows; row++) {
+            const char *cell = t->cells[(size_t)row * t->ncolumns + i];
+
+            if (cell && !strcmp(cell, group))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* ---- why -------------------------------------------------------------------------------- */
+
+/* The lines of @text, the first behind @title. */
+static void print_lines(const char *title, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+
+        printf("  %-9s %.*s\n", title, (int)n, text);
+        text += n + (text[n] == '\n');
+        title = "";
+    }
+}
+
+static void print_finding(const struct finding *f)
+{
+    printf("%s  group \"%s\" (%llu rank%s", verdict_name(f->verdict), f->name,
+           (unsigned long long)f->size, f->size == 1 ? "" : "s");
+    if (f->nodes > 1)
+        printf(" on %llu nodes", (unsigned long long)f->nodes);
+    if (f->ended)
+        printf(", ended %llu s ago", (unsigned long long)f->ended_s);
+    puts(")");
+    if (f->rank >= 0)
+        printf("  culprit   rank %lld, pid %lld on node %s%s%s\n", (long long)f->rank,
+               (long long)f->pid, f->node, *f->command ? ": " : "", f->command);
+    print_lines("evidence", f->evidence);
+    print_lines("remedy", f->remedy);
+}
+
+static bool is_shown(const struct finding *f, const char *group)
+{
+    if (group)
+        return !strcmp(group, f->name) || !strcmp(group, f->group);
+    return !f->ended || f->ended_s <= RECENT_S;
+}
+
+static bool why_json(const struct show *show, const char *group, const struct finding *findings,
+                     unsigned n)
+{
+    struct msg_column columns[] = {
+        {"group", "GROUP", MSG_CELL_STRING},       {"name", "NAME", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},       {"verdict", "VERDICT", MSG_CELL_STRING},
+        {"well", "WELL", MSG_CELL_BOOL},           {"rank", "RANK", MSG_CELL_NUMBER},
+        {"node", "NODE", MSG_CELL_STRING},         {"pid", "PID", MSG_CELL_NUMBER},
+        {"command", "COMMAND", MSG_CELL_STRING},   {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER},
+        {"evidence", "EVIDENCE", MSG_CELL_STRING}, {"remedy", "REMEDY", MSG_CELL_STRING},
+    };
+    struct made made;
+    bool shown = false;
+
+    if (!made_begin(&made, "why", columns, ARRAY_LEN(columns), n)) {
+        made_free(&made);
+        return cannot_read(-ENOMEM, NULL);
+    }
+    made.table.nrows = 0;
+    for (unsigned i = 0; i < n; i++) {
+        const struct finding *f = &findings[i];
+
+        if (!is_shown(f, group))
+            continue;
+        made.table.nrows++;
+        made_text(&made, f->group);
+        made_text(&made, f->name);
+        made_text(&made, f->state);
+        made_text(&made, verdict_name(f->verdict));
+        made_text(&made, verdict_is_well(f->verdict) ? "true" : "false");
+        made_number(&made, (double)f->rank, "%.0f");
+        made_text(&made, f->node);
+        made_number(&made, (double)f->pid, "%.0f");
+        made_text(&made, f->command);
+        made_number(&made, f->waiting_ms ? (double)f->waiting_ms / 1000 : -1, "%.3f");
+        made_text(&made, f->evidence);
+        made_text(&made, f->remedy);
+    }
+    shown = made_show(show, &made);
+    made_free(&made);
+    return shown;
+}
+
+/* First what is not well. */
+static void print_findings(const char *group, const struct finding *findings, unsigned n)
+{
+    bool first = true;
+
+    for (int well = 0; well <= 1; well++)
+        for (unsigned i = 0; i < n; i++) {
+            if (verdict_is_well(findings[i].verdict) != well || !is_shown(&findings[i], group))
+                continue;
+            if (!first)
+                putchar('\n');
+            first = false;
+            print_finding(&findings[i]);
+        }
+    if (first)
+        puts(group ? "no such group" : "no groups");
+}
+
+bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,
+              bool *ret_well)
+{
+    struct finding *findings;
+    const char *key;
+    unsigned n, shown = 0;
+    bool ok = true;
+    int r = diagnose(ranks->tables, &findings, &n, &key);
+
+    if (r)
+        return cannot_read(r, key);
+    *ret_well = true;
+    for (unsigned i = 0; i < n; i++) {
+        if (!is_shown(&findings[i], group))
+            continue;
+        shown++;
+        *ret_well = *ret_well && verdict_is_well(findings[i].verdict);
+    }
+    if (group && !shown)
+        *ret_well = false;
+    if (show->json)
+        ok = why_json(show, group, findings, n);
+    else
+        print_findings(group, findings, n);
+    free(findings);
+    return ok;
+}
+
+/* ---- ops -------------------------------------------------------------------------------- */
+
+bool show_ops(const struct show *show, const char *group, const struct msg_tables *ranks,
+              bool *ret_well)
+{
+    struct msg_column columns[] = {
+        {"group", "GROUP", MSG_CELL_STRING},           {"name", "NAME", MSG_CELL_STRING},
+        {"number", "NUMBER", MSG_CELL_NUMBER},         {"operation", "OPERATION", MSG_CELL_STRING},
+        {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER}, {"ranks", "RANKS", MSG_CELL_STRING},
+        {"missing", "WAIT FOR", MSG_CELL_STRING},
+    };
+    struct wait_row *pending;
+    struct made made;
+    const char *key;
+    unsigned n;
+    bool ok;
+    int r = pending_operations(ranks->tables, &pending, &n, &key);
+
+    *ret_well = true;
+    if (r)
+        return cannot_read(r, key);
+    ok = made_begin(&made, "ops", columns, ARRAY_LEN(columns), n);
+    for (unsigned i = 0; i < n && ok; i++) {
+        const struct wait_row *p = &pending[i];
+
+        made_text(&made, p->group);
+        made_text(&made, p->name);
+        made_number(&made, p->number ? (double)p->number : -1, "%.0f");
+        made_text(&made, p->operation);
+        made_number(&made, (double)p->waiting_ms / 1000, "%.3f");
+        made_text(&made, p->waiting);
+        made_text(&made, p->missing);
+    }
+    ok = ok ? made_show(show, &made) : cannot_read(-ENOMEM, NULL);
+    made_free(&made);
+    free(pending);
+    return ok;
+}
+
+/* ---- ranks ------------------------------------------------------------------------------ */
+
+/* What fits on a line, for people. */
+bool show_ranks(const struct show *show, const char *group, const struct msg_tables *ranks,
+                bool *ret_well)
+{
+    static const char *const keys[] = {"name",    "rank", "node",      "pid",
+                                       "process", "ops",  "operation", "asleep_ms",
+                                       "message", "last", "command"};
+    struct msg_column columns[ARRAY_LEN(keys)];
+    uint32_t from[ARRAY_LEN(keys)];
+    const struct msg_table *t = ranks->tables;
+    struct made made;
+    bool ok;
+
+    *ret_well = true;
+    if (show->json)
+        return show_tables(show, ranks);
+    for (unsigned k = 0; k < ARRAY_LEN(keys); k++) {
+        for (from[k] = 0; from[k] < t->ncolumns; from[k]++)
+            if (!strcmp(t->columns[from[k]].key, keys[k]))
+                break;
+        if (from[k] == t->ncolumns)
+            return cannot_read(-EPROTO, keys[k]);
+        columns[k] = t->columns[from[k]];
+    }
+    ok = made_begin(&made, "ranks", columns, ARRAY_LEN(keys), t->nrows);
+    for (uint32_t row = 0; row < t->nrows && ok; row++)
+        for (unsigned k = 0; k < ARRAY_LEN(keys); k++) {
+            const char *cell = t->cells[(size_t)row * t->ncolumns + from[k]];
+
+            made_text(&made, cell ? cell : "");
+        }
+    ok = ok ? made_show(show, &made) : cannot_read(-ENOMEM, NULL);
+    made_free(&made);
+    return ok;
+}

@@ -1,0 +1,62 @@
+/* diagnose.h - why a group does not get on: a verdict for each group, from what all nodes say of
+ * its ranks (MSG_TABLES "ranks"). No I/O. */
+#ifndef COMMCTL_DIAGNOSE_H
+#define COMMCTL_DIAGNOSE_H
+
+#include "shm/proto/msg.h"
+
+enum verdict {
+    /* what keeps it from getting on */
+    VERDICT_RANK_DEAD,
+    VERDICT_NODE_DEAD,
+    VERDICT_ENGINE_DEAD,
+    VERDICT_RANK_STOPPED,
+    VERDICT_ORDER_INVERSION,
+    VERDICT_MISMATCH,
+    VERDICT_NOT_ARRIVED,
+    VERDICT_LINK_STALL,
+    VERDICT_ABORTED,
+    VERDICT_BROKEN,
+    /* it gets on, but one rank makes the others wait */
+    VERDICT_SLOW_RANK,
+    /* it is well */
+    VERDICT_COMPUTE_BOUND,
+    VERDICT_HEALTHY,
+};
+
+enum { FINDING_TEXT = 1024 };
+
+/* Strings that are not arrays are borrowed from the table. */
+struct finding {
+    enum verdict verdict;
+    const char *group, *name, *state;
+    uint64_t size, nodes;
+    /* the culprit; rank -1: nobody in particular */
+    int64_t rank, pid;
+    const char *node, *command;
+    bool ended;
+    uint64_t ended_s;
+    uint64_t waiting_ms;                               /* how long it is waited for, 0: not known */
+    char evidence[FINDING_TEXT], remedy[FINDING_TEXT]; /* lines */
+};
+
+/* "RANK_DEAD" */
+const char *verdict_name(enum verdict verdict);
+bool verdict_is_well(enum verdict verdict);
+
+/* One finding for each group in @ranks, in their order there. *ret_findings is the caller's, to
+ * free(). -ENOMEM; -EPROTO: the table lacks a column, whose key is then in *ret_key. */
+int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,
+             const char **ret_key);
+
+/* Of `commctl ops`: one operation that has begun and not ended, or one message. */
+struct wait_row {
+    const char *group, *name, *operation;
+    uint64_t number;                 /* of the operation; 0: a message */
+    uint64_t waiting_ms;             /* the longest */
+    char waiting[256], missing[256]; /* ranks, "0-2,5" */
+};
+int pending_operations(const struct msg_table *ranks, struct wait_row **ret_pending,
+                       unsigned *ret_n, const char **ret_key);
+
+#endif

@@ -1,0 +1,300 @@
+/* gather.c - one question: the groups are found, their boards looked at for as long as the asker
+ * wants (a look every LOOK_MS), the table is written; each part in turns of STEP_US. A client's
+ * question goes to all nodes at the same moment, and their tables are added to ours.
+ *
+ * Who wakes me: the question's own timer. What if a node does not answer: the question waits
+ * GRACE_MS longer than it watches, then the answer names the node. What if nobody reads: a client
+ * has one question at a time; a node GATHER_MAX_NODE. A user has GATHER_MAX_USER, and all users
+ * but root and our own GATHER_MAX: more are told to ask again. */
+#include <stdio.h>
+
+#include "daemon/admin/gather.h"
+#include "daemon/daemon.h"
+#include "daemon/process/clock.h"
+
+enum {
+    STEP_US = 500,
+    LOOK_MS = 20,
+    WATCH_MAX_MS = 10000,
+    GRACE_MS = 700,
+    GATHER_MAX = 16,
+    GATHER_MAX_USER = 4,
+    GATHER_MAX_NODE = 16,
+};
+
+enum gather_stage { GATHER_FIND, GATHER_WATCH, GATHER_FILL, GATHER_WAIT };
+
+struct gather_question {
+    TAILQ_ENTRY(gather_question) entry;
+    struct daemon *d;
+    int slot;      /* of the client that asks, or -1 */
+    unsigned node; /* then the node that does */
+    uint64_t ask;  /* its number for the question, or ours for the nodes */
+    enum gather_stage stage;
+    struct ranks ranks;
+    struct table table;
+    struct event *timer; /* owned */
+    uint64_t watch_until_ms, wait_until_ms;
+    unsigned nwaits;
+    char text[MSG_TEXT_MAX]; /* what is missing */
+    bool waits[];            /* by node: it has not answered */
+};
+
+static void gather_free(struct gather_question *q)
+{
+    TAILQ_REMOVE(&q->d->gather->questions, q, entry);
+    ranks_fini(&q->ranks);
+    table_fini(&q->table);
+    if (q->timer)
+        event_free(q->timer);
+    free(q);
+}
+
+static void missing(struct gather_question *q, const char *what, const char *name)
+{
+    size_t used = strlen(q->text);
+
+    snprintf(q->text + used, sizeof(q->text) - used, "%snode %s %s", used ? "; " : "", name, what);
+}
+
+static void send_answer(struct gather_question *q)
+{
+    struct daemon *d = q->d;
+    struct msg msg = {.type = q->slot < 0 ? MSG_RANKS_HERE : MSG_TABLES};
+
+    for (unsigned i = 0; i < d->conf->nnodes && q->nwaits; i++)
+        if (q->waits[i])
+            missing(q, "did not answer", d->conf->nodes[i].name);
+    if (q->ranks.cut || q->table.error == -E2BIG)
+        missing(q, "has more ranks than fit into an answer: name a group", d->conf->node);
+    else if (q->ranks.error || q->table.error)
+        missing(q, "has no memory for the answer", d->conf->node);
+    msg.tables.healthy = !q->text[0];
+    msg.tables.ntables = q->table.error ? 0 : 1;
+    msg.tables.tables = &q->table.t;
+    msg.tables.ask = q->slot < 0 ? q->ask : 0;
+    snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", q->text);
+    if (q->slot < 0) {
+        peer_links_send(d->peers, q->node, &msg);
+    } else {
+        listener_send(d->listener, (unsigned)q->slot, &msg, NULL, 0);
+        listener_resume(d->listener, (unsigned)q->slot);
+    }
+    gather_free(q);
+}
+
+static void again_in(struct gather_question *q, uint64_t ms)
+{
+    struct timeval tv = clock_timeval(ms);
+
+    event_add(q->timer, &tv);
+}
+
+static void on_question(evutil_socket_t fd, short what, void *arg)
+{
+    struct gather_question *q = arg;
+    struct daemon *d = q->d;
+    uint64_t until_us = clock_us() + STEP_US, now;
+
+    switch (q->stage) {
+    case GATHER_FIND:
+        if (!ranks_find(&q->ranks, d, until_us))
+            return again_in(q, 0);
+        q->stage = GATHER_WATCH; /* fall through */
+    case GATHER_WATCH:
+        ranks_look(&q->ranks, d);
+        now = clock_ms();
+        if (now < q->watch_until_ms)
+            return again_in(q, MIN(q->watch_until_ms - now, (uint64_t)LOOK_MS));
+        past_add(&d->gather->past, &q->ranks);
+        q->stage = GATHER_FILL; /* fall through */
+    case GATHER_FILL:
+        if (!ranks_fill(&q->ranks, d, &q->table, until_us))
+            return again_in(q, 0);
+        q->stage = GATHER_WAIT; /* fall through */
+    case GATHER_WAIT:
+        now = clock_ms();
+        if (q->nwaits && now < q->wait_until_ms)
+            return again_in(q, q->wait_until_ms - now);
+        send_answer(q);
+    }
+}
+
+static struct gather_question *gather_new(struct daemon *d, const struct ranks_wish *wish,
+                                          uint32_t watch_ms)
+{
+    struct gather_question *q = calloc(1, sizeof(*q) + d->conf->nnodes * sizeof(q->waits[0]));
+
+    if (!q)
+        return NULL;
+    q->d = d;
+    q->slot = -1;
+    ranks_init(&q->ranks, wish);
+    ranks_table(&q->table);
+    q->watch_until_ms = clock_ms() + MIN(watch_ms, (uint32_t)WATCH_MAX_MS);
+    q->wait_until_ms = q->watch_until_ms + GRACE_MS;
+    TAILQ_INSERT_TAIL(&d->gather->questions, q, entry);
+    q->timer = evtimer_new(d->base, on_question, q);
+    if (!q->timer || q->table.error) {
+        gather_free(q);
+        return NULL;
+    }
+    again_in(q, 0);
+    return q;
+}
+
+/* Sends the question to those that have a link; the others are missing at once. */
+static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
+{
+    struct daemon *d = q->d;
+    struct msg msg = {.type = MSG_ASK_RANKS};
+    struct core_peer_view peer;
+
+    q->ask = d->incarnation + ++d->gather->last;
+    msg.ask_ranks = (struct msg_ask_ranks){
+        .ask = q->ask, .uid = q->ranks.wish.uid, .all = q->ranks.wish.all, .watch_ms = watch_ms};
+    snprintf(msg.ask_ranks.group, sizeof(msg.ask_ranks.group), "%s", q->ranks.wish.group);
+    for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
+        if (peer.state == CORE_PEER_SELF)
+            continue;
+        if (peer.state == CORE_PEER_DOWN_) {
+            missing(q, "is down", peer.name);
+            continue;
+        }
+        q->waits[i] = true;
+        q->nwaits++;
+        peer_links_send(d->peers, i, &msg);
+    }
+}
+
+static void refuse(struct daemon *d, unsigned slot, const char *text)
+{
+    struct msg msg = {.type = MSG_TABLES};
+
+    snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
+    listener_send(d->listener, slot, &msg, NULL, 0);
+    listener_resume(d->listener, slot);
+}
+
+static bool too_many(const struct gather *gather, uint32_t uid)
+{
+    const struct gather_question *q;
+    unsigned all = 0, own = 0;
+
+    if (uid == 0 || uid == geteuid())
+        return false;
+    TAILQ_FOREACH(q, &gather->questions, entry) {
+        all += q->slot >= 0;
+        own += q->slot >= 0 && q->ranks.wish.uid == uid;
+    }
+    return all >= GATHER_MAX || own >= GATHER_MAX_USER;
+}
+
+void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question)
+{
+    struct ranks_wish wish = {.uid = uid, .all = uid == 0 || uid == geteuid()};
+    struct gather_question *q = NULL;
+
+    snprintf(wish.group, sizeof(wish.group), "%s", question->group);
+    listener_pause(d->listener, slot);
+    if (too_many(d->gather, uid))
+        return refuse(d, slot, "too many questions at the same time: ask again in a second");
+    q = gather_new(d, &wish, question->watch_ms);
+    if (!q)
+        return refuse(d, slot, "the answer cannot be made: no memory");
+    q->slot = (int)slot;
+    ask_nodes(q, question->watch_ms);
+}
+
+void gather_drop(struct daemon *d, unsigned slot)
+{
+    struct gather_question *q;
+
+    TAILQ_FOREACH(q, &d->gather->questions, entry)
+        if (q->slot == (int)slot)
+            return gather_free(q);
+}
+
+/* Who asks more than it may is answered at once, after one look; if that does not help, not. */
+static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ranks *ask)
+{
+    struct ranks_wish wish = {.uid = ask->uid, .all = ask->all};
+    struct gather_question *q;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(q, &d->gather->questions, entry)
+        n += q->slot < 0 && q->node == node;
+    if (n >= 16 * GATHER_MAX_NODE)
+        return;
+    snprintf(wish.group, sizeof(wish.group), "%s", ask->group);
+    q = gather_new(d, &wish, n < GATHER_MAX_NODE ? ask->watch_ms : 0);
+    if (!q)
+        return;
+    q->node = node;
+    q->ask = ask->ask;
+}
+
+/* Are they the columns that we have? Another version may have others. */
+static bool same_columns(const struct msg_table *a, const struct msg_table *b)
+{
+    if (a->ncolumns != b->ncolumns)
+        return false;
+    for (uint32_t i = 0; i < a->ncolumns; i++)
+        if (strcmp(a->columns[i].key, b->columns[i].key))
+            return false;
+    return true;
+}
+
+static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables *tables)
+{
+    const struct msg_table *table = tables->tables;
+    struct gather_question *q;
+
+    TAILQ_FOREACH(q, &d->gather->questions, entry)
+        if (q->slot >= 0 && q->ask == tables->ask && q->waits[node])
+            break;
+    if (!q)
+        return; /* too late, or never asked */
+    q->waits[node] = false;
+    q->nwaits--;
+    if (tables->ntables != 1 || !same_columns(table, &q->table.t)) {
+        missing(q, tables->text[0] ? tables->text : "answers in another version",
+                d->conf->nodes[node].name);
+    } else {
+        if (tables->text[0])
+            missing(q, "answered only in part", d->conf->nodes[node].name);
+        for (uint32_t i = 0; i < table->nrows * table->ncolumns; i++)
+            table_text(&q->table, table->cells[i]);
+    }
+    if (!q->nwaits && q->stage == GATHER_WAIT)
+        again_in(q, 0);
+}
+
+void gather_msg(struct daemon *d, unsigned node, const struct msg *msg)
+{
+    if (msg->type == MSG_ASK_RANKS)
+        ranks_asked(d, node, &msg->ask_ranks);
+    else
+        ranks_here(d, node, &msg->tables);
+}
+
+int gather_init(struct daemon *d)
+{
+    d->gather = calloc(1, sizeof(*d->gather));
+    if (!d->gather)
+        return -ENOMEM;
+    TAILQ_INIT(&d->gather->questions);
+    past_init(&d->gather->past);
+    return 0;
+}
+
+void gather_fini(struct daemon *d)
+{
+    if (!d->gather)
+        return;
+    while (!TAILQ_EMPTY(&d->gather->questions))
+        gather_free(TAILQ_FIRST(&d->gather->questions));
+    past_fini(&d->gather->past);
+    free(d->gather);
+    d->gather = NULL;
+}

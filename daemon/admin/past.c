@@ -1,0 +1,110 @@
+/* past.c - see past.h. What is kept is bounded by PAST_*: some 400 bytes a rank. */
+#include "daemon/admin/past.h"
+
+#include "daemon/daemon.h"
+#include "daemon/process/clock.h"
+
+struct past_group {
+    TAILQ_ENTRY(past_group) entry;
+    struct rank_group group;
+    struct rank_row rows[];
+};
+
+void past_init(struct past *past)
+{
+    TAILQ_INIT(&past->groups);
+    past->ngroups = 0;
+}
+
+static void past_drop(struct past *past, struct past_group *old)
+{
+    TAILQ_REMOVE(&past->groups, old, entry);
+    past->ngroups--;
+    free(old);
+}
+
+void past_fini(struct past *past)
+{
+    while (!TAILQ_EMPTY(&past->groups))
+        past_drop(past, TAILQ_FIRST(&past->groups));
+}
+
+static void past_make_room(struct past *past, uint32_t uid)
+{
+    struct past_group *old, *first = NULL;
+    unsigned own = 0;
+
+    TAILQ_FOREACH(old, &past->groups, entry) {
+        if (old->group.uid != uid)
+            continue;
+        own++;
+        if (!first)
+            first = old;
+    }
+    if (own >= PAST_MAX_PER_USER)
+        past_drop(past, first);
+    else if (past->ngroups >= PAST_MAX)
+        past_drop(past, TAILQ_FIRST(&past->groups));
+}
+
+static bool same_operation(const struct op_desc *a, const struct op_desc *b)
+{
+    return a->seq != b->seq || !a->seq || op_fingerprint(a) == op_fingerprint(b);
+}
+
+/* Did it end as nobody wanted it to? Ranks that did not mean the same had an error, and left. */
+static bool worth_keeping(const struct ranks *ranks, const struct board_ctl *ctl)
+{
+    if (ranks->groups[0].cause != CAUSE_NONE)
+        return true;
+    for (unsigned i = 0; i < ranks->nrows; i++)
+        if (ranks->rows[i].fate == RANK_DIED || board_refused(ctl, ranks->rows[i].seat.ops) ||
+            !same_operation(&ranks->rows[i].seat.last, &ranks->rows[0].seat.last))
+            return true;
+    return false;
+}
+
+static void past_keep(struct past *past, const struct ranks *ranks)
+{
+    unsigned nrows = MIN(ranks->nrows, (unsigned)PAST_MAX_ROWS);
+    struct past_group *new = malloc(sizeof(*new) + nrows * sizeof(new->rows[0]));
+
+    if (!new)
+        return; /* history is a courtesy */
+    past_make_room(past, ranks->groups[0].uid);
+    new->group = ranks->groups[0];
+    new->group.first_row = 0;
+    new->group.nrows = nrows;
+    new->group.ended_ms = clock_ms();
+    memcpy(new->rows, ranks->rows, nrows * sizeof(new->rows[0]));
+    TAILQ_INSERT_TAIL(&past->groups, new, entry);
+    past->ngroups++;
+}
+
+void past_closing(struct past *past, struct daemon *d, const struct board_entry *closing)
+{
+    static const struct ranks_wish any = {.all = true};
+    struct core_group_view view;
+    struct ranks ranks;
+
+    if (!core_group(d->core, closing->group, &view))
+        return;
+    ranks_init(&ranks, &any);
+    if (ranks_add(&ranks, d, &view)) {
+        for (unsigned i = 0; i < ranks.nrows; i++)
+            ranks_look_closely(&ranks.groups[0], &ranks.rows[i], d);
+        if (worth_keeping(&ranks, closing->ctl))
+            past_keep(past, &ranks);
+    }
+    ranks_fini(&ranks);
+}
+
+void past_add(const struct past *past, struct ranks *ranks)
+{
+    const struct past_group *old;
+
+    TAILQ_FOREACH(old, &past->groups, entry)
+        if (ranks_wished(&ranks->wish, old->group.uid, old->group.id, old->group.name) &&
+            !ranks_add_past(ranks, &old->group, old->rows))
+            return;
+}

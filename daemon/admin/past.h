@@ -1,0 +1,29 @@
+/* past.h - groups of this node that ended badly, as they were when they ended: for who asks why
+ * after the job is gone. */
+#ifndef COMMD_PAST_H
+#define COMMD_PAST_H
+
+#include <sys/queue.h>
+
+#include "daemon/admin/rank_view.h"
+
+enum { PAST_MAX = 64, PAST_MAX_PER_USER = 16, PAST_MAX_ROWS = 64 };
+
+struct board_entry;
+struct past_group;
+TAILQ_HEAD(past_list, past_group);
+struct past {
+    struct past_list groups; /* owned; the oldest first */
+    unsigned ngroups;
+};
+
+void past_init(struct past *past);
+void past_fini(struct past *past);
+/* The group of this board is about to be closed here. Kept if it was broken, if a rank of it died,
+ * or if the last operations of its ranks differ; the oldest ones make room, the user's own first.
+ */
+void past_closing(struct past *past, struct daemon *d, const struct board_entry *closing);
+/* Adds those that @ranks wishes for. */
+void past_add(const struct past *past, struct ranks *ranks);
+
+#endif

@@ -1,0 +1,431 @@
+/* rank_view.c - a look at the ranks of this node, in parts that each fit into a turn: find the
+ * groups, look at their boards as often as is wanted, then write the table.
+ *
+ * A group may close in between: then its board is not found any more, and what was seen before
+ * stands. Process states come from /proc, once, when the table is written. */
+#include <ctype.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "daemon/admin/rank_view.h"
+#include "daemon/daemon.h"
+#include "daemon/process/clock.h"
+#include "shm/proto/codec.h"
+#include "shm/util/wait.h"
+
+void ranks_init(struct ranks *ranks, const struct ranks_wish *wish)
+{
+    *ranks = (struct ranks){.wish = *wish, .begun_ms = clock_ms()};
+}
+
+void ranks_fini(struct ranks *ranks)
+{
+    free(ranks->groups);
+    free(ranks->rows);
+    *ranks = (struct ranks){0};
+}
+
+bool ranks_wished(const struct ranks_wish *wish, uint32_t uid, uint64_t id, const char *name)
+{
+    char hex[17];
+
+    if (!wish->all && wish->uid != uid)
+        return false;
+    snprintf(hex, sizeof(hex), "%016" PRIx64, id);
+    return !wish->group[0] || strcmp(wish->group, name) == 0 ||
+           (id && strcmp(wish->group, hex) == 0);
+}
+
+/* Room for one more group and @nrows more rows. */
+static bool ranks_room(struct ranks *ranks, unsigned nrows)
+{
+    if (ranks->nrows + nrows > RANKS_MAX_ROWS || ranks->ngroups == RANKS_MAX_ROWS) {
+        ranks->cut = true;
+        return false;
+    }
+    if (ranks->ngroups == ranks->groups_room) {
+        unsigned room = MAX(8u, 2 * ranks->groups_room);
+        struct rank_group *groups = realloc(ranks->groups, room * sizeof(*groups));
+
+        if (!groups) {
+            ranks->error = -ENOMEM;
+            return false;
+        }
+        ranks->groups = groups;
+        ranks->groups_room = room;
+    }
+    if (ranks->nrows + nrows > ranks->rows_room) {
+        unsigned room = MAX(ranks->nrows + nrows, 2 * ranks->rows_room);
+        struct rank_row *rows = realloc(ranks->rows, room * sizeof(*rows));
+
+        if (!rows) {
+            ranks->error = -ENOMEM;
+            return false;
+        }
+        ranks->rows = rows;
+        ranks->rows_room = room;
+    }
+    return true;
+}
+
+/* How the program was called that has, or had, this place. */
+static void find_command(const struct daemon *d, const struct board_entry *entry,
+                         struct rank_row *row)
+{
+    unsigned slot;
+
+    if (entry && boards_member_slot(entry, row->local, &slot) && slot < d->nslots &&
+        d->commands[slot].pid == row->pid)
+        snprintf(row->command, sizeof(row->command), "%s", d->commands[slot].text);
+}
+
+static enum rank_fate fate_of(const struct board_entry *entry, unsigned rank)
+{
+    unsigned cause = entry ? board_rank_gone(entry->ctl, rank) : CAUSE_NONE;
+
+    return !cause ? RANK_HERE : cause == CAUSE_LEFT ? RANK_LEFT : RANK_DIED;
+}
+
+static void take_rows(struct ranks *ranks, const struct daemon *d,
+                      const struct core_group_view *view)
+{
+    const struct board_entry *entry = view->id ? boards_find(&d->boards, view->id) : NULL;
+    unsigned local = 0;
+
+    for (unsigned rank = 0; rank < view->size && view->members; rank++) {
+        struct rank_row *row = &ranks->rows[ranks->nrows];
+
+        if (view->members[rank].node != view->me)
+            continue;
+        *row = (struct rank_row){.rank = rank, .pid = view->members[rank].pid, .local = local++};
+        row->fate = fate_of(entry, rank);
+        find_command(d, entry, row);
+        ranks->nrows++;
+    }
+}
+
+bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_view *view)
+{
+    struct rank_group *group;
+    unsigned nrows = 0;
+
+    for (unsigned rank = 0; rank < view->size && view->members; rank++)
+        nrows += view->members[rank].node == view->me;
+    if (!ranks_room(ranks, nrows))
+        return false;
+    group = &ranks->groups[ranks->ngroups++];
+    *group = (struct rank_group){
+        .id = view->id,
+        .uid = view->uid,
+        .size = view->size,
+        .nnodes = view->nnodes,
+        .state = view->state,
+        .cause = view->cause,
+        .cause_rank = view->cause_rank,
+        .first_row = ranks->nrows,
+        .nrows = nrows,
+    };
+    snprintf(group->name, sizeof(group->name), "%s", view->name);
+    snprintf(group->text, sizeof(group->text), "%s",
+             view->state == CORE_GROUP_BROKEN ? view->cause_text : view->missing);
+    take_rows(ranks, d, view);
+    return true;
+}
+
+bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
+                    const struct rank_row *rows)
+{
+    if (!ranks_room(ranks, group->nrows))
+        return false;
+    ranks->groups[ranks->ngroups] = *group;
+    ranks->groups[ranks->ngroups++].first_row = ranks->nrows;
+    memcpy(&ranks->rows[ranks->nrows], rows, group->nrows * sizeof(rows[0]));
+    ranks->nrows += group->nrows;
+    return true;
+}
+
+bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
+{
+    const uint32_t *uid = ranks->wish.all ? NULL : &ranks->wish.uid;
+    struct core_group_view view;
+    int r;
+
+    do {
+        r = core_group_scan(d->core, &ranks->scan, uid, &view);
+        if (r == CORE_SCAN_END)
+            return true;
+        if (r == CORE_SCAN_FOUND && ranks_wished(&ranks->wish, view.uid, view.id, view.name) &&
+            !ranks_add(ranks, d, &view))
+            return true;
+    } while (clock_us() < until_us);
+    return false;
+}
+
+void ranks_look(struct ranks *ranks, struct daemon *d)
+{
+    for (unsigned i = 0; i < ranks->ngroups; i++) {
+        const struct rank_group *group = &ranks->groups[i];
+        const struct board_entry *entry = group->id ? boards_find(&d->boards, group->id) : NULL;
+
+        for (unsigned k = 0; k < group->nrows && entry && !group->ended_ms; k++) {
+            struct rank_row *row = &ranks->rows[group->first_row + k];
+            struct board_seat *seat = &row->seat;
+
+            seat->ops = board_rank_ops(entry->ctl, row->local);
+            seat->started = board_rank_started(entry->ctl, row->local);
+            if (!row->looks++)
+                row->first_ops = seat->ops;
+            row->looks_in += seat->started != seat->ops;
+        }
+    }
+}
+
+void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d)
+{
+    const struct board_entry *entry = group->id ? boards_find(&d->boards, group->id) : NULL;
+
+    if (!entry || group->ended_ms)
+        return;
+    board_seat(entry->ctl, row->local, now_ms(), &row->seat);
+    row->fate = fate_of(entry, row->rank);
+}
+
+/* ---- processes -------------------------------------------------------------------------- */
+
+/* The beginning of /proc/@pid/@name; its length, or -1. Only of files that the kernel makes without
+ * a look at the memory of the process, which might wait for whoever serves that. */
+static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
+{
+    _cleanup_(close_fdp) int fd = -1;
+    char path[64];
+    ssize_t n;
+
+    snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : read(fd, buf, size - 1);
+    buf[MAX(n, (ssize_t)0)] = 0;
+    return n;
+}
+
+/* The third field of proc(5)'s stat, behind a name in brackets that may hold anything. */
+static const char *process_word(uint32_t pid)
+{
+    char buf[512], *end;
+
+    if (read_proc(pid, "stat", buf, sizeof(buf)) <= 0)
+        return "";
+    end = strrchr(buf, ')');
+    switch (end && end[1] ? end[2] : 0) {
+    case 'R':
+        return "running";
+    case 'S':
+    case 'I':
+        return "sleeping";
+    case 'D':
+        return "blocked";
+    case 'T':
+        return "stopped";
+    case 't':
+        return "traced";
+    case 'Z':
+    case 'X':
+        return "zombie";
+    }
+    return "";
+}
+
+static void kernel_word(uint32_t pid, char *buf, size_t size)
+{
+    if (read_proc(pid, "wchan", buf, size) <= 0 || !strcmp(buf, "0"))
+        buf[0] = 0;
+    for (char *c = buf; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '_' && *c != '.')
+            *c = '_';
+}
+
+/* ---- the table -------------------------------------------------------------------------- */
+
+void ranks_table(struct table *table)
+{
+    static const struct table_column columns[] = {
+        {"group", "GROUP", MSG_CELL_STRING},
+        {"name", "NAME", MSG_CELL_STRING},
+        {"uid", "UID", MSG_CELL_NUMBER},
+        {"size", "SIZE", MSG_CELL_NUMBER},
+        {"nodes", "NODES", MSG_CELL_NUMBER},
+        {"state", "STATE", MSG_CELL_STRING},
+        {"cause", "CAUSE", MSG_CELL_STRING},
+        {"cause_rank", "CAUSE RANK", MSG_CELL_NUMBER},
+        {"cause_text", "CAUSE TEXT", MSG_CELL_STRING},
+        {"missing", "MISSING", MSG_CELL_STRING},
+        {"ended_s", "ENDED [s]", MSG_CELL_NUMBER},
+        {"rank", "RANK", MSG_CELL_NUMBER},
+        {"node", "NODE", MSG_CELL_STRING},
+        {"pid", "PID", MSG_CELL_NUMBER},
+        {"process", "PROCESS", MSG_CELL_STRING},
+        {"kernel", "IN KERNEL", MSG_CELL_STRING},
+        {"ops", "OPS", MSG_CELL_NUMBER},
+        {"started", "STARTED", MSG_CELL_NUMBER},
+        {"operation", "OPERATION", MSG_CELL_STRING},
+        {"asleep_ms", "ASLEEP [ms]", MSG_CELL_NUMBER},
+        {"last", "LAST OPERATION", MSG_CELL_STRING},
+        {"message", "MESSAGE", MSG_CELL_STRING},
+        {"message_peer", "PEER", MSG_CELL_NUMBER},
+        {"message_tag", "TAG", MSG_CELL_NUMBER},
+        {"message_ms", "FOR [ms]", MSG_CELL_NUMBER},
+        {"done", "DONE", MSG_CELL_NUMBER},
+        {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
+        {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
+        {"command", "COMMAND", MSG_CELL_STRING},
+    };
+
+    table_init(table, "ranks", columns, ARRAY_LEN(columns));
+}
+
+static void empty_cells(struct table *t, unsigned n)
+{
+    while (n--)
+        table_text(t, "");
+}
+
+static void number_if(struct table *t, bool known, uint64_t number)
+{
+    if (known)
+        table_number(t, number);
+    else
+        table_text(t, "");
+}
+
+static const char *group_state(const struct rank_group *group)
+{
+    if (group->ended_ms)
+        return "ended";
+    switch (group->state) {
+    case CORE_GROUP_JOINING:
+    case CORE_GROUP_COMMITTED:
+        return "joining";
+    case CORE_GROUP_OPEN:
+        return "open";
+    case CORE_GROUP_BROKEN:
+        return "broken";
+    }
+    return "";
+}
+
+enum { GROUP_CELLS = 11 }; /* of the columns, those that group_cells() fills */
+
+static void group_cells(struct table *t, const struct rank_group *group)
+{
+    bool broken = group->cause != CAUSE_NONE;
+    uint64_t now = clock_ms();
+
+    if (group->id)
+        table_format(t, "%016" PRIx64, group->id);
+    else
+        table_text(t, "");
+    table_text(t, group->name);
+    table_number(t, group->uid);
+    table_number(t, group->size);
+    table_number(t, group->nnodes);
+    table_text(t, group_state(group));
+    table_text(t, broken ? cause_name(group->cause) : "");
+    number_if(t, broken && group->cause_rank >= 0, (uint64_t)group->cause_rank);
+    table_text(t, broken ? group->text : "");
+    table_text(t, broken ? "" : group->text);
+    if (group->ended_ms)
+        table_number(t, (now - group->ended_ms) / 1000);
+    else
+        table_text(t, "");
+}
+
+static void operation_cell(struct table *t, const struct op_desc *desc)
+{
+    char text[160] = "";
+
+    if (desc->seq)
+        op_text(desc, text, sizeof(text));
+    table_text(t, text);
+}
+
+/* @ended: its pid may be another's by now. */
+static void process_cells(struct table *t, const struct rank_row *row, bool ended)
+{
+    char kernel[64] = "";
+
+    switch (row->fate) {
+    case RANK_HERE:
+        if (ended)
+            return empty_cells(t, 2);
+        kernel_word(row->pid, kernel, sizeof(kernel));
+        table_text(t, process_word(row->pid));
+        break;
+    case RANK_LEFT:
+        table_text(t, "left");
+        break;
+    case RANK_DIED:
+        table_text(t, "died");
+        break;
+    }
+    table_text(t, kernel);
+}
+
+static void message_cells(struct table *t, const struct board_seat *seat)
+{
+    if (!seat->message)
+        return empty_cells(t, 4);
+    table_text(t, seat->message_send ? "send" : "recv");
+    number_if(t, seat->message_peer >= 0, (uint64_t)seat->message_peer);
+    number_if(t, seat->message_tag >= 0, (uint64_t)seat->message_tag);
+    table_number(t, seat->message_ms);
+}
+
+static void row_cells(struct table *t, const struct daemon *d, const struct rank_row *row,
+                      uint64_t watched_ms, bool ended)
+{
+    const struct board_seat *seat = &row->seat;
+
+    table_number(t, row->rank);
+    table_text(t, d->conf->node);
+    table_number(t, row->pid);
+    process_cells(t, row, ended);
+    table_number(t, seat->ops);
+    table_number(t, seat->started);
+    operation_cell(t, &seat->now);
+    number_if(t, seat->asleep, seat->asleep_ms);
+    operation_cell(t, &seat->last);
+    message_cells(t, seat);
+    number_if(t, !ended, seat->ops - row->first_ops);
+    number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
+    number_if(t, !ended, watched_ms);
+    table_text(t, row->command);
+}
+
+bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us)
+{
+    uint64_t watched_ms = clock_ms() - ranks->begun_ms;
+
+    for (; ranks->group_at < ranks->ngroups; ranks->group_at++, ranks->row_at = 0) {
+        const struct rank_group *group = &ranks->groups[ranks->group_at];
+
+        if (!group->nrows) { /* nobody is in yet */
+            group_cells(table, group);
+            empty_cells(table, table->t.ncolumns - GROUP_CELLS);
+        }
+        for (; ranks->row_at < group->nrows; ranks->row_at++) {
+            struct rank_row *row = &ranks->rows[group->first_row + ranks->row_at];
+
+            if (clock_us() >= until_us)
+                return false;
+            ranks_look_closely(group, row, d);
+            group_cells(table, group);
+            row_cells(table, d, row, watched_ms, group->ended_ms != 0);
+        }
+        if (clock_us() >= until_us && ranks->group_at + 1 < ranks->ngroups) {
+            ranks->group_at++;
+            ranks->row_at = 0;
+            return false;
+        }
+    }
+    return true;
+}

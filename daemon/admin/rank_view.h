@@ -1,0 +1,77 @@
+/* rank_view.h - what the ranks of this node are doing, group by group: read from the boards and
+ * from /proc, for people. Changes nothing. Nobody decides by it: most of it is the ranks' to write.
+ */
+#ifndef COMMD_RANK_VIEW_H
+#define COMMD_RANK_VIEW_H
+
+#include "daemon/admin/table.h"
+#include "daemon/core/core.h"
+#include "shm/board/board.h"
+
+struct daemon;
+
+enum { RANKS_MAX_ROWS = 2048 }; /* that one node answers with */
+
+enum rank_fate { RANK_HERE, RANK_LEFT, RANK_DIED };
+
+struct rank_row {
+    uint32_t rank, pid;
+    unsigned local; /* its place on the board */
+    enum rank_fate fate;
+    struct board_seat seat;   /* the last look */
+    uint32_t first_ops;       /* the first look: ops */
+    unsigned looks, looks_in; /* how many, and in how many it was in an operation */
+    char command[MSG_COMMAND_MAX];
+};
+
+struct rank_group {
+    uint64_t id;
+    uint32_t uid, size, nnodes;
+    enum core_group_state state;
+    enum cause cause;
+    int cause_rank;    /* -1: nobody in particular */
+    uint64_t ended_ms; /* clock_ms(); 0: it has not */
+    unsigned first_row, nrows;
+    char name[MSG_GROUP_MAX];
+    char text[MSG_TEXT_MAX]; /* the cause, or the ranks that are missing while it is joining */
+};
+
+/* Whose groups, and which. */
+struct ranks_wish {
+    uint32_t uid;
+    bool all;                  /* everybody's */
+    char group[MSG_GROUP_MAX]; /* name or id, "": any */
+};
+
+struct ranks {
+    struct ranks_wish wish;
+    struct rank_group *groups; /* owned */
+    struct rank_row *rows;     /* owned: of all groups, in their order */
+    unsigned ngroups, nrows, rows_room, groups_room;
+    bool cut; /* there are more than fit */
+    int error;
+    /* where the scan, and then the table, stands */
+    struct core_scan scan;
+    unsigned group_at, row_at;
+    uint64_t begun_ms;
+};
+
+void ranks_init(struct ranks *ranks, const struct ranks_wish *wish);
+void ranks_fini(struct ranks *ranks);
+bool ranks_wished(const struct ranks_wish *wish, uint32_t uid, uint64_t id, const char *name);
+/* Takes @view and its ranks in; false: it has no room. */
+bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_view *view);
+/* The same with one that has ended. */
+bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
+                    const struct rank_row *rows);
+/* Finds all groups that are wished for, until @until_us; true: done. */
+bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us);
+/* One look at all of them: are they in an operation? */
+void ranks_look(struct ranks *ranks, struct daemon *d);
+/* What one of them is doing; nothing is changed if its group is closed by now. */
+void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d);
+/* Writes the table, until @until_us; true: done. It has been begun by ranks_table(). */
+void ranks_table(struct table *table);
+bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us);
+
+#endif

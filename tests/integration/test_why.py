@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+"""Staged situations, and what `commctl why` says of them: the verdict, and who is the culprit."""
+
+import os
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main, now, until  # noqa: E402
+
+PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
+
+
+def why(node, group=None):
+    """The only finding there, after a look at how long it took."""
+    begin = now()
+    rows = node.ctl("why", *([group] if group else []))["why"]
+    check(now() - begin < 2 * PATIENCE + 3, f"why took {now() - begin:.1f} s")
+    equal(len(rows), 1, rows)
+    return rows[0]
+
+
+def until_why(node, verdict, group=None):
+    """Ranks need a moment to get into the situation."""
+    seen = {}
+
+    def asked():
+        seen.update(why(node, group))
+        return seen["verdict"] == verdict
+
+    until(asked, lambda: f"verdict {verdict}: {seen}")
+    return dict(seen)
+
+
+def culprit(row):
+    return row["rank"], row["node"], row["pid"]
+
+
+def text(node, *arguments):
+    return subprocess.run(
+        [COMMCTL, "--socket", node.socket, *arguments], capture_output=True, text=True
+    )
+
+
+def test_a_group_that_is_well():
+    with Cluster(2) as cluster:
+        equal(text(cluster.nodes[0], "why").stdout, "no groups\n")
+        ranks = cluster.ranks("g", [0, 1])
+        row = why(cluster.nodes[0])
+        equal((row["name"], row["verdict"], row["well"]), ("g", "HEALTHY", True))
+        equal((row["rank"], row["pid"], row["command"]), (None, None, None), row)
+        equal(text(cluster.nodes[1], "why", "g").returncode, 0)
+        equal(why(cluster.nodes[1], row["group"])["name"], "g", "by its id")
+        none = text(cluster.nodes[1], "why", "h")
+        equal((none.returncode, none.stdout), (1, "no such group\n"))
+        for rank in ranks:
+            rank.call("leave", name="g")
+
+
+def test_a_rank_that_is_stopped():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1])
+        os.kill(ranks[2].pid, signal.SIGSTOP)
+        for rank in ranks[:2]:
+            rank.start("all_reduce", name="g", count=100)
+        for node in cluster.nodes:
+            row = until_why(node, "RANK_STOPPED")
+            equal(culprit(row), (2, "node1", ranks[2].pid))
+            check("all_reduce f32 sum of 100 elements" in row["evidence"], row)
+            check("rank.py" in row["command"], row)
+            check(row["waiting_s"] >= 0.5, row)
+        shown = text(cluster.nodes[0], "why", "g")
+        equal(shown.returncode, 1)
+        check(shown.stdout.startswith('RANK_STOPPED  group "g" (3 ranks on 2 nodes)\n'), shown)
+        check(f"kill -CONT {ranks[2].pid}" in shown.stdout, shown)
+        ops = cluster.nodes[0].ctl("ops", "g")["ops"]
+        equal([(row["number"], row["ranks"], row["missing"]) for row in ops], [(1, "0-1", "2")])
+        equal(ops[0]["operation"], "all_reduce f32 sum of 100 elements")
+        os.kill(ranks[2].pid, signal.SIGCONT)
+        ranks[2].call("all_reduce", name="g", count=100)
+        for rank in ranks[:2]:
+            rank.finish()
+        equal(why(cluster.nodes[0])["verdict"], "HEALTHY")
+        equal(cluster.nodes[0].ctl("ops")["ops"], [])
+
+
+def test_a_rank_that_does_not_come():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1, 1])
+        for rank in ranks:
+            rank.start("raw", name="g", coll="barrier")
+        for rank in ranks:
+            rank.finish()
+        for rank in ranks[1:]:
+            rank.start("all_reduce", name="g", count=7, dtype="i32", redop="max")
+        row = until_why(cluster.nodes[1], "NOT_ARRIVED")
+        equal(culprit(row), (0, "node0", ranks[0].pid))
+        check("ranks 1-2 of group" in row["evidence"], row)
+        check("operation 2 (all_reduce i32 max of 7 elements)" in row["evidence"], row)
+        check("its process is sleeping" in row["evidence"], row)
+        check("the last that it completed is operation 1 (barrier)" in row["evidence"], row)
+        ranks[0].call("all_reduce", name="g", count=7, dtype="i32", redop="max")
+        for rank in ranks[1:]:
+            rank.finish()
+
+
+def test_a_rank_that_does_not_join():
+    with Cluster(2) as cluster:
+        ranks = [cluster.rank(0), cluster.rank(1)]
+        ranks[0].start("join", name="g", rank=0, size=3)
+        ranks[1].start("join", name="g", rank=2, size=3)
+        for node in cluster.nodes:
+            row = until_why(node, "NOT_ARRIVED", "g")
+            check("rank 1 of 3 has not joined the group" in row["evidence"], row)
+        late = cluster.rank(1)
+        late.call("join", name="g", rank=1, size=3)
+        for rank in ranks:
+            rank.finish()
+
+
+def test_two_groups_in_another_order():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        cluster.join("h", ranks)
+        ranks[0].start("all_reduce", name="g", count=10)
+        ranks[1].start("all_reduce", name="h", count=10)
+        for group in "gh":
+            row = until_why(cluster.nodes[0], "ORDER_INVERSION", group)
+            for other in "gh":
+                check(f'of group "{other}" waits in operation 1' in row["evidence"], row)
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def test_messages():
+    with Cluster(1) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 0])
+        ranks[0].start("recv", name="g", peer=1, tag=5, size=8)
+        row = until_why(cluster.nodes[0], "NOT_ARRIVED")
+        equal(culprit(row), (1, "node0", ranks[1].pid))
+        check("waits in recv from rank 1, tag 5" in row["evidence"], row)
+        ops = cluster.nodes[0].ctl("ops")["ops"]
+        equal([(row["operation"], row["ranks"]) for row in ops], [("recv", "0")])
+        equal(ops[0]["missing"], "1")
+
+        # who should send waits for a third, which is stopped: that one it is
+        os.kill(ranks[2].pid, signal.SIGSTOP)
+        ranks[1].start("recv", name="g", peer=2, tag=1, size=8)
+        row = until_why(cluster.nodes[0], "RANK_STOPPED")
+        equal(culprit(row), (2, "node0", ranks[2].pid))
+        check("waits in recv from rank 2, tag 1" in row["evidence"], row)
+        os.kill(ranks[2].pid, signal.SIGCONT)
+
+        # and in a circle
+        ranks[2].start("recv", name="g", peer=0, tag=1, size=8)
+        until_why(cluster.nodes[0], "ORDER_INVERSION")
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def test_a_rank_that_died_while_the_job_is_there_and_after():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1, 1])
+        for rank in ranks:
+            rank.start("raw", name="g", coll="barrier")
+        for rank in ranks:
+            rank.finish()
+        ranks[0].start("all_reduce", name="g", count=100)
+        ranks[1].kill()
+        equal(ranks[0].error()["code"], "RANK_LOST")
+        row = until_why(cluster.nodes[0], "RANK_DEAD")
+        equal(culprit(row), (1, "node1", ranks[1].pid))
+        for rank in (ranks[0], ranks[2]):
+            rank.call("leave", name="g")
+            rank.call("disconnect")
+        for node in cluster.nodes:
+            until(lambda node=node: not node.groups(), "the group is closed")
+            row = until_why(node, "RANK_DEAD", "g")
+            equal(culprit(row), (1, "node1", ranks[1].pid))
+            equal(row["state"], "ended")
+            check("it had completed 1 operations, the last one barrier" in row["evidence"], row)
+            check("rank.py" in row["command"], row)
+        check("ended" in text(cluster.nodes[0], "why").stdout, "shown without its name")
+
+
+def test_a_job_that_called_different_operations():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[0].start("all_reduce", name="g", count=10)
+        ranks[1].start("all_reduce", name="g", count=11)
+        for rank in ranks:
+            equal(rank.error()["code"], "MISMATCH")
+        for moment in ("before", "after"):
+            row = until_why(cluster.nodes[0], "MISMATCH", "g")
+            check("called all_reduce f32 sum of 10 elements" in row["evidence"], row)
+            check("called all_reduce f32 sum of 11 elements" in row["evidence"], row)
+            if moment == "before":
+                for rank in ranks:
+                    rank.call("leave", name="g")
+                for node in cluster.nodes:
+                    until(lambda node=node: not node.groups(), "the group is closed")
+
+
+def test_a_rank_that_gave_up_waiting():
+    with Cluster(1) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 0])
+        for rank in ranks[:2]:
+            rank.start("all_reduce", name="g", count=10, timeout_ms=200)
+        for rank in ranks[:2]:
+            check(rank.error()["code"] in ("TIMEOUT", "ABORTED"), "a limit")
+        row = until_why(cluster.nodes[0], "NOT_ARRIVED")
+        equal(culprit(row), (2, "node0", ranks[2].pid))
+        check("did not come" in row["evidence"], row)
+
+
+def test_a_node_that_is_lost():
+    with Cluster(2) as cluster:
+        cluster.expect("lost|UCX +ERROR")
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[0].start("all_reduce", name="g", count=10)
+        cluster.nodes[1].kill()
+        equal(ranks[0].error()["code"], "NODE_LOST")
+        row = until_why(cluster.nodes[0], "NODE_DEAD")
+        check("node1" in row["evidence"], row)
+        shown = text(cluster.nodes[0], "why")
+        check("node node1 is down" in shown.stderr, shown)
+
+
+def test_an_engine_that_stands_still():
+    with Cluster(2, {"timeouts": {"progress": "60s"}}) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        engine = cluster.nodes[1].engine_pid()
+        os.kill(engine, signal.SIGSTOP)
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=10)
+        row = until_why(cluster.nodes[0], "LINK_STALL")
+        check("all ranks have begun it" in row["evidence"], row)
+        os.kill(engine, signal.SIGCONT)
+        for rank in ranks:
+            rank.finish()
+
+
+def test_the_pace_of_a_job():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1])
+        for number, rank in enumerate(ranks):
+            rank.start("paced", name="g", compute=0.1 if number == 1 else 0.005, steps=60)
+            rank.answer()
+        row = until_why(cluster.nodes[1], "SLOW_RANK")
+        equal(culprit(row), (1, "node0", ranks[1].pid))
+        for rank in ranks:
+            rank.finish(60)
+        for rank in ranks:
+            rank.start("paced", name="g", compute=0.1, steps=60)
+            rank.answer()
+        row = until_why(cluster.nodes[0], "COMPUTE_BOUND")
+        equal(row["well"], True)
+        for rank in ranks:
+            rank.finish(60)
+
+
+def test_a_healthy_job_is_never_accused():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        for rank in ranks:
+            rank.start("paced", name="g", compute=0.001, steps=4000)
+            rank.answer()
+        for _ in range(3):
+            row = why(cluster.nodes[0])
+            check(row["well"], row)
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def test_others_groups_are_not_shown():
+    if os.geteuid():
+        raise Skip("needs root, to ask as another user")
+    with Cluster(2) as cluster:
+        cluster.ranks("g", [0, 1])
+        os.chmod(cluster.folder, 0o755)
+        os.chmod(cluster.nodes[0].home, 0o755)
+        os.chmod(cluster.nodes[0].socket, 0o666)
+        for verb in ("why", "ops", "ranks"):
+            done = subprocess.run(
+                [COMMCTL, "--socket", cluster.nodes[0].socket, "--json", verb],
+                stdout=subprocess.PIPE, user=12345, group=12345, extra_groups=[], text=True,
+            )  # fmt: skip
+            check('"g"' not in done.stdout and "rank.py" not in done.stdout, done)
+
+
+def test_what_is_remembered_is_bounded():
+    with Cluster(1) as cluster:
+        rank = cluster.rank(0)
+        for number in range(20):
+            name = f"g{number}"
+            rank.call("join", name=name, rank=0, size=1)
+            rank.call("abort", name=name, reason="tried")
+            rank.call("leave", name=name)
+        node = cluster.nodes[0]
+        until(lambda: not node.groups(), "all are closed")
+        rows = node.ctl("why")["why"]
+        equal([row["name"] for row in rows], [f"g{number}" for number in range(4, 20)])
+        equal({row["verdict"] for row in rows}, {"ABORTED"})
+
+
+def test_a_rank_that_waits_says_so():
+    os.environ["COMMD_WARN_AFTER"] = "0.3"
+    try:
+        with Cluster(2) as cluster:
+            out = os.path.join(cluster.folder, "stderr")
+            with open(out, "w") as file:
+                saved = os.dup(2)
+                os.dup2(file.fileno(), 2)
+                try:
+                    ranks = cluster.ranks("g", [0, 0, 1])
+                finally:
+                    os.dup2(saved, 2)
+                    os.close(saved)
+
+            def said():
+                with open(out) as file:
+                    return file.read()
+
+            for rank in ranks[:2]:
+                rank.start("all_reduce", name="g", count=10)
+            until(lambda: "rank 2 of node node1 did not come" in said(), said)
+            check('commd: rank 0 of group "g" on node node0 has waited for 0.' in said(), said())
+            check("operation 1 (all_reduce f32 sum of 10 elements)" in said(), said())
+            ranks[2].call("all_reduce", name="g", count=10)
+            for rank in ranks[:2]:
+                rank.finish()
+            equal(said().count("has waited"), 1, said())
+            ranks[1].start("recv", name="g", peer=2, tag=4, size=8)
+            until(lambda: "to receive from rank 2, tag 4;" in said(), said)
+            ranks[2].call("send", name="g", peer=1, tag=4, text="12345678")
+            ranks[1].finish()
+            equal(said().count("has waited"), 2, said())
+    finally:
+        del os.environ["COMMD_WARN_AFTER"]
+
+
+COMPLETE = """
+. "$1"; shift
+commctl() { "$COMMCTL" "$@"; }
+command() { "$@"; }
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_commctl
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def test_completion():
+    """bash offers the verbs of the help, and the names of groups where one is wanted."""
+    script = os.path.join(TOP, "client/ctl/completion/commctl")
+
+    def offered(*words):
+        done = subprocess.run(
+            ["bash", "-c", COMPLETE, "bash", script, "commctl", *words],
+            capture_output=True, text=True, env=dict(os.environ, COMMCTL=COMMCTL),
+        )  # fmt: skip
+        equal((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    with Cluster(1) as cluster:
+        socket = cluster.nodes[0].socket
+        usage = subprocess.check_output([COMMCTL, "--help"], text=True).split("\n\n")[1]
+        verbs = [line.split()[0] for line in usage.splitlines()]
+        check(len(verbs) > 8, usage)
+        equal(sorted(offered("")), sorted(set(verbs)))
+        equal(offered("--socket", socket, "w"), ["why"])
+        equal(sorted(offered("show", "")), ["config", "tuning"])
+        check({"--json", "--timeout"} <= set(offered("--")), "options")
+        cluster.ranks("train", [0])
+        cluster.ranks("eval", [0])
+        equal(sorted(offered("--socket", socket, "why", "")), ["eval", "train"])
+        equal(offered("--socket", socket, "ops", "t"), ["train"])
+        with open(os.path.join(TOP, "client/ctl/completion/_commctl")) as file:
+            zsh = file.read()
+        for verb in verbs:
+            check(f"'{verb}:" in zsh, f"zsh does not know {verb}")
+
+
+def test_many_ask_at_once():
+    """Each gets an answer; questions that nobody waits for any more are forgotten."""
+    with Cluster(2) as cluster:
+        cluster.ranks("g", [0, 1])
+        asking = [
+            subprocess.Popen(
+                [COMMCTL, "--socket", cluster.nodes[0].socket, "--json", "why"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for _ in range(40)
+        ]  # fmt: skip
+        for process in asking[:20]:
+            process.kill()
+        for process in asking[20:]:
+            out, err = process.communicate(timeout=30)
+            check(process.returncode == 0 and "HEALTHY" in out, (out, err))
+        for process in asking[:20]:
+            process.communicate()
+
+
+if __name__ == "__main__":
+    main(globals())

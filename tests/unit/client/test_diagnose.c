@@ -1,0 +1,416 @@
+/* test_diagnose.c - verdicts over tables of ranks that are made up here: chains, circles, and those
+ * who must not be accused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "client/ctl/diagnose.h"
+
+static const char *const keys[] = {
+    "group",      "name",       "uid",        "size",       "nodes",        "state",
+    "cause",      "cause_rank", "cause_text", "missing",    "ended_s",      "rank",
+    "node",       "pid",        "process",    "kernel",     "ops",          "started",
+    "operation",  "asleep_ms",  "last",       "message",    "message_peer", "message_tag",
+    "message_ms", "done",       "busy_pct",   "watched_ms", "command",
+};
+enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
+
+struct fix {
+    struct msg_column columns[NKEYS];
+    char **cells; /* owned, and so is each */
+    struct msg_table table;
+    struct finding *findings;
+    unsigned n;
+};
+
+static int setup(void **state)
+{
+    struct fix *f = calloc(1, sizeof(*f));
+
+    for (unsigned i = 0; i < NKEYS; i++)
+        snprintf(f->columns[i].key, sizeof(f->columns[i].key), "%s", keys[i]);
+    f->cells = calloc((size_t)ROWS_MOST * NKEYS, sizeof(*f->cells));
+    f->table = (struct msg_table){.ncolumns = NKEYS, .columns = f->columns, .cells = f->cells};
+    *state = f;
+    return 0;
+}
+
+static void clear(struct fix *f)
+{
+    for (size_t i = 0; i < (size_t)f->table.nrows * NKEYS; i++) {
+        free(f->cells[i]);
+        f->cells[i] = NULL;
+    }
+    f->table.nrows = 0;
+    free(f->findings);
+    f->findings = NULL;
+}
+
+static int teardown(void **state)
+{
+    struct fix *f = *state;
+
+    clear(f);
+    free(f->cells);
+    free(f);
+    return 0;
+}
+
+static void set(struct fix *f, const char *key, const char *value)
+{
+    for (unsigned i = 0; i < NKEYS; i++)
+        if (!strcmp(keys[i], key)) {
+            char **cell = &f->cells[(size_t)(f->table.nrows - 1) * NKEYS + i];
+
+            free(*cell);
+            *cell = strdup(value);
+            return;
+        }
+    fail_msg("no column %s", key);
+}
+
+/* A row: @words is "key=value key=value ..."; the rest is that of an idle rank of group "g", whose
+ * pid is 100 more than its rank. */
+static void row(struct fix *f, unsigned rank, const char *words)
+{
+    char number[16], copy[512], *save = NULL;
+
+    assert_in_range(f->table.nrows, 0, ROWS_MOST - 1);
+    f->table.nrows++;
+    set(f, "group", "00000000000000aa");
+    set(f, "name", "g");
+    set(f, "size", "4");
+    set(f, "nodes", "2");
+    set(f, "state", "open");
+    snprintf(number, sizeof(number), "%u", rank);
+    set(f, "rank", number);
+    snprintf(number, sizeof(number), "%u", 100 + rank);
+    set(f, "pid", number);
+    set(f, "node", "a");
+    set(f, "process", "sleeping");
+    set(f, "ops", "5");
+    set(f, "started", "5");
+    set(f, "last", "barrier");
+    set(f, "done", "0");
+    set(f, "busy_pct", "0");
+    set(f, "watched_ms", "1000");
+    snprintf(copy, sizeof(copy), "%s", words);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char *value = strchr(word, '=');
+
+        assert_non_null(value);
+        *value++ = 0;
+        set(f, word, value);
+    }
+}
+
+#define WAITS "started=6 operation=all_reduce asleep_ms=3000 busy_pct=100"
+
+static const struct finding *verdict(struct fix *f)
+{
+    const char *key = "";
+
+    free(f->findings);
+    f->findings = NULL;
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &key), 0);
+    assert_int_equal(f->n, 1);
+    return &f->findings[0];
+}
+
+#define assert_verdict(f, want)  assert_string_equal(verdict_name(verdict(f)->verdict), #want)
+#define assert_evidence(f, text) assert_non_null(strstr((f)->findings[0].evidence, text))
+
+static void the_late_are_named(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS);
+    row(f, 3, "node=b kernel=futex_wait");
+    row(f, 1, WAITS);
+    row(f, 2, "node=b");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_int_equal(f->findings[0].pid, 102);
+    assert_int_equal(f->findings[0].waiting_ms, 3000);
+    assert_evidence(f, "ranks 0-1 of group \"g\" wait in operation 6 (all_reduce) for 3.0 s");
+    assert_evidence(f, "ranks 2-3 have not begun it");
+    assert_evidence(f, "the last that it completed is operation 5 (barrier)");
+}
+
+static void the_worse_fate_explains_more(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS);
+    row(f, 1, "");
+    row(f, 2, "process=stopped");
+    assert_verdict(f, RANK_STOPPED);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 2, "process=traced " WAITS);
+    row(f, 1, "process=running");
+    assert_verdict(f, RANK_STOPPED);
+    assert_evidence(f, "debugger");
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 1, "process=stopped");
+    row(f, 2, "process=died");
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 2);
+}
+
+static void counters_wrap(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "ops=4294967295 started=0 operation=barrier asleep_ms=900");
+    row(f, 1, "ops=4294967295 started=4294967295");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+}
+
+static void nobody_is_accused_too_soon(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=499 busy_pct=100");
+    row(f, 1, "");
+    row(f, 2, "message=recv message_peer=1 message_tag=0 message_ms=499");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=9000 done=3 busy_pct=50");
+    row(f, 1, "done=3 busy_pct=50");
+    assert_verdict(f, HEALTHY); /* it gets on: what it sleeps in now has only begun */
+    clear(f);
+    row(f, 0, "");
+    row(f, 1, "started=6 operation=all_reduce"); /* begun, but does not sleep */
+    assert_verdict(f, HEALTHY);
+}
+
+static void chains_are_followed_into_other_groups(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS);
+    row(f, 1, "");
+    row(f, 1,
+        "group=00000000000000bb name=h message=recv message_peer=7 message_tag=2 "
+        "message_ms=2000");
+    row(f, 7, "group=00000000000000bb name=h");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+    assert_int_equal(f->findings[0].verdict, VERDICT_NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 7);
+    assert_evidence(f, "waits in recv from rank 7, tag 2");
+    assert_evidence(f, "has not sent");
+    assert_string_equal(f->findings[1].name, "h");
+    assert_int_equal(f->findings[1].rank, 7);
+}
+
+static void circles_are_seen(void **state)
+{
+    struct fix *f = *state;
+
+    /* two groups in another order */
+    row(f, 0, WAITS);
+    row(f, 1, "");
+    row(f, 0, "group=00000000000000bb name=h");
+    row(f, 1, "group=00000000000000bb name=h " WAITS);
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+    assert_int_equal(f->findings[0].verdict, VERDICT_ORDER_INVERSION);
+    assert_int_equal(f->findings[1].verdict, VERDICT_ORDER_INVERSION);
+    clear(f);
+
+    /* a circle to which the first waiter does not belong */
+    row(f, 0, "message=recv message_peer=1 message_tag=0 message_ms=9000");
+    row(f, 1, "message=recv message_peer=2 message_tag=0 message_ms=800");
+    row(f, 2, "message=send message_peer=1 message_tag=0 message_ms=800");
+    assert_verdict(f, ORDER_INVERSION);
+}
+
+static void all_are_there_and_nothing_moves(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS);
+    row(f, 1, WAITS " node=b");
+    assert_verdict(f, LINK_STALL);
+    clear(f);
+    row(f, 0, "nodes=1 " WAITS);
+    row(f, 1, "nodes=1 " WAITS);
+    assert_verdict(f, BROKEN);
+    clear(f);
+    row(f, 0, "message=recv message_tag=3 message_ms=800");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_evidence(f, "from any rank, tag 3");
+}
+
+static void causes_of_broken_groups(void **state)
+{
+    static const struct {
+        const char *cause;
+        enum verdict verdict;
+    } causes[] = {
+        {"rank lost", VERDICT_RANK_DEAD},     {"node lost", VERDICT_NODE_DEAD},
+        {"engine lost", VERDICT_ENGINE_DEAD}, {"aborted", VERDICT_NOT_ARRIVED},
+        {"timeout", VERDICT_NOT_ARRIVED},
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(causes); i++) {
+        row(f, 0, "state=broken started=6 operation=all_reduce cause_rank=0");
+        set(f, "cause", causes[i].cause);
+        set(f, "cause_text", "some words");
+        row(f, 1, "state=broken");
+        assert_int_equal(verdict(f)->verdict, causes[i].verdict);
+        assert_evidence(f, "some words");
+        clear(f);
+    }
+    row(f, 0, "state=broken started=6 operation=all_reduce");
+    row(f, 1, "state=broken cause=aborted cause_rank=1"); /* that one did not wait for any */
+    assert_verdict(f, ABORTED);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+    row(f, 0, "state=broken cause=mistake");
+    row(f, 1, "state=broken");
+    assert_verdict(f, BROKEN);
+    clear(f);
+    row(f, 0, "state=ended ended_s=7");
+    row(f, 1, "state=ended process=died");
+    assert_verdict(f, RANK_DEAD);
+    assert_true(f->findings[0].ended);
+    assert_int_equal(f->findings[0].ended_s, 7);
+}
+
+static void the_pace(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "done=50 busy_pct=80");
+    row(f, 1, "done=50 busy_pct=75");
+    row(f, 2, "done=50 busy_pct=5");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+    row(f, 0, "done=50 busy_pct=50");
+    row(f, 1, "done=50 busy_pct=25");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    row(f, 0, "done=50 busy_pct=20");
+    row(f, 1, "done=50 busy_pct=3");
+    assert_verdict(f, COMPUTE_BOUND);
+    assert_true(verdict_is_well(f->findings[0].verdict));
+}
+
+static void operations_that_differ(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "last=all_reduce");
+    row(f, 1, "ops=4 started=4 last=broadcast"); /* only behind */
+    row(f, 2, "last=reduce");
+    assert_verdict(f, MISMATCH);
+    assert_evidence(f, "called all_reduce");
+    assert_evidence(f, "called reduce");
+}
+
+static void joining(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "state=joining group= rank= pid= node=");
+    row(f, 0, "state=joining group= rank= pid= node= missing=1-2");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_evidence(f, "rank 1-2 of 4 has not joined");
+}
+
+/* Whatever a node sends: no crash, no endless loop, an answer. */
+static void nonsense(void **state)
+{
+    struct fix *f = *state;
+    char text[2000];
+
+    row(f, 0, "rank=18446744073709551615 pid=99999999999999999999 asleep_ms=-1 " WAITS);
+    row(f, 1, "rank=9223372036854775807 busy_pct=1e9 message=x message_peer=-5 message_ms=9e9");
+    row(f, 1, WAITS);
+    row(f, 1, WAITS);
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = 0;
+    set(f, "operation", text);
+    set(f, "name", text);
+    set(f, "node", text);
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+}
+
+static void a_column_that_is_missing_is_named(void **state)
+{
+    struct fix *f = *state;
+    const char *key = NULL;
+
+    row(f, 0, "");
+    strcpy(f->columns[18].key, "other");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &key), -EPROTO);
+    assert_string_equal(key, "operation");
+    strcpy(f->columns[18].key, "operation");
+}
+
+static void many_ranks(void **state)
+{
+    struct fix *f = *state;
+
+    for (unsigned rank = 0; rank < 4096; rank++)
+        row(f, rank, rank % 2 ? WAITS : "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 0);
+}
+
+static void what_is_pending(void **state)
+{
+    struct fix *f = *state;
+    struct wait_row *pending;
+    const char *key;
+    unsigned n;
+
+    row(f, 2, WAITS);
+    row(f, 0, WAITS);
+    row(f, 1, "message=send message_peer=3 message_tag=1 message_ms=1500");
+    row(f, 3, "process=left");
+    assert_int_equal(pending_operations(&f->table, &pending, &n, &key), 0);
+    assert_int_equal(n, 2);
+    assert_int_equal(pending[0].number, 6);
+    assert_int_equal(pending[0].waiting_ms, 3000);
+    assert_string_equal(pending[0].waiting, "0,2");
+    assert_string_equal(pending[0].missing, "1");
+    assert_string_equal(pending[1].operation, "send");
+    assert_string_equal(pending[1].missing, "3");
+    free(pending);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(the_late_are_named),
+        T(the_worse_fate_explains_more),
+        T(counters_wrap),
+        T(nobody_is_accused_too_soon),
+        T(chains_are_followed_into_other_groups),
+        T(circles_are_seen),
+        T(all_are_there_and_nothing_moves),
+        T(causes_of_broken_groups),
+        T(the_pace),
+        T(operations_that_differ),
+        T(joining),
+        T(nonsense),
+        T(a_column_that_is_missing_is_named),
+        T(many_ranks),
+        T(what_is_pending),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
