@@ -157,10 +157,13 @@ static void end(struct worker *workers, unsigned n)
             kill(workers[i].pid, SIGKILL);
         }
     for (;;) {
-        pid_t pid = waitpid(-1, NULL, WNOHANG);
+        int status;
+        pid_t pid = waitpid(-1, &status, WNOHANG | WUNTRACED);
 
         if (pid < 0)
             return;
+        if (pid > 0 && WIFSTOPPED(status))
+            kill(pid, SIGKILL); /* an orphan that nobody else would continue */
         if (pid == 0)
             usleep(5000); /* the orphans of former processes end by themselves, in seconds */
     }
