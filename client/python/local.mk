@@ -31,6 +31,7 @@ EXTRA_DIST += \
 	client/python/commd/csrc/tensors.h \
 	client/python/commd/csrc/work.cpp \
 	client/python/commd/csrc/work.h \
+	client/python/commd/_replace.py \
 	client/python/commd/dtypes.py \
 	client/python/commd/errors.py \
 	client/python/commd/group.py \

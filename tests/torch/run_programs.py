@@ -71,6 +71,10 @@ PROGRAMS = [
         "ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"], places=["two nodes"]
     ),
     Program("restarted", gloo=False, torchrun=["--max-restarts=1"], places=["two nodes"]),
+    Program(
+        "replaced", gloo=False, torchrun=["--rdzv-backend=static"], places=["two nodes"],
+        environment={"COMMD_REPLACE": "gloo"},
+    ),
     Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 ]
 PLACES = {"two nodes": lambda rank, size: rank * 2 // size, "one node": lambda rank, size: 0}

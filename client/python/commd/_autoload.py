@@ -7,6 +7,8 @@ daemon is contacted before a process group with this backend is made.
 
 import logging
 
+from commd import _replace
+
 
 def _create(options, backend_options):
     from commd import torch as commd_torch
@@ -25,5 +27,6 @@ def register():
         dist.Backend.register_backend(
             "commd", _create, extended_api=True, devices=["cpu", "cuda"]
         )
+        _replace.install()
     except Exception as error:
         logging.getLogger("commd").warning("backend commd was not registered: %s", error)
