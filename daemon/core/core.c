@@ -131,7 +131,7 @@ static void core_dispatch(struct core *core, const struct core_event *event)
         peer_msg(core, event->node, event->msg);
         break;
     case CORE_PEER_DOWN:
-        peer_down(core, event->node, event->text);
+        peer_down(core, event->node, CORE_LOSS_LINK, event->text);
         break;
     case CORE_ENGINE_STARTED:
         engine_started(core, event->pid);

@@ -155,6 +155,7 @@ struct core_group_view {
     int cause_rank;   /* whom it is about, or who did it; -1: nobody in particular */
     const char *cause_text;
     const char *missing; /* JOINING at its home: ranks that have not come, "3,5-7" */
+    unsigned nmissing;   /* how many they are */
 };
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
@@ -181,12 +182,23 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
 
 enum core_peer_state { CORE_PEER_SELF, CORE_PEER_DOWN_, CORE_PEER_LINKING, CORE_PEER_READY };
 /* LINKING: TLS is up, the engines do not accept each other yet. */
+
+/* How a node that was READY or linked was lost. */
+enum core_loss {
+    CORE_LOSS_LINK,      /* its link ended */
+    CORE_LOSS_SILENCE,   /* nothing came for node_timeout_ms */
+    CORE_LOSS_RECONNECT, /* it connected anew before we saw the old link end */
+    CORE_LOSS_ENGINE,    /* its engine and ours lost each other; the link stayed */
+    CORE_LOSS_KINDS
+};
 struct core_peer_view {
     const char *name;
     enum core_peer_state state;
     uint64_t since_ms; /* monotonic time of the last change */
     uint64_t engine;   /* incarnation of its engine, 0: none */
     const char *last_error;
+    uint64_t links;         /* how often its link came up */
+    const uint64_t *losses; /* CORE_LOSS_KINDS of them */
 };
 bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view *ret_view);
 
@@ -211,5 +223,23 @@ bool core_client_at(const struct core *core, unsigned i, struct core_client_view
 /* The first client at or after slot *@slot, which becomes the slot behind it; false past the end.
  */
 bool core_client_scan(const struct core *core, unsigned *slot, struct core_client_view *ret_view);
+
+/* What has happened since core_new(). All of it only grows. */
+struct core_counts {
+    uint64_t clients; /* that were welcomed, commctl's apart */
+    uint64_t clients_refused[CAUSE_COUNT];
+    uint64_t joins_failed[CAUSE_COUNT];
+    uint64_t groups_opened, groups_broken[CAUSE_COUNT];
+    uint64_t ranks_lost; /* of this node, in groups */
+    uint64_t engine_starts, engine_losses;
+};
+const struct core_counts *core_counts(const struct core *core);
+/* The most that one user has of a thing; who that is, is not said. */
+struct core_user_most {
+    unsigned users, clients, groups;
+};
+/* Looks at the users from place *@at on, some at a time; false when all have been looked at. @most
+ * is zeroed before the first call. */
+bool core_user_most(const struct core *core, uint32_t *at, struct core_user_most *most);
 
 #endif

@@ -120,6 +120,7 @@ void act_refused(struct core *core, unsigned client, enum cause cause, const cha
 {
     struct act *act = push_to(core, ACT_REFUSED, client);
 
+    count_cause(core->counts.clients_refused, cause);
     act->cause = (uint8_t)cause;
     act->text = keep_text(core, text);
     push_to(core, ACT_CLOSE, client);
@@ -130,6 +131,7 @@ void act_join_failed(struct core *core, unsigned client, uint32_t req, enum caus
 {
     struct act *act = push_to(core, ACT_JOIN_FAILED, client);
 
+    count_cause(core->counts.joins_failed, cause);
     act->req = req;
     act->cause = (uint8_t)cause;
     act->rank = rank;

@@ -209,6 +209,7 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
         }
         user->clients++;
         core->nclients++;
+        core->counts.clients++;
     }
     client->admin = msg->admin;
     text_copy(client->program, sizeof(client->program), msg->program);

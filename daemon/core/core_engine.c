@@ -140,6 +140,7 @@ void engine_down(struct core *core, const char *why)
         engine->backoff_ms = MIN(2 * engine->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     }
     if (was_up) {
+        core->counts.engine_losses++;
         peer_engine_down(core);
         group_node_lost(core, core->config.self, CAUSE_ENGINE_LOST, text, false);
     }
@@ -157,6 +158,7 @@ void engine_tick(struct core *core)
 
     if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->draining) {
         engine_set_state(core, CORE_ENGINE_STARTING);
+        core->counts.engine_starts++;
         act_engine_start(core);
     } else if (engine->state == CORE_ENGINE_STARTING && !engine->killed &&
                core->now >= engine->since_ms + start_limit(core)) {

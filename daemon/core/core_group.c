@@ -139,6 +139,7 @@ static void log_group(struct core *core, uint32_t uid, unsigned level, const cha
 static void break_group(struct core *core, struct group *group, bool tell)
 {
     log_group(core, group->uid, CORE_LOG_INFO, group->name, group->cause_text, "broken");
+    count_cause(core->counts.groups_broken, group->cause);
     if (group->state == GROUP_OPEN) {
         group_set_state(core, group, GROUP_BROKEN);
         if (tell)
@@ -298,6 +299,7 @@ static void try_open(struct core *core, struct group *group)
         if (!peer_usable(core, group->nodes[i]))
             return;
     group_set_state(core, group, GROUP_OPEN);
+    core->counts.groups_opened++;
     group->boarded = true;
     list_each(member, &group->local, by_group)
         member_set_state(core, member, MEMBER_JOINED);
@@ -475,8 +477,10 @@ static void group_member_ended(struct core *core, struct member *member, enum ca
 
     fate->cause = (uint8_t)cause;
     fate->ops = ops;
-    if (cause != CAUSE_LEFT)
+    if (cause != CAUSE_LEFT) {
         group->unclean = true;
+        core->counts.ranks_lost++;
+    }
     if (group->state == GROUP_OPEN)
         act_member_gone(core, group, member->rank, ops, text);
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
@@ -603,6 +607,7 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
                   core_self_name(core), text);
         log_group(core, group->uid, cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR,
                   group->name, text, "broken");
+        count_cause(core->counts.groups_broken, group->cause);
         act_broken(core, group);
     }
     end_committed(core, group);

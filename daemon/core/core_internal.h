@@ -231,6 +231,7 @@ struct peer {
     uint64_t doubt_ms; /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
     uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
     uint64_t backoff_ms;
+    uint64_t links, losses[CORE_LOSS_KINDS];
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
     char error[MSG_TEXT_MAX];
@@ -281,6 +282,7 @@ struct core {
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
     struct queue queue;
+    struct core_counts counts;
     /* scratch */
     uint64_t *ids;
     bool *up;
@@ -293,6 +295,11 @@ struct core {
     char (*node_names)[MSG_NAME_MAX];
 };
 
+/* A cause may come from another node. */
+static inline void count_cause(uint64_t counts[CAUSE_COUNT], enum cause cause)
+{
+    counts[(unsigned)cause < CAUSE_COUNT ? cause : CAUSE_INTERNAL]++;
+}
 static inline const char *core_node_name(const struct core *core, unsigned node)
 {
     return core->node_names[node];
@@ -412,7 +419,7 @@ void user_put(struct core *core, struct user *user); /* drops it when all counts
 
 void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
-void peer_down(struct core *core, unsigned node, const char *why);
+void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
 void peer_tick(struct core *core);
 uint64_t peer_deadline(const struct core *core);
 void peer_forgive(struct core *core); /* we were stopped ourselves */

@@ -62,6 +62,8 @@ static void review(struct core *core, unsigned node)
     peer_set_state(core, node, ready ? CORE_PEER_READY : CORE_PEER_LINKING);
     if (ready)
         peer->error[0] = 0;
+    else if (core->engine.state == CORE_ENGINE_UP) /* else it is ours that was lost */
+        peer->losses[CORE_LOSS_ENGINE]++;
     act_log(core, CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
             ready ? "ready" : "linked, but its engine and ours do not accept each other");
 }
@@ -91,7 +93,7 @@ static void del(struct core *core, unsigned node)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-void peer_down(struct core *core, unsigned node, const char *why)
+void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why)
 {
     struct peer *peer;
     char text[MSG_TEXT_MAX];
@@ -103,6 +105,7 @@ void peer_down(struct core *core, unsigned node, const char *why)
     text_format(text, sizeof(text), "node %s was lost: %s", core_node_name(core, node), why);
     act_log(core, CORE_LOG_WARN, "%s", text);
     text_copy(peer->error, sizeof(peer->error), why);
+    peer->losses[loss]++;
     del(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer_set_state(core, node, CORE_PEER_DOWN_);
@@ -122,7 +125,7 @@ void peer_up(struct core *core, const struct core_event *event)
         event->msg->type != MSG_PEER_HELLO)
         return;
     peer = &core->peers[event->node];
-    peer_down(core, event->node, "it connected again");
+    peer_down(core, event->node, CORE_LOSS_RECONNECT, "it connected again");
     if (peer->incarnation != hello->incarnation) {
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
@@ -131,6 +134,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
     peer_set_state(core, event->node, CORE_PEER_LINKING);
+    peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
     if (core->engine.state == CORE_ENGINE_UP)
         act_engine_state(core, event->node);
@@ -309,7 +313,7 @@ static void check_peers(struct core *core)
             text_add(&silent, "silent for ");
             text_add_ms(&silent, core->config.node_timeout_ms);
             act_peer_drop(core, i, text);
-            peer_down(core, i, text);
+            peer_down(core, i, CORE_LOSS_SILENCE, text);
             continue;
         }
         if (core->now >= peer->doubt_ms) {

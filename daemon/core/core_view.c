@@ -61,8 +61,6 @@ bool core_group(const struct core *core, uint64_t id, struct core_group_view *re
 static void view_forming(const struct core *core, const struct forming *forming,
                          struct core_group_view *ret)
 {
-    unsigned missing;
-
     *ret = (struct core_group_view){
         .name = forming->name,
         .uid = forming->uid,
@@ -74,7 +72,7 @@ static void view_forming(const struct core *core, const struct forming *forming,
     };
     for (uint32_t i = 0; i < forming->size; i++)
         ret->nlocal += forming->members[i].join && forming->members[i].node == core->config.self;
-    home_missing(core, forming, core->missing, MSG_TEXT_MAX, &missing);
+    home_missing(core, forming, core->missing, MSG_TEXT_MAX, &ret->nmissing);
 }
 
 /* Several local ranks wait for one group: it is shown once, for the first in its bucket. Who fills
@@ -242,6 +240,8 @@ bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view 
         .since_ms = peer->since_ms,
         .engine = peer->state == CORE_PEER_SELF ? core->engine.incarnation : peer->engine,
         .last_error = peer->error,
+        .links = peer->links,
+        .losses = peer->losses,
     };
     return true;
 }
@@ -290,4 +290,24 @@ bool core_client_at(const struct core *core, unsigned i, struct core_client_view
         if (i-- == 0)
             return true;
     return false;
+}
+
+const struct core_counts *core_counts(const struct core *core)
+{
+    return &core->counts;
+}
+
+/* A user that has gone left its place with counts of 0. */
+bool core_user_most(const struct core *core, uint32_t *at, struct core_user_most *most)
+{
+    uint32_t end = MIN(*at + SCAN_PLACES, core->users.used);
+
+    most->users = core->users.live;
+    for (; *at < end; ++*at) {
+        const struct user *user = pool_at(&core->users, *at);
+
+        most->clients = MAX(most->clients, user->clients);
+        most->groups = MAX(most->groups, user->groups);
+    }
+    return *at < core->users.used;
 }

@@ -295,6 +295,7 @@ static void client_refuse(struct client_link *client, enum cause cause, const ch
     bool known = client->known;
 
     listener_log_refused(listener, client->uid, client->pid, text);
+    listener->refused[cause]++;
     msg.refused.cause = cause;
     snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
     client_send(client, &msg, NULL, 0);

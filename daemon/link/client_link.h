@@ -89,6 +89,7 @@ struct listener {
     struct stream_count held;
     uint64_t counted_ms;    /* when flying was last looked at */
     struct log_limit limit; /* of what users cause, also in the core */
+    uint64_t refused[CAUSE_COUNT];
 };
 
 /* Takes @fd and @pidfd, also on failure. */

@@ -309,6 +309,7 @@ static void refuse_fd(struct listener *listener, int fd, const struct ucred *cre
     struct stream stream;
 
     listener_log_refused(listener, cred->uid, (uint32_t)cred->pid, text);
+    listener->refused[cause]++;
     msg.refused.cause = cause;
     snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
     stream_init(&stream, fd, 0);
@@ -774,6 +775,11 @@ void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_le
 
     snprintf(who, sizeof(who), "user %u", uid);
     log_limit_write(&listener->limit, level, who, NULL, "%s", text);
+}
+
+const uint64_t *listener_refused(const struct listener *listener)
+{
+    return listener->refused;
 }
 
 void listener_set_limits(struct listener *listener, unsigned max_clients,

@@ -65,6 +65,8 @@ bool listener_client(const struct listener *listener, unsigned slot,
 /* A line of the log that user @uid caused, within the limit of that user. */
 void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_level level,
                        const char *text);
+/* Who was refused here, before or instead of the core, by cause: CAUSE_COUNT counters. */
+const uint64_t *listener_refused(const struct listener *listener);
 /* Only down to and up from what listener_new() was given room for. */
 void listener_set_limits(struct listener *listener, unsigned max_clients,
                          unsigned max_clients_per_user);

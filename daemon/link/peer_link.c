@@ -93,6 +93,7 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
     char address[SOCK_TEXT_MAX], who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX];
     va_list ap;
 
+    link->links->counts.refused++;
     sock_text(&link->from, false, address);
     snprintf(who, sizeof(who), "connections from %s", address);
     va_start(ap, fmt);
@@ -127,6 +128,8 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
         return link_lost(link, link->doom);
     if (link->state == LINK_CLOSING)
         return link_bury(link);
+    if (link->state == LINK_HANDSHAKE)
+        link->links->counts.handshakes_failed[PEER_HANDSHAKE_SLOW]++;
     if (link->inbound)
         link_log_refused(link, "slow",
                          link->state == LINK_HANDSHAKE ? "no TLS handshake within %d s"
@@ -401,6 +404,8 @@ static void link_read(struct bufferevent *bev, void *arg)
 
 /* ---- TLS -------------------------------------------------------------------------------- */
 
+_Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and one more");
+
 static void handshake_failed(struct link *link, unsigned long code)
 {
     static const char *const inbound[] = {
@@ -417,6 +422,7 @@ static void handshake_failed(struct link *link, unsigned long code)
     };
     enum tls_failure why = tls_failure(code);
 
+    link->links->counts.handshakes_failed[why]++;
     if (link->inbound)
         link_log_refused(link, inbound[why], "%s", inbound[why]);
     else

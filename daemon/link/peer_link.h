@@ -9,6 +9,22 @@
 struct event_base;
 struct peer_links;
 
+/* Why a TLS handshake failed: as enum tls_failure, or it took too long. */
+enum peer_handshake_failure {
+    PEER_HANDSHAKE_CLOSED,
+    PEER_HANDSHAKE_WRONG_KEY,
+    PEER_HANDSHAKE_REFUSED_US,
+    PEER_HANDSHAKE_NOT_TLS,
+    PEER_HANDSHAKE_SLOW,
+    PEER_HANDSHAKE_FAILURES
+};
+
+/* Since the start. */
+struct peer_links_counts {
+    uint64_t handshakes_failed[PEER_HANDSHAKE_FAILURES]; /* in either direction */
+    uint64_t refused;                                    /* connections to our port */
+};
+
 /* Called from the loop, never from within a peer_links_*() call. */
 struct peer_links_ops {
     void (*up)(void *arg, unsigned node, const struct msg *hello);
@@ -43,6 +59,7 @@ void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level
                     const char *text);
 /* Why there is no link to @node, or "". */
 const char *peer_links_error(const struct peer_links *links, unsigned node);
+const struct peer_links_counts *peer_links_counts(const struct peer_links *links);
 void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms);
 
 /* Shutdown: no new links; what was sent goes out, then the links end. */

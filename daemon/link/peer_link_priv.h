@@ -75,6 +75,7 @@ struct peer_links {
     struct link_list dead; /* owned: freed at the end of the turn */
     unsigned nhalf;
     struct log_limit limit; /* of what nodes and addresses cause */
+    struct peer_links_counts counts;
     uint32_t jitter;
     bool draining;
 };

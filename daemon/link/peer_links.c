@@ -395,6 +395,11 @@ const char *peer_links_error(const struct peer_links *links, unsigned node)
     return links->peers[node].error;
 }
 
+const struct peer_links_counts *peer_links_counts(const struct peer_links *links)
+{
+    return &links->counts;
+}
+
 void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms)
 {
     links->node_timeout_ms = node_timeout_ms;

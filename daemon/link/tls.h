@@ -24,6 +24,7 @@ enum tls_failure {
     TLS_WRONG_KEY,  /* it tried another key than ours */
     TLS_REFUSED_US, /* it does not accept our key */
     TLS_NOT_TLS,    /* what it sends is no TLS handshake of a commd */
+    TLS_FAILURES
 };
 enum tls_failure tls_failure(unsigned long code);
 

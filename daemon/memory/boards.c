@@ -41,7 +41,8 @@
 enum {
     LOOK_AT_LIMIT = 64, /* of the user's own boards; about a microsecond each */
     FREEING_MAX = 4,
-    AT_ONCE = 16 << 20, /* bytes freed on the loop in one call: about 2 ms */
+    AT_ONCE = 16 << 20,   /* bytes freed on the loop in one call: about 2 ms */
+    COUNTED_AT_ONCE = 64, /* buckets */
 };
 
 struct board_user {
@@ -127,6 +128,16 @@ void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, u
         user = user->next;
     *ret_bytes = user ? user->bytes : 0;
     *ret_count = user ? user->count : 0;
+}
+
+size_t boards_most(const struct boards *boards)
+{
+    size_t most = 0;
+
+    for (unsigned i = 0; i < BOARD_USER_BUCKETS; i++)
+        for (const struct board_user *user = boards->users[i]; user; user = user->next)
+            most = MAX(most, user->bytes);
+    return most;
 }
 
 static void board_charge(struct boards *boards, struct board_entry *entry)
@@ -225,6 +236,29 @@ int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t ui
 struct board_entry *boards_find(const struct boards *boards, uint64_t group)
 {
     return *board_find(boards, group);
+}
+
+/* ---- operations ------------------------------------------------------------------------- */
+
+/* As the first member here counts them. The counter is the member's to write, so the sum is only as
+ * honest as the users are. It wraps: at the highest rate that there is, after half an hour without
+ * a look. */
+static void count_ops(struct boards *boards, struct board_entry *entry)
+{
+    uint32_t ops = board_rank_ops(entry->ctl, 0);
+
+    boards->ops += (uint32_t)(ops - entry->counted);
+    entry->counted = ops;
+}
+
+bool boards_count(struct boards *boards, size_t *at)
+{
+    size_t end = MIN(*at + COUNTED_AT_ONCE, boards->nbuckets);
+
+    for (; *at < end; ++*at)
+        for (struct board_entry *entry = boards->buckets[*at]; entry; entry = entry->next)
+            count_ops(boards, entry);
+    return *at < boards->nbuckets;
 }
 
 /* ---- who holds it ----------------------------------------------------------------------- */
@@ -393,6 +427,7 @@ void boards_del(struct boards *boards, uint64_t group)
     if (!entry)
         return;
     *at = entry->next;
+    count_ops(boards, entry);
     entry->ctl = board_ctl_free(entry->ctl);
     entry->state = BOARD_LEFT;
     TAILQ_INSERT_TAIL(&boards->left, entry, in_all);

@@ -23,6 +23,7 @@ struct board_entry {
     struct board_ctl *ctl; /* owned; NULL when the group is closed here */
     size_t bytes;
     unsigned engine_life; /* of the engine that was given it; 0: none */
+    uint32_t counted;     /* of its operations, in boards->ops */
 
     /* the rest is for boards.c */
     enum board_state state;
@@ -51,6 +52,7 @@ struct boards {
     unsigned max_files;   /* descriptors are for others, too */
     size_t freeing_bytes; /* the part of bytes and count that is being freed */
     unsigned freeing;
+    uint64_t ops;           /* counted so far, of all groups that there were */
     struct board_list left; /* BOARD_LEFT and BOARD_FREEING, the next to be looked at first */
     struct board_user *users[BOARD_USER_BUCKETS]; /* owned: those who have boards */
     uint32_t *lives; /* owned: by client slot, how many clients have gone from it */
@@ -83,6 +85,12 @@ void boards_del(struct boards *boards, uint64_t group);
 /* Frees what nobody holds any more of up to @n of the boards that were left. True: some are left
  * still, look again. */
 bool boards_look(struct boards *boards, unsigned n);
+
+/* Counts the operations of the groups in some buckets, from *@at on; false when that were the last
+ * ones. A group's last look is at its end. */
+bool boards_count(struct boards *boards, size_t *at);
+/* The most bytes that one user holds. */
+size_t boards_most(const struct boards *boards);
 
 /* What @uid holds, in bytes and in boards; both are 0 for a user who is not known. */
 void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, unsigned *ret_count);

@@ -26,7 +26,12 @@ static struct {
     int fd;
     bool journal;
     atomic_int level; /* of the loop's thread and of the engine's: no order is needed */
-} log_state = {"commd", STDERR_FILENO, false, CONF_LOG_INFO};
+} log_state = {.ident = "commd", .fd = STDERR_FILENO, .level = CONF_LOG_INFO};
+
+/* Likewise. */
+static struct {
+    _Atomic uint64_t written[CONF_LOG_DEBUG + 1], lost;
+} log_counted;
 
 static bool stderr_is_journal(void)
 {
@@ -126,6 +131,19 @@ void log_clean(char *text)
     }
 }
 
+static void count_one(_Atomic uint64_t *count)
+{
+    atomic_fetch_add_explicit(count, 1, memory_order_relaxed);
+}
+
+void log_counts(struct log_counts *ret_counts)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(ret_counts->written); i++)
+        ret_counts->written[i] =
+            atomic_load_explicit(&log_counted.written[i], memory_order_relaxed);
+    ret_counts->lost = atomic_load_explicit(&log_counted.lost, memory_order_relaxed);
+}
+
 void log_write(enum conf_log_level level, const char *fmt, ...)
 {
     int saved = errno;
@@ -157,5 +175,6 @@ void log_write(enum conf_log_level level, const char *fmt, ...)
     do {
         n = write(log_state.fd, line, at + 1);
     } while (n < 0 && errno == EINTR);
+    count_one(n < 0 ? &log_counted.lost : &log_counted.written[level]);
     errno = saved;
 }

@@ -12,6 +12,13 @@ void log_set_level(enum conf_log_level level);
 bool log_enabled(enum conf_log_level level);
 void log_write(enum conf_log_level level, const char *fmt, ...) _printf_(2, 3);
 
+/* Of this process, since its start. */
+struct log_counts {
+    uint64_t written[CONF_LOG_DEBUG + 1]; /* by level */
+    uint64_t lost;                        /* could not be written */
+};
+void log_counts(struct log_counts *ret_counts);
+
 /* What a terminal or a reader could take for something else becomes '?'. */
 void log_clean(char *text);
 

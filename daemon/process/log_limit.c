@@ -22,6 +22,13 @@
 
 enum { LINE_MAX_ = 1536 };
 
+static uint64_t limit_left_out; /* by all limits: there is one thread that has any */
+
+uint64_t log_limit_left_out(void)
+{
+    return limit_left_out;
+}
+
 static uint64_t hash_of(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -107,6 +114,7 @@ static void set_timer(struct log_limit *limit, uint64_t due_ms, uint64_t now_ms)
 static void leave_out(struct log_limit *limit, struct log_limit_entry *entry,
                       enum conf_log_level level, uint64_t wait_ms, uint64_t now_ms)
 {
+    limit_left_out++;
     if (!entry->left_out++) {
         entry->since_ms = now_ms;
         entry->level = level;

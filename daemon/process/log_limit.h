@@ -45,6 +45,8 @@ bool log_limit_pass(struct log_limit *limit, enum conf_log_level level, const ch
                     const char *kind, uint64_t now_ms);
 /* Writes the summaries that are due; returns when the next one is, 0: none. */
 uint64_t log_limit_tell(struct log_limit *limit, uint64_t now_ms);
+/* Lines that were left out since the start of the process, by all limits. */
+uint64_t log_limit_left_out(void);
 /* A line that @who caused, if it may be written. */
 void log_limit_write(struct log_limit *limit, enum conf_log_level level, const char *who,
                      const char *kind, const char *fmt, ...) _printf_(5, 6);

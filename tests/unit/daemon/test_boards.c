@@ -212,6 +212,50 @@ static void let_go_in_time(void **state)
     assert_true(TAILQ_EMPTY(&boards.left));
 }
 
+/* Of all groups that there were, over the wrap of a counter, and without going back. */
+static void operations_are_counted(void **state)
+{
+    int one = make(1, UID), two = make(2, UID);
+    struct board first, second;
+    uint64_t before = boards.ops;
+    size_t at = 0;
+
+    (void)state;
+    assert_int_equal(board_map(one, &first), 0);
+    assert_int_equal(board_map(two, &second), 0);
+    atomic_store(&first.members[0].ops, UINT32_MAX);
+    atomic_store(&second.members[0].ops, 5);
+    while (boards_count(&boards, &at))
+        ;
+    assert_true(boards.ops - before == (uint64_t)UINT32_MAX + 5);
+    atomic_store(&first.members[0].ops, 2); /* three more */
+    at = 0;
+    while (boards_count(&boards, &at))
+        ;
+    assert_true(boards.ops - before == (uint64_t)UINT32_MAX + 8);
+    atomic_store(&second.members[0].ops, 9);
+    board_unmap(&first);
+    board_unmap(&second);
+    close(one);
+    close(two);
+    boards_del(&boards, 2); /* its last four are not lost with it */
+    boards_del(&boards, 1);
+    assert_true(boards.ops - before == (uint64_t)UINT32_MAX + 12);
+}
+
+static void most_of_one_user(void **state)
+{
+    (void)state;
+    assert_int_equal(boards_most(&boards), 0);
+    close(make(1, UID));
+    close(make(2, UID + 1));
+    close(make(3, UID + 1));
+    assert_int_equal(boards_most(&boards), 2 * size);
+    for (unsigned group = 1; group <= 3; group++)
+        boards_del(&boards, group);
+    assert_int_equal(boards_most(&boards), 0);
+}
+
 /* Pages are freed even from under somebody who opened the file in a way that does not count. */
 static void pages_are_freed(void **state)
 {
@@ -497,6 +541,8 @@ int main(void)
         cmocka_unit_test(a_share),
         cmocka_unit_test_setup_teardown(each_way_to_hold_it_counts, begin, end),
         cmocka_unit_test_setup_teardown(let_go_in_time, begin, end),
+        cmocka_unit_test_setup_teardown(operations_are_counted, begin, end),
+        cmocka_unit_test_setup_teardown(most_of_one_user, begin, end),
         cmocka_unit_test_setup_teardown(pages_are_freed, begin, end),
         cmocka_unit_test_setup_teardown(a_broken_lease_kills_nobody, begin, end),
         cmocka_unit_test_setup_teardown(counts_are_the_truth, begin, end),

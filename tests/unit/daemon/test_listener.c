@@ -673,6 +673,8 @@ static void one_user_cannot_take_all(void **state)
     snprintf(want, sizeof(want), "user %d has 1 clients already (limits.max_clients_per_user)",
              getuid());
     expect_refused(w, fds[17], CAUSE_QUOTA, want);
+    assert_int_equal(listener_refused(w->listener)[CAUSE_QUOTA], 1);
+    assert_int_equal(listener_refused(w->listener)[CAUSE_PROTOCOL], 0);
     close(fds[0]);
     run_until(w, w->closes == 1);
     fds[0] = client(w); /* there is room again */

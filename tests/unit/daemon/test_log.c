@@ -229,7 +229,10 @@ static void errno_is_printed_and_kept(void **state)
 
 static void a_full_pipe_loses_the_line_not_the_daemon(void **state)
 {
+    struct log_counts before, after;
+
     use_journal(0);
+    log_counts(&before);
     while (write(STDERR_FILENO, "x", 1) == 1)
         ;
     assert_int_equal(errno, EAGAIN);
@@ -240,6 +243,10 @@ static void a_full_pipe_loses_the_line_not_the_daemon(void **state)
         ;
     log_error("kept");
     assert_string_equal(next_line(), "<3>kept\n");
+    log_counts(&after);
+    assert_int_equal(after.lost - before.lost, 1);
+    assert_int_equal(after.written[CONF_LOG_ERROR] - before.written[CONF_LOG_ERROR], 1);
+    assert_int_equal(after.written[CONF_LOG_WARN], before.written[CONF_LOG_WARN]);
 }
 
 int main(void)

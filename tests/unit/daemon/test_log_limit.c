@@ -50,9 +50,11 @@ static unsigned passed(struct log_limit *t, const char *who, unsigned count, uin
 
 static void a_burst_then_one_each_ten_seconds(void **state)
 {
+    uint64_t left_out = log_limit_left_out();
     struct log_limit *t = *state;
 
     assert_int_equal(passed(t, "user 1", 1000, 5000), LOG_LIMIT_BURST);
+    assert_int_equal(log_limit_left_out() - left_out, 1000 - LOG_LIMIT_BURST);
     assert_int_equal(passed(t, "user 2", 1, 5000), 1); /* another user is not touched */
     assert_int_equal(passed(t, "user 1", 10, 5000 + LOG_LIMIT_EVERY_MS - 1), 0);
     assert_int_equal(passed(t, "user 1", 10, 5000 + LOG_LIMIT_EVERY_MS), 1);

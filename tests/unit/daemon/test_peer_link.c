@@ -344,6 +344,7 @@ static void wrong_key_is_refused_and_logged_once(void **state)
 {
     struct world *w = *state;
     struct node *a = node_make(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    const struct peer_links_counts *counts;
     unsigned tries = 0;
 
     a->key[31] ^= 1;
@@ -362,6 +363,13 @@ static void wrong_key_is_refused_and_logged_once(void **state)
     assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
                                   "cluster.key_file -> trying again\n");
     assert_int_equal(a->ups + b->ups, 0);
+    counts = peer_links_counts(b->links);
+    assert_true(counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] >= 5);
+    assert_int_equal(counts->refused, counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] +
+                                          counts->handshakes_failed[PEER_HANDSHAKE_CLOSED]);
+    counts = peer_links_counts(a->links);
+    assert_int_equal(counts->handshakes_failed[PEER_HANDSHAKE_REFUSED_US], 1);
+    assert_int_equal(counts->refused, 0);
 }
 
 static void what_is_no_commd_is_refused_and_logged_once(void **state)
@@ -382,6 +390,7 @@ static void what_is_no_commd_is_refused_and_logged_once(void **state)
     assert_string_equal(log_text,
                         "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
                         "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
+    assert_int_equal(peer_links_counts(b->links)->handshakes_failed[PEER_HANDSHAKE_NOT_TLS], 3);
     assert_int_equal(b->ups, 0);
 }
 

@@ -1,0 +1,205 @@
+/* What the core counts: each event once, and under its own cause. */
+#include "tests/unit/daemon/core_bench.h"
+
+static uint64_t sum(const uint64_t *counts, unsigned n)
+{
+    uint64_t all = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        all += counts[i];
+    return all;
+}
+
+static void clients_and_joins(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    const struct core_counts *counts = core_counts(bench->core);
+
+    for (unsigned i = 0; i < 5; i++)
+        hello(bench, i, 1000, false); /* four may come */
+    assert_int_equal(counts->clients, 4);
+    assert_int_equal(counts->clients_refused[CAUSE_QUOTA], 1);
+    open_client(bench, 5, 1000);
+    join(bench, 5, 1, "g", 0, 1);
+    assert_int_equal(counts->clients_refused[CAUSE_PROTOCOL], 1);
+    hello(bench, 6, 1000, true); /* commctl is not counted */
+    assert_int_equal(counts->clients, 4);
+    join(bench, 0, 1, "", 0, 1);
+    assert_int_equal(counts->joins_failed[CAUSE_INVALID], 1);
+    join(bench, 0, 2, "g", 0, 2);
+    bench->now += 60000;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(counts->joins_failed[CAUSE_TIMEOUT], 1);
+    assert_int_equal(sum(counts->joins_failed, CAUSE_COUNT), 2);
+    assert_int_equal(sum(counts->clients_refused, CAUSE_COUNT), 2);
+    bench_free(bench);
+}
+
+static void groups(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    const struct core_counts *counts = core_counts(bench->core);
+    struct msg msg = {.type = MSG_CLIENT_LEAVE};
+    struct core_group_view view;
+
+    hello(bench, 0, 1000, false);
+    hello(bench, 1, 1000, false);
+    join(bench, 0, 1, "g", 0, 2);
+    join(bench, 1, 1, "g", 1, 2);
+    assert_int_equal(counts->groups_opened, 1);
+    assert_true(core_group_at(bench->core, 0, &view));
+    msg.client_leave.group = view.id;
+    say(bench, 0, &msg);
+    assert_int_equal(counts->ranks_lost, 0); /* it left */
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 1, .text = "killed"});
+    assert_int_equal(counts->ranks_lost, 1);
+    assert_int_equal(sum(counts->groups_broken, CAUSE_COUNT), 0);
+    join(bench, 0, 2, "h", 0, 1);
+    assert_true(core_group_at(bench->core, 0, &view));
+    msg = (struct msg){.type = MSG_CLIENT_ABORT};
+    msg.client_abort.group = view.id;
+    say(bench, 0, &msg);
+    say(bench, 0, &msg); /* it is broken already */
+    assert_int_equal(counts->groups_broken[CAUSE_ABORTED], 1);
+    hello(bench, 2, 1000, false);
+    join(bench, 2, 3, "i", 0, 1);
+    for (unsigned i = 0; core_group_at(bench->core, i, &view); i++)
+        if (view.state == CORE_GROUP_OPEN)
+            break;
+    feed(bench, (struct core_event){
+                    .type = CORE_BOARD_FAILED, .group = view.id, .cause = CAUSE_QUOTA, .text = ""});
+    assert_int_equal(counts->groups_broken[CAUSE_QUOTA], 1);
+    assert_int_equal(counts->joins_failed[CAUSE_QUOTA], 1);
+    assert_int_equal(counts->groups_opened, 3);
+    bench_free(bench);
+}
+
+static void most_of_one_user(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    struct core_user_most most = {0};
+    uint32_t at = 0;
+
+    hello(bench, 0, 1000, false);
+    hello(bench, 1, 1001, false);
+    hello(bench, 2, 1001, false);
+    join(bench, 0, 1, "g", 0, 1);
+    while (core_user_most(bench->core, &at, &most))
+        ;
+    assert_int_equal(most.users, 2);
+    assert_int_equal(most.clients, 2);
+    assert_int_equal(most.groups, 1);
+    for (unsigned i = 0; i < 3; i++)
+        feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = i, .text = ""});
+    most = (struct core_user_most){0};
+    at = 0;
+    while (core_user_most(bench->core, &at, &most))
+        ;
+    assert_int_equal(most.users + most.clients + most.groups, 0); /* nothing is left of who left */
+    bench_free(bench);
+}
+
+static struct core_peer_view peer_view(struct bench *bench)
+{
+    struct core_peer_view view;
+
+    assert_true(core_peer_at(bench->core, 1, &view));
+    return view;
+}
+
+static void link_up(struct bench *bench)
+{
+    struct msg msg = {.type = MSG_PEER_HELLO};
+
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+}
+
+static void engine_up(struct bench *bench)
+{
+    struct msg msg = {.type = MSG_ENGINE_HELLO};
+
+    msg.engine_hello.version = MSG_VERSION;
+    msg.engine_hello.addr_len = 4;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+}
+
+/* Until node 1 is READY: each engine accepts the other. */
+static void engines_meet(struct bench *bench, uint64_t theirs)
+{
+    struct msg msg = {.type = MSG_ENGINE_STATE};
+
+    msg.engine_state.engine = theirs;
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    msg = (struct msg){.type = MSG_ENGINE_PEER_READY};
+    msg.engine_peer.peer = 1;
+    msg.engine_peer.engine = theirs;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    msg = (struct msg){.type = MSG_ENGINE_READY};
+    msg.engine_ready.engine = bench->core->engine.incarnation;
+    msg.engine_ready.mine = theirs;
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_int_equal(peer_view(bench).state, CORE_PEER_READY);
+}
+
+static void nodes_and_how_they_are_lost(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_ENGINE_PEER_DOWN};
+    const uint64_t *losses = peer_view(bench).losses;
+
+    link_up(bench);
+    link_up(bench);
+    assert_int_equal(losses[CORE_LOSS_RECONNECT], 1);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+    assert_int_equal(losses[CORE_LOSS_LINK], 1);
+    link_up(bench);
+    while (peer_view(bench).state != CORE_PEER_DOWN_) {
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_int_equal(losses[CORE_LOSS_SILENCE], 1);
+    assert_int_equal(peer_view(bench).links, 3);
+
+    /* their engine goes: ours sees it first, then their commd says so; it is one loss */
+    engine_up(bench);
+    link_up(bench);
+    engines_meet(bench, 8);
+    msg.engine_peer.peer = 1;
+    msg.engine_peer.engine = 8;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    msg = (struct msg){.type = MSG_ENGINE_STATE};
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_int_equal(losses[CORE_LOSS_ENGINE], 1);
+
+    /* ours goes: that is no loss of theirs */
+    engines_meet(bench, 9);
+    assert_int_equal(core_counts(bench->core)->engine_starts, 1);
+    feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
+    assert_int_equal(core_counts(bench->core)->engine_losses, 1);
+    assert_int_equal(losses[CORE_LOSS_ENGINE], 1);
+    bench->now += CORE_ENGINE_RESTART_MIN_MS;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(core_counts(bench->core)->engine_starts, 2);
+    feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "exited with status 1"});
+    assert_int_equal(core_counts(bench->core)->engine_losses, 1); /* it was never up */
+    assert_int_equal(sum(losses, CORE_LOSS_KINDS), 4);
+    bench_free(bench);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clients_and_joins),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(most_of_one_user),
+        cmocka_unit_test(nodes_and_how_they_are_lost),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
