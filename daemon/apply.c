@@ -65,15 +65,6 @@ static void board_failed(struct daemon *d, uint64_t group, int error, const char
 
 /* ---- opening a group -------------------------------------------------------------------- */
 
-/* Where it is not given, half of a small limits.max_board_bytes. */
-static uint64_t board_bytes_per_user(const struct conf *conf)
-{
-    bool given = conf_is_given(conf, "limits.max_board_bytes_per_user");
-
-    return given ? conf->max_board_bytes_per_user
-                 : MIN(conf->max_board_bytes_per_user, conf->max_board_bytes / 2);
-}
-
 static int make_board(struct daemon *d, const struct core_group_view *view,
                       struct board_entry **ret_entry, int *ret_fd, char *why, size_t why_len)
 {
@@ -89,7 +80,7 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
     };
     struct board_limits limits = {
         .bytes = d->conf->max_board_bytes,
-        .bytes_per_user = board_bytes_per_user(d->conf),
+        .bytes_per_user = conf_board_bytes_per_user(d->conf),
         .groups = d->conf->max_groups,
         .groups_per_user = d->conf->max_groups_per_user,
     };

@@ -7,6 +7,7 @@
 #include "config.h"
 
 #include "daemon/daemon.h"
+#include "daemon/http/http.h"
 
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -219,6 +220,14 @@ static int start_cluster(struct daemon *d)
     return r ? complain(error, exit_code_of(r)) : 0;
 }
 
+static int start_http(struct daemon *d)
+{
+    char *error = NULL;
+    int r = http_new(d, &d->http, &error);
+
+    return r ? complain(error, exit_code_of(r)) : 0;
+}
+
 int daemon_start(struct daemon *d)
 {
     struct core_event tick = {.type = CORE_TICK};
@@ -232,6 +241,9 @@ int daemon_start(struct daemon *d)
     if (r)
         return r;
     r = start_cluster(d);
+    if (r)
+        return r;
+    r = start_http(d);
     if (r)
         return r;
     if (d->insecure && d->conf->nnodes > 1)
@@ -254,6 +266,7 @@ void daemon_fini(struct daemon *d)
 
     if (d->started_ms && d->status[0])
         file_remove_pid(d->conf->pid_file);
+    d->http = http_free(d->http);
     d->listener = listener_free(d->listener);
     d->peers = peer_links_free(d->peers);
     d->engine = engine_link_free(d->engine);

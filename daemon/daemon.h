@@ -24,6 +24,7 @@ enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 
 
 struct failed_board;
 struct admin;
+struct http;
 
 /* Of the client that was last in a slot, as it says itself. */
 struct client_command {
@@ -58,7 +59,9 @@ struct daemon {
     struct admin *admin;             /* questions of commctl, and the answer under way */
     struct gather *gather;           /* questions about ranks, which all nodes answer */
     struct client_command *commands; /* by client slot: how its program was called */
+    struct http *http;               /* NULL where listen.http says nothing */
     uint64_t longest_turn_us;        /* of our processor's time */
+    uint64_t turns, turns_us;        /* how many there were, and the time of all of them */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     struct event *boards_timer;

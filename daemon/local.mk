@@ -32,10 +32,23 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/admin/table.h daemon/admin/tuning.c daemon/admin/tuning.h daemon/admin/verbs.h \
 	daemon/link/engine_link.c daemon/link/engine_link.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/files.c \
-	daemon/process/files.h daemon/process/user.c daemon/process/user.h
+	daemon/process/files.h daemon/process/user.c daemon/process/user.h daemon/http/body.c \
+	daemon/http/body.h daemon/http/collect.c daemon/http/collect.h daemon/http/http.c \
+	daemon/http/http.h daemon/http/http_request.c daemon/http/http_request.h daemon/http/metrics.c \
+	daemon/http/metrics.h daemon/http/page.h daemon/http/status_json.c
+nodist_daemon_commd_SOURCES = daemon/http/page.c
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 daemon_commd_LDADD = libcommd-link.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
 	libcommd-shm.la libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
+
+# The page of HTTP as an array of bytes; it is ASCII.
+CLEANFILES += daemon/http/page.c
+EXTRA_DIST += daemon/http/page.html
+daemon/http/page.c: daemon/http/page.html
+	$(AM_V_GEN)$(MKDIR_P) daemon/http && { echo '#include "daemon/http/page.h"' && \
+	    echo 'const char page_html[] = {' && \
+	    od -An -v -tx1 $(top_srcdir)/daemon/http/page.html | $(SED) 's/ *\(..\)/0x\1,/g' && \
+	    echo '};' && echo 'const size_t page_html_len = sizeof(page_html);'; } >$@-new && mv $@-new $@
 
 # Its sockets: the clients' and the nodes', with all that can be tested without a daemon.
 noinst_LTLIBRARIES += libcommd-link.la

@@ -3,9 +3,9 @@
  * One thread, one libevent base. A turn: whatever events are ready call the edges, whose
  * callbacks dispatch into the core: the other nodes, the engine, timers. Then what clients have
  * sent is taken, for a few ms (listener_turn()), and a moment goes to answers for commctl
- * (admin_turn()), so that nobody can keep us from the former for long. Then the turn ends: closed
- * clients and links are freed, so that no callback ever meets a dead pointer; the core's next
- * deadline is armed; the service manager hears what changed.
+ * (admin_turn()) and to those of HTTP (http_turn()), so that nobody can keep us from the former for
+ * long. Then the turn ends: closed clients and links are freed, so that no callback ever meets a
+ * dead pointer; the core's next deadline is armed; the service manager hears what changed.
  *
  * daemon_dispatch() is the only way into the core. It does not nest: effects (apply.c) never
  * lead back into it, they are reported by the edges in a later turn.
@@ -22,6 +22,7 @@
 
 #include "daemon/process/clock.h"
 #include "daemon/daemon.h"
+#include "daemon/http/http.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
 
@@ -282,7 +283,7 @@ static uint64_t cpu_us(void)
 
 void loop_run(struct daemon *d)
 {
-    uint64_t begin;
+    uint64_t begin, took;
 
     watch_idleness(d);
     while (!d->quit) {
@@ -301,8 +302,12 @@ void loop_run(struct daemon *d)
         if (d->peers)
             peer_links_turn(d->peers);
         admin_turn(d);
+        http_turn(d->http);
         tell_status(d);
-        d->longest_turn_us = MAX(d->longest_turn_us, cpu_us() - begin);
+        took = cpu_us() - begin;
+        d->turns++;
+        d->turns_us += took;
+        d->longest_turn_us = MAX(d->longest_turn_us, took);
         if (d->stopping && listener_idle(d->listener) && (!d->peers || peer_links_idle(d->peers)))
             d->quit = true;
     }

@@ -3,3 +3,6 @@
 commdconfdir = $(sysconfdir)/commd
 dist_commdconf_DATA = etc/commd.yaml
 dist_man_MANS += etc/commd.yaml.5
+
+# For Grafana: doc/metrics.md.
+dist_pkgdata_DATA = etc/grafana-commd.json

@@ -36,9 +36,11 @@ MAY = {
     | {"daemon/conf", "daemon/process", "daemon/core"},
     "daemon/memory": SHM | {"daemon/core"},
     "daemon/admin": SHM | {"daemon", "daemon/conf", "daemon/core", "daemon/process"},
+    "daemon/http": SHM
+    | {"daemon", "daemon/conf", "daemon/core", "daemon/process", "daemon/link", "daemon/admin"},
     "daemon": SHM
     | {"daemon/core", "daemon/conf", "daemon/process"}
-    | {"daemon/link", "daemon/memory", "daemon/admin"},
+    | {"daemon/link", "daemon/memory", "daemon/admin", "daemon/http"},
     "transport/schedule": {"shm/util"},
     "transport/fabric": {"shm/util", "shm/model"},
     "transport/fabric/tcp": {"shm/util", "transport/fabric"},
@@ -66,7 +68,7 @@ EXCEPT = {
     ("daemon/memory/arena_link.c", "daemon/daemon.h"): "an edge of the daemon",
 }
 FOREIGN = {
-    r"event2/|event\.h": ("daemon", "daemon/link", "daemon/process"),
+    r"event2/|event\.h": ("daemon", "daemon/link", "daemon/process", "daemon/http"),
     r"openssl/": ("daemon/link",),
     r"yaml\.h": ("daemon/conf",),
     r"ucp?s?t?/api/|uc[pst]/": ("transport/fabric/ucx",),

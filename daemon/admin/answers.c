@@ -44,7 +44,7 @@ void answer_unwell(struct answer *a, const char *fmt, ...)
     va_end(ap);
 }
 
-static const char *node_error(const struct daemon *d, unsigned node,
+const char *answer_node_error(const struct daemon *d, unsigned node,
                               const struct core_peer_view *view)
 {
     const char *link = d->peers ? peer_links_error(d->peers, node) : "";
@@ -54,7 +54,7 @@ static const char *node_error(const struct daemon *d, unsigned node,
     return view->last_error ? view->last_error : "";
 }
 
-static void check_well(struct answer *a)
+void answer_check_well(struct answer *a)
 {
     struct daemon *d = a->d;
     struct core_status status;
@@ -68,7 +68,7 @@ static void check_well(struct answer *a)
                       status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
                       status.engine_text);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
-        const char *why = node_error(d, i, &peer);
+        const char *why = answer_node_error(d, i, &peer);
 
         if (peer.state == CORE_PEER_DOWN_)
             answer_unwell(a, "node %s is down%s%s", peer.name, why[0] ? ": " : "", why);
@@ -79,7 +79,7 @@ static void check_well(struct answer *a)
 
 /* ---- the tables ------------------------------------------------------------------------- */
 
-static const char *engine_word(const struct daemon *d, const struct core_status *status)
+const char *answer_engine_word(const struct daemon *d, const struct core_status *status)
 {
     if (!d->engine)
         return "none";
@@ -103,7 +103,7 @@ void admin_status_line(struct daemon *d, char *buf, size_t len)
         snprintf(buf, len,
                  "node %s of cluster %s: %u of %u nodes up, engine %s, %u clients, %u groups",
                  d->conf->node, d->conf->cluster, status.nodes_up, d->conf->nnodes,
-                 engine_word(d, &status), status.clients, status.groups);
+                 answer_engine_word(d, &status), status.clients, status.groups);
     else
         snprintf(buf, len, "node %s of cluster %s: alone, %u clients, %u groups", d->conf->node,
                  d->conf->cluster, status.clients, status.groups);
@@ -132,7 +132,7 @@ static bool fill_status(struct answer *a)
     struct table *t = &a->table;
     struct core_status status;
 
-    check_well(a);
+    answer_check_well(a);
     core_status(d->core, &status);
     table_init(t, "status", columns, ARRAY_LEN(columns));
     table_text(t, d->conf->node);
@@ -143,7 +143,7 @@ static bool fill_status(struct answer *a)
     table_text(t, status.draining ? "stopping" : a->unwell[0] ? "degraded" : "ready");
     table_number(t, status.nodes_up);
     table_number(t, d->conf->nnodes);
-    table_text(t, engine_word(d, &status));
+    table_text(t, answer_engine_word(d, &status));
     if (status.engine_pid)
         table_number(t, status.engine_pid);
     else
@@ -156,7 +156,7 @@ static bool fill_status(struct answer *a)
     return true;
 }
 
-static const char *peer_word(enum core_peer_state state)
+const char *answer_peer_word(enum core_peer_state state)
 {
     switch (state) {
     case CORE_PEER_SELF:
@@ -182,7 +182,7 @@ static bool fill_nodes(struct answer *a)
     struct table *t = &a->table;
     struct core_peer_view peer;
 
-    check_well(a);
+    answer_check_well(a);
     table_init(t, "nodes", columns, ARRAY_LEN(columns));
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         const struct conf_node *node = &d->conf->nodes[i];
@@ -193,18 +193,18 @@ static bool fill_nodes(struct answer *a)
         else
             table_format(t, strchr(node->address, ':') ? "[%s]:%u" : "%s:%u", node->address,
                          node->port);
-        table_text(t, peer_word(peer.state));
+        table_text(t, answer_peer_word(peer.state));
         table_number(t, seconds_since(peer.since_ms ? peer.since_ms : d->started_ms));
         if (peer.engine)
             table_format(t, "%016" PRIx64, peer.engine);
         else
             table_text(t, "");
-        table_text(t, node_error(d, i, &peer));
+        table_text(t, answer_node_error(d, i, &peer));
     }
     return true;
 }
 
-static const char *group_word(enum core_group_state state)
+const char *answer_group_word(enum core_group_state state)
 {
     switch (state) {
     case CORE_GROUP_JOINING:
@@ -251,7 +251,7 @@ static void group_row(struct answer *a, const struct core_group_view *view)
     else
         table_text(t, "");
     table_number(t, view->nlocal);
-    table_text(t, group_word(view->state));
+    table_text(t, answer_group_word(view->state));
     table_text(t, view->missing);
     group_ops(a, view);
     if (view->state == CORE_GROUP_BROKEN)

@@ -27,4 +27,15 @@ void answer_unknown(struct answer *a, const char *verb);
 /* Adds to what is not well. */
 void answer_unwell(struct answer *a, const char *fmt, ...) _printf_(2, 3);
 
+/* Adds all for which this node is not well. */
+void answer_check_well(struct answer *a);
+
+/* Words of the tables, which HTTP uses too. */
+const char *answer_engine_word(const struct daemon *d, const struct core_status *status);
+const char *answer_group_word(enum core_group_state state);
+const char *answer_peer_word(enum core_peer_state state);
+/* Why there is no link to @node, or "". */
+const char *answer_node_error(const struct daemon *d, unsigned node,
+                              const struct core_peer_view *view);
+
 #endif

@@ -77,6 +77,19 @@ const char *conf_fabric(const struct conf *conf)
     return strcmp(conf->ucx_tls, "tcp") ? "ucx" : "tcp";
 }
 
+uint64_t conf_board_bytes_per_user(const struct conf *conf)
+{
+    bool given = conf_is_given(conf, "limits.max_board_bytes_per_user");
+
+    return given ? conf->max_board_bytes_per_user
+                 : MIN(conf->max_board_bytes_per_user, conf->max_board_bytes / 2);
+}
+
+bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port)
+{
+    return conf->http[0] && conf_listen(conf->http, ret_address, ret_port);
+}
+
 struct plan_net conf_net(const struct conf *conf)
 {
     return (struct plan_net){

@@ -35,6 +35,7 @@ struct conf {
     char socket[CONF_PATH_MAX];
     unsigned socket_mode;
     char pid_file[CONF_PATH_MAX]; /* "": none */
+    char http[CONF_ADDR_MAX + 8]; /* "ADDRESS:PORT", see conf_http(); "": none */
 
     /* transport: */
     char device[CONF_NAME_MAX]; /* "": the one that holds this node's address */
@@ -82,6 +83,12 @@ struct conf *conf_free(struct conf *conf);
 const char *conf_fabric(const struct conf *conf);
 /* The network as groups have it whose home is this node. */
 struct plan_net conf_net(const struct conf *conf);
+
+/* limits.max_board_bytes_per_user; where it is not given, half of a small limits.max_board_bytes.
+ */
+uint64_t conf_board_bytes_per_user(const struct conf *conf);
+/* Where HTTP is served; false: nowhere. An IPv6 address comes without its brackets. */
+bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
 
 /* The 32-byte cluster key. Refuses a file that group or world can read, that is not 64 hex
  * digits (plus newline) or 32 raw bytes. *ret_error as above, "FILE: ..." with the remedy. */

@@ -130,6 +130,24 @@ static void check_ports(struct check *c)
                     port, c->conf->port_range);
 }
 
+static void check_http(struct check *c)
+{
+    unsigned http = conf_key_index("listen.http");
+    unsigned range = conf_key_index("transport.port_range");
+    char address[CONF_ADDR_MAX];
+    unsigned low, high;
+    uint16_t port;
+
+    if (c->conf->nnodes < 2 || c->src->bad[http] || c->src->bad[range] ||
+        !conf_http(c->conf, address, &port) || !conf_port_range(c->conf->port_range, &low, &high) ||
+        port < low || port > high)
+        return;
+    conf_errors_add(c->errors, c->src->value[http],
+                    "port %u of listen.http lies within transport.port_range (%s), which belongs "
+                    "to the engine; allowed: a port outside of it",
+                    port, c->conf->port_range);
+}
+
 static bool names_tcp(const char *transports)
 {
     for (const char *at = transports;;) {
@@ -209,5 +227,6 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
         check_duplicate_node(&c, i);
     check_self(&c);
     check_ports(&c);
+    check_http(&c);
     check_trusted_network(&c);
 }

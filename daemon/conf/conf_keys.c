@@ -44,6 +44,8 @@ const struct conf_key conf_keys[] = {
       "permissions of that socket: who may connect" },
     { "listen", "pid_file", CONF_PATH, CONF_MAY_BE_EMPTY, FIELD(pid_file), 1,
       LONGEST(pid_file), "", "file that receives the daemon's pid" },
+    { "listen", "http", CONF_LISTEN, CONF_MAY_BE_EMPTY, FIELD(http), 1, LONGEST(http), "",
+      "address and port of the metrics and the page" },
 
     { "transport", "device", CONF_DEVICE, CONF_MAY_BE_EMPTY, FIELD(device), 1, LONGEST(device),
       "", "network device that carries the data" },

@@ -16,6 +16,7 @@ typedef enum {
     CONF_PORT_RANGE,
     CONF_WORD,
     CONF_ADDRESS,
+    CONF_LISTEN,
     CONF_BOOL,
     CONF_LEVEL,
     CONF_MODE,
@@ -63,6 +64,7 @@ int conf_value_parse(const struct conf_key *key, const char *text, size_t len, v
                      char *why, size_t why_len);
 void conf_value_format(const struct conf_key *key, const void *base, char *buf, size_t len);
 void conf_value_allowed(const struct conf_key *key, char *buf, size_t len);
+bool conf_listen(const char *text, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
 bool conf_port_range(const char *text, unsigned *ret_low, unsigned *ret_high);
 /* @text in quotes, cut short, nothing unprintable in it. Returns @buf. */
 enum { CONF_QUOTE_MAX = 64 * 4 + 8 };

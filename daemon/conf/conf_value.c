@@ -260,6 +260,42 @@ static const char *check_address(const char *text)
     return NULL;
 }
 
+/* "127.0.0.1:18480", "[::1]:18480". Names are not taken: at start the resolver may not answer yet,
+ * and what a name stands for decides who can come in. */
+bool conf_listen(const char *text, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port)
+{
+    const char *colon = strrchr(text, ':'), *end;
+    size_t len = colon ? (size_t)(colon - text) : 0;
+    unsigned char bytes[sizeof(struct in6_addr)];
+    bool v6 = text[0] == '[';
+    uint64_t port;
+
+    if (v6 && (len < 3 || text[len - 1] != ']'))
+        return false;
+    if (v6) {
+        text++;
+        len -= 2;
+    }
+    if (!len || len >= CONF_ADDR_MAX)
+        return false;
+    memcpy(ret_address, text, len);
+    ret_address[len] = '\0';
+    if (inet_pton(v6 ? AF_INET6 : AF_INET, ret_address, bytes) != 1)
+        return false;
+    if (!parse_number(colon + 1, 10, &port, &end) || *end || port < 1 || port > 65535)
+        return false;
+    *ret_port = (uint16_t)port;
+    return true;
+}
+
+static const char *check_listen(const char *text)
+{
+    char address[CONF_ADDR_MAX];
+    uint16_t port;
+
+    return conf_listen(text, address, &port) ? NULL : "not an address and a port";
+}
+
 /* --- by type --- */
 
 static const char *parse_text(const struct conf_key *key, const char *text)
@@ -283,6 +319,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_word(text);
     case CONF_ADDRESS:
         return check_address(text);
+    case CONF_LISTEN:
+        return check_listen(text);
     case CONF_BOOL:
     case CONF_LEVEL:
     case CONF_MODE:
@@ -298,7 +336,7 @@ static const char *parse_text(const struct conf_key *key, const char *text)
 
 static bool is_text(conf_type_t type)
 {
-    return type <= CONF_ADDRESS;
+    return type <= CONF_LISTEN;
 }
 
 static const char *parse_value(const struct conf_key *key, const char *text, uint64_t *ret_value)
@@ -325,6 +363,7 @@ static const char *parse_value(const struct conf_key *key, const char *text, uin
     case CONF_PORT_RANGE:
     case CONF_WORD:
     case CONF_ADDRESS:
+    case CONF_LISTEN:
     case CONF_NODES:
         break;
     }
@@ -487,6 +526,11 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
                  "an IPv4 address, an IPv6 address without brackets, or a host name, "
                  "of at most %" PRIu64 " bytes",
                  key->max);
+        return;
+    case CONF_LISTEN:
+        snprintf(buf, len,
+                 "ADDRESS:PORT such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, or "
+                 "\"\" for none");
         return;
     case CONF_BOOL:
         snprintf(buf, len, "true, false");

@@ -29,3 +29,12 @@ TESTS += tests/fuzz/fuzz_stream
 tests_fuzz_fuzz_stream_SOURCES = tests/fuzz/fuzz_stream.c tests/fuzz/replay.c
 tests_fuzz_fuzz_stream_LDADD = libcommd-fabric.la libcommd-shm.la
 EXTRA_DIST += tests/fuzz/corpus/stream
+
+# Whoever reaches the port of HTTP.
+check_PROGRAMS += tests/fuzz/fuzz_http
+TESTS += tests/fuzz/fuzz_http
+tests_fuzz_fuzz_http_SOURCES = tests/fuzz/fuzz_http.c tests/fuzz/replay.c daemon/http/body.c \
+	daemon/http/body.h daemon/http/http_request.c daemon/http/http_request.h daemon/http/metrics.c \
+	daemon/http/metrics.h
+tests_fuzz_fuzz_http_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
+EXTRA_DIST += tests/fuzz/corpus/http

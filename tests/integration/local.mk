@@ -17,7 +17,7 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_shares.py tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py tests/integration/test_engine_tenants.py \
 	tests/integration/test_floods.py tests/integration/test_board_memory.py \
-	tests/integration/test_why.py
+	tests/integration/test_why.py tests/integration/test_http.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \

@@ -5,8 +5,9 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
 	tests/unit/daemon/test_core_counts tests/unit/daemon/test_core_rendezvous \
 	tests/unit/daemon/test_core_share \
-	tests/unit/daemon/test_engine_link tests/unit/daemon/test_listener tests/unit/daemon/test_log \
-	tests/unit/daemon/test_log_limit tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
+	tests/unit/daemon/test_engine_link tests/unit/daemon/test_http_request \
+	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
+	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
@@ -54,6 +55,15 @@ tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.
 tests_unit_daemon_test_engine_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_engine_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
 	libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_http_request_SOURCES = tests/unit/daemon/test_http_request.c \
+	daemon/http/http_request.c daemon/http/http_request.h
+tests_unit_daemon_test_http_request_LDADD = $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_metrics_SOURCES = tests/unit/daemon/test_metrics.c daemon/http/body.c \
+	daemon/http/body.h daemon/http/metrics.c daemon/http/metrics.h daemon/http/status_json.c
+tests_unit_daemon_test_metrics_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
 
 tests_unit_daemon_test_listener_SOURCES = tests/unit/daemon/test_listener.c
 tests_unit_daemon_test_listener_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)

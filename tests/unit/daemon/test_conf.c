@@ -39,6 +39,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->socket, "/run/commd/commd.sock");
         assert_int_equal(conf->socket_mode, 0666);
         assert_string_equal(conf->pid_file, "");
+        assert_string_equal(conf->http, "");
         assert_string_equal(conf->device, "");
         assert_string_equal(conf->fabric, "auto");
         assert_string_equal(conf_fabric(conf), "tcp");
@@ -78,7 +79,8 @@ static void every_key_reaches_its_field(void **state)
                                 "    - name: a\n"
                                 "      address: localhost\n"
                                 "      port: \"7001\"\n"
-                                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p}\n"
+                                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p, "
+                                "http: '[::1]:80'}\n"
                                 "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
                                 "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
                                 "12G, congestion_control: a-15_byte_name9,\n"
@@ -88,6 +90,8 @@ static void every_key_reaches_its_field(void **state)
                                 "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
                                 " max_groups_per_user: 4, max_board_bytes: 5M}\n"
                                 "log: {level: debug}\n");
+    char address[CONF_ADDR_MAX];
+    uint16_t port;
 
     assert_string_equal(conf->cluster, "lab-1");
     assert_string_equal(conf->node, "b");
@@ -105,6 +109,10 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->socket, "/a/s");
     assert_int_equal(conf->socket_mode, 0660);
     assert_string_equal(conf->pid_file, "/a/p");
+    assert_string_equal(conf->http, "[::1]:80");
+    assert_true(conf_http(conf, address, &port));
+    assert_string_equal(address, "::1");
+    assert_int_equal(port, 80);
     assert_string_equal(conf->device, "mlx5_0:1");
     assert_string_equal(conf->fabric, "ucx");
     assert_string_equal(conf->ucx_tls, "rc,ud");
@@ -154,7 +162,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 29);
+    assert_int_equal(n, 30);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

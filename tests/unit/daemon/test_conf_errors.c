@@ -298,6 +298,32 @@ static void bad_ports(void **state)
     conf_free(load_ok("cluster: {node: a, nodes: [{name: a, address: '::1', port: 18500}]}\n"));
 }
 
+static void bad_http(void **state)
+{
+    static const char *const bad[] = {
+        "18480",           ":18480",       "localhost:18480", "127.0.0.1",     "127.0.0.1:0",
+        "127.0.0.1:65536", "127.0.0.1:1x", "::1:18480",       "[::1]",         "[]:1",
+        "[127.0.0.1]:1",   "127.0.0.1:",   "127.0.0.1 :18",   "http://[::1]:1"};
+    char text[256], expected[512];
+
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        sprintf(text, "listen: {http: \"%s\"}\n", bad[i]);
+        sprintf(expected,
+                F ":1:16: listen.http is \"%s\", not an address and a port; allowed: ADDRESS:PORT "
+                  "such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, or \"\" for none",
+                bad[i]);
+        check_error(text, expected);
+    }
+    conf_free(load_ok("listen: {http: '0.0.0.0:65535'}\n"));
+    conf_free(load_ok("listen: {http: '[2001:db8::1]:1'}\n"));
+    check_error("listen: {http: '[::]:18599'}\n"
+                "cluster: {node: a, nodes: [{name: a, address: '::1'}, {name: b, address: "
+                "127.0.0.1}]}\n",
+                F ":1:16: port 18599 of listen.http lies within transport.port_range "
+                  "(18500-18599), which belongs to the engine; allowed: a port outside of it");
+    conf_free(load_ok("listen: {http: '[::]:18599'}\n")); /* one node has no engine */
+}
+
 static void incomplete_nodes(void **state)
 {
     check_error("cluster:\n  node: a\n  nodes:\n  - {name: a}\n  - {address: '::1'}\n  - {}\n",
@@ -347,7 +373,7 @@ static void old_names(void **state)
     check_error("listen: {transport.tls: rc}\n",
                 F ":1:10: unknown key \"transport.tls\" in listen (write \"transport:\" and, "
                   "indented on a line below it, \"ucx_tls:\"); allowed: socket, socket_mode, "
-                  "pid_file");
+                  "pid_file, http");
 }
 
 static void duplicate_nodes(void **state)
@@ -646,6 +672,7 @@ int main(void)
         cmocka_unit_test(bad_text),
         cmocka_unit_test(bad_addresses),
         cmocka_unit_test(bad_ports),
+        cmocka_unit_test(bad_http),
         cmocka_unit_test(incomplete_nodes),
         cmocka_unit_test(too_many_nodes),
         cmocka_unit_test(old_names),

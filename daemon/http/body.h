@@ -1,0 +1,26 @@
+/* body.h - a text that grows: what an HTTP client is sent. Several clients may be sent one. */
+#ifndef COMMD_BODY_H
+#define COMMD_BODY_H
+
+#include "shm/util/base.h"
+
+enum { BODY_MAX = 8 << 20 }; /* 1024 nodes take 0.4 MiB */
+
+struct body {
+    char *data; /* owned; not terminated */
+    size_t len, room;
+    unsigned refs;
+    int error; /* the first failure sticks: -ENOMEM, -E2BIG */
+};
+
+/* NULL: no memory. */
+struct body *body_new(void);
+struct body *body_ref(struct body *body);
+struct body *body_unref(struct body *body); /* NULL ok; always returns NULL */
+void body_add(struct body *body, const char *fmt, ...) _printf_(2, 3);
+/* @text as the value of a label in Prometheus' text format, without the quotes around it. */
+void body_add_label(struct body *body, const char *text);
+/* @text as a string of JSON, with its quotes. */
+void body_add_json(struct body *body, const char *text);
+
+#endif

@@ -1,0 +1,328 @@
+/* collect.c - reads the core's views and the edges into a struct metrics, bounded work at a time:
+ * groups may be thousands, and the loop has others to serve. So what is read later is a little
+ * newer than what was read before; each number is right for its moment. */
+#include "config.h"
+
+#include "daemon/http/collect.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "daemon/admin/answers.h"
+#include "daemon/daemon.h"
+#include "daemon/http/http.h"
+#include "daemon/process/clock.h"
+#include "daemon/process/log.h"
+#include "daemon/process/log_limit.h"
+#include "shm/proto/codec.h"
+
+/* ---- one process ------------------------------------------------------------------------ */
+
+static bool read_process_file(unsigned pid, const char *name, char *buf, size_t len)
+{
+    _cleanup_(close_fdp) int fd = -1;
+    char path[64];
+    ssize_t n;
+
+    snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : read(fd, buf, len - 1);
+    if (n <= 0)
+        return false;
+    buf[n] = '\0';
+    return true;
+}
+
+/* Another process may be hidden from us (hidepid, ProtectProc=), or have ended. */
+static void read_process(unsigned pid, struct metrics_process *process)
+{
+    unsigned long long user, system, resident;
+    uint64_t tick_us = 1000000 / (uint64_t)sysconf(_SC_CLK_TCK);
+    char text[1024], path[64], *at;
+    struct stat st;
+
+    /* proc(5): after the name, which may hold anything, the state is the third field */
+    if (!read_process_file(pid, "stat", text, sizeof(text)) || !(at = strrchr(text, ')')) ||
+        sscanf(at + 1,
+               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d %*d "
+               "%*u %*u %llu",
+               &user, &system, &resident) != 3)
+        return;
+    process->known = true;
+    process->cpu_us = (user + system) * tick_us;
+    process->resident_bytes = resident * (uint64_t)sysconf(_SC_PAGESIZE);
+    snprintf(path, sizeof(path), "/proc/%u/fd", pid);
+    if (stat(path, &st) == 0 && st.st_size > 0 && access(path, R_OK) == 0) {
+        process->fds_known = true; /* since Linux 6.2 */
+        process->fds = (uint64_t)st.st_size;
+    }
+}
+
+/* ---- what takes one look ---------------------------------------------------------------- */
+
+static void collect_node(struct collect *c, unsigned i, const struct core_peer_view *peer)
+{
+    struct metrics_node *node = &c->m.nodes[i];
+    uint64_t now = clock_ms(), since = peer->since_ms ? peer->since_ms : c->d->started_ms;
+
+    snprintf(node->name, sizeof(node->name), "%s", peer->name);
+    node->self = peer->state == CORE_PEER_SELF;
+    node->linked = peer->state == CORE_PEER_LINKING || peer->state == CORE_PEER_READY;
+    node->up = peer->state == CORE_PEER_READY;
+    node->state = answer_peer_word(peer->state);
+    node->age_ms = now > since ? now - since : 0;
+    node->links = peer->links;
+    memcpy(node->losses, peer->losses, sizeof(node->losses));
+    snprintf(node->error, sizeof(node->error), "%s", answer_node_error(c->d, i, peer));
+    log_clean(node->error); /* another node may have written it */
+}
+
+static void collect_status(struct collect *c)
+{
+    struct answer answer = {.d = c->d};
+    struct metrics *m = &c->m;
+    struct core_status status;
+
+    core_status(c->d->core, &status);
+    answer_check_well(&answer);
+    snprintf(m->unready, sizeof(m->unready), "%s", answer.unwell);
+    log_clean(m->unready);
+    snprintf(m->node, sizeof(m->node), "%s", c->d->conf->node);
+    snprintf(m->cluster, sizeof(m->cluster), "%s", c->d->conf->cluster);
+    snprintf(m->fabric, sizeof(m->fabric), "%s", c->d->engine ? status.engine_text : "");
+    log_clean(m->fabric);
+    m->version = PACKAGE_VERSION;
+    m->engine_state = answer_engine_word(c->d, &status);
+    m->state = status.draining ? "stopping" : m->unready[0] ? "degraded" : "ready";
+    m->ready = !m->unready[0];
+    m->nodes_up = status.nodes_up;
+    m->engine_up = c->d->engine && status.engine == CORE_ENGINE_UP;
+    m->clients = status.clients;
+    read_process((unsigned)getpid(), &m->commd);
+    if (status.engine_pid)
+        read_process(status.engine_pid, &m->engine);
+}
+
+static void collect_limits(struct collect *c)
+{
+    const struct conf *conf = c->d->conf;
+    struct rlimit files = {0};
+    struct metrics *m = &c->m;
+
+    getrlimit(RLIMIT_NOFILE, &files);
+    m->max_fds = files.rlim_cur;
+    m->max_clients = conf->max_clients;
+    m->max_clients_user = conf->max_clients_per_user;
+    m->max_groups = conf->max_groups;
+    m->max_groups_user = conf->max_groups_per_user;
+    m->max_board_bytes = conf->max_board_bytes;
+    m->max_board_bytes_user = conf_board_bytes_per_user(conf);
+    m->max_arenas = c->d->arenas.max;
+    m->uptime_ms = clock_ms() - c->d->started_ms;
+}
+
+static void collect_counts(struct collect *c)
+{
+    const struct daemon *d = c->d;
+    struct metrics *m = &c->m;
+    struct log_counts log;
+
+    m->counts = *core_counts(d->core);
+    for (unsigned i = 0; i < CAUSE_COUNT; i++)
+        m->clients_refused[i] = m->counts.clients_refused[i] + listener_refused(d->listener)[i];
+    if (d->peers)
+        m->links = *peer_links_counts(d->peers);
+    log_counts(&log);
+    memcpy(m->log_written, log.written, sizeof(m->log_written));
+    m->log_lost = log.lost;
+    m->log_left_out = log_limit_left_out();
+    m->turns = d->turns;
+    m->turns_us = d->turns_us;
+    m->longest_turn_us = d->longest_turn_us;
+    m->boards = d->boards.count;
+    m->board_bytes = d->boards.bytes;
+    m->most_board_bytes = boards_most(&d->boards);
+    m->arenas = d->arenas.count;
+    http_counts(d->http, m);
+}
+
+static void collect_numbers(struct collect *c)
+{
+    struct core_peer_view peer;
+
+    collect_status(c);
+    collect_limits(c);
+    collect_counts(c);
+    for (unsigned i = 0; i < c->m.nnodes && core_peer_at(c->d->core, i, &peer); i++)
+        collect_node(c, i, &peer);
+}
+
+/* ---- groups ----------------------------------------------------------------------------- */
+
+/* Of counters that wrap. */
+struct spread {
+    uint32_t first;
+    int32_t least, most; /* from the first on */
+    unsigned n;
+};
+
+static void spread_add(struct spread *spread, uint32_t count)
+{
+    int32_t from_first;
+
+    if (!spread->n++)
+        spread->first = count;
+    from_first = (int32_t)(count - spread->first);
+    spread->least = MIN(spread->least, from_first);
+    spread->most = MAX(spread->most, from_first);
+}
+
+/* How far the ranks of this node are. The counters are the ranks' to write: whatever they hold, it
+ * is shown and nothing else. */
+static void collect_progress(struct collect *c, const struct core_group_view *view,
+                             struct metrics_group *group)
+{
+    const struct board_entry *entry = view->id ? boards_find(&c->d->boards, view->id) : NULL;
+    struct spread done = {0}, begun = {0};
+
+    for (unsigned i = 0; i < view->size && entry && view->members; i++) {
+        if (view->members[i].node != view->me)
+            continue;
+        spread_add(&begun, board_rank_started(entry->ctl, begun.n));
+        spread_add(&done, board_rank_ops(entry->ctl, done.n));
+    }
+    group->has_ops = done.n > 0;
+    group->ops = done.first + (uint32_t)done.least;
+    group->behind = (uint32_t)begun.most - (uint32_t)begun.least;
+}
+
+static void collect_group(struct collect *c, const struct core_group_view *view)
+{
+    struct metrics *m = &c->m;
+
+    switch (view->state) {
+    case CORE_GROUP_JOINING:
+    case CORE_GROUP_COMMITTED:
+        m->groups_joining++;
+        break;
+    case CORE_GROUP_OPEN:
+        m->groups_open++;
+        break;
+    case CORE_GROUP_BROKEN:
+        m->groups_broken++;
+        break;
+    }
+    if (!m->groups || m->ngroups == METRICS_GROUPS_SHOWN)
+        return;
+    m->groups[m->ngroups] = (struct metrics_group){
+        .number = view->id ? c->scan.at : 0,
+        .state = answer_group_word(view->state),
+        .cause = view->state == CORE_GROUP_BROKEN ? cause_name(view->cause) : "",
+        .size = view->size,
+        .nodes = view->nnodes,
+        .local = view->nlocal,
+        .missing = view->nmissing,
+    };
+    collect_progress(c, view, &m->groups[m->ngroups++]);
+}
+
+static bool groups_step(struct collect *c)
+{
+    struct core_group_view view;
+    int r = core_group_scan(c->d->core, &c->scan, NULL, &view);
+
+    if (r == CORE_SCAN_FOUND)
+        collect_group(c, &view);
+    return r != CORE_SCAN_END;
+}
+
+/* ---- in steps --------------------------------------------------------------------------- */
+
+static bool operations_step(struct collect *c)
+{
+    bool more = boards_count(&c->d->boards, &c->bucket);
+
+    c->m.collectives = c->d->boards.ops;
+    return more;
+}
+
+static bool users_step(struct collect *c)
+{
+    bool more = core_user_most(c->d->core, &c->user, &c->most);
+
+    c->m.users = c->most.users;
+    c->m.most_clients = c->most.clients;
+    c->m.most_groups = c->most.groups;
+    return more;
+}
+
+/* Where the kernel does not say how many descriptors we have (before Linux 6.2). */
+static bool fds_step(struct collect *c)
+{
+    enum { AT_ONCE = 64 };
+    struct metrics_process *commd = &c->m.commd;
+
+    if (commd->fds_known)
+        return false;
+    if (!c->fds && !(c->fds = opendir("/proc/self/fd")))
+        return false;
+    for (unsigned i = 0; i < AT_ONCE; i++) {
+        const struct dirent *entry = readdir(c->fds);
+
+        if (!entry) {
+            commd->fds_known = true;
+            commd->fds--; /* the one by which we look */
+            return false;
+        }
+        commd->fds += entry->d_name[0] != '.';
+    }
+    return true;
+}
+
+/* True when there is more in this phase. */
+static bool phase_step(struct collect *c)
+{
+    switch (c->phase) {
+    case COLLECT_NUMBERS:
+        collect_numbers(c);
+        return false;
+    case COLLECT_GROUPS:
+        return groups_step(c);
+    case COLLECT_OPERATIONS:
+        return operations_step(c);
+    case COLLECT_USERS:
+        return users_step(c);
+    case COLLECT_FDS:
+        return fds_step(c);
+    case COLLECT_DONE:
+        break;
+    }
+    return false;
+}
+
+bool collect_step(struct collect *c, uint64_t until_us)
+{
+    while (c->phase != COLLECT_DONE && clock_us() < until_us)
+        if (!phase_step(c))
+            c->phase++;
+    return c->phase == COLLECT_DONE;
+}
+
+void collect_begin(struct collect *c, struct daemon *d, bool groups)
+{
+    *c = (struct collect){.d = d};
+    c->m.nodes = calloc(d->conf->nnodes, sizeof(*c->m.nodes));
+    c->m.nnodes = c->m.nodes ? d->conf->nnodes : 0;
+    c->m.groups = groups ? calloc(METRICS_GROUPS_SHOWN, sizeof(*c->m.groups)) : NULL;
+    c->m.error = !c->m.nodes || (groups && !c->m.groups);
+}
+
+void collect_end(struct collect *c)
+{
+    if (c->fds)
+        closedir(c->fds);
+    c->fds = NULL;
+    metrics_fini(&c->m);
+}

@@ -1,0 +1,644 @@
+/* http.c - HTTP: who may ask, and what it may cost.
+ *
+ * Nobody says who asks, so all that is shown is for everybody who reaches the port: numbers, and
+ * names of nodes. Nothing can be changed here. doc/security.md has the limits.
+ *
+ *   READING    a connection, its request not complete     wakes: the socket, deadline 5 s
+ *   WAITING    its answer is being made                   wakes: http_turn()
+ *   WRITING    the answer is going out                    wakes: the socket, deadline 10 s
+ *   LINGERING  all is sent: reads on for a second, so that a late byte of the client does not make
+ *              the kernel reset the connection under the answer
+ *   DEAD       on http->dead until the turn ends
+ *
+ * A connection is for one request; deadlines do not move when a byte comes. There are
+ * HTTP_CONNECTIONS at most: who comes then takes the place of the oldest one of the address that
+ * has most, of those that have not asked yet if there are any. So a crowd from one address does not
+ * shut out another.
+ *
+ * Metrics and the page's status are made for a moment in each turn (collect.c), and one that is
+ * HTTP_FRESH_MS old or less is sent to all who ask: however many they are, commd makes four of a
+ * kind in a second at most. The text is shared and not copied.
+ *
+ * libevent's own HTTP server is not used: in 2.1.12 there is no limit to connections, and its time
+ * limits begin anew with each byte.
+ *
+ * On loopback the Host header has to be plain (http_host_is_plain()): else a web page somewhere
+ * could give its own name our address and read this with the browser of a person on this machine.
+ *
+ * If a client dies now, its socket says so or its deadline comes. If we are stopped, nobody loses
+ * anything but an answer. */
+#include "daemon/http/http.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <stdio.h>
+#include <sys/queue.h>
+
+#include "daemon/admin/answers.h"
+#include "daemon/daemon.h"
+#include "daemon/http/collect.h"
+#include "daemon/http/http_request.h"
+#include "daemon/http/page.h"
+#include "daemon/link/sock.h"
+#include "daemon/process/clock.h"
+#include "daemon/process/log.h"
+#include "daemon/process/log_limit.h"
+
+enum {
+    HTTP_CONNECTIONS = 32,
+    HTTP_ACCEPT_BUDGET = 8,
+    HTTP_READ_MS = 5000,
+    HTTP_WRITE_MS = 10000,
+    HTTP_LINGER_MS = 1000,
+    HTTP_LINGER_BYTES = 64 << 10,
+    HTTP_FRESH_MS = 250,
+    HTTP_STEP_US = 1000,
+};
+
+enum http_state { HTTP_READING, HTTP_WAITING, HTTP_WRITING, HTTP_LINGERING, HTTP_DEAD };
+/* What takes time to be made. */
+enum http_made { HTTP_METRICS, HTTP_STATUS, HTTP_MADE };
+
+TAILQ_HEAD(http_conn_list, http_conn);
+
+struct http_conn {
+    TAILQ_ENTRY(http_conn) entry; /* of http->conns, or ->dead */
+    struct http *http;            /* borrowed */
+    struct bufferevent *bev;      /* owned, with its socket */
+    struct event *timer;          /* owned: the deadline */
+    struct sock_addr from;
+    enum http_state state;
+    bool head;           /* wants no body */
+    enum http_made made; /* WAITING: for what */
+    size_t discarded;
+};
+
+struct http_making {
+    struct body *fresh; /* owned; NULL: none was made yet */
+    uint64_t fresh_ms;
+    struct body *next; /* owned: in the making; NULL: nothing is */
+    struct collect collect;
+    unsigned row; /* of metrics, where they are being written */
+};
+
+struct http {
+    struct daemon *d; /* borrowed */
+    int fd;           /* owned */
+    bool loopback;
+    uint64_t start_us;           /* of commd, by the calendar */
+    struct event *accept, *more; /* owned */
+    struct sock_reserve reserve;
+    struct http_conn_list conns, dead; /* owned; conns: oldest first */
+    unsigned nconns;
+    struct http_making making[HTTP_MADE];
+    struct log_limit limit;
+    uint64_t dropped, codes[METRICS_CODES];
+};
+
+/* ---- the life of a connection ----------------------------------------------------------- */
+
+static void http_conn_free(struct http_conn *conn)
+{
+    if (conn->bev)
+        bufferevent_free(conn->bev);
+    if (conn->timer)
+        event_free(conn->timer);
+    free(conn);
+}
+
+static void http_conn_bury(struct http_conn *conn)
+{
+    struct http *http = conn->http;
+
+    if (conn->state == HTTP_DEAD)
+        return;
+    conn->state = HTTP_DEAD;
+    TAILQ_REMOVE(&http->conns, conn, entry);
+    TAILQ_INSERT_TAIL(&http->dead, conn, entry);
+    http->nconns--;
+    bufferevent_setcb(conn->bev, NULL, NULL, NULL, NULL);
+    bufferevent_disable(conn->bev, EV_READ | EV_WRITE);
+    event_del(conn->timer);
+}
+
+static void http_conn_drop(struct http_conn *conn)
+{
+    conn->http->dropped++;
+    http_conn_bury(conn);
+}
+
+static void http_conn_arm(struct http_conn *conn, uint64_t ms)
+{
+    struct timeval tv = clock_timeval(ms);
+
+    event_add(conn->timer, &tv);
+}
+
+static void http_conn_timer(evutil_socket_t fd, short what, void *arg)
+{
+    struct http_conn *conn = arg;
+
+    if (conn->state == HTTP_LINGERING)
+        http_conn_bury(conn);
+    else
+        http_conn_drop(conn);
+}
+
+/* ---- answers ---------------------------------------------------------------------------- */
+
+static void release_body(const void *data, size_t len, void *arg)
+{
+    body_unref(arg);
+}
+
+/* @body is borrowed; NULL: @text is all. */
+static void http_conn_answer(struct http_conn *conn, unsigned status, const char *type,
+                             const char *text, size_t len, struct body *body)
+{
+    struct evbuffer *out = bufferevent_get_output(conn->bev);
+    const char *reason = status == 200 ? "OK" : "Refused";
+    int r;
+
+    for (unsigned i = 0; i < METRICS_CODES; i++)
+        conn->http->codes[i] += metrics_codes[i].status == status;
+    conn->state = HTTP_WRITING;
+    bufferevent_disable(conn->bev, EV_READ);
+    r = evbuffer_add_printf(out,
+                            "HTTP/1.1 %u %s\r\n"
+                            "Content-Type: %s\r\n"
+                            "Content-Length: %zu\r\n"
+                            "%s"
+                            "Connection: close\r\n"
+                            "Cache-Control: no-store\r\n"
+                            "X-Content-Type-Options: nosniff\r\n"
+                            "Cross-Origin-Resource-Policy: same-origin\r\n"
+                            "Referrer-Policy: no-referrer\r\n"
+                            "Content-Security-Policy: default-src 'none'; connect-src 'self'; "
+                            "script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+                            "\r\n",
+                            status, reason, type, len, status == 405 ? "Allow: GET, HEAD\r\n" : "");
+    if (r >= 0 && !conn->head && body) {
+        r = evbuffer_add_reference(out, text, len, release_body, body_ref(body));
+        if (r)
+            body_unref(body);
+    } else if (r >= 0 && !conn->head) {
+        r = evbuffer_add(out, text, len);
+    }
+    if (r < 0)
+        return http_conn_drop(conn); /* no memory */
+    http_conn_arm(conn, HTTP_WRITE_MS);
+}
+
+static void answer_text(struct http_conn *conn, unsigned status, const char *text)
+{
+    http_conn_answer(conn, status, "text/plain; charset=utf-8", text, strlen(text), NULL);
+}
+
+static void answer_refused(struct http_conn *conn, unsigned status)
+{
+    char text[128];
+
+    for (unsigned i = 0; i < METRICS_CODES; i++)
+        if (metrics_codes[i].status == status)
+            snprintf(text, sizeof(text), "%u: %s\n", status, metrics_codes[i].text);
+    answer_text(conn, status, text);
+}
+
+static void answer_made(struct http_conn *conn, enum http_made made, struct body *body)
+{
+    static const char *const types[HTTP_MADE] = {
+        [HTTP_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
+        [HTTP_STATUS] = "application/json",
+    };
+
+    if (body->error)
+        answer_text(conn, 503, "503: out of memory\n");
+    else
+        http_conn_answer(conn, 200, types[made], body->data, body->len, body);
+}
+
+static void ask_for(struct http_conn *conn, enum http_made made)
+{
+    static const struct timeval at_once;
+    struct http_making *making = &conn->http->making[made];
+
+    if (making->fresh && clock_ms() - making->fresh_ms <= HTTP_FRESH_MS)
+        return answer_made(conn, made, making->fresh);
+    conn->state = HTTP_WAITING;
+    conn->made = made;
+    bufferevent_disable(conn->bev, EV_READ);
+    http_conn_arm(conn, HTTP_WRITE_MS);
+    event_add(conn->http->more, &at_once);
+}
+
+static void get_metrics(struct http_conn *conn)
+{
+    ask_for(conn, HTTP_METRICS);
+}
+
+static void get_status(struct http_conn *conn)
+{
+    ask_for(conn, HTTP_STATUS);
+}
+
+static void get_health(struct http_conn *conn)
+{
+    answer_text(conn, 200, "ok\n"); /* the loop turns, or nobody would say so */
+}
+
+static void get_ready(struct http_conn *conn)
+{
+    struct answer answer = {.d = conn->http->d};
+    char text[sizeof(answer.unwell) + 32];
+
+    answer_check_well(&answer);
+    log_clean(answer.unwell);
+    if (!answer.unwell[0])
+        return answer_text(conn, 200, "ready\n");
+    snprintf(text, sizeof(text), "not ready: %s\n", answer.unwell);
+    answer_text(conn, 503, text);
+}
+
+static void get_page(struct http_conn *conn)
+{
+    http_conn_answer(conn, 200, "text/html; charset=utf-8", page_html, page_html_len, NULL);
+}
+
+static const struct http_route {
+    const char *path;
+    void (*get)(struct http_conn *conn);
+} routes[] = {
+    {"/", get_page},          {"/metrics", get_metrics}, {"/status.json", get_status},
+    {"/healthz", get_health}, {"/readyz", get_ready},
+};
+
+/* ---- reading and writing ---------------------------------------------------------------- */
+
+static void http_conn_route(struct http_conn *conn, const struct http_request *request)
+{
+    conn->head = request->head;
+    if (conn->http->loopback && !http_host_is_plain(request->host))
+        return answer_refused(conn, 403);
+    for (unsigned i = 0; i < ARRAY_LEN(routes); i++)
+        if (strcmp(routes[i].path, request->path) == 0)
+            return routes[i].get(conn);
+    answer_refused(conn, 404);
+}
+
+static void http_conn_request(struct http_conn *conn, struct evbuffer *in)
+{
+    size_t len = evbuffer_get_length(in);
+    const char *text = (const char *)evbuffer_pullup(in, -1);
+    struct http_request request;
+    int r;
+
+    if (!text)
+        return;
+    r = http_request_parse(text, len, &request);
+    if (r == HTTP_E_MORE)
+        return;
+    evbuffer_drain(in, len);
+    if (r)
+        answer_refused(conn, (unsigned)r);
+    else
+        http_conn_route(conn, &request);
+}
+
+static void http_conn_read(struct bufferevent *bev, void *arg)
+{
+    struct evbuffer *in = bufferevent_get_input(bev);
+    struct http_conn *conn = arg;
+
+    if (conn->state == HTTP_READING)
+        return http_conn_request(conn, in);
+    conn->discarded += evbuffer_get_length(in);
+    evbuffer_drain(in, evbuffer_get_length(in));
+    if (conn->discarded > HTTP_LINGER_BYTES)
+        http_conn_bury(conn);
+}
+
+/* All is written. */
+static void http_conn_written(struct bufferevent *bev, void *arg)
+{
+    struct http_conn *conn = arg;
+
+    if (conn->state != HTTP_WRITING)
+        return;
+    conn->state = HTTP_LINGERING;
+    shutdown(bufferevent_getfd(bev), SHUT_WR);
+    http_conn_arm(conn, HTTP_LINGER_MS);
+    bufferevent_enable(bev, EV_READ);
+}
+
+static void http_conn_event(struct bufferevent *bev, short what, void *arg)
+{
+    http_conn_bury(arg);
+}
+
+/* ---- coming in -------------------------------------------------------------------------- */
+
+static unsigned http_conns_of(const struct http *http, const struct sock_addr *from)
+{
+    const struct http_conn *conn;
+    unsigned n = 0;
+
+    TAILQ_FOREACH(conn, &http->conns, entry)
+        n += sock_same_host(&conn->from, from);
+    return n;
+}
+
+/* Who has to go when there is no room: see the top. */
+static struct http_conn *http_conn_victim(struct http *http)
+{
+    struct http_conn *conn, *victim = NULL;
+    unsigned most = 0;
+
+    TAILQ_FOREACH(conn, &http->conns, entry) {
+        unsigned weight = 2 * http_conns_of(http, &conn->from) + (conn->state == HTTP_READING);
+
+        if (weight > most) {
+            victim = conn;
+            most = weight;
+        }
+    }
+    return victim;
+}
+
+/* Takes @fd. */
+static void http_conn_new(struct http *http, int fd, const struct sock_addr *from)
+{
+    struct http_conn *conn = calloc(1, sizeof(*conn));
+
+    if (!conn) {
+        close(fd);
+        return;
+    }
+    conn->http = http;
+    conn->from = *from;
+    conn->bev = bufferevent_socket_new(http->d->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    conn->timer = evtimer_new(http->d->base, http_conn_timer, conn);
+    if (!conn->bev || !conn->timer) {
+        if (!conn->bev)
+            close(fd);
+        return http_conn_free(conn);
+    }
+    if (http->nconns == HTTP_CONNECTIONS)
+        http_conn_drop(http_conn_victim(http));
+    TAILQ_INSERT_TAIL(&http->conns, conn, entry);
+    http->nconns++;
+    bufferevent_setcb(conn->bev, http_conn_read, http_conn_written, http_conn_event, conn);
+    bufferevent_setwatermark(conn->bev, EV_READ, 0, HTTP_HEAD_MAX);
+    bufferevent_enable(conn->bev, EV_READ | EV_WRITE);
+    http_conn_arm(conn, HTTP_READ_MS);
+}
+
+static void http_accept(evutil_socket_t unused, short what, void *arg)
+{
+    struct http *http = arg;
+
+    for (unsigned i = 0; i < HTTP_ACCEPT_BUDGET; i++) {
+        struct sock_addr from = {.len = 0};
+        int fd = -1, r = sock_accept(http->fd, &http->reserve, &from, &fd);
+
+        if (r == SOCK_E_AGAIN)
+            return;
+        if (r == 0) {
+            http_conn_new(http, fd, &from);
+            continue;
+        }
+        http->dropped++;
+        log_limit_write(&http->limit, CONF_LOG_WARN, "http", NULL,
+                        "http: no descriptor is left (LimitNOFILE=) -> refused");
+        if (r < 0)
+            return;
+        close_fdp(&fd);
+        sock_reserve_init(&http->reserve);
+    }
+}
+
+/* ---- making answers --------------------------------------------------------------------- */
+
+static bool is_waited_for(const struct http *http, enum http_made made)
+{
+    const struct http_conn *conn;
+
+    TAILQ_FOREACH(conn, &http->conns, entry)
+        if (conn->state == HTTP_WAITING && conn->made == made)
+            return true;
+    return false;
+}
+
+/* Some of the work; true when it is done. */
+static bool make_step(struct http_making *making, enum http_made made, uint64_t until_us)
+{
+    if (!collect_step(&making->collect, until_us))
+        return false;
+    if (made == HTTP_STATUS) {
+        status_json(&making->collect.m, making->next);
+        return true;
+    }
+    while (clock_us() < until_us)
+        if (!metrics_text(&making->collect.m, making->row++, making->next))
+            return true;
+    return false;
+}
+
+static void made_answer(struct http *http, enum http_made made)
+{
+    struct http_making *making = &http->making[made];
+    struct http_conn *conn, *next;
+
+    if (making->collect.m.error && !making->next->error)
+        making->next->error = -ENOMEM;
+    collect_end(&making->collect);
+    body_unref(making->fresh);
+    making->fresh = steal_ptr(making->next);
+    making->fresh_ms = clock_ms();
+    for (conn = TAILQ_FIRST(&http->conns); conn; conn = next) {
+        next = TAILQ_NEXT(conn, entry);
+        if (conn->state == HTTP_WAITING && conn->made == made)
+            answer_made(conn, made, making->fresh);
+    }
+}
+
+/* True when work remains. */
+static bool make(struct http *http, enum http_made made, uint64_t until_us)
+{
+    struct http_making *making = &http->making[made];
+
+    if (!making->next && !is_waited_for(http, made))
+        return false;
+    if (!making->next) {
+        making->next = body_new();
+        if (!making->next)
+            return true; /* no memory: again, until it is there or the deadline comes */
+        making->row = 0;
+        collect_begin(&making->collect, http->d, made == HTTP_STATUS);
+    }
+    if (!make_step(making, made, until_us))
+        return true;
+    made_answer(http, made);
+    return false;
+}
+
+static void http_conns_free(struct http_conn_list *list)
+{
+    struct http_conn *conn;
+
+    while ((conn = TAILQ_FIRST(list))) {
+        TAILQ_REMOVE(list, conn, entry);
+        http_conn_free(conn);
+    }
+}
+
+void http_turn(struct http *http)
+{
+    static const struct timeval at_once;
+    uint64_t until;
+    bool more;
+
+    if (!http)
+        return;
+    until = clock_us() + HTTP_STEP_US;
+    more = make(http, HTTP_METRICS, until);
+    more |= make(http, HTTP_STATUS, until);
+    if (more)
+        event_add(http->more, &at_once);
+    http_conns_free(&http->dead);
+}
+
+static void on_http_more(evutil_socket_t fd, short what, void *arg)
+{
+    /* http_turn() does the work */
+}
+
+/* ---- the server ------------------------------------------------------------------------- */
+
+void http_counts(const struct http *http, struct metrics *m)
+{
+    m->start_us = http->start_us;
+    m->http_connections = http->nconns;
+    m->http_dropped = http->dropped;
+    memcpy(m->http_codes, http->codes, sizeof(m->http_codes));
+}
+
+static int http_listen(struct http *http, const struct sock_addr *addr)
+{
+    int one = 1;
+
+    http->fd = socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (http->fd < 0)
+        return -errno;
+    setsockopt(http->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(http->fd, (const struct sockaddr *)&addr->sa, addr->len) || listen(http->fd, 64))
+        return -errno;
+    return 0;
+}
+
+static int listen_error(const struct conf *conf, int error, char **ret_error)
+{
+    const char *file = conf->file, *where = conf->http;
+    int r;
+
+    switch (-error) {
+    case EADDRINUSE:
+        r = asprintf(ret_error,
+                     "%s: listen.http: %s is in use by another program (ss -ltnp shows it): stop "
+                     "that, or choose another port",
+                     file, where);
+        break;
+    case EADDRNOTAVAIL:
+        r = asprintf(ret_error,
+                     "%s: listen.http: the address of %s is none of this machine's: correct it, or "
+                     "take 127.0.0.1 for this machine alone or 0.0.0.0 for all its addresses",
+                     file, where);
+        error = -EINVAL;
+        break;
+    case EACCES:
+        r = asprintf(ret_error,
+                     "%s: listen.http: this user may not listen on %s: choose a port from 1024 on",
+                     file, where);
+        break;
+    default:
+        r = asprintf(ret_error, "%s: listen.http: cannot listen on %s: %s", file, where,
+                     strerror(-error));
+    }
+    return r < 0 ? -ENOMEM : error;
+}
+
+static uint64_t start_by_calendar(const struct daemon *d)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000 -
+           (clock_ms() - d->started_ms) * 1000;
+}
+
+static void http_freep(struct http **http)
+{
+    *http = http_free(*http);
+}
+
+int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
+{
+    _cleanup_(http_freep) struct http *http = NULL;
+    char address[CONF_ADDR_MAX], text[SOCK_TEXT_MAX];
+    struct sock_addr addr;
+    const char *why;
+    uint16_t port;
+    int r;
+
+    *ret_error = NULL;
+    *ret_http = NULL;
+    if (!conf_http(d->conf, address, &port))
+        return 0;
+    http = calloc(1, sizeof(*http));
+    if (!http)
+        return -ENOMEM;
+    TAILQ_INIT(&http->conns);
+    TAILQ_INIT(&http->dead);
+    http->fd = -1;
+    http->d = d;
+    sock_reserve_init(&http->reserve);
+    r = sock_resolve(address, port, &addr, &why); /* it is numeric: nobody is asked */
+    if (r == 0)
+        r = http_listen(http, &addr);
+    if (r)
+        return listen_error(d->conf, r, ret_error);
+    http->loopback = sock_is_loopback(&addr);
+    http->start_us = start_by_calendar(d);
+    http->accept = event_new(d->base, http->fd, EV_READ | EV_PERSIST, http_accept, http);
+    http->more = evtimer_new(d->base, on_http_more, http);
+    if (!http->accept || !http->more || event_add(http->accept, NULL) ||
+        log_limit_init(&http->limit, d->base))
+        return -ENOMEM;
+    log_info("http on %s", sock_text(&addr, true, text));
+    *ret_http = steal_ptr(http);
+    return 0;
+}
+
+struct http *http_free(struct http *http)
+{
+    if (!http)
+        return NULL;
+    http_conns_free(&http->conns);
+    http_conns_free(&http->dead);
+    for (unsigned i = 0; i < HTTP_MADE; i++) {
+        if (http->making[i].next)
+            collect_end(&http->making[i].collect);
+        body_unref(http->making[i].next);
+        body_unref(http->making[i].fresh);
+    }
+    if (http->accept)
+        event_free(http->accept);
+    if (http->more)
+        event_free(http->more);
+    close_fdp(&http->fd);
+    sock_reserve_fini(&http->reserve);
+    log_limit_fini(&http->limit);
+    free(http);
+    return NULL;
+}

@@ -1,0 +1,360 @@
+/* metrics.c - the table of metrics.
+ *
+ * One row says everything about a metric: its name, type and help, and where its number stands in
+ * struct metrics, or, where it has labels, the function that writes its samples. doc/metrics.md has
+ * the same rows for people; test_metrics compares the two, and etc/grafana.json with both.
+ *
+ * The number of series is bounded by the number of configured nodes: a label is a node, or one of
+ * an enum of ours. None names a user, a group or a process of a user: HTTP does not know who asks.
+ *
+ * Pure: no clock and no I/O. Numbers are written as integers, times as decimals of seconds. */
+#include "daemon/http/metrics.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "shm/proto/codec.h"
+
+const struct metrics_code metrics_codes[METRICS_CODES] = {
+    {200, "OK"},
+    {400, "not a request that this server understands"},
+    {403, "on loopback ask for localhost or for an address"},
+    {404, "there is /, /metrics, /status.json, /healthz and /readyz"},
+    {405, "only GET and HEAD"},
+    {413, "a request has no body here"},
+    {414, "the path is too long"},
+    {431, "the head of the request is too long"},
+    {503, "not ready"},
+    {505, "only HTTP/1.0 and HTTP/1.1"},
+};
+
+enum metric_unit { METRIC_NUMBER, METRIC_US };
+
+struct metric {
+    const char *name, *type, *help;
+    size_t at; /* in struct metrics; where there is no write() */
+    enum metric_unit unit;
+    void (*write)(struct body *body, const struct metric *metric, const struct metrics *m);
+};
+
+static void add_number(struct body *body, const struct metric *metric, uint64_t number)
+{
+    if (metric->unit == METRIC_US)
+        body_add(body, "%" PRIu64 ".%06" PRIu64, number / 1000000, number % 1000000);
+    else
+        body_add(body, "%" PRIu64, number);
+}
+
+static void sample(struct body *body, const struct metric *metric, const char *label,
+                   const char *value, uint64_t number)
+{
+    body_add(body, "%s{%s=\"", metric->name, label);
+    body_add_label(body, value);
+    body_add(body, "\"} ");
+    add_number(body, metric, number);
+    body_add(body, "\n");
+}
+
+/* ---- metrics with labels ---------------------------------------------------------------- */
+
+static void write_build_info(struct body *body, const struct metric *metric,
+                             const struct metrics *m)
+{
+    body_add(body, "%s{version=\"", metric->name);
+    body_add_label(body, m->version);
+    body_add(body, "\",cluster=\"");
+    body_add_label(body, m->cluster);
+    body_add(body, "\",node=\"");
+    body_add_label(body, m->node);
+    body_add(body, "\"} 1\n");
+}
+
+static void write_node_up(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nnodes; i++)
+        if (!m->nodes[i].self)
+            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].up);
+}
+
+static void write_node_linked(struct body *body, const struct metric *metric,
+                              const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nnodes; i++)
+        if (!m->nodes[i].self)
+            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].linked);
+}
+
+static void write_node_age(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nnodes; i++)
+        if (!m->nodes[i].self)
+            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].age_ms * 1000);
+}
+
+static void write_node_links(struct body *body, const struct metric *metric,
+                             const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nnodes; i++)
+        if (!m->nodes[i].self)
+            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].links);
+}
+
+static void write_node_losses(struct body *body, const struct metric *metric,
+                              const struct metrics *m)
+{
+    static const char *const words[CORE_LOSS_KINDS] = {
+        [CORE_LOSS_LINK] = "link",
+        [CORE_LOSS_SILENCE] = "silence",
+        [CORE_LOSS_RECONNECT] = "reconnect",
+        [CORE_LOSS_ENGINE] = "engine",
+    };
+
+    for (unsigned i = 0; i < m->nnodes; i++)
+        for (unsigned kind = 0; kind < CORE_LOSS_KINDS && !m->nodes[i].self; kind++) {
+            body_add(body, "%s{node=\"", metric->name);
+            body_add_label(body, m->nodes[i].name);
+            body_add(body, "\",cause=\"%s\"} %" PRIu64 "\n", words[kind], m->nodes[i].losses[kind]);
+        }
+}
+
+static void write_groups(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    sample(body, metric, "state", "joining", m->groups_joining);
+    sample(body, metric, "state", "open", m->groups_open);
+    sample(body, metric, "state", "broken", m->groups_broken);
+}
+
+/* All causes that there are, so that a rate() has a beginning. */
+static void write_causes(struct body *body, const struct metric *metric,
+                         const uint64_t counts[CAUSE_COUNT])
+{
+    for (unsigned cause = CAUSE_NONE + 1; cause < CAUSE_COUNT; cause++)
+        if (strcmp(cause_name(cause), "?"))
+            sample(body, metric, "cause", cause_name(cause), counts[cause]);
+}
+
+static void write_groups_broken(struct body *body, const struct metric *metric,
+                                const struct metrics *m)
+{
+    write_causes(body, metric, m->counts.groups_broken);
+}
+
+static void write_joins_failed(struct body *body, const struct metric *metric,
+                               const struct metrics *m)
+{
+    write_causes(body, metric, m->counts.joins_failed);
+}
+
+static void write_clients_refused(struct body *body, const struct metric *metric,
+                                  const struct metrics *m)
+{
+    write_causes(body, metric, m->clients_refused);
+}
+
+static void write_handshakes(struct body *body, const struct metric *metric,
+                             const struct metrics *m)
+{
+    static const char *const words[PEER_HANDSHAKE_FAILURES] = {
+        [PEER_HANDSHAKE_CLOSED] = "closed",         [PEER_HANDSHAKE_WRONG_KEY] = "wrong key",
+        [PEER_HANDSHAKE_REFUSED_US] = "refused us", [PEER_HANDSHAKE_NOT_TLS] = "not TLS",
+        [PEER_HANDSHAKE_SLOW] = "too slow",
+    };
+
+    for (unsigned i = 0; i < PEER_HANDSHAKE_FAILURES; i++)
+        sample(body, metric, "cause", words[i], m->links.handshakes_failed[i]);
+}
+
+static void write_log_lines(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    static const char *const words[] = {"error", "warn", "info", "debug"};
+
+    _Static_assert(ARRAY_LEN(words) == ARRAY_LEN(m->log_written), "one for each level");
+    for (unsigned i = 0; i < ARRAY_LEN(words); i++)
+        sample(body, metric, "level", words[i], m->log_written[i]);
+}
+
+static void write_http_requests(struct body *body, const struct metric *metric,
+                                const struct metrics *m)
+{
+    char code[16];
+
+    for (unsigned i = 0; i < METRICS_CODES; i++) {
+        snprintf(code, sizeof(code), "%u", metrics_codes[i].status);
+        sample(body, metric, "code", code, m->http_codes[i]);
+    }
+}
+
+static void write_cpu(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    if (m->commd.known)
+        sample(body, metric, "process", "commd", m->commd.cpu_us);
+    if (m->engine.known)
+        sample(body, metric, "process", "commd-engine", m->engine.cpu_us);
+}
+
+static void write_resident(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    if (m->commd.known)
+        sample(body, metric, "process", "commd", m->commd.resident_bytes);
+    if (m->engine.known)
+        sample(body, metric, "process", "commd-engine", m->engine.resident_bytes);
+}
+
+static void write_fds(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    if (m->commd.fds_known)
+        sample(body, metric, "process", "commd", m->commd.fds);
+    if (m->engine.fds_known)
+        sample(body, metric, "process", "commd-engine", m->engine.fds);
+}
+
+/* ---- the table -------------------------------------------------------------------------- */
+
+#define AT(field_)            .at = offsetof(struct metrics, field_)
+#define GAUGE(name_, help_)   .name = "commd_" name_, .type = "gauge", .help = help_
+#define COUNTER(name_, help_) .name = "commd_" name_, .type = "counter", .help = help_
+
+/* clang-format off */
+static const struct metric rows[] = {
+    { GAUGE("build_info", "Always 1; the labels say what runs here."), .write = write_build_info },
+    { GAUGE("ready", "1 if this node is well: its engine and all other nodes are up."),
+      AT(ready) },
+    { GAUGE("start_time_seconds", "When commd was started, in seconds since 1970."),
+      AT(start_us), .unit = METRIC_US },
+
+    { GAUGE("nodes", "Nodes of the cluster as configured, this one included."), AT(nnodes) },
+    { GAUGE("nodes_up", "Nodes over which groups may run, this one included."), AT(nodes_up) },
+    { GAUGE("node_up", "1 if groups of this node may run over that one."), .write = write_node_up },
+    { GAUGE("node_linked", "1 if the two commds have a link."), .write = write_node_linked },
+    { GAUGE("node_state_age_seconds", "Time since the state of that node changed."),
+      .unit = METRIC_US, .write = write_node_age },
+    { COUNTER("node_links_total", "How often the link to that node came up."),
+      .write = write_node_links },
+    { COUNTER("node_losses_total", "How often that node was lost, by how."),
+      .write = write_node_losses },
+    { COUNTER("tls_handshakes_failed_total", "TLS handshakes between nodes that failed."),
+      .write = write_handshakes },
+    { COUNTER("node_connections_refused_total", "Connections to the port of the nodes refused."),
+      AT(links.refused) },
+
+    { GAUGE("engine_up", "1 if the engine is up; 0 too on a node that is alone and needs none."),
+      AT(engine_up) },
+    { COUNTER("engine_starts_total", "How often the engine was started."),
+      AT(counts.engine_starts) },
+    { COUNTER("engine_losses_total", "How often an engine that was up was lost."),
+      AT(counts.engine_losses) },
+
+    { GAUGE("clients", "Clients connected, commctl apart."), AT(clients) },
+    { GAUGE("clients_limit", "limits.max_clients."), AT(max_clients) },
+    { GAUGE("clients_user_limit", "limits.max_clients_per_user."), AT(max_clients_user) },
+    { GAUGE("clients_of_one_user", "Clients of the user who has most."), AT(most_clients) },
+    { COUNTER("clients_total", "Clients that were let in, commctl apart."), AT(counts.clients) },
+    { COUNTER("clients_refused_total", "Clients refused, or closed for what they sent."),
+      .write = write_clients_refused },
+    { GAUGE("users", "Users who have clients or groups."), AT(users) },
+
+    { GAUGE("groups", "Groups with a rank or their home here, by state."), .write = write_groups },
+    { GAUGE("groups_limit", "limits.max_groups."), AT(max_groups) },
+    { GAUGE("groups_user_limit", "limits.max_groups_per_user."), AT(max_groups_user) },
+    { GAUGE("groups_of_one_user", "Groups of the user who has most."), AT(most_groups) },
+    { COUNTER("groups_opened_total", "Groups that opened."), AT(counts.groups_opened) },
+    { COUNTER("groups_broken_total", "Groups that broke, by the first cause."),
+      .write = write_groups_broken },
+    { COUNTER("joins_failed_total", "Ranks of this node whose join failed."),
+      .write = write_joins_failed },
+    { COUNTER("ranks_lost_total", "Ranks of this node that ended without leaving their group."),
+      AT(counts.ranks_lost) },
+    { COUNTER("collectives_total", "Operations completed in groups with ranks here."),
+      AT(collectives) },
+
+    { GAUGE("boards", "Boards of groups, those that were left but are held included."),
+      AT(boards) },
+    { GAUGE("boards_bytes", "Their sizes together, used or not."), AT(board_bytes) },
+    { GAUGE("boards_limit_bytes", "limits.max_board_bytes."), AT(max_board_bytes) },
+    { GAUGE("boards_user_limit_bytes", "limits.max_board_bytes_per_user."),
+      AT(max_board_bytes_user) },
+    { GAUGE("boards_of_one_user_bytes", "Boards of the user who has most."),
+      AT(most_board_bytes) },
+    { GAUGE("arenas", "Pieces of registered memory."), AT(arenas) },
+    { GAUGE("arenas_limit", "Pieces of registered memory that there may be."), AT(max_arenas) },
+
+    { COUNTER("turns_total", "Turns of commd's loop."), AT(turns) },
+    { COUNTER("turns_cpu_seconds_total", "Time of the processor that these turns took."),
+      AT(turns_us), .unit = METRIC_US },
+    { GAUGE("longest_turn_cpu_seconds", "Time of the processor that the longest turn took."),
+      AT(longest_turn_us), .unit = METRIC_US },
+    { COUNTER("process_cpu_seconds_total", "Time of the processor, all threads, user and system."),
+      .unit = METRIC_US, .write = write_cpu },
+    { GAUGE("process_resident_memory_bytes", "Memory in use, shared memory included."),
+      .write = write_resident },
+    { GAUGE("process_open_fds", "Open descriptors."), .write = write_fds },
+    { GAUGE("process_max_fds", "Descriptors that commd may have open."), AT(max_fds) },
+
+    { COUNTER("log_lines_total", "Lines written to the log, by level."), .write = write_log_lines },
+    { COUNTER("log_lines_left_out_total", "Lines left out, because one cause had too many."),
+      AT(log_left_out) },
+    { COUNTER("log_lines_lost_total", "Lines that could not be written."), AT(log_lost) },
+
+    { COUNTER("http_requests_total", "HTTP requests answered, by status."),
+      .write = write_http_requests },
+    { GAUGE("http_connections", "HTTP connections, this one included."), AT(http_connections) },
+    { COUNTER("http_dropped_total", "HTTP connections closed early: too slow, or too many."),
+      AT(http_dropped) },
+};
+/* clang-format on */
+
+static uint64_t number_of(const struct metric *metric, const struct metrics *m)
+{
+    uint64_t number;
+
+    memcpy(&number, (const char *)m + metric->at, sizeof(number));
+    return number;
+}
+
+bool metrics_row(unsigned i, const char **ret_name, const char **ret_type, const char **ret_help)
+{
+    if (i >= ARRAY_LEN(rows))
+        return false;
+    *ret_name = rows[i].name;
+    *ret_type = rows[i].type;
+    *ret_help = rows[i].help;
+    return true;
+}
+
+bool metrics_text(const struct metrics *m, unsigned i, struct body *body)
+{
+    const struct metric *metric = &rows[i];
+
+    body_add(body, "# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name,
+             metric->type);
+    if (metric->write) {
+        metric->write(body, metric, m);
+    } else {
+        body_add(body, "%s ", metric->name);
+        add_number(body, metric, number_of(metric, m));
+        body_add(body, "\n");
+    }
+    return i + 1 < ARRAY_LEN(rows);
+}
+
+void metrics_json(const struct metrics *m, struct body *body)
+{
+    const char *comma = "";
+
+    body_add(body, "{");
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        if (rows[i].write)
+            continue;
+        body_add(body, "%s\"%s\":", comma, rows[i].name);
+        add_number(body, &rows[i], number_of(&rows[i], m));
+        comma = ",";
+    }
+    body_add(body, "}");
+}
+
+void metrics_fini(struct metrics *m)
+{
+    free(m->nodes);
+    free(m->groups);
+    *m = (struct metrics){0};
+}

@@ -1,0 +1,10 @@
+/* page.h - page.html, as the build has made it into page.c. */
+#ifndef COMMD_PAGE_H
+#define COMMD_PAGE_H
+
+#include <stddef.h>
+
+extern const char page_html[];
+extern const size_t page_html_len;
+
+#endif

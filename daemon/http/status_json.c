@@ -1,0 +1,75 @@
+/* status_json.c - /status.json: what the page shows. Keys are those of commctl --json where it has
+ * the same thing; names of groups, users and their processes are not in it. Pure. */
+#include "daemon/http/metrics.h"
+
+#include <inttypes.h>
+
+static void add_text(struct body *body, const char *key, const char *text)
+{
+    body_add(body, "\"%s\":", key);
+    body_add_json(body, text);
+    body_add(body, ",");
+}
+
+static void add_nodes(struct body *body, const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nnodes; i++) {
+        const struct metrics_node *node = &m->nodes[i];
+        uint64_t losses = 0;
+
+        for (unsigned kind = 0; kind < CORE_LOSS_ENGINE; kind++) /* the link stays then */
+            losses += node->losses[kind];
+        body_add(body, "%s{", i ? "," : "");
+        add_text(body, "node", node->name);
+        add_text(body, "state", node->state);
+        add_text(body, "last_error", node->error);
+        body_add(body, "\"since_s\":%" PRIu64 ",\"links\":%" PRIu64 ",\"link_losses\":%" PRIu64 "}",
+                 node->age_ms / 1000, node->links, losses);
+    }
+}
+
+static void add_or_null(struct body *body, const char *key, bool known, uint64_t number)
+{
+    if (known)
+        body_add(body, "\"%s\":%" PRIu64 ",", key, number);
+    else
+        body_add(body, "\"%s\":null,", key);
+}
+
+static void add_groups(struct body *body, const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->ngroups; i++) {
+        const struct metrics_group *group = &m->groups[i];
+
+        body_add(body, "%s{", i ? "," : "");
+        add_or_null(body, "number", group->number, group->number);
+        add_text(body, "state", group->state);
+        add_text(body, "cause", group->cause);
+        add_or_null(body, "nodes", group->nodes, group->nodes);
+        add_or_null(body, "ops", group->has_ops, group->ops);
+        add_or_null(body, "behind", group->has_ops, group->behind);
+        body_add(body, "\"size\":%u,\"local_ranks\":%u,\"missing\":%u}", group->size, group->local,
+                 group->missing);
+    }
+}
+
+void status_json(const struct metrics *m, struct body *body)
+{
+    body_add(body, "{");
+    add_text(body, "node", m->node);
+    add_text(body, "cluster", m->cluster);
+    add_text(body, "version", m->version);
+    add_text(body, "state", m->state);
+    add_text(body, "why", m->unready);
+    add_text(body, "engine", m->engine_state);
+    add_text(body, "fabric", m->fabric);
+    body_add(body, "\"uptime_s\":%" PRIu64 ".%03u,\"nodes\":[", m->uptime_ms / 1000,
+             (unsigned)(m->uptime_ms % 1000));
+    add_nodes(body, m);
+    body_add(body, "],\"groups\":[");
+    add_groups(body, m);
+    body_add(body, "],\"groups_of_all\":%" PRIu64 ",\"metrics\":",
+             m->groups_joining + m->groups_open + m->groups_broken);
+    metrics_json(m, body);
+    body_add(body, "}\n");
+}
