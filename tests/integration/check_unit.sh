@@ -22,6 +22,12 @@ check_unit() { # $1: the unit, $2: its program
         echo "FAIL: the lines above were not substituted"
         exit 1
     fi
+    # What runs before the program may fail without RestartPreventExitStatus= hearing of it: systemd
+    # would try again and again with a key or a configuration that is wrong.
+    if grep -q '^RestartPreventExitStatus=' "$1" && grep -n '^ExecStartPre=' "$1"; then
+        echo "FAIL: RestartPreventExitStatus= says nothing about the line above"
+        exit 1
+    fi
     # verify wants each program to exist and be executable; before "make install" ours is not there
     path=$(sed -n "s|^ExecStart=\\(.*\\)/$2 .*|\\1|p" "$1")
     ln -sf /bin/true "$dir/$2"
