@@ -11,7 +11,8 @@ structs change), so the module carries the version in its name: commd/_torch_2_1
 commd/torch.py compares.
 
 Where libcommd is: $COMMD_PREFIX (its include/ and lib/), else `pkg-config commd`. The library's
-folder becomes the modules' rpath, so that no LD_LIBRARY_PATH is needed.
+folder becomes the modules' rpath, so that no LD_LIBRARY_PATH is needed; one that the system's
+loader searches anyway does not.
 $COMMD_BUILD_DIR keeps the objects for a faster second build; else they go to a temporary folder
 and the source folder stays clean.
 """
@@ -22,6 +23,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
 from setuptools import Extension, setup
@@ -86,6 +88,13 @@ class BuildPyWithOrigin(build_py):
         with open(target, "w") as out:
             out.write("# Written by setup.py.\n")
             out.write(f"ORIGIN = {origin!r}\n")
+
+
+def not_searched(libdirs):
+    """Those of the folders where the loader does not look by itself."""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    searched = {os.path.normpath(f"/usr/lib/{name}") for name in ("", multiarch)}
+    return [folder for folder in libdirs if os.path.normpath(folder) not in searched]
 
 
 def build_folder():
@@ -159,7 +168,7 @@ def main():
         where = {
             "include_dirs": includes,
             "library_dirs": libdirs,
-            "runtime_library_dirs": libdirs,
+            "runtime_library_dirs": not_searched(libdirs),
             "libraries": ["commd"],
         }
         extensions = [core_extension(where)]
