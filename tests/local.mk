@@ -41,3 +41,6 @@ include tests/bench/local.mk
 dist_check_SCRIPTS += tests/mutants/test_fit.py
 TESTS += tests/mutants/test_fit.py
 EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt
+
+# Machines that boot: ./quickstart test booted.
+EXTRA_DIST += tests/booted/booted.py tools/packages.sh

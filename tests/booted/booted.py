@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+"""Two machines that boot: containers of systemd-nspawn, in which the packages are installed, run,
+upgraded and purged.
+
+    tests/booted/booted.py BASE PACKAGES     a Debian tree, and a folder of .deb files
+
+BASE is copied; its apt cache has what the packages depend on, for the machines have no network but
+a pair of veth between them. Needs root. One story: each check goes on from the one before. All that
+is started is ended and removed, also after Ctrl-C, and nothing takes longer than LIMIT seconds.
+"""
+
+import contextlib
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 600
+PATIENCE = 40
+APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q",
+       "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef"]  # fmt: skip
+NAMES = ["alpha", "beta"]
+CONFIGURATION = """# written by the operator
+cluster:
+  nodes:
+    - {name: alpha, address: 10.77.3.1}
+    - {name: beta, address: 10.77.3.2}
+transport:
+  trusted_network: true
+"""
+
+
+class Failed(Exception):
+    pass
+
+
+def need(truth, *words):
+    if not truth:
+        raise Failed(" ".join(str(word) for word in words))
+
+
+def until(condition, what, seconds=PATIENCE):
+    end = time.monotonic() + seconds
+    while not condition():
+        need(time.monotonic() < end, f"after {seconds} s still not: {what}")
+        time.sleep(0.2)
+
+
+def host(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    need(done.returncode == 0, *command, done.stdout[-500:], done.stderr[-500:])
+    return done.stdout
+
+
+class Machine:
+    """A container; its network namespace is ours, so that it outlives a reboot."""
+
+    def __init__(self, name, base, work):
+        self.name, self.root = name, os.path.join(work, name)
+        self.netns = f"commd-booted-{os.getpid()}-{name}"
+        self.log = os.path.join(work, f"{name}.log")
+        self.nspawn = None
+        host("cp", "-a", "--reflink=auto", base, self.root)
+        host("ip", "netns", "add", self.netns)
+        with open(os.path.join(self.root, "etc/hostname"), "w") as out:
+            out.write(name + "\n")
+        for left in ("etc/machine-id", "var/lib/dbus/machine-id"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.root, left))
+
+    def boot(self):
+        with open(self.log, "w") as out:
+            self.nspawn = subprocess.Popen(
+                ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit",
+                 "--console=pipe", f"--network-namespace-path=/run/netns/{self.netns}",
+                 f"--machine={self.netns}", f"--hostname={self.name}", "-D", self.root],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+
+    def leader(self):
+        """pid of its systemd; None while there is none."""
+        with contextlib.suppress(OSError):
+            pid = self.nspawn.pid
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
+                for child in file.read().split():
+                    with open(f"/proc/{child}/comm") as comm:
+                        if comm.read().strip() in ("systemd", "init"):
+                            return int(child)
+        return None
+
+    def command(self, *words, user=None):
+        leader = self.leader()
+        need(leader, self.name, "does not run")
+        as_user = ["runuser", "-u", user, "--"] if user else []
+        return ["nsenter", "-t", str(leader), "-a", "env", "-i", "LC_ALL=C.UTF-8",
+                "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *as_user, *words]  # fmt: skip
+
+    def run(self, *words, user=None):
+        """(exit status, stdout and stderr)"""
+        done = subprocess.run(self.command(*words, user=user), text=True, timeout=120,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)  # fmt: skip
+        return done.returncode, done.stdout.strip()
+
+    def do(self, *words, user=None):
+        code, out = self.run(*words, user=user)
+        need(code == 0, f"{self.name}: {' '.join(words)}: exit {code}:", out[-1500:])
+        return out
+
+    def booted(self):
+        if not self.leader():
+            return False
+        code, out = self.run("systemctl", "is-system-running")
+        return out in ("running", "degraded")
+
+    def show(self, what, unit="commd.service"):
+        return self.do("systemctl", "show", "-P", what, unit)
+
+    def well(self):
+        return self.run("commctl", "status")[0] == 0
+
+    def pids(self, name):
+        return self.run("pgrep", "-x", name)[1].split()
+
+    def write(self, path, text):
+        path = self.root + path
+        with open(path, "w") as out:
+            out.write(text)
+
+    def end(self):
+        if self.nspawn:
+            leader = self.leader()
+            if leader:
+                os.kill(leader, signal.SIGKILL)
+            try:
+                self.nspawn.wait(10)
+            except subprocess.TimeoutExpired:
+                self.nspawn.kill()
+                self.nspawn.wait()
+        subprocess.run(["ip", "netns", "del", self.netns], check=False)
+
+
+class Story:
+    def __init__(self, base, packages, work):
+        self.packages, self.work, self.jobs = packages, work, 0
+        self.machines = []
+        for name in NAMES:
+            self.machines.append(Machine(name, base, work))
+        self.a, self.b = self.machines
+
+    def debs(self, machine, folder):
+        """Copies the packages into the machine; their paths there."""
+        paths = []
+        for package in ("commd", "libcommd0", "python3-commd"):
+            found = glob.glob(f"{folder}/{package}_*.deb")
+            need(len(found) == 1, f"{len(found)} packages {package} in {folder}")
+            shutil.copy(found[0], f"{machine.root}/root/")
+            paths.append("/root/" + os.path.basename(found[0]))
+        return paths
+
+    def all_well(self):
+        until(lambda: all(m.well() for m in self.machines), "both nodes are well")
+
+    def start_job(self, *words):
+        """One rank on each machine, as an ordinary user."""
+        self.jobs += 1
+        return [
+            subprocess.Popen(
+                m.command("env", f"RANK={i}", f"WORLD_SIZE={len(self.machines)}",
+                          "COMMD_AUTOSTART=0", "commd-perf", "all_reduce", "--name",
+                          f"job{self.jobs}", *words, user="trainer"),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for i, m in enumerate(self.machines)
+        ]  # fmt: skip
+
+    def job(self):
+        ranks = self.start_job("-b", "8", "-e", "1M", "-f", "8", "-n", "5", "-w", "1")
+        try:
+            for rank in ranks:
+                out, _ = rank.communicate(timeout=PATIENCE)
+                need(rank.returncode == 0, "commd-perf:", out[-1500:])
+        finally:
+            for m in self.machines:
+                m.run("pkill", "-KILL", "-x", "commd-perf")
+
+    # ---- the story ------------------------------------------------------------------------------
+
+    def check_boots(self):
+        a, b = self.machines
+        host("ip", "-n", a.netns, "link", "add", "veth0", "type", "veth", "peer", "name", "veth0",
+             "netns", b.netns)  # fmt: skip
+        for i, machine in enumerate(self.machines):
+            host("ip", "-n", machine.netns, "addr", "add", f"10.77.3.{i + 1}/24", "dev", "veth0")
+            for device in ("lo", "veth0"):
+                host("ip", "-n", machine.netns, "link", "set", device, "up")
+            machine.boot()
+        until(lambda: all(m.booted() for m in self.machines), "both have booted")
+
+    def check_installs(self):
+        for m in self.machines:
+            m.do(*APT, "install", *self.debs(m, self.packages))
+            m.do("useradd", "-m", "trainer")
+            need(m.do("stat", "-c", "%a %U:%G", "/etc/commd") == "750 root:commd", "/etc/commd")
+
+    def check_nothing_starts_by_itself(self):
+        for m in self.machines:
+            need(m.run("systemctl", "is-enabled", "commd")[1] == "disabled", "enabled")
+            for unit in ("commd.service", "commd-engine.service", "commd-engine.socket"):
+                need(m.run("systemctl", "is-active", unit)[1] == "inactive", unit, "is active")
+            need(not m.pids("commd"), "commd runs")
+
+    def check_python_package(self):
+        self.a.do("python3", "-c", "import commd, commd._core")
+
+    def check_refuses_without_a_key(self):
+        self.a.write("/etc/commd/commd.yaml", CONFIGURATION)
+        code, _ = self.a.run("systemctl", "start", "commd")
+        need(code != 0, "started without a key")
+        need("cannot open the cluster key" in self.a.do("journalctl", "-u", "commd"), "the reason")
+        self.stays_failed()
+        need(self.a.show("ExecMainStatus") == "77", self.a.show("ExecMainStatus"))
+
+    def stays_failed(self):
+        time.sleep(2.5)  # RestartSec= is 1: it must not try again
+        state = self.a.show("ActiveState")
+        need(state == "failed", "it tries again:", state)
+
+    def check_starts(self):
+        key = os.urandom(32).hex() + "\n"
+        for m in self.machines:
+            m.write("/etc/commd/commd.yaml", CONFIGURATION)
+            m.write("/etc/commd/cluster.key", key)
+            m.do("systemd-tmpfiles", "--create", "commd.conf")  # owner and mode
+            m.do("systemctl", "enable", "--now", "commd")
+        self.all_well()
+        for name, user in (("commd", "commd"), ("commd-engine", "commd-engine")):
+            out = self.a.do("ps", "-o", "user:20=", "-C", name).split()
+            need(out and set(out) == {user}, name, "runs as", out)
+
+    def check_job(self):
+        self.job()
+
+    def check_comes_back_after_sigkill(self):
+        before = self.a.show("MainPID")
+        self.a.do("kill", "-KILL", before)
+        until(lambda: self.a.show("MainPID") not in (before, "0"), "a new commd")
+        need(self.a.show("NRestarts") == "1", "NRestarts", self.a.show("NRestarts"))
+        self.all_well()
+        self.job()
+
+    def check_refuses_a_bad_reload(self):
+        before = self.a.show("MainPID")
+        self.a.write("/etc/commd/commd.yaml", CONFIGURATION + "colour: red\n")
+        need(self.a.run("systemctl", "reload", "commd")[0] != 0, "a bad file was taken")
+        need("colour" in self.a.do("journalctl", "-u", "commd"), "the log does not say why")
+        self.a.write("/etc/commd/commd.yaml", CONFIGURATION)
+        self.a.do("systemctl", "reload", "commd")
+        need(self.a.show("MainPID") == before, "another commd")
+        self.job()
+
+    def check_restarts(self):
+        self.a.do("systemctl", "restart", "commd")
+        self.all_well()
+        self.job()
+
+    def newer(self):
+        """The same packages with a higher version, and another configuration as shipped."""
+        folder = os.path.join(self.work, "newer")
+        os.makedirs(folder)
+        for deb in glob.glob(f"{self.packages}/*.deb"):
+            if "dbgsym" in deb or "-dev_" in deb:
+                continue
+            tree = os.path.join(folder, "tree")
+            host("dpkg-deb", "-R", deb, tree)
+            host("sed", "-i", "s/^Version: .*/&+newer/", f"{tree}/DEBIAN/control")
+            if os.path.exists(f"{tree}/etc/commd/commd.yaml"):
+                with open(f"{tree}/etc/commd/commd.yaml", "a") as out:
+                    out.write("# shipped by the newer one\n")
+            host("dpkg-deb", "--root-owner-group", "-b", tree, folder)
+            shutil.rmtree(tree)
+        return folder
+
+    def check_upgrades_under_a_job(self):
+        folder = self.newer()
+        before = [(m.pids("commd"), m.pids("commd-engine")) for m in self.machines]
+        ranks = self.start_job("-b", "1K", "-e", "1K", "-n", "100000000", "-w", "1")
+        try:
+            until(lambda: self.a.pids("commd-perf") and "job" in self.a.do("commctl", "groups"),
+                  "the job runs")  # fmt: skip
+            for m in self.machines:
+                out = m.do(*APT, "install", *self.debs_newer(m, folder))
+                need("systemctl restart commd" in out, "apt did not say what runs:", out[-800:])
+                need("+newer" in m.do("dpkg-query", "-Wf${Version}", "commd"), "no upgrade")
+            time.sleep(1)  # of the job, after it
+            need(all(rank.poll() is None for rank in ranks), "the job has ended")
+            after = [(m.pids("commd"), m.pids("commd-engine")) for m in self.machines]
+            need(before == after, "not the same processes:", before, after)
+        finally:
+            for m in self.machines:
+                m.run("pkill", "-INT", "-x", "commd-perf")
+            for rank in ranks:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    rank.communicate(timeout=20)
+
+    def debs_newer(self, machine, folder):
+        for old in glob.glob(f"{machine.root}/root/*.deb"):
+            os.unlink(old)
+        return self.debs(machine, folder)
+
+    def check_keeps_a_changed_configuration(self):
+        for m in self.machines:
+            need(m.do("cat", "/etc/commd/commd.yaml") == CONFIGURATION.strip(), "it was changed")
+            need("the newer one" in m.do("cat", "/etc/commd/commd.yaml.dpkg-dist"), "dpkg-dist")
+            need(m.do("stat", "-c", "%a %U", "/etc/commd/cluster.key") == "400 commd", "the key")
+
+    def check_a_new_rank_meets_the_old_commd(self):
+        need("(deleted)" in self.a.do("readlink", f"/proc/{self.a.show('MainPID')}/exe"), "new?")
+        self.job()
+
+    def check_restart_brings_the_new_one(self):
+        for m in self.machines:
+            need(m.show("NeedDaemonReload") == "no", "systemd does not know the new units")
+            m.do("systemctl", "restart", "commd")
+            exe = m.do("readlink", f"/proc/{m.show('MainPID')}/exe")
+            need(exe == "/usr/sbin/commd", exe)
+            engines = m.pids("commd-engine")
+            exes = {m.do("readlink", f"/proc/{pid}/exe") for pid in engines}
+            need(exes == {"/usr/libexec/commd/commd-engine"}, exes)
+        self.all_well()
+        self.job()
+
+    def check_says_what_is_wrong_with_a_key(self):
+        self.a.do("chmod", "644", "/etc/commd/cluster.key")
+        try:
+            need(self.a.run("systemctl", "restart", "commd")[0] != 0, "started with an open key")
+            need("opens the cluster key" in self.a.do("journalctl", "-u", "commd"), "no reason")
+            self.stays_failed()
+        finally:
+            self.a.do("chmod", "400", "/etc/commd/cluster.key")
+            self.a.do("systemctl", "start", "commd")
+        self.all_well()
+
+    def check_lives_on_a_full_disk(self):
+        before = self.a.show("MainPID")
+        self.a.do("mount", "-o", "remount,size=16M", "/run")
+        self.a.do("mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", "/var/log/journal")
+        try:
+            for place in ("/run", "/var/log/journal"):
+                code, out = self.a.run("dd", "if=/dev/zero", f"of={place}/full", "bs=64K")
+                need("No space left" in out, "not full:", out)
+            self.job()
+            need(self.a.well() and self.a.show("MainPID") == before, "it did not live")
+        finally:
+            self.a.do("umount", "-l", "/var/log/journal")
+            self.a.do("rm", "-f", "/run/full")
+
+    def check_joins_again_after_a_reboot(self):
+        self.b.run("systemctl", "reboot")
+        until(lambda: self.b.nspawn.poll() is not None, "it is down")
+        # with --keep-unit, nspawn leaves the second boot to who started it, and says so by 133
+        need(self.b.nspawn.returncode == 133, "nspawn:", self.b.nspawn.returncode)
+        self.b.boot()
+        until(self.b.booted, "it has booted")
+        self.all_well()
+        self.job()
+
+    def check_removes(self):
+        self.a.do(*APT, "remove", "commd")
+        need(not self.a.pids("commd") and not self.a.pids("commd-engine"), "it still runs")
+        for path in ("/etc/commd/commd.yaml", "/etc/commd/cluster.key"):
+            need(os.path.exists(self.a.root + path), path, "is gone")
+        until(lambda: not self.b.well(), "beta has noticed")
+
+    def check_purge_leaves_nothing(self):
+        for m in self.machines:
+            m.do(*APT, "purge", "commd", "libcommd0", "python3-commd")
+            found = m.do("find", "/", "-xdev", "-name", "*commd*", "-not", "-path", "/proc/*",
+                         "-not", "-path", "/root/*.deb")  # fmt: skip
+            found += m.do("find", "/run", "-name", "*commd*")
+            need(not found, "left:", found)
+            need(m.run("systemctl", "cat", "commd")[0] != 0, "systemd still knows it")
+            need(not m.pids("commd"), "it still runs")
+            for user in ("commd", "commd-engine"):  # on purpose: see debian/commd.postrm
+                m.do("id", user)
+
+
+def stop(number, _):
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+def main():
+    base, packages = sys.argv[1:3]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, stop)
+    signal.alarm(LIMIT)
+    passed, failed, story = 0, 0, None
+    work = tempfile.mkdtemp(prefix="commd-booted-", dir="/var/tmp")
+    try:
+        story = Story.__new__(Story)
+        story.machines = []
+        story.__init__(base, packages, work)
+        for name in [name for name in vars(Story) if name.startswith("check_")]:
+            begin = time.monotonic()
+            try:
+                getattr(story, name)()
+                passed, word = passed + 1, "ok"
+            except (Failed, subprocess.TimeoutExpired) as error:
+                failed, word = failed + 1, f"FAILED: {error}"
+            what = name[len("check_") :].replace("_", " ")
+            print(f"{what:44}{time.monotonic() - begin:6.1f} s  {word}", flush=True)
+            if word != "ok" and name in ("check_boots", "check_installs", "check_starts"):
+                print("the rest stands on that")
+                break
+    except KeyboardInterrupt as why:
+        print(f"interrupted: {why}")
+        failed += 1
+    finally:
+        signal.alarm(0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for machine in story.machines:
+            machine.end()
+        shutil.rmtree(work, ignore_errors=True)
+        print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

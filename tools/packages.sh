@@ -1,0 +1,65 @@
+# shellcheck shell=bash disable=SC2154
+# packages.sh - ./quickstart package, and ./quickstart test booted. Sourced.
+#
+# The packages are built in a copy of what git knows or would know, so that nothing of a build in
+# this tree gets into them, and nothing of theirs into it. Both need Debian.
+
+packages_package=(dpkg-dev debhelper dh-python python3-dev python3-setuptools)
+packages_booted=(debootstrap systemd-container iproute2 python3 util-linux)
+booted_mirror=${COMMD_MIRROR:-http://deb.debian.org/debian}
+
+copy_of_tree() {
+    rm -rf "$1"
+    mkdir -p "$1"
+    if git -C "$top" rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+        (cd "$top" && git ls-files -co --exclude-standard -z |
+            tar c --null --ignore-failed-read -T - | tar x -C "$1")
+    else # the tarball
+        (cd "$top" && tar c --exclude='./build*' --exclude=./.venv --exclude=./.cache . |
+            tar x -C "$1")
+    fi
+}
+
+build_packages() {
+    local out=$build/packages
+    rm -rf "$out"
+    copy_of_tree "$out/commd" || return
+    (cd "$out/commd" && dpkg-buildpackage -b -us -uc) || return
+    rm -rf "$out/commd"
+}
+
+cmd_package() {
+    command -v dpkg-query >/dev/null || fail "packages are built on Debian only"
+    install_packages "${packages_build[@]}" "${packages_package[@]}"
+    step "packages" "which build dependency is missing? debian/control" build_packages
+    printf '%s\n' "$build"/packages/*.deb
+}
+
+# A Debian tree with what the packages depend on in its apt cache. What it holds of commd's
+# dependencies is looked at each time, because they may have changed.
+booted_base() {
+    local base=$1
+    if [ ! -e "$base" ]; then
+        rm -rf "$base.new"
+        mkdir -p "$(dirname "$base")"
+        debootstrap --variant=minbase \
+            --include=systemd,systemd-sysv,dbus,iproute2,openssl,procps \
+            bookworm "$base.new" "$booted_mirror" || return
+        mv "$base.new" "$base" || return
+    fi
+    rm -rf "$base/root/debs"
+    mkdir "$base/root/debs" || return
+    cp "$build"/packages/{commd,libcommd0,python3-commd}_*.deb "$base/root/debs" || return
+    chroot "$base" sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y \
+        --no-install-recommends --download-only install /root/debs/*.deb' || return
+    rm -r "$base/root/debs"
+}
+
+cmd_test_booted() {
+    [ "$(id -u)" -eq 0 ] || fail "test booted starts containers: run it as root"
+    cmd_package
+    install_packages "${packages_booted[@]}"
+    step "a Debian in .cache/bookworm" "is $booted_mirror reachable? COMMD_MIRROR names another" \
+        booted_base "$top/.cache/bookworm"
+    exec python3 "$top/tests/booted/booted.py" "$top/.cache/bookworm" "$build/packages"
+}
