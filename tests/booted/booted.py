@@ -246,6 +246,28 @@ class Story:
     def check_job(self):
         self.job()
 
+    def check_why_names_a_stopped_rank_of_another_user(self):
+        """commd is a user of its own in a closed unit: does it see what state a rank is in?"""
+        ranks = self.start_job("-b", "1K", "-e", "1K", "-n", "100000000")
+        try:
+            until(lambda: all(m.pids("commd-perf") for m in self.machines), "the ranks run")
+            until(lambda: "all_reduce" in self.a.run("commctl", "ranks")[1], "they are at it")
+            (pid,) = self.machines[1].pids("commd-perf")
+            self.machines[1].do("kill", "-STOP", str(pid))
+
+            def verdict():
+                out = self.a.run("commctl", "why", f"job{self.jobs}")[1]
+                return out.startswith("RANK_STOPPED") and f"pid {pid} on node beta" in out
+
+            until(verdict, "commctl why names the stopped rank")
+        finally:
+            for m in self.machines:
+                m.run("pkill", "-KILL", "-x", "commd-perf")
+            for rank in ranks:
+                rank.kill()  # runuser has stopped itself with its child
+                rank.communicate(timeout=PATIENCE)
+        until(lambda: not self.a.run("commctl", "groups")[1].count("job"), "the job is gone")
+
     def check_comes_back_after_sigkill(self):
         before = self.a.show("MainPID")
         self.a.do("kill", "-KILL", before)

@@ -112,8 +112,11 @@ def test_a_rank_that_does_not_join():
         ranks[0].start("join", name="g", rank=0, size=3)
         ranks[1].start("join", name="g", rank=2, size=3)
         for node in cluster.nodes:
-            row = until_why(node, "NOT_ARRIVED", "g")
-            check("rank 1 of 3 has not joined the group" in row["evidence"], row)
+            until(
+                lambda node=node: "rank 1 of 3 has not joined the group"
+                in until_why(node, "NOT_ARRIVED", "g")["evidence"],
+                "the ranks that have joined are known",
+            )
         late = cluster.rank(1)
         late.call("join", name="g", rank=1, size=3)
         for rank in ranks:
