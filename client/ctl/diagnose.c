@@ -79,14 +79,16 @@ static bool in_operation(const struct seat *s)
     return s->started != s->ops;
 }
 
+/* Who is stopped does not wait: what it slept in may have come long ago. */
 static bool stuck_in_operation(const struct seat *s)
 {
-    return is_live(s) && in_operation(s) && s->asleep && s->asleep_ms >= STUCK_MS && !s->done;
+    return is_live(s) && !is_stopped(s) && in_operation(s) && s->asleep &&
+           s->asleep_ms >= STUCK_MS && !s->done;
 }
 
 static bool stuck_in_message(const struct seat *s)
 {
-    return is_live(s) && *s->message && s->message_ms >= STUCK_MS;
+    return is_live(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;
 }
 
 static uint64_t stuck_ms(const struct seat *s)

@@ -46,7 +46,8 @@ def need(truth, *words):
 def until(condition, what, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not condition():
-        need(time.monotonic() < end, f"after {seconds} s still not: {what}")
+        words = what() if callable(what) else what
+        need(time.monotonic() < end, f"after {seconds} s still not: {words}")
         time.sleep(0.2)
 
 
@@ -255,16 +256,18 @@ class Story:
             (pid,) = self.machines[1].pids("commd-perf")
             self.machines[1].do("kill", "-STOP", str(pid))
 
-            def verdict():
-                out = self.a.run("commctl", "why", f"job{self.jobs}")[1]
-                return out.startswith("RANK_STOPPED") and f"pid {pid} on node beta" in out
+            said = []
 
-            until(verdict, "commctl why names the stopped rank")
+            def verdict():
+                said[:] = [self.a.run("commctl", "why", f"job{self.jobs}")[1]]
+                return said[0].startswith("RANK_STOPPED") and f"pid {pid} on node beta" in said[0]
+
+            until(verdict, lambda: f"why names the stopped rank {pid}: {said}")
         finally:
-            for m in self.machines:
-                m.run("pkill", "-KILL", "-x", "commd-perf")
+            for m in self.machines:  # runuser and nsenter have stopped themselves with the rank
+                m.run("pkill", "-KILL", "-x", "commd-perf|runuser")
             for rank in ranks:
-                rank.kill()  # runuser has stopped itself with its child
+                rank.kill()
                 rank.communicate(timeout=PATIENCE)
         until(lambda: not self.a.run("commctl", "groups")[1].count("job"), "the job is gone")
 

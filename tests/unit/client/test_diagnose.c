@@ -154,6 +154,11 @@ static void the_worse_fate_explains_more(void **state)
     assert_verdict(f, RANK_STOPPED);
     assert_evidence(f, "debugger");
     clear(f);
+    row(f, 0, WAITS); /* and that it sleeps in the one before since long is no wait */
+    row(f, 1, "process=stopped ops=4 operation=barrier asleep_ms=9000");
+    assert_verdict(f, RANK_STOPPED);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
     row(f, 0, WAITS);
     row(f, 1, "process=stopped");
     row(f, 2, "process=died");
