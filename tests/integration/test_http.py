@@ -351,14 +351,15 @@ def test_a_crowd_that_never_asks():
         node = cluster.nodes[0]
         before = fds(node.pid)
         links = crowd(node, 300, b"GET /metrics HTTP/1.1\r\nX: ")
-        check(fds(node.pid) <= before + CONNECTIONS + 2, fds(node.pid))
+        # who was dropped is freed at the end of a turn
+        until(lambda: fds(node.pid) <= before + CONNECTIONS + 2, lambda: fds(node.pid))
         begin = c.now()
         get(node, "/healthz")
         check(node.ctl("status")["status"], "commctl is answered")
         found = numbers(node)
         check(found["commd_http_connections"] <= CONNECTIONS, found)
         check(found["commd_http_dropped_total"] >= 300 - CONNECTIONS, found)
-        check(c.now() - begin < 2, "they are answered at once")
+        check(c.now() - begin < READ_S - 1, "they are answered before the others have to go")
         # a byte now and then is no reason to wait longer
         first = last = c.now()
 
@@ -388,7 +389,8 @@ def test_a_crowd_that_does_not_read():
             link.connect(("127.0.0.1", node.http))
             link.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             links.append(link)
-        check(fds(node.pid) <= before + CONNECTIONS + 2, fds(node.pid))
+        # who was dropped is freed at the end of a turn
+        until(lambda: fds(node.pid) <= before + CONNECTIONS + 2, lambda: fds(node.pid))
         get(node, "/healthz")
         check(numbers(node)["commd_ready"] == 1, "who reads is answered")
         for link in links:
