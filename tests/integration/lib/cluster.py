@@ -54,6 +54,11 @@ class Skip(Exception):
     """The test cannot run here; the reason is the text."""
 
 
+# A shell lets background jobs ignore SIGINT, and what they start would ignore it too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def check(condition, text):
     if not condition:
         raise AssertionError(text)
