@@ -20,15 +20,15 @@
  * stopped now: the others wait, as in every operation.
  *
  * A failed all_reduce, where members write to others' outputs, must not be written to later: its
- * buffers are the caller's again. So a member that gives up says `stopped`, and then looks which
- * members have `entered` and not stopped. A member that enters says so, then looks whether one has
- * stopped, and in that case writes nothing. A fence stands between the store and the loads on both
- * sides, so at least one of the two sees the other. Members that
- * are at work see the mark of the loss after their present chunk, so they are waited for, briefly.
- * One that does not come (it was stopped itself) is locked out: the output's pages are replaced by
- * others (arena_fence()). Not the pages at its ends, which hold other data too; therefore nobody
- * writes into those: the first and the last EDGE bytes of the vector go through the window, and
- * every member reduces them for itself.
+ * buffers are the caller's again. So a member that gives up says `stopped`, and takes `finished`
+ * back if it had said so; then it looks which members have `entered` and not stopped. A member that
+ * enters says so, then looks whether one has stopped that has not finished, and in that case writes
+ * nothing. A fence stands between the stores and the loads on both sides, so at least one of the
+ * two sees the other. Members that are at work see the mark of the loss after their present chunk,
+ * so they are waited for, briefly. One that does not come (it was stopped itself) is locked out:
+ * the output's pages are replaced by others (arena_fence()). Not the pages at its ends, which hold
+ * other data too; therefore nobody writes into those: the first and the last EDGE bytes of the
+ * vector go through the window, and every member reduces them for itself.
  *
  * Whom this trusts. A member maps the others' arenas for writing; within one group and user, that
  * is what makes it fast (to read only, and copy, takes half as long again). What a member offers is
@@ -261,6 +261,7 @@ static bool anyone_stopped(const struct run *r)
     return false;
 }
 
+/* It will not write any more. */
 static void stop(const struct run *r)
 {
     atomic_store_explicit(&member(r, r->group->local)->stopped, r->desc.seq, memory_order_release);
@@ -392,8 +393,12 @@ void registered_end(struct run *r, bool done)
     if (!done && offered && d->yes) {
         int64_t until = (int64_t)now_ms() + STOP_MS;
 
+        /* who has not entered yet must not take this member for one that is done */
+        atomic_store_explicit(&member(r, r->group->local)->finished, r->desc.seq - 1,
+                              memory_order_release);
         stop(r);
-        atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with take_votes() */
+        atomic_thread_fence(
+            memory_order_seq_cst); /* stores before loads: pairs with take_votes() */
         while (registered_writes(r) && !all_out(r)) {
             if ((int64_t)now_ms() >= until) {
                 arena_fence(r->recv, registered_extent(r, true));

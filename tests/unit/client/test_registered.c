@@ -617,6 +617,45 @@ static void who_comes_late_does_not_begin(void **state)
     end();
 }
 
+static bool has_finished(unsigned k)
+{
+    return atomic_load(&member(k)->finished) == atomic_load(&cluster->group[k]->seq);
+}
+
+/* Rank 1 has voted and is stopped before it looks at the votes of the others. These have finished
+ * their parts when rank 0 gives up: rank 1 must not begin then. */
+static void who_comes_when_others_have_finished_does_not_begin(void **state)
+{
+    struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = MANY, .in_place = true};
+    struct run *runs;
+
+    (void)state;
+    begin(3, 79);
+    runs = runs_new(&b);
+    run_poll(&runs[0]); /* they have offered, and see no offer of rank 1 yet */
+    run_poll(&runs[2]);
+    for (unsigned i = 0; !has_voted(1); i++) {
+        assert_true(i < 1000000);
+        run_poll(&runs[1]);
+    }
+    for (unsigned k = 0; k < 3; k += 2)
+        poll_until(runs, 1, has_finished, k);
+    runs[0].err = (struct commd_error){.code = COMMD_E_TIMEOUT};
+    run_end(&runs[0], RUN_FAILED);
+    memset(b.recv[0], 0x11, b.bytes); /* it is the caller's again */
+    poll_until(runs, 0, has_entered, 1);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_int_equal(run_poll(&runs[1]), RUN_WAIT);
+    for (size_t i = 0; i < b.bytes; i++)
+        if (b.recv[0][i] != 0x11)
+            fail_msg("byte %zu was written to after the operation had failed", i);
+    for (unsigned k = 1; k < 3; k++)
+        run_end(&runs[k], RUN_FAILED);
+    free(runs);
+    buffers_free(&b);
+    end();
+}
+
 /* Rank 1 dies in the middle of its work: the others hear of it and stop, nobody waits for it. */
 static void a_member_dies_at_work(void **state)
 {
@@ -819,6 +858,7 @@ int main(void)
         cmocka_unit_test(nobody_is_done_before_all_have_finished),
         cmocka_unit_test(who_is_stopped_at_work_is_locked_out),
         cmocka_unit_test(who_comes_late_does_not_begin),
+        cmocka_unit_test(who_comes_when_others_have_finished_does_not_begin),
         cmocka_unit_test(a_member_dies_at_work),
         cmocka_unit_test(allocations),
         cmocka_unit_test(nothing_grows),
