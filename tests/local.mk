@@ -44,3 +44,6 @@ EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt
 
 # Machines that boot: ./quickstart test booted.
 EXTRA_DIST += tests/booted/booted.py tools/packages.sh
+
+# A machine without a compiler: ./quickstart test wheel.
+EXTRA_DIST += tests/wheel/inside.py tests/wheel/wheel.py tools/wheel.py tools/wheel.sh

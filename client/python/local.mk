@@ -4,6 +4,7 @@ EXTRA_DIST += \
 	client/python/commd/__init__.py \
 	client/python/commd/__init__.pyi \
 	client/python/commd/_autoload.py \
+	client/python/commd/_build.py \
 	client/python/commd/_core.c \
 	client/python/commd/_core.h \
 	client/python/commd/_core_error.c \
@@ -31,6 +32,7 @@ EXTRA_DIST += \
 	client/python/commd/csrc/tensors.h \
 	client/python/commd/csrc/work.cpp \
 	client/python/commd/csrc/work.h \
+	client/python/commd/_programs.py \
 	client/python/commd/_replace.py \
 	client/python/commd/dtypes.py \
 	client/python/commd/errors.py \

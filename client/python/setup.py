@@ -12,7 +12,7 @@ commd/torch.py compares.
 
 Where libcommd is: $COMMD_PREFIX (its include/ and lib/), else `pkg-config commd`. The library's
 folder becomes the modules' rpath, so that no LD_LIBRARY_PATH is needed; one that the system's
-loader searches anyway does not.
+loader searches anyway does not. $COMMD_RPATH names another one (tools/wheel.sh).
 $COMMD_BUILD_DIR keeps the objects for a faster second build; else they go to a temporary folder
 and the source folder stays clean.
 """
@@ -97,6 +97,11 @@ def not_searched(libdirs):
     return [folder for folder in libdirs if os.path.normpath(folder) not in searched]
 
 
+def runtime_folders(libdirs):
+    named = os.environ.get("COMMD_RPATH")
+    return [named] if named else not_searched(libdirs)
+
+
 def build_folder():
     kept = os.environ.get("COMMD_BUILD_DIR")
     if kept:
@@ -141,6 +146,8 @@ def torch_extension(torch, where):
 
     BuildPyWithOrigin.torch_version = torch.__version__
     minor = "_".join(torch.__version__.split(".")[:2])
+    # Lists of its own: CppExtension appends torch's libraries, which commd._core does not need.
+    where = {name: list(values) for name, values in where.items()}
     # No -std flag: cpp_extension picks the one that this torch's headers need.
     extension = CppExtension(
         f"commd._torch_{minor}",
@@ -168,7 +175,7 @@ def main():
         where = {
             "include_dirs": includes,
             "library_dirs": libdirs,
-            "runtime_library_dirs": not_searched(libdirs),
+            "runtime_library_dirs": runtime_folders(libdirs),
             "libraries": ["commd"],
         }
         extensions = [core_extension(where)]

@@ -8,6 +8,7 @@ import atexit
 import functools
 import glob
 import importlib
+import importlib.machinery
 import os
 import sys
 
@@ -22,11 +23,18 @@ def _minor(version):
     return ".".join(version.split(".")[:2])
 
 
-def _rebuild_command():
+def _origin():
     try:
         from commd._origin import ORIGIN
     except ImportError:
-        ORIGIN = {"source": "", "prefix": ""}
+        return {"source": "", "prefix": ""}
+    return ORIGIN
+
+
+def _rebuild_command():
+    ORIGIN = _origin()
+    if ORIGIN.get("wheel"):
+        return f"{sys.executable} -m pip install --force-reinstall --no-deps commd-*.whl"
     source = ORIGIN["source"]
     if not os.path.exists(os.path.join(source, "setup.py")):
         source = "commd"
@@ -38,10 +46,24 @@ def _rebuild_command():
 
 
 def _built_for():
-    """The torch versions, as "2.13", that this installation has an extension for."""
-    found = glob.glob(os.path.join(os.path.dirname(__file__), "_torch_*.so"))
-    names = [os.path.basename(path).split(".")[0] for path in found]
-    return sorted(name[len("_torch_") :].replace("_", ".") for name in names)
+    """The torch versions, as "2.13", that this installation has an extension for, which this
+    Python can load."""
+    versions = set()
+    for path in glob.glob(os.path.join(os.path.dirname(__file__), "_torch_*.so")):
+        name, suffix = os.path.basename(path).split(".", 1)
+        if f".{suffix}" in importlib.machinery.EXTENSION_SUFFIXES:
+            versions.add(name[len("_torch_") :].replace("_", "."))
+    return sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def _compiled(name, built):
+    from commd import _build
+
+    python = ".".join(str(part) for part in sys.version_info[:2])
+    which = f"for torch {', '.join(built)}" if built else "none"
+    return _build.load(
+        name, torch.__version__, f"this wheel has a torch backend {which} with Python {python}"
+    )
 
 
 @functools.lru_cache(maxsize=None)
@@ -49,6 +71,10 @@ def load():
     """The extension module for this torch; ImportError says how to build it if there is none."""
     wanted = _minor(torch.__version__)
     built = _built_for()
+    if wanted not in built and _origin().get("wheel"):
+        module = _compiled(f"_torch_{wanted.replace('.', '_')}", built)
+        atexit.register(module.leave_at_exit)
+        return module
     if wanted not in built:
         have = f"was built for torch {', '.join(built)}" if built else "was installed without it"
         raise ImportError(

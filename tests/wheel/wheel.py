@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The wheel on a machine without a compiler: a container of systemd-nspawn with Python and no
+network but loopback, in which an ordinary user does what README.md says (inside.py).
+
+    tests/wheel/wheel.py BASE WHEEL INDEX PYTHON
+
+BASE, a Debian tree, is copied; INDEX is a folder of wheels, of numpy and torch, instead of PyPI;
+PYTHON has torch, on this machine, which has a compiler: there the backend is compiled at its first
+use. Needs root. All that is started is ended and removed, also after Ctrl-C.
+"""
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+README = os.path.join(os.path.dirname(os.path.dirname(HERE)), "README.md")
+LIMIT = 900
+
+
+def need(truth, *words):
+    if not truth:
+        raise SystemExit(f"wheel: {' '.join(str(word) for word in words)}")
+
+
+def without_compiler(work, base, wheel, index):
+    given = f"/given/{os.path.basename(wheel)}"
+    root = os.path.join(work, "root")
+    subprocess.run(["cp", "-a", "--reflink=auto", base, root], check=True)
+    with open(os.path.join(root, "etc/hosts"), "w") as hosts:  # debootstrap leaves it out
+        hosts.write("127.0.0.1 localhost wheel\n")
+    subprocess.run(["chroot", root, "useradd", "-m", "trainer"], check=True)
+    done = subprocess.run(
+        ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network",
+         "--console=pipe", "--as-pid2", "--user=trainer", "--chdir=/home/trainer",
+         f"--machine=commd-wheel-{os.getpid()}", "--hostname=wheel",
+         "--resolv-conf=off", "-D", root, f"--bind-ro={wheel}:{given}",
+         f"--bind-ro={index}:/index", f"--bind-ro={README}:/given/README.md",
+         f"--bind-ro={HERE}/inside.py:/given/inside.py", "python3", "-u", "/given/inside.py"],
+        stdin=subprocess.DEVNULL, timeout=LIMIT,
+    )  # fmt: skip
+    need(done.returncode == 0, "without a compiler: exit", done.returncode)
+
+
+def run(command, environment, folder):
+    done = subprocess.run(command, env=environment, cwd=folder, timeout=LIMIT, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)  # fmt: skip
+    need(done.returncode == 0, f"exit {done.returncode}:", *command, "\n", done.stdout[-3000:])
+    return done.stdout
+
+
+def compiled_at_first_use(work, wheel, python):
+    """The wheel has no backend for this torch, two ranks want one: one of them compiles it."""
+    if os.path.exists("/run/commd/commd.sock"):
+        print("skipped: compiled at first use, because a commd of the system runs here")
+        return
+    package = os.path.join(work, "package")
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("COMMD_")}  # fmt: skip
+    environment.update(PYTHONPATH=package, XDG_CACHE_HOME=os.path.join(work, "cache"),
+                       XDG_RUNTIME_DIR=os.path.join(work, "run"))  # fmt: skip
+    os.mkdir(environment["XDG_RUNTIME_DIR"], 0o700)
+    run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", package,
+         wheel], environment, work)  # fmt: skip
+    for path in glob.glob(f"{package}/commd/_torch_*.so"):
+        os.unlink(path)
+    with open(README) as file:
+        train = re.findall(r"```python\n(.*?)```", file.read(), re.S)[0]
+    with open(os.path.join(work, "train.py"), "w") as out:
+        out.write(train)
+    job = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    try:
+        first, second = run(job, environment, work), run(job, environment, work)
+    finally:
+        with contextlib.suppress(OSError, ValueError), \
+                open(f"{work}/run/commd/commd.lock") as file:  # fmt: skip
+            os.kill(int(file.read()), signal.SIGTERM)
+    need(first.count("commd: compiling the torch backend") == 1, "compiled not once:", first)
+    need("compiling" not in second, "compiled again:", second)
+    for text in (first, second):
+        need(re.search(r"^loss \d", text, re.M), "no loss:", text)
+    print("ok  compiled at first use, by one of two ranks, once")
+
+
+def main():
+    base, wheel, index, python = (os.path.abspath(path) for path in sys.argv[1:])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("wheel: ended by a signal"))
+    work = tempfile.mkdtemp(prefix="commd-wheel.")
+    try:
+        without_compiler(work, base, wheel, index)
+        compiled_at_first_use(work, wheel, python)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{os.path.basename(wheel)}: passed")
+
+
+main()
