@@ -18,7 +18,9 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
+#include "daemon/admin/answers.h"
 #include "daemon/daemon.h"
+#include "daemon/process/clock.h"
 #include "daemon/process/log.h"
 #include "daemon/link/stream.h"
 #include "shm/util/ranks.h"
@@ -398,10 +400,27 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     engine_link_send(d->engine, &msg, NULL, 0);
 }
 
+static void write_down(struct daemon *d, const struct core_action *a)
+{
+    static const char *const words[CORE_NOTE_COUNT] = {
+        [CORE_NOTE_NODE_UP] = "node_up",           [CORE_NOTE_NODE_LOST] = "node_lost",
+        [CORE_NOTE_NODE_DRAINS] = "drain",         [CORE_NOTE_ENGINE_UP] = "engine_up",
+        [CORE_NOTE_ENGINE_LOST] = "engine_lost",   [CORE_NOTE_GROUP_OPEN] = "group_open",
+        [CORE_NOTE_GROUP_FAILED] = "group_failed", [CORE_NOTE_GROUP_ENDED] = "group_ended",
+        [CORE_NOTE_RANK_LOST] = "rank_lost",       [CORE_NOTE_CLIENT_COME] = "client_come",
+        [CORE_NOTE_CLIENT_GONE] = "client_gone",   [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
+    };
+
+    diary_add(d->diary, words[a->note], a->by == CORE_BY_USER ? (int64_t)a->by_id : DIARY_EVERYBODY,
+              clock_wall_ms(), a->text);
+}
+
 static void apply_log_line(struct daemon *d, const struct core_action *a)
 {
     enum conf_log_level level = (enum conf_log_level)a->level;
 
+    if (a->note)
+        write_down(d, a);
     if (a->by == CORE_BY_USER)
         listener_log_user(d->listener, a->by_id, level, a->text);
     else if (a->by == CORE_BY_NODE && d->peers)
@@ -449,6 +468,12 @@ void apply_action(struct daemon *d, const struct core_action *a)
         break;
     case CORE_DO_GROUP_ABSENT:
         group_absent(d, a);
+        break;
+    case CORE_DO_CHANGED:
+        answer_changed(d, a->client, a->flag, a->ops, a->text);
+        break;
+    case CORE_DO_LOG_LEVEL:
+        answer_log_level(d, a->client, a->by_id, a->level);
         break;
     case CORE_DO_LOG:
         apply_log_line(d, a);

@@ -9,6 +9,7 @@
 #include "daemon/daemon.h"
 #include "daemon/http/http.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -91,10 +92,10 @@ int daemon_prepare(struct daemon *d)
     if (conf->nnodes == 1)
         return 0;
     if (d->insecure) {
-        tls_insecure_key(d->key);
+        tls_insecure_keys(&d->keys);
         return check_insecure(d);
     }
-    r = conf_load_key(conf, d->key, &error);
+    r = conf_load_keys(conf, &d->keys, &error);
     if (!r) {
         /* Other processes of our user, the engine first, must not read it in our memory. */
         if (!HAS_LEAK_CHECK)
@@ -117,6 +118,7 @@ static void core_config_of(const struct conf *conf, struct core_config *ret_conf
         .version = PACKAGE_VERSION,
         .nnodes = conf->nnodes,
         .self = conf->self,
+        .own_uid = geteuid(),
         .net = conf_net(conf),
         .heartbeat_ms = conf->heartbeat_ms,
         .node_timeout_ms = conf->node_timeout_ms,
@@ -203,7 +205,7 @@ static int start_cluster(struct daemon *d)
         .conf = d->conf,
         .addrs = d->addrs,
         .incarnation = d->incarnation,
-        .key = d->key,
+        .keys = &d->keys,
         .ops = &peer_ops,
         .arg = d,
     };
@@ -216,7 +218,7 @@ static int start_cluster(struct daemon *d)
     if (r)
         return complain(NULL, EXIT_INTERNAL);
     r = peer_links_new(&peers, &d->peers, &error);
-    explicit_bzero(d->key, sizeof(d->key));
+    explicit_bzero(&d->keys, sizeof(d->keys));
     return r ? complain(error, exit_code_of(r)) : 0;
 }
 
@@ -234,6 +236,11 @@ int daemon_start(struct daemon *d)
     int r;
 
     d->started_ms = clock_ms();
+    d->diary = malloc(sizeof(*d->diary));
+    if (!d->diary)
+        return complain(NULL, EXIT_INTERNAL);
+    diary_init(d->diary);
+    daemon_note(d, "start", "commd %s, pid %d", PACKAGE_VERSION, (int)getpid());
     topology_here(); /* some thousand files on a large machine: not while somebody joins */
     if (loop_init(d) || admin_init(d) || gather_init(d) || start_core(d))
         return complain(NULL, EXIT_INTERNAL);
@@ -279,13 +286,25 @@ void daemon_fini(struct daemon *d)
     admin_fini(d);
     gather_fini(d);
     loop_fini(d);
+    free(d->diary);
     free(d->doorbells);
     free(d->commands);
     free(d->peer_tokens);
     free(d->token_turns);
     free(d->addrs);
-    explicit_bzero(d->key, sizeof(d->key));
+    explicit_bzero(&d->keys, sizeof(d->keys));
     d->conf = conf_free(d->conf);
+}
+
+void daemon_note(struct daemon *d, const char *what, const char *fmt, ...)
+{
+    char text[DIARY_TEXT];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    diary_add(d->diary, what, DIARY_EVERYBODY, clock_wall_ms(), text);
 }
 
 /* ---- reload ----------------------------------------------------------------------------- */
@@ -318,9 +337,34 @@ static struct conf *load_changed(struct daemon *d)
     return conf_free(conf);
 }
 
+/* False: the file is wrong, and why was said. */
+static bool load_changed_keys(const struct daemon *d, const struct conf *conf,
+                              struct conf_keys *ret_keys)
+{
+    _cleanup_(freep) char *error = NULL;
+
+    *ret_keys = (struct conf_keys){0};
+    if (!d->peers || d->insecure || conf_load_keys(conf, ret_keys, &error) == 0)
+        return true;
+    log_error("%s", error ? error : "out of memory");
+    log_error("the cluster key cannot be used -> keeping the old one, and the old configuration");
+    return false;
+}
+
+static void take_keys(struct daemon *d, const struct conf_keys *keys)
+{
+    struct peer_links_keys names;
+
+    peer_links_set_keys(d->peers, keys);
+    peer_links_keys(d->peers, d->conf->self, &names);
+    log_info("SIGHUP -> connections to other nodes are made by key %s%s%s", names.key,
+             *names.other ? ", and accepted by key " : "", names.other);
+}
+
 void daemon_reload(struct daemon *d)
 {
     struct core_config config;
+    struct conf_keys keys = {0};
     struct conf *conf;
     struct timespec now;
 
@@ -333,6 +377,8 @@ void daemon_reload(struct daemon *d)
     notify_send("RELOADING=1\nMONOTONIC_USEC=%lld",
                 (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
     conf = load_changed(d);
+    if (conf && !load_changed_keys(d, conf, &keys))
+        conf = conf_free(conf);
     if (conf) {
         conf_free(d->conf);
         d->conf = conf;
@@ -341,8 +387,14 @@ void daemon_reload(struct daemon *d)
         listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
         if (d->peers)
             peer_links_set_timeout(d->peers, conf->node_timeout_ms);
+        if (keys.n)
+            take_keys(d, &keys);
         log_set_level(conf->log_level);
         log_info("SIGHUP -> configuration %s reloaded", conf->file);
+        daemon_note(d, "config", "configuration %s reloaded", conf->file);
+    } else {
+        daemon_note(d, "config", "the new configuration was refused; the log says why");
     }
+    explicit_bzero(&keys, sizeof(keys));
     notify_send("READY=1");
 }

@@ -10,6 +10,7 @@
 
 #include <event2/event.h>
 
+#include "daemon/admin/diary.h"
 #include "daemon/admin/gather.h"
 #include "daemon/memory/arenas.h"
 #include "daemon/memory/boards.h"
@@ -41,7 +42,7 @@ struct daemon {
     uint64_t idle_ms;        /* leave when nobody has needed us for so long; 0: stay */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];
-    uint8_t key[32];
+    struct conf_keys keys;
 
     struct core *core;
     uint64_t incarnation, started_ms;
@@ -59,6 +60,7 @@ struct daemon {
     struct admin *admin;             /* questions of commctl, and the answer under way */
     struct gather *gather;           /* questions about ranks, which all nodes answer */
     struct client_command *commands; /* by client slot: how its program was called */
+    struct diary *diary;             /* what happened, for commctl events */
     struct http *http;               /* NULL where listen.http says nothing */
     uint64_t longest_turn_us;        /* of our processor's time */
     uint64_t turns, turns_us;        /* how many there were, and the time of all of them */
@@ -83,6 +85,9 @@ int daemon_start(struct daemon *d);
 void daemon_fini(struct daemon *d);
 /* SIGHUP: the new configuration as a whole, or the old one and why. */
 void daemon_reload(struct daemon *d);
+
+/* Writes down something that is no decision of the core: @what is a word of commctl events. */
+void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _printf_(3, 4);
 
 /* ---- events.c --------------------------------------------------------------------------- */
 

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 
+#include "daemon/admin/answers.h"
 #include "daemon/admin/verbs.h"
 
 static void edge_client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
@@ -33,10 +34,10 @@ static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
                  msg->client_hello.command);
 
     /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
-     * the hello it does, and refuses them. */
+     * the hello it does, and refuses them. What commctl wants changed it decides. */
     if (welcome && msg->type == MSG_ADMIN && !strcmp(msg->admin.verb, GATHER_VERB))
         gather_ask(d, slot, client.uid, &msg->admin);
-    else if (welcome && msg->type == MSG_ADMIN)
+    else if (welcome && msg->type == MSG_ADMIN && !answer_is_change(msg->admin.verb))
         admin_ask(d, slot, &msg->admin);
     else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
                          msg->type == MSG_ARENA_ASK))

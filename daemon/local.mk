@@ -3,8 +3,10 @@
 # The configuration, the log and the service manager: all of commd that needs libyaml.
 noinst_LTLIBRARIES += libcommd-conf.la
 libcommd_conf_la_SOURCES = daemon/conf/conf.c daemon/conf/conf.h daemon/conf/conf_keys.c \
-	daemon/conf/conf_keys.h daemon/conf/conf_value.c daemon/conf/conf_read.c daemon/conf/conf_check.c \
-	daemon/conf/conf_hint.c daemon/conf/conf_error.c daemon/conf/conf_secret.c daemon/process/log.c \
+	daemon/conf/conf_keys.h daemon/conf/conf_value.c daemon/conf/conf_read.c \
+	daemon/conf/conf_check.c \
+	daemon/conf/conf_hint.c daemon/conf/conf_error.c daemon/conf/conf_secret.c \
+	daemon/process/log.c \
 	daemon/process/log.h daemon/process/notify.c daemon/process/notify.h
 libcommd_conf_la_CPPFLAGS = $(AM_CPPFLAGS) $(YAML_CFLAGS)
 libcommd_conf_la_LIBADD = $(YAML_LIBS)
@@ -14,7 +16,8 @@ dist_man_MANS += daemon/commd.8
 # What commd decides. No I/O, no clock; no allocation but in core_alloc.c (tests/check_rooms.py).
 noinst_LTLIBRARIES += libcommd-core.la
 libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/core_act.c \
-	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_client.c \
+	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_change.c \
+	daemon/core/core_client.c \
 	daemon/core/core_engine.c daemon/core/core_group.c daemon/core/core_home.c \
 	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_peer.c \
 	daemon/core/core_pool.c daemon/core/core_rendezvous.c daemon/core/core_text.c \
@@ -25,16 +28,21 @@ libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/cor
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
 	daemon/loop.c daemon/apply.c \
-	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h daemon/memory/boards.c \
+	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
+	daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
-	daemon/admin/answers.h daemon/admin/gather.c daemon/admin/gather.h daemon/admin/past.c \
-	daemon/admin/past.h daemon/admin/rank_view.c daemon/admin/rank_view.h daemon/admin/table.c \
-	daemon/admin/table.h daemon/admin/tuning.c daemon/admin/tuning.h daemon/admin/verbs.h \
+	daemon/admin/answers.h daemon/admin/diary.c daemon/admin/diary.h daemon/admin/gather.c \
+	daemon/admin/gather.h daemon/admin/links.c daemon/admin/links.h daemon/admin/past.c \
+	daemon/admin/past.h daemon/admin/rank_view.c \
+	daemon/admin/rank_view.h daemon/admin/records.c daemon/admin/records.h daemon/admin/table.c \
+	daemon/admin/table.h daemon/admin/tenants.c daemon/admin/tenants.h daemon/admin/tuning.c \
+	daemon/admin/tuning.h daemon/admin/verbs.h \
 	daemon/link/engine_link.c daemon/link/engine_link.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/files.c \
 	daemon/process/files.h daemon/process/user.c daemon/process/user.h daemon/http/body.c \
 	daemon/http/body.h daemon/http/collect.c daemon/http/collect.h daemon/http/http.c \
-	daemon/http/http.h daemon/http/http_request.c daemon/http/http_request.h daemon/http/metrics.c \
+	daemon/http/http.h daemon/http/http_request.c daemon/http/http_request.h \
+	daemon/http/metrics.c \
 	daemon/http/metrics.h daemon/http/page.h daemon/http/status_json.c
 nodist_daemon_commd_SOURCES = daemon/http/page.c
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
@@ -48,12 +56,14 @@ daemon/http/page.c: daemon/http/page.html
 	$(AM_V_GEN)$(MKDIR_P) daemon/http && { echo '#include "daemon/http/page.h"' && \
 	    echo 'const char page_html[] = {' && \
 	    od -An -v -tx1 $(top_srcdir)/daemon/http/page.html | $(SED) 's/ *\(..\)/0x\1,/g' && \
-	    echo '};' && echo 'const size_t page_html_len = sizeof(page_html);'; } >$@-new && mv $@-new $@
+	    echo '};' && echo 'const size_t page_html_len = sizeof(page_html);'; } >$@-new && \
+	mv $@-new $@
 
 # Its sockets: the clients' and the nodes', with all that can be tested without a daemon.
 noinst_LTLIBRARIES += libcommd-link.la
 libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
-	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h daemon/link/peer_hello.c \
+	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h \
+	daemon/link/peer_hello.c \
 	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \
 	daemon/link/peer_link_priv.h daemon/link/peer_links.c daemon/process/log_limit.c \
 	daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \

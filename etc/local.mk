@@ -5,4 +5,4 @@ dist_commdconf_DATA = etc/commd.yaml
 dist_man_MANS += etc/commd.yaml.5
 
 # For Grafana: doc/metrics.md.
-dist_pkgdata_DATA = etc/grafana-commd.json
+dist_pkgdata_DATA = etc/grafana-commd.json etc/commd-alerts.yaml

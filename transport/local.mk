@@ -10,9 +10,11 @@ libcommd_schedule_la_SOURCES = transport/schedule/schedule.c transport/schedule/
 noinst_LTLIBRARIES += libcommd-fabric.la
 libcommd_fabric_la_SOURCES = transport/fabric/fabric.c transport/fabric/fabric.h \
 	transport/fabric/fault/fabric_fault.c transport/fabric/fault/fabric_fault.h \
-	transport/fabric/loop/fabric_loop.c transport/fabric/fabric_net.c transport/fabric/fabric_net.h \
+	transport/fabric/loop/fabric_loop.c transport/fabric/fabric_net.c \
+	transport/fabric/fabric_net.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \
-	transport/fabric/tcp/fabric_tcp_peer.c transport/fabric/tcp/fabric_tcp_priv.h \
+	transport/fabric/tcp/fabric_tcp_traffic.c transport/fabric/tcp/fabric_tcp_peer.c \
+	transport/fabric/tcp/fabric_tcp_priv.h \
 	transport/fabric/tcp/fabric_tcp_stream.c transport/fabric/ucx/fabric_ucx.c \
 	transport/fabric/ucx/fabric_ucx.h transport/fabric/ucx/fabric_ucx_init.c \
 	transport/fabric/ucx/fabric_ucx_peer.c transport/fabric/ucx/fabric_ucx_priv.h \

@@ -18,13 +18,8 @@
 #define VERSION                                                                                    \
     STRING(COMMD_VERSION_MAJOR) "." STRING(COMMD_VERSION_MINOR) "." STRING(COMMD_VERSION_PATCH)
 
-enum { DEFAULT_TIMEOUT_MS = 5000, MAX_TIMEOUT_S = 86400 };
-
-struct options {
-    struct ask ask;
-    struct show show;
-    const char *group; /* NULL: all */
-};
+enum { DEFAULT_TIMEOUT_MS = 5000, MAX_TIMEOUT_S = 86400, MAX_WATCH_MS = 10000 };
+enum { WATCH_MS = 2000, WATCH_MIN_MS = 200 };
 
 struct verb {
     const char *words; /* as typed */
@@ -38,18 +33,21 @@ struct verb {
     bool (*show_group)(const struct show *show, const char *group, const struct msg_tables *ranks,
                        bool *ret_well);
     uint32_t watch_ms;
+    /* With a way of its own, for the words behind it; @ask is not looked at. */
+    int (*run)(struct options *o, char **args, int n);
+    const char *takes; /* options that are for few verbs: "undo wait" */
+    bool records;      /* with the operations of each rank; --seconds says for how long */
 };
 
-/* The cell under @key in the first row of the first table, or "". */
-static const char *first_cell(const struct msg_tables *tables, const char *key)
+const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *key)
 {
     const struct msg_table *table = tables->tables;
 
-    if (tables->ntables < 1 || table->nrows < 1)
+    if (tables->ntables < 1 || table->nrows <= row)
         return "";
     for (uint32_t i = 0; i < table->ncolumns; i++)
         if (!strcmp(table->columns[i].key, key))
-            return table->cells[i];
+            return table->cells[row * table->ncolumns + i];
     return "";
 }
 
@@ -57,7 +55,7 @@ static const char *first_cell(const struct msg_tables *tables, const char *key)
 static bool show_version(const struct options *o, const struct msg_tables *status)
 {
     char protocol[16], commctl[] = VERSION;
-    char *cells[4] = {commctl, (char *)first_cell(status, "version"), protocol,
+    char *cells[4] = {commctl, (char *)cell_of(status, 0, "version"), protocol,
                       (char *)o->ask.welcome.node};
     struct msg_column columns[] = {{"commctl", "commctl", MSG_CELL_STRING},
                                    {"commd", "commd", MSG_CELL_STRING},
@@ -71,30 +69,46 @@ static bool show_version(const struct options *o, const struct msg_tables *statu
 }
 
 static const struct verb verbs[] = {
-    {"status", "status", true, "this node at a glance; exit code 1 if it is not well", NULL, NULL,
-     0},
-    {"nodes", "nodes", false, "every node of the cluster, as this one sees it", NULL, NULL, 0},
-    {"groups", "groups", false, "the groups that have ranks on this node", NULL, NULL, 0},
-    {"clients", "clients", false, "the programs connected to this node", NULL, NULL, 0},
-    {"why", "ranks", false, "[GROUP]: why it does not get on, and who is the culprit", NULL,
-     show_why, 1000},
-    {"ops", "ranks", false, "[GROUP]: operations that wait for somebody, and for whom", NULL,
-     show_ops, 0},
-    {"ranks", "ranks", false, "[GROUP]: what each rank is doing, on all nodes", NULL, show_ranks,
-     200},
-    {"show config", "config", false, "every setting, its value and where it comes from", NULL, NULL,
-     0},
-    {"tuning", "tuning", false, "what decides how operations are carried out, and why", NULL, NULL,
-     0},
-    {"show tuning", "tuning", false, NULL, NULL, NULL, 0},
-    {"version", "status", true, "the versions of commctl and of the running commd", show_version,
-     NULL, 0},
+    {"status", "status", .vertical = true,
+     .help = "this node at a glance; exit code 1 if it is not well"},
+    {"nodes", "nodes", .help = "every node of the cluster, as this one sees it"},
+    {"groups", "groups", .help = "the groups that have ranks on this node"},
+    {"clients", "clients", .help = "the programs connected to this node"},
+    {"tenants", "tenants", .help = "what each user has of what they share, and may have"},
+    {"why", "ranks", .help = "[GROUP]: why it does not get on, and who is the culprit",
+     .show_group = show_why, .watch_ms = 1000},
+    {"ops", "ranks", .help = "[GROUP]: operations that wait for somebody, and for whom",
+     .show_group = show_ops},
+    {"ranks", "ranks", .help = "[GROUP]: what each rank is doing, on all nodes",
+     .show_group = show_ranks, .watch_ms = 200},
+    {"top", "ranks", .help = "[GROUP]: what each rank does in a second, and who is late",
+     .show_group = show_top, .watch_ms = 1000, .records = true, .takes = "seconds"},
+    {"trace", "ranks", .help = "[GROUP]: its last operations, for ui.perfetto.dev",
+     .show_group = show_trace, .watch_ms = 1000, .records = true, .takes = "seconds"},
+    {"events", .help = "what happened on this node; --follow: and what happens", .run = verb_events,
+     .takes = "follow since"},
+    {"show config", "config", .help = "every setting, its value and where it comes from"},
+    {"tuning", "tuning", .help = "what decides how operations are carried out, and why"},
+    {"show tuning", "tuning", .help = NULL},
+    {"keys", "keys", .help = "which key of the cluster each node has, by name"},
+    {"doctor", .help = "what is wrong with this node and the way to the others; remedies",
+     .run = verb_doctor},
+    {"drain", .help = "no new groups and clients here; what runs goes on", .run = verb_drain,
+     .takes = "undo wait"},
+    {"kick", .help = "GROUP | pid PID | rank GROUP RANK: end a group, or a client's part in all",
+     .run = verb_kick, .takes = "reason"},
+    {"log-level", .help = "[LEVEL]: how much commd logs: error, warn, info, debug",
+     .run = verb_log_level},
+    {"wait", .help = "until this node is ready, or what --for names is so", .run = verb_wait,
+     .takes = "for"},
+    {"version", "status", .vertical = true,
+     .help = "the versions of commctl and of the running commd", .show = show_version},
 };
 
 /* The verbs for people, joined by commas. */
 static const char *verb_names(void)
 {
-    static char names[128];
+    static char names[256];
     size_t at = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(verbs) && at < sizeof(names); i++)
@@ -104,11 +118,29 @@ static const char *verb_names(void)
     return names;
 }
 
+static struct {
+    char *buf;
+    size_t size;
+} complaints;
+
+void complain_to(char *buf, size_t size)
+{
+    complaints.buf = buf;
+    complaints.size = size;
+    if (buf)
+        buf[0] = 0;
+}
+
 void complain(const char *format, ...)
 {
     va_list ap;
 
     va_start(ap, format);
+    if (complaints.buf) {
+        vsnprintf(complaints.buf, complaints.size, format, ap);
+        va_end(ap);
+        return;
+    }
     fputs("commctl: ", stderr);
     vfprintf(stderr, format, ap);
     fputc('\n', stderr);
@@ -127,10 +159,19 @@ static void print_help(void)
          "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
          "                 /tmp/commd-UID/commd.sock\n"
          "  --json         print JSON; the keys are documented in commctl(8)\n"
-         "  --timeout S    how long to wait for the answer, in seconds (default 5)\n"
+         "  --timeout S    how long to wait for the answer, in seconds (default 5); wait: for\n"
+         "                 what it waits for (default: without end)\n"
+         "  --watch [S]    again every S seconds (default 2, from 0.2), until interrupted\n"
+         "  --for WHAT     of wait: ready (default), nodes=N, nodes=all, idle, group=NAME\n"
+         "  --seconds S    how long top and trace watch (default 1, at most 10)\n"
+         "  --follow       of events: go on until interrupted\n"
+         "  --since AGE    of events: no older ones, e.g. 10m; s, m, h or d\n"
+         "  --undo         of drain: take new groups and clients again\n"
+         "  --wait S       of drain: wait until no group is left, S seconds at most\n"
+         "  --reason TEXT  of kick: for the errors that the ranks get\n"
          "  --version      print commctl's version\n"
          "  --help         print this text\n\n"
-         "Exit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask.");
+         "Exit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask, 3 waited too long.");
 }
 
 /* The verdict is over what was found; what could not be found is said besides. */
@@ -146,12 +187,15 @@ static int show_group(const struct verb *verb, const struct options *o,
     return well && answer->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
-static int run_verb(const struct verb *verb, struct options *o)
+static int run_verb(const void *arg, struct options *o)
 {
+    const struct verb *verb = arg;
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
 
     o->show.vertical = verb->vertical;
-    o->ask.watch_ms = verb->watch_ms;
+    o->ask.watch_ms = verb->records && o->watch_ms ? o->watch_ms : verb->watch_ms;
+    o->ask.records = verb->records;
+    o->ask.timeout_ms += o->ask.watch_ms;
     o->ask.group = verb->show_group == show_why ? NULL : o->group;
     if (!ask_tables(&o->ask, verb->ask, &answer))
         return EXIT_NOT_ASKED;
@@ -173,6 +217,19 @@ static int run_verb(const struct verb *verb, struct options *o)
     return answer.tables.healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
+/* Is @option a word of @verb->takes? */
+static bool takes(const struct verb *verb, const char *option)
+{
+    size_t len = strlen(option);
+
+    if (!strcmp(option, "watch"))
+        return !verb->run && verb->show_group != show_trace;
+    for (const char *s = verb->takes; s; s = strchr(s, ' ') ? strchr(s, ' ') + 1 : NULL)
+        if (strcspn(s, " ") == len && !strncmp(s, option, len))
+            return true;
+    return false;
+}
+
 /* The verb that @words spell, or NULL. One that is about groups takes the name of one. */
 static const struct verb *find_verb(char *const *words, int n, const char **ret_group)
 {
@@ -181,6 +238,9 @@ static const struct verb *find_verb(char *const *words, int n, const char **ret_
                      : snprintf(typed, sizeof(typed), "%s %s", words[0], words[1]);
 
     *ret_group = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+        if (verbs[i].run && !strcmp(verbs[i].words, words[0]))
+            return &verbs[i];
     for (size_t i = 0; i < ARRAY_LEN(verbs) && n == 2; i++)
         if (verbs[i].show_group && !strcmp(verbs[i].words, words[0])) {
             *ret_group = words[1];
@@ -205,19 +265,74 @@ static bool parse_timeout(const char *text, int64_t *ret_ms)
     return true;
 }
 
+/* Seconds, or with a unit. */
+static bool parse_age(const char *text, int64_t *ret_ms)
+{
+    static const struct {
+        char unit;
+        double s;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    char *end;
+    double s = strtod(text, &end);
+
+    for (size_t i = 0; i < ARRAY_LEN(units) && end != text; i++)
+        if (*end == units[i].unit) {
+            s *= units[i].s;
+            end++;
+            break;
+        }
+    if (end == text || *end || !(s >= 0) || s > 1e9)
+        return false;
+    *ret_ms = (int64_t)(s * 1000);
+    return true;
+}
+
+static void add_special(struct options *o, const char *name)
+{
+    for (unsigned i = 0; i < o->nspecial; i++)
+        if (!strcmp(o->special[i], name))
+            return;
+    if (o->nspecial < ARRAY_LEN(o->special)) /* there are fewer */
+        o->special[o->nspecial++] = name;
+}
+
 /* Returns -1 to go on, else the exit code. */
 static int parse_options(int argc, char **argv, struct options *o)
 {
-    enum { O_SOCKET = 256, O_JSON, O_TIMEOUT, O_VERSION };
+    enum {
+        O_SOCKET = 256,
+        O_JSON,
+        O_TIMEOUT,
+        O_VERSION,
+        O_FOR,
+        O_WATCH,
+        O_SECONDS,
+        O_FOLLOW,
+        O_SINCE,
+        O_UNDO,
+        O_WAIT,
+        O_REASON
+    };
     static const struct option longs[] = {{"socket", required_argument, NULL, O_SOCKET},
                                           {"json", no_argument, NULL, O_JSON},
                                           {"timeout", required_argument, NULL, O_TIMEOUT},
+                                          {"seconds", required_argument, NULL, O_SECONDS},
                                           {"version", no_argument, NULL, O_VERSION},
+                                          {"watch", optional_argument, NULL, O_WATCH},
+                                          {"for", required_argument, NULL, O_FOR},
+                                          {"follow", no_argument, NULL, O_FOLLOW},
+                                          {"since", required_argument, NULL, O_SINCE},
+                                          {"undo", no_argument, NULL, O_UNDO},
+                                          {"wait", required_argument, NULL, O_WAIT},
+                                          {"reason", required_argument, NULL, O_REASON},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    int c;
+    int64_t ms;
+    int c, at;
 
-    while ((c = getopt_long(argc, argv, "h", longs, NULL)) >= 0) {
+    while ((c = getopt_long(argc, argv, "h", longs, &at)) >= 0) {
+        if (c >= O_FOR)
+            add_special(o, longs[at].name);
         switch (c) {
         case O_SOCKET:
             if (!*optarg) {
@@ -234,6 +349,50 @@ static int parse_options(int argc, char **argv, struct options *o)
                 complain("--timeout %s: not a number of seconds above 0", optarg);
                 return EXIT_NOT_ASKED;
             }
+            o->timed = true;
+            break;
+        case O_FOR:
+            o->waited = optarg;
+            break;
+        case O_WATCH:
+            if (!optarg && optind < argc && strchr("0123456789.", argv[optind][0]) &&
+                argv[optind][0])
+                optarg = argv[optind++];
+            o->repeat_ms = WATCH_MS;
+            if (optarg && (!parse_timeout(optarg, &o->repeat_ms) || o->repeat_ms < WATCH_MIN_MS)) {
+                complain("--watch %s: not a number of seconds from %g", optarg,
+                         WATCH_MIN_MS / 1000.0);
+                return EXIT_NOT_ASKED;
+            }
+            break;
+        case O_FOLLOW:
+            o->follow = true;
+            break;
+        case O_SINCE:
+            if (!parse_age(optarg, &o->since_ms)) {
+                complain("--since %s: not an age such as 30s, 10m, 2h or 1d", optarg);
+                return EXIT_NOT_ASKED;
+            }
+            break;
+        case O_UNDO:
+            o->undo = true;
+            break;
+        case O_WAIT:
+            if (!parse_timeout(optarg, &o->wait_ms)) {
+                complain("--wait %s: not a number of seconds above 0", optarg);
+                return EXIT_NOT_ASKED;
+            }
+            break;
+        case O_REASON:
+            o->reason = optarg;
+            break;
+        case O_SECONDS:
+            if (!parse_timeout(optarg, &ms) || ms > MAX_WATCH_MS) {
+                complain("--seconds %s: not a number of seconds from 0.001 to %d", optarg,
+                         MAX_WATCH_MS / 1000);
+                return EXIT_NOT_ASKED;
+            }
+            o->watch_ms = (uint32_t)ms;
             break;
         case O_VERSION:
             puts("commctl " VERSION);
@@ -249,9 +408,17 @@ static int parse_options(int argc, char **argv, struct options *o)
     return -1;
 }
 
+/* https://no-color.org */
+static bool has_colours(void)
+{
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+
+    return !(none && *none) && term && *term && strcmp(term, "dumb");
+}
+
 int main(int argc, char **argv)
 {
-    struct options o = {.ask.timeout_ms = DEFAULT_TIMEOUT_MS};
+    struct options o = {.ask.timeout_ms = DEFAULT_TIMEOUT_MS, .wait_ms = -1, .since_ms = -1};
     const struct verb *verb;
     int r;
 
@@ -259,6 +426,7 @@ int main(int argc, char **argv)
     r = parse_options(argc, argv, &o);
     if (r >= 0)
         return r;
+    o.show.colours = !o.show.json && isatty(STDOUT_FILENO) && has_colours();
     argv += optind;
     argc -= optind;
     if (argc == 0) {
@@ -276,10 +444,17 @@ int main(int argc, char **argv)
                  verb_names());
         return EXIT_NOT_ASKED;
     }
+    for (unsigned i = 0; i < o.nspecial; i++)
+        if (!takes(verb, o.special[i])) {
+            complain("%s: --%s is not for it", verb->words, o.special[i]);
+            return EXIT_NOT_ASKED;
+        }
+    if (verb->run)
+        return verb->run(&o, argv + 1, argc - 1);
     if (o.group && (!*o.group || strlen(o.group) >= MSG_GROUP_MAX)) {
         complain("%s: the name of the group is %s", argv[0],
                  *o.group ? "longer than a group's can be" : "empty");
         return EXIT_NOT_ASKED;
     }
-    return run_verb(verb, &o);
+    return o.repeat_ms ? watch(&o, run_verb, verb, verb->words) : run_verb(verb, &o);
 }

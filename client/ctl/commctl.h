@@ -6,13 +6,18 @@
 #include "shm/proto/msg.h"
 
 /* Exit codes, documented in commctl.8. */
-enum { EXIT_FINE = 0, EXIT_BAD_ANSWER = 1, EXIT_NOT_ASKED = 2 };
+enum { EXIT_FINE = 0, EXIT_BAD_ANSWER = 1, EXIT_NOT_ASKED = 2, EXIT_TIMED_OUT = 3 };
 
 struct ask {
     const char *socket; /* --socket or NULL; borrowed */
     int64_t timeout_ms;
-    const char *group;          /* of "ranks": name or id; NULL: all. Borrowed */
-    uint32_t watch_ms;          /* for how long to watch them */
+    const char *group;          /* name or id; NULL: none, or all. Borrowed */
+    uint32_t watch_ms;          /* of "ranks": for how long to watch them */
+    uint64_t since;             /* of "events" */
+    uint32_t pid, rank;         /* of "kick_pid" and "kick_rank" */
+    bool records;               /* of "ranks": with the operations of each */
+    const char *text;           /* of "kick...": the reason, or NULL. Borrowed */
+    bool gone;                  /* asking failed: nobody listens there, or does not answer now */
     struct msg_welcome welcome; /* who answered */
     char path[108];             /* and where: sizeof(sockaddr_un.sun_path) */
 };
@@ -24,10 +29,30 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables);
 struct show {
     bool json;
     bool vertical; /* one row per table: a list of its columns */
+    bool colours;  /* for a person at a terminal that shows them */
 };
 
+/* "red", "green" or "yellow" for a word in the column @key, or NULL. */
+const char *colour_of(const char *key, const char *word);
 /* Prints to stdout. false: it could not be printed, and why was said. */
 bool show_tables(const struct show *show, const struct msg_tables *tables);
+
+/* commctl_made.c: a table that is made here, cell by cell. Cells are borrowed, or short copies. */
+struct made {
+    struct msg_table table;
+    char **cells;        /* owned */
+    char (*numbers)[24]; /* owned: the copies */
+    unsigned at;
+};
+/* @nrows: at most. False: no memory. made_free() is due in either case. */
+bool made_begin(struct made *made, const char *name, struct msg_column *columns, uint32_t ncolumns,
+                uint32_t nrows);
+void made_free(struct made *made);
+void made_text(struct made *made, const char *text);
+void made_copy(struct made *made, const char *text);
+/* Negative: not known. */
+void made_number(struct made *made, double number, const char *format);
+bool made_show(const struct show *show, struct made *made);
 
 /* commctl_ranks.c: the answer to "ranks" as a person wants it. false: it could not be printed, and
  * why was said. *ret_well: is all that was asked for well? */
@@ -39,6 +64,63 @@ bool show_ops(const struct show *show, const char *group, const struct msg_table
 bool show_ranks(const struct show *show, const char *group, const struct msg_tables *ranks,
                 bool *ret_well);
 
+/* commctl_trace.c: likewise, with records. */
+bool show_trace(const struct show *show, const char *group, const struct msg_tables *answer,
+                bool *ret_well);
+bool show_top(const struct show *show, const char *group, const struct msg_tables *answer,
+              bool *ret_well);
+
+struct options {
+    struct ask ask;
+    struct show show;
+    const char *group;      /* of why, ops, ranks; NULL: all */
+    uint32_t watch_ms;      /* --seconds; 0: as the verb wants */
+    const char *reason;     /* of kick */
+    const char *waited;     /* --for */
+    const char *special[8]; /* options that were given and that not all verbs take */
+    unsigned nspecial;
+    int64_t repeat_ms; /* --watch; 0: once */
+    bool undo;         /* of drain */
+    bool follow;       /* of events */
+    int64_t since_ms;  /* of events: so long ago at most; -1: all */
+    bool timed;        /* --timeout was given */
+    int64_t wait_ms;   /* of drain; -1: none */
+};
+
+/* commctl_watch.c: @once again and again, with a copy of @o. Returns an exit code when it cannot go
+ * on; @words: what is watched. */
+typedef int watch_fn(const void *arg, struct options *o);
+int watch(const struct options *o, watch_fn *once, const void *arg, const char *words);
+
+/* commctl_wait.c */
+enum wait_kind { WAIT_READY, WAIT_NODES, WAIT_IDLE, WAIT_GROUP };
+struct wait {
+    enum wait_kind kind;
+    unsigned nodes;    /* 0: all */
+    const char *group; /* name or id; borrowed */
+};
+/* Asks until it is so, for @limit_ms at most, if that is not negative. An exit code; what is
+ * missing at the end has been said. @tell: it is also said whenever it changes. */
+int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell);
+int verb_wait(struct options *o, char **args, int n);
+
+/* commctl_change.c */
+int verb_drain(struct options *o, char **args, int n);
+int verb_log_level(struct options *o, char **args, int n);
+int verb_kick(struct options *o, char **args, int n);
+
+/* commctl_doctor.c */
+int verb_doctor(struct options *o, char **args, int n);
+
+/* commctl_events.c */
+int verb_events(struct options *o, char **args, int n);
+
+/* The cell under @key in row @row of the first table, or "". */
+const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *key);
+
+/* What is complained of goes to @buf instead of stderr, one text after the other; NULL: to stderr
+ * again. */
+void complain_to(char *buf, size_t size);
 /* "commctl: ..." on stderr. */
 void complain(const char *format, ...) _printf_(1, 2);
 

@@ -16,6 +16,12 @@
 
 #define IS_IT_RUNNING "is the service running? systemctl status commd"
 
+/* Worth another try, for who waits. */
+static bool is_gone(int r)
+{
+    return place_is_empty(r) || r == -ETIMEDOUT || r == -ECONNRESET || r == -EPIPE;
+}
+
 static void say_timeout(const char *path, int64_t timeout_ms)
 {
     complain("%s: no answer within %g s; commd is busy or stopped: journalctl -u commd", path,
@@ -50,6 +56,7 @@ static int ask_connect(struct ask *ask, int *ret_sock)
     r = place_connect(named ? named : PLACE_SYSTEM_SOCKET, ask->timeout_ms, ret_sock);
     if (r == 0)
         return 0;
+    ask->gone = is_gone(r);
     place_own_socket(own);
     if (named || !place_is_empty(r)) {
         say_no_connection(named ? named : PLACE_SYSTEM_SOCKET, -r, ask->timeout_ms);
@@ -59,6 +66,7 @@ static int ask_connect(struct ask *ask, int *ret_sock)
     snprintf(ask->path, sizeof(ask->path), "%s", own);
     if (r_own == 0)
         return 0;
+    ask->gone = is_gone(r_own);
     if (place_is_empty(r_own))
         complain("%s: no commd is listening there (%s), nor at %s; " IS_IT_RUNNING,
                  PLACE_SYSTEM_SOCKET, strerror(-r), own);
@@ -101,6 +109,7 @@ static bool exchange(struct ask *ask, int sock, const struct msg *question, enum
     sent = msg_send_fd(sock, question, NULL, 0, deadline);
     r = msg_recv_fd(sock, &answer, NULL, 0, &nfds, deadline, &why);
     if (r) {
+        ask->gone = is_gone(sent && sent != -ECONNRESET ? sent : r);
         say_broken(ask, sent && sent != -ECONNRESET ? sent : r, why, welcomed);
         return false;
     }
@@ -132,6 +141,7 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
     int64_t deadline = monotonic_ms() + ask->timeout_ms;
     struct msg msg = {.type = MSG_CLIENT_HELLO}, answer;
 
+    ask->gone = false;
     if (ask_connect(ask, &sock))
         return false;
     msg.client_hello =
@@ -140,7 +150,11 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
         return false;
     ask->welcome = answer.welcome;
     msg.type = MSG_ADMIN;
-    msg.admin = (struct msg_admin){.watch_ms = ask->watch_ms};
+    msg.admin = (struct msg_admin){.watch_ms = ask->watch_ms, .records = ask->records};
+    msg.admin.since = ask->since;
+    msg.admin.pid = ask->pid;
+    msg.admin.rank = ask->rank;
+    snprintf(msg.admin.text, sizeof(msg.admin.text), "%s", ask->text ? ask->text : "");
     snprintf(msg.admin.verb, sizeof(msg.admin.verb), "%s", verb);
     snprintf(msg.admin.group, sizeof(msg.admin.group), "%s", ask->group ? ask->group : "");
     return exchange(ask, sock, &msg, MSG_TABLES, deadline, ret_tables);

@@ -52,6 +52,33 @@ static int add_columns(const struct show *show, const struct msg_table *table,
     return 0;
 }
 
+const char *colour_of(const char *key, const char *word)
+{
+    static const char *const good[] = {"ready", "up", "self", "open", "HEALTHY", "COMPUTE_BOUND"};
+    static const char *const so_so[] = {"degraded", "draining", "linking",   "joining",
+                                        "starting", "stopping", "SLOW_RANK", "SLOW_LINK"};
+
+    if ((strcmp(key, "state") && strcmp(key, "verdict")) || !*word || !strcmp(word, "ended"))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_LEN(good); i++)
+        if (!strcmp(good[i], word))
+            return "green";
+    for (size_t i = 0; i < ARRAY_LEN(so_so); i++)
+        if (!strcmp(so_so[i], word))
+            return "yellow";
+    return "red";
+}
+
+/* Without memory it stays without colour. */
+static void paint(const struct show *show, struct libscols_line *line, uint32_t column,
+                  const char *key, const char *cell)
+{
+    const char *colour = show->colours ? colour_of(key, cell) : NULL;
+
+    if (colour)
+        scols_cell_set_color(scols_line_get_cell(line, column), colour);
+}
+
 static int add_rows(const struct show *show, const struct msg_table *table,
                     struct libscols_table *out)
 {
@@ -66,6 +93,7 @@ static int add_rows(const struct show *show, const struct msg_table *table,
 
             if (r)
                 return r;
+            paint(show, line, i, table->columns[i].key, cell);
         }
     }
     return 0;
@@ -89,6 +117,7 @@ static int fill_vertical(const struct show *show, const struct msg_table *table,
             r = scols_line_set_data(line, 1, cell_text(show, &table->columns[i], table->cells[i]));
         if (r)
             return r;
+        paint(show, line, 1, table->columns[i].key, table->cells[i]);
     }
     return 0;
 }
@@ -101,6 +130,7 @@ static int render(const struct show *show, const struct msg_table *table, char *
     if (!out)
         return -ENOMEM;
     scols_table_enable_json(out, show->json);
+    scols_table_enable_colors(out, show->colours);
     scols_table_set_column_separator(out, "  ");
     r = scols_table_set_name(out, table->name);
     if (!r && show->vertical && !show->json && table->nrows == 1) {

@@ -16,55 +16,6 @@ static bool cannot_read(int r, const char *key)
     return false;
 }
 
-/* A table that is made here; cells are numbers as text, or borrowed. */
-struct made {
-    struct msg_table table;
-    char **cells;
-    char (*numbers)[24];
-    unsigned at;
-};
-
-static bool made_begin(struct made *made, const char *name, struct msg_column *columns,
-                       uint32_t ncolumns, uint32_t nrows)
-{
-    size_t n = (size_t)ncolumns * nrows + 1;
-
-    *made = (struct made){.cells = calloc(n, sizeof(*made->cells)),
-                          .numbers = calloc(n, sizeof(*made->numbers))};
-    made->table = (struct msg_table){
-        .ncolumns = ncolumns, .nrows = nrows, .columns = columns, .cells = made->cells};
-    snprintf(made->table.name, sizeof(made->table.name), "%s", name);
-    return made->cells && made->numbers;
-}
-
-static void made_free(struct made *made)
-{
-    free(made->cells);
-    free(made->numbers);
-}
-
-static void made_text(struct made *made, const char *text)
-{
-    made->cells[made->at++] = (char *)text; /* only read */
-}
-
-/* Negative: not known. */
-static void made_number(struct made *made, double number, const char *format)
-{
-    char *cell = made->numbers[made->at];
-
-    if (number >= 0)
-        snprintf(cell, sizeof(made->numbers[0]), format, number);
-    made_text(made, cell);
-}
-
-static bool made_show(const struct show *show, struct made *made)
-{
-    struct msg_tables tables = {.ntables = 1, .tables = &made->table};
-
-    return show_tables(show, &tables);
-}
-
 bool has_group(const struct msg_tables *ranks, const char *group)
 {
     const struct msg_table *t = ranks->tables;
@@ -98,9 +49,14 @@ static void print_lines(const char *title, const char *text)
     }
 }
 
-static void print_finding(const struct finding *f)
+static void print_finding(const struct show *show, const struct finding *f)
 {
-    printf("%s  group \"%s\" (%llu rank%s", verdict_name(f->verdict), f->name,
+    const char *verdict = verdict_name(f->verdict);
+    const char *colour = show->colours ? colour_of("verdict", verdict) : NULL;
+
+    if (colour)
+        printf("\033[%dm", *colour == 'g' ? 32 : *colour == 'y' ? 33 : 31);
+    printf("%s%s  group \"%s\" (%llu rank%s", verdict, colour ? "\033[0m" : "", f->name,
            (unsigned long long)f->size, f->size == 1 ? "" : "s");
     if (f->nodes > 1)
         printf(" on %llu nodes", (unsigned long long)f->nodes);
@@ -165,7 +121,8 @@ static bool why_json(const struct show *show, const char *group, const struct fi
 }
 
 /* First what is not well. */
-static void print_findings(const char *group, const struct finding *findings, unsigned n)
+static void print_findings(const struct show *show, const char *group,
+                           const struct finding *findings, unsigned n)
 {
     bool first = true;
 
@@ -176,7 +133,7 @@ static void print_findings(const char *group, const struct finding *findings, un
             if (!first)
                 putchar('\n');
             first = false;
-            print_finding(&findings[i]);
+            print_finding(show, &findings[i]);
         }
     if (first)
         puts(group ? "no such group" : "no groups");
@@ -193,6 +150,7 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
 
     if (r)
         return cannot_read(r, key);
+    judge_links(ranks, findings, n);
     *ret_well = true;
     for (unsigned i = 0; i < n; i++) {
         if (!is_shown(&findings[i], group))
@@ -205,7 +163,7 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
     if (show->json)
         ok = why_json(show, group, findings, n);
     else
-        print_findings(group, findings, n);
+        print_findings(show, group, findings, n);
     free(findings);
     return ok;
 }

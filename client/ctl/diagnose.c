@@ -6,9 +6,14 @@
  * perhaps in another group: follow it there. It comes back to who was met before: nobody can go on,
  * the order is inverted. It sleeps nowhere: it has not arrived, and its process is what to look at.
  *
+ * A process that runs is not blocked, though an operation that it began without waiting may sleep:
+ * what it does instead is asked, and not where that sleeps.
+ *
  * Nobody who is only late is accused: who waits for less than STUCK_MS, or whose group completed
  * operations while it was watched, is not stuck. Counters of operations wrap: late() compares. */
 #include "client/ctl/diagnose.h"
+
+#include "client/ctl/cells.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,16 +32,18 @@ enum {
 struct seat {
     const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
         *operation, *last, *message, *command;
-    uint64_t size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct;
+    uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct;
     uint32_t ops, started;
     int64_t rank, cause_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;
     unsigned number;              /* of its group: that of the group's first row */
+    unsigned group_at;            /* where its group begins in by_rank */
     const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */
 };
 
 struct seats {
-    struct seat *at; /* owned */
+    struct seat *at;       /* owned */
+    struct seat **by_rank; /* owned: group by group, each in the order of its ranks */
     unsigned n;
 };
 
@@ -61,6 +68,12 @@ static bool is_stopped(const struct seat *s)
 static bool is_dead(const struct seat *s)
 {
     return is(s->process, "died");
+}
+
+/* Where it is blocked; NULL: nowhere that can be seen. */
+static const struct seat *blocked_in(const struct seat *s)
+{
+    return is(s->process, "running") ? NULL : s->sleeps_in;
 }
 
 static bool is_live(const struct seat *s)
@@ -100,60 +113,44 @@ static uint64_t stuck_ms(const struct seat *s)
 
 /* ---- reading the table ------------------------------------------------------------------ */
 
-static const char *cell(const struct msg_table *t, uint32_t row, const char *key,
-                        const char **ret_missing)
-{
-    for (uint32_t i = 0; i < t->ncolumns; i++)
-        if (!strcmp(t->columns[i].key, key)) {
-            const char *text = t->cells[(size_t)row * t->ncolumns + i];
-
-            return text ? text : "";
-        }
-    *ret_missing = key;
-    return "";
-}
-
-static uint64_t number(const char *cell)
-{
-    return *cell ? strtoull(cell, NULL, 10) : 0;
-}
-
 static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, const char **missing)
 {
-    const char *rank = cell(t, row, "rank", missing), *peer = cell(t, row, "message_peer", missing);
-    const char *asleep = cell(t, row, "asleep_ms", missing);
-    const char *tag = cell(t, row, "message_tag", missing);
-    const char *watched = cell(t, row, "watched_ms", missing);
-    const char *cause = cell(t, row, "cause_rank", missing);
+    const char *rank = cells_by_key(t, row, "rank", missing),
+               *peer = cells_by_key(t, row, "message_peer", missing);
+    const char *asleep = cells_by_key(t, row, "asleep_ms", missing);
+    const char *tag = cells_by_key(t, row, "message_tag", missing);
+    const char *watched = cells_by_key(t, row, "watched_ms", missing);
+    const char *cause = cells_by_key(t, row, "cause_rank", missing);
 
     *s = (struct seat){
-        .group = cell(t, row, "group", missing),
-        .name = cell(t, row, "name", missing),
-        .state = cell(t, row, "state", missing),
-        .cause = cell(t, row, "cause", missing),
-        .cause_text = cell(t, row, "cause_text", missing),
-        .missing = cell(t, row, "missing", missing),
-        .node = cell(t, row, "node", missing),
-        .process = cell(t, row, "process", missing),
-        .kernel = cell(t, row, "kernel", missing),
-        .operation = cell(t, row, "operation", missing),
-        .last = cell(t, row, "last", missing),
-        .message = cell(t, row, "message", missing),
-        .command = cell(t, row, "command", missing),
-        .size = number(cell(t, row, "size", missing)),
-        .nodes = number(cell(t, row, "nodes", missing)),
-        .ended_s = number(cell(t, row, "ended_s", missing)),
-        .pid = number(cell(t, row, "pid", missing)),
-        .asleep_ms = number(asleep),
-        .message_ms = number(cell(t, row, "message_ms", missing)),
-        .done = number(cell(t, row, "done", missing)),
-        .busy_pct = number(cell(t, row, "busy_pct", missing)),
-        .ops = (uint32_t)number(cell(t, row, "ops", missing)),
-        .started = (uint32_t)number(cell(t, row, "started", missing)),
-        .rank = *rank ? (int64_t)number(rank) : -1,
-        .cause_rank = *cause ? (int64_t)number(cause) : -1,
-        .message_peer = *peer ? (int64_t)number(peer) : -1,
-        .message_tag = *tag ? (int64_t)number(tag) : -1,
+        .group = cells_by_key(t, row, "group", missing),
+        .name = cells_by_key(t, row, "name", missing),
+        .state = cells_by_key(t, row, "state", missing),
+        .cause = cells_by_key(t, row, "cause", missing),
+        .cause_text = cells_by_key(t, row, "cause_text", missing),
+        .missing = cells_by_key(t, row, "missing", missing),
+        .node = cells_by_key(t, row, "node", missing),
+        .process = cells_by_key(t, row, "process", missing),
+        .kernel = cells_by_key(t, row, "kernel", missing),
+        .operation = cells_by_key(t, row, "operation", missing),
+        .last = cells_by_key(t, row, "last", missing),
+        .message = cells_by_key(t, row, "message", missing),
+        .command = cells_by_key(t, row, "command", missing),
+        .uid = cells_number(cells_by_key(t, row, "uid", missing)),
+        .size = cells_number(cells_by_key(t, row, "size", missing)),
+        .nodes = cells_number(cells_by_key(t, row, "nodes", missing)),
+        .ended_s = cells_number(cells_by_key(t, row, "ended_s", missing)),
+        .pid = cells_number(cells_by_key(t, row, "pid", missing)),
+        .asleep_ms = cells_number(asleep),
+        .message_ms = cells_number(cells_by_key(t, row, "message_ms", missing)),
+        .done = cells_number(cells_by_key(t, row, "done", missing)),
+        .busy_pct = cells_number(cells_by_key(t, row, "busy_pct", missing)),
+        .ops = (uint32_t)cells_number(cells_by_key(t, row, "ops", missing)),
+        .started = (uint32_t)cells_number(cells_by_key(t, row, "started", missing)),
+        .rank = *rank ? (int64_t)cells_number(rank) : -1,
+        .cause_rank = *cause ? (int64_t)cells_number(cause) : -1,
+        .message_peer = *peer ? (int64_t)cells_number(peer) : -1,
+        .message_tag = *tag ? (int64_t)cells_number(tag) : -1,
         .asleep = *asleep != 0,
         .watched = *watched != 0,
     };
@@ -164,14 +161,31 @@ static bool same_process(const struct seat *a, const struct seat *b)
     return a->pid == b->pid && !strcmp(a->node, b->node);
 }
 
+/* A group that is joining has no id yet: its name is its user's. */
+static int compare_groups(const struct seat *x, const struct seat *y)
+{
+    int order = strcmp(x->group, y->group);
+
+    if (!order)
+        order = strcmp(x->name, y->name);
+    return order ? order : (x->uid > y->uid) - (x->uid < y->uid);
+}
+
 static int by_group(const void *a, const void *b)
 {
     const struct seat *const *x = a, *const *y = b;
-    int order = strcmp((*x)->group, (*y)->group);
+    int order = compare_groups(*x, *y);
 
-    if (!order)
-        order = strcmp((*x)->name, (*y)->name);
     return order ? order : (*x > *y) - (*x < *y);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct seat *const *x = a, *const *y = b;
+
+    if ((*x)->number != (*y)->number)
+        return (*x)->number < (*y)->number ? -1 : 1;
+    return ((*x)->rank > (*y)->rank) - ((*x)->rank < (*y)->rank);
 }
 
 static int by_process(const void *a, const void *b)
@@ -184,18 +198,15 @@ static int by_process(const void *a, const void *b)
 }
 
 /* Numbers the groups, and finds where each process sleeps. */
-static int connect_seats(struct seats *seats)
+static void connect_seats(struct seats *seats)
 {
-    struct seat **order = calloc(seats->n + 1, sizeof(*order));
+    struct seat **order = seats->by_rank;
 
-    if (!order)
-        return -ENOMEM;
     for (unsigned i = 0; i < seats->n; i++)
         order[i] = &seats->at[i];
     qsort(order, seats->n, sizeof(*order), by_group);
     for (unsigned i = 0; i < seats->n; i++) {
-        bool same = i && !strcmp(order[i]->group, order[i - 1]->group) &&
-                    !strcmp(order[i]->name, order[i - 1]->name);
+        bool same = i && !compare_groups(order[i], order[i - 1]);
 
         order[i]->number = same ? order[i - 1]->number : (unsigned)(order[i] - seats->at);
     }
@@ -209,28 +220,36 @@ static int connect_seats(struct seats *seats)
         for (unsigned k = i; k < end; k++)
             order[k]->sleeps_in = longest;
     }
-    free(order);
-    return 0;
+    qsort(order, seats->n, sizeof(*order), by_rank);
+    for (unsigned i = 0; i < seats->n; i++)
+        order[i]->group_at = i && same_group(order[i], order[i - 1]) ? order[i - 1]->group_at : i;
+}
+
+static void seats_free(struct seats *seats)
+{
+    free(seats->at);
+    free(seats->by_rank);
 }
 
 static int read_seats(const struct msg_table *t, struct seats *ret_seats, const char **ret_key)
 {
     const char *missing = NULL;
-    struct seats seats = {.at = calloc(t->nrows + 1, sizeof(*seats.at)), .n = t->nrows};
+    struct seats seats = {.at = calloc(t->nrows + 1, sizeof(*seats.at)),
+                          .by_rank = calloc(t->nrows + 1, sizeof(*seats.by_rank)),
+                          .n = t->nrows};
 
-    if (!seats.at)
+    if (!seats.at || !seats.by_rank) {
+        seats_free(&seats);
         return -ENOMEM;
+    }
     for (uint32_t i = 0; i < t->nrows && !missing; i++)
         read_row(t, i, &seats.at[i], &missing);
     if (missing) {
         *ret_key = missing;
-        free(seats.at);
+        seats_free(&seats);
         return -EPROTO;
     }
-    if (connect_seats(&seats)) {
-        free(seats.at);
-        return -ENOMEM;
-    }
+    connect_seats(&seats);
     *ret_seats = seats;
     return 0;
 }
@@ -252,29 +271,23 @@ static void tell(char *text, const char *fmt, ...)
     va_end(ap);
 }
 
-/* The ranks of @of's group for which @match holds, "0-2,5". Rows of a group need not be in the
- * order of its ranks. */
+/* The ranks of @of's group for which @match holds, "0-2,5". What it costs matters: a user may have
+ * thousands of ranks, each in another operation, and each has such a list. */
 typedef bool seat_match_fn(const struct seat *s, const struct seat *than);
 static unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
                            char *buf, size_t len)
 {
     struct rank_list list;
-    int64_t next = 0;
+    int64_t last = -1;
 
     rank_list_init(&list, buf, len);
-    for (;;) {
-        int64_t least = INT64_MAX;
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
 
-        for (unsigned i = 0; i < seats->n; i++) {
-            const struct seat *s = &seats->at[i];
-
-            if (same_group(s, of) && s->rank >= next && s->rank < least && match(s, of))
-                least = s->rank;
-        }
-        if (least == INT64_MAX)
-            break;
-        rank_list_add(&list, (unsigned)least);
-        next = least + 1;
+        if (s->rank <= last || !match(s, of))
+            continue;
+        rank_list_add(&list, (unsigned)s->rank);
+        last = s->rank;
     }
     rank_list_end(&list);
     return list.n;
@@ -341,7 +354,7 @@ static unsigned weight(const struct seat *s)
         return 4;
     if (is_stopped(s))
         return 3;
-    return s->sleeps_in ? 2 : 1;
+    return blocked_in(s) ? 2 : 1;
 }
 
 /* For whom @waiter waits; NULL: for nobody that can be seen. */
@@ -428,6 +441,31 @@ static void find_inversion(struct finding *f, const struct seat *s)
                     "without waiting (isend, irecv)");
 }
 
+/* Nodes are not looked at in the same moment: has somebody begun the operation of @waiter only just
+ * now, or ended it while it was watched? Then it is not stuck. */
+static bool moves_on(const struct seats *seats, const struct seat *waiter)
+{
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (!same_group(s, waiter) || s->rank < 0 || s->rank == waiter->rank || is_late(s, waiter))
+            continue;
+        if (in_operation(s) && s->started == waiter->started) {
+            if (!s->asleep || s->asleep_ms < STUCK_MS)
+                return true;
+        } else if (s->done) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void find_moving(struct finding *f)
+{
+    f->verdict = VERDICT_HEALTHY;
+    tell(f->evidence, "all ranks have begun it now, the last of them while it was looked at");
+}
+
 /* Everybody has begun it. */
 static void find_stall(struct finding *f, const struct seat *waiter)
 {
@@ -457,6 +495,8 @@ static void follow(struct finding *f, const struct seats *seats, const struct se
         if (steps < SAID_MOST)
             say_waiting(f, seats, waiter);
         if (!s) {
+            if (stuck_in_operation(waiter) && moves_on(seats, waiter))
+                return find_moving(f);
             if (stuck_in_operation(waiter))
                 return find_stall(f, waiter);
             f->verdict = VERDICT_NOT_ARRIVED;
@@ -468,9 +508,9 @@ static void follow(struct finding *f, const struct seats *seats, const struct se
             return find_dead(f, s);
         if (is_stopped(s))
             return find_stopped(f, s);
-        if (!s->sleeps_in || s->sleeps_in == waiter)
+        if (!blocked_in(s) || blocked_in(s) == waiter)
             return find_absent(f, seats, waiter, s);
-        waiter = s->sleeps_in;
+        waiter = blocked_in(s);
         if (same_process(waiter, begin) || steps == STEPS_MOST)
             return find_inversion(f, waiter);
     }
@@ -555,6 +595,11 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
     const struct seat *one = NULL;
 
     tell(f->evidence, "%s: %s", of->cause, of->cause_text);
+    if (is(of->cause, "aborted") && strstr(of->cause_text, "with commctl kick on node")) {
+        f->verdict = VERDICT_ABORTED; /* whatever its ranks did then */
+        return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
+                               "node says when");
+    }
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
@@ -698,9 +743,9 @@ static const struct seat *speaker(const struct seats *seats, const struct seat *
 const char *verdict_name(enum verdict verdict)
 {
     static const char *const names[] = {
-        "RANK_DEAD", "NODE_DEAD",     "ENGINE_DEAD", "RANK_STOPPED", "ORDER_INVERSION",
-        "MISMATCH",  "NOT_ARRIVED",   "LINK_STALL",  "ABORTED",      "BROKEN",
-        "SLOW_RANK", "COMPUTE_BOUND", "HEALTHY",
+        "RANK_DEAD", "NODE_DEAD",   "ENGINE_DEAD",   "RANK_STOPPED", "ORDER_INVERSION",
+        "MISMATCH",  "NOT_ARRIVED", "LINK_STALL",    "ABORTED",      "BROKEN",
+        "SLOW_RANK", "SLOW_LINK",   "COMPUTE_BOUND", "HEALTHY",
     };
 
     return names[verdict];
@@ -731,7 +776,7 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
         more = realloc(findings, (n + 1) * sizeof(*findings));
         if (!more) {
             free(findings);
-            free(seats.at);
+            seats_free(&seats);
             return -ENOMEM;
         }
         findings = more;
@@ -750,7 +795,7 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
         };
         find_verdict(&findings[n++], &seats, of);
     }
-    free(seats.at);
+    seats_free(&seats);
     *ret_findings = findings;
     *ret_n = n;
     return 0;
@@ -825,7 +870,7 @@ int pending_operations(const struct msg_table *ranks, struct wait_row **ret_pend
         if (is_live(&seats.at[i]) && *seats.at[i].message)
             fill_message(&seats.at[i], &pending[n++]);
     }
-    free(seats.at);
+    seats_free(&seats);
     if (!pending)
         return -ENOMEM;
     *ret_pending = pending;

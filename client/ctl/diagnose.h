@@ -19,6 +19,8 @@ enum verdict {
     VERDICT_BROKEN,
     /* it gets on, but one rank makes the others wait */
     VERDICT_SLOW_RANK,
+    /* it gets on, over a link that loses data */
+    VERDICT_SLOW_LINK,
     /* it is well */
     VERDICT_COMPUTE_BOUND,
     VERDICT_HEALTHY,
@@ -48,6 +50,9 @@ bool verdict_is_well(enum verdict verdict);
  * free(). -ENOMEM; -EPROTO: the table lacks a column, whose key is then in *ret_key. */
 int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,
              const char **ret_key);
+
+/* links.c: of groups that are well otherwise: is it the network? */
+void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n);
 
 /* Of `commctl ops`: one operation that has begun and not ended, or one message. */
 struct wait_row {

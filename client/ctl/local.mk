@@ -1,8 +1,13 @@
 # commctl, which asks the local daemon.
 bin_PROGRAMS += client/ctl/commctl
 dist_man_MANS += client/ctl/commctl.8
-client_ctl_commctl_SOURCES = client/ctl/commctl.c client/ctl/commctl.h client/ctl/commctl_ask.c \
-	client/ctl/commctl_print.c client/ctl/commctl_ranks.c client/ctl/diagnose.c client/ctl/diagnose.h
+client_ctl_commctl_SOURCES = client/ctl/commctl.c client/ctl/commctl.h client/ctl/cells.h \
+	client/ctl/commctl_ask.c \
+	client/ctl/commctl_change.c client/ctl/commctl_events.c client/ctl/commctl_print.c \
+	client/ctl/commctl_ranks.c client/ctl/commctl_made.c client/ctl/commctl_trace.c \
+	client/ctl/commctl_wait.c client/ctl/commctl_watch.c client/ctl/diagnose.c \
+	client/ctl/diagnose.h client/ctl/links.c client/ctl/timeline.c client/ctl/timeline.h \
+	client/ctl/commctl_doctor.c client/ctl/doctor.c client/ctl/doctor.h client/ctl/doctor_facts.c
 client_ctl_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
 client_ctl_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)
 bashcompletiondir = $(datadir)/bash-completion/completions

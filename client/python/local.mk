@@ -35,6 +35,7 @@ EXTRA_DIST += \
 	client/python/commd/_programs.py \
 	client/python/commd/_replace.py \
 	client/python/commd/dtypes.py \
+	client/python/commd/doctor.py \
 	client/python/commd/errors.py \
 	client/python/commd/group.py \
 	client/python/commd/py.typed \

@@ -8,6 +8,7 @@
 #include <sys/queue.h>
 
 #include "daemon/admin/answers.h"
+#include "daemon/admin/tenants.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 
@@ -18,6 +19,7 @@ struct admin_question {
     unsigned slot;
     uint32_t uid;
     uint64_t number;
+    uint64_t since;
     char verb[sizeof(((struct msg_admin *)0)->verb)];
 };
 
@@ -39,6 +41,7 @@ static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
     msg.tables.healthy = !a->unwell[0];
     msg.tables.ntables = a->table.t.ncolumns ? 1 : 0;
     msg.tables.tables = &a->table.t;
+    msg.tables.ask = a->total;
     snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", a->unwell);
     listener_send(d->listener, slot, &msg, NULL, 0);
 }
@@ -47,6 +50,7 @@ static void question_free(struct admin *admin, struct admin_question *question)
 {
     if (question == admin->now) {
         table_fini(&admin->answer.table);
+        tenants_fini(&admin->answer);
         admin->now = NULL;
     } else {
         TAILQ_REMOVE(&admin->waiting, question, entry);
@@ -84,7 +88,7 @@ static void begin_answer(struct daemon *d)
     TAILQ_REMOVE(&admin->waiting, next, entry);
     admin->now = next;
     admin->number = next->number;
-    admin->answer = (struct answer){.d = d, .uid = next->uid};
+    admin->answer = (struct answer){.d = d, .uid = next->uid, .since = next->since};
     admin->fill = answer_fill(next->verb);
 }
 
@@ -118,6 +122,7 @@ void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question
     }
     new->slot = slot;
     new->uid = client.uid;
+    new->since = question->since;
     new->number = admin->number;
     snprintf(new->verb, sizeof(new->verb), "%s", question->verb);
     if (admin->now && admin->now->uid == new->uid)

@@ -10,12 +10,15 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "daemon/admin/answers.h"
+#include "daemon/admin/tenants.h"
 #include "daemon/admin/tuning.h"
 #include "daemon/admin/verbs.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
+#include "daemon/process/log.h"
 #include "shm/proto/codec.h"
 
 static bool may_see(const struct answer *a, uint32_t uid)
@@ -61,8 +64,11 @@ void answer_check_well(struct answer *a)
     struct core_peer_view peer;
 
     core_status(d->core, &status);
-    if (status.draining)
+    if (status.stopping)
         answer_unwell(a, "commd is stopping");
+    if (status.draining)
+        answer_unwell(a, "node %s is draining: it takes no new groups until commctl drain --undo",
+                      d->conf->node);
     if (d->engine && status.engine != CORE_ENGINE_UP)
         answer_unwell(a, "engine %s: %s",
                       status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
@@ -109,6 +115,14 @@ void admin_status_line(struct daemon *d, char *buf, size_t len)
                  d->conf->cluster, status.clients, status.groups);
 }
 
+const char *answer_state_word(const struct core_status *status, bool unwell)
+{
+    return status->stopping   ? "stopping"
+           : status->draining ? "draining"
+           : unwell           ? "degraded"
+                              : "ready";
+}
+
 static bool fill_status(struct answer *a)
 {
     static const struct table_column columns[] = {
@@ -140,7 +154,7 @@ static bool fill_status(struct answer *a)
     table_text(t, PACKAGE_VERSION);
     table_number(t, (uint64_t)getpid());
     table_number(t, seconds_since(d->started_ms));
-    table_text(t, status.draining ? "stopping" : a->unwell[0] ? "degraded" : "ready");
+    table_text(t, answer_state_word(&status, a->unwell[0]));
     table_number(t, status.nodes_up);
     table_number(t, d->conf->nnodes);
     table_text(t, answer_engine_word(d, &status));
@@ -156,9 +170,11 @@ static bool fill_status(struct answer *a)
     return true;
 }
 
-const char *answer_peer_word(enum core_peer_state state)
+const char *answer_peer_word(const struct core_peer_view *peer)
 {
-    switch (state) {
+    if (peer->draining && (peer->state == CORE_PEER_SELF || peer->state == CORE_PEER_READY))
+        return "draining";
+    switch (peer->state) {
     case CORE_PEER_SELF:
         return "self";
     case CORE_PEER_DOWN_:
@@ -171,12 +187,34 @@ const char *answer_peer_word(enum core_peer_state state)
     return "";
 }
 
+/* Of the engine, where it has told of that node. */
+static void traffic_cells(struct table *t, const struct core_traffic *traffic)
+{
+    if (traffic->rtt_us)
+        table_number(t, traffic->rtt_us);
+    else
+        table_text(t, "");
+    table_number(t, traffic->sent);
+    table_number(t, traffic->received);
+    if (traffic->segments)
+        table_number(t, traffic->retransmits);
+    else
+        table_text(t, "");
+}
+
 static bool fill_nodes(struct answer *a)
 {
     static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},     {"address", "ADDRESS", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},   {"since_s", "SINCE [s]", MSG_CELL_NUMBER},
-        {"engine", "ENGINE", MSG_CELL_STRING}, {"last_error", "LAST ERROR", MSG_CELL_STRING},
+        {"node", "NODE", MSG_CELL_STRING},
+        {"address", "ADDRESS", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},
+        {"since_s", "SINCE [s]", MSG_CELL_NUMBER},
+        {"engine", "ENGINE", MSG_CELL_STRING},
+        {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},
+        {"sent", "SENT [bytes]", MSG_CELL_NUMBER},
+        {"received", "RECEIVED [bytes]", MSG_CELL_NUMBER},
+        {"retransmits", "RESENT", MSG_CELL_NUMBER},
+        {"last_error", "LAST ERROR", MSG_CELL_STRING},
     };
     struct daemon *d = a->d;
     struct table *t = &a->table;
@@ -193,14 +231,60 @@ static bool fill_nodes(struct answer *a)
         else
             table_format(t, strchr(node->address, ':') ? "[%s]:%u" : "%s:%u", node->address,
                          node->port);
-        table_text(t, answer_peer_word(peer.state));
+        table_text(t, answer_peer_word(&peer));
         table_number(t, seconds_since(peer.since_ms ? peer.since_ms : d->started_ms));
         if (peer.engine)
             table_format(t, "%016" PRIx64, peer.engine);
         else
             table_text(t, "");
+        traffic_cells(t, peer.traffic);
         table_text(t, answer_node_error(d, i, &peer));
     }
+    return true;
+}
+
+/* Do all nodes that are up have our keys? The first that has not is named. */
+static void check_keys(struct answer *a, const char *node, const struct peer_links_keys *ours,
+                       const struct peer_links_keys *theirs)
+{
+    if (!*theirs->key || a->unwell[0])
+        return;
+    if (strcmp(ours->key, theirs->key))
+        answer_unwell(a, "node %s offers another key than this one: %s, not %s", node, theirs->key,
+                      ours->key);
+    else if (strcmp(ours->other, theirs->other))
+        answer_unwell(a, "node %s does not accept the same second key as this one: %s, not %s",
+                      node, *theirs->other ? theirs->other : "none",
+                      *ours->other ? ours->other : "none");
+}
+
+static bool fill_keys(struct answer *a)
+{
+    static const struct table_column columns[] = {
+        {"node", "NODE", MSG_CELL_STRING},
+        {"key", "KEY", MSG_CELL_STRING},
+        {"other_key", "OTHER KEY", MSG_CELL_STRING},
+        {"link_key", "LINK KEY", MSG_CELL_STRING},
+    };
+    struct daemon *d = a->d;
+    struct table *t = &a->table;
+    struct peer_links_keys ours, theirs;
+
+    table_init(t, "keys", columns, ARRAY_LEN(columns));
+    if (!d->peers)
+        return true; /* a node that is alone needs none */
+    peer_links_keys(d->peers, d->conf->self, &ours);
+    for (unsigned i = 0; i < d->conf->nnodes; i++) {
+        peer_links_keys(d->peers, i, &theirs);
+        if (i != d->conf->self)
+            check_keys(a, d->conf->nodes[i].name, &ours, &theirs);
+        table_text(t, d->conf->nodes[i].name);
+        table_text(t, theirs.key);
+        table_text(t, theirs.other);
+        table_text(t, theirs.link);
+    }
+    if (!a->unwell[0])
+        answer_check_well(a); /* of a node that is down the keys are not known */
     return true;
 }
 
@@ -343,10 +427,122 @@ static bool fill_config(struct answer *a)
     return true;
 }
 
+static bool fill_tenants(struct answer *a)
+{
+    return tenants_fill(a, may_see(a, UINT32_MAX) ? NULL : &a->uid);
+}
+
+static const char *const level_words[] = {
+    [CONF_LOG_ERROR] = "error",
+    [CONF_LOG_WARN] = "warn",
+    [CONF_LOG_INFO] = "info",
+    [CONF_LOG_DEBUG] = "debug",
+};
+
+static bool fill_log_level(struct answer *a)
+{
+    static const struct table_column columns[] = {
+        {"level", "LEVEL", MSG_CELL_STRING},
+        {"configured", "CONFIGURED", MSG_CELL_STRING},
+    };
+
+    table_init(&a->table, "log_level", columns, ARRAY_LEN(columns));
+    table_text(&a->table, level_words[log_level()]);
+    table_text(&a->table, level_words[a->d->conf->log_level]);
+    return true;
+}
+
+/* All in one go: there are not many. */
+static bool fill_events(struct answer *a)
+{
+    static const struct table_column columns[] = {
+        {"number", "NUMBER", MSG_CELL_NUMBER}, {"time", "TIME", MSG_CELL_STRING},
+        {"event", "EVENT", MSG_CELL_STRING},   {"uid", "UID", MSG_CELL_NUMBER},
+        {"text", "TEXT", MSG_CELL_STRING},
+    };
+    const uint32_t *uid = may_see(a, UINT32_MAX) ? NULL : &a->uid;
+    const struct diary_entry *entry;
+    struct table *t = &a->table;
+
+    table_init(t, "events", columns, ARRAY_LEN(columns));
+    for (; (entry = diary_next(a->d->diary, a->since, uid)); a->since = entry->number) {
+        time_t seconds = (time_t)(entry->wall_ms / 1000);
+        char date[32] = "";
+        struct tm tm;
+
+        if (gmtime_r(&seconds, &tm))
+            strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
+        table_number(t, entry->number);
+        table_format(t, "%s.%03uZ", date, (unsigned)(entry->wall_ms % 1000));
+        table_text(t, entry->what);
+        if (entry->whose == DIARY_EVERYBODY)
+            table_text(t, "");
+        else
+            table_number(t, (uint64_t)entry->whose);
+        table_text(t, entry->text);
+    }
+    a->total = diary_total(a->d->diary, uid);
+    return true;
+}
+
 static bool fill_tuning(struct answer *a)
 {
     tuning_fill(&a->table, a->d->conf);
     return true;
+}
+
+/* ---- changes ---------------------------------------------------------------------------- */
+
+bool answer_is_change(const char *verb)
+{
+#define NAME(name) #name,
+    static const char *const names[] = {CHANGE_VERBS(NAME)};
+#undef NAME
+
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
+        if (!strcmp(names[i], verb))
+            return true;
+    return false;
+}
+
+void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups, const char *text)
+{
+    static const struct table_column columns[] = {
+        {"node", "NODE", MSG_CELL_STRING},
+        {"done", "DONE", MSG_CELL_STRING},
+        {"groups", "GROUPS", MSG_CELL_NUMBER},
+    };
+    struct msg msg = {.type = MSG_TABLES};
+    struct table table = {0};
+
+    if (done) {
+        table_init(&table, "change", columns, ARRAY_LEN(columns));
+        table_text(&table, d->conf->node);
+        table_text(&table, text);
+        table_number(&table, groups);
+    } else {
+        snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
+    }
+    if (table.error)
+        snprintf(msg.tables.text, sizeof(msg.tables.text),
+                 "done, but there is no memory to say it");
+    msg.tables.healthy = done;
+    msg.tables.ntables = done && !table.error;
+    msg.tables.tables = &table.t;
+    listener_send(d->listener, slot, &msg, NULL, 0);
+    table_fini(&table);
+}
+
+void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned level)
+{
+    char text[MSG_TEXT_MAX];
+
+    snprintf(text, sizeof(text),
+             "the log level of node %s is %s (it was %s), until a reload or a restart",
+             d->conf->node, level_words[level], level_words[log_level()]);
+    log_set_level((enum conf_log_level)level);
+    daemon_note(d, "log_level", "commctl log-level by user %u -> %s", uid, level_words[level]);
+    answer_changed(d, slot, true, 0, text);
 }
 
 /* ---- verbs ------------------------------------------------------------------------------ */

@@ -10,9 +10,13 @@ struct daemon;
 struct answer {
     struct daemon *d;
     uint32_t uid;      /* who asks */
+    uint64_t since;    /* "events" */
+    uint64_t total;    /* "events": msg_tables.ask */
     uint64_t until_us; /* when the turn ends */
     struct core_scan scan;
-    unsigned slot; /* of clients, where a scan of them is */
+    unsigned slot;  /* of clients, where a scan of them is */
+    uint32_t *uids; /* owned: of "tenants" */
+    size_t nuids, at;
     struct table table;
     char unwell[MSG_TEXT_MAX]; /* "" when all is well */
 };
@@ -24,6 +28,12 @@ typedef bool answer_fill_fn(struct answer *a);
 answer_fill_fn *answer_fill(const char *verb);
 /* The answer where there is none. */
 void answer_unknown(struct answer *a, const char *verb);
+/* Is it a verb that changes something? Then the core decides. */
+bool answer_is_change(const char *verb);
+/* Sends what the core did of it, or without @done why it did nothing. */
+void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups, const char *text);
+/* Has the log say more or less, and answers. */
+void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned level);
 /* Adds to what is not well. */
 void answer_unwell(struct answer *a, const char *fmt, ...) _printf_(2, 3);
 
@@ -33,7 +43,8 @@ void answer_check_well(struct answer *a);
 /* Words of the tables, which HTTP uses too. */
 const char *answer_engine_word(const struct daemon *d, const struct core_status *status);
 const char *answer_group_word(enum core_group_state state);
-const char *answer_peer_word(enum core_peer_state state);
+const char *answer_peer_word(const struct core_peer_view *peer);
+const char *answer_state_word(const struct core_status *status, bool unwell);
 /* Why there is no link to @node, or "". */
 const char *answer_node_error(const struct daemon *d, unsigned node,
                               const struct core_peer_view *view);

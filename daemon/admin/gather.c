@@ -9,8 +9,10 @@
 #include <stdio.h>
 
 #include "daemon/admin/gather.h"
+#include "daemon/admin/links.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
+#include "daemon/process/log.h"
 
 enum {
     STEP_US = 500,
@@ -22,7 +24,7 @@ enum {
     GATHER_MAX_NODE = 16,
 };
 
-enum gather_stage { GATHER_FIND, GATHER_WATCH, GATHER_FILL, GATHER_WAIT };
+enum gather_stage { GATHER_FIND, GATHER_WATCH, GATHER_FILL, GATHER_RECORDS, GATHER_WAIT };
 
 struct gather_question {
     TAILQ_ENTRY(gather_question) entry;
@@ -32,8 +34,8 @@ struct gather_question {
     uint64_t ask;  /* its number for the question, or ours for the nodes */
     enum gather_stage stage;
     struct ranks ranks;
-    struct table table;
-    struct event *timer; /* owned */
+    struct table tables[3]; /* ranks; links; records, if wished */
+    struct event *timer;    /* owned */
     uint64_t watch_until_ms, wait_until_ms;
     unsigned nwaits;
     char text[MSG_TEXT_MAX]; /* what is missing */
@@ -43,8 +45,10 @@ struct gather_question {
 static void gather_free(struct gather_question *q)
 {
     TAILQ_REMOVE(&q->d->gather->questions, q, entry);
+    records_end(&q->ranks, q->d);
     ranks_fini(&q->ranks);
-    table_fini(&q->table);
+    for (unsigned i = 0; i < ARRAY_LEN(q->tables); i++)
+        table_fini(&q->tables[i]);
     if (q->timer)
         event_free(q->timer);
     free(q);
@@ -57,23 +61,38 @@ static void missing(struct gather_question *q, const char *what, const char *nam
     snprintf(q->text + used, sizeof(q->text) - used, "%snode %s %s", used ? "; " : "", name, what);
 }
 
+static unsigned tables_of(const struct gather_question *q)
+{
+    return q->ranks.wish.records ? 3 : 2;
+}
+
+/* What does not fit into a frame must not go out: a link that cannot send is given up, and with it
+ * the groups of all who are on both nodes. */
+static int answer_error(const struct gather_question *q)
+{
+    return tables_error(q->tables, ARRAY_LEN(q->tables));
+}
+
 static void send_answer(struct gather_question *q)
 {
+    struct msg_table tables[] = {q->tables[0].t, q->tables[1].t, q->tables[2].t};
     struct daemon *d = q->d;
     struct msg msg = {.type = q->slot < 0 ? MSG_RANKS_HERE : MSG_TABLES};
+    int error = answer_error(q);
 
     for (unsigned i = 0; i < d->conf->nnodes && q->nwaits; i++)
         if (q->waits[i])
             missing(q, "did not answer", d->conf->nodes[i].name);
-    if (q->ranks.cut || q->table.error == -E2BIG)
+    if (q->ranks.cut || error == -E2BIG)
         missing(q, "has more ranks than fit into an answer: name a group", d->conf->node);
-    else if (q->ranks.error || q->table.error)
+    else if (q->ranks.error || error)
         missing(q, "has no memory for the answer", d->conf->node);
     msg.tables.healthy = !q->text[0];
-    msg.tables.ntables = q->table.error ? 0 : 1;
-    msg.tables.tables = &q->table.t;
+    msg.tables.ntables = error ? 0 : tables_of(q);
+    msg.tables.tables = tables;
     msg.tables.ask = q->slot < 0 ? q->ask : 0;
     snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", q->text);
+    log_clean(msg.tables.text); /* another node may have said it, and a terminal shows it */
     if (q->slot < 0) {
         peer_links_send(d->peers, q->node, &msg);
     } else {
@@ -100,16 +119,25 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
     case GATHER_FIND:
         if (!ranks_find(&q->ranks, d, until_us))
             return again_in(q, 0);
+        if (q->ranks.wish.records && records_begin(&q->ranks, d, d->conf->nnodes))
+            q->ranks.error = -ENOMEM;
         q->stage = GATHER_WATCH; /* fall through */
     case GATHER_WATCH:
-        ranks_look(&q->ranks, d);
         now = clock_ms();
+        ranks_look(&q->ranks, d);
+        records_look(&q->ranks, d, now >= q->watch_until_ms);
         if (now < q->watch_until_ms)
             return again_in(q, MIN(q->watch_until_ms - now, (uint64_t)LOOK_MS));
         past_add(&d->gather->past, &q->ranks);
         q->stage = GATHER_FILL; /* fall through */
     case GATHER_FILL:
-        if (!ranks_fill(&q->ranks, d, &q->table, until_us))
+        if (!ranks_fill(&q->ranks, d, &q->tables[0], until_us))
+            return again_in(q, 0);
+        q->ranks.group_at = q->ranks.row_at = 0;
+        links_fill(d, &q->tables[1]);
+        q->stage = GATHER_RECORDS; /* fall through */
+    case GATHER_RECORDS:
+        if (q->ranks.wish.records && !records_fill(&q->ranks, d, &q->tables[2], until_us))
             return again_in(q, 0);
         q->stage = GATHER_WAIT; /* fall through */
     case GATHER_WAIT:
@@ -130,12 +158,15 @@ static struct gather_question *gather_new(struct daemon *d, const struct ranks_w
     q->d = d;
     q->slot = -1;
     ranks_init(&q->ranks, wish);
-    ranks_table(&q->table);
+    ranks_table(&q->tables[0]);
+    links_table(&q->tables[1]);
+    if (wish->records)
+        records_table(&q->tables[2]);
     q->watch_until_ms = clock_ms() + MIN(watch_ms, (uint32_t)WATCH_MAX_MS);
     q->wait_until_ms = q->watch_until_ms + GRACE_MS;
     TAILQ_INSERT_TAIL(&d->gather->questions, q, entry);
     q->timer = evtimer_new(d->base, on_question, q);
-    if (!q->timer || q->table.error) {
+    if (!q->timer || answer_error(q)) {
         gather_free(q);
         return NULL;
     }
@@ -151,8 +182,11 @@ static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
     struct core_peer_view peer;
 
     q->ask = d->incarnation + ++d->gather->last;
-    msg.ask_ranks = (struct msg_ask_ranks){
-        .ask = q->ask, .uid = q->ranks.wish.uid, .all = q->ranks.wish.all, .watch_ms = watch_ms};
+    msg.ask_ranks = (struct msg_ask_ranks){.ask = q->ask,
+                                           .uid = q->ranks.wish.uid,
+                                           .all = q->ranks.wish.all,
+                                           .watch_ms = watch_ms,
+                                           .records = q->ranks.wish.records};
     snprintf(msg.ask_ranks.group, sizeof(msg.ask_ranks.group), "%s", q->ranks.wish.group);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         if (peer.state == CORE_PEER_SELF)
@@ -192,7 +226,8 @@ static bool too_many(const struct gather *gather, uint32_t uid)
 
 void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question)
 {
-    struct ranks_wish wish = {.uid = uid, .all = uid == 0 || uid == geteuid()};
+    struct ranks_wish wish = {
+        .uid = uid, .all = uid == 0 || uid == geteuid(), .records = question->records};
     struct gather_question *q = NULL;
 
     snprintf(wish.group, sizeof(wish.group), "%s", question->group);
@@ -218,7 +253,7 @@ void gather_drop(struct daemon *d, unsigned slot)
 /* Who asks more than it may is answered at once, after one look; if that does not help, not. */
 static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ranks *ask)
 {
-    struct ranks_wish wish = {.uid = ask->uid, .all = ask->all};
+    struct ranks_wish wish = {.uid = ask->uid, .all = ask->all, .records = ask->records};
     struct gather_question *q;
     unsigned n = 0;
 
@@ -245,9 +280,18 @@ static bool same_columns(const struct msg_table *a, const struct msg_table *b)
     return true;
 }
 
+static bool same_tables(const struct msg_tables *tables, const struct gather_question *q)
+{
+    if (tables->ntables != tables_of(q))
+        return false;
+    for (unsigned k = 0; k < tables->ntables; k++)
+        if (!same_columns(&tables->tables[k], &q->tables[k].t))
+            return false;
+    return true;
+}
+
 static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables *tables)
 {
-    const struct msg_table *table = tables->tables;
     struct gather_question *q;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
@@ -257,14 +301,15 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
         return; /* too late, or never asked */
     q->waits[node] = false;
     q->nwaits--;
-    if (tables->ntables != 1 || !same_columns(table, &q->table.t)) {
+    if (!same_tables(tables, q)) {
         missing(q, tables->text[0] ? tables->text : "answers in another version",
                 d->conf->nodes[node].name);
     } else {
         if (tables->text[0])
             missing(q, "answered only in part", d->conf->nodes[node].name);
-        for (uint32_t i = 0; i < table->nrows * table->ncolumns; i++)
-            table_text(&q->table, table->cells[i]);
+        for (unsigned k = 0; k < tables->ntables; k++)
+            for (uint32_t i = 0; i < tables->tables[k].nrows * tables->tables[k].ncolumns; i++)
+                table_text(&q->tables[k], tables->tables[k].cells[i]);
     }
     if (!q->nwaits && q->stage == GATHER_WAIT)
         again_in(q, 0);

@@ -1,4 +1,4 @@
-/* past.c - see past.h. What is kept is bounded by PAST_*: some 400 bytes a rank. */
+/* past.c - see past.h. What is kept is bounded by PAST_*: some 1,100 bytes a rank. */
 #include "daemon/admin/past.h"
 
 #include "daemon/daemon.h"
@@ -20,6 +20,8 @@ static void past_drop(struct past *past, struct past_group *old)
 {
     TAILQ_REMOVE(&past->groups, old, entry);
     past->ngroups--;
+    for (unsigned i = 0; i < old->group.nrows; i++)
+        records_free(&old->rows[i].records);
     free(old);
 }
 
@@ -64,9 +66,10 @@ static bool worth_keeping(const struct ranks *ranks, const struct board_ctl *ctl
     return false;
 }
 
-static void past_keep(struct past *past, const struct ranks *ranks)
+/* @ctl: the recorders of the ranks are on it still. */
+static void past_keep(struct past *past, const struct ranks *ranks, const struct board_ctl *ctl)
 {
-    unsigned nrows = MIN(ranks->nrows, (unsigned)PAST_MAX_ROWS);
+    unsigned nrows = MIN(ranks->nrows, (unsigned)PAST_MAX_ROWS), n = 0;
     struct past_group *new = malloc(sizeof(*new) + nrows * sizeof(new->rows[0]));
 
     if (!new)
@@ -76,7 +79,14 @@ static void past_keep(struct past *past, const struct ranks *ranks)
     new->group.first_row = 0;
     new->group.nrows = nrows;
     new->group.ended_ms = clock_ms();
-    memcpy(new->rows, ranks->rows, nrows * sizeof(new->rows[0]));
+    /* where there are more than are kept, those that are gone come first: they are what is asked */
+    for (int gone = 1; gone >= 0; gone--)
+        for (unsigned i = 0; i < ranks->nrows && n < nrows; i++)
+            if ((ranks->rows[i].fate != RANK_HERE) == gone) {
+                new->rows[n] = ranks->rows[i];
+                records_take(&new->rows[n].records, ctl, new->rows[n].local, PAST_OPS);
+                n++;
+            }
     TAILQ_INSERT_TAIL(&past->groups, new, entry);
     past->ngroups++;
 }
@@ -94,7 +104,7 @@ void past_closing(struct past *past, struct daemon *d, const struct board_entry 
         for (unsigned i = 0; i < ranks.nrows; i++)
             ranks_look_closely(&ranks.groups[0], &ranks.rows[i], d);
         if (worth_keeping(&ranks, closing->ctl))
-            past_keep(past, &ranks);
+            past_keep(past, &ranks, closing->ctl);
     }
     ranks_fini(&ranks);
 }

@@ -7,7 +7,7 @@
 
 #include "daemon/admin/rank_view.h"
 
-enum { PAST_MAX = 64, PAST_MAX_PER_USER = 16, PAST_MAX_ROWS = 64 };
+enum { PAST_MAX = 64, PAST_MAX_PER_USER = 16, PAST_MAX_ROWS = 64, PAST_OPS = 16 };
 
 struct board_entry;
 struct past_group;

@@ -21,6 +21,8 @@ void ranks_init(struct ranks *ranks, const struct ranks_wish *wish)
 
 void ranks_fini(struct ranks *ranks)
 {
+    for (unsigned row = 0; row < ranks->nrows; row++)
+        records_free(&ranks->rows[row].records);
     free(ranks->groups);
     free(ranks->rows);
     *ranks = (struct ranks){0};
@@ -140,8 +142,15 @@ bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
         return false;
     ranks->groups[ranks->ngroups] = *group;
     ranks->groups[ranks->ngroups++].first_row = ranks->nrows;
-    memcpy(&ranks->rows[ranks->nrows], rows, group->nrows * sizeof(rows[0]));
-    ranks->nrows += group->nrows;
+    for (unsigned i = 0; i < group->nrows; i++) {
+        struct rank_row *row = &ranks->rows[ranks->nrows++];
+
+        *row = rows[i];
+        if (ranks->wish.records)
+            records_copy(&row->records, &rows[i].records);
+        else
+            row->records = (struct rank_records){0};
+    }
     return true;
 }
 
@@ -277,6 +286,7 @@ void ranks_table(struct table *table)
         {"done", "DONE", MSG_CELL_NUMBER},
         {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
         {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
+        {"gave", "GAVE [bytes]", MSG_CELL_NUMBER},
         {"command", "COMMAND", MSG_CELL_STRING},
     };
 
@@ -398,6 +408,7 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     number_if(t, !ended, seat->ops - row->first_ops);
     number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
     number_if(t, !ended, watched_ms);
+    number_if(t, !ended && row->records.looked, records_bytes(&row->records));
     table_text(t, row->command);
 }
 

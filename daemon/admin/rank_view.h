@@ -4,6 +4,7 @@
 #ifndef COMMD_RANK_VIEW_H
 #define COMMD_RANK_VIEW_H
 
+#include "daemon/admin/records.h"
 #include "daemon/admin/table.h"
 #include "daemon/core/core.h"
 #include "shm/board/board.h"
@@ -18,9 +19,10 @@ struct rank_row {
     uint32_t rank, pid;
     unsigned local; /* its place on the board */
     enum rank_fate fate;
-    struct board_seat seat;   /* the last look */
-    uint32_t first_ops;       /* the first look: ops */
-    unsigned looks, looks_in; /* how many, and in how many it was in an operation */
+    struct board_seat seat;      /* the last look */
+    uint32_t first_ops;          /* the first look: ops */
+    unsigned looks, looks_in;    /* how many, and in how many it was in an operation */
+    struct rank_records records; /* owned; empty where nobody wants them */
     char command[MSG_COMMAND_MAX];
 };
 
@@ -41,6 +43,7 @@ struct ranks_wish {
     uint32_t uid;
     bool all;                  /* everybody's */
     char group[MSG_GROUP_MAX]; /* name or id, "": any */
+    bool records;              /* with the operations of each rank */
 };
 
 struct ranks {
@@ -54,6 +57,7 @@ struct ranks {
     struct core_scan scan;
     unsigned group_at, row_at;
     uint64_t begun_ms;
+    unsigned watched, look_at; /* records.c: groups that are timed; the next row to look at */
 };
 
 void ranks_init(struct ranks *ranks, const struct ranks_wish *wish);

@@ -41,6 +41,19 @@ void table_fini(struct table *table)
     *table = (struct table){0};
 }
 
+int tables_error(const struct table *tables, unsigned n)
+{
+    size_t ncells = 0, bytes = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        if (tables[i].error)
+            return tables[i].error;
+        ncells += tables[i].ncells;
+        bytes += tables[i].bytes;
+    }
+    return ncells > MSG_MAX_CELLS || bytes > TABLE_MAX_BYTES ? -E2BIG : 0;
+}
+
 /* Takes @text, which is NULL when there was no memory for it. */
 static void table_take(struct table *table, char *text)
 {

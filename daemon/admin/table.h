@@ -18,6 +18,9 @@ struct table_column {
 void table_init(struct table *table, const char *name, const struct table_column *columns,
                 unsigned ncolumns);
 void table_fini(struct table *table);
+/* May they go out in one answer? 0; the first failure of one of them; -E2BIG: together they are
+ * more than a frame holds, though each is not. */
+int tables_error(const struct table *tables, unsigned n);
 /* The next cell, row by row. */
 void table_text(struct table *table, const char *text);
 void table_format(struct table *table, const char *fmt, ...) _printf_(2, 3);

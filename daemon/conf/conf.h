@@ -90,9 +90,16 @@ uint64_t conf_board_bytes_per_user(const struct conf *conf);
 /* Where HTTP is served; false: nowhere. An IPv6 address comes without its brackets. */
 bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
 
-/* The 32-byte cluster key. Refuses a file that group or world can read, that is not 64 hex
- * digits (plus newline) or 32 raw bytes. *ret_error as above, "FILE: ..." with the remedy. */
-int conf_load_key(const struct conf *conf, uint8_t ret_key[32], char **ret_error);
+/* The keys of the cluster: all are accepted, the first one is offered. There are two while the
+ * operator goes from one to the other. */
+enum { CONF_KEY_BYTES = 32, CONF_KEYS_MAX = 2 };
+struct conf_keys {
+    uint8_t key[CONF_KEYS_MAX][CONF_KEY_BYTES];
+    unsigned n;
+};
+/* From cluster.key_file. Refuses a file that group or world can read, or that holds anything but
+ * one or two lines of 64 hex digits, or 32 bytes. The caller clears what it gets. */
+int conf_load_keys(const struct conf *conf, struct conf_keys *ret_keys, char **ret_error);
 
 /* One row per key, for `commctl show config`. Returns false past the last row. */
 struct conf_row {

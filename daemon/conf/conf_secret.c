@@ -1,4 +1,5 @@
-/* conf_secret.c - the cluster key: 32 bytes that every node of a cluster has and nobody else.
+/* conf_secret.c - the cluster key: 32 bytes that every node of a cluster has and nobody else; or
+ * two of them, while the cluster goes from one to the other.
  *
  * Whoever reads the file can join the cluster, so a file that other users can open is
  * refused, not warned about. The check is on the open file, not on the path: what was checked
@@ -12,7 +13,11 @@
 
 #define CREDENTIALS "$CREDENTIALS_DIRECTORY"
 
-enum { KEY_BYTES = 32, KEY_DIGITS = 2 * KEY_BYTES, KEY_FILE_MAX = KEY_DIGITS + 2 };
+enum {
+    KEY_BYTES = CONF_KEY_BYTES,
+    KEY_DIGITS = 2 * KEY_BYTES,
+    KEY_FILE_MAX = CONF_KEYS_MAX * (KEY_DIGITS + 2)
+};
 
 static int hex_digit(char c)
 {
@@ -23,27 +28,42 @@ static int hex_digit(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* @ret_key may hold half a key on false: read_key() clears it. */
-static bool parse_key(const char *text, size_t len, uint8_t ret_key[KEY_BYTES])
+static bool parse_hex_line(const char *line, size_t len, uint8_t ret_key[KEY_BYTES])
 {
-    if (len == KEY_BYTES) {
-        memcpy(ret_key, text, KEY_BYTES);
-        return true;
-    }
-    if (len > KEY_DIGITS && text[len - 1] == '\n')
-        len--;
-    if (len > KEY_DIGITS && text[len - 1] == '\r')
+    if (len > KEY_DIGITS && line[len - 1] == '\r')
         len--;
     if (len != KEY_DIGITS)
         return false;
     for (unsigned i = 0; i < KEY_BYTES; i++) {
-        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        int high = hex_digit(line[2 * i]), low = hex_digit(line[2 * i + 1]);
 
         if (high < 0 || low < 0)
             return false;
         ret_key[i] = (uint8_t)(high << 4 | low);
     }
     return true;
+}
+
+/* @ret_keys may hold half a key on false: read_keys() clears it. */
+static bool parse_keys(const char *text, size_t len, struct conf_keys *ret_keys)
+{
+    ret_keys->n = 0;
+    if (len == KEY_BYTES) {
+        memcpy(ret_keys->key[ret_keys->n++], text, KEY_BYTES);
+        return true;
+    }
+    while (len) {
+        const char *end = memchr(text, '\n', len);
+        size_t line = end ? (size_t)(end - text) : len;
+
+        if (ret_keys->n == CONF_KEYS_MAX || !parse_hex_line(text, line, ret_keys->key[ret_keys->n]))
+            return false;
+        ret_keys->n++;
+        line += end != NULL;
+        text += line;
+        len -= line;
+    }
+    return ret_keys->n > 0;
 }
 
 /* Returns @r with *ret_error filled, -ENOMEM without. */
@@ -120,7 +140,7 @@ static int check_file(int fd, const char *path, bool credential, char **ret_erro
     return 0;
 }
 
-static int read_key(int fd, const char *path, uint8_t ret_key[KEY_BYTES], char **ret_error)
+static int read_keys(int fd, const char *path, struct conf_keys *ret_keys, char **ret_error)
 {
     char text[KEY_FILE_MAX + 1]; /* one more: a longer file shows as longer */
     size_t len = 0;
@@ -134,18 +154,18 @@ static int read_key(int fd, const char *path, uint8_t ret_key[KEY_BYTES], char *
     } while ((n > 0 && len < sizeof(text)) || (n < 0 && errno == EINTR));
     if (n < 0) {
         r = fail(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
-    } else if (!parse_key(text, len, ret_key)) {
-        explicit_bzero(ret_key, KEY_BYTES);
+    } else if (!parse_keys(text, len, ret_keys)) {
+        explicit_bzero(ret_keys, sizeof(*ret_keys));
         r = fail(-EINVAL, ret_error,
-                 "%s: the cluster key is not 64 hex digits or 32 bytes; make one by: openssl "
-                 "rand -hex 32 > %s",
+                 "%s: the cluster key is not 64 hex digits or 32 bytes, nor are there two in two "
+                 "lines; make one by: openssl rand -hex 32 > %s",
                  path, path);
     }
     explicit_bzero(text, sizeof(text));
     return r;
 }
 
-int conf_load_key(const struct conf *conf, uint8_t ret_key[KEY_BYTES], char **ret_error)
+int conf_load_keys(const struct conf *conf, struct conf_keys *ret_keys, char **ret_error)
 {
     _cleanup_(freep) char *path = NULL;
     _cleanup_(close_fdp) int fd = -1;
@@ -162,5 +182,5 @@ int conf_load_key(const struct conf *conf, uint8_t ret_key[KEY_BYTES], char **re
     r = check_file(fd, path, credential, ret_error);
     if (r < 0)
         return r;
-    return read_key(fd, path, ret_key, ret_error);
+    return read_keys(fd, path, ret_keys, ret_error);
 }

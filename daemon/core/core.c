@@ -38,6 +38,7 @@ static void copy_config(struct core *core, const struct core_config *config)
     struct core_config *own = &core->config;
 
     own->net = config->net;
+    own->own_uid = config->own_uid;
     own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
     own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
     own->join_timeout_ms = config->join_timeout_ms;
@@ -102,12 +103,12 @@ void core_reconfigure(struct core *core, const struct core_config *config)
 
 static void shutdown(struct core *core)
 {
-    if (core->draining)
+    if (core->stopping)
         return;
-    core->draining = true;
+    core->stopping = true;
     act_log(core, CORE_LOG_INFO, "asked to stop -> no new groups, groups over several nodes end");
-    join_drain(core);
-    group_drain(core);
+    join_stop(core);
+    group_stop(core);
 }
 
 static void core_dispatch(struct core *core, const struct core_event *event)

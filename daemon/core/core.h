@@ -20,6 +20,7 @@ struct core_config {
     /* nodes, sorted by name; names copied */
     const char (*nodes)[MSG_NAME_MAX];
     unsigned nnodes, self;
+    uint32_t own_uid;    /* that commd runs as: it and root may change what is everybody's */
     struct plan_net net; /* given to groups that have their home here */
     /* timeouts, ms */
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms;
@@ -40,8 +41,8 @@ void core_reconfigure(struct core *core, const struct core_config *config);
 enum core_event_type {
     CORE_TICK,           /* a deadline passed (or any time) */
     CORE_CLIENT_OPEN,    /* @client: caller's slot index < max_clients + 64, unused so far */
-    CORE_CLIENT_MSG,     /* @client, @msg; before and after its hello. ADMIN: the core only
-                           checks that the session may send it, the edge answers */
+    CORE_CLIENT_MSG,     /* @client, @msg; before and after its hello. ADMIN of a welcome client:
+                           only the verbs that change something, see core_change.c */
     CORE_CLIENT_CLOSED,  /* @client: its socket closed or its process died; @text why */
     CORE_PEER_UP,        /* @node, @msg PEER_HELLO already checked for cluster and name: the TLS
                            link is up (one per node: the edge resolves double connections) */
@@ -51,7 +52,7 @@ enum core_event_type {
     CORE_ENGINE_MSG,     /* @msg; the first is ENGINE_HELLO */
     CORE_ENGINE_DOWN,    /* exited or its socket closed; @text "killed by signal 9" */
     CORE_BOARD_FAILED,   /* the edge could not make the board of @group: @cause, @text */
-    CORE_SHUTDOWN,       /* drain: refuse new joins, tell everyone we are going */
+    CORE_SHUTDOWN,       /* refuse new joins, tell everyone we are going */
 };
 
 struct core_event {
@@ -96,14 +97,37 @@ enum core_action_type {
     /* List the ranks of this node in @group whose board says that they have not begun operation
      * @seq, and say so: ABSENT to @client with req @ask, or, with @flag, ABSENT_HERE to @node. */
     CORE_DO_GROUP_ABSENT,
+    /* Answer ADMIN of @client: @text says what was done, to how many groups, @ops, or, without
+     * @flag, why nothing was. */
+    CORE_DO_CHANGED,
+    CORE_DO_LOG_LEVEL, /* likewise: from now on it is @level, as user @by_id wants */
     /* @level (enum conf_log_level values: 0 error .. 3 debug), @text; @by and @by_id say who
-     * caused it, and so whose limit it counts against. */
+     * caused it, and so whose limit it counts against. @note: it is an event, too, whatever the
+     * level. */
     CORE_DO_LOG,
 };
 
 #define CORE_OPS_FROM_BOARD UINT32_MAX
 
 enum core_by { CORE_BY_NOBODY, CORE_BY_USER, CORE_BY_NODE };
+
+/* What happened, for commctl events: of a user if @by says so, else everybody's to know. */
+enum core_note {
+    CORE_NOTE_NONE,
+    CORE_NOTE_NODE_UP,
+    CORE_NOTE_NODE_LOST,
+    CORE_NOTE_NODE_DRAINS, /* or not any more; another one or this one */
+    CORE_NOTE_ENGINE_UP,
+    CORE_NOTE_ENGINE_LOST,
+    CORE_NOTE_GROUP_OPEN,
+    CORE_NOTE_GROUP_FAILED,
+    CORE_NOTE_GROUP_ENDED,
+    CORE_NOTE_RANK_LOST,
+    CORE_NOTE_CLIENT_COME,
+    CORE_NOTE_CLIENT_GONE,
+    CORE_NOTE_CLIENT_REFUSED,
+    CORE_NOTE_COUNT
+};
 
 struct core_action {
     enum core_action_type type;
@@ -115,6 +139,7 @@ struct core_action {
     bool flag;
     enum core_by by;
     uint32_t by_id; /* uid, or node */
+    enum core_note note;
     char name[MSG_NAME_MAX];
     char text[MSG_TEXT_MAX];
     struct msg msg; /* pointers inside point into the core: valid until the next core_next */
@@ -191,14 +216,25 @@ enum core_loss {
     CORE_LOSS_ENGINE,    /* its engine and ours lost each other; the link stayed */
     CORE_LOSS_KINDS
 };
+/* What our engine sent to another one and got from it, and how the network was: the last report of
+ * the engine. Counters go on when an engine is started anew. */
+struct core_traffic {
+    uint64_t told_ms; /* 0: never */
+    uint64_t sent, received, segments, retransmits, stalled_us;
+    uint32_t rtt_us, min_rtt_us; /* 0: not known */
+    /* between the last two reports */
+    uint64_t recent_ms, recent_segments, recent_retransmits;
+};
 struct core_peer_view {
     const char *name;
     enum core_peer_state state;
     uint64_t since_ms; /* monotonic time of the last change */
     uint64_t engine;   /* incarnation of its engine, 0: none */
     const char *last_error;
+    bool draining;          /* takes no new groups, as it says */
     uint64_t links;         /* how often its link came up */
     const uint64_t *losses; /* CORE_LOSS_KINDS of them */
+    const struct core_traffic *traffic;
 };
 bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view *ret_view);
 
@@ -208,7 +244,7 @@ struct core_status {
     uint32_t engine_pid;
     const char *engine_text; /* "UCX 1.13.1, tcp on lo", or why it is down */
     unsigned clients, groups, nodes_up;
-    bool draining;
+    bool stopping, draining;
 };
 void core_status(const struct core *core, struct core_status *ret_status);
 struct core_client_view {
@@ -234,6 +270,23 @@ struct core_counts {
     uint64_t engine_starts, engine_losses;
 };
 const struct core_counts *core_counts(const struct core *core);
+/* What one user holds of a limit; the most that it may, while the others hold what they do; what
+ * all hold; the limit. */
+struct core_share {
+    uint64_t used, may, all, limit;
+};
+enum {
+    CORE_SHARE_CLIENTS,
+    CORE_SHARE_GROUPS,
+    CORE_SHARE_FORMING, /* groups that form here, as their home */
+    CORE_SHARE_RANKS,   /* of this node, in groups or joining */
+    CORE_SHARE_MEMBERS, /* room for members of groups, of all nodes */
+    CORE_SHARES
+};
+void core_user_shares(const struct core *core, uint32_t uid,
+                      struct core_share ret_shares[CORE_SHARES]);
+/* The users that hold anything: fills at most @room of @uids, and returns how many there are. */
+size_t core_users(const struct core *core, uint32_t *uids, size_t room);
 /* The most that one user has of a thing; who that is, is not said. */
 struct core_user_most {
     unsigned users, clients, groups;

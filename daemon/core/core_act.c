@@ -61,8 +61,8 @@ static uint32_t keep_text(struct core *core, const char *text)
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
-static void push_log(struct core *core, enum core_by by, uint32_t id, unsigned level,
-                     const char *format, va_list args)
+static void push_log(struct core *core, enum core_note note, enum core_by by, uint32_t id,
+                     unsigned level, const char *format, va_list args)
 {
     char buf[MSG_TEXT_MAX];
     struct text text = {buf, sizeof(buf), 0};
@@ -71,6 +71,7 @@ static void push_log(struct core *core, enum core_by by, uint32_t id, unsigned l
     buf[0] = 0;
     text_vadd(&text, format, args);
     act->level = (uint8_t)level;
+    act->cause = (uint8_t)note;
     act->flag = (uint8_t)by;
     act->target = id;
     act->text = keep_text(core, buf);
@@ -81,7 +82,7 @@ void act_log(struct core *core, unsigned level, const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    push_log(core, CORE_BY_NOBODY, 0, level, format, args);
+    push_log(core, CORE_NOTE_NONE, CORE_BY_NOBODY, 0, level, format, args);
     va_end(args);
 }
 
@@ -90,7 +91,7 @@ void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *f
     va_list args;
 
     va_start(args, format);
-    push_log(core, CORE_BY_USER, uid, level, format, args);
+    push_log(core, CORE_NOTE_NONE, CORE_BY_USER, uid, level, format, args);
     va_end(args);
 }
 
@@ -99,7 +100,17 @@ void act_log_node(struct core *core, unsigned node, unsigned level, const char *
     va_list args;
 
     va_start(args, format);
-    push_log(core, CORE_BY_NODE, node, level, format, args);
+    push_log(core, CORE_NOTE_NONE, CORE_BY_NODE, node, level, format, args);
+    va_end(args);
+}
+
+void act_note(struct core *core, enum core_note note, enum core_by by, uint32_t id, unsigned level,
+              const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    push_log(core, note, by, id, level, format, args);
     va_end(args);
 }
 
@@ -298,6 +309,23 @@ void act_broken_again(struct core *core, const struct group *group, unsigned nod
 
     act->target = node;
     act->flag = true;
+}
+
+void act_changed(struct core *core, unsigned client, bool done, unsigned groups, const char *text)
+{
+    struct act *act = push_to(core, ACT_CHANGED, client);
+
+    act->flag = done;
+    act->ops = groups;
+    act->text = keep_text(core, text);
+}
+
+void act_log_level(struct core *core, unsigned client, uint32_t uid, unsigned level)
+{
+    struct act *act = push_to(core, ACT_LOG_LEVEL, client);
+
+    act->level = (uint8_t)level;
+    act->id = uid;
 }
 
 void act_engine_start(struct core *core)

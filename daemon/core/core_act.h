@@ -39,6 +39,8 @@ enum act_kind {
     ACT_ABSENT_HERE, /* flag: to a node */
     ACT_ASK_ABSENT,  /* unfolds over the participants */
     ACT_ABSENT,
+    ACT_CHANGED,
+    ACT_LOG_LEVEL,
 };
 
 struct act {

@@ -145,6 +145,8 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     if (client->state == CLIENT_READY && !client->admin) {
         struct user *user = user_get(core, client->uid, false);
 
+        act_note(core, CORE_NOTE_CLIENT_GONE, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
+                 "client pid %u: %s", client->pid, why ? why : "its connection closed");
         core->nclients--;
         user->clients--;
         user_put(core, user);
@@ -152,10 +154,7 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     client_set_state(core, slot, CLIENT_FREE);
 }
 
-static void core_client_refuse(struct core *core, unsigned slot, enum cause cause,
-                               const char *format, ...) _printf_(4, 5);
-static void core_client_refuse(struct core *core, unsigned slot, enum cause cause,
-                               const char *format, ...)
+void core_client_refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
 {
     char buf[MSG_TEXT_MAX] = "";
     struct text text = {buf, sizeof(buf), 0};
@@ -164,8 +163,8 @@ static void core_client_refuse(struct core *core, unsigned slot, enum cause caus
     va_start(args, format);
     text_vadd(&text, format, args);
     va_end(args);
-    act_log_user(core, core->clients[slot].uid, CORE_LOG_INFO, "client pid %u: %s -> refused",
-                 core->clients[slot].pid, buf);
+    act_note(core, CORE_NOTE_CLIENT_REFUSED, CORE_BY_USER, core->clients[slot].uid, CORE_LOG_INFO,
+             "client pid %u: %s -> refused", core->clients[slot].pid, buf);
     act_refused(core, slot, cause, buf);
     client_closed(core, slot,
                   cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
@@ -175,6 +174,7 @@ static void core_client_refuse(struct core *core, unsigned slot, enum cause caus
 static void client_hello(struct core *core, unsigned slot, const struct msg_client_hello *msg)
 {
     struct client *client = &core->clients[slot];
+    char program[TEXT_QUOTED];
     struct user *user;
 
     if (msg->version != MSG_VERSION) {
@@ -186,6 +186,12 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
         return;
     }
     if (!msg->admin) {
+        char text[MSG_TEXT_MAX];
+
+        if (!change_may_begin(core, slot, text, sizeof(text))) {
+            core_client_refuse(core, slot, CAUSE_DENIED, "%s", text);
+            return;
+        }
         if (core->nclients >= core->config.max_clients) {
             core_client_refuse(
                 core, slot, CAUSE_QUOTA,
@@ -210,6 +216,8 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
         user->clients++;
         core->nclients++;
         core->counts.clients++;
+        act_note(core, CORE_NOTE_CLIENT_COME, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
+                 "client pid %u, %s", client->pid, text_quote(program, msg->program));
     }
     client->admin = msg->admin;
     text_copy(client->program, sizeof(client->program), msg->program);
@@ -280,7 +288,7 @@ void client_msg(struct core *core, const struct core_event *event)
         core_client_refuse(core, slot, CAUSE_PROTOCOL, "the first message has to be a hello");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types a client may send six */
+    switch ((int)msg->type) { /* int: of all types a client may send these only */
     case MSG_CLIENT_HELLO:
         if (client->state == CLIENT_READY)
             core_client_refuse(core, slot, CAUSE_PROTOCOL, "a second hello");
@@ -303,7 +311,8 @@ void client_msg(struct core *core, const struct core_event *event)
         ask_absent(core, slot, &msg->client_ask_absent);
         break;
     case MSG_ADMIN:
-        break; /* the edge answers from the views */
+        change_ask(core, slot, &msg->admin);
+        break;
     default:
         core_client_refuse(core, slot, CAUSE_PROTOCOL, "message type %u is not for clients",
                            (unsigned)msg->type);

@@ -72,7 +72,8 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
     engine->addr_len = msg->addr_len;
     memcpy(engine->addr, msg->addr, msg->addr_len);
     engine->incarnation = core_random(core);
-    act_log(core, CORE_LOG_INFO, "engine pid %u is up: %s", engine->pid, engine->text);
+    act_note(core, CORE_NOTE_ENGINE_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "engine pid %u is up: %s",
+             engine->pid, engine->text);
     peer_engine_up(core);
 }
 
@@ -94,7 +95,7 @@ void engine_msg(struct core *core, const struct msg *msg)
         kill_engine(core, "it broke the protocol: hello has to be its first message and no other");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types an engine may send five */
+    switch ((int)msg->type) { /* int: of all types an engine may send six */
     case MSG_ENGINE_HELLO:
         engine_hello(core, &msg->engine_hello);
         break;
@@ -109,6 +110,9 @@ void engine_msg(struct core *core, const struct msg *msg)
         break;
     case MSG_PING:
         ping(core, &msg->ping);
+        break;
+    case MSG_ENGINE_TRAFFIC:
+        peer_engine_traffic(core, &msg->engine_traffic);
         break;
     default:
         kill_engine(core, "it broke the protocol: a message type that is not for engines");
@@ -133,10 +137,11 @@ void engine_down(struct core *core, const char *why)
     engine->pid = 0;
     if (!killed)
         text_copy(engine->text, sizeof(engine->text), why);
-    if (!core->draining) {
+    if (!core->stopping) {
         engine->start_ms = core->now + engine->backoff_ms;
-        act_log(core, CORE_LOG_ERROR, "%s -> starting it again in %llu ms", text,
-                (unsigned long long)engine->backoff_ms);
+        act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_ERROR,
+                 "%s -> starting it again in %llu ms", text,
+                 (unsigned long long)engine->backoff_ms);
         engine->backoff_ms = MIN(2 * engine->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     }
     if (was_up) {
@@ -156,7 +161,7 @@ void engine_tick(struct core *core)
 {
     struct own_engine *engine = &core->engine;
 
-    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->draining) {
+    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->stopping) {
         engine_set_state(core, CORE_ENGINE_STARTING);
         core->counts.engine_starts++;
         act_engine_start(core);
@@ -184,7 +189,7 @@ uint64_t engine_deadline(const struct core *core)
 
     switch (engine->state) {
     case CORE_ENGINE_DOWN_:
-        return core->draining ? CORE_NEVER : engine->start_ms;
+        return core->stopping ? CORE_NEVER : engine->start_ms;
     case CORE_ENGINE_STARTING:
         return engine->killed ? CORE_NEVER : engine->since_ms + start_limit(core);
     case CORE_ENGINE_UP:

@@ -99,6 +99,12 @@ int group_place(const struct group *group, unsigned node)
 
 static void close_group(struct core *core, struct group *group)
 {
+    char name[TEXT_QUOTED];
+
+    if (group->state == GROUP_OPEN)
+        act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
+                 "group %s: no rank of this node is left%s -> closed",
+                 text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
     if (group->boarded)
         act_group_close(core, group, group->unclean);
     group_set_state(core, group, GROUP_DEAD);
@@ -127,18 +133,19 @@ static void end_committed(struct core *core, struct group *group)
 }
 
 /* A user named the group, and may have written the cause: both are quoted. */
-static void log_group(struct core *core, uint32_t uid, unsigned level, const char *name,
-                      const char *cause, const char *decision)
+static void log_group(struct core *core, enum core_note note, uint32_t uid, unsigned level,
+                      const char *name, const char *cause, const char *decision)
 {
     char quoted_name[TEXT_QUOTED], quoted[TEXT_QUOTED];
 
-    act_log_user(core, uid, level, "group %s: %s -> %s", text_quote(quoted_name, name),
-                 text_quote(quoted, cause), decision);
+    act_note(core, note, CORE_BY_USER, uid, level, "group %s: %s -> %s",
+             text_quote(quoted_name, name), text_quote(quoted, cause), decision);
 }
 
 static void break_group(struct core *core, struct group *group, bool tell)
 {
-    log_group(core, group->uid, CORE_LOG_INFO, group->name, group->cause_text, "broken");
+    log_group(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
+              group->cause_text, "broken");
     count_cause(core->counts.groups_broken, group->cause);
     if (group->state == GROUP_OPEN) {
         group_set_state(core, group, GROUP_BROKEN);
@@ -157,7 +164,8 @@ static void withdraw(struct core *core, struct group *group)
 {
     struct member *member;
 
-    log_group(core, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text, "joining it again");
+    log_group(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text,
+              "joining it again");
     act_broken(core, group);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_again(core, member);
@@ -230,7 +238,8 @@ static struct member *commit_member(struct core *core, unsigned home, const stru
 static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
                     enum cause cause, int32_t rank, const char *text)
 {
-    log_group(core, msg->uid, CORE_LOG_INFO, msg->name, text, "declined");
+    log_group(core, cause == CAUSE_LEFT ? CORE_NOTE_NONE : CORE_NOTE_GROUP_FAILED, msg->uid,
+              CORE_LOG_INFO, msg->name, text, "declined");
     for (unsigned i = 0; i < msg->nnodes; i++)
         if (i != me && peer_linked(core, core->place[i]) && act_room(core))
             act_broken_to(core, core->place[i], msg->group, cause, rank, text);
@@ -303,8 +312,9 @@ static void try_open(struct core *core, struct group *group)
     group->boarded = true;
     list_each(member, &group->local, by_group)
         member_set_state(core, member, MEMBER_JOINED);
-    act_log_user(core, group->uid, CORE_LOG_DEBUG, "group %s: %u ranks on %u nodes -> open",
-                 text_quote(name, group->name), group->size, group->nnodes);
+    act_note(core, CORE_NOTE_GROUP_OPEN, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
+             "group %s: %u ranks on %u nodes -> open", text_quote(name, group->name), group->size,
+             group->nnodes);
     act_group_open(core, group);
 }
 
@@ -469,6 +479,12 @@ void group_tick(struct core *core)
 
 /* ---- ranks that end -------------------------------------------------------------------------- */
 
+static void note_lost(struct core *core, const struct group *group, const char *text)
+{
+    log_group(core, CORE_NOTE_RANK_LOST, group->uid, CORE_LOG_DEBUG, group->name, text,
+              "its ranks are told");
+}
+
 static void group_member_ended(struct core *core, struct member *member, enum cause cause,
                                uint32_t ops, const char *text)
 {
@@ -480,6 +496,7 @@ static void group_member_ended(struct core *core, struct member *member, enum ca
     if (cause != CAUSE_LEFT) {
         group->unclean = true;
         core->counts.ranks_lost++;
+        note_lost(core, group, text);
     }
     if (group->state == GROUP_OPEN)
         act_member_gone(core, group, member->rank, ops, text);
@@ -524,8 +541,10 @@ void group_member_gone(struct core *core, unsigned node, const struct msg_gone *
         return;
     fate->cause = msg->cause == CAUSE_LEFT ? CAUSE_LEFT : CAUSE_RANK_LOST;
     fate->ops = MIN(msg->ops, CORE_OPS_FROM_BOARD - 1);
-    if (fate->cause != CAUSE_LEFT)
+    if (fate->cause != CAUSE_LEFT) {
         group->unclean = true;
+        note_lost(core, group, msg->text);
+    }
     if (group->state == GROUP_OPEN)
         act_member_gone(core, group, msg->rank, fate->ops, msg->text);
 }
@@ -577,6 +596,14 @@ void group_abort(struct core *core, struct group *group, const struct member *me
     break_group(core, group, true);
 }
 
+void group_kick(struct core *core, struct group *group, const struct member *member,
+                const char *text)
+{
+    set_cause(group, CAUSE_ABORTED, member ? (int32_t)member->rank : -1, member ? member->pid : 0,
+              core_self_name(core), text);
+    break_group(core, group, true);
+}
+
 void group_board_error(struct core *core, const struct msg_board *msg)
 {
     struct group *group = group_find(core, msg->group);
@@ -605,8 +632,9 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
     if (group->state == GROUP_OPEN) {
         set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0,
                   core_self_name(core), text);
-        log_group(core, group->uid, cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR,
-                  group->name, text, "broken");
+        log_group(core, CORE_NOTE_GROUP_FAILED, group->uid,
+                  cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name, text,
+                  "broken");
         count_cause(core->counts.groups_broken, group->cause);
         act_broken(core, group);
     }
@@ -626,7 +654,7 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
     }
 }
 
-void group_drain(struct core *core)
+void group_stop(struct core *core)
 {
     char text[MSG_TEXT_MAX];
 

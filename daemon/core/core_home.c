@@ -328,7 +328,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
                      core_node_name(core, node));
         return;
     }
-    if (core->draining)
+    if (core->stopping)
         return; /* it asks the next home as soon as we are gone */
     forming = forming_find(core, msg->uid, msg->name);
     if (forming && !join_fits(core, node, forming, msg))

@@ -231,7 +231,10 @@ struct peer {
     uint64_t doubt_ms; /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
     uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
     uint64_t backoff_ms;
+    bool draining; /* as its last heartbeat says */
     uint64_t links, losses[CORE_LOSS_KINDS];
+    struct core_traffic traffic;
+    struct msg_engine_traffic reported; /* by the engine, last */
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
     char error[MSG_TEXT_MAX];
@@ -265,7 +268,8 @@ struct core {
     uint64_t now, random, promised_ms;
     uint64_t join_count; /* numbers of requests */
     uint64_t commits;    /* groups committed by this home */
-    bool draining;
+    bool stopping;
+    bool draining;      /* takes no new groups; see core_change.c */
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */
     uint64_t heartbeat_ms, heartbeat_seq;
     uint64_t silent_ms;  /* no peer is silent for too long before this */
@@ -346,6 +350,9 @@ void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *f
     _printf_(4, 5);
 void act_log_node(struct core *core, unsigned node, unsigned level, const char *format, ...)
     _printf_(4, 5);
+/* A line that is an event. */
+void act_note(struct core *core, enum core_note note, enum core_by by, uint32_t id, unsigned level,
+              const char *format, ...) _printf_(6, 7);
 void act_welcome(struct core *core, unsigned client);
 void act_refused(struct core *core, unsigned client, enum cause cause, const char *text);
 void act_join_failed(struct core *core, unsigned client, uint32_t req, enum cause cause,
@@ -381,6 +388,9 @@ void act_ask_absent(struct core *core, const struct group *group, uint64_t ask, 
 /* What @node has answered, on to the client. */
 void act_absent(struct core *core, unsigned client, unsigned node,
                 const struct msg_absent_here *answer);
+/* Answers ADMIN: @groups of them were changed. */
+void act_changed(struct core *core, unsigned client, bool done, unsigned groups, const char *text);
+void act_log_level(struct core *core, unsigned client, uint32_t uid, unsigned level);
 void act_engine_start(struct core *core);
 void act_engine_kill(struct core *core);
 void act_ping(struct core *core, uint64_t seq);
@@ -404,6 +414,8 @@ uint64_t core_random(struct core *core); /* never 0 */
 void client_open(struct core *core, const struct core_event *event);
 void client_msg(struct core *core, const struct core_event *event);
 void client_closed(struct core *core, unsigned slot, const char *why);
+void core_client_refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
+    _printf_(4, 5);
 struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
 /* The most that a user may have of @limit while the others have @others: half of what they leave,
  * or all of that where the configuration lets one user have all groups. */
@@ -428,6 +440,7 @@ bool peer_usable(const struct core *core, unsigned node); /* self or READY */
 void peer_engine_up(struct core *core);
 void peer_engine_down(struct core *core);
 void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
+void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg);
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
 
 /* ---- core_engine.c --------------------------------------------------------------------------- */
@@ -448,7 +461,8 @@ void join_run(struct core *core); /* asks for all members on the todo list */
 void join_again(struct core *core, struct member *member); /* its commit came to nothing */
 void join_tick(struct core *core);
 uint64_t join_deadline(const struct core *core);
-void join_drain(struct core *core);
+void join_stop(struct core *core);
+void join_drain(struct core *core);                         /* core->draining has been set */
 void join_cancel(struct core *core, struct member *member); /* tells the home, quietly */
 struct member *join_find(struct core *core, uint64_t join);
 /* Answers the client and ends the member. */
@@ -471,6 +485,12 @@ uint64_t home_group_id(uint64_t incarnation, uint64_t n);
 /* Which one of that home's groups has this id; 0: none of them. */
 uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 
+/* ---- core_change.c --------------------------------------------------------------------------- */
+
+void change_ask(struct core *core, unsigned slot, const struct msg_admin *msg);
+/* May the process in @slot begin something new? A text for it if not. */
+bool change_may_begin(const struct core *core, unsigned slot, char *ret_text, size_t cap);
+
 /* ---- core_absent.c --------------------------------------------------------------------------- */
 
 void absent_ask_client(struct core *core, const struct member *member,
@@ -490,12 +510,15 @@ void group_leave(struct core *core, struct member *member, uint32_t ops);
 void group_member_lost(struct core *core, struct member *member, const char *why);
 void group_abort(struct core *core, struct group *group, const struct member *member,
                  const char *text);
+/* An OPEN or a COMMITTED one; @member: who was kicked, NULL: the group as a whole. */
+void group_kick(struct core *core, struct group *group, const struct member *member,
+                const char *text);
 void group_open_ready(struct core *core);
 /* All groups with @node break, except one-node groups. @tell: the others may not know. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
                      bool tell);
 void group_home_lost(struct core *core, unsigned node);
-void group_drain(struct core *core);
+void group_stop(struct core *core);
 void group_tick(struct core *core); /* at each heartbeat */
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */

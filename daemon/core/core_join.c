@@ -142,8 +142,12 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     const struct client *client = &core->clients[slot];
     struct member *member;
 
-    if (core->draining)
+    if (core->stopping)
         return REFUSE(CAUSE_NODE_LOST, "commd on node %s is stopping", core_self_name(core));
+    if (!change_may_begin(core, slot, ret_refusal->text, sizeof(ret_refusal->text))) {
+        ret_refusal->cause = CAUSE_DENIED;
+        return false;
+    }
     if (!msg->name[0])
         return REFUSE(CAUSE_INVALID, "a group needs a name");
     if (!msg->size || msg->size > core->config.max_size)
@@ -249,8 +253,13 @@ void join_run(struct core *core)
     struct member *member;
 
     while ((member = list_first(&core->todo, struct member, todo))) {
+        char text[MSG_TEXT_MAX];
+
         list_del(&member->todo);
-        join_ask(core, member);
+        if (change_may_begin(core, member->client, text, sizeof(text)))
+            join_ask(core, member);
+        else
+            join_fail(core, member, CAUSE_DENIED, -1, core_self_name(core), text);
     }
 }
 
@@ -313,6 +322,8 @@ static void timed_out(struct core *core, struct member *member, unsigned count, 
              member->size);
     text_add_ms(&text, member->limit_ms);
     text_add(&text, ": missing %s", missing);
+    act_note(core, CORE_NOTE_GROUP_FAILED, CORE_BY_USER, member->uid, CORE_LOG_DEBUG,
+             "rank %u, pid %u: %s", member->rank, member->pid, buf);
     join_fail(core, member, CAUSE_TIMEOUT, -1, "", buf);
 }
 
@@ -401,7 +412,23 @@ void join_tick(struct core *core)
         core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
 }
 
+/* Who waits for others is told now: others of this node, who are to come yet, will not be let in.
+ * What all have agreed on goes on. */
 void join_drain(struct core *core)
+{
+    struct member *member;
+    char text[MSG_TEXT_MAX];
+
+    list_each(member, &core->waiting, waiting) {
+        if (member->state == MEMBER_COMMITTED ||
+            change_may_begin(core, member->client, text, sizeof(text)))
+            continue;
+        join_cancel(core, member);
+        join_fail(core, member, CAUSE_DENIED, -1, core_self_name(core), text);
+    }
+}
+
+void join_stop(struct core *core)
 {
     struct member *member;
     char text[MSG_TEXT_MAX];
@@ -409,7 +436,7 @@ void join_drain(struct core *core)
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
     list_each(member, &core->waiting, waiting) {
         if (member->state == MEMBER_COMMITTED)
-            continue; /* group_drain() */
+            continue; /* group_stop() */
         join_cancel(core, member);
         join_fail(core, member, CAUSE_NODE_LOST, -1, core_self_name(core), text);
     }

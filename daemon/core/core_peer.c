@@ -64,8 +64,9 @@ static void review(struct core *core, unsigned node)
         peer->error[0] = 0;
     else if (core->engine.state == CORE_ENGINE_UP) /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
-    act_log(core, CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
-            ready ? "ready" : "linked, but its engine and ours do not accept each other");
+    act_note(core, ready ? CORE_NOTE_NODE_UP : CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0,
+             CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
+             ready ? "ready" : "linked, but its engine and ours do not accept each other");
 }
 
 static void peer_add_engine(struct core *core, unsigned node)
@@ -103,7 +104,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     peer = &core->peers[node];
     why = why ? why : "the link closed";
     text_format(text, sizeof(text), "node %s was lost: %s", core_node_name(core, node), why);
-    act_log(core, CORE_LOG_WARN, "%s", text);
+    act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN, "%s", text);
     text_copy(peer->error, sizeof(peer->error), why);
     peer->losses[loss]++;
     del(core, node);
@@ -130,6 +131,7 @@ void peer_up(struct core *core, const struct core_event *event)
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
     }
+    peer->draining = false; /* until it says so */
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
@@ -173,6 +175,11 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
     peer->heard_ms = core->now;
     switch ((int)msg->type) { /* int: of all types a peer may send these only */
     case MSG_HEARTBEAT:
+        if (peer->draining != !!msg->heartbeat.draining)
+            act_note(core, CORE_NOTE_NODE_DRAINS, CORE_BY_NODE, node, CORE_LOG_INFO, "node %s %s",
+                     core_node_name(core, node),
+                     msg->heartbeat.draining ? "is draining" : "takes new groups again");
+        peer->draining = msg->heartbeat.draining;
         break;
     case MSG_ENGINE_STATE:
         peer_engine_state(core, node, &msg->engine_state);
@@ -256,6 +263,41 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
     review(core, msg->peer);
 }
 
+/* A connection that was made anew counts from 0. */
+static uint64_t traffic_gain(uint64_t now, uint64_t before)
+{
+    return now >= before ? now - before : now;
+}
+
+void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg)
+{
+    struct core_traffic *traffic;
+    struct msg_engine_traffic before;
+    struct peer *peer;
+
+    if (msg->peer >= core->config.nnodes)
+        return;
+    peer = &core->peers[msg->peer];
+    if (!peer->added || peer->engine != msg->engine)
+        return; /* about an engine that is gone */
+    before = peer->reported;
+    if (before.engine != msg->engine)
+        before = (struct msg_engine_traffic){0};
+    peer->reported = *msg;
+    traffic = &peer->traffic;
+    traffic->recent_ms = traffic->told_ms ? core->now - traffic->told_ms : 0;
+    traffic->recent_segments = traffic_gain(msg->segments, before.segments);
+    traffic->recent_retransmits = traffic_gain(msg->retransmits, before.retransmits);
+    traffic->told_ms = core->now;
+    traffic->sent += traffic_gain(msg->sent, before.sent);
+    traffic->received += traffic_gain(msg->received, before.received);
+    traffic->segments += traffic->recent_segments;
+    traffic->retransmits += traffic->recent_retransmits;
+    traffic->stalled_us += traffic_gain(msg->stalled_us, before.stalled_us);
+    traffic->rtt_us = msg->rtt_us;
+    traffic->min_rtt_us = msg->min_rtt_us;
+}
+
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
 {
     struct peer *peer;
@@ -266,15 +308,15 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     peer = &core->peers[msg->peer];
     if (!peer->added || peer->engine != msg->engine)
         return;
-    if (core->draining)
+    if (core->stopping)
         return; /* ours has gone ahead of us */
     text_format(text, sizeof(text), "the engines of nodes %s and %s lost each other: %s",
                 core_self_name(core), core_node_name(core, msg->peer), msg->text);
     text_copy(peer->error, sizeof(peer->error), text);
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    act_log_node(core, msg->peer, CORE_LOG_WARN, "%s -> connecting them again in %llu ms", text,
-                 (unsigned long long)peer->backoff_ms);
+    act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
+             "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
     del(core, msg->peer);
     review(core, msg->peer);
     peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;

@@ -310,6 +310,7 @@ static void unfold_log_line(const struct core *core, const struct act *act, stru
     ret->level = act->level;
     ret->by = (enum core_by)act->flag;
     ret->by_id = act->target;
+    ret->note = (enum core_note)act->cause;
     COPY(ret->text, act_text(core, act));
 }
 
@@ -339,7 +340,9 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         COPY(ret->text, act_text(core, act));
         return true;
     case ACT_HEARTBEAT:
-        unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_HEARTBEAT)->heartbeat.seq = act->id;
+        m = unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_HEARTBEAT);
+        m->heartbeat.seq = act->id;
+        m->heartbeat.draining = core->draining;
         return true;
     case ACT_ENGINE_STATE:
         unfold_engine_state(core, act, ret);
@@ -367,6 +370,20 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         return true;
     case ACT_ABSENT:
         absent(core, act, ret);
+        return true;
+    case ACT_LOG_LEVEL:
+        ret->type = CORE_DO_LOG_LEVEL;
+        ret->client = act->target;
+        ret->by = CORE_BY_USER;
+        ret->by_id = (uint32_t)act->id;
+        ret->level = act->level;
+        return true;
+    case ACT_CHANGED:
+        ret->type = CORE_DO_CHANGED;
+        ret->client = act->target;
+        ret->flag = act->flag;
+        ret->ops = act->ops;
+        COPY(ret->text, act_text(core, act));
         return true;
     case ACT_SYNC:
     case ACT_ASK_ABSENT:

@@ -240,8 +240,10 @@ bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view 
         .since_ms = peer->since_ms,
         .engine = peer->state == CORE_PEER_SELF ? core->engine.incarnation : peer->engine,
         .last_error = peer->error,
+        .draining = peer->state == CORE_PEER_SELF ? core->draining : peer->draining,
         .links = peer->links,
         .losses = peer->losses,
+        .traffic = &peer->traffic,
     };
     return true;
 }
@@ -254,6 +256,7 @@ void core_status(const struct core *core, struct core_status *ret_status)
         .engine_text = core->engine.text,
         .clients = core->nclients,
         .groups = core->groups.live,
+        .stopping = core->stopping,
         .draining = core->draining,
     };
     for (unsigned i = 0; i < core->config.nnodes; i++)
@@ -295,6 +298,52 @@ bool core_client_at(const struct core *core, unsigned i, struct core_client_view
 const struct core_counts *core_counts(const struct core *core)
 {
     return &core->counts;
+}
+
+size_t core_users(const struct core *core, uint32_t *uids, size_t room)
+{
+    const struct user *user;
+    size_t n = 0;
+
+    for (unsigned i = 0; i < HASH_USERS; i++)
+        list_each(user, &core->user_by_uid[i], hash) {
+            if (n < room)
+                uids[n] = user->uid;
+            n++;
+        }
+    return n;
+}
+
+void core_user_shares(const struct core *core, uint32_t uid,
+                      struct core_share ret_shares[CORE_SHARES])
+{
+    static const struct user nobody;
+    const struct user *user = user_get((struct core *)core, uid, false); /* changes nothing */
+    const struct core_config *config = &core->config;
+    const struct runs *runs = &core->runs;
+
+    if (!user)
+        user = &nobody;
+    ret_shares[CORE_SHARE_CLIENTS] = (struct core_share){
+        user->clients,
+        share_of(config->max_clients, config->max_clients_per_user, core->nclients - user->clients),
+        core->nclients, config->max_clients};
+    ret_shares[CORE_SHARE_GROUPS] = (struct core_share){
+        user->groups,
+        share_of(config->max_groups, config->max_groups_per_user, core->groups.live - user->groups),
+        core->groups.live, config->max_groups};
+    ret_shares[CORE_SHARE_FORMING] =
+        (struct core_share){user->forming,
+                            share_of(config->max_groups, config->max_groups_per_user,
+                                     core->formings.live - user->forming),
+                            core->formings.live, config->max_groups};
+    ret_shares[CORE_SHARE_RANKS] = (struct core_share){
+        user->members, user_share(core, core->max_members, core->members.live - user->members),
+        core->members.live, core->max_members};
+    ret_shares[CORE_SHARE_MEMBERS] = (struct core_share){
+        (uint64_t)user->runs.blocks << runs->block,
+        (uint64_t)user_share(core, runs->nblocks, runs->used - user->runs.blocks) << runs->block,
+        (uint64_t)runs->used << runs->block, (uint64_t)runs->nblocks << runs->block};
 }
 
 /* A user that has gone left its place with counts of 0. */

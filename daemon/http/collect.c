@@ -71,9 +71,10 @@ static void collect_node(struct collect *c, unsigned i, const struct core_peer_v
     node->self = peer->state == CORE_PEER_SELF;
     node->linked = peer->state == CORE_PEER_LINKING || peer->state == CORE_PEER_READY;
     node->up = peer->state == CORE_PEER_READY;
-    node->state = answer_peer_word(peer->state);
+    node->state = answer_peer_word(peer);
     node->age_ms = now > since ? now - since : 0;
     node->links = peer->links;
+    node->traffic = *peer->traffic;
     memcpy(node->losses, peer->losses, sizeof(node->losses));
     snprintf(node->error, sizeof(node->error), "%s", answer_node_error(c->d, i, peer));
     log_clean(node->error); /* another node may have written it */
@@ -95,7 +96,7 @@ static void collect_status(struct collect *c)
     log_clean(m->fabric);
     m->version = PACKAGE_VERSION;
     m->engine_state = answer_engine_word(c->d, &status);
-    m->state = status.draining ? "stopping" : m->unready[0] ? "degraded" : "ready";
+    m->state = answer_state_word(&status, m->unready[0]);
     m->ready = !m->unready[0];
     m->nodes_up = status.nodes_up;
     m->engine_up = c->d->engine && status.engine == CORE_ENGINE_UP;
@@ -245,6 +246,7 @@ static bool operations_step(struct collect *c)
     bool more = boards_count(&c->d->boards, &c->bucket);
 
     c->m.collectives = c->d->boards.ops;
+    c->m.operations = c->d->boards.totals;
     return more;
 }
 

@@ -117,6 +117,37 @@ static void write_node_losses(struct body *body, const struct metric *metric,
         }
 }
 
+/* The engine's connections to that node. @rtt: only what was measured. */
+static void write_traffic(struct body *body, const struct metric *metric, const struct metrics *m,
+                          uint64_t (*number)(const struct core_traffic *traffic), bool rtt)
+{
+    for (unsigned i = 0; i < m->nnodes; i++) {
+        uint64_t n = number(&m->nodes[i].traffic);
+
+        if (!m->nodes[i].self && (n || !rtt))
+            sample(body, metric, "node", m->nodes[i].name, n);
+    }
+}
+
+#define WRITE_TRAFFIC(field_, rtt_)                                                                \
+    static uint64_t traffic_##field_(const struct core_traffic *traffic)                           \
+    {                                                                                              \
+        return traffic->field_;                                                                    \
+    }                                                                                              \
+    static void write_##field_(struct body *body, const struct metric *metric,                     \
+                               const struct metrics *m)                                            \
+    {                                                                                              \
+        write_traffic(body, metric, m, traffic_##field_, rtt_);                                    \
+    }
+
+WRITE_TRAFFIC(sent, false)
+WRITE_TRAFFIC(received, false)
+WRITE_TRAFFIC(segments, false)
+WRITE_TRAFFIC(retransmits, false)
+WRITE_TRAFFIC(stalled_us, false)
+WRITE_TRAFFIC(rtt_us, true)
+WRITE_TRAFFIC(min_rtt_us, true)
+
 static void write_groups(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     sample(body, metric, "state", "joining", m->groups_joining);
@@ -208,16 +239,79 @@ static void write_fds(struct body *body, const struct metric *metric, const stru
         sample(body, metric, "process", "commd-engine", m->engine.fds);
 }
 
+/* ---- operations ------------------------------------------------------------------------- */
+
+static void write_operations(struct body *body, const struct metric *metric,
+                             const struct metrics *m)
+{
+    for (unsigned c = 0; c < COLL_COUNT; c++)
+        sample(body, metric, "collective", coll_name(c), m->operations.of[c].ops);
+}
+
+static void write_bytes(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    for (unsigned c = 0; c < COLL_COUNT; c++)
+        sample(body, metric, "collective", coll_name(c), m->operations.of[c].bytes);
+}
+
+static void add_ns(struct body *body, uint64_t ns)
+{
+    body_add(body, "%" PRIu64 ".%09" PRIu64, ns / 1000000000, ns % 1000000000);
+}
+
+/* @labels: "" or one, in the form of name="value". */
+static void histogram(struct body *body, const struct metric *metric, const char *labels,
+                      const uint64_t buckets[RECORDER_BUCKETS], uint64_t sum_ns)
+{
+    const char *comma = labels[0] ? "," : "";
+    char braced[64] = "";
+    uint64_t count = 0;
+
+    if (labels[0])
+        snprintf(braced, sizeof(braced), "{%s}", labels);
+    for (unsigned b = 0; b < RECORDER_BUCKETS; b++) {
+        count += buckets[b];
+        body_add(body, "%s_bucket{%s%sle=\"", metric->name, labels, comma);
+        if (b + 1 < RECORDER_BUCKETS)
+            add_ns(body, recorder_bucket_ns(b));
+        else
+            body_add(body, "+Inf");
+        body_add(body, "\"} %" PRIu64 "\n", count);
+    }
+    body_add(body, "%s_sum%s ", metric->name, braced);
+    add_ns(body, sum_ns);
+    body_add(body, "\n%s_count%s %" PRIu64 "\n", metric->name, braced, count);
+}
+
+/* Of those collectives that were called: each has 28 series. */
+static void write_durations(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    char label[48];
+
+    for (unsigned c = 0; c < COLL_COUNT; c++) {
+        if (!m->operations.of[c].ops)
+            continue;
+        snprintf(label, sizeof(label), "collective=\"%s\"", coll_name(c));
+        histogram(body, metric, label, m->operations.of[c].buckets, m->operations.of[c].took_ns);
+    }
+}
+
+static void write_waits(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    histogram(body, metric, "", m->operations.waits, m->operations.waited_ns);
+}
+
 /* ---- the table -------------------------------------------------------------------------- */
 
-#define AT(field_)            .at = offsetof(struct metrics, field_)
-#define GAUGE(name_, help_)   .name = "commd_" name_, .type = "gauge", .help = help_
-#define COUNTER(name_, help_) .name = "commd_" name_, .type = "counter", .help = help_
+#define AT(field_)              .at = offsetof(struct metrics, field_)
+#define GAUGE(name_, help_)     .name = "commd_" name_, .type = "gauge", .help = help_
+#define COUNTER(name_, help_)   .name = "commd_" name_, .type = "counter", .help = help_
+#define HISTOGRAM(name_, help_) .name = "commd_" name_, .type = "histogram", .help = help_
 
 /* clang-format off */
 static const struct metric rows[] = {
     { GAUGE("build_info", "Always 1; the labels say what runs here."), .write = write_build_info },
-    { GAUGE("ready", "1 if this node is well: its engine and all other nodes are up."),
+    { GAUGE("ready", "1 if this node is well: not draining, its engine and all other nodes up."),
       AT(ready) },
     { GAUGE("start_time_seconds", "When commd was started, in seconds since 1970."),
       AT(start_us), .unit = METRIC_US },
@@ -232,6 +326,20 @@ static const struct metric rows[] = {
       .write = write_node_links },
     { COUNTER("node_losses_total", "How often that node was lost, by how."),
       .write = write_node_losses },
+    { COUNTER("node_sent_bytes_total", "Data sent to that node, as the other side has it."),
+      .write = write_sent },
+    { COUNTER("node_received_bytes_total", "Data that came from that node."),
+      .write = write_received },
+    { COUNTER("node_segments_total", "Segments of TCP sent to that node."),
+      .write = write_segments },
+    { COUNTER("node_retransmits_total", "Of these, those that were sent again."),
+      .write = write_retransmits },
+    { COUNTER("node_stalled_seconds_total", "Time in which that node took no data."),
+      .unit = METRIC_US, .write = write_stalled_us },
+    { GAUGE("node_rtt_seconds", "To that node and back, smoothed; the slowest connection's."),
+      .unit = METRIC_US, .write = write_rtt_us },
+    { GAUGE("node_min_rtt_seconds", "The least that was seen."),
+      .unit = METRIC_US, .write = write_min_rtt_us },
     { COUNTER("tls_handshakes_failed_total", "TLS handshakes between nodes that failed."),
       .write = write_handshakes },
     { COUNTER("node_connections_refused_total", "Connections to the port of the nodes refused."),
@@ -266,6 +374,14 @@ static const struct metric rows[] = {
       AT(counts.ranks_lost) },
     { COUNTER("collectives_total", "Operations completed in groups with ranks here."),
       AT(collectives) },
+    { COUNTER("operations_total", "The same, by collective; each rank here counts for itself."),
+      .write = write_operations },
+    { COUNTER("operation_bytes_total", "What ranks here gave to these operations."),
+      .write = write_bytes },
+    { HISTOGRAM("operation_duration_seconds", "From the call of a rank here to its return."),
+      .write = write_durations },
+    { HISTOGRAM("operation_wait_seconds", "Of that, until the last rank here had called."),
+      .write = write_waits },
 
     { GAUGE("boards", "Boards of groups, those that were left but are held included."),
       AT(boards) },

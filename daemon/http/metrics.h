@@ -7,6 +7,7 @@
 #include "daemon/core/core.h"
 #include "daemon/http/body.h"
 #include "daemon/link/peer_link.h"
+#include "shm/board/recorder.h"
 
 enum {
     METRICS_GROUPS_SHOWN = 200, /* rows of groups on the page */
@@ -27,6 +28,7 @@ struct metrics_node {
     const char *state; /* static: "up" */
     uint64_t age_ms;   /* in that state */
     uint64_t links, losses[CORE_LOSS_KINDS];
+    struct core_traffic traffic;
     char error[METRICS_ERROR];
 };
 
@@ -64,6 +66,7 @@ struct metrics {
     uint64_t log_written[CONF_LOG_DEBUG + 1], log_lost, log_left_out;
     uint64_t http_connections, http_dropped, http_codes[METRICS_CODES];
     uint64_t clients_refused[CAUSE_COUNT];
+    struct recorder_totals operations; /* of the ranks of this node */
     struct core_counts counts;
     struct peer_links_counts links;
     struct metrics_process commd, engine;

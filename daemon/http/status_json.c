@@ -11,6 +11,14 @@ static void add_text(struct body *body, const char *key, const char *text)
     body_add(body, ",");
 }
 
+static void add_or_null(struct body *body, const char *key, bool known, uint64_t number)
+{
+    if (known)
+        body_add(body, "\"%s\":%" PRIu64 ",", key, number);
+    else
+        body_add(body, "\"%s\":null,", key);
+}
+
 static void add_nodes(struct body *body, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++) {
@@ -23,17 +31,13 @@ static void add_nodes(struct body *body, const struct metrics *m)
         add_text(body, "node", node->name);
         add_text(body, "state", node->state);
         add_text(body, "last_error", node->error);
+        add_or_null(body, "rtt_us", node->traffic.rtt_us, node->traffic.rtt_us);
+        add_or_null(body, "retransmits", node->traffic.segments, node->traffic.retransmits);
+        add_or_null(body, "sent", node->traffic.told_ms, node->traffic.sent);
+        add_or_null(body, "received", node->traffic.told_ms, node->traffic.received);
         body_add(body, "\"since_s\":%" PRIu64 ",\"links\":%" PRIu64 ",\"link_losses\":%" PRIu64 "}",
                  node->age_ms / 1000, node->links, losses);
     }
-}
-
-static void add_or_null(struct body *body, const char *key, bool known, uint64_t number)
-{
-    if (known)
-        body_add(body, "\"%s\":%" PRIu64 ",", key, number);
-    else
-        body_add(body, "\"%s\":null,", key);
 }
 
 static void add_groups(struct body *body, const struct metrics *m)

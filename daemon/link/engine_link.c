@@ -67,7 +67,7 @@ struct engine_link {
     struct stream stream;              /* owned */
     struct event *read, *write, *died; /* owned, of this life */
     struct event *timer, *retry;       /* owned */
-    uint8_t secret[TLS_KEY_BYTES];     /* of this life */
+    uint8_t secret[CONF_KEY_BYTES];    /* of this life */
     bool report_started;
     char doom[MSG_TEXT_MAX]; /* why it does not run, to be reported; or to be killed for */
 };

@@ -380,6 +380,20 @@ static const char *room_check(const struct listener *listener, const struct tena
     return NULL;
 }
 
+void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_used,
+                   uint64_t *ret_may, uint64_t *ret_all, uint64_t *ret_room)
+{
+    const struct tenant *tenant = tenant_find((struct listener *)listener, uid); /* only reads */
+    unsigned most = listener->max_clients_per_user + LISTENER_TOOLS;
+    unsigned used = tenant ? tenant->nclients : 0;
+
+    *ret_used = used + (tenant ? tenant->nunread : 0);
+    *ret_room = listener->max_clients + LISTENER_EXTRA - (listener_trusts(uid) ? 0 : LISTENER_ROOT);
+    *ret_all = listener->nclients;
+    *ret_may = listener_trusts(uid) ? MIN(most, *ret_room)
+                                    : share_of(*ret_room, most, listener->nclients - used);
+}
+
 static unsigned client_free_slot(struct listener *listener)
 {
     unsigned slot = listener->next_slot;

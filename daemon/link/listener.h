@@ -62,6 +62,9 @@ struct listener_client {
 };
 bool listener_client(const struct listener *listener, unsigned slot,
                      struct listener_client *ret_client);
+/* Connections of @uid, the most that it may have, those of all, the room for them. */
+void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_used,
+                   uint64_t *ret_may, uint64_t *ret_all, uint64_t *ret_room);
 /* A line of the log that user @uid caused, within the limit of that user. */
 void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_level level,
                        const char *text);

@@ -210,6 +210,17 @@ static int link_send_hello(struct link *link)
     return link_send(link, &msg);
 }
 
+void link_send_keys(struct link *link)
+{
+    const struct tls *tls = link->links->tls;
+    struct msg msg = {.type = MSG_PEER_KEYS};
+
+    snprintf(msg.peer_keys.key, sizeof(msg.peer_keys.key), "%s", tls_key_name(tls, 0));
+    snprintf(msg.peer_keys.other, sizeof(msg.peer_keys.other), "%s", tls_key_name(tls, 1));
+    if (link_send(link, &msg))
+        link_doom(link, "no memory for a message");
+}
+
 /* A plain close() could reset the connection under what is still on its way. */
 void link_finish(struct link *link)
 {
@@ -306,7 +317,10 @@ static void link_hello(struct link *link, const struct msg *msg)
     peer->link = link;
     peer->dial = NULL;
     peer->error[0] = '\0';
+    peer->offer = 0;
+    peer->keys = (struct msg_peer_keys){0};
     event_del(link->timer);
+    link_send_keys(link);
     links->ops->up(links->arg, (unsigned)(peer - links->peers), msg);
 }
 
@@ -385,6 +399,8 @@ static void link_read(struct bufferevent *bev, void *arg)
             break;
         if (link->state == LINK_HELLO)
             link_first_msg(link, &msg);
+        else if (msg.type == MSG_PEER_KEYS)
+            link->peer->keys = msg.peer_keys;
         else if (msg.type >= MSG_HEARTBEAT && msg.type <= MSG_RANKS_HERE)
             links->ops->msg(links->arg, (unsigned)(link->peer - links->peers), &msg);
         else
@@ -422,7 +438,14 @@ static void handshake_failed(struct link *link, unsigned long code)
     };
     enum tls_failure why = tls_failure(code);
 
+    if (!link->inbound && (why == TLS_REFUSED_US || why == TLS_WRONG_KEY) &&
+        tls_key_name(link->links->tls, link->peer->offer + 1)[0]) {
+        link->peer->offer++; /* it may not have the new one yet */
+        return link_bury(link);
+    }
     link->links->counts.handshakes_failed[why]++;
+    if (!link->inbound)
+        link->peer->offer = 0;
     if (link->inbound)
         link_log_refused(link, inbound[why], "%s", inbound[why]);
     else
@@ -439,6 +462,8 @@ static void link_event(struct bufferevent *bev, short what, void *arg)
         if (!tls_is_authenticated(bufferevent_openssl_get_ssl(bev)))
             return handshake_failed(link, ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
         link->state = LINK_HELLO;
+        snprintf(link->key, sizeof(link->key), "%s",
+                 tls_session_key(bufferevent_openssl_get_ssl(bev)));
         if (!link->inbound && link_send_hello(link))
             link_bury(link);
         return;
@@ -467,7 +492,7 @@ void link_start_tls(struct link *link)
 {
     struct peer_links *links = link->links;
     int one = 1, timeout = (int)MIN(links->node_timeout_ms, (uint64_t)INT32_MAX);
-    SSL *ssl = tls_session(links->tls, link->inbound);
+    SSL *ssl = tls_session(links->tls, link->inbound, link->inbound ? 0 : link->peer->offer);
 
     setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(link->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));

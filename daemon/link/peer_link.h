@@ -37,7 +37,7 @@ struct peer_links_config {
     const struct conf *conf;       /* read during peer_links_new() only */
     const struct sock_addr *addrs; /* of conf->nodes; copied */
     uint64_t incarnation;
-    const uint8_t *key; /* 32 bytes; copied */
+    const struct conf_keys *keys; /* copied */
     const struct peer_links_ops *ops;
     void *arg;
 };
@@ -60,6 +60,15 @@ void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level
 /* Why there is no link to @node, or "". */
 const char *peer_links_error(const struct peer_links *links, unsigned node);
 const struct peer_links_counts *peer_links_counts(const struct peer_links *links);
+/* New connections are made by these; those that are up stay, and the other nodes are told. */
+void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys);
+/* Names of keys; "" where nothing is known. */
+struct peer_links_keys {
+    const char *key, *other; /* that the node offers, and that it accepts as well */
+    const char *link;        /* by which our link to it was made */
+};
+void peer_links_keys(const struct peer_links *links, unsigned node,
+                     struct peer_links_keys *ret_keys);
 void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms);
 
 /* Shutdown: no new links; what was sent goes out, then the links end. */

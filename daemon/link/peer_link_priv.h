@@ -37,7 +37,9 @@ struct link_peer {
     struct link *dial;   /* borrowed: our attempt, NULL else */
     struct event *retry; /* owned; NULL for nodes that connect to us */
     uint64_t backoff_ms;
-    char error[MSG_TEXT_MAX]; /* why there is no link */
+    unsigned offer;            /* which key: the next one, if this one was refused */
+    struct msg_peer_keys keys; /* that it says it has; "": it has not said */
+    char error[MSG_TEXT_MAX];  /* why there is no link */
 };
 
 struct link {
@@ -51,7 +53,8 @@ struct link {
     struct event *timer;     /* owned: deadline, and doom */
     struct bufferevent *bev; /* owned, with its SSL and socket */
     struct sock_addr from;
-    uint64_t incarnation; /* of the other commd, once UP */
+    char key[TLS_KEY_NAME]; /* by which it stands, after the handshake */
+    uint64_t incarnation;   /* of the other commd, once UP */
     uint64_t since_ms;
     char doom[MSG_TEXT_MAX]; /* close with this text as soon as we are back in the loop */
 };
@@ -89,6 +92,8 @@ struct link *link_free(struct link *link);
 void link_bury(struct link *link);
 void link_start_tls(struct link *link);
 int link_send(struct link *link, const struct msg *msg);
+/* Tells the other side which keys we have. */
+void link_send_keys(struct link *link);
 /* Closes with @text as soon as we are back in the loop. */
 void link_doom(struct link *link, const char *text);
 /* All is sent: says so, and lets the other side close. */

@@ -258,6 +258,32 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     return r;
 }
 
+/* ---- keys ------------------------------------------------------------------------------- */
+
+void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys)
+{
+    tls_set_keys(links->tls, keys);
+    for (unsigned i = 0; i < links->npeers; i++) {
+        links->peers[i].offer = 0;
+        if (links->peers[i].link)
+            link_send_keys(links->peers[i].link);
+    }
+}
+
+void peer_links_keys(const struct peer_links *links, unsigned node,
+                     struct peer_links_keys *ret_keys)
+{
+    const struct link_peer *peer = &links->peers[node];
+
+    if (node == links->self)
+        *ret_keys =
+            (struct peer_links_keys){tls_key_name(links->tls, 0), tls_key_name(links->tls, 1), ""};
+    else if (peer->link)
+        *ret_keys = (struct peer_links_keys){peer->keys.key, peer->keys.other, peer->link->key};
+    else
+        *ret_keys = (struct peer_links_keys){"", "", ""};
+}
+
 /* ---- all links -------------------------------------------------------------------------- */
 
 static int links_init_peers(struct peer_links *links, const struct peer_links_config *config)
@@ -311,7 +337,7 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     links->jitter = (uint32_t)config->incarnation;
     links->node_timeout_ms = config->conf->node_timeout_ms;
     snprintf(links->cluster, sizeof(links->cluster), "%s", config->conf->cluster);
-    r = tls_new(config->key, &links->tls);
+    r = tls_new(config->keys, &links->tls);
     if (r)
         return r;
     r = log_limit_init(&links->limit, config->base);

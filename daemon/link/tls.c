@@ -1,7 +1,7 @@
 /* tls.c - what of OpenSSL 3 we use for links between nodes.
  *
- * Only TLS 1.3, only the external PSK "commd" with (EC)DHE (psk_dhe_ke), one suite. There is no
- * certificate on either side, so a handshake without the key cannot end well:
+ * Only TLS 1.3, only the external PSK "commd-NAME" with (EC)DHE (psk_dhe_ke), one suite. There is
+ * no certificate on either side, so a handshake without the key cannot end well:
  *  - as server we have nothing else to authenticate with: a ClientHello whose PSK we do not
  *    know, or whose binder was made with another key, fails before any of our secrets is used;
  *  - as client SSL_VERIFY_PEER with an empty trust store refuses every certificate that a
@@ -9,56 +9,116 @@
  *  - and tls_is_authenticated() asks afterwards, whatever the above came to.
  * The key is shared by all nodes, so an attacker can reflect a node's own hello to it; the
  * PEER_HELLO of peer_link.c catches that (a node that claims to be ourselves is refused).
- * Tickets and the session cache are off: each link does its own key exchange. */
+ * Tickets and the session cache are off: each link does its own key exchange.
+ *
+ * There may be two keys, while the operator goes from one to the other. The identity of the PSK
+ * names the key by a hash of it, which tells nothing of 32 random bytes; the binder proves it. A
+ * server accepts both. A client offers one in a handshake, for OpenSSL takes no more; who calls us
+ * chooses which. */
 #include "daemon/link/tls.h"
 
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
+#include <stdio.h>
 
-static const char tls_identity[] = "commd";
+static const char tls_identity[] = "commd-"; /* and the key's name */
 static const char tls_suite[] = "TLS_AES_128_GCM_SHA256";
 static const unsigned char tls_suite_id[] = {0x13, 0x01};
 
-struct tls {
-    SSL_CTX *ctx; /* owned */
-    uint8_t key[TLS_KEY_BYTES];
+struct tls_key {
+    uint8_t bytes[CONF_KEY_BYTES];
+    char name[TLS_KEY_NAME];
+    char identity[sizeof(tls_identity) + TLS_KEY_NAME];
 };
 
-/* The external PSK in the shape in which OpenSSL wants it: a session with a master key. */
-static SSL_SESSION *psk_session(SSL *ssl)
+struct tls {
+    SSL_CTX *ctx; /* owned */
+    struct tls_key keys[CONF_KEYS_MAX];
+    unsigned nkeys;
+};
+
+static void name_key(struct tls_key *key)
 {
-    const struct tls *tls = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+    static const char purpose[] = "commd: the name of a cluster key";
+    uint8_t text[sizeof(purpose) + CONF_KEY_BYTES], hash[SHA256_DIGEST_LENGTH];
+    char name[TLS_KEY_NAME];
+
+    memcpy(text, purpose, sizeof(purpose));
+    memcpy(text + sizeof(purpose), key->bytes, CONF_KEY_BYTES);
+    SHA256(text, sizeof(text), hash);
+    OPENSSL_cleanse(text, sizeof(text));
+    for (unsigned i = 0; i < TLS_KEY_NAME / 2; i++)
+        snprintf(name + 2 * i, 3, "%02x", hash[i]);
+    snprintf(key->name, sizeof(key->name), "%s", name);
+    snprintf(key->identity, sizeof(key->identity), "%s%s", tls_identity, name);
+}
+
+void tls_set_keys(struct tls *tls, const struct conf_keys *keys)
+{
+    OPENSSL_cleanse(tls->keys, sizeof(tls->keys));
+    tls->nkeys = MIN(keys->n, (unsigned)CONF_KEYS_MAX);
+    for (unsigned i = 0; i < tls->nkeys; i++) {
+        memcpy(tls->keys[i].bytes, keys->key[i], CONF_KEY_BYTES);
+        name_key(&tls->keys[i]);
+    }
+}
+
+const char *tls_key_name(const struct tls *tls, unsigned i)
+{
+    return i < tls->nkeys ? tls->keys[i].name : "";
+}
+
+/* The external PSK in the shape in which OpenSSL wants it: a session with a master key. */
+static SSL_SESSION *psk_session(SSL *ssl, struct tls_key *key)
+{
     const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, tls_suite_id);
     SSL_SESSION *session = SSL_SESSION_new();
 
-    if (session && cipher && SSL_SESSION_set1_master_key(session, tls->key, TLS_KEY_BYTES) &&
+    if (session && cipher && SSL_SESSION_set1_master_key(session, key->bytes, CONF_KEY_BYTES) &&
         SSL_SESSION_set_cipher(session, cipher) &&
-        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
+        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION)) {
+        SSL_set_app_data(ssl, key);
         return session;
+    }
     SSL_SESSION_free(session);
     return NULL;
 }
 
-static int psk_find(SSL *ssl, const unsigned char *identity, size_t len, SSL_SESSION **ret_session)
+static struct tls *tls_of(SSL *ssl)
 {
-    *ret_session = NULL;
-    if (len != sizeof(tls_identity) - 1 || memcmp(identity, tls_identity, len) != 0)
-        return 1; /* unknown: goes on without a PSK, and fails for lack of a certificate */
-    *ret_session = psk_session(ssl);
-    return *ret_session != NULL;
+    return SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 }
 
+static int psk_find(SSL *ssl, const unsigned char *identity, size_t len, SSL_SESSION **ret_session)
+{
+    struct tls *tls = tls_of(ssl);
+
+    *ret_session = NULL;
+    for (unsigned i = 0; i < tls->nkeys; i++) {
+        struct tls_key *key = &tls->keys[i];
+
+        if (len != strlen(key->identity) || memcmp(identity, key->identity, len) != 0)
+            continue;
+        *ret_session = psk_session(ssl, key);
+        return *ret_session != NULL;
+    }
+    return 1; /* unknown: goes on without a PSK, and fails for lack of a certificate */
+}
+
+/* The key was chosen by tls_session(). */
 static int psk_use(SSL *ssl, const EVP_MD *md, const unsigned char **ret_identity, size_t *ret_len,
                    SSL_SESSION **ret_session)
 {
+    struct tls_key *key = SSL_get_app_data(ssl);
+
     *ret_session = NULL;
-    *ret_identity = (const unsigned char *)tls_identity;
-    *ret_len = sizeof(tls_identity) - 1;
+    *ret_identity = (const unsigned char *)key->identity;
+    *ret_len = strlen(key->identity);
     if (md && EVP_MD_get_type(md) != NID_sha256)
         return 1; /* a retry for another hash: we have no key for that */
-    *ret_session = psk_session(ssl);
+    *ret_session = psk_session(ssl, key);
     return *ret_session != NULL;
 }
 
@@ -67,13 +127,13 @@ static void tls_freep(struct tls **tls)
     *tls = tls_free(*tls);
 }
 
-int tls_new(const uint8_t key[TLS_KEY_BYTES], struct tls **ret_tls)
+int tls_new(const struct conf_keys *keys, struct tls **ret_tls)
 {
     _cleanup_(tls_freep) struct tls *tls = calloc(1, sizeof(*tls));
 
     if (!tls)
         return -ENOMEM;
-    memcpy(tls->key, key, TLS_KEY_BYTES);
+    tls_set_keys(tls, keys);
     tls->ctx = SSL_CTX_new(TLS_method());
     if (!tls->ctx)
         return -ENOMEM;
@@ -102,14 +162,23 @@ struct tls *tls_free(struct tls *tls)
     return NULL;
 }
 
-SSL *tls_session(struct tls *tls, bool server)
+SSL *tls_session(struct tls *tls, bool server, unsigned key)
 {
     SSL *ssl = SSL_new(tls->ctx);
 
+    if (ssl && !server)
+        SSL_set_app_data(ssl, &tls->keys[key < tls->nkeys ? key : 0]);
     /* On a server it would ask the client for a certificate, and want a session id context. */
     if (ssl)
         SSL_set_verify(ssl, server ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
     return ssl;
+}
+
+const char *tls_session_key(SSL *ssl)
+{
+    const struct tls_key *key = SSL_get_app_data(ssl);
+
+    return key ? key->name : "";
 }
 
 bool tls_is_authenticated(SSL *ssl)
@@ -134,19 +203,20 @@ enum tls_failure tls_failure(unsigned long code)
     }
 }
 
-int tls_token(const uint8_t secret[TLS_KEY_BYTES], const char *text, uint8_t ret_token[32])
+int tls_token(const uint8_t secret[CONF_KEY_BYTES], const char *text, uint8_t ret_token[32])
 {
     unsigned len = 32;
 
-    if (!HMAC(EVP_sha256(), secret, TLS_KEY_BYTES, (const unsigned char *)text, strlen(text),
+    if (!HMAC(EVP_sha256(), secret, CONF_KEY_BYTES, (const unsigned char *)text, strlen(text),
               ret_token, &len))
         return -ENOMEM;
     return 0;
 }
 
-void tls_insecure_key(uint8_t ret_key[TLS_KEY_BYTES])
+void tls_insecure_keys(struct conf_keys *ret_keys)
 {
     static const char phrase[] = "commd --insecure: everybody knows this key";
 
-    SHA256((const unsigned char *)phrase, sizeof(phrase) - 1, ret_key);
+    ret_keys->n = 1;
+    SHA256((const unsigned char *)phrase, sizeof(phrase) - 1, ret_keys->key[0]);
 }

@@ -4,17 +4,26 @@
 
 #include <openssl/ssl.h>
 
+#include "daemon/conf/conf.h"
 #include "shm/util/base.h"
 
-enum { TLS_KEY_BYTES = 32 };
+enum { TLS_KEY_NAME = 9 }; /* bytes of a key's name for people: 8 hex digits */
 
 struct tls;
 
-/* Copies @key. */
-int tls_new(const uint8_t key[TLS_KEY_BYTES], struct tls **ret_tls);
+/* Copies @keys. */
+int tls_new(const struct conf_keys *keys, struct tls **ret_tls);
+/* From now on for new sessions; those that are up stay. */
+void tls_set_keys(struct tls *tls, const struct conf_keys *keys);
+/* "" if there is no such key. The first one is offered first. */
+const char *tls_key_name(const struct tls *tls, unsigned i);
 struct tls *tls_free(struct tls *tls);
-/* One session; freed by the caller (SSL_free), before @tls. NULL: no memory. */
-SSL *tls_session(struct tls *tls, bool server);
+/* One session; freed by the caller (SSL_free), before @tls. @key: which one a client offers. NULL:
+ * no memory. */
+SSL *tls_session(struct tls *tls, bool server, unsigned key);
+/* After the handshake: the name of the key by which it was made, as long as the keys are not set
+ * anew. */
+const char *tls_session_key(SSL *ssl);
 /* After the handshake: did both sides prove that they know the key? */
 bool tls_is_authenticated(SSL *ssl);
 
@@ -29,8 +38,8 @@ enum tls_failure {
 enum tls_failure tls_failure(unsigned long code);
 
 /* HMAC-SHA256 of @text: the token by which one engine knows another. */
-int tls_token(const uint8_t secret[TLS_KEY_BYTES], const char *text, uint8_t ret_token[32]);
+int tls_token(const uint8_t secret[CONF_KEY_BYTES], const char *text, uint8_t ret_token[32]);
 /* The key of --insecure: public, so it protects nothing; it keeps the code paths equal. */
-void tls_insecure_key(uint8_t ret_key[TLS_KEY_BYTES]);
+void tls_insecure_keys(struct conf_keys *ret_keys);
 
 #endif

@@ -227,3 +227,29 @@ int arenas_fd(const struct arenas *arenas, unsigned slot, uint32_t uid, uint64_t
 
     return entry && entry->uid == uid ? entry->fd : -1;
 }
+
+size_t arenas_users(const struct arenas *arenas, uint32_t *uids, size_t room)
+{
+    size_t n = 0;
+
+    for (unsigned i = 0; i < ARENA_USER_BUCKETS; i++)
+        for (const struct arena_user *user = arenas->users[i]; user; user = user->next, n++)
+            if (n < room)
+                uids[n] = user->uid;
+    return n;
+}
+
+void arenas_held(const struct arenas *arenas, uint32_t uid, uint64_t *ret_bytes,
+                 unsigned *ret_count, uint64_t *ret_all)
+{
+    *ret_bytes = *ret_all = 0;
+    *ret_count = 0;
+    for (unsigned i = 0; i < ARENA_USER_BUCKETS; i++)
+        for (const struct arena_user *user = arenas->users[i]; user; user = user->next) {
+            *ret_all += user->bytes;
+            if (user->uid != uid)
+                continue;
+            *ret_bytes = user->bytes;
+            *ret_count = user->count;
+        }
+}

@@ -34,6 +34,11 @@ enum cause arenas_add(struct arenas *arenas, unsigned slot, uint32_t uid,
 void arenas_del(struct arenas *arenas, unsigned slot, uint64_t arena);
 /* The client in @slot is gone. */
 void arenas_drop(struct arenas *arenas, unsigned slot);
+/* Who has any: fills at most @room of @uids, and returns how many there are. */
+size_t arenas_users(const struct arenas *arenas, uint32_t *uids, size_t room);
+/* What @uid has; *ret_all: the bytes of all users. */
+void arenas_held(const struct arenas *arenas, uint32_t uid, uint64_t *ret_bytes,
+                 unsigned *ret_count, uint64_t *ret_all);
 /* Of the client in @slot together. */
 uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot);
 /* The descriptor of an arena of the client in @slot, which belongs to @uid; borrowed. -1: there is

@@ -41,8 +41,8 @@
 enum {
     LOOK_AT_LIMIT = 64, /* of the user's own boards; about a microsecond each */
     FREEING_MAX = 4,
-    AT_ONCE = 16 << 20,   /* bytes freed on the loop in one call: about 2 ms */
-    COUNTED_AT_ONCE = 64, /* buckets */
+    AT_ONCE = 16 << 20,  /* bytes freed on the loop in one call: about 2 ms */
+    COUNTED_AT_ONCE = 8, /* buckets */
 };
 
 struct board_user {
@@ -130,6 +130,17 @@ void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, u
     *ret_count = user ? user->count : 0;
 }
 
+size_t boards_users(const struct boards *boards, uint32_t *uids, size_t room)
+{
+    size_t n = 0;
+
+    for (unsigned i = 0; i < BOARD_USER_BUCKETS; i++)
+        for (const struct board_user *user = boards->users[i]; user; user = user->next, n++)
+            if (n < room)
+                uids[n] = user->uid;
+    return n;
+}
+
 size_t boards_most(const struct boards *boards)
 {
     size_t most = 0;
@@ -176,6 +187,7 @@ static struct board_entry *board_entry_free(struct board_entry *entry)
         board_ctl_free(entry->ctl);
         close_fdp(&entry->fd);
         free(entry->holders);
+        free(entry->seen);
         free(entry);
     }
     return NULL;
@@ -251,13 +263,35 @@ static void count_ops(struct boards *boards, struct board_entry *entry)
     entry->counted = ops;
 }
 
+/* What the ranks wrote down of their operations. A rank that has begun none has no such pages yet,
+ * and a look would make them. */
+static void count_recorders(struct boards *boards, struct board_entry *entry)
+{
+    struct recorder_totals now = {0};
+    const struct board_recorder *recorder;
+    bool any = false;
+
+    for (unsigned m = 0; (recorder = board_recorder(entry->ctl, m)); m++) {
+        if (!board_rank_started(entry->ctl, m))
+            continue;
+        recorder_add(recorder, &now);
+        any = true;
+    }
+    if (!any || (!entry->seen && !(entry->seen = calloc(1, sizeof(*entry->seen)))))
+        return; /* without memory it is counted the next time */
+    recorder_gain(&now, entry->seen, &boards->totals);
+    *entry->seen = now;
+}
+
 bool boards_count(struct boards *boards, size_t *at)
 {
     size_t end = MIN(*at + COUNTED_AT_ONCE, boards->nbuckets);
 
     for (; *at < end; ++*at)
-        for (struct board_entry *entry = boards->buckets[*at]; entry; entry = entry->next)
+        for (struct board_entry *entry = boards->buckets[*at]; entry; entry = entry->next) {
             count_ops(boards, entry);
+            count_recorders(boards, entry);
+        }
     return *at < boards->nbuckets;
 }
 
@@ -428,6 +462,7 @@ void boards_del(struct boards *boards, uint64_t group)
         return;
     *at = entry->next;
     count_ops(boards, entry);
+    count_recorders(boards, entry);
     entry->ctl = board_ctl_free(entry->ctl);
     entry->state = BOARD_LEFT;
     TAILQ_INSERT_TAIL(&boards->left, entry, in_all);

@@ -22,8 +22,10 @@ struct board_entry {
     uint64_t group;
     struct board_ctl *ctl; /* owned; NULL when the group is closed here */
     size_t bytes;
-    unsigned engine_life; /* of the engine that was given it; 0: none */
-    uint32_t counted;     /* of its operations, in boards->ops */
+    unsigned watchers;            /* questions for which all its operations are timed */
+    unsigned engine_life;         /* of the engine that was given it; 0: none */
+    uint32_t counted;             /* of its operations, in boards->ops */
+    struct recorder_totals *seen; /* owned: what boards->totals has of it; NULL: nothing yet */
 
     /* the rest is for boards.c */
     enum board_state state;
@@ -52,7 +54,8 @@ struct boards {
     unsigned max_files;   /* descriptors are for others, too */
     size_t freeing_bytes; /* the part of bytes and count that is being freed */
     unsigned freeing;
-    uint64_t ops;           /* counted so far, of all groups that there were */
+    uint64_t ops;                  /* counted so far, of all groups that there were */
+    struct recorder_totals totals; /* likewise, of all ranks of this node */
     struct board_list left; /* BOARD_LEFT and BOARD_FREEING, the next to be looked at first */
     struct board_user *users[BOARD_USER_BUCKETS]; /* owned: those who have boards */
     uint32_t *lives; /* owned: by client slot, how many clients have gone from it */
@@ -92,6 +95,8 @@ bool boards_count(struct boards *boards, size_t *at);
 /* The most bytes that one user holds. */
 size_t boards_most(const struct boards *boards);
 
+/* Who has any: fills at most @room of @uids, and returns how many there are. */
+size_t boards_users(const struct boards *boards, uint32_t *uids, size_t room);
 /* What @uid holds, in bytes and in boards; both are 0 for a user who is not known. */
 void boards_held(const struct boards *boards, uint32_t uid, size_t *ret_bytes, unsigned *ret_count);
 

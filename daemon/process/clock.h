@@ -24,6 +24,15 @@ static inline uint64_t clock_us(void)
     return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
+/* Of the day, for people: it may be set. */
+static inline uint64_t clock_wall_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
 static inline struct timeval clock_timeval(uint64_t ms)
 {
     return (struct timeval){.tv_sec = (time_t)(ms / 1000), .tv_usec = (ms % 1000) * 1000};

@@ -61,6 +61,11 @@ void log_set_level(enum conf_log_level level)
     atomic_store_explicit(&log_state.level, (int)level, memory_order_relaxed);
 }
 
+enum conf_log_level log_level(void)
+{
+    return (enum conf_log_level)atomic_load_explicit(&log_state.level, memory_order_relaxed);
+}
+
 bool log_enabled(enum conf_log_level level)
 {
     return (int)level <= atomic_load_explicit(&log_state.level, memory_order_relaxed);

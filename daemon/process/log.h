@@ -9,6 +9,7 @@ void log_init(const char *ident, enum conf_log_level level);
 /* Lines go to @fd (borrowed) instead of stderr from now on. */
 void log_set_fd(int fd);
 void log_set_level(enum conf_log_level level);
+enum conf_log_level log_level(void);
 bool log_enabled(enum conf_log_level level);
 void log_write(enum conf_log_level level, const char *fmt, ...) _printf_(2, 3);
 

@@ -59,6 +59,7 @@ struct board_ctl {
     struct board_rank *ranks;
     struct board_member *members;
     const struct board_slot *slots;
+    const struct board_recorder *recorders;
     size_t mapped;
     size_t size;
     uint32_t world, nlocal;
@@ -68,7 +69,7 @@ struct board_ctl {
 };
 
 struct layout {
-    size_t ranks, members, on_core, slots, window, result, counts, mail, size;
+    size_t ranks, members, on_core, slots, recorders, window, result, counts, mail, size;
     uint32_t depth;
     struct mail box;
 };
@@ -82,7 +83,9 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
     l.on_core = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), CACHELINE);
     l.slots = ALIGN_UP(l.on_core + nlocal * sizeof(uint32_t), 4096);
-    l.window = ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
+    l.recorders =
+        ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
+    l.window = l.recorders + nlocal * sizeof(struct board_recorder);
     l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
     l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes) * (nnodes == 2 ? 2 : 1);
     l.mail = l.counts;
@@ -134,6 +137,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->off_members = l->members;
     h->off_on_core = l->on_core;
     h->off_slots = l->slots;
+    h->off_recorders = l->recorders;
     h->off_window = l->window;
     h->off_result = l->result;
     h->off_counts = l->counts;
@@ -169,6 +173,7 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     ctl->ranks = (void *)((uint8_t *)map + l.ranks);
     ctl->members = (void *)((uint8_t *)map + l.members);
     ctl->slots = (const void *)((uint8_t *)map + l.slots);
+    ctl->recorders = (const void *)((uint8_t *)map + l.recorders);
     ctl->mapped = l.window;
     ctl->size = l.size;
     ctl->world = g->world;
@@ -224,6 +229,16 @@ unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
     return rank < ctl->world ? ctl->gone[rank] : CAUSE_NONE;
 }
 
+const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigned local)
+{
+    return local < ctl->nlocal ? &ctl->recorders[local] : NULL;
+}
+
+void board_record(struct board_ctl *ctl, bool all)
+{
+    atomic_store_explicit(&ctl->hdr->record, all ? RECORDER_ALL_TIMED : 0, memory_order_relaxed);
+}
+
 bool board_refused(const struct board_ctl *ctl, uint32_t op)
 {
     uint64_t refused = atomic_load_explicit(&ctl->hdr->refused, memory_order_acquire);
@@ -246,6 +261,14 @@ static void seat_descriptions(const struct board_ctl *ctl, unsigned local, struc
     }
 }
 
+/* A member may write down a moment after @now_ms was read; that is no time, and not 49 days. */
+static uint32_t ms_since(uint32_t since, uint64_t now_ms)
+{
+    enum { AHEAD_MS = 60000 };
+
+    return since - (uint32_t)now_ms < AHEAD_MS ? 0 : (uint32_t)now_ms - since;
+}
+
 void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
                 struct board_seat *ret_seat)
 {
@@ -263,10 +286,10 @@ void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
         ret_seat->pending &&
         atomic_load_explicit(&m->asleep_op, memory_order_acquire) == ret_seat->started;
     ret_seat->asleep_ms =
-        (uint32_t)now_ms - atomic_load_explicit(&m->asleep_ms, memory_order_relaxed);
+        ms_since(atomic_load_explicit(&m->asleep_ms, memory_order_relaxed), now_ms);
     since = atomic_load_explicit(&m->message_ms, memory_order_acquire);
     ret_seat->message = since != 0;
-    ret_seat->message_ms = (uint32_t)now_ms - since;
+    ret_seat->message_ms = ms_since(since, now_ms);
     ret_seat->message_peer = atomic_load_explicit(&m->message_peer, memory_order_relaxed);
     ret_seat->message_tag = atomic_load_explicit(&m->message_tag, memory_order_relaxed);
     ret_seat->message_send = atomic_load_explicit(&m->message_send, memory_order_relaxed) != 0;
@@ -372,8 +395,9 @@ int board_map(int fd, struct board *ret_board)
     l = board_layout(b.world, b.nnodes, b.nlocal);
     if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
         b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots ||
-        b.hdr->off_window != l.window || b.hdr->off_result != l.result ||
-        b.hdr->off_counts != l.counts || b.hdr->off_mail != l.mail) {
+        b.hdr->off_recorders != l.recorders || b.hdr->off_window != l.window ||
+        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts ||
+        b.hdr->off_mail != l.mail) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
@@ -383,6 +407,7 @@ int board_map(int fd, struct board *ret_board)
     b.members = (void *)((uint8_t *)map + l.members);
     b.on_core = (void *)((uint8_t *)map + l.on_core);
     b.slots = (void *)((uint8_t *)map + l.slots);
+    b.recorders = (void *)((uint8_t *)map + l.recorders);
     b.window = (uint8_t *)map + l.window;
     b.result = (uint8_t *)map + l.result;
     b.counts = (void *)((uint8_t *)map + l.counts);

@@ -3,8 +3,8 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | on_core[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   window[nlocal][depth][chunk] | result[depth][chunk] | theirs[depth][chunk] (two nodes) |
- *   counts[nlocal][depth][2][world] (several) | mail (mail.h)
+ *   recorders[nlocal] | window[nlocal][depth][chunk] | result[depth][chunk] | theirs[depth][chunk]
+ * (two nodes) | counts[nlocal][depth][2][world] (several) | mail (mail.h)
  *
  * The file is sparse: a page costs memory only once it was used. */
 #ifndef COMMD_BOARD_H
@@ -14,13 +14,14 @@
 
 #include "shm/util/base.h"
 #include "shm/board/mail.h"
+#include "shm/board/recorder.h"
 #include "shm/model/plan.h"
 #include "shm/util/wait.h"
 
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 14,
+    BOARD_VERSION = 15,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -144,8 +145,9 @@ struct board_hdr {
     struct plan_net net; /* the same on all nodes of the group */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
-    uint64_t off_ranks, off_members, off_on_core, off_slots, off_window, off_result, off_counts,
-        off_mail;
+    uint64_t off_ranks, off_members, off_on_core, off_slots, off_recorders, off_window, off_result,
+        off_counts, off_mail;
+    _Atomic uint32_t record; /* by commd: 0 or RECORDER_ALL_TIMED */
 
     /* of sleeping members: see bell_ring() */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -183,6 +185,7 @@ struct board {
     struct board_member *members;
     _Atomic uint32_t *on_core; /* core_now() of each member, when it last looked; 0: not yet */
     struct board_slot *slots;
+    struct board_recorder *recorders; /* of each member */
     uint8_t *window;
     uint8_t *result;
     uint64_t *counts; /* groups on several nodes */
@@ -225,6 +228,10 @@ struct board_seat {
 /* @now_ms: now_ms(). @local as above; a member that there is not does nothing. */
 void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
                 struct board_seat *ret_seat);
+/* What it wrote down of its operations; NULL: there is no such member. */
+const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigned local);
+/* Somebody watches: from now on all operations are timed. */
+void board_record(struct board_ctl *ctl, bool all);
 /* Both wake every sleeping member. First cause wins. */
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid);

@@ -54,6 +54,7 @@
     T(ABSENT_HERE, absent_here, absent_here)                                                       \
     T(ASK_RANKS, ask_ranks, ask_ranks)                                                             \
     T(RANKS_HERE, ranks_here, tables)                                                              \
+    T(PEER_KEYS, peer_keys, peer_keys)                                                             \
     T(ENGINE_HELLO, engine_hello, engine_hello)                                                    \
     T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                           \
     T(ENGINE_PEER_DEL, engine_peer_del, engine_peer)                                               \
@@ -64,7 +65,8 @@
     T(BOARD_ERROR, board_error, board)                                                             \
     T(DOORBELL_ADD, doorbell_add, doorbell)                                                        \
     T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
-    T(PING, ping, ping)
+    T(PING, ping, ping)                                                                            \
+    T(ENGINE_TRAFFIC, engine_traffic, engine_traffic)
 
 /* S(struct, schema type, schema constant) */
 #define CODEC_STRUCTS(S)                                                                           \
@@ -98,20 +100,24 @@
     S(ask_absent, AskAbsent, ASK_ABSENT)                                                           \
     S(absent_here, AbsentHere, ABSENT_HERE)                                                        \
     S(ask_ranks, AskRanks, ASK_RANKS)                                                              \
+    S(peer_keys, PeerKeys, PEER_KEYS)                                                              \
     S(engine_hello, EngineHello, ENGINE_HELLO)                                                     \
     S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                             \
     S(engine_peer, EnginePeer, ENGINE_PEER)                                                        \
     S(board_add, BoardAdd, BOARD_ADD)                                                              \
     S(board, Board, BOARD)                                                                         \
     S(doorbell, Doorbell, DOORBELL)                                                                \
-    S(ping, Ping, PING)
+    S(ping, Ping, PING)                                                                            \
+    S(engine_traffic, EngineTraffic, ENGINE_TRAFFIC)
 
 /* clang-format off */
 #define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command)
 #define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(RANKSIZE, rank) F(NAME, name)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
-#define FIELDS_admin(F)        F(NAME, verb) F(OPTNAME, group) F(NUM, watch_ms)
+#define FIELDS_admin(F)                                                                            \
+    F(NAME, verb) F(OPTNAME, group) F(NUM, watch_ms) F(FLAG, records)                              \
+    F(NUM, pid) F(NUM, rank) F(NUM, since) F(TEXT, text)
 #define FIELDS_client_ask_absent(F)   F(NUM, group) F(NUM, req) F(NUM, seq)
 #define FIELDS_arena_add(F)    F(NUM, req) F(NUM, arena) F(NUM, size)
 #define FIELDS_arena_del(F)    F(NUM, arena)
@@ -129,7 +135,8 @@
 #define FIELDS_absent(F) \
     F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
-#define FIELDS_heartbeat(F)    F(NUM, seq)
+#define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
+#define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
 #define FIELDS_join(F)         F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(NAME, name)
@@ -152,10 +159,13 @@
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
 #define FIELDS_ask_ranks(F) \
-    F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group)
+    F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group) F(FLAG, records)
 #define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)
 #define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
+#define FIELDS_engine_traffic(F) \
+    F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
+    F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
 #define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(INDEXES, peers)
 #define FIELDS_board(F) \

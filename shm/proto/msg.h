@@ -10,7 +10,7 @@ enum {
     /* First field of each hello; a peer with another one is refused. Raised with every change of
      * the messages, and of plan.c or the schedules, by which engines of different nodes must cut
      * and send alike. */
-    MSG_VERSION = 5,
+    MSG_VERSION = 6,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,
@@ -59,6 +59,7 @@ enum msg_type {
     MSG_ABSENT_HERE = 32,
     MSG_ASK_RANKS = 33,  /* node -> node, answered by RANKS_HERE; the core sees neither */
     MSG_RANKS_HERE = 34, /* struct msg_tables */
+    MSG_PEER_KEYS = 35,  /* after PEER_HELLO, and when they change */
     /* commd <-> commd-engine */
     MSG_ENGINE_HELLO = 40,      /* engine -> commd, once */
     MSG_ENGINE_PEER_ADD = 41,   /* commd -> engine; answered by ENGINE_PEER_READY */
@@ -71,6 +72,7 @@ enum msg_type {
     MSG_DOORBELL_ADD = 48,      /* commd -> engine, + eventfd */
     MSG_DOORBELL_DEL = 49,      /* commd -> engine */
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
+    MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before it answers a PING */
 };
 
 /* Why something ended: also enum commd_result of the public API, negated there. Values
@@ -148,10 +150,14 @@ struct msg_arena_answer {
 };
 
 struct msg_admin {
-    char verb[MSG_NAME_MAX]; /* daemon/admin/verbs.h has them all */
-    /* "ranks": name or id of a group, "" for all; and for how long to watch */
-    char group[MSG_GROUP_MAX];
-    uint32_t watch_ms;
+    char verb[MSG_NAME_MAX]; /* daemon/admin/verbs.h has them all, and which fields each looks at */
+    char group[MSG_GROUP_MAX]; /* name or id; "ranks": "" for all */
+    uint32_t watch_ms;         /* "ranks": for how long to watch them */
+    uint32_t records;          /* "ranks": 1: with their operations, all timed meanwhile */
+    uint32_t pid;              /* "kick_pid" */
+    uint32_t rank;             /* "kick_rank" */
+    uint64_t since;            /* "events": those after this number */
+    char text[MSG_TEXT_MAX];   /* "kick...": the reason; "set_log_level": the level */
 };
 
 struct msg_welcome {
@@ -217,7 +223,7 @@ struct msg_tables {
     uint32_t ntables;
     struct msg_table *tables;
     char text[MSG_TEXT_MAX]; /* a line for people when something is wrong, or "" */
-    uint64_t ask;            /* RANKS_HERE: that of ASK_RANKS */
+    uint64_t ask; /* RANKS_HERE: that of ASK_RANKS; "events": how many this user could have seen */
 };
 
 struct msg_peer_hello {
@@ -229,6 +235,7 @@ struct msg_peer_hello {
 
 struct msg_heartbeat {
     uint64_t seq;
+    uint32_t draining; /* 1: takes no new groups */
 };
 
 struct msg_engine_state {
@@ -315,7 +322,14 @@ struct msg_ask_ranks {
     uint32_t uid; /* who wants to know */
     uint32_t all; /* 1: it may see everybody's groups */
     uint32_t watch_ms;
-    char group[MSG_GROUP_MAX]; /* as in msg_admin */
+    uint32_t records;          /* as in msg_admin */
+    char group[MSG_GROUP_MAX]; /* likewise */
+};
+
+/* The names of the keys that it has: the one that it offers, and another that it accepts. */
+struct msg_peer_keys {
+    char key[MSG_NAME_MAX];
+    char other[MSG_NAME_MAX]; /* "": none */
 };
 
 struct msg_engine_hello {
@@ -339,6 +353,14 @@ struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
     uint32_t peer;
     uint64_t engine;
     char text[MSG_TEXT_MAX];
+};
+
+/* Of the other engine, since it was added: struct fabric_traffic. */
+struct msg_engine_traffic {
+    uint32_t peer;
+    uint64_t engine;
+    uint64_t sent, received, segments, retransmits, stalled_us;
+    uint32_t rtt_us, min_rtt_us;
 };
 
 struct msg_board_add {
@@ -392,6 +414,7 @@ struct msg {
         struct msg_refused refused;
         struct msg_tables tables;
         struct msg_peer_hello peer_hello;
+        struct msg_peer_keys peer_keys;
         struct msg_heartbeat heartbeat;
         struct msg_engine_state engine_state;
         struct msg_engine_ready engine_ready;
@@ -405,6 +428,7 @@ struct msg {
         struct msg_engine_hello engine_hello;
         struct msg_engine_peer_add engine_peer_add;
         struct msg_engine_peer engine_peer;
+        struct msg_engine_traffic engine_traffic;
         struct msg_board_add board_add;
         struct msg_board board;
         struct msg_doorbell doorbell;

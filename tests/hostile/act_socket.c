@@ -62,6 +62,37 @@ static void admin_flood(struct hostile *h)
     stray_keep(h, fd);
 }
 
+/* Groups and processes of others, whose names and pids are no secret, and the node itself. */
+static void kick_others(struct hostile *h)
+{
+    static const char *const verbs[] = {"kick",    "kick_pid",      "kick_rank", "drain",
+                                        "undrain", "set_log_level", "tenants",   "events"};
+    static const char *const names[] = {"good-1", "alone-0-1", "hostile-1", "", "\xc3\xa9", "%n%s"};
+    struct dice *d = &h->dice;
+    int fd = wire_connect(h, dice_below(d, 2));
+
+    if (fd < 0)
+        return;
+    wire_hello(fd, true);
+    for (int i = 0; i < 20; i++) {
+        struct msg msg = {.type = MSG_ADMIN};
+
+        strcpy(msg.admin.verb, verbs[dice_below(d, ARRAY_LEN(verbs))]);
+        if (dice_one_in(d, 2))
+            snprintf(msg.admin.group, sizeof(msg.admin.group), "%016llx",
+                     (unsigned long long)id_any(h));
+        else
+            strcpy(msg.admin.group, names[dice_below(d, ARRAY_LEN(names))]);
+        msg.admin.pid = dice_one_in(d, 4) ? (uint32_t)dice_odd(d)
+                                          : (uint32_t)getpid() - 64 + dice_below(d, 128);
+        msg.admin.rank = dice_below(d, 4);
+        msg.admin.since = dice_odd(d);
+        memset(msg.admin.text, '"', dice_below(d, MSG_TEXT_MAX - 1));
+        wire_msg(fd, &msg, NULL, 0);
+    }
+    stray_keep(h, fd);
+}
+
 static void garbage(struct hostile *h)
 {
     struct conn *conn = conn_any(h);
@@ -295,6 +326,7 @@ const struct action socket_actions[] = {
     {"connect_storm", 2, connect_storm},
     {"admin_sessions", 2, admin_sessions},
     {"admin_flood", 2, admin_flood},
+    {"kick_others", 2, kick_others},
     {"garbage", 4, garbage},
     {"truncated", 4, truncated},
     {"any_message", 8, any_message},

@@ -239,7 +239,7 @@ static bool introduce(struct liar *l, struct link *link)
 /* Never returns. */
 static void talk(struct liar *l, struct tls *tls, int fd, bool server)
 {
-    struct link link = {.ssl = tls_session(tls, server), .in = malloc(BUFFER)};
+    struct link link = {.ssl = tls_session(tls, server, 0), .in = malloc(BUFFER)};
     uint64_t beat_ms = 0;
 
     if (!link.ssl || !link.in || !SSL_set_fd(link.ssl, fd) ||
@@ -298,12 +298,12 @@ static int listen_on(unsigned port)
     return fd;
 }
 
-static void read_key(const char *path, uint8_t key[TLS_KEY_BYTES])
+static void read_key(const char *path, uint8_t key[CONF_KEY_BYTES])
 {
     FILE *file = fopen(path, "r");
     unsigned byte;
 
-    for (unsigned i = 0; i < TLS_KEY_BYTES; i++) {
+    for (unsigned i = 0; i < CONF_KEY_BYTES; i++) {
         if (!file || fscanf(file, "%2x", &byte) != 1) {
             fprintf(stderr, "liar: no key in %s\n", path);
             exit(1);
@@ -320,7 +320,7 @@ int main(int argc, char **argv)
         {"seed", 1, NULL, 's'}, {"group", 1, NULL, 'g'}, {"uid", 1, NULL, 'u'},
         {"dial", 0, NULL, 'd'}, {"trace", 0, NULL, 'T'}, {NULL, 0, NULL, 0}};
     struct liar l = {.dice.state = now_ms()};
-    uint8_t key[TLS_KEY_BYTES] = {0};
+    struct conf_keys keys = {.n = 1};
     unsigned port = 0, nlinks = 0;
     uint64_t limit_ms, ms = 10000;
     struct tls *tls;
@@ -333,7 +333,7 @@ int main(int argc, char **argv)
             port = (unsigned)atoi(optarg);
             break;
         case 'k':
-            read_key(optarg, key);
+            read_key(optarg, keys.key[0]);
             break;
         case 't':
             ms = (uint64_t)(1000 * atof(optarg));
@@ -356,7 +356,7 @@ int main(int argc, char **argv)
         default:
             return 64;
         }
-    if (tls_new(key, &tls))
+    if (tls_new(&keys, &tls))
         return 1;
     signal(SIGPIPE, SIG_IGN);
     setpgid(0, 0);

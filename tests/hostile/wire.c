@@ -241,7 +241,8 @@ void wire_any_msg(struct hostile *h, struct msg *ret_msg)
 
     switch ((unsigned)msg.type) {
     case MSG_CLIENT_HELLO:
-        msg.client_hello = (struct msg_client_hello){MSG_VERSION, dice_below(d, 2), "hostile"};
+        msg.client_hello = (struct msg_client_hello){
+            .version = MSG_VERSION, .admin = dice_below(d, 2), .program = "hostile"};
         break;
     case MSG_CLIENT_JOIN:
         msg.client_join = (struct msg_client_join){

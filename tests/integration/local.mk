@@ -17,7 +17,9 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_shares.py tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py tests/integration/test_engine_tenants.py \
 	tests/integration/test_floods.py tests/integration/test_board_memory.py \
-	tests/integration/test_why.py tests/integration/test_http.py
+	tests/integration/test_verbs.py tests/integration/test_why.py \
+	tests/integration/test_trace.py tests/integration/test_keys.py \
+	tests/integration/test_http.py tests/integration/test_doctor.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \

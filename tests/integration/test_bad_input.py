@@ -107,8 +107,8 @@ def test_key_file():
             file.write("ab" * 31)
         equal(
             commd(cluster, text, "--check-config"),
-            (77, "DIR/key: the cluster key is not 64 hex digits or 32 bytes; make one by: openssl "
-             "rand -hex 32 > DIR/key"),
+            (77, "DIR/key: the cluster key is not 64 hex digits or 32 bytes, nor are there two "
+             "in two lines; make one by: openssl rand -hex 32 > DIR/key"),
         )  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def test_something_else_behind_the_socket():
             for reply, what in (
                 (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a commd frame"),
                 (b"cd\x63\0\4\0\0\0\0\0\0\0", "another version of commd's protocol"),
-                (b"cd\x05", "Connection reset by peer"),
+                (b"cd\x06", "Connection reset by peer"),
             ):
                 rank = Rank(type("Web", (), {"socket": path, "name": "web"}))
                 rank.start("connect", timeout_ms=2000)
@@ -433,14 +433,14 @@ def test_broken_frames():
     with Cluster(1) as cluster:
         node = cluster.nodes[0]
         cluster.expect("-> refused")
-        big = b"cd\x05\0" + (64 * 1024 + 1).to_bytes(4, "little")
+        big = b"cd\x06\0" + (64 * 1024 + 1).to_bytes(4, "little")
         for data, text in (
             (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "protocol error: not a commd frame"),
             (os.urandom(4096).replace(b"c", b"x"), "protocol error: not a commd frame"),
-            (b"cd\x06\0\0\0\0\0", "protocol error: another version of commd's protocol"),
+            (b"cd\x07\0\0\0\0\0", "protocol error: another version of commd's protocol"),
             (big, "protocol error: frame too large"),
             (hello() + big, "protocol error: frame too large"),
-            (b"cd\x05\0\4\0\0\0\xff\xff\xff\xff", "protocol error: malformed message"),
+            (b"cd\x06\0\4\0\0\0\xff\xff\xff\xff", "protocol error: malformed message"),
             (hello() + frame(21, f1=1), "message type 21 is not for clients"),
             (join(1, 0, 1, "g"), "the first message has to be a hello"),
             (hello() + hello(), "a second hello"),
@@ -448,7 +448,7 @@ def test_broken_frames():
             (hello() + frame(LEAVE, f2=0), "leaves group 0, which it is not in"),
             (
                 hello(version=9),
-                "the client speaks protocol version 9, commd 0.1.0 on node node0 speaks 5: install "
+                "the client speaks protocol version 9, commd 0.1.0 on node node0 speaks 6: install "
                 "libcommd and commd of one version",
             ),
         ):
@@ -588,7 +588,7 @@ def frame_leave(group):
 
     body = b"\x09" + group
     envelope = bytes([LEAVE << 3 | 2, len(body)]) + body
-    return b"cd\x05\0" + struct.pack("<I", len(envelope)) + envelope
+    return b"cd\x06\0" + struct.pack("<I", len(envelope)) + envelope
 
 
 def test_ten_thousand_connections():

@@ -82,7 +82,7 @@ OPEN = {"listen": {"socket_mode": "0666"}}
 LEAVES = """
 path, count, bad = sys.argv[3], 0, b"\\x09" + struct.pack("<Q", 77)
 bad = bytes([LEAVE << 3 | 2, len(bad)]) + bad
-bad = b"cd\\x05\\0" + struct.pack("<I", len(bad)) + bad
+bad = b"cd\\x06\\0" + struct.pack("<I", len(bad)) + bad
 ready()
 limit = time.monotonic() + 2
 while time.monotonic() < limit:

@@ -153,6 +153,12 @@ def test_numbers_follow_what_happens():
         equal(after["commd_collectives_total"], during["commd_collectives_total"] + 1)
         equal(after["commd_groups_opened_total"], 1)
         equal(after["commd_ranks_lost_total"], 0)
+        equal(after['commd_operations_total{collective="all_reduce"}'], 16)  # two ranks
+        equal(after['commd_operation_bytes_total{collective="all_reduce"}'], 16 * 40)
+        fresh(node, lambda m: m['commd_node_sent_bytes_total{node="node1"}'] > 0, "traffic is told")
+        duration = "commd_operation_duration_seconds"
+        check(f'{duration}_bucket{{collective="all_reduce",le="+Inf"}}' in after, "a histogram")
+        check(f'{duration}_count{{collective="barrier"}}' not in after, "one that nobody called")
         ranks = cluster.ranks("whose-group", [0, 0])
         ranks[0].kill()
         fresh(node, lambda m: m["commd_ranks_lost_total"] == 1, "a rank is lost")
@@ -187,7 +193,7 @@ def test_counters_never_go_back():
                 rank.call("leave", name=name)
             now = numbers(node)
             for name, value in before.items():
-                if "_total" in name:
+                if re.search("_(total|bucket|sum|count)", name):
                     check(now.get(name, value) >= value, f"{name} went from {value} to {now[name]}")
             before = now
         fresh(node, lambda m: m["commd_collectives_total"] == total, f"{total} operations")
@@ -530,6 +536,16 @@ def test_queries_of_dashboard_and_manual():
         done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True,
                               text=True)  # fmt: skip
         equal(done.returncode, 0, done.stdout + done.stderr)
+
+
+def test_alerts_are_those_of_the_manual():
+    path = os.path.join(c.TOP, "etc/commd-alerts.yaml")
+    with open(path) as file:
+        found = re.findall(r"^        expr: '(.*)'$", file.read(), re.M)
+    equal(found, manual_queries())
+    need("promtool")
+    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
+    equal(done.returncode, 0, done.stdout + done.stderr)
 
 
 def test_prometheus_scrapes():

@@ -132,5 +132,38 @@ def test_cable_pulled():
         until(lambda: not cluster.nodes[0].groups(), "no group is left")
 
 
+def test_network_that_loses():
+    """`commctl why` blames the link, by what the kernel says of the engines' connections."""
+    if not shutil.which("nft"):
+        raise Skip("there is no nft: apt install nftables")
+    transport = {"trusted_network": "true", "device": "veth0", "fabric": "tcp"}
+    with Namespaces(transport=transport) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        faults.start_loops("g", ranks, 100_000)
+        rules = (
+            "add table inet lossy; add chain inet lossy in { type filter hook input priority 0; };"
+            f"add rule inet lossy in tcp dport != {PORT} tcp sport != {PORT} "
+            "numgen random mod 100 < 4 drop"
+        )
+        done = subprocess.run(["ip", "netns", "exec", cluster.names[0], "nft", rules],
+                              capture_output=True, text=True)  # fmt: skip
+        if done.returncode:
+            raise Skip(f"nft cannot drop here: {done.stderr.strip()}")
+        seen = {}
+
+        def blamed():
+            seen.update(cluster.nodes[0].ctl("why", "g")["why"][0])
+            return seen["verdict"] == "SLOW_LINK"
+
+        until(blamed, lambda: f"verdict SLOW_LINK: {seen}")
+        check("node node1 sends" in seen["evidence"], seen)
+        check("of what goes to node node0 again" in seen["evidence"], seen)
+        check("from node node1 to node node0" in seen["remedy"], seen)
+        nodes = {row["node"]: row for row in cluster.nodes[1].ctl("nodes")["nodes"]}
+        check(nodes["node0"]["retransmits"] >= 10 and nodes["node0"]["rtt_us"] > 0, nodes)
+        check(nodes["node0"]["sent"] > 100_000 and nodes["node1"]["rtt_us"] is None, nodes)
+        ranks[0].kill()
+
+
 if __name__ == "__main__":
     main(globals())

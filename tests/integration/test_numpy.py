@@ -7,6 +7,7 @@ else /usr/bin/python3; if none has them, this is skipped.
 """
 
 import glob
+import json
 import os
 import re
 import subprocess
@@ -138,6 +139,28 @@ ASYNC = ["async", "async_pending", "await", "await_pending", "batch", "batch_ref
          "references", "close_pending", "threads", "close_inside"]  # fmt: skip
 GROUPS = ["split", "many_groups"]
 MESSAGES = ["point_to_point", "too_long_message"]
+
+
+def test_doctor():
+    """python -m commd.doctor: what is well, what is misspelt, what does not go together."""
+    with Cluster(1) as cluster:
+        process = package().run(
+            cluster.nodes[0], ["-m", "commd.doctor", "--json"], COMMD_SOCKT="x", RANK="1",
+            PATH=f"{BUILD}/client/ctl:/usr/bin:/bin",
+        )  # fmt: skip
+        text, _ = process.communicate(timeout=LONG)
+        equal(process.returncode, 1, text)
+        rows = json.loads(text)["doctor"]
+        # this package was built without its part for torch, which may be there
+        errors = [row for row in rows if row["level"] == "error" and row["check"] != "torch"]
+        equal([row["check"] for row in errors], ["ranks"], rows)
+        check("RANK=1 and WORLD_SIZE=None" in errors[0]["finding"], rows)
+        seen = {row["check"]: row for row in reversed(rows)}
+        check("commd of node node0 answers" in seen["connection"]["finding"], rows)
+        equal(seen["all_reduce"]["level"], "ok", rows)
+        check("node: commd" in seen, rows)  # what commctl doctor says
+        equal([row["remedy"] for row in rows if "COMMD_SOCKT" in row["finding"]],
+              ["is COMMD_SOCKET meant?"])  # fmt: skip
 
 
 def test_wheel():

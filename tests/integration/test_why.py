@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Staged situations, and what `commctl why` says of them: the verdict, and who is the culprit."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -38,6 +41,12 @@ def culprit(row):
     return row["rank"], row["node"], row["pid"]
 
 
+def at_once(*calls):
+    """What each of them returns; commctl watches for a second, and they need not do so in turn."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [call.result() for call in [pool.submit(*call) for call in calls]]
+
+
 def text(node, *arguments):
     return subprocess.run(
         [COMMCTL, "--socket", node.socket, *arguments], capture_output=True, text=True
@@ -48,12 +57,15 @@ def test_a_group_that_is_well():
     with Cluster(2) as cluster:
         equal(text(cluster.nodes[0], "why").stdout, "no groups\n")
         ranks = cluster.ranks("g", [0, 1])
-        row = why(cluster.nodes[0])
+        row, shown, none = at_once(
+            (why, cluster.nodes[0]),
+            (text, cluster.nodes[1], "why", "g"),
+            (text, cluster.nodes[1], "why", "h"),
+        )
         equal((row["name"], row["verdict"], row["well"]), ("g", "HEALTHY", True))
         equal((row["rank"], row["pid"], row["command"]), (None, None, None), row)
-        equal(text(cluster.nodes[1], "why", "g").returncode, 0)
+        equal(shown.returncode, 0)
         equal(why(cluster.nodes[1], row["group"])["name"], "g", "by its id")
-        none = text(cluster.nodes[1], "why", "h")
         equal((none.returncode, none.stdout), (1, "no such group\n"))
         for rank in ranks:
             rank.call("leave", name="g")
@@ -65,25 +77,27 @@ def test_a_rank_that_is_stopped():
         os.kill(ranks[2].pid, signal.SIGSTOP)
         for rank in ranks[:2]:
             rank.start("all_reduce", name="g", count=100)
-        for node in cluster.nodes:
-            row = until_why(node, "RANK_STOPPED")
+        for row in at_once(*((until_why, node, "RANK_STOPPED") for node in cluster.nodes)):
             equal(culprit(row), (2, "node1", ranks[2].pid))
             check("all_reduce f32 sum of 100 elements" in row["evidence"], row)
             check("rank.py" in row["command"], row)
             check(row["waiting_s"] >= 0.5, row)
-        shown = text(cluster.nodes[0], "why", "g")
+        shown, ops = at_once(
+            (text, cluster.nodes[0], "why", "g"), (cluster.nodes[0].ctl, "ops", "g")
+        )
         equal(shown.returncode, 1)
         check(shown.stdout.startswith('RANK_STOPPED  group "g" (3 ranks on 2 nodes)\n'), shown)
         check(f"kill -CONT {ranks[2].pid}" in shown.stdout, shown)
-        ops = cluster.nodes[0].ctl("ops", "g")["ops"]
+        ops = ops["ops"]
         equal([(row["number"], row["ranks"], row["missing"]) for row in ops], [(1, "0-1", "2")])
         equal(ops[0]["operation"], "all_reduce f32 sum of 100 elements")
         os.kill(ranks[2].pid, signal.SIGCONT)
         ranks[2].call("all_reduce", name="g", count=100)
         for rank in ranks[:2]:
             rank.finish()
-        equal(why(cluster.nodes[0])["verdict"], "HEALTHY")
-        equal(cluster.nodes[0].ctl("ops")["ops"], [])
+        row, ops = at_once((why, cluster.nodes[0]), (cluster.nodes[0].ctl, "ops"))
+        equal(row["verdict"], "HEALTHY")
+        equal(ops["ops"], [])
 
 
 def test_a_rank_that_does_not_come():
@@ -106,17 +120,49 @@ def test_a_rank_that_does_not_come():
             rank.finish()
 
 
+def test_an_operation_that_takes_long():
+    """Ranks sleep in it again and again, but it gets on: nobody is to blame. Its engine gets the
+    processor for a few milliseconds at a time."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        engine = cluster.nodes[0].engine_pid()
+        done = threading.Event()
+
+        def slow_down():
+            while not done.is_set():
+                os.kill(engine, signal.SIGSTOP)
+                done.wait(0.08)
+                os.kill(engine, signal.SIGCONT)
+                time.sleep(0.003)
+
+        thread = threading.Thread(target=slow_down)
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=25_000_000)
+        until(lambda: cluster.nodes[0].ctl("ops")["ops"], "the operation is under way")
+        thread.start()
+        try:
+            for _ in range(2):
+                row = why(cluster.nodes[0])
+                equal((row["verdict"], row["well"]), ("HEALTHY", True), row)
+            check(cluster.nodes[0].ctl("ops")["ops"], "it was under way all the time")
+        finally:
+            done.set()
+            thread.join()
+        for rank in ranks:
+            rank.finish(60 * PATIENCE)
+
+
 def test_a_rank_that_does_not_join():
     with Cluster(2) as cluster:
         ranks = [cluster.rank(0), cluster.rank(1)]
         ranks[0].start("join", name="g", rank=0, size=3)
         ranks[1].start("join", name="g", rank=2, size=3)
-        for node in cluster.nodes:
-            until(
-                lambda node=node: "rank 1 of 3 has not joined the group"
-                in until_why(node, "NOT_ARRIVED", "g")["evidence"],
-                "the ranks that have joined are known",
-            )
+
+        def known(node):
+            said = "rank 1 of 3 has not joined the group"
+            until(lambda: said in until_why(node, "NOT_ARRIVED", "g")["evidence"], said)
+
+        at_once(*((known, node) for node in cluster.nodes))
         late = cluster.rank(1)
         late.call("join", name="g", rank=1, size=3)
         for rank in ranks:
@@ -129,8 +175,7 @@ def test_two_groups_in_another_order():
         cluster.join("h", ranks)
         ranks[0].start("all_reduce", name="g", count=10)
         ranks[1].start("all_reduce", name="h", count=10)
-        for group in "gh":
-            row = until_why(cluster.nodes[0], "ORDER_INVERSION", group)
+        for row in at_once(*((until_why, cluster.nodes[0], "ORDER_INVERSION", g) for g in "gh")):
             for other in "gh":
                 check(f'of group "{other}" waits in operation 1' in row["evidence"], row)
         cluster.expect("was lost|died")
@@ -182,7 +227,7 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
             rank.call("disconnect")
         for node in cluster.nodes:
             until(lambda node=node: not node.groups(), "the group is closed")
-            row = until_why(node, "RANK_DEAD", "g")
+        for row in at_once(*((until_why, node, "RANK_DEAD", "g") for node in cluster.nodes)):
             equal(culprit(row), (1, "node1", ranks[1].pid))
             equal(row["state"], "ended")
             check("it had completed 1 operations, the last one barrier" in row["evidence"], row)
@@ -249,21 +294,22 @@ def test_an_engine_that_stands_still():
 
 def test_the_pace_of_a_job():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 0, 1])
-        for number, rank in enumerate(ranks):
-            rank.start("paced", name="g", compute=0.1 if number == 1 else 0.005, steps=60)
+        slow, even = cluster.ranks("slow", [0, 0, 1]), cluster.ranks("even", [0, 0, 1])
+        for number, rank in enumerate(slow):
+            rank.start("paced", name="slow", compute=0.1 if number == 1 else 0.005, steps=10000)
+        for rank in even:
+            rank.start("paced", name="even", compute=0.1, steps=10000)
+        for rank in slow + even:
             rank.answer()
-        row = until_why(cluster.nodes[1], "SLOW_RANK")
-        equal(culprit(row), (1, "node0", ranks[1].pid))
-        for rank in ranks:
-            rank.finish(60)
-        for rank in ranks:
-            rank.start("paced", name="g", compute=0.1, steps=60)
-            rank.answer()
-        row = until_why(cluster.nodes[0], "COMPUTE_BOUND")
-        equal(row["well"], True)
-        for rank in ranks:
-            rank.finish(60)
+        row, other = at_once(
+            (until_why, cluster.nodes[1], "SLOW_RANK", "slow"),
+            (until_why, cluster.nodes[0], "COMPUTE_BOUND", "even"),
+        )
+        equal(culprit(row), (1, "node0", slow[1].pid))
+        equal(other["well"], True)
+        cluster.expect("was lost|died")
+        for rank in slow + even:
+            rank.kill()
 
 
 def test_a_healthy_job_is_never_accused():
@@ -272,8 +318,7 @@ def test_a_healthy_job_is_never_accused():
         for rank in ranks:
             rank.start("paced", name="g", compute=0.001, steps=4000)
             rank.answer()
-        for _ in range(3):
-            row = why(cluster.nodes[0])
+        for row in at_once(*3 * [(why, cluster.nodes[0])]):
             check(row["well"], row)
         cluster.expect("was lost|died")
         for rank in ranks:
@@ -375,7 +420,7 @@ def test_completion():
         verbs = [line.split()[0] for line in usage.splitlines()]
         check(len(verbs) > 8, usage)
         equal(sorted(offered("")), sorted(set(verbs)))
-        equal(offered("--socket", socket, "w"), ["why"])
+        equal(offered("--socket", socket, "w"), ["why", "wait"])
         equal(sorted(offered("show", "")), ["config", "tuning"])
         check({"--json", "--timeout"} <= set(offered("--")), "options")
         cluster.ranks("train", [0])

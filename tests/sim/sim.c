@@ -432,6 +432,37 @@ void sim_say(struct sim *sim, unsigned client, const struct msg *msg)
                   (struct core_event){.type = CORE_CLIENT_MSG, .client = handle->slot, .msg = msg});
 }
 
+void sim_admin(struct sim *sim, unsigned node, const char *verb, const char *group, uint32_t number)
+{
+    struct core_event event = {.type = CORE_CLIENT_OPEN, .client = SIM_CLIENTS};
+    struct msg hello = {.type = MSG_CLIENT_HELLO}, ask = {.type = MSG_ADMIN};
+
+    sim_note(sim, "%s: commctl %s %s", sim_node_name(sim, node), verb, group);
+    sim_input(sim, node, event);
+    hello.client_hello = (struct msg_client_hello){.version = MSG_VERSION, .admin = 1};
+    text_copy(ask.admin.verb, sizeof(ask.admin.verb), verb);
+    text_copy(ask.admin.group, sizeof(ask.admin.group), group);
+    ask.admin.pid = ask.admin.rank = number;
+    event.type = CORE_CLIENT_MSG;
+    event.msg = &hello;
+    sim_input(sim, node, event);
+    event.msg = &ask;
+    sim_input(sim, node, event);
+    event.type = CORE_CLIENT_CLOSED;
+    if (sim->nodes[node].alive) /* what it sent may have been its last: sim_crash_after() */
+        sim_input(sim, node, event);
+}
+
+uint32_t sim_client_pid(const struct sim *sim, unsigned client)
+{
+    return sim->handles[client].pid;
+}
+
+unsigned sim_client_node(const struct sim *sim, unsigned client)
+{
+    return sim->handles[client].node;
+}
+
 void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank, unsigned size,
               uint64_t limit_ms)
 {

@@ -51,6 +51,11 @@ void sim_ask_absent(struct sim *sim, unsigned client, const char *name, uint64_t
 void sim_ops(struct sim *sim, unsigned client, const char *name, unsigned ops);
 void sim_die(struct sim *sim, unsigned client, const char *why);
 void sim_say(struct sim *sim, unsigned client, const struct msg *msg); /* anything */
+/* Root's commctl on @node asks for a change and goes; @number: a pid or a rank. */
+void sim_admin(struct sim *sim, unsigned node, const char *verb, const char *group,
+               uint32_t number);
+uint32_t sim_client_pid(const struct sim *sim, unsigned client);
+unsigned sim_client_node(const struct sim *sim, unsigned client);
 bool sim_client_alive(const struct sim *sim, unsigned client);
 unsigned sim_client_open(const struct sim *sim, unsigned client);    /* groups it is in */
 unsigned sim_client_pending(const struct sim *sim, unsigned client); /* joins without answer */

@@ -84,9 +84,12 @@ static struct join *answered(struct sim *sim, const struct handle *handle_, uint
 
 static void client_send(struct sim *sim, unsigned node, const struct core_action *action)
 {
-    struct handle *handle = client_of(sim, node, action->client);
     const struct msg *msg = &action->msg;
+    struct handle *handle;
 
+    if (action->client == SIM_CLIENTS)
+        return; /* sim_admin() */
+    handle = client_of(sim, node, action->client);
     if (msg->type == MSG_JOIN_FAILED) {
         sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
                  msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
@@ -340,6 +343,8 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_GROUP_ABSENT:
         group_absent(sim, node, action);
         break;
+    case CORE_DO_CHANGED:
+    case CORE_DO_LOG_LEVEL:
     case CORE_DO_LOG:
         break;
     }

@@ -25,7 +25,8 @@ enum fault {
     FAULT_SLOW = 128,
     FAULT_WRONG = 256, /* sizes and ranks that contradict each other */
     FAULT_STOP = 512,
-    FAULT_ALL = 1023
+    FAULT_ADMIN = 1024, /* nodes drain, groups and clients are kicked */
+    FAULT_ALL = 2047
 };
 
 struct run {
@@ -177,10 +178,27 @@ static void crash_or_start(struct run *run)
         sim_crash(run->sim, node);
 }
 
+static void administer(struct run *run, unsigned node)
+{
+    unsigned client = some_client(run), what = (unsigned)draw(run, 5);
+    char name[16];
+
+    snprintf(name, sizeof(name), "g%u", (unsigned)draw(run, GROUPS));
+    if (what < 2)
+        sim_admin(run->sim, node, draw(run, 2) ? "undrain" : "drain", "", 0);
+    else if (what == 2)
+        sim_admin(run->sim, node, "kick", name, 0);
+    else if (what == 3)
+        sim_admin(run->sim, node, "kick_rank", name, (unsigned)draw(run, 4));
+    else if (client != UINT32_MAX)
+        sim_admin(run->sim, sim_client_node(run->sim, client), "kick_pid", "",
+                  sim_client_pid(run->sim, client));
+}
+
 static void hurt(struct run *run)
 {
     unsigned a = (unsigned)draw(run, NODES), b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
-    enum fault fault = (enum fault)(1u << draw(run, 10));
+    enum fault fault = (enum fault)(1u << draw(run, 11));
     unsigned client;
 
     if (!has(run, fault))
@@ -218,6 +236,10 @@ static void hurt(struct run *run)
         if (draw(run, 8) == 0)
             sim_shutdown(run->sim, a);
         break;
+    case FAULT_ADMIN:
+        if (sim_alive(run->sim, a))
+            administer(run, a);
+        break;
     default:
         break;
     }
@@ -251,8 +273,10 @@ static void come_to_rest(struct run *run)
         struct core_status status;
 
         core_status(sim_core(sim, i), &status);
-        if (status.draining)
+        if (status.stopping)
             sim_crash(sim, i); /* it was asked to go */
+        else if (sim_alive(sim, i))
+            sim_admin(sim, i, "undrain", "", 0);
     }
     sim_heal(sim);
     sim_run(sim, 10000);

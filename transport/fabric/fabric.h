@@ -45,6 +45,14 @@ struct fabric_events {
     void *arg;
 };
 
+/* Of one peer, since it was added. What a fabric does not know is 0. */
+struct fabric_traffic {
+    uint64_t sent, received; /* bytes */
+    uint64_t segments, retransmits;
+    uint64_t stalled_us;         /* in which the other side took nothing */
+    uint32_t rtt_us, min_rtt_us; /* smoothed; the least */
+};
+
 struct fabric_ops {
     const char *name;
     /* Own address, to be carried to the peers over the control plane. */
@@ -80,6 +88,8 @@ struct fabric_ops {
     /* Asks for a wake-up on fd. 0: may sleep. 1: there is work, call progress() first.
      * 2: may not rely on the fd for now, sleep at most 1 ms. */
     int (*arm)(struct fabric *f);
+    /* False: there is no such peer, or it is not up. NULL: this fabric counts nothing. */
+    bool (*traffic)(struct fabric *f, unsigned peer, struct fabric_traffic *ret_traffic);
     /* Completes what is in flight with -ECANCELED (done is called; on_msg and on_peer_down
      * are not), frees open claims, and everything else. Not from inside a callback. */
     void (*free)(struct fabric *f);

@@ -37,6 +37,7 @@ enum {
     REST_MS = 1000,   /* while only idle boards exist */
     FRAME_MS = 5000,
     CONTROL_AT_ONCE = 32, /* frames of commd in one look */
+    TRAFFIC_AT_ONCE = 64, /* peers in one report */
 };
 
 struct shell {
@@ -47,6 +48,7 @@ struct shell {
     int *bells; /* by client slot; -1: none */
     unsigned nbells;
     uint64_t incarnation[FABRIC_MAX_PEERS]; /* of the peers in the fabric; 0: none */
+    unsigned traffic_at;                    /* whose traffic is told next */
     const char *node;
     uint64_t rescued_ms; /* when all boards were looked at last */
     bool running;
@@ -165,6 +167,36 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
                                     : "the engine cannot use the board");
 }
 
+/* Of some peers at a time: to ask the kernel takes a microsecond for each connection. */
+static void tell_traffic(struct shell *s)
+{
+    struct msg m = {.type = MSG_ENGINE_TRAFFIC};
+    struct fabric_traffic traffic;
+    unsigned told = 0;
+
+    if (!s->fabric || !s->fabric->ops->traffic)
+        return;
+    for (unsigned n = 0; n < FABRIC_MAX_PEERS && told < TRAFFIC_AT_ONCE; n++) {
+        unsigned peer = s->traffic_at++ % FABRIC_MAX_PEERS;
+
+        if (!s->incarnation[peer] || !s->fabric->ops->traffic(s->fabric, peer, &traffic))
+            continue;
+        m.engine_traffic = (struct msg_engine_traffic){
+            .peer = peer,
+            .engine = s->incarnation[peer],
+            .sent = traffic.sent,
+            .received = traffic.received,
+            .segments = traffic.segments,
+            .retransmits = traffic.retransmits,
+            .stalled_us = traffic.stalled_us,
+            .rtt_us = traffic.rtt_us,
+            .min_rtt_us = traffic.min_rtt_us,
+        };
+        send_msg(s, &m);
+        told++;
+    }
+}
+
 static void control_msg(struct shell *s, const struct msg *m, int *fd)
 {
     struct msg pong = {.type = MSG_PING};
@@ -182,6 +214,7 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
     } else if (m->type == MSG_DOORBELL_DEL) {
         bell_del(s, m->doorbell.client);
     } else if (m->type == MSG_PING && !m->ping.pong) {
+        tell_traffic(s);
         pong.ping.seq = m->ping.seq;
         pong.ping.pong = 1;
         send_msg(s, &pong);

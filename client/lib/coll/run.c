@@ -44,6 +44,33 @@ static void describe_counts(struct run *r, const struct commd_op *op)
     }
 }
 
+/* What this rank gives, by its counts. */
+static uint64_t counted_elements(const struct run *r)
+{
+    const struct op_lists *l = r->lists;
+    uint64_t sum = 0;
+
+    for (unsigned k = 0; k < r->group->board.world; k++)
+        sum += l->counts ? l->counts[k] : l->send_counts[k];
+    return sum;
+}
+
+/* Is the operation timed, and for how many does it stand? The same for all members: what only this
+ * one gives is not looked at. */
+static void decide_recording(struct run *r)
+{
+    const struct board_hdr *h = r->group->board.hdr;
+    bool timed = atomic_load_explicit(&h->record, memory_order_relaxed) != 0;
+
+    r->recorded = false;
+    if (r->desc.count * r->plan.esize >= RECORDER_LONG)
+        r->weight = 1;
+    else
+        r->weight = recorder_samples((uint32_t)r->desc.seq) ? RECORDER_SAMPLE : 0;
+    if (unlikely(r->weight || timed))
+        run_record(r);
+}
+
 /* Could it be if nobody had a larger cell than this rank? */
 static bool can_close(const struct run *r)
 {
@@ -119,6 +146,8 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->seen_step = r->base;
     r->consistent = false;
     r->moved = false;
+    r->bytes = (unlikely(info->counted) ? counted_elements(r) : count) * r->plan.esize;
+    decide_recording(r);
     crowd_next(&g->crowd);
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&run_member(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
@@ -309,6 +338,7 @@ enum run_state run_poll(struct run *r)
 void run_end(struct run *r, enum run_state st)
 {
     struct board_member *me = run_member(r);
+    struct board_recorder *recs = r->group->board.recorders;
     bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
 
     if (unlikely(r->lists))
@@ -322,6 +352,11 @@ void run_end(struct run *r, enum run_state st)
     }
     if (unlikely(r->registered))
         registered_end(r, true);
+    if (likely(st == RUN_DONE))
+        recorder_count(&recs[r->group->local], r->desc.coll, r->bytes);
+    if (unlikely(r->recorded))
+        recorder_end(recs, r->group->board.nlocal, r->group->local, run_recorder_head(r), now_ns(),
+                     st == RUN_DONE ? r->weight : 0);
     /* Who has announced this operation, as all have, was done with those before it. So nobody need
      * look for that at the lines of all others. */
     if (one_node(r) && !refused && seq_reached(r->base, r->group->consumed_seen))

@@ -28,6 +28,7 @@ struct run {
     uint64_t most;          /* largest cell, elements: counted operations */
     uint32_t base;          /* number of its first step */
     uint32_t put, red, got; /* steps announced, reduced, taken */
+    uint32_t slept_at;      /* what these were when it went to sleep last */
     unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
     bool consistent;               /* descriptions were compared */
@@ -36,6 +37,9 @@ struct run {
     bool brief;                    /* one step of little on one node: soon over if all are there */
     bool warned;                   /* it has said that it waits for long, or left that to others */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
+    bool recorded;                 /* its beginning stands in the recorder */
+    unsigned weight;               /* how many operations it stands for there */
+    uint64_t bytes;                /* of this rank's payload */
     uint64_t fingerprint;          /* of desc */
     struct question *question;     /* owned: it waits for long, and we ask who is missing */
     struct registered *registered; /* owned: in registered memory, while that is possible */
@@ -134,14 +138,30 @@ static inline struct board_member *run_member(const struct run *r)
     return &r->group->board.members[r->group->local];
 }
 
-/* It is about to sleep; the first time in an operation is written down: board_seat(). */
-static inline void run_note_sleep(const struct run *r)
+static inline uint64_t run_recorder_head(const struct run *r)
+{
+    return recorder_head((uint32_t)r->desc.seq, r->desc.coll, r->desc.dtype, r->desc.redop);
+}
+
+static inline void run_record(struct run *r)
+{
+    r->recorded = true;
+    recorder_begin(&r->group->board.recorders[r->group->local], run_recorder_head(r), r->bytes,
+                   now_ns());
+}
+
+/* It is about to sleep. Since when it has slept without getting on is written down: board_seat().
+ * An operation of some seconds sleeps often and is not stuck. */
+static inline void run_note_sleep(struct run *r)
 {
     struct board_member *me = run_member(r);
-    uint32_t op = (uint32_t)r->desc.seq;
+    uint32_t op = (uint32_t)r->desc.seq, steps = r->base + r->put + r->red + r->got;
 
-    if (atomic_load_explicit(&me->asleep_op, memory_order_relaxed) == op)
+    if (atomic_load_explicit(&me->asleep_op, memory_order_relaxed) == op && r->slept_at == steps)
         return;
+    r->slept_at = steps;
+    if (!r->recorded)
+        run_record(r);
     atomic_store_explicit(&me->asleep_ms, (uint32_t)now_ms(), memory_order_relaxed);
     atomic_store_explicit(&me->asleep_op, op, memory_order_release);
 }

@@ -56,6 +56,16 @@ def all_reduce(name, count, dtype="f32", redop="sum", fill=1, timeout_ms=0):
     return buffer[:16].hex()
 
 
+def many(name, count, seconds):
+    """As many as fit into the time."""
+    buffer = bytearray(count * 4)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(100):
+            groups[name].run("all_reduce", send=buffer, recv=buffer, count=count,
+                             dtype=DTYPES.index("f32"), redop=REDOPS.index("sum"))  # fmt: skip
+
+
 def batch(name, sizes, bad=None):
     """all_reduce of u8 vectors of ones in one submission; the number in each result. @bad: an
     operation that does not fit those of the others."""
@@ -190,7 +200,7 @@ def registered_loop(name, key, count, timeout_ms=0):
 
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
-    "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced,
+    "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced, "many": many,
     "stream": run_stream, "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,

@@ -12,7 +12,7 @@ from cluster import HANG
 
 HELLO, JOIN, LEAVE, ABORT, ADMIN = 1, 2, 3, 4, 5
 WELCOME, JOINED, JOIN_FAILED, REFUSED, TABLES = 10, 11, 12, 13, 14
-VERSION = 5
+VERSION = 6
 
 
 def varint(value):

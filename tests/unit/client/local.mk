@@ -3,7 +3,8 @@
 if HAVE_CMOCKA
 unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl \
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
-	tests/unit/client/test_diagnose \
+	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
+	tests/unit/client/test_doctor \
 	tests/unit/client/test_perf tests/unit/client/test_teams tests/unit/client/test_trouble
 check_PROGRAMS += $(unit_client)
 TESTS += $(unit_client)
@@ -13,8 +14,16 @@ tests_unit_client_test_collectives_SOURCES = tests/unit/client/test_collectives.
 tests_unit_client_test_collectives_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_diagnose_SOURCES = tests/unit/client/test_diagnose.c \
-	client/ctl/diagnose.c client/ctl/diagnose.h
+	client/ctl/diagnose.c client/ctl/diagnose.h client/ctl/links.c
 tests_unit_client_test_diagnose_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_client_test_timeline_SOURCES = tests/unit/client/test_timeline.c \
+	client/ctl/timeline.c client/ctl/timeline.h
+tests_unit_client_test_timeline_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_client_test_doctor_SOURCES = tests/unit/client/test_doctor.c client/ctl/doctor.c \
+	client/ctl/doctor.h client/ctl/doctor_facts.c
+tests_unit_client_test_doctor_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 # Runs client/ctl/commctl, which make check has built with everything else.
 tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c

@@ -345,7 +345,7 @@ static void version_of_both(void **state)
     assert_int_equal(finish(f), 0);
     assert_string_equal(f->out, "commctl   0.1.0\n"
                                 "commd     0.9.1\n"
-                                "protocol  5\n"
+                                "protocol  6\n"
                                 "node      node-a\n");
 }
 
@@ -468,12 +468,12 @@ static void not_a_commd(void **state)
         const char *err;
     } cases[] = {
         {"HTTP/1.1 400 Bad Request\r\n", 26, "answered, but is not commd (not a commd frame)"},
-        {"cd\5\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
-        {"cd\5\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
-        {"cd\6\0", 4,
+        {"cd\6\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
+        {"cd\6\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
+        {"cd\7\0", 4,
          "answered, but speaks another version of commd's protocol; use the commctl that came "
          "with it"},
-        {"cd\5\0\3\0\0\0\x92\x03\0", 11,
+        {"cd\6\0\3\0\0\0\x92\x03\0", 11,
          "answered, but not what was asked (PING instead of WELCOME)"},
         {"", 0,
          "connected, but closed without an answer; it is not commd, or commd is shutting down"},
@@ -554,14 +554,16 @@ static unsigned help_verbs(struct fix *f, char ret_words[][32], unsigned room)
 }
 
 /* What commctl asks commd when these words are typed; answered, so that it ends. */
-static void asked_by(struct fix *f, char *words, char ret_verb[MSG_NAME_MAX])
+static void asked_by(struct fix *f, const char *typed, char ret_verb[MSG_NAME_MAX])
 {
-    char *second = strchr(words, ' ');
     struct msg msg, hello = {.type = MSG_WELCOME};
+    char buf[64], *words[4] = {NULL}, *save;
+    unsigned n = 0;
 
-    if (second)
-        *second++ = 0;
-    START(f, "--socket", f->path, words, second);
+    snprintf(buf, sizeof(buf), "%s", typed);
+    for (char *word = strtok_r(buf, " ", &save); word && n < 4; word = strtok_r(NULL, " ", &save))
+        words[n++] = word;
+    START(f, "--socket", f->path, words[0], words[1], words[2], words[3]);
     accept_one(f);
     expect(f, MSG_CLIENT_HELLO, &msg);
     hello.welcome = (struct msg_welcome){MSG_VERSION, 42, 7, "node-a", "lab"};
@@ -575,18 +577,22 @@ static void asked_by(struct fix *f, char *words, char ret_verb[MSG_NAME_MAX])
 static void verbs_are_those_of_commd(void **state)
 {
 #define NAME(name) #name,
-    static const char *const known[] = {ADMIN_VERBS(NAME) GATHER_VERB};
+    static const char *const known[] = {ADMIN_VERBS(NAME) CHANGE_VERBS(NAME) GATHER_VERB};
+    static const char *const more[] = {"drain --undo", "kick g", "kick pid 1", "kick rank g 1",
+                                       "log-level debug"};
 #undef NAME
     struct fix *f = *state;
-    char words[16][32], verb[MSG_NAME_MAX];
+    char words[24][32], verb[MSG_NAME_MAX];
     bool asked[ARRAY_LEN(known)] = {0};
     unsigned n = help_verbs(f, words, ARRAY_LEN(words));
 
-    assert_true(n >= ARRAY_LEN(known));
-    for (unsigned i = 0; i < n; i++) {
+    assert_true(n >= 10 && n < ARRAY_LEN(words));
+    for (unsigned i = 0; i < n + ARRAY_LEN(more); i++) {
         size_t k = 0;
 
-        asked_by(f, words[i], verb);
+        if (i < n && (!strcmp(words[i], "kick") || !strcmp(words[i], "doctor")))
+            continue; /* whom is in more[]; it asks for several */
+        asked_by(f, i < n ? words[i] : more[i - n], verb);
         while (k < ARRAY_LEN(known) && strcmp(known[k], verb))
             k++;
         if (k == ARRAY_LEN(known))
@@ -604,20 +610,30 @@ static void usage(void **state)
 {
     struct fix *f = *state;
     static const struct {
-        const char *args[3];
+        const char *args[4];
         int code;
         const char *out, *err;
     } cases[] = {
         {{"--version"}, 0, "commctl 0.1.0\n", ""},
         {{"--help"}, 0, "Usage: commctl [--socket PATH] [--json] VERB\n", ""},
         {{"help"}, 0, "Usage: commctl [--socket PATH] [--json] VERB\n", ""},
-        {{NULL}, 2, "", "commctl: which verb? status, nodes, groups, clients, why, ops, ranks, "},
+        {{NULL}, 2, "", "commctl: which verb? status, nodes, groups, clients, tenants, why, "},
         {{"shwo"}, 2, "", "commctl: shwo: no such verb (status, nodes, groups, clients, "},
         {{"show", "me"}, 2, "", "commctl: show me: no such verb ("},
         {{"show"}, 2, "", "commctl: show: no such verb ("},
         {{"status", "now"}, 2, "", "commctl: status now: no such verb ("},
         {{"--frob"}, 2, "", "commctl: unrecognized option '--frob'\nTry: commctl --help\n"},
         {{"--socket", ""}, 2, "", "commctl: --socket: the path is empty\n"},
+        {{"drain", "--watch"}, 2, "", "commctl: drain: --watch is not for it\n"},
+        {{"status", "--watch=0.1"}, 2, "", "commctl: --watch 0.1: not a number of seconds from "},
+        {{"status", "--watch", "1x"}, 2, "", "commctl: --watch 1x: not a number of seconds from "},
+        {{"kick"}, 2, "", "commctl: kick: whom? commctl kick GROUP, kick pid PID, or kick rank "},
+        {{"kick", "pid", "1x"}, 2, "", "commctl: kick: 1x: not a pid\n"},
+        {{"kick", "pid", "99999999999"}, 2, "", "commctl: kick: 99999999999: not a pid\n"},
+        {{"kick", ""}, 2, "", "commctl: kick: the name of the group is empty\n"},
+        {{"drain", "now"}, 2, "", "commctl: drain: now: it is about this node and takes no words"},
+        {{"status", "--undo"}, 2, "", "commctl: status: --undo is not for it\n"},
+        {{"wait", "--for", "luck"}, 2, "", "commctl: wait: --for luck: ready, nodes=N (1 to 1024)"},
         {{"--timeout", "0"}, 2, "", "commctl: --timeout 0: not a number of seconds above 0\n"},
         {{"--timeout", "1x"}, 2, "", "commctl: --timeout 1x: not a number of seconds above 0\n"},
         {{"--timeout", "nan"}, 2, "", "commctl: --timeout nan: not a number of seconds above 0\n"},

@@ -229,6 +229,17 @@ static void circles_are_seen(void **state)
     assert_int_equal(f->findings[1].verdict, VERDICT_ORDER_INVERSION);
     clear(f);
 
+    /* both began them without waiting, and one still computes: it may begin the other in time */
+    row(f, 0, WAITS);
+    row(f, 1, "process=running");
+    row(f, 0, "group=00000000000000bb name=h");
+    row(f, 1, "process=running group=00000000000000bb name=h " WAITS);
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[0].verdict, VERDICT_NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f, "its process is running");
+    clear(f);
+
     /* a circle to which the first waiter does not belong */
     row(f, 0, "message=recv message_peer=1 message_tag=0 message_ms=9000");
     row(f, 1, "message=recv message_peer=2 message_tag=0 message_ms=800");
@@ -252,6 +263,31 @@ static void all_are_there_and_nothing_moves(void **state)
     assert_verdict(f, NOT_ARRIVED);
     assert_int_equal(f->findings[0].rank, -1);
     assert_evidence(f, "from any rank, tag 3");
+}
+
+/* Between the looks at two ranks the one that was awaited came. */
+static void who_comes_while_it_is_looked_at_ends_the_wait(void **state)
+{
+    static const char *const last[] = {
+        "started=6",               /* it came, and does not sleep */
+        "started=6 asleep_ms=200", /* since it came */
+        "started=6 ops=6 done=1",  /* and is through */
+        "started=7 ops=6 done=1",  /* and in the next one */
+        "started=7 ops=6 done=1 asleep_ms=9",
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(last); i++) {
+        clear(f);
+        row(f, 0, WAITS);
+        row(f, 1, last[i]);
+        assert_verdict(f, HEALTHY);
+        assert_evidence(f, "the last of them while it was looked at");
+    }
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 1, "started=7 ops=6 asleep_ms=2000"); /* it has been through for long */
+    assert_verdict(f, LINK_STALL);
 }
 
 static void causes_of_broken_groups(void **state)
@@ -333,6 +369,19 @@ static void joining(void **state)
     assert_evidence(f, "rank 1-2 of 4 has not joined");
 }
 
+/* Two users may each have a group of the same name, and neither has an id yet. */
+static void groups_that_join_are_their_users(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "state=joining group= rank= pid= node= uid=1 missing=1-2");
+    row(f, 0, "state=joining group= rank= pid= node= uid=2 missing=3");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+    assert_non_null(strstr(f->findings[0].evidence, "rank 1-2 of 4"));
+    assert_non_null(strstr(f->findings[1].evidence, "rank 3 of 4"));
+}
+
 /* Whatever a node sends: no crash, no endless loop, an answer. */
 static void nonsense(void **state)
 {
@@ -396,6 +445,90 @@ static void what_is_pending(void **state)
     free(pending);
 }
 
+/* Each in another operation, as a user who wants to keep root busy may write. It ends at all only
+ * if it does not cost the cube of the ranks. */
+static void many_pending(void **state)
+{
+    enum { MANY = 4096 };
+    struct fix *f = *state;
+    struct wait_row *pending;
+    char words[64];
+    const char *key;
+    unsigned n;
+
+    for (unsigned rank = 0; rank < MANY; rank++) {
+        snprintf(words, sizeof(words), "started=%u", 2 * MANY - rank);
+        row(f, MANY - 1 - rank, words);
+    }
+    assert_int_equal(pending_operations(&f->table, &pending, &n, &key), 0);
+    assert_int_equal(n, MANY);
+    assert_string_equal(pending[0].waiting, "4095");
+    assert_string_equal(pending[0].missing, "0-4094");
+    assert_string_equal(pending[MANY - 1].missing, "");
+    free(pending);
+}
+
+/* The ranks of a group that was kicked end because of it. */
+static void a_group_that_was_kicked(void **state)
+{
+    static const char text[] = "ended by root with commctl kick on node a: over";
+    const struct finding *f;
+    struct fix *fix = *state;
+
+    row(fix, 0, "state=broken cause=aborted process=died");
+    set(fix, "cause_text", text);
+    row(fix, 1, "state=broken cause=aborted process=died");
+    set(fix, "cause_text", text);
+    f = verdict(fix);
+    assert_int_equal(f->verdict, VERDICT_ABORTED);
+    assert_int_equal(f->rank, -1);
+    assert_non_null(strstr(f->evidence, "ended by root with commctl kick on node a"));
+    assert_non_null(strstr(f->remedy, "ask who did it"));
+}
+
+/* A link that loses is the culprit only of groups over both of its nodes, which are in operations
+ * much of the time and get on. */
+static void a_link_that_loses(void **state)
+{
+    static struct msg_column columns[] = {{.key = "node"},     {.key = "peer"},
+                                          {.key = "segments"}, {.key = "retransmits"},
+                                          {.key = "rtt_us"},   {.key = "min_rtt_us"}};
+    static char *cells[] = {"node0", "node9", "1000", "900", "1", "1", "node1", "node0", "2000",
+                            "100",   "1500",  "100",  "x",   "y", "",  "z",     "-1",    ""};
+    struct msg_table tables[2] = {
+        [1] = {.name = "links", .ncolumns = 6, .nrows = 3, .columns = columns, .cells = cells}};
+    struct msg_tables answer = {.ntables = 2, .tables = tables};
+    struct fix *f = *state;
+
+    row(f, 0, "node=node0 done=50 busy_pct=80 watched_ms=1000 nodes=2");
+    row(f, 1, "node=node1 done=50 busy_pct=85 watched_ms=1000 nodes=2");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[0].verdict, VERDICT_HEALTHY);
+    snprintf(f->table.name, sizeof(f->table.name), "ranks");
+    tables[0] = f->table;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_SLOW_LINK);
+    assert_non_null(strstr(f->findings[0].evidence,
+                           "node node1 sends 5.0 % of what goes to node node0 again: 100 of 2000 "
+                           "segments in the last second; there and back 1.5 ms, at best 0.1 ms"));
+    assert_non_null(strstr(f->findings[0].remedy, "from node node1 to node node0"));
+
+    f->findings[0].verdict = VERDICT_COMPUTE_BOUND;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_COMPUTE_BOUND);
+    f->findings[0].verdict = VERDICT_HEALTHY;
+    cells[6] = "node7"; /* not one of the group's */
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_HEALTHY);
+    cells[6] = "node1";
+    columns[3].key[0] = 'x'; /* another version: nothing is known to be lost */
+    tables[1].nrows = 0;
+    judge_links(&answer, f->findings, f->n);
+    answer.ntables = 1;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_HEALTHY);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -407,14 +540,19 @@ int main(void)
         T(chains_are_followed_into_other_groups),
         T(circles_are_seen),
         T(all_are_there_and_nothing_moves),
+        T(who_comes_while_it_is_looked_at_ends_the_wait),
         T(causes_of_broken_groups),
         T(the_pace),
         T(operations_that_differ),
         T(joining),
+        T(groups_that_join_are_their_users),
         T(nonsense),
         T(a_column_that_is_missing_is_named),
         T(many_ranks),
         T(what_is_pending),
+        T(many_pending),
+        T(a_group_that_was_kicked),
+        T(a_link_that_loses),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,6 +129,13 @@ static inline void feed(struct bench *bench, struct core_event event)
                  (unsigned long long)action.seq, action.flag ? "node" : "client",
                  action.flag ? action.node : action.client, (unsigned long long)action.ask);
             break;
+        case CORE_DO_LOG_LEVEL:
+            note(bench, "%u log level %u for %u\n", action.client, action.level, action.by_id);
+            break;
+        case CORE_DO_CHANGED:
+            note(bench, "%u %s %u: %s\n", action.client, action.flag ? "changed" : "unchanged",
+                 action.ops, action.text);
+            break;
         case CORE_DO_LOG:
             break;
         }

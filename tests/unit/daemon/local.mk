@@ -3,9 +3,10 @@ if HAVE_CMOCKA
 unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_conf tests/unit/daemon/test_conf_errors tests/unit/daemon/test_conf_secret \
 	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
-	tests/unit/daemon/test_core_counts tests/unit/daemon/test_core_rendezvous \
-	tests/unit/daemon/test_core_share \
-	tests/unit/daemon/test_engine_link tests/unit/daemon/test_http_request \
+	tests/unit/daemon/test_core_change tests/unit/daemon/test_core_counts \
+	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
+	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_link \
+	tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
@@ -39,6 +40,10 @@ tests_unit_daemon_test_core_any_SOURCES = tests/unit/daemon/test_core_any.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_any_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
+tests_unit_daemon_test_core_change_SOURCES = tests/unit/daemon/test_core_change.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_change_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
 tests_unit_daemon_test_core_counts_SOURCES = tests/unit/daemon/test_core_counts.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_counts_LDADD = libcommd-core.la $(CMOCKA_LIBS)
@@ -49,6 +54,10 @@ tests_unit_daemon_test_core_rendezvous_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_core_share_SOURCES = tests/unit/daemon/test_core_share.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_share_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_diary_SOURCES = tests/unit/daemon/test_diary.c daemon/admin/diary.c \
+	daemon/admin/diary.h
+tests_unit_daemon_test_diary_LDADD = $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.c \
 	daemon/link/engine_link.c daemon/link/engine_spawn.c daemon/process/files.c

@@ -1,7 +1,7 @@
 /* The key file: what is taken, and the text for all that is not. */
 #include "tests/unit/daemon/conf_helper.h"
 
-static int load_key(const char *path, uint8_t ret_key[32], char **ret_error)
+static int load_keys(const char *path, struct conf_keys *ret_keys, char **ret_error)
 {
     char text[512];
     struct conf *conf;
@@ -9,7 +9,7 @@ static int load_key(const char *path, uint8_t ret_key[32], char **ret_error)
 
     snprintf(text, sizeof(text), "cluster: {key_file: %s}", path);
     conf = load_ok(text);
-    r = conf_load_key(conf, ret_key, ret_error);
+    r = conf_load_keys(conf, ret_keys, ret_error);
     conf_free(conf);
     return r;
 }
@@ -19,41 +19,55 @@ static void check_key_error(const char *path, int expected_r, const char *fmt, .
 static void check_key_error(const char *path, int expected_r, const char *fmt, ...)
 {
     char *error = NULL, expected[512];
-    uint8_t key[32] = {0}, zero[32] = {0};
+    struct conf_keys keys = {0}, none = {0};
     va_list args;
 
     va_start(args, fmt);
     vsnprintf(expected, sizeof(expected), fmt, args);
     va_end(args);
-    assert_int_equal(load_key(path, key, &error), expected_r);
+    assert_int_equal(load_keys(path, &keys, &error), expected_r);
     assert_non_null(error);
     assert_string_equal(error, expected);
-    assert_memory_equal(key, zero, sizeof(key)); /* no half of a key is left */
+    assert_memory_equal(&keys, &none, sizeof(keys)); /* no half of a key is left */
     free(error);
 }
 
 #define HEX "000102030405060708090a0b0c0d0e0f101112131415161718191A1B1C1D1E1F"
 
-static void key_is_read(void **state)
+#define HEX2                                                                                       \
+    "ff"                                                                                           \
+    "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
+static void keys_are_read(void **state)
 {
-    static const char *const hex[] = {HEX, HEX "\n", HEX "\r\n"};
+    static const struct {
+        const char *text;
+        unsigned n;
+    } hex[] = {{HEX, 1},           {HEX "\n", 1},           {HEX "\r\n", 1},
+               {HEX "\n" HEX2, 2}, {HEX "\n" HEX2 "\n", 2}, {HEX "\r\n" HEX2 "\r\n", 2}};
     struct files *files = *state;
-    uint8_t key[32], expected[32];
+    struct conf_keys keys;
+    uint8_t expected[32];
     char *error = NULL;
 
     for (unsigned i = 0; i < 32; i++)
         expected[i] = (uint8_t)i;
     for (unsigned i = 0; i < ARRAY_LEN(hex); i++) {
-        memset(key, 0xff, sizeof(key));
-        write_file(files->path, hex[i], strlen(hex[i]), i ? 0600 : 0400);
-        assert_int_equal(load_key(files->path, key, &error), 0);
+        memset(&keys, 0xff, sizeof(keys));
+        write_file(files->path, hex[i].text, strlen(hex[i].text), i ? 0600 : 0400);
+        assert_int_equal(load_keys(files->path, &keys, &error), 0);
         assert_null(error);
-        assert_memory_equal(key, expected, sizeof(key));
+        assert_int_equal(keys.n, hex[i].n);
+        assert_memory_equal(keys.key[0], expected, sizeof(expected));
+        assert_int_equal(keys.key[1][0], 0xff);
+        if (keys.n == 2)
+            assert_memory_equal(keys.key[1] + 1, expected + 1, sizeof(expected) - 1);
     }
     memset(expected, 0xa5, sizeof(expected));
     write_file(files->path, expected, sizeof(expected), 0600);
-    assert_int_equal(load_key(files->path, key, &error), 0);
-    assert_memory_equal(key, expected, sizeof(key));
+    assert_int_equal(load_keys(files->path, &keys, &error), 0);
+    assert_int_equal(keys.n, 1);
+    assert_memory_equal(keys.key[0], expected, sizeof(expected));
 }
 
 static void key_of_the_wrong_length(void **state)
@@ -65,6 +79,9 @@ static void key_of_the_wrong_length(void **state)
         HEX "0",
         HEX "\n\n",
         HEX "\nx",
+        HEX "\n\n" HEX2,
+        HEX "\n" HEX2 "\n" HEX,
+        "\n" HEX,
         HEX HEX,
         "x" HEX,
         "g00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
@@ -77,8 +94,8 @@ static void key_of_the_wrong_length(void **state)
     for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
         write_file(files->path, bad[i], strlen(bad[i]), 0600);
         check_key_error(files->path, -EINVAL,
-                        "%s: the cluster key is not 64 hex digits or 32 bytes; make one by: "
-                        "openssl rand -hex 32 > %s",
+                        "%s: the cluster key is not 64 hex digits or 32 bytes, nor are there two "
+                        "in two lines; make one by: openssl rand -hex 32 > %s",
                         files->path, files->path);
     }
 }
@@ -127,7 +144,7 @@ static void key_as_a_credential(void **state)
 {
     static const char file[] = "$CREDENTIALS_DIRECTORY/file";
     struct files *files = *state;
-    uint8_t key[32];
+    struct conf_keys keys;
     char *error = NULL;
 
     unsetenv("CREDENTIALS_DIRECTORY");
@@ -137,7 +154,7 @@ static void key_as_a_credential(void **state)
                     file);
     setenv("CREDENTIALS_DIRECTORY", files->dir, 1);
     write_file(files->path, HEX, strlen(HEX), 0440); /* the mask of systemd's ACL */
-    assert_int_equal(load_key(file, key, &error), 0);
+    assert_int_equal(load_keys(file, &keys, &error), 0);
     write_file(files->path, HEX, strlen(HEX), 0444);
     check_key_error(file, -EACCES,
                     "%s: mode 0444 opens the cluster key to other users; repair by: chmod 600 %s",
@@ -148,7 +165,7 @@ static void key_as_a_credential(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(key_is_read, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(keys_are_read, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_of_the_wrong_length, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_open_to_others, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_cannot_be_read, make_dir, remove_dir),

@@ -28,7 +28,7 @@ static void wrong_version(void **state)
     msg.client_hello.version = 1;
     say(bench, 0, &msg);
     expect(bench, "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks "
-                  "5: install libcommd and commd of one version\n0 close\n");
+                  "6: install libcommd and commd of one version\n0 close\n");
     bench_free(bench);
 }
 

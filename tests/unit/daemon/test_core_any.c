@@ -120,6 +120,23 @@ static void fill_real_engine(struct fuzz *fuzz, struct msg *msg, unsigned from)
     }
 }
 
+/* Its groups, those of others, and what is not there. */
+static void fill_admin(struct fuzz *fuzz, struct msg_admin *m)
+{
+    static const char *const verbs[] = {"kick",    "kick_pid",      "kick_rank", "drain",
+                                        "undrain", "set_log_level", "status"};
+    static const char *const texts[] = {"", "debug", "\"%s\\"};
+
+    text_copy(m->verb, sizeof(m->verb), verbs[draw(fuzz, ARRAY_LEN(verbs))]);
+    text_copy(m->text, sizeof(m->text), texts[draw(fuzz, ARRAY_LEN(texts))]);
+    if (draw(fuzz, 2))
+        snprintf(m->group, sizeof(m->group), "g%u", (unsigned)draw(fuzz, 3));
+    else
+        snprintf(m->group, sizeof(m->group), "%016llx", (unsigned long long)group_id(fuzz));
+    m->pid = 100 + small(fuzz);
+    m->rank = small(fuzz);
+}
+
 static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
 {
     static const enum msg_type types[] = {MSG_CLIENT_HELLO,
@@ -145,6 +162,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_ENGINE_PEER_DOWN,
                                           MSG_BOARD_ERROR,
                                           MSG_PING,
+                                          MSG_ENGINE_TRAFFIC,
                                           MSG_TABLES};
 
     memset(msg, 0, sizeof(*msg));
@@ -166,6 +184,12 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     case MSG_CLIENT_ABORT:
     case MSG_SYNC:
         msg->sync.group = group_id(fuzz);
+        break;
+    case MSG_ADMIN:
+        fill_admin(fuzz, &msg->admin);
+        break;
+    case MSG_HEARTBEAT:
+        msg->heartbeat.draining = (uint32_t)draw(fuzz, 2);
         break;
     case MSG_CLIENT_ASK_ABSENT:
         msg->client_ask_absent.group = group_id(fuzz);
@@ -233,6 +257,12 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->board.cause = small(fuzz);
         msg->board.peer = (int32_t)small(fuzz);
         break;
+    case MSG_ENGINE_TRAFFIC:
+        msg->engine_traffic.peer = small(fuzz);
+        msg->engine_traffic.engine = fuzz->bench->core->peers[msg->engine_traffic.peer % 3].engine;
+        msg->engine_traffic.sent = draw(fuzz, 2) ? small(fuzz) : UINT64_MAX;
+        msg->engine_traffic.retransmits = small(fuzz);
+        break;
     case MSG_PING:
         msg->ping.seq = small(fuzz);
         msg->ping.pong = (uint32_t)draw(fuzz, 2);
@@ -277,6 +307,8 @@ static void revive(struct fuzz *fuzz)
     }
     assert_int_equal(fuzz->bench->core->peers[1].state, CORE_PEER_READY);
     assert_int_equal(fuzz->bench->core->peers[2].state, CORE_PEER_READY);
+    hello(fuzz->bench, 5, 0, true);
+    say(fuzz->bench, 5, &(struct msg){.type = MSG_ADMIN, .admin = {.verb = "undrain"}});
     for (unsigned i = 0; i < 4; i++) {
         feed(fuzz->bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = i});
         hello(fuzz->bench, i, 1000, false);
@@ -317,7 +349,7 @@ static void anything(struct fuzz *fuzz)
 
     event.client = draw(fuzz, 50) ? (unsigned)draw(fuzz, 6) : small(fuzz);
     event.node = draw(fuzz, 50) ? (unsigned)draw(fuzz, 3) : small(fuzz);
-    event.uid = 1000;
+    event.uid = event.client == 5 ? 0 : 1000;
     event.group = draw(fuzz, 5) ? 0 : group_id(fuzz);
     event.msg = &msg;
     if (draw(fuzz, fuzz->tame ? 40 : 3)) /* the fatal kinds are not so frequent */

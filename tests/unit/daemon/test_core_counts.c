@@ -192,13 +192,61 @@ static void nodes_and_how_they_are_lost(void **state)
     bench_free(bench);
 }
 
+static void report(struct bench *bench, uint64_t engine, uint64_t sent, uint64_t segments,
+                   uint64_t retransmits)
+{
+    struct msg msg = {.type = MSG_ENGINE_TRAFFIC};
+
+    msg.engine_traffic = (struct msg_engine_traffic){.peer = 1,
+                                                     .engine = engine,
+                                                     .sent = sent,
+                                                     .segments = segments,
+                                                     .retransmits = retransmits,
+                                                     .rtt_us = 50};
+    bench->now += 10;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+}
+
+/* Counters go on over engines and over connections that are made anew. */
+static void traffic_of_engines(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    const struct core_traffic *traffic = peer_view(bench).traffic;
+    const struct msg gone = {.type = MSG_ENGINE_STATE};
+
+    feed(bench, (struct core_event){.type = CORE_TICK}); /* it is started */
+    engine_up(bench);
+    link_up(bench);
+    report(bench, 8, 7, 7, 7); /* before it has that peer */
+    assert_int_equal(traffic->told_ms, 0);
+    engines_meet(bench, 8);
+    report(bench, 8, 1000, 10, 1);
+    report(bench, 9, 5000, 50, 5); /* of another engine */
+    assert_int_equal(traffic->sent, 1000);
+    assert_int_equal(traffic->rtt_us, 50);
+    report(bench, 8, 1500, 30, 6);
+    assert_int_equal(traffic->sent, 1500);
+    assert_int_equal(traffic->recent_segments, 20);
+    assert_int_equal(traffic->recent_retransmits, 5);
+    report(bench, 8, 100, 2, 1); /* connected anew */
+    assert_int_equal(traffic->sent, 1600);
+    assert_int_equal(traffic->segments, 32);
+    assert_int_equal(traffic->retransmits, 7);
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &gone});
+    engines_meet(bench, 9);
+    report(bench, 9, 200, 3, 0);
+    assert_int_equal(traffic->sent, 1800);
+    assert_int_equal(traffic->recent_retransmits, 0);
+    bench_free(bench);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clients_and_joins),
-        cmocka_unit_test(groups),
-        cmocka_unit_test(most_of_one_user),
-        cmocka_unit_test(nodes_and_how_they_are_lost),
+        cmocka_unit_test(clients_and_joins),  cmocka_unit_test(groups),
+        cmocka_unit_test(most_of_one_user),   cmocka_unit_test(nodes_and_how_they_are_lost),
+        cmocka_unit_test(traffic_of_engines),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

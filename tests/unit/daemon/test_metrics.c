@@ -28,6 +28,12 @@ static void make(struct metrics *m)
     m->commd = (struct metrics_process){true, true, 1500000, 4096, 17};
     m->engine.known = true;
     m->http_codes[0] = 3;
+    m->operations.of[COLL_BARRIER].ops = 65;
+    m->operations.of[COLL_BARRIER].buckets[0] = 60;
+    m->operations.of[COLL_BARRIER].buckets[RECORDER_BUCKETS - 1] = 4;
+    m->operations.of[COLL_BARRIER].took_ns = 20000000015;
+    m->operations.of[COLL_ALL_REDUCE].bytes = 1 << 20;
+    m->operations.waits[1] = 7;
     m->nnodes = 3;
     m->nodes = calloc(3, sizeof(*m->nodes));
     assert_non_null(m->nodes);
@@ -39,6 +45,7 @@ static void make(struct metrics *m)
     m->nodes[1].self = true;
     m->nodes[2].losses[CORE_LOSS_SILENCE] = 9;
     m->nodes[2].age_ms = 1234;
+    m->nodes[2].traffic = (struct core_traffic){.sent = 5, .stalled_us = 7, .rtt_us = 42};
     m->groups = calloc(METRICS_GROUPS_SHOWN, sizeof(*m->groups));
     assert_non_null(m->groups);
     m->groups[0] = (struct metrics_group){.number = 4,
@@ -90,6 +97,10 @@ static void samples_are_right(void **state)
         "commd_node_state_age_seconds{node=\"c\"} 1.234000",
         "commd_node_losses_total{node=\"c\",cause=\"silence\"} 9",
         "commd_node_losses_total{node=\"c\",cause=\"engine\"} 0",
+        "commd_node_sent_bytes_total{node=\"c\"} 5",
+        "commd_node_received_bytes_total{node=\"a\"} 0",
+        "commd_node_stalled_seconds_total{node=\"c\"} 0.000007",
+        "commd_node_rtt_seconds{node=\"c\"} 0.000042",
         "commd_groups{state=\"open\"} 2",
         "commd_groups_broken_total{cause=\"quota exceeded\"} 5",
         "commd_groups_broken_total{cause=\"internal error\"} 6",
@@ -98,6 +109,17 @@ static void samples_are_right(void **state)
         "commd_process_open_fds{process=\"commd\"} 17",
         "commd_http_requests_total{code=\"200\"} 3",
         "commd_http_requests_total{code=\"405\"} 0",
+        "commd_operations_total{collective=\"barrier\"} 65",
+        "commd_operations_total{collective=\"all_to_all_v\"} 0",
+        "commd_operation_bytes_total{collective=\"all_reduce\"} 1048576",
+        "commd_operation_duration_seconds_bucket{collective=\"barrier\",le=\"0.000000256\"} 60",
+        "commd_operation_duration_seconds_bucket{collective=\"barrier\",le=\"4.294967296\"} 60",
+        "commd_operation_duration_seconds_bucket{collective=\"barrier\",le=\"+Inf\"} 64",
+        "commd_operation_duration_seconds_sum{collective=\"barrier\"} 20.000000015",
+        "commd_operation_duration_seconds_count{collective=\"barrier\"} 64",
+        "commd_operation_wait_seconds_bucket{le=\"0.000000512\"} 7",
+        "commd_operation_wait_seconds_count 7",
+        "# TYPE commd_operation_wait_seconds histogram",
         "# TYPE commd_turns_total counter",
         "# TYPE commd_ready gauge",
     };
@@ -113,8 +135,22 @@ static void samples_are_right(void **state)
     assert_null(strstr(text, "commd_node_up{node=\"b\"}"));
     assert_null(strstr(text, "commd_process_open_fds{process=\"commd-engine\"}")); /* not known */
     assert_null(strstr(text, "cause=\"?\""));
+    assert_null(strstr(text, "commd_node_rtt_seconds{node=\"a\"}")); /* not known */
+    /* no histogram of what was never called */
+    assert_null(strstr(text, "commd_operation_duration_seconds_count{collective=\"gather\"}"));
     free(text);
     metrics_fini(&m);
+}
+
+/* Of the metric that a sample belongs to. */
+static size_t base_length(const char *line, size_t len, const char *type)
+{
+    static const char *const ends[] = {"_bucket", "_sum", "_count"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(ends) && !strcmp(type, "histogram"); i++)
+        if (!strncmp(line + len - strlen(ends[i]), ends[i], strlen(ends[i])))
+            return len - strlen(ends[i]);
+    return len;
 }
 
 /* One HELP and one TYPE of each, in this order, before its samples; names are of the convention; no
@@ -143,8 +179,8 @@ static void text_follows_the_rules(void **state)
             metrics++;
             continue;
         }
-        assert_int_equal(len, strlen(name));
-        assert_memory_equal(line, name, len);
+        assert_int_equal(base_length(line, len, type), strlen(name));
+        assert_memory_equal(line, name, strlen(name));
         *strrchr(line, ' ') = '\0';
         for (unsigned i = 0; i < n; i++)
             assert_string_not_equal(seen[i], line);
@@ -210,8 +246,8 @@ static void json_is_what_the_page_wants(void **state)
     static const char *const parts[] = {
         "{\"node\":\"b\",\"cluster\":\"lab\",\"version\":\"0.1.0\",\"state\":\"degraded\",",
         "\"why\":\"node a is down: \\u0022no\\u0022 \\u003c/script>\\u000a\",",
-        "{\"node\":\"c\",\"state\":\"up\",\"last_error\":\"\",\"since_s\":1,\"links\":0,"
-        "\"link_losses\":9}]",
+        "{\"node\":\"c\",\"state\":\"up\",\"last_error\":\"\",\"rtt_us\":42,\"retransmits\":null,"
+        "\"sent\":null,\"received\":null,\"since_s\":1,\"links\":0,\"link_losses\":9}]",
         "\"groups\":[{\"number\":4,\"state\":\"open\",\"cause\":\"\",\"nodes\":2,\"ops\":100,"
         "\"behind\":2,\"size\":8,\"local_ranks\":4,\"missing\":0},{\"number\":null,",
         "\"uptime_s\":61.999,\"nodes\":[{\"node\":\"a\",",

@@ -60,7 +60,7 @@ struct node {
     struct conf_node nodes[MAX_NODES];
     struct sock_addr addrs[MAX_NODES];
     uint64_t incarnation;
-    uint8_t key[32];
+    struct conf_keys keys;
     struct peer_links *links;
     char *error;
     unsigned ups, downs, msgs;
@@ -189,7 +189,8 @@ static struct node *node_make(struct world *w, unsigned i, const char *names, ch
     n->conf.nodes = n->nodes;
     n->conf.nnodes = (unsigned)strlen(names);
     n->incarnation = 1000 + i;
-    memset(n->key, 7, sizeof(n->key));
+    n->keys.n = 1;
+    memset(n->keys.key[0], 7, CONF_KEY_BYTES);
     for (unsigned k = 0; names[k]; k++) {
         snprintf(n->nodes[k].name, sizeof(n->nodes[k].name), "%c", names[k]);
         snprintf(n->nodes[k].address, sizeof(n->nodes[k].address), "127.0.0.1");
@@ -211,7 +212,7 @@ static int node_start(struct world *w, struct node *n)
         .conf = &n->conf,
         .addrs = n->addrs,
         .incarnation = n->incarnation,
-        .key = n->key,
+        .keys = &n->keys,
         .ops = &ops,
         .arg = n,
     };
@@ -347,7 +348,7 @@ static void wrong_key_is_refused_and_logged_once(void **state)
     const struct peer_links_counts *counts;
     unsigned tries = 0;
 
-    a->key[31] ^= 1;
+    a->keys.key[0][31] ^= 1;
     assert_int_equal(node_start(w, a), 0);
     run_until(w, log_count("node \"b\": another cluster key"));
     /* a's next attempts change nothing: begin it anew a few times rather than wait for them */
@@ -547,6 +548,86 @@ static void silent_connections_are_closed(void **state)
     close(fd);
 }
 
+/* Keys that begin with each of @bytes, a key for each. */
+static struct conf_keys keys_of(const char *bytes)
+{
+    struct conf_keys keys = {.n = (unsigned)strlen(bytes)};
+
+    for (unsigned i = 0; i < keys.n; i++)
+        memset(keys.key[i], bytes[i], CONF_KEY_BYTES);
+    return keys;
+}
+
+/* While the operator goes from key o to key n: who has one in common links, whoever offers what
+ * first, and each knows what the other has. */
+static void two_keys(void **state)
+{
+    static const char *const sets[] = {"o", "n", "on", "no"};
+    struct world *w = *state;
+
+    for (unsigned i = 0; i < 16; i++) {
+        const char *mine = sets[i / 4], *theirs = sets[i % 4];
+        struct node *a = node_make(w, 0, "ab", 'a'), *b = node_make(w, 1, "ab", 'b');
+        struct peer_links_keys a_of_b, b_of_b, b_of_a;
+
+        a->ups = b->ups = 0;
+        a->keys = keys_of(mine);
+        b->keys = keys_of(theirs);
+        assert_int_equal(node_start(w, b), 0);
+        assert_int_equal(node_start(w, a), 0);
+        if (strpbrk(mine, theirs)) {
+            run_until(w, a->ups && b->ups);
+            run_until(w, (peer_links_keys(a->links, 1, &a_of_b), *a_of_b.key) &&
+                             (peer_links_keys(b->links, 0, &b_of_a), *b_of_a.key));
+            peer_links_keys(b->links, 1, &b_of_b);
+            assert_string_equal(a_of_b.key, b_of_b.key);
+            assert_string_equal(a_of_b.other, b_of_b.other);
+            assert_string_equal(a_of_b.link, b_of_a.link);
+            assert_int_equal(strlen(a_of_b.link), 8);
+            if (mine[0] == theirs[0] || !theirs[1]) /* a connects */
+                assert_string_equal(a_of_b.link, b_of_b.key);
+        } else {
+            run_until(w, peer_links_error(a->links, 1)[0]);
+            assert_int_equal(a->ups + b->ups, 0);
+            peer_links_keys(a->links, 1, &a_of_b);
+            assert_string_equal(a_of_b.key, "");
+        }
+        node_stop(a);
+        node_stop(b);
+    }
+}
+
+/* A link that is up stays when the keys change; the next one is made by the new ones. */
+static void keys_that_change(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "ab", 'a'), *b = node_make(w, 1, "ab", 'b');
+    struct conf_keys both = keys_of("no"), new = keys_of("n");
+    struct peer_links_keys names;
+    char old[16];
+
+    a->keys = b->keys = keys_of("o");
+    assert_int_equal(node_start(w, b), 0);
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, a->ups && b->ups);
+    run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
+    snprintf(old, sizeof(old), "%s", names.link);
+    peer_links_set_keys(b->links, &both);
+    run_until(w, (peer_links_keys(a->links, 1, &names), *names.other));
+    assert_string_equal(names.other, old);
+    assert_string_equal(names.link, old);
+    peer_links_set_keys(a->links, &both);
+    peer_links_set_keys(a->links, &new);
+    peer_links_set_keys(b->links, &new);
+    run_until(w, (peer_links_keys(a->links, 1, &names), !*names.other));
+    assert_int_equal(a->downs + b->downs, 0);
+    peer_links_drop(a->links, 1, "silent for 3 s");
+    run_until(w, a->ups == 2 && b->ups == 2);
+    run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
+    assert_string_equal(names.link, names.key);
+    assert_string_not_equal(names.link, old);
+}
+
 /* A TLS client that knows the key and then breaks the protocol. */
 static void with_the_key_but_bad_manners(void **state)
 {
@@ -562,9 +643,9 @@ static void with_the_key_but_bad_manners(void **state)
         void *frame;
         size_t len;
 
-        assert_int_equal(tls_new(b->key, &tls), 0);
+        assert_int_equal(tls_new(&b->keys, &tls), 0);
         bev = bufferevent_openssl_socket_new(w->base, stranger("127.0.0.9", w->port[1]),
-                                             tls_session(tls, false), BUFFEREVENT_SSL_CONNECTING,
+                                             tls_session(tls, false, 0), BUFFEREVENT_SSL_CONNECTING,
                                              BEV_OPT_CLOSE_ON_FREE);
         bufferevent_enable(bev, EV_READ | EV_WRITE);
         assert_int_equal(codec_encode(&beat, &frame, &len), 0);
@@ -642,6 +723,8 @@ int main(void)
         T(a_flood_of_half_open_connections),
         T(a_flood_from_a_nodes_address),
         T(silent_connections_are_closed),
+        T(two_keys),
+        T(keys_that_change),
         T(with_the_key_but_bad_manners),
         T(port_in_use),
         cmocka_unit_test(refused_table_is_bounded),

@@ -1,4 +1,5 @@
-/* The answer to "tuning": names, headings, and numbers that follow from constants and settings. */
+/* The answer to "tuning": names, headings, and numbers that follow from constants and settings; and
+ * what fits into an answer. */
 #include "daemon/admin/tuning.h"
 #include "shm/model/plan.h"
 #include "shm/model/team.h"
@@ -77,11 +78,35 @@ static void settings_are_the_daemons(void **state)
     conf_free(conf);
 }
 
+/* Each fits into an answer, both together do not. */
+static void tables_that_do_not_fit_together(void **state)
+{
+    static const struct table_column columns[] = {{"a", "A", MSG_CELL_STRING}};
+    char text[4096];
+    struct table tables[2];
+
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    for (unsigned many = 0; many < 2; many++) {
+        for (unsigned i = 0; i < 2; i++) {
+            table_init(&tables[i], "t", columns, 1);
+            for (unsigned n = 0; n < (many ? MSG_MAX_CELLS / 2 + i : 1100); n++)
+                table_text(&tables[i], many ? "" : text);
+            assert_int_equal(tables_error(&tables[i], 1), 0);
+        }
+        assert_int_equal(tables_error(tables, 2), -E2BIG);
+        table_fini(&tables[0]);
+        assert_int_equal(tables_error(tables, 2), 0);
+        table_fini(&tables[1]);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_those_that_were_built),
         cmocka_unit_test(settings_are_the_daemons),
+        cmocka_unit_test(tables_that_do_not_fit_together),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,8 @@ if HAVE_CMOCKA
 unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
 	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_dtype \
 	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_ranks \
-	tests/unit/shm/test_reduce tests/unit/shm/test_socket_path tests/unit/shm/test_topology \
+	tests/unit/shm/test_recorder tests/unit/shm/test_reduce \
+	tests/unit/shm/test_socket_path tests/unit/shm/test_topology \
 	tests/unit/shm/test_wait
 check_PROGRAMS += $(unit_shm)
 TESTS += $(unit_shm)
@@ -36,6 +37,9 @@ tests_unit_shm_test_mail_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_shm_test_msg_io_SOURCES = tests/unit/shm/test_msg_io.c tests/unit/shm/codec_samples.c \
 	tests/unit/shm/codec_samples.h
 tests_unit_shm_test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_shm_test_recorder_SOURCES = tests/unit/shm/test_recorder.c
+tests_unit_shm_test_recorder_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_ranks_SOURCES = tests/unit/shm/test_ranks.c
 tests_unit_shm_test_ranks_LDADD = libcommd-shm.la $(CMOCKA_LIBS)

@@ -68,6 +68,10 @@ static void a_seat_tells_what_its_member_does(void **state)
     board_seat(ctl, 1, 5000, &seat);
     assert_true(seat.asleep);
     assert_int_equal(seat.asleep_ms, 2000);
+    board_seat(ctl, 1, 2999, &seat); /* it fell asleep after the clock was read */
+    assert_int_equal(seat.asleep_ms, 0);
+    board_seat(ctl, 1, 3000 + 40 * 86400000ull, &seat);
+    assert_int_equal(seat.asleep_ms, 40 * 86400000u);
     board_seat(ctl, 0, 5000, &seat);
     assert_false(seat.pending);
 
@@ -80,6 +84,8 @@ static void a_seat_tells_what_its_member_does(void **state)
     board_seat(ctl, 1, 5000, &seat);
     assert_true(seat.pending && !seat.asleep && seat.message && !seat.message_send);
     assert_int_equal(seat.message_ms, 100);
+    board_seat(ctl, 1, 4899, &seat);
+    assert_int_equal(seat.message_ms, 0);
     assert_int_equal(seat.message_peer, 2);
     assert_int_equal(seat.message_tag, 7);
     assert_int_equal(seat.now.coll, COLL_BARRIER);

@@ -225,15 +225,15 @@ static void headers(void **state)
         {"c", 1, CODEC_E_MORE},
         {"cG", 2, CODEC_E_MAGIC},
         {"cd", 2, CODEC_E_MORE},
-        {"cd\5", 3, CODEC_E_MORE},
-        {"cd\6", 3, CODEC_E_VERSION},
+        {"cd\6", 3, CODEC_E_MORE},
+        {"cd\7", 3, CODEC_E_VERSION},
         {"cd\0", 3, CODEC_E_VERSION},
-        {"cd\6\7", 4, CODEC_E_VERSION},
-        {"cd\5\1", 4, CODEC_E_MAGIC},
-        {"cd\5\0\xff\xff\xff", 7, CODEC_E_MORE},
-        {"cd\5\0\xff\xff\xff\xff", 8, CODEC_E_TOO_LARGE},
-        {"cd\5\0\x01\x00\x80\x00", 8, CODEC_E_TOO_LARGE}, /* 8 MiB and 1 */
-        {"cd\5\0\x00\x00\x80\x00", 8, CODEC_E_MORE},
+        {"cd\7\7", 4, CODEC_E_VERSION},
+        {"cd\6\1", 4, CODEC_E_MAGIC},
+        {"cd\6\0\xff\xff\xff", 7, CODEC_E_MORE},
+        {"cd\6\0\xff\xff\xff\xff", 8, CODEC_E_TOO_LARGE},
+        {"cd\6\0\x01\x00\x80\x00", 8, CODEC_E_TOO_LARGE}, /* 8 MiB and 1 */
+        {"cd\6\0\x00\x00\x80\x00", 8, CODEC_E_MORE},
         {"GET / HTTP/1.1\r\n", 16, CODEC_E_MAGIC},
         {"\x16\x03\x01\x02\x00\x01\x00\x01", 8, CODEC_E_MAGIC}, /* a TLS client */
     };
@@ -243,13 +243,13 @@ static void headers(void **state)
         assert_int_equal(codec_frame_check(cases[i].bytes, cases[i].len, CODEC_MAX_FRAME, &need),
                          cases[i].r);
     /* The sender's own limit, to the byte. */
-    assert_int_equal(codec_frame_check("cd\5\0\0\0\1\0", 8, 65536, &need), CODEC_E_MORE);
+    assert_int_equal(codec_frame_check("cd\6\0\0\0\1\0", 8, 65536, &need), CODEC_E_MORE);
     assert_int_equal(need, 65536 + CODEC_HEADER);
-    assert_int_equal(codec_frame_check("cd\5\0\1\0\1\0", 8, 65536, &need), CODEC_E_TOO_LARGE);
+    assert_int_equal(codec_frame_check("cd\6\0\1\0\1\0", 8, 65536, &need), CODEC_E_TOO_LARGE);
     /* Nothing but one whole frame is decoded. */
     struct msg msg;
-    assert_int_equal(codec_decode("cd\5\0\0\0\0\0", 8, &msg), CODEC_E_CONTENT);
-    assert_int_equal(codec_decode("cd\5\0\2\0\0\0\x2a\0more", 14, &msg), CODEC_E_CONTENT);
+    assert_int_equal(codec_decode("cd\6\0\0\0\0\0", 8, &msg), CODEC_E_CONTENT);
+    assert_int_equal(codec_decode("cd\6\0\2\0\0\0\x2a\0more", 14, &msg), CODEC_E_CONTENT);
 }
 
 static uint32_t random_next(uint32_t *seed)
@@ -304,7 +304,7 @@ static void unknown_fields_are_skipped(void **state)
 
 static void unknown_kinds_are_refused(void **state)
 {
-    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0x9a, 0x03, 0},
+    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0xa2, 0x03, 0},
                          varint[] = {0x28, 1}, group[] = {5 << 3 | 3},
                          huge[] = {0xfa, 0xff, 0xff, 0xff, 0x0f, 0};
     static const uint8_t two[] = {0x92, 0x03, 0, 0xaa, 0x01, 0}; /* ping, then heartbeat */

@@ -122,7 +122,7 @@ static void refused_descriptors_are_closed(void **state)
         struct cmsghdr align;
         char buf[CMSG_SPACE(2 * sizeof(int))];
     } space = {.buf = {0}};
-    struct iovec iov = {"cd\5\0\2\0\0\0??", 10};
+    struct iovec iov = {"cd\6\0\2\0\0\0??", 10};
     struct msghdr mh = {.msg_iov = &iov,
                         .msg_iovlen = 1,
                         .msg_control = space.buf,
@@ -150,9 +150,9 @@ static void wrong_bytes(void **state)
         const char *why;
     } cases[] = {
         {"G", 1, "not a commd frame"},
-        {"cd\6", 3, "another version of commd's protocol"},
-        {"cd\5\0\1\0\x80\0", 8, "frame too large"},
-        {"cd\5\0\0\0\0\0", 8, "malformed message"},
+        {"cd\7", 3, "another version of commd's protocol"},
+        {"cd\6\0\1\0\x80\0", 8, "frame too large"},
+        {"cd\6\0\0\0\0\0", 8, "malformed message"},
     };
     const char *why;
     unsigned nfds;
@@ -177,7 +177,7 @@ static void the_end(void **state)
     const char *why;
     unsigned nfds;
 
-    assert_int_equal(write(p->a, "cd\5\0\7\0\0\0abc", 11), 11); /* and no more */
+    assert_int_equal(write(p->a, "cd\6\0\7\0\0\0abc", 11), 11); /* and no more */
     close_fdp(&p->a);
     assert_int_equal(recv_one(p->b, &in, NULL, 0, &nfds, -1, &why), -ECONNRESET);
     assert_int_equal(recv_one(p->b, &in, NULL, 0, &nfds, -1, &why), -ECONNRESET);

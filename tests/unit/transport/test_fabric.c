@@ -44,6 +44,19 @@ static size_t stream_size(uint64_t *rng)
 }
 
 /* Both ways at once, sizes 0 B..1 MB, bodies taken at once, later, and never. */
+/* What a fabric says of a peer, if it says anything, is at least what went there. */
+static void check_traffic(struct side *side, unsigned peer, uint64_t least)
+{
+    struct fabric_traffic traffic;
+
+    if (!side->f->ops->traffic)
+        return;
+    assert_true(side->f->ops->traffic(side->f, peer, &traffic));
+    assert_true(traffic.sent >= least && traffic.received >= least);
+    assert_false(side->f->ops->traffic(side->f, FABRIC_MAX_PEERS - 1, &traffic));
+    assert_false(side->f->ops->traffic(side->f, FABRIC_MAX_PEERS, &traffic));
+}
+
 static void random_stream(void **state)
 {
     struct world *w = linked(*state);
@@ -77,6 +90,7 @@ static void random_stream(void **state)
         assert_true(w->side[k].bodies > 6);
         for (unsigned i = 0; i < w->side[k].bodies; i++)
             assert_true(w->side[k].body[i]->done <= 1 && w->side[k].body[i]->st == 0);
+        check_traffic(&w->side[k], 1 - k, STREAM * 8);
     }
     for (unsigned i = 0; i < 2 * STREAM; i++)
         assert_int_equal(s[i].st, 0);

@@ -292,6 +292,7 @@ static const struct fabric_ops tcp_ops = {
     .progress = tcp_progress,
     .fd = tcp_fd,
     .arm = tcp_arm,
+    .traffic = tcp_traffic,
     .free = tcp_free,
 };
 

@@ -208,6 +208,9 @@ int peer_post(struct fabric_req *req, size_t hdr_len);
 int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id);
 void body_free(struct inbound *b);
 
+/* fabric_tcp_traffic.c */
+bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_traffic);
+
 /* fabric_tcp_peer.c */
 int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr_len,
                  const uint8_t token[32], const uint8_t expect[32]);

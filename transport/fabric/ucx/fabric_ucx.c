@@ -226,6 +226,7 @@ static int ucx_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
     req->hdr_len = (uint16_t)hdr_len;
     if (hdr_len)
         memcpy(req->h.user, hdr, hdr_len);
+    peer->sent += hdr_len + body_len;
     if (peer->state == PEER_GREETING || !STAILQ_EMPTY(&peer->waiting)) {
         STAILQ_INSERT_TAIL(&peer->waiting, req, link);
         return 0;
@@ -386,6 +387,7 @@ ucs_status_t ucx_on_data(void *arg, const void *hdr, size_t hdr_len, void *data,
         ucx_peer_fail(peer, -EPROTO, "messages arrived out of order");
         return rndv ? UCS_ERR_CANCELED : UCS_OK;
     }
+    peer->received += hdr_len - sizeof(wire) + len;
     struct fabric_msg msg = {
         .peer = peer->index,
         .hdr = user,
@@ -567,6 +569,18 @@ static void ucx_free(struct fabric *f)
     free(u);
 }
 
+/* What UCX does with them is not known: only what it was given, and what it gave. */
+static bool ucx_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_traffic)
+{
+    const struct ucx *u = container_of(f, struct ucx, base);
+    const struct ucx_peer *peer = index < FABRIC_MAX_PEERS ? u->slot[index] : NULL;
+
+    if (!peer || peer->state != PEER_UP)
+        return false;
+    *ret_traffic = (struct fabric_traffic){.sent = peer->sent, .received = peer->received};
+    return true;
+}
+
 static const struct fabric_ops ucx_ops = {
     .name = "ucx",
     .address = ucx_address,
@@ -578,6 +592,7 @@ static const struct fabric_ops ucx_ops = {
     .progress = ucx_progress,
     .fd = ucx_fd,
     .arm = ucx_arm,
+    .traffic = ucx_traffic,
     .free = ucx_free,
 };
 

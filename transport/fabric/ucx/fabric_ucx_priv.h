@@ -113,6 +113,7 @@ struct ucx_peer {
     uint64_t cookie_out, cookie_in;
     uint32_t seq_out, seq_in;
     uint16_t remote_slot;
+    uint64_t sent, received; /* bytes of messages */
     struct req_list waiting;
     STAILQ_ENTRY(ucx_peer) fail_link, close_link, lag_link;
     LIST_ENTRY(ucx_peer) all_link;

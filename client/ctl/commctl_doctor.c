@@ -1,0 +1,180 @@
+/* commctl_doctor.c - `commctl doctor`: asks commd, looks at this machine and at the way to the
+ * other nodes, and says what is wrong with each its remedy. Where commd does not answer, the
+ * machine is looked at all the same. */
+#include <commd/commd.h>
+#include <stdio.h>
+
+#include "client/ctl/cells.h"
+#include "client/ctl/commctl.h"
+#include "client/ctl/doctor.h"
+#include "shm/proto/codec.h"
+
+#define STRING_(x) #x
+#define STRING(x)  STRING_(x)
+#define VERSION                                                                                    \
+    STRING(COMMD_VERSION_MAJOR) "." STRING(COMMD_VERSION_MINOR) "." STRING(COMMD_VERSION_PATCH)
+
+enum { WATCH_CPUS_MS = 200, CONNECT_MS = 1000 };
+
+/* What commd answers; strings of the facts are in here. */
+struct answers {
+    struct msg status, nodes, keys, config;
+    char unasked[DOCTOR_TEXT];
+};
+
+static int64_t number_or_unknown(const char *text)
+{
+    return *text ? (int64_t)MIN(cells_number(text), (uint64_t)INT64_MAX) : DOCTOR_UNKNOWN;
+}
+
+/* The value of a setting. */
+static const char *setting(const struct answers *a, const char *key)
+{
+    const struct msg_tables *config = &a->config.tables;
+
+    for (uint32_t row = 0; config->ntables && row < config->tables->nrows; row++)
+        if (!strcmp(cell_of(config, row, "key"), key))
+            return cell_of(config, row, "value");
+    return "";
+}
+
+static void take_nodes(const struct answers *a, struct doctor_facts *facts)
+{
+    const struct msg_tables *nodes = &a->nodes.tables;
+    uint32_t nrows = nodes->ntables ? nodes->tables->nrows : 0;
+
+    facts->nodes = calloc(nrows + 1, sizeof(*facts->nodes));
+    for (uint32_t row = 0; row < nrows && facts->nodes; row++) {
+        if (!strcmp(cell_of(nodes, row, "state"), "self"))
+            continue;
+        facts->nodes[facts->nnodes++] = (struct doctor_node){
+            .name = cell_of(nodes, row, "node"),
+            .address = cell_of(nodes, row, "address"),
+            .state = cell_of(nodes, row, "state"),
+            .last_error = cell_of(nodes, row, "last_error"),
+            .rtt_us = number_or_unknown(cell_of(nodes, row, "rtt_us")),
+            .sent = number_or_unknown(cell_of(nodes, row, "sent")),
+            .retransmits = number_or_unknown(cell_of(nodes, row, "retransmits")),
+        };
+    }
+}
+
+/* Each verb by itself, so that one that an older commd lacks costs only its facts. */
+static void ask_commd(struct options *o, struct answers *a, struct doctor_facts *facts)
+{
+    char unheard[DOCTOR_TEXT];
+
+    complain_to(a->unasked, sizeof(a->unasked));
+    if (ask_tables(&o->ask, "status", &a->status)) {
+        a->unasked[0] = '\0';
+        facts->version = cell_of(&a->status.tables, 0, "version");
+        facts->fabric = cell_of(&a->status.tables, 0, "fabric");
+        facts->unwell = a->status.tables.text;
+        complain_to(unheard, sizeof(unheard));
+        if (ask_tables(&o->ask, "nodes", &a->nodes))
+            take_nodes(a, facts);
+        if (ask_tables(&o->ask, "keys", &a->keys) && strcmp(facts->unwell, a->keys.tables.text))
+            facts->keys_unwell = a->keys.tables.text;
+        if (ask_tables(&o->ask, "config", &a->config)) {
+            facts->max_clients = number_or_unknown(setting(a, "limits.max_clients"));
+            facts->max_groups = number_or_unknown(setting(a, "limits.max_groups"));
+            facts->latency_us = setting(a, "transport.latency_us");
+        }
+    }
+    complain_to(NULL, 0);
+}
+
+static bool show_findings(const struct show *show, const struct doctor_findings *all)
+{
+    struct msg_column columns[] = {{"level", "LEVEL", MSG_CELL_STRING},
+                                   {"check", "CHECK", MSG_CELL_STRING},
+                                   {"finding", "FINDING", MSG_CELL_STRING},
+                                   {"remedy", "REMEDY", MSG_CELL_STRING}};
+    struct made made;
+    bool shown = false;
+
+    if (made_begin(&made, "doctor", columns, ARRAY_LEN(columns), all->n)) {
+        for (unsigned i = 0; i < all->n; i++) {
+            made_text(&made, doctor_level_name(all->at[i].level));
+            made_text(&made, all->at[i].check);
+            made_text(&made, all->at[i].finding);
+            made_text(&made, all->at[i].remedy);
+        }
+        shown = made_show(show, &made);
+    } else {
+        complain("%s", strerror(ENOMEM));
+    }
+    made_free(&made);
+    return shown;
+}
+
+/* For people: a line for each check, and the remedy below what needs one. */
+static bool print_checks(const struct doctor_findings *all)
+{
+    unsigned errors = 0, warnings = 0;
+
+    for (unsigned i = 0; i < all->n; i++) {
+        const struct doctor_finding *f = &all->at[i];
+
+        printf("%-8s %s: %s\n", doctor_level_name(f->level), f->check, f->finding);
+        if (*f->remedy)
+            printf("         -> %s\n", f->remedy);
+        errors += f->level == DOCTOR_ERROR;
+        warnings += f->level == DOCTOR_WARNING;
+    }
+    printf("%u checks, %u error%s, %u warning%s\n", all->n, errors, errors == 1 ? "" : "s",
+           warnings, warnings == 1 ? "" : "s");
+    if (!fflush(stdout) && !ferror(stdout))
+        return true;
+    complain("cannot write to stdout (%s)", strerror(errno));
+    return false;
+}
+
+static int judge_and_show(const struct options *o, const struct doctor_facts *facts)
+{
+    struct doctor_findings all;
+    bool shown, errors = false;
+
+    doctor_judge(facts, &all);
+    for (unsigned i = 0; i < all.n; i++)
+        errors = errors || all.at[i].level == DOCTOR_ERROR;
+    if (all.error)
+        complain("not all findings are shown: %s", strerror(-all.error));
+    shown = o->show.json ? show_findings(&o->show, &all) : print_checks(&all);
+    doctor_findings_free(&all);
+    if (!shown)
+        return EXIT_NOT_ASKED;
+    return errors ? EXIT_BAD_ANSWER : EXIT_FINE;
+}
+
+int verb_doctor(struct options *o, char **args, int n)
+{
+    struct answers a = {.status.type = MSG_NONE};
+    struct doctor_facts facts = {.unasked = a.unasked,
+                                 .unwell = "",
+                                 .keys_unwell = "",
+                                 .version = "",
+                                 .own_version = VERSION,
+                                 .fabric = "",
+                                 .latency_us = "",
+                                 .max_clients = DOCTOR_UNKNOWN,
+                                 .max_groups = DOCTOR_UNKNOWN};
+    int r;
+
+    if (n) {
+        complain("doctor: %s: it is about this node and takes no words; see commctl --help",
+                 args[0]);
+        return EXIT_NOT_ASKED;
+    }
+    ask_commd(o, &a, &facts);
+    doctor_look_here((int64_t)cells_number(cell_of(&a.status.tables, 0, "pid")), WATCH_CPUS_MS,
+                     &facts);
+    doctor_look_at_nodes(&facts, CONNECT_MS);
+    r = judge_and_show(o, &facts);
+    free(facts.nodes);
+    msg_fini(&a.status);
+    msg_fini(&a.nodes);
+    msg_fini(&a.keys);
+    msg_fini(&a.config);
+    return r;
+}

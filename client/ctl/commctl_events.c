@@ -1,0 +1,177 @@
+/* commctl_events.c - what happened on this node: what commd remembers, and with --follow what
+ * comes.
+ *
+ * A line per event, or with --json one object per event when they are followed. commd keeps the
+ * last ones, bounded, and does not wait for readers: --follow asks every LOOK_MS for those after
+ * the last number that it has, and how many there have been at all; what is missing of these was
+ * lost, and is told. A commd that goes away is waited for; a new one begins with 1. */
+#include <stdio.h>
+#include <time.h>
+
+#include "client/ctl/commctl.h"
+#include "shm/proto/codec.h"
+
+enum { LOOK_MS = 300 };
+
+struct followed {
+    uint64_t last, total; /* number of the last one that was shown; how many there had been */
+    uint64_t life;        /* of that commd; 0: none was seen */
+    bool away;            /* it has been said that nobody answers */
+};
+
+/* "2026-11-23T21:50:00.123" of @ago_ms ago: times of events compare as texts. */
+static void time_text(int64_t ago_ms, char ret[64])
+{
+    struct timespec now;
+    char date[32] = "";
+    struct tm tm;
+    int64_t ms;
+    time_t s;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    ms = MAX((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - ago_ms, (int64_t)0);
+    s = (time_t)(ms / 1000);
+    if (gmtime_r(&s, &tm))
+        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(ret, 64, "%s.%03d", date, (int)(ms % 1000));
+}
+
+static void print_json_text(const char *key, const char *text, const char *after)
+{
+    printf("\"%s\": \"", key);
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            printf("\\%c", *text);
+        else if ((unsigned char)*text < 0x20)
+            printf("\\u%04x", (unsigned char)*text);
+        else
+            putchar(*text);
+    printf("\"%s", after);
+}
+
+static void print_event(const struct options *o, const struct msg_tables *t, uint32_t row)
+{
+    const char *uid = cell_of(t, row, "uid"), *text = cell_of(t, row, "text");
+
+    if (!o->show.json) {
+        printf("%s  %-14s  %s%s%s%s\n", cell_of(t, row, "time"), cell_of(t, row, "event"),
+               *uid ? "user " : "", uid, *uid ? ": " : "", text);
+        return;
+    }
+    printf("{\"number\": %s, ", cell_of(t, row, "number"));
+    print_json_text("time", cell_of(t, row, "time"), ", ");
+    print_json_text("event", cell_of(t, row, "event"), ", ");
+    printf("\"uid\": %s, ", *uid ? uid : "null");
+    print_json_text("text", text, "}\n");
+}
+
+/* What was lost: all that there have been since then, but those that came. */
+static void tell_lost(const struct options *o, struct followed *f, const struct msg_tables *t,
+                      uint32_t rows)
+{
+    uint64_t since = t->ask - f->total;
+
+    if (f->last && t->ask > f->total && since > rows) {
+        if (o->show.json)
+            printf("{\"lost\": %llu}\n", (unsigned long long)(since - rows));
+        else
+            printf("-- %llu events lost: there were more than commd keeps --\n",
+                   (unsigned long long)(since - rows));
+    }
+    f->total = t->ask;
+}
+
+/* -1: go on. */
+static int show_more(struct options *o, struct followed *f, const char *from)
+{
+    _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
+    const struct msg_tables *t = &answer.tables;
+    char why[512];
+    uint32_t rows;
+    bool asked;
+
+    o->ask.since = f->last;
+    complain_to(why, sizeof(why));
+    asked = ask_tables(&o->ask, "events", &answer);
+    complain_to(NULL, 0);
+    if (!asked && !(o->ask.gone && f->life)) {
+        complain("%s", why);
+        return EXIT_NOT_ASKED;
+    }
+    if (!asked) {
+        if (!f->away)
+            complain("%s; waiting for it", why);
+        f->away = true;
+        return -1;
+    }
+    f->away = false;
+    if (f->life && f->life != o->ask.welcome.incarnation) {
+        *f = (struct followed){.life = o->ask.welcome.incarnation};
+        return -1; /* ask anew, from its beginning */
+    }
+    f->life = o->ask.welcome.incarnation;
+    if (t->text[0]) {
+        complain("%s", t->text);
+        return EXIT_BAD_ANSWER;
+    }
+    rows = t->ntables ? t->tables->nrows : 0;
+    tell_lost(o, f, t, rows);
+    for (uint32_t i = 0; i < rows; i++) {
+        f->last = strtoull(cell_of(t, i, "number"), NULL, 10);
+        if (strcmp(cell_of(t, i, "time"), from) >= 0)
+            print_event(o, t, i);
+    }
+    if (fflush(stdout) || ferror(stdout)) {
+        complain("cannot write to stdout (%s)", strerror(errno));
+        return EXIT_NOT_ASKED;
+    }
+    return -1;
+}
+
+static int show_once(struct options *o, const char *from)
+{
+    _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
+    struct msg_tables *t = &answer.tables;
+    struct msg_table shown;
+    uint32_t first = 0;
+
+    if (!ask_tables(&o->ask, "events", &answer))
+        return EXIT_NOT_ASKED;
+    if (!o->show.json) {
+        for (uint32_t i = 0; t->ntables && i < t->tables->nrows; i++)
+            if (strcmp(cell_of(t, i, "time"), from) >= 0)
+                print_event(o, t, i);
+    } else if (t->ntables) {
+        while (first < t->tables->nrows && strcmp(cell_of(t, first, "time"), from) < 0)
+            first++; /* they are in order */
+        shown = *t->tables;
+        shown.cells += (size_t)first * shown.ncolumns;
+        shown.nrows -= first;
+        if (!show_tables(&o->show, &(struct msg_tables){.ntables = 1, .tables = &shown}))
+            return EXIT_NOT_ASKED;
+    } else if (!show_tables(&o->show, t)) {
+        return EXIT_NOT_ASKED;
+    }
+    if (t->text[0])
+        complain("%s", t->text);
+    return t->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
+}
+
+int verb_events(struct options *o, char **args, int n)
+{
+    struct followed followed = {0};
+    char from[64] = "";
+    int r;
+
+    if (n) {
+        complain("events: %s: it takes no words; see commctl --help", args[0]);
+        return EXIT_NOT_ASKED;
+    }
+    if (o->since_ms >= 0)
+        time_text(o->since_ms, from);
+    if (!o->follow)
+        return show_once(o, from);
+    while ((r = show_more(o, &followed, from)) < 0)
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    return r;
+}

@@ -1,0 +1,221 @@
+/* commctl_wait.c - waits until something is so: asks commd every LOOK_MS.
+ *
+ * What is missing is known after each look, as one line. It is said at the end of the time; who
+ * wants to see progress has it said whenever it changes. A commd that is not there (yet, or any
+ * more) is something that is missing, too. The last answer is waited for longer than the time that
+ * is left, so that what is missing can be said. What will not get better, such as a socket that
+ * this user may not open, ends the waiting. */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "client/ctl/commctl.h"
+#include "shm/proto/codec.h"
+
+enum { LOOK_MS = 200, ASK_MS = 5000, ASK_LEAST_MS = 2000, MISSING_MAX = 1024 };
+
+static volatile sig_atomic_t interrupted;
+
+static void on_wait_signal(int signo)
+{
+    interrupted = signo;
+}
+
+static int64_t wait_now_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* ---- one look ---------------------------------------------------------------------------- */
+
+static void add(char missing[MISSING_MAX], const char *format, ...) _printf_(2, 3);
+static void add(char missing[MISSING_MAX], const char *format, ...)
+{
+    size_t used = strlen(missing);
+    va_list ap;
+
+    if (used && used + 2 < MISSING_MAX)
+        used += (size_t)snprintf(missing + used, MISSING_MAX - used, "; ");
+    va_start(ap, format);
+    vsnprintf(missing + used, MISSING_MAX - used, format, ap);
+    va_end(ap);
+}
+
+static bool cell_is(const struct msg_tables *t, uint32_t row, const char *key, const char *value)
+{
+    return !strcmp(cell_of(t, row, key), value);
+}
+
+static uint32_t rows(const struct msg_tables *t)
+{
+    return t->ntables ? t->tables->nrows : 0;
+}
+
+static void look_ready(const struct msg_tables *status, char missing[MISSING_MAX])
+{
+    if (!status->healthy)
+        add(missing, "%s", status->text);
+}
+
+static void look_nodes(const struct msg_tables *nodes, unsigned wanted, char missing[MISSING_MAX])
+{
+    unsigned up = 0, all = rows(nodes);
+
+    for (uint32_t i = 0; i < all; i++)
+        up += cell_is(nodes, i, "state", "up") || cell_is(nodes, i, "state", "self");
+    if (up >= (wanted ? wanted : all))
+        return;
+    add(missing, "%u of %u nodes are up", up, wanted ? wanted : all);
+    if (wanted > all)
+        add(missing, "the configuration has only %u", all);
+    for (uint32_t i = 0; i < all; i++) {
+        const char *why = cell_of(nodes, i, "last_error");
+
+        if (!cell_is(nodes, i, "state", "up") && !cell_is(nodes, i, "state", "self"))
+            add(missing, "node %s is %s%s%s", cell_of(nodes, i, "node"), cell_of(nodes, i, "state"),
+                *why ? ": " : "", why);
+    }
+}
+
+static void look_idle(const struct msg_tables *status, char missing[MISSING_MAX])
+{
+    if (rows(status) && !cell_is(status, 0, "groups", "0"))
+        add(missing, "groups that still run on node %s: %s", cell_of(status, 0, "node"),
+            cell_of(status, 0, "groups"));
+}
+
+static void look_group(const struct msg_tables *groups, const char *name, char missing[MISSING_MAX])
+{
+    char text[MISSING_MAX] = "";
+
+    for (uint32_t i = 0; i < rows(groups); i++) {
+        const char *ranks = cell_of(groups, i, "missing");
+
+        if (!cell_is(groups, i, "name", name) && !cell_is(groups, i, "group", name))
+            continue;
+        if (cell_is(groups, i, "state", "open"))
+            return;
+        snprintf(text, sizeof(text), "group \"%s\" is %s%s%s", name, cell_of(groups, i, "state"),
+                 *ranks ? ", missing ranks " : "", ranks);
+    }
+    if (text[0])
+        add(missing, "%s", text);
+    else
+        add(missing, "there is no group \"%s\" with ranks on this node", name);
+}
+
+/* -1: is it so, then @missing is "", or not yet; else an exit code. */
+static int wait_look(struct options *o, const struct wait *wait, char missing[MISSING_MAX])
+{
+    static const char *const verbs[] = {[WAIT_READY] = "status",
+                                        [WAIT_NODES] = "nodes",
+                                        [WAIT_IDLE] = "status",
+                                        [WAIT_GROUP] = "groups"};
+    _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
+    bool asked;
+
+    missing[0] = 0;
+    complain_to(missing, MISSING_MAX);
+    asked = ask_tables(&o->ask, verbs[wait->kind], &answer);
+    complain_to(NULL, 0);
+    if (!asked)
+        return o->ask.gone ? -1 : EXIT_NOT_ASKED;
+    switch (wait->kind) {
+    case WAIT_READY:
+        look_ready(&answer.tables, missing);
+        break;
+    case WAIT_NODES:
+        look_nodes(&answer.tables, wait->nodes, missing);
+        break;
+    case WAIT_IDLE:
+        look_idle(&answer.tables, missing);
+        break;
+    case WAIT_GROUP:
+        look_group(&answer.tables, wait->group, missing);
+        break;
+    }
+    return -1;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------- */
+
+int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell)
+{
+    int64_t end = limit_ms < 0 ? INT64_MAX : wait_now_ms() + limit_ms;
+    struct sigaction action = {.sa_handler = on_wait_signal};
+    char missing[MISSING_MAX], said[MISSING_MAX] = "";
+
+    sigaction(SIGINT, &action, NULL); /* without SA_RESTART: it ends a sleep */
+    sigaction(SIGTERM, &action, NULL);
+    for (;;) {
+        int64_t left = end - wait_now_ms();
+        int r;
+
+        o->ask.timeout_ms = MAX(MIN(left, (int64_t)ASK_MS), (int64_t)ASK_LEAST_MS);
+        r = wait_look(o, wait, missing);
+        left = end - wait_now_ms();
+        if (interrupted) {
+            complain("interrupted: %s", missing[0] ? missing : "it is not known how it is");
+            return 128 + interrupted;
+        }
+        if (r >= 0) {
+            complain("%s", missing);
+            return r;
+        }
+        if (!missing[0])
+            return EXIT_FINE;
+        if (left <= 0) {
+            complain("not within %g s: %s", (double)limit_ms / 1000, missing);
+            return EXIT_TIMED_OUT;
+        }
+        if (tell && strcmp(missing, said))
+            complain("%s", missing);
+        strcpy(said, missing);
+        left = MIN(left, (int64_t)LOOK_MS);
+        nanosleep(&(struct timespec){.tv_nsec = left * 1000000}, NULL);
+    }
+}
+
+static bool parse_wait(const char *text, struct wait *ret)
+{
+    char *end;
+
+    *ret = (struct wait){.kind = WAIT_READY};
+    if (!strcmp(text, "ready"))
+        return true;
+    ret->kind = WAIT_IDLE;
+    if (!strcmp(text, "idle"))
+        return true;
+    ret->kind = WAIT_NODES;
+    if (!strcmp(text, "nodes=all"))
+        return true;
+    if (!strncmp(text, "nodes=", 6)) {
+        unsigned long n = strtoul(text + 6, &end, 10);
+
+        ret->nodes = (unsigned)n;
+        return text[6] >= '0' && text[6] <= '9' && !*end && n >= 1 && n <= MSG_MAX_NODES;
+    }
+    ret->kind = WAIT_GROUP;
+    ret->group = text + 6;
+    return !strncmp(text, "group=", 6) && text[6] && strlen(text + 6) < MSG_GROUP_MAX;
+}
+
+int verb_wait(struct options *o, char **args, int n)
+{
+    struct wait wait;
+
+    if (n) {
+        complain("wait: %s: what to wait for is said by --for", args[0]);
+        return EXIT_NOT_ASKED;
+    }
+    if (!parse_wait(o->waited ? o->waited : "ready", &wait)) {
+        complain("wait: --for %s: ready, nodes=N (1 to %d), nodes=all, idle or group=NAME",
+                 o->waited, MSG_MAX_NODES);
+        return EXIT_NOT_ASKED;
+    }
+    return wait_until(o, &wait, o->timed ? o->ask.timeout_ms : -1, isatty(STDERR_FILENO));
+}

@@ -1,0 +1,208 @@
+/* commctl_watch.c - the same answer again and again, until it is interrupted.
+ *
+ * On a terminal: in its alternate screen, so that what was there comes back; a frame is drawn over
+ * the last one, cut to the size of the terminal. The terminal is given back by whatever ends or
+ * stops us, from the signal's handler, which only writes. Elsewhere: a line with the time and the
+ * answer, or with --json only the answers.
+ *
+ * A commd that goes away is waited for, and that is said; one that was never there is an error. */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include "client/ctl/commctl.h"
+
+#define ENTER "\033[?1049h\033[?25l\033[?7l" /* alternate screen, no cursor, no wrapping */
+#define LEAVE "\033[?7h\033[?25h\033[?1049l"
+
+static void put_all(const char *text)
+{
+    size_t len = strlen(text);
+    ssize_t n;
+
+    while (len && (n = write(STDOUT_FILENO, text, len)) > 0) {
+        text += n;
+        len -= (size_t)n;
+    }
+}
+
+/* ---- signals ------------------------------------------------------------------------------- */
+
+static void on_end(int signo)
+{
+    put_all(LEAVE);
+    signal(signo, SIG_DFL);
+    raise(signo); /* delivered when this returns */
+}
+
+static void on_stop(int signo)
+{
+    int saved = errno;
+
+    put_all(LEAVE);
+    kill(getpid(), SIGSTOP);
+    put_all(ENTER);
+    errno = saved;
+}
+
+static void on_resize(int signo)
+{
+    /* it ends the sleep, and the next frame is drawn */
+}
+
+static void catch_signals(void)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    struct sigaction action = {.sa_handler = on_end};
+
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+        sigaction(ends[i], &action, NULL);
+    action.sa_handler = on_stop;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGTSTP, &action, NULL);
+    action.sa_handler = on_resize;
+    action.sa_flags = 0;
+    sigaction(SIGWINCH, &action, NULL);
+}
+
+/* ---- a frame --------------------------------------------------------------------------------- */
+
+/* Without line @rows and what follows; what is right of the terminal it leaves out itself. */
+static void draw(const char *head, const char *why, const char *text)
+{
+    struct winsize size = {.ws_row = 24};
+    char *frame = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&frame, &len);
+    unsigned rows;
+
+    if (!out)
+        return;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row)
+        size.ws_row = 24;
+    rows = size.ws_row - 1u;
+    fprintf(out, "\033[H%s\033[K", head);
+    if (*why && rows) {
+        fprintf(out, "\r\n%s\033[K", why);
+        rows--;
+    }
+    for (; *text && rows; rows--) {
+        size_t n = strcspn(text, "\n");
+
+        fprintf(out, "\r\n%.*s\033[K", (int)n, text);
+        text += n + (text[n] == '\n');
+    }
+    fputs("\033[J", out);
+    if (fclose(out) == 0)
+        put_all(frame);
+    free(frame);
+}
+
+static void time_now(char ret[32])
+{
+    time_t now = time(NULL);
+    struct tm tm;
+
+    ret[0] = 0;
+    if (gmtime_r(&now, &tm))
+        strftime(ret, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+/* What @once prints, in memory. */
+static int capture(const struct options *o, watch_fn *once, const void *arg, char **ret_text,
+                   bool *ret_gone)
+{
+    struct options turn = *o;
+    FILE *terminal = stdout;
+    size_t len;
+    int r;
+
+    fflush(stdout);
+    stdout = open_memstream(ret_text, &len);
+    if (!stdout) {
+        stdout = terminal;
+        *ret_text = NULL;
+        return EXIT_NOT_ASKED;
+    }
+    r = once(arg, &turn);
+    fclose(stdout);
+    stdout = terminal;
+    *ret_gone = turn.ask.gone;
+    return r;
+}
+
+/* ---- watching -------------------------------------------------------------------------------- */
+
+static void pause_for(int64_t ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* An exit code, when it cannot go on. */
+static int watch_terminal(const struct options *o, watch_fn *once, const void *arg,
+                          const char *words)
+{
+    char why[1024], head[512], now[32];
+    bool seen = false, gone = false;
+
+    catch_signals();
+    put_all(ENTER);
+    for (;;) {
+        _cleanup_(freep) char *text = NULL;
+        int r;
+
+        complain_to(why, sizeof(why));
+        r = capture(o, once, arg, &text, &gone);
+        complain_to(NULL, 0);
+        if (r == EXIT_NOT_ASKED && !(seen && gone)) {
+            put_all(LEAVE);
+            complain("%s", why);
+            return r;
+        }
+        seen = true;
+        time_now(now);
+        snprintf(head, sizeof(head), "%s  every %g s: commctl %s", now, (double)o->repeat_ms / 1000,
+                 words);
+        draw(head, why, text ? text : "");
+        pause_for(o->repeat_ms);
+    }
+}
+
+static int watch_pipe(const struct options *o, watch_fn *once, const void *arg)
+{
+    bool seen = false, away = false;
+    char why[1024], now[32];
+
+    for (;;) {
+        struct options turn = *o;
+        int r;
+
+        time_now(now);
+        if (!o->show.json && !away)
+            printf("%s%s\n", seen ? "\n" : "", now);
+        complain_to(why, sizeof(why));
+        r = once(arg, &turn);
+        complain_to(NULL, 0);
+        if (r == EXIT_NOT_ASKED && !(seen && turn.ask.gone)) {
+            complain("%s", why);
+            return r;
+        }
+        if (*why && !(away && r == EXIT_NOT_ASKED))
+            complain("%s", why);
+        away = r == EXIT_NOT_ASKED;
+        seen = true;
+        if (fflush(stdout) || ferror(stdout)) {
+            complain("cannot write to stdout (%s)", strerror(errno));
+            return EXIT_NOT_ASKED;
+        }
+        pause_for(o->repeat_ms);
+    }
+}
+
+int watch(const struct options *o, watch_fn *once, const void *arg, const char *words)
+{
+    if (!o->show.json && isatty(STDOUT_FILENO))
+        return watch_terminal(o, once, arg, words);
+    return watch_pipe(o, once, arg);
+}

@@ -1,0 +1,361 @@
+/* timeline.c - the operations of all ranks on one clock.
+ *
+ * Each node has written its own CLOCK_MONOTONIC. Clocks of nodes differ by milliseconds even where
+ * something keeps them together, and an operation takes microseconds. But operations tell by
+ * themselves how the clocks lie: nobody leaves a barrier, an all_reduce, an all_gather, a
+ * reduce_scatter or an all_to_all before everybody has begun it. So of each of them, on nodes a and
+ * b, whose times differ by `offset`:
+ *
+ *   begun_b + offset <= ended_a     and     begun_a <= ended_b + offset
+ *
+ * These hold whatever happens, but where one side is always late they leave as much room as it is
+ * late. Within it lies the estimate: all leave such an operation at about the same time, when the
+ * last one has come and the wire is done. So it is the median of ended_a - ended_b. How far it may
+ * be off: half of what the middle half of the operations spread, and the shortest time that one
+ * took, which was spent on the wire; and never more than the room. Where no operation tells, or
+ * they contradict each other, because somebody wrote nonsense, the nodes' times of day are
+ * believed.
+ *
+ * An operation is compared between ranks if all of the group have recorded it. */
+#include "client/ctl/timeline.h"
+
+#include "client/ctl/cells.h"
+
+#include <stdio.h>
+
+#define TIME_MAX (INT64_MAX / 4) /* what is larger is nonsense, and sums must not wrap */
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+static const struct msg_table *table_named(const struct msg_tables *answer, const char *name)
+{
+    for (uint32_t i = 0; i < answer->ntables; i++)
+        if (!strcmp(answer->tables[i].name, name))
+            return &answer->tables[i];
+    return NULL;
+}
+
+static int64_t time_of(const char *text)
+{
+    return (int64_t)MIN(cells_number(text), (uint64_t)TIME_MAX);
+}
+
+static void read_rank(const struct msg_table *t, uint32_t row, struct timeline_rank *rank,
+                      const char **missing)
+{
+    const char *number_text = cells_by_key(t, row, "rank", missing);
+
+    *rank = (struct timeline_rank){
+        .group = cells_by_key(t, row, "group", missing),
+        .name = cells_by_key(t, row, "name", missing),
+        .node = cells_by_key(t, row, "node", missing),
+        .command = cells_by_key(t, row, "command", missing),
+        .size = (uint64_t)time_of(cells_by_key(t, row, "size", missing)),
+        .done = (uint64_t)time_of(cells_by_key(t, row, "done", missing)),
+        .busy_pct = (uint64_t)time_of(cells_by_key(t, row, "busy_pct", missing)),
+        .watched_ms = (uint64_t)time_of(cells_by_key(t, row, "watched_ms", missing)),
+        .gave = (uint64_t)time_of(cells_by_key(t, row, "gave", missing)),
+        .rank = *number_text ? time_of(number_text) : -1,
+        .pid = time_of(cells_by_key(t, row, "pid", missing)),
+        .ended = !strcmp(cells_by_key(t, row, "state", missing), "ended"),
+        .uncertainty = -1,
+    };
+}
+
+static int by_group_and_rank(const void *a, const void *b)
+{
+    const struct timeline_rank *x = a, *y = b;
+    int group = strcmp(x->group, y->group);
+
+    return group ? group : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static int read_ranks(const struct msg_table *t, struct timeline *tl, const char **missing)
+{
+    tl->ranks = calloc(t->nrows + 1, sizeof(*tl->ranks));
+    if (!tl->ranks)
+        return -ENOMEM;
+    for (uint32_t row = 0; row < t->nrows && !*missing; row++) {
+        read_rank(t, row, &tl->ranks[tl->nranks], missing);
+        tl->nranks += tl->ranks[tl->nranks].rank >= 0 && *tl->ranks[tl->nranks].group;
+    }
+    if (*missing)
+        return -EPROTO;
+    qsort(tl->ranks, tl->nranks, sizeof(tl->ranks[0]), by_group_and_rank);
+    for (unsigned i = 0; i < tl->nranks; i++)
+        tl->ranks[i].in_group = i && !strcmp(tl->ranks[i].group, tl->ranks[i - 1].group)
+                                    ? tl->ranks[i - 1].in_group
+                                    : i;
+    return 0;
+}
+
+static struct timeline_rank *find_rank(const struct timeline *tl, const char *group, int64_t rank)
+{
+    struct timeline_rank key = {.group = group, .rank = rank};
+
+    return bsearch(&key, tl->ranks, tl->nranks, sizeof(tl->ranks[0]), by_group_and_rank);
+}
+
+static int read_ops(const struct msg_table *t, struct timeline *tl, const char **missing)
+{
+    tl->ops = calloc(t->nrows + 1, sizeof(*tl->ops));
+    if (!tl->ops)
+        return -ENOMEM;
+    for (uint32_t row = 0; row < t->nrows && !*missing; row++) {
+        struct timeline_op *op = &tl->ops[tl->nops];
+        struct timeline_rank *rank = find_rank(tl, cells_by_key(t, row, "group", missing),
+                                               time_of(cells_by_key(t, row, "rank", missing)));
+
+        *op = (struct timeline_op){
+            .number = (uint32_t)time_of(cells_by_key(t, row, "number", missing)),
+            .collective = cells_by_key(t, row, "collective", missing),
+            .dtype = cells_by_key(t, row, "dtype", missing),
+            .bytes = (uint64_t)time_of(cells_by_key(t, row, "bytes", missing)),
+            .begun = time_of(cells_by_key(t, row, "begun_ns", missing)),
+            .ended = time_of(cells_by_key(t, row, "ended_ns", missing)),
+            .late = -1,
+            .wait = -1,
+        };
+        if (!rank)
+            continue;
+        op->rank = (unsigned)(rank - tl->ranks);
+        if (!rank->to_wall)
+            rank->to_wall = time_of(cells_by_key(t, row, "clock_ns", missing));
+        tl->nops++;
+    }
+    return *missing ? -EPROTO : 0;
+}
+
+/* ---- one clock ------------------------------------------------------------------------------ */
+
+static unsigned group_of(const struct timeline *tl, const struct timeline_op *op)
+{
+    return tl->ranks[op->rank].in_group;
+}
+
+static const struct timeline *sorting;
+
+static int by_number(const void *a, const void *b)
+{
+    const struct timeline_op *x = a, *y = b;
+    unsigned gx = group_of(sorting, x), gy = group_of(sorting, y);
+
+    if (gx != gy)
+        return gx < gy ? -1 : 1;
+    if (x->number != y->number)
+        return (int32_t)(x->number - y->number) < 0 ? -1 : 1; /* it wraps */
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* The end of the operations that are one with that at @begin, on other ranks. */
+static unsigned same_end(const struct timeline *tl, unsigned begin)
+{
+    unsigned end = begin + 1;
+
+    while (end < tl->nops && tl->ops[end].number == tl->ops[begin].number &&
+           group_of(tl, &tl->ops[end]) == group_of(tl, &tl->ops[begin]))
+        end++;
+    return end;
+}
+
+/* Does nobody leave it before everybody has begun it? With counts some give and take nothing. */
+static bool ties_clocks(const struct timeline_op *op)
+{
+    static const char *const names[] = {"barrier", "all_reduce", "all_gather", "reduce_scatter",
+                                        "all_to_all"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
+        if (!strcmp(op->collective, names[i]))
+            return i == 0 || op->bytes > 0;
+    return false;
+}
+
+/* What is known of an offset. */
+struct offset {
+    int64_t low, high;
+    int64_t *ends; /* owned: ended_a - ended_b of each operation */
+    unsigned n;
+    int64_t shortest; /* that an operation took on one of the ranks */
+};
+
+/* Both have recorded one operation; @a is on the reference's node. */
+static void narrow(struct offset *o, const struct timeline_op *a, const struct timeline_op *b)
+{
+    if (a->ended)
+        o->high = MIN(o->high, a->ended - b->begun);
+    if (b->ended)
+        o->low = MAX(o->low, a->begun - b->ended);
+    if (!a->ended || !b->ended)
+        return;
+    o->ends[o->n++] = a->ended - b->ended;
+    o->shortest = MIN(o->shortest, MIN(a->ended - a->begun, b->ended - b->begun));
+}
+
+/* Of those in [@begin, @end) the first on @node, or NULL. */
+static const struct timeline_op *on_node(const struct timeline *tl, unsigned begin, unsigned end,
+                                         const char *node)
+{
+    for (unsigned i = begin; i < end; i++)
+        if (!strcmp(tl->ranks[tl->ops[i].rank].node, node))
+            return &tl->ops[i];
+    return NULL;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* How the clock of the node of rank @other lies to that of @ref's; false: nothing tells. */
+static bool find_offset(const struct timeline *tl, unsigned ref, unsigned other,
+                        int64_t *ret_offset, int64_t *ret_uncertainty)
+{
+    struct offset o = {-TIME_MAX, TIME_MAX, calloc(tl->nops + 1, sizeof(int64_t)), 0, TIME_MAX};
+    int64_t middle, room;
+
+    for (unsigned begin = 0, end; begin < tl->nops && o.ends; begin = end) {
+        const struct timeline_op *a, *b;
+
+        end = same_end(tl, begin);
+        if (group_of(tl, &tl->ops[begin]) != tl->ranks[ref].in_group ||
+            !ties_clocks(&tl->ops[begin]))
+            continue;
+        a = on_node(tl, begin, end, tl->ranks[ref].node);
+        b = on_node(tl, begin, end, tl->ranks[other].node);
+        if (a && b)
+            narrow(&o, a, b);
+    }
+    if (!o.n || o.low > o.high) {
+        free(o.ends);
+        return false;
+    }
+    qsort(o.ends, o.n, sizeof(o.ends[0]), by_size);
+    middle = MIN(MAX(o.ends[o.n / 2], o.low), o.high);
+    room = MAX(o.high - middle, middle - o.low);
+    *ret_offset = middle;
+    *ret_uncertainty =
+        MIN(room, (o.ends[o.n * 3 / 4] - o.ends[o.n / 4]) / 2 + MAX(o.shortest, (int64_t)0));
+    free(o.ends);
+    return true;
+}
+
+/* Rank @i of the group whose ranks begin at @begin; times are to be those of rank @ref. */
+static void align_rank(struct timeline *tl, unsigned begin, unsigned ref, unsigned i)
+{
+    struct timeline_rank *rank = &tl->ranks[i];
+    unsigned twin = begin;
+    int64_t offset, uncertainty;
+
+    while (!tl->ranks[twin].to_wall || strcmp(tl->ranks[twin].node, rank->node))
+        twin++; /* to itself at last */
+    if (twin != i) {
+        rank->to_wall = tl->ranks[twin].to_wall;
+        rank->uncertainty = tl->ranks[twin].uncertainty;
+        return;
+    }
+    if (i == ref) {
+        rank->uncertainty = 0;
+        return;
+    }
+    if (!find_offset(tl, ref, i, &offset, &uncertainty))
+        return; /* to_wall is its node's time of day */
+    rank->to_wall = tl->ranks[ref].to_wall + offset;
+    rank->uncertainty = uncertainty;
+}
+
+/* Only ranks with operations have a clock; nothing else of a rank needs one. */
+static void align_group(struct timeline *tl, unsigned begin, unsigned end)
+{
+    unsigned ref = begin;
+
+    while (ref < end && !tl->ranks[ref].to_wall)
+        ref++;
+    for (unsigned i = ref; i < end; i++)
+        if (tl->ranks[i].to_wall)
+            align_rank(tl, begin, ref, i);
+}
+
+static void align(struct timeline *tl)
+{
+    for (unsigned begin = 0, end; begin < tl->nranks; begin = end) {
+        end = begin + 1;
+        while (end < tl->nranks && tl->ranks[end].in_group == begin)
+            end++;
+        align_group(tl, begin, end);
+    }
+    for (unsigned i = 0; i < tl->nops; i++) {
+        struct timeline_op *op = &tl->ops[i];
+
+        op->begun += tl->ranks[op->rank].to_wall;
+        if (op->ended)
+            op->ended += tl->ranks[op->rank].to_wall;
+    }
+}
+
+/* ---- who is late ---------------------------------------------------------------------------- */
+
+static void compare_one(struct timeline *tl, unsigned begin, unsigned end)
+{
+    int64_t first = TIME_MAX * 2, last = 0;
+
+    if (end - begin != tl->ranks[tl->ops[begin].rank].size)
+        return;
+    for (unsigned i = begin; i < end; i++) {
+        if (i > begin && tl->ops[i].rank == tl->ops[i - 1].rank)
+            return; /* two with one number: nonsense */
+        first = MIN(first, tl->ops[i].begun);
+        last = MAX(last, tl->ops[i].begun);
+    }
+    for (unsigned i = begin; i < end; i++) {
+        struct timeline_op *op = &tl->ops[i];
+        struct timeline_rank *rank = &tl->ranks[op->rank];
+
+        op->late = op->begun - first;
+        op->wait = op->ended ? MIN(last - op->begun, MAX(op->ended - op->begun, (int64_t)0))
+                             : last - op->begun;
+        if (!op->ended)
+            continue;
+        rank->late_ns += (op->late - rank->late_ns) / (int64_t)(rank->compared + 1);
+        rank->wait_ns += (op->wait - rank->wait_ns) / (int64_t)(rank->compared + 1);
+        rank->took_ns += (op->ended - op->begun - rank->took_ns) / (int64_t)(rank->compared + 1);
+        rank->compared++;
+    }
+}
+
+int timeline_make(const struct msg_tables *answer, struct timeline *ret_timeline,
+                  const char **ret_key)
+{
+    const struct msg_table *ranks = table_named(answer, "ranks"),
+                           *records = table_named(answer, "records");
+    struct timeline tl = {0};
+    int r;
+
+    *ret_key = !ranks ? "ranks" : !records ? "records" : NULL;
+    if (*ret_key)
+        return -EPROTO;
+    r = read_ranks(ranks, &tl, ret_key);
+    if (!r)
+        r = read_ops(records, &tl, ret_key);
+    if (r) {
+        timeline_free(&tl);
+        return r;
+    }
+    sorting = &tl;
+    qsort(tl.ops, tl.nops, sizeof(tl.ops[0]), by_number);
+    align(&tl);
+    for (unsigned begin = 0, end; begin < tl.nops; begin = end) {
+        end = same_end(&tl, begin);
+        compare_one(&tl, begin, end);
+    }
+    *ret_timeline = tl;
+    return 0;
+}
+
+void timeline_free(struct timeline *timeline)
+{
+    free(timeline->ranks);
+    free(timeline->ops);
+    *timeline = (struct timeline){0};
+}

@@ -1,0 +1,215 @@
+"""python -m commd.doctor: would a training program run here?
+
+Looks at this Python, the commd package, torch, the environment and the node's commd, lets two
+processes do an all_reduce, and asks `commctl doctor` for the rest. A line for each check, and the
+remedy below what needs one.
+
+Exit status: 0 fine (perhaps with warnings), 1 something keeps programs from running.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+# What libcommd, this package, its build and the test programs of commd read.
+VARIABLES = [
+    "COMMD_AUTOSTART", "COMMD_BUILD", "COMMD_BUILD_DIR", "COMMD_DAEMON", "COMMD_ENGINE",
+    "COMMD_MIRROR", "COMMD_PREFIX", "COMMD_PYTHON", "COMMD_REPLACE", "COMMD_RPATH", "COMMD_SOCKET",
+    "COMMD_TIMEOUT", "COMMD_WARN_AFTER",
+]  # fmt: skip
+SMOKE_SECONDS = 20
+SMOKE = """
+import sys, commd, numpy
+with commd.connect() as ctx, ctx.group(sys.argv[1], int(sys.argv[2]), 2) as group:
+    x = numpy.full(1000, group.rank + 1, "float32")
+    group.all_reduce(x)
+    assert (x == 3).all(), x
+    print(ctx.node)
+"""
+
+
+class Report:
+    def __init__(self):
+        self.rows = []
+
+    def ok(self, check, finding):
+        self.rows.append(("ok", check, finding, ""))
+
+    def warn(self, check, finding, remedy):
+        self.rows.append(("warning", check, finding, remedy))
+
+    def error(self, check, finding, remedy):
+        self.rows.append(("error", check, finding, remedy))
+
+
+def check_variables(environment, report):
+    """Names that nobody reads are misspelt, as often as not."""
+    names = sorted(name for name in environment if name.startswith("COMMD_"))
+    for name in names:
+        if name in VARIABLES or name.startswith("COMMD_TEST_"):
+            report.ok("environment", f"{name}={environment[name]}")
+            continue
+        near = difflib.get_close_matches(name, VARIABLES, 1)
+        remedy = f"is {near[0]} meant?" if near else "take it out of the environment"
+        report.warn("environment", f"{name} is set, which nobody reads", remedy)
+
+
+def check_ranks(environment, report):
+    """What torchrun sets, and people set by hand."""
+    rank, size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    if rank is None and size is None:
+        return
+    try:
+        fine = 0 <= int(rank) < int(size)
+    except (TypeError, ValueError):
+        fine = False
+    if fine:
+        report.ok("ranks", f"RANK={rank} of WORLD_SIZE={size}")
+    else:
+        report.error("ranks", f"RANK={rank} and WORLD_SIZE={size} do not go together",
+                     "set both, 0 <= RANK < WORLD_SIZE, or start by torchrun")  # fmt: skip
+
+
+def check_package(report):
+    import commd
+
+    report.ok("python", f"{sys.version.split()[0]}, {sys.executable}")
+    try:
+        from commd import _core
+    except ImportError as error:
+        report.error("commd", f"its compiled part does not load: {error}",
+                     "install it again: doc/install.md")  # fmt: skip
+        return False
+    if _core.version != commd.__version__:
+        report.error("commd", f"the package is {commd.__version__}, libcommd {_core.version}",
+                     "install both from one release")  # fmt: skip
+        return False
+    report.ok("commd", f"{_core.version}, {os.path.dirname(commd.__file__)}")
+    return True
+
+
+def check_torch(report):
+    try:
+        import torch
+    except ImportError:
+        report.warn("torch", "it is not installed", "pip install torch, if programs need it")
+        return
+    try:
+        import commd.torch
+
+        commd.torch.load()
+    except Exception as error:  # whatever a wrong build raises
+        report.error("torch", f"{torch.__version__}: {error}", "see the message")
+        return
+    report.ok("torch", f"{torch.__version__}, and the backend for it loads")
+    if torch.cuda.is_available():
+        report.warn("torch", "tensors on GPUs cannot be handed to commd",
+                    'use backend="cpu:commd,cuda:nccl"')  # fmt: skip
+
+
+def check_connection(report):
+    import commd
+
+    try:
+        with commd.connect(timeout=10) as ctx:
+            report.ok("connection", f"commd of node {ctx.node} answers")
+            return True
+    except commd.Error as error:
+        report.error("connection", str(error), "commctl doctor; systemctl status commd")
+        return False
+
+
+def check_all_reduce(report):
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        report.warn("all_reduce", "NumPy is not installed: two processes were not tried",
+                    "pip install numpy")  # fmt: skip
+        return
+    name = f"commd-doctor-{os.getpid()}"
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", SMOKE, name, str(rank)], text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        for rank in range(2)
+    ]
+    failed = ""
+    try:
+        for rank in ranks:
+            _, text = rank.communicate(timeout=SMOKE_SECONDS)
+            if rank.returncode:
+                failed = failed or (text.strip().splitlines() or ["no message"])[-1]
+    except subprocess.TimeoutExpired:
+        failed = f"not done within {SMOKE_SECONDS} s"
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+    if failed:
+        report.error("all_reduce", f"two processes of this node: {failed}", "commctl why")
+    else:
+        report.ok("all_reduce", "two processes of this node have added 1,000 numbers")
+
+
+def check_node(report):
+    """What commctl says, if it is there: beside this Python, or in PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "commctl")
+    commctl = beside if os.path.exists(beside) else shutil.which("commctl")
+    if not commctl:
+        report.warn("node", "there is no commctl here: the node itself was not looked at",
+                    "run commctl doctor on the node")  # fmt: skip
+        return
+    done = subprocess.run([commctl, "--json", "doctor"], capture_output=True, text=True)
+    try:
+        rows = json.loads(done.stdout)["doctor"]
+    except (ValueError, KeyError):
+        text = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        report.warn("node", f"{commctl}: {text}", "use the commctl of this release")
+        return
+    for row in rows:
+        report.rows.append((row["level"], f"node: {row['check']}", row["finding"],
+                            row["remedy"] or ""))  # fmt: skip
+
+
+def show(rows, as_json):
+    if as_json:
+        keys = ("level", "check", "finding", "remedy")
+        json.dump({"doctor": [dict(zip(keys, row)) for row in rows]}, sys.stdout, indent=1)
+        print()
+        return
+    for level, check, finding, remedy in rows:
+        print(f"{level:8} {check}: {finding}")
+        if remedy:
+            print(f"         -> {remedy}")
+    levels = [row[0] for row in rows]
+    print(f"{len(rows)} checks, {levels.count('error')} errors, {levels.count('warning')} warnings")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m commd.doctor", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    report = Report()
+    check_variables(os.environ, report)
+    check_ranks(os.environ, report)
+    if check_package(report):
+        check_torch(report)
+        if check_connection(report):
+            check_all_reduce(report)
+    check_node(report)
+    show(report.rows, options.json)
+    return 1 if any(row[0] == "error" for row in report.rows) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,108 @@
+/* diary.c - a ring of DIARY_MAX entries of bounded size, which never grows.
+ *
+ * An entry is everybody's to know, or of one user. When there is no room the oldest entry of who
+ * has most goes, so nobody pushes out what others have but down to an equal share; and what is
+ * everybody's keeps half of the room. */
+#include "daemon/admin/diary.h"
+
+#include <string.h>
+
+void diary_init(struct diary *diary)
+{
+    memset(diary, 0, sizeof(*diary));
+    TAILQ_INIT(&diary->kept);
+    TAILQ_INIT(&diary->free);
+    for (unsigned i = 0; i < DIARY_MAX; i++)
+        TAILQ_INSERT_TAIL(&diary->free, &diary->entries[i], entry);
+}
+
+/* NULL: it has none. With @make one that is free: there are more than entries. */
+static struct diary_owner *owner_of(const struct diary *diary, int64_t whose, bool make)
+{
+    struct diary_owner *owners = (struct diary_owner *)diary->owners, *room = NULL;
+
+    for (unsigned i = 0; i < ARRAY_LEN(diary->owners); i++) {
+        if (owners[i].kept && owners[i].whose == whose)
+            return &owners[i];
+        if (!owners[i].kept && !room)
+            room = &owners[i];
+    }
+    if (!make)
+        return NULL;
+    *room = (struct diary_owner){.whose = whose};
+    return room;
+}
+
+/* Who has to give one up, so that @whose gets one more. */
+static struct diary_owner *loser(struct diary *diary, int64_t whose)
+{
+    struct diary_owner *most = NULL, *node = owner_of(diary, DIARY_EVERYBODY, false);
+
+    if (node && node->kept + (whose == DIARY_EVERYBODY) > DIARY_NODE)
+        return node;
+    for (unsigned i = 0; i < ARRAY_LEN(diary->owners); i++) {
+        struct diary_owner *owner = &diary->owners[i];
+
+        if (owner != node && owner->kept && (!most || owner->kept > most->kept))
+            most = owner;
+    }
+    return most ? most : node;
+}
+
+static void forget_one(struct diary *diary, int64_t whose)
+{
+    struct diary_owner *owner = loser(diary, whose);
+    struct diary_entry *entry;
+
+    TAILQ_FOREACH(entry, &diary->kept, entry)
+        if (entry->whose == owner->whose)
+            break;
+    owner->kept--;
+    TAILQ_REMOVE(&diary->kept, entry, entry);
+    TAILQ_INSERT_TAIL(&diary->free, entry, entry);
+}
+
+void diary_add(struct diary *diary, const char *what, int64_t whose, uint64_t wall_ms,
+               const char *text)
+{
+    struct diary_owner *owner;
+    struct diary_entry *entry;
+    size_t len = strnlen(text, DIARY_TEXT - 1);
+
+    if (TAILQ_EMPTY(&diary->free))
+        forget_one(diary, whose);
+    owner = owner_of(diary, whose, true);
+    owner->kept++;
+    owner->total++;
+    entry = TAILQ_FIRST(&diary->free);
+    TAILQ_REMOVE(&diary->free, entry, entry);
+    TAILQ_INSERT_TAIL(&diary->kept, entry, entry);
+    entry->number = ++diary->last;
+    entry->wall_ms = wall_ms;
+    entry->whose = whose;
+    entry->what = what;
+    memcpy(entry->text, text, len);
+    entry->text[len] = 0;
+}
+
+const struct diary_entry *diary_next(const struct diary *diary, uint64_t since, const uint32_t *uid)
+{
+    const struct diary_entry *entry;
+
+    TAILQ_FOREACH(entry, &diary->kept, entry)
+        if (entry->number > since &&
+            (!uid || entry->whose == DIARY_EVERYBODY || entry->whose == (int64_t)*uid))
+            return entry;
+    return NULL;
+}
+
+uint64_t diary_total(const struct diary *diary, const uint32_t *uid)
+{
+    const struct diary_owner *node, *own;
+
+    if (!uid)
+        return diary->last;
+    node = owner_of(diary, DIARY_EVERYBODY, false);
+    own = owner_of(diary, (int64_t)*uid, false);
+    return (node ? node->total : 0) + (own ? own->total : 0);
+}

@@ -1,0 +1,238 @@
+/* records.c - see records.h. The recorder of a rank (shm/board/recorder.h) is a ring that it
+ * overwrites, so it is looked at again and again while somebody watches; where a rank does more
+ * operations between two looks than the ring holds, the older ones are missing.
+ *
+ * Watched are the groups that were there when watching began. One may close in between: then what
+ * was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
+#include "daemon/admin/records.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "daemon/admin/rank_view.h"
+#include "daemon/daemon.h"
+#include "daemon/process/clock.h"
+#include "shm/util/wait.h"
+
+enum {
+    ALL_MAX = 16384,  /* entries in one answer of all nodes */
+    RANK_MIN = 4,     /* entries of a rank */
+    RANK_MAX = 512,   /* likewise */
+    LOOK_RANKS = 256, /* at once: about a microsecond each */
+};
+
+static struct board_entry *watched_board(const struct rank_group *group, struct daemon *d)
+{
+    return group->id && !group->ended_ms ? boards_find(&d->boards, group->id) : NULL;
+}
+
+/* ---- one rank ---------------------------------------------------------------------------- */
+
+static int older_first(const void *a, const void *b)
+{
+    const struct recorder_op *x = a, *y = b;
+    int32_t diff = (int32_t)(x->seq - y->seq); /* it wraps */
+
+    return (diff > 0) - (diff < 0);
+}
+
+static void look_at_recorder(struct rank_records *records, const struct board_recorder *recorder,
+                             bool last)
+{
+    struct recorder_op found[RECORDER_RING], op;
+    struct recorder_totals totals = {0};
+    unsigned n = 0;
+
+    recorder_add(recorder, &totals);
+    records->bytes = 0;
+    for (unsigned c = 0; c < COLL_COUNT; c++)
+        records->bytes += totals.of[c].bytes;
+    if (!records->looked)
+        records->first_bytes = records->bytes;
+    records->looked = true;
+    for (unsigned i = 0; i < RECORDER_RING; i++) {
+        if (!recorder_read(recorder, i, &op) || (!op.ended_ns && !last))
+            continue;
+        if (!records->n || (int32_t)(op.seq - records->newest) > 0)
+            found[n++] = op;
+    }
+    qsort(found, n, sizeof(found[0]), older_first);
+    for (unsigned i = 0; i < n; i++)
+        records->ops[records->n++ % records->room] = found[i];
+    if (n)
+        records->newest = found[n - 1].seq;
+}
+
+int records_take(struct rank_records *records, const struct board_ctl *ctl, unsigned local,
+                 unsigned room)
+{
+    const struct board_recorder *recorder = board_recorder(ctl, local);
+
+    /* a rank that has begun nothing has no such pages yet, and a look would make them */
+    if (!recorder || !board_rank_started(ctl, local))
+        return 0;
+    *records = (struct rank_records){.ops = calloc(room, sizeof(*records->ops)), .room = room};
+    if (!records->ops)
+        return -ENOMEM;
+    look_at_recorder(records, recorder, true);
+    return 0;
+}
+
+void records_copy(struct rank_records *records, const struct rank_records *from)
+{
+    *records = *from;
+    if (!from->ops)
+        return;
+    records->ops = malloc(from->room * sizeof(*from->ops));
+    if (records->ops)
+        memcpy(records->ops, from->ops, from->room * sizeof(*from->ops));
+    else
+        *records = (struct rank_records){0};
+}
+
+void records_free(struct rank_records *records)
+{
+    free(records->ops);
+    *records = (struct rank_records){0};
+}
+
+uint64_t records_bytes(const struct rank_records *records)
+{
+    return records->bytes > records->first_bytes ? records->bytes - records->first_bytes : 0;
+}
+
+/* ---- while somebody watches -------------------------------------------------------------- */
+
+static void time_all(const struct ranks *ranks, struct daemon *d, bool begin)
+{
+    for (unsigned i = 0; i < ranks->ngroups; i++) {
+        struct board_entry *entry = watched_board(&ranks->groups[i], d);
+
+        if (!entry)
+            continue;
+        if (begin)
+            entry->watchers++;
+        else if (entry->watchers)
+            entry->watchers--;
+        board_record(entry->ctl, entry->watchers > 0);
+    }
+}
+
+int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes)
+{
+    unsigned room = ALL_MAX / MAX(nnodes, 1u) / MAX(ranks->nrows, 1u);
+
+    time_all(ranks, d, true);
+    ranks->watched = ranks->ngroups;
+    room = MAX(MIN(room, (unsigned)RANK_MAX), (unsigned)RANK_MIN);
+    for (unsigned row = 0; row < ranks->nrows; row++) {
+        struct rank_records *records = &ranks->rows[row].records;
+
+        records->ops = calloc(room, sizeof(*records->ops));
+        records->room = room;
+        if (!records->ops)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+void records_end(struct ranks *ranks, struct daemon *d)
+{
+    struct ranks watched = {.groups = ranks->groups, .ngroups = ranks->watched};
+
+    time_all(&watched, d, false);
+    ranks->watched = 0;
+}
+
+void records_look(struct ranks *ranks, struct daemon *d, bool last)
+{
+    unsigned begin = last ? 0 : ranks->look_at, end = last ? UINT32_MAX : begin + LOOK_RANKS;
+
+    ranks->look_at = end < ranks->nrows ? end : 0;
+    for (unsigned i = 0; i < ranks->watched; i++) {
+        const struct rank_group *group = &ranks->groups[i];
+        const struct board_entry *entry = watched_board(group, d);
+
+        for (unsigned row = group->first_row; entry && row < group->first_row + group->nrows;
+             row++) {
+            struct rank_row *rank = &ranks->rows[row];
+
+            if (row >= begin && row < end && rank->records.ops &&
+                board_recorder(entry->ctl, rank->local) &&
+                board_rank_started(entry->ctl, rank->local))
+                look_at_recorder(&rank->records, board_recorder(entry->ctl, rank->local), last);
+        }
+    }
+}
+
+/* ---- the table --------------------------------------------------------------------------- */
+
+void records_table(struct table *table)
+{
+    static const struct table_column columns[] = {
+        {"group", "GROUP", MSG_CELL_STRING},
+        {"rank", "RANK", MSG_CELL_NUMBER},
+        {"node", "NODE", MSG_CELL_STRING},
+        {"number", "NUMBER", MSG_CELL_NUMBER},
+        {"collective", "COLLECTIVE", MSG_CELL_STRING},
+        {"dtype", "DTYPE", MSG_CELL_STRING},
+        {"bytes", "BYTES", MSG_CELL_NUMBER},
+        {"begun_ns", "BEGUN [ns]", MSG_CELL_NUMBER},
+        {"ended_ns", "ENDED [ns]", MSG_CELL_NUMBER},
+        {"clock_ns", "CLOCK [ns]", MSG_CELL_NUMBER},
+    };
+
+    table_init(table, "records", columns, ARRAY_LEN(columns));
+}
+
+/* What is to be added to CLOCK_MONOTONIC for the time of day. */
+static uint64_t clock_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec - now_ns();
+}
+
+static void op_cells(struct table *t, const struct daemon *d, const struct rank_group *group,
+                     const struct rank_row *row, const struct recorder_op *op)
+{
+    table_format(t, "%016" PRIx64, group->id);
+    table_number(t, row->rank);
+    table_text(t, d->conf->node);
+    table_number(t, op->seq);
+    table_text(t, coll_name(op->coll));
+    table_text(t, op->dtype < DTYPE_COUNT ? dtype_name(op->dtype) : "");
+    table_number(t, op->bytes);
+    table_number(t, op->begun_ns);
+    if (op->ended_ns)
+        table_number(t, op->ended_ns);
+    else
+        table_text(t, "");
+    table_number(t, clock_ns());
+}
+
+static void row_ops(struct table *t, const struct daemon *d, const struct rank_group *group,
+                    const struct rank_row *row)
+{
+    const struct rank_records *records = &row->records;
+    unsigned n = MIN(records->n, records->room);
+
+    for (unsigned i = 0; i < n; i++)
+        op_cells(t, d, group, row, &records->ops[(records->n - n + i) % records->room]);
+}
+
+bool records_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us)
+{
+    for (; ranks->group_at < ranks->ngroups; ranks->group_at++, ranks->row_at = 0) {
+        const struct rank_group *group = &ranks->groups[ranks->group_at];
+
+        for (; ranks->row_at < group->nrows; ranks->row_at++) {
+            if (clock_us() >= until_us)
+                return false;
+            row_ops(table, d, group, &ranks->rows[group->first_row + ranks->row_at]);
+        }
+    }
+    return true;
+}

@@ -1,0 +1,155 @@
+/* recorder.c - the flight recorder of a member, in the board's control pages, so that commd reads
+ * it while the member runs, hangs, or is dead. The model:
+ *
+ * All operations are counted. Timed are long ones, and of short ones one in RECORDER_SAMPLE, since
+ * two looks at the clock cost as much as a fifth of the shortest operation; it stands for as many
+ * in the sums. While somebody watches (board_hdr.record) all are timed, and each still stands for
+ * as many as it would stand for otherwise: the sampled ones alone go into the sums.
+ * An operation that goes to sleep is remembered in any case, so that what hangs can be seen.
+ *
+ * Entry seq % RECORDER_RING is operation seq's on all members, and nobody can begin operation
+ * seq + RECORDER_RING while another one is in seq. So who ends an operation finds there when the
+ * others began it, and knows how long it waited for the last one.
+ *
+ * Who writes: the member, alone. Who reads: the other members, begun_ns only, and commd. Whatever
+ * they read is shown, never decided by. What if the member dies now: the entry stays as it is. */
+#include "shm/board/recorder.h"
+
+/* Above what is honest: a year in nanoseconds, operations or bytes at any rate there is. */
+#define MOST (1ull << 55)
+
+void recorder_begin(struct board_recorder *rec, uint64_t head, uint64_t bytes, uint64_t begun_ns)
+{
+    struct recorder_entry *e = &rec->ring[(uint32_t)head % RECORDER_RING];
+
+    atomic_store_explicit(&e->head, 0, memory_order_relaxed);
+    /* release: who sees what comes behind sees that it is being written */
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&e->bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&e->begun_ns, begun_ns, memory_order_relaxed);
+    atomic_store_explicit(&e->ended_ns, 0, memory_order_relaxed);
+    /* release: pairs with acquire in recorder_read() and began_last() */
+    atomic_store_explicit(&e->head, head, memory_order_release);
+}
+
+static unsigned bucket_of(uint64_t ns)
+{
+    unsigned bits = ns > 1 ? 64 - (unsigned)__builtin_clzll(ns - 1) : 0; /* 2^bits >= ns */
+
+    if (bits <= RECORDER_BUCKET0)
+        return 0;
+    return MIN(bits - RECORDER_BUCKET0, (unsigned)RECORDER_BUCKETS - 1);
+}
+
+/* The only writer of @sum. */
+static void sum_add(_Atomic uint64_t *sum, uint64_t n)
+{
+    atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+/* When the last of the members of this node had begun it, as far as they wrote that down. */
+static uint64_t began_last(const struct board_recorder *recs, unsigned n, uint64_t head)
+{
+    uint64_t last = 0;
+
+    for (unsigned m = 0; m < n; m++) {
+        const struct recorder_entry *e = &recs[m].ring[(uint32_t)head % RECORDER_RING];
+
+        if ((uint32_t)atomic_load_explicit(&e->head, memory_order_acquire) == (uint32_t)head)
+            last = MAX(last, atomic_load_explicit(&e->begun_ns, memory_order_relaxed));
+    }
+    return last;
+}
+
+void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t head,
+                  uint64_t ended_ns, unsigned weight)
+{
+    struct board_recorder *rec = &recs[me];
+    struct recorder_entry *e = &rec->ring[(uint32_t)head % RECORDER_RING];
+    struct recorder_sums *sums = &rec->of[head >> 32 & 0xff];
+    uint64_t begun = atomic_load_explicit(&e->begun_ns, memory_order_relaxed);
+    uint64_t took = ended_ns > begun ? ended_ns - begun : 0, last, waited;
+
+    if (weight) {
+        last = began_last(recs, n, head);
+        waited = last > begun ? MIN(last - begun, took) : 0;
+        sum_add(&sums->took_ns, took * weight);
+        sum_add(&sums->buckets[bucket_of(took)], weight);
+        sum_add(&rec->waited_ns, waited * weight);
+        sum_add(&rec->waits[bucket_of(waited)], weight);
+    }
+    /* release: who sees the end has seen the rest */
+    atomic_store_explicit(&e->ended_ns, ended_ns, memory_order_release);
+}
+
+bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op)
+{
+    const struct recorder_entry *e = &rec->ring[i % RECORDER_RING];
+    uint64_t head = atomic_load_explicit(&e->head, memory_order_acquire);
+    struct recorder_op op = {
+        .seq = (uint32_t)head,
+        .coll = (uint8_t)(head >> 32),
+        .dtype = (uint8_t)(head >> 40),
+        .redop = (uint8_t)(head >> 48),
+        .ended_ns = atomic_load_explicit(&e->ended_ns, memory_order_acquire),
+        .bytes = atomic_load_explicit(&e->bytes, memory_order_relaxed),
+        .begun_ns = atomic_load_explicit(&e->begun_ns, memory_order_relaxed),
+    };
+
+    /* acquire: what was read belongs to the head that was read before, or it has changed */
+    atomic_thread_fence(memory_order_acquire);
+    if (!op.seq || op.coll >= COLL_COUNT ||
+        atomic_load_explicit(&e->head, memory_order_relaxed) != head)
+        return false;
+    *ret_op = op;
+    return true;
+}
+
+static void totals_add(uint64_t *total, const _Atomic uint64_t *sum)
+{
+    uint64_t n = atomic_load_explicit(sum, memory_order_relaxed);
+
+    *total = MIN(*total + MIN(n, MOST), MOST);
+}
+
+void recorder_add(const struct board_recorder *rec, struct recorder_totals *totals)
+{
+    for (unsigned c = 0; c < COLL_COUNT; c++) {
+        const struct recorder_sums *s = &rec->of[c];
+
+        if (!atomic_load_explicit(&s->ops, memory_order_relaxed))
+            continue;
+        totals_add(&totals->of[c].ops, &s->ops);
+        totals_add(&totals->of[c].bytes, &s->bytes);
+        totals_add(&totals->of[c].took_ns, &s->took_ns);
+        for (unsigned b = 0; b < RECORDER_BUCKETS; b++)
+            totals_add(&totals->of[c].buckets[b], &s->buckets[b]);
+    }
+    totals_add(&totals->waited_ns, &rec->waited_ns);
+    for (unsigned b = 0; b < RECORDER_BUCKETS; b++)
+        totals_add(&totals->waits[b], &rec->waits[b]);
+}
+
+static void gain(uint64_t now, uint64_t before, uint64_t *total)
+{
+    if (now > before)
+        *total += now - before;
+}
+
+void recorder_gain(const struct recorder_totals *now, const struct recorder_totals *before,
+                   struct recorder_totals *totals)
+{
+    for (unsigned c = 0; c < COLL_COUNT; c++) {
+        if (!now->of[c].ops)
+            continue;
+        gain(now->of[c].ops, before->of[c].ops, &totals->of[c].ops);
+        gain(now->of[c].bytes, before->of[c].bytes, &totals->of[c].bytes);
+        gain(now->of[c].took_ns, before->of[c].took_ns, &totals->of[c].took_ns);
+        for (unsigned b = 0; b < RECORDER_BUCKETS; b++)
+            gain(now->of[c].buckets[b], before->of[c].buckets[b], &totals->of[c].buckets[b]);
+    }
+    gain(now->waited_ns, before->waited_ns, &totals->waited_ns);
+    for (unsigned b = 0; b < RECORDER_BUCKETS; b++)
+        gain(now->waits[b], before->waits[b], &totals->waits[b]);
+}

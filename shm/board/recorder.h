@@ -1,0 +1,104 @@
+/* recorder.h - what a member writes down of its operations, for people: how many of which kind,
+ * how long they took, and the last ones. See recorder.c for the model. */
+#ifndef COMMD_RECORDER_H
+#define COMMD_RECORDER_H
+
+#include <stdatomic.h>
+
+#include "shm/model/coll.h"
+
+enum {
+    RECORDER_RING = 64,     /* operations remembered, by their number */
+    RECORDER_SAMPLE = 64,   /* of short operations one in so many is timed */
+    RECORDER_BUCKET0 = 8,   /* the first bucket ends at 2^8 ns, each next one at twice as much */
+    RECORDER_BUCKETS = 26,  /* 256 ns to 4.3 s, and more */
+    RECORDER_ALL_TIMED = 1, /* in board_hdr.record: time all operations */
+};
+/* Bytes from which on the time for two looks at the clock is nothing to an operation. */
+#define RECORDER_LONG (256u << 10)
+
+/* One operation. `head` is written last: 0 while the rest changes. */
+struct recorder_entry {
+    _Atomic uint64_t head; /* seq | coll << 32 | dtype << 40 | redop << 48 */
+    _Atomic uint64_t bytes;
+    _Atomic uint64_t begun_ns, ended_ns; /* now_ns(); ended 0: it is not, or it failed */
+};
+
+struct recorder_sums {
+    _Atomic uint64_t ops, bytes; /* all operations that were completed */
+    /* Of those that were timed, each as many times as it stands for. */
+    _Atomic uint64_t took_ns, buckets[RECORDER_BUCKETS];
+};
+
+struct board_recorder {
+    struct recorder_sums of[COLL_COUNT];
+    /* Until the last member on this node had begun; likewise. */
+    _Atomic uint64_t waited_ns, waits[RECORDER_BUCKETS];
+    struct recorder_entry ring[RECORDER_RING] __attribute__((aligned(CACHELINE)));
+} __attribute__((aligned(4096)));
+_Static_assert(sizeof(struct board_recorder) == 8192, "two pages");
+
+/* ---- the member's side --------------------------------------------------------------------- */
+
+/* Is operation @seq one of those that are timed even if they are short? All members choose the
+ * same ones. The golden ratio spreads them evenly and in no period that a program might have. */
+static inline bool recorder_samples(uint32_t seq)
+{
+    return seq * 0x9e3779b1u < UINT32_MAX / RECORDER_SAMPLE;
+}
+
+void recorder_begin(struct board_recorder *rec, uint64_t head, uint64_t bytes, uint64_t begun_ns);
+/* Member @me of @n is done with the operation of @head, which it has begun with recorder_begin().
+ * It stands for @weight like it; 0: it is only remembered. */
+void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t head,
+                  uint64_t ended_ns, unsigned weight);
+
+static inline uint64_t recorder_head(uint32_t seq, unsigned coll, unsigned dtype, unsigned redop)
+{
+    return seq | (uint64_t)coll << 32 | (uint64_t)dtype << 40 | (uint64_t)redop << 48;
+}
+
+static inline void recorder_count(struct board_recorder *rec, unsigned coll, uint64_t bytes)
+{
+    struct recorder_sums *s = &rec->of[coll];
+
+    /* the only writer: no read-modify-write is needed */
+    atomic_store_explicit(&s->ops, atomic_load_explicit(&s->ops, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    atomic_store_explicit(&s->bytes, atomic_load_explicit(&s->bytes, memory_order_relaxed) + bytes,
+                          memory_order_relaxed);
+}
+
+/* ---- the reader's side ---------------------------------------------------------------------- */
+
+/* A copy of an entry. */
+struct recorder_op {
+    uint32_t seq; /* 0: none */
+    uint8_t coll, dtype, redop;
+    uint64_t bytes, begun_ns, ended_ns;
+};
+
+/* A copy of the sums. Numbers that no honest member could have are cut down to the largest that one
+ * could have, so that sums of them do not wrap. */
+struct recorder_totals {
+    struct {
+        uint64_t ops, bytes, took_ns, buckets[RECORDER_BUCKETS];
+    } of[COLL_COUNT];
+    uint64_t waited_ns, waits[RECORDER_BUCKETS];
+};
+
+/* Entry @i of the ring; false: there is none, or it is being written. */
+bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op);
+/* Adds what @rec holds. */
+void recorder_add(const struct board_recorder *rec, struct recorder_totals *totals);
+/* Adds to @totals what @now has more than @before. Sums never shrink, but of a board that somebody
+ * has tampered with. */
+void recorder_gain(const struct recorder_totals *now, const struct recorder_totals *before,
+                   struct recorder_totals *totals);
+/* What the buckets end at: nanoseconds; the last one ends nowhere. */
+static inline uint64_t recorder_bucket_ns(unsigned bucket)
+{
+    return 1ull << (RECORDER_BUCKET0 + bucket);
+}
+
+#endif

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""A new cluster key under running jobs, by the steps of doc/operations.md."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from cluster import COMMCTL, Cluster, check, equal, main, until  # noqa: E402
+
+OLD, NEW = "0" * 63 + "1", "f" * 64
+
+
+class Keyed(Cluster):
+    """A key file for each node."""
+
+    def make_node(self, index, address, port):
+        node = super().make_node(index, address, port)
+        node.key_file = os.path.join(self.folder, f"key-of-{node.name}")
+        put(node, OLD)
+        write = node.write_config
+        node.write_config = lambda **changes: write(
+            **{**changes, "cluster": {"key_file": node.key_file, **changes.get("cluster", {})}}
+        )
+        return node
+
+
+def put(node, *keys):
+    with open(os.open(node.key_file + ".new", os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+        file.write("".join(key + "\n" for key in keys))
+    os.rename(node.key_file + ".new", node.key_file)
+
+
+def reload(node, *keys):
+    put(node, *keys)
+    seen = node.log().count("SIGHUP -> ")
+    os.kill(node.pid, signal.SIGHUP)
+    until(lambda: node.log().count("SIGHUP -> ") >= seen + 2, "the reload")
+
+
+def keys(node):
+    done = subprocess.run([COMMCTL, "--socket", node.socket, "--json", "keys"],
+                          capture_output=True, text=True)  # fmt: skip
+    rows = json.loads(done.stdout)["keys"]
+    return done.returncode, rows, done.stderr
+
+
+def same(cluster, other):
+    """All nodes know of all that they have the same; returns the name of the first key."""
+    names = set()
+    for node in cluster.nodes:
+        status, rows, text = keys(node)
+        if status:
+            return None
+        names |= {(row["key"], row["other_key"]) for row in rows}
+    ((key, second),) = names
+    check((second is not None) == other, names)
+    return key
+
+
+def test_a_new_key_under_a_running_job():
+    with Keyed(3) as cluster:
+        cluster.expect("wrong cluster key -> refused")
+        old = until(lambda: same(cluster, False), "one key")
+        ranks = cluster.ranks("job", [0, 1, 2])
+        for rank in ranks:
+            rank.start("paced", name="job", compute=0.002, steps=400)
+            check("started" in rank.answer(), "the job runs")
+        # step 1, on one node after the other
+        reload(cluster.nodes[1], NEW, OLD)
+        until(lambda: keys(cluster.nodes[0])[0] == 1, "they differ")
+        text = keys(cluster.nodes[0])[2]
+        check("node node1 offers another key than this one" in text, text)
+        reload(cluster.nodes[0], NEW, OLD)
+        reload(cluster.nodes[2], NEW, OLD)
+        new = until(lambda: same(cluster, True), "two keys everywhere")
+        check(new != old, new)
+        equal({row["link_key"] for row in keys(cluster.nodes[0])[1][1:]}, {old})
+        # step 2
+        for node in cluster.nodes:
+            reload(node, NEW)
+        equal(until(lambda: same(cluster, False), "only the new one"), new)
+        for rank in ranks:
+            rank.finish()
+            rank.call("leave", name="job")
+        for node in cluster.nodes:
+            check("was lost" not in node.log(), node.log())
+
+
+def test_nodes_that_start_in_between():
+    """Whoever has a key in common links, whichever of them is older."""
+    with Keyed(2, start=False) as cluster:
+        cluster.expect("wrong cluster key -> refused")
+        cluster.expect("was lost: its commd ended the link")
+        cluster.expect("the engines of nodes .* lost each other")
+        for first, second in (((NEW, OLD), (OLD,)), ((OLD,), (NEW, OLD))):
+            for node, have in zip(cluster.nodes, (first, second)):
+                put(node, *have)
+            cluster.start()
+            equal(keys(cluster.nodes[0])[1][1]["key"], keys(cluster.nodes[1])[1][1]["key"])
+            for node in cluster.nodes:
+                node.stop()
+
+
+def test_who_missed_it_is_refused():
+    with Keyed(2) as cluster:
+        cluster.expect("wrong cluster key -> refused")
+        cluster.expect("another cluster key: all nodes need the same")
+        cluster.expect("was lost")
+        cluster.expect("the engines of nodes .* lost each other")
+        until(lambda: same(cluster, False), "one key")
+        node = cluster.nodes[1]
+        node.stop()
+        reload(cluster.nodes[0], NEW)
+        node.start()
+        until(lambda: "another cluster key" in cluster.nodes[0].log() + node.log(), "a refusal")
+        put(node, NEW)
+        os.kill(node.pid, signal.SIGHUP)
+        until(lambda: same(cluster, False), "they are linked by the new one")
+
+
+def test_a_file_that_is_wrong():
+    with Keyed(2) as cluster:
+        cluster.expect("the cluster key is not 64 hex digits")
+        cluster.expect("keeping the old one, and the old configuration")
+        before = until(lambda: same(cluster, False), "one key")
+        node = cluster.nodes[0]
+        put(node, NEW[1:])
+        os.kill(node.pid, signal.SIGHUP)
+        node.wait_log("keeping the old one, and the old configuration")
+        equal(same(cluster, False), before)
+
+
+main(globals())
