@@ -17,6 +17,7 @@
  *
  * The watchdog is fed by a timer of this very loop: a loop that hangs does not feed it. */
 #include <assert.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -29,6 +30,7 @@
 enum { STOP_MS = 1000, STATUS_MS = 500 };
 enum { BOARDS_SOON_MS = 20, BOARDS_MS = 1000 };
 enum { BOARDS_PER_TURN = 256 }; /* a look at one takes about a microsecond */
+enum { CROWD = 64 };            /* groups at a time that leave more than a page or two of holes */
 
 /* ---- events into the core, actions out -------------------------------------------------- */
 
@@ -129,6 +131,22 @@ static void arm_boards(struct daemon *d, unsigned ms)
 
     d->boards_ms = ms;
     event_add(d->boards_timer, &tv);
+}
+
+/* What thousands of groups needed lies all over the heap, and one small piece at its end would keep
+ * the whole of it: commd would have a different size after each such job. */
+static void give_back_memory(struct daemon *d)
+{
+    struct core_status status;
+
+    d->crowded |= d->boards.count >= CROWD;
+    if (!d->crowded || d->boards.count)
+        return;
+    core_status(d->core, &status);
+    if (status.groups)
+        return;
+    d->crowded = false;
+    malloc_trim(0);
 }
 
 /* Most clients let go right after they left: the first look comes soon. */
@@ -303,6 +321,7 @@ void loop_run(struct daemon *d)
             peer_links_turn(d->peers);
         admin_turn(d);
         http_turn(d->http);
+        give_back_memory(d);
         tell_status(d);
         took = cpu_us() - begin;
         d->turns++;

@@ -20,7 +20,7 @@ COUNT = int(os.environ.get("COMMD_TEST_GROUPS", "500" if c.sanitizer_environment
 PATIENCE = 30 * c.HANG
 PER_GROUP_KB = 64  # alive, per node: board and what commd and its engine keep
 PASSING_FDS = 8  # against hundreds of groups
-SLACK_KB = 1024  # of a process, between two rounds: half a KiB per group would show
+SLACK_KB = 512  # of a process, between two rounds: a quarter of a KiB per group would show
 
 
 def process(pid):
