@@ -76,6 +76,7 @@ struct world {
     struct event *limit;
     struct node node[MAX_NODES];
     uint16_t port[MAX_NODES];
+    int reserved[MAX_NODES]; /* bound to it, not listening: nobody else is given it */
 };
 
 static void on_up(void *arg, unsigned node, const struct msg *hello)
@@ -129,16 +130,19 @@ static void world_turn(struct world *w)
             peer_links_turn(w->node[i].links);
 }
 
-static uint16_t free_port(void)
+/* Who listens there later may: both say SO_REUSEADDR. Without it a stranger's own end, which gets
+ * any port that is free, would once in some hundred runs be the port of a node to come. */
+static void reserve_port(struct world *w, unsigned i)
 {
     struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     socklen_t len = sizeof(sin);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert_return_code(bind(fd, (struct sockaddr *)&sin, len), errno);
     assert_return_code(getsockname(fd, (struct sockaddr *)&sin, &len), errno);
-    close(fd);
-    return ntohs(sin.sin_port);
+    assert_return_code(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), errno);
+    w->port[i] = ntohs(sin.sin_port);
+    w->reserved[i] = fd;
 }
 
 static int setup(void **state)
@@ -152,7 +156,7 @@ static int setup(void **state)
     w->limit = evtimer_new(w->base, too_late, w);
     evtimer_add(w->limit, &tv);
     for (unsigned i = 0; i < MAX_NODES; i++)
-        w->port[i] = free_port();
+        reserve_port(w, i);
     *state = w;
     return 0;
 }
@@ -168,8 +172,10 @@ static int teardown(void **state)
 {
     struct world *w = *state;
 
-    for (unsigned i = 0; i < MAX_NODES; i++)
+    for (unsigned i = 0; i < MAX_NODES; i++) {
         node_stop(&w->node[i]);
+        close(w->reserved[i]);
+    }
     event_free(w->limit);
     event_base_free(w->base);
     free(w);
