@@ -37,6 +37,7 @@ struct verb {
     int (*run)(struct options *o, char **args, int n);
     const char *takes; /* options that are for few verbs: "undo wait" */
     bool records;      /* with the operations of each rank; --seconds says for how long */
+    bool links;        /* no ranks, and the table of links alone */
 };
 
 const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *key)
@@ -72,6 +73,8 @@ static const struct verb verbs[] = {
     {"status", "status", .vertical = true,
      .help = "this node at a glance; exit code 1 if it is not well"},
     {"nodes", "nodes", .help = "every node of the cluster, as this one sees it"},
+    {"links", "ranks", .help = "the way from each node to each other, as all nodes see it",
+     .links = true},
     {"groups", "groups", .help = "the groups that have ranks on this node"},
     {"clients", "clients", .help = "the programs connected to this node"},
     {"tenants", "tenants", .help = "what each user has of what they share, and may have"},
@@ -187,14 +190,29 @@ static int show_group(const struct verb *verb, const struct options *o,
     return well && answer->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
+/* The table "links" of @answer alone. */
+static bool show_links(const struct show *show, const struct msg_tables *answer)
+{
+    struct msg_tables links = {.ntables = 1};
+
+    for (uint32_t i = 0; i < answer->ntables; i++) {
+        links.tables = &answer->tables[i];
+        if (!strcmp(links.tables->name, "links"))
+            return show_tables(show, &links);
+    }
+    return true; /* there is no answer: its text says why */
+}
+
 static int run_verb(const void *arg, struct options *o)
 {
     const struct verb *verb = arg;
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
+    bool shown;
 
     o->show.vertical = verb->vertical;
     o->ask.watch_ms = verb->records && o->watch_ms ? o->watch_ms : verb->watch_ms;
     o->ask.records = verb->records;
+    o->ask.links = verb->links;
     o->ask.timeout_ms += o->ask.watch_ms;
     o->ask.group = verb->show_group == show_why ? NULL : o->group;
     if (!ask_tables(&o->ask, verb->ask, &answer))
@@ -210,7 +228,9 @@ static int run_verb(const void *arg, struct options *o)
         return show_group(verb, o, &answer.tables);
     if (verb->show)
         return verb->show(o, &answer.tables) ? EXIT_FINE : EXIT_NOT_ASKED;
-    if (!show_tables(&o->show, &answer.tables))
+    shown =
+        verb->links ? show_links(&o->show, &answer.tables) : show_tables(&o->show, &answer.tables);
+    if (!shown)
         return EXIT_NOT_ASKED;
     if (answer.tables.text[0])
         complain("%s", answer.tables.text);

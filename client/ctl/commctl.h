@@ -16,6 +16,7 @@ struct ask {
     uint64_t since;             /* of "events" */
     uint32_t pid, rank;         /* of "kick_pid" and "kick_rank" */
     bool records;               /* of "ranks": with the operations of each */
+    bool links;                 /* likewise: the links of all nodes instead */
     const char *text;           /* of "kick...": the reason, or NULL. Borrowed */
     bool gone;                  /* asking failed: nobody listens there, or does not answer now */
     struct msg_welcome welcome; /* who answered */

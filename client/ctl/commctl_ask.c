@@ -151,6 +151,7 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
     ask->welcome = answer.welcome;
     msg.type = MSG_ADMIN;
     msg.admin = (struct msg_admin){.watch_ms = ask->watch_ms, .records = ask->records};
+    msg.admin.links = ask->links;
     msg.admin.since = ask->since;
     msg.admin.pid = ask->pid;
     msg.admin.rank = ask->rank;

@@ -52,9 +52,10 @@ static void take_nodes(const struct answers *a, struct doctor_facts *facts)
             .address = cell_of(nodes, row, "address"),
             .state = cell_of(nodes, row, "state"),
             .last_error = cell_of(nodes, row, "last_error"),
-            .rtt_us = number_or_unknown(cell_of(nodes, row, "rtt_us")),
+            .rtt_us = number_or_unknown(cell_of(nodes, row, "min_rtt_us")),
             .sent = number_or_unknown(cell_of(nodes, row, "sent")),
             .retransmits = number_or_unknown(cell_of(nodes, row, "retransmits")),
+            .bandwidth = number_or_unknown(cell_of(nodes, row, "bandwidth")),
         };
     }
 }
@@ -79,6 +80,7 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
             facts->max_clients = number_or_unknown(setting(a, "limits.max_clients"));
             facts->max_groups = number_or_unknown(setting(a, "limits.max_groups"));
             facts->latency_us = setting(a, "transport.latency_us");
+            facts->bandwidth = setting(a, "transport.bandwidth");
         }
     }
     complain_to(NULL, 0);
@@ -157,6 +159,7 @@ int verb_doctor(struct options *o, char **args, int n)
                                  .own_version = VERSION,
                                  .fabric = "",
                                  .latency_us = "",
+                                 .bandwidth = "",
                                  .max_clients = DOCTOR_UNKNOWN,
                                  .max_groups = DOCTOR_UNKNOWN};
     int r;

@@ -15,7 +15,10 @@ enum {
     CPUS_LEAST = 2,        /* ranks and the engine take turns on a single one */
     RESENT_PER_MILLE = 10, /* a network that is well loses less */
     SENT_LEAST = 1 << 20,  /* less says nothing of losses */
+    SENT_MUCH = 1 << 30,   /* less may never have filled the link */
     MTU_USUAL = 1500,
+    LATE_BY = 10, /* times: latency is more than configured */
+    SLOW_BY = 4,  /* likewise of the bandwidth */
     MEMORY_PCT = 5,
 };
 
@@ -198,17 +201,55 @@ static void judge_connection(const struct doctor_node *n, const char *check,
     }
 }
 
+/* A size as the configuration has it; 0: it is none. */
+static double bytes_of(const char *text)
+{
+    static const char units[] = "KMGT";
+    double bytes;
+    char *end;
+
+    bytes = strtod(text, &end);
+    for (const char *unit = units; *end && *unit; unit++) {
+        bytes *= 1024;
+        if (*unit == *end)
+            return bytes;
+    }
+    return *end ? 0 : bytes;
+}
+
+/* What the two numbers are for: the choice between algorithms of few steps and of few bytes. */
+static void judge_model(const struct doctor_facts *f, const struct doctor_node *n,
+                        const char *check, struct doctor_findings *all)
+{
+    double latency_us = strtod(f->latency_us, NULL), bandwidth = bytes_of(f->bandwidth);
+
+    if (latency_us > 0 && n->rtt_us > 0 && (double)n->rtt_us / 2 > LATE_BY * latency_us)
+        tell_finding(all, DOCTOR_WARNING, check,
+                     "when the network is idle, measure with commd-perf pingpong, and set "
+                     "transport.latency_us to what it says",
+                     "one way takes %" PRId64 " us, and transport.latency_us is %s", n->rtt_us / 2,
+                     f->latency_us);
+    if (bandwidth > 0 && n->bandwidth > 0 && n->sent >= SENT_MUCH &&
+        (double)n->bandwidth * SLOW_BY < bandwidth)
+        tell_finding(all, DOCTOR_WARNING, check,
+                     "is the link as fast as it should be (ethtool on both nodes)? If so, set "
+                     "transport.bandwidth to what commd-perf sendrecv reaches",
+                     "data arrived at %.3g GB/s at most, and transport.bandwidth is %s",
+                     (double)n->bandwidth / 1e9, f->bandwidth);
+}
+
 static void judge_link(const struct doctor_facts *f, const struct doctor_node *n, const char *check,
                        struct doctor_findings *all)
 {
-    double configured = strtod(f->latency_us, NULL);
-    char rtt[64] = "", mtu[48] = "";
+    char rtt[64] = "", rate[64] = "", mtu[48] = "";
 
     if (n->rtt_us >= 0)
-        snprintf(rtt, sizeof(rtt), ", there and back %" PRId64 " us", n->rtt_us);
+        snprintf(rtt, sizeof(rtt), ", there and back %" PRId64 " us at best", n->rtt_us);
+    if (n->bandwidth > 0)
+        snprintf(rate, sizeof(rate), ", at most %.3g GB/s so far", (double)n->bandwidth / 1e9);
     if (n->mtu > 0)
         snprintf(mtu, sizeof(mtu), ", packets up to %" PRId64 " bytes", n->mtu);
-    tell_finding(all, DOCTOR_OK, check, "", "it is up%s%s", rtt, mtu);
+    tell_finding(all, DOCTOR_OK, check, "", "it is up%s%s%s", rtt, rate, mtu);
     if (n->sent >= SENT_LEAST && n->retransmits > 0 &&
         n->retransmits > n->sent / MTU_USUAL / 1000 * RESENT_PER_MILLE)
         tell_finding(all, DOCTOR_WARNING, check,
@@ -220,12 +261,7 @@ static void judge_link(const struct doctor_facts *f, const struct doctor_node *n
         tell_finding(all, DOCTOR_WARNING, check,
                      "raise the MTU on the way, or take tunnels out of it",
                      "packets on the way may have %" PRId64 " bytes at most", n->mtu);
-    if (configured > 0 && n->rtt_us > 0 && (double)n->rtt_us / 2 > 10 * configured)
-        tell_finding(all, DOCTOR_WARNING, check,
-                     "when the network is idle, measure with commd-perf pingpong, and set "
-                     "transport.latency_us to what it says",
-                     "one way takes %" PRId64 " us, and transport.latency_us is %s", n->rtt_us / 2,
-                     f->latency_us);
+    judge_model(f, n, check, all);
 }
 
 static void judge_node(const struct doctor_facts *f, const struct doctor_node *n,

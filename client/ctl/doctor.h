@@ -10,20 +10,21 @@ enum { DOCTOR_TEXT = 400, DOCTOR_UNKNOWN = -1 };
 /* One of the other nodes. Strings are borrowed. */
 struct doctor_node {
     const char *name, *address, *state, *last_error;
-    int64_t rtt_us; /* DOCTOR_UNKNOWN */
+    int64_t rtt_us; /* the least that was seen; DOCTOR_UNKNOWN */
     int64_t sent, retransmits;
+    int64_t bandwidth; /* bytes per second: the highest rate that was seen */
     int connect_error; /* of a connection to its commd, an errno; DOCTOR_UNKNOWN: not tried */
     int64_t mtu;       /* of the way there; DOCTOR_UNKNOWN */
 };
 
 /* What is not known is DOCTOR_UNKNOWN, or "". */
 struct doctor_facts {
-    const char *unasked;               /* why commd could not be asked; "": it could */
-    const char *unwell;                /* what it says is not well */
-    const char *keys_unwell;           /* likewise, of the keys of the nodes */
-    const char *version, *own_version; /* of commd and of commctl */
-    const char *fabric;                /* what its engine runs on */
-    const char *latency_us;            /* as configured; "auto" */
+    const char *unasked;                /* why commd could not be asked; "": it could */
+    const char *unwell;                 /* what it says is not well */
+    const char *keys_unwell;            /* likewise, of the keys of the nodes */
+    const char *version, *own_version;  /* of commd and of commctl */
+    const char *fabric;                 /* what its engine runs on */
+    const char *latency_us, *bandwidth; /* as configured; a size like "1G" */
     int64_t max_clients, max_groups;
     int64_t open_files;         /* limit of commd's descriptors */
     int64_t memory, available;  /* of the machine, KiB */

@@ -190,16 +190,12 @@ const char *answer_peer_word(const struct core_peer_view *peer)
 /* Of the engine, where it has told of that node. */
 static void traffic_cells(struct table *t, const struct core_traffic *traffic)
 {
-    if (traffic->rtt_us)
-        table_number(t, traffic->rtt_us);
-    else
-        table_text(t, "");
+    table_number_if(t, traffic->rtt_us, traffic->rtt_us);
+    table_number_if(t, traffic->min_rtt_us, traffic->min_rtt_us);
     table_number(t, traffic->sent);
     table_number(t, traffic->received);
-    if (traffic->segments)
-        table_number(t, traffic->retransmits);
-    else
-        table_text(t, "");
+    table_number_if(t, traffic->segments, traffic->retransmits);
+    table_number_if(t, traffic->bandwidth, traffic->bandwidth);
 }
 
 static bool fill_nodes(struct answer *a)
@@ -211,9 +207,11 @@ static bool fill_nodes(struct answer *a)
         {"since_s", "SINCE [s]", MSG_CELL_NUMBER},
         {"engine", "ENGINE", MSG_CELL_STRING},
         {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},
+        {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
         {"sent", "SENT [bytes]", MSG_CELL_NUMBER},
         {"received", "RECEIVED [bytes]", MSG_CELL_NUMBER},
         {"retransmits", "RESENT", MSG_CELL_NUMBER},
+        {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
         {"last_error", "LAST ERROR", MSG_CELL_STRING},
     };
     struct daemon *d = a->d;

@@ -24,14 +24,18 @@ enum {
     GATHER_MAX_NODE = 16,
 };
 
+enum gather_asker { ASKED_BY_CLIENT, ASKED_BY_NODE, ASKED_BY_PAGE };
 enum gather_stage { GATHER_FIND, GATHER_WATCH, GATHER_FILL, GATHER_RECORDS, GATHER_WAIT };
 
 struct gather_question {
     TAILQ_ENTRY(gather_question) entry;
     struct daemon *d;
-    int slot;      /* of the client that asks, or -1 */
-    unsigned node; /* then the node that does */
-    uint64_t ask;  /* its number for the question, or ours for the nodes */
+    enum gather_asker asker;
+    unsigned slot;         /* of the client that asks */
+    unsigned node;         /* the node that does */
+    gather_links_fn *take; /* of the page */
+    void *arg;
+    uint64_t ask; /* its number for the question, or ours for the nodes */
     enum gather_stage stage;
     struct ranks ranks;
     struct table tables[3]; /* ranks; links; records, if wished */
@@ -73,12 +77,10 @@ static int answer_error(const struct gather_question *q)
     return tables_error(q->tables, ARRAY_LEN(q->tables));
 }
 
-static void send_answer(struct gather_question *q)
+/* Is it all? If not, the question's text says what is missing. */
+static void look_complete(struct gather_question *q, int error)
 {
-    struct msg_table tables[] = {q->tables[0].t, q->tables[1].t, q->tables[2].t};
     struct daemon *d = q->d;
-    struct msg msg = {.type = q->slot < 0 ? MSG_RANKS_HERE : MSG_TABLES};
-    int error = answer_error(q);
 
     for (unsigned i = 0; i < d->conf->nnodes && q->nwaits; i++)
         if (q->waits[i])
@@ -87,17 +89,33 @@ static void send_answer(struct gather_question *q)
         missing(q, "has more ranks than fit into an answer: name a group", d->conf->node);
     else if (q->ranks.error || error)
         missing(q, "has no memory for the answer", d->conf->node);
+    log_clean(q->text); /* another node may have said it, and a terminal shows it */
+}
+
+static void send_answer(struct gather_question *q)
+{
+    struct msg_table tables[] = {q->tables[0].t, q->tables[1].t, q->tables[2].t};
+    struct daemon *d = q->d;
+    int error = answer_error(q);
+    struct msg msg = {.type = q->asker == ASKED_BY_NODE ? MSG_RANKS_HERE : MSG_TABLES};
+
+    look_complete(q, error);
     msg.tables.healthy = !q->text[0];
     msg.tables.ntables = error ? 0 : tables_of(q);
     msg.tables.tables = tables;
-    msg.tables.ask = q->slot < 0 ? q->ask : 0;
+    msg.tables.ask = q->asker == ASKED_BY_NODE ? q->ask : 0;
     snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", q->text);
-    log_clean(msg.tables.text); /* another node may have said it, and a terminal shows it */
-    if (q->slot < 0) {
+    switch (q->asker) {
+    case ASKED_BY_NODE:
         peer_links_send(d->peers, q->node, &msg);
-    } else {
-        listener_send(d->listener, (unsigned)q->slot, &msg, NULL, 0);
-        listener_resume(d->listener, (unsigned)q->slot);
+        break;
+    case ASKED_BY_CLIENT:
+        listener_send(d->listener, q->slot, &msg, NULL, 0);
+        listener_resume(d->listener, q->slot);
+        break;
+    case ASKED_BY_PAGE:
+        q->take(q->arg, error ? NULL : &q->tables[1]);
+        break;
     }
     gather_free(q);
 }
@@ -134,7 +152,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
         if (!ranks_fill(&q->ranks, d, &q->tables[0], until_us))
             return again_in(q, 0);
         q->ranks.group_at = q->ranks.row_at = 0;
-        links_fill(d, &q->tables[1]);
+        links_fill(d, q->ranks.wish.links, &q->tables[1]);
         q->stage = GATHER_RECORDS; /* fall through */
     case GATHER_RECORDS:
         if (q->ranks.wish.records && !records_fill(&q->ranks, d, &q->tables[2], until_us))
@@ -156,7 +174,7 @@ static struct gather_question *gather_new(struct daemon *d, const struct ranks_w
     if (!q)
         return NULL;
     q->d = d;
-    q->slot = -1;
+    q->asker = ASKED_BY_NODE;
     ranks_init(&q->ranks, wish);
     ranks_table(&q->tables[0]);
     links_table(&q->tables[1]);
@@ -186,7 +204,8 @@ static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
                                            .uid = q->ranks.wish.uid,
                                            .all = q->ranks.wish.all,
                                            .watch_ms = watch_ms,
-                                           .records = q->ranks.wish.records};
+                                           .records = q->ranks.wish.records,
+                                           .links = q->ranks.wish.links};
     snprintf(msg.ask_ranks.group, sizeof(msg.ask_ranks.group), "%s", q->ranks.wish.group);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         if (peer.state == CORE_PEER_SELF)
@@ -218,16 +237,18 @@ static bool too_many(const struct gather *gather, uint32_t uid)
     if (uid == 0 || uid == geteuid())
         return false;
     TAILQ_FOREACH(q, &gather->questions, entry) {
-        all += q->slot >= 0;
-        own += q->slot >= 0 && q->ranks.wish.uid == uid;
+        all += q->asker == ASKED_BY_CLIENT;
+        own += q->asker == ASKED_BY_CLIENT && q->ranks.wish.uid == uid;
     }
     return all >= GATHER_MAX || own >= GATHER_MAX_USER;
 }
 
 void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question)
 {
-    struct ranks_wish wish = {
-        .uid = uid, .all = uid == 0 || uid == geteuid(), .records = question->records};
+    struct ranks_wish wish = {.uid = uid,
+                              .all = uid == 0 || uid == geteuid(),
+                              .records = question->records,
+                              .links = question->links};
     struct gather_question *q = NULL;
 
     snprintf(wish.group, sizeof(wish.group), "%s", question->group);
@@ -237,8 +258,23 @@ void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_
     q = gather_new(d, &wish, question->watch_ms);
     if (!q)
         return refuse(d, slot, "the answer cannot be made: no memory");
-    q->slot = (int)slot;
+    q->asker = ASKED_BY_CLIENT;
+    q->slot = slot;
     ask_nodes(q, question->watch_ms);
+}
+
+bool gather_links(struct daemon *d, gather_links_fn *take, void *arg)
+{
+    const struct ranks_wish wish = {.links = true};
+    struct gather_question *q = gather_new(d, &wish, 0);
+
+    if (!q)
+        return false;
+    q->asker = ASKED_BY_PAGE;
+    q->take = take;
+    q->arg = arg;
+    ask_nodes(q, 0);
+    return true;
 }
 
 void gather_drop(struct daemon *d, unsigned slot)
@@ -246,19 +282,20 @@ void gather_drop(struct daemon *d, unsigned slot)
     struct gather_question *q;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
-        if (q->slot == (int)slot)
+        if (q->asker == ASKED_BY_CLIENT && q->slot == slot)
             return gather_free(q);
 }
 
 /* Who asks more than it may is answered at once, after one look; if that does not help, not. */
 static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ranks *ask)
 {
-    struct ranks_wish wish = {.uid = ask->uid, .all = ask->all, .records = ask->records};
+    struct ranks_wish wish = {
+        .uid = ask->uid, .all = ask->all, .records = ask->records, .links = ask->links};
     struct gather_question *q;
     unsigned n = 0;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
-        n += q->slot < 0 && q->node == node;
+        n += q->asker == ASKED_BY_NODE && q->node == node;
     if (n >= 16 * GATHER_MAX_NODE)
         return;
     snprintf(wish.group, sizeof(wish.group), "%s", ask->group);
@@ -295,7 +332,7 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
     struct gather_question *q;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
-        if (q->slot >= 0 && q->ask == tables->ask && q->waits[node])
+        if (q->asker != ASKED_BY_NODE && q->ask == tables->ask && q->waits[node])
             break;
     if (!q)
         return; /* too late, or never asked */

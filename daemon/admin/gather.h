@@ -1,5 +1,6 @@
-/* gather.h - questions about ranks, answered by all nodes together: MSG_ADMIN "ranks" of a client,
- * and MSG_ASK_RANKS of another node, which is answered for this one alone. */
+/* gather.h - questions about ranks and links, answered by all nodes together: MSG_ADMIN "ranks" of
+ * a client, and of the page; and MSG_ASK_RANKS of another node, which is answered for this one
+ * alone. */
 #ifndef COMMD_GATHER_H
 #define COMMD_GATHER_H
 
@@ -8,6 +9,7 @@
 #include "daemon/admin/past.h"
 
 struct gather_question;
+struct table;
 TAILQ_HEAD(gather_list, gather_question);
 struct gather {
     struct gather_list questions; /* owned */
@@ -19,6 +21,11 @@ int gather_init(struct daemon *d);
 void gather_fini(struct daemon *d);
 /* A client asks. It is not read from until it has the answer. */
 void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question);
+/* The links of all nodes, for the page. @take is called once, in a later turn, and has to empty
+ * @links; NULL: there was no memory for them. @arg has to be there until then, or until the loop
+ * ends. False: no memory. */
+typedef void gather_links_fn(void *arg, struct table *links);
+bool gather_links(struct daemon *d, gather_links_fn *take, void *arg);
 /* The client in @slot is gone, and so is its question. */
 void gather_drop(struct daemon *d, unsigned slot);
 /* From another node: MSG_ASK_RANKS, MSG_RANKS_HERE. */

@@ -2,6 +2,7 @@
  * the engine is not well, and there are other words for it. */
 #include "daemon/admin/links.h"
 
+#include "daemon/admin/answers.h"
 #include "daemon/admin/table.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
@@ -21,18 +22,27 @@ struct losing {
 void links_table(struct table *table)
 {
     static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},         {"peer", "PEER", MSG_CELL_STRING},
-        {"segments", "SEGMENTS", MSG_CELL_NUMBER}, {"retransmits", "RESENT", MSG_CELL_NUMBER},
-        {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},   {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
+        {"node", "NODE", MSG_CELL_STRING},
+        {"peer", "PEER", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},
+        {"segments", "SEGMENTS", MSG_CELL_NUMBER},
+        {"retransmits", "RESENT", MSG_CELL_NUMBER},
+        {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},
+        {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
+        {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
     };
 
     table_init(table, "links", columns, ARRAY_LEN(columns));
 }
 
+static bool is_fresh(const struct core_traffic *traffic)
+{
+    return traffic->told_ms && clock_ms() - traffic->told_ms <= OLD_MS;
+}
+
 static bool loses(const struct core_traffic *traffic)
 {
-    return traffic->told_ms && clock_ms() - traffic->told_ms <= OLD_MS &&
-           traffic->recent_retransmits >= LOST_LEAST &&
+    return is_fresh(traffic) && traffic->recent_retransmits >= LOST_LEAST &&
            traffic->recent_retransmits * 100 >= traffic->recent_segments * LOST_PCT;
 }
 
@@ -46,23 +56,49 @@ static void insert(struct losing worst[LINKS_MOST + 1], unsigned n, struct losin
     worst[i] = new;
 }
 
-void links_fill(struct daemon *d, struct table *table)
+static void fill_link(struct daemon *d, const struct core_peer_view *peer, struct table *table)
+{
+    const struct core_traffic *traffic = peer->traffic;
+    bool fresh = peer->state == CORE_PEER_READY && is_fresh(traffic);
+
+    table_text(table, d->conf->node);
+    table_text(table, peer->name);
+    table_text(table, answer_peer_word(peer));
+    table_number_if(table, fresh, traffic->recent_segments);
+    table_number_if(table, fresh, traffic->recent_retransmits);
+    table_number_if(table, fresh && traffic->rtt_us, traffic->rtt_us);
+    table_number_if(table, fresh && traffic->min_rtt_us, traffic->min_rtt_us);
+    table_number_if(table, traffic->bandwidth, traffic->bandwidth);
+}
+
+static void fill_all(struct daemon *d, struct table *table)
+{
+    unsigned room = d->conf->nnodes <= LINKS_ALL_NODES ? UINT32_MAX : LINKS_ALL_NODES;
+    struct core_peer_view peer;
+
+    for (unsigned i = 0; core_peer_at(d->core, i, &peer) && room; i++) {
+        if (peer.state == CORE_PEER_SELF || (d->conf->nnodes > LINKS_ALL_NODES &&
+                                             peer.state == CORE_PEER_READY && !loses(peer.traffic)))
+            continue;
+        fill_link(d, &peer, table);
+        room--;
+    }
+}
+
+void links_fill(struct daemon *d, bool all, struct table *table)
 {
     struct losing worst[LINKS_MOST + 1];
     struct core_peer_view peer;
     unsigned n = 0;
 
+    if (all)
+        return fill_all(d, table);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++)
         if (peer.state == CORE_PEER_READY && loses(peer.traffic)) {
             insert(worst, n, (struct losing){i, peer.traffic});
             n = MIN(n + 1, (unsigned)LINKS_MOST);
         }
-    for (unsigned i = 0; i < n; i++) {
-        table_text(table, d->conf->node);
-        table_text(table, d->conf->nodes[worst[i].node].name);
-        table_number(table, worst[i].traffic->recent_segments);
-        table_number(table, worst[i].traffic->recent_retransmits);
-        table_number(table, worst[i].traffic->rtt_us);
-        table_number(table, worst[i].traffic->min_rtt_us);
-    }
+    for (unsigned i = 0; i < n; i++)
+        if (core_peer_at(d->core, worst[i].node, &peer))
+            fill_link(d, &peer, table);
 }

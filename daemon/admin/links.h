@@ -1,12 +1,19 @@
-/* links.h - the links of this node that lose data, as a table: part of what commctl why goes by. */
+/* links.h - the links of this node as a table: part of what commctl why goes by, and a row of the
+ * matrix of commctl links and of the page. */
 #ifndef COMMD_ADMIN_LINKS_H
 #define COMMD_ADMIN_LINKS_H
+
+#include "shm/util/base.h"
 
 struct daemon;
 struct table;
 
+/* With more nodes than these there are too many links to tell all. */
+enum { LINKS_ALL_NODES = 64 };
+
 void links_table(struct table *table);
-/* Those that lose, the worst first, 16 at most: a cluster has as many links as pairs of nodes. */
-void links_fill(struct daemon *d, struct table *table);
+/* @all: every link, or, with many nodes, those that are not up or lose, 64 at most. Else those that
+ * lose, the worst first, 16 at most: a cluster has as many links as pairs of nodes. */
+void links_fill(struct daemon *d, bool all, struct table *table);
 
 #endif

@@ -32,7 +32,7 @@ bool ranks_wished(const struct ranks_wish *wish, uint32_t uid, uint64_t id, cons
 {
     char hex[17];
 
-    if (!wish->all && wish->uid != uid)
+    if (wish->links || (!wish->all && wish->uid != uid))
         return false;
     snprintf(hex, sizeof(hex), "%016" PRIx64, id);
     return !wish->group[0] || strcmp(wish->group, name) == 0 ||
@@ -299,14 +299,6 @@ static void empty_cells(struct table *t, unsigned n)
         table_text(t, "");
 }
 
-static void number_if(struct table *t, bool known, uint64_t number)
-{
-    if (known)
-        table_number(t, number);
-    else
-        table_text(t, "");
-}
-
 static const char *group_state(const struct rank_group *group)
 {
     if (group->ended_ms)
@@ -340,7 +332,7 @@ static void group_cells(struct table *t, const struct rank_group *group)
     table_number(t, group->nnodes);
     table_text(t, group_state(group));
     table_text(t, broken ? cause_name(group->cause) : "");
-    number_if(t, broken && group->cause_rank >= 0, (uint64_t)group->cause_rank);
+    table_number_if(t, broken && group->cause_rank >= 0, (uint64_t)group->cause_rank);
     table_text(t, broken ? group->text : "");
     table_text(t, broken ? "" : group->text);
     if (group->ended_ms)
@@ -385,8 +377,8 @@ static void message_cells(struct table *t, const struct board_seat *seat)
     if (!seat->message)
         return empty_cells(t, 4);
     table_text(t, seat->message_send ? "send" : "recv");
-    number_if(t, seat->message_peer >= 0, (uint64_t)seat->message_peer);
-    number_if(t, seat->message_tag >= 0, (uint64_t)seat->message_tag);
+    table_number_if(t, seat->message_peer >= 0, (uint64_t)seat->message_peer);
+    table_number_if(t, seat->message_tag >= 0, (uint64_t)seat->message_tag);
     table_number(t, seat->message_ms);
 }
 
@@ -402,13 +394,13 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     table_number(t, seat->ops);
     table_number(t, seat->started);
     operation_cell(t, &seat->now);
-    number_if(t, seat->asleep, seat->asleep_ms);
+    table_number_if(t, seat->asleep, seat->asleep_ms);
     operation_cell(t, &seat->last);
     message_cells(t, seat);
-    number_if(t, !ended, seat->ops - row->first_ops);
-    number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
-    number_if(t, !ended, watched_ms);
-    number_if(t, !ended && row->records.looked, records_bytes(&row->records));
+    table_number_if(t, !ended, seat->ops - row->first_ops);
+    table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
+    table_number_if(t, !ended, watched_ms);
+    table_number_if(t, !ended && row->records.looked, records_bytes(&row->records));
     table_text(t, row->command);
 }
 

@@ -44,6 +44,7 @@ struct ranks_wish {
     bool all;                  /* everybody's */
     char group[MSG_GROUP_MAX]; /* name or id, "": any */
     bool records;              /* with the operations of each rank */
+    bool links;                /* none: the links are wanted, not the ranks */
 };
 
 struct ranks {

@@ -105,6 +105,14 @@ void table_number(struct table *table, uint64_t number)
     table_format(table, "%" PRIu64, number);
 }
 
+void table_number_if(struct table *table, bool known, uint64_t number)
+{
+    if (known)
+        table_number(table, number);
+    else
+        table_text(table, "");
+}
+
 void table_bool(struct table *table, bool value)
 {
     table_text(table, value ? "true" : "false");

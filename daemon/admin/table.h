@@ -25,6 +25,7 @@ int tables_error(const struct table *tables, unsigned n);
 void table_text(struct table *table, const char *text);
 void table_format(struct table *table, const char *fmt, ...) _printf_(2, 3);
 void table_number(struct table *table, uint64_t number);
+void table_number_if(struct table *table, bool known, uint64_t number); /* else nothing */
 void table_bool(struct table *table, bool value);
 
 #endif

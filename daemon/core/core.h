@@ -222,6 +222,7 @@ struct core_traffic {
     uint64_t told_ms; /* 0: never */
     uint64_t sent, received, segments, retransmits, stalled_us;
     uint32_t rtt_us, min_rtt_us; /* 0: not known */
+    uint64_t bandwidth;          /* bytes per second: the highest rate that was seen; likewise */
     /* between the last two reports */
     uint64_t recent_ms, recent_segments, recent_retransmits;
 };

@@ -296,6 +296,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     traffic->stalled_us += traffic_gain(msg->stalled_us, before.stalled_us);
     traffic->rtt_us = msg->rtt_us;
     traffic->min_rtt_us = msg->min_rtt_us;
+    traffic->bandwidth = MAX(traffic->bandwidth, msg->rate);
 }
 
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)

@@ -17,7 +17,9 @@
  *
  * Metrics and the page's status are made for a moment in each turn (collect.c), and one that is
  * HTTP_FRESH_MS old or less is sent to all who ask: however many they are, commd makes four of a
- * kind in a second at most. The text is shared and not copied.
+ * kind in a second at most. The text is shared and not copied. The links of all nodes, which the
+ * page shows too, are asked for when somebody asks for the status, every LINKS_MS at most, and come
+ * with a later status: so nobody waits for a node that does not answer.
  *
  * libevent's own HTTP server is not used: in 2.1.12 there is no limit to connections, and its time
  * limits begin anew with each byte.
@@ -36,6 +38,9 @@
 #include <sys/queue.h>
 
 #include "daemon/admin/answers.h"
+#include "daemon/admin/gather.h"
+#include "daemon/admin/links.h"
+#include "daemon/admin/table.h"
 #include "daemon/daemon.h"
 #include "daemon/http/collect.h"
 #include "daemon/http/http_request.h"
@@ -54,6 +59,7 @@ enum {
     HTTP_LINGER_BYTES = 64 << 10,
     HTTP_FRESH_MS = 250,
     HTTP_STEP_US = 1000,
+    LINKS_MS = 1500,
 };
 
 enum http_state { HTTP_READING, HTTP_WAITING, HTTP_WRITING, HTTP_LINGERING, HTTP_DEAD };
@@ -92,6 +98,9 @@ struct http {
     struct http_conn_list conns, dead; /* owned; conns: oldest first */
     unsigned nconns;
     struct http_making making[HTTP_MADE];
+    struct table links; /* owned */
+    bool has_links, asks_links;
+    uint64_t links_ms; /* when they were asked for last; 0: never */
     struct log_limit limit;
     uint64_t dropped, codes[METRICS_CODES];
 };
@@ -238,8 +247,33 @@ static void get_metrics(struct http_conn *conn)
     ask_for(conn, HTTP_METRICS);
 }
 
+static void take_links(void *arg, struct table *links)
+{
+    struct http *http = arg;
+
+    http->asks_links = false;
+    table_fini(&http->links);
+    http->has_links = links;
+    if (!links)
+        return;
+    http->links = *links;
+    *links = (struct table){0};
+}
+
+static void want_links(struct http *http)
+{
+    uint64_t now = clock_ms();
+
+    if (http->d->conf->nnodes == 1 || http->d->conf->nnodes > LINKS_ALL_NODES || http->asks_links ||
+        (http->links_ms && now - http->links_ms < LINKS_MS))
+        return;
+    http->links_ms = now;
+    http->asks_links = gather_links(http->d, take_links, http);
+}
+
 static void get_status(struct http_conn *conn)
 {
+    want_links(conn->http);
     ask_for(conn, HTTP_STATUS);
 }
 
@@ -431,11 +465,13 @@ static bool is_waited_for(const struct http *http, enum http_made made)
 }
 
 /* Some of the work; true when it is done. */
-static bool make_step(struct http_making *making, enum http_made made, uint64_t until_us)
+static bool make_step(struct http_making *making, enum http_made made,
+                      const struct msg_table *links, uint64_t until_us)
 {
     if (!collect_step(&making->collect, until_us))
         return false;
     if (made == HTTP_STATUS) {
+        making->collect.m.matrix = links;
         status_json(&making->collect.m, making->next);
         return true;
     }
@@ -477,7 +513,7 @@ static bool make(struct http *http, enum http_made made, uint64_t until_us)
         making->row = 0;
         collect_begin(&making->collect, http->d, made == HTTP_STATUS);
     }
-    if (!make_step(making, made, until_us))
+    if (!make_step(making, made, http->has_links ? &http->links.t : NULL, until_us))
         return true;
     made_answer(http, made);
     return false;
@@ -639,6 +675,7 @@ struct http *http_free(struct http *http)
     close_fdp(&http->fd);
     sock_reserve_fini(&http->reserve);
     log_limit_fini(&http->limit);
+    table_fini(&http->links);
     free(http);
     return NULL;
 }

@@ -147,6 +147,7 @@ WRITE_TRAFFIC(retransmits, false)
 WRITE_TRAFFIC(stalled_us, false)
 WRITE_TRAFFIC(rtt_us, true)
 WRITE_TRAFFIC(min_rtt_us, true)
+WRITE_TRAFFIC(bandwidth, true)
 
 static void write_groups(struct body *body, const struct metric *metric, const struct metrics *m)
 {
@@ -340,6 +341,9 @@ static const struct metric rows[] = {
       .unit = METRIC_US, .write = write_rtt_us },
     { GAUGE("node_min_rtt_seconds", "The least that was seen."),
       .unit = METRIC_US, .write = write_min_rtt_us },
+    { GAUGE("node_bandwidth_bytes_per_second",
+            "The highest rate at which data arrived at that node."),
+      .write = write_bandwidth },
     { COUNTER("tls_handshakes_failed_total", "TLS handshakes between nodes that failed."),
       .write = write_handshakes },
     { COUNTER("node_connections_refused_total", "Connections to the port of the nodes refused."),

@@ -74,7 +74,9 @@ struct metrics {
     uint64_t nnodes;
     struct metrics_node *nodes; /* owned */
     unsigned ngroups;
-    struct metrics_group *groups; /* owned; METRICS_GROUPS_SHOWN of them, NULL: not wanted */
+    struct metrics_group *groups;   /* owned; METRICS_GROUPS_SHOWN of them, NULL: not wanted */
+    const struct msg_table *matrix; /* borrowed: links of all nodes, as daemon/admin/links.h has
+                                       them; NULL: not known */
 };
 
 void metrics_fini(struct metrics *m);

@@ -1,6 +1,7 @@
 /* status_json.c - /status.json: what the page shows. Keys are those of commctl --json where it has
  * the same thing; names of groups, users and their processes are not in it. Pure. */
 #include "daemon/http/metrics.h"
+#include "shm/proto/msg.h"
 
 #include <inttypes.h>
 
@@ -57,6 +58,51 @@ static void add_groups(struct body *body, const struct metrics *m)
     }
 }
 
+/* Another node wrote it: a number, or null. */
+static void add_number_cell(struct body *body, const char *cell)
+{
+    uint64_t number = 0;
+    bool known = *cell;
+
+    for (; *cell && known; cell++) {
+        known = *cell >= '0' && *cell <= '9' && number < UINT64_MAX / 100;
+        number = number * 10 + (uint64_t)(*cell - '0');
+    }
+    if (known)
+        body_add(body, ",%" PRIu64, number);
+    else
+        body_add(body, ",null");
+}
+
+/* A row of the table as an array, and the names of the columns apart: with 64 nodes there are 4,032
+ * rows. */
+static void add_links(struct body *body, const struct msg_table *links)
+{
+    if (!links) {
+        body_add(body, "\"link_columns\":null,\"links\":null,");
+        return;
+    }
+    for (uint32_t i = 0; i < links->ncolumns; i++) {
+        body_add(body, "%s", i ? "," : "\"link_columns\":[");
+        body_add_json(body, links->columns[i].key);
+    }
+    body_add(body, "],\"links\":[");
+    for (uint32_t row = 0; row < links->nrows; row++) {
+        for (uint32_t i = 0; i < links->ncolumns; i++) {
+            const char *cell = links->cells[(size_t)row * links->ncolumns + i];
+
+            if (links->columns[i].type == MSG_CELL_NUMBER) {
+                add_number_cell(body, cell);
+            } else {
+                body_add(body, "%s", i ? "," : row ? ",[" : "[");
+                body_add_json(body, cell);
+            }
+        }
+        body_add(body, "]");
+    }
+    body_add(body, "],");
+}
+
 void status_json(const struct metrics *m, struct body *body)
 {
     body_add(body, "{");
@@ -70,7 +116,9 @@ void status_json(const struct metrics *m, struct body *body)
     body_add(body, "\"uptime_s\":%" PRIu64 ".%03u,\"nodes\":[", m->uptime_ms / 1000,
              (unsigned)(m->uptime_ms % 1000));
     add_nodes(body, m);
-    body_add(body, "],\"groups\":[");
+    body_add(body, "],");
+    add_links(body, m->matrix);
+    body_add(body, "\"groups\":[");
     add_groups(body, m);
     body_add(body, "],\"groups_of_all\":%" PRIu64 ",\"metrics\":",
              m->groups_joining + m->groups_open + m->groups_broken);

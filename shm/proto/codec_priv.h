@@ -117,7 +117,7 @@
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
 #define FIELDS_admin(F)                                                                            \
     F(NAME, verb) F(OPTNAME, group) F(NUM, watch_ms) F(FLAG, records)                              \
-    F(NUM, pid) F(NUM, rank) F(NUM, since) F(TEXT, text)
+    F(NUM, pid) F(NUM, rank) F(NUM, since) F(TEXT, text) F(FLAG, links)
 #define FIELDS_client_ask_absent(F)   F(NUM, group) F(NUM, req) F(NUM, seq)
 #define FIELDS_arena_add(F)    F(NUM, req) F(NUM, arena) F(NUM, size)
 #define FIELDS_arena_del(F)    F(NUM, arena)
@@ -159,13 +159,15 @@
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
 #define FIELDS_ask_ranks(F) \
-    F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group) F(FLAG, records)
+    F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group) F(FLAG, records) \
+    F(FLAG, links)
 #define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)
 #define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
 #define FIELDS_engine_traffic(F) \
     F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
-    F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us)
+    F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
+    F(NUM, rate)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
 #define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(INDEXES, peers)
 #define FIELDS_board(F) \

@@ -158,6 +158,7 @@ struct msg_admin {
     uint32_t rank;             /* "kick_rank" */
     uint64_t since;            /* "events": those after this number */
     char text[MSG_TEXT_MAX];   /* "kick...": the reason; "set_log_level": the level */
+    uint32_t links;            /* "ranks": 1: no ranks, and the links of all nodes instead */
 };
 
 struct msg_welcome {
@@ -322,7 +323,7 @@ struct msg_ask_ranks {
     uint32_t uid; /* who wants to know */
     uint32_t all; /* 1: it may see everybody's groups */
     uint32_t watch_ms;
-    uint32_t records;          /* as in msg_admin */
+    uint32_t records, links;   /* as in msg_admin */
     char group[MSG_GROUP_MAX]; /* likewise */
 };
 
@@ -361,6 +362,7 @@ struct msg_engine_traffic {
     uint64_t engine;
     uint64_t sent, received, segments, retransmits, stalled_us;
     uint32_t rtt_us, min_rtt_us;
+    uint64_t rate;
 };
 
 struct msg_board_add {

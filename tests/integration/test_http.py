@@ -172,6 +172,59 @@ def test_numbers_follow_what_happens():
         check(sum(causes) >= 1, lost)
 
 
+def matrix(node):
+    """{(from, to): {column: value}} of the links in /status.json; {} before they are there."""
+    status = json.loads(get(node, "/status.json"))
+    rows = [dict(zip(status["link_columns"], row)) for row in status["links"] or []]
+    return {(row.pop("node"), row.pop("peer")): row for row in rows}
+
+
+def test_links_of_all_nodes():
+    """Whichever node is asked; and when one of them is gone."""
+    names = ["node0", "node1", "node2"]
+    pairs = {(a, b) for a in names for b in names if a != b}
+    with HttpCluster(3) as cluster:
+        first, last = cluster.nodes[0], cluster.nodes[2]
+        ranks = cluster.ranks("g", [0, 1, 2])
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=1000)
+        for rank in ranks:
+            rank.finish()
+
+        def whole(node):
+            links = matrix(node)
+            return set(links) == pairs and all(
+                row["state"] == "up" and row["rtt_us"] and row["segments"] is not None
+                for row in links.values()
+            )
+
+        for node in (first, last):
+            until(lambda node=node: whole(node), lambda node=node: matrix(node))
+        told = first.ctl("links")["links"]
+        equal({(row["node"], row["peer"]) for row in told}, pairs)
+        check(all(row["state"] == "up" for row in told), told)
+        for rank in ranks:
+            rank.call("leave", name="g")
+        cluster.expect("node node2 was lost")
+        cluster.expect("the engines of nodes .* lost each other")
+        cluster.expect("UCX +ERROR")
+        last.kill()
+
+        def gone():
+            links = matrix(first)
+            return {pair for pair in links if pair[0] != "node2"} == set(links) and all(
+                row["state"] == ("down" if pair[1] == "node2" else "up")
+                for pair, row in links.items()
+            )
+
+        until(gone, lambda: matrix(first))
+        done = subprocess.run([c.COMMCTL, "--socket", first.socket, "links"],
+                              capture_output=True, text=True)  # fmt: skip
+        equal(done.returncode, 1, done)
+        equal(done.stderr, "commctl: node node2 is down\n")
+        check("node1" in done.stdout, done)
+
+
 def test_counters_never_go_back():
     """While groups come and go, and between answers."""
     with HttpCluster(1) as cluster:

@@ -191,6 +191,7 @@ static void tell_traffic(struct shell *s)
             .stalled_us = traffic.stalled_us,
             .rtt_us = traffic.rtt_us,
             .min_rtt_us = traffic.min_rtt_us,
+            .rate = traffic.rate,
         };
         send_msg(s, &m);
         told++;

@@ -17,6 +17,7 @@ static struct doctor_facts well(void)
                                     .last_error = "",
                                     .rtt_us = 60,
                                     .sent = 1 << 30,
+                                    .bandwidth = 3000000000,
                                     .mtu = 9000};
     nodes[1] = (struct doctor_node){.name = "c",
                                     .address = "10.0.0.3:18400",
@@ -31,6 +32,7 @@ static struct doctor_facts well(void)
                                  .own_version = "1",
                                  .fabric = "tcp",
                                  .latency_us = "30",
+                                 .bandwidth = "1G",
                                  .max_clients = 1000,
                                  .max_groups = 1000,
                                  .open_files = 65536,
@@ -89,6 +91,7 @@ static void a_node_that_is_well(void **state)
                               .version = "1",
                               .own_version = "1",
                               .latency_us = "",
+                              .bandwidth = "",
                               .max_clients = -1,
                               .max_groups = -1,
                               .open_files = -1,
@@ -125,6 +128,13 @@ static void one_thing_is_wrong(void **state)
     WITH(nodes[0].mtu = 1500, DOCTOR_WARNING, "1500 bytes to node b, 9000 to node c", "one MTU");
     WITH(nodes[0].rtt_us = 5000, DOCTOR_WARNING, "2500 us, and transport.latency_us is 30",
          "pingpong");
+    WITH(nodes[0].bandwidth = 118000000, DOCTOR_WARNING,
+         "0.118 GB/s at most, and transport.bandwidth is 1G", "ethtool");
+    WITH(bandwidth = "16G", DOCTOR_WARNING, "transport.bandwidth is 16G", "commd-perf sendrecv");
+    WITH(bandwidth = "2T", DOCTOR_WARNING, "transport.bandwidth is 2T", "commd-perf sendrecv");
+    WITH(bandwidth = "11000000000", DOCTOR_OK, "", "");
+    WITH(bandwidth = "1X", DOCTOR_OK, "", "");
+    WITH(nodes[1].bandwidth = 5, DOCTOR_OK, "", ""); /* nothing was sent that could be faster */
     f = well();
     nodes[0].mtu = nodes[1].mtu = 1400;
     f.nnodes = 1;

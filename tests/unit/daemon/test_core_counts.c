@@ -202,7 +202,8 @@ static void report(struct bench *bench, uint64_t engine, uint64_t sent, uint64_t
                                                      .sent = sent,
                                                      .segments = segments,
                                                      .retransmits = retransmits,
-                                                     .rtt_us = 50};
+                                                     .rtt_us = 50,
+                                                     .rate = 10 * retransmits};
     bench->now += 10;
     feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
 }
@@ -238,6 +239,7 @@ static void traffic_of_engines(void **state)
     report(bench, 9, 200, 3, 0);
     assert_int_equal(traffic->sent, 1800);
     assert_int_equal(traffic->recent_retransmits, 0);
+    assert_int_equal(traffic->bandwidth, 60); /* the most that there was */
     bench_free(bench);
 }
 

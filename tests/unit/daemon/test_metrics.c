@@ -269,6 +269,39 @@ static void json_is_what_the_page_wants(void **state)
     metrics_fini(&m);
 }
 
+/* What other nodes wrote: a number, or none; a text, whatever is in it. */
+static void links_in_the_status(void **state)
+{
+    struct msg_column columns[] = {{.key = "node", .type = MSG_CELL_STRING},
+                                   {.key = "peer", .type = MSG_CELL_STRING},
+                                   {.key = "rtt_us", .type = MSG_CELL_NUMBER},
+                                   {.key = "segments", .type = MSG_CELL_NUMBER}};
+    char *cells[] = {
+        "a", "b\"</script>", "42", "", "b", "a", "1e9", "-1", "c", "a", "99999999999999999999999",
+        "0"};
+    struct msg_table links = {"links", ARRAY_LEN(columns), 3, columns, cells};
+    struct body *body = body_new();
+    struct metrics m;
+    char *text;
+
+    make(&m);
+    status_json(&m, body);
+    body_add(body, "%c", '\0');
+    assert_non_null(strstr(body->data, "],\"link_columns\":null,\"links\":null,\"groups\":["));
+    body_unref(body);
+    body = body_new();
+    m.matrix = &links;
+    status_json(&m, body);
+    text = strndup(body->data, body->len);
+    if (!strstr(text, "],\"link_columns\":[\"node\",\"peer\",\"rtt_us\",\"segments\"],\"links\":["
+                      "[\"a\",\"b\\u0022\\u003c/script>\",42,null],[\"b\",\"a\",null,null],"
+                      "[\"c\",\"a\",null,0]],\"groups\":["))
+        fail_msg("%s", text);
+    free(text);
+    body_unref(body);
+    metrics_fini(&m);
+}
+
 /* ---- for people ------------------------------------------------------------------------- */
 
 static char *read_file_of_tree(const char *path)
@@ -359,6 +392,7 @@ int main(void)
         cmocka_unit_test(quoting),
         cmocka_unit_test(bodies_have_an_end),
         cmocka_unit_test(json_is_what_the_page_wants),
+        cmocka_unit_test(links_in_the_status),
         cmocka_unit_test(manual_has_each_metric_as_it_is),
         cmocka_unit_test(dashboard_names_metrics_that_there_are),
         cmocka_unit_test(page_names_metrics_that_there_are),

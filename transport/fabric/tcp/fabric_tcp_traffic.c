@@ -20,6 +20,7 @@ static void add_connection(const struct conn *c, struct fabric_traffic *traffic)
     traffic->retransmits +=
         info.tcpi_total_retrans - MIN(info.tcpi_total_retrans, info.tcpi_dsack_dups);
     traffic->stalled_us += info.tcpi_rwnd_limited;
+    traffic->rate += info.tcpi_delivery_rate; /* of a flight, not over the time between two */
     traffic->rtt_us = MAX(traffic->rtt_us, info.tcpi_rtt);
     if (info.tcpi_min_rtt && info.tcpi_min_rtt != UINT32_MAX)
         traffic->min_rtt_us =
