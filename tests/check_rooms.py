@@ -29,6 +29,7 @@ MAY = {
     "shm/proto": {"shm/util"},
     "shm/reduce": {"shm/util", "shm/model"},
     "shm/board": {"shm/util", "shm/model", "shm/proto"},
+    "shm/gpu": {"shm/util", "shm/model"},
     "daemon/core": {"shm/util", "shm/model", "shm/proto"},
     "daemon/conf": {"shm/util", "shm/model"},
     "daemon/process": {"shm/util", "daemon/conf"},
