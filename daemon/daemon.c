@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 
+#include "daemon/link/engine_spawn.h"
 #include "daemon/process/clock.h"
 #include "daemon/process/files.h"
 #include "daemon/process/log.h"
@@ -191,10 +192,11 @@ static int start_listener(struct daemon *d)
 
 static int start_cluster(struct daemon *d)
 {
+    struct program program;
     struct engine_link_config engine = {
         .base = d->base,
-        .conf = d->conf,
-        .device = d->device,
+        .program = &program,
+        .pid_file = d->conf->engine_pid_file,
         .launcher = d->launcher,
         .closer = d->closer,
         .ops = &engine_ops,
@@ -214,6 +216,7 @@ static int start_cluster(struct daemon *d)
 
     if (d->conf->nnodes == 1)
         return 0; /* nobody to talk to, and no port that could be attacked */
+    program_engine(d->conf, d->device, &program);
     r = engine_link_new(&engine, &d->engine);
     if (r)
         return complain(NULL, EXIT_INTERNAL);
