@@ -113,7 +113,9 @@ int daemon_prepare(struct daemon *d)
 static void core_config_of(const struct conf *conf, struct core_config *ret_config)
 {
     unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
-    bool driver = access("/dev/nvidiactl", F_OK) == 0;
+    /* The unit has PrivateDevices=, by which the first is not seen. */
+    bool driver =
+        access("/dev/nvidiactl", F_OK) == 0 || access("/proc/driver/nvidia/version", F_OK) == 0;
     const char *why = NULL;
 
     *ret_config = (struct core_config){

@@ -84,7 +84,7 @@ bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why)
     else if (!strcmp(conf->gpu_enabled, "yes") || driver || conf->cuda_library[0])
         return true;
     else
-        *ret_why = "there is no NVIDIA driver (/dev/nvidiactl), and gpu.cuda_library is not set";
+        *ret_why = "no NVIDIA driver is loaded, and gpu.cuda_library is not set";
     return false;
 }
 

@@ -92,7 +92,7 @@ const char *conf_fabric(const struct conf *conf);
 /* The network as groups have it whose home is this node. */
 struct plan_net conf_net(const struct conf *conf);
 
-/* Whether commd-gpu is started for who asks. @driver: the driver's device file is there. If not,
+/* Whether commd-gpu is started for who asks. @driver: the NVIDIA driver is loaded. If not,
  * *ret_why says why, for people. */
 bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why);
 

@@ -60,10 +60,10 @@ static void kill_gpu(struct core *core, const char *why)
 
 /* ---- who asks -------------------------------------------------------------------------------- */
 
-static void answer(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
+static void answer_ask(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
     _printf_(4, 5);
 
-static void answer(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
+static void answer_ask(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
 {
     struct client *client = &core->clients[slot];
     char buf[MSG_TEXT_MAX] = "";
@@ -135,7 +135,7 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
         return;
     }
     if (asks_too_often(core, client) || client->gpu_waits) {
-        /* not answer(): the request that waits still does */
+        /* not answer_ask(): the request that waits still does */
         act_gpu_answer(core, slot, msg->req, CAUSE_QUOTA,
                        client->gpu_waits ? "this client waits for an answer already"
                                          : "this client asks for GPUs too often");
@@ -143,17 +143,17 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
     }
     client->gpu_req = msg->req;
     if (client->uid == CORE_GPU_UID) {
-        answer(core, slot, CAUSE_DENIED, "commd-gpu has no session at itself");
+        answer_ask(core, slot, CAUSE_DENIED, "commd-gpu has no session at itself");
     } else if (core->stopping) {
-        answer(core, slot, CAUSE_NODE_LOST, "commd on node %s is stopping", self);
+        answer_ask(core, slot, CAUSE_NODE_LOST, "commd on node %s is stopping", self);
     } else if (!core->config.gpu) {
-        answer(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s", self, gpu->text);
+        answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s", self, gpu->text);
     } else if (gpu->state == CORE_ENGINE_UP && !gpu->killed) {
         begin_session(core, slot);
     } else if (gpu->state == CORE_ENGINE_DOWN_ && core->now < gpu->start_ms) {
-        answer(core, slot, CAUSE_NO_DAEMON,
-               "node %s has no GPU service: %s; who asks in %llu ms starts it again", self,
-               gpu->text, (unsigned long long)(gpu->start_ms - core->now));
+        answer_ask(core, slot, CAUSE_NO_DAEMON,
+                   "node %s has no GPU service: %s; who asks in %llu ms starts it again", self,
+                   gpu->text, (unsigned long long)(gpu->start_ms - core->now));
     } else {
         client->gpu_waits = true;
         gpu->waiting++;
@@ -272,14 +272,14 @@ void gpu_down(struct core *core, const char *why)
     forget_sessions(core);
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)
         if (core->clients[slot].gpu_waits)
-            answer(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s",
-                   core_self_name(core), gpu->text);
+            answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s",
+                       core_self_name(core), gpu->text);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /* A start has to make a context on each GPU, and may load the driver first. */
-static uint64_t start_limit(const struct core *core)
+static uint64_t gpu_start_limit(const struct core *core)
 {
     return 2 * core->config.gpu_timeout_ms;
 }
@@ -290,7 +290,7 @@ void gpu_tick(struct core *core)
 
     if (gpu->killed)
         return;
-    if (gpu->state == CORE_ENGINE_STARTING && core->now >= gpu->since_ms + start_limit(core)) {
+    if (gpu->state == CORE_ENGINE_STARTING && core->now >= gpu->since_ms + gpu_start_limit(core)) {
         kill_gpu(core, "it did not say hello in time");
     } else if (gpu->state == CORE_ENGINE_UP) {
         if (gpu->unanswered_ms && core->now >= gpu->unanswered_ms + core->config.gpu_timeout_ms) {
@@ -312,7 +312,7 @@ uint64_t gpu_deadline(const struct core *core)
     if (gpu->killed || gpu->state == CORE_ENGINE_DOWN_)
         return CORE_NEVER;
     if (gpu->state == CORE_ENGINE_STARTING)
-        return gpu->since_ms + start_limit(core);
+        return gpu->since_ms + gpu_start_limit(core);
     return gpu->unanswered_ms ? MIN(gpu->ping_ms, gpu->unanswered_ms + core->config.gpu_timeout_ms)
                               : gpu->ping_ms;
 }

@@ -424,7 +424,7 @@ static void log_full(struct listener *listener)
                     "no file descriptor is left for clients (LimitNOFILE=) -> refused");
 }
 
-static uint32_t user_of(const struct listener *listener, const struct ucred *cred)
+static uint32_t counted_as(const struct listener *listener, const struct ucred *cred)
 {
     return listener->ops->user ? listener->ops->user(listener->arg, cred->uid, (uint32_t)cred->pid)
                                : cred->uid;
@@ -446,7 +446,7 @@ static void accept_one(struct listener *listener, int fd)
         return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
                          "commd keeps the number of its user for itself");
     else
-        tenant = tenant_get(listener, user_of(listener, &cred));
+        tenant = tenant_get(listener, counted_as(listener, &cred));
     if (!tenant) /* no memory: the client sees it and may come again */
         closer_sock(listener->closer, cred.uid, fd);
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
