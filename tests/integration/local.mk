@@ -41,5 +41,7 @@ tests_integration_lib_hostile_mail_LDADD = libcommd-client.la libcommd-proto.la 
 
 # What test_gpu_service.py has instead of commd-gpu, and of clients that ask for it.
 check_PROGRAMS += tests/integration/lib/gpu_fake
-tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c
-tests_integration_lib_gpu_fake_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
+tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c \
+	transport/process/launcher.c
+tests_integration_lib_gpu_fake_LDADD = libcommd-launch.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS)

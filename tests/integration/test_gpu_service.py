@@ -4,17 +4,20 @@ asks for a session is told. The service itself is a fake (lib/gpu_fake.c)."""
 
 import contextlib
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
-from cluster import Cluster, check, equal, main, running, until  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
 
 FAKE = os.path.join(c.BUILD, "tests/integration/lib/gpu_fake")
-GPU_UID = 0xFFFFFFF0
+GPU_UID = 0xFFFFFFF0  # CORE_GPU_UID
+COMMD_UID, GPU_SERVICE_UID = 4000, 4004
 OK, QUOTA, NO_DAEMON = 0, 3, 9
 
 
@@ -80,6 +83,7 @@ class Gpus(Cluster):
 
     def __enter__(self):
         super().__enter__()
+        self.launchers = []
         for node in self.nodes:
             gpu = dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
             node.write_config(gpu=gpu)
@@ -88,9 +92,57 @@ class Gpus(Cluster):
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
 
+    def environment(self):
+        return {"FAKE_GPU": self.mode, "CUDA_VISIBLE_DEVICES": "1", "NCCL_DEBUG": "WARN",
+                "COMMD_GPU": ""}  # fmt: skip
+
     def start(self, node):
-        node.start(environment={"FAKE_GPU": self.mode, "CUDA_VISIBLE_DEVICES": "1",
-                                "NCCL_DEBUG": "WARN", "COMMD_GPU": ""})  # fmt: skip
+        node.start(self.environment())
+
+
+class OtherUsers(Gpus):
+    """commd is of one user, and commd-gpu of another one."""
+
+    def __enter__(self):
+        if os.getuid() != 0:
+            raise Skip("not root")
+        return super().__enter__()
+
+    def start(self, node):
+        os.chmod(self.folder, 0o755)
+        os.chown(self.key_file, COMMD_UID, COMMD_UID)
+        os.chown(node.home, COMMD_UID, COMMD_UID)
+        path = os.path.join(self.folder, f"{node.name}.launch")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        os.chown(path, COMMD_UID, COMMD_UID)
+        listener.listen(8)
+        with open(node.log_file, "ab") as log:
+            self.launchers.append(
+                subprocess.Popen(
+                    [FAKE, "--launcher", "3"], stdin=subprocess.DEVNULL, stderr=log,
+                    env=dict(os.environ, **self.environment()), pass_fds=[3],
+                    preexec_fn=lambda: (os.dup2(listener.fileno(), 3), become(GPU_SERVICE_UID)),
+                )
+            )  # fmt: skip
+        listener.close()
+        setpriv = shutil.which("setpriv") or "/usr/bin/setpriv"
+        node.prefix = [setpriv, f"--reuid={COMMD_UID}", f"--regid={COMMD_UID}", "--clear-groups"]
+        node.start(arguments=["--gpu-launcher", path])
+
+    def __exit__(self, *error):
+        try:
+            super().__exit__(*error)
+        finally:
+            for launcher in self.launchers:
+                launcher.kill()
+                launcher.wait()
+
+
+def become(uid):
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
 
 
 def service(node):
@@ -275,6 +327,53 @@ def test_it_is_a_client_of_its_own():
         finally:
             for client in some:
                 client.close()
+
+
+def test_it_is_of_another_user():
+    """A launcher starts it; it is known all the same, and nobody else is taken for it."""
+    with OtherUsers(2, mode="join 2") as cluster:
+        some = [Client(node) for node in cluster.nodes]
+        try:
+            for client in some:
+                client.start("ask")
+            for client in some:
+                equal(client.answer()[0], OK)
+            for node in cluster.nodes:
+                with open(f"/proc/{service(node)}/status") as file:
+                    uids = [line.split()[1] for line in file if line.startswith("Uid:")]
+                equal(uids, [str(GPU_SERVICE_UID)])
+                node.wait_log("gpu_fake: joined commd-gpu/test")
+                equal([g["uid"] for g in node.groups()], [GPU_UID])
+            node = cluster.nodes[0]
+            environment = dict(os.environ, **c.sanitizer_environment())
+            environment.pop("LD_PRELOAD", None)
+            with subprocess.Popen(
+                [FAKE, "--ask", node.socket], preexec_fn=lambda: become(GPU_SERVICE_UID),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+            ) as other:  # fmt: skip
+                other.stdout.readline()
+                uids = {row["pid"]: row["uid"] for row in node.clients()}
+                equal(uids[other.pid], GPU_SERVICE_UID, "a process of its user is not it")
+                equal(uids[some[0].pid], os.getuid())
+                other.kill()
+        finally:
+            for client in some:
+                client.close()
+
+
+def test_its_number_is_nobody_elses():
+    if os.getuid() != 0:
+        raise Skip("not root")
+    with Cluster(1) as cluster:
+        node = cluster.nodes[0]
+        cluster.expect("commd keeps the number of its user for itself -> refused")
+        os.chmod(cluster.folder, 0o755)
+        done = subprocess.run(
+            [c.COMMCTL, "--socket", node.socket, "status"], preexec_fn=lambda: become(GPU_UID),
+            capture_output=True, text=True,
+        )  # fmt: skip
+        equal(done.returncode, 2)
+        check("commd keeps the number of its user for itself" in done.stderr, done.stderr)
 
 
 main(globals())

@@ -7,6 +7,7 @@
  *     exit        ends with status 3
  *     join N      the same as "", and becomes rank --node (its last digit) of N in the group
  *                 "commd-gpu/test" at the first session; what becomes of it is in its log
+ *   gpu_fake --launcher FD              as systemd starts the launcher of commd-gpu
  *   gpu_fake --ask PATH                 a client; words from stdin, a line to stdout for each:
  *     ask         a request; "answer CAUSE TEXT". The session of the first that succeeds is kept
  *     many N      N requests at once; "causes" and how many of each
@@ -20,6 +21,7 @@
 #include <time.h>
 
 #include "shm/proto/codec.h"
+#include "transport/process/launcher.h"
 
 enum { MOST = 1024, PATIENCE_MS = 20000 };
 
@@ -322,6 +324,8 @@ int main(int argc, char **argv)
 
     if (argc == 3 && !strcmp(argv[1], "--ask"))
         return be_client(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--launcher"))
+        return launcher_run(atoi(argv[2]), gpu_env);
     fprintf(stderr, "gpu_fake:");
     for (int i = 1; i + 1 < argc; i += 2) {
         fprintf(stderr, " %s %s", argv[i], argv[i + 1]);
