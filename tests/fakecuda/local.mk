@@ -18,12 +18,21 @@ CLEANFILES += tests/fakecuda/libcuda.so.1
 EXTRA_DIST += tests/fakecuda/README.md
 
 if HAVE_CMOCKA
-fake_tests = tests/fakecuda/test_fakecuda
+fake_tests = tests/fakecuda/test_fakecuda tests/fakecuda/test_fakecuda_faults \
+	tests/fakecuda/test_fakecuda_processes
 check_PROGRAMS += $(fake_tests)
 TESTS += $(fake_tests)
+fake_test = tests/fakecuda/fake_test.c tests/fakecuda/fake_test.h tests/fakecuda/fakecuda.h
 
-tests_fakecuda_test_fakecuda_SOURCES = tests/fakecuda/test_fakecuda.c \
-	tests/fakecuda/fake_test.c tests/fakecuda/fake_test.h tests/fakecuda/fakecuda.h
+tests_fakecuda_test_fakecuda_SOURCES = tests/fakecuda/test_fakecuda.c $(fake_test)
 tests_fakecuda_test_fakecuda_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
 EXTRA_tests_fakecuda_test_fakecuda_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+
+tests_fakecuda_test_fakecuda_faults_SOURCES = tests/fakecuda/test_fakecuda_faults.c $(fake_test)
+tests_fakecuda_test_fakecuda_faults_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakecuda_faults_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+
+tests_fakecuda_test_fakecuda_processes_SOURCES = tests/fakecuda/test_fakecuda_processes.c $(fake_test)
+tests_fakecuda_test_fakecuda_processes_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakecuda_processes_DEPENDENCIES = tests/fakecuda/libcuda.so.1
 endif
