@@ -207,7 +207,8 @@ void *fakecuda_view(cu_ptr p, size_t bytes, cu_device dev)
     void *view;
 
     pthread_rwlock_rdlock(&memory_lock);
-    view = fake_device(dev) ? fake_reach(p, bytes, &fake_device(dev)->ctx) : NULL;
+    view =
+        fake_device(dev) && fake_memory_at(p) ? fake_reach(p, bytes, &fake_device(dev)->ctx) : NULL;
     if (!view)
         pthread_rwlock_unlock(&memory_lock);
     return view;
