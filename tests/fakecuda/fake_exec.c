@@ -64,8 +64,8 @@ cu_result cuMemcpyAsync(cu_ptr dst, cu_ptr src, size_t bytes, cu_stream s)
     pthread_rwlock_rdlock(&memory_lock);
     plain_src = !fake_memory_at(src);
     plain_dst = !fake_memory_at(dst);
-    lost =
-        !src || !dst || (plain_src && fake_range_ours(src)) || (plain_dst && fake_range_ours(dst));
+    lost = !src || !dst || fake_outruns(src, bytes) || fake_outruns(dst, bytes) ||
+           (plain_src && fake_range_ours(src)) || (plain_dst && fake_range_ours(dst));
     pthread_rwlock_unlock(&memory_lock);
     c = lost ? NULL : calloc(1, sizeof *c);
     if (!c)

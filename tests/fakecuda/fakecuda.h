@@ -15,6 +15,7 @@ struct fakecuda_kernel {
     void (*fn)(void **params);
     unsigned nparams;
     size_t sizes[FAKECUDA_PARAMS];
+    size_t (*used)(const void *param); /* so much of the first is in use; NULL: all of it */
 };
 
 /* @table stays where it is for good. Also found without a call: see README.md. */

@@ -34,6 +34,17 @@ noinst_DATA += tests/fakecuda/libnccl.so.2
 CLEANFILES += tests/fakecuda/libnccl.so.2
 EXTRA_DIST += tests/fakecuda/libnccl.map
 
+# The twins of commd's own kernels.
+noinst_LTLIBRARIES += tests/fakecuda/libfakekernels.la
+tests_fakecuda_libfakekernels_la_SOURCES = tests/fakecuda/fakecuda.h tests/fakecuda/fakekernels.c
+tests_fakecuda_libfakekernels_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
+tests_fakecuda_libfakekernels_la_LIBADD = libcommd-gpu-twin.la
+tests/fakecuda/libfakekernels.so: tests/fakecuda/libfakekernels.la
+	$(fake_link) -o $@ -Wl,--whole-archive tests/fakecuda/.libs/libfakekernels.a \
+	    -Wl,--no-whole-archive -lm
+noinst_DATA += tests/fakecuda/libfakekernels.so
+CLEANFILES += tests/fakecuda/libfakekernels.so
+
 if HAVE_CMOCKA
 fake_tests = tests/fakecuda/test_fakecuda tests/fakecuda/test_fakecuda_faults \
 	tests/fakecuda/test_fakecuda_processes tests/fakecuda/test_fakenccl
@@ -42,14 +53,16 @@ TESTS += $(fake_tests)
 fake_test = tests/fakecuda/fake_test.c tests/fakecuda/fake_test.h tests/fakecuda/fakecuda.h
 
 tests_fakecuda_test_fakecuda_SOURCES = tests/fakecuda/test_fakecuda.c $(fake_test)
-tests_fakecuda_test_fakecuda_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
-EXTRA_tests_fakecuda_test_fakecuda_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+tests_fakecuda_test_fakecuda_LDADD = libcommd-gpu-plan.la libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakecuda_DEPENDENCIES = tests/fakecuda/libcuda.so.1 \
+	tests/fakecuda/libfakekernels.so
 
 tests_fakecuda_test_fakecuda_faults_SOURCES = tests/fakecuda/test_fakecuda_faults.c $(fake_test)
 tests_fakecuda_test_fakecuda_faults_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
 EXTRA_tests_fakecuda_test_fakecuda_faults_DEPENDENCIES = tests/fakecuda/libcuda.so.1
 
-tests_fakecuda_test_fakecuda_processes_SOURCES = tests/fakecuda/test_fakecuda_processes.c $(fake_test)
+tests_fakecuda_test_fakecuda_processes_SOURCES = tests/fakecuda/test_fakecuda_processes.c \
+	$(fake_test)
 tests_fakecuda_test_fakecuda_processes_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
 EXTRA_tests_fakecuda_test_fakecuda_processes_DEPENDENCIES = tests/fakecuda/libcuda.so.1
 

@@ -26,8 +26,8 @@ static void store(void **params) /* 7 at an address */
     *(uint32_t *)*(cu_ptr *)params[0] = 7;
 }
 
-static const struct fakecuda_kernel kernels[] = {{"store", store, 1, {sizeof(cu_ptr)}},
-                                                 {.name = NULL}};
+static const struct fakecuda_kernel kernels[] = {
+    {.name = "store", .fn = store, .nparams = 1, .sizes = {sizeof(cu_ptr)}}, {.name = NULL}};
 
 static cu_result launch(cu_ptr p)
 {

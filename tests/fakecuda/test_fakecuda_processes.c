@@ -142,11 +142,24 @@ static int flagger(int socket) /* its stream says that the input is there, and w
     return 0;
 }
 
+static int stranger(int socket) /* may not look into the exporter */
+{
+    struct shown shown;
+    cu_ptr p;
+
+    assert_int_equal(setresuid(65534, 65534, 65534), 0);
+    shown = hear(socket);
+    return open_shown(&shown, &p) == CU_E_MAP_FAILED ? 0 : 1;
+}
+
 static const struct {
     const char *name;
     int (*run)(int socket);
-} children[] = {
-    {"exporter", exporter}, {"changer", changer}, {"piecewise", piecewise}, {"flagger", flagger}};
+} children[] = {{"exporter", exporter},
+                {"changer", changer},
+                {"piecewise", piecewise},
+                {"flagger", flagger},
+                {"stranger", stranger}};
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
@@ -221,6 +234,25 @@ static void own_memory_is_not_opened(void **state)
     assert_int_equal(cu.ipc_get(&shown.handle, p), CU_E_NOT_SUPPORTED);
     unsetenv("FAKECUDA_NO_IPC");
     OK(cu.mem_free(p));
+}
+
+static void strangers_open_nothing(void **state)
+{
+    struct shown shown;
+    pid_t exporter_pid, stranger_pid;
+    int exporter_socket, stranger_socket;
+
+    if (geteuid())
+        skip();
+    exporter_pid = fake_test_spawn("exporter", &exporter_socket);
+    stranger_pid = fake_test_spawn("stranger", &stranger_socket);
+    shown = hear(exporter_socket);
+    tell(stranger_socket, &shown);
+    fake_test_end(stranger_pid, 0);
+    kill(exporter_pid, SIGKILL);
+    fake_test_end(exporter_pid, -SIGKILL);
+    close(exporter_socket);
+    close(stranger_socket);
 }
 
 static void two_boxes_share_no_memory(void **state)
@@ -334,6 +366,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_dead_processes_memory_stays_for_who_has_it),
         cmocka_unit_test(stale_and_forged_handles_open_nothing),
         cmocka_unit_test(own_memory_is_not_opened),
+        cmocka_unit_test(strangers_open_nothing),
         cmocka_unit_test(two_boxes_share_no_memory),
         cmocka_unit_test(pieces_go_to_other_processes),
         cmocka_unit_test(streams_of_two_processes_wait_for_each_other),
