@@ -162,7 +162,8 @@
     F(NUM, uid)                                                                                    \
     F(NAME, name)                                                                                  \
     F(NAME, home)                                                                                  \
-    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu) F(SORTED, nodes) F(MEMBERS, members)
+    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu)                               \
+    F(SORTED, nodes) F(MEMBERS, members)
 #define FIELDS_gone(F)                                                                             \
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \

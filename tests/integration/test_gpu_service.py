@@ -237,7 +237,8 @@ def test_a_program_that_is_not_there():
 
 
 def test_one_that_cannot_work():
-    for mode, why in (("no-device", "the driver found no device"), ("exit", "exited with status 3")):
+    whys = {"no-device": "the driver found no device", "exit": "exited with status 3"}
+    for mode, why in whys.items():
         with Gpus(mode=mode) as cluster:
             node = cluster.nodes[0]
             cluster.expect("commd-gpu: the driver found no device -> killing it")
