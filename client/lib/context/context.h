@@ -62,6 +62,11 @@ struct commd_context {
     struct commd_group *active;
     struct commd_work *finished; /* to be completed outside the lock, oldest first */
     struct commd_work **finished_tail;
+    struct commd_work *landing; /* whose results are on their way to a GPU */
+    bool watches_gpu;           /* something is waited for that rings no bell */
+    unsigned gpu_naps;          /* sleeps in a row because of that */
+
+    struct device *device; /* owned by client/lib/device/; NULL: nothing was on a GPU yet */
 };
 
 /* ---- waiting, in whatever call ------------------------------------------------------------------
