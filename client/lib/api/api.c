@@ -402,8 +402,7 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
 
         r = device_may(&ops[i]) ? device_way(group, &ops[i], &way) : 0;
         if (r || way != DEVICE_HOST)
-            return r ? r
-                     : device_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+            return r ? r : device_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
     }
     return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }

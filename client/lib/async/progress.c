@@ -5,8 +5,8 @@
  * every submission rings; for the order of store, fence and load see "Memory order" in
  * shm/board/board.c.
  *
- * A GPU rings no bell. While an operation waits for one (its gate, coll/gate.h), the thread sleeps for
- * GPU_NAP_US at a time, later for five times as long; bells end such a sleep as any other.
+ * A GPU rings no bell. While an operation waits for one (its gate, coll/gate.h), the thread sleeps
+ * for GPU_NAP_US at a time, later for five times as long; bells end such a sleep as any other.
  *
  * What if a group is left now: async_drop_group() takes it out, and waits until no sleep looks at
  * its board. What if the process forks: the child has no such thread, and usable() refuses its
@@ -24,8 +24,8 @@ enum {
     MAX_BELLS = 127,
     SLOW_EVERY = 1024, /* rounds between looks at the reasons to give up */
     GPU_NAP_US = 20,
-    GPU_NAPS = 16,           /* of them, before they get longer */
-    GPU_SLOW_EVERY = 64      /* naps between such looks: they cost system calls */
+    GPU_NAPS = 16,      /* of them, before they get longer */
+    GPU_SLOW_EVERY = 64 /* naps between such looks: they cost system calls */
 };
 
 /* ---- one group ------------------------------------------------------------------------------- */
@@ -230,8 +230,8 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) &&
-               limit == WAIT_SLICE_MS * 1000 && all;
+        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == WAIT_SLICE_MS * 1000 &&
+               all;
         pthread_mutex_lock(&ctx->plock);
         for (unsigned i = 0; i <= b.n; i++)
             late = late && atomic_load(b.words[i]) == b.expect[i];

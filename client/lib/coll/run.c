@@ -252,8 +252,8 @@ static bool alternates(const struct run *r)
 /* Is step @c of the input there? */
 static bool is_filled(const struct run *r, uint32_t c)
 {
-    return gate_has(r->gate, ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) *
-                                 r->plan.esize);
+    return gate_has(r->gate,
+                    ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
 }
 
 static bool try_put(struct run *r)

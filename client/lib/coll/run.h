@@ -22,7 +22,7 @@ struct run {
     struct op_desc desc;
     struct op_balance balance;
     struct plan plan;
-    struct op_lists *lists; /* owned; NULL: none needed */
+    struct op_lists *lists;  /* owned; NULL: none needed */
     const struct gate *gate; /* borrowed; of buffers that a GPU fills: NULL: they are filled */
     const uint8_t *send;
     uint8_t *recv;

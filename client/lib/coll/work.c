@@ -83,8 +83,8 @@ bool works_land(struct commd_context *ctx)
             continue;
         }
         if (lost)
-            error_set(&w->err, lost, op_name(&w->op),
-                      "%s: its result cannot be copied to the GPU", op_name(&w->op));
+            error_set(&w->err, lost, op_name(&w->op), "%s: its result cannot be copied to the GPU",
+                      op_name(&w->op));
         *p = w->next;
         work_queue(w);
         moved = true;

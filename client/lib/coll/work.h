@@ -17,12 +17,12 @@ struct commd_work {
     /* of a batch: parts that are not done yet; somebody writes err */
     _Atomic unsigned left;
     _Atomic bool failing;
-    bool part;          /* of a batch, which is arg */
-    bool behind;        /* a message that waits for one before it, see messages_go() */
-    struct gate *gate;  /* owned: a reference; its buffers are on a GPU. Or NULL */
+    bool part;           /* of a batch, which is arg */
+    bool behind;         /* a message that waits for one before it, see messages_go() */
+    struct gate *gate;   /* owned: a reference; its buffers are on a GPU. Or NULL */
     struct gate **gates; /* owned, with references: of a batch's parts that are; ngates of them */
     unsigned ngates;
-    bool mixed; /* of a batch: it has parts that have no gate */
+    bool mixed;         /* of a batch: it has parts that have no gate */
     struct p2p_op *p2p; /* owned; a message */
     commd_done_fn on_done;
     void *arg;

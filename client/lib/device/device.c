@@ -2,7 +2,7 @@
 #include "client/lib/device/device.h"
 
 #include "client/lib/device/staged.h"
-#include "client/lib/p2p/p2p_api.h"
+#include "client/lib/p2p/p2p.h"
 
 /* ---- coming and going ------------------------------------------------------------------------ */
 
@@ -69,7 +69,7 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
     return 0;
 }
 
-static int group_new(struct commd_group *g, struct device_group **ret_dg)
+static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
 {
     struct device_group *dg;
     int r = 0;
@@ -90,7 +90,7 @@ static int group_new(struct commd_group *g, struct device_group **ret_dg)
     return 0;
 }
 
-static int group_get(struct commd_group *g, struct device_group **ret_dg)
+static int device_group_get(struct commd_group *g, struct device_group **ret_dg)
 {
     int r = 0;
 
@@ -100,7 +100,7 @@ static int group_get(struct commd_group *g, struct device_group **ret_dg)
     pthread_mutex_lock(&lock);
     *ret_dg = atomic_load(&g->device);
     if (!*ret_dg) {
-        r = group_new(g, ret_dg);
+        r = device_group_new(g, ret_dg);
         if (!r)
             atomic_store_explicit(&g->device, *ret_dg, memory_order_release);
     }
@@ -116,7 +116,8 @@ void device_group_free(struct commd_group *g)
     if (!dg)
         return;
     cu = driver(NULL);
-    for (struct lane *next, *l = dg->lanes; l; l = next) { /* what is in them is carried out */
+    for (struct stream_lane *next, *l = dg->lanes; l;
+         l = next) { /* what is in them is carried out */
         next = l->next;
         cu->stream_free(l->down);
         cu->stream_free(l->up);
@@ -147,15 +148,16 @@ void device_free(struct commd_context *ctx)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- where buffers are ------------------------------------------------------------------------ */
+/* ---- where buffers are ------------------------------------------------------------------------
+ */
 
-struct look {
+struct whereabouts {
     bool gpu, host;
     int which; /* GPU; -1: not known */
     bool two;
 };
 
-static void look_at(struct look *l, const void *p)
+static void see(struct whereabouts *l, const void *p)
 {
     int gpu = -1;
 
@@ -170,8 +172,8 @@ static void look_at(struct look *l, const void *p)
     l->which = gpu;
 }
 
-static void look_at_side(struct look *l, const struct commd_group *g, const struct commd_op *op,
-                         bool send)
+static void see_side(struct whereabouts *l, const struct commd_group *g, const struct commd_op *op,
+                     bool send)
 {
     const struct coll_info *info = &coll_table[op->coll];
     unsigned extent = send ? info->send : info->recv;
@@ -181,29 +183,29 @@ static void look_at_side(struct look *l, const struct commd_group *g, const stru
     if (!coll_at(extent, info->rooted && (unsigned)op->root == g->rank))
         return;
     if (!coll_blocks(extent) || !blocks) {
-        look_at(l, send ? op->send : op->recv);
+        see(l, send ? op->send : op->recv);
         return;
     }
     for (unsigned k = 0; k < g->board.world; k++)
         if (counts ? counts[k] : op->count)
-            look_at(l, blocks[k]);
+            see(l, blocks[k]);
 }
 
 /* Of messages and collectives. */
-static struct look look(const struct commd_group *g, const struct commd_op *op)
+static struct whereabouts find_all(const struct commd_group *g, const struct commd_op *op)
 {
-    struct look l = {.which = -1};
+    struct whereabouts l = {.which = -1};
 
     if (is_p2p(op)) {
-        look_at(&l, op->coll == COMMD_SEND ? op->send : op->recv);
+        see(&l, op->coll == COMMD_SEND ? op->send : op->recv);
         return l;
     }
-    look_at_side(&l, g, op, true);
-    look_at_side(&l, g, op, false);
+    see_side(&l, g, op, true);
+    see_side(&l, g, op, false);
     return l;
 }
 
-static int bad_buffers(const struct commd_op *op, const struct look *l)
+static int bad_buffers(const struct commd_op *op, const struct whereabouts *l)
 {
     const char *name = op_name(op);
 
@@ -220,7 +222,7 @@ static int bad_buffers(const struct commd_op *op, const struct look *l)
 static int find_buffers(const struct commd_group *g, const struct commd_op *op, int *ret_gpu)
 {
     const char *why;
-    struct look l;
+    struct whereabouts l;
 
     *ret_gpu = -2;
     if (op->memory == COMMD_MEMORY_HOST || (op->memory == COMMD_MEMORY_ANY && !driver(NULL)))
@@ -232,7 +234,7 @@ static int find_buffers(const struct commd_group *g, const struct commd_op *op, 
         *ret_gpu = -1;
         return 0;
     }
-    l = look(g, op);
+    l = find_all(g, op);
     if (l.two || (l.gpu && l.host))
         return bad_buffers(op, &l);
     if (l.gpu || op->memory == COMMD_MEMORY_CUDA)
@@ -282,7 +284,7 @@ static int start(struct commd_group *g, const struct commd_op *op, const struct 
     int gpu, r = find_buffers(g, op, &gpu);
 
     if (!r)
-        r = group_get(g, &dg);
+        r = device_group_get(g, &dg);
     if (r)
         return r;
     if (gpu < -1)
@@ -306,7 +308,7 @@ int device_run(struct commd_group *g, const struct commd_op *op, struct commd_st
         return r;
     r = commd_work_wait(w, -1);
     if (!r)
-        commd_work_status(w, ret_status);
+        *ret_status = w->p2p->status;
     commd_work_free(w);
     return r;
 }

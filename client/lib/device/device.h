@@ -11,8 +11,8 @@ static inline bool device_may(const struct commd_op *op)
     return unlikely(driver_seen) || unlikely(op->memory == COMMD_MEMORY_CUDA);
 }
 
-/* Whose the operation is, whose arguments are right otherwise. COMMD_E_INVALID; also what an earlier
- * operation failed with that had no work to tell it. */
+/* Whose the operation is, whose arguments are right otherwise. COMMD_E_INVALID; also what an
+ * earlier operation failed with that had no work to tell it. */
 enum device_way {
     DEVICE_HOST,  /* the layers' below */
     DEVICE_GPU,   /* its buffers are on a GPU */

@@ -1,7 +1,7 @@
 /* driver.c - see driver.h. The driver is found by RTLD_NOLOAD: at commd_connect() and when a group
- * is joined, and when a caller says that buffers are on a GPU. It stays loaded for good, so what was
- * found once needs no lock. Primary contexts are retained for good, too: the runtime does the same,
- * and to release them would take them from under it. */
+ * is joined, and when a caller says that buffers are on a GPU. It stays loaded for good, so what
+ * was found once needs no lock. Primary contexts are retained for good, too: the runtime does the
+ * same, and to release them would take them from under it. */
 #include "client/lib/device/driver.h"
 
 #include <pthread.h>
@@ -81,8 +81,8 @@ static int primary_of(const char *op, int gpu, cu_context *ret_ctx)
     cu_result r = 0;
 
     if (gpu < 0 || gpu >= MOST_GPUS)
-        return error_set(error_mine(), COMMD_E_INVALID, op, "%s: GPU %d is more than libcommd knows",
-                         op, gpu);
+        return error_set(error_mine(), COMMD_E_INVALID, op,
+                         "%s: GPU %d is more than libcommd knows", op, gpu);
     pthread_mutex_lock(&lock);
     if (!primary[gpu]) {
         cu_device dev;

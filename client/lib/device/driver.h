@@ -1,5 +1,6 @@
 /* driver.h - the CUDA driver of this process, if it has loaded one: what lies where, and in which
- * context calls are made. libcommd never loads the driver itself: who has buffers on a GPU has it. */
+ * context calls are made. libcommd never loads the driver itself: who has buffers on a GPU has it.
+ */
 #ifndef COMMD_CLIENT_DRIVER_H
 #define COMMD_CLIENT_DRIVER_H
 

@@ -28,8 +28,8 @@ void flags_give(struct flag_slot *slot);
 
 /* ---- staging.c ------------------------------------------------------------------------------- */
 
-struct chunk {
-    struct chunk *next;
+struct staging_chunk {
+    struct staging_chunk *next;
     uint8_t *p;
     size_t bytes;
     cu_context ctx; /* in which it is registered */
@@ -38,16 +38,16 @@ struct chunk {
 };
 
 struct staging {
-    struct commd_context *ctx; /* borrowed; NULL: gone, and its arenas are ordinary memory */
-    size_t limit, used, kept;  /* bytes: in operations, and not */
-    struct chunk *free;        /* owned; used last first */
+    struct commd_context *ctx;  /* borrowed; NULL: gone, and its arenas are ordinary memory */
+    size_t limit, used, kept;   /* bytes: in operations, and not */
+    struct staging_chunk *free; /* owned; used last first */
 };
 
 int staging_init(struct staging *s, struct commd_context *ctx);
 /* Room for @bytes, not 0, with a context current. 0 or COMMD_E_*. */
-int staging_take(struct staging *s, const char *op, size_t bytes, struct chunk **ret_chunk);
+int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk);
 /* No stream uses it any more. */
-void staging_give(struct staging *s, struct chunk *c);
+void staging_give(struct staging *s, struct staging_chunk *c);
 void staging_fini(struct staging *s);
 
 #endif

@@ -1,8 +1,8 @@
 /* message.c - a message from or to a buffer on a GPU, through host memory.
  *
  * A send is copied to the staging buffer on the caller's stream, which needs to wait for nothing
- * more; the progress thread begins it when that is there (messages_go() in async/progress.c), before
- * any other to the same rank that was called later: message_behind().
+ * more; the progress thread begins it when that is there (messages_go() in async/progress.c),
+ * before any other to the same rank that was called later: message_behind().
  *
  * A receive is posted by the call, into the staging buffer. From there it goes
  *   on the stream that waits for it, behind a wait for done: of commd_run(), and of the first
@@ -14,11 +14,6 @@
 #include "client/lib/device/staged.h"
 
 #include <signal.h>
-
-static struct staged *staged_of(struct gate *gate)
-{
-    return container_of(gate, struct staged, gate);
-}
 
 static void message_unref(struct gate *gate)
 {
@@ -72,8 +67,8 @@ static int enqueue_send(struct staged *st, const struct commd_op *op)
     int r = 0;
 
     if (st->chunk)
-        r = staged_copy(st, (cu_ptr)(uintptr_t)st->chunk->p, (cu_ptr)(uintptr_t)op->send,
-                        st->bytes, op->stream);
+        r = staged_copy(st, (cu_ptr)(uintptr_t)st->chunk->p, (cu_ptr)(uintptr_t)op->send, st->bytes,
+                        op->stream);
     return r ? r : staged_write(st, WORD_READY, 1, op->stream);
 }
 
@@ -122,7 +117,7 @@ static int stream_for(struct lander_stream **all, const struct staged *st, cu_st
 static void land(struct lander_stream **all, struct staged *st)
 {
     struct scope scope;
-    cu_stream s;
+    cu_stream s = NULL;
     int r = scope_enter_context(st->name, st->ctx, &scope);
 
     if (!r) {
@@ -302,8 +297,8 @@ static int queue(struct device_group *dg, struct staged *st, struct commd_work *
 }
 
 /* With dg->lock held, in the context. */
-static int start_locked(struct device_group *dg, const struct commd_op *op,
-                        const struct telling *how)
+static int begin_message(struct device_group *dg, const struct commd_op *op,
+                         const struct telling *how)
 {
     size_t bytes = op->count * dtype_size((unsigned)op->dtype);
     bool send = op->coll == COMMD_SEND;
@@ -351,7 +346,7 @@ int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
     r = async_ready(dg->group->ctx, op);
     if (!r) {
         pthread_mutex_lock(&dg->lock);
-        r = start_locked(dg, op, how);
+        r = begin_message(dg, op, how);
         pthread_mutex_unlock(&dg->lock);
     }
     scope_leave(&scope);

@@ -2,27 +2,30 @@
  *
  *   caller's stream  ... what computes the input | event `called`
  *   stream "down"    waits for that event; copies the input to the staging buffer; ready
- *   progress thread  sees ready (coll/gate.h); runs the operation in the staging buffer, as any other
- *                    of the group; done
- *   stream "up"      waits for done; copies the result to the caller's buffer; landed
- *   caller's stream  waits for landed: at once (commd_run()), in commd_work_wait_stream(), or never
+ *   progress thread  sees ready (coll/gate.h); runs the operation in the staging buffer, as any
+ * other of the group; done stream "up"      waits for done; copies the result to the caller's
+ * buffer; landed caller's stream  waits for landed: at once (commd_run()), in
+ * commd_work_wait_stream(), or never
  *
- * Everything is enqueued by the call, before the operation is queued in the group. No thread of ours
- * calls CUDA afterwards, and no host waits. A small operation that its stream waits for has all of
- * it on that stream. A long vector between nodes is cut into pieces: its first steps travel while
- * the rest is copied.
+ * Everything is enqueued by the call, before the operation is queued in the group. No thread of
+ * ours calls CUDA afterwards, and no host waits. A small operation that its stream waits for has
+ * all of it on that stream. A long vector between nodes is cut into pieces: its first steps travel
+ * while the rest is copied.
  *
  * To the other ranks it is an operation of the group as any other. In the staging buffer it is in
  * place, wherever that is allowed, which halves the room.
  *
- * Why waits on streams cannot block each other (streams may share a hardware queue, in which what was
- * enqueued first goes first): what a wait needs, of this process, was enqueued before it.
+ * Operations of a group are executed in the order of the calls, so one whose input is what another
+ * before it writes waits for that to land: follow().
  *
- * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails, done
- * is stored all the same. What if the group is left: the same. If this stream never gets there: the
- * operation does not begin here, and the others name this rank. In flight, with its staging buffer,
- * is an operation until its streams have stored ready and landed; nobody can know whether a stream
- * whose GPU has failed will, so what such a one holds is kept. */
+ * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
+ * was enqueued first goes first): what a wait needs, of this process, was enqueued before it.
+ *
+ * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails,
+ * done is stored all the same. What if the group is left: the same. If this stream never gets
+ * there: the operation does not begin here, and the others name this rank. In flight, with its
+ * staging buffer, is an operation until its streams have stored ready and landed; nobody can know
+ * whether a stream whose GPU has failed will, so what such a one holds is kept. */
 #include "client/lib/device/staged.h"
 
 #include <stdio.h>
@@ -34,11 +37,6 @@ enum {
 };
 
 /* ---- what is in flight ----------------------------------------------------------------------- */
-
-static struct staged *staged_of(struct gate *gate)
-{
-    return container_of(gate, struct staged, gate);
-}
 
 void staged_unref(struct staged *st)
 {
@@ -202,8 +200,8 @@ int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
 {
-    cu_result r = driver(NULL)->stream_wait32(s, word_at(st, word), st->gate.base + pieces,
-                                              CU_WAIT_GEQ);
+    cu_result r =
+        driver(NULL)->stream_wait32(s, word_at(st, word), st->gate.base + pieces, CU_WAIT_GEQ);
 
     return r ? driver_error(st->name, "cuStreamWaitValue32", r) : 0;
 }
@@ -211,11 +209,11 @@ int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
 /* With dg->lock held, in its context. */
-static int lane_get(struct device_group *dg, const char *name, cu_context ctx,
-                    struct lane **ret_lane)
+static int stream_lane_get(struct device_group *dg, const char *name, cu_context ctx,
+                           struct stream_lane **ret_lane)
 {
     const struct cuda *cu = driver(NULL);
-    struct lane *l = dg->lanes;
+    struct stream_lane *l = dg->lanes;
     cu_result r;
 
     while (l && l->ctx != ctx)
@@ -247,17 +245,18 @@ static int lane_get(struct device_group *dg, const char *name, cu_context ctx,
     return 0;
 }
 
-/* ---- where things lie in the staging buffer --------------------------------------------------- */
+/* ---- where things lie in the staging buffer ---------------------------------------------------
+ */
 
 /* One of the two buffers of an operation. */
 struct place {
-    uint8_t *base;            /* the caller's; NULL with blocks */
+    uint8_t *base;             /* the caller's; NULL with blocks */
     const void *const *blocks; /* the caller's, if they do not lie evenly */
-    const size_t *counts;     /* of many, each its own; else NULL */
-    size_t count;             /* elements: of the single block, or of each */
-    unsigned n;               /* blocks; 0: not used here */
-    size_t esize, bytes, own; /* own: where this rank's block begins, of many */
-    size_t at;                /* in the staging buffer */
+    const size_t *counts;      /* of many, each its own; else NULL */
+    size_t count;              /* elements: of the single block, or of each */
+    unsigned n;                /* blocks; 0: not used here */
+    size_t esize, bytes, own;  /* own: where this rank's block begins, of many */
+    size_t at;                 /* in the staging buffer */
 };
 
 static size_t block_bytes(const struct place *p, unsigned k)
@@ -266,7 +265,7 @@ static size_t block_bytes(const struct place *p, unsigned k)
 }
 
 /* Of a single block: all_gather_v and reduce_scatter_v give all counts once. */
-static size_t single_count(const struct commd_group *g, const struct commd_op *op)
+static size_t own_count(const struct commd_group *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
 
@@ -277,7 +276,7 @@ static size_t single_count(const struct commd_group *g, const struct commd_op *o
     return (coll_blocks(info->send) ? op->send_counts : op->recv_counts)[g->rank];
 }
 
-static struct place place_of(const struct commd_group *g, const struct commd_op *op, bool send)
+static struct place side_place(const struct commd_group *g, const struct commd_op *op, bool send)
 {
     const struct coll_info *info = &coll_table[op->coll];
     unsigned extent = send ? info->send : info->recv;
@@ -295,7 +294,7 @@ static struct place place_of(const struct commd_group *g, const struct commd_op 
         p.counts = !info->counted ? NULL : send ? op->send_counts : op->recv_counts;
         p.count = op->count;
     } else {
-        p.count = single_count(g, op);
+        p.count = own_count(g, op);
     }
     for (unsigned k = 0; k < p.n; k++) {
         if (k == g->rank)
@@ -313,7 +312,7 @@ struct places {
 /* In place where both are used, but for all_to_all_v, where it is not allowed. */
 static struct places places_of(const struct commd_group *g, const struct commd_op *op)
 {
-    struct places p = {place_of(g, op, true), place_of(g, op, false), 0};
+    struct places p = {side_place(g, op, true), side_place(g, op, false), 0};
 
     p.bytes = MAX(p.send.bytes, p.recv.bytes);
     if (!p.send.n || !p.recv.n)
@@ -351,8 +350,8 @@ static bool gives(const struct commd_group *g, const struct commd_op *op)
 }
 
 /* All blocks, or the bytes [from, from + len) of the only one. */
-static int copy_place(struct staged *st, const struct place *p, bool down, size_t from,
-                      size_t len, cu_stream s)
+static int copy_place(struct staged *st, const struct place *p, bool down, size_t from, size_t len,
+                      cu_stream s)
 {
     size_t at = 0;
     int r = 0;
@@ -410,6 +409,40 @@ static int enqueue_up(struct staged *st, const struct place *out, cu_stream s)
     return r ? r : staged_write(st, WORD_LANDED, gate->pieces, s);
 }
 
+static void span(const struct place *p, uintptr_t *ret_lo, uintptr_t *ret_hi)
+{
+    *ret_lo = (uintptr_t)p->base;
+    *ret_hi = *ret_lo + p->bytes;
+    if (!p->bytes || !p->blocks)
+        return;
+    *ret_lo = UINTPTR_MAX;
+    *ret_hi = 0;
+    for (unsigned k = 0; k < p->n; k++) {
+        uintptr_t at = (uintptr_t)p->blocks[k];
+
+        if (!block_bytes(p, k))
+            continue;
+        *ret_lo = MIN(*ret_lo, at);
+        *ret_hi = MAX(*ret_hi, at + block_bytes(p, k));
+    }
+}
+
+/* What an operation before it in the group writes is its input once that has landed. */
+static int follow(struct staged *st, const struct place *in, cu_stream s)
+{
+    struct device *dev = st->dev;
+    uintptr_t lo, hi;
+    int r = 0;
+
+    span(in, &lo, &hi);
+    pthread_mutex_lock(&dev->lock);
+    for (struct staged *o = dev->first; o && !r; o = o->next)
+        if (o != st && o->group == st->group && o->lo < hi && lo < o->hi && !gate_landed(&o->gate))
+            r = staged_await(o, WORD_LANDED, o->gate.pieces, s);
+    pthread_mutex_unlock(&dev->lock);
+    return r;
+}
+
 /* In the caller's stream alone, or in ours. */
 static int enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
                    const struct places *p, bool wait)
@@ -422,10 +455,10 @@ static int enqueue(struct device_group *dg, struct staged *st, const struct comm
     int r = 0;
 
     if (!wait || p->bytes > ONE_STREAM) {
-        struct lane *lane;
+        struct stream_lane *lane = NULL;
         cu_result e;
 
-        r = lane_get(dg, st->name, st->ctx, &lane);
+        r = stream_lane_get(dg, st->name, st->ctx, &lane);
         if (r)
             return r;
         down = lane->down;
@@ -436,11 +469,15 @@ static int enqueue(struct device_group *dg, struct staged *st, const struct comm
         if (e)
             return driver_error(st->name, "cuEventRecord", e);
     }
-    r = enqueue_down(st, in, down);
+    span(out, &st->lo, &st->hi);
+    r = follow(st, in, down);
+    if (!r)
+        r = enqueue_down(st, in, down);
     if (!r)
         r = enqueue_up(st, out, up);
-    return r || !wait || up == op->stream ? r : staged_await(st, WORD_LANDED, st->gate.pieces,
-                                                              op->stream);
+    return r || !wait || up == op->stream
+               ? r
+               : staged_await(st, WORD_LANDED, st->gate.pieces, op->stream);
 }
 
 static void cut(struct staged *st, const struct commd_group *g, const struct commd_op *op,
@@ -466,8 +503,8 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
 }
 
 /* With dg->lock held, in the context. */
-static int start_locked(struct device_group *dg, const struct commd_op *op,
-                        const struct telling *how)
+static int begin_collective(struct device_group *dg, const struct commd_op *op,
+                            const struct telling *how)
 {
     struct places p = places_of(dg->group, op);
     struct commd_work *w;
@@ -509,7 +546,7 @@ int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
     r = async_ready(dg->group->ctx, op);
     if (!r) {
         pthread_mutex_lock(&dg->lock);
-        r = start_locked(dg, op, how);
+        r = begin_collective(dg, op, how);
         pthread_mutex_unlock(&dg->lock);
     }
     scope_leave(&scope);

@@ -1,5 +1,5 @@
-/* staged.h - operations on GPU buffers that go through host memory, as the files of this folder share
- * them. The model is in staged.c. */
+/* staged.h - operations on GPU buffers that go through host memory, as the files of this folder
+ * share them. The model is in staged.c. */
 #ifndef COMMD_CLIENT_STAGED_H
 #define COMMD_CLIENT_STAGED_H
 
@@ -25,8 +25,8 @@ struct device {
 
 /* Streams of our own for operations of one group in one CUDA context: what goes down to the host,
  * and what comes up from it. */
-struct lane {
-    struct lane *next;
+struct stream_lane {
+    struct stream_lane *next;
     cu_context ctx;
     cu_stream down, up;
     cu_event called; /* the point of the caller's stream where the call was made */
@@ -35,9 +35,9 @@ struct lane {
 struct device_group {
     struct device *dev; /* borrowed */
     struct commd_group *group;
-    pthread_mutex_t lock; /* from the first call on a stream until the operation is queued: the order
-                             of the calls */
-    struct lane *lanes; /* owned; under lock */
+    pthread_mutex_t lock;      /* from the first call on a stream until the operation is queued: the
+                                  order   of the calls */
+    struct stream_lane *lanes; /* owned; under lock */
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
     _Atomic bool failed;    /* nobody has been told of why: */
     pthread_mutex_t why_lock;
@@ -50,17 +50,23 @@ struct staged {
     struct device *dev;         /* borrowed */
     struct device_group *group; /* borrowed, until the host's part is over */
     struct staged *next, *next_landing;
-    struct flag_slot *slot; /* owned, as is chunk, until it is not in flight any more */
-    struct chunk *chunk;    /* NULL: it moves nothing */
+    struct flag_slot *slot;      /* owned, as is chunk, until it is not in flight any more */
+    struct staging_chunk *chunk; /* NULL: it moves nothing */
     cu_context ctx;
+    uintptr_t lo, hi; /* what it writes to on the GPU lies between these */
     const char *name;
     bool touched; /* something of it was enqueued */
-    bool quiet; /* there is no work that could tell of a failure */
+    bool quiet;   /* there is no work that could tell of a failure */
     /* of a message */
     bool claimed; /* somebody has enqueued, or is about to, what puts it into its buffer */
     cu_ptr to;
     size_t bytes;
 };
+
+static inline struct staged *staged_of(struct gate *gate)
+{
+    return container_of(gate, struct staged, gate);
+}
 
 /* How a call wants to hear of its end. */
 struct telling {
@@ -77,7 +83,8 @@ struct telling {
 int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
                  const struct telling *how);
 
-/* A new one in flight, with dg->lock held and a context current: with a slot, and @bytes of staging.
+/* A new one in flight, with dg->lock held and a context current: with a slot, and @bytes of
+ * staging.
  */
 int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged);
 void staged_unref(struct staged *st);

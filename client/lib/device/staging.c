@@ -1,8 +1,9 @@
-/* staging.c - host memory that operations on GPU buffers go through: from the arenas of commd_alloc(),
- * so that ranks of one node work in each other's, and registered with the driver, because only such
- * memory is copied without the host. Both take long (about 0.3 ms per MiB), so chunks are kept, up to
- * COMMD_DEVICE_STAGING bytes. An operation takes what it needs beyond that, too: to wait for room
- * would be to wait for other ranks, which may wait for this one. It is given back afterwards.
+/* staging.c - host memory that operations on GPU buffers go through: from the arenas of
+ * commd_alloc(), so that ranks of one node work in each other's, and registered with the driver,
+ * because only such memory is copied without the host. Both take long (about 0.3 ms per MiB), so
+ * chunks are kept, up to COMMD_DEVICE_STAGING bytes. An operation takes what it needs beyond that,
+ * too: to wait for room would be to wait for other ranks, which may wait for this one. It is given
+ * back afterwards.
  *
  * The pool has no lock of its own: its owner's. */
 #include "client/lib/device/memory.h"
@@ -15,10 +16,11 @@ enum { CHUNK_MIN = 64 << 10, STAGING_MIB = 256 };
 
 static int bad_limit(const char *s)
 {
-    return error_set(error_mine(), COMMD_E_INVALID, "run",
-                     "COMMD_DEVICE_STAGING is \"%.40s\"; allowed: a number of bytes, or one with K, "
-                     "M or G behind it",
-                     s);
+    return error_set(
+        error_mine(), COMMD_E_INVALID, "run",
+        "COMMD_DEVICE_STAGING is \"%.40s\"; allowed: a number of bytes, or one with K, "
+        "M or G behind it",
+        s);
 }
 
 int staging_init(struct staging *s, struct commd_context *ctx)
@@ -53,7 +55,7 @@ static size_t chunk_size(size_t bytes)
     return bytes <= CHUNK_MIN ? CHUNK_MIN : ALIGN_UP(bytes, step);
 }
 
-static void chunk_unmap(struct chunk *c)
+static void chunk_unmap(struct staging_chunk *c)
 {
     if (c->p && c->arena)
         commd_free(c->p);
@@ -62,7 +64,7 @@ static void chunk_unmap(struct chunk *c)
     free(c);
 }
 
-static void chunk_free(struct chunk *c)
+static void chunk_free(struct staging_chunk *c)
 {
     const struct cuda *cu = driver(NULL);
     struct scope scope;
@@ -74,7 +76,7 @@ static void chunk_free(struct chunk *c)
     chunk_unmap(c);
 }
 
-static void chunk_map(const struct staging *s, struct chunk *c)
+static void chunk_map(const struct staging *s, struct staging_chunk *c)
 {
     void *p = NULL;
 
@@ -89,16 +91,18 @@ static void chunk_map(const struct staging *s, struct chunk *c)
 
 static int no_room(const struct staging *s, const char *op, size_t bytes, const char *why)
 {
-    return error_set(error_mine(), COMMD_E_NOMEM, op,
-                     "%s: no %zu bytes of host memory that the GPU can copy to: %s; operations that "
-                     "are not done hold %zu bytes: wait for some, or make the operation smaller",
-                     op, bytes, why, s->used);
+    return error_set(
+        error_mine(), COMMD_E_NOMEM, op,
+        "%s: no %zu bytes of host memory that the GPU can copy to: %s; operations that "
+        "are not done hold %zu bytes: wait for some, or make the operation smaller",
+        op, bytes, why, s->used);
 }
 
-static int chunk_new(const struct staging *s, const char *op, size_t bytes, struct chunk **ret_chunk)
+static int chunk_new(const struct staging *s, const char *op, size_t bytes,
+                     struct staging_chunk **ret_chunk)
 {
     const struct cuda *cu = driver(NULL);
-    struct chunk *c = calloc(1, sizeof *c);
+    struct staging_chunk *c = calloc(1, sizeof *c);
     cu_result r;
 
     if (!c)
@@ -123,11 +127,11 @@ static int chunk_new(const struct staging *s, const char *op, size_t bytes, stru
 }
 
 /* The smallest that fits, unless it is much too large. */
-static struct chunk *find(struct staging *s, size_t bytes)
+static struct staging_chunk *find(struct staging *s, size_t bytes)
 {
-    struct chunk **best = NULL, *c;
+    struct staging_chunk **best = NULL, *c;
 
-    for (struct chunk **p = &s->free; *p; p = &(*p)->next)
+    for (struct staging_chunk **p = &s->free; *p; p = &(*p)->next)
         if ((*p)->bytes >= bytes && (*p)->bytes / 2 <= bytes &&
             (!best || (*p)->bytes < (*best)->bytes))
             best = p;
@@ -140,10 +144,10 @@ static struct chunk *find(struct staging *s, size_t bytes)
 }
 
 /* Frees the ones that were used longest ago until @bytes more are within the limit. */
-static void make_room(struct staging *s, size_t bytes)
+static void evict(struct staging *s, size_t bytes)
 {
     while (s->free && s->used + s->kept + bytes > s->limit) {
-        struct chunk **p = &s->free, *c;
+        struct staging_chunk **p = &s->free, *c;
 
         while ((*p)->next)
             p = &(*p)->next;
@@ -154,14 +158,14 @@ static void make_room(struct staging *s, size_t bytes)
     }
 }
 
-int staging_take(struct staging *s, const char *op, size_t bytes, struct chunk **ret_chunk)
+int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk)
 {
     size_t size = chunk_size(bytes);
-    struct chunk *c = find(s, size);
+    struct staging_chunk *c = find(s, size);
     int r;
 
     if (!c) {
-        make_room(s, size);
+        evict(s, size);
         r = chunk_new(s, op, size, &c);
         if (r)
             return r;
@@ -171,14 +175,14 @@ int staging_take(struct staging *s, const char *op, size_t bytes, struct chunk *
     return 0;
 }
 
-void staging_give(struct staging *s, struct chunk *c)
+void staging_give(struct staging *s, struct staging_chunk *c)
 {
     s->used -= c->bytes;
     if (c->spoiled || c->bytes > s->limit) {
         chunk_free(c);
         return;
     }
-    make_room(s, c->bytes);
+    evict(s, c->bytes);
     if (s->used + c->bytes > s->limit) {
         chunk_free(c);
         return;
@@ -190,7 +194,7 @@ void staging_give(struct staging *s, struct chunk *c)
 
 void staging_fini(struct staging *s)
 {
-    for (struct chunk *next; s->free; s->free = next) {
+    for (struct staging_chunk *next; s->free; s->free = next) {
         next = s->free->next;
         chunk_free(s->free);
     }
