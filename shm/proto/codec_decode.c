@@ -216,6 +216,8 @@ static int get_board_lists(const Commd__BoardAdd *w, struct msg_board_add *m)
 #define X_RANKREF     X_NUM
 #define X_NODE        X_NUM
 #define X_NODEREF     X_NUM
+#define X_GPU         X_NUM
+#define X_GPUS        X_NUM
 #define X_RANKSIZE(f) (m->f = w->f, m->size = w->size, CODEC_OK)
 #define X_NAME(f)     get_chars(&w->f, m->f, sizeof(m->f))
 #define X_OPTNAME     X_NAME

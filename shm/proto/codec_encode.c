@@ -165,6 +165,8 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
 #define X_RANKREF     X_NUM
 #define X_NODE        X_NUM
 #define X_NODEREF     X_NUM
+#define X_GPU         X_NUM
+#define X_GPUS        X_NUM
 #define X_RANKSIZE(f) (w->f = m->f, w->size = m->size, 0)
 #define X_NAME(f)     put_chars(m->f, &w->f)
 #define X_OPTNAME     X_NAME

@@ -15,6 +15,7 @@
  *   MEMBERS  members with size               NODES    nodes with nnodes
  *   SORTED   (a rule only) nodes by name
  *   INDEXES  board_add's three lists        TABLES   tables with ntables
+ *   GPU      index of a GPU                  GPUS     how many GPUs
  */
 #ifndef COMMD_CODEC_PRIV_H
 #define COMMD_CODEC_PRIV_H
@@ -66,7 +67,13 @@
     T(DOORBELL_ADD, doorbell_add, doorbell)                                                        \
     T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
     T(PING, ping, ping)                                                                            \
-    T(ENGINE_TRAFFIC, engine_traffic, engine_traffic)
+    T(ENGINE_TRAFFIC, engine_traffic, engine_traffic)                                              \
+    T(GPU_ASK, gpu_ask, gpu_ask)                                                                   \
+    T(GPU_ANSWER, gpu_answer, gpu_answer)                                                          \
+    T(GPU_HELLO, gpu_hello, gpu_hello)                                                             \
+    T(GPU_SESSION, gpu_session, gpu_session)                                                       \
+    T(GPU_SESSION_DEL, gpu_session_del, gpu_session)                                               \
+    T(GPU_DEVICE, gpu_device, gpu_device)
 
 /* S(struct, schema type, schema constant) */
 #define CODEC_STRUCTS(S)                                                                           \
@@ -108,7 +115,12 @@
     S(board, Board, BOARD)                                                                         \
     S(doorbell, Doorbell, DOORBELL)                                                                \
     S(ping, Ping, PING)                                                                            \
-    S(engine_traffic, EngineTraffic, ENGINE_TRAFFIC)
+    S(engine_traffic, EngineTraffic, ENGINE_TRAFFIC)                                               \
+    S(gpu_ask, GpuAsk, GPU_ASK)                                                                    \
+    S(gpu_answer, GpuAnswer, GPU_ANSWER)                                                           \
+    S(gpu_hello, GpuHello, GPU_HELLO)                                                              \
+    S(gpu_session, GpuSession, GPU_SESSION)                                                        \
+    S(gpu_device, GpuDevice, GPU_DEVICE)
 
 /* clang-format off */
 #define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command)
@@ -139,7 +151,8 @@
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
-#define FIELDS_join(F)         F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(NAME, name)
+#define FIELDS_join(F)         \
+    F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(FLAG, gpu) F(NAME, name)
 #define FIELDS_join_cancel(F)  F(NUM, join)
 #define FIELDS_join_refused(F)                                                                     \
     F(NUM, join) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
@@ -149,7 +162,7 @@
     F(NUM, uid)                                                                                    \
     F(NAME, name)                                                                                  \
     F(NAME, home)                                                                                  \
-    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(SORTED, nodes) F(MEMBERS, members)
+    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu) F(SORTED, nodes) F(MEMBERS, members)
 #define FIELDS_gone(F)                                                                             \
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \
@@ -174,6 +187,14 @@
     F(NUM, group) F(FLAG, abort) F(CAUSE, cause) F(NODEREF, peer) F(TEXT, text)
 #define FIELDS_doorbell(F)    F(NUM, client)
 #define FIELDS_ping(F)        F(NUM, seq) F(FLAG, pong)
+#define FIELDS_gpu_ask(F)     F(NUM, req)
+#define FIELDS_gpu_answer(F)  F(NUM, req) F(CAUSE, cause) F(TEXT, text)
+#define FIELDS_gpu_hello(F) \
+    F(NUM, version) F(NUM, pid) F(GPUS, devices) F(NUM, nccl) F(TEXT, text)
+#define FIELDS_gpu_session(F) F(NUM, client) F(NUM, uid) F(NUM, pid)
+#define FIELDS_gpu_device(F) \
+    F(GPU, device) F(NUM, clients) F(NUM, groups) F(NUM, communicators) F(NUM, memory) \
+    F(NUM, mapped) F(NUM, operations) F(NUM, moved) F(TEXT, uuid) F(TEXT, name) F(TEXT, state)
 /* clang-format on */
 
 enum {

@@ -19,6 +19,7 @@ enum {
     MSG_MAX_RANKS = 65536,
     MSG_MAX_NODES = 1024,
     MSG_MAX_CELLS = 262144,
+    MSG_MAX_GPUS = 64, /* of a node */
 };
 
 /* Values are the field numbers of the envelope's oneof in commd.proto. */
@@ -73,6 +74,14 @@ enum msg_type {
     MSG_DOORBELL_DEL = 49,      /* commd -> engine */
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
     MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before it answers a PING */
+    /* client -> commd, and back */
+    MSG_GPU_ASK = 60,
+    MSG_GPU_ANSWER = 61, /* + session socket if cause is CAUSE_NONE */
+    /* commd <-> commd-gpu; and PING */
+    MSG_GPU_HELLO = 62,       /* commd-gpu -> commd, once */
+    MSG_GPU_SESSION = 63,     /* commd -> commd-gpu, + session socket */
+    MSG_GPU_SESSION_DEL = 64, /* commd -> commd-gpu */
+    MSG_GPU_DEVICE = 65,      /* commd-gpu -> commd, after GPU_HELLO and before it answers a PING */
 };
 
 /* Why something ended: also enum commd_result of the public API, negated there. Values
@@ -256,6 +265,7 @@ struct msg_join {
     uint32_t uid;
     uint32_t pid;
     uint32_t rank, size;
+    uint32_t gpu; /* 1: the origin has a GPU service */
     char name[MSG_GROUP_MAX];
 };
 
@@ -281,6 +291,7 @@ struct msg_commit {
     char (*nodes)[MSG_NAME_MAX]; /* nodes[0..nnodes): participants, sorted by name */
     char home[MSG_NAME_MAX];
     uint32_t latency_us, mbytes_s; /* see struct plan_net */
+    uint32_t gpu;                  /* 1: all participants have a GPU service */
 };
 
 struct msg_gone {
@@ -393,6 +404,39 @@ struct msg_ping {
     uint32_t pong;
 };
 
+struct msg_gpu_ask {
+    uint32_t req;
+};
+
+struct msg_gpu_answer {
+    uint32_t req;
+    uint32_t cause; /* CAUSE_NONE: the descriptor of the session's socket rides along */
+    char text[MSG_TEXT_MAX];
+};
+
+struct msg_gpu_hello {
+    uint32_t version;
+    uint32_t pid;
+    uint32_t devices;        /* 0: it cannot work, see text */
+    uint32_t nccl;           /* version, 22809; 0: not there */
+    char text[MSG_TEXT_MAX]; /* what it runs on, or the error */
+};
+
+struct msg_gpu_session { /* SESSION, SESSION_DEL */
+    uint32_t client;     /* unique among those that are there */
+    uint32_t uid, pid;   /* DEL: 0 */
+};
+
+struct msg_gpu_device {
+    uint32_t device; /* below GPU_HELLO's devices */
+    uint32_t clients, groups, communicators;
+    uint64_t memory, mapped;    /* bytes that it has; that clients' memory takes that is mapped */
+    uint64_t operations, moved; /* that have ended; bytes of it that they read */
+    char uuid[MSG_NAME_MAX];    /* "GPU-..." */
+    char name[MSG_NAME_MAX];
+    char state[MSG_NAME_MAX]; /* "ok", or what is wrong */
+};
+
 struct msg {
     enum msg_type type;
     union {
@@ -435,6 +479,11 @@ struct msg {
         struct msg_board board;
         struct msg_doorbell doorbell;
         struct msg_ping ping;
+        struct msg_gpu_ask gpu_ask;
+        struct msg_gpu_answer gpu_answer;
+        struct msg_gpu_hello gpu_hello;
+        struct msg_gpu_session gpu_session;
+        struct msg_gpu_device gpu_device;
     };
 };
 

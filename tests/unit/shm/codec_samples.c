@@ -120,6 +120,8 @@ static const uint32_t some_ranks[] = {1, 7, MSG_MAX_RANKS};
 #define X_RANKSIZE(f) (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1)
 #define X_NODE(f)     (m->f = large ? MSG_MAX_NODES - 1 : 0)
 #define X_NODEREF(f)  (m->f = large ? MSG_MAX_NODES - 1 : -1)
+#define X_GPU(f)      (m->f = large ? MSG_MAX_GPUS - 1 : 0)
+#define X_GPUS(f)     (m->f = large ? MSG_MAX_GPUS : 0)
 #define X_TOKEN(f)    fill_bytes(m->f, sizeof(m->f))
 #define X_ADDR(f)     (m->f##_len = large ? sizeof(m->f) : 0, fill_bytes(m->f, m->f##_len))
 #define X_NODES(f)    fill_nodes(&m->f, &m->nnodes, some_nodes[sample])
@@ -195,6 +197,8 @@ static bool same_indexes(const struct msg_board_add *a, const struct msg_board_a
 #define SAME_RANKREF     SAME_NUM
 #define SAME_NODE        SAME_NUM
 #define SAME_NODEREF     SAME_NUM
+#define SAME_GPU         SAME_NUM
+#define SAME_GPUS        SAME_NUM
 #define SAME_RANKSIZE(f) (a->f == b->f && a->size == b->size)
 #define SAME_NAME(f)     !strcmp(a->f, b->f)
 #define SAME_OPTNAME     SAME_NAME
@@ -243,6 +247,8 @@ bool sample_equal(const struct msg *a, const struct msg *b)
 #define CLEAR_RANKREF     CLEAR_NUM
 #define CLEAR_NODE        CLEAR_NUM
 #define CLEAR_NODEREF     CLEAR_NUM
+#define CLEAR_GPU         CLEAR_NUM
+#define CLEAR_GPUS        CLEAR_NUM
 #define CLEAR_TOKEN       CLEAR_NUM
 #define CLEAR_SORTED      CLEAR_NUM
 #define CLEAR_RANKSIZE(f) (CLEAR(m->f), CLEAR(m->size))

@@ -117,6 +117,8 @@ static void every_field_is_listed(void **state)
 #define CLAIM_RANKREF     CLAIM_NUM
 #define CLAIM_NODE        CLAIM_NUM
 #define CLAIM_NODEREF     CLAIM_NUM
+#define CLAIM_GPU         CLAIM_NUM
+#define CLAIM_GPUS        CLAIM_NUM
 #define CLAIM_NAME        CLAIM_NUM
 #define CLAIM_OPTNAME     CLAIM_NUM
 #define CLAIM_TEXT        CLAIM_NUM
@@ -602,6 +604,13 @@ static void decode_refuses_numbers(void **state)
     BROKEN_(b.rank = -2, CODEC_E_CONTENT);
     BROKEN_(b.rank = MSG_MAX_RANKS, CODEC_E_CONTENT);
     DECODED(gone, Gone, GONE, GONE, b.rank = MSG_MAX_RANKS, CODEC_E_CONTENT);
+    DECODED(gpu_hello, GpuHello, GPU_HELLO, GPU_HELLO, b.devices = MSG_MAX_GPUS, CODEC_OK);
+    DECODED(gpu_hello, GpuHello, GPU_HELLO, GPU_HELLO, b.devices = MSG_MAX_GPUS + 1,
+            CODEC_E_CONTENT);
+    DECODED(gpu_device, GpuDevice, GPU_DEVICE, GPU_DEVICE, b.device = MSG_MAX_GPUS - 1, CODEC_OK);
+    DECODED(gpu_device, GpuDevice, GPU_DEVICE, GPU_DEVICE, b.device = MSG_MAX_GPUS,
+            CODEC_E_CONTENT);
+    DECODED(gpu_answer, GpuAnswer, GPU_ANSWER, GPU_ANSWER, b.cause = CAUSE_COUNT, CODEC_E_CONTENT);
     DECODED(board_del, Board, BOARD, BOARD_DEL, b.peer = MSG_MAX_NODES, CODEC_E_CONTENT);
     DECODED(engine_peer_del, EnginePeer, ENGINE_PEER, ENGINE_PEER_DEL, b.peer = MSG_MAX_NODES,
             CODEC_E_CONTENT);
