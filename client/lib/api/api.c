@@ -72,6 +72,7 @@ static void watch_forks(void)
 static const struct context_hooks hooks = {
     .reconnected = arena_announce,
     .absent = absent_answer,
+    .watch = device_watch,
 };
 
 static struct commd_context *context_alloc(void)

@@ -106,6 +106,16 @@ void async_queue(struct commd_work *w)
     progress_kick(ctx);
 }
 
+void async_land(struct commd_work *w)
+{
+    struct commd_context *ctx = w->ctx;
+
+    pthread_mutex_lock(&ctx->plock);
+    work_land(w);
+    pthread_mutex_unlock(&ctx->plock);
+    progress_kick(ctx);
+}
+
 static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
                                    commd_done_fn on_done, void *arg, int refs)
 {

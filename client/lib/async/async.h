@@ -21,6 +21,8 @@ int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_
 int async_ready(struct commd_context *ctx, const struct commd_op *op);
 /* Queues @w, and takes it: a collective. */
 void async_queue(struct commd_work *w);
+/* One that the host has no part in: it is done when it has landed. */
+void async_land(struct commd_work *w);
 /* The same of a message: as the last to the same rank (@behind), or at once. */
 int async_queue_message(struct commd_work *w, bool behind);
 /* A work that is done when @n others are, whose on_done is async_part_done() and arg this one. */

@@ -24,6 +24,8 @@ struct gate_ops {
      * stored next. It must not block. */
     void (*over)(struct gate *gate, const struct commd_error *e);
     void (*unref)(struct gate *gate);
+    /* It has landed: how has it ended? *e is filled if not well. NULL: well. */
+    void (*result)(struct gate *gate, struct commd_error *e);
     /* As commd_work_wait_stream(). */
     int (*wait_stream)(struct gate *gate, void *stream);
 };

@@ -69,6 +69,13 @@ void work_finish(struct commd_work *w, const struct commd_error *e)
     work_over(w);
 }
 
+void work_land(struct commd_work *w)
+{
+    w->group = NULL;
+    w->next = w->ctx->landing;
+    w->ctx->landing = w;
+}
+
 bool works_land(struct commd_context *ctx)
 {
     bool moved = false;
@@ -85,6 +92,8 @@ bool works_land(struct commd_context *ctx)
         if (lost)
             error_set(&w->err, lost, op_name(&w->op), "%s: its result cannot be copied to the GPU",
                       op_name(&w->op));
+        else if (w->gate->ops->result)
+            w->gate->ops->result(w->gate, &w->err);
         *p = w->next;
         work_queue(w);
         moved = true;

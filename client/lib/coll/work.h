@@ -45,6 +45,8 @@ void work_told(struct commd_work *w);
 /* Tells all that are finished. With plock held, which is dropped around the callbacks. */
 void works_tell(struct commd_context *ctx);
 
+/* Nothing is left for the host to do: it only has to land. plock held; its group is not asked. */
+void work_land(struct commd_work *w);
 /* Moves what has landed on a GPU to those that are finished, plock held; true if something did. */
 bool works_land(struct commd_context *ctx);
 /* The context goes: what has not landed ends as @e says. With plock held. */

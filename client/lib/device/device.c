@@ -1,7 +1,7 @@
 /* device.c - which operations are on a GPU, and what a context and a group keep for them. */
 #include "client/lib/device/device.h"
 
-#include "client/lib/device/staged.h"
+#include "client/lib/device/session.h"
 #include "client/lib/p2p/p2p.h"
 
 /* ---- coming and going ------------------------------------------------------------------------ */
@@ -84,6 +84,7 @@ static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
     dg->dev = g->ctx->device;
     dg->group = g;
+    dg->next_seq = 1;
     pthread_mutex_init(&dg->lock, NULL);
     pthread_mutex_init(&dg->why_lock, NULL);
     *ret_dg = dg;
@@ -115,6 +116,7 @@ void device_group_free(struct commd_group *g)
 
     if (!dg)
         return;
+    path_leave(dg);
     cu = driver(NULL);
     for (struct stream_lane *next, *l = dg->lanes; l;
          l = next) { /* what is in them is carried out */
@@ -136,6 +138,7 @@ void device_free(struct commd_context *ctx)
     if (!dev)
         return;
     lander_stop(dev);
+    path_end(atomic_exchange(&dev->session, NULL));
     staging_fini(&dev->staging);
     dev->staging.limit = 0; /* what lands later goes at once */
     if (device_reap(dev)) {
@@ -278,7 +281,7 @@ int device_way(struct commd_group *g, const struct commd_op *op, enum device_way
     return 0;
 }
 
-static int start(struct commd_group *g, const struct commd_op *op, const struct telling *how)
+static int start_op(struct commd_group *g, const struct commd_op *op, const struct telling *how)
 {
     struct device_group *dg;
     int gpu, r = find_buffers(g, op, &gpu);
@@ -291,7 +294,14 @@ static int start(struct commd_group *g, const struct commd_op *op, const struct 
         return message_behind(dg, op, how);
     if (group_has_failed(g, error_mine()))
         return error_mine()->code;
-    return is_p2p(op) ? message_start(dg, op, gpu, how) : staged_start(dg, op, gpu, how);
+    if (is_p2p(op))
+        return message_start(dg, op, gpu, how);
+    if (dg->path != GROUP_PATH_HOST) { /* once it is that it stays so */
+        r = path_start(dg, op, gpu, how);
+        if (r != PATH_HOST)
+            return r;
+    }
+    return staged_start(dg, op, gpu, how);
 }
 
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)
@@ -301,9 +311,9 @@ int device_run(struct commd_group *g, const struct commd_op *op, struct commd_st
     int r;
 
     if (!ret_status)
-        return start(g, op, &how);
+        return start_op(g, op, &how);
     how.ret_work = &w;
-    r = start(g, op, &how);
+    r = start_op(g, op, &how);
     if (r)
         return r;
     r = commd_work_wait(w, -1);
@@ -318,7 +328,7 @@ int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn
 {
     struct telling how = {.on_done = on_done, .arg = arg, .ret_work = ret_work};
 
-    return start(g, op, &how);
+    return start_op(g, op, &how);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -334,7 +344,7 @@ static int start_part(struct commd_group *g, const struct commd_op *op, struct c
     if (r)
         return r;
     if (way != DEVICE_HOST)
-        return start(g, op, &how);
+        return start_op(g, op, &how);
     return async_start_part(g, op, batch);
 }
 
@@ -368,4 +378,13 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
     else
         work_unref(batch);
     return 0;
+}
+
+void device_watch(struct commd_context *ctx)
+{
+    struct device *dev = ctx->device;
+    struct session *s = dev ? atomic_load(&dev->session) : NULL;
+
+    if (s && !atomic_load(&s->lost))
+        session_watch(s);
 }

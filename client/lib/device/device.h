@@ -28,6 +28,10 @@ int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn
 int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 
+/* By the progress thread, now and then while something is in flight: what commd-gpu does not end,
+ * this does. */
+void device_watch(struct commd_context *ctx);
+
 /* The group or the context goes; NULL is fine, and so is one that had nothing on a GPU. */
 void device_group_free(struct commd_group *g);
 void device_free(struct commd_context *ctx);

@@ -26,6 +26,7 @@
  * there: the operation does not begin here, and the others name this rank. In flight, with its
  * staging buffer, is an operation until its streams have stored ready and landed; nobody can know
  * whether a stream whose GPU has failed will, so what such a one holds is kept. */
+#include "client/lib/device/session.h"
 #include "client/lib/device/staged.h"
 
 #include <stdio.h>
@@ -51,20 +52,13 @@ static void gate_unref(struct gate *gate)
 
 void staged_over(struct staged *st, const struct commd_error *e)
 {
-    struct device_group *dg = st->group;
-
     if (!e)
         return;
     /* after these it is certain that nobody was in the buffers */
     if (st->chunk && e->code != COMMD_E_MISMATCH && e->code != COMMD_E_INVALID)
         st->chunk->spoiled = true;
-    if (!st->quiet)
-        return;
-    pthread_mutex_lock(&dg->why_lock);
-    if (!atomic_load(&dg->failed))
-        dg->why = *e;
-    atomic_store(&dg->failed, true);
-    pthread_mutex_unlock(&dg->why_lock);
+    if (st->quiet)
+        device_group_failed(st->group, e);
 }
 
 static void collective_over(struct gate *gate, const struct commd_error *e)
@@ -164,48 +158,6 @@ void staged_drop(struct staged *st)
     staged_unref(st);
 }
 
-/* ---- calls on streams ------------------------------------------------------------------------ */
-
-int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stream s)
-{
-    cu_result r;
-
-    st->touched = true;
-    r = bytes ? driver(NULL)->copy(to, from, bytes, s) : 0;
-
-    return r ? driver_error(st->name, "cuMemcpyAsync", r) : 0;
-}
-
-static cu_ptr word_at(const struct staged *st, enum staged_word word)
-{
-    static const size_t at[] = {
-        [WORD_READY] = offsetof(struct flag_words, ready),
-        [WORD_DONE] = offsetof(struct flag_words, done),
-        [WORD_LANDED] = offsetof(struct flag_words, landed),
-    };
-
-    return st->slot->at + at[word];
-}
-
-int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
-{
-    cu_result r;
-
-    st->touched = true;
-    r = driver(NULL)->stream_write32(s, word_at(st, word), st->gate.base + pieces,
-                                     CU_WRITE_DEFAULT);
-
-    return r ? driver_error(st->name, "cuStreamWriteValue32", r) : 0;
-}
-
-int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
-{
-    cu_result r =
-        driver(NULL)->stream_wait32(s, word_at(st, word), st->gate.base + pieces, CU_WAIT_GEQ);
-
-    return r ? driver_error(st->name, "cuStreamWaitValue32", r) : 0;
-}
-
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
 /* With dg->lock held, in its context. */
@@ -245,91 +197,9 @@ static int stream_lane_get(struct device_group *dg, const char *name, cu_context
     return 0;
 }
 
-/* ---- where things lie in the staging buffer ---------------------------------------------------
- */
-
-/* One of the two buffers of an operation. */
-struct place {
-    uint8_t *base;             /* the caller's; NULL with blocks */
-    const void *const *blocks; /* the caller's, if they do not lie evenly */
-    const size_t *counts;      /* of many, each its own; else NULL */
-    size_t count;              /* elements: of the single block, or of each */
-    unsigned n;                /* blocks; 0: not used here */
-    size_t esize, bytes, own;  /* own: where this rank's block begins, of many */
-    size_t at;                 /* in the staging buffer */
-};
-
-static size_t block_bytes(const struct place *p, unsigned k)
-{
-    return (p->counts ? p->counts[k] : p->count) * p->esize;
-}
-
-/* Of a single block: all_gather_v and reduce_scatter_v give all counts once. */
-static size_t own_count(const struct commd_group *g, const struct commd_op *op)
-{
-    const struct coll_info *info = &coll_table[op->coll];
-
-    if (!info->counted)
-        return op->count;
-    if (info->window == WINDOW_CELLS)
-        return info->send == EXTENT_ONE ? op->send_counts[0] : op->recv_counts[0];
-    return (coll_blocks(info->send) ? op->send_counts : op->recv_counts)[g->rank];
-}
-
-static struct place side_place(const struct commd_group *g, const struct commd_op *op, bool send)
-{
-    const struct coll_info *info = &coll_table[op->coll];
-    unsigned extent = send ? info->send : info->recv;
-    bool many = coll_blocks(extent);
-    struct place p = {
-        .base = send ? (uint8_t *)op->send : op->recv,
-        .esize = info->window == WINDOW_NONE ? 1 : dtype_size((unsigned)op->dtype),
-    };
-
-    if (!coll_at(extent, info->rooted && (unsigned)op->root == g->rank))
-        return (struct place){0};
-    p.n = many ? g->board.world : 1;
-    if (many) {
-        p.blocks = send ? op->send_blocks : (const void *const *)op->recv_blocks;
-        p.counts = !info->counted ? NULL : send ? op->send_counts : op->recv_counts;
-        p.count = op->count;
-    } else {
-        p.count = own_count(g, op);
-    }
-    for (unsigned k = 0; k < p.n; k++) {
-        if (k == g->rank)
-            p.own = p.bytes;
-        p.bytes += block_bytes(&p, k);
-    }
-    return p;
-}
-
-struct places {
-    struct place send, recv;
-    size_t bytes;
-};
-
-/* In place where both are used, but for all_to_all_v, where it is not allowed. */
-static struct places places_of(const struct commd_group *g, const struct commd_op *op)
-{
-    struct places p = {side_place(g, op, true), side_place(g, op, false), 0};
-
-    p.bytes = MAX(p.send.bytes, p.recv.bytes);
-    if (!p.send.n || !p.recv.n)
-        return p;
-    if (p.send.n == 1 && p.recv.n > 1) {
-        p.send.at = p.recv.own;
-    } else if (p.send.n > 1 && p.recv.n == 1) {
-        p.recv.at = p.send.own;
-    } else if (coll_table[op->coll].counted && coll_table[op->coll].window == WINDOW_CELLS) {
-        p.recv.at = ALIGN_UP(p.send.bytes, (size_t)CACHELINE);
-        p.bytes = p.recv.at + p.recv.bytes;
-    }
-    return p;
-}
-
 /* What the group shall run. */
-static struct commd_op host_op(const struct commd_op *op, const struct places *p, uint8_t *staging)
+static struct commd_op host_op(const struct commd_op *op, const struct side_places *p,
+                               uint8_t *staging)
 {
     struct commd_op host = *op;
 
@@ -350,8 +220,8 @@ static bool gives(const struct commd_group *g, const struct commd_op *op)
 }
 
 /* All blocks, or the bytes [from, from + len) of the only one. */
-static int copy_place(struct staged *st, const struct place *p, bool down, size_t from, size_t len,
-                      cu_stream s)
+static int copy_place(struct staged *st, const struct side_place *p, bool down, size_t from,
+                      size_t len, cu_stream s)
 {
     size_t at = 0;
     int r = 0;
@@ -363,7 +233,7 @@ static int copy_place(struct staged *st, const struct place *p, bool down, size_
         return down ? staged_copy(st, ours, theirs, len, s) : staged_copy(st, theirs, ours, len, s);
     }
     for (unsigned k = 0; !r && k < p->n; k++) {
-        size_t n = block_bytes(p, k);
+        size_t n = side_block_bytes(p, k);
         cu_ptr theirs = (cu_ptr)(uintptr_t)p->blocks[k];
         cu_ptr ours = (cu_ptr)(uintptr_t)(st->chunk ? st->chunk->p + p->at + at : NULL);
 
@@ -373,13 +243,13 @@ static int copy_place(struct staged *st, const struct place *p, bool down, size_
     return r;
 }
 
-static size_t piece_len(const struct gate *gate, const struct place *p, uint32_t i)
+static size_t piece_len(const struct gate *gate, const struct side_place *p, uint32_t i)
 {
     return gate->piece ? MIN(gate->piece, p->bytes - i * gate->piece) : p->bytes;
 }
 
 /* The input, piece by piece; without one the word alone says that the stream has come here. */
-static int enqueue_down(struct staged *st, const struct place *in, cu_stream s)
+static int enqueue_down(struct staged *st, const struct side_place *in, cu_stream s)
 {
     const struct gate *gate = &st->gate;
     int r = 0;
@@ -394,7 +264,7 @@ static int enqueue_down(struct staged *st, const struct place *in, cu_stream s)
     return r;
 }
 
-static int enqueue_up(struct staged *st, const struct place *out, cu_stream s)
+static int enqueue_up(struct staged *st, const struct side_place *out, cu_stream s)
 {
     const struct gate *gate = &st->gate;
     int r = 0;
@@ -409,48 +279,14 @@ static int enqueue_up(struct staged *st, const struct place *out, cu_stream s)
     return r ? r : staged_write(st, WORD_LANDED, gate->pieces, s);
 }
 
-static void span(const struct place *p, uintptr_t *ret_lo, uintptr_t *ret_hi)
-{
-    *ret_lo = (uintptr_t)p->base;
-    *ret_hi = *ret_lo + p->bytes;
-    if (!p->bytes || !p->blocks)
-        return;
-    *ret_lo = UINTPTR_MAX;
-    *ret_hi = 0;
-    for (unsigned k = 0; k < p->n; k++) {
-        uintptr_t at = (uintptr_t)p->blocks[k];
-
-        if (!block_bytes(p, k))
-            continue;
-        *ret_lo = MIN(*ret_lo, at);
-        *ret_hi = MAX(*ret_hi, at + block_bytes(p, k));
-    }
-}
-
-/* What an operation before it in the group writes is its input once that has landed. */
-static int follow(struct staged *st, const struct place *in, cu_stream s)
-{
-    struct device *dev = st->dev;
-    uintptr_t lo, hi;
-    int r = 0;
-
-    span(in, &lo, &hi);
-    pthread_mutex_lock(&dev->lock);
-    for (struct staged *o = dev->first; o && !r; o = o->next)
-        if (o != st && o->group == st->group && o->lo < hi && lo < o->hi && !gate_landed(&o->gate))
-            r = staged_await(o, WORD_LANDED, o->gate.pieces, s);
-    pthread_mutex_unlock(&dev->lock);
-    return r;
-}
-
 /* In the caller's stream alone, or in ours. */
 static int enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
-                   const struct places *p, bool wait)
+                   const struct side_places *p, bool wait)
 {
     const struct cuda *cu = driver(NULL);
-    struct place none = {0};
-    const struct place *in = p->send.n ? &p->send : gives(dg->group, op) ? &p->recv : &none;
-    const struct place *out = gives(dg->group, op) ? &none : &p->recv;
+    struct side_place none = {0};
+    const struct side_place *in = p->send.n ? &p->send : gives(dg->group, op) ? &p->recv : &none;
+    const struct side_place *out = gives(dg->group, op) ? &none : &p->recv;
     cu_stream down = op->stream, up = op->stream;
     int r = 0;
 
@@ -469,12 +305,14 @@ static int enqueue(struct device_group *dg, struct staged *st, const struct comm
         if (e)
             return driver_error(st->name, "cuEventRecord", e);
     }
-    span(out, &st->lo, &st->hi);
-    r = follow(st, in, down);
+    r = staged_follow(dg, in, down);
+    if (!r)
+        r = announced_follow(dg, in, down);
     if (!r)
         r = enqueue_down(st, in, down);
     if (!r)
         r = enqueue_up(st, out, up);
+    side_span(out, &st->lo, &st->hi);
     return r || !wait || up == op->stream
                ? r
                : staged_await(st, WORD_LANDED, st->gate.pieces, op->stream);
@@ -506,7 +344,7 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
 static int begin_collective(struct device_group *dg, const struct commd_op *op,
                             const struct telling *how)
 {
-    struct places p = places_of(dg->group, op);
+    struct side_places p = side_places_of(dg->group, op);
     struct commd_work *w;
     struct commd_op host;
     struct staged *st;

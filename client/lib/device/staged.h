@@ -21,6 +21,8 @@ struct device {
     pthread_t lander;
     bool lander_up, lander_stop;
     struct staged *landings, **last_landing; /* referenced */
+
+    struct session *_Atomic session; /* the newest; under lock, read anywhere. NULL: none yet */
 };
 
 /* Streams of our own for operations of one group in one CUDA context: what goes down to the host,
@@ -32,6 +34,8 @@ struct stream_lane {
     cu_event called; /* the point of the caller's stream where the call was made */
 };
 
+enum group_path { GROUP_PATH_UNKNOWN, GROUP_PATH_HOST, GROUP_PATH_DEVICE };
+
 struct device_group {
     struct device *dev; /* borrowed */
     struct commd_group *group;
@@ -39,6 +43,13 @@ struct device_group {
                                   order   of the calls */
     struct stream_lane *lanes; /* owned; under lock */
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
+    /* the device path: path.c; under lock */
+    _Atomic int path;        /* enum group_path */
+    struct session *session; /* borrowed */
+    uint32_t attached;       /* our number for the group there; 0: not attached */
+    uint32_t nunits;
+    uint64_t next_seq;      /* of operations on the device path, from 1 */
+    _Atomic bool disagreed; /* commd-gpu was lost, here or elsewhere */
     _Atomic bool failed;    /* nobody has been told of why: */
     pthread_mutex_t why_lock;
     struct commd_error why;
@@ -77,6 +88,39 @@ struct telling {
     struct gate **ret_gate;       /* NULL: not wanted; else a reference */
 };
 
+/* One of the two buffers of an operation. */
+struct side_place {
+    uint8_t *base;             /* the caller's; NULL with blocks */
+    const void *const *blocks; /* the caller's, if they do not lie evenly */
+    const size_t *counts;      /* of many, each its own; else NULL */
+    size_t count;              /* elements: of the single block, or of each */
+    unsigned n;                /* blocks; 0: not used here */
+    size_t esize, bytes, own;  /* own: where this rank's block begins, of many */
+    size_t at;                 /* in the staging buffer */
+};
+
+struct side_places {
+    struct side_place send, recv;
+    size_t bytes;
+};
+
+/* The next call in the group tells of it. */
+static inline void device_group_failed(struct device_group *dg, const struct commd_error *e)
+{
+    pthread_mutex_lock(&dg->why_lock);
+    if (!atomic_load(&dg->failed))
+        dg->why = *e;
+    atomic_store(&dg->failed, true);
+    pthread_mutex_unlock(&dg->why_lock);
+}
+
+/* ---- places.c -------------------------------------------------------------------------------- */
+
+size_t side_block_bytes(const struct side_place *p, unsigned k);
+struct side_places side_places_of(const struct commd_group *g, const struct commd_op *op);
+/* All of it lies between these. */
+void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi);
+
 /* ---- staged.c -------------------------------------------------------------------------------- */
 
 /* Starts a collective with buffers on GPU @gpu (-1: not known). */
@@ -97,11 +141,15 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
 /* That the host's part has ended, for all kinds; plock held. */
 void staged_over(struct staged *st, const struct commd_error *e);
 
+/* ---- words.c --------------------------------------------------------------------------------- */
+
 /* Calls on streams; 0 or COMMD_E_*. */
 int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stream s);
 enum staged_word { WORD_READY, WORD_DONE, WORD_LANDED };
 int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
+/* What an operation before it in the group writes is its input once that has landed. */
+int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);
 
 /* ---- message.c ------------------------------------------------------------------------------- */
 
