@@ -373,7 +373,8 @@ void commd_work_free(struct commd_work *work);
  * caller that knows says so, and saves the question. COMMD_LIBCUDA names another library.
  *
  * Streams. Such an operation comes after what was enqueued on commd_op.stream before the call. No
- * call waits for another rank, nor for the stream, except as said below.
+ * call waits for another rank, nor for the stream, but for a group's first operation on GPUs: there
+ * the ranks agree which way they go, through commd-gpu or through host memory, see commd_run(3).
  *   commd_run() and the functions named after operations enqueue it (the latter on the default
  *     stream) and return: what is enqueued on that stream later comes after it.
  *   commd_start() starts it; what is enqueued on the stream later does not wait for it.

@@ -55,6 +55,8 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
     if (!dev)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
     r = staging_init(&dev->staging, ctx);
+    if (!r)
+        r = path_check();
     if (r) {
         free(dev);
         return r;

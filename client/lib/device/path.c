@@ -22,6 +22,16 @@ struct offer {
     struct cu_uuid uuid;
 };
 
+int path_check(void)
+{
+    const char *s = getenv("COMMD_DEVICE_PATH");
+
+    if (!s || !*s || !strcmp(s, "host") || !strcmp(s, "auto"))
+        return 0;
+    return error_set(error_mine(), COMMD_E_INVALID, "run",
+                     "COMMD_DEVICE_PATH is \"%.40s\"; allowed: auto, host", s);
+}
+
 static bool forbidden(void)
 {
     const char *s = getenv("COMMD_DEVICE_PATH");

@@ -428,7 +428,7 @@ static void staging_above_the_limit_is_given_back(void **state)
     pthread_mutex_unlock(&dev->lock);
 }
 
-static void a_bad_staging_limit_is_refused(void **state)
+static void bad_settings_are_refused(void **state)
 {
     static const char *const bad[] = {"many", "12X", "-1", "1KK", "99999999999999999999"};
     int32_t *x = gpu_ints(N, 1);
@@ -443,6 +443,11 @@ static void a_bad_staging_limit_is_refused(void **state)
         ranks = gpu_ranks_free(ranks);
     }
     ranks = gpu_ranks_new(2);
+    unsetenv("COMMD_DEVICE_STAGING");
+    setenv("COMMD_DEVICE_PATH", "hsot", 1);
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_message("COMMD_DEVICE_PATH is \"hsot\"; allowed: auto, host");
+    unsetenv("COMMD_DEVICE_PATH");
     gpu_free(x);
 }
 
@@ -564,7 +569,7 @@ int main(void)
         TEST(a_failing_driver_is_named),
         TEST(staging_is_used_again),
         TEST(staging_above_the_limit_is_given_back),
-        TEST(a_bad_staging_limit_is_refused),
+        TEST(bad_settings_are_refused),
         TEST(a_forked_child_is_told),
         TEST(batches_may_be_mixed),
         TEST(barriers_are_on_streams_too),
