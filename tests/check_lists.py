@@ -74,7 +74,7 @@ CLIENT = "tests/integration/lib/commd_client.py"
 QUOTED = r'"(\w+)"'
 
 P2P = ("send", "recv")
-LOCAL = ("forked", "interrupted")  # errors that only libcommd knows
+LOCAL = ("forked", "interrupted", "gpu_lost")  # errors that only libcommd knows
 
 # path, from where, to where, how one is named there, what else may be named there (None: anything);
 # IN_ORDER: by number.

@@ -3,6 +3,7 @@
 #include "client/lib/api/check.h"
 #include "client/lib/arena/arena.h"
 #include "client/lib/async/async.h"
+#include "client/lib/device/device.h"
 #include "client/lib/p2p/p2p_api.h"
 
 #include <stdio.h>
@@ -71,6 +72,7 @@ static void watch_forks(void)
 static const struct context_hooks hooks = {
     .reconnected = arena_announce,
     .absent = absent_answer,
+    .watch = device_watch,
 };
 
 static struct commd_context *context_alloc(void)
@@ -140,6 +142,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
         context_free(ctx);
         return r;
     }
+    driver_look();
     *ret_context = ctx;
     return 0;
 }
@@ -156,6 +159,7 @@ PUBLIC void commd_disconnect(struct commd_context *ctx)
     while (ctx->groups)
         commd_group_leave(ctx->groups);
     async_stop(ctx);
+    device_free(ctx);
     arena_forget(ctx);
     context_free(ctx);
 }
@@ -197,6 +201,7 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
                          "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "
                          "size - 1",
                          name, rank, size, PLAN_MAX_WORLD);
+    driver_look();
     r = group_join(ctx, name, (unsigned)rank, (unsigned)size,
                    timeout_ms ? timeout_ms : ctx->timeout_ms, &g);
     if (r)
@@ -213,6 +218,7 @@ void group_free(struct commd_group *g)
 {
     if (!g)
         return;
+    device_group_free(g);
     p2p_free(g);
     peer_arenas_free(g);
     group_close(g);
@@ -306,6 +312,8 @@ static int take_op(const struct commd_group *g, const struct commd_op *op, struc
         memcpy(full, op, op->size);
         *ret_op = full;
     }
+    if (unlikely((*ret_op)->memory) && check_memory(*ret_op))
+        return COMMD_E_INVALID;
     return is_p2p(*ret_op) ? p2p_check(g, *ret_op) : check_op(g, *ret_op);
 }
 
@@ -316,6 +324,13 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
 
     if (unlikely(r))
         return r;
+    if (device_may(op)) {
+        enum device_way way;
+
+        r = device_way(group, op, &way);
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_run(group, op, NULL);
+    }
     return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
 }
 
@@ -327,28 +342,68 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, com
 
     if (unlikely(r))
         return r;
+    if (device_may(op)) {
+        enum device_way way;
+
+        r = device_way(group, op, &way);
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_start(group, op, on_done, arg, ret_work);
+    }
     return is_p2p(op) ? async_start_message(group, op, on_done, arg, ret_work)
                       : async_start(group, op, on_done, arg, ret_work);
+}
+
+/* As take_op(), of @n that lie one behind the other: each has the size that the first one says.
+ * *ret_full: to be freed. */
+static int take_ops(const struct commd_group *g, const struct commd_op *ops, size_t n,
+                    struct commd_op **ret_full, const struct commd_op **ret_ops)
+{
+    size_t size = ops->size;
+
+    if (size < OP_SIZE_MIN || size > sizeof *ops) /* where the next one begins depends on it */
+        return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                         "ops[0].size must be sizeof(struct commd_op), %zu bytes", sizeof *ops);
+    *ret_full = size < sizeof *ops ? calloc(n, sizeof *ops) : NULL;
+    *ret_ops = *ret_full ? *ret_full : ops;
+    if (size < sizeof *ops && !*ret_full)
+        return error_set(error_mine(), COMMD_E_NOMEM, "start_batch", "no memory for %zu operations",
+                         n);
+    for (size_t i = 0; i < n; i++) {
+        const struct commd_op *given = (const void *)((const uint8_t *)ops + i * size), *op;
+        struct commd_op full;
+        int r;
+
+        if (given->size != size)
+            return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                             "ops[%zu].size is %zu, but that of ops[0] is %zu", i, given->size,
+                             size);
+        r = take_op(g, given, &full, &op);
+        if (r)
+            return r;
+        if (*ret_full)
+            (*ret_full)[i] = *op;
+    }
+    return 0;
 }
 
 PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
                              commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
+    _cleanup_(freep) struct commd_op *full = NULL;
+    int r;
+
     if (!ops || n < 1 || n > INT32_MAX)
         return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
                          "ops must not be NULL and n at least 1");
+    r = take_ops(group, ops, n, &full, &ops);
+    if (unlikely(r))
+        return r;
     for (size_t i = 0; i < n; i++) {
-        struct commd_op full;
-        const struct commd_op *op;
-        int r;
+        enum device_way way = DEVICE_HOST;
 
-        if (ops[i].size != sizeof *ops) /* where the next one begins depends on it */
-            return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
-                             "ops[%zu].size must be sizeof(struct commd_op), %zu bytes", i,
-                             sizeof *ops);
-        r = take_op(group, &ops[i], &full, &op);
-        if (r)
-            return r;
+        r = device_may(&ops[i]) ? device_way(group, &ops[i], &way) : 0;
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
     }
     return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }
