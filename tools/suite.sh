@@ -141,13 +141,16 @@ cmd_test() {
     part "make check" make -C "$build" -j2 VERBOSE=1 check
     # what is only a matter of numbers has its full length once, above
     export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
-    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers CFLAGS="-g -O1"
+    # the kernels are compiled once, above
+    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers \
+        --without-cuda CFLAGS="-g -O1"
     part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
-        --without-ucx -- check_PROGRAMS="tests/unit/shm/test_board_threads \
+        --without-ucx --without-cuda -- check_PROGRAMS="tests/unit/shm/test_board_threads \
             tests/unit/shm/test_closer tests/oracle/oracle" \
         TESTS="tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
             tests/oracle/check_threads.sh"
     part "without UCX" configure_and_check "$top/build-plain" --without-ucx \
+        --without-cuda \
         -- check_PROGRAMS="$plain" TESTS="$plain \
             tests/integration/test_collectives.py tests/integration/test_bad_input.py"
     # every test has run above: this one is about what the tarball holds

@@ -27,17 +27,17 @@ static void unknown_keys(void **state)
                   "allowed: heartbeat, node, progress, join");
     check_error("transprot: {}\n",
                 F ":1:1: unknown key \"transprot\" at the top (did you mean \"transport\"?); "
-                  "allowed: cluster, listen, transport, timeouts, limits, log");
+                  "allowed: cluster, listen, transport, gpu, timeouts, limits, log");
     check_error("limits: {colour: red}\n",
                 F ":1:10: unknown key \"colour\" in limits; allowed: max_clients, "
                   "max_clients_per_user, max_groups, max_groups_per_user, max_board_bytes, "
                   "max_board_bytes_per_user");
     check_error("max_clients: 4\n",
                 F ":1:1: unknown key \"max_clients\" at the top (it belongs under "
-                  "\"limits:\"); allowed: cluster, listen, transport, timeouts, limits, log");
+                  "\"limits:\"); allowed: cluster, listen, transport, gpu, timeouts, limits, log");
     check_error("log.level: warn\n",
                 F ":1:1: unknown key \"log.level\" at the top (write \"log:\" and, indented on a "
-                  "line below it, \"level:\"); allowed: cluster, listen, transport, timeouts, "
+                  "line below it, \"level:\"); allowed: cluster, listen, transport, gpu, timeouts, "
                   "limits, log");
     check_error("cluster:\n  node: a\n  nodes:\n  - {name: a, address: '::1', prot: 4}\n",
                 F ":4:31: unknown key \"prot\" in cluster.nodes (did you mean \"port\"?); "
