@@ -75,7 +75,7 @@ FOREIGN = {
     r"libsmartcols": ("client/ctl",),
     r"protobuf-c": ("shm/proto",),
 }
-PURE = re.compile(r"(core|core_\w+|schedule|schedule_\w+)\.o$")
+PURE = re.compile(r"(core|core_\w+|fair|schedule|schedule_\w+)\.o$")
 PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort".split())
 PURE_MORE = {"core_alloc.o": {"calloc", "free"}}
 RUNTIME = re.compile(

@@ -2,7 +2,8 @@
 noinst_LTLIBRARIES += libcommd-schedule.la
 
 # Pure: nothing but mem*() and abort() may be undefined in these objects.
-libcommd_schedule_la_SOURCES = transport/schedule/schedule.c transport/schedule/schedule.h \
+libcommd_schedule_la_SOURCES = transport/schedule/fair.c transport/schedule/fair.h \
+	transport/schedule/schedule.c transport/schedule/schedule.h \
 	transport/schedule/schedule_direct.c transport/schedule/schedule_priv.h \
 	transport/schedule/schedule_rd.c transport/schedule/schedule_ring.c
 

@@ -2,7 +2,7 @@
 if HAVE_CMOCKA
 unit_transport = tests/unit/transport/test_confine tests/unit/transport/test_engine_inbox \
 	tests/unit/transport/test_engine_turn tests/unit/transport/test_fabric \
-	tests/unit/transport/test_schedule
+	tests/unit/transport/test_fair tests/unit/transport/test_schedule
 check_PROGRAMS += $(unit_transport)
 TESTS += $(unit_transport)
 
@@ -29,6 +29,9 @@ tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
 tests_unit_transport_test_fabric_CPPFLAGS = $(AM_CPPFLAGS) $(UCX_CFLAGS)
 tests_unit_transport_test_fabric_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la \
 	$(CMOCKA_LIBS)
+
+tests_unit_transport_test_fair_SOURCES = tests/unit/transport/test_fair.c
+tests_unit_transport_test_fair_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
 
 tests_unit_transport_test_schedule_SOURCES = tests/unit/transport/test_schedule.c
 tests_unit_transport_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
