@@ -37,4 +37,5 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 	transport/engine/engine_bells.c transport/engine/engine_cells.c \
 	transport/engine/engine_internal.h transport/engine/engine_pending.c \
 	transport/engine/engine_op.c transport/engine/engine_op.h transport/engine/engine_check.c \
-	transport/engine/engine_data.c transport/engine/engine_p2p.c
+	transport/engine/engine_data.c transport/engine/engine_p2p.c \
+	transport/engine/engine_send.c

@@ -1,8 +1,9 @@
 # tests/unit/transport/: the engine, its schedules and its fabrics.
 if HAVE_CMOCKA
 unit_transport = tests/unit/transport/test_confine tests/unit/transport/test_engine_inbox \
-	tests/unit/transport/test_engine_turn tests/unit/transport/test_fabric \
-	tests/unit/transport/test_fair tests/unit/transport/test_schedule
+	tests/unit/transport/test_engine_send tests/unit/transport/test_engine_turn \
+	tests/unit/transport/test_fabric tests/unit/transport/test_fair \
+	tests/unit/transport/test_schedule
 check_PROGRAMS += $(unit_transport)
 TESTS += $(unit_transport)
 
@@ -13,6 +14,10 @@ tests_unit_transport_test_confine_LDADD = $(CMOCKA_LIBS)
 tests_unit_transport_test_engine_inbox_SOURCES = tests/unit/transport/test_engine_inbox.c \
 	tests/lib/cluster.c tests/lib/cluster.h
 tests_unit_transport_test_engine_inbox_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+tests_unit_transport_test_engine_send_SOURCES = tests/unit/transport/test_engine_send.c \
+	tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_transport_test_engine_send_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 # Includes engine_main.c.
 tests_unit_transport_test_engine_turn_SOURCES = tests/unit/transport/test_engine_turn.c \
