@@ -141,6 +141,7 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
         .peers = peers,
         .rank_node = rank_node,
         .uid = view->uid,
+        .weight = conf_weight(d->conf, view->uid),
         .nclients = n,
         .clients = clients,
     };

@@ -83,7 +83,7 @@ FOREIGN = {
     r"protobuf-c": ("shm/proto",),
 }
 PURE = re.compile(
-    r"(core|core_\w+|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_order|move|able)\.o$"
+    r"(core|core_\w+|fair|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_order|move|able)\.o$"
 )
 PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort".split())
 MODEL = {"coll_table", "dtype_size", "redop_defined"}

@@ -96,6 +96,16 @@ uint64_t conf_board_bytes_per_user(const struct conf *conf)
                  : MIN(conf->max_board_bytes_per_user, conf->max_board_bytes / 2);
 }
 
+uint32_t conf_weight(const struct conf *conf, uint32_t uid)
+{
+    struct conf_weight w;
+
+    for (const char *at = conf->weights; *at && conf_next_weight(&at, &w) == NULL;)
+        if (w.uid == uid)
+            return w.weight;
+    return 0;
+}
+
 bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port)
 {
     return conf->http[0] && conf_listen(conf->http, ret_address, ret_port);

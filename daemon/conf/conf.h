@@ -71,6 +71,7 @@ struct conf {
     unsigned max_groups_per_user;
     uint64_t max_board_bytes; /* sum of the sizes of boards, used or not */
     uint64_t max_board_bytes_per_user;
+    char weights[256]; /* "UID=WEIGHT,..."; see conf_weight() */
 
     /* log: */
     enum conf_log_level log_level;
@@ -99,6 +100,8 @@ bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why);
 /* limits.max_board_bytes_per_user; where it is not given, half of a small limits.max_board_bytes.
  */
 uint64_t conf_board_bytes_per_user(const struct conf *conf);
+/* The weight of a user; 0: not given, which is the default's. */
+uint32_t conf_weight(const struct conf *conf, uint32_t uid);
 /* Where HTTP is served; false: nowhere. An IPv6 address comes without its brackets. */
 bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
 

@@ -18,6 +18,7 @@ typedef enum {
     CONF_ADDRESS,
     CONF_SWITCH,
     CONF_LISTEN,
+    CONF_WEIGHTS,
     CONF_BOOL,
     CONF_LEVEL,
     CONF_MODE,
@@ -66,10 +67,17 @@ int conf_value_parse(const struct conf_key *key, const char *text, size_t len, v
 void conf_value_format(const struct conf_key *key, const void *base, char *buf, size_t len);
 void conf_value_allowed(const struct conf_key *key, char *buf, size_t len);
 bool conf_listen(const char *text, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
+/* One entry of a list of weights, from *@at on, which is behind it then. NULL, or what is wrong. */
+struct conf_weight {
+    uint32_t uid, weight;
+};
+const char *conf_next_weight(const char **at, struct conf_weight *ret_weight);
 bool conf_port_range(const char *text, unsigned *ret_low, unsigned *ret_high);
 /* @text in quotes, cut short, nothing unprintable in it. Returns @buf. */
 enum { CONF_QUOTE_MAX = 64 * 4 + 8 };
 const char *conf_quote(const char *text, size_t len, char buf[CONF_QUOTE_MAX]);
+
+enum { CONF_WEIGHT_MAX = 1000 };
 
 /* conf_error.c: what is wrong, at most CONF_MAX_ERRORS of it. */
 enum { CONF_MAX_ERRORS = 50 };

@@ -301,6 +301,38 @@ static const char *check_switch(const char *text)
     return !strcmp(text, "auto") || !strcmp(text, "yes") || !strcmp(text, "no") ? NULL : "unknown";
 }
 
+const char *conf_next_weight(const char **at, struct conf_weight *ret_weight)
+{
+    uint64_t uid, weight;
+
+    if (!parse_number(*at, 10, &uid, at) || **at != '=')
+        return "not a list of weights";
+    if (!parse_number(*at + 1, 10, &weight, at) || (**at && **at != ','))
+        return "not a list of weights";
+    if (**at && !*++*at)
+        return "not a list of weights";
+    if (uid >= UINT32_MAX || weight < 1 || weight > CONF_WEIGHT_MAX)
+        return "out of range";
+    *ret_weight = (struct conf_weight){(uint32_t)uid, (uint32_t)weight};
+    return NULL;
+}
+
+static const char *check_weights(const char *text)
+{
+    const char *wrong = NULL;
+    struct conf_weight w, earlier;
+
+    for (const char *at = text; *at && !wrong;) {
+        const char *entry = at;
+
+        wrong = conf_next_weight(&at, &w);
+        for (const char *p = text; p < entry && !wrong;)
+            if (!conf_next_weight(&p, &earlier) && earlier.uid == w.uid)
+                wrong = "with a user in it twice";
+    }
+    return wrong;
+}
+
 /* --- by type --- */
 
 static const char *parse_text(const struct conf_key *key, const char *text)
@@ -328,6 +360,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_switch(text);
     case CONF_LISTEN:
         return check_listen(text);
+    case CONF_WEIGHTS:
+        return check_weights(text);
     case CONF_BOOL:
     case CONF_LEVEL:
     case CONF_MODE:
@@ -343,7 +377,7 @@ static const char *parse_text(const struct conf_key *key, const char *text)
 
 static bool is_text(conf_type_t type)
 {
-    return type <= CONF_LISTEN;
+    return type <= CONF_WEIGHTS;
 }
 
 static const char *parse_value(const struct conf_key *key, const char *text, uint64_t *ret_value)
@@ -372,6 +406,7 @@ static const char *parse_value(const struct conf_key *key, const char *text, uin
     case CONF_ADDRESS:
     case CONF_SWITCH:
     case CONF_LISTEN:
+    case CONF_WEIGHTS:
     case CONF_NODES:
         break;
     }
@@ -542,6 +577,13 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
         snprintf(buf, len,
                  "ADDRESS:PORT such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, or "
                  "\"\" for none");
+        return;
+    case CONF_WEIGHTS:
+        snprintf(
+            buf, len,
+            "UID=WEIGHT joined by commas, weights 1 to %d, such as 1001=30,1002=5, or \"\" for "
+            "none",
+            CONF_WEIGHT_MAX);
         return;
     case CONF_BOOL:
         snprintf(buf, len, "true, false");

@@ -183,7 +183,7 @@
     F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
     F(NUM, rate)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
-#define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(INDEXES, peers)
+#define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(INDEXES, peers)
 #define FIELDS_board(F) \
     F(NUM, group) F(FLAG, abort) F(CAUSE, cause) F(NODEREF, peer) F(TEXT, text)
 #define FIELDS_doorbell(F)    F(NUM, client)

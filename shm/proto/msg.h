@@ -383,6 +383,7 @@ struct msg_board_add {
     uint32_t *peers;     /* nnodes: node index in this commd's configuration; owned */
     uint32_t *rank_node; /* world: participant index of each rank; owned */
     uint32_t uid;        /* whose group it is */
+    uint32_t weight;     /* of that user beside others; 0: as those that nobody has weighed */
     uint32_t nclients;
     uint32_t *clients; /* nclients: numbers of the clients here, as in DOORBELL_ADD; owned */
 };

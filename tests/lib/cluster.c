@@ -107,7 +107,8 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                               .peers = peers,
                               .rank_node = rank_node,
                               .clients = clients,
-                              .uid = c->uid};
+                              .uid = c->uid,
+                              .weight = c->weight};
 
     for (unsigned k = 0; k < grp->world; k++) {
         rank_node[k] = grp->pos[k];

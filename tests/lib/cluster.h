@@ -38,6 +38,7 @@ struct cluster {
     struct commd_group **group; /* its members */
     uint64_t rng;
     uint32_t uid;         /* whose the groups are that are made next */
+    uint32_t weight;      /* of that user; 0: the default's */
     uint64_t last_failed; /* group */
     unsigned board_errors, peers_down;
     char last_error[256];

@@ -54,6 +54,7 @@ bool engine_poll(struct engine *e)
         next = TAILQ_NEXT(u, busy_link);
         moved |= euser_poll(u, alone);
     }
+    moved |= sends_turn(e);
     boards_sweep(e);
     return moved;
 }
@@ -96,7 +97,7 @@ bool engine_arm(struct engine *e)
         next = TAILQ_NEXT(u, busy_link);
         moved |= euser_arm(u);
     }
-    return moved;
+    return sends_turn(e) || moved;
 }
 
 /* Where there are several users, as far as time allows; the next call goes on from there. */
@@ -151,6 +152,7 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
         (struct fabric_events){.on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
     snprintf(e->node, sizeof e->node, "%s", node);
     pending_init(e);
+    sends_init(e);
     TAILQ_INIT(&e->users);
     TAILQ_INIT(&e->busy);
     TAILQ_INIT(&e->closing);
@@ -179,6 +181,7 @@ struct engine *engine_free(struct engine *e)
     if (!e)
         return NULL;
     e->f = NULL;
+    sends_fini(e);
     boards_free(e);
     pending_fini(e);
     pools_free(e);

@@ -48,6 +48,7 @@ void eboard_activate(struct eboard *eb)
     if (eb->active)
         return;
     eb->active = true;
+    eb->e->nactive++;
     TAILQ_INSERT_TAIL(&eb->user->active, eb, active_link);
     if (eb->user->nactive++ == 0)
         TAILQ_INSERT_TAIL(&eb->e->busy, eb->user, busy_link);
@@ -59,6 +60,7 @@ void eboard_deactivate(struct eboard *eb)
     if (!eb->active)
         return;
     eb->active = false;
+    eb->e->nactive--;
     TAILQ_REMOVE(&eb->user->active, eb, active_link);
     if (--eb->user->nactive == 0)
         TAILQ_REMOVE(&eb->e->busy, eb->user, busy_link);
@@ -96,6 +98,15 @@ static void eusers_trim(struct engine *e)
     }
 }
 
+/* Its weight is that of the latest board: commd may have been told another one since. */
+static void euser_weigh(struct engine *e, struct euser *u, uint32_t weight)
+{
+    if (!weight || u->weight == weight)
+        return;
+    u->weight = weight;
+    sends_weigh(e, u);
+}
+
 /* One more board of user @uid. NULL: no memory. */
 static struct euser *euser_ref(struct engine *e, uint32_t uid)
 {
@@ -109,6 +120,7 @@ static struct euser *euser_ref(struct engine *e, uint32_t uid)
         if (!u)
             return NULL;
         u->uid = uid;
+        u->weight = FAIR_WEIGHT;
         u->nboards = 1;
         TAILQ_INIT(&u->active);
         TAILQ_INSERT_TAIL(&e->users, u, link);
@@ -159,6 +171,9 @@ static void eboard_free(struct eboard *eb)
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         scratch_put(eb->e, eb->steps[i].scratch);
     mail_free(eb);
+    sends_board_free(eb);
+    if (eb->e->sole == eb)
+        eb->e->sole = NULL;
     bells_board_del(eb);
     eboard_unmap(eb);
     free(eb->node_start);
@@ -240,6 +255,7 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
     eb->user = euser_ref(e, m->uid);
     if (!eb->user)
         return -ENOMEM;
+    euser_weigh(e, eb->user, m->weight);
     r = board_map(fd, &eb->b);
     if (r)
         return r < 0 ? r : -EPROTO;
@@ -372,6 +388,8 @@ void engine_peer_gone(struct engine *e, unsigned peer)
             }
         }
     }
+    if (peer < FABRIC_MAX_PEERS)
+        sends_drop_peer(e, peer);
 }
 
 void engine_break_all(struct engine *e, unsigned cause, const char *text)

@@ -39,30 +39,28 @@ static void window_sent(void *arg, int st)
 }
 
 /* Cells that do not lie in one piece. Nothing of the window is read any more then. */
-static int send_packed(struct eboard *eb, struct estep *s, unsigned node, const struct wire_hdr *h)
+static int send_packed(struct eboard *eb, struct estep *s, unsigned node, struct wire_hdr *h)
 {
-    struct fabric *f = eb->e->f;
     struct sbuf *p = sbuf_get(eb, h->len);
     int r;
 
     if (!p)
         return -ENOMEM;
     cells_copy(eb, s, node, true, p->data);
-    r = f->ops->send(f, eb->peers[node], h, sizeof *h, p->data, h->len, sbuf_sent, p);
+    r = eboard_send(eb, node, h, sizeof *h, p->data, sbuf_sent, p);
     if (r != 0)
         sbuf_put(p);
     return r;
 }
 
-static int send_window(struct eboard *eb, struct estep *s, unsigned node, const struct wire_hdr *h,
+static int send_window(struct eboard *eb, struct estep *s, unsigned node, struct wire_hdr *h,
                        const uint8_t *from)
 {
-    struct fabric *f = eb->e->f;
     int r;
 
     s->sends++;
     eb->inflight++;
-    r = f->ops->send(f, eb->peers[node], h, sizeof *h, from, h->len, window_sent, s);
+    r = eboard_send(eb, node, h, sizeof *h, from, window_sent, s);
     if (r != 0)
         step_sent(s);
     return r;

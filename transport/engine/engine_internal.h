@@ -2,7 +2,8 @@
  * life of a board), engine_bells.c (what wakes it), engine_op.c with engine_check.c, engine_data.c
  * and engine_cells.c (operations), engine_p2p.c (mail), engine_msg.c (what comes from the network),
  * engine_inbox.c (messages that came before their move), engine_pending.c (messages that came
- * before their group), engine_pool.c (memory that goes around). */
+ * before their group), engine_send.c (in which order messages go out), engine_pool.c (memory that
+ * goes around). */
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
 
@@ -10,21 +11,28 @@
 
 #include "shm/board/board.h"
 #include "transport/engine/engine.h"
+#include "transport/schedule/fair.h"
 #include "transport/schedule/schedule.h"
 
 /* Header of every message between engines. Hosts of one cluster share byte order and layout:
  * the control link refuses other versions. */
 #define WIRE_CHECK UINT32_MAX
 #define WIRE_MAIL  (UINT32_MAX - 1)
-enum { WIRE_BAD = 1 };
+#define WIRE_TAKEN (UINT32_MAX - 2)
+enum {
+    WIRE_BAD = 1,
+    WIRE_COUNTED = 2, /* the sender is told when it was taken: engine_send.c */
+    WIRE_LAST = 4,    /* mail: behind all that has come, and without a number */
+};
 
 struct wire_hdr {
     uint64_t group;
     uint64_t fingerprint; /* of the operation's description */
     uint32_t op;          /* number of the operation on the boards of this group */
-    uint32_t step; /* in the operation; WIRE_CHECK: the consistency check; WIRE_MAIL: below */
-    uint32_t len;  /* body bytes */
-    uint16_t move; /* sender's move index */
+    uint32_t step;        /* in the operation; WIRE_CHECK: the consistency check; WIRE_MAIL: below;
+                           * WIRE_TAKEN: op is how many bytes, and there is no group */
+    uint32_t len;         /* body bytes */
+    uint16_t move;        /* sender's move index */
     uint16_t flags;
     uint32_t uid; /* whose group it is, as the sender's commd says */
     uint32_t reserved;
@@ -40,7 +48,8 @@ struct wire_check {
 };
 _Static_assert(sizeof(struct wire_check) == 136, "wire layout");
 
-/* A record of one rank for another, see shm/board/mail.h; op, fingerprint and move are 0. */
+/* A record of one rank for another, see shm/board/mail.h; op is its number among those that go into
+ * the same ring, fingerprint and move are 0. */
 struct wire_mail {
     struct wire_hdr h;
     uint8_t rec[sizeof(struct mail_rec)];
@@ -76,6 +85,7 @@ struct euser {
     TAILQ_ENTRY(euser) busy_link; /* while there are active ones */
     TAILQ_HEAD(, eboard) active;
     uint32_t uid;
+    uint32_t weight;  /* of what it sends, beside others */
     unsigned nboards; /* that name it, also dead ones */
     unsigned nactive;
     size_t sending;                 /* bytes of mail on their way, of all its boards */
@@ -171,7 +181,8 @@ struct eboard {
     uint32_t published, sent; /* absolute, private copies */
     struct estep steps[PLAN_DEPTH_NET];
 
-    struct email *mail; /* owned; NULL: nobody has sent a message */
+    struct email *mail;        /* owned; NULL: nobody has sent a message */
+    struct send_group **sends; /* owned; by node; NULL: nothing has had to take its turn */
 
     struct inmsg *fresh; /* the message being delivered right now */
     struct inbox inbox;
@@ -190,6 +201,16 @@ struct chunk {
     struct chunk *next;
 };
 
+/* The way to one node, see engine_send.c. */
+struct send_link {
+    struct fair users;
+    LIST_HEAD(, send_user) all;
+    size_t under_way;               /* counted, and not yet taken there */
+    size_t taken;                   /* here, and not yet told */
+    TAILQ_ENTRY(send_link) waiting; /* while users are listed */
+    bool listed;
+};
+
 struct engine {
     struct fabric *f;      /* borrowed */
     struct closer *closer; /* borrowed; NULL: boards are unmapped at once */
@@ -204,6 +225,7 @@ struct engine {
     struct ebell *ringing;          /* those whose boards were not all looked at yet */
     unsigned nbells;
     unsigned nboards;
+    unsigned nactive;
     unsigned nowners;      /* users with boards */
     unsigned rescue_at;    /* hash chain with which engine_poll_all() goes on */
     bool published;        /* engine_published() */
@@ -213,6 +235,11 @@ struct engine {
     struct pending pending; /* for groups that commd has not told us about yet */
     TAILQ_HEAD(, euser) users;
     unsigned nusers;
+    struct send_link links[FABRIC_MAX_PEERS];
+    TAILQ_HEAD(, send_link) links_waiting;
+    size_t turn_left;          /* bytes that may be handed over before the next turn */
+    const struct eboard *sole; /* which has sent last */
+    size_t sole_bytes;         /* in a row */
 };
 
 /* engine_board.c */
@@ -250,6 +277,21 @@ void cells_copy(const struct eboard *eb, const struct estep *s, unsigned node, b
                 uint8_t *buf);
 /* Copies what members said of their counts. False: the board was failed. */
 bool cells_learn(struct eboard *eb);
+
+/* engine_send.c */
+void sends_init(struct engine *e);
+void sends_fini(struct engine *e); /* ends what waits */
+/* As fabric's send(): the body has h->len bytes. */
+int eboard_send(struct eboard *eb, unsigned node, struct wire_hdr *h, size_t hdr_len,
+                const void *body, fabric_done_fn done, void *arg);
+bool sends_turn(struct engine *e);   /* what may go now; true if something went */
+void sends_flush(struct eboard *eb); /* all of this board, though it is not its turn */
+void sends_drop_peer(struct engine *e, unsigned peer);
+void sends_board_free(struct eboard *eb);
+void sends_weigh(struct engine *e, const struct euser *user); /* its weight is another now */
+/* A counted message of @len bytes came from @peer; so many of ours were taken by it. */
+void sends_count_taken(struct engine *e, unsigned peer, size_t len);
+void sends_were_taken(struct engine *e, unsigned peer, uint32_t bytes);
 
 /* engine_op.c: one look at a board; true if something moved */
 bool eboard_poll(struct eboard *eb);

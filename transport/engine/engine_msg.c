@@ -14,6 +14,8 @@ static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
     memcpy(&m->h, fm->hdr, fm->hdr_len);
     if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK_NET)
         return false;
+    if (m->h.step == WIRE_TAKEN)
+        return fm->hdr_len == sizeof m->h && !m->h.len;
     if (m->h.step == WIRE_MAIL)
         return fm->hdr_len == sizeof m->m;
     return m->h.step == WIRE_CHECK ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
@@ -98,6 +100,12 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
         e->ev.on_peer_down(e->ev.arg, fm->peer, "its engine sent a malformed message");
         return;
     }
+    if (m.h.step == WIRE_TAKEN) {
+        sends_were_taken(e, m.peer, m.h.op);
+        return;
+    }
+    if (m.h.flags & WIRE_COUNTED)
+        sends_count_taken(e, m.peer, m.h.len);
     m.body = fm->body;
     m.claim = fm->claim;
     eb = eboard_find(e, m.h.group);

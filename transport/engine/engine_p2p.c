@@ -8,6 +8,8 @@
  * and receiver count. Whoever does not is found out where the ring is full: its group breaks, no
  * other. A body that still lies with the other engine is claimed into its place while the record
  * holds its cell in the ring, so that records stay in order; such claims are bounded by the cells.
+ * Records may come in another order than they were sent in (engine_send.c); so each has a number,
+ * which is its place in the ring.
  *
  * Who wakes me: members (their bit, then the doorbell), messages, finished sends. What if a peer
  * dies now: sends fail, and commd breaks the group. What if a member dies now: what it has written
@@ -39,7 +41,8 @@ struct out_slot { /* what a finished send needs to know */
 
 struct email {
     struct mail_rx *rx;     /* owned; by local member: its ring to us */
-    uint32_t *put;          /* owned; [nlocal][world]: records written into each ring */
+    uint32_t *put;          /* owned; [nlocal][world]: records written into each ring here, */
+    uint32_t *posted;       /* owned; and sent for each ring elsewhere */
     struct out_slot *slots; /* owned; [nlocal][MAIL_OUT_SLOTS] */
     uint16_t *local_of;     /* owned; world: member index, BOARD_NO_MEMBER elsewhere */
     uint64_t *again;        /* owned; members whose rings were not emptied */
@@ -69,6 +72,7 @@ void mail_free(struct eboard *eb)
         return;
     free(em->rx);
     free(em->put);
+    free(em->posted);
     free(em->slots);
     free(em->local_of);
     free(em->again);
@@ -86,10 +90,11 @@ static bool mail_init(struct eboard *eb)
         return false;
     em->rx = calloc(nlocal, sizeof *em->rx);
     em->put = calloc((size_t)nlocal * eb->b.world, sizeof *em->put);
+    em->posted = calloc((size_t)nlocal * eb->b.world, sizeof *em->posted);
     em->slots = calloc((size_t)nlocal * MAIL_OUT_SLOTS, sizeof *em->slots);
     em->local_of = malloc(eb->b.world * sizeof *em->local_of);
     em->again = calloc(words_of(eb), sizeof *em->again);
-    if (!em->rx || !em->put || !em->slots || !em->local_of || !em->again) {
+    if (!em->rx || !em->put || !em->posted || !em->slots || !em->local_of || !em->again) {
         mail_free(eb);
         return false;
     }
@@ -169,7 +174,6 @@ static void wire_fill(struct wire_mail *w, uint64_t group, uint32_t uid, const s
 static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
                  struct out_slot *slot)
 {
-    struct fabric *f = eb->e->f;
     fabric_done_fn done = slot ? body_sent : record_sent;
     const uint8_t *body = slot ? mail_out(&eb->b.mail, slot->member, slot->slot) : NULL;
     struct wire_mail w;
@@ -182,12 +186,13 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
         slot->busy = true;
     }
     wire_fill(&w, eb->b.group, eb->user->uid, rec, slot ? rec->len : 0);
+    if (rec->kind != MAIL_PROBE) /* which the engine keeps */
+        w.h.op = eb->mail->posted[(size_t)eb->mail->local_of[rec->src] * eb->b.world + rec->dst]++;
     eb->inflight++;
     eb->mail->sending++;
     eb->mail->looked += cost;
     eb->user->sending += cost;
-    r = f->ops->send(f, eb->peers[node], &w, sizeof w, body, w.h.len, done,
-                     slot ? (void *)slot : eb);
+    r = eboard_send(eb, node, &w.h, sizeof w, body, done, slot ? (void *)slot : eb);
     if (r != 0)
         done(slot ? (void *)slot : eb, r);
     if (r < 0)
@@ -322,6 +327,8 @@ void mail_flush(struct eboard *eb)
 {
     if (!eb->dead)
         drain_all(eb, true);
+    if (!eb->dead)
+        sends_flush(eb); /* mail_answer_closed() must come behind it */
 }
 
 bool mail_waits(const struct eboard *eb)
@@ -381,7 +388,10 @@ void mail_answer_closed(struct engine *e, const struct inmsg *m)
         return;
     pong = pong_for(&rec);
     wire_fill(&w, m->h.group, m->h.uid, &pong, 0);
+    w.h.flags = WIRE_LAST; /* the counts went with the board */
+    e->f->behind = true;
     e->f->ops->send(e->f, m->peer, &w, sizeof w, NULL, 0, sent_nothing, NULL);
+    e->f->behind = false;
 }
 
 static void mail_publish(struct eboard *eb, unsigned local, unsigned src, uint32_t n,
@@ -453,16 +463,18 @@ static void mail_came(struct eboard *eb, struct inmsg *m, const struct mail_rec 
     uint32_t *put = &eb->mail->put[(size_t)local * eb->b.world + rec->src], n;
     struct mail_tx tx;
 
+    /* records may have overtaken each other: each knows its place in the ring */
+    n = m->m.h.flags & WIRE_LAST ? *put : m->m.h.op;
     mail_tx_init(&eb->b.mail, local, rec->src, &tx);
-    tx.put = *put;
+    tx.put = n;
     tx.head_seen = tx.put - tx.len; /* look */
     if (!mail_room(&tx)) {
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
                     "rank %u sent more to rank %u than there was room for", rec->src, rec->dst);
         return;
     }
-    n = mail_reserve(&tx);
-    *put = tx.put;
+    if (seq_reached(n, *put))
+        *put = n + 1;
     if (m->claim) {
         claim_body(eb, m, rec, local, n, place_of(eb, rec, local));
         return;

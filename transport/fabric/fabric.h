@@ -17,14 +17,15 @@ enum {
     FABRIC_ADDR_MAX = 1024,
     FABRIC_MAX_PEERS = 1024,
     FABRIC_CHANNELS_MAX = 16,
+    FABRIC_EXPRESS_MAX = 32 << 10,
 };
 
 /* st: 0, or negative errno (-ECANCELED when the peer was dropped, -EIO on a broken link) */
 typedef void (*fabric_done_fn)(void *arg, int st);
 
-/* An arrived message. Messages of one peer arrive in the order in which they were sent.
- * @body is NULL when the body still lies with the sender ("rendezvous"), or is still on its way:
- * then
+/* An arrived message. Messages of one peer arrive in the order in which they were sent, but for
+ * those sent as `express`. @body is NULL when the body still lies with the sender ("rendezvous"),
+ * or is still on its way: then
  * @claim is not NULL and the handler keeps it until it calls fabric->ops->recv or
  * fabric->ops->drop, which it may do at once. With @body set the bytes are only valid during the
  * call and have no particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
@@ -106,9 +107,16 @@ struct fabric_stats {
 struct fabric {
     const struct fabric_ops *ops;
     struct fabric_stats stats;
-    /* Set by the caller around a send(): more will follow to this peer before progress(), so that
-     * both may go out together. A hint. */
-    bool more;
+    /* Set by the caller around a send(), hints but for `behind`:
+     * more      further ones will follow to this peer before progress(), so that both may go out
+     *           together
+     * express   may overtake what was sent before, if the body has no more than FABRIC_EXPRESS_MAX
+     *           bytes; express messages keep their order among themselves
+     * behind    not before any that was sent before, express ones included */
+    bool more, express, behind;
+    /* Set by the caller as long as it is so: others wait while a long body is read. So less is read
+     * in a turn. A hint. */
+    bool crowded;
 };
 
 struct fabric_conf {
@@ -118,6 +126,7 @@ struct fabric_conf {
     const char *port_range; /* "18500-18509"; NULL for ephemeral ports */
     const char *congestion; /* of TCP: "auto", "system" or a name; NULL: "auto" */
     unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
+    bool express;           /* tcp: one more, for what is sent as express */
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]

@@ -473,7 +473,8 @@ static int end(struct shell *s, int status)
 
 int main(int argc, char **argv)
 {
-    struct engine_options o = {.fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp"}};
+    struct engine_options o = {
+        .fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp", .express = true}};
     struct shell s = {.control = -1, .epoll = -1, .running = true};
     char why[256] = "", runs_on[300], gone[160];
 

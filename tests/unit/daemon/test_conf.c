@@ -68,6 +68,8 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_int_equal(conf->max_groups_per_user, 2048);
         assert_true(conf->max_board_bytes == UINT64_C(128) << 30);
         assert_true(conf->max_board_bytes_per_user == UINT64_C(64) << 30);
+        assert_string_equal(conf->weights, "");
+        assert_int_equal(conf_weight(conf, 0), 0);
         assert_int_equal(conf->log_level, CONF_LOG_INFO);
         conf_free(conf);
     }
@@ -96,7 +98,8 @@ static void every_key_reaches_its_field(void **state)
                                 "timeout: 2m, program: /a/g, pid_file: /a/gp}\n"
                                 "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
                                 "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
-                                " max_groups_per_user: 4, max_board_bytes: 5M}\n"
+                                " max_groups_per_user: 4, max_board_bytes: 5M,"
+                                " weights: '1001=30,0=1,4294967294=1000'}\n"
                                 "log: {level: debug}\n");
     char address[CONF_ADDR_MAX];
     uint16_t port;
@@ -148,6 +151,10 @@ static void every_key_reaches_its_field(void **state)
     assert_int_equal(conf->max_groups, 3);
     assert_int_equal(conf->max_groups_per_user, 4);
     assert_true(conf->max_board_bytes == UINT64_C(5) << 20);
+    assert_int_equal(conf_weight(conf, 1001), 30);
+    assert_int_equal(conf_weight(conf, 0), 1);
+    assert_int_equal(conf_weight(conf, UINT32_MAX - 1), 1000);
+    assert_int_equal(conf_weight(conf, 1002), 0);
     assert_int_equal(conf->log_level, CONF_LOG_DEBUG);
     conf_free(conf);
 }
@@ -176,7 +183,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 36);
+    assert_int_equal(n, 37);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

@@ -31,7 +31,7 @@ static void unknown_keys(void **state)
     check_error("limits: {colour: red}\n",
                 F ":1:10: unknown key \"colour\" in limits; allowed: max_clients, "
                   "max_clients_per_user, max_groups, max_groups_per_user, max_board_bytes, "
-                  "max_board_bytes_per_user");
+                  "max_board_bytes_per_user, weights");
     check_error("max_clients: 4\n",
                 F ":1:1: unknown key \"max_clients\" at the top (it belongs under "
                   "\"limits:\"); allowed: cluster, listen, transport, gpu, timeouts, limits, log");
@@ -234,6 +234,27 @@ static void bad_text(void **state)
                 F ":1:33: transport.congestion_control is \"%s\"%s; allowed: auto, system, or a "
                   "name that the kernel has such as cubic: 1 to 15 letters, digits, '_' or '-'",
                 names[i][0], names[i][1]);
+        check_error(text, expected);
+    }
+    for (unsigned i = 0; i < 12; i++) {
+        static const char *const lists[][2] = {{"alice=3", "not a list of weights"},
+                                               {"1001", "not a list of weights"},
+                                               {"1001=", "not a list of weights"},
+                                               {"1001=3,", "not a list of weights"},
+                                               {",1001=3", "not a list of weights"},
+                                               {"1001=3 1002=4", "not a list of weights"},
+                                               {"1001=3=4", "not a list of weights"},
+                                               {"1001=0", "out of range"},
+                                               {"1001=1001", "out of range"},
+                                               {"4294967295=3", "out of range"},
+                                               {"1=1,2=2,1=3", "with a user in it twice"},
+                                               {"7=1,7=1", "with a user in it twice"}};
+
+        sprintf(text, "limits: {weights: '%s'}\n", lists[i][0]);
+        sprintf(expected,
+                F ":1:19: limits.weights is \"%s\", %s; allowed: UID=WEIGHT joined by commas, "
+                  "weights 1 to 1000, such as 1001=30,1002=5, or \"\" for none",
+                lists[i][0], lists[i][1]);
         check_error(text, expected);
     }
 }

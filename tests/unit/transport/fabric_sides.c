@@ -141,6 +141,10 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
             conf.kind = "tcp";
             conf.channels = 3;
         }
+        if (!strcmp(w->kind, "tcp express")) {
+            conf.kind = "tcp";
+            conf.express = true;
+        }
         r = fabric_new(&conf, ev, ret_f, why);
         if (r)
             fail_msg("%s", why);

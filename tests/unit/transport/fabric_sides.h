@@ -103,8 +103,9 @@ int run_victim(int fd, const char *kind); /* the process to be killed */
 /* Opening must fail with @want and a text that begins with @text. */
 void refused(const char *kind, const char *device, const char *tls, const char *ports, int want,
              const char *text);
-int run_tcp_tests(void);  /* test_fabric_tcp.c */
-int run_link_tests(void); /* test_fabric_links.c */
-int run_ucx_tests(void);  /* test_fabric_ucx.c */
+int run_tcp_tests(void);     /* test_fabric_tcp.c */
+int run_link_tests(void);    /* test_fabric_links.c */
+int run_express_tests(void); /* test_fabric_express.c */
+int run_ucx_tests(void);     /* test_fabric_ucx.c */
 
 #endif

@@ -484,9 +484,10 @@ int main(int argc, char **argv)
         contract(contract_random_life, "fault"),
         cmocka_unit_test(fault_breaks_after_n),
     };
-    const struct CMUnitTest tcp[] = {contracts("tcp"), contract(contract_random_life, "tcp"),
-                                     contracts("tcp x 3"),
-                                     contract(contract_random_life, "tcp x 3")};
+    const struct CMUnitTest tcp[] = {
+        contracts("tcp"),         contract(contract_random_life, "tcp"),
+        contracts("tcp x 3"),     contract(contract_random_life, "tcp x 3"),
+        contracts("tcp express"), contract(contract_random_life, "tcp express")};
     int failed;
 
     exec_with_ucx_env(argv);
@@ -506,6 +507,7 @@ int main(int argc, char **argv)
     failed += run_net_tests("tcp");
     failed += run_tcp_tests();
     failed += run_link_tests();
+    failed += run_express_tests();
 #ifdef HAVE_UCX
     failed += cmocka_run_group_tests_name("fabric ucx", ucx, NULL, NULL);
     failed += run_net_tests("ucx");

@@ -11,6 +11,9 @@
  * (fabric_tcp_stream.c). Bodies up to FABRIC_EAGER_MAX follow their header at once; larger ones are
  * asked for, and sent in parts when the receiver has memory for them.
  *
+ * Express messages have a connection of their own, so that they need not wait for what others have
+ * in the way: in the queue, in the kernel's memory on both sides, or in the network.
+ *
  * A turn (progress): read all connections, write what is queued, then report and close what broke.
  * send() tries to write at once when nothing is queued before it, so most messages cost one system
  * call and no request outlives the call.
@@ -26,8 +29,9 @@
 
 enum {
     FREE_REQS_KEEP = 256,
-    DIRECT_MAX = 2,  /* so few connections are read without asking epoll */
-    LOOK_EVERY = 64, /* turns, then */
+    DIRECT_MAX = 2,    /* so few connections, without express ones, are read without asking epoll */
+    LOOK_EVERY = 64,   /* turns, then */
+    EXPRESS_EVERY = 8, /* turns, when they are short and no express message came for long */
 };
 
 /* --- requests ---------------------------------------------------------------------------- */
@@ -49,7 +53,7 @@ struct fabric_req *tcp_req_new(struct tcp_peer *peer)
     req->done = NULL;
     req->body = req->part = NULL;
     req->body_len = req->part_len = req->next = req->sent = 0;
-    req->asked = req->answer = false;
+    req->asked = req->answer = req->express = req->behind = false;
     peer->refs++;
     return req;
 }
@@ -102,6 +106,8 @@ static int tcp_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
     req->arg = arg;
     req->body = body;
     req->body_len = body_len;
+    req->express = f->express;
+    req->behind = f->behind;
     if (hdr_len)
         memcpy(req->head + sizeof(struct frame), hdr, hdr_len);
     if (peer->state == PEER_GREETING || !TAILQ_EMPTY(&peer->waiting)) {
@@ -188,18 +194,35 @@ static int tcp_address(struct fabric *f, void *buf, size_t *inout_len)
 
 /* --- the loop's side ----------------------------------------------------------------------- */
 
+/* An empty look costs as much as a short turn, so there it is taken now and then. */
+static bool look_for_express(struct tcp *t)
+{
+    bool look =
+        t->base.crowded || t->long_read || t->express_turns || t->turns % EXPRESS_EVERY == 0;
+
+    t->express_turns -= t->express_turns > 0;
+    t->long_read = false;
+    return look;
+}
+
 static bool read_all(struct tcp *t)
 {
-    bool direct =
-        !t->armed && t->nconns == t->nopen && t->nopen <= DIRECT_MAX && ++t->turns % LOOK_EVERY;
+    bool direct = !t->armed && t->nconns == t->nopen && t->nopen - t->nexpress <= DIRECT_MAX &&
+                  ++t->turns % LOOK_EVERY;
     struct conn *c;
     bool any = false;
 
     t->armed = false;
     if (!direct)
         return tcp_look(t);
-    TAILQ_FOREACH(c, &t->conns, link) /* none is closed before peers_reap() */
-        any |= conn_read(c);
+    /* none is closed before peers_reap() */
+    if (t->nexpress && look_for_express(t))
+        TAILQ_FOREACH(c, &t->conns, link)
+            if (c->express)
+                any |= conn_read(c);
+    TAILQ_FOREACH(c, &t->conns, link)
+        if (!c->express)
+            any |= conn_read(c);
     return any;
 }
 
@@ -311,6 +334,7 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     t->ev = *ev;
     t->listener = t->epoll = t->timer = -1;
     t->channels = conf->channels ? MIN(conf->channels, (unsigned)FABRIC_CHANNELS_MAX) : 1;
+    t->express = conf->express;
     snprintf(t->congestion, sizeof(t->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
     LIST_INIT(&t->peers);

@@ -5,6 +5,7 @@
  * such a one or a peer is to be connected again. Strangers fill the lobby and nothing else: the
  * oldest has to go when it is full, and who was turned away wrongly connects again. */
 #include <errno.h>
+#include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -43,6 +44,14 @@ static void tune(int fd)
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S);
     set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEP_EVERY_S);
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEP_COUNT);
+}
+
+/* The kernel, too, lets express messages go first, where the device has queues for that. */
+void conn_settle(struct conn *c)
+{
+    c->express = c->channel == c->peer->channels;
+    if (c->express)
+        set_int(c->fd, SOL_SOCKET, SO_PRIORITY, TC_PRIO_INTERACTIVE);
 }
 
 static struct conn *conn_new(struct tcp *t, int *fd, enum conn_state state)
@@ -91,6 +100,7 @@ void conn_close(struct conn *c)
         return;
     t->nlobby -= c->state == CONN_LOBBY;
     t->nopen -= c->state == CONN_OPEN;
+    t->nexpress -= c->state == CONN_OPEN && c->express;
     t->nparked -= c->parked;
     c->parked = false;
     if (c->peer) {
@@ -215,6 +225,7 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
     c->peer = peer;
     c->channel = channel;
     peer->conn[channel] = c;
+    conn_settle(c);
     return 0;
 }
 
@@ -233,7 +244,8 @@ static bool connected(struct conn *c)
     struct hello hello = {.magic = HELLO_MAGIC,
                           .version = HELLO_VERSION,
                           .channel = (uint16_t)c->channel,
-                          .channels = (uint16_t)peer->channels};
+                          .channels = (uint16_t)peer->channels,
+                          .express = (uint16_t)peer->express};
     int err = socket_error(c);
 
     memcpy(hello.token, peer->token, sizeof(hello.token));
@@ -346,18 +358,26 @@ static bool conn_event(struct conn *c, uint32_t events)
     return false;
 }
 
+static bool is_express(const struct tcp *t, const void *what)
+{
+    return what != &t->listener && what != &t->timer && ((const struct conn *)what)->express;
+}
+
 bool tcp_look(struct tcp *t)
 {
     struct epoll_event ev[LOOK_EVENTS];
     int n = epoll_wait(t->epoll, ev, ARRAY_LEN(ev), 0);
     bool any = false;
 
+    for (int i = 0; i < n; i++) /* none is freed before conns_sweep() */
+        if (is_express(t, ev[i].data.ptr))
+            any |= conn_event(ev[i].data.ptr, ev[i].events);
     for (int i = 0; i < n; i++) {
         if (ev[i].data.ptr == &t->listener)
             any |= accept_all(t);
         else if (ev[i].data.ptr == &t->timer)
             any |= tick(t);
-        else
+        else if (!is_express(t, ev[i].data.ptr))
             any |= conn_event(ev[i].data.ptr, ev[i].events);
     }
     return any;

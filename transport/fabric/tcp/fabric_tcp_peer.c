@@ -1,8 +1,8 @@
 /* fabric_tcp_peer.c - peers: hello, failure, closing.
  *
  * Two peers know each other's address and a 32-byte token per direction from the TLS control plane.
- * The one with the smaller token connects, so that there is one connection (for each channel) and
- * not two:
+ * The one with the smaller token connects, so that there is one connection (for each channel, and
+ * for express messages) and not two:
  *
  *     connects                          accepts
  *     hello{its token} ---------------> whose is it? nobody's yet: stays in the lobby
@@ -80,8 +80,9 @@ void peer_opened(struct conn *c)
 
     c->state = CONN_OPEN;
     c->t->nopen++;
+    c->t->nexpress += c->express;
     peer->retries = 0;
-    if (++peer->nopen < peer->channels)
+    if (++peer->nopen < peer->channels + peer->express)
         return;
     peer->state = PEER_UP;
     /* done() may drop the peer: the rest is then cancelled by peers_reap() */
@@ -105,14 +106,20 @@ static void stranger(struct conn *c)
         retry_later(peer);
 }
 
+/* What the hello says of the peer's connections, by itself and beside those of the others. */
+static bool hello_fits(const struct hello *h, const struct tcp_peer *peer)
+{
+    return h->channels > 0 && h->channels <= FABRIC_CHANNELS_MAX && h->express <= 1 &&
+           h->channel < h->channels + h->express && !peer->conn[h->channel] &&
+           (!peer->channels || (peer->channels == h->channels && peer->express == h->express));
+}
+
 /* A connection from the lobby, whose token is the peer's. */
 static void adopt(struct conn *c, struct tcp_peer *peer)
 {
     struct hello hello = c->hello; /* the same channel */
 
-    if (hello.channels == 0 || hello.channels > FABRIC_CHANNELS_MAX ||
-        hello.channel >= hello.channels || peer->conn[hello.channel] ||
-        (peer->channels && peer->channels != hello.channels)) {
+    if (!hello_fits(&hello, peer)) {
         stranger(c);
         return;
     }
@@ -127,7 +134,9 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
     c->peer = peer;
     c->channel = hello.channel;
     peer->channels = hello.channels;
+    peer->express = hello.express;
     peer->conn[hello.channel] = c;
+    conn_settle(c);
 }
 
 static bool wants_to_meet(const struct tcp_peer *peer)
@@ -176,7 +185,7 @@ void peer_greeted(struct conn *c)
 
 static void connect_all(struct tcp_peer *peer)
 {
-    for (unsigned i = 0; i < peer->channels; i++) {
+    for (unsigned i = 0; i < peer->channels + peer->express; i++) {
         int r = peer->conn[i] ? 0 : tcp_connect(peer, i);
 
         if (r)
@@ -285,6 +294,7 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     peer->connects = memcmp(token, expect, 32) < 0;
     if (peer->connects) {
         peer->channels = t->channels;
+        peer->express = t->express;
         connect_all(peer);
     } else {
         adopt_waiting(peer);
@@ -324,7 +334,7 @@ static void cut(struct tcp_peer *peer, int st)
     struct fabric_req *req;
     struct inbound *b;
 
-    for (unsigned i = 0; i < peer->channels; i++) {
+    for (unsigned i = 0; i < peer->channels + peer->express; i++) {
         struct conn *c = peer->conn[i];
 
         if (!c)

@@ -10,12 +10,13 @@
 #include "transport/fabric/fabric.h"
 
 enum {
-    INLINE_MAX = 32 << 10, /* bodies up to this are handed out from the read buffer */
-    PART_MAX = 256 << 10,  /* of an asked body in one frame: others may go in between */
-    READ_MAX = 64 << 10,   /* more than a frame with an inline body */
+    INLINE_MAX = FABRIC_EXPRESS_MAX, /* bodies up to this are handed out from the read buffer */
+    PART_MAX = 256 << 10,            /* of an asked body in one frame: others may go in between */
+    READ_MAX = 64 << 10,             /* more than a frame with an inline body */
     READ_AFTER_BODY = 4 << 10,
     BIG_MEMORY = 8,
     FAULT_MAX = 64,
+    EXPRESS_TURNS = 64,  /* in which express connections are looked at since the last message */
     ANSWERS_MAX = 65536, /* to one peer, not yet written because the peer does not read */
 };
 
@@ -30,12 +31,13 @@ struct tcp_addr {
     uint8_t ip[16]; /* in network order */
 };
 
-enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 1 };
+enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 2 };
 
-/* First on every connection, both ways. The side that accepted answers when it knows the token. */
+/* First on every connection, both ways. The side that accepted answers when it knows the token.
+ * With an express connection there is one more than @channels; its number is @channels. */
 struct hello {
     uint32_t magic;
-    uint16_t version, channel, channels, reserved;
+    uint16_t version, channel, channels, express;
     uint8_t token[32];
 };
 
@@ -52,8 +54,9 @@ enum frame_type {
 struct frame {
     uint32_t len;
     uint16_t hdr_len;
-    uint8_t type, reserved;
-    uint32_t seq; /* MSG and ASK: counts them, over all channels */
+    uint8_t type;
+    uint8_t behind; /* MSG: not before the express message with number @id is handed out */
+    uint32_t seq;   /* MSG and ASK: counts them, over all channels; express ones by themselves */
     uint32_t id;
     uint64_t size;
 };
@@ -74,6 +77,7 @@ struct fabric_req {
     uint32_t id;
     bool asked;
     bool answer; /* GRANT, DROP, ACCEPT */
+    bool express, behind;
     uint16_t head_len;
     _Alignas(8) uint8_t head[sizeof(struct frame) + FABRIC_HDR_MAX];
     TAILQ_ENTRY(fabric_req) link; /* free, waiting, asked, or a connection's out */
@@ -116,7 +120,8 @@ struct conn {
     size_t hello_got;
     uint8_t *rest; /* owned; read, but no whole frame yet, or not its turn */
     size_t rest_len;
-    bool parked;          /* its next message has to wait for another channel */
+    bool parked; /* its next message has to wait for another channel */
+    bool express;
     struct inbound *sink; /* of the frame being read; NULL: its bytes are thrown away */
     size_t sink_at, sink_left;
     unsigned big; /* counts down the small messages since a large one */
@@ -146,10 +151,11 @@ struct tcp_peer {
     char fault[FAULT_MAX];
     uint8_t token[32], expect[32];
     struct sockaddr_storage addr;
-    struct conn *conn[FABRIC_CHANNELS_MAX];
-    unsigned channels, nopen, turn; /* @turn: which channel the next large body takes */
-    unsigned answers;               /* queued */
-    uint32_t seq_out, seq_in, next_id;
+    struct conn *conn[FABRIC_CHANNELS_MAX + 1]; /* the express one behind the channels */
+    unsigned channels, nopen, turn;             /* @turn: which channel the next large body takes */
+    unsigned express;                           /* 1: there is such a connection */
+    unsigned answers;                           /* queued */
+    uint32_t seq_out, seq_in, next_id, express_out, express_in;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;
     struct req_list waiting, asked;
@@ -162,7 +168,7 @@ struct tcp {
     struct fabric base;
     struct fabric_events ev;
     char congestion[16];
-    unsigned channels;
+    unsigned channels, express; /* of peers that we connect to */
     int listener, epoll, timer;
     bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
     struct sockaddr_storage addr;
@@ -170,11 +176,13 @@ struct tcp {
     LIST_HEAD(, tcp_peer) peers;
     STAILQ_HEAD(, tcp_peer) to_fail, to_close;
     struct conn_list conns, closed, writers;
-    unsigned nconns, nopen, nlobby;
+    unsigned nconns, nopen, nexpress, nlobby; /* @nexpress: open */
     struct req_list free_reqs;
     unsigned nfree, nparked;
-    bool touched;  /* something was queued since the last progress() */
-    bool stopping; /* in free(): completions only, no events */
+    unsigned express_turns; /* for so many more, express connections are looked at in each */
+    bool long_read;         /* much was read in the last turn */
+    bool touched;           /* something was queued since the last progress() */
+    bool stopping;          /* in free(): completions only, no events */
     bool armed;
     unsigned turns;
     uint8_t *buf; /* READ_MAX bytes */
@@ -191,7 +199,8 @@ void tcp_close(struct tcp *t);
 int tcp_connect(struct tcp_peer *peer, unsigned channel);
 void conn_close(struct conn *c); /* drops what it had to write; freed by conns_sweep() */
 void conns_sweep(struct tcp *t);
-void conn_watch(struct conn *c); /* as its state asks for */
+void conn_watch(struct conn *c);  /* as its state asks for */
+void conn_settle(struct conn *c); /* its peer and channel are known */
 /* All that may have happened on sockets and timer; true if something did. */
 bool tcp_look(struct tcp *t);
 void timer_need(struct tcp *t);

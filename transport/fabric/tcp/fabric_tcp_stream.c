@@ -17,6 +17,9 @@
  * or before all connections are open, parks its connection until those before it have been handed
  * out.
  *
+ * Express messages have a connection and numbers of their own, and are never asked for. A message
+ * that goes behind them says which was the last, and waits for it as for another channel.
+ *
  * Whatever a peer can write is checked: frame_ok(), and the state that a frame needs. What is wrong
  * takes the link down. */
 #include <errno.h>
@@ -29,6 +32,8 @@ enum {
     READ_ROUNDS = 4, /* reads per connection and turn */
     WRITE_ROUNDS = 4,
     IOV_REQS = 16,
+    READ_CROWDED = 64 << 10, /* in a turn, of what is not express */
+    READ_LONG = 16 << 10,
 };
 
 /* --- out ----------------------------------------------------------------------------------- */
@@ -70,6 +75,11 @@ int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
     req_set_frame(req, &f);
     conn_put(c, req);
     return 0;
+}
+
+static struct conn *express_of(const struct tcp_peer *peer)
+{
+    return peer->express ? peer->conn[peer->channels] : NULL;
 }
 
 /* Small messages share a connection, large ones take all in turns. */
@@ -225,12 +235,20 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
                       .hdr_len = (uint16_t)hdr_len,
                       .seq = peer->seq_out,
                       .len = (uint32_t)req->body_len};
-    struct conn *c;
+    struct conn *c = req->express && !req->behind && req->body_len <= FABRIC_EXPRESS_MAX
+                         ? express_of(peer)
+                         : NULL;
 
-    if (req->body_len > FABRIC_EAGER_MAX)
+    if (c) {
+        f.seq = peer->express_out++;
+    } else if (req->body_len > FABRIC_EAGER_MAX) {
         return post_asked(req, hdr_len);
-    peer->seq_out++;
-    c = channel_for(peer, req->body_len);
+    } else {
+        c = channel_for(peer, req->body_len);
+        peer->seq_out++;
+        f.behind = req->behind && peer->express;
+        f.id = f.behind ? peer->express_out - 1 : 0;
+    }
     req_set_frame(req, &f);
     if (req->head_len + req->body_len <= sizeof(req->head)) {
         if (req->body_len) /* one piece costs the kernel less than two */
@@ -241,7 +259,7 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
         req->part_len = req->body_len;
     }
     /* on other channels what follows would overtake it, and wait there */
-    if (TAILQ_EMPTY(&c->out) && !(peer->t->base.more && peer->channels == 1))
+    if (TAILQ_EMPTY(&c->out) && (c->express || !(peer->t->base.more && peer->channels == 1)))
         return conn_post(c, req);
     conn_put(c, req);
     return 0;
@@ -264,7 +282,7 @@ static struct inbound *body_new(struct tcp_peer *peer, size_t len)
 
 void body_free(struct inbound *b)
 {
-    for (unsigned i = 0; i < b->peer->channels; i++) {
+    for (unsigned i = 0; i < b->peer->channels; i++) { /* an express message has no sink */
         struct conn *c = b->peer->conn[i];
 
         if (c && c->sink == b)
@@ -318,13 +336,17 @@ static bool reading(const struct conn *c)
            (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
 }
 
-static bool frame_ok(const struct frame *f)
+static bool frame_ok(const struct conn *c, const struct frame *f)
 {
+    if (c->express && f->type != FRAME_ACCEPT)
+        return f->type == FRAME_MSG && !f->behind && f->hdr_len <= FABRIC_HDR_MAX &&
+               f->len <= FABRIC_EXPRESS_MAX;
     if (f->type == FRAME_MSG)
-        return f->hdr_len <= FABRIC_HDR_MAX && f->len <= FABRIC_EAGER_MAX;
+        return f->hdr_len <= FABRIC_HDR_MAX && f->len <= FABRIC_EAGER_MAX &&
+               f->behind <= c->peer->express;
     if (f->type == FRAME_ASK)
         return f->hdr_len <= FABRIC_HDR_MAX && f->len == 0 && f->size > FABRIC_EAGER_MAX &&
-               f->size <= PTRDIFF_MAX;
+               f->size <= PTRDIFF_MAX && !f->behind;
     if (f->type == FRAME_PART)
         return f->hdr_len == 0 && f->len > 0 && f->len <= PART_MAX;
     return f->type >= FRAME_ACCEPT && f->type <= FRAME_LAST && f->hdr_len == 0 && f->len == 0;
@@ -378,7 +400,12 @@ static void tcp_deliver(struct conn *c, const struct frame *f, const uint8_t *p)
     };
 
     memcpy(user, p, f->hdr_len);
-    peer->seq_in++;
+    if (c->express) {
+        peer->express_in++;
+        c->t->express_turns = EXPRESS_TURNS;
+    } else {
+        peer->seq_in++;
+    }
     if (in_line) {
         c->big -= c->big > 0;
         c->t->ev.on_msg(c->t->ev.arg, &msg);
@@ -388,20 +415,29 @@ static void tcp_deliver(struct conn *c, const struct frame *f, const uint8_t *p)
     }
 }
 
-/* The next one, and its receiver can answer on all channels. */
-static bool due(const struct tcp_peer *peer, uint32_t seq)
+static uint32_t next_in(const struct conn *c)
 {
-    return seq == peer->seq_in && peer->state == PEER_UP;
+    return c->express ? c->peer->express_in : c->peer->seq_in;
+}
+
+/* The next one, and its receiver can answer on all channels. */
+static bool due(const struct conn *c, const struct frame *f)
+{
+    const struct tcp_peer *peer = c->peer;
+
+    return f->seq == next_in(c) && peer->state == PEER_UP &&
+           (!f->behind || seq_reached(peer->express_in, f->id + 1));
 }
 
 /* Is it the turn of this message? False: wait, those before it are still to come. */
-static bool in_turn(struct conn *c, uint32_t seq)
+static bool in_turn(struct conn *c, const struct frame *f)
 {
     struct tcp_peer *peer = c->peer;
+    bool alone = c->express || peer->channels == 1;
 
-    if (due(peer, seq))
+    if (due(c, f))
         return true;
-    if (seq != peer->seq_in && (peer->channels == 1 || seq_reached(peer->seq_in, seq))) {
+    if (f->seq != next_in(c) && (alone || seq_reached(next_in(c), f->seq))) {
         peer_fail(peer, -EPROTO, "messages arrived out of order");
         return false;
     }
@@ -474,7 +510,7 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
     if (len < sizeof(f))
         return 0;
     memcpy(&f, p, sizeof(f));
-    if (!frame_ok(&f) || (c->state == CONN_ACCEPTED && f.type != FRAME_ACCEPT)) {
+    if (!frame_ok(c, &f) || (c->state == CONN_ACCEPTED && f.type != FRAME_ACCEPT)) {
         peer_fail(peer, -EPROTO, "the other side sent a malformed frame");
         return 0;
     }
@@ -485,7 +521,7 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
         return 0;
     if (f.type != FRAME_MSG && f.type != FRAME_ASK)
         on_control(c, &f);
-    else if (in_turn(c, f.seq))
+    else if (in_turn(c, &f))
         tcp_deliver(c, &f, p + sizeof(f));
     else
         return 0;
@@ -537,7 +573,8 @@ static void drop_rest(struct conn *c)
 bool conn_read(struct conn *c)
 {
     struct tcp *t = c->t;
-    bool any = false;
+    bool any = false, crowded = t->base.crowded && !c->express;
+    size_t sum = 0;
 
     for (unsigned round = 0; round < READ_ROUNDS && reading(c); round++) {
         size_t direct = c->sink ? c->sink_left : 0, kept = c->rest_len, want = READ_MAX - kept,
@@ -545,12 +582,16 @@ bool conn_read(struct conn *c)
         struct iovec iov[2];
         ssize_t got;
 
+        if (crowded && direct > READ_CROWDED)
+            direct = READ_CROWDED;
         if (direct)
             iov[0] = (struct iovec){c->sink->buf + c->sink_at, direct};
         if (kept)
             memcpy(t->buf, c->rest, kept);
         if (c->big && want > READ_AFTER_BODY)
             want = READ_AFTER_BODY; /* rather a read more than a copy of the next body */
+        if (direct && direct < c->sink_left)
+            want = 0; /* the rest of the body comes first */
         iov[direct > 0] = (struct iovec){t->buf + kept, want};
         got = direct ? readv(c->fd, iov, 2) : recv(c->fd, iov->iov_base, want, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
@@ -565,9 +606,11 @@ bool conn_read(struct conn *c)
         if (took)
             sink_got(c, took);
         conn_parse(c, t->buf, kept + (size_t)got - took);
-        if ((size_t)got < direct + want)
+        sum += (size_t)got;
+        if ((size_t)got < direct + want || (crowded && sum >= READ_CROWDED))
             break;
     }
+    t->long_read |= sum >= READ_LONG;
     return any;
 }
 
@@ -576,7 +619,7 @@ static bool its_turn(const struct conn *c)
     struct frame f;
 
     memcpy(&f, c->rest, sizeof(f)); /* parked with at least a frame's head */
-    return due(c->peer, f.seq);
+    return due(c, &f);
 }
 
 bool conns_resume(struct tcp *t)

@@ -35,7 +35,7 @@ bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_tr
     *ret_traffic = (struct fabric_traffic){0};
     if (!peer || peer->state != PEER_UP)
         return false;
-    for (unsigned i = 0; i < FABRIC_CHANNELS_MAX; i++)
+    for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++)
         if (peer->conn[i] && peer->conn[i]->state == CONN_OPEN)
             add_connection(peer->conn[i], ret_traffic);
     return true;

@@ -10,7 +10,7 @@
 
 enum { AM_HELLO = 1, AM_DATA = 2 };
 
-enum { WIRE_MAGIC = 0x436d6446, WIRE_VERSION = 2 };
+enum { WIRE_MAGIC = 0x436d6446, WIRE_VERSION = 3 };
 
 enum hello_says {
     HELLO_ADDED,    /* I have added you */

@@ -1,0 +1,95 @@
+/* fair.c - see fair.h. Times are bytes times SCALE / weight, and wrap: only differences count, of
+ * which the largest is that of the largest message times the number of those who send. */
+#include "transport/schedule/fair.h"
+
+enum { SCALE = FAIR_WEIGHT_MAX };
+
+static bool later(uint64_t a, uint64_t b)
+{
+    return (int64_t)(a - b) > 0;
+}
+
+static uint64_t span(const struct fair_node *n, size_t bytes)
+{
+    return (uint64_t)bytes * SCALE / n->weight;
+}
+
+void fair_init(struct fair *f)
+{
+    TAILQ_INIT(&f->list);
+    f->time = 0;
+}
+
+void fair_node_init(struct fair_node *n, uint32_t weight)
+{
+    *n = (struct fair_node){0};
+    fair_node_weigh(n, weight);
+}
+
+void fair_node_weigh(struct fair_node *n, uint32_t weight)
+{
+    n->weight = MAX(1u, MIN(weight, (uint32_t)FAIR_WEIGHT_MAX));
+}
+
+/* Most come either behind all others or, after a pause, before them. */
+static void fair_insert(struct fair *f, struct fair_node *n)
+{
+    struct fair_node *at = TAILQ_FIRST(&f->list);
+
+    n->listed = true;
+    if (at && later(at->time, n->time)) {
+        TAILQ_INSERT_HEAD(&f->list, n, link);
+        return;
+    }
+    for (at = TAILQ_LAST(&f->list, fair_list); at && later(at->time, n->time);)
+        at = TAILQ_PREV(at, fair_list, link);
+    if (at)
+        TAILQ_INSERT_AFTER(&f->list, at, n, link);
+    else
+        TAILQ_INSERT_HEAD(&f->list, n, link);
+}
+
+void fair_enter(struct fair *f, struct fair_node *n)
+{
+    if (n->listed)
+        return;
+    if (later(f->time, n->time))
+        n->time = f->time;
+    fair_insert(f, n);
+}
+
+void fair_leave(struct fair *f, struct fair_node *n)
+{
+    if (!n->listed)
+        return;
+    TAILQ_REMOVE(&f->list, n, link);
+    n->listed = false;
+}
+
+struct fair_node *fair_first(const struct fair *f)
+{
+    return TAILQ_FIRST(&f->list);
+}
+
+void fair_charge(struct fair *f, struct fair_node *n, size_t bytes)
+{
+    const struct fair_node *first = fair_first(f);
+    bool listed = n->listed;
+    uint64_t begin;
+
+    if (!listed && later(f->time, n->time))
+        n->time = f->time;
+    /* whoever goes ahead of the first does not take the queue's time along */
+    begin = first && later(n->time, first->time) ? first->time : n->time;
+    if (later(begin, f->time))
+        f->time = begin;
+    fair_leave(f, n);
+    n->time += span(n, bytes);
+    if (listed)
+        fair_insert(f, n);
+}
+
+bool fair_modest(const struct fair *f, const struct fair_node *n, size_t bytes)
+{
+    return !later(n->time, f->time + span(n, bytes));
+}
