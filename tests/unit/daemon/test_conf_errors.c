@@ -75,9 +75,9 @@ static void keys_that_are_no_text(void **state)
 static void wrong_types(void **state)
 {
     check_error("- a\n", F ":1:1: the file is a list, which is the wrong type; allowed: a map of "
-                           "cluster, listen, transport, timeouts, limits, log");
+                           "cluster, listen, transport, gpu, timeouts, limits, log");
     check_error("hello\n", F ":1:1: the file is text, which is the wrong type; allowed: a map of "
-                             "cluster, listen, transport, timeouts, limits, log");
+                             "cluster, listen, transport, gpu, timeouts, limits, log");
     check_error("timeouts: 5s\n", F ":1:11: timeouts is text, which is the wrong type; allowed: "
                                     "a map of heartbeat, node, progress, join");
     check_error("log: [level]\n",
@@ -390,7 +390,7 @@ static void old_names(void **state)
                 F ":3:3: duplicate key transport.tls, first on line 2; allowed: each key once");
     check_error("tls: rc\n", F
                 ":1:1: unknown key \"tls\" at the top (it belongs under \"transport:\"); allowed: "
-                "cluster, listen, transport, timeouts, limits, log");
+                "cluster, listen, transport, gpu, timeouts, limits, log");
     check_error("listen: {transport.tls: rc}\n",
                 F ":1:10: unknown key \"transport.tls\" in listen (write \"transport:\" and, "
                   "indented on a line below it, \"ucx_tls:\"); allowed: socket, socket_mode, "
@@ -605,9 +605,9 @@ static void aliases_anchors_and_tags_are_refused(void **state)
     /* the billion laughs: as many errors as lines, nothing grows */
     check_error("a: &a [x, x]\nb: &b [*a, *a]\n",
                 F ":1:1: unknown key \"a\" at the top; allowed: cluster, listen, transport, "
-                  "timeouts, limits, log\n" F ":1:4: " ALIAS "\n" F
+                  "gpu, timeouts, limits, log\n" F ":1:4: " ALIAS "\n" F
                   ":2:1: unknown key \"b\" at the top; allowed: cluster, listen, transport, "
-                  "timeouts, limits, log\n" F ":2:4: " ALIAS "\n" F ":2:8: " ALIAS "\n" F
+                  "gpu, timeouts, limits, log\n" F ":2:4: " ALIAS "\n" F ":2:8: " ALIAS "\n" F
                   ":2:12: " ALIAS);
 #undef ALIAS
     check_error("log: {level: !!str info}\n",
@@ -673,7 +673,7 @@ static void all_errors_are_reported_in_order(void **state)
         F ":3:24: transport.ucx_tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP
           "\n" F ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
           "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
-          "transport, timeouts, limits, log\n" F
+          "transport, gpu, timeouts, limits, log\n" F
           ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
           "number and its unit (ms, s, m, h)\n" F
           ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
