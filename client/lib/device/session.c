@@ -130,7 +130,7 @@ static int take_region(struct session *s, int fds[2], unsigned nfds)
     cu_result r;
 
     if (nfds != 2 || memfd_check(fds[0], sizeof *s->region, &size) || size != sizeof *s->region ||
-        memfd_map(fds[0], size, &map))
+        memfd_map_at(fds[0], size, SESSION_PAGE, &map))
         return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
                          "commd-gpu does not give what a session needs");
     s->region = map;
