@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "client/lib/arena/arena.h"
+
 struct cuda cu;
 
 void gpu_ok(cu_result r)
@@ -67,6 +69,7 @@ static void context_free(struct commd_context *ctx)
 {
     async_stop(ctx);
     device_free(ctx);
+    arena_forget(ctx);
     pthread_mutex_destroy(&ctx->lock);
     pthread_mutex_destroy(&ctx->plock);
     pthread_cond_destroy(&ctx->cond);

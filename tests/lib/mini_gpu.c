@@ -235,7 +235,8 @@ static void welcome(struct mini *s)
     void *map;
     int fds[2];
 
-    if (memfd_new("mini", sizeof *s->region, &fds[0]) || memfd_map(fds[0], sizeof *s->region, &map))
+    if (memfd_new("mini", sizeof *s->region, &fds[0]) ||
+        memfd_map_at(fds[0], sizeof *s->region, SESSION_PAGE, &map))
         abort();
     fds[1] = s->bell = eventfd(0, EFD_NONBLOCK);
     s->region = map;

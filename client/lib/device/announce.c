@@ -196,6 +196,7 @@ static void publish(struct session *s, struct announced *a, struct session_slot 
     pthread_mutex_lock(&s->pend);
     announced_unref(s->slots[i]);
     s->slots[i] = a;
+    atomic_fetch_add(&a->group->pending, 1);
     pthread_mutex_unlock(&s->pend);
     atomic_store_explicit(&to->seq, session_mark(a->n), memory_order_release);
     s->count++;

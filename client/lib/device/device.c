@@ -252,6 +252,7 @@ static int find_buffers(const struct commd_group *g, const struct commd_op *op, 
 /* What went wrong, and nobody has been told of. */
 static int tell_failure(struct device_group *dg)
 {
+    session_collect(dg);
     if (likely(!atomic_load_explicit(&dg->failed, memory_order_acquire)))
         return 0;
     pthread_mutex_lock(&dg->why_lock);

@@ -130,7 +130,7 @@ static int take_region(struct session *s, int fds[2], unsigned nfds)
     cu_result r;
 
     if (nfds != 2 || memfd_check(fds[0], sizeof *s->region, &size) || size != sizeof *s->region ||
-        memfd_map(fds[0], size, &map))
+        memfd_map_at(fds[0], size, SESSION_PAGE, &map))
         return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
                          "commd-gpu does not give what a session needs");
     s->region = map;
@@ -244,6 +244,8 @@ static void collect(struct announced *a)
     memcpy(&copy, r, sizeof copy);
     copy.text[sizeof copy.text - 1] = 0;
     a->collected = true;
+    if (dg)
+        atomic_fetch_sub(&dg->pending, 1);
     if (!dg) {
         error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
                   "the group was left while operations were pending");
@@ -271,6 +273,19 @@ bool session_ended(struct announced *a)
     if (!a->collected && gate_landed(&a->gate))
         collect(a);
     return a->collected;
+}
+
+void session_collect(struct device_group *dg)
+{
+    struct session *s = dg->session;
+
+    if (!s || !atomic_load(&dg->pending))
+        return;
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i] && s->slots[i]->group == dg)
+            session_ended(s->slots[i]);
+    pthread_mutex_unlock(&s->pend);
 }
 
 void session_lose(struct session *s, const char *why)

@@ -64,6 +64,8 @@ void session_lose(struct session *s, const char *why);
 void session_release(struct session *s);
 /* With pend held: has @a ended? Then its result is in it. */
 bool session_ended(struct announced *a);
+/* A stream may have seen the end of what nobody else has looked at yet. */
+void session_collect(struct device_group *dg);
 void session_watch(struct session *s);
 void announced_unref(struct announced *a);
 

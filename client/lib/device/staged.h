@@ -44,13 +44,14 @@ struct device_group {
     struct stream_lane *lanes; /* owned; under lock */
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
     /* the device path: path.c; under lock */
-    _Atomic int path;        /* enum group_path */
-    struct session *session; /* borrowed */
-    uint32_t attached;       /* our number for the group there; 0: not attached */
+    _Atomic int path;                /* enum group_path */
+    struct session *_Atomic session; /* borrowed */
+    uint32_t attached;               /* our number for the group there; 0: not attached */
     uint32_t nunits;
-    uint64_t next_seq;      /* of operations on the device path, from 1 */
-    _Atomic bool disagreed; /* commd-gpu was lost, here or elsewhere */
-    _Atomic bool failed;    /* nobody has been told of why: */
+    uint64_t next_seq;        /* of operations on the device path, from 1 */
+    _Atomic unsigned pending; /* announced, and not known to have ended */
+    _Atomic bool disagreed;   /* commd-gpu was lost, here or elsewhere */
+    _Atomic bool failed;      /* nobody has been told of why: */
     pthread_mutex_t why_lock;
     struct commd_error why;
 };
