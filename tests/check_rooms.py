@@ -49,6 +49,8 @@ MAY = {
     "transport/fabric/loop": {"shm/util", "transport/fabric"},
     "transport/fabric/fault": {"shm/util", "transport/fabric"},
     "transport/engine": SHM | {"transport/schedule", "transport/fabric"},
+    "transport/gpu": SHM | {"shm/gpu", "client/include", "transport/gpu/kernel"},
+    "transport/gpu/kernel": {"transport/gpu", "shm/gpu", "shm/model", "shm/util"},
     "transport/process": SHM | {"shm/launch", "transport/engine", "transport/fabric"},
     "client/include": set(),
     "client/lib/context": SHM | {"client/include"},

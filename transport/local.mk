@@ -37,3 +37,8 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 	transport/engine/engine_internal.h transport/engine/engine_pending.c \
 	transport/engine/engine_op.c transport/engine/engine_op.h transport/engine/engine_check.c \
 	transport/engine/engine_data.c transport/engine/engine_p2p.c
+
+# What commd-gpu decides about an operation, and NCCL as it calls it.
+noinst_LTLIBRARIES += libcommd-gpu-plan.la
+libcommd_gpu_plan_la_SOURCES = transport/gpu/gpu_order.h transport/gpu/gpu_plan.h \
+	transport/gpu/kernel/batch.h transport/gpu/move.h transport/gpu/nccl.c transport/gpu/nccl.h
