@@ -17,7 +17,7 @@
  *
  * Memory: buffers belong to the caller. They must stay valid and untouched by others until a
  * blocking call returns or the work of an asynchronous call is done. Any memory will do; in memory
- * of commd_alloc() large operations are faster.
+ * of commd_alloc() large operations are faster. Memory of a GPU: see "tensors on GPUs" below.
  */
 #ifndef COMMD_COMMD_H
 #define COMMD_COMMD_H
@@ -55,7 +55,10 @@ enum commd_result {
     COMMD_E_NOMEM = -12,
     COMMD_E_FORKED = -13,     /* used in a process that did not connect itself */
     COMMD_E_INTERNAL = -14,   /* our own bug */
-    COMMD_E_INTERRUPTED = -15 /* commd_interrupt_fn asked to stop waiting */
+    COMMD_E_INTERRUPTED = -15, /* commd_interrupt_fn asked to stop waiting */
+    /* The node's commd-gpu is gone, or its GPU failed; the operation is lost, the next one in the
+     * group starts it again */
+    COMMD_E_GPU_LOST = -16
 };
 
 enum commd_dtype {
@@ -301,6 +304,13 @@ enum commd_coll {
     COMMD_RECV = 65
 };
 
+/* Where the buffers of an operation are. */
+enum commd_memory {
+    COMMD_MEMORY_ANY = 0, /* libcommd asks the CUDA driver, if this process has loaded it */
+    COMMD_MEMORY_HOST = 1,
+    COMMD_MEMORY_CUDA = 2
+};
+
 struct commd_op {
     size_t size; /* sizeof(struct commd_op) */
     int coll;    /* enum commd_coll */
@@ -323,9 +333,11 @@ struct commd_op {
     double scale; /* COMMD_PREMUL_SUM */
     int peer;     /* send, recv: the other rank, or COMMD_ANY_SOURCE */
     int tag;
+    int memory;   /* enum commd_memory */
+    void *stream; /* buffers on a GPU: a CUstream (cudaStream_t); NULL: the default stream */
 };
 
-/* Runs @op on the calling thread and returns when it is done. */
+/* Runs @op on the calling thread and returns when it is done; on a GPU, when it is enqueued. */
 int commd_run(struct commd_group *group, const struct commd_op *op);
 
 /* Starts @op; it progresses without the caller. @on_done (may be NULL) is called once, from
@@ -349,6 +361,49 @@ int commd_work_test(struct commd_work *work, int *ret_error);
 int commd_work_wait(struct commd_work *work, int64_t timeout_ms);
 /* Drops the handle; a pending operation continues. NULL is fine. */
 void commd_work_free(struct commd_work *work);
+
+/* ---- tensors on GPUs ----------------------------------------------------------------------
+ * An operation's buffers lie in host memory or in memory of one GPU, all of them. A barrier is one
+ * on a GPU if commd_op.memory is COMMD_MEMORY_CUDA. All operations, types and operators are there
+ * for both. Ranks of a group may differ in it, see COMMD_DEVICE_PATH in commd(3).
+ *
+ * Memory. COMMD_MEMORY_ANY: if the process had loaded the CUDA driver (libcuda.so.1) by
+ * commd_connect() or its last commd_group_join(), the driver is asked what each buffer is; else it
+ * is host memory. Pinned host memory is host memory, managed memory is taken for the GPU's. A
+ * caller that knows says so, and saves the question. COMMD_LIBCUDA names another library.
+ *
+ * Streams. Such an operation comes after what was enqueued on commd_op.stream before the call. No
+ * call waits for another rank, nor for the stream, except as said below.
+ *   commd_run() and the functions named after operations enqueue it (the latter on the default
+ *     stream) and return: what is enqueued on that stream later comes after it.
+ *   commd_start() starts it; what is enqueued on the stream later does not wait for it.
+ *     commd_work_wait_stream() makes a stream wait, commd_work_wait() the caller, and
+ *     commd_work_test() looks: done is when the results are in the buffers.
+ * Buffers must stay valid and untouched until then. Operations of a group are executed in the order
+ * of the calls, whichever streams they are on.
+ *
+ * commd_recv() with @ret_status waits until the message is there. A message that is shorter than
+ * the buffer leaves the rest of a buffer on a GPU undefined.
+ *
+ * Errors. What is wrong with the arguments is told by the call. Also COMMD_E_INVALID: a stream that
+ * is being captured into a graph (operations cannot be part of one); buffers in both kinds of
+ * memory, or on two GPUs. A failure that comes later is told by the work; if there is none
+ * (commd_run()), by the next call in the group, once: that call starts nothing. Streams never hang
+ * because of a failure: they go on, with undefined results. COMMD_E_NOMEM: the memory through which
+ * an operation goes is used up, see COMMD_DEVICE_STAGING in commd(3).
+ *
+ * The time limit of an operation begins when what was enqueued before it is done.
+ *
+ * Threads: as everywhere, any thread may make these calls. Which of two calls of two threads on one
+ * group is first is not said. The CUDA context is that of the stream, or the primary one of the
+ * buffer's GPU, and the caller's current one is as before. on_done must not call CUDA. */
+
+/* What is enqueued on @stream (as commd_op.stream) from now on comes after the operation. Where its
+ * buffers are in host memory, it waits for that on the host. May be called several times, with
+ * several streams. Does not tell how the operation ended: commd_work_test() or commd_work_wait()
+ * does, later. Returns 0; COMMD_E_INVALID: @stream is being captured, or is none; what the operation
+ * failed with, if it has. */
+int commd_work_wait_stream(struct commd_work *work, void *stream);
 
 #ifdef __cplusplus
 }

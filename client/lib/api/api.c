@@ -306,6 +306,8 @@ static int take_op(const struct commd_group *g, const struct commd_op *op, struc
         memcpy(full, op, op->size);
         *ret_op = full;
     }
+    if (unlikely((*ret_op)->memory) && check_memory(*ret_op))
+        return COMMD_E_INVALID;
     return is_p2p(*ret_op) ? p2p_check(g, *ret_op) : check_op(g, *ret_op);
 }
 
@@ -331,26 +333,50 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, com
                       : async_start(group, op, on_done, arg, ret_work);
 }
 
+/* As take_op(), of @n that lie one behind the other: each has the size that the first one says.
+ * *ret_full: to be freed. */
+static int take_ops(const struct commd_group *g, const struct commd_op *ops, size_t n,
+                    struct commd_op **ret_full, const struct commd_op **ret_ops)
+{
+    size_t size = ops->size;
+
+    if (size < OP_SIZE_MIN || size > sizeof *ops) /* where the next one begins depends on it */
+        return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                         "ops[0].size must be sizeof(struct commd_op), %zu bytes", sizeof *ops);
+    *ret_full = size < sizeof *ops ? calloc(n, sizeof *ops) : NULL;
+    *ret_ops = *ret_full ? *ret_full : ops;
+    if (size < sizeof *ops && !*ret_full)
+        return error_set(error_mine(), COMMD_E_NOMEM, "start_batch", "no memory for %zu operations",
+                         n);
+    for (size_t i = 0; i < n; i++) {
+        const struct commd_op *given = (const void *)((const uint8_t *)ops + i * size), *op;
+        struct commd_op full;
+        int r;
+
+        if (given->size != size)
+            return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
+                             "ops[%zu].size is %zu, but that of ops[0] is %zu", i, given->size,
+                             size);
+        r = take_op(g, given, &full, &op);
+        if (r)
+            return r;
+        if (*ret_full)
+            (*ret_full)[i] = *op;
+    }
+    return 0;
+}
+
 PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *ops, size_t n,
                              commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
+    _cleanup_(freep) struct commd_op *full = NULL;
+    int r;
+
     if (!ops || n < 1 || n > INT32_MAX)
         return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
                          "ops must not be NULL and n at least 1");
-    for (size_t i = 0; i < n; i++) {
-        struct commd_op full;
-        const struct commd_op *op;
-        int r;
-
-        if (ops[i].size != sizeof *ops) /* where the next one begins depends on it */
-            return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
-                             "ops[%zu].size must be sizeof(struct commd_op), %zu bytes", i,
-                             sizeof *ops);
-        r = take_op(group, &ops[i], &full, &op);
-        if (r)
-            return r;
-    }
-    return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+    r = take_ops(group, ops, n, &full, &ops);
+    return r ? r : async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }
 
 PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,

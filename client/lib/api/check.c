@@ -2,6 +2,8 @@
  * nothing was started then and the group is fine. What a collective takes is in coll_table. */
 #include "client/lib/api/check.h"
 
+#include "client/lib/coll/work.h"
+
 #include <stdio.h>
 
 /* Copied: the compiler would clear a new one by an instruction that takes as long as a small
@@ -196,6 +198,20 @@ static bool plain_vector(const struct commd_op *op)
 {
     return op->coll == COMMD_ALL_REDUCE && op->send == op->recv && op->send &&
            op->count <= UINT32_MAX;
+}
+
+int check_memory(const struct commd_op *op)
+{
+    if (op->memory == COMMD_MEMORY_ANY || op->memory == COMMD_MEMORY_HOST)
+        return 0;
+    if (op->memory != COMMD_MEMORY_CUDA)
+        return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
+                         "%s: unknown memory %d; allowed: 0 to %d, see enum commd_memory",
+                         op_name(op), op->memory, COMMD_MEMORY_CUDA);
+    return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
+                     "%s: the buffers are said to be on a GPU, but this process has not loaded the "
+                     "CUDA driver",
+                     op_name(op));
 }
 
 int check_op(const struct commd_group *g, const struct commd_op *op)

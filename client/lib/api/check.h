@@ -8,6 +8,8 @@
 /* What the calls begin with: all is as if not given. */
 extern const struct commd_op op_nothing;
 
+/* Of op->memory. */
+int check_memory(const struct commd_op *op);
 int check_op(const struct commd_group *g, const struct commd_op *op);
 
 #endif

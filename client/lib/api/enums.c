@@ -70,4 +70,4 @@ CAUSE(PROTOCOL);
 CAUSE(DENIED);
 CAUSE(NOMEM);
 CAUSE(INTERNAL);
-/* Only libcommd knows FORKED and INTERRUPTED; LEFT is a cause and no error. */
+/* Only libcommd knows FORKED, INTERRUPTED and GPU_LOST; LEFT is a cause and no error. */

@@ -90,6 +90,12 @@ PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
     return work->err.code;
 }
 
+PUBLIC int commd_work_wait_stream(struct commd_work *work, void *stream)
+{
+    (void)stream; /* what is in host memory is waited for here */
+    return commd_work_wait(work, -1);
+}
+
 PUBLIC void commd_work_free(struct commd_work *work)
 {
     if (work)

@@ -80,6 +80,8 @@ PUBLIC const char *commd_strerror(int code)
         return "internal error";
     case COMMD_E_INTERRUPTED:
         return "interrupted";
+    case COMMD_E_GPU_LOST:
+        return "GPU lost";
     default:
         return "unknown error";
     }

@@ -39,6 +39,7 @@ _HOMES = {
         "EngineLost",
         "Error",
         "Forked",
+        "GpuLost",
         "InternalError",
         "InvalidArgument",
         "Mismatch",

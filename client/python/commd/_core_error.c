@@ -12,7 +12,7 @@ int error_constants(PyObject *module)
     return CODE(INVALID) || CODE(MISMATCH) || CODE(QUOTA) || CODE(TIMEOUT) || CODE(RANK_LOST) ||
                    CODE(NODE_LOST) || CODE(ENGINE_LOST) || CODE(ABORTED) || CODE(NO_DAEMON) ||
                    CODE(PROTOCOL) || CODE(DENIED) || CODE(NOMEM) || CODE(FORKED) ||
-                   CODE(INTERNAL) || CODE(INTERRUPTED)
+                   CODE(INTERNAL) || CODE(INTERRUPTED) || CODE(GPU_LOST)
                ? -1
                : 0;
 #undef CODE

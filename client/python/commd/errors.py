@@ -27,6 +27,7 @@ __all__ = [
     "EngineLost",
     "Error",
     "Forked",
+    "GpuLost",
     "InternalError",
     "InvalidArgument",
     "Mismatch",
@@ -136,6 +137,13 @@ class Forked(Error):
     """Used in a process that was forked from the one that connected: connect anew in the child."""
 
     code = _core.E_FORKED
+
+
+class GpuLost(Error):
+    """The node's commd-gpu is gone, or its GPU failed. The operation is lost; the next one in the
+    group starts it again."""
+
+    code = _core.E_GPU_LOST
 
 
 class InternalError(Error):
