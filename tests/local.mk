@@ -24,6 +24,7 @@ TESTS += tests/check_names.py
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py
 
+include tests/fakecuda/local.mk
 include tests/unit/shm/local.mk
 include tests/unit/transport/local.mk
 include tests/unit/daemon/local.mk
