@@ -41,4 +41,36 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 # What commd-gpu decides about an operation, and NCCL as it calls it.
 noinst_LTLIBRARIES += libcommd-gpu-plan.la
 libcommd_gpu_plan_la_SOURCES = transport/gpu/gpu_order.h transport/gpu/gpu_plan.h \
-	transport/gpu/kernel/batch.h transport/gpu/move.h transport/gpu/nccl.c transport/gpu/nccl.h
+	transport/gpu/kernel/batch.h transport/gpu/move.c transport/gpu/move.h transport/gpu/nccl.c \
+	transport/gpu/nccl.h
+
+# The kernels as C, for tests.
+check_LTLIBRARIES += libcommd-gpu-twin.la
+libcommd_gpu_twin_la_SOURCES = transport/gpu/kernel/element.h transport/gpu/kernel/move_twin.c \
+	transport/gpu/kernel/move_type.h
+EXTRA_DIST += transport/gpu/kernel/move.cu
+
+# The kernels for GPUs: code for each architecture in one file, and that as an array. The compiler
+# takes 45 seconds of a core, most of it on two at a time.
+noinst_LTLIBRARIES += libcommd-gpu-image.la
+libcommd_gpu_image_la_SOURCES =
+if HAVE_NVCC
+nodist_libcommd_gpu_image_la_SOURCES = transport/gpu/kernel/move_image.c
+gpu_kernel_sources = transport/gpu/kernel/move.cu transport/gpu/kernel/move_type.h \
+	transport/gpu/kernel/element.h transport/gpu/kernel/batch.h
+transport/gpu/kernel/move.fatbin: $(gpu_kernel_sources)
+	$(AM_V_GEN)$(MKDIR_P) transport/gpu/kernel && $(NVCC) -std=c++17 -O3 -fmad=false --threads 2 \
+	    $(NVCC_GENCODE) -I$(top_srcdir) -fatbin -Xfatbin -compress-all -o $@ \
+	    $(top_srcdir)/transport/gpu/kernel/move.cu
+transport/gpu/kernel/move_image.c: transport/gpu/kernel/move.fatbin
+	$(AM_V_GEN){ echo '#include "transport/gpu/move.h"' && \
+	    echo 'const unsigned char gpu_image[] __attribute__((aligned(16))) = {' && \
+	    od -An -v -tu1 transport/gpu/kernel/move.fatbin | \
+	        $(SED) 's/  */,/g; s/^,//; s/$$/,/' && \
+	    echo '};' && echo 'const size_t gpu_image_len = sizeof gpu_image;'; } >$@.new && \
+	    mv $@.new $@
+CLEANFILES += transport/gpu/kernel/move.fatbin transport/gpu/kernel/move_image.c
+EXTRA_DIST += transport/gpu/kernel/image_none.c
+else
+libcommd_gpu_image_la_SOURCES += transport/gpu/kernel/image_none.c
+endif
