@@ -78,9 +78,18 @@ FOREIGN = {
     r"libsmartcols": ("client/ctl",),
     r"protobuf-c": ("shm/proto",),
 }
-PURE = re.compile(r"(core|core_\w+|schedule|schedule_\w+)\.o$")
+PURE = re.compile(
+    r"(core|core_\w+|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_order|move|able)\.o$"
+)
 PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort".split())
-PURE_MORE = {"core_alloc.o": {"calloc", "free"}}
+MODEL = {"coll_table", "dtype_size", "redop_defined"}
+PURE_MORE = {
+    "core_alloc.o": {"calloc", "free"},
+    "gpu_plan.o": MODEL,
+    "gpu_plan_blocks.o": MODEL,
+    "move.o": MODEL,
+    "able.o": MODEL,
+}
 RUNTIME = re.compile(
     r"_GLOBAL_OFFSET_TABLE_|__stack_chk_fail|__(asan|ubsan|sanitizer|gcov|tsan)_.*"
 )
@@ -152,7 +161,7 @@ def lines(*command):
 
 def check_symbols():
     objects = []
-    for top in ("daemon/core", "transport/schedule"):
+    for top in ("daemon/core", "transport/schedule", "transport/gpu", "shm/gpu"):
         for folder, _, names in os.walk(os.path.join(BUILD, top)):
             if os.path.basename(folder) == ".libs":
                 objects += [os.path.join(folder, name) for name in names if PURE.search(name)]

@@ -25,7 +25,7 @@ struct gpu_order {
     struct gpu_order_op *head; /* borrowed: the caller's operations */
 };
 
-/* Of a group ticket above this are refused: the clock never wraps. */
+/* Tickets above this are refused: the clock never wraps. */
 #define GPU_ORDER_LAST (UINT64_MAX / 2)
 
 /* All local inputs of @op are there. @alone: no other node takes part: it is agreed at once.

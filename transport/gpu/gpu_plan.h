@@ -37,6 +37,7 @@ struct gpu_plan {
     uint32_t unit;                /* this one */
     uint32_t nranks;              /* on it, 1 to BATCH_SOURCES; in ascending order */
     const struct gpu_rank *ranks; /* borrowed */
+    uint64_t most_scratch;        /* instead of GPU_PLAN_SCRATCH, in all units alike; 0: that */
     /* found by gpu_plan_make() */
     uint32_t rounds;
     uint64_t scratch; /* bytes that it needs */

@@ -1,7 +1,7 @@
 /* nccl.h - the part of NCCL that commd-gpu uses, declared here so that it builds where no NCCL is,
  * and loaded at run time (nccl.c): the library is large, and most installations have it from
  * PyTorch. Numbers and layouts are those of its stable binary interface, 2.18 to 2.28;
- * tests/unit/gpu/test_nccl_abi.c compares them with <nccl.h> where there is one. What each
+ * tests/unit/gpu/test_nccl.c compares them with <nccl.h> where there is one. What each
  * function does: "NCCL API", docs.nvidia.com. */
 #ifndef COMMD_NCCL_H
 #define COMMD_NCCL_H

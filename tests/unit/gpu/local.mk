@@ -1,10 +1,22 @@
 # tests/unit/gpu/: what commd-gpu decides, and its kernels as C.
 if HAVE_CMOCKA
-unit_gpu = tests/unit/gpu/test_move
+unit_gpu = tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan tests/unit/gpu/test_move \
+	tests/unit/gpu/test_nccl
 check_PROGRAMS += $(unit_gpu)
 TESTS += $(unit_gpu)
+
+tests_unit_gpu_test_gpu_order_SOURCES = tests/unit/gpu/test_gpu_order.c
+tests_unit_gpu_test_gpu_order_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)
+
+tests_unit_gpu_test_gpu_plan_SOURCES = tests/unit/gpu/test_gpu_plan.c tests/unit/gpu/plan_world.c \
+	tests/unit/gpu/plan_world.h
+tests_unit_gpu_test_gpu_plan_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-shm.la \
+	$(CMOCKA_LIBS)
 
 tests_unit_gpu_test_move_SOURCES = tests/unit/gpu/test_move.c
 tests_unit_gpu_test_move_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-shm.la \
 	$(CMOCKA_LIBS)
+
+tests_unit_gpu_test_nccl_SOURCES = tests/unit/gpu/test_nccl.c
+tests_unit_gpu_test_nccl_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)
 endif

@@ -1,0 +1,116 @@
+/* gpu_order.c - a total order of NCCL operations, without a node that decides it. Pure.
+ *
+ * Model. An NCCL operation occupies its GPUs until its peers have launched it too. If two nodes
+ * launch two operations in different orders, each waits for the other for ever. So operations that
+ * share GPUs on two nodes must be launched in one order on both. Groups overlap as they like, and
+ * nobody but its members knows of a group: this is Skeen's total order multicast, as it stands in
+ * Birman and Joseph, "Reliable communication in the presence of failures" (1987).
+ *
+ * Phase 1: a node says that all its inputs of an operation are there. Phase 2, once all nodes have
+ * said so: each proposes a ticket, larger than all that it has proposed or seen; the largest
+ * proposal is the operation's. A node launches the operation with the smallest ticket, once it is
+ * known, and none of those whose ticket is not known could get a smaller one: an operation's ticket
+ * is not below what this node proposed for it. What the node has not proposed for yet gets a larger
+ * one, as its clock has passed all tickets that it has seen.
+ *
+ * Why two phases: an operation that waits for a ticket holds up all behind it. Proposals are made
+ * only when all nodes are ready, so a ticket comes after one exchange of messages, which waits for
+ * no program. If a node proposed as soon as its own inputs are there, another group's operation
+ * could wait behind one whose inputs elsewhere come only after that.
+ *
+ * Equal tickets: the group's number decides, then the operation's. In a group, tickets grow with
+ * the operations' numbers, on all nodes, since each node proposes in that order.
+ *
+ * A group's operations come in the order of their numbers, in each phase; the exchanges of one
+ * phase must not be mistaken for those of the other: two groups for the two, or one operation at a
+ * time. What a node that is lost had agreed to is dropped with its group: by everyone who hears of
+ * it. */
+#include "transport/gpu/gpu_order.h"
+
+#include <stdlib.h>
+
+/* Launch order; of what is not agreed yet, the earliest that it can be. Before its proposal an
+ * operation holds up nobody. */
+static bool order_before(const struct gpu_order_op *a, const struct gpu_order_op *b)
+{
+    if (a->ticket != b->ticket)
+        return a->ticket < b->ticket;
+    return a->group != b->group ? a->group < b->group : a->seq < b->seq;
+}
+
+static void order_insert(struct gpu_order *o, struct gpu_order_op *op)
+{
+    struct gpu_order_op **at = &o->head;
+
+    while (*at && order_before(*at, op))
+        at = &(*at)->next;
+    op->next = *at;
+    *at = op;
+}
+
+static void order_remove(struct gpu_order *o, struct gpu_order_op *op)
+{
+    struct gpu_order_op **at = &o->head;
+
+    while (*at != op) {
+        if (!*at)
+            abort();
+        at = &(*at)->next;
+    }
+    *at = op->next;
+    op->next = NULL;
+}
+
+void gpu_order_ready(struct gpu_order *o, struct gpu_order_op *op, bool alone)
+{
+    if (op->state != GPU_ORDER_IDLE)
+        abort();
+    op->ticket = alone ? 0 : UINT64_MAX;
+    op->state = alone ? GPU_ORDER_AGREED : GPU_ORDER_READY;
+    order_insert(o, op);
+}
+
+uint64_t gpu_order_propose(struct gpu_order *o, struct gpu_order_op *op)
+{
+    if (op->state != GPU_ORDER_READY)
+        abort();
+    order_remove(o, op);
+    op->ticket = ++o->clock;
+    op->state = GPU_ORDER_PROPOSED;
+    order_insert(o, op);
+    return op->ticket;
+}
+
+bool gpu_order_agree(struct gpu_order *o, struct gpu_order_op *op, uint64_t ticket)
+{
+    if (op->state != GPU_ORDER_PROPOSED)
+        abort();
+    if (ticket < op->ticket || ticket > GPU_ORDER_LAST)
+        return false;
+    order_remove(o, op);
+    o->clock = MAX(o->clock, ticket);
+    op->ticket = ticket;
+    op->state = GPU_ORDER_AGREED;
+    order_insert(o, op);
+    return true;
+}
+
+struct gpu_order_op *gpu_order_next(struct gpu_order *o)
+{
+    struct gpu_order_op *op = o->head;
+
+    if (!op || op->state != GPU_ORDER_AGREED)
+        return NULL;
+    o->head = op->next;
+    op->next = NULL;
+    op->state = GPU_ORDER_IDLE;
+    return op;
+}
+
+void gpu_order_drop(struct gpu_order *o, struct gpu_order_op *op)
+{
+    if (op->state == GPU_ORDER_IDLE)
+        return;
+    order_remove(o, op);
+    op->state = GPU_ORDER_IDLE;
+}

@@ -1,0 +1,390 @@
+/* gpu_plan_blocks.c - plans of operations whose data are blocks, one for each rank. Pure. See
+ * gpu_plan.h.
+ *
+ * What is for all or from all ranks goes between units once, not once for each rank: a block of an
+ * all_gather is broadcast to the first rank's recv, and spread from there; a block of a
+ * reduce_scatter is reduced over the ranks of each unit first. Broadcasts and reduces are grouped,
+ * so NCCL runs them together, and by its rings and trees a block passes each link between nodes
+ * once. Where each unit has one rank and their order is that of the units NCCL has one call for it;
+ * if blocks lie at addresses of their own, which only this unit knows, it works in scratch.
+ *
+ * Cells are what one rank has for one other. Pairs on one unit are moves. Between two units NCCL
+ * matches sends with receives by their order, so both sides go by receiver, then by sender. Cells
+ * without elements are left out on both sides. */
+#include "transport/gpu/gpu_plan_priv.h"
+
+/* --- cells ---------------------------------------------------------------------------------- */
+
+uint64_t cell_sent(const struct gpu_plan *p, unsigned k, uint32_t to)
+{
+    const struct coll_info *info = &coll_table[p->desc.coll];
+    const struct gpu_rank *r = &p->ranks[k];
+    bool many = coll_blocks(info->send);
+
+    if (info->rooted && (many ? r->rank : to) != p->desc.root)
+        return 0;
+    if (!info->counted)
+        return p->desc.count;
+    return r->send_counts[many ? to : 0];
+}
+
+uint64_t cell_got(const struct gpu_plan *p, unsigned k, uint32_t from)
+{
+    const struct coll_info *info = &coll_table[p->desc.coll];
+    const struct gpu_rank *r = &p->ranks[k];
+    bool many = coll_blocks(info->recv);
+
+    if (info->rooted && (many ? r->rank : from) != p->desc.root)
+        return 0;
+    if (!info->counted)
+        return p->desc.count;
+    return r->recv_counts[many ? from : 0];
+}
+
+bool cells_in_place(const struct gpu_plan *p, unsigned k)
+{
+    const struct coll_info *info = &coll_table[p->desc.coll];
+    const struct gpu_rank *r = &p->ranks[k];
+
+    return coll_blocks(info->send) && coll_blocks(info->recv) && !r->send_blocks &&
+           !r->recv_blocks && r->send == r->recv;
+}
+
+static uint64_t sent_bytes(const struct gpu_plan *p, unsigned k)
+{
+    uint64_t n = 0;
+
+    for (uint32_t to = 0; to < p->world; to++)
+        n += cell_sent(p, k, to);
+    return n * plan_esize(p);
+}
+
+/* Of scratch, before what rank @k needs. */
+static uint64_t packed_before(const struct gpu_plan *p, unsigned k)
+{
+    uint64_t n = 0;
+
+    for (unsigned i = 0; i < k; i++) {
+        if (cells_in_place(p, i))
+            n += ALIGN_UP(sent_bytes(p, i), 256);
+    }
+    return n;
+}
+
+uint64_t cells_scratch(const struct gpu_plan *p)
+{
+    return coll_table[p->desc.coll].window == WINDOW_CELLS ? packed_before(p, p->nranks) : 0;
+}
+
+static cu_ptr sent_base(const struct gpu_plan *p, unsigned k)
+{
+    return cells_in_place(p, k) ? p->at + packed_before(p, k) : p->ranks[k].send;
+}
+
+/* Buffers of one block are asked for that block. */
+static struct gpu_blocks blocks_of(const struct gpu_plan *p, bool many, const cu_ptr *list,
+                                   cu_ptr base, const uint64_t *counts)
+{
+    return (struct gpu_blocks){
+        .list = many ? list : NULL,
+        .counts = many && coll_table[p->desc.coll].counted ? counts : NULL,
+        .count = p->desc.count,
+        .esize = many ? plan_esize(p) : 0,
+        .next = base,
+    };
+}
+
+struct gpu_blocks blocks_sent(const struct gpu_plan *p, unsigned k)
+{
+    const struct gpu_rank *r = &p->ranks[k];
+    bool cells = coll_table[p->desc.coll].window == WINDOW_CELLS;
+
+    return blocks_of(p, coll_blocks(coll_table[p->desc.coll].send), r->send_blocks,
+                     cells ? sent_base(p, k) : r->send, r->send_counts);
+}
+
+struct gpu_blocks blocks_got(const struct gpu_plan *p, unsigned k)
+{
+    const struct gpu_rank *r = &p->ranks[k];
+
+    return blocks_of(p, coll_blocks(coll_table[p->desc.coll].recv), r->recv_blocks, r->recv,
+                     r->recv_counts);
+}
+
+static void cells_pack(const struct gpu_plan *p, const struct gpu_sink *sink)
+{
+    for (unsigned k = 0; k < p->nranks; k++) {
+        struct gpu_move m = {.count = sent_bytes(p, k),
+                             .dtype = DTYPE_U8,
+                             .nsrc = 1,
+                             .ndst = 1,
+                             .src = {p->ranks[k].send},
+                             .dst = {sent_base(p, k)}};
+
+        if (cells_in_place(p, k) && m.count)
+            sink->move(sink->arg, &m);
+    }
+}
+
+/* From @k to a rank of this unit. */
+static void cells_move(const struct gpu_plan *p, const struct gpu_sink *sink, unsigned k,
+                       uint32_t to, cu_ptr from_at, cu_ptr to_at)
+{
+    struct gpu_move m = plan_move(p, cell_sent(p, k, to), false);
+
+    m.nsrc = m.ndst = 1;
+    m.src[0] = from_at;
+    m.dst[0] = to_at;
+    if (m.count)
+        sink->move(sink->arg, &m);
+}
+
+/* For each rank of this unit where the blocks from the ranks of this unit go. */
+static void cells_local(const struct gpu_plan *p, const struct gpu_sink *sink)
+{
+    cu_ptr to_at[BATCH_SOURCES][BATCH_SOURCES]; /* receiver, sender */
+
+    for (unsigned j = 0; j < p->nranks; j++) {
+        struct gpu_blocks b = blocks_got(p, j);
+        unsigned i = 0;
+
+        for (uint32_t r = 0; r < p->world; r++) {
+            cu_ptr at = blocks_next(&b, r);
+
+            if (plan_here(p, r))
+                to_at[j][i++] = at;
+        }
+    }
+    for (unsigned i = 0; i < p->nranks; i++) {
+        struct gpu_blocks b = blocks_sent(p, i);
+        unsigned j = 0;
+
+        for (uint32_t r = 0; r < p->world; r++) {
+            cu_ptr at = blocks_next(&b, r);
+
+            if (plan_here(p, r)) {
+                cells_move(p, sink, i, r, at, to_at[j][i]);
+                j++;
+            }
+        }
+    }
+}
+
+static void cells_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
+{
+    struct gpu_blocks b[BATCH_SOURCES];
+
+    for (unsigned i = 0; i < p->nranks; i++)
+        b[i] = blocks_sent(p, i);
+    for (uint32_t to = 0; to < p->world; to++) {
+        for (unsigned i = 0; i < p->nranks; i++) {
+            struct gpu_call c = {.kind = GPU_SEND,
+                                 .type = NCCL_U8,
+                                 .unit = p->unit_of_rank[to],
+                                 .count = cell_sent(p, i, to) * plan_esize(p),
+                                 .send = blocks_next(&b[i], to)};
+
+            if (!plan_here(p, to) && c.count)
+                sink->call(sink->arg, &c);
+        }
+    }
+    for (unsigned j = 0; j < p->nranks; j++) {
+        b[j] = blocks_got(p, j);
+        for (uint32_t from = 0; from < p->world; from++) {
+            struct gpu_call c = {.kind = GPU_RECV,
+                                 .type = NCCL_U8,
+                                 .unit = p->unit_of_rank[from],
+                                 .count = cell_got(p, j, from) * plan_esize(p),
+                                 .recv = blocks_next(&b[j], from)};
+
+            if (!plan_here(p, from) && c.count)
+                sink->call(sink->arg, &c);
+        }
+    }
+}
+
+void plan_cells(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink)
+{
+    if (phase == GPU_PACK)
+        cells_pack(p, sink);
+    else if (phase == GPU_BEFORE)
+        cells_local(p, sink);
+    else if (phase == GPU_CALLS && p->nunits > 1)
+        cells_calls(p, sink);
+}
+
+uint64_t gpu_plan_digest(const struct gpu_plan *p, uint32_t from, uint32_t to, bool sends)
+{
+    const struct coll_info *info = &coll_table[p->desc.coll];
+    uint64_t h = 0xcbf29ce484222325;
+
+    if (!info->counted || info->window != WINDOW_CELLS)
+        return 0;
+    for (uint32_t r = 0; r < p->world; r++) {
+        if (p->unit_of_rank[r] != (sends ? to : from))
+            continue;
+        for (unsigned k = 0; k < p->nranks; k++) {
+            uint64_t n = sends ? cell_sent(p, k, r) : cell_got(p, k, r);
+            uint64_t pair =
+                sends ? (uint64_t)p->ranks[k].rank << 32 | r : (uint64_t)r << 32 | p->ranks[k].rank;
+
+            /* a sum: both sides go through the pairs in an order of their own */
+            if (n)
+                h += (pair * 0x9e3779b97f4a7c15 ^ n) * 0xff51afd7ed558ccd >> 7;
+        }
+    }
+    return h;
+}
+
+/* --- all_gather ------------------------------------------------------------------------------ */
+
+static void gather_native(const struct gpu_plan *p, enum gpu_phase phase,
+                          const struct gpu_sink *sink)
+{
+    uint64_t bytes = p->desc.count * plan_esize(p);
+    const cu_ptr *list = p->ranks->recv_blocks;
+    struct gpu_call c = {.kind = GPU_ALL_GATHER,
+                         .type = NCCL_U8,
+                         .count = bytes,
+                         .send = p->ranks->send,
+                         .recv = list ? p->at : p->ranks->recv};
+
+    if (phase == GPU_CALLS)
+        sink->call(sink->arg, &c);
+    for (uint32_t r = 0; list && phase == GPU_AFTER && r < p->world; r++) {
+        struct gpu_move m = plan_move(p, p->desc.count, false);
+
+        m.nsrc = m.ndst = 1;
+        m.src[0] = p->at + r * bytes;
+        m.dst[0] = list[r];
+        sink->move(sink->arg, &m);
+    }
+}
+
+/* @before: of those here, from send; else of those elsewhere, from the first rank's recv. */
+static void gather_spread(const struct gpu_plan *p, bool before, const struct gpu_sink *sink)
+{
+    struct gpu_blocks b[BATCH_SOURCES];
+
+    for (unsigned k = 0; k < p->nranks; k++)
+        b[k] = blocks_got(p, k);
+    for (uint32_t r = 0; r < p->world; r++) {
+        struct gpu_move m = plan_move(p, plan_count(p, r), false);
+
+        m.nsrc = 1;
+        for (unsigned k = 0; k < p->nranks; k++)
+            m.dst[m.ndst++] = blocks_next(&b[k], r);
+        m.src[0] = before && plan_here(p, r) ? plan_rank(p, r)->send : m.dst[0];
+        if (before == plan_here(p, r) && m.count && (before || p->nranks > 1))
+            sink->move(sink->arg, &m);
+    }
+}
+
+static void gather_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
+{
+    struct gpu_blocks b = blocks_got(p, 0);
+
+    for (uint32_t r = 0; r < p->world; r++) {
+        cu_ptr at = blocks_next(&b, r);
+        struct gpu_call c = {.kind = GPU_BROADCAST,
+                             .type = NCCL_U8,
+                             .unit = p->unit_of_rank[r],
+                             .count = plan_count(p, r) * plan_esize(p)};
+
+        c.send = c.recv = plan_here(p, r) ? plan_rank(p, r)->send : at;
+        if (c.count)
+            sink->call(sink->arg, &c);
+    }
+}
+
+void plan_gather(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink)
+{
+    if (p->way == WAY_GATHER_NATIVE)
+        gather_native(p, phase, sink);
+    else if (phase == GPU_BEFORE || (phase == GPU_AFTER && p->nunits > 1))
+        gather_spread(p, phase == GPU_BEFORE, sink);
+    else if (phase == GPU_CALLS && p->nunits > 1)
+        gather_calls(p, sink);
+}
+
+/* --- reduce_scatter --------------------------------------------------------------------------- */
+
+static void scatter_native(const struct gpu_plan *p, enum gpu_phase phase,
+                           const struct gpu_sink *sink)
+{
+    const cu_ptr *list = p->ranks->send_blocks;
+    struct gpu_call c = {.kind = GPU_REDUCE_SCATTER,
+                         .type = plan_nccl_type(p->desc.dtype),
+                         .op = plan_nccl_op(p->desc.redop),
+                         .count = p->desc.count,
+                         .send = list ? p->at : p->ranks->send,
+                         .recv = p->ranks->recv};
+
+    for (uint32_t r = 0; list && phase == GPU_BEFORE && r < p->world; r++) {
+        struct gpu_move m = plan_move(p, p->desc.count, false);
+
+        m.nsrc = m.ndst = 1;
+        m.src[0] = list[r];
+        m.dst[0] = p->at + r * p->desc.count * plan_esize(p);
+        sink->move(sink->arg, &m);
+    }
+    if (phase == GPU_CALLS)
+        sink->call(sink->arg, &c);
+    else if (phase == GPU_AFTER)
+        plan_divide(p, sink, p->desc.count, p->ranks->recv);
+}
+
+/* Where this unit's share of rank @r's block is: in the recv of a rank of this unit, else in
+ * scratch. */
+static cu_ptr scatter_at(const struct gpu_plan *p, uint32_t r, uint64_t lo)
+{
+    if (plan_here(p, r))
+        return plan_rank(p, r)->recv + lo * plan_esize(p);
+    return p->at + r * p->chunk * plan_esize(p);
+}
+
+static void scatter_block(const struct gpu_plan *p, enum gpu_phase phase,
+                          const struct gpu_sink *sink, uint32_t r, uint64_t lo, struct gpu_move *m)
+{
+    cu_ptr at = scatter_at(p, r, lo);
+    struct gpu_call c = {.kind = GPU_REDUCE,
+                         .type = plan_nccl_type(p->desc.dtype),
+                         .op = plan_nccl_op(p->desc.redop),
+                         .unit = p->unit_of_rank[r],
+                         .count = m->count,
+                         .send = plan_partial(p) ? at : m->src[0],
+                         .recv = plan_here(p, r) ? at : 0};
+
+    m->dst[m->ndst++] = at;
+    if (phase == GPU_BEFORE && (plan_partial(p) || p->nunits == 1))
+        sink->move(sink->arg, m);
+    else if (phase == GPU_CALLS && p->nunits > 1)
+        sink->call(sink->arg, &c);
+    else if (phase == GPU_AFTER && p->nunits > 1 && plan_here(p, r))
+        plan_divide(p, sink, m->count, at);
+}
+
+void plan_scatter(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
+                  const struct gpu_sink *sink)
+{
+    uint64_t lo = p->way == WAY_SCATTER ? round * p->chunk : 0;
+    struct gpu_blocks b[BATCH_SOURCES];
+
+    if (p->way == WAY_SCATTER_NATIVE) {
+        scatter_native(p, phase, sink);
+        return;
+    }
+    for (unsigned k = 0; k < p->nranks; k++)
+        b[k] = blocks_sent(p, k);
+    for (uint32_t r = 0; r < p->world; r++) {
+        uint64_t n = plan_count(p, r);
+        struct gpu_move m = plan_move(p, n > lo ? n - lo : 0, true);
+
+        if (p->way == WAY_SCATTER)
+            m.count = MIN(m.count, p->chunk);
+        for (unsigned k = 0; k < p->nranks; k++)
+            m.src[m.nsrc++] = blocks_next(&b[k], r) + lo * plan_esize(p);
+        if (m.count)
+            scatter_block(p, phase, sink, r, lo, &m);
+    }
+}
