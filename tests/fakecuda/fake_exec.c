@@ -64,8 +64,8 @@ cu_result cuMemcpyAsync(cu_ptr dst, cu_ptr src, size_t bytes, cu_stream s)
     pthread_rwlock_rdlock(&memory_lock);
     plain_src = !fake_memory_at(src);
     plain_dst = !fake_memory_at(dst);
-    lost =
-        !src || !dst || (plain_src && fake_range_ours(src)) || (plain_dst && fake_range_ours(dst));
+    lost = !src || !dst || fake_outruns(src, bytes) || fake_outruns(dst, bytes) ||
+           (plain_src && fake_range_ours(src)) || (plain_dst && fake_range_ours(dst));
     pthread_rwlock_unlock(&memory_lock);
     c = lost ? NULL : calloc(1, sizeof *c);
     if (!c)
@@ -227,6 +227,7 @@ struct host_op {
     struct fake_op op;
     cu_host_fn fn;
     fakecuda_fn inner; /* of the fake NCCL, instead of fn */
+    void (*drop)(void *arg);
     void *arg;
 };
 
@@ -242,34 +243,42 @@ static cu_result call(struct fake_op *op)
     return CU_SUCCESS;
 }
 
-static cu_result push_call(cu_stream s, cu_host_fn fn, fakecuda_fn inner, void *arg)
+static void call_drop(struct fake_op *op)
 {
-    struct host_op *h;
-    cu_result r;
+    struct host_op *h = (struct host_op *)op;
 
-    if (!fn && !inner)
-        return CU_E_INVALID_VALUE;
-    r = fake_stream(s, &s);
-    if (r)
+    if (h->drop)
+        h->drop(h->arg);
+}
+
+static cu_result push_call(cu_stream s, struct host_op call_op)
+{
+    struct host_op *h = NULL;
+    cu_result r = fake_stream(s, &s);
+
+    if (!r) {
+        h = malloc(sizeof *h);
+        r = h ? CU_SUCCESS : CU_E_OUT_OF_MEMORY;
+    }
+    if (r) {
+        call_drop(&call_op.op);
         return r;
-    h = calloc(1, sizeof *h);
-    if (!h)
-        return CU_E_OUT_OF_MEMORY;
+    }
+    *h = call_op;
     h->op.run = call;
-    h->fn = fn;
-    h->inner = inner;
-    h->arg = arg;
+    h->op.drop = call_drop;
     return fake_push(s, &h->op);
 }
 
 cu_result cuLaunchHostFunc(cu_stream s, cu_host_fn fn, void *arg)
 {
     FAKE_ENTER(FAKE_CONTEXT);
-    return push_call(s, fn, NULL, arg);
+    if (!fn)
+        return CU_E_INVALID_VALUE;
+    return push_call(s, (struct host_op){.fn = fn, .arg = arg});
 }
 
-cu_result fakecuda_enqueue(cu_stream s, fakecuda_fn fn, void *arg)
+cu_result fakecuda_enqueue(cu_stream s, fakecuda_fn fn, void (*drop)(void *arg), void *arg)
 {
-    FAKE_ENTER(FAKE_CONTEXT);
-    return push_call(s, NULL, fn, arg);
+    return push_call(s, (struct host_op){.inner = fn, .drop = drop, .arg = arg});
 }

@@ -162,6 +162,8 @@ static bool copy_params(struct launch_op *l, void **params)
             return false;
         l->params[i] = (char *)l->values + l->bytes;
         memcpy(l->params[i], params[i], k->sizes[i]);
+        if (i == 0 && k->used && k->used(params[0]) < k->sizes[0])
+            memset((char *)l->params[0] + k->used(params[0]), 0, k->sizes[0] - k->used(params[0]));
         l->bytes += room;
     }
     return true;

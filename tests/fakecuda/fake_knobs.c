@@ -70,6 +70,11 @@ int fake_knob_text(const char *name, char *text, size_t len)
     return value != NULL;
 }
 
+int fakecuda_knob(const char *name, char *text, size_t len)
+{
+    return fake_knob_text(name, text, len);
+}
+
 uint64_t fake_knob(const char *name, uint64_t otherwise)
 {
     char text[64];

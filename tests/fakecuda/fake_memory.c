@@ -97,7 +97,7 @@ cu_result fake_memory_add(struct fake_memory memory, struct fake_memory **ret_me
     cu_result r = m ? CU_SUCCESS : CU_E_OUT_OF_MEMORY;
 
     if (!r && device && !memory.p) {
-        memory.p = fake_range_take(memory.bytes, 0);
+        memory.p = fake_range_take(memory.bytes + FAKE_GRANULARITY, 0); /* nothing lies behind */
         if (!memory.p)
             r = CU_E_OUT_OF_MEMORY;
         else if (!fake_range_map(memory.p, memory.bytes, memory.fd, 0))
@@ -175,6 +175,13 @@ static bool may(const struct fake_memory *m, cu_context ctx)
     return m->access & (m->kind == FAKE_MAPPED ? own : own | ctx->peers);
 }
 
+bool fake_outruns(cu_ptr p, size_t bytes)
+{
+    struct fake_memory *m = fake_memory_at(p);
+
+    return m && m->kind != FAKE_MAPPED && bytes > m->bytes - (p - m->p);
+}
+
 void *fake_reach(cu_ptr p, size_t bytes, cu_context ctx)
 {
     struct fake_memory *m = fake_memory_at(p);
@@ -183,7 +190,7 @@ void *fake_reach(cu_ptr p, size_t bytes, cu_context ctx)
         return fake_range_ours(p) || !p ? NULL : (void *)p;
     for (cu_ptr at = p; at - p < bytes; at = m->p + m->bytes) { /* pieces may lie side by side */
         m = fake_memory_at(at);
-        if (!m || !may(m, ctx))
+        if (!m || !may(m, ctx) || fake_outruns(at, bytes - (at - p)))
             return NULL;
     }
     m = fake_memory_at(p);
@@ -207,7 +214,8 @@ void *fakecuda_view(cu_ptr p, size_t bytes, cu_device dev)
     void *view;
 
     pthread_rwlock_rdlock(&memory_lock);
-    view = fake_device(dev) ? fake_reach(p, bytes, &fake_device(dev)->ctx) : NULL;
+    view =
+        fake_device(dev) && fake_memory_at(p) ? fake_reach(p, bytes, &fake_device(dev)->ctx) : NULL;
     if (!view)
         pthread_rwlock_unlock(&memory_lock);
     return view;

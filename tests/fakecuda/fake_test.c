@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -54,6 +56,7 @@ pid_t fake_test_spawn(const char *name, int *ret_socket)
     assert_true(pid >= 0);
     if (!pid) {
         close(pair[0]);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl("/proc/self/exe", "test", "child", name, number, (char *)NULL);
         _exit(127);
     }

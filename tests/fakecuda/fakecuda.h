@@ -15,6 +15,7 @@ struct fakecuda_kernel {
     void (*fn)(void **params);
     unsigned nparams;
     size_t sizes[FAKECUDA_PARAMS];
+    size_t (*used)(const void *param); /* so much of the first is in use; NULL: all of it */
 };
 
 /* @table stays where it is for good. Also found without a call: see README.md. */
@@ -29,9 +30,12 @@ FAKE_API uint64_t fakecuda_calls(const char *function);
 FAKE_API void fakecuda_break(cu_device dev, cu_result code);
 
 /* For the fake NCCL. @fn runs in the stream's order on a worker and returns 0, or the error that
- * breaks the device. */
+ * breaks the device; not if it is broken. @drop comes at the end, also when this fails. */
 typedef cu_result (*fakecuda_fn)(void *arg);
-FAKE_API cu_result fakecuda_enqueue(cu_stream s, fakecuda_fn fn, void *arg);
+FAKE_API cu_result fakecuda_enqueue(cu_stream s, fakecuda_fn fn, void (*drop)(void *arg),
+                                    void *arg);
+/* A knob's value; 0: it is not set. */
+FAKE_API int fakecuda_knob(const char *name, char *text, size_t len);
 /* In @fn: the device is broken, so stop waiting. */
 FAKE_API int fakecuda_broken(cu_device dev);
 /* Device of a stream; NULL: of the current context's default stream. */

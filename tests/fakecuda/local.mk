@@ -17,13 +17,56 @@ noinst_DATA += tests/fakecuda/libcuda.so.1
 CLEANFILES += tests/fakecuda/libcuda.so.1
 EXTRA_DIST += tests/fakecuda/README.md
 
+# It finds the driver that the process has loaded, else the one beside it.
+noinst_LTLIBRARIES += tests/fakecuda/libfakenccl.la
+tests_fakecuda_libfakenccl_la_SOURCES = tests/fakecuda/fakecuda.h tests/fakecuda/fakenccl.h \
+	tests/fakecuda/fakenccl_api.c tests/fakecuda/fakenccl_comm.c tests/fakecuda/fakenccl_ops.c \
+	tests/fakecuda/fakenccl_table.c
+tests_fakecuda_libfakenccl_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
+tests_fakecuda_libfakenccl_la_LIBADD = libcommd-shm.la
+tests/fakecuda/libnccl.so.2: tests/fakecuda/libfakenccl.la tests/fakecuda/libcuda.so.1 \
+		tests/fakecuda/libnccl.map
+	$(fake_link) -Wl,-soname,libnccl.so.2 -o $@ -Wl,--whole-archive \
+	    tests/fakecuda/.libs/libfakenccl.a -Wl,--no-whole-archive tests/fakecuda/libcuda.so.1 \
+	    -Wl,-rpath,'$$ORIGIN' \
+	    -Wl,--version-script=$(top_srcdir)/tests/fakecuda/libnccl.map -ldl -lpthread
+noinst_DATA += tests/fakecuda/libnccl.so.2
+CLEANFILES += tests/fakecuda/libnccl.so.2
+EXTRA_DIST += tests/fakecuda/libnccl.map
+
+# The twins of commd's own kernels.
+noinst_LTLIBRARIES += tests/fakecuda/libfakekernels.la
+tests_fakecuda_libfakekernels_la_SOURCES = tests/fakecuda/fakecuda.h tests/fakecuda/fakekernels.c
+tests_fakecuda_libfakekernels_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
+tests_fakecuda_libfakekernels_la_LIBADD = libcommd-gpu-twin.la
+tests/fakecuda/libfakekernels.so: tests/fakecuda/libfakekernels.la
+	$(fake_link) -o $@ -Wl,--whole-archive tests/fakecuda/.libs/libfakekernels.a \
+	    -Wl,--no-whole-archive -lm
+noinst_DATA += tests/fakecuda/libfakekernels.so
+CLEANFILES += tests/fakecuda/libfakekernels.so
+
 if HAVE_CMOCKA
-fake_tests = tests/fakecuda/test_fakecuda
+fake_tests = tests/fakecuda/test_fakecuda tests/fakecuda/test_fakecuda_faults \
+	tests/fakecuda/test_fakecuda_processes tests/fakecuda/test_fakenccl
 check_PROGRAMS += $(fake_tests)
 TESTS += $(fake_tests)
+fake_test = tests/fakecuda/fake_test.c tests/fakecuda/fake_test.h tests/fakecuda/fakecuda.h
 
-tests_fakecuda_test_fakecuda_SOURCES = tests/fakecuda/test_fakecuda.c \
-	tests/fakecuda/fake_test.c tests/fakecuda/fake_test.h tests/fakecuda/fakecuda.h
-tests_fakecuda_test_fakecuda_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
-EXTRA_tests_fakecuda_test_fakecuda_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+tests_fakecuda_test_fakecuda_SOURCES = tests/fakecuda/test_fakecuda.c $(fake_test)
+tests_fakecuda_test_fakecuda_LDADD = libcommd-gpu-plan.la libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakecuda_DEPENDENCIES = tests/fakecuda/libcuda.so.1 \
+	tests/fakecuda/libfakekernels.so
+
+tests_fakecuda_test_fakecuda_faults_SOURCES = tests/fakecuda/test_fakecuda_faults.c $(fake_test)
+tests_fakecuda_test_fakecuda_faults_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakecuda_faults_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+
+tests_fakecuda_test_fakecuda_processes_SOURCES = tests/fakecuda/test_fakecuda_processes.c \
+	$(fake_test)
+tests_fakecuda_test_fakecuda_processes_LDADD = libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakecuda_processes_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+
+tests_fakecuda_test_fakenccl_SOURCES = tests/fakecuda/test_fakenccl.c $(fake_test)
+tests_fakecuda_test_fakenccl_LDADD = libcommd-gpu-plan.la libcommd-shm.la $(CMOCKA_LIBS) -ldl
+EXTRA_tests_fakecuda_test_fakenccl_DEPENDENCIES = tests/fakecuda/libnccl.so.2
 endif

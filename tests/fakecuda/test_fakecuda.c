@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/gpu/move.h"
+
 enum { N = 100000, MIB = 1 << 20 };
 
 static void *registered(size_t bytes)
@@ -55,7 +57,10 @@ static void add(void **params)
 }
 
 const struct fakecuda_kernel commd_kernel_table[] = {
-    {"add", add, 3, {sizeof(struct vectors), sizeof(uint32_t), sizeof(uint32_t)}},
+    {.name = "add",
+     .fn = add,
+     .nparams = 3,
+     .sizes = {sizeof(struct vectors), sizeof(uint32_t), sizeof(uint32_t)}},
     {.name = NULL},
 };
 
@@ -123,6 +128,35 @@ static void wrong_launches_are_refused(void **state)
     assert_int_equal(cu.launch(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CU_E_INVALID_VALUE);
     assert_int_equal(cu.launch((cu_function)&n, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL),
                      CU_E_INVALID_HANDLE);
+}
+
+static void commds_own_kernels_are_there(void **state)
+{
+    struct gpu_move move = {
+        .count = 1000, .dtype = DTYPE_I32, .redop = REDOP_SUM, .nsrc = 3, .ndst = 2};
+    struct gpu_launch l;
+    cu_module module;
+    cu_function f;
+    cu_ptr p;
+    void *params[] = {&l.batch};
+
+    OK(cu.mem_alloc(&p, 5 * 4000));
+    for (uint32_t i = 0; i < 3000; i++)
+        ((uint32_t *)p)[i] = i;
+    for (unsigned i = 0; i < 5; i++)
+        *(i < 3 ? &move.src[i] : &move.dst[i - 3]) = p + 4000 * i;
+    gpu_launch_init(&l);
+    assert_true(gpu_launch_add(&l, &move));
+    assert_true(gpu_launch_close(&l, 4));
+    OK(cu.module_load(&module, "image"));
+    OK(cu.module_function(&f, module, gpu_kernel_name(l.kernel)));
+    OK(cu.launch(f, l.gx, l.gy, 1, l.threads, 1, 1, 0, NULL, params, NULL));
+    OK(cu.ctx_synchronize());
+    for (uint32_t i = 0; i < 1000; i++) {
+        assert_int_equal(((uint32_t *)p)[3000 + i], 3000 + 3 * i);
+        assert_int_equal(((uint32_t *)p)[4000 + i], 3000 + 3 * i);
+    }
+    OK(cu.mem_free(p));
 }
 
 /* ---- contexts and devices -------------------------------------------------------------------- */
@@ -212,6 +246,24 @@ static void freed_addresses_come_back_as_other_memory(void **state)
     assert_int_not_equal(buffer_id(q), id);
     assert_int_equal(*(char *)q, 0);
     OK(cu.mem_free(q));
+}
+
+static void what_is_too_long_is_refused(void **state)
+{
+    char *host = registered(8192);
+    cu_ptr p, q;
+
+    OK(cu.mem_alloc(&p, 1));
+    OK(cu.mem_alloc(&q, 1));
+    assert_int_equal(q, p + 4 * MIB); /* nothing lies between */
+    assert_int_equal(cu.copy(p + 1, q, 2 * MIB, NULL), CU_E_INVALID_VALUE);
+    assert_int_equal(cu.copy(q, p + 1, 2 * MIB, NULL), CU_E_INVALID_VALUE);
+    assert_int_equal(cu.copy((cu_ptr)host + 1, p, 8192, NULL), CU_E_INVALID_VALUE);
+    OK(cu.copy((cu_ptr)host, p, 8192, NULL));
+    OK(cu.ctx_synchronize());
+    OK(cu.mem_free(p));
+    OK(cu.mem_free(q));
+    unregister(host, 8192);
 }
 
 static void a_pointer_says_what_it_is(void **state)
@@ -506,6 +558,41 @@ static void a_copy_reads_when_it_runs(void **state)
     unregister((void *)flag, 8192);
 }
 
+static void *free_memory(void *arg)
+{
+    cu_ptr *p = arg;
+
+    fake_test_begin(0);
+    OK(cu.mem_free(*p));
+    atomic_store((_Atomic cu_ptr *)p, 0);
+    return NULL;
+}
+
+static int freed(void *p)
+{
+    return atomic_load((_Atomic cu_ptr *)p) == 0;
+}
+
+/* So who holds a stream up must not free memory. */
+static void freeing_waits_for_the_device(void **state)
+{
+    _Atomic uint32_t *flag = registered(4096);
+    pthread_t t;
+    cu_stream s;
+    cu_ptr p;
+
+    OK(cu.mem_alloc(&p, 1));
+    OK(cu.stream_new(&s, CU_STREAM_NON_BLOCKING));
+    OK(cu.stream_wait32(s, (cu_ptr)flag, 1, CU_WAIT_GEQ));
+    pthread_create(&t, NULL, free_memory, &p);
+    assert_false(fake_test_within(50, freed, &p));
+    atomic_store(flag, 1);
+    pthread_join(t, NULL);
+    assert_true(freed(&p));
+    OK(cu.stream_free(s));
+    unregister((void *)flag, 4096);
+}
+
 static void a_capturing_stream_takes_nothing(void **state)
 {
     cu_result (*capture)(cu_stream, int) = fake_test_symbol("fakecuda_capture");
@@ -553,9 +640,11 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_launch_takes_copies_of_its_parameters),
         cmocka_unit_test(wrong_launches_are_refused),
+        cmocka_unit_test(commds_own_kernels_are_there),
         cmocka_unit_test(a_thread_begins_without_a_context),
         cmocka_unit_test(devices_have_names_of_their_own),
         cmocka_unit_test(freed_addresses_come_back_as_other_memory),
+        cmocka_unit_test(what_is_too_long_is_refused),
         cmocka_unit_test(a_pointer_says_what_it_is),
         cmocka_unit_test(host_memory_is_registered_once),
         cmocka_unit_test(pieces_lie_side_by_side),
@@ -566,6 +655,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_event_waits_for_its_last_record),
         cmocka_unit_test(a_host_function_must_not_call_the_driver),
         cmocka_unit_test(a_copy_reads_when_it_runs),
+        cmocka_unit_test(freeing_waits_for_the_device),
         cmocka_unit_test(a_capturing_stream_takes_nothing),
         cmocka_unit_test(delays_show_a_missing_wait),
     };

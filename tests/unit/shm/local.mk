@@ -1,7 +1,8 @@
 # tests/unit/shm/: what two processes agree on: memory, boards, arithmetic, messages.
 if HAVE_CMOCKA
 unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
-	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_dtype \
+	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_cuda \
+	tests/unit/shm/test_cuda_abi tests/unit/shm/test_dtype \
 	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_ranks \
 	tests/unit/shm/test_recorder tests/unit/shm/test_reduce \
 	tests/unit/shm/test_socket_path tests/unit/shm/test_topology \
@@ -27,6 +28,16 @@ tests_unit_shm_test_codec_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_
 
 tests_unit_shm_test_copy_SOURCES = tests/unit/shm/test_copy.c
 tests_unit_shm_test_copy_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_cuda_SOURCES = tests/unit/shm/test_cuda.c
+tests_unit_shm_test_cuda_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+EXTRA_tests_unit_shm_test_cuda_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+
+# The Toolkit's header, where there is one; last, so that nothing else comes from there.
+tests_unit_shm_test_cuda_abi_SOURCES = tests/unit/shm/test_cuda_abi.c tests/unit/shm/cuda_abi.h \
+	tests/unit/shm/cuda_abi_toolkit.c
+tests_unit_shm_test_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) -idirafter /usr/local/cuda/include
+tests_unit_shm_test_cuda_abi_LDADD = $(CMOCKA_LIBS)
 
 tests_unit_shm_test_dtype_SOURCES = tests/unit/shm/test_dtype.c
 tests_unit_shm_test_dtype_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
