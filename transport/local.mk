@@ -52,7 +52,7 @@ libcommd_gpu_twin_la_SOURCES = transport/gpu/kernel/element.h transport/gpu/kern
 EXTRA_DIST += transport/gpu/kernel/move.cu
 
 # The kernels for GPUs: code for each architecture in one file, and that as an array. The compiler
-# takes 45 seconds of a core, most of it on two at a time.
+# takes 47 seconds of a core, two architectures at a time.
 noinst_LTLIBRARIES += libcommd-gpu-image.la
 libcommd_gpu_image_la_SOURCES =
 if HAVE_NVCC

@@ -111,7 +111,7 @@ ELEMENT_INLINE void T(single)(unsigned op, const struct move *m, uint64_t i)
     ACC acc = T(take)(op, m, 0, ((const BITS *)m->src[0])[i]);
     BITS out;
 
-#pragma unroll 1
+#pragma unroll 4
     for (unsigned k = 1; k < m->nsrc; k++)
         acc = T(combine)(op, acc, T(take)(op, m, k, ((const BITS *)m->src[k])[i]));
     out = T(give)(op, m, acc);
@@ -148,7 +148,7 @@ ELEMENT_INLINE void T(move)(unsigned op, bool many, const struct move *m, struct
     else if (many && m->nsrc == 8)
         T(stride)(op, 8, 1, m, here, head, nvectors);
     else
-        T(stride)(op, 0, 2 / half, m, here, head, nvectors);
+        T(stride)(op, 0, T(bytes) == 1 || op == MOVE_AVG ? 1 : 2, m, here, head, nvectors);
     for (uint64_t i = here.me; i < singles; i += here.all)
         T(single)(op, m, i < head ? i : i - head + behind);
 }
