@@ -2,7 +2,7 @@
  * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
  * client's socket) with gpu_memory.c (its allocations) and gpu_slot.c (what it announces),
  * gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and go), gpu_launch.c
- * (an operation becomes work on streams).
+ * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part).
  *
  * Everything runs on one thread but for jobs. */
 #ifndef COMMD_GPU_H
@@ -16,6 +16,7 @@
 #include "shm/gpu/session.h"
 #include "shm/proto/msg.h"
 #include "shm/util/closer.h"
+#include "transport/gpu/gpu_order.h"
 #include "transport/gpu/gpu_plan.h"
 #include "transport/gpu/nccl.h"
 
@@ -40,6 +41,7 @@ struct gmemory;
 struct gmember;
 struct ggroup;
 struct gop;
+struct gcomm;
 
 /* ---- jobs: gpu_jobs.c ------------------------------------------------------------------------ */
 
@@ -74,6 +76,7 @@ struct gstream {
     cu_ptr passed_dev;
     uint32_t issued;
     unsigned nflying;
+    uint64_t since_ms;             /* nothing has passed, or nothing was there before */
     STAILQ_HEAD(, gflight) flying; /* in the order of their tickets */
     cu_ptr scratch;
     uint64_t scratch_bytes;
@@ -256,7 +259,7 @@ struct ggroup {
     char broken_text[SESSION_TEXT];
 };
 
-enum gop_state { OP_INPUTS, OP_FLYING };
+enum gop_state { OP_INPUTS, OP_ORDER, OP_FLYING };
 
 /* An operation that all members of this node have announced. */
 struct gop {
@@ -268,9 +271,19 @@ struct gop {
     struct gflight *flight; /* these behind it: group->nhere entries */
     struct gpu_plan *plan;  /* nhere */
     struct gpu_rank *ranks; /* nlocal, unit by unit */
+    bool planned;           /* launch_plan() */
+    /* only if it needs other GPUs: */
+    struct gpu_order_op order;
+    struct gcomm *comm;   /* borrowed; NULL: not known yet */
+    uint64_t comm_number; /* of the communicator that all nodes have; 0: none */
+    struct nccl_id id;    /* to make one with */
+    uint32_t round;
     unsigned nof;
     struct gannounce *of[]; /* owned; nlocal entries, by place */
 };
+
+/* Of the operation that is being launched, if it needs other GPUs; see gpu_comm.c. */
+enum gstage { STAGE_COMM, STAGE_ROUND, STAGE_CALLS, STAGE_END };
 
 enum { GROUP_BUCKETS = 1024, HANDLE_BUCKETS = 4096 };
 
@@ -305,6 +318,13 @@ struct gpu {
     unsigned ngroups;
     uint64_t looked_ms; /* at the streams, for errors */
     unsigned nflying;
+    struct gpu_order order; /* of operations that need other GPUs */
+    struct gop *now;        /* borrowed: the one that is being launched */
+    enum gstage stage;
+    uint64_t now_since_ms; /* it has been there */
+    uint64_t comms_ms;     /* communicators were looked at */
+    LIST_HEAD(, gcomm) comms;
+    unsigned ncomms;
 };
 
 /* gpu_main.c */
@@ -367,6 +387,8 @@ bool slot_turn(struct gsession *s);        /* true if something was announced */
 bool slot_waits(const struct gsession *s); /* a look after the asleep flag: something is there */
 void slot_finish(struct gsession *s, uint64_t n);
 void slot_succeed(struct gsession *s, uint64_t n); /* its stream stores done */
+/* Those that have not ended; nothing else is done any more. */
+void slots_fail_all(struct gsession *s, int code, const char *text);
 void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid, const char *text);
 bool slot_ready(const struct gsession *s, uint64_t n);
 void announce_free(struct gannounce *a);
@@ -389,11 +411,19 @@ void group_rest(struct ggroup *gr);
 void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text);
 void op_landed(struct gop *op); /* one of its streams has passed it */
 void op_free(struct gop *op);
-void group_next(struct ggroup *gr); /* its operation is launched or has failed */
+void op_launched(struct ggroup *gr); /* its operation is on the streams: the next one comes */
 void op_mismatch_text(uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
                       const struct op_desc *b, char text[SESSION_TEXT]);
 void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char text[SESSION_TEXT]);
 void op_balance_of(const struct gop *op, struct op_balance *bal);
+
+/* gpu_comm.c */
+/* Its inputs here are there, and it needs other GPUs. False: ask again, scratch is on its way. */
+bool comm_ready(struct gop *op);
+bool comm_drop(struct gop *op); /* false: too late, it is being launched */
+void comm_landed(struct gop *op);
+bool comm_turn(struct gpu *g);
+unsigned comm_count(const struct gpu *g, const struct gdevice *d);
 
 /* gpu_launch.c */
 /* Plans of all units here. NULL, or why it cannot be done. */

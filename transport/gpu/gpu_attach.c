@@ -296,8 +296,10 @@ static const char *attach_rank(struct gsession *s, const struct claim *c, int *r
     if (!gr && s->user->ngroups >= GPU_USER_GROUPS)
         return "this user has as many groups as commd-gpu keeps for one";
     *ret_code = COMMD_E_INVALID;
-    if (m->attach.units > 1)
-        return "its ranks are on several GPUs";
+    if (m->attach.nnodes > 1)
+        return "its ranks are on several nodes";
+    if (m->attach.units > 1 && !s->g->nccl.version)
+        return "commd-gpu has no NCCL, and its ranks are on several GPUs";
     if (gr && (why = claim_differs(gr, c)))
         return why;
     if (gr && gr->broken) {

@@ -58,6 +58,7 @@ void control_devices(struct gpu *g)
         m.gpu_device.device = i;
         m.gpu_device.clients = d->nsessions;
         m.gpu_device.groups = device_groups(g, d);
+        m.gpu_device.communicators = comm_count(g, d);
         m.gpu_device.memory = d->bytes;
         m.gpu_device.mapped = d->mapped;
         m.gpu_device.operations = d->operations;

@@ -206,7 +206,23 @@ static bool stream_turn(struct gstream *s)
         op_landed(f->op);
         moved = true;
     }
+    if (moved)
+        s->since_ms = now_ms();
     return moved;
+}
+
+/* Errors of what runs only show when they are asked for. */
+static void stream_check(struct gstream *s, uint64_t now)
+{
+    struct gpu *g = s->dev->g;
+    cu_result r = g->cu.stream_query(s->s);
+    const struct gop *op = STAILQ_FIRST(&s->flying)->op;
+
+    if (r != CU_E_NOT_READY)
+        device_check(s->dev, r, "a stream");
+    if (now - s->since_ms > (uint64_t)g->timeout_ms)
+        gpu_fatal(g, "GPU %u stands still for %d ms in %s of group \"%s\"", s->dev->number,
+                  g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
 }
 
 bool devices_turn(struct gpu *g)
@@ -220,18 +236,15 @@ bool devices_turn(struct gpu *g)
     check = now - g->looked_ms >= CHECK_MS;
     for (unsigned i = 0; i < g->ndevices * STREAMS; i++) {
         struct gstream *s = &g->device[i / STREAMS].stream[i % STREAMS];
-        cu_result r;
 
         if (!s->nflying)
             continue;
         moved |= stream_turn(s);
-        if (!check || !s->nflying)
-            continue;
-        g->looked_ms = now;
-        r = g->cu.stream_query(s->s);
-        if (r != CU_E_NOT_READY)
-            device_check(s->dev, r, "a stream");
+        if (check && s->nflying)
+            stream_check(s, now);
     }
+    if (check)
+        g->looked_ms = now;
     return moved;
 }
 
@@ -241,22 +254,21 @@ static void scratch_work(struct gjob *job)
 {
     struct gstream *s = container_of(job, struct gstream, job);
     const struct cuda *cu = &s->dev->g->cu;
+    cu_ptr more = 0;
     cu_result r = cu->ctx_set(s->dev->ctx);
 
-    if (!r && s->scratch)
-        r = cu->mem_free(s->scratch);
-    s->scratch = 0;
-    s->scratch_bytes = 0;
-    r = r ? r : cu->mem_alloc(&s->scratch, s->wanted);
-    if (r) {
+    r = r ? r : cu->mem_alloc(&more, s->wanted);
+    if (r) { /* what there was stays: operations may count on it */
         char text[128];
 
-        s->scratch = 0;
         s->failed = s->asked;
         cuda_text(cu, r, text, sizeof text);
         snprintf(s->why, sizeof s->why, "GPU %u has no %llu MiB for an intermediate result: %.60s",
                  s->dev->number, (unsigned long long)(s->wanted >> 20), text);
     } else {
+        if (s->scratch)
+            cu->mem_free(s->scratch);
+        s->scratch = more;
         s->scratch_bytes = s->wanted;
     }
 }
@@ -276,7 +288,7 @@ int stream_scratch(struct gstream *s, uint64_t bytes)
         s->failed = 0;
         return COMMD_E_NOMEM;
     }
-    if (s->nflying) /* they use what is there */
+    if (s->nflying || s->dev->g->now) /* they use what is there */
         return 0;
     s->failed = 0;
     s->asked = bytes;

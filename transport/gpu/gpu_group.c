@@ -4,6 +4,7 @@
  * first of each are operation `next` of the group: they are taken off, compared, and become a gop.
  * States of it:
  *   INPUTS  the ready words of its members are polled
+ *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c)
  *   FLYING  it is on the streams, and the group goes on with the next one
  * What fails before FLYING is told by the host: result, then the done word of each member. In
  * FLYING only the device can fail, and then this process ends.
@@ -37,6 +38,7 @@ void op_landed(struct gop *op)
         return;
     for (unsigned i = 0; i < op->nof; i++)
         slot_finish(op->of[i]->session, op->of[i]->n);
+    comm_landed(op);
     gr->flying--;
     op_free(op);
 }
@@ -190,6 +192,13 @@ static void group_fail_announced(struct ggroup *gr)
     }
 }
 
+/* Its operation is launched, or has failed. */
+static void group_next(struct ggroup *gr)
+{
+    gr->op = NULL;
+    gr->next++;
+}
+
 /* Makes an operation of what all have announced; those that are wrong end here. */
 static void group_gather(struct ggroup *gr)
 {
@@ -218,11 +227,10 @@ static void group_gather(struct ggroup *gr)
     }
 }
 
-/* Its operation is launched, or has failed. */
-void group_next(struct ggroup *gr)
+void op_launched(struct ggroup *gr)
 {
-    gr->op = NULL;
-    gr->next++;
+    group_next(gr);
+    group_gather(gr);
 }
 
 void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text)
@@ -245,7 +253,7 @@ void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char
     gr->broken_rank = rank;
     gr->broken_pid = pid;
     snprintf(gr->broken_text, sizeof gr->broken_text, "%s", text);
-    if (op) {
+    if (op && comm_drop(op)) {
         op_tell(op, code, rank, pid, gr->broken_text);
         group_next(gr);
         op_free(op);
@@ -291,8 +299,7 @@ static bool op_try(struct gop *op)
     if (r <= 0)
         return r < 0;
     launch_local(op);
-    group_next(gr);
-    group_gather(gr);
+    op_launched(gr);
     return true;
 }
 
@@ -311,5 +318,5 @@ bool group_turn(struct ggroup *gr)
     }
     if (op->ready < op->nof)
         return moved;
-    return op_try(op) || moved;
+    return (gr->nunits == 1 ? op_try(op) : comm_ready(op)) || moved;
 }

@@ -6,6 +6,8 @@
  * that the operation has succeeded, for a device that fails writes none. */
 #include "transport/gpu/gpu.h"
 
+#include "shm/util/wait.h"
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 const char *launch_plan(struct gop *op)
@@ -114,7 +116,8 @@ void launch_end(struct gop *op, unsigned unit, struct gstream *s)
                  "cuStreamBatchMemOp");
     *f = (struct gflight){.op = op, .ticket = s->issued};
     STAILQ_INSERT_TAIL(&s->flying, f, next);
-    s->nflying++;
+    if (!s->nflying++)
+        s->since_ms = now_ms();
     s->dev->g->nflying++;
     op->streams++;
 }

@@ -56,6 +56,7 @@ void gpu_log(const struct gpu *g, unsigned level, const char *format, ...)
 
 void gpu_fatal(struct gpu *g, const char *format, ...)
 {
+    struct gsession *s;
     char text[512];
     va_list args;
 
@@ -63,6 +64,9 @@ void gpu_fatal(struct gpu *g, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     gpu_log(g, LOG_ERROR, "%s", text);
+    LIST_FOREACH(s, &g->sessions, link)
+        if (s->state == SESSION_OPEN)
+            slots_fail_all(s, COMMD_E_GPU_LOST, text);
     if (g->ndevices)
         control_devices(g);
     _exit(1);
@@ -159,6 +163,7 @@ static bool gpu_turn(struct gpu *g)
         if (u->nactive_groups)
             moved |= groups_turn(u, alone ? 0 : begin + SLICE_NS);
     }
+    moved |= comm_turn(g);
     sessions_sweep(g);
     groups_sweep(g);
     return moved;
@@ -260,7 +265,7 @@ static void rest_until(struct gpu *g, int64_t *nap)
 {
     if (arm(g))
         return;
-    if (!TAILQ_EMPTY(&g->busy) || g->nflying) { /* ready words and streams ring no bell */
+    if (!TAILQ_EMPTY(&g->busy) || g->nflying || g->now) { /* ready words and streams ring no bell */
         look_around(g, *nap);
         *nap = MIN(*nap + *nap / 4, (int64_t)NAP_MOST_NS);
     } else {
@@ -290,7 +295,7 @@ static void serve(struct gpu *g)
             last = now_ns();
             crowd_next(&crowd);
         }
-        quiet = TAILQ_EMPTY(&g->busy) && !g->nflying;
+        quiet = TAILQ_EMPTY(&g->busy) && !g->nflying && !g->now;
         /* a nap follows a nap until something moves */
         if (quiet || nap > NAP_LEAST_NS || crowd_here(&crowd) ||
             (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS))

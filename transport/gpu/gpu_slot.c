@@ -49,6 +49,18 @@ void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid,
     slot_finish(s, n);
 }
 
+void slots_fail_all(struct gsession *s, int code, const char *text)
+{
+    for (uint64_t n = s->low; n < s->next; n++) {
+        _Atomic uint32_t *done = &s->region->flags.done[n % SESSION_SLOTS];
+
+        if (s->finished[n % SESSION_SLOTS] || seq_reached(atomic_load(done), session_mark(n)))
+            continue;
+        slot_result(s, n, code, -1, 0, text);
+        atomic_store_explicit(done, session_mark(n), memory_order_release);
+    }
+}
+
 bool slot_ready(const struct gsession *s, uint64_t n)
 {
     uint32_t ready =

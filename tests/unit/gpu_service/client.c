@@ -121,10 +121,12 @@ int client_alloc_chunks(struct client *c, uint64_t bytes, unsigned chunks, struc
     struct cu_mem_prop prop = {.type = CU_ALLOCATION_PINNED,
                                .handle_types = CU_HANDLE_POSIX_FD,
                                .location = {CU_LOCATION_DEVICE, 0}};
-    struct cu_access access = {prop.location, CU_ACCESS_READWRITE};
+    struct cu_access access;
     int fds[SESSION_MAX_CHUNKS], code;
     size_t grain;
 
+    MUST(!c->cu.ctx_device(&prop.location.id));
+    access = (struct cu_access){prop.location, CU_ACCESS_READWRITE};
     MUST(!c->cu.vmm_granularity(&grain, &prop, CU_GRANULARITY_MINIMUM));
     bytes = ALIGN_UP(bytes / chunks, grain);
     MUST(!c->cu.vmm_reserve(&ret->at, bytes * chunks, 0, 0, 0));
@@ -183,6 +185,27 @@ void membership_one(struct membership *m, const struct client *c, uint32_t numbe
     m->units = m->nnodes = 1;
     m->unit[0].ranks = world;
     m->unit[0].uuid = c->uuid;
+}
+
+void membership_spread(struct membership *m, struct client *c, uint32_t number, uint64_t group,
+                       uint32_t world, uint32_t rank, const uint8_t *device)
+{
+    membership_one(m, c, number, group, world, rank);
+    m->units = 0;
+    m->unit[0].ranks = 0;
+    for (uint32_t r = 0; r < world; r++) {
+        struct cu_uuid uuid;
+        uint32_t u = 0;
+        cu_device dev;
+
+        MUST(!c->cu.device_get(&dev, device[r]) && !c->cu.device_uuid(&uuid, dev));
+        while (u < m->units && memcmp(&m->unit[u].uuid, &uuid, sizeof uuid))
+            u++;
+        m->units = u == m->units ? u + 1 : m->units;
+        m->unit[u].uuid = uuid;
+        m->unit[u].ranks++;
+        m->unit_of_rank[r] = (uint16_t)u;
+    }
 }
 
 void membership_message(const struct membership *m, struct session_msg *ret, void *tail,

@@ -21,15 +21,17 @@ static uint16_t bf16(float f)
     return (uint16_t)(u >> 16);
 }
 
-static void fill(unsigned dtype, void *to, uint64_t n, uint64_t seed)
+/* Floats are such that sums are exact in each type, and products too: so that it does not matter in
+ * which order several GPUs make them. */
+static void fill(unsigned dtype, bool powers, void *to, uint64_t n, uint64_t seed)
 {
     uint8_t *p = to;
 
     for (uint64_t i = 0; i < n; i++) {
         uint64_t x = draw(&seed);
         int small = (int)(x >> 20 & 63) - 31;
-        float f = (float)small / 4;
-        double d = (double)small / 4;
+        double d = powers ? (x >> 20 & 1 ? -2 : 0.5) : (double)small / 4;
+        float f = (float)d;
         _Float16 h = (_Float16)f;
         uint16_t b = bf16(f);
 
@@ -84,7 +86,8 @@ void sample_draw(struct sample *s, uint64_t *seed, unsigned world, unsigned unit
         d.coll = (uint8_t)s->coll;
         d.dtype = (uint8_t)s->dtype;
         d.redop = (uint8_t)s->redop;
-    } while (!gpu_able(&d, units));
+    } while (!gpu_able(&d, units) || (units > 1 && s->redop == REDOP_PREMUL_SUM &&
+                                      coll_table[s->coll].reduces && dtype_size(s->dtype) < 4));
     if (!coll_table[s->coll].reduces)
         s->redop = 0;
     if (coll_table[s->coll].rooted)
@@ -161,7 +164,8 @@ static uint64_t gets(const struct sample *s, unsigned rank)
 /* What @rank sends, made anew. */
 static void sent(const struct sample *s, unsigned rank, void *to)
 {
-    fill(s->dtype, to, sends(s, rank), s->seed ^ (rank + 1) * 0x9e3779b97f4a7c15u);
+    fill(s->dtype, s->redop == REDOP_PROD, to, sends(s, rank),
+         s->seed ^ (rank + 1) * 0x9e3779b97f4a7c15u);
 }
 
 /* ---- what must come of it

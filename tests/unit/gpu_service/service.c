@@ -67,8 +67,9 @@ void service_start(struct service *sv, const char *const *settings)
             putenv((char *)*settings);
         execl("transport/commd-gpu", "commd-gpu", "--fd", fd, "--node", "here", "--cuda",
               getenv("TEST_CUDA") ? getenv("TEST_CUDA") : FAKE, "--nccl",
-              "tests/fakecuda/libnccl.so.2", "--timeout", "5000", "--log", level ? level : "warn",
-              (char *)NULL);
+              getenv("TEST_NCCL") ? getenv("TEST_NCCL") : "tests/fakecuda/libnccl.so.2",
+              "--timeout", getenv("TEST_TIMEOUT") ? getenv("TEST_TIMEOUT") : "30000", "--log",
+              level ? level : "warn", (char *)NULL);
         _exit(127);
     }
     close(pair[1]);

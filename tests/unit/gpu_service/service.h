@@ -81,8 +81,7 @@ void client_forget(struct client *c, uint32_t id);
 void client_put(struct client *c, cu_ptr to, const void *from, size_t n);
 void client_get(struct client *c, void *to, cu_ptr from, size_t n);
 
-/* What a rank says of its group: @unit_of_rank: world entries; units lie on the devices of
- * @device, all on node 0. */
+/* What a rank says of its group. */
 struct membership {
     uint32_t number; /* the client's */
     uint64_t group, epoch, first;
@@ -93,6 +92,9 @@ struct membership {
 };
 void membership_one(struct membership *m, const struct client *c, uint32_t number, uint64_t group,
                     uint32_t world, uint32_t rank); /* all on the client's GPU */
+/* Rank r is on GPU @device[r]. */
+void membership_spread(struct membership *m, struct client *c, uint32_t number, uint64_t group,
+                       uint32_t world, uint32_t rank, const uint8_t *device);
 void membership_message(const struct membership *m, struct session_msg *ret, void *tail,
                         size_t *ret_len);
 int client_attach(struct client *c, const struct membership *m);
