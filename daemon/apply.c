@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include "daemon/admin/answers.h"
 #include "daemon/daemon.h"
@@ -75,6 +76,7 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
         .group = view->id,
         .epoch = view->epoch,
         .net = view->net,
+        .gpu = view->gpu,
         .world = view->size,
         .nnodes = view->nnodes,
         .me = view->me,
@@ -90,6 +92,10 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
 
     if (!rank_node)
         return -ENOMEM;
+    if (view->uid == CORE_GPU_UID) {
+        limits.bytes_per_user = limits.bytes;
+        limits.groups_per_user = limits.groups;
+    }
     for (unsigned i = 0; i < view->size; i++) {
         rank_node[i] = (uint16_t)view->members[i].node;
         geom.nlocal += rank_node[i] == view->me;
@@ -384,6 +390,30 @@ static void engine_send(struct daemon *d, const struct core_action *a)
         engine_link_send(d->engine, &msg, NULL, 0);
 }
 
+/* Both ends are handed over; who is gone meanwhile has the other side find its end. */
+static void gpu_session(struct daemon *d, const struct core_action *a)
+{
+    _cleanup_(close_fdp) int client = -1, service = -1;
+    struct msg session = {.type = MSG_GPU_SESSION}, answer = {.type = MSG_GPU_ANSWER};
+    int pair[2];
+
+    answer.gpu_answer.req = (uint32_t)a->ask;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+        answer.gpu_answer.cause = CAUSE_NOMEM;
+        snprintf(answer.gpu_answer.text, sizeof(answer.gpu_answer.text),
+                 "commd on node %s has no socket for a session with GPUs: %s", d->conf->node,
+                 strerror(errno));
+        return listener_send(d->listener, a->client, &answer, NULL, 0);
+    }
+    client = pair[0];
+    service = pair[1];
+    session.gpu_session.client = a->client;
+    session.gpu_session.uid = a->by_id;
+    session.gpu_session.pid = a->pid;
+    engine_link_send(d->gpu, &session, &service, 1);
+    listener_send(d->listener, a->client, &answer, &client, 1);
+}
+
 void apply_client_gone(struct daemon *d, unsigned slot)
 {
     struct msg msg = {.type = MSG_DOORBELL_DEL};
@@ -405,7 +435,8 @@ static void write_down(struct daemon *d, const struct core_action *a)
     static const char *const words[CORE_NOTE_COUNT] = {
         [CORE_NOTE_NODE_UP] = "node_up",           [CORE_NOTE_NODE_LOST] = "node_lost",
         [CORE_NOTE_NODE_DRAINS] = "drain",         [CORE_NOTE_ENGINE_UP] = "engine_up",
-        [CORE_NOTE_ENGINE_LOST] = "engine_lost",   [CORE_NOTE_GROUP_OPEN] = "group_open",
+        [CORE_NOTE_ENGINE_LOST] = "engine_lost",   [CORE_NOTE_GPU_UP] = "gpu_up",
+        [CORE_NOTE_GPU_LOST] = "gpu_lost",         [CORE_NOTE_GROUP_OPEN] = "group_open",
         [CORE_NOTE_GROUP_FAILED] = "group_failed", [CORE_NOTE_GROUP_ENDED] = "group_ended",
         [CORE_NOTE_RANK_LOST] = "rank_lost",       [CORE_NOTE_CLIENT_COME] = "client_come",
         [CORE_NOTE_CLIENT_GONE] = "client_gone",   [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
@@ -453,6 +484,18 @@ void apply_action(struct daemon *d, const struct core_action *a)
         break;
     case CORE_DO_ENGINE_SEND:
         engine_send(d, a);
+        break;
+    case CORE_DO_GPU_START:
+        engine_link_start(d->gpu);
+        break;
+    case CORE_DO_GPU_KILL:
+        engine_link_kill(d->gpu);
+        break;
+    case CORE_DO_GPU_SEND:
+        engine_link_send(d->gpu, &a->msg, NULL, 0);
+        break;
+    case CORE_DO_GPU_SESSION:
+        gpu_session(d, a);
         break;
     case CORE_DO_GROUP_OPEN:
         group_open(d, a->group);

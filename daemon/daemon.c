@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 
+#include "daemon/link/engine_spawn.h"
 #include "daemon/process/clock.h"
 #include "daemon/process/files.h"
 #include "daemon/process/log.h"
@@ -112,6 +113,10 @@ int daemon_prepare(struct daemon *d)
 static void core_config_of(const struct conf *conf, struct core_config *ret_config)
 {
     unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
+    /* The unit has PrivateDevices=, by which the first is not seen. */
+    bool driver =
+        access("/dev/nvidiactl", F_OK) == 0 || access("/proc/driver/nvidia/version", F_OK) == 0;
+    const char *why = NULL;
 
     *ret_config = (struct core_config){
         .cluster = conf->cluster,
@@ -120,10 +125,12 @@ static void core_config_of(const struct conf *conf, struct core_config *ret_conf
         .self = conf->self,
         .own_uid = geteuid(),
         .net = conf_net(conf),
+        .gpu = conf_gpu(conf, driver, &why),
         .heartbeat_ms = conf->heartbeat_ms,
         .node_timeout_ms = conf->node_timeout_ms,
         .join_timeout_ms = conf->join_timeout_ms,
         .engine_timeout_ms = conf->progress_timeout_ms,
+        .gpu_timeout_ms = conf->gpu_timeout_ms,
         .max_clients = conf->max_clients,
         .max_clients_per_user = conf->max_clients_per_user,
         .max_groups = conf->max_groups,
@@ -131,6 +138,7 @@ static void core_config_of(const struct conf *conf, struct core_config *ret_conf
         .max_size = size,
         .max_members = MAX((unsigned)MAX_MEMBERS, MEMBER_BLOCKS * size),
     };
+    ret_config->gpu_why = why;
 }
 
 static int start_core(struct daemon *d)
@@ -191,10 +199,11 @@ static int start_listener(struct daemon *d)
 
 static int start_cluster(struct daemon *d)
 {
+    struct program program;
     struct engine_link_config engine = {
         .base = d->base,
-        .conf = d->conf,
-        .device = d->device,
+        .program = &program,
+        .pid_file = d->conf->engine_pid_file,
         .launcher = d->launcher,
         .closer = d->closer,
         .ops = &engine_ops,
@@ -214,12 +223,34 @@ static int start_cluster(struct daemon *d)
 
     if (d->conf->nnodes == 1)
         return 0; /* nobody to talk to, and no port that could be attacked */
+    program_engine(d->conf, d->device, &program);
     r = engine_link_new(&engine, &d->engine);
     if (r)
         return complain(NULL, EXIT_INTERNAL);
     r = peer_links_new(&peers, &d->peers, &error);
     explicit_bzero(&d->keys, sizeof(d->keys));
     return r ? complain(error, exit_code_of(r)) : 0;
+}
+
+static int start_gpu(struct daemon *d)
+{
+    struct program program;
+    struct engine_link_config gpu = {
+        .base = d->base,
+        .program = &program,
+        .pid_file = d->conf->gpu_pid_file,
+        .launcher = d->gpu_launcher,
+        .closer = d->closer,
+        .ops = &gpu_ops,
+        .arg = d,
+    };
+    struct core_gpu_view view;
+
+    core_gpu(d->core, &view);
+    if (!view.wanted)
+        return 0;
+    program_gpu(d->conf, &program);
+    return engine_link_new(&gpu, &d->gpu) ? complain(NULL, EXIT_INTERNAL) : 0;
 }
 
 static int start_http(struct daemon *d)
@@ -250,6 +281,9 @@ int daemon_start(struct daemon *d)
     r = start_cluster(d);
     if (r)
         return r;
+    r = start_gpu(d);
+    if (r)
+        return r;
     r = start_http(d);
     if (r)
         return r;
@@ -277,6 +311,7 @@ void daemon_fini(struct daemon *d)
     d->listener = listener_free(d->listener);
     d->peers = peer_links_free(d->peers);
     d->engine = engine_link_free(d->engine);
+    d->gpu = engine_link_free(d->gpu);
     while (apply_next_failed(d, &group, &cause, text, sizeof(text)))
         ;
     boards_fini(&d->boards);
@@ -382,7 +417,7 @@ void daemon_reload(struct daemon *d)
     if (conf) {
         conf_free(d->conf);
         d->conf = conf;
-        core_config_of(conf, &config);
+        core_config_of(conf, &config); /* what it says of GPUs was decided at the start */
         core_reconfigure(d->core, &config);
         listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
         if (d->peers)

@@ -38,7 +38,8 @@ struct daemon {
     struct conf *conf;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
     bool insecure;
-    const char *launcher;    /* of the engine; NULL: none. Borrowed from the command line */
+    /* of the engine, of commd-gpu; NULL: none. Borrowed from the command line */
+    const char *launcher, *gpu_launcher;
     uint64_t idle_ms;        /* leave when nobody has needed us for so long; 0: stay */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];
@@ -49,6 +50,7 @@ struct daemon {
     struct listener *listener;
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* likewise */
+    struct engine_link *gpu;    /* commd-gpu; NULL where there is none */
     struct closer *closer;      /* closes what came from clients */
     struct boards boards;
     struct arenas arenas;
@@ -96,6 +98,7 @@ void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _prin
 extern const struct listener_ops listener_ops;
 extern const struct peer_links_ops peer_ops;
 extern const struct engine_link_ops engine_ops;
+extern const struct engine_link_ops gpu_ops;
 
 /* ---- loop.c ----------------------------------------------------------------------------- */
 

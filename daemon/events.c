@@ -54,7 +54,16 @@ static void edge_client_closed(void *arg, unsigned slot, const char *text)
     daemon_dispatch(arg, &e);
 }
 
+/* Our own commd-gpu counts as a user of its own. */
+static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid)
+{
+    struct daemon *d = arg;
+
+    return engine_link_is(d->gpu, pid, uid) ? CORE_GPU_UID : uid;
+}
+
 const struct listener_ops listener_ops = {
+    .user = edge_client_user,
     .open = edge_client_open,
     .msg = edge_client_msg,
     .closed = edge_client_closed,
@@ -117,4 +126,31 @@ const struct engine_link_ops engine_ops = {
     .started = edge_engine_started,
     .msg = edge_engine_msg,
     .down = edge_engine_down,
+};
+
+static void edge_gpu_started(void *arg, uint32_t pid)
+{
+    struct core_event e = {.type = CORE_GPU_STARTED, .pid = pid};
+
+    daemon_dispatch(arg, &e);
+}
+
+static void edge_gpu_msg(void *arg, const struct msg *msg)
+{
+    struct core_event e = {.type = CORE_GPU_MSG, .msg = msg};
+
+    daemon_dispatch(arg, &e);
+}
+
+static void edge_gpu_down(void *arg, const char *text)
+{
+    struct core_event e = {.type = CORE_GPU_DOWN, .text = text};
+
+    daemon_dispatch(arg, &e);
+}
+
+const struct engine_link_ops gpu_ops = {
+    .started = edge_gpu_started,
+    .msg = edge_gpu_msg,
+    .down = edge_gpu_down,
 };

@@ -217,7 +217,7 @@ static void watch_idleness(struct daemon *d)
     if (!d->idle_ms || d->stop)
         return;
     core_status(d->core, &status);
-    if (!listener_idle(d->listener) || status.groups) {
+    if (!listener_unused(d->listener) || status.groups) {
         d->idle_due = false;
         event_del(d->idle_timer);
     } else if (d->idle_due) {

@@ -25,6 +25,7 @@ static const char help[] =
     "  --background    with --user: print the daemon's pid when it serves, and return\n"
     "  --launcher SOCKET  let commd-engine --launcher, which listens there under another user,\n"
     "                  start the engine\n"
+    "  --gpu-launcher SOCKET  the same for commd-gpu\n"
     "  --idle-exit S   leave when there was no client for S seconds\n"
     "  --version       print the version, and exit\n"
     "  --help          print this text, and exit\n\n"
@@ -32,7 +33,7 @@ static const char help[] =
     "78 configuration.\n";
 
 struct daemon_options {
-    const char *config, *launcher;
+    const char *config, *launcher, *gpu_launcher;
     bool check, insecure, user, background;
     uint64_t idle_ms;
 };
@@ -59,7 +60,7 @@ static int usage_error(const char *format, const char *word)
 /* What does not go together. */
 static int check_options(const struct daemon_options *o)
 {
-    if (o->user && (o->config || o->check || o->insecure || o->launcher))
+    if (o->user && (o->config || o->check || o->insecure || o->launcher || o->gpu_launcher))
         return usage_error("%s has no configuration, and no other nodes", "--user");
     if (o->background && !o->user)
         return usage_error("%s goes with --user only: a service stays in the foreground",
@@ -78,6 +79,7 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
         OPT_BACKGROUND,
         OPT_IDLE,
         OPT_LAUNCHER,
+        OPT_GPU_LAUNCHER,
         OPT_VERSION,
         OPT_HELP
     };
@@ -88,6 +90,7 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
         {"user", no_argument, NULL, OPT_USER},
         {"background", no_argument, NULL, OPT_BACKGROUND},
         {"launcher", required_argument, NULL, OPT_LAUNCHER},
+        {"gpu-launcher", required_argument, NULL, OPT_GPU_LAUNCHER},
         {"idle-exit", required_argument, NULL, OPT_IDLE},
         {"version", no_argument, NULL, OPT_VERSION},
         {"help", no_argument, NULL, OPT_HELP},
@@ -115,6 +118,9 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
             break;
         case OPT_LAUNCHER:
             o.launcher = optarg;
+            break;
+        case OPT_GPU_LAUNCHER:
+            o.gpu_launcher = optarg;
             break;
         case OPT_IDLE:
             if (parse_seconds(optarg, &o.idle_ms))
@@ -196,6 +202,7 @@ static int serve_until_end(struct daemon *d, const struct daemon_options *o,
     log_init("commd", d->conf->log_level);
     d->insecure = o->insecure;
     d->launcher = o->launcher;
+    d->gpu_launcher = o->gpu_launcher;
     d->idle_ms = o->idle_ms;
     r = daemon_prepare(d);
     if (r)

@@ -77,6 +77,7 @@ static const struct verb verbs[] = {
      .links = true},
     {"groups", "groups", .help = "the groups that have ranks on this node"},
     {"clients", "clients", .help = "the programs connected to this node"},
+    {"gpus", "gpus", .help = "the GPUs of this node, as its service for them sees them"},
     {"tenants", "tenants", .help = "what each user has of what they share, and may have"},
     {"why", "ranks", .help = "[GROUP]: why it does not get on, and who is the culprit",
      .show_group = show_why, .watch_ms = 1000},

@@ -70,6 +70,8 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
         a->unasked[0] = '\0';
         facts->version = cell_of(&a->status.tables, 0, "version");
         facts->fabric = cell_of(&a->status.tables, 0, "fabric");
+        facts->gpu = cell_of(&a->status.tables, 0, "gpu");
+        facts->gpu_text = cell_of(&a->status.tables, 0, "gpu_text");
         facts->unwell = a->status.tables.text;
         complain_to(unheard, sizeof(unheard));
         if (ask_tables(&o->ask, "nodes", &a->nodes))
@@ -158,6 +160,8 @@ int verb_doctor(struct options *o, char **args, int n)
                                  .version = "",
                                  .own_version = VERSION,
                                  .fabric = "",
+                                 .gpu = "",
+                                 .gpu_text = "",
                                  .latency_us = "",
                                  .bandwidth = "",
                                  .max_clients = DOCTOR_UNKNOWN,

@@ -81,6 +81,22 @@ static void judge_commd(const struct doctor_facts *f, struct doctor_findings *al
         tell_finding(all, DOCTOR_OK, "keys", "", "all nodes that are up have the same");
 }
 
+/* It may not be needed; whoever asked for it and did not get it has gone through host memory. */
+static void judge_gpu(const struct doctor_facts *f, struct doctor_findings *all)
+{
+    static const char unasked[] = "nobody has asked";
+
+    if (!*f->gpu || !strcmp(f->gpu, "none"))
+        return;
+    if (strcmp(f->gpu, "down") || !strncmp(f->gpu_text, unasked, strlen(unasked)))
+        tell_finding(all, DOCTOR_OK, "GPU service", "", "%s: %s", f->gpu, f->gpu_text);
+    else
+        tell_finding(all, DOCTOR_WARNING, "GPU service",
+                     "install the package commd-gpu; journalctl -u commd -u commd-gpu; "
+                     "gpu.enabled: no, if this node shall do without",
+                     "down: %s", f->gpu_text);
+}
+
 static void judge_files(const struct doctor_facts *f, struct doctor_findings *all)
 {
     int64_t need;
@@ -311,6 +327,7 @@ void doctor_judge(const struct doctor_facts *f, struct doctor_findings *ret_find
 {
     *ret_findings = (struct doctor_findings){0};
     judge_commd(f, ret_findings);
+    judge_gpu(f, ret_findings);
     judge_files(f, ret_findings);
     judge_memory(f, ret_findings);
     judge_cpus(f, ret_findings);

@@ -24,6 +24,7 @@ struct doctor_facts {
     const char *keys_unwell;            /* likewise, of the keys of the nodes */
     const char *version, *own_version;  /* of commd and of commctl */
     const char *fabric;                 /* what its engine runs on */
+    const char *gpu, *gpu_text;         /* state of its GPU service, and more about it */
     const char *latency_us, *bandwidth; /* as configured; a size like "1G" */
     int64_t max_clients, max_groups;
     int64_t open_files;         /* limit of commd's descriptors */

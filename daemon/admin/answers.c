@@ -100,6 +100,21 @@ const char *answer_engine_word(const struct daemon *d, const struct core_status 
     return "";
 }
 
+const char *answer_gpu_word(const struct core_gpu_view *gpu)
+{
+    if (!gpu->wanted)
+        return "none";
+    switch (gpu->state) {
+    case CORE_ENGINE_DOWN_:
+        return "down";
+    case CORE_ENGINE_STARTING:
+        return "starting";
+    case CORE_ENGINE_UP:
+        return "up";
+    }
+    return "";
+}
+
 void admin_status_line(struct daemon *d, char *buf, size_t len)
 {
     struct core_status status;
@@ -141,13 +156,18 @@ static bool fill_status(struct answer *a)
         {"groups", "GROUPS", MSG_CELL_NUMBER},
         {"insecure", "INSECURE", MSG_CELL_BOOL},
         {"longest_turn_ms", "LONGEST TURN [ms]", MSG_CELL_NUMBER},
+        {"gpu", "GPU SERVICE", MSG_CELL_STRING},
+        {"gpu_pid", "GPU PID", MSG_CELL_NUMBER},
+        {"gpu_text", "GPU TEXT", MSG_CELL_STRING},
     };
     struct daemon *d = a->d;
     struct table *t = &a->table;
     struct core_status status;
+    struct core_gpu_view gpu;
 
     answer_check_well(a);
     core_status(d->core, &status);
+    core_gpu(d->core, &gpu);
     table_init(t, "status", columns, ARRAY_LEN(columns));
     table_text(t, d->conf->node);
     table_text(t, d->conf->cluster);
@@ -158,15 +178,15 @@ static bool fill_status(struct answer *a)
     table_number(t, status.nodes_up);
     table_number(t, d->conf->nnodes);
     table_text(t, answer_engine_word(d, &status));
-    if (status.engine_pid)
-        table_number(t, status.engine_pid);
-    else
-        table_text(t, "");
+    table_number_if(t, status.engine_pid, status.engine_pid);
     table_text(t, d->engine ? status.engine_text : "");
     table_number(t, status.clients);
     table_number(t, status.groups);
     table_bool(t, d->insecure);
     table_number(t, d->longest_turn_us / 1000);
+    table_text(t, answer_gpu_word(&gpu));
+    table_number_if(t, gpu.pid, gpu.pid);
+    table_text(t, gpu.text);
     return true;
 }
 
@@ -340,6 +360,10 @@ static void group_row(struct answer *a, const struct core_group_view *view)
         table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
     else
         table_text(t, "");
+    if (view->id)
+        table_bool(t, view->gpu);
+    else
+        table_text(t, "");
 }
 
 static bool fill_groups(struct answer *a)
@@ -350,6 +374,7 @@ static bool fill_groups(struct answer *a)
         {"nodes", "NODES", MSG_CELL_NUMBER}, {"local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER},
         {"state", "STATE", MSG_CELL_STRING}, {"missing", "MISSING", MSG_CELL_STRING},
         {"ops", "OPS", MSG_CELL_NUMBER},     {"cause", "CAUSE", MSG_CELL_STRING},
+        {"gpu", "GPU", MSG_CELL_BOOL},
     };
 
     const uint32_t *uid = may_see(a, UINT32_MAX) ? NULL : &a->uid;
@@ -366,6 +391,54 @@ static bool fill_groups(struct answer *a)
             return true;
     } while (clock_us() < a->until_us);
     return false;
+}
+
+/* As commd-gpu tells once a second. A row without a device says why there is none. */
+static bool fill_gpus(struct answer *a)
+{
+    static const struct table_column columns[] = {
+        {"device", "DEVICE", MSG_CELL_NUMBER},
+        {"uuid", "UUID", MSG_CELL_STRING},
+        {"name", "NAME", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},
+        {"memory", "MEMORY [bytes]", MSG_CELL_NUMBER},
+        {"mapped", "MAPPED [bytes]", MSG_CELL_NUMBER},
+        {"clients", "CLIENTS", MSG_CELL_NUMBER},
+        {"groups", "GROUPS", MSG_CELL_NUMBER},
+        {"communicators", "COMMUNICATORS", MSG_CELL_NUMBER},
+        {"operations", "OPERATIONS", MSG_CELL_NUMBER},
+        {"moved", "MOVED [bytes]", MSG_CELL_NUMBER},
+    };
+    struct table *t = &a->table;
+    struct core_gpu_view gpu;
+
+    core_gpu(a->d->core, &gpu);
+    table_init(t, "gpus", columns, ARRAY_LEN(columns));
+    for (unsigned i = 0; i < gpu.ndevices; i++) {
+        const struct msg_gpu_device *device = &gpu.devices[i];
+        bool told = device->uuid[0];
+
+        table_number(t, i);
+        table_text(t, device->uuid);
+        table_text(t, device->name);
+        table_text(t, device->state);
+        table_number_if(t, told, device->memory);
+        table_number_if(t, told, device->mapped);
+        table_number_if(t, told, device->clients);
+        table_number_if(t, told, device->groups);
+        table_number_if(t, told, device->communicators);
+        table_number_if(t, told, device->operations);
+        table_number_if(t, told, device->moved);
+    }
+    if (gpu.ndevices)
+        return true;
+    table_text(t, "");
+    table_text(t, "");
+    table_text(t, "");
+    table_format(t, "%s: %s", gpu.wanted ? answer_gpu_word(&gpu) : "no GPU service", gpu.text);
+    for (unsigned i = 4; i < ARRAY_LEN(columns); i++)
+        table_text(t, "");
+    return true;
 }
 
 static bool fill_clients(struct answer *a)

@@ -42,6 +42,8 @@ void answer_check_well(struct answer *a);
 
 /* Words of the tables, which HTTP uses too. */
 const char *answer_engine_word(const struct daemon *d, const struct core_status *status);
+/* "up", "down", "starting"; "none" where there is none. */
+const char *answer_gpu_word(const struct core_gpu_view *gpu);
 const char *answer_group_word(enum core_group_state state);
 const char *answer_peer_word(const struct core_peer_view *peer);
 const char *answer_state_word(const struct core_status *status, bool unwell);

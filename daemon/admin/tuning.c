@@ -49,12 +49,13 @@ void tuning_fill(struct table *table, const struct conf *conf)
     const struct plan_net net = conf_net(conf);
     const struct topology *cpus = topology_here();
     const struct team_machine machine = {.cpus = cpus->cpus, .caches = cpus->caches};
-    struct conf_row latency, bandwidth, channels, congestion;
+    struct conf_row latency, bandwidth, channels, congestion, gpu;
 
     conf_row_of(conf, "transport.latency_us", &latency);
     conf_row_of(conf, "transport.bandwidth", &bandwidth);
     conf_row_of(conf, "transport.channels", &channels);
     conf_row_of(conf, "transport.congestion_control", &congestion);
+    conf_row_of(conf, "gpu.enabled", &gpu);
     const struct tuning_row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
          "one node, few ranks: up to this each reduces all, after one synchronisation"},
@@ -125,6 +126,8 @@ void tuning_fill(struct table *table, const struct conf *conf)
          "across nodes: TCP connections to a node, that messages above 32K take in turns"},
         {"congestion_control", TEXT, 0, congestion.value,
          "auto: CUBIC where the system's default is BBR, which slows bursts down"},
+        {"gpu", TEXT, 0, gpu.value,
+         "tensors on GPUs: no: they go through host memory; auto: if there is no NVIDIA driver"},
     };
 
     table_init(table, "tuning", columns, ARRAY_LEN(columns));

@@ -6,7 +6,8 @@
 
 #define ADMIN_VERBS(V)                                                                             \
     V(status)                                                                                      \
-    V(nodes) V(groups) V(clients) V(config) V(tuning) V(keys) V(events) V(tenants) V(log_level)
+    V(nodes)                                                                                       \
+    V(groups) V(clients) V(gpus) V(config) V(tuning) V(keys) V(events) V(tenants) V(log_level)
 /* What changes something: the core decides (core_change.c). drain, undrain: this node; kick:
  * @group, because of @text; kick_pid: clients of @pid; kick_rank: the client that is @rank of
  * @group; set_log_level: to @text. */

@@ -77,6 +77,17 @@ const char *conf_fabric(const struct conf *conf)
     return strcmp(conf->ucx_tls, "tcp") ? "ucx" : "tcp";
 }
 
+bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why)
+{
+    if (!strcmp(conf->gpu_enabled, "no"))
+        *ret_why = "gpu.enabled is no";
+    else if (!strcmp(conf->gpu_enabled, "yes") || driver || conf->cuda_library[0])
+        return true;
+    else
+        *ret_why = "no NVIDIA driver is loaded, and gpu.cuda_library is not set";
+    return false;
+}
+
 uint64_t conf_board_bytes_per_user(const struct conf *conf)
 {
     bool given = conf_is_given(conf, "limits.max_board_bytes_per_user");

@@ -7,7 +7,7 @@
 #include "shm/util/base.h"
 
 enum { CONF_MAX_NODES = 1024, CONF_NAME_MAX = 64, CONF_PATH_MAX = 256, CONF_ADDR_MAX = 64 };
-enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 32, CONF_MAX_BYTES = 1 << 20 };
+enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 48, CONF_MAX_BYTES = 1 << 20 };
 
 struct plan_net;
 
@@ -50,6 +50,14 @@ struct conf {
     char engine[CONF_PATH_MAX];
     char engine_pid_file[CONF_PATH_MAX]; /* "": none */
 
+    /* gpu: */
+    char gpu_enabled[8];              /* "auto", "yes", "no": see conf_gpu() */
+    char cuda_library[CONF_PATH_MAX]; /* "": libcuda.so.1 */
+    char nccl_library[CONF_PATH_MAX]; /* "": libnccl.so.2 */
+    uint64_t gpu_timeout_ms;
+    char gpu_program[CONF_PATH_MAX];
+    char gpu_pid_file[CONF_PATH_MAX]; /* "": none */
+
     /* timeouts: */
     uint64_t heartbeat_ms;
     uint64_t node_timeout_ms;
@@ -83,6 +91,10 @@ struct conf *conf_free(struct conf *conf);
 const char *conf_fabric(const struct conf *conf);
 /* The network as groups have it whose home is this node. */
 struct plan_net conf_net(const struct conf *conf);
+
+/* Whether commd-gpu is started for who asks. @driver: the NVIDIA driver is loaded. If not,
+ * *ret_why says why, for people. */
+bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why);
 
 /* limits.max_board_bytes_per_user; where it is not given, half of a small limits.max_board_bytes.
  */

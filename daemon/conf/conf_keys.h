@@ -16,6 +16,7 @@ typedef enum {
     CONF_PORT_RANGE,
     CONF_WORD,
     CONF_ADDRESS,
+    CONF_SWITCH,
     CONF_LISTEN,
     CONF_BOOL,
     CONF_LEVEL,

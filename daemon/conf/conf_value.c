@@ -296,6 +296,11 @@ static const char *check_listen(const char *text)
     return conf_listen(text, address, &port) ? NULL : "not an address and a port";
 }
 
+static const char *check_switch(const char *text)
+{
+    return !strcmp(text, "auto") || !strcmp(text, "yes") || !strcmp(text, "no") ? NULL : "unknown";
+}
+
 /* --- by type --- */
 
 static const char *parse_text(const struct conf_key *key, const char *text)
@@ -319,6 +324,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_word(text);
     case CONF_ADDRESS:
         return check_address(text);
+    case CONF_SWITCH:
+        return check_switch(text);
     case CONF_LISTEN:
         return check_listen(text);
     case CONF_BOOL:
@@ -363,6 +370,7 @@ static const char *parse_value(const struct conf_key *key, const char *text, uin
     case CONF_PORT_RANGE:
     case CONF_WORD:
     case CONF_ADDRESS:
+    case CONF_SWITCH:
     case CONF_LISTEN:
     case CONF_NODES:
         break;
@@ -526,6 +534,9 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
                  "an IPv4 address, an IPv6 address without brackets, or a host name, "
                  "of at most %" PRIu64 " bytes",
                  key->max);
+        return;
+    case CONF_SWITCH:
+        snprintf(buf, len, "auto, yes, no");
         return;
     case CONF_LISTEN:
         snprintf(buf, len,

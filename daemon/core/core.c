@@ -38,6 +38,7 @@ static void copy_config(struct core *core, const struct core_config *config)
     struct core_config *own = &core->config;
 
     own->net = config->net;
+    own->gpu_timeout_ms = MAX(config->gpu_timeout_ms, (uint64_t)1);
     own->own_uid = config->own_uid;
     own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
     own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
@@ -59,6 +60,7 @@ void core_setup(struct core *core, const struct core_config *config)
 
     copy_config(core, config);
     core->config.nodes = NULL;
+    core->config.gpu_why = NULL; /* it becomes the status text */
     text_copy(core->cluster, sizeof(core->cluster), config->cluster);
     text_copy(core->version, sizeof(core->version), config->version);
     core->config.cluster = core->cluster;
@@ -86,6 +88,10 @@ void core_setup(struct core *core, const struct core_config *config)
     core->engine.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     text_copy(core->engine.text, sizeof(core->engine.text),
               config->nnodes > 1 ? "not started yet" : "not needed: one node");
+    core->gpu.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    core->gpu.ping_ms = CORE_NEVER;
+    text_copy(core->gpu.text, sizeof(core->gpu.text),
+              config->gpu ? "nobody has asked for it yet" : config->gpu_why);
     core->heartbeat_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
     core->silent_ms = core->expire_ms = core->promised_ms = CORE_NEVER;
     act_reset(core);
@@ -143,6 +149,15 @@ static void core_dispatch(struct core *core, const struct core_event *event)
     case CORE_ENGINE_DOWN:
         engine_down(core, event->text);
         break;
+    case CORE_GPU_STARTED:
+        gpu_started(core, event->pid);
+        break;
+    case CORE_GPU_MSG:
+        gpu_msg(core, event->msg);
+        break;
+    case CORE_GPU_DOWN:
+        gpu_down(core, event->text);
+        break;
     case CORE_BOARD_FAILED:
         group_board_failed(core, event->group, event->cause, event->text);
         break;
@@ -178,6 +193,7 @@ void core_input(struct core *core, const struct core_event *event)
         peer_forgive(core);
     core_dispatch(core, event);
     engine_tick(core);
+    gpu_tick(core);
     peer_tick(core);
     join_tick(core);
     settle(core);
@@ -186,5 +202,7 @@ void core_input(struct core *core, const struct core_event *event)
 
 uint64_t core_deadline(const struct core *core)
 {
-    return MIN(MIN(engine_deadline(core), peer_deadline(core)), join_deadline(core));
+    uint64_t processes = MIN(engine_deadline(core), gpu_deadline(core));
+
+    return MIN(MIN(processes, peer_deadline(core)), join_deadline(core));
 }

@@ -12,6 +12,11 @@ struct core;
 
 enum { CORE_ENGINE_RESTART_MIN_MS = 100, CORE_ENGINE_RESTART_MAX_MS = 5000 };
 
+/* The user that commd-gpu counts as, on all nodes; no process has it. Group names that begin so are
+ * for this user alone. */
+#define CORE_GPU_UID   0xfffffff0u
+#define CORE_GPU_NAMES "commd-gpu/"
+
 struct core_config {
     uint64_t seed;        /* only source of randomness */
     uint64_t incarnation; /* of this commd, random, not 0 */
@@ -22,8 +27,10 @@ struct core_config {
     unsigned nnodes, self;
     uint32_t own_uid;    /* that commd runs as: it and root may change what is everybody's */
     struct plan_net net; /* given to groups that have their home here */
+    bool gpu;            /* this node has a GPU service, or will start it for who asks */
+    const char *gpu_why; /* if not: why; may be NULL */
     /* timeouts, ms */
-    uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms;
+    uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms, gpu_timeout_ms;
     /* limits */
     unsigned max_clients, max_clients_per_user, max_groups, max_groups_per_user;
     unsigned max_size;    /* ranks that a group can have; 0: a sixteenth of max_members */
@@ -51,6 +58,9 @@ enum core_event_type {
     CORE_ENGINE_STARTED, /* process was spawned, pid in @pid */
     CORE_ENGINE_MSG,     /* @msg; the first is ENGINE_HELLO */
     CORE_ENGINE_DOWN,    /* exited or its socket closed; @text "killed by signal 9" */
+    CORE_GPU_STARTED,    /* as of the engine, of commd-gpu */
+    CORE_GPU_MSG,        /* @msg; the first is GPU_HELLO */
+    CORE_GPU_DOWN,       /* @text */
     CORE_BOARD_FAILED,   /* the edge could not make the board of @group: @cause, @text */
     CORE_SHUTDOWN,       /* refuse new joins, tell everyone we are going */
 };
@@ -60,7 +70,7 @@ struct core_event {
     uint64_t now_ms; /* monotonic */
     unsigned client;
     unsigned node;
-    uint32_t uid;
+    uint32_t uid; /* CLIENT_OPEN: CORE_GPU_UID for our own commd-gpu */
     uint32_t pid;
     uint64_t group;
     const struct msg *msg;
@@ -79,6 +89,12 @@ enum core_action_type {
     CORE_DO_ENGINE_START, /* spawn commd-engine */
     CORE_DO_ENGINE_KILL,  /* SIGKILL; CORE_ENGINE_DOWN follows */
     CORE_DO_ENGINE_SEND,  /* @msg. ENGINE_PEER_ADD: the edge fills token and expect */
+    CORE_DO_GPU_START,    /* spawn commd-gpu */
+    CORE_DO_GPU_KILL,     /* SIGKILL; CORE_GPU_DOWN follows */
+    CORE_DO_GPU_SEND,     /* @msg */
+    /* Make a socket pair: one end to commd-gpu with GPU_SESSION (@client, user @by_id, @pid), the
+     * other to @client with GPU_ANSWER to its request @ask. */
+    CORE_DO_GPU_SESSION,
     /* Make the board of @group (core_group()), send JOINED + fds to each local member's
      * client (req in core_group_local()), and BOARD_ADD + fd to the engine if nnodes > 1.
      * MEMBER_GONE follows for each rank that is gone already. */
@@ -119,6 +135,8 @@ enum core_note {
     CORE_NOTE_NODE_DRAINS, /* or not any more; another one or this one */
     CORE_NOTE_ENGINE_UP,
     CORE_NOTE_ENGINE_LOST,
+    CORE_NOTE_GPU_UP,
+    CORE_NOTE_GPU_LOST,
     CORE_NOTE_GROUP_OPEN,
     CORE_NOTE_GROUP_FAILED,
     CORE_NOTE_GROUP_ENDED,
@@ -170,6 +188,7 @@ struct core_group_view {
     enum core_group_state state;
     uint64_t epoch;
     struct plan_net net;
+    bool gpu;                  /* all its nodes have a GPU service */
     unsigned size, nnodes, me; /* me: index of this node among the participants */
     const uint16_t *nodes;     /* nnodes entries: node index in the configuration, ascending */
     const struct msg_member *members; /* size entries by rank; .node indexes nodes[]; NULL while
@@ -248,6 +267,17 @@ struct core_status {
     bool stopping, draining;
 };
 void core_status(const struct core *core, struct core_status *ret_status);
+struct core_gpu_view {
+    bool wanted; /* as core_config.gpu */
+    enum core_engine_state state;
+    uint32_t pid;
+    uint64_t since_ms;
+    const char *text; /* what it runs on, or why it does not */
+    uint32_t nccl;    /* version; 0: none */
+    unsigned sessions, ndevices;
+    const struct msg_gpu_device *devices; /* ndevices entries; "" as uuid: has not told yet */
+};
+void core_gpu(const struct core *core, struct core_gpu_view *ret_view);
 struct core_client_view {
     unsigned client;
     uint32_t uid, pid;
@@ -269,6 +299,7 @@ struct core_counts {
     uint64_t groups_opened, groups_broken[CAUSE_COUNT];
     uint64_t ranks_lost; /* of this node, in groups */
     uint64_t engine_starts, engine_losses;
+    uint64_t gpu_starts, gpu_losses, gpu_sessions;
 };
 const struct core_counts *core_counts(const struct core *core);
 /* What one user holds of a limit; the most that it may, while the others hold what they do; what

@@ -338,6 +338,45 @@ void act_engine_kill(struct core *core)
     push(core, ACT_ENGINE_KILL);
 }
 
+void act_gpu_start(struct core *core)
+{
+    push(core, ACT_GPU_START);
+}
+
+void act_gpu_kill(struct core *core)
+{
+    push(core, ACT_GPU_KILL);
+}
+
+void act_gpu_ping(struct core *core, uint64_t seq)
+{
+    push(core, ACT_GPU_PING)->id = seq;
+}
+
+void act_gpu_session(struct core *core, unsigned client, uint32_t req)
+{
+    struct act *act = push_to(core, ACT_GPU_SESSION, client);
+
+    act->req = req;
+    act->pid = core->clients[client].pid;
+    act->id = core->clients[client].uid;
+}
+
+void act_gpu_session_del(struct core *core, unsigned client)
+{
+    push_to(core, ACT_GPU_SESSION_DEL, client);
+}
+
+void act_gpu_answer(struct core *core, unsigned client, uint32_t req, enum cause cause,
+                    const char *text)
+{
+    struct act *act = push_to(core, ACT_GPU_ANSWER, client);
+
+    act->req = req;
+    act->cause = (uint8_t)cause;
+    act->text = keep_text(core, text);
+}
+
 void act_ping(struct core *core, uint64_t seq)
 {
     push(core, ACT_PING)->id = seq;

@@ -27,6 +27,12 @@ enum act_kind {
     ACT_BROKEN_TO,  /* flag: as the group says, else a text of its own */
     ACT_ENGINE_START,
     ACT_ENGINE_KILL,
+    ACT_GPU_START,
+    ACT_GPU_KILL,
+    ACT_GPU_PING,
+    ACT_GPU_SESSION,
+    ACT_GPU_SESSION_DEL,
+    ACT_GPU_ANSWER,
     ACT_PING,
     ACT_PONG,
     ACT_PEER_ADD,

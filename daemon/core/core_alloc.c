@@ -68,7 +68,7 @@ static bool tables(struct core *core)
     core->queue.cap = (uint32_t)(8 * core->max_members + /* ask, cancel, fail, gone, logs */
                                  12 * groups +           /* open, broken, close, sync, logs */
                                  8 * groups +            /* formings: commit, refusals */
-                                 16 * nnodes + 4 * core->client_slots + 256);
+                                 16 * nnodes + 6 * core->client_slots + 256);
     core->queue.text_cap = 1 << 20;
     return table(&core->peers, nnodes, sizeof(*core->peers)) &&
            table(&core->clients, core->client_slots, sizeof(*core->clients)) &&
@@ -107,7 +107,7 @@ struct core *core_new(const struct core_config *config)
         MIN(config->max_size ? config->max_size : MAX(config->max_members / 16, 1u),
             (unsigned)MSG_MAX_RANKS);
     core->max_members = MAX(MIN(config->max_members, (unsigned)CORE_MAX_MEMBERS), 16u);
-    core->max_users = core->client_slots + 2 * core->max_groups;
+    core->max_users = core->client_slots + 2 * core->max_groups + 1; /* commd-gpu */
     if (!tables(core))
         return NULL;
     core_setup(core, config);

@@ -3,9 +3,10 @@
  *
  * Draining. The node takes no new clients and no new groups; what runs goes on, to its end, and a
  * process that is in a group may begin others: a job makes subgroups while it runs. Joins that
- * still wait for ranks are told at once. Other nodes hear it with each heartbeat. The node stays
- * the home of groups of other nodes: as a meeting place it costs them nothing when it stops. It is
- * not written down: a commd that starts anew does not drain.
+ * still wait for ranks are told at once. So may commd-gpu, for groups that run. Other nodes hear it
+ * with each heartbeat. The node stays the home of groups of other nodes: as a meeting place it
+ * costs them nothing when it stops. It is not written down: a commd that starts anew does not
+ * drain.
  *
  * Kicking. A group ends for all its ranks, with a cause that says who wanted it and why. A client
  * is taken out of all that it is in, which ends its groups, and is closed. Root and the user that
@@ -60,7 +61,7 @@ static bool goes_on(const struct core *core, unsigned slot)
 
 bool change_may_begin(const struct core *core, unsigned slot, char *ret_text, size_t cap)
 {
-    if (!core->draining || goes_on(core, slot))
+    if (!core->draining || core->clients[slot].uid == CORE_GPU_UID || goes_on(core, slot))
         return true;
     text_format(
         ret_text, cap,

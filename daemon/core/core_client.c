@@ -59,11 +59,33 @@ void user_put(struct core *core, struct user *user)
     pool_reap(&core->users);
 }
 
-uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others)
+uint32_t user_share(const struct core *core, uint32_t uid, uint32_t limit, uint32_t others)
 {
-    bool one_may_have_all = core->config.max_groups_per_user >= core->config.max_groups;
+    bool may_have_all =
+        uid == CORE_GPU_UID || core->config.max_groups_per_user >= core->config.max_groups;
 
-    return (uint32_t)share_of(limit, one_may_have_all ? limit : limit / 2, others);
+    return (uint32_t)share_of(limit, may_have_all ? limit : limit / 2, others);
+}
+
+static uint32_t may_of_groups(const struct core *core, uint32_t uid, uint32_t others)
+{
+    const struct core_config *config = &core->config;
+
+    return (uint32_t)share_of(
+        config->max_groups, uid == CORE_GPU_UID ? config->max_groups : config->max_groups_per_user,
+        others);
+}
+
+uint32_t user_may_groups(const struct core *core, const struct user *user)
+{
+    uint32_t spare = user->uid == CORE_GPU_UID ? 0 : gpu_spare(core);
+
+    return may_of_groups(core, user->uid, core->groups.live - user->groups + spare);
+}
+
+uint32_t user_may_form(const struct core *core, const struct user *user)
+{
+    return may_of_groups(core, user->uid, core->formings.live - user->forming);
 }
 
 /* What may be added to users without clients here, whom only @node knows. */
@@ -79,9 +101,10 @@ static uint32_t node_room(const struct core *core, unsigned node)
 struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node)
 {
     struct runs *runs = &core->runs;
-    uint32_t had = user->runs.blocks, most = user_share(core, runs->nblocks, runs->used - had);
+    uint32_t had = user->runs.blocks, most;
     struct msg_member *run;
 
+    most = user_share(core, user->uid, runs->nblocks, runs->used - had);
     if (!had)
         user->node = node;
     if (!user->clients && user->node != core->config.self)
@@ -121,7 +144,8 @@ void client_open(struct core *core, const struct core_event *event)
     client->uid = event->uid;
     client->pid = event->pid;
     client->admin = false;
-    client->waiting = client->groups = 0;
+    client->waiting = client->groups = client->gpu_asks = 0;
+    client->gpu_waits = client->gpu_session = false;
     client->program[0] = 0;
     list_init(&client->members);
 }
@@ -134,6 +158,7 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
         return;
     client = &core->clients[slot];
+    gpu_client_closed(core, slot);
     while ((member = list_first(&client->members, struct member, by_client))) {
         if (member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED) {
             group_member_lost(core, member, why ? why : "its connection closed");
@@ -147,7 +172,7 @@ void client_closed(struct core *core, unsigned slot, const char *why)
 
         act_note(core, CORE_NOTE_CLIENT_GONE, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
                  "client pid %u: %s", client->pid, why ? why : "its connection closed");
-        core->nclients--;
+        core->nclients -= client->uid != CORE_GPU_UID;
         user->clients--;
         user_put(core, user);
     }
@@ -171,6 +196,44 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
                                           : "it was refused");
 }
 
+/* May another training client of this user come? Else it is refused. commd-gpu always: it is not
+ * one of those that are counted. */
+static bool client_may_come(struct core *core, unsigned slot)
+{
+    struct client *client = &core->clients[slot];
+    const struct core_config *config = &core->config;
+    struct user *user;
+    char text[MSG_TEXT_MAX];
+
+    if (client->uid == CORE_GPU_UID)
+        return true;
+    if (!change_may_begin(core, slot, text, sizeof(text))) {
+        core_client_refuse(core, slot, CAUSE_DENIED, "%s", text);
+        return false;
+    }
+    if (core->nclients >= config->max_clients) {
+        core_client_refuse(
+            core, slot, CAUSE_QUOTA,
+            "node %s has %u clients already: close some, or raise limits.max_clients",
+            core_self_name(core), core->nclients);
+        return false;
+    }
+    user = user_get(core, client->uid, true);
+    if (!user || user->clients >= share_of(config->max_clients, config->max_clients_per_user,
+                                           core->nclients - user->clients)) {
+        bool own = user && user->clients >= config->max_clients_per_user;
+
+        core_client_refuse(core, slot, CAUSE_QUOTA,
+                           "user %u has %u clients on node %s already%s: close some, or raise "
+                           "limits.max_clients%s",
+                           client->uid, user ? user->clients : 0, core_self_name(core),
+                           own ? "" : ", half of what others leave", own ? "_per_user" : "");
+        user_put(core, user);
+        return false;
+    }
+    return true;
+}
+
 static void client_hello(struct core *core, unsigned slot, const struct msg_client_hello *msg)
 {
     struct client *client = &core->clients[slot];
@@ -186,35 +249,16 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
         return;
     }
     if (!msg->admin) {
-        char text[MSG_TEXT_MAX];
-
-        if (!change_may_begin(core, slot, text, sizeof(text))) {
-            core_client_refuse(core, slot, CAUSE_DENIED, "%s", text);
+        if (!client_may_come(core, slot))
             return;
-        }
-        if (core->nclients >= core->config.max_clients) {
-            core_client_refuse(
-                core, slot, CAUSE_QUOTA,
-                "node %s has %u clients already: close some, or raise limits.max_clients",
-                core_self_name(core), core->nclients);
-            return;
-        }
         user = user_get(core, client->uid, true);
-        if (!user ||
-            user->clients >= share_of(core->config.max_clients, core->config.max_clients_per_user,
-                                      core->nclients - user->clients)) {
-            bool own = user && user->clients >= core->config.max_clients_per_user;
-
-            core_client_refuse(core, slot, CAUSE_QUOTA,
-                               "user %u has %u clients on node %s already%s: close some, or raise "
-                               "limits.max_clients%s",
-                               client->uid, user ? user->clients : 0, core_self_name(core),
-                               own ? "" : ", half of what others leave", own ? "_per_user" : "");
-            user_put(core, user);
+        if (!user) { /* only commd-gpu comes here */
+            core_client_refuse(core, slot, CAUSE_QUOTA, "node %s has too many users",
+                               core_self_name(core));
             return;
         }
         user->clients++;
-        core->nclients++;
+        core->nclients += client->uid != CORE_GPU_UID;
         core->counts.clients++;
         act_note(core, CORE_NOTE_CLIENT_COME, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
                  "client pid %u, %s", client->pid, text_quote(program, msg->program));
@@ -309,6 +353,9 @@ void client_msg(struct core *core, const struct core_event *event)
         break;
     case MSG_CLIENT_ASK_ABSENT:
         ask_absent(core, slot, &msg->client_ask_absent);
+        break;
+    case MSG_GPU_ASK:
+        gpu_ask(core, slot, &msg->gpu_ask);
         break;
     case MSG_ADMIN:
         change_ask(core, slot, &msg->admin);

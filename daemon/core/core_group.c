@@ -263,8 +263,7 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     size_t row;
 
     /* Joins wait long: what the user had when they came says little. */
-    if (user && user->groups < share_of(core->config.max_groups, core->config.max_groups_per_user,
-                                        core->groups.live - user->groups))
+    if (user && user->groups < user_may_groups(core, user))
         run = user_take_run(core, user, msg->size, core->config.self);
     group = run ? pool_take(&core->groups) : NULL;
     if (!group) {
@@ -281,6 +280,7 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     group->committed_ms = core->now;
     group->uid = msg->uid;
     group->net = (struct plan_net){msg->latency_us, msg->mbytes_s};
+    group->gpu = msg->gpu;
     group->size = msg->size;
     group->nnodes = msg->nnodes;
     group->me = me;

@@ -120,10 +120,8 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
 
     if (!user)
         return NULL;
-    run = user->forming < share_of(core->config.max_groups, core->config.max_groups_per_user,
-                                   core->formings.live - user->forming)
-              ? user_take_run(core, user, msg->size, node)
-              : NULL;
+    run = user->forming < user_may_form(core, user) ? user_take_run(core, user, msg->size, node)
+                                                    : NULL;
     if (run && !(forming = pool_take(&core->formings)))
         user_drop_run(core, user, run);
     if (!forming) {
@@ -221,6 +219,17 @@ static void number_nodes(struct core *core, struct forming *forming)
         core->place[forming->nodes[i]] = 0;
 }
 
+bool home_all_gpu(const struct core *core, const struct forming *forming)
+{
+    for (unsigned i = 0; i < forming->nnodes; i++) {
+        unsigned node = forming->nodes[i];
+
+        if (!(node == core->config.self ? core->config.gpu : core->peers[node].gpu))
+            return false;
+    }
+    return true;
+}
+
 static void commit_here(struct core *core, const struct forming *forming)
 {
     struct msg_commit msg = {.group = forming->id,
@@ -228,6 +237,7 @@ static void commit_here(struct core *core, const struct forming *forming)
                              .uid = forming->uid,
                              .latency_us = core->config.net.latency_us,
                              .mbytes_s = core->config.net.mbytes_s,
+                             .gpu = home_all_gpu(core, forming),
                              .size = forming->size,
                              .nnodes = forming->nnodes,
                              .members = forming->members,
@@ -328,6 +338,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
                      core_node_name(core, node));
         return;
     }
+    core->peers[node].gpu = msg->gpu;
     if (core->stopping)
         return; /* it asks the next home as soon as we are gone */
     forming = forming_find(core, msg->uid, msg->name);

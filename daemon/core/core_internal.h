@@ -22,6 +22,8 @@ enum {
     CORE_ENGINE_PING_MS = 1000,
     CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
+    CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
+    CORE_GPU_SPARE = 16,           /* this part of all groups: gpu_spare() */
     CORE_LOG_ERROR = 0,
     CORE_LOG_WARN,
     CORE_LOG_INFO,
@@ -128,7 +130,7 @@ static inline struct fate *runs_fate(const struct runs *runs, const struct msg_m
 /* ---- objects -------------------------------------------------------------------------------- */
 
 /* Counts per uid against the quotas; lives while any of them is not 0. What a user may have of a
- * limit: share_of(), see user_may(). */
+ * limit: share_of(), see user_share(). */
 struct user {
     struct pooled pooled;
     struct list hash;
@@ -149,6 +151,10 @@ struct client {
     unsigned groups;  /* ranks in open groups */
     unsigned asked;   /* questions since @asked_ms */
     uint64_t asked_ms;
+    bool gpu_waits, gpu_session; /* for an answer to GPU_ASK @gpu_req; it has one */
+    uint32_t gpu_req;
+    unsigned gpu_asks; /* since @gpu_asked_ms */
+    uint64_t gpu_asked_ms;
     uint64_t since_ms;
     struct list members; /* its ranks; the members are owned by the core's pool */
     char program[MSG_NAME_MAX];
@@ -185,6 +191,7 @@ struct group {
     uint64_t id, epoch, committed_ms;
     uint32_t uid, size, nnodes, me;
     struct plan_net net; /* as the home has it configured */
+    bool gpu;            /* all its nodes have a GPU service */
     uint32_t nlocal;     /* live local members = members */
     uint32_t nconfirmed; /* other participants that confirmed the commit */
     unsigned home;
@@ -232,6 +239,7 @@ struct peer {
     uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
     uint64_t backoff_ms;
     bool draining; /* as its last heartbeat says */
+    bool gpu;      /* as its last JOIN says */
     uint64_t links, losses[CORE_LOSS_KINDS];
     struct core_traffic traffic;
     struct msg_engine_traffic reported; /* by the engine, last */
@@ -251,6 +259,20 @@ struct own_engine {
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
     char text[MSG_TEXT_MAX];
+};
+
+struct own_gpu {
+    enum core_engine_state state;
+    bool killed;
+    uint32_t pid;
+    uint64_t since_ms;
+    uint64_t start_ms; /* DOWN: not started before */
+    uint64_t backoff_ms;
+    uint64_t ping_ms, seq, unanswered_ms; /* as of the engine */
+    unsigned waiting, sessions;           /* clients that do, that have one */
+    uint32_t nccl, ndevices;
+    char text[MSG_TEXT_MAX];
+    struct msg_gpu_device devices[MSG_MAX_GPUS];
 };
 
 struct act;
@@ -278,6 +300,7 @@ struct core {
     unsigned nclients;
     struct peer *peers;
     struct own_engine engine;
+    struct own_gpu gpu;
     struct client *clients;
     struct pool members, groups, formings, users;
     struct runs runs;
@@ -393,6 +416,13 @@ void act_changed(struct core *core, unsigned client, bool done, unsigned groups,
 void act_log_level(struct core *core, unsigned client, uint32_t uid, unsigned level);
 void act_engine_start(struct core *core);
 void act_engine_kill(struct core *core);
+void act_gpu_start(struct core *core);
+void act_gpu_kill(struct core *core);
+void act_gpu_ping(struct core *core, uint64_t seq);
+void act_gpu_session(struct core *core, unsigned client, uint32_t req);
+void act_gpu_session_del(struct core *core, unsigned client);
+void act_gpu_answer(struct core *core, unsigned client, uint32_t req, enum cause cause,
+                    const char *text);
 void act_ping(struct core *core, uint64_t seq);
 void act_pong(struct core *core, uint64_t seq);
 void act_peer_add(struct core *core, unsigned node);
@@ -417,9 +447,12 @@ void client_closed(struct core *core, unsigned slot, const char *why);
 void core_client_refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
     _printf_(4, 5);
 struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
-/* The most that a user may have of @limit while the others have @others: half of what they leave,
- * or all of that where the configuration lets one user have all groups. */
-uint32_t user_share(const struct core *core, uint32_t limit, uint32_t others);
+/* The most that user @uid may have of @limit while the others have @others: half of what they
+ * leave, or all of that where the configuration lets one user have all groups; commd-gpu always. */
+uint32_t user_share(const struct core *core, uint32_t uid, uint32_t limit, uint32_t others);
+/* The most groups that @user may have, or groups that form here. */
+uint32_t user_may_groups(const struct core *core, const struct user *user);
+uint32_t user_may_form(const struct core *core, const struct user *user);
 /* A run for @n members in a group of @user, who came by a join of @node; NULL: no room in the
  * user's share, or in the node's. */
 struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node);
@@ -451,6 +484,18 @@ void engine_down(struct core *core, const char *why);
 void engine_tick(struct core *core);
 uint64_t engine_deadline(const struct core *core);
 
+/* ---- core_gpu.c ------------------------------------------------------------------------------ */
+
+void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg);
+void gpu_client_closed(struct core *core, unsigned slot);
+void gpu_started(struct core *core, uint32_t pid);
+void gpu_msg(struct core *core, const struct msg *msg);
+void gpu_down(struct core *core, const char *why);
+void gpu_tick(struct core *core);
+uint64_t gpu_deadline(const struct core *core);
+/* Groups that are kept free for commd-gpu: to others they are taken. */
+uint32_t gpu_spare(const struct core *core);
+
 /* ---- core_join.c: origin --------------------------------------------------------------------- */
 
 void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
@@ -480,6 +525,8 @@ void home_reap(struct core *core);
 /* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count);
+/* Do all nodes of one that is being committed have a GPU service? */
+bool home_all_gpu(const struct core *core, const struct forming *forming);
 /* The id of the @n-th group (from 1) of the home in that incarnation. */
 uint64_t home_group_id(uint64_t incarnation, uint64_t n);
 /* Which one of that home's groups has this id; 0: none of them. */

@@ -105,35 +105,42 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
                      struct refusal *ret_refusal)
 {
     struct user *user = user_get(core, client->uid, false);
+    uint32_t uid = client->uid, all = core->config.max_groups;
 
+    if (uid != CORE_GPU_UID)
+        all -= gpu_spare(core);
     if (client->waiting >= CORE_CLIENT_JOINS)
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": this client has %u joins pending already, wait "
                       "for some of them",
                       name, client->waiting);
-    if (user && user->groups >= core->config.max_groups_per_user)
+    if (user && uid != CORE_GPU_UID && user->groups >= core->config.max_groups_per_user)
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u groups on node %s already: leave "
                       "some, or raise limits.max_groups_per_user",
                       name, client->uid, user->groups, core_self_name(core));
-    if (core->groups.live >= core->config.max_groups)
+    if (core->groups.live >= all)
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": node %s has %u groups already: leave some, or "
                       "raise limits.max_groups",
                       name, core_self_name(core), core->groups.live);
-    if (user && user->groups >= share_of(core->config.max_groups, core->config.max_groups_per_user,
-                                         core->groups.live - user->groups))
+    if (user && user->groups >= user_may_groups(core, user))
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u groups on node %s already, half of what others "
                       "leave: leave some, or raise limits.max_groups",
                       name, client->uid, user->groups, core_self_name(core));
-    if (user &&
-        user->members >= user_share(core, core->max_members, core->members.live - user->members))
+    if (user && user->members >=
+                    user_share(core, uid, core->max_members, core->members.live - user->members))
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u ranks in groups or joining on node %s already, "
                       "half of what others leave of %u: leave some",
                       name, client->uid, user->members, core_self_name(core), core->max_members);
     return true;
+}
+
+static bool is_gpu_name(const char *name)
+{
+    return !strncmp(name, CORE_GPU_NAMES, strlen(CORE_GPU_NAMES));
 }
 
 static bool request_ok(struct core *core, unsigned slot, const struct msg_client_join *msg,
@@ -150,6 +157,11 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     }
     if (!msg->name[0])
         return REFUSE(CAUSE_INVALID, "a group needs a name");
+    if (client->uid != CORE_GPU_UID && is_gpu_name(msg->name))
+        return REFUSE(CAUSE_DENIED,
+                      "group \"%s\": names that begin with " CORE_GPU_NAMES
+                      " are for commd's own GPU service",
+                      msg->name);
     if (!msg->size || msg->size > core->config.max_size)
         return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks on %u nodes",
                       msg->name, msg->size, core->config.max_size, core->config.nnodes);
@@ -244,6 +256,7 @@ static void join_ask(struct core *core, struct member *member)
     join.pid = member->pid;
     join.rank = member->rank;
     join.size = member->size;
+    join.gpu = core->config.gpu;
     text_copy(join.name, sizeof(join.name), member->name);
     home_join(core, core->config.self, &join);
 }

@@ -338,6 +338,8 @@ void peer_forgive(struct core *core)
         core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);
     if (core->engine.unanswered_ms)
         core->engine.unanswered_ms = core->now;
+    if (core->gpu.unanswered_ms)
+        core->gpu.unanswered_ms = core->now;
 }
 
 /* Each peer: has it been silent for too long, and what else is due? */

@@ -45,6 +45,7 @@ static void join(const struct core *core, const struct act *act, struct core_act
     m->pid = member->pid;
     m->rank = member->rank;
     m->size = member->size;
+    m->gpu = core->config.gpu;
     COPY(m->name, member->name);
 }
 
@@ -59,6 +60,7 @@ static void unfold_commit(struct core *core, const struct act *act, unsigned nod
     m->uid = forming->uid;
     m->latency_us = core->config.net.latency_us;
     m->mbytes_s = core->config.net.mbytes_s;
+    m->gpu = home_all_gpu(core, forming);
     m->size = forming->size;
     m->nnodes = forming->nnodes;
     m->members = forming->members;
@@ -304,6 +306,29 @@ static void peer_message(const struct core *core, const struct act *act, struct 
     }
 }
 
+static void gpu_action(const struct core *core, const struct act *act, struct core_action *ret)
+{
+    struct msg *m;
+
+    if (act->kind == ACT_GPU_SESSION) {
+        ret->type = CORE_DO_GPU_SESSION;
+        ret->client = act->target;
+        ret->by_id = (uint32_t)act->id;
+        ret->pid = act->pid;
+        ret->ask = act->req;
+    } else if (act->kind == ACT_GPU_SESSION_DEL) {
+        m = unfold_message(ret, CORE_DO_GPU_SEND, 0, MSG_GPU_SESSION_DEL);
+        m->gpu_session.client = act->target;
+    } else if (act->kind == ACT_GPU_PING) {
+        unfold_message(ret, CORE_DO_GPU_SEND, 0, MSG_PING)->ping.seq = act->id;
+    } else {
+        m = unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_GPU_ANSWER);
+        m->gpu_answer.req = act->req;
+        m->gpu_answer.cause = act->cause;
+        COPY(m->gpu_answer.text, act_text(core, act));
+    }
+}
+
 static void unfold_log_line(const struct core *core, const struct act *act, struct core_action *ret)
 {
     ret->type = CORE_DO_LOG;
@@ -401,6 +426,18 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         return true;
     case ACT_ENGINE_KILL:
         ret->type = CORE_DO_ENGINE_KILL;
+        return true;
+    case ACT_GPU_START:
+        ret->type = CORE_DO_GPU_START;
+        return true;
+    case ACT_GPU_KILL:
+        ret->type = CORE_DO_GPU_KILL;
+        return true;
+    case ACT_GPU_PING:
+    case ACT_GPU_SESSION:
+    case ACT_GPU_SESSION_DEL:
+    case ACT_GPU_ANSWER:
+        gpu_action(core, act, ret);
         return true;
     case ACT_PING:
     case ACT_PONG:

@@ -35,6 +35,7 @@ static void view_group(const struct group *group, struct core_group_view *ret)
         .state = view_state(group),
         .epoch = group->epoch,
         .net = group->net,
+        .gpu = group->gpu,
         .size = group->size,
         .nnodes = group->nnodes,
         .me = group->me,
@@ -321,28 +322,28 @@ void core_user_shares(const struct core *core, uint32_t uid,
     const struct user *user = user_get((struct core *)core, uid, false); /* changes nothing */
     const struct core_config *config = &core->config;
     const struct runs *runs = &core->runs;
+    unsigned others; /* clients */
 
     if (!user)
         user = &nobody;
+    if (uid == CORE_GPU_UID)
+        others = core->nclients;
+    else
+        others = core->nclients - user->clients;
     ret_shares[CORE_SHARE_CLIENTS] = (struct core_share){
-        user->clients,
-        share_of(config->max_clients, config->max_clients_per_user, core->nclients - user->clients),
+        user->clients, share_of(config->max_clients, config->max_clients_per_user, others),
         core->nclients, config->max_clients};
-    ret_shares[CORE_SHARE_GROUPS] = (struct core_share){
-        user->groups,
-        share_of(config->max_groups, config->max_groups_per_user, core->groups.live - user->groups),
-        core->groups.live, config->max_groups};
-    ret_shares[CORE_SHARE_FORMING] =
-        (struct core_share){user->forming,
-                            share_of(config->max_groups, config->max_groups_per_user,
-                                     core->formings.live - user->forming),
-                            core->formings.live, config->max_groups};
+    ret_shares[CORE_SHARE_GROUPS] = (struct core_share){user->groups, user_may_groups(core, user),
+                                                        core->groups.live, config->max_groups};
+    ret_shares[CORE_SHARE_FORMING] = (struct core_share){user->forming, user_may_form(core, user),
+                                                         core->formings.live, config->max_groups};
     ret_shares[CORE_SHARE_RANKS] = (struct core_share){
-        user->members, user_share(core, core->max_members, core->members.live - user->members),
+        user->members, user_share(core, uid, core->max_members, core->members.live - user->members),
         core->members.live, core->max_members};
     ret_shares[CORE_SHARE_MEMBERS] = (struct core_share){
         (uint64_t)user->runs.blocks << runs->block,
-        (uint64_t)user_share(core, runs->nblocks, runs->used - user->runs.blocks) << runs->block,
+        (uint64_t)user_share(core, uid, runs->nblocks, runs->used - user->runs.blocks)
+            << runs->block,
         (uint64_t)runs->used << runs->block, (uint64_t)runs->nblocks << runs->block};
 }
 

@@ -84,6 +84,7 @@ static void collect_status(struct collect *c)
 {
     struct answer answer = {.d = c->d};
     struct metrics *m = &c->m;
+    struct core_gpu_view gpu;
     struct core_status status;
 
     core_status(c->d->core, &status);
@@ -101,6 +102,14 @@ static void collect_status(struct collect *c)
     m->nodes_up = status.nodes_up;
     m->engine_up = c->d->engine && status.engine == CORE_ENGINE_UP;
     m->clients = status.clients;
+    core_gpu(c->d->core, &gpu);
+    m->gpu_up = gpu.state == CORE_ENGINE_UP;
+    m->gpu_clients = gpu.sessions;
+    m->ngpus = gpu.ndevices;
+    for (unsigned i = 0; i < gpu.ndevices; i++) {
+        m->gpus[i].operations = gpu.devices[i].operations;
+        m->gpus[i].moved = gpu.devices[i].moved;
+    }
     read_process((unsigned)getpid(), &m->commd);
     if (status.engine_pid)
         read_process(status.engine_pid, &m->engine);

@@ -149,6 +149,19 @@ WRITE_TRAFFIC(rtt_us, true)
 WRITE_TRAFFIC(min_rtt_us, true)
 WRITE_TRAFFIC(bandwidth, true)
 
+static void write_gpu_operations(struct body *body, const struct metric *metric,
+                                 const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->ngpus; i++)
+        body_add(body, "%s{device=\"%u\"} %" PRIu64 "\n", metric->name, i, m->gpus[i].operations);
+}
+
+static void write_gpu_moved(struct body *body, const struct metric *metric, const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->ngpus; i++)
+        body_add(body, "%s{device=\"%u\"} %" PRIu64 "\n", metric->name, i, m->gpus[i].moved);
+}
+
 static void write_groups(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     sample(body, metric, "state", "joining", m->groups_joining);
@@ -355,6 +368,17 @@ static const struct metric rows[] = {
       AT(counts.engine_starts) },
     { COUNTER("engine_losses_total", "How often an engine that was up was lost."),
       AT(counts.engine_losses) },
+
+    { GAUGE("gpu_up", "1 if commd-gpu is up; 0 too before anybody asks, and where there is none."),
+      AT(gpu_up) },
+    { COUNTER("gpu_starts_total", "How often commd-gpu was started."), AT(counts.gpu_starts) },
+    { COUNTER("gpu_losses_total", "How often a commd-gpu that was up was lost."),
+      AT(counts.gpu_losses) },
+    { GAUGE("gpu_clients", "Clients with a session at commd-gpu."), AT(gpu_clients) },
+    { COUNTER("gpu_operations_total", "Operations on that GPU that have ended."),
+      .write = write_gpu_operations },
+    { COUNTER("gpu_moved_bytes_total", "Bytes of its memory that they have read."),
+      .write = write_gpu_moved },
 
     { GAUGE("clients", "Clients connected, commctl apart."), AT(clients) },
     { GAUGE("clients_limit", "limits.max_clients."), AT(max_clients) },

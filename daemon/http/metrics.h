@@ -57,6 +57,10 @@ struct metrics {
 
     uint64_t ready, start_us, uptime_ms, nodes_up;
     uint64_t engine_up;
+    uint64_t gpu_up, gpu_clients, ngpus;
+    struct {
+        uint64_t operations, moved;
+    } gpus[MSG_MAX_GPUS];
     uint64_t groups_joining, groups_open, groups_broken;
     uint64_t clients, max_clients, max_clients_user, most_clients;
     uint64_t max_groups, max_groups_user, most_groups, users;

@@ -1,4 +1,4 @@
-/* engine_link.c - watching commd-engine.
+/* engine_link.c - watching commd-engine, or commd-gpu, which is said here of the engine alone.
  *
  *   DOWN      no process                          wakes: engine_link_start()
  *   RUNNING   process and socket                  wakes: socket, pidfd
@@ -54,13 +54,12 @@ struct engine_link {
     const struct engine_link_ops *ops;
     void *arg;
     struct closer *closer; /* borrowed */
-    char path[CONF_PATH_MAX], pid_file[CONF_PATH_MAX];
-    char device[CONF_NAME_MAX], tls[CONF_NAME_MAX], node[CONF_NAME_MAX], ports[32];
-    char fabric[8], channels[8], congestion[16];
-    const char *log;
+    struct program program;
+    char pid_file[CONF_PATH_MAX];
     enum engine_state state;
     unsigned life;
-    pid_t pid;
+    pid_t pid;                         /* 0: not known yet */
+    uint32_t uid;                      /* that it runs as */
     int pidfd;                         /* owned; -1: it is not our child */
     int keeper;                        /* owned; -1: it is */
     char launcher[CONF_PATH_MAX];      /* "": none */
@@ -129,8 +128,8 @@ static int link_take(struct engine_link *link, unsigned budget)
             continue;
         }
         if (r) {
-            log_error("engine pid %d: protocol error: %s -> killing it", (int)link->pid,
-                      codec_strerror(r));
+            log_error("%s pid %d: protocol error: %s -> killing it", link->program.words,
+                      (int)link->pid, codec_strerror(r));
             return -EPROTO;
         }
         link->ops->msg(link->arg, &msg);
@@ -226,6 +225,7 @@ static void keeper_read(evutil_socket_t fd, short what, void *arg)
         return;
     if (n == sizeof(a) && a.kind == LAUNCH_STARTED) {
         link->pid = a.value;
+        link->uid = (uint32_t)a.code;
         file_write_pid(link->pid_file, link->pid);
         link->ops->started(link->arg, (uint32_t)link->pid);
         return;
@@ -273,23 +273,13 @@ static void engine_timer(evutil_socket_t fd, short what, void *arg)
 
 static int link_spawn(struct engine_link *link)
 {
-    struct engine_args args = {
-        .path = link->path,
-        .device = link->device,
-        .fabric = link->fabric,
-        .tls = link->tls,
-        .ports = link->ports,
-        .channels = link->channels,
-        .congestion = link->congestion,
-        .node = link->node,
-        .log = link->log,
-    };
     int sock, r;
 
     if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
         return -EIO;
-    r = link->launcher[0] ? engine_launch(&args, link->launcher, &link->keeper, &sock)
-                          : engine_spawn(&args, &link->pid, &link->pidfd, &sock);
+    link->uid = geteuid();
+    r = link->launcher[0] ? engine_launch(&link->program, link->launcher, &link->keeper, &sock)
+                          : engine_spawn(&link->program, &link->pid, &link->pidfd, &sock);
     if (r)
         return r;
     link->state = ENGINE_RUNNING;
@@ -323,7 +313,7 @@ void engine_link_start(struct engine_link *link)
     if (r) {
         snprintf(link->doom, sizeof(link->doom), "cannot start %s%s: %s",
                  link->launcher[0] ? "it by its launcher " : "",
-                 link->launcher[0] ? link->launcher : link->path, strerror(-r));
+                 link->launcher[0] ? link->launcher : link->program.path, strerror(-r));
         return link_report(link);
     }
     if (link->keeper >= 0)
@@ -362,6 +352,17 @@ unsigned engine_link_life(const struct engine_link *link)
     return link->state == ENGINE_RUNNING ? link->life : 0;
 }
 
+bool engine_link_is(const struct engine_link *link, uint32_t pid, uint32_t uid)
+{
+    struct pollfd p = {.events = POLLRDHUP};
+
+    if (!link || link->state != ENGINE_RUNNING || !link->pid || (uint32_t)link->pid != pid ||
+        link->uid != uid)
+        return false;
+    p.fd = link->stream.fd;
+    return poll(&p, 1, 0) == 0;
+}
+
 int engine_link_token(const struct engine_link *link, const char *node, uint8_t ret_token[32])
 {
     return tls_token(link->secret, node, ret_token);
@@ -369,8 +370,6 @@ int engine_link_token(const struct engine_link *link, const char *node, uint8_t 
 
 int engine_link_new(const struct engine_link_config *config, struct engine_link **ret_link)
 {
-    static const char *const levels[] = {"error", "warn", "info", "debug"};
-    const struct conf *conf = config->conf;
     struct engine_link *link = calloc(1, sizeof(*link));
 
     if (!link)
@@ -383,16 +382,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     snprintf(link->launcher, sizeof(link->launcher), "%s",
              config->launcher ? config->launcher : "");
     stream_init(&link->stream, -1, 0);
-    engine_path(conf, link->path);
-    snprintf(link->pid_file, sizeof(link->pid_file), "%s", conf->engine_pid_file);
-    snprintf(link->device, sizeof(link->device), "%s", config->device);
-    snprintf(link->tls, sizeof(link->tls), "%s", conf->ucx_tls);
-    snprintf(link->node, sizeof(link->node), "%s", conf->node);
-    snprintf(link->ports, sizeof(link->ports), "%s", conf->port_range);
-    snprintf(link->fabric, sizeof(link->fabric), "%s", conf_fabric(conf));
-    snprintf(link->channels, sizeof(link->channels), "%u", conf->channels);
-    snprintf(link->congestion, sizeof(link->congestion), "%s", conf->congestion);
-    link->log = levels[conf->log_level];
+    link->program = *config->program;
+    snprintf(link->pid_file, sizeof(link->pid_file), "%s", config->pid_file);
     link->timer = evtimer_new(link->base, engine_timer, link);
     link->retry = evtimer_new(link->base, engine_write, link);
     if (!link->timer || !link->retry) {

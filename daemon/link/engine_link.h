@@ -1,4 +1,5 @@
-/* engine_link.h - the commd-engine process and the socket to it. See engine_link.c. */
+/* engine_link.h - the commd-engine process, or commd-gpu, and the socket to it. See engine_link.c.
+ */
 #ifndef COMMD_ENGINE_LINK_H
 #define COMMD_ENGINE_LINK_H
 
@@ -17,11 +18,11 @@ struct engine_link_ops {
 };
 
 struct engine_link_config {
-    struct event_base *base; /* borrowed */
-    const struct conf *conf; /* read during engine_link_new() only */
-    const char *device;
-    const char *launcher;  /* socket of commd-engine --launcher; NULL, "": our own child */
-    struct closer *closer; /* borrowed; may be NULL */
+    struct event_base *base;       /* borrowed */
+    const struct program *program; /* engine_spawn.h; read during engine_link_new() only */
+    const char *pid_file;          /* "": none */
+    const char *launcher;          /* socket of commd-engine --launcher; NULL, "": our own child */
+    struct closer *closer;         /* borrowed; may be NULL */
     const struct engine_link_ops *ops;
     void *arg;
 };
@@ -40,6 +41,9 @@ void engine_link_send(struct engine_link *link, const struct msg *msg, const int
 /* Counts the starts: tells one engine's boards and doorbells from the next one's. 0: it does
  * not run. */
 unsigned engine_link_life(const struct engine_link *link);
+/* Is it this process, which has connected to us? That it lives is seen from its socket: a pid is
+ * given to another process after that was closed only. */
+bool engine_link_is(const struct engine_link *link, uint32_t pid, uint32_t uid);
 /* By which the engine of @node is known to this engine, in this life. */
 int engine_link_token(const struct engine_link *link, const char *node, uint8_t ret_token[32]);
 

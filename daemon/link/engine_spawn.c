@@ -1,6 +1,6 @@
-/* engine_spawn.c - starting commd-engine: by fork and exec (shm/launch/engine_exec.c), or by a
- * launcher that runs under another user (transport/process/launcher.c). Either way one end of a
- * socket pair becomes its control socket, and it ends when that socket closes. */
+/* engine_spawn.c - starting commd-engine or commd-gpu: by fork and exec (shm/launch/engine_exec.c),
+ * or by a launcher that runs under another user (transport/process/launcher.c). Either way one end
+ * of a socket pair becomes its control socket, and it ends when that socket closes. */
 #include "daemon/link/engine_spawn.h"
 
 #include <fcntl.h>
@@ -12,23 +12,24 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "shm/launch/launch.h"
-#include "shm/launch/engine_exec.h"
+/* ---- which -------------------------------------------------------------------------------- */
 
-void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
+/* @env: a variable that names it; @set: what the configuration says, @given if that is not the
+ * default. */
+static void program_path(const char *name, const char *env, const char *set, bool given,
+                         char ret_path[CONF_PATH_MAX])
 {
-    /* in a build tree: of commd as it is linked, and as libtool keeps it in .libs. An installed one
+    /* In a build tree: of commd as it is linked, and as libtool keeps it in .libs. An installed one
      * that happens to lie in a build tree must not take that tree's, which may be newer. */
-    static const char *const beside[] = {"../transport/commd-engine", "commd-engine"};
-    static const char *const below[] = {"../../transport/commd-engine"};
+    static const char *const beside[] = {"../transport/", ""}, *const below[] = {
+                                                                   "../../transport/"};
     const char *const *try = beside;
     unsigned ntry = ARRAY_LEN(beside);
-    const char *env = getenv("COMMD_ENGINE");
     char exe[CONF_PATH_MAX];
     ssize_t n;
 
-    snprintf(ret_path, CONF_PATH_MAX, "%s", env && *env ? env : conf->engine);
-    if ((env && *env) || conf_is_given(conf, "transport.engine"))
+    snprintf(ret_path, CONF_PATH_MAX, "%s", env && *env ? env : set);
+    if ((env && *env) || given)
         return;
     n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
     if (n <= 0)
@@ -42,7 +43,7 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
     for (unsigned i = 0; i < ntry; i++) {
         char path[CONF_PATH_MAX];
 
-        if (snprintf(path, sizeof(path), "%s/%s", exe, try[i]) < (int)sizeof(path) &&
+        if (snprintf(path, sizeof(path), "%s/%s%s", exe, try[i], name) < (int)sizeof(path) &&
             access(path, X_OK) == 0) {
             snprintf(ret_path, CONF_PATH_MAX, "%s", path);
             return;
@@ -50,32 +51,78 @@ void engine_path(const struct conf *conf, char ret_path[CONF_PATH_MAX])
     }
 }
 
-static void fill_argv(const struct engine_args *args, const char *fd, char *argv[LAUNCH_ARGS])
+/* @words: NULL at the end. */
+static void program_words(struct program *program, const char *const *words)
 {
-    const char *const words[] = {"commd-engine",
-                                 "--fd",
-                                 fd,
-                                 "--device",
-                                 args->device,
-                                 "--fabric",
-                                 args->fabric,
-                                 "--tls",
-                                 args->tls,
-                                 "--ports",
-                                 args->ports,
-                                 "--channels",
-                                 args->channels,
-                                 "--congestion",
-                                 args->congestion,
-                                 "--node",
-                                 args->node,
-                                 "--log",
-                                 args->log,
-                                 NULL};
+    size_t used = 0;
 
-    _Static_assert(ARRAY_LEN(words) <= LAUNCH_ARGS, "the launcher takes them too");
-    memcpy(argv, words, sizeof(words));
+    for (unsigned i = 0; words[i]; i++) {
+        size_t len = strlen(words[i]) + 1;
+
+        if (i == LAUNCH_ARGS || len > sizeof(program->words) - used)
+            return;
+        memcpy(program->words + used, words[i], len);
+        used += len;
+        program->nwords = i + 1;
+    }
+    program->len = used;
 }
+
+static const char *level_word(const struct conf *conf)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug"};
+
+    return levels[conf->log_level];
+}
+
+static const char control_fd[] = {'0' + ENGINE_FD, '\0'};
+
+void program_engine(const struct conf *conf, const char *device, struct program *ret_program)
+{
+    char channels[8];
+    const char *const words[] = {"commd-engine", "--fd",         control_fd,        "--device",
+                                 device,         "--fabric",     conf_fabric(conf), "--tls",
+                                 conf->ucx_tls,  "--ports",      conf->port_range,  "--channels",
+                                 channels,       "--congestion", conf->congestion,  "--node",
+                                 conf->node,     "--log",        level_word(conf),  NULL};
+
+    *ret_program = (struct program){.env = engine_env};
+    program_path("commd-engine", getenv("COMMD_ENGINE"), conf->engine,
+                 conf_is_given(conf, "transport.engine"), ret_program->path);
+    snprintf(channels, sizeof(channels), "%u", conf->channels);
+    program_words(ret_program, words);
+}
+
+void program_gpu(const struct conf *conf, struct program *ret_program)
+{
+    char timeout[24];
+    const char *const words[] = {
+        "commd-gpu",
+        "--fd",
+        control_fd,
+        "--node",
+        conf->node,
+        "--socket",
+        conf->socket,
+        "--cuda",
+        conf->cuda_library[0] ? conf->cuda_library : "libcuda.so.1",
+        "--nccl",
+        conf->nccl_library[0] ? conf->nccl_library : "libnccl.so.2",
+        "--timeout",
+        timeout,
+        "--log",
+        level_word(conf),
+        NULL,
+    };
+
+    *ret_program = (struct program){.env = gpu_env};
+    program_path("commd-gpu", getenv("COMMD_GPU"), conf->gpu_program,
+                 conf_is_given(conf, "gpu.program"), ret_program->path);
+    snprintf(timeout, sizeof(timeout), "%llu", (unsigned long long)conf->gpu_timeout_ms);
+    program_words(ret_program, words);
+}
+
+/* ---- our own child ------------------------------------------------------------------------ */
 
 /* The two ends of an engine's control socket. */
 static int control_pair(int *ret_ours, int *ret_theirs)
@@ -94,27 +141,31 @@ static int control_pair(int *ret_ours, int *ret_theirs)
     return 0;
 }
 
-int engine_spawn(const struct engine_args *args, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
+int engine_spawn(const struct program *program, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
 {
     _cleanup_(close_fdp) int ours = -1, theirs = -1;
-    _cleanup_(engine_env_freep) char **env = engine_env(environ);
-    char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS];
+    _cleanup_(engine_env_freep) char **env = program->env(environ);
+    const char *word = program->words;
+    char *argv[LAUNCH_ARGS + 1] = {NULL};
     int pidfd, r;
     pid_t pid, parent = getpid();
 
     if (!env)
         return -ENOMEM;
-    if (access(args->path, X_OK)) /* a clear answer, which exec's exit status is not */
+    if (!program->len)
+        return -E2BIG;
+    if (access(program->path, X_OK)) /* a clear answer, which exec's exit status is not */
         return -errno;
     r = control_pair(&ours, &theirs);
     if (r)
         return r;
-    fill_argv(args, fd, argv);
+    for (unsigned i = 0; i < program->nwords; i++, word += strlen(word) + 1)
+        argv[i] = (char *)word; /* exec only reads them */
     pid = fork();
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        engine_exec(args->path, argv, env, theirs, parent);
+        engine_exec(program->path, argv, env, theirs, parent);
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
         r = -errno;
@@ -146,22 +197,7 @@ static int launcher_connect(const char *launcher, int *ret_fd)
     return 0;
 }
 
-static size_t pack(char *const argv[], char *buf, size_t size)
-{
-    size_t used = 0;
-
-    for (unsigned i = 0; argv[i]; i++) {
-        size_t len = strlen(argv[i]) + 1;
-
-        if (len > size - used)
-            return 0;
-        memcpy(buf + used, argv[i], len);
-        used += len;
-    }
-    return used;
-}
-
-int engine_launch(const struct engine_args *args, const char *launcher, int *ret_keeper,
+int engine_launch(const struct program *program, const char *launcher, int *ret_keeper,
                   int *ret_sock)
 {
     _cleanup_(close_fdp) int keeper = -1, ours = -1, theirs = -1;
@@ -169,8 +205,7 @@ int engine_launch(const struct engine_args *args, const char *launcher, int *ret
         struct cmsghdr align;
         char buf[CMSG_SPACE(sizeof(int))];
     } control = {{0}};
-    char fd[] = {'0' + ENGINE_FD, '\0'}, *argv[LAUNCH_ARGS], words[LAUNCH_ARGS_BYTES];
-    struct iovec iov = {words, 0};
+    struct iovec iov = {(void *)program->words, program->len}; /* it is only read */
     struct msghdr mh = {.msg_iov = &iov,
                         .msg_iovlen = 1,
                         .msg_control = control.buf,
@@ -178,16 +213,14 @@ int engine_launch(const struct engine_args *args, const char *launcher, int *ret
     struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
     int r;
 
+    if (!program->len)
+        return -E2BIG;
     r = launcher_connect(launcher, &keeper);
     if (r)
         return r;
     r = control_pair(&ours, &theirs);
     if (r)
         return r;
-    fill_argv(args, fd, argv);
-    iov.iov_len = pack(argv, words, sizeof(words));
-    if (!iov.iov_len)
-        return -E2BIG;
     cmsg->cmsg_level = SOL_SOCKET;
     cmsg->cmsg_type = SCM_RIGHTS;
     cmsg->cmsg_len = CMSG_LEN(sizeof(int));

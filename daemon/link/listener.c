@@ -45,6 +45,7 @@
 #include "daemon/link/client_link.h"
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
+#include "daemon/core/core.h"
 #include "daemon/core/share.h"
 
 #ifndef SO_PEERPIDFD
@@ -335,7 +336,7 @@ static uint32_t overflow_uid(void)
 
 bool listener_trusts(uint32_t uid)
 {
-    return uid == 0 || uid == geteuid();
+    return uid == 0 || uid == geteuid() || uid == CORE_GPU_UID;
 }
 
 /* NULL: welcome. */
@@ -423,6 +424,12 @@ static void log_full(struct listener *listener)
                     "no file descriptor is left for clients (LimitNOFILE=) -> refused");
 }
 
+static uint32_t counted_as(const struct listener *listener, const struct ucred *cred)
+{
+    return listener->ops->user ? listener->ops->user(listener->arg, cred->uid, (uint32_t)cred->pid)
+                               : cred->uid;
+}
+
 static void accept_one(struct listener *listener, int fd)
 {
     struct ucred cred = {.uid = UINT32_MAX};
@@ -435,8 +442,11 @@ static void accept_one(struct listener *listener, int fd)
     else if (cred.uid == overflow_uid() && !listener_trusts(cred.uid))
         return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
                          "its user is not known here (another user namespace?)");
+    else if (cred.uid == CORE_GPU_UID)
+        return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
+                         "commd keeps the number of its user for itself");
     else
-        tenant = tenant_get(listener, cred.uid);
+        tenant = tenant_get(listener, counted_as(listener, &cred));
     if (!tenant) /* no memory: the client sees it and may come again */
         closer_sock(listener->closer, cred.uid, fd);
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
@@ -820,4 +830,14 @@ void listener_drain(struct listener *listener)
 bool listener_idle(const struct listener *listener)
 {
     return TAILQ_EMPTY(&listener->clients);
+}
+
+bool listener_unused(const struct listener *listener)
+{
+    const struct client_link *client;
+
+    TAILQ_FOREACH(client, &listener->clients, entry)
+        if (client->uid != CORE_GPU_UID)
+            return false;
+    return true;
 }

@@ -15,6 +15,8 @@ enum { LISTENER_EXTRA = 64 }; /* slots beyond max_clients: so that commctl still
 
 /* Called from listener_turn(), never from within another listener_*() call. */
 struct listener_ops {
+    /* The user that this process counts as; NULL: its own, @uid. */
+    uint32_t (*user)(void *arg, uint32_t uid, uint32_t pid);
     void (*open)(void *arg, unsigned slot, uint32_t uid, uint32_t pid);
     void (*msg)(void *arg, unsigned slot, const struct msg *msg);
     void (*closed)(void *arg, unsigned slot, const char *text);
@@ -77,5 +79,7 @@ void listener_set_limits(struct listener *listener, unsigned max_clients,
 /* Shutdown: takes nobody any more and closes everybody once they have their messages. */
 void listener_drain(struct listener *listener);
 bool listener_idle(const struct listener *listener);
+/* Nobody is here but commd-gpu. */
+bool listener_unused(const struct listener *listener);
 
 #endif

@@ -130,6 +130,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->cores = wait_cores();
     h->team = g->nnodes == 1 ? team_of(g->nlocal) : 0;
     h->net = g->net;
+    h->gpu = g->gpu;
     h->group = g->group;
     h->epoch = g->epoch;
     h->size = l->size;
@@ -384,6 +385,7 @@ int board_map(int fd, struct board *ret_board)
     b.cores = b.hdr->cores;
     b.team = b.hdr->team;
     b.net = b.hdr->net;
+    b.gpu = b.hdr->gpu;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
     /* The layout is recomputed from the copied numbers and only compared with the file's. */

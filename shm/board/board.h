@@ -21,7 +21,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 15,
+    BOARD_VERSION = 16,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -45,6 +45,7 @@ struct board_geom {
     uint32_t nlocal;           /* members here */
     const uint16_t *rank_node; /* world entries: node index of each rank */
     struct plan_net net;
+    bool gpu; /* all nodes of the group have a GPU service */
 };
 
 /* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
@@ -143,6 +144,7 @@ struct board_hdr {
     uint32_t cores; /* that commd may run on: one number for all members, whose own may differ */
     uint32_t team;  /* ranks of a team, likewise; 0: none */
     struct plan_net net; /* the same on all nodes of the group */
+    uint32_t gpu, pad;   /* likewise; 1: all of them have a GPU service */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
     uint64_t off_ranks, off_members, off_on_core, off_slots, off_recorders, off_window, off_result,
@@ -179,6 +181,7 @@ struct board {
     size_t size;
     uint32_t world, nnodes, me, nlocal, depth, cores, team;
     struct plan_net net;
+    bool gpu;     /* all nodes of the group have a GPU service */
     size_t chunk; /* bytes of a window or result slot */
     uint64_t group, epoch;
     struct board_rank *ranks;

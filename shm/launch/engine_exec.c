@@ -1,6 +1,7 @@
 /* engine_exec.c - the child gets three things: a socket (3), stderr for its log, and an environment
- * without secrets and without foreign UCX_* variables; libucs reads those in its constructor, so
- * they must be right before exec (ucx_env.c). PR_SET_PDEATHSIG makes the kernel kill it when
+ * without secrets. The engine's has no foreign UCX_* variables; libucs reads those in its
+ * constructor, so they must be right before exec (ucx_env.c). commd-gpu's has all that configures
+ * CUDA and NCCL; UCX is there as NCCL's, if at all. PR_SET_PDEATHSIG makes the kernel kill it when
  * whoever started it is gone however that came about. It has a process group of its own: a Ctrl-C
  * at the terminal is for commd, which then ends it. */
 #include "shm/launch/engine_exec.h"
@@ -17,10 +18,10 @@ static bool starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-static bool is_for_engine(const char *var)
+static bool is_for_child(const char *var)
 {
-    static const char *const ours[] = {
-        "UCX_", "COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY="};
+    static const char *const ours[] = {"COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_",
+                                       "CREDENTIALS_DIRECTORY="};
 
     for (unsigned i = 0; i < ARRAY_LEN(ours); i++)
         if (starts_with(var, ours[i]))
@@ -36,25 +37,39 @@ char **engine_env_free(char **env)
     return NULL;
 }
 
-char **engine_env(char *const *environ)
+/* Without those that begin with @without, if that is not NULL, and with @more. */
+static char **child_env(char *const *environ, const char *without, const char *const *more)
 {
     _cleanup_(engine_env_freep) char **env = NULL;
     size_t n = 0, used = 0;
 
     while (environ[n])
         n++;
-    for (size_t i = 0; ucx_env[i]; i++)
+    for (size_t i = 0; more[i]; i++)
         n++;
     env = calloc(n + 1, sizeof(*env));
     if (!env)
         return NULL;
     for (size_t i = 0; environ[i]; i++)
-        if (is_for_engine(environ[i]) && !(env[used++] = strdup(environ[i])))
+        if (is_for_child(environ[i]) && !(without && starts_with(environ[i], without)) &&
+            !(env[used++] = strdup(environ[i])))
             return NULL;
-    for (size_t i = 0; ucx_env[i]; i++)
-        if (!(env[used++] = strdup(ucx_env[i])))
+    for (size_t i = 0; more[i]; i++)
+        if (!(env[used++] = strdup(more[i])))
             return NULL;
     return steal_ptr(env);
+}
+
+char **engine_env(char *const *environ)
+{
+    return child_env(environ, "UCX_", ucx_env);
+}
+
+char **gpu_env(char *const *environ)
+{
+    static const char *const nothing[] = {NULL};
+
+    return child_env(environ, NULL, nothing);
 }
 
 /* Only async-signal-safe calls. */

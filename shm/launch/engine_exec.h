@@ -1,18 +1,20 @@
-/* engine_exec.h - how a forked child becomes commd-engine, for whoever forks it. */
+/* engine_exec.h - how a forked child becomes commd-engine or commd-gpu, for whoever forks it. */
 #ifndef COMMD_ENGINE_EXEC_H
 #define COMMD_ENGINE_EXEC_H
 
 #include <sys/types.h>
 
-enum { ENGINE_FD = 3 }; /* the engine's control socket */
+enum { ENGINE_FD = 3 }; /* its control socket */
 
 /* "NAME=value" strings, NULL at the end: what must be in the environment before a process
  * that links UCX is exec'ed. */
 extern const char *const ucx_env[];
 
-/* A copy of @environ without what is not the engine's, with what UCX needs. Free with
- * engine_env_free(). NULL: no memory. */
+/* A copy of @environ without what is not the child's: the engine's, with what UCX needs, or
+ * commd-gpu's. Free with engine_env_free(). NULL: no memory. */
+typedef char **(*launch_env_fn)(char *const *environ);
 char **engine_env(char *const *environ);
+char **gpu_env(char *const *environ);
 char **engine_env_free(char **env);
 
 static inline void engine_env_freep(char ***env) /* for _cleanup_() */

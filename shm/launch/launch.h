@@ -1,4 +1,4 @@
-/* launch.h - what commd and the launcher of its engines say to each other, see
+/* launch.h - what commd and the launcher of its engines, or of commd-gpu, say to each other, see
  * transport/process/launcher.c.
  *
  * A connection (SOCK_SEQPACKET) is one engine's life. commd sends the arguments of the engine, each
@@ -12,7 +12,7 @@
 
 enum { LAUNCH_ARGS_BYTES = 4096, LAUNCH_ARGS = 32 };
 enum launch_kind {
-    LAUNCH_STARTED = 1, /* value: its pid */
+    LAUNCH_STARTED = 1, /* value: its pid; code: the user that it runs as */
     LAUNCH_FAILED,      /* value: errno */
     LAUNCH_EXITED,      /* code, value: as si_code and si_status of waitid(2) */
 };

@@ -151,7 +151,8 @@
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
-#define FIELDS_join(F)         F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(NAME, name)
+#define FIELDS_join(F)         \
+    F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(FLAG, gpu) F(NAME, name)
 #define FIELDS_join_cancel(F)  F(NUM, join)
 #define FIELDS_join_refused(F)                                                                     \
     F(NUM, join) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
@@ -161,7 +162,8 @@
     F(NUM, uid)                                                                                    \
     F(NAME, name)                                                                                  \
     F(NAME, home)                                                                                  \
-    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(SORTED, nodes) F(MEMBERS, members)
+    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu)                               \
+    F(SORTED, nodes) F(MEMBERS, members)
 #define FIELDS_gone(F)                                                                             \
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \

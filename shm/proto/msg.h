@@ -265,6 +265,7 @@ struct msg_join {
     uint32_t uid;
     uint32_t pid;
     uint32_t rank, size;
+    uint32_t gpu; /* 1: the origin has a GPU service */
     char name[MSG_GROUP_MAX];
 };
 
@@ -290,6 +291,7 @@ struct msg_commit {
     char (*nodes)[MSG_NAME_MAX]; /* nodes[0..nnodes): participants, sorted by name */
     char home[MSG_NAME_MAX];
     uint32_t latency_us, mbytes_s; /* see struct plan_net */
+    uint32_t gpu;                  /* 1: all participants have a GPU service */
 };
 
 struct msg_gone {

@@ -237,8 +237,10 @@ uint64_t id_any(struct hostile *h)
 void wire_any_msg(struct hostile *h, struct msg *ret_msg)
 {
     struct dice *d = &h->dice;
-    struct msg msg = {.type = 1 + dice_below(d, 9)};
+    struct msg msg = {.type = 1 + dice_below(d, 10)};
 
+    if (msg.type == MSG_WELCOME) /* none of a client's; the tenth is */
+        msg.type = MSG_GPU_ASK;
     switch ((unsigned)msg.type) {
     case MSG_CLIENT_HELLO:
         msg.client_hello = (struct msg_client_hello){
@@ -265,6 +267,9 @@ void wire_any_msg(struct hostile *h, struct msg *ret_msg)
     case MSG_CLIENT_ASK_ABSENT:
         msg.client_ask_absent =
             (struct msg_client_ask_absent){id_any(h), (uint32_t)dice_odd(d), dice_odd(d)};
+        break;
+    case MSG_GPU_ASK:
+        msg.gpu_ask.req = (uint32_t)dice_odd(d);
         break;
     case MSG_ARENA_ADD:
         msg.arena_add = (struct msg_arena_add){(uint32_t)dice_odd(d), dice_odd(d), dice_odd(d)};

@@ -64,5 +64,15 @@ cp "${srcdir:-$(dirname "$0")/../..}/systemd/commd-engine.socket" "$dir" # the s
 ln -s /bin/true "$dir/commd-engine"
 sed "s|^ExecStart=.*/commd-engine|ExecStart=$dir/commd-engine|" systemd/commd-engine.service \
     >"$dir/commd-engine.service"
+cp "${srcdir:-$(dirname "$0")/../..}/systemd/commd-gpu.socket" "$dir"
+ln -s /bin/true "$dir/commd-gpu"
+sed "s|^ExecStart=.*/commd-gpu|ExecStart=$dir/commd-gpu|" systemd/commd-gpu.service \
+    >"$dir/commd-gpu.service"
 check_unit systemd/commd.service commd
 check_unit systemd/commd-engine.service commd-engine
+check_unit systemd/commd-gpu.service commd-gpu
+# Only the unit for them lets GPUs be opened.
+if grep -l nvidia systemd/commd.service systemd/commd-engine.service; then
+    echo "FAIL: a GPU may be opened by the units above"
+    exit 1
+fi

@@ -19,7 +19,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_floods.py tests/integration/test_board_memory.py \
 	tests/integration/test_verbs.py tests/integration/test_why.py \
 	tests/integration/test_trace.py tests/integration/test_keys.py \
-	tests/integration/test_http.py tests/integration/test_doctor.py
+	tests/integration/test_http.py tests/integration/test_doctor.py \
+	tests/integration/test_gpu_service.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
@@ -36,4 +37,11 @@ EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_clien
 check_PROGRAMS += tests/integration/lib/hostile_mail
 tests_integration_lib_hostile_mail_SOURCES = tests/integration/lib/hostile_mail.c
 tests_integration_lib_hostile_mail_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS)
+
+# What test_gpu_service.py has instead of commd-gpu, and of clients that ask for it.
+check_PROGRAMS += tests/integration/lib/gpu_fake
+tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c \
+	transport/process/launcher.c
+tests_integration_lib_gpu_fake_LDADD = libcommd-launch.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS)

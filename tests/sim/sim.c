@@ -279,6 +279,7 @@ void sim_start(struct sim *sim, unsigned node)
         .node_timeout_ms = 600,
         .join_timeout_ms = sim->options.join_timeout_ms ? sim->options.join_timeout_ms : 60000,
         .engine_timeout_ms = 500,
+        .gpu = node != 1, /* see check_opened() */
         .max_clients = SIM_CLIENTS,
         .max_clients_per_user = SIM_CLIENTS,
         .max_groups = SIM_BOARDS - 1,

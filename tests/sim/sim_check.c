@@ -54,7 +54,12 @@ void check_opened(struct sim *sim, unsigned node, const struct core_group_view *
 {
     const struct node *n = &sim->nodes[node];
     struct fact *fact = fact_of(sim, view->id);
+    bool gpu = true;
 
+    for (unsigned i = 0; i < view->nnodes; i++)
+        gpu &= view->nodes[i] != 1;
+    if (view->gpu != gpu)
+        sim_fail(sim, "node %s is wrong about the GPUs of a group", sim_node_name(sim, node));
     if (!view->id || view->epoch != 1 || view->nodes[view->me] != node)
         sim_fail(sim, "node %s opens a group with a wrong place", sim_node_name(sim, node));
     for (unsigned i = 0; i < view->nnodes; i++)

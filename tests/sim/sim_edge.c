@@ -343,6 +343,12 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_GROUP_ABSENT:
         group_absent(sim, node, action);
         break;
+    case CORE_DO_GPU_START:
+    case CORE_DO_GPU_KILL:
+    case CORE_DO_GPU_SEND:
+    case CORE_DO_GPU_SESSION:
+        sim_fail(sim, "node %s does something for GPUs, and nobody has asked",
+                 sim_node_name(sim, node));
     case CORE_DO_CHANGED:
     case CORE_DO_LOG_LEVEL:
     case CORE_DO_LOG:

@@ -480,7 +480,7 @@ int main(int argc, char **argv)
     if (parse_engine_words(argc, argv, &o))
         return 64;
     if (o.launcher >= 0)
-        return launcher_run(o.launcher);
+        return launcher_run(o.launcher, engine_env);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
     s.control = o.fd;

@@ -15,7 +15,10 @@
  *   RUNS     an engine lives                  wakes: its pidfd; the connection
  *   KILLED   waiting for its pidfd            a process that is killed ends
  *
- * There are at most LAUNCHER_MAX: commd has one engine, and perhaps one that is still ending. */
+ * There are at most LAUNCHER_MAX: commd has one engine, and perhaps one that is still ending.
+ *
+ * commd-gpu is started in the same way, by a launcher that is commd-gpu itself, under a user who
+ * may open the GPUs (commd-gpu.socket): what is said here of the engine is true of it. */
 #include "transport/process/launcher.h"
 
 #include <poll.h>
@@ -46,9 +49,9 @@ static void child_tell(const struct child *c, uint32_t kind, int code, int value
 }
 
 /* 0 or negative errno. */
-static int child_start(struct child *c, char *words, size_t len, int sock)
+static int child_start(struct child *c, launch_env_fn make_env, char *words, size_t len, int sock)
 {
-    _cleanup_(engine_env_freep) char **env = engine_env(environ);
+    _cleanup_(engine_env_freep) char **env = make_env(environ);
     char *argv[LAUNCH_ARGS + 1];
     pid_t parent = getpid();
     unsigned n = 0;
@@ -80,7 +83,7 @@ static int child_start(struct child *c, char *words, size_t len, int sock)
 }
 
 /* The request of a new connection. */
-static void request(struct child *c)
+static void request(struct child *c, launch_env_fn make_env)
 {
     union {
         struct cmsghdr align;
@@ -108,13 +111,13 @@ static void request(struct child *c)
         memcpy(&sock, CMSG_DATA(cmsg), sizeof sock);
     r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)
             ? -EPROTO
-            : child_start(c, words, (size_t)n, sock);
+            : child_start(c, make_env, words, (size_t)n, sock);
     if (r) {
         child_tell(c, LAUNCH_FAILED, 0, -r);
         close_fdp(&c->conn);
         return;
     }
-    child_tell(c, LAUNCH_STARTED, 0, (int)c->pid);
+    child_tell(c, LAUNCH_STARTED, (int)geteuid(), (int)c->pid);
 }
 
 /* While an engine runs: whatever comes asks for its end. */
@@ -151,7 +154,7 @@ static void launcher_accept(struct child *children, int listen_fd)
     close_fdp(&conn); /* full: commd tries again */
 }
 
-int launcher_run(int listen_fd)
+int launcher_run(int listen_fd, launch_env_fn env)
 {
     struct child children[LAUNCHER_MAX];
 
@@ -167,12 +170,13 @@ int launcher_run(int listen_fd)
         if (poll(p, ARRAY_LEN(p), -1) < 0) {
             if (errno == EINTR)
                 continue;
-            fprintf(stderr, "commd-engine --launcher: poll: %s\n", strerror(errno));
+            fprintf(stderr, "%s --launcher: poll: %s\n", program_invocation_short_name,
+                    strerror(errno));
             return 1;
         }
         if (p[0].revents & (POLLERR | POLLNVAL)) {
-            fprintf(stderr, "commd-engine --launcher: descriptor %d is no socket that listens\n",
-                    listen_fd);
+            fprintf(stderr, "%s --launcher: descriptor %d is no socket that listens\n",
+                    program_invocation_short_name, listen_fd);
             return 64;
         }
         for (unsigned i = 0; i < LAUNCHER_MAX; i++) {
@@ -181,7 +185,7 @@ int launcher_run(int listen_fd)
             if (p[1 + 2 * i].revents)
                 ended(c);
             else if (p[2 + 2 * i].revents && c->conn >= 0)
-                c->pidfd < 0 ? request(c) : killed(c);
+                c->pidfd < 0 ? request(c, env) : killed(c);
         }
         if (p[0].revents)
             launcher_accept(children, listen_fd);

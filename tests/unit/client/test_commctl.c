@@ -620,7 +620,7 @@ static void usage(void **state)
         {{NULL},
          2,
          "",
-         "commctl: which verb? status, nodes, links, groups, clients, tenants, why, "},
+         "commctl: which verb? status, nodes, links, groups, clients, gpus, tenants, "},
         {{"shwo"}, 2, "", "commctl: shwo: no such verb (status, nodes, links, groups, clients, "},
         {{"show", "me"}, 2, "", "commctl: show me: no such verb ("},
         {{"show"}, 2, "", "commctl: show: no such verb ("},

@@ -31,6 +31,8 @@ static struct doctor_facts well(void)
                                  .version = "1",
                                  .own_version = "1",
                                  .fabric = "tcp",
+                                 .gpu = "none",
+                                 .gpu_text = "gpu.enabled is no",
                                  .latency_us = "30",
                                  .bandwidth = "1G",
                                  .max_clients = 1000,
@@ -90,6 +92,8 @@ static void a_node_that_is_well(void **state)
                               .keys_unwell = "",
                               .version = "1",
                               .own_version = "1",
+                              .gpu = "",
+                              .gpu_text = "",
                               .latency_us = "",
                               .bandwidth = "",
                               .max_clients = -1,
@@ -162,6 +166,38 @@ static void nodes_that_are_down(void **state)
     }
 }
 
+/* Only one that was asked for and could not be started is worth a word. */
+static void a_gpu_service_that_is_down(void **state)
+{
+    static const struct {
+        const char *gpu, *text;
+        bool bad;
+    } cases[] = {
+        {"", "", false}, /* an older commd */
+        {"up", "2 GPUs", false},
+        {"down", "nobody has asked for it yet", false},
+        {"down", "killed by signal 9", true},
+    };
+    struct doctor_facts f = well();
+
+    for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
+        struct doctor_findings all;
+        unsigned bad = 0;
+
+        f.gpu = cases[i].gpu;
+        f.gpu_text = cases[i].text;
+        if (cases[i].bad) {
+            only(&f, DOCTOR_WARNING, "killed by signal 9", "gpu.enabled: no");
+            continue;
+        }
+        doctor_judge(&f, &all);
+        for (unsigned j = 0; j < all.n; j++)
+            bad += all.at[j].level != DOCTOR_OK;
+        assert_int_equal(bad, 0);
+        doctor_findings_free(&all);
+    }
+}
+
 /* The facts of the machine on which the test runs are plausible, and nodes are reached or not. */
 static void facts_of_this_machine(void **state)
 {
@@ -187,9 +223,8 @@ static void facts_of_this_machine(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_node_that_is_well),
-        cmocka_unit_test(one_thing_is_wrong),
-        cmocka_unit_test(nodes_that_are_down),
+        cmocka_unit_test(a_node_that_is_well),   cmocka_unit_test(one_thing_is_wrong),
+        cmocka_unit_test(nodes_that_are_down),   cmocka_unit_test(a_gpu_service_that_is_down),
         cmocka_unit_test(facts_of_this_machine),
     };
 

@@ -76,6 +76,9 @@ static inline void note_client(struct bench *bench, unsigned client, const struc
         note(bench, "%u JOIN_FAILED req %u cause %u rank %d node %s: %s\n", client,
              msg->join_failed.req, msg->join_failed.cause, msg->join_failed.rank,
              msg->join_failed.node, msg->join_failed.text);
+    else if (msg->type == MSG_GPU_ANSWER)
+        note(bench, "%u GPU_ANSWER req %u cause %u: %s\n", client, msg->gpu_answer.req,
+             msg->gpu_answer.cause, msg->gpu_answer.text);
     else
         note(bench, "%u message %u\n", client, msg->type);
 }
@@ -111,6 +114,21 @@ static inline void feed(struct bench *bench, struct core_event event)
             break;
         case CORE_DO_ENGINE_SEND:
             note(bench, "to engine message %u\n", action.msg.type);
+            break;
+        case CORE_DO_GPU_START:
+            note(bench, "gpu start\n");
+            break;
+        case CORE_DO_GPU_KILL:
+            note(bench, "gpu kill\n");
+            break;
+        case CORE_DO_GPU_SEND:
+            note(bench, "to gpu message %u of %u\n", action.msg.type,
+                 action.msg.type == MSG_GPU_SESSION_DEL ? action.msg.gpu_session.client
+                                                        : (unsigned)action.msg.ping.seq);
+            break;
+        case CORE_DO_GPU_SESSION:
+            note(bench, "%u gpu session req %llu, user %u pid %u\n", action.client,
+                 (unsigned long long)action.ask, action.by_id, action.pid);
             break;
         case CORE_DO_GROUP_OPEN:
             note(bench, "group open\n");

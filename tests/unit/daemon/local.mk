@@ -4,6 +4,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_conf tests/unit/daemon/test_conf_errors tests/unit/daemon/test_conf_secret \
 	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
 	tests/unit/daemon/test_core_change tests/unit/daemon/test_core_counts \
+	tests/unit/daemon/test_core_gpu \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_link \
 	tests/unit/daemon/test_http_request \
@@ -47,6 +48,10 @@ tests_unit_daemon_test_core_change_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_core_counts_SOURCES = tests/unit/daemon/test_core_counts.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_counts_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_gpu_SOURCES = tests/unit/daemon/test_core_gpu.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_gpu_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_core_rendezvous_SOURCES = tests/unit/daemon/test_core_rendezvous.c
 tests_unit_daemon_test_core_rendezvous_LDADD = libcommd-core.la $(CMOCKA_LIBS)

@@ -52,6 +52,12 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_false(conf->trusted_network);
         assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
         assert_string_equal(conf->engine_pid_file, "");
+        assert_string_equal(conf->gpu_enabled, "auto");
+        assert_string_equal(conf->cuda_library, "");
+        assert_string_equal(conf->nccl_library, "");
+        assert_int_equal(conf->gpu_timeout_ms, 30000);
+        assert_string_equal(conf->gpu_program, COMMD_LIBEXECDIR "/commd-gpu");
+        assert_string_equal(conf->gpu_pid_file, "");
         assert_int_equal(conf->heartbeat_ms, 500);
         assert_int_equal(conf->node_timeout_ms, 3000);
         assert_int_equal(conf->progress_timeout_ms, 5000);
@@ -86,6 +92,8 @@ static void every_key_reaches_its_field(void **state)
                                 "12G, congestion_control: a-15_byte_name9,\n"
                                 "  trusted_network: true,\n"
                                 "  engine: /a/e, engine_pid_file: /a/ep}\n"
+                                "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
+                                "timeout: 2m, program: /a/g, pid_file: /a/gp}\n"
                                 "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
                                 "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
                                 " max_groups_per_user: 4, max_board_bytes: 5M}\n"
@@ -125,6 +133,12 @@ static void every_key_reaches_its_field(void **state)
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
     assert_string_equal(conf->engine_pid_file, "/a/ep");
+    assert_string_equal(conf->gpu_enabled, "yes");
+    assert_string_equal(conf->cuda_library, "/a/c");
+    assert_string_equal(conf->nccl_library, "/a/n");
+    assert_int_equal(conf->gpu_timeout_ms, 120000);
+    assert_string_equal(conf->gpu_program, "/a/g");
+    assert_string_equal(conf->gpu_pid_file, "/a/gp");
     assert_int_equal(conf->heartbeat_ms, 100);
     assert_int_equal(conf->node_timeout_ms, 2000);
     assert_int_equal(conf->progress_timeout_ms, 60000);
@@ -162,9 +176,34 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 30);
+    assert_int_equal(n, 36);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
+}
+
+static void gpu_service_is_for_nodes_with_gpus(void **state)
+{
+    static const struct {
+        const char *text;
+        bool driver, wanted;
+    } cases[] = {
+        {"", false, false},
+        {"", true, true},
+        {"gpu: {enabled: auto}\n", true, true},
+        {"gpu: {enabled: yes}\n", false, true},
+        {"gpu: {enabled: no}\n", true, false},
+        {"gpu: {cuda_library: /c}\n", false, true},
+        {"gpu: {enabled: no, cuda_library: /c}\n", true, false},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
+        struct conf *conf = load_ok(cases[i].text);
+        const char *why = NULL;
+
+        assert_int_equal(conf_gpu(conf, cases[i].driver, &why), cases[i].wanted);
+        assert_int_equal(why == NULL, cases[i].wanted);
+        conf_free(conf);
+    }
 }
 
 static void old_name_is_taken_and_said(void **state)
@@ -386,6 +425,7 @@ static void shipped_file_shows_every_key_and_its_default(void **state)
     replace(text, "HOSTNAME", "a");
     replace(text, "10.0.0.", "127.0.0.");
     replace(text, "/usr/libexec/commd/commd-engine", "/e");
+    replace(text, "/usr/libexec/commd/commd-gpu", "/g");
     replace(text, "/etc/commd/cluster.key", "/k");
     conf = load_ok(text);
     for (unsigned i = 0; conf_row(conf, i, &row); i++) {
@@ -393,6 +433,8 @@ static void shipped_file_shows_every_key_and_its_default(void **state)
             fail_msg("etc/commd.yaml lacks %s", row.key);
         if (!strcmp(row.key, "transport.engine"))
             assert_string_equal(row.value, "/e");
+        else if (!strcmp(row.key, "gpu.program"))
+            assert_string_equal(row.value, "/g");
         else if (!strcmp(row.key, "cluster.key_file"))
             assert_string_equal(row.value, "/k");
         else if (!strcmp(row.key, "cluster.nodes"))
@@ -445,6 +487,7 @@ int main(void)
         cmocka_unit_test(empty_file_is_one_node_with_defaults),
         cmocka_unit_test(every_key_reaches_its_field),
         cmocka_unit_test(rows_say_value_and_source),
+        cmocka_unit_test(gpu_service_is_for_nodes_with_gpus),
         cmocka_unit_test(old_name_is_taken_and_said),
         cmocka_unit_test(long_node_list_is_cut_with_its_count),
         cmocka_unit_test(reload_names_what_needs_a_restart),

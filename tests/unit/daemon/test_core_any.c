@@ -163,6 +163,9 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_BOARD_ERROR,
                                           MSG_PING,
                                           MSG_ENGINE_TRAFFIC,
+                                          MSG_GPU_ASK,
+                                          MSG_GPU_HELLO,
+                                          MSG_GPU_DEVICE,
                                           MSG_TABLES};
 
     memset(msg, 0, sizeof(*msg));
@@ -263,6 +266,16 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->engine_traffic.sent = draw(fuzz, 2) ? small(fuzz) : UINT64_MAX;
         msg->engine_traffic.retransmits = small(fuzz);
         break;
+    case MSG_GPU_ASK:
+        msg->gpu_ask.req = small(fuzz);
+        break;
+    case MSG_GPU_HELLO:
+        msg->gpu_hello.version = draw(fuzz, 9) ? MSG_VERSION : 0;
+        msg->gpu_hello.devices = draw(fuzz, 9) ? small(fuzz) : number(fuzz);
+        break;
+    case MSG_GPU_DEVICE:
+        msg->gpu_device.device = small(fuzz);
+        break;
     case MSG_PING:
         msg->ping.seq = small(fuzz);
         msg->ping.pong = (uint32_t)draw(fuzz, 2);
@@ -315,6 +328,24 @@ static void revive(struct fuzz *fuzz)
     }
 }
 
+/* Sessions are at one that is up, requests wait for one that is not yet, or is being killed. */
+static void look_at_gpu(const struct core *core)
+{
+    unsigned waiting = 0, sessions = 0;
+    struct core_gpu_view view;
+
+    core_gpu(core, &view);
+    for (unsigned i = 0; i < core->client_slots; i++) {
+        waiting += core->clients[i].gpu_waits;
+        sessions += core->clients[i].gpu_session;
+    }
+    assert_int_equal(core->gpu.waiting, waiting);
+    assert_int_equal(view.sessions, sessions);
+    assert_true(!sessions || view.state == CORE_ENGINE_UP);
+    assert_true(!waiting || view.state == CORE_ENGINE_STARTING || core->gpu.killed);
+    assert_true(view.ndevices <= MSG_MAX_GPUS);
+}
+
 /* The views have to hold in every state. */
 static void look(struct core *core)
 {
@@ -340,6 +371,7 @@ static void look(struct core *core)
     for (unsigned i = 0; core_peer_at(core, i, &peer); i++)
         assert_string_equal(peer.name, nodes[i]);
     core_status(core, &status);
+    look_at_gpu(core);
 }
 
 static void anything(struct fuzz *fuzz)
@@ -354,7 +386,7 @@ static void anything(struct fuzz *fuzz)
     event.msg = &msg;
     if (draw(fuzz, fuzz->tame ? 40 : 3)) /* the fatal kinds are not so frequent */
         event.type = (enum core_event_type[]){CORE_CLIENT_MSG, CORE_PEER_MSG, CORE_ENGINE_MSG,
-                                              CORE_TICK}[draw(fuzz, 4)];
+                                              CORE_GPU_MSG, CORE_TICK}[draw(fuzz, 5)];
     if (event.type == CORE_CLIENT_OPEN && event.client < 6 &&
         fuzz->bench->core->clients[event.client].state != CLIENT_FREE)
         return;
@@ -402,9 +434,12 @@ static void assert_all_forgotten(struct bench *bench)
 static uint64_t fuzz_run(uint64_t seed, unsigned steps)
 {
     struct core_config config = config_of(3);
-    struct fuzz fuzz = {.bench = bench_new(&config), .random = core_mix(seed), .tame = seed % 2};
+    struct fuzz fuzz = {.random = core_mix(seed), .tame = seed % 2};
     uint64_t hash;
 
+    config.gpu = true;
+    config.gpu_timeout_ms = 1000;
+    fuzz.bench = bench_new(&config);
     for (unsigned i = 0; i < steps; i++) {
         if (fuzz.tame && i % 200 == 0)
             revive(&fuzz);

@@ -159,10 +159,15 @@ static int setup(void **state)
 
 static void make(struct world *w, const char *mode)
 {
-    struct engine_link_config config = {
-        .base = w->base, .conf = w->conf, .device = "lo", .ops = &ops, .arg = w};
+    struct program program;
+    struct engine_link_config config = {.base = w->base,
+                                        .program = &program,
+                                        .pid_file = w->conf->engine_pid_file,
+                                        .ops = &ops,
+                                        .arg = w};
 
     snprintf(w->conf->node, sizeof(w->conf->node), "%s", mode);
+    program_engine(w->conf, "lo", &program);
     assert_int_equal(engine_link_new(&config, &w->link), 0);
 }
 

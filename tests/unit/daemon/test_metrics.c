@@ -34,6 +34,8 @@ static void make(struct metrics *m)
     m->operations.of[COLL_BARRIER].took_ns = 20000000015;
     m->operations.of[COLL_ALL_REDUCE].bytes = 1 << 20;
     m->operations.waits[1] = 7;
+    m->ngpus = 2;
+    m->gpus[1].operations = 77;
     m->nnodes = 3;
     m->nodes = calloc(3, sizeof(*m->nodes));
     assert_non_null(m->nodes);
@@ -87,6 +89,7 @@ static bool has_line(const char *text, const char *line)
 static void samples_are_right(void **state)
 {
     static const char *const lines[] = {
+        "commd_gpu_operations_total{device=\"1\"} 77",
         "commd_build_info{version=\"0.1.0\",cluster=\"lab\",node=\"b\"} 1",
         "commd_ready 0",
         "commd_nodes 3",

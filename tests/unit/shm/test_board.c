@@ -19,6 +19,24 @@ static const uint16_t nodes3[] = {0, 1, 0};
 static const struct board_geom geom3 = {
     .group = 9, .epoch = 2, .world = 3, .nnodes = 2, .me = 0, .nlocal = 2, .rank_node = nodes3};
 
+static void members_read_whether_all_nodes_have_gpus(void **state)
+{
+    for (unsigned gpu = 0; gpu < 2; gpu++) {
+        struct board_geom g = geom3;
+        struct board_ctl *ctl;
+        struct board b;
+        int fd;
+
+        g.gpu = gpu;
+        assert_int_equal(board_create(&g, &fd, &ctl), 0);
+        assert_int_equal(board_map(fd, &b), 0);
+        assert_int_equal(b.gpu, gpu);
+        board_unmap(&b);
+        board_ctl_free(ctl);
+        close(fd);
+    }
+}
+
 static void created_board_maps(void **state)
 {
     struct board_ctl *ctl;
@@ -827,6 +845,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(created_board_maps),
+        cmocka_unit_test(members_read_whether_all_nodes_have_gpus),
         cmocka_unit_test(a_seat_tells_what_its_member_does),
         cmocka_unit_test(impossible_geometry_is_refused),
         cmocka_unit_test(lines_have_one_writer),
