@@ -155,9 +155,8 @@ def look(kind, wanted, path, begin, end, pattern, more, order=None):
 
 def look_at_causes():
     """What the API calls an error is a cause, negated, or has a number that no cause has."""
-    errors = [CAUSES[name] for name in ERRORS]
     for name, number in enum(COMMD_H, "commd_result", "COMMD_E"):
-        if name in LOCAL and -number in errors:
+        if name in LOCAL and -number in CAUSES.values():
             failures.append(f"{COMMD_H}: COMMD_E_{name.upper()} has the number of a cause")
 
 

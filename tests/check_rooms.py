@@ -59,9 +59,13 @@ MAY = {
     "client/lib/coll": SHM | LIB | {"client/lib/arena"},
     "client/lib/p2p": SHM | LIB | {"client/lib/coll"},
     "client/lib/async": SHM | LIB | {"client/lib/coll", "client/lib/p2p"},
+    "client/lib/device": SHM
+    | LIB
+    | {"shm/gpu", "client/lib/coll", "client/lib/p2p", "client/lib/async"},
     "client/lib/api": SHM
     | LIB
-    | {"client/lib/arena", "client/lib/coll", "client/lib/p2p", "client/lib/async"},
+    | {"client/lib/arena", "client/lib/coll", "client/lib/p2p", "client/lib/async"}
+    | {"client/lib/device"},
     "client/ctl": {"shm/util", "shm/proto", "client/include"},
     "client/perf": {"shm/util", "shm/model", "client/include"},
     "client/examples": {"client/include"},

@@ -74,3 +74,26 @@ int memfd_map(int fd, size_t len, void **ret_map)
     *ret_map = map;
     return 0;
 }
+
+int memfd_map_at(int fd, size_t len, size_t align, void **ret_map)
+{
+    size_t room = len + align;
+    uint8_t *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *base;
+
+    if (all == MAP_FAILED)
+        return -errno;
+    base = (uint8_t *)ALIGN_UP((uintptr_t)all, (uintptr_t)align);
+    if (mmap(base, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int r = -errno;
+
+        munmap(all, room);
+        return r;
+    }
+    if (base > all)
+        munmap(all, (size_t)(base - all));
+    if (all + room > base + len)
+        munmap(base + len, (size_t)(all + room - (base + len)));
+    *ret_map = base;
+    return 0;
+}

@@ -15,5 +15,7 @@ int memfd_reopen(int fd, int *ret_fd);
 int memfd_check(int fd, size_t max, size_t *ret_size);
 /* Maps [0, len) read-write shared. */
 int memfd_map(int fd, size_t len, void **ret_map);
+/* The same at a multiple of @align, a power of two and whole pages; @len is whole pages too. */
+int memfd_map_at(int fd, size_t len, size_t align, void **ret_map);
 
 #endif

@@ -111,11 +111,11 @@ void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t tic
 }
 
 bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
-                    int timeout_ms)
+                    int64_t timeout_us)
 {
     struct waitv w[WAITV_MAX] = {0};
     struct timespec ts;
-    uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t until = now_ns() + (uint64_t)timeout_us * 1000u;
     bool all = n <= WAITV_MAX;
 
     n = MIN(n, (unsigned)WAITV_MAX);
@@ -131,8 +131,8 @@ bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
     if (syscall(SYS_futex_waitv, w, n, 0, &ts, CLOCK_MONOTONIC) >= 0)
         return false;
     if (errno == ENOSYS || errno == EPERM) {
-        struct timespec ms = {0, 1000000};
-        nanosleep(&ms, NULL);
+        struct timespec most = {0, (long)MIN(timeout_us * 1000, (int64_t)1000000)};
+        nanosleep(&most, NULL);
     }
     return errno == ETIMEDOUT && all;
 }

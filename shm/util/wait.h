@@ -38,7 +38,7 @@ void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t tic
 /* Sleeps until one of the @n words differs from its expected value (futex_waitv, Linux 5.16;
  * elsewhere a sleep of at most 1 ms). True: all of the time has passed. */
 bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
-                    int timeout_ms);
+                    int64_t timeout_us);
 void futex_wake_all(_Atomic uint32_t *word);
 
 /* Sleeps of this process that ended by their time-out alone, though what they waited for had come:

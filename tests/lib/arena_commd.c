@@ -16,6 +16,7 @@ struct arena_commd {
     int stop;              /* eventfd */
     pthread_mutex_t lock;  /* what follows */
     enum arena_commd_behaviour behaviour;
+    int gpu; /* borrowed */
     unsigned held, given;
     uint64_t arena[MAX_ARENAS];
     int fd[MAX_ARENAS];
@@ -47,12 +48,44 @@ static void answer(int sock, uint32_t req, int fd, bool fine)
         abort();
 }
 
+static void give_session(struct arena_commd *c, int sock, uint32_t req)
+{
+    struct msg m = {.type = MSG_GPU_ANSWER};
+    union {
+        struct cmsghdr h;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {"", 1};
+    struct msghdr hdr = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
+    int pair[2] = {-1, -1};
+
+    if (c->gpu >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+        abort();
+    control.h.cmsg_level = SOL_SOCKET;
+    control.h.cmsg_type = SCM_RIGHTS;
+    control.h.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&control.h), &pair[1], sizeof(int));
+    if (c->gpu >= 0 && sendmsg(c->gpu, &hdr, MSG_NOSIGNAL) < 0)
+        close_fdp(&pair[0]);
+    m.gpu_answer.req = req;
+    m.gpu_answer.cause = pair[0] < 0 ? CAUSE_NO_DAEMON : CAUSE_NONE;
+    if (msg_send_fd(sock, &m, &pair[0], pair[0] >= 0, -1))
+        abort();
+    close_fdp(&pair[0]);
+    close_fdp(&pair[1]);
+}
+
 static void serve(struct arena_commd *c, int sock, const struct msg *m, int *fd)
 {
     if (m->type == MSG_ARENA_ADD && *fd >= 0 && c->held < MAX_ARENAS) {
         c->arena[c->held] = m->arena_add.arena;
         c->fd[c->held++] = steal_fd(fd);
         answer(sock, m->arena_add.req, -1, true);
+    } else if (m->type == MSG_GPU_ASK) {
+        give_session(c, sock, m->gpu_ask.req);
     } else if (m->type == MSG_ARENA_DEL) {
         for (unsigned i = 0; i < c->held; i++)
             if (c->arena[i] == m->arena_del.arena)
@@ -102,6 +135,7 @@ struct arena_commd *arena_commd_new(struct commd_context *const *ctx, unsigned n
     struct arena_commd *c = calloc(1, sizeof *c);
 
     c->n = n;
+    c->gpu = -1;
     c->stop = eventfd(0, EFD_CLOEXEC);
     pthread_mutex_init(&c->lock, NULL);
     for (unsigned i = 0; i < n; i++) {
@@ -159,4 +193,11 @@ unsigned arena_commd_held(struct arena_commd *c)
 unsigned arena_commd_given(struct arena_commd *c)
 {
     return locked(c, &c->given);
+}
+
+void arena_commd_gpu(struct arena_commd *c, int control)
+{
+    pthread_mutex_lock(&c->lock);
+    c->gpu = control;
+    pthread_mutex_unlock(&c->lock);
 }

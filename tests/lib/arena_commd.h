@@ -14,6 +14,8 @@ struct arena_commd *arena_commd_free(struct arena_commd *c);
 /* From now on it refuses to hand arenas out, or no longer; or answers nothing at all. */
 enum arena_commd_behaviour { ARENA_COMMD_GIVES, ARENA_COMMD_REFUSES, ARENA_COMMD_SILENT };
 void arena_commd_set(struct arena_commd *c, enum arena_commd_behaviour behaviour);
+/* Hands sessions out at the commd-gpu whose control socket is @control; -1: there is none. */
+void arena_commd_gpu(struct arena_commd *c, int control);
 /* How many arenas it holds, and how many it has handed out. */
 unsigned arena_commd_held(struct arena_commd *c);
 unsigned arena_commd_given(struct arena_commd *c);

@@ -261,7 +261,9 @@ static uint8_t *registered(struct commd_context *ctx, size_t bytes)
 
 static void memory_free(struct memory *m)
 {
-    if (!m->registered)
+    if (m->image)
+        gpu_memory_free(m);
+    else if (!m->registered)
         free(m->mem);
     else if (commd_free(m->mem))
         abort();
@@ -285,8 +287,11 @@ static void memory_new(struct memory *m, const struct part *p, bool send, bool a
         end += block_elements(op, send, p->rank, b) * esize + (apart ? draw(rng, 24) : 0);
     }
     m->bytes = end + MARGIN;
-    m->registered = is_registered(p->spec, p->rank);
-    m->mem = m->registered ? registered(p->ctx, m->bytes) : malloc(m->bytes);
+    m->registered = !is_on_gpu(p->spec, p->rank) && is_registered(p->spec, p->rank);
+    if (is_on_gpu(p->spec, p->rank))
+        gpu_memory_new(m);
+    else
+        m->mem = m->registered ? registered(p->ctx, m->bytes) : malloc(m->bytes);
     memset(m->mem, CANVAS, m->bytes);
     for (unsigned b = 0; b < n; b++)
         ret_at[b] = m->mem + at[b];

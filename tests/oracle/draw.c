@@ -221,6 +221,20 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
         draw_odd(op, g->world, rng);
 }
 
+/* All ranks, some, or none. What is wrong is told by a work. What is behind a shorter message is
+ * not said. */
+static void draw_gpu(struct op_spec *op, uint64_t *rng)
+{
+    static const uint32_t masks[] = {UINT32_MAX, UINT32_MAX, 0};
+    unsigned kind = draw(rng, ARRAY_LEN(masks) + 1);
+
+    op->gpu = kind < ARRAY_LEN(masks) ? masks[kind] : (uint32_t)draw_bits(rng);
+    if (op->odd)
+        op->sync = 0;
+    if (is_message(op->coll) && op->gpu >> op->to & 1)
+        op->spare = 0;
+}
+
 /* Must every rank take these two in the order of the program? */
 static bool same_stream(const struct op_spec *a, const struct op_spec *b)
 {
@@ -272,6 +286,7 @@ void program_draw(uint64_t seed, const struct knobs *knobs, struct program *p)
         draw_bits(&rng);
     memset(p, 0, sizeof *p);
     p->seed = seed;
+    p->gpu = knobs->gpu;
     draw_cluster(p, &rng);
     p->kernels = draw_kernels(knobs, &rng);
     p->ngroups = 1 + draw(&rng, MAX_GROUPS);
@@ -289,6 +304,8 @@ void program_draw(uint64_t seed, const struct knobs *knobs, struct program *p)
             op->phase = phase;
             if (shuffled)
                 op->sync = 0;
+            if (knobs->gpu)
+                draw_gpu(op, &rng);
             patterns_new(op, p->group[op->group].world);
         }
         draw_calls(p, from, to, shuffled, &rng);

@@ -9,16 +9,17 @@
 #include <stdio.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { POLLED_OPS = 3000, THREAD_OPS = 600 };
+enum { POLLED_OPS = 3000, THREAD_OPS = 600, GPU_OPS = 200 };
 #else
-enum { POLLED_OPS = 20000, THREAD_OPS = 4000 };
+enum { POLLED_OPS = 20000, THREAD_OPS = 4000, GPU_OPS = 1500 };
 #endif
 
 static const char usage[] =
-    "usage: oracle [--ops N] [--seed S] [--threads] [--elements N] [--kernels NAME] "
+    "usage: oracle [--ops N] [--seed S] [--threads] [--gpu] [--elements N] [--kernels NAME] "
     "[--verbose]\n"
     "  --ops N         operations, at least (one program: --ops 1)\n"
     "  --seed S        of the first program (default 1); the next one has S + 1\n"
+    "  --gpu           buffers on a GPU, that of tests/fakecuda; implies --threads\n"
     "  --threads       a thread for each rank, instead of polling all in a random order\n"
     "  --elements N    largest buffer (default 4194304)\n"
     "  --kernels NAME  avx512, avx2 or baseline (default: any)\n"
@@ -34,7 +35,10 @@ void failed(const struct program *p)
     if (!knobs.verbose)
         program_print(p);
     fprintf(stderr, "again: tests/oracle/oracle --seed %llu --ops 1 --elements %zu%s%s%s\n",
-            (unsigned long long)p->seed, knobs.most, knobs.threads ? " --threads" : "",
+            (unsigned long long)p->seed, knobs.most,
+            knobs.gpu       ? " --gpu"
+            : knobs.threads ? " --threads"
+                            : "",
             knobs.kernels ? " --kernels " : "", knobs.kernels ? knobs.kernels : "");
     _exit(1);
 }
@@ -61,19 +65,18 @@ static void run_programs(uint64_t seed, uint64_t ops)
         done += run_program(seed + programs++);
     printf("%llu operations in %llu programs from seed %llu, %s: all as they should be\n",
            (unsigned long long)done, (unsigned long long)programs, (unsigned long long)seed,
-           knobs.threads ? "threads" : "polled");
+           knobs.gpu       ? "GPU"
+           : knobs.threads ? "threads"
+                           : "polled");
 }
 
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"ops", required_argument, NULL, 'o'},
-        {"seed", required_argument, NULL, 's'},
-        {"threads", no_argument, NULL, 't'},
-        {"elements", required_argument, NULL, 'e'},
-        {"kernels", required_argument, NULL, 'k'},
-        {"verbose", no_argument, NULL, 'v'},
-        {0},
+        {"ops", required_argument, NULL, 'o'},      {"seed", required_argument, NULL, 's'},
+        {"threads", no_argument, NULL, 't'},        {"gpu", no_argument, NULL, 'g'},
+        {"elements", required_argument, NULL, 'e'}, {"kernels", required_argument, NULL, 'k'},
+        {"verbose", no_argument, NULL, 'v'},        {0},
     };
     uint64_t seed = 1, ops = 0;
     int opt;
@@ -88,6 +91,9 @@ int main(int argc, char **argv)
             break;
         case 't':
             knobs.threads = true;
+            break;
+        case 'g':
+            knobs.threads = knobs.gpu = true;
             break;
         case 'e':
             knobs.most =
@@ -105,8 +111,12 @@ int main(int argc, char **argv)
         }
     }
     /* the same pages again and again instead of new ones from the kernel each time */
+    if (knobs.gpu)
+        gpu_load();
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    run_programs(seed, ops ? ops : knobs.threads ? THREAD_OPS : POLLED_OPS);
+    if (!ops)
+        ops = knobs.gpu ? GPU_OPS : knobs.threads ? THREAD_OPS : POLLED_OPS;
+    run_programs(seed, ops);
     return 0;
 }

@@ -4,6 +4,7 @@
  *   data.c    buffers of one rank for one operation, and the serial reference
  *   play.c    a rank going through its program; all ranks polled in an order the seed chooses
  *   threads.c the same with a thread for each rank, one for the engines, and the library's own
+ *   gpu.c     buffers on a GPU that is none
  *   oracle.c  the program's command line */
 #ifndef COMMD_TESTS_ORACLE_H
 #define COMMD_TESTS_ORACLE_H
@@ -26,6 +27,7 @@ enum {
 struct knobs {
     size_t most; /* elements of a buffer */
     bool threads;
+    bool gpu;
     bool verbose;
     const char *kernels; /* NULL: any that this CPU has */
 };
@@ -62,6 +64,7 @@ struct op_spec {
     bool any_bits; /* floats of any value: one node, where the order is by rank */
     bool in_place, lists;
     uint32_t sync; /* by rank: blocking */
+    uint32_t gpu;  /* by rank: its buffers are on a GPU */
     enum odd odd;
     unsigned odd_rank;
     unsigned phase;              /* a rank waits for all of a phase before it begins the next */
@@ -76,6 +79,7 @@ struct program {
     unsigned world, nnodes;
     uint16_t rank_node[MAX_WORLD];
     const char *kernels;
+    bool gpu;
     unsigned ngroups, nops;
     struct group_spec group[MAX_GROUPS];
     struct op_spec op[MAX_OPS];
@@ -115,6 +119,7 @@ struct memory {
     uint8_t *mem, *want; /* owned */
     size_t bytes;
     bool registered; /* mem is from commd_alloc() */
+    uint8_t *image;  /* owned: host memory beside mem, which is on a GPU; else NULL */
 };
 
 /* One rank's part in one operation. */
@@ -142,6 +147,23 @@ bool part_status(const struct part *p, const struct commd_status *st);
 /* False, and one line in @why, if the result @code or the data are not what they must be. */
 bool part_check(const struct part *p, int code, const char *message, char *why, size_t len);
 void part_free(struct part *p);
+
+/* ---- on a GPU (gpu.c) ------------------------------------------------------------------------ */
+
+enum { GPU_STREAMS = 3 };
+struct gpu_rank {
+    void *stream[GPU_STREAMS];
+};
+void gpu_load(void);
+bool is_on_gpu(const struct op_spec *op, unsigned rank);
+void gpu_rank_begin(struct gpu_rank *r, unsigned rank); /* on the rank's thread */
+void gpu_rank_end(struct gpu_rank *r);
+void gpu_memory_new(struct memory *m);
+void gpu_memory_free(struct memory *m);
+/* Before the call: its buffers get on @stream what they hold now, and nothing before. */
+void gpu_part_fill(struct part *p, void *stream);
+/* What they hold when @stream comes to it. */
+void gpu_part_take(struct part *p, void *stream);
 
 /* ---- playing (play.c, threads.c) ------------------------------------------------------------- */
 
@@ -172,11 +194,14 @@ struct player {
     unsigned next; /* call to make */
     unsigned open; /* works under way */
     struct call call[MAX_OPS];
+    struct gpu_rank gpu;
     pthread_t thread;
 };
 
 const struct op_spec *player_spec(const struct player *pl, unsigned i);
 struct commd_group *player_group(const struct player *pl, unsigned i);
+/* The stream of a call on a GPU. */
+void *player_stream(const struct player *pl, unsigned i);
 /* Is call @i a blocking one? */
 bool player_blocks(const struct player *pl, unsigned i);
 /* Makes the buffers of call @i. */

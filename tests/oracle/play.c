@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+#include "client/lib/device/device.h"
 #include "shm/reduce/reduce.h"
 
 enum { MAX_IDLE_TURNS = 50000 };
@@ -49,6 +50,8 @@ void stage_free(struct stage *s)
 {
     for (unsigned g = 0; g < s->program->ngroups; g++)
         cluster_group_free(s->cluster, s->group[g]);
+    for (unsigned k = 0; k < s->program->world; k++)
+        device_free(s->ctx[k]);
     arena_commd_free(s->commd);
     for (unsigned k = 0; k < s->program->world; k++) {
         pthread_mutex_destroy(&s->ctx[k]->lock);
@@ -81,6 +84,11 @@ static unsigned rank_in_group(const struct player *pl, unsigned i)
 struct commd_group *player_group(const struct player *pl, unsigned i)
 {
     return pl->stage->group[player_spec(pl, i)->group]->member[rank_in_group(pl, i)];
+}
+
+void *player_stream(const struct player *pl, unsigned i)
+{
+    return pl->gpu.stream[player_spec(pl, i)->seed % GPU_STREAMS];
 }
 
 bool player_blocks(const struct player *pl, unsigned i)
@@ -138,6 +146,8 @@ int player_start(struct player *pl)
     c->batch = batch_of(pl);
     for (unsigned i = 0; i < c->batch; i++) {
         player_part(pl, pl->next + i);
+        if (is_on_gpu(player_spec(pl, pl->next + i), rank_in_group(pl, pl->next + i)))
+            gpu_part_fill(&pl->call[pl->next + i].part, player_stream(pl, pl->next + i));
         ops[i] = pl->call[pl->next + i].part.op;
     }
     if (c->batch == 1)
@@ -162,11 +172,33 @@ int player_check(struct player *pl, unsigned i, int code)
     return 0;
 }
 
+/* Sometimes a stream waits instead of the host, and takes the results. */
+static int wait_on_stream(struct player *pl, unsigned i)
+{
+    struct call *c = &pl->call[i];
+    void *stream = pl->gpu.stream[player_spec(pl, i)->seed / 8 % GPU_STREAMS];
+    bool gpu = false;
+    int r;
+
+    for (unsigned k = 0; k < c->batch; k++)
+        gpu |= is_on_gpu(player_spec(pl, i + k), rank_in_group(pl, i + k));
+    if (!gpu || player_spec(pl, i)->seed >> 33 & 1)
+        return 0;
+    r = commd_work_wait_stream(c->work, stream);
+    for (unsigned k = 0; k < c->batch && !r; k++)
+        if (is_on_gpu(player_spec(pl, i + k), rank_in_group(pl, i + k)))
+            gpu_part_take(&pl->call[i + k].part, stream);
+    return r;
+}
+
 int player_finish(struct player *pl, unsigned i)
 {
     struct call *c = &pl->call[i];
-    int code = commd_work_wait(c->work, -1), want = 0;
+    int on_stream = wait_on_stream(pl, i), code = commd_work_wait(c->work, -1), want = 0;
     struct commd_status st;
+
+    if (on_stream && on_stream != code)
+        return player_wrong(pl, i, "the stream could not wait for it");
 
     if (c->batch == 1 && c->part.op.coll == COMMD_RECV && code == 0) {
         commd_work_status(c->work, &st);

@@ -100,7 +100,8 @@ static int call_blocking(struct commd_group *g, const struct part *p)
 {
     const struct commd_op *o = &p->op;
 
-    if (o->send_blocks || o->recv_blocks || (is_reducing(o->coll) && o->redop == COMMD_PREMUL_SUM))
+    if (o->stream || o->memory == COMMD_MEMORY_CUDA || o->send_blocks || o->recv_blocks ||
+        (is_reducing(o->coll) && o->redop == COMMD_PREMUL_SUM))
         return commd_run(g, o);
     switch (o->coll) {
     case COMMD_BARRIER:
@@ -148,11 +149,27 @@ static void finish_all(struct player *pl)
             failed(pl->stage->program);
 }
 
+static int run_blocking(struct player *pl, unsigned i)
+{
+    struct part *part = &pl->call[i].part;
+    bool gpu = is_on_gpu(part->spec, part->rank);
+    int r;
+
+    if (gpu)
+        gpu_part_fill(part, player_stream(pl, i));
+    r = call_blocking(player_group(pl, i), part);
+    if (gpu && !r)
+        gpu_part_take(part, player_stream(pl, i));
+    return player_check(pl, i, r);
+}
+
 static void *rank_main(void *arg)
 {
     struct player *pl = arg;
     unsigned ncalls = pl->stage->program->ncalls[pl->rank], phase = 0;
 
+    if (pl->stage->program->gpu)
+        gpu_rank_begin(&pl->gpu, pl->rank);
     while (pl->next < ncalls) {
         unsigned i = pl->next;
 
@@ -162,13 +179,15 @@ static void *rank_main(void *arg)
         if (player_blocks(pl, i)) {
             pl->next++;
             player_part(pl, i);
-            if (player_check(pl, i, call_blocking(player_group(pl, i), &pl->call[i].part)))
+            if (run_blocking(pl, i))
                 failed(pl->stage->program);
         } else if (player_start(pl)) {
             failed(pl->stage->program);
         }
     }
     finish_all(pl);
+    if (pl->stage->program->gpu)
+        gpu_rank_end(&pl->gpu);
     return NULL;
 }
 

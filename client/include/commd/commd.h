@@ -53,12 +53,12 @@ enum commd_result {
     COMMD_E_PROTOCOL = -10,   /* the other side does not speak our protocol or version */
     COMMD_E_DENIED = -11,     /* not allowed for this user */
     COMMD_E_NOMEM = -12,
-    COMMD_E_FORKED = -13,     /* used in a process that did not connect itself */
-    COMMD_E_INTERNAL = -14,   /* our own bug */
+    COMMD_E_FORKED = -13,      /* used in a process that did not connect itself */
+    COMMD_E_INTERNAL = -14,    /* our own bug */
     COMMD_E_INTERRUPTED = -15, /* commd_interrupt_fn asked to stop waiting */
     /* The node's commd-gpu is gone, or its GPU failed; the operation is lost, the next one in the
      * group starts it again */
-    COMMD_E_GPU_LOST = -16
+    COMMD_E_GPU_LOST = -17
 };
 
 enum commd_dtype {
@@ -373,7 +373,8 @@ void commd_work_free(struct commd_work *work);
  * caller that knows says so, and saves the question. COMMD_LIBCUDA names another library.
  *
  * Streams. Such an operation comes after what was enqueued on commd_op.stream before the call. No
- * call waits for another rank, nor for the stream, except as said below.
+ * call waits for another rank, nor for the stream, but for a group's first operation on GPUs: there
+ * the ranks agree which way they go, through commd-gpu or through host memory, see commd_run(3).
  *   commd_run() and the functions named after operations enqueue it (the latter on the default
  *     stream) and return: what is enqueued on that stream later comes after it.
  *   commd_start() starts it; what is enqueued on the stream later does not wait for it.
@@ -401,8 +402,8 @@ void commd_work_free(struct commd_work *work);
 /* What is enqueued on @stream (as commd_op.stream) from now on comes after the operation. Where its
  * buffers are in host memory, it waits for that on the host. May be called several times, with
  * several streams. Does not tell how the operation ended: commd_work_test() or commd_work_wait()
- * does, later. Returns 0; COMMD_E_INVALID: @stream is being captured, or is none; what the operation
- * failed with, if it has. */
+ * does, later. Returns 0; COMMD_E_INVALID: @stream is being captured, or is none; what the
+ * operation failed with, if it has. */
 int commd_work_wait_stream(struct commd_work *work, void *stream);
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 #include "client/lib/api/check.h"
 #include "client/lib/arena/arena.h"
 #include "client/lib/async/async.h"
+#include "client/lib/device/device.h"
 #include "client/lib/p2p/p2p_api.h"
 
 #include <stdio.h>
@@ -71,6 +72,7 @@ static void watch_forks(void)
 static const struct context_hooks hooks = {
     .reconnected = arena_announce,
     .absent = absent_answer,
+    .watch = device_watch,
 };
 
 static struct commd_context *context_alloc(void)
@@ -140,6 +142,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
         context_free(ctx);
         return r;
     }
+    driver_look();
     *ret_context = ctx;
     return 0;
 }
@@ -156,6 +159,7 @@ PUBLIC void commd_disconnect(struct commd_context *ctx)
     while (ctx->groups)
         commd_group_leave(ctx->groups);
     async_stop(ctx);
+    device_free(ctx);
     arena_forget(ctx);
     context_free(ctx);
 }
@@ -197,6 +201,7 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
                          "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "
                          "size - 1",
                          name, rank, size, PLAN_MAX_WORLD);
+    driver_look();
     r = group_join(ctx, name, (unsigned)rank, (unsigned)size,
                    timeout_ms ? timeout_ms : ctx->timeout_ms, &g);
     if (r)
@@ -213,6 +218,7 @@ void group_free(struct commd_group *g)
 {
     if (!g)
         return;
+    device_group_free(g);
     p2p_free(g);
     peer_arenas_free(g);
     group_close(g);
@@ -318,6 +324,13 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
 
     if (unlikely(r))
         return r;
+    if (device_may(op)) {
+        enum device_way way;
+
+        r = device_way(group, op, &way);
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_run(group, op, NULL);
+    }
     return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
 }
 
@@ -329,6 +342,13 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, com
 
     if (unlikely(r))
         return r;
+    if (device_may(op)) {
+        enum device_way way;
+
+        r = device_way(group, op, &way);
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_start(group, op, on_done, arg, ret_work);
+    }
     return is_p2p(op) ? async_start_message(group, op, on_done, arg, ret_work)
                       : async_start(group, op, on_done, arg, ret_work);
 }
@@ -376,7 +396,16 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
         return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
                          "ops must not be NULL and n at least 1");
     r = take_ops(group, ops, n, &full, &ops);
-    return r ? r : async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+    if (unlikely(r))
+        return r;
+    for (size_t i = 0; i < n; i++) {
+        enum device_way way = DEVICE_HOST;
+
+        r = device_may(&ops[i]) ? device_way(group, &ops[i], &way) : 0;
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+    }
+    return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }
 
 PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,

@@ -1,5 +1,6 @@
 /* api_p2p.c - the public calls of point-to-point. */
 #include "client/lib/api/check.h"
+#include "client/lib/device/device.h"
 #include "client/lib/p2p/p2p.h"
 
 PUBLIC int commd_send(struct commd_group *group, const void *buf, size_t count, int dtype, int dest,
@@ -31,7 +32,16 @@ PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dt
     if (!group)
         return commd_run(group, &op); /* says what is wrong */
     r = p2p_check(group, &op);
-    return r ? r : p2p_run(group, &op, ret_status);
+    if (unlikely(r))
+        return r;
+    if (device_may(&op)) {
+        enum device_way way;
+
+        r = device_way(group, &op, &way);
+        if (r || way != DEVICE_HOST)
+            return r ? r : device_run(group, &op, ret_status);
+    }
+    return p2p_run(group, &op, ret_status);
 }
 
 PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)

@@ -202,16 +202,11 @@ static bool plain_vector(const struct commd_op *op)
 
 int check_memory(const struct commd_op *op)
 {
-    if (op->memory == COMMD_MEMORY_ANY || op->memory == COMMD_MEMORY_HOST)
+    if (op->memory >= COMMD_MEMORY_ANY && op->memory <= COMMD_MEMORY_CUDA)
         return 0;
-    if (op->memory != COMMD_MEMORY_CUDA)
-        return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
-                         "%s: unknown memory %d; allowed: 0 to %d, see enum commd_memory",
-                         op_name(op), op->memory, COMMD_MEMORY_CUDA);
     return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
-                     "%s: the buffers are said to be on a GPU, but this process has not loaded the "
-                     "CUDA driver",
-                     op_name(op));
+                     "%s: unknown memory %d; allowed: 0 to %d, see enum commd_memory", op_name(op),
+                     op->memory, COMMD_MEMORY_CUDA);
 }
 
 int check_op(const struct commd_group *g, const struct commd_op *op)

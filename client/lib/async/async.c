@@ -53,6 +53,23 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 /* ---- starting -------------------------------------------------------------------------------- */
 
 /* @works: @n of them, chained by next. */
+static void queue_locked(struct commd_group *g, struct commd_work *works, unsigned n)
+{
+    pthread_mutex_lock(&g->qlock);
+    *g->tail = works;
+    while (*g->tail)
+        g->tail = &(*g->tail)->next;
+    atomic_fetch_add(&g->pending, n);
+    pthread_mutex_unlock(&g->qlock);
+    progress_watch_locked(g);
+}
+
+static int no_thread(const struct commd_op *op, int r)
+{
+    return error_set(error_mine(), COMMD_E_NOMEM, op_name(op),
+                     "cannot start the progress thread: %s", strerror(r));
+}
+
 static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
 {
     struct commd_context *ctx = g->ctx;
@@ -60,21 +77,43 @@ static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
 
     pthread_mutex_lock(&ctx->plock);
     r = progress_start(ctx);
-    if (r == 0) {
-        pthread_mutex_lock(&g->qlock);
-        *g->tail = works;
-        while (*g->tail)
-            g->tail = &(*g->tail)->next;
-        atomic_fetch_add(&g->pending, n);
-        pthread_mutex_unlock(&g->qlock);
-        progress_watch_locked(g);
-    }
+    if (r == 0)
+        queue_locked(g, works, n);
     pthread_mutex_unlock(&ctx->plock);
     if (r)
-        return error_set(error_mine(), COMMD_E_NOMEM, coll_name((unsigned)works->op.coll),
-                         "cannot start the progress thread: %s", strerror(r));
+        return no_thread(&works->op, r);
     progress_kick(ctx);
     return 0;
+}
+
+int async_ready(struct commd_context *ctx, const struct commd_op *op)
+{
+    int r;
+
+    pthread_mutex_lock(&ctx->plock);
+    r = progress_start(ctx);
+    pthread_mutex_unlock(&ctx->plock);
+    return r ? no_thread(op, r) : 0;
+}
+
+void async_queue(struct commd_work *w)
+{
+    struct commd_context *ctx = w->ctx;
+
+    pthread_mutex_lock(&ctx->plock);
+    queue_locked(w->group, w, 1);
+    pthread_mutex_unlock(&ctx->plock);
+    progress_kick(ctx);
+}
+
+void async_land(struct commd_work *w)
+{
+    struct commd_context *ctx = w->ctx;
+
+    pthread_mutex_lock(&ctx->plock);
+    work_land(w);
+    pthread_mutex_unlock(&ctx->plock);
+    progress_kick(ctx);
 }
 
 static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
@@ -96,6 +135,28 @@ static struct commd_work *work_new(struct commd_group *g, const struct commd_op 
     run_clock(&w->run);
     atomic_init(&w->refs, refs);
     return w;
+}
+
+int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                   void *arg, struct commd_work **ret_work)
+{
+    struct commd_work *w;
+
+    if (!is_p2p(op)) {
+        w = work_new(g, op, on_done, arg, 2);
+    } else if ((w = calloc(1, sizeof *w))) {
+        w->ctx = g->ctx;
+        w->group = g;
+        w->op = *op;
+        w->on_done = on_done;
+        w->arg = arg;
+        atomic_init(&w->refs, 2);
+    }
+    if (!w)
+        return no_memory(error_mine(), op);
+    w->part = on_done == async_part_done;
+    *ret_work = w;
+    return 0;
 }
 
 int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
@@ -124,13 +185,10 @@ static int start_message(struct commd_group *g, const struct commd_op *op, commd
 
     if (!w)
         return no_memory(error_mine(), op);
-    pthread_mutex_lock(&g->ctx->plock);
-    r = progress_start(g->ctx);
-    pthread_mutex_unlock(&g->ctx->plock);
+    r = async_ready(g->ctx, op);
     if (r) {
         free(w);
-        return error_set(error_mine(), COMMD_E_NOMEM, op_name(op),
-                         "cannot start the progress thread: %s", strerror(r));
+        return r;
     }
     w->ctx = g->ctx;
     w->group = g;
@@ -155,11 +213,27 @@ int async_start_message(struct commd_group *g, const struct commd_op *op, commd_
     return start_message(g, op, on_done, arg, false, ret_work);
 }
 
+int async_queue_message(struct commd_work *w, bool behind)
+{
+    struct commd_context *ctx = w->ctx;
+    int r = behind ? p2p_hold(w->group, w) : p2p_start(w->group, w);
+
+    if (r || !behind)
+        return r;
+    pthread_mutex_lock(&ctx->plock);
+    w->behind = true;
+    message_hold(w);
+    progress_watch_locked(w->group);
+    pthread_mutex_unlock(&ctx->plock);
+    progress_kick(ctx);
+    return 0;
+}
+
 /* ---- batches --------------------------------------------------------------------------------- */
 
 /* The work of a batch is in no queue; its parts are, and the last of them finishes it. Parts may
  * end on different threads (a leaving one, the progress thread). */
-static void part_done(void *arg, const struct commd_error *e)
+void async_part_done(void *arg, const struct commd_error *e)
 {
     struct commd_work *batch = arg;
 
@@ -177,25 +251,54 @@ static void free_parts(struct commd_work *part)
     }
 }
 
+int async_start_part(struct commd_group *g, const struct commd_op *op, struct commd_work *batch)
+{
+    struct commd_work *w;
+    int r;
+
+    if (is_p2p(op))
+        return start_message(g, op, async_part_done, batch, true, NULL);
+    w = work_new(g, op, async_part_done, batch, 1);
+    if (!w)
+        return no_memory(error_mine(), op);
+    w->part = true;
+    r = submit(g, w, 1);
+    if (r)
+        work_free(w);
+    return r;
+}
+
+int async_batch_new(struct commd_context *ctx, const struct commd_op *op, unsigned n,
+                    commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    struct commd_work *batch = calloc(1, sizeof *batch);
+
+    if (!batch)
+        return no_memory(error_mine(), op);
+    batch->ctx = ctx; /* group stays NULL: it is in no queue */
+    batch->op = *op;
+    batch->on_done = on_done;
+    batch->arg = arg;
+    atomic_init(&batch->refs, 2);
+    atomic_init(&batch->left, n);
+    *ret_work = batch;
+    return 0;
+}
+
 int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
-    struct commd_work *batch = calloc(1, sizeof *batch), *parts = NULL, **tail = &parts;
+    struct commd_work *batch, *parts = NULL, **tail = &parts;
     unsigned ncoll = 0;
-    int r;
+    int r = async_batch_new(g->ctx, ops, n, on_done, arg, &batch);
 
-    if (!batch)
-        return no_memory(error_mine(), ops);
-    batch->ctx = g->ctx; /* group stays NULL: it is in no queue */
-    batch->op = ops[0];
-    batch->on_done = on_done;
-    batch->arg = arg;
+    if (r)
+        return r;
     atomic_init(&batch->refs, ret_work ? 2 : 1);
-    atomic_init(&batch->left, n);
     for (unsigned i = 0; i < n; i++) {
         if (is_p2p(&ops[i]))
             continue;
-        *tail = work_new(g, &ops[i], part_done, batch, 1);
+        *tail = work_new(g, &ops[i], async_part_done, batch, 1);
         if (!*tail) {
             r = no_memory(error_mine(), &ops[i]);
             goto fail;
@@ -209,8 +312,8 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
         goto fail;
     /* from here on failures are the work's */
     for (unsigned i = 0; i < n; i++)
-        if (is_p2p(&ops[i]) && start_message(g, &ops[i], part_done, batch, true, NULL))
-            part_done(batch, error_mine());
+        if (is_p2p(&ops[i]) && start_message(g, &ops[i], async_part_done, batch, true, NULL))
+            async_part_done(batch, error_mine());
     if (ret_work)
         *ret_work = batch;
     return 0;

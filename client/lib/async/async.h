@@ -13,6 +13,23 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
 /* The same of a message. */
 int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
                         void *arg, struct commd_work **ret_work);
+/* The same in parts, for those who have something to do in between. A work that is not queued yet;
+ * COMMD_E_NOMEM. */
+int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                   void *arg, struct commd_work **ret_work);
+/* Starts the progress thread: afterwards nothing can go wrong in queueing. 0 or COMMD_E_NOMEM. */
+int async_ready(struct commd_context *ctx, const struct commd_op *op);
+/* Queues @w, and takes it: a collective. */
+void async_queue(struct commd_work *w);
+/* One that the host has no part in: it is done when it has landed. */
+void async_land(struct commd_work *w);
+/* The same of a message: as the last to the same rank (@behind), or at once. */
+int async_queue_message(struct commd_work *w, bool behind);
+/* A work that is done when @n others are, whose on_done is async_part_done() and arg this one. */
+int async_batch_new(struct commd_context *ctx, const struct commd_op *op, unsigned n,
+                    commd_done_fn on_done, void *arg, struct commd_work **ret_work);
+void async_part_done(void *batch, const struct commd_error *e);
+int async_start_part(struct commd_group *g, const struct commd_op *op, struct commd_work *batch);
 int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 

@@ -64,7 +64,7 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
             r = wait_late(work, timeout_ms);
             break;
         }
-        futex_wait_any(&word, &pending, 1, sleep_limit_ms(deadline));
+        futex_wait_any(&word, &pending, 1, sleep_limit_ms(deadline) * (int64_t)1000);
         if (!atomic_load(&work->done) && context_interrupted(ctx)) {
             r = wait_interrupted(work);
             break;
@@ -79,7 +79,8 @@ PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
     int64_t deadline = deadline_in(timeout_ms);
     int r = atomic_load(&work->done) ? 0 : usable(work->ctx, op_name(&work->op));
 
-    if (!r && work->p2p && !atomic_load(&work->done))
+    /* one that the progress thread begins, or ends, is told by it */
+    if (!r && work->p2p && !work->gate && !work->behind && !atomic_load(&work->done))
         r = wait_message(work, timeout_ms, deadline);
     if (!r && !atomic_load(&work->done))
         r = wait_done(work, timeout_ms, deadline);
@@ -92,8 +93,15 @@ PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
 
 PUBLIC int commd_work_wait_stream(struct commd_work *work, void *stream)
 {
-    (void)stream; /* what is in host memory is waited for here */
-    return commd_work_wait(work, -1);
+    int r = usable(work->ctx, op_name(&work->op));
+
+    if (r)
+        return r;
+    if (atomic_load(&work->done) || work->mixed || (!work->gate && !work->ngates))
+        return commd_work_wait(work, -1);
+    for (unsigned i = 0; !r && i < work->ngates; i++)
+        r = work->gates[i]->ops->wait_stream(work->gates[i], stream);
+    return work->gate && !r ? work->gate->ops->wait_stream(work->gate, stream) : r;
 }
 
 PUBLIC void commd_work_free(struct commd_work *work)

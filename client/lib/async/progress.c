@@ -5,6 +5,9 @@
  * every submission rings; for the order of store, fence and load see "Memory order" in
  * shm/board/board.c.
  *
+ * A GPU rings no bell. While an operation waits for one (its gate, coll/gate.h), the thread sleeps
+ * for GPU_NAP_US at a time, later for five times as long; bells end such a sleep as any other.
+ *
  * What if a group is left now: async_drop_group() takes it out, and waits until no sleep looks at
  * its board. What if the process forks: the child has no such thread, and usable() refuses its
  * calls. */
@@ -19,7 +22,10 @@ enum {
     IDLE_SPINS = 200,
     IDLE_YIELDS = 50,
     MAX_BELLS = 127,
-    SLOW_EVERY = 1024 /* rounds between looks at the reasons to give up */
+    SLOW_EVERY = 1024, /* rounds between looks at the reasons to give up */
+    GPU_NAP_US = 20,
+    GPU_NAPS = 16,      /* of them, before they get longer */
+    GPU_SLOW_EVERY = 64 /* naps between such looks: they cost system calls */
 };
 
 /* ---- one group ------------------------------------------------------------------------------- */
@@ -42,18 +48,29 @@ void progress_finish(struct commd_group *g, enum run_state st)
     work_finish(w, st == RUN_DONE ? NULL : &w->run.err);
 }
 
+/* The run that begins has a gate: its time begins now. */
+static void pass_gate(struct commd_work *w)
+{
+    run_limit(&w->run, w->group, &w->op);
+    run_clock(&w->run);
+}
+
 /* Takes the next queued work of the group, if it is the thread's turn. */
 static bool progress_next(struct commd_group *g)
 {
     struct commd_work *w;
+    bool shut;
 
     if (!atomic_load(&g->pending) || !turn_take(g))
         return false;
-    w = works_pop(g);
+    w = works_next(g, &shut);
     if (!w) {
+        g->ctx->watches_gpu |= shut;
         atomic_store(&g->busy, 0);
         return false;
     }
+    if (unlikely(w->gate))
+        pass_gate(w);
     if (group_has_failed(g, &w->run.err)) {
         atomic_store(&g->busy, 0);
         work_finish(w, &w->run.err);
@@ -64,10 +81,40 @@ static bool progress_next(struct commd_group *g)
         work_finish(w, &w->run.err);
         return true;
     }
+    w->run.gate = w->gate;
     g->running = w;
     if (run_hopeless(&w->run))
         progress_finish(g, RUN_FAILED);
     return true;
+}
+
+/* Messages that were not begun when they were called: their input is on its way from a GPU, or they
+ * come behind one to the same rank of which this is so. Begins those that can be. */
+static bool messages_go(struct commd_group *g)
+{
+    bool moved = false;
+
+    for (struct commd_work **p = &g->held; *p;) {
+        struct commd_work *w = *p, *before = g->held;
+
+        while (before != w && before->op.peer != w->op.peer)
+            before = before->next;
+        if (w->gate && !gate_full(w->gate))
+            g->ctx->watches_gpu = true;
+        else if (before == w && p2p_begin_held(w)) {
+            *p = w->next;
+            moved = true;
+            continue;
+        }
+        p = &w->next;
+    }
+    return moved;
+}
+
+static void watch_gate(struct commd_group *g, struct run *r)
+{
+    run_tell_gate(r);
+    g->ctx->watches_gpu |= !gate_full(r->gate);
 }
 
 /* One look at a group; true if something moved. @slow: also at the reasons to give up. */
@@ -77,6 +124,8 @@ static bool progress_group(struct commd_group *g, bool slow)
     enum run_state st;
     bool moved = atomic_load(&g->p2p_pending) && p2p_progress(g, slow);
 
+    if (unlikely(g->held))
+        moved |= messages_go(g);
     if (!g->running) {
         if (!progress_next(g))
             return moved;
@@ -87,6 +136,8 @@ static bool progress_group(struct commd_group *g, bool slow)
     r = &g->running->run;
     st = run_poll(r);
     moved |= r->moved;
+    if (unlikely(r->gate) && st == RUN_WAIT)
+        watch_gate(g, r);
     if (st == RUN_WAIT && slow && run_hopeless_slow(r))
         st = run_last_look(r);
     if (st != RUN_WAIT) {
@@ -100,6 +151,13 @@ static bool progress_all(struct commd_context *ctx, bool slow)
 {
     bool moved = false;
 
+    ctx->watches_gpu = false;
+    if (unlikely(ctx->landing)) {
+        moved = works_land(ctx);
+        if (slow && ctx->landing && ctx->hooks && ctx->hooks->watch)
+            ctx->hooks->watch(ctx);
+        ctx->watches_gpu = ctx->landing != NULL;
+    }
     for (struct commd_group **p = &ctx->active; *p;) {
         struct commd_group *g = *p;
 
@@ -150,7 +208,7 @@ static void bells_of(struct bells *b, struct commd_group *g)
 static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 {
     struct bells b = {.n = 0};
-    int limit = WAIT_SLICE_MS;
+    int64_t limit = WAIT_SLICE_MS * 1000;
     bool moved, late, all;
 
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
@@ -158,19 +216,24 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
     all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
     b.words[b.n] = &ctx->kick;
     b.expect[b.n] = kicked;
-    moved = progress_all(ctx, true);
+    moved = progress_all(ctx, !ctx->watches_gpu || ctx->gpu_naps % GPU_SLOW_EVERY == 0);
     for (struct commd_group *g = ctx->active; g; g = g->active_next) {
         if (!g->running)
             continue;
         run_note_sleep(&g->running->run);
         if (run_asks(&g->running->run))
-            limit = 1;
+            limit = 1000;
+    }
+    if (ctx->watches_gpu) {
+        limit = ctx->gpu_naps < GPU_NAPS ? GPU_NAP_US : 5 * GPU_NAP_US;
+        ctx->gpu_naps++;
     }
     ctx->sleeping = true;
     ctx->sleeps++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == WAIT_SLICE_MS && all;
+        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == WAIT_SLICE_MS * 1000 &&
+               all;
         pthread_mutex_lock(&ctx->plock);
         for (unsigned i = 0; i <= b.n; i++)
             late = late && atomic_load(b.words[i]) == b.expect[i];
@@ -201,7 +264,8 @@ static void *progress_main(void *arg)
         works_tell(ctx);
         if (moved) {
             idle = 0;
-        } else if (ctx->active && ++idle < IDLE_SPINS + IDLE_YIELDS) {
+            ctx->gpu_naps = 0;
+        } else if ((ctx->active || ctx->landing) && ++idle < IDLE_SPINS + IDLE_YIELDS) {
             pthread_mutex_unlock(&ctx->plock);
             if (idle < IDLE_SPINS)
                 cpu_relax();
@@ -211,7 +275,9 @@ static void *progress_main(void *arg)
         } else {
             progress_sleep(ctx, kicked);
             works_tell(ctx);
-            idle = ctx->active ? IDLE_SPINS : 0;
+            idle = ctx->active || ctx->landing ? IDLE_SPINS : 0;
+            if (ctx->watches_gpu) /* a nap is short enough */
+                idle = IDLE_SPINS + IDLE_YIELDS;
         }
     }
     works_tell(ctx);
@@ -267,6 +333,11 @@ void async_drop_group(struct commd_group *g)
     }
     while ((w = works_pop(g)))
         work_finish(w, &e);
+    while ((w = g->held)) {
+        g->held = w->next;
+        w->err = e;
+        work_queue_message(w);
+    }
     works_tell(ctx);
     pthread_mutex_unlock(&ctx->plock);
 }
@@ -290,4 +361,14 @@ void async_stop(struct commd_context *ctx)
     progress_kick(ctx);
     pthread_join(ctx->thread, NULL);
     ctx->thread_up = false;
+    if (ctx->landing) {
+        struct commd_error e;
+
+        error_set(&e, COMMD_E_ABORTED, "disconnect",
+                  "disconnected while a result was on its way to the GPU");
+        pthread_mutex_lock(&ctx->plock);
+        works_strand(ctx, &e);
+        works_tell(ctx);
+        pthread_mutex_unlock(&ctx->plock);
+    }
 }

@@ -122,6 +122,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->balance = (struct op_balance){0};
     r->question = NULL;
     r->registered = NULL;
+    r->gate = NULL;
     r->most = 0;
     if (unlikely(info->counted))
         describe_counts(r, op);
@@ -248,6 +249,13 @@ static bool alternates(const struct run *r)
     return one_node(r) && g->nlocal <= g->cores;
 }
 
+/* Is step @c of the input there? */
+static bool is_filled(const struct run *r, uint32_t c)
+{
+    return gate_has(r->gate,
+                    ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
+}
+
 static bool try_put(struct run *r)
 {
     uint32_t ahead = alternates(r) ? 1 : r->group->board.depth - 1;
@@ -259,6 +267,8 @@ static bool try_put(struct run *r)
         return false;
     /* before it is known what the others offer the next step may be a vote */
     if (unlikely(r->plan.registered && r->put && !r->consistent))
+        return false;
+    if (unlikely(r->gate) && !is_filled(r, r->put))
         return false;
     len = plan_payload(&r->plan, &r->group->geom, r->put);
     if (!run_can_put(r, r->put, len))
@@ -375,6 +385,16 @@ void run_abandon(struct run *r)
 {
     absent_free(&r->question);
     registered_end(r, false);
+}
+
+void run_tell_gate(const struct run *r)
+{
+    const struct gate *g = r->gate;
+    size_t got = (size_t)r->got * r->plan.unit * r->plan.esize;
+
+    /* less than all: that is told when it has ended */
+    if (g->piece && got / g->piece > atomic_load_explicit(g->done, memory_order_relaxed) - g->base)
+        gate_tell(g, (uint32_t)MIN(got / g->piece, (size_t)g->pieces - 1));
 }
 
 bool run_asks(const struct run *r)

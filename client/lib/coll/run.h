@@ -4,6 +4,7 @@
 #ifndef COMMD_CLIENT_RUN_H
 #define COMMD_CLIENT_RUN_H
 
+#include "client/lib/coll/gate.h"
 #include "client/lib/context/group.h"
 
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
@@ -21,7 +22,8 @@ struct run {
     struct op_desc desc;
     struct op_balance balance;
     struct plan plan;
-    struct op_lists *lists; /* owned; NULL: none needed */
+    struct op_lists *lists;  /* owned; NULL: none needed */
+    const struct gate *gate; /* borrowed; of buffers that a GPU fills: NULL: they are filled */
     const uint8_t *send;
     uint8_t *recv;
     double scale;           /* of this rank's contribution: premul_sum */
@@ -91,6 +93,8 @@ enum run_state run_advance(struct run *r);
 void run_end(struct run *r, enum run_state st);
 /* Instead of run_end(), of an operation whose group is being left. */
 void run_abandon(struct run *r);
+/* Of an operation with a gate: tells of the pieces of the result that are there. */
+void run_tell_gate(const struct run *r);
 /* An answer that rings no bell is being waited for: look again soon. */
 bool run_asks(const struct run *r);
 

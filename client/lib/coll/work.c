@@ -17,6 +17,11 @@ struct commd_work *work_free(struct commd_work *w)
 {
     free(w->run.lists);
     free(w->p2p);
+    if (w->gate)
+        w->gate->ops->unref(w->gate);
+    for (unsigned i = 0; i < w->ngates; i++)
+        w->gates[i]->ops->unref(w->gates[i]);
+    free(w->gates);
     free(w);
     return NULL;
 }
@@ -29,17 +34,83 @@ void work_unref(struct commd_work *w)
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
-void work_finish(struct commd_work *w, const struct commd_error *e)
+static void work_queue(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
-    if (e)
-        w->err = *e;
-    atomic_fetch_sub(&w->group->pending, 1);
-    w->group = NULL;
     w->next = NULL;
     *ctx->finished_tail = w;
     ctx->finished_tail = &w->next;
+}
+
+/* The host's part of it is over. */
+static void work_over(struct commd_work *w)
+{
+    const bool failed = w->err.code != 0;
+
+    w->group = NULL;
+    if (unlikely(w->gate)) {
+        w->gate->ops->over(w->gate, failed ? &w->err : NULL);
+        gate_tell(w->gate, w->gate->pieces); /* it may land, and be used again, from here on */
+        if (!failed) { /* a failure is told at once: the buffers hold nothing anyway */
+            w->next = w->ctx->landing;
+            w->ctx->landing = w;
+            return;
+        }
+    }
+    work_queue(w);
+}
+
+void work_finish(struct commd_work *w, const struct commd_error *e)
+{
+    if (e)
+        w->err = *e;
+    atomic_fetch_sub(&w->group->pending, 1);
+    work_over(w);
+}
+
+void work_land(struct commd_work *w)
+{
+    w->group = NULL;
+    w->next = w->ctx->landing;
+    w->ctx->landing = w;
+}
+
+bool works_land(struct commd_context *ctx)
+{
+    bool moved = false;
+
+    for (struct commd_work **p = &ctx->landing; *p;) {
+        struct commd_work *w = *p;
+
+        int lost = atomic_load(&w->gate->lost);
+
+        if (!gate_landed(w->gate) && !lost) {
+            p = &w->next;
+            continue;
+        }
+        if (lost)
+            error_set(&w->err, lost, op_name(&w->op), "%s: its result cannot be copied to the GPU",
+                      op_name(&w->op));
+        else if (w->gate->ops->result)
+            w->gate->ops->result(w->gate, &w->err);
+        *p = w->next;
+        work_queue(w);
+        moved = true;
+    }
+    return moved;
+}
+
+void works_strand(struct commd_context *ctx, const struct commd_error *e)
+{
+    struct commd_work *w;
+
+    works_land(ctx);
+    while ((w = ctx->landing)) {
+        ctx->landing = w->next;
+        w->err = *e;
+        work_queue(w);
+    }
 }
 
 void work_told(struct commd_work *w)
@@ -70,20 +141,17 @@ void works_tell(struct commd_context *ctx)
 
 void work_queue_message(struct commd_work *w)
 {
-    struct commd_context *ctx = w->ctx;
-
     atomic_fetch_sub(&w->group->p2p_pending, 1);
-    w->group = NULL;
-    w->next = NULL;
-    *ctx->finished_tail = w;
-    ctx->finished_tail = &w->next;
+    work_over(w);
 }
 
-/* Callbacks of the application are the progress thread's. */
+/* Callbacks of the application are the progress thread's; and to look whether something landed. */
 static bool needs_thread(const struct commd_work *w)
 {
     const struct commd_work *batch = w->arg;
 
+    if (unlikely(w->gate) || unlikely(w->behind))
+        return true;
     return w->part ? batch->on_done != NULL : w->on_done != NULL;
 }
 
@@ -106,19 +174,54 @@ void work_finish_message(struct commd_work *w)
         work_told(w);
 }
 
+void message_hold(struct commd_work *w)
+{
+    struct commd_work **p = &w->group->held;
+
+    while (*p)
+        p = &(*p)->next;
+    w->next = NULL;
+    *p = w;
+}
+
 /* ---- the queue of a group -------------------------------------------------------------------- */
+
+static struct commd_work *pop_locked(struct commd_group *g)
+{
+    struct commd_work *w = g->head;
+
+    if (w) {
+        g->head = w->next;
+        if (!g->head)
+            g->tail = &g->head;
+    }
+    return w;
+}
 
 struct commd_work *works_pop(struct commd_group *g)
 {
     struct commd_work *w;
 
     pthread_mutex_lock(&g->qlock);
-    w = g->head;
-    if (w) {
-        g->head = w->next;
-        if (!g->head)
-            g->tail = &g->head;
-    }
+    w = pop_locked(g);
+    pthread_mutex_unlock(&g->qlock);
+    return w;
+}
+
+/* On one node members work in the whole of each other's buffers; between nodes step by step. */
+static bool is_shut(const struct commd_group *g, const struct gate *gate)
+{
+    return g->board.nnodes > 1 && gate->piece ? !gate_ready(gate) : !gate_full(gate);
+}
+
+struct commd_work *works_next(struct commd_group *g, bool *ret_shut)
+{
+    struct commd_work *w = NULL;
+
+    pthread_mutex_lock(&g->qlock);
+    *ret_shut = g->head && unlikely(g->head->gate) && is_shut(g, g->head->gate);
+    if (!*ret_shut)
+        w = pop_locked(g);
     pthread_mutex_unlock(&g->qlock);
     return w;
 }

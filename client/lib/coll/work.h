@@ -17,7 +17,12 @@ struct commd_work {
     /* of a batch: parts that are not done yet; somebody writes err */
     _Atomic unsigned left;
     _Atomic bool failing;
-    bool part;          /* of a batch, which is arg */
+    bool part;           /* of a batch, which is arg */
+    bool behind;         /* a message that waits for one before it, see messages_go() */
+    struct gate *gate;   /* owned: a reference; its buffers are on a GPU. Or NULL */
+    struct gate **gates; /* owned, with references: of a batch's parts that are; ngates of them */
+    unsigned ngates;
+    bool mixed;         /* of a batch: it has parts that have no gate */
     struct p2p_op *p2p; /* owned; a message */
     commd_done_fn on_done;
     void *arg;
@@ -40,10 +45,21 @@ void work_told(struct commd_work *w);
 /* Tells all that are finished. With plock held, which is dropped around the callbacks. */
 void works_tell(struct commd_context *ctx);
 
-/* The group's queue of works that wait for their turn. */
+/* Nothing is left for the host to do: it only has to land. plock held; its group is not asked. */
+void work_land(struct commd_work *w);
+/* Moves what has landed on a GPU to those that are finished, plock held; true if something did. */
+bool works_land(struct commd_context *ctx);
+/* The context goes: what has not landed ends as @e says. With plock held. */
+void works_strand(struct commd_context *ctx, const struct commd_error *e);
+
+/* The group's queue of works that wait for their turn. *ret_shut: the first one's input is not
+ * there yet. */
+struct commd_work *works_next(struct commd_group *g, bool *ret_shut);
 struct commd_work *works_pop(struct commd_group *g);
 void works_remove(struct commd_group *g, struct commd_work *w);
 
+/* A message becomes the last of those that are held back; plock held. */
+void message_hold(struct commd_work *w);
 /* A message is done, its result is in it; work_queue_message() is the same with plock held. */
 void work_finish_message(struct commd_work *w);
 void work_queue_message(struct commd_work *w);

@@ -19,6 +19,9 @@ struct context_hooks {
     void (*reconnected)(struct commd_context *ctx);
     /* With the context's lock held: an answer about ranks that have not come. */
     void (*absent)(struct commd_context *ctx, const struct msg_absent *m);
+    /* With plock held, now and then while works have not landed: looks at what else can end them.
+     */
+    void (*watch)(struct commd_context *ctx);
 };
 
 struct commd_context {
@@ -62,6 +65,11 @@ struct commd_context {
     struct commd_group *active;
     struct commd_work *finished; /* to be completed outside the lock, oldest first */
     struct commd_work **finished_tail;
+    struct commd_work *landing; /* whose results are on their way to a GPU */
+    bool watches_gpu;           /* something is waited for that rings no bell */
+    unsigned gpu_naps;          /* sleeps in a row because of that */
+
+    struct device *device; /* owned by client/lib/device/; NULL: nothing was on a GPU yet */
 };
 
 /* ---- waiting, in whatever call ------------------------------------------------------------------
@@ -121,6 +129,9 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
 /* Does not wait. True: it is over; w->board_fd is the arena, or -1. */
 bool control_arena_asked(const struct commd_group *g, struct join_wait *w);
 void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
+
+/* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
+int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
 
 /* ---- autostart.c ----------------------------------------------------------------------------- */
 

@@ -14,6 +14,7 @@
 #include "shm/util/socket_path.h"
 
 enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000, READ_BUDGET = 64 };
+enum { GPU_ASK_MS = 120000 };
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
 static int not_commd(const struct commd_context *ctx, const char *what)
@@ -195,6 +196,10 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
         w = find_wait(ctx, m->join_failed.req);
     } else if (m->type == MSG_ARENA_ANSWER) {
         w = find_wait(ctx, m->arena_answer.req);
+        if (w && nfds >= 1)
+            w->board_fd = steal_fd(&fds[0]);
+    } else if (m->type == MSG_GPU_ANSWER) {
+        w = find_wait(ctx, m->gpu_answer.req);
         if (w && nfds >= 1)
             w->board_fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_ABSENT) {
@@ -510,4 +515,53 @@ void control_arena_cancel(const struct commd_group *g, struct join_wait *w)
     pthread_mutex_unlock(&g->ctx->lock);
     msg_fini(&w->reply);
     close_fdp(&w->board_fd);
+}
+
+/* ---- the GPU service ----------------------------------------------------------------------- */
+
+/* With the lock held, which is dropped while waiting: commd-gpu may have to be started. */
+static int gpu_answer(struct commd_context *ctx, struct join_wait *w)
+{
+    int64_t deadline = deadline_in(GPU_ASK_MS);
+
+    while (!w->done) {
+        if (atomic_load(&ctx->lost))
+            return error_set(error_mine(), COMMD_E_NODE_LOST, "run", "commd on node %s went away",
+                             ctx->node);
+        if ((int64_t)now_ms() > deadline)
+            return error_set(error_mine(), COMMD_E_TIMEOUT, "run",
+                             "commd on node %s does not say whether it has a GPU service",
+                             ctx->node);
+        wait_slice(ctx);
+    }
+    if (!w->reply.gpu_answer.cause && w->board_fd >= 0)
+        return 0;
+    return error_set(error_mine(), -(int)w->reply.gpu_answer.cause, "run", "%s",
+                     w->reply.gpu_answer.text);
+}
+
+int control_gpu_ask(struct commd_context *ctx, int *ret_sock)
+{
+    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    struct msg m = {.type = MSG_GPU_ASK};
+    int r;
+
+    pthread_mutex_lock(&ctx->lock);
+    if (atomic_load(&ctx->lost)) {
+        r = error_set(error_mine(), COMMD_E_NODE_LOST, "run", "commd on node %s is gone",
+                      ctx->node);
+    } else {
+        wait_begin(ctx, &w);
+        m.gpu_ask.req = w.req;
+        if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
+            atomic_store(&ctx->lost, true);
+        r = gpu_answer(ctx, &w);
+        wait_end(ctx, &w);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (!r)
+        *ret_sock = steal_fd(&w.board_fd);
+    close_fdp(&w.board_fd);
+    msg_fini(&w.reply);
+    return r;
 }

@@ -60,6 +60,9 @@ struct commd_group {
 
     struct p2p *_Atomic p2p;      /* owned; NULL until the first message */
     _Atomic unsigned p2p_pending; /* works of messages that are not done */
+    struct commd_work *held;      /* of these, those that are not begun; under plock */
+
+    struct device_group *_Atomic device; /* owned by client/lib/device/; NULL: as in the context */
 };
 
 struct join_wait {

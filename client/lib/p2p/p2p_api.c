@@ -144,6 +144,37 @@ int p2p_start(struct commd_group *g, struct commd_work *w)
     return 0;
 }
 
+int p2p_hold(struct commd_group *g, struct commd_work *w)
+{
+    struct p2p_op *o = malloc(sizeof *o);
+    struct p2p *p;
+
+    if (!o || p2p_get(g, &p)) {
+        free(o);
+        return p2p_no_memory(error_mine(), &w->op);
+    }
+    w->p2p = o;
+    atomic_fetch_add(&g->p2p_pending, 1);
+    return 0;
+}
+
+bool p2p_begin_held(struct commd_work *w)
+{
+    struct p2p *p = atomic_load(&w->group->p2p);
+    bool open;
+
+    p2p_op_init(w->p2p, w->group, &w->op);
+    w->p2p->work = w;
+    pthread_mutex_lock(&p->lock);
+    open = !p->closed;
+    p->users++; /* so that a thread that waits inside is woken if it is done: to tell that */
+    if (open)
+        p2p_try(p, w->p2p);
+    p->users--;
+    pthread_mutex_unlock(&p->lock);
+    return open;
+}
+
 enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms)
 {
     enum p2p_waited r;

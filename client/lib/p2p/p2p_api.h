@@ -10,6 +10,10 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op);
 int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
 /* Begins @w->op and counts it in the group. COMMD_E_NOMEM: nothing was begun. */
 int p2p_start(struct commd_group *g, struct commd_work *w);
+/* Counts @w in the group without beginning it; with plock held, once the group watches for it,
+ * p2p_begin_held() does that, unless the group is being left: false. */
+int p2p_hold(struct commd_group *g, struct commd_work *w);
+bool p2p_begin_held(struct commd_work *w);
 /* On the waiting thread; P2P_ENDED: the work is done or about to be. */
 enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms);
 /* By the progress thread, plock held; true if something moved. */

@@ -309,7 +309,8 @@ static bool p2p_nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 
         pthread_mutex_unlock(&p->lock);
         late = futex_wait_any(words, expect, 2,
-                              MIN(sleep_limit_ms(op->deadline_ms), sleep_limit_ms(until_ms)));
+                              MIN(sleep_limit_ms(op->deadline_ms), sleep_limit_ms(until_ms)) *
+                                  (int64_t)1000);
         pthread_mutex_lock(&p->lock);
         if (late && op->state != P2P_DONE && atomic_load(words[0]) == expect[0]) {
             moved =

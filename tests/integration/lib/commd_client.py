@@ -22,7 +22,7 @@ CODES = {
     -1: "INVALID", -2: "MISMATCH", -3: "QUOTA", -4: "TIMEOUT", -5: "RANK_LOST", -6: "NODE_LOST",
     -7: "ENGINE_LOST", -8: "ABORTED", -9: "NO_DAEMON", -10: "PROTOCOL", -11: "DENIED",
     -12: "NOMEM", -13: "FORKED", -14: "INTERNAL", -15: "INTERRUPTED",
-    -16: "GPU_LOST",
+    -17: "GPU_LOST",
 }  # fmt: skip
 
 

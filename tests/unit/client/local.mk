@@ -5,7 +5,8 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
 	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
 	tests/unit/client/test_doctor \
-	tests/unit/client/test_perf tests/unit/client/test_teams tests/unit/client/test_trouble
+	tests/unit/client/test_perf tests/unit/client/test_teams tests/unit/client/test_trouble \
+	tests/unit/client/test_device tests/unit/client/test_device_path
 check_PROGRAMS += $(unit_client)
 TESTS += $(unit_client)
 
@@ -51,6 +52,20 @@ tests_unit_client_test_perf_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_client_test_teams_SOURCES = tests/unit/client/test_teams.c tests/lib/cluster.c \
 	tests/lib/cluster.h
 tests_unit_client_test_teams_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+# Loads tests/fakecuda/libcuda.so.1 after its first test.
+tests_unit_client_test_device_SOURCES = tests/unit/client/test_device.c tests/lib/gpu_ranks.c \
+	tests/lib/gpu_ranks.h
+tests_unit_client_test_device_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS) -ldl
+EXTRA_tests_unit_client_test_device_DEPENDENCIES = tests/fakecuda/libcuda.so.1
+
+tests_unit_client_test_device_path_SOURCES = tests/unit/client/test_device_path.c \
+	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/gpu_ranks.c tests/lib/gpu_ranks.h \
+	tests/lib/mini_gpu.c tests/lib/mini_gpu.h
+tests_unit_client_test_device_path_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS) -ldl
+EXTRA_tests_unit_client_test_device_path_DEPENDENCIES = tests/fakecuda/libcuda.so.1
 
 tests_unit_client_test_trouble_SOURCES = tests/unit/client/test_trouble.c tests/lib/cluster.c \
 	tests/lib/cluster.h

@@ -1,0 +1,71 @@
+/* gate.h - an operation whose buffers a GPU's stream fills and empties (client/lib/device/): how
+ * the stream and whoever runs the operation tell each other where they are, by words of host memory
+ * that the GPU can write and wait for.
+ *
+ *   ready   the stream: so many pieces of the input are there. The operation begins then
+ *   done    the host: so many pieces of the result are there; the stream takes them. Stored in
+ * every case, also when the operation fails: no stream waits for ever landed  the stream: all is
+ * over, nothing of it touches the buffers any more
+ *
+ * Words only grow, so a slot of them is used again and again: all count from `base`. Nobody rings a
+ * bell for a GPU, so the progress thread looks again and again. It calls no function of CUDA: these
+ * may wait for a stream that waits for the progress thread (cuMemFree() does). */
+#ifndef COMMD_CLIENT_GATE_H
+#define COMMD_CLIENT_GATE_H
+
+#include <commd/commd.h>
+#include <stdatomic.h>
+
+#include "shm/util/base.h"
+
+struct gate;
+struct gate_ops {
+    /* With the context's plock held: the host's part has ended, how is in @e (NULL: well); done is
+     * stored next. It must not block. */
+    void (*over)(struct gate *gate, const struct commd_error *e);
+    void (*unref)(struct gate *gate);
+    /* It has landed: how has it ended? *e is filled if not well. NULL: well. */
+    void (*result)(struct gate *gate, struct commd_error *e);
+    /* As commd_work_wait_stream(). */
+    int (*wait_stream)(struct gate *gate, void *stream);
+};
+
+struct gate {
+    const struct gate_ops *ops;
+    _Atomic uint32_t *ready, *done, *landed;
+    _Atomic int lost; /* COMMD_E_*: it will not land; else 0 */
+    uint32_t base, pieces;
+    size_t piece; /* bytes of one, the last may be shorter: of a vector that is cut; else 0 */
+};
+
+/* Pieces of the input that are there. */
+static inline uint32_t gate_ready(const struct gate *g)
+{
+    return atomic_load_explicit(g->ready, memory_order_acquire) - g->base;
+}
+
+static inline bool gate_full(const struct gate *g)
+{
+    return gate_ready(g) >= g->pieces;
+}
+
+static inline bool gate_landed(const struct gate *g)
+{
+    return seq_reached(atomic_load_explicit(g->landed, memory_order_acquire), g->base + g->pieces);
+}
+
+/* The first @pieces pieces of the result are there. */
+static inline void gate_tell(const struct gate *g, uint32_t pieces)
+{
+    /* results are copied past the caches now and then: a release does not order such stores */
+    atomic_thread_fence(memory_order_seq_cst);
+    atomic_store_explicit(g->done, g->base + pieces, memory_order_release);
+}
+
+/* Of a vector: are its first @bytes bytes there? */
+static inline bool gate_has(const struct gate *g, size_t bytes)
+{
+    return !g->piece || gate_ready(g) >= (bytes + g->piece - 1) / g->piece;
+}
+
+#endif

@@ -1,0 +1,323 @@
+/* announce.c - an operation on the device path: its slot at commd-gpu, and the words that streams
+ * write and wait for. See shm/gpu/session.h.
+ *
+ * Slots are taken in the order of the process's calls, and one is free when the operation that had
+ * it has ended: with SESSION_SLOTS pending the caller waits for the oldest. What an operation needs
+ * beyond its slot lies in a ring, of which half is used: commd-gpu may hold what it has read for a
+ * little longer than its end is seen here. */
+#include "client/lib/device/session.h"
+
+#include <stdio.h>
+
+enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50 };
+
+static struct announced *announced_of(struct gate *gate)
+{
+    return container_of(gate, struct announced, gate);
+}
+
+/* ---- a pending operation as a gate ----------------------------------------------------------- */
+
+static void gate_unref_announced(struct gate *gate)
+{
+    announced_unref(announced_of(gate));
+}
+
+static void gate_result(struct gate *gate, struct commd_error *e)
+{
+    struct announced *a = announced_of(gate);
+
+    pthread_mutex_lock(&a->session->pend);
+    session_ended(a);
+    if (a->error.code)
+        *e = a->error;
+    pthread_mutex_unlock(&a->session->pend);
+}
+
+static int gate_wait_stream(struct gate *gate, void *stream)
+{
+    struct announced *a = announced_of(gate);
+    const char *name = coll_name((unsigned)a->coll);
+    struct scope scope;
+    int r =
+        stream ? scope_enter(name, stream, -1, &scope) : scope_enter_context(name, a->ctx, &scope);
+
+    if (r)
+        return r;
+    r = announced_await(a, stream);
+    scope_leave(&scope);
+    return r;
+}
+
+static const struct gate_ops announced_ops = {
+    .unref = gate_unref_announced,
+    .result = gate_result,
+    .wait_stream = gate_wait_stream,
+};
+
+/* ---- what is announced ------------------------------------------------------------------------
+ */
+
+/* The words beside the slot. */
+struct beside {
+    uint64_t *words; /* owned */
+    uint32_t n, bits;
+};
+
+static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsigned world,
+                       uint32_t bit)
+{
+    for (unsigned k = 0; k < world; k++)
+        b->words[b->n++] = k < n ? counts[k] : 0;
+    b->bits |= bit;
+}
+
+/* Those that the operation has: of gather_v and scatter_v everywhere the one of this rank, too. */
+static void put_all_counts(struct beside *b, const struct device_group *dg,
+                           const struct commd_op *op)
+{
+    const struct coll_info *info = &coll_table[op->coll];
+    unsigned world = dg->group->board.world;
+    bool root = info->rooted && (unsigned)op->root == dg->group->rank;
+
+    if (!info->counted)
+        return;
+    if (coll_blocks(info->send) ? coll_at(info->send, root) : info->window == WINDOW_CELLS)
+        put_counts(b, op->send_counts, coll_blocks(info->send) ? world : 1, world,
+                   SESSION_SEND_COUNTS);
+    if (coll_blocks(info->recv) ? coll_at(info->recv, root) : info->window == WINDOW_CELLS)
+        put_counts(b, op->recv_counts, coll_blocks(info->recv) ? world : 1, world,
+                   SESSION_RECV_COUNTS);
+}
+
+static int put_side(struct session *s, const struct side_place *p, const char *name,
+                    struct beside *b, uint32_t bit, struct session_place *ret_place)
+{
+    *ret_place = (struct session_place){0};
+    if (!p->n || !p->bytes)
+        return 0;
+    if (!p->blocks)
+        return memory_place(s, name, (cu_ptr)(uintptr_t)p->base, p->bytes, ret_place);
+    b->bits |= bit;
+    for (unsigned k = 0; k < p->n; k++) {
+        struct session_place at;
+        int r = memory_place(s, name, (cu_ptr)(uintptr_t)p->blocks[k], side_block_bytes(p, k), &at);
+
+        if (r)
+            return r;
+        b->words[b->n++] = at.memory;
+        b->words[b->n++] = at.offset;
+    }
+    return 0;
+}
+
+/* All but what depends on the slot's number. */
+static int fill(struct device_group *dg, const struct commd_op *op, const struct op_desc *desc,
+                const struct side_places *p, struct session_slot *slot, struct beside *b)
+{
+    const char *name = op_name(op);
+    int r;
+
+    b->words = calloc(6 * dg->group->board.world, sizeof *b->words);
+    if (!b->words)
+        return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for an operation", name);
+    *slot = (struct session_slot){.group = dg->attached, .desc = *desc, .scale = op->scale};
+    slot->desc.seq = dg->next_seq;
+    put_all_counts(b, dg, op);
+    r = put_side(dg->session, &p->send, name, b, SESSION_SEND_BLOCKS, &slot->send);
+    if (!r)
+        r = put_side(dg->session, &p->recv, name, b, SESSION_RECV_BLOCKS, &slot->recv);
+    slot->aux_bits = b->bits;
+    slot->aux_len = b->n * (uint32_t)sizeof *b->words;
+    if (!r && slot->aux_len > AUX_MOST)
+        r = error_set(error_mine(), COMMD_E_NOMEM, name, "%s: too many blocks", name);
+    return r;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* With calls held: has the operation that had slot @i last ended? */
+static bool is_free(struct session *s, unsigned i)
+{
+    bool ended;
+
+    pthread_mutex_lock(&s->pend);
+    ended = !s->slots[i] || session_ended(s->slots[i]);
+    pthread_mutex_unlock(&s->pend);
+    return ended;
+}
+
+/* Bytes of the ring that pending operations hold. */
+static size_t aux_pending(struct session *s)
+{
+    size_t sum = 0;
+
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i] && !session_ended(s->slots[i]))
+            sum += s->slots[i]->aux_len;
+    pthread_mutex_unlock(&s->pend);
+    return sum;
+}
+
+/* Each sleep is short: nobody rings, and the oldest is about to end. */
+static void wait_for_slot(struct session *s, unsigned i, uint32_t aux_len)
+{
+    while (!atomic_load(&s->lost) &&
+           (!is_free(s, i) || (aux_len && aux_pending(s) + aux_len > AUX_MOST)))
+        usleep(WAIT_NAP_US);
+}
+
+static void ring(struct session *s)
+{
+    struct session_region *rg = s->region;
+
+    atomic_thread_fence(memory_order_seq_cst); /* the slot before the look at asleep */
+    if (atomic_load_explicit(&rg->asleep, memory_order_relaxed) && atomic_exchange(&rg->asleep, 0))
+        (void)!write(s->bell, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+/* With calls held: from here on it is an operation, whatever happens. */
+static void publish(struct session *s, struct announced *a, struct session_slot *slot,
+                    const struct beside *b)
+{
+    unsigned i = a->n % SESSION_SLOTS;
+    struct session_slot *to = &s->region->slots[i];
+
+    if (slot->aux_len) {
+        if (s->aux_at + slot->aux_len > SESSION_AUX)
+            s->aux_at = 0;
+        slot->aux_offset = (uint32_t)s->aux_at;
+        memcpy(s->region->aux + s->aux_at, b->words, slot->aux_len);
+        s->aux_at += slot->aux_len;
+    }
+    memcpy((uint8_t *)to + sizeof to->seq, (uint8_t *)slot + sizeof slot->seq,
+           sizeof *slot - sizeof slot->seq);
+    pthread_mutex_lock(&s->pend);
+    announced_unref(s->slots[i]);
+    s->slots[i] = a;
+    atomic_fetch_add(&a->group->pending, 1);
+    pthread_mutex_unlock(&s->pend);
+    atomic_store_explicit(&to->seq, session_mark(a->n), memory_order_release);
+    s->count++;
+    ring(s);
+}
+
+static struct announced *announced_new(struct device_group *dg, const struct commd_op *op,
+                                       const struct telling *how)
+{
+    struct session *s = dg->session;
+    struct announced *a = calloc(1, sizeof *a);
+    unsigned i = s->count % SESSION_SLOTS;
+
+    if (!a)
+        return NULL;
+    atomic_init(&a->refs, 2);
+    a->session = s;
+    a->group = dg;
+    a->n = s->count;
+    a->seq = dg->next_seq;
+    a->coll = op->coll;
+    a->quiet = !how->ret_work && !how->on_done;
+    a->limit_ms = op->timeout_ms ? op->timeout_ms : atomic_load(&dg->group->timeout_ms);
+    a->gate = (struct gate){.ops = &announced_ops,
+                            .ready = &s->region->flags.ready[i],
+                            .done = &s->region->flags.done[i],
+                            .landed = &s->region->flags.done[i],
+                            .base = session_mark(s->count) - 1,
+                            .pieces = 1};
+    driver(NULL)->ctx_get(&a->ctx);
+    return a;
+}
+
+static int enqueue_flags(struct device_group *dg, struct announced *a, const struct commd_op *op,
+                         const struct side_places *p, bool wait)
+{
+    const struct side_place *in = op->coll == COMMD_BROADCAST ? &p->recv : &p->send;
+    int r = staged_follow(dg, in, op->stream);
+
+    if (!r)
+        r = announced_ready(a, op->stream);
+    if (r)
+        return r;
+    return wait ? announced_await(a, op->stream) : 0;
+}
+
+/* The others announce what this rank cannot: nobody shall wait for it. */
+static void refuse(struct device_group *dg)
+{
+    struct session_msg m = {.type = SESSION_ABORT, .id = dg->attached};
+    const struct commd_error *e = commd_last_error();
+
+    if (atomic_load(&dg->session->lost))
+        return;
+    m.answer.code = e->code;
+    m.answer.rank = (int)dg->group->rank;
+    snprintf(m.answer.text, sizeof m.answer.text, "rank %u: %.200s", dg->group->rank, e->message);
+    session_tell(dg->session, &m);
+}
+
+/* With dg->lock and calls held. */
+static int announce_locked(struct device_group *dg, const struct commd_op *op,
+                           const struct op_desc *desc, const struct side_places *p,
+                           const struct telling *how, struct beside *b)
+{
+    struct session *s = dg->session;
+    struct session_slot slot;
+    struct announced *a;
+    struct commd_work *w;
+    int r = fill(dg, op, desc, p, &slot, b);
+
+    if (r) {
+        refuse(dg);
+        return r;
+    }
+    wait_for_slot(s, s->count % SESSION_SLOTS, slot.aux_len);
+    if (atomic_load(&s->lost)) {
+        atomic_store(&dg->disagreed, true);
+        return error_set(error_mine(), COMMD_E_GPU_LOST, op_name(op), "%s: commd-gpu is gone",
+                         op_name(op));
+    }
+    a = announced_new(dg, op, how);
+    if (!a)
+        return error_set(error_mine(), COMMD_E_NOMEM, op_name(op), "no memory for an operation");
+    r = async_work_new(dg->group, op, how->on_done, how->arg, &w);
+    if (r) {
+        free(a);
+        return r;
+    }
+    a->aux_len = slot.aux_len;
+    side_span(&p->recv, &a->lo, &a->hi);
+    publish(s, a, &slot, b);
+    dg->next_seq++;
+    w->gate = &a->gate;
+    r = enqueue_flags(dg, a, op, p, how->wait);
+    if (r) /* a stream of ours does not do what was announced */
+        session_lose(s, commd_last_error()->message);
+    if (how->ret_gate) {
+        atomic_fetch_add(&a->refs, 1);
+        *how->ret_gate = &a->gate;
+    }
+    if (!how->ret_work)
+        atomic_fetch_sub(&w->refs, 1); /* one is left: of what lands */
+    else
+        *how->ret_work = w;
+    async_land(w);
+    if (atomic_load(&s->lost)) /* meanwhile: whoever found it may have missed this one */
+        session_release(s);
+    return 0;
+}
+
+int announce(struct device_group *dg, const struct commd_op *op, const struct op_desc *desc,
+             const struct telling *how)
+{
+    struct side_places p = side_places_of(dg->group, op);
+    struct beside b = {0};
+    int r;
+
+    pthread_mutex_lock(&dg->session->calls);
+    r = announce_locked(dg, op, desc, &p, how, &b);
+    pthread_mutex_unlock(&dg->session->calls);
+    free(b.words);
+    return r;
+}

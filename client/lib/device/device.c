@@ -1,0 +1,393 @@
+/* device.c - which operations are on a GPU, and what a context and a group keep for them. */
+#include "client/lib/device/device.h"
+
+#include "client/lib/device/session.h"
+#include "client/lib/p2p/p2p.h"
+
+/* ---- coming and going ------------------------------------------------------------------------ */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* whether there is a device(_group) */
+static struct device *gone; /* owned: contexts are gone, but streams have not landed everything */
+
+static void device_destroy(struct device *dev)
+{
+    staging_fini(&dev->staging);
+    pthread_mutex_destroy(&dev->lock);
+    pthread_mutex_destroy(&dev->lander_lock);
+    pthread_cond_destroy(&dev->lander_cond);
+    free(dev);
+}
+
+/* True if nothing is in flight. */
+static bool device_reap(struct device *dev)
+{
+    struct staged *before;
+
+    pthread_mutex_lock(&dev->lock);
+    do {
+        before = dev->first;
+        staged_reap(dev);
+    } while (dev->first && dev->first != before);
+    before = dev->first;
+    pthread_mutex_unlock(&dev->lock);
+    return !before;
+}
+
+static void reap_gone(void)
+{
+    for (struct device **p = &gone; *p;) {
+        struct device *dev = *p;
+
+        if (!device_reap(dev)) {
+            p = &dev->next;
+            continue;
+        }
+        *p = dev->next;
+        device_destroy(dev);
+    }
+}
+
+static int device_new(struct commd_context *ctx, struct device **ret_dev)
+{
+    struct device *dev = calloc(1, sizeof *dev);
+    int r;
+
+    if (!dev)
+        return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
+    r = staging_init(&dev->staging, ctx);
+    if (!r)
+        r = path_check();
+    if (r) {
+        free(dev);
+        return r;
+    }
+    dev->ctx = ctx;
+    dev->last = &dev->first;
+    dev->last_landing = &dev->landings;
+    pthread_mutex_init(&dev->lock, NULL);
+    pthread_mutex_init(&dev->lander_lock, NULL);
+    pthread_cond_init(&dev->lander_cond, NULL);
+    *ret_dev = dev;
+    return 0;
+}
+
+static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
+{
+    struct device_group *dg;
+    int r = 0;
+
+    reap_gone();
+    if (!g->ctx->device)
+        r = device_new(g->ctx, &g->ctx->device);
+    if (r)
+        return r;
+    dg = calloc(1, sizeof *dg);
+    if (!dg)
+        return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
+    dg->dev = g->ctx->device;
+    dg->group = g;
+    dg->next_seq = 1;
+    pthread_mutex_init(&dg->lock, NULL);
+    pthread_mutex_init(&dg->why_lock, NULL);
+    *ret_dg = dg;
+    return 0;
+}
+
+static int device_group_get(struct commd_group *g, struct device_group **ret_dg)
+{
+    int r = 0;
+
+    *ret_dg = atomic_load_explicit(&g->device, memory_order_acquire);
+    if (likely(*ret_dg))
+        return 0;
+    pthread_mutex_lock(&lock);
+    *ret_dg = atomic_load(&g->device);
+    if (!*ret_dg) {
+        r = device_group_new(g, ret_dg);
+        if (!r)
+            atomic_store_explicit(&g->device, *ret_dg, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+void device_group_free(struct commd_group *g)
+{
+    struct device_group *dg = atomic_load(&g->device);
+    const struct cuda *cu;
+
+    if (!dg)
+        return;
+    path_leave(dg);
+    cu = driver(NULL);
+    for (struct stream_lane *next, *l = dg->lanes; l;
+         l = next) { /* what is in them is carried out */
+        next = l->next;
+        cu->stream_free(l->down);
+        cu->stream_free(l->up);
+        cu->event_free(l->called);
+        free(l);
+    }
+    pthread_mutex_destroy(&dg->lock);
+    pthread_mutex_destroy(&dg->why_lock);
+    free(dg);
+}
+
+void device_free(struct commd_context *ctx)
+{
+    struct device *dev = steal_ptr(ctx->device);
+
+    if (!dev)
+        return;
+    lander_stop(dev);
+    path_end(atomic_exchange(&dev->session, NULL));
+    staging_fini(&dev->staging);
+    dev->staging.limit = 0; /* what lands later goes at once */
+    if (device_reap(dev)) {
+        device_destroy(dev);
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    dev->next = gone;
+    gone = dev;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- where buffers are ------------------------------------------------------------------------
+ */
+
+struct whereabouts {
+    bool gpu, host;
+    int which; /* GPU; -1: not known */
+    bool two;
+};
+
+static void see(struct whereabouts *l, const void *p)
+{
+    int gpu = -1;
+
+    if (!p)
+        return;
+    if (!driver_owns(p, &gpu)) {
+        l->host = true;
+        return;
+    }
+    l->two |= l->gpu && l->which != gpu;
+    l->gpu = true;
+    l->which = gpu;
+}
+
+static void see_side(struct whereabouts *l, const struct commd_group *g, const struct commd_op *op,
+                     bool send)
+{
+    const struct coll_info *info = &coll_table[op->coll];
+    unsigned extent = send ? info->send : info->recv;
+    const void *const *blocks = send ? op->send_blocks : (const void *const *)op->recv_blocks;
+    const size_t *counts = !info->counted ? NULL : send ? op->send_counts : op->recv_counts;
+
+    if (!coll_at(extent, info->rooted && (unsigned)op->root == g->rank))
+        return;
+    if (!coll_blocks(extent) || !blocks) {
+        see(l, send ? op->send : op->recv);
+        return;
+    }
+    for (unsigned k = 0; k < g->board.world; k++)
+        if (counts ? counts[k] : op->count)
+            see(l, blocks[k]);
+}
+
+/* Of messages and collectives. */
+static struct whereabouts find_all(const struct commd_group *g, const struct commd_op *op)
+{
+    struct whereabouts l = {.which = -1};
+
+    if (is_p2p(op)) {
+        see(&l, op->coll == COMMD_SEND ? op->send : op->recv);
+        return l;
+    }
+    see_side(&l, g, op, true);
+    see_side(&l, g, op, false);
+    return l;
+}
+
+static int bad_buffers(const struct commd_op *op, const struct whereabouts *l)
+{
+    const char *name = op_name(op);
+
+    if (l->gpu && l->host)
+        return error_set(error_mine(), COMMD_E_INVALID, name,
+                         "%s: one buffer is on GPU %d and another in host memory; both must be in "
+                         "the same kind",
+                         name, l->which);
+    return error_set(error_mine(), COMMD_E_INVALID, name,
+                     "%s: its buffers are on different GPUs; they must be on one", name);
+}
+
+/* *ret_gpu: where they are; -1: on a GPU, not known on which; -2: in host memory. */
+static int find_buffers(const struct commd_group *g, const struct commd_op *op, int *ret_gpu)
+{
+    const char *why;
+    struct whereabouts l;
+
+    *ret_gpu = -2;
+    if (op->memory == COMMD_MEMORY_HOST || (op->memory == COMMD_MEMORY_ANY && !driver(NULL)))
+        return 0;
+    if (!driver(&why))
+        return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
+                         "%s: the buffers are said to be on a GPU, but %s", op_name(op), why);
+    if (op->memory == COMMD_MEMORY_CUDA && op->stream) { /* the stream has a context */
+        *ret_gpu = -1;
+        return 0;
+    }
+    l = find_all(g, op);
+    if (l.two || (l.gpu && l.host))
+        return bad_buffers(op, &l);
+    if (l.gpu || op->memory == COMMD_MEMORY_CUDA)
+        *ret_gpu = l.which;
+    return 0;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------- */
+
+/* What went wrong, and nobody has been told of. */
+static int tell_failure(struct device_group *dg)
+{
+    session_collect(dg);
+    if (likely(!atomic_load_explicit(&dg->failed, memory_order_acquire)))
+        return 0;
+    pthread_mutex_lock(&dg->why_lock);
+    *error_mine() = dg->why;
+    atomic_store(&dg->failed, false);
+    pthread_mutex_unlock(&dg->why_lock);
+    return error_mine()->code;
+}
+
+int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way)
+{
+    struct device_group *dg;
+    int gpu, r;
+
+    *ret_way = DEVICE_HOST;
+    r = find_buffers(g, op, &gpu);
+    if (r)
+        return r;
+    dg = atomic_load_explicit(&g->device, memory_order_acquire);
+    if (dg) {
+        r = tell_failure(dg);
+        if (r)
+            return r;
+    }
+    if (gpu >= -1)
+        *ret_way = DEVICE_GPU;
+    else if (dg && op->coll == COMMD_SEND && atomic_load(&dg->sends))
+        *ret_way = DEVICE_BEHIND;
+    return 0;
+}
+
+static int start_op(struct commd_group *g, const struct commd_op *op, const struct telling *how)
+{
+    struct device_group *dg;
+    int gpu, r = find_buffers(g, op, &gpu);
+
+    if (!r)
+        r = device_group_get(g, &dg);
+    if (r)
+        return r;
+    if (gpu < -1)
+        return message_behind(dg, op, how);
+    if (group_has_failed(g, error_mine()))
+        return error_mine()->code;
+    if (is_p2p(op))
+        return message_start(dg, op, gpu, how);
+    if (dg->path != GROUP_PATH_HOST) { /* once it is that it stays so */
+        r = path_start(dg, op, gpu, how);
+        if (r != PATH_HOST)
+            return r;
+    }
+    return staged_start(dg, op, gpu, how);
+}
+
+int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)
+{
+    struct telling how = {.wait = true};
+    struct commd_work *w;
+    int r;
+
+    if (!ret_status)
+        return start_op(g, op, &how);
+    how.ret_work = &w;
+    r = start_op(g, op, &how);
+    if (r)
+        return r;
+    r = commd_work_wait(w, -1);
+    if (!r)
+        *ret_status = w->p2p->status;
+    commd_work_free(w);
+    return r;
+}
+
+int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+                 struct commd_work **ret_work)
+{
+    struct telling how = {.on_done = on_done, .arg = arg, .ret_work = ret_work};
+
+    return start_op(g, op, &how);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* One of a batch. *ret_gate stays NULL for one in host memory. */
+static int start_part(struct commd_group *g, const struct commd_op *op, struct commd_work *batch,
+                      struct gate **ret_gate)
+{
+    struct telling how = {.on_done = async_part_done, .arg = batch, .ret_gate = ret_gate};
+    enum device_way way;
+    int r = device_way(g, op, &way);
+
+    if (r)
+        return r;
+    if (way != DEVICE_HOST)
+        return start_op(g, op, &how);
+    return async_start_part(g, op, batch);
+}
+
+int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
+{
+    struct gate **gates = calloc(n, sizeof *gates);
+    struct commd_work *batch;
+    unsigned ngates = 0;
+    int r;
+
+    if (!gates)
+        return error_set(error_mine(), COMMD_E_NOMEM, "start_batch", "no memory for %u operations",
+                         n);
+    r = async_batch_new(g->ctx, ops, n, on_done, arg, &batch);
+    if (r) {
+        free(gates);
+        return r;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        if (start_part(g, &ops[i], batch, &gates[ngates])) /* the work tells of it */
+            async_part_done(batch, error_mine());
+        ngates += gates[ngates] != NULL;
+    }
+    batch->gates = gates;
+    /* a stream cannot wait for what is in host memory: then the caller does */
+    batch->ngates = ngates;
+    batch->mixed = ngates < n;
+    if (ret_work)
+        *ret_work = batch;
+    else
+        work_unref(batch);
+    return 0;
+}
+
+void device_watch(struct commd_context *ctx)
+{
+    struct device *dev = ctx->device;
+    struct session *s = dev ? atomic_load(&dev->session) : NULL;
+
+    if (s && !atomic_load(&s->lost))
+        session_watch(s);
+}

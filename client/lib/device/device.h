@@ -1,0 +1,39 @@
+/* device.h - tensors on GPUs, as the public calls see it. */
+#ifndef COMMD_CLIENT_DEVICE_H
+#define COMMD_CLIENT_DEVICE_H
+
+#include "client/lib/coll/work.h"
+#include "client/lib/device/driver.h"
+
+/* Has the layer a say in this operation at all? One look, that processes without a GPU pay for. */
+static inline bool device_may(const struct commd_op *op)
+{
+    return unlikely(driver_seen) || unlikely(op->memory == COMMD_MEMORY_CUDA);
+}
+
+/* Whose the operation is, whose arguments are right otherwise. COMMD_E_INVALID; also what an
+ * earlier operation failed with that had no work to tell it. */
+enum device_way {
+    DEVICE_HOST,  /* the layers' below */
+    DEVICE_GPU,   /* its buffers are on a GPU */
+    DEVICE_BEHIND /* a message in host memory, which must not overtake one from a GPU */
+};
+int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way);
+
+/* Of those that are not DEVICE_HOST's. */
+int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
+int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+                 struct commd_work **ret_work);
+/* Of which one at least is. */
+int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
+
+/* By the progress thread, now and then while something is in flight: what commd-gpu does not end,
+ * this does. */
+void device_watch(struct commd_context *ctx);
+
+/* The group or the context goes; NULL is fine, and so is one that had nothing on a GPU. */
+void device_group_free(struct commd_group *g);
+void device_free(struct commd_context *ctx);
+
+#endif

@@ -1,0 +1,36 @@
+/* driver.h - the CUDA driver of this process, if it has loaded one: what lies where, and in which
+ * context calls are made. libcommd never loads the driver itself: who has buffers on a GPU has it.
+ */
+#ifndef COMMD_CLIENT_DRIVER_H
+#define COMMD_CLIENT_DRIVER_H
+
+#include "client/lib/context/error.h"
+#include "shm/gpu/cuda.h"
+
+/* Is there one? Set once, and only read where a device is possible. */
+extern bool driver_seen;
+
+/* Looks for it, unless it has been found. */
+void driver_look(void);
+/* NULL: there is none; *ret_why (may be NULL): one line. */
+const struct cuda *driver(const char **ret_why);
+/* COMMD_E_INVALID, NOMEM or GPU_LOST, with "all_reduce: cuMemcpyAsync: ..." */
+int driver_error(const char *op, const char *call, cu_result r);
+
+/* Is @p memory of a GPU (managed memory counts as such)? Then of which. */
+bool driver_owns(const void *p, int *ret_gpu);
+
+/* The context in which an operation's calls are made is current while a scope is open: the
+ * stream's; for a default stream the current one if it is on GPU @gpu (-1: on any), else the GPU's
+ * primary one. */
+struct scope {
+    cu_context ctx;
+    bool pushed;
+};
+/* Also refuses a stream that is being captured. 0 or COMMD_E_*. */
+int scope_enter(const char *op, void *stream, int gpu, struct scope *ret_scope);
+/* Of a context that is known. */
+int scope_enter_context(const char *op, cu_context ctx, struct scope *ret_scope);
+void scope_leave(struct scope *s);
+
+#endif

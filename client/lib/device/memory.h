@@ -1,0 +1,53 @@
+/* memory.h - host memory that the GPU reaches: flags (flags.c) and staging buffers (staging.c). */
+#ifndef COMMD_CLIENT_DEVICE_MEMORY_H
+#define COMMD_CLIENT_DEVICE_MEMORY_H
+
+#include <pthread.h>
+
+#include "client/lib/context/context.h"
+#include "shm/gpu/cuda.h"
+
+/* ---- flags.c --------------------------------------------------------------------------------- */
+
+/* The words of a gate, a cache line of their own. */
+struct flag_words {
+    _Atomic uint32_t ready, done, landed;
+} __attribute__((aligned(CACHELINE)));
+
+struct flag_slot {
+    struct flag_slot *next;
+    struct flag_words *words;
+    cu_ptr at;     /* the same for streams: + offsetof(struct flag_words, ...) */
+    uint32_t mark; /* what the words have reached when all that used the slot is over */
+};
+
+/* A slot, with a context current. 0 or COMMD_E_*. */
+int flags_take(const char *op, struct flag_slot **ret_slot);
+/* No stream writes there any more. Waits for what was written may come later: words only grow. */
+void flags_give(struct flag_slot *slot);
+
+/* ---- staging.c ------------------------------------------------------------------------------- */
+
+struct staging_chunk {
+    struct staging_chunk *next;
+    uint8_t *p;
+    size_t bytes;
+    cu_context ctx; /* in which it is registered */
+    bool arena;     /* of commd_alloc() */
+    bool spoiled;   /* its pages may not be those any more that the GPU knows: arena_fence() */
+};
+
+struct staging {
+    struct commd_context *ctx;  /* borrowed; NULL: gone, and its arenas are ordinary memory */
+    size_t limit, used, kept;   /* bytes: in operations, and not */
+    struct staging_chunk *free; /* owned; used last first */
+};
+
+int staging_init(struct staging *s, struct commd_context *ctx);
+/* Room for @bytes, not 0, with a context current. 0 or COMMD_E_*. */
+int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk);
+/* No stream uses it any more. */
+void staging_give(struct staging *s, struct staging_chunk *c);
+void staging_fini(struct staging *s);
+
+#endif

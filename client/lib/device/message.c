@@ -1,0 +1,379 @@
+/* message.c - a message from or to a buffer on a GPU, through host memory.
+ *
+ * A send is copied to the staging buffer on the caller's stream, which needs to wait for nothing
+ * more; the progress thread begins it when that is there (messages_go() in async/progress.c),
+ * before any other to the same rank that was called later: message_behind().
+ *
+ * A receive is posted by the call, into the staging buffer. From there it goes
+ *   on the stream that waits for it, behind a wait for done: of commd_run(), and of the first
+ *     commd_work_wait_stream();
+ *   if there is none by the time it has come, on a stream of the lander, a thread of its own.
+ * Not on one stream for all, behind waits: a message may never come before another that would be
+ * behind it. Nor by the progress thread: see coll/gate.h. The lander may be held up by the driver;
+ * that delays nothing but other messages of which no stream waits. */
+#include "client/lib/device/staged.h"
+
+#include <signal.h>
+
+static void message_unref(struct gate *gate)
+{
+    staged_unref(staged_of(gate));
+}
+
+/* By the host: no stream will. */
+static void store_landed(const struct staged *st)
+{
+    atomic_store_explicit(st->gate.landed, st->gate.base + st->gate.pieces, memory_order_release);
+}
+
+static int enter(const struct staged *st, void *stream, struct scope *scope)
+{
+    return stream ? scope_enter(st->name, stream, -1, scope)
+                  : scope_enter_context(st->name, st->ctx, scope);
+}
+
+/* ---- sends ----------------------------------------------------------------------------------- */
+
+static void send_over(struct gate *gate, const struct commd_error *e)
+{
+    struct staged *st = staged_of(gate);
+
+    store_landed(st);
+    atomic_fetch_sub(&st->group->sends, 1);
+    staged_over(st, e);
+}
+
+static int send_wait_stream(struct gate *gate, void *stream)
+{
+    struct staged *st = staged_of(gate);
+    struct scope scope;
+    int r = enter(st, stream, &scope);
+
+    if (r)
+        return r;
+    r = staged_await(st, WORD_DONE, gate->pieces, stream);
+    scope_leave(&scope);
+    return r;
+}
+
+static const struct gate_ops send_ops = {
+    .over = send_over,
+    .unref = message_unref,
+    .wait_stream = send_wait_stream,
+};
+
+static int enqueue_send(struct staged *st, const struct commd_op *op)
+{
+    int r = 0;
+
+    if (st->chunk)
+        r = staged_copy(st, (cu_ptr)(uintptr_t)st->chunk->p, (cu_ptr)(uintptr_t)op->send, st->bytes,
+                        op->stream);
+    return r ? r : staged_write(st, WORD_READY, 1, op->stream);
+}
+
+/* ---- the lander ------------------------------------------------------------------------------ */
+
+/* What has come goes into its buffer, on @s; the buffer is free once its own stream says so. */
+static int enqueue_landing(struct staged *st, cu_stream s)
+{
+    int r = staged_await(st, WORD_READY, 1, s);
+
+    if (!r && st->chunk)
+        r = staged_copy(st, st->to, (cu_ptr)(uintptr_t)st->chunk->p, st->bytes, s);
+    return r ? r : staged_write(st, WORD_LANDED, 1, s);
+}
+
+struct lander_stream {
+    struct lander_stream *next;
+    cu_context ctx;
+    cu_stream stream;
+};
+
+static int stream_for(struct lander_stream **all, const struct staged *st, cu_stream *ret_stream)
+{
+    struct lander_stream *l = *all;
+    cu_result r;
+
+    while (l && l->ctx != st->ctx)
+        l = l->next;
+    if (!l) {
+        l = calloc(1, sizeof *l);
+        if (!l)
+            return error_set(error_mine(), COMMD_E_NOMEM, st->name, "no memory for a stream");
+        r = driver(NULL)->stream_new(&l->stream, CU_STREAM_NON_BLOCKING);
+        if (r) {
+            free(l);
+            return driver_error(st->name, "cuStreamCreate", r);
+        }
+        l->ctx = st->ctx;
+        l->next = *all;
+        *all = l;
+    }
+    *ret_stream = l->stream;
+    return 0;
+}
+
+static void land(struct lander_stream **all, struct staged *st)
+{
+    struct scope scope;
+    cu_stream s = NULL;
+    int r = scope_enter_context(st->name, st->ctx, &scope);
+
+    if (!r) {
+        r = stream_for(all, st, &s);
+        if (!r)
+            r = enqueue_landing(st, s);
+        scope_leave(&scope);
+    }
+    if (r)
+        atomic_store(&st->gate.lost, r);
+}
+
+static struct staged *next_landing(struct device *dev)
+{
+    struct staged *st = dev->landings;
+
+    if (!st)
+        return NULL;
+    dev->landings = st->next_landing;
+    if (!dev->landings)
+        dev->last_landing = &dev->landings;
+    return st;
+}
+
+static void *lander_main(void *arg)
+{
+    struct device *dev = arg;
+    struct lander_stream *streams = NULL;
+    struct staged *st;
+
+    pthread_mutex_lock(&dev->lander_lock);
+    for (;;) {
+        bool mine;
+
+        st = next_landing(dev);
+        if (!st && dev->lander_stop)
+            break;
+        if (!st) {
+            pthread_cond_wait(&dev->lander_cond, &dev->lander_lock);
+            continue;
+        }
+        mine = !st->claimed;
+        st->claimed = true;
+        pthread_mutex_unlock(&dev->lander_lock);
+        if (mine)
+            land(&streams, st);
+        staged_unref(st);
+        pthread_mutex_lock(&dev->lander_lock);
+    }
+    pthread_mutex_unlock(&dev->lander_lock);
+    for (struct lander_stream *next; streams; streams = next) {
+        next = streams->next;
+        driver(NULL)->stream_free(streams->stream);
+        free(streams);
+    }
+    return NULL;
+}
+
+static int lander_start(struct device *dev, const char *name)
+{
+    sigset_t all, old;
+    int r = 0;
+
+    pthread_mutex_lock(&dev->lander_lock);
+    if (!dev->lander_up) {
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        r = pthread_create(&dev->lander, NULL, lander_main, dev);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        dev->lander_up = !r;
+    }
+    pthread_mutex_unlock(&dev->lander_lock);
+    return r ? error_set(error_mine(), COMMD_E_NOMEM, name, "%s: cannot start a thread: %s", name,
+                         strerror(r))
+             : 0;
+}
+
+void lander_stop(struct device *dev)
+{
+    if (!dev->lander_up)
+        return;
+    pthread_mutex_lock(&dev->lander_lock);
+    dev->lander_stop = true;
+    pthread_cond_signal(&dev->lander_cond);
+    pthread_mutex_unlock(&dev->lander_lock);
+    pthread_join(dev->lander, NULL);
+    dev->lander_up = false;
+}
+
+/* ---- receives -------------------------------------------------------------------------------- */
+
+static void recv_over(struct gate *gate, const struct commd_error *e)
+{
+    struct staged *st = staged_of(gate);
+    struct device *dev = st->dev;
+
+    pthread_mutex_lock(&dev->lander_lock);
+    if (!st->claimed && e) {
+        st->claimed = true;
+        store_landed(st);
+    } else if (!st->claimed) {
+        atomic_fetch_add(&st->refs, 1);
+        *dev->last_landing = st;
+        dev->last_landing = &st->next_landing;
+        pthread_cond_signal(&dev->lander_cond);
+    }
+    pthread_mutex_unlock(&dev->lander_lock);
+    staged_over(st, e);
+}
+
+static bool claim(struct staged *st)
+{
+    struct device *dev = st->dev;
+    bool mine;
+
+    pthread_mutex_lock(&dev->lander_lock);
+    mine = !st->claimed;
+    st->claimed = true;
+    pthread_mutex_unlock(&dev->lander_lock);
+    return mine;
+}
+
+static int recv_wait_stream(struct gate *gate, void *stream)
+{
+    struct staged *st = staged_of(gate);
+    struct scope scope;
+    int r = enter(st, stream, &scope);
+
+    if (r)
+        return r;
+    if (!claim(st)) {
+        r = staged_await(st, WORD_LANDED, 1, stream);
+    } else {
+        r = staged_await(st, WORD_DONE, 1, stream);
+        if (!r)
+            r = enqueue_landing(st, stream);
+        if (r)
+            atomic_store(&gate->lost, r);
+    }
+    scope_leave(&scope);
+    return r;
+}
+
+static const struct gate_ops recv_ops = {
+    .over = recv_over,
+    .unref = message_unref,
+    .wait_stream = recv_wait_stream,
+};
+
+static int enqueue_recv(struct staged *st, const struct commd_op *op, bool wait)
+{
+    int r = staged_write(st, WORD_READY, 1, op->stream);
+
+    if (r || !wait)
+        return r ? r : lander_start(st->dev, st->name);
+    st->claimed = true;
+    r = staged_await(st, WORD_DONE, 1, op->stream);
+    return r ? r : enqueue_landing(st, op->stream);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static int queue(struct device_group *dg, struct staged *st, struct commd_work *w, bool send)
+{
+    int r;
+
+    w->gate = &st->gate;
+    if (send)
+        atomic_fetch_add(&dg->sends, 1);
+    r = async_queue_message(w, send);
+    if (!r)
+        return 0;
+    w->gate = NULL;
+    if (send)
+        atomic_fetch_sub(&dg->sends, 1);
+    return r;
+}
+
+/* With dg->lock held, in the context. */
+static int begin_message(struct device_group *dg, const struct commd_op *op,
+                         const struct telling *how)
+{
+    size_t bytes = op->count * dtype_size((unsigned)op->dtype);
+    bool send = op->coll == COMMD_SEND;
+    struct commd_op host = *op;
+    struct commd_work *w;
+    struct staged *st;
+    int r;
+
+    r = staged_new(dg, op_name(op), bytes, &st);
+    if (r)
+        return r;
+    st->slot->mark++;
+    st->gate.ops = send ? &send_ops : &recv_ops;
+    st->quiet = !how->ret_work && !how->on_done;
+    st->bytes = bytes;
+    st->to = (cu_ptr)(uintptr_t)op->recv;
+    host.send = send && st->chunk ? st->chunk->p : NULL;
+    host.recv = !send && st->chunk ? st->chunk->p : NULL;
+    host.memory = COMMD_MEMORY_HOST;
+    r = async_work_new(dg->group, &host, how->on_done, how->arg, &w);
+    if (r) {
+        staged_drop(st);
+        return r;
+    }
+    r = send ? enqueue_send(st, op) : enqueue_recv(st, op, how->wait);
+    if (!r)
+        r = queue(dg, st, w, send);
+    if (r) {
+        work_free(w);
+        staged_drop(st);
+        return r;
+    }
+    staged_queued(st, w, how);
+    return 0;
+}
+
+int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
+                  const struct telling *how)
+{
+    struct scope scope;
+    int r = scope_enter(op_name(op), op->stream, gpu, &scope);
+
+    if (r)
+        return r;
+    r = async_ready(dg->group->ctx, op);
+    if (!r) {
+        pthread_mutex_lock(&dg->lock);
+        r = begin_message(dg, op, how);
+        pthread_mutex_unlock(&dg->lock);
+    }
+    scope_leave(&scope);
+    return r;
+}
+
+int message_behind(struct device_group *dg, const struct commd_op *op, const struct telling *how)
+{
+    struct commd_work *w;
+    int r = async_work_new(dg->group, op, how->on_done, how->arg, &w);
+
+    if (r)
+        return r;
+    pthread_mutex_lock(&dg->lock);
+    r = async_queue_message(w, true);
+    pthread_mutex_unlock(&dg->lock);
+    if (r) {
+        work_free(w);
+        return r;
+    }
+    if (how->wait) {
+        r = commd_work_wait(w, -1);
+        work_unref(w);
+    } else if (how->ret_work) {
+        *how->ret_work = w;
+    } else {
+        work_unref(w);
+    }
+    return r;
+}

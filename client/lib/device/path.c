@@ -1,0 +1,331 @@
+/* path.c - which way a group's operations on GPUs go.
+ *
+ * It is agreed upon at the first of them, by ordinary all_gathers over the group: there the host
+ * waits for the other ranks. First each says whether it can (a session,
+ * and buffers that another process can map) and where its GPU is; if all can, each
+ * attaches to the group at its commd-gpu, and says whether it did. All did: the device path. Else
+ * the host path, for good. Where commd says that a node has no GPU service there is nothing to
+ * agree upon.
+ *
+ * When commd-gpu is lost the next operation agrees anew. Ranks may by then have announced different
+ * numbers of operations: then nothing fits any more, and the group is broken. */
+#include "client/lib/device/session.h"
+
+#include <stdio.h>
+
+#include "shm/gpu/able.h"
+
+/* What a rank says; all of one size. */
+struct offer {
+    uint32_t can, nccl;
+    uint64_t next; /* number of its next operation on GPUs */
+    struct cu_uuid uuid;
+};
+
+int path_check(void)
+{
+    const char *s = getenv("COMMD_DEVICE_PATH");
+
+    if (!s || !*s || !strcmp(s, "host") || !strcmp(s, "auto"))
+        return 0;
+    return error_set(error_mine(), COMMD_E_INVALID, "run",
+                     "COMMD_DEVICE_PATH is \"%.40s\"; allowed: auto, host", s);
+}
+
+static bool forbidden(void)
+{
+    const char *s = getenv("COMMD_DEVICE_PATH");
+
+    return s && !strcmp(s, "host");
+}
+
+static int gather_offers(struct device_group *dg, struct offer *offers)
+{
+    unsigned me = dg->group->rank;
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_GATHER,
+                          .dtype = COMMD_U8,
+                          .send = &offers[me],
+                          .recv = offers,
+                          .count = sizeof *offers};
+
+    return async_run(dg->group, &op);
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* What commd-gpu is told of the group, in one piece. */
+struct claim {
+    struct session_msg m;
+    uint8_t more[SESSION_MAX_WORLD * (sizeof(struct session_unit) + sizeof(uint16_t))];
+};
+
+/* *ret_len: of the message. False: there are too many ranks on one GPU. */
+static bool claim_make(const struct device_group *dg, const struct offer *offers, struct claim *c,
+                       size_t *ret_len)
+{
+    const struct commd_group *g = dg->group;
+    struct session_unit *units = (void *)c->more;
+    uint16_t unit_of_rank[SESSION_MAX_WORLD];
+    unsigned n = 0;
+
+    for (unsigned k = 0; k < g->board.world; k++) {
+        unsigned u = 0;
+
+        while (u < n && (units[u].node != g->members[k].node ||
+                         memcmp(&units[u].uuid, &offers[k].uuid, sizeof units[u].uuid)))
+            u++;
+        if (u == n)
+            units[n++] =
+                (struct session_unit){.node = (uint16_t)g->members[k].node, .uuid = offers[k].uuid};
+        if (++units[u].ranks > SESSION_MAX_RANKS)
+            return false;
+        unit_of_rank[k] = (uint16_t)u;
+    }
+    memcpy(&units[n], unit_of_rank, g->board.world * sizeof *unit_of_rank);
+    c->m.type = SESSION_ATTACH;
+    c->m.attach.group = g->board.group;
+    c->m.attach.epoch = g->board.epoch;
+    c->m.attach.first = dg->next_seq;
+    c->m.attach.world = g->board.world;
+    c->m.attach.nnodes = g->board.nnodes;
+    c->m.attach.me = g->board.me;
+    c->m.attach.rank = g->rank;
+    c->m.attach.units = n;
+    snprintf(c->m.attach.name, sizeof c->m.attach.name, "%.*s", (int)sizeof c->m.attach.name - 1,
+             g->name);
+    *ret_len = sizeof c->m + n * sizeof *units + g->board.world * sizeof *unit_of_rank;
+    return true;
+}
+
+/* ---- agreeing -------------------------------------------------------------------------------- */
+
+static bool all_can(const struct device_group *dg, const struct offer *offers)
+{
+    for (unsigned k = 0; k < dg->group->board.world; k++)
+        if (!offers[k].can)
+            return false;
+    return true;
+}
+
+static bool units_have_nccl(const struct device_group *dg, const struct offer *offers)
+{
+    for (unsigned k = 0; k < dg->group->board.world; k++)
+        if (!offers[k].nccl || offers[k].nccl != offers[0].nccl)
+            return false;
+    return true;
+}
+
+/* The numbers of the next operation differ: those in between are lost for some. */
+static int check_numbers(struct device_group *dg, const struct offer *offers)
+{
+    struct commd_error e;
+
+    for (unsigned k = 1; k < dg->group->board.world; k++) {
+        if (offers[k].next == offers[0].next)
+            continue;
+        error_set(
+            &e, COMMD_E_GPU_LOST, "run",
+            "group \"%s\": commd-gpu was lost when rank 0 had made %llu operations on GPUs and "
+            "rank %u %llu; the group is broken",
+            dg->group->name, (unsigned long long)offers[0].next - 1, k,
+            (unsigned long long)offers[k].next - 1);
+        e.rank = (int)k;
+        group_fail(dg->group, &e);
+        *error_mine() = e;
+        return e.code;
+    }
+    return 0;
+}
+
+/* Can commd-gpu map what the first operation needs? Then what comes later most likely, too. */
+static bool can_share(struct session *s, const struct commd_group *g, const struct commd_op *op)
+{
+    struct side_places p = side_places_of(g, op);
+    int r;
+
+    pthread_mutex_lock(&s->calls);
+    r = memory_share(s, op_name(op), &p.send);
+    if (!r)
+        r = memory_share(s, op_name(op), &p.recv);
+    pthread_mutex_unlock(&s->calls);
+    return r == 0;
+}
+
+/* Opens the session, and says what this rank can. */
+static void make_offer(struct device_group *dg, const struct commd_op *op, int gpu,
+                       struct offer *mine)
+{
+    struct session *s = NULL;
+
+    *mine = (struct offer){.next = dg->next_seq};
+    dg->session = NULL;
+    if (forbidden() || gpu < 0 || session_get(dg->dev, gpu, &s) || !can_share(s, dg->group, op))
+        return;
+    mine->can = 1;
+    mine->nccl = s->nccl;
+    mine->uuid = s->uuid;
+    dg->session = s;
+}
+
+static bool attach(struct device_group *dg, const struct offer *offers)
+{
+    struct claim *c = calloc(1, sizeof *c);
+    struct session *s = dg->session;
+    size_t len;
+    int r = -1;
+
+    if (c && claim_make(dg, offers, c, &len) &&
+        (c->m.attach.units == 1 || units_have_nccl(dg, offers))) {
+        pthread_mutex_lock(&s->calls);
+        c->m.id = ++s->next_id;
+        r = session_ask(s, &c->m, len, NULL, 0);
+        pthread_mutex_unlock(&s->calls);
+        dg->attached = r ? 0 : c->m.id;
+        dg->nunits = c->m.attach.units;
+    }
+    free(c);
+    return r == 0;
+}
+
+static void detach(struct device_group *dg)
+{
+    struct session_msg m = {.type = SESSION_DETACH, .id = dg->attached};
+
+    if (dg->attached && !atomic_load(&dg->session->lost))
+        session_tell(dg->session, &m);
+    dg->attached = 0;
+}
+
+/* With dg->lock held. 0 or COMMD_E_*; dg->path is set. */
+static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
+{
+    unsigned world = dg->group->board.world, me = dg->group->rank;
+    struct offer *offers;
+    int r;
+
+    dg->path = GROUP_PATH_HOST;
+    if (!dg->group->board.gpu || world > SESSION_MAX_WORLD)
+        return 0;
+    offers = calloc(world, sizeof *offers);
+    if (!offers)
+        return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for %u ranks", world);
+    detach(dg);
+    atomic_store(&dg->disagreed, false);
+    make_offer(dg, op, gpu, &offers[me]);
+    r = gather_offers(dg, offers);
+    if (!r)
+        r = check_numbers(dg, offers);
+    if (!r && all_can(dg, offers)) {
+        offers[me].can = attach(dg, offers);
+        r = gather_offers(dg, offers);
+        if (!r && all_can(dg, offers))
+            dg->path = GROUP_PATH_DEVICE;
+        else
+            detach(dg);
+    }
+    free(offers);
+    if (r)
+        dg->path = GROUP_PATH_UNKNOWN;
+    return r;
+}
+
+/* ---- an operation ---------------------------------------------------------------------------- */
+
+static struct op_desc describe(const struct commd_group *g, const struct commd_op *op)
+{
+    const struct coll_info *info = &coll_table[op->coll];
+    const size_t *counts = coll_blocks(info->send) ? op->send_counts : op->recv_counts;
+    bool data = info->window != WINDOW_NONE;
+    struct op_desc d = {
+        .count = data && !info->counted ? op->count : 0,
+        .root = info->rooted ? (uint32_t)op->root : 0,
+        .coll = (uint8_t)op->coll,
+        .dtype = data ? (uint8_t)op->dtype : 0,
+        .redop = info->reduces ? (uint8_t)op->redop : 0,
+    };
+
+    if (!info->counted || info->window != WINDOW_BLOCKS)
+        return d;
+    for (unsigned k = 0; k < g->board.world; k++)
+        d.count = MAX(d.count, (uint64_t)counts[k]);
+    _Static_assert(sizeof(size_t) == sizeof(uint64_t), "counts are what is announced");
+    d.digest = op_digest((const uint64_t *)counts, g->board.world);
+    return d;
+}
+
+/* With dg->lock held, in the context. */
+static int start_locked(struct device_group *dg, const struct commd_op *op,
+                        const struct telling *how)
+{
+    struct op_desc desc;
+    cu_device gpu = -1;
+    int r = 0;
+
+    if (dg->path == GROUP_PATH_DEVICE &&
+        (atomic_load(&dg->disagreed) || atomic_load(&dg->session->lost)))
+        dg->path = GROUP_PATH_UNKNOWN;
+    if (dg->path != GROUP_PATH_DEVICE && driver(NULL)->ctx_device(&gpu))
+        gpu = -1;
+    if (dg->path == GROUP_PATH_UNKNOWN)
+        r = agree(dg, op, gpu);
+    if (r || dg->path == GROUP_PATH_HOST)
+        return r ? r : PATH_HOST;
+    desc = describe(dg->group, op);
+    return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : PATH_HOST;
+}
+
+int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
+               const struct telling *how)
+{
+    struct scope scope;
+    int r = scope_enter(op_name(op), op->stream, gpu, &scope);
+
+    if (r)
+        return r;
+    r = async_ready(dg->group->ctx, op);
+    if (!r) {
+        pthread_mutex_lock(&dg->lock);
+        r = start_locked(dg, op, how);
+        pthread_mutex_unlock(&dg->lock);
+    }
+    scope_leave(&scope);
+    return r;
+}
+
+void path_leave(struct device_group *dg)
+{
+    struct session *s = dg->session;
+
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i] && s->slots[i]->group == dg)
+            s->slots[i]->group = NULL;
+    pthread_mutex_unlock(&s->pend);
+    detach(dg); /* which ends what is pending */
+}
+
+static struct session *kept; /* their contexts are gone */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void path_end(struct session *s)
+{
+    struct session *last = s;
+
+    if (!s)
+        return;
+    for (;; last = last->next) {
+        session_lose(last, "this process has disconnected");
+        memory_forget_all(last);
+        close_fdp(&last->sock);
+        close_fdp(&last->bell);
+        if (!last->next)
+            break;
+    }
+    pthread_mutex_lock(&kept_lock);
+    last->next = kept; /* so that leak checkers see that it is known */
+    kept = s;
+    pthread_mutex_unlock(&kept_lock);
+}

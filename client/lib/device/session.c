@@ -1,0 +1,402 @@
+/* session.c - a process's session at commd-gpu: how it comes about, how questions are answered, and
+ * how operations end.
+ *
+ * An operation that was announced ends when done[slot] has reached its mark: stored by a stream of
+ * commd-gpu, by its host, or, once that is gone, by us (session_lose()). Then its result is copied
+ * (session_ended()), before the slot is used again. Who looks: the progress thread, as for whatever
+ * is to land (works_land()); and who needs the slot.
+ *
+ * Who wakes me: nobody, it is polled. What if commd-gpu dies now: the socket ends, which
+ * session_watch() sees; all pending operations fail with COMMD_E_GPU_LOST, streams go on, and the
+ * next operation of a group agrees anew (path.c). What if a rank dies now: commd-gpu sees the end
+ * of its session; for ranks elsewhere the board says it, and we ask commd-gpu to give up.
+ *
+ * Locks: device_group.lock, then session.calls, then session.pend. The progress thread takes pend
+ * alone. Sessions are kept for good: streams may wait for words in their pages. */
+#include "client/lib/device/session.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "shm/util/memfd.h"
+
+enum { ANSWER_MS = 60000, SLICE_MS = 100 };
+
+void announced_unref(struct announced *a)
+{
+    if (a && atomic_fetch_sub(&a->refs, 1) == 1)
+        free(a);
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+static int session_gone(const char *why)
+{
+    return error_set(error_mine(), COMMD_E_GPU_LOST, "run", "commd-gpu is gone: %s", why);
+}
+
+static int send_message(int sock, const void *m, size_t len, const int *fds, unsigned nfds)
+{
+    union {
+        struct cmsghdr h;
+        char buf[CMSG_SPACE(SESSION_MAX_CHUNKS * sizeof(int))];
+    } control = {0};
+    struct iovec iov = {(void *)m, len};
+    struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (nfds) {
+        hdr.msg_control = &control;
+        hdr.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        control.h.cmsg_level = SOL_SOCKET;
+        control.h.cmsg_type = SCM_RIGHTS;
+        control.h.cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        memcpy(CMSG_DATA(&control.h), fds, nfds * sizeof(int));
+    }
+    return sendmsg(sock, &hdr, MSG_NOSIGNAL) == (ssize_t)len ? 0 : -errno;
+}
+
+/* One message within the limit; its descriptors, at most 2. */
+static int receive_message(int sock, struct session_msg *m, int fds[2], unsigned *ret_nfds)
+{
+    union {
+        struct cmsghdr h;
+        char buf[CMSG_SPACE(2 * sizeof(int))];
+    } control = {0};
+    struct iovec iov = {m, sizeof *m};
+    struct msghdr hdr = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
+    struct pollfd p = {.fd = sock, .events = POLLIN};
+    int64_t until = deadline_in(ANSWER_MS);
+    ssize_t n;
+
+    *ret_nfds = 0;
+    while (poll(&p, 1, SLICE_MS) <= 0)
+        if ((int64_t)now_ms() > until)
+            return session_gone("it does not answer");
+    memset(m, 0, sizeof *m);
+    n = recvmsg(sock, &hdr, MSG_CMSG_CLOEXEC);
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&hdr); n > 0 && c; c = CMSG_NXTHDR(&hdr, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        *ret_nfds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(c), *ret_nfds * sizeof(int));
+    }
+    if (n < (ssize_t)offsetof(struct session_msg, hello))
+        return session_gone("it has closed the session");
+    m->answer.text[sizeof m->answer.text - 1] = 0;
+    return 0;
+}
+
+int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
+                unsigned nfds)
+{
+    struct session_msg answer;
+    int unwanted[2], r = send_message(s->sock, m, len, fds, nfds);
+    unsigned n;
+
+    if (r)
+        return session_gone(strerror(-r));
+    r = receive_message(s->sock, &answer, unwanted, &n);
+    if (r)
+        return r;
+    for (unsigned i = 0; i < n; i++)
+        close(unwanted[i]);
+    if (answer.type != SESSION_ANSWER || answer.id != m->id)
+        return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
+                         "commd-gpu answers what nobody has asked");
+    if (!answer.answer.code)
+        return 0;
+    return error_set(error_mine(), answer.answer.code < 0 ? answer.answer.code : COMMD_E_INTERNAL,
+                     "run", "%s", answer.answer.text);
+}
+
+int session_tell(struct session *s, const struct session_msg *m)
+{
+    return send_message(s->sock, m, sizeof *m, NULL, 0);
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+static int take_region(struct session *s, int fds[2], unsigned nfds)
+{
+    const struct cuda *cu = driver(NULL);
+    struct session_flags *flags;
+    void *map = NULL;
+    size_t size;
+    cu_result r;
+
+    if (nfds != 2 || memfd_check(fds[0], sizeof *s->region, &size) || size != sizeof *s->region ||
+        memfd_map_at(fds[0], size, SESSION_PAGE, &map))
+        return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
+                         "commd-gpu does not give what a session needs");
+    s->region = map;
+    s->bell = steal_fd(&fds[1]);
+    if (s->region->magic != SESSION_MAGIC || s->region->version != SESSION_VERSION)
+        return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
+                         "commd-gpu is of another version than libcommd %s", commd_version());
+    flags = &s->region->flags;
+    r = cu->host_register(flags, sizeof *flags, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
+    if (!r)
+        r = cu->host_pointer(&s->flags, flags, 0);
+    return r ? driver_error("run", "cuMemHostRegister of a session's flags", r) : 0;
+}
+
+static int hello(struct session *s)
+{
+    struct session_msg m = {.type = SESSION_HELLO, .id = SESSION_VERSION};
+    int fds[2] = {-1, -1}, r;
+    unsigned nfds;
+
+    m.hello.uuid = s->uuid;
+    r = send_message(s->sock, &m, sizeof m, NULL, 0);
+    if (r)
+        return session_gone(strerror(-r));
+    r = receive_message(s->sock, &m, fds, &nfds);
+    if (!r && m.type == SESSION_ANSWER)
+        r = error_set(error_mine(), m.answer.code < 0 ? m.answer.code : COMMD_E_INTERNAL, "run",
+                      "%s", m.answer.text);
+    else if (!r && m.type != SESSION_WELCOME)
+        r = error_set(error_mine(), COMMD_E_PROTOCOL, "run", "commd-gpu does not welcome");
+    if (!r) {
+        s->nccl = m.welcome.nccl;
+        r = take_region(s, fds, nfds);
+    }
+    close_fdp(&fds[0]);
+    close_fdp(&fds[1]);
+    return r;
+}
+
+static void session_free(struct session *s)
+{
+    close_fdp(&s->sock);
+    close_fdp(&s->bell);
+    if (s->region)
+        munmap(s->region, sizeof *s->region);
+    pthread_mutex_destroy(&s->calls);
+    pthread_mutex_destroy(&s->pend);
+    free(s);
+}
+
+static int session_new(struct device *dev, int gpu, struct session **ret_session)
+{
+    struct session *s = calloc(1, sizeof *s);
+    cu_device d;
+    int r;
+
+    if (!s)
+        return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for a session");
+    s->ctx = dev->ctx;
+    s->gpu = gpu;
+    s->sock = s->bell = -1;
+    pthread_mutex_init(&s->calls, NULL);
+    pthread_mutex_init(&s->pend, NULL);
+    r = driver(NULL)->device_get(&d, gpu) || driver(NULL)->device_uuid(&s->uuid, d)
+            ? error_set(error_mine(), COMMD_E_INVALID, "run", "GPU %d has no uuid", gpu)
+            : 0;
+    if (!r)
+        r = control_gpu_ask(dev->ctx, &s->sock);
+    if (!r)
+        r = hello(s);
+    if (r) {
+        session_free(s);
+        return r;
+    }
+    *ret_session = s;
+    return 0;
+}
+
+int session_get(struct device *dev, int gpu, struct session **ret_session)
+{
+    struct session *s = dev->session, *made = NULL;
+    int r;
+
+    if (s && !atomic_load(&s->lost)) {
+        *ret_session = s;
+        return s->gpu == gpu
+                   ? 0
+                   : error_set(error_mine(), COMMD_E_INVALID, "run",
+                               "this context is at commd-gpu with GPU %d, not %d", s->gpu, gpu);
+    }
+    r = session_new(dev, gpu, &made);
+    if (r)
+        return r;
+    pthread_mutex_lock(&dev->lock);
+    made->next = s;
+    atomic_store(&dev->session, made);
+    pthread_mutex_unlock(&dev->lock);
+    *ret_session = made;
+    return 0;
+}
+
+/* ---- the end of operations ------------------------------------------------------------------- */
+
+/* With pend held. */
+static void collect(struct announced *a)
+{
+    const struct session_result *r = &a->session->region->results[a->n % SESSION_SLOTS];
+    struct session_result copy;
+    struct device_group *dg = a->group;
+
+    memcpy(&copy, r, sizeof copy);
+    copy.text[sizeof copy.text - 1] = 0;
+    a->collected = true;
+    if (dg)
+        atomic_fetch_sub(&dg->pending, 1);
+    if (!dg) {
+        error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
+                  "the group was left while operations were pending");
+    } else if (copy.code) {
+        error_set(&a->error, copy.code < 0 ? copy.code : COMMD_E_INTERNAL,
+                  coll_name((unsigned)a->coll),
+                  "operation %llu on GPUs (%s) of group \"%s\": %.240s", (unsigned long long)a->seq,
+                  coll_name((unsigned)a->coll), dg->group->name, copy.text);
+        a->error.rank = copy.rank;
+        a->error.pid = (int)copy.pid;
+        a->error.epoch = dg->group->board.epoch;
+        a->error.seq = a->seq;
+        if (a->error.code == COMMD_E_GPU_LOST)
+            atomic_store(&dg->disagreed, true);
+        else if (a->error.code != COMMD_E_MISMATCH && a->error.code != COMMD_E_INVALID &&
+                 a->error.code != COMMD_E_NOMEM)
+            group_fail(dg->group, &a->error);
+    }
+    if (a->error.code && a->quiet && dg)
+        device_group_failed(dg, &a->error);
+}
+
+bool session_ended(struct announced *a)
+{
+    if (!a->collected && gate_landed(&a->gate))
+        collect(a);
+    return a->collected;
+}
+
+void session_collect(struct device_group *dg)
+{
+    struct session *s = dg->session;
+
+    if (!s || !atomic_load(&dg->pending))
+        return;
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i] && s->slots[i]->group == dg)
+            session_ended(s->slots[i]);
+    pthread_mutex_unlock(&s->pend);
+}
+
+void session_lose(struct session *s, const char *why)
+{
+    if (atomic_exchange(&s->lost, true))
+        return;
+    snprintf(s->why, sizeof s->why, "%.200s; the next one starts commd-gpu again", why);
+    shutdown(s->sock, SHUT_RDWR);
+    session_release(s);
+}
+
+void session_release(struct session *s)
+{
+    struct session_result lost = {.code = COMMD_E_GPU_LOST, .rank = -1};
+
+    snprintf(lost.text, sizeof lost.text, "%s", s->why);
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
+        struct announced *a = s->slots[i];
+
+        if (!a || session_ended(a))
+            continue;
+        s->region->results[i] = lost;
+        gate_tell(&a->gate, 1);
+        session_ended(a);
+    }
+    pthread_mutex_unlock(&s->pend);
+}
+
+/* ---- watching -------------------------------------------------------------------------------- */
+
+static void ask_to_end(struct announced *a, const struct commd_error *why)
+{
+    struct session_msg m = {.type = SESSION_ABORT, .id = a->group->attached};
+
+    a->aborted = true;
+    m.answer.code = why->code;
+    m.answer.rank = why->rank;
+    snprintf(m.answer.text, sizeof m.answer.text, "%.*s", (int)sizeof m.answer.text - 1,
+             why->message);
+    (void)!send(a->session->sock, &m, sizeof m, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* A group that is broken stays so. */
+static bool broken(struct device_group *dg, struct commd_error *e)
+{
+    struct board_cause c;
+    unsigned cause = board_broken(dg->group->board.hdr, &c);
+
+    if (group_has_failed(dg->group, e))
+        return true;
+    if (!cause)
+        return false;
+    error_set(e, -(int)cause, "run", "%s", c.text);
+    e->rank = c.rank;
+    return true;
+}
+
+static void warn(struct announced *a, int64_t now)
+{
+    const struct commd_group *g = a->group->group;
+
+    a->warned = true;
+    fprintf(stderr,
+            "commd: rank %u of group \"%s\" on node %s has waited for %.1f s in operation %llu on "
+            "GPUs (%s)\n",
+            g->rank, g->name, g->ctx->node, (double)(now - a->since_ms) / 1000,
+            (unsigned long long)a->seq, coll_name((unsigned)a->coll));
+}
+
+/* With pend held. */
+static void watch_one(struct announced *a, int64_t now)
+{
+    struct commd_error e;
+
+    if (session_ended(a) || !a->group || a->aborted)
+        return;
+    if (broken(a->group, &e)) {
+        ask_to_end(a, &e);
+        return;
+    }
+    if (!gate_full(&a->gate)) /* this rank's own stream has not come so far */
+        return;
+    if (!a->since_ms) {
+        a->since_ms = now;
+        a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;
+    }
+    if (!a->warned && a->session->ctx->warn_ms && now - a->since_ms >= a->session->ctx->warn_ms)
+        warn(a, now);
+    if (a->deadline_ms < 0 || now < a->deadline_ms)
+        return;
+    error_set(&e, COMMD_E_TIMEOUT, coll_name((unsigned)a->coll),
+              "rank %u ran into its timeout of "
+              "%lld ms",
+              a->group->group->rank, (long long)a->limit_ms);
+    ask_to_end(a, &e);
+}
+
+void session_watch(struct session *s)
+{
+    int64_t now = (int64_t)now_ms();
+    char byte;
+    ssize_t n = recv(s->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        session_lose(s, "commd-gpu is gone");
+        return;
+    }
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i])
+            watch_one(s->slots[i], now);
+    pthread_mutex_unlock(&s->pend);
+}

@@ -1,0 +1,108 @@
+/* session.h - this process at commd-gpu: its session, the memory that it has told of, the
+ * operations that it has announced. What both sides agree on is in shm/gpu/session.h, the model in
+ * session.c. */
+#ifndef COMMD_CLIENT_SESSION_H
+#define COMMD_CLIENT_SESSION_H
+
+#include "client/lib/device/staged.h"
+#include "shm/gpu/session.h"
+
+struct exported;
+
+/* An operation that has been announced. */
+struct announced {
+    struct gate gate;
+    _Atomic int refs; /* its work's, and the slot's until the next operation takes it */
+    struct session *session;
+    struct device_group *group; /* borrowed; NULL: it has been left. Under session.pend */
+    uint64_t n, seq;
+    uint32_t aux_len;
+    int coll;
+    uintptr_t lo, hi; /* what it writes lies between these */
+    cu_context ctx;
+    bool quiet;                              /* there is no work that could tell of a failure */
+    bool aborted, warned;                    /* under pend, as are the next three */
+    bool collected;                          /* result is that of commd-gpu */
+    struct commd_error error;                /* code 0: none */
+    int64_t limit_ms, deadline_ms, since_ms; /* from the moment on when the input was there: 0 */
+};
+
+struct session {
+    struct session *next; /* older ones: streams may still look at their flags */
+    struct commd_context *ctx;
+    int gpu;
+    struct cu_uuid uuid;
+    uint32_t nccl;
+    int sock, bell;
+    struct session_region *region;
+    cu_ptr flags; /* of the region's, as streams see them */
+    _Atomic bool lost;
+    char why[SESSION_TEXT];
+
+    pthread_mutex_t calls; /* questions, announcements, and what they need: */
+    uint64_t count;        /* operations announced */
+    uint32_t next_id;
+    size_t aux_at;
+    struct exported *memory; /* owned */
+
+    pthread_mutex_t pend;                   /* held for moments only, never around a call of CUDA */
+    struct announced *slots[SESSION_SLOTS]; /* referenced; the last that took the slot */
+};
+
+/* ---- session.c ------------------------------------------------------------------------------- */
+
+/* That of the context, at GPU @gpu of this process, whose context is current. Makes one if there is
+ * none, or if it is lost. COMMD_E_*: there cannot be one. */
+int session_get(struct device *dev, int gpu, struct session **ret_session);
+/* With calls held: sends @m (with fds), and waits for the answer to its id. */
+int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
+                unsigned nfds);
+int session_tell(struct session *s, const struct session_msg *m);
+/* commd-gpu is gone, or of no use any more. */
+void session_lose(struct session *s, const char *why);
+/* It is lost: all that is pending ends. */
+void session_release(struct session *s);
+/* With pend held: has @a ended? Then its result is in it. */
+bool session_ended(struct announced *a);
+/* A stream may have seen the end of what nobody else has looked at yet. */
+void session_collect(struct device_group *dg);
+void session_watch(struct session *s);
+void announced_unref(struct announced *a);
+
+/* ---- session_memory.c ------------------------------------------------------------------------ */
+
+/* With calls held: where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
+ * need be. COMMD_E_INVALID: it cannot be mapped by another process. */
+int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
+                 struct session_place *ret_place);
+/* All blocks of a buffer. */
+int memory_share(struct session *s, const char *op, const struct side_place *p);
+void memory_forget_all(struct session *s);
+
+/* ---- announce.c ------------------------------------------------------------------------------ */
+
+int announce(struct device_group *dg, const struct commd_op *op, const struct op_desc *desc,
+             const struct telling *how);
+
+/* ---- words.c --------------------------------------------------------------------------------- */
+
+/* The stream says that the input is there; it waits for the result. */
+int announced_ready(const struct announced *a, cu_stream s);
+int announced_await(const struct announced *a, cu_stream s);
+/* As staged_follow(), of what was announced. */
+int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream);
+
+/* ---- path.c ---------------------------------------------------------------------------------- */
+
+enum { PATH_HOST = 1 };
+/* Is COMMD_DEVICE_PATH one that there is? */
+int path_check(void);
+/* Starts a collective on the device path. PATH_HOST: it goes the other one. */
+int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
+               const struct telling *how);
+/* The context goes, with its sessions (NULL is fine). */
+void path_end(struct session *s);
+/* The group is being left. */
+void path_leave(struct device_group *dg);
+
+#endif

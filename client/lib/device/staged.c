@@ -1,0 +1,392 @@
+/* staged.c - a collective on GPU buffers, through host memory.
+ *
+ *   caller's stream  ... what computes the input | event `called`
+ *   stream "down"    waits for that event; copies the input to the staging buffer; ready
+ *   progress thread  sees ready (coll/gate.h); runs the operation in the staging buffer, as any
+ * other of the group; done stream "up"      waits for done; copies the result to the caller's
+ * buffer; landed caller's stream  waits for landed: at once (commd_run()), in
+ * commd_work_wait_stream(), or never
+ *
+ * Everything is enqueued by the call, before the operation is queued in the group. No thread of
+ * ours calls CUDA afterwards, and no host waits. A small operation that its stream waits for has
+ * all of it on that stream. A long vector between nodes is cut into pieces: its first steps travel
+ * while the rest is copied.
+ *
+ * To the other ranks it is an operation of the group as any other. In the staging buffer it is in
+ * place, wherever that is allowed, which halves the room.
+ *
+ * Operations of a group are executed in the order of the calls, so one whose input is what another
+ * before it writes waits for that to land: follow().
+ *
+ * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
+ * was enqueued first goes first): what a wait needs, of this process, was enqueued before it.
+ *
+ * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails,
+ * done is stored all the same. What if the group is left: the same. If this stream never gets
+ * there: the operation does not begin here, and the others name this rank. In flight, with its
+ * staging buffer, is an operation until its streams have stored ready and landed; nobody can know
+ * whether a stream whose GPU has failed will, so what such a one holds is kept. */
+#include "client/lib/device/session.h"
+#include "client/lib/device/staged.h"
+
+#include <stdio.h>
+
+enum {
+    PIECE = 4 << 20,
+    ONE_STREAM = 1 << 20, /* up to here all of it is on the caller's stream, which waits anyway */
+    REAP_LOOKS = 16,      /* at operations that have not landed, per call */
+};
+
+/* ---- what is in flight ----------------------------------------------------------------------- */
+
+void staged_unref(struct staged *st)
+{
+    if (st && atomic_fetch_sub(&st->refs, 1) == 1)
+        free(st);
+}
+
+static void gate_unref(struct gate *gate)
+{
+    staged_unref(staged_of(gate));
+}
+
+void staged_over(struct staged *st, const struct commd_error *e)
+{
+    if (!e)
+        return;
+    /* after these it is certain that nobody was in the buffers */
+    if (st->chunk && e->code != COMMD_E_MISMATCH && e->code != COMMD_E_INVALID)
+        st->chunk->spoiled = true;
+    if (st->quiet)
+        device_group_failed(st->group, e);
+}
+
+static void collective_over(struct gate *gate, const struct commd_error *e)
+{
+    staged_over(staged_of(gate), e);
+}
+
+static int collective_wait_stream(struct gate *gate, void *stream)
+{
+    struct staged *st = staged_of(gate);
+    struct scope scope;
+    int r;
+
+    r = stream ? scope_enter(st->name, stream, -1, &scope)
+               : scope_enter_context(st->name, st->ctx, &scope);
+    if (r)
+        return r;
+    r = staged_await(st, WORD_LANDED, gate->pieces, stream);
+    scope_leave(&scope);
+    return r;
+}
+
+static const struct gate_ops collective_ops = {
+    .over = collective_over,
+    .unref = gate_unref,
+    .wait_stream = collective_wait_stream,
+};
+
+void staged_reap(struct device *dev)
+{
+    struct staged **p = &dev->first, *st;
+
+    for (unsigned looks = 0; (st = *p) && looks < REAP_LOOKS;) {
+        if (!gate_full(&st->gate) || !gate_landed(&st->gate)) {
+            p = &st->next;
+            looks++;
+            continue;
+        }
+        *p = st->next;
+        if (!*p)
+            dev->last = p;
+        if (st->chunk)
+            staging_give(&dev->staging, st->chunk);
+        flags_give(st->slot);
+        staged_unref(st);
+    }
+}
+
+int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged)
+{
+    struct device *dev = dg->dev;
+    struct staged *st = calloc(1, sizeof *st);
+    int r;
+
+    if (!st)
+        return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for an operation", name);
+    pthread_mutex_lock(&dev->lock);
+    staged_reap(dev);
+    r = flags_take(name, &st->slot);
+    if (!r && bytes) {
+        r = staging_take(&dev->staging, name, bytes, &st->chunk);
+        if (r)
+            flags_give(st->slot);
+    }
+    if (r) {
+        pthread_mutex_unlock(&dev->lock);
+        free(st);
+        return r;
+    }
+    atomic_init(&st->refs, 2); /* the gate's, and in flight */
+    st->dev = dev;
+    st->group = dg;
+    st->name = name;
+    st->gate = (struct gate){.ops = &collective_ops,
+                             .ready = &st->slot->words->ready,
+                             .done = &st->slot->words->done,
+                             .landed = &st->slot->words->landed,
+                             .base = st->slot->mark,
+                             .pieces = 1};
+    driver(NULL)->ctx_get(&st->ctx);
+    *dev->last = st;
+    dev->last = &st->next;
+    pthread_mutex_unlock(&dev->lock);
+    *ret_staged = st;
+    return 0;
+}
+
+void staged_drop(struct staged *st)
+{
+    uint32_t end = st->gate.base + st->gate.pieces;
+
+    gate_tell(&st->gate, st->gate.pieces);
+    if (!st->touched) {
+        atomic_store(st->gate.ready, end);
+        atomic_store(st->gate.landed, end);
+    }
+    staged_unref(st);
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+/* With dg->lock held, in its context. */
+static int stream_lane_get(struct device_group *dg, const char *name, cu_context ctx,
+                           struct stream_lane **ret_lane)
+{
+    const struct cuda *cu = driver(NULL);
+    struct stream_lane *l = dg->lanes;
+    cu_result r;
+
+    while (l && l->ctx != ctx)
+        l = l->next;
+    if (l) {
+        *ret_lane = l;
+        return 0;
+    }
+    l = calloc(1, sizeof *l);
+    if (!l)
+        return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for streams", name);
+    l->ctx = ctx;
+    r = cu->stream_new(&l->down, CU_STREAM_NON_BLOCKING);
+    if (!r)
+        r = cu->stream_new(&l->up, CU_STREAM_NON_BLOCKING);
+    if (!r)
+        r = cu->event_new(&l->called, CU_EVENT_DISABLE_TIMING);
+    if (r) {
+        if (l->up)
+            cu->stream_free(l->up);
+        if (l->down)
+            cu->stream_free(l->down);
+        free(l);
+        return driver_error(name, "cuStreamCreate", r);
+    }
+    l->next = dg->lanes;
+    dg->lanes = l;
+    *ret_lane = l;
+    return 0;
+}
+
+/* What the group shall run. */
+static struct commd_op host_op(const struct commd_op *op, const struct side_places *p,
+                               uint8_t *staging)
+{
+    struct commd_op host = *op;
+
+    host.send = p->send.bytes ? staging + p->send.at : NULL;
+    host.recv = p->recv.bytes ? staging + p->recv.at : NULL;
+    host.send_blocks = NULL;
+    host.recv_blocks = NULL;
+    host.memory = COMMD_MEMORY_HOST;
+    return host;
+}
+
+/* ---- enqueueing ------------------------------------------------------------------------------ */
+
+/* Is the result of the operation what this rank had in its receive buffer? */
+static bool gives(const struct commd_group *g, const struct commd_op *op)
+{
+    return op->coll == COMMD_BROADCAST && (unsigned)op->root == g->rank;
+}
+
+/* All blocks, or the bytes [from, from + len) of the only one. */
+static int copy_place(struct staged *st, const struct side_place *p, bool down, size_t from,
+                      size_t len, cu_stream s)
+{
+    size_t at = 0;
+    int r = 0;
+
+    if (!p->blocks) {
+        cu_ptr theirs = (cu_ptr)(uintptr_t)p->base + from;
+        cu_ptr ours = (cu_ptr)(uintptr_t)(st->chunk ? st->chunk->p + p->at + from : NULL);
+
+        return down ? staged_copy(st, ours, theirs, len, s) : staged_copy(st, theirs, ours, len, s);
+    }
+    for (unsigned k = 0; !r && k < p->n; k++) {
+        size_t n = side_block_bytes(p, k);
+        cu_ptr theirs = (cu_ptr)(uintptr_t)p->blocks[k];
+        cu_ptr ours = (cu_ptr)(uintptr_t)(st->chunk ? st->chunk->p + p->at + at : NULL);
+
+        r = down ? staged_copy(st, ours, theirs, n, s) : staged_copy(st, theirs, ours, n, s);
+        at += n;
+    }
+    return r;
+}
+
+static size_t piece_len(const struct gate *gate, const struct side_place *p, uint32_t i)
+{
+    return gate->piece ? MIN(gate->piece, p->bytes - i * gate->piece) : p->bytes;
+}
+
+/* The input, piece by piece; without one the word alone says that the stream has come here. */
+static int enqueue_down(struct staged *st, const struct side_place *in, cu_stream s)
+{
+    const struct gate *gate = &st->gate;
+    int r = 0;
+
+    if (!in->n)
+        return staged_write(st, WORD_READY, gate->pieces, s);
+    for (uint32_t i = 0; !r && i < gate->pieces; i++) {
+        r = copy_place(st, in, true, i * gate->piece, piece_len(gate, in, i), s);
+        if (!r)
+            r = staged_write(st, WORD_READY, i + 1, s);
+    }
+    return r;
+}
+
+static int enqueue_up(struct staged *st, const struct side_place *out, cu_stream s)
+{
+    const struct gate *gate = &st->gate;
+    int r = 0;
+
+    if (!out->n)
+        r = staged_await(st, WORD_DONE, gate->pieces, s);
+    for (uint32_t i = 0; out->n && !r && i < gate->pieces; i++) {
+        r = staged_await(st, WORD_DONE, i + 1, s);
+        if (!r)
+            r = copy_place(st, out, false, i * gate->piece, piece_len(gate, out, i), s);
+    }
+    return r ? r : staged_write(st, WORD_LANDED, gate->pieces, s);
+}
+
+/* In the caller's stream alone, or in ours. */
+static int enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
+                   const struct side_places *p, bool wait)
+{
+    const struct cuda *cu = driver(NULL);
+    struct side_place none = {0};
+    const struct side_place *in = p->send.n ? &p->send : gives(dg->group, op) ? &p->recv : &none;
+    const struct side_place *out = gives(dg->group, op) ? &none : &p->recv;
+    cu_stream down = op->stream, up = op->stream;
+    int r = 0;
+
+    if (!wait || p->bytes > ONE_STREAM) {
+        struct stream_lane *lane = NULL;
+        cu_result e;
+
+        r = stream_lane_get(dg, st->name, st->ctx, &lane);
+        if (r)
+            return r;
+        down = lane->down;
+        up = lane->up;
+        e = cu->event_record(lane->called, op->stream);
+        if (!e)
+            e = cu->stream_wait_event(down, lane->called, 0);
+        if (e)
+            return driver_error(st->name, "cuEventRecord", e);
+    }
+    r = staged_follow(dg, in, down);
+    if (!r)
+        r = announced_follow(dg, in, down);
+    if (!r)
+        r = enqueue_down(st, in, down);
+    if (!r)
+        r = enqueue_up(st, out, up);
+    side_span(out, &st->lo, &st->hi);
+    return r || !wait || up == op->stream
+               ? r
+               : staged_await(st, WORD_LANDED, st->gate.pieces, op->stream);
+}
+
+static void cut(struct staged *st, const struct commd_group *g, const struct commd_op *op,
+                size_t bytes)
+{
+    if (g->board.nnodes > 1 && coll_table[op->coll].window == WINDOW_VECTOR && bytes > PIECE) {
+        st->gate.piece = PIECE;
+        st->gate.pieces = (uint32_t)((bytes + PIECE - 1) / PIECE);
+    }
+    st->slot->mark += st->gate.pieces;
+}
+
+void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how)
+{
+    if (how->ret_gate) {
+        atomic_fetch_add(&st->refs, 1);
+        *how->ret_gate = &st->gate;
+    }
+    if (how->ret_work)
+        *how->ret_work = w;
+    else
+        work_unref(w);
+}
+
+/* With dg->lock held, in the context. */
+static int begin_collective(struct device_group *dg, const struct commd_op *op,
+                            const struct telling *how)
+{
+    struct side_places p = side_places_of(dg->group, op);
+    struct commd_work *w;
+    struct commd_op host;
+    struct staged *st;
+    int r;
+
+    r = staged_new(dg, op_name(op), p.bytes, &st);
+    if (r)
+        return r;
+    cut(st, dg->group, op, p.bytes);
+    st->quiet = !how->ret_work && !how->on_done;
+    host = host_op(op, &p, st->chunk ? st->chunk->p : NULL);
+    r = async_work_new(dg->group, &host, how->on_done, how->arg, &w);
+    if (!r)
+        r = enqueue(dg, st, op, &p, how->wait);
+    else
+        w = NULL;
+    if (r) {
+        if (w)
+            work_free(w);
+        staged_drop(st);
+        return r;
+    }
+    w->gate = &st->gate;
+    async_queue(w);
+    staged_queued(st, w, how);
+    return 0;
+}
+
+int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
+                 const struct telling *how)
+{
+    struct scope scope;
+    int r = scope_enter(op_name(op), op->stream, gpu, &scope);
+
+    if (r)
+        return r;
+    r = async_ready(dg->group->ctx, op);
+    if (!r) {
+        pthread_mutex_lock(&dg->lock);
+        r = begin_collective(dg, op, how);
+        pthread_mutex_unlock(&dg->lock);
+    }
+    scope_leave(&scope);
+    return r;
+}

@@ -1,0 +1,163 @@
+/* staged.h - operations on GPU buffers that go through host memory, as the files of this folder
+ * share them. The model is in staged.c. */
+#ifndef COMMD_CLIENT_STAGED_H
+#define COMMD_CLIENT_STAGED_H
+
+#include "client/lib/async/async.h"
+#include "client/lib/device/driver.h"
+#include "client/lib/device/memory.h"
+
+/* What a context has. */
+struct device {
+    struct commd_context *ctx; /* borrowed */
+    struct device *next;       /* of those whose context is gone */
+    pthread_mutex_t lock;      /* staging, and what is in flight */
+    struct staging staging;
+    struct staged *first, **last; /* in flight: referenced, in the order of the calls */
+
+    /* the lander: see message.c */
+    pthread_mutex_t lander_lock; /* also of each staged.claimed; held for moments only */
+    pthread_cond_t lander_cond;
+    pthread_t lander;
+    bool lander_up, lander_stop;
+    struct staged *landings, **last_landing; /* referenced */
+
+    struct session *_Atomic session; /* the newest; under lock, read anywhere. NULL: none yet */
+};
+
+/* Streams of our own for operations of one group in one CUDA context: what goes down to the host,
+ * and what comes up from it. */
+struct stream_lane {
+    struct stream_lane *next;
+    cu_context ctx;
+    cu_stream down, up;
+    cu_event called; /* the point of the caller's stream where the call was made */
+};
+
+enum group_path { GROUP_PATH_UNKNOWN, GROUP_PATH_HOST, GROUP_PATH_DEVICE };
+
+struct device_group {
+    struct device *dev; /* borrowed */
+    struct commd_group *group;
+    pthread_mutex_t lock;      /* from the first call on a stream until the operation is queued: the
+                                  order   of the calls */
+    struct stream_lane *lanes; /* owned; under lock */
+    _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
+    /* the device path: path.c; under lock */
+    _Atomic int path;                /* enum group_path */
+    struct session *_Atomic session; /* borrowed */
+    uint32_t attached;               /* our number for the group there; 0: not attached */
+    uint32_t nunits;
+    uint64_t next_seq;        /* of operations on the device path, from 1 */
+    _Atomic unsigned pending; /* announced, and not known to have ended */
+    _Atomic bool disagreed;   /* commd-gpu was lost, here or elsewhere */
+    _Atomic bool failed;      /* nobody has been told of why: */
+    pthread_mutex_t why_lock;
+    struct commd_error why;
+};
+
+struct staged {
+    struct gate gate;
+    _Atomic int refs;
+    struct device *dev;         /* borrowed */
+    struct device_group *group; /* borrowed, until the host's part is over */
+    struct staged *next, *next_landing;
+    struct flag_slot *slot;      /* owned, as is chunk, until it is not in flight any more */
+    struct staging_chunk *chunk; /* NULL: it moves nothing */
+    cu_context ctx;
+    uintptr_t lo, hi; /* what it writes to on the GPU lies between these */
+    const char *name;
+    bool touched; /* something of it was enqueued */
+    bool quiet;   /* there is no work that could tell of a failure */
+    /* of a message */
+    bool claimed; /* somebody has enqueued, or is about to, what puts it into its buffer */
+    cu_ptr to;
+    size_t bytes;
+};
+
+static inline struct staged *staged_of(struct gate *gate)
+{
+    return container_of(gate, struct staged, gate);
+}
+
+/* How a call wants to hear of its end. */
+struct telling {
+    bool wait; /* what is enqueued on the stream later comes after it */
+    commd_done_fn on_done;
+    void *arg;
+    struct commd_work **ret_work; /* NULL: not wanted */
+    struct gate **ret_gate;       /* NULL: not wanted; else a reference */
+};
+
+/* One of the two buffers of an operation. */
+struct side_place {
+    uint8_t *base;             /* the caller's; NULL with blocks */
+    const void *const *blocks; /* the caller's, if they do not lie evenly */
+    const size_t *counts;      /* of many, each its own; else NULL */
+    size_t count;              /* elements: of the single block, or of each */
+    unsigned n;                /* blocks; 0: not used here */
+    size_t esize, bytes, own;  /* own: where this rank's block begins, of many */
+    size_t at;                 /* in the staging buffer */
+};
+
+struct side_places {
+    struct side_place send, recv;
+    size_t bytes;
+};
+
+/* The next call in the group tells of it. */
+static inline void device_group_failed(struct device_group *dg, const struct commd_error *e)
+{
+    pthread_mutex_lock(&dg->why_lock);
+    if (!atomic_load(&dg->failed))
+        dg->why = *e;
+    atomic_store(&dg->failed, true);
+    pthread_mutex_unlock(&dg->why_lock);
+}
+
+/* ---- places.c -------------------------------------------------------------------------------- */
+
+size_t side_block_bytes(const struct side_place *p, unsigned k);
+struct side_places side_places_of(const struct commd_group *g, const struct commd_op *op);
+/* All of it lies between these. */
+void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi);
+
+/* ---- staged.c -------------------------------------------------------------------------------- */
+
+/* Starts a collective with buffers on GPU @gpu (-1: not known). */
+int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
+                 const struct telling *how);
+
+/* A new one in flight, with dg->lock held and a context current: with a slot, and @bytes of
+ * staging.
+ */
+int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged);
+void staged_unref(struct staged *st);
+/* It was not queued after all: lets all streams go on. */
+void staged_drop(struct staged *st);
+/* What is not in flight any more gives back what it holds. With dev->lock held. */
+void staged_reap(struct device *dev);
+/* Queued: hands the work out, or lets go of it. */
+void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
+/* That the host's part has ended, for all kinds; plock held. */
+void staged_over(struct staged *st, const struct commd_error *e);
+
+/* ---- words.c --------------------------------------------------------------------------------- */
+
+/* Calls on streams; 0 or COMMD_E_*. */
+int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stream s);
+enum staged_word { WORD_READY, WORD_DONE, WORD_LANDED };
+int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
+int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
+/* What an operation before it in the group writes is its input once that has landed. */
+int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);
+
+/* ---- message.c ------------------------------------------------------------------------------- */
+
+int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
+                  const struct telling *how);
+/* One in host memory that must not overtake. */
+int message_behind(struct device_group *dg, const struct commd_op *op, const struct telling *how);
+void lander_stop(struct device *dev);
+
+#endif

@@ -1,0 +1,203 @@
+/* staging.c - host memory that operations on GPU buffers go through: from the arenas of
+ * commd_alloc(), so that ranks of one node work in each other's, and registered with the driver,
+ * because only such memory is copied without the host. Both take long (about 0.3 ms per MiB), so
+ * chunks are kept, up to COMMD_DEVICE_STAGING bytes. An operation takes what it needs beyond that,
+ * too: to wait for room would be to wait for other ranks, which may wait for this one. It is given
+ * back afterwards.
+ *
+ * The pool has no lock of its own: its owner's. */
+#include "client/lib/device/memory.h"
+
+#include <sys/mman.h>
+
+#include "client/lib/device/driver.h"
+
+enum { CHUNK_MIN = 64 << 10, STAGING_MIB = 256 };
+
+static int bad_limit(const char *s)
+{
+    return error_set(
+        error_mine(), COMMD_E_INVALID, "run",
+        "COMMD_DEVICE_STAGING is \"%.40s\"; allowed: a number of bytes, or one with K, "
+        "M or G behind it",
+        s);
+}
+
+int staging_init(struct staging *s, struct commd_context *ctx)
+{
+    const char *text = getenv("COMMD_DEVICE_STAGING");
+    static const char units[] = "KMG";
+    unsigned long long n;
+    const char *unit;
+    char *end;
+
+    *s = (struct staging){.ctx = ctx, .limit = (size_t)STAGING_MIB << 20};
+    if (!text || !*text)
+        return 0;
+    errno = 0;
+    n = strtoull(text, &end, 10);
+    if (end == text || errno || *text == '-' || n > SIZE_MAX >> 31)
+        return bad_limit(text);
+    unit = *end ? strchr(units, *end) : NULL;
+    if (*end && (!unit || end[1]))
+        return bad_limit(text);
+    s->limit = (size_t)n << (unit ? 10 * (unit - units + 1) : 0);
+    return 0;
+}
+
+/* Few sizes, so that chunks fit again: steps of a quarter of the power of two below. */
+static size_t chunk_size(size_t bytes)
+{
+    size_t step = CHUNK_MIN;
+
+    while (step * 8 <= bytes)
+        step *= 2;
+    return bytes <= CHUNK_MIN ? CHUNK_MIN : ALIGN_UP(bytes, step);
+}
+
+static void chunk_unmap(struct staging_chunk *c)
+{
+    if (c->p && c->arena)
+        commd_free(c->p);
+    else if (c->p)
+        munmap(c->p, c->bytes);
+    free(c);
+}
+
+static void chunk_free(struct staging_chunk *c)
+{
+    const struct cuda *cu = driver(NULL);
+    struct scope scope;
+
+    if (scope_enter_context("free", c->ctx, &scope) == 0) {
+        cu->host_unregister(c->p);
+        scope_leave(&scope);
+    }
+    chunk_unmap(c);
+}
+
+static void chunk_map(const struct staging *s, struct staging_chunk *c)
+{
+    void *p = NULL;
+
+    c->arena = s->ctx && commd_alloc(s->ctx, c->bytes, &p) == 0;
+    if (!c->arena) { /* commd may be gone, and groups on one node go on without it */
+        p = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            p = NULL;
+    }
+    c->p = p;
+}
+
+static int no_room(const struct staging *s, const char *op, size_t bytes, const char *why)
+{
+    return error_set(
+        error_mine(), COMMD_E_NOMEM, op,
+        "%s: no %zu bytes of host memory that the GPU can copy to: %s; operations that "
+        "are not done hold %zu bytes: wait for some, or make the operation smaller",
+        op, bytes, why, s->used);
+}
+
+static int chunk_new(const struct staging *s, const char *op, size_t bytes,
+                     struct staging_chunk **ret_chunk)
+{
+    const struct cuda *cu = driver(NULL);
+    struct staging_chunk *c = calloc(1, sizeof *c);
+    cu_result r;
+
+    if (!c)
+        return no_room(s, op, bytes, "out of memory");
+    c->bytes = bytes;
+    chunk_map(s, c);
+    if (!c->p) {
+        chunk_unmap(c);
+        return no_room(s, op, bytes, strerror(ENOMEM));
+    }
+    cu->ctx_get(&c->ctx);
+    r = cu->host_register(c->p, bytes, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
+    if (r) {
+        char text[200];
+
+        chunk_unmap(c);
+        cuda_text(cu, r, text, sizeof text);
+        return no_room(s, op, bytes, text);
+    }
+    *ret_chunk = c;
+    return 0;
+}
+
+/* The smallest that fits, unless it is much too large. */
+static struct staging_chunk *find(struct staging *s, size_t bytes)
+{
+    struct staging_chunk **best = NULL, *c;
+
+    for (struct staging_chunk **p = &s->free; *p; p = &(*p)->next)
+        if ((*p)->bytes >= bytes && (*p)->bytes / 2 <= bytes &&
+            (!best || (*p)->bytes < (*best)->bytes))
+            best = p;
+    if (!best)
+        return NULL;
+    c = *best;
+    *best = c->next;
+    s->kept -= c->bytes;
+    return c;
+}
+
+/* Frees the ones that were used longest ago until @bytes more are within the limit. */
+static void evict(struct staging *s, size_t bytes)
+{
+    while (s->free && s->used + s->kept + bytes > s->limit) {
+        struct staging_chunk **p = &s->free, *c;
+
+        while ((*p)->next)
+            p = &(*p)->next;
+        c = *p;
+        *p = NULL;
+        s->kept -= c->bytes;
+        chunk_free(c);
+    }
+}
+
+int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk)
+{
+    size_t size = chunk_size(bytes);
+    struct staging_chunk *c = find(s, size);
+    int r;
+
+    if (!c) {
+        evict(s, size);
+        r = chunk_new(s, op, size, &c);
+        if (r)
+            return r;
+    }
+    s->used += c->bytes;
+    *ret_chunk = c;
+    return 0;
+}
+
+void staging_give(struct staging *s, struct staging_chunk *c)
+{
+    s->used -= c->bytes;
+    if (c->spoiled || c->bytes > s->limit) {
+        chunk_free(c);
+        return;
+    }
+    evict(s, c->bytes);
+    if (s->used + c->bytes > s->limit) {
+        chunk_free(c);
+        return;
+    }
+    c->next = s->free;
+    s->free = c;
+    s->kept += c->bytes;
+}
+
+void staging_fini(struct staging *s)
+{
+    for (struct staging_chunk *next; s->free; s->free = next) {
+        next = s->free->next;
+        chunk_free(s->free);
+    }
+    s->kept = 0;
+    s->ctx = NULL;
+}

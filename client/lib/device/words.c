@@ -1,0 +1,108 @@
+/* words.c - what is enqueued on streams for an operation: copies, words that are written, waits for
+ * words; and waits for what an earlier operation of the group writes. */
+#include "client/lib/device/session.h"
+
+/* ---- through host memory ----------------------------------------------------------------------
+ */
+
+int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stream s)
+{
+    cu_result r;
+
+    st->touched = true;
+    r = bytes ? driver(NULL)->copy(to, from, bytes, s) : 0;
+
+    return r ? driver_error(st->name, "cuMemcpyAsync", r) : 0;
+}
+
+static cu_ptr word_at(const struct staged *st, enum staged_word word)
+{
+    static const size_t at[] = {
+        [WORD_READY] = offsetof(struct flag_words, ready),
+        [WORD_DONE] = offsetof(struct flag_words, done),
+        [WORD_LANDED] = offsetof(struct flag_words, landed),
+    };
+
+    return st->slot->at + at[word];
+}
+
+int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
+{
+    cu_result r;
+
+    st->touched = true;
+    r = driver(NULL)->stream_write32(s, word_at(st, word), st->gate.base + pieces,
+                                     CU_WRITE_DEFAULT);
+
+    return r ? driver_error(st->name, "cuStreamWriteValue32", r) : 0;
+}
+
+int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
+{
+    cu_result r =
+        driver(NULL)->stream_wait32(s, word_at(st, word), st->gate.base + pieces, CU_WAIT_GEQ);
+
+    return r ? driver_error(st->name, "cuStreamWaitValue32", r) : 0;
+}
+
+/* ---- through commd-gpu ------------------------------------------------------------------------
+ */
+
+static cu_ptr flag_at(const struct announced *a, size_t array)
+{
+    return a->session->flags + array + a->n % SESSION_SLOTS * sizeof(uint32_t);
+}
+
+int announced_ready(const struct announced *a, cu_stream s)
+{
+    cu_ptr at = flag_at(a, offsetof(struct session_flags, ready));
+    cu_result r = driver(NULL)->stream_write32(s, at, session_mark(a->n), CU_WRITE_DEFAULT);
+
+    return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r) : 0;
+}
+
+int announced_await(const struct announced *a, cu_stream s)
+{
+    cu_ptr at = flag_at(a, offsetof(struct session_flags, done));
+    cu_result r = driver(NULL)->stream_wait32(s, at, session_mark(a->n), CU_WAIT_GEQ);
+
+    return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWaitValue32", r) : 0;
+}
+
+/* ---- what comes before ------------------------------------------------------------------------
+ */
+
+int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s)
+{
+    struct device *dev = dg->dev;
+    uintptr_t lo, hi;
+    int r = 0;
+
+    side_span(in, &lo, &hi);
+    pthread_mutex_lock(&dev->lock);
+    for (struct staged *o = dev->first; o && !r; o = o->next)
+        if (o->group == dg && o->lo < hi && lo < o->hi && !gate_landed(&o->gate))
+            r = staged_await(o, WORD_LANDED, o->gate.pieces, s);
+    pthread_mutex_unlock(&dev->lock);
+    return r;
+}
+
+int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream)
+{
+    struct session *s = dg->session;
+    uintptr_t lo, hi;
+    int r = 0;
+
+    if (!s)
+        return 0;
+    side_span(in, &lo, &hi);
+    pthread_mutex_lock(&s->calls); /* slots change under both locks */
+    for (unsigned i = 0; i < SESSION_SLOTS && !r; i++) {
+        struct announced *a = s->slots[i];
+
+        if (a && a->group == dg && a->lo < hi && lo < a->hi && !gate_landed(&a->gate))
+            r = announced_await(a, stream);
+    }
+    pthread_mutex_unlock(&s->calls);
+    return r;
+}

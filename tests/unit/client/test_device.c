@@ -1,0 +1,582 @@
+/* test_device.c - operations on GPU buffers: what is refused, what streams wait for and what frees
+ * them, who is told of a failure, and what memory it takes. That the results are right is tested
+ * with random programs: tests/oracle/check_gpu.sh. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <sys/wait.h>
+
+#include "client/lib/device/staged.h"
+#include "tests/fakecuda/fakecuda.h"
+#include "tests/lib/gpu_ranks.h"
+
+enum { N = 1000 };
+
+static struct gpu_ranks *ranks;
+
+static int two_ranks(void **state)
+{
+    ranks = gpu_ranks_new(2);
+    return 0;
+}
+
+static int free_ranks(void **state)
+{
+    ranks = gpu_ranks_free(ranks);
+    unsetenv("COMMD_DEVICE_STAGING");
+    return 0;
+}
+
+static struct commd_op reduce_op(void *buf, size_t n, cu_stream s)
+{
+    return (struct commd_op){.size = sizeof(struct commd_op),
+                             .coll = COMMD_ALL_REDUCE,
+                             .dtype = COMMD_I32,
+                             .send = buf,
+                             .recv = buf,
+                             .count = n,
+                             .stream = s};
+}
+
+static struct commd_op message_op(int coll, void *buf, size_t n, int peer, cu_stream s)
+{
+    struct commd_op op = reduce_op(buf, n, s);
+
+    op.coll = coll;
+    op.peer = peer;
+    op.tag = 7;
+    return op;
+}
+
+static struct commd_work *start(unsigned rank, const struct commd_op *op)
+{
+    struct commd_work *w;
+
+    assert_int_equal(commd_start(ranks->group[rank], op, NULL, NULL, &w), 0);
+    return w;
+}
+
+static int finish(struct commd_work *w)
+{
+    int r = commd_work_wait(w, 10000);
+
+    commd_work_free(w);
+    return r;
+}
+
+static void assert_message(const char *part)
+{
+    if (!strstr(commd_last_error()->message, part))
+        fail_msg("\"%s\" lacks \"%s\"", commd_last_error()->message, part);
+}
+
+static void assert_all(const int32_t *p, size_t n, int32_t value)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != value)
+            fail_msg("element %zu is %d, expected %d", i, p[i], value);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void gpu_buffers_need_a_driver(void **state)
+{
+    int32_t x[N];
+    struct commd_op op = reduce_op(x, N, NULL);
+
+    assert_false(driver_seen);
+    op.memory = COMMD_MEMORY_CUDA;
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_message("has not loaded the CUDA driver");
+    op.memory = 3;
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_message("unknown memory 3");
+    assert_int_equal(commd_group_seq(ranks->group[0]), 0);
+}
+
+static void a_capturing_stream_is_refused_by_name(void **state)
+{
+    cu_result (*capture)(cu_stream, int) = gpu_symbol("fakecuda_capture");
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream();
+    struct commd_op op = reduce_op(x, N, s);
+    struct commd_work *w, *other;
+
+    gpu_ok(capture(s, 1));
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_message("captured into a graph");
+    assert_int_equal(commd_start(ranks->group[0], &op, NULL, NULL, &w), COMMD_E_INVALID);
+    op.stream = NULL;
+    w = start(0, &op);
+    assert_int_equal(commd_work_wait_stream(w, s), COMMD_E_INVALID);
+    gpu_ok(capture(s, 0));
+    other = start(1, &op);
+    assert_int_equal(finish(w) | finish(other), 0);
+    gpu_free(x);
+}
+
+static void buffers_in_both_kinds_of_memory_are_refused(void **state)
+{
+    int32_t *x = gpu_ints(N, 1), y[N];
+    struct commd_op op = reduce_op(x, N, NULL);
+    void *pinned;
+
+    op.send = y;
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_message("one buffer is on GPU 0 and another in host memory");
+    gpu_ok(cu.host_alloc(&pinned, sizeof y, 0));
+    op.send = pinned; /* is host memory too */
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_int_equal(commd_group_seq(ranks->group[0]), 0);
+    gpu_ok(cu.host_free(pinned));
+    gpu_free(x);
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* No call waits, not even for its own stream; what is enqueued behind a blocking call is. */
+static void calls_return_before_their_input_is_there(void **state)
+{
+    _Atomic int gate = 0;
+    int32_t *x[2], out[N];
+    cu_stream s[2];
+
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op;
+
+        x[k] = gpu_ints(N, 0);
+        s[k] = gpu_stream();
+        gpu_hold(s[k], &gate);
+        op = reduce_op(x[k], N, s[k]);
+        assert_int_equal(commd_run(ranks->group[k], &op), 0);
+    }
+    gpu_ok(cu.copy((cu_ptr)(uintptr_t)out, (cu_ptr)(uintptr_t)x[1], 0, s[1]));
+    assert_int_equal(cu.stream_query(s[0]), CU_E_NOT_READY);
+    for (unsigned k = 0; k < 2; k++)
+        for (unsigned i = 0; i < N; i++)
+            x[k][i] = 1 + (int32_t)k; /* as a kernel before the call would */
+    atomic_store(&gate, 1);
+    assert_true(gpu_passes(s[0]) && gpu_passes(s[1]));
+    assert_all(x[0], N, 3);
+    assert_all(x[1], N, 3);
+    for (unsigned k = 0; k < 2; k++)
+        gpu_free(x[k]);
+}
+
+/* The host's second operation is behind the GPU's first. */
+static void host_operations_keep_their_place(void **state)
+{
+    _Atomic int gate = 0;
+    int32_t *x = gpu_ints(N, 1), y[2][N] = {{0}}, z[N] = {0};
+    cu_stream s = gpu_stream();
+    struct commd_op gpu = reduce_op(x, N, s),
+                    host[2] = {reduce_op(y[0], N, NULL), reduce_op(y[1], N, NULL)};
+    struct commd_op first = reduce_op(z, N, NULL);
+    struct commd_work *w[4];
+
+    gpu_hold(s, &gate);
+    w[0] = start(0, &gpu);
+    w[1] = start(0, &host[0]);
+    w[2] = start(1, &first);
+    w[3] = start(1, &host[1]);
+    assert_int_equal(commd_work_wait(w[3], 50), COMMD_E_TIMEOUT);
+    assert_int_equal(commd_group_seq(ranks->group[0]), 0);
+    atomic_store(&gate, 1);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(finish(w[i]), 0);
+    assert_all(z, N, 1);
+    assert_all(x, N, 1);
+    gpu_free(x);
+}
+
+/* A message in host memory does not overtake one to the same rank that waits for its stream. */
+static void messages_keep_their_order(void **state)
+{
+    _Atomic int gate = 0;
+    int32_t *x = gpu_ints(N, 1), y[N], in[2][N] = {{0}};
+    cu_stream s = gpu_stream();
+    struct commd_op gpu = message_op(COMMD_SEND, x, N, 1, s);
+    struct commd_op host = message_op(COMMD_SEND, y, N, 1, NULL);
+    struct commd_work *w[2];
+
+    for (unsigned i = 0; i < N; i++)
+        y[i] = 2;
+    gpu_hold(s, &gate);
+    assert_int_equal(commd_run(ranks->group[0], &gpu), 0);
+    w[0] = start(0, &host);
+    for (unsigned i = 0; i < 2; i++) {
+        struct commd_op recv = message_op(COMMD_RECV, in[i], N, 0, NULL);
+        struct commd_work *r = start(1, &recv);
+
+        if (i == 0) {
+            assert_int_equal(commd_work_wait(r, 50), COMMD_E_TIMEOUT);
+            atomic_store(&gate, 1);
+        }
+        assert_int_equal(finish(r), 0);
+    }
+    assert_int_equal(finish(w[0]), 0);
+    assert_all(in[0], N, 1);
+    assert_all(in[1], N, 2);
+    gpu_free(x);
+}
+
+/* By whomever it is taken: the stream of the call, one that waits, or none. */
+static void a_message_lands(void **state)
+{
+    cu_stream s = gpu_stream(), t = gpu_stream();
+
+    for (unsigned how = 0; how < 4; how++) {
+        int32_t *in = gpu_ints(N, 0), out[N], got[N];
+        struct commd_op recv = message_op(COMMD_RECV, in, N, COMMD_ANY_SOURCE, s);
+        struct commd_op send = message_op(COMMD_SEND, out, N, 0, NULL);
+        struct commd_status st = {0};
+        struct commd_work *w = NULL;
+
+        for (unsigned i = 0; i < N; i++)
+            out[i] = (int32_t)how + 1;
+        if (how == 0)
+            assert_int_equal(commd_run(ranks->group[0], &recv), 0);
+        else if (how < 3)
+            w = start(0, &recv);
+        if (how == 1)
+            assert_int_equal(commd_work_wait_stream(w, t), 0);
+        assert_int_equal(commd_run(ranks->group[1], &send), 0);
+        if (how == 3)
+            assert_int_equal(commd_recv(ranks->group[0], in, N, COMMD_I32, 1, 7, &st), 0);
+        if (how == 0 || how == 1) {
+            cu_stream u = how ? t : s;
+
+            gpu_ok(cu.copy((cu_ptr)(uintptr_t)got, (cu_ptr)(uintptr_t)in, sizeof got, u));
+            assert_true(gpu_passes(u));
+            assert_all(got, N, (int32_t)how + 1);
+        }
+        if (w) {
+            assert_int_equal(commd_work_wait(w, 10000), 0);
+            commd_work_status(w, &st);
+            commd_work_free(w);
+        }
+        assert_all(in, N, (int32_t)how + 1);
+        if (how)
+            assert_true(st.source == 1 && st.tag == 7 && st.bytes == sizeof out);
+        gpu_free(in);
+    }
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------- */
+
+static void a_lost_rank_releases_the_stream(void **state)
+{
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream();
+    struct commd_op op = reduce_op(x, N, s);
+
+    assert_int_equal(commd_run(ranks->group[0], &op), 0);
+    usleep(20000);
+    assert_int_equal(cu.stream_query(s), CU_E_NOT_READY);
+    board_mark_gone(ranks->ctl, 1, 0, CAUSE_RANK_LOST, 4711);
+    assert_true(gpu_passes(s));
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_RANK_LOST);
+    assert_message("rank 1 (pid 4711");
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_RANK_LOST); /* it is broken */
+    gpu_free(x);
+}
+
+static void a_group_that_is_left_releases_streams(void **state)
+{
+    _Atomic int gate = 0;
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream(), held = gpu_stream(), t = gpu_stream();
+    struct commd_op op[] = {reduce_op(x, N, s), reduce_op(x, N, held),
+                            message_op(COMMD_RECV, x, N, 1, s),
+                            message_op(COMMD_SEND, x, N, 1, held)};
+    struct commd_work *w[4];
+
+    gpu_hold(held, &gate);
+    for (unsigned i = 0; i < 4; i++) {
+        w[i] = start(0, &op[i]);
+        assert_int_equal(commd_work_wait_stream(w[i], t), 0);
+    }
+    gpu_ranks_leave(ranks, 0);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(finish(w[i]), COMMD_E_ABORTED);
+    atomic_store(&gate, 1); /* the two that had not come so far write into staging that is kept */
+    assert_true(gpu_passes(s) && gpu_passes(t) && gpu_passes(held));
+    gpu_free(x);
+}
+
+/* Nobody else can tell of it, and it is told once: the group is fine. */
+static void a_mismatch_is_told_by_the_next_call(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+    struct commd_op op[2] = {reduce_op(x[0], N, s[0]), reduce_op(x[1], N - 1, s[1])};
+    struct commd_work *w[2];
+
+    for (unsigned k = 0; k < 2; k++)
+        assert_int_equal(commd_run(ranks->group[k], &op[k]), 0);
+    assert_true(gpu_passes(s[0]) && gpu_passes(s[1]));
+    for (unsigned k = 0; k < 2; k++) {
+        assert_int_equal(commd_run(ranks->group[k], &op[k]), COMMD_E_MISMATCH);
+        assert_message("all_reduce i32 sum of 999 elements");
+    }
+    for (unsigned k = 0; k < 2; k++)
+        w[k] = start(k, &op[k]);
+    for (unsigned k = 0; k < 2; k++)
+        assert_int_equal(finish(w[k]), COMMD_E_MISMATCH); /* which have told it */
+    op[1].count = N;
+    for (unsigned k = 0; k < 2; k++)
+        assert_int_equal(commd_run(ranks->group[k], &op[k]), 0);
+    for (unsigned k = 0; k < 2; k++) {
+        assert_true(gpu_passes(s[k]));
+        gpu_free(x[k]);
+    }
+}
+
+/* A stream that computes for long has not waited for anybody. */
+static void the_limit_begins_when_the_input_is_there(void **state)
+{
+    _Atomic int gate = 0;
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream();
+    struct commd_op op = reduce_op(x, N, s);
+    struct commd_work *w;
+
+    op.timeout_ms = 100;
+    gpu_hold(s, &gate);
+    w = start(0, &op);
+    assert_int_equal(commd_work_wait(w, 300), COMMD_E_TIMEOUT);
+    assert_message("still pending");
+    atomic_store(&gate, 1);
+    assert_int_equal(finish(w), COMMD_E_TIMEOUT);
+    assert_message("ran into its timeout of 100 ms");
+    gpu_free(x);
+}
+
+static void a_failing_driver_is_named(void **state)
+{
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream();
+    struct commd_op op = reduce_op(x, N, s);
+
+    setenv("FAKECUDA_FAIL", "cuStreamWaitValue32_v2:0:700", 1);
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_GPU_LOST);
+    assert_message("cuStreamWaitValue32");
+    setenv("FAKECUDA_FAIL", "cuMemHostRegister_v2:0:2", 1);
+    op = reduce_op(x, N, s);
+    op.send = op.recv = x = gpu_ints(4 << 20, 1);
+    op.count = 4 << 20;
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_NOMEM);
+    assert_message("that the GPU can copy to: out of memory");
+    unsetenv("FAKECUDA_FAIL");
+    assert_true(gpu_passes(s));
+    assert_int_equal(commd_group_seq(ranks->group[0]), 0);
+    gpu_free(x);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void all_reduce(size_t n)
+{
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+    int32_t *x[2];
+
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op;
+
+        x[k] = gpu_ints(n, 1);
+        op = reduce_op(x[k], n, s[k]);
+        assert_int_equal(commd_run(ranks->group[k], &op), 0);
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        assert_true(gpu_passes(s[k]));
+        assert_all(x[k], n, 2);
+        gpu_free(x[k]);
+        gpu_ok(cu.stream_free(s[k]));
+    }
+}
+
+static void staging_is_used_again(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    uint64_t before;
+
+    for (unsigned i = 0; i < 3; i++)
+        all_reduce(100000 + i);
+    before = calls("cuMemHostRegister_v2");
+    for (unsigned i = 0; i < 20; i++)
+        all_reduce(100000 + i);
+    assert_int_equal(calls("cuMemHostRegister_v2"), before);
+}
+
+static void staging_above_the_limit_is_given_back(void **state)
+{
+    struct device *dev;
+
+    ranks = gpu_ranks_free(ranks);
+    setenv("COMMD_DEVICE_STAGING", "256K", 1);
+    ranks = gpu_ranks_new(2);
+    all_reduce(1 << 20); /* 4 MiB: it takes what it needs */
+    all_reduce(100);
+    dev = ranks->ctx[0]->device;
+    pthread_mutex_lock(&dev->lock);
+    staged_reap(dev);
+    assert_int_equal(dev->staging.used, 0);
+    assert_true(dev->staging.kept > 0 && dev->staging.kept <= 256 << 10);
+    pthread_mutex_unlock(&dev->lock);
+}
+
+static void bad_settings_are_refused(void **state)
+{
+    static const char *const bad[] = {"many", "12X", "-1", "1KK", "99999999999999999999"};
+    int32_t *x = gpu_ints(N, 1);
+    struct commd_op op = reduce_op(x, N, NULL);
+
+    ranks = gpu_ranks_free(ranks);
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        ranks = gpu_ranks_new(2);
+        setenv("COMMD_DEVICE_STAGING", bad[i], 1);
+        assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+        assert_message("COMMD_DEVICE_STAGING is");
+        ranks = gpu_ranks_free(ranks);
+    }
+    ranks = gpu_ranks_new(2);
+    unsetenv("COMMD_DEVICE_STAGING");
+    setenv("COMMD_DEVICE_PATH", "hsot", 1);
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
+    assert_message("COMMD_DEVICE_PATH is \"hsot\"; allowed: auto, host");
+    unsetenv("COMMD_DEVICE_PATH");
+    gpu_free(x);
+}
+
+static void a_forked_child_is_told(void **state)
+{
+    int32_t *x = gpu_ints(N, 1);
+    struct commd_op op = reduce_op(x, N, NULL);
+    int status;
+    pid_t pid = fork();
+
+    if (!pid) {
+        fork_counted();
+        _exit(commd_run(ranks->group[0], &op) == COMMD_E_FORKED ? 0 : 1);
+    }
+    assert_true(waitpid(pid, &status, 0) == pid);
+    assert_int_equal(status, 0);
+    all_reduce(N); /* the parent is not disturbed */
+    gpu_free(x);
+}
+
+/* ---- works ----------------------------------------------------------------------------------- */
+
+static void told(void *arg, const struct commd_error *e)
+{
+    atomic_fetch_add((_Atomic int *)arg, e ? 100 : 1);
+}
+
+/* A batch is done when all of it has landed, one after the other; of one that is in host memory too
+ * the caller waits. */
+static void batches_may_be_mixed(void **state)
+{
+    for (unsigned mixed = 0; mixed < 2; mixed++) {
+        _Atomic int calls = 0;
+        int32_t *x[2], y[2][N], *z[2], got[N];
+        cu_stream t = gpu_stream();
+        struct commd_work *w[2];
+
+        for (unsigned k = 0; k < 2; k++) {
+            struct commd_op ops[3];
+
+            x[k] = gpu_ints(N, 1);
+            z[k] = gpu_ints(N, (int32_t)k + 5);
+            for (unsigned i = 0; i < N; i++)
+                y[k][i] = 10;
+            ops[0] = reduce_op(x[k], N, NULL);
+            ops[1] = mixed ? reduce_op(y[k], N, NULL) : ops[0];
+            ops[2] = message_op(k ? COMMD_RECV : COMMD_SEND, z[k], N, 1 - (int)k, NULL);
+            assert_int_equal(commd_start_batch(ranks->group[k], ops, 3, told, &calls, &w[k]), 0);
+        }
+        assert_int_equal(commd_work_wait_stream(w[1], t), 0);
+        gpu_ok(cu.copy((cu_ptr)(uintptr_t)got, (cu_ptr)(uintptr_t)z[1], sizeof got, t));
+        assert_true(gpu_passes(t));
+        assert_all(got, N, 5);
+        assert_int_equal(finish(w[0]) | finish(w[1]), 0);
+        assert_all(x[1], N, mixed ? 2 : 4);
+        assert_all(y[0], N, mixed ? 20 : 10);
+        while (atomic_load(&calls) < 2)
+            usleep(100);
+        assert_int_equal(atomic_load(&calls), 2);
+        for (unsigned k = 0; k < 2; k++) {
+            gpu_free(x[k]);
+            gpu_free(z[k]);
+        }
+    }
+}
+
+static void barriers_are_on_streams_too(void **state)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER, .memory = COMMD_MEMORY_CUDA};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+
+    op.stream = s[0];
+    assert_int_equal(commd_run(ranks->group[0], &op), 0);
+    usleep(20000);
+    assert_int_equal(cu.stream_query(s[0]), CU_E_NOT_READY);
+    op.stream = s[1];
+    assert_int_equal(commd_run(ranks->group[1], &op), 0);
+    assert_true(gpu_passes(s[0]) && gpu_passes(s[1]));
+}
+
+/* An older program's struct commd_op ends before `memory`. */
+static void shorter_operations_go_on_working(void **state)
+{
+    size_t old = offsetof(struct commd_op, memory);
+    uint8_t buf[2 * sizeof(struct commd_op)];
+    int32_t x[2][N] = {{0}};
+    struct commd_work *w[2];
+
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op = reduce_op(x[k], N, NULL);
+
+        x[k][0] = 1;
+        op.size = old;
+        memset(buf, 0xff, sizeof buf);
+        memcpy(buf, &op, old);
+        memcpy(buf + old, &op, old);
+        assert_int_equal(commd_start_batch(ranks->group[k], (void *)buf, 2, NULL, NULL, &w[k]), 0);
+    }
+    assert_int_equal(finish(w[0]) | finish(w[1]), 0);
+    assert_int_equal(x[0][0], 4);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, two_ranks, free_ranks)
+
+int main(void)
+{
+    const struct CMUnitTest before[] = {TEST(gpu_buffers_need_a_driver)};
+    const struct CMUnitTest tests[] = {
+        TEST(a_capturing_stream_is_refused_by_name),
+        TEST(buffers_in_both_kinds_of_memory_are_refused),
+        TEST(calls_return_before_their_input_is_there),
+        TEST(host_operations_keep_their_place),
+        TEST(messages_keep_their_order),
+        TEST(a_message_lands),
+        TEST(a_lost_rank_releases_the_stream),
+        TEST(a_group_that_is_left_releases_streams),
+        TEST(a_mismatch_is_told_by_the_next_call),
+        TEST(the_limit_begins_when_the_input_is_there),
+        TEST(a_failing_driver_is_named),
+        TEST(staging_is_used_again),
+        TEST(staging_above_the_limit_is_given_back),
+        TEST(bad_settings_are_refused),
+        TEST(a_forked_child_is_told),
+        TEST(batches_may_be_mixed),
+        TEST(barriers_are_on_streams_too),
+        TEST(shorter_operations_go_on_working),
+    };
+    int failed = cmocka_run_group_tests(before, NULL, NULL);
+
+    gpu_load();
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
+}
