@@ -2,7 +2,6 @@
  * while its memory is in use elsewhere. */
 #include "tests/fakecuda/fake_test.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -278,7 +277,7 @@ static void two_boxes_share_no_memory(void **state)
 static void pieces_go_to_other_processes(void **state)
 {
     struct cu_access access = {{CU_LOCATION_DEVICE, 0}, CU_ACCESS_READWRITE};
-    int socket, fd, file = open("/proc/self/exe", O_RDONLY);
+    int socket, fd, file = memfd_create("file", MFD_CLOEXEC);
     pid_t pid = fake_test_spawn("piecewise", &socket);
     unsigned char *bytes;
     cu_mem mem;
@@ -300,6 +299,7 @@ static void pieces_go_to_other_processes(void **state)
     OK(cu.copy((cu_ptr)bytes, p, 2 * GRAIN, NULL));
     assert_int_equal(bytes[GRAIN - 1], 1);
     assert_int_equal(bytes[GRAIN], 2);
+    assert_int_equal(ftruncate(file, GRAIN), 0);
     assert_int_equal(cu.vmm_import(&mem, (void *)(intptr_t)file, CU_HANDLE_POSIX_FD),
                      CU_E_INVALID_VALUE);
     assert_int_equal(cu.vmm_import(&mem, (void *)(intptr_t)-1, CU_HANDLE_POSIX_FD),

@@ -228,7 +228,7 @@ static void ranks_of_one_process_send_to_each_other(void **state)
     nccl_comm comms[DEVICES];
     cu_stream streams[DEVICES];
     float *in[DEVICES], *out[DEVICES];
-    enum { EACH = 50000 };
+    enum { PIECE = 9000, EACH = 20 * PIECE };
 
     meet(comms, streams);
     for (int i = 0; i < DEVICES; i++) {
@@ -236,20 +236,24 @@ static void ranks_of_one_process_send_to_each_other(void **state)
         in[i] = vector(EACH * DEVICES, 0);
         out[i] = vector(EACH * DEVICES, 0);
         for (size_t k = 0; k < EACH * DEVICES; k++)
-            in[i][k] = (float)(10 * i) + (float)(k / EACH);
+            in[i][k] = (float)(10 * i) + (float)(k / EACH) + (float)(k % EACH * 100);
     }
     OK(nc.group_start());
     for (int i = 0; i < DEVICES; i++) {
         for (int j = 0; j < DEVICES; j++) {
-            OK(nc.send(in[i] + EACH * j, EACH, NCCL_F32, j, comms[i], streams[i]));
-            OK(nc.recv(out[i] + EACH * j, EACH, NCCL_F32, j, comms[i], streams[i]));
+            for (size_t k = 0; k < EACH; k += PIECE) { /* many between each two, in order */
+                size_t at = EACH * (size_t)j + k;
+
+                OK(nc.send(in[i] + at, PIECE, NCCL_F32, j, comms[i], streams[i]));
+                OK(nc.recv(out[i] + at, PIECE, NCCL_F32, j, comms[i], streams[i]));
+            }
         }
     }
     OK(nc.group_end());
     for (int i = 0; i < DEVICES; i++) {
         OK(cu.stream_synchronize(streams[i]));
         for (size_t k = 0; k < EACH * DEVICES; k++)
-            assert_true(out[i][k] == (float)(10 * (k / EACH)) + (float)i);
+            assert_true(out[i][k] == (float)(10 * (k / EACH)) + (float)i + (float)(k % EACH * 100));
     }
     OK(nc.group_start());
     for (int i = 0; i < DEVICES; i++)
