@@ -49,7 +49,8 @@ MAY = {
     "transport/fabric/loop": {"shm/util", "transport/fabric"},
     "transport/fabric/fault": {"shm/util", "transport/fabric"},
     "transport/engine": SHM | {"transport/schedule", "transport/fabric"},
-    "transport/gpu": SHM | {"shm/gpu", "client/include", "transport/gpu/kernel"},
+    "transport/gpu": SHM
+    | {"shm/gpu", "client/include", "transport/gpu/kernel", "transport/process"},
     "transport/gpu/kernel": {"transport/gpu", "shm/gpu", "shm/model", "shm/util"},
     "transport/process": SHM | {"shm/launch", "transport/engine", "transport/fabric"},
     "client/include": set(),
@@ -99,6 +100,7 @@ RUNTIME = re.compile(
 )
 LINKS = {
     "daemon/commd": r"lib(ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
+    "transport/commd-gpu": r"lib(event|ssl|crypto|yaml|ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
     "transport/commd-engine": r"lib(event|ssl|crypto|yaml|cuda|cudart|nccl|mpi|torch)\b",
     "client/lib/libcommd.so": r"lib(?!c\b|asan|ubsan|tsan|lsan|gcc_s|m\b|pthread|dl\b|rt\b|stdc)",
 }

@@ -24,7 +24,14 @@
 /* linux/landlock.h of Debian 12 knows none but the first version. */
 enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446 };
 enum { CREATE_VERSION = 1, RULE_PATH_BENEATH = 1 };
-enum { WRITE_FILE = 1 << 1, READ_FILE = 1 << 2, READ_DIR = 1 << 3 };
+enum {
+    WRITE_FILE = 1 << 1,
+    READ_FILE = 1 << 2,
+    READ_DIR = 1 << 3,
+    REMOVE_FILE = 1 << 5,
+    MAKE_FILE = 1 << 8,
+    TRUNCATE = 1 << 14, /* from version 3 on */
+};
 enum { SCOPE_ABSTRACT_UNIX = 1 << 0, SCOPE_SIGNAL = 1 << 1 };
 
 struct ruleset {
@@ -36,6 +43,8 @@ struct path_beneath {
     int32_t parent;
 } __attribute__((packed));
 
+static uint64_t handled; /* rights that this kernel knows */
+
 static void allow(int rules, const char *path, uint64_t access)
 {
     struct path_beneath rule = {access, -1};
@@ -45,7 +54,8 @@ static void allow(int rules, const char *path, uint64_t access)
     if (fd < 0 || fstat(fd, &st))
         return;
     if (!S_ISDIR(st.st_mode))
-        rule.allowed &= ~(uint64_t)READ_DIR;
+        rule.allowed &= WRITE_FILE | READ_FILE | TRUNCATE;
+    rule.allowed &= handled;
     rule.parent = fd;
     syscall(ADD_RULE, rules, RULE_PATH_BENEATH, &rule, 0);
 }
@@ -60,6 +70,16 @@ static int allow_library(struct dl_phdr_info *info, size_t size, void *arg)
     snprintf(path, sizeof(path), "%s", info->dlpi_name);
     allow(*(int *)arg, dirname(path), READ_FILE | READ_DIR);
     return 0;
+}
+
+/* What the driver of GPUs, and NCCL between them, open late: devices, files in /dev/shm that NCCL
+ * makes and takes away again, the pipes of MPS, NCCL's settings. */
+static void allow_driver(int rules)
+{
+    allow(rules, "/dev/shm",
+          READ_FILE | READ_DIR | WRITE_FILE | MAKE_FILE | REMOVE_FILE | TRUNCATE);
+    allow(rules, "/tmp/nvidia-mps", READ_FILE | READ_DIR | WRITE_FILE);
+    allow(rules, "/etc/nccl.conf", READ_FILE);
 }
 
 static void allow_loading(int rules)
@@ -84,13 +104,16 @@ int confine(enum confine_level level)
         return -errno;
     /* all rights of files: 13 of version 1, renaming across directories, cutting */
     set.fs = abi < 2 ? 0x1fff : abi < 3 ? 0x3fff : 0x7fff;
-    if (abi >= 6)
-        set.scoped = SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL;
+    handled = set.fs;
+    if (abi >= 6) /* NCCL meets other processes of a node at abstract sockets */
+        set.scoped = SCOPE_SIGNAL | (level == CONFINE_DRIVER ? 0 : SCOPE_ABSTRACT_UNIX);
     rules = (int)syscall(CREATE_RULESET, &set, size, 0);
     if (rules < 0)
         return -errno;
-    if (level == CONFINE_LOADING)
+    if (level != CONFINE_SERVING)
         allow_loading(rules);
+    if (level == CONFINE_DRIVER)
+        allow_driver(rules);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(RESTRICT_SELF, rules, 0))
         return -errno;
     return 0;

@@ -1,0 +1,326 @@
+/* test_gpus.c - commd-gpu with clients on several GPUs of one node, with an NCCL without a GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <signal.h>
+
+#include "oracle.h"
+#include "shm/util/wait.h"
+
+enum { GROUPS = 3, OPERATIONS = 15 };
+
+/* ---- groups over GPUs
+ * ------------------------------------------------------------------------------ */
+
+/* A rank in groups that lie across the GPUs in different ways. It uses them in an order of its own,
+ * so that only the service keeps NCCL from standing still. */
+struct across {
+    struct meeting *meeting;
+    unsigned me, n; /* of n processes, process r on GPU device[r] */
+    uint8_t device[ORACLE_WORLD];
+    uint64_t group, seed;
+};
+
+/* Group 0: all; 1: all, the other way round; 2: the even or the odd ones. */
+static unsigned seat(const struct across *x, unsigned g, unsigned *ret_world, uint8_t *device)
+{
+    unsigned rank = x->me;
+
+    *ret_world = x->n;
+    if (g == 2) {
+        *ret_world = 0;
+        for (unsigned r = x->me % 2; r < x->n; r += 2)
+            device[(*ret_world)++] = x->device[r];
+        return x->me / 2;
+    }
+    for (unsigned r = 0; r < x->n; r++)
+        device[g ? x->n - 1 - r : r] = x->device[r];
+    return g ? x->n - 1 - rank : rank;
+}
+
+static unsigned gpus_of(const uint8_t *device, unsigned n)
+{
+    unsigned seen = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        seen |= 1u << device[i];
+    return (unsigned)__builtin_popcount(seen);
+}
+
+static int use_groups(void *arg, int sock)
+{
+    const struct across *x = arg;
+    static struct task tasks[GROUPS][OPERATIONS];
+    uint8_t device[GROUPS][ORACLE_WORLD];
+    unsigned world[GROUPS], rank[GROUPS], at[GROUPS] = {0}, total = 0;
+    uint64_t seeds[GROUPS], own = x->seed * 31 + x->me, step = ORACLE_BYTES + CACHELINE;
+    struct buffer in, out;
+    struct membership m;
+    struct client c;
+
+    MUST(client_open(&c, sock, x->device[x->me]) == 0);
+    MUST(client_alloc(&c, GROUPS * OPERATIONS * step, &in) == 0);
+    MUST(client_alloc_chunks(&c, GROUPS * OPERATIONS * step, 4, &out) == 0);
+    for (unsigned g = 0; g < GROUPS; g++) {
+        rank[g] = seat(x, g, &world[g], device[g]);
+        seeds[g] = x->seed + g * 100 + (g == 2 ? x->me % 2 : 0);
+        membership_spread(&m, &c, g, x->group + g * 2 + (g == 2 ? x->me % 2 : 0), world[g], rank[g],
+                          device[g]);
+        MUST(client_attach(&c, &m) == 0);
+    }
+    while (total < GROUPS * OPERATIONS) {
+        unsigned g = draw(&own) % GROUPS;
+        struct sample s;
+
+        if (at[g] == OPERATIONS)
+            continue;
+        sample_draw(&s, &seeds[g], world[g], gpus_of(device[g], world[g]), at[g] + 1);
+        task_announce(&tasks[g][at[g]++], &c, &s, g, rank[g], &in, total * step, &out,
+                      total * step);
+        total++;
+    }
+    for (unsigned i = 0; i < total; i++) {
+        struct task *t = &tasks[i % GROUPS][i / GROUPS];
+        struct session_result r;
+
+        if (client_wait(&c, t->n, &r))
+            fprintf(stderr, "%s: %d %s\n", coll_name(t->s.coll), r.code, r.text);
+        MUST(r.code == 0);
+        task_check(t, &c);
+    }
+    meet(x->meeting, x->n);
+    return 0;
+}
+
+/* @users users at once, each with groups of @n processes over @gpus GPUs. */
+static void run_across(struct service *sv, unsigned users, unsigned n, unsigned gpus, uint64_t seed)
+{
+    struct across x[4][ORACLE_WORLD];
+    pid_t pids[4][ORACLE_WORLD];
+
+    for (unsigned u = 0; u < users; u++) {
+        struct across all = {.meeting = meetings_new(1), .n = n, .group = 5, .seed = seed + u};
+
+        for (unsigned r = 0; r < n; r++)
+            all.device[r] = (uint8_t)((r + u) % gpus);
+        for (unsigned r = 0; r < n; r++) {
+            x[u][r] = all;
+            x[u][r].me = r;
+            pids[u][r] = client_spawn(sv, 1000 + u, use_groups, &x[u][r]);
+        }
+    }
+    for (unsigned u = 0; u < users; u++)
+        for (unsigned r = 0; r < n; r++)
+            assert_int_equal(client_join(pids[u][r]), 0);
+}
+
+static void collectives_over_gpus(void **state)
+{
+    struct service sv;
+
+    (void)state;
+    service_start(&sv, NULL);
+    assert_int_equal(sv.hello.devices, 4);
+    assert_int_equal(sv.hello.nccl, 22809);
+    for (unsigned gpus = 2; gpus <= 4; gpus++)
+        for (unsigned n = gpus; n <= 2 * gpus; n += gpus - 1)
+            run_across(&sv, 1, n, gpus, gpus * 10 + n);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_true(sv.device[0].communicators > 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+/* What is there for a first group is there for the next: NCCL starts no second time. */
+static void groups_in_any_order_of_two_users(void **state)
+{
+    static const char *const settings[] = {"FAKENCCL_PROGRESS=3", "FAKECUDA_DELAY_US=100", NULL};
+    struct service sv;
+    uint32_t communicators;
+
+    (void)state;
+    service_start(&sv, settings);
+    run_across(&sv, 1, 4, 2, 3);
+    assert_true(service_ask(&sv));
+    communicators = sv.device[0].communicators;
+    run_across(&sv, 3, 4, 2, 4);
+    assert_true(service_ask(&sv));
+    assert_int_equal(sv.device[0].communicators, communicators);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+/* ---- what goes wrong
+ * -------------------------------------------------------------------------------- */
+
+struct pair {
+    unsigned rank;
+    int code;         /* at the end */
+    const char *text; /* part of it */
+    uint64_t most;    /* operations before */
+};
+
+static int sums_until(void *arg, int sock)
+{
+    const struct pair *p = arg;
+    struct session_result r;
+    struct membership m;
+    struct buffer b;
+    struct client c;
+    int code = 0;
+
+    MUST(client_open(&c, sock, (int)p->rank) == 0);
+    MUST(client_alloc(&c, 1 << 20, &b) == 0);
+    membership_spread(&m, &c, 0, 7, 2, p->rank, (const uint8_t[]){0, 1});
+    MUST(client_attach(&c, &m) == 0);
+    for (uint64_t seq = 1; !code && seq <= p->most; seq++) {
+        struct request q = {.desc = {.seq = seq,
+                                     .count = 1000,
+                                     .coll = COLL_ALL_REDUCE,
+                                     .dtype = DTYPE_F32,
+                                     .redop = REDOP_SUM},
+                            .send = {.memory = b.id},
+                            .recv = {.memory = b.id}};
+
+        code = client_wait(&c, client_announce(&c, &q), &r);
+    }
+    if (code != p->code || !strstr(r.text, p->text))
+        fprintf(stderr, "rank %u: %d %s\n", p->rank, code, r.text);
+    MUST(code == p->code && strstr(r.text, p->text));
+    return 0;
+}
+
+static void run_pair(const char *setting, const char *text)
+{
+    const char *const settings[] = {setting, NULL};
+    struct service sv;
+    struct pair p[2];
+    pid_t pids[2];
+
+    setenv("TEST_TIMEOUT", "1000", 1);
+    setenv("GPU_TEST_LOG", "error", 1);
+    service_start(&sv, settings);
+    unsetenv("GPU_TEST_LOG");
+    unsetenv("TEST_TIMEOUT");
+    for (unsigned i = 0; i < 2; i++) {
+        p[i] = (struct pair){i, COMMD_E_GPU_LOST, text, 20};
+        pids[i] = client_spawn(&sv, 1000, sums_until, &p[i]);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_int_equal(service_status(&sv), 1);
+}
+
+static void nccl_that_fails_ends_the_process(void **state)
+{
+    (void)state;
+    run_pair("FAKENCCL_FAIL_INIT=1:2", "NCCL failed in making a communicator of group \"group 7\"");
+    run_pair("FAKENCCL_FAIL_AT=1:3:6", "NCCL failed in ");
+    run_pair("FAKENCCL_HANG_AT=0:3", "stands still for 1000 ms");
+}
+
+static int without(void *arg, int sock)
+{
+    struct membership m;
+    struct client c;
+
+    (void)arg;
+    MUST(client_open(&c, sock, 0) == 0);
+    membership_spread(&m, &c, 0, 7, 2, 0, (const uint8_t[]){0, 1});
+    MUST(client_attach(&c, &m) == COMMD_E_INVALID);
+    MUST(strstr(c.last.answer.text, "no NCCL"));
+    return 0;
+}
+
+static void without_nccl(void **state)
+{
+    struct service sv;
+
+    (void)state;
+    setenv("TEST_NCCL", "/nowhere/libnccl.so.2", 1);
+    service_start(&sv, NULL);
+    unsetenv("TEST_NCCL");
+    assert_int_equal(sv.hello.nccl, 0);
+    assert_int_equal(client_join(client_spawn(&sv, 1000, without, NULL)), 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+struct doomed {
+    unsigned rank;
+    useconds_t after;
+    uint64_t group;
+    struct meeting *meeting;
+};
+
+/* Rank 2 of four, on two GPUs, is killed while they work. */
+static int killed_or_told(void *arg, int sock)
+{
+    const struct doomed *d = arg;
+    uint64_t begin = now_ms();
+    struct session_result r;
+    struct membership m;
+    struct buffer b;
+    struct client c;
+    int code = 0;
+
+    MUST(client_open(&c, sock, (int)d->rank % 2) == 0);
+    MUST(client_alloc(&c, 4 << 20, &b) == 0);
+    membership_spread(&m, &c, 0, d->group, 4, d->rank, (const uint8_t[]){0, 1, 0, 1});
+    MUST(client_attach(&c, &m) == 0);
+    meet(d->meeting, 4);
+    for (uint64_t seq = 1; !code; seq++) {
+        struct request q = {.desc = {.seq = seq,
+                                     .count = 100000,
+                                     .coll = seq % 2 ? COLL_ALL_REDUCE : COLL_ALL_GATHER,
+                                     .dtype = DTYPE_F32,
+                                     .redop = REDOP_SUM},
+                            .send = {.memory = b.id},
+                            .recv = {.memory = b.id, .offset = 1 << 20}};
+
+        if (d->rank == 2 && now_ms() - begin > d->after)
+            raise(SIGKILL);
+        code = client_wait(&c, client_announce(&c, &q), &r);
+    }
+    MUST(code == COMMD_E_RANK_LOST && r.rank == 2);
+    return 0;
+}
+
+static void deaths(void **state)
+{
+    struct service sv;
+    uint64_t seed = 3;
+
+    (void)state;
+    service_start(&sv, NULL);
+    for (unsigned round = 0; round < 8; round++) {
+        struct meeting *meeting = meetings_new(1);
+        useconds_t after = (useconds_t)(draw(&seed) % 60);
+        struct doomed d[4];
+        pid_t pids[4];
+
+        for (unsigned i = 0; i < 4; i++) {
+            d[i] = (struct doomed){i, after, round, meeting};
+            pids[i] = client_spawn(&sv, 1000, killed_or_told, &d[i]);
+        }
+        for (unsigned i = 0; i < 4; i++)
+            assert_int_equal(client_join(pids[i]), i == 2 ? 128 + SIGKILL : 0);
+    }
+    run_across(&sv, 1, 4, 2, 9);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives_over_gpus),
+        cmocka_unit_test(groups_in_any_order_of_two_users),
+        cmocka_unit_test(nccl_that_fails_ends_the_process),
+        cmocka_unit_test(without_nccl),
+        cmocka_unit_test(deaths),
+    };
+
+    setenv("FAKECUDA_DEVICES", "4", 1);
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

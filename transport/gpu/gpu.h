@@ -1,0 +1,437 @@
+/* gpu.h - what the files of commd-gpu share: gpu_main.c (turns), gpu_control.c (commd's socket),
+ * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
+ * client's socket) with gpu_memory.c (its allocations) and gpu_slot.c (what it announces),
+ * gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and go), gpu_launch.c
+ * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part).
+ *
+ * Everything runs on one thread but for jobs. */
+#ifndef COMMD_GPU_H
+#define COMMD_GPU_H
+
+#include <sys/queue.h>
+
+#include <commd/commd.h>
+
+#include "shm/board/board.h"
+#include "shm/gpu/session.h"
+#include "shm/proto/msg.h"
+#include "shm/util/closer.h"
+#include "transport/gpu/gpu_order.h"
+#include "transport/gpu/gpu_plan.h"
+#include "transport/gpu/nccl.h"
+
+enum {
+    GPU_MAX_DEVICES = MSG_MAX_GPUS,
+    GPU_MAX_LOCAL = 256, /* ranks of a group on one node */
+    /* of one user, on this node */
+    GPU_USER_SESSIONS = 512,
+    GPU_USER_GROUPS = 2048,
+    GPU_USER_MEMORIES = 32768,
+    GPU_USER_DEVICES_MAPPED = 4, /* times what all GPUs together have */
+    GPU_SESSION_GROUPS = 1024,
+    GPU_SESSION_MEMORIES = 4096,
+    GPU_LAST_CODE = -64,    /* of enum commd_result, as far as we believe one */
+    GPU_STREAM_DEPTH = 128, /* operations on a stream at a time: a full one would block us */
+};
+
+struct gpu;
+struct gdevice;
+struct gsession;
+struct gmemory;
+struct gmember;
+struct ggroup;
+struct gop;
+struct gcomm;
+
+/* ---- jobs: gpu_jobs.c ------------------------------------------------------------------------ */
+
+/* Part of what it is about, which stays until @done. */
+struct gjob {
+    STAILQ_ENTRY(gjob) next;
+    void (*work)(struct gjob *); /* on the thread */
+    void (*done)(struct gjob *); /* on the loop, some time after */
+};
+
+/* Jobs of one user, in their order. Zeroed: none. */
+struct glane {
+    STAILQ_ENTRY(glane) next;
+    STAILQ_HEAD(, gjob) jobs;
+    bool waits, made;
+};
+
+struct gjobs;
+int jobs_new(struct gjobs **ret);
+int jobs_fd(const struct gjobs *jobs); /* readable when jobs_turn() has something to do */
+void jobs_add(struct gjobs *jobs, struct glane *lane, struct gjob *job);
+void jobs_turn(struct gjobs *jobs);
+bool jobs_idle(struct gjobs *jobs);
+
+/* ---- devices: gpu_device.c ------------------------------------------------------------------- */
+
+/* One of the streams of a device. What is launched there ends in its order. */
+struct gstream {
+    struct gdevice *dev;
+    cu_stream s;
+    _Atomic uint32_t *passed; /* in a page of ours that the device writes */
+    cu_ptr passed_dev;
+    uint32_t issued;
+    unsigned nflying;
+    uint64_t since_ms;             /* nothing has passed, or nothing was there before */
+    STAILQ_HEAD(, gflight) flying; /* in the order of their tickets */
+    cu_ptr scratch;
+    uint64_t scratch_bytes;
+    bool growing;
+    struct gjob job; /* a larger scratch */
+    uint64_t asked, wanted;
+    uint64_t failed; /* so much could not be had: */
+    char why[128];
+};
+
+/* An operation's part on one stream. */
+struct gflight {
+    STAILQ_ENTRY(gflight) next;
+    struct gop *op;
+    uint32_t ticket;
+};
+
+enum { STREAM_MOVES, STREAM_NCCL, STREAMS };
+
+struct gdevice {
+    struct gpu *g;
+    unsigned number;
+    cu_device ordinal;
+    cu_context ctx;
+    struct cu_uuid uuid;
+    char name[MSG_NAME_MAX];
+    uint64_t bytes;
+    int multiprocessors;
+    bool open;                /* sessions that are open may use it */
+    char state[MSG_NAME_MAX]; /* "": ok */
+    struct gstream stream[STREAMS];
+    cu_module module;
+    cu_function kernel[GPU_KERNELS];
+    void *page; /* of `passed` */
+    unsigned nsessions;
+    uint64_t mapped, operations, moved;
+};
+
+/* ---- a client: gpu_session.c, gpu_memory.c, gpu_slot.c -----------------------------------------
+ */
+
+struct guser {
+    LIST_ENTRY(guser) link;
+    TAILQ_ENTRY(guser) busy_link; /* while it has active sessions or groups */
+    uint32_t uid;
+    unsigned nsessions, nmemories, ngroups;
+    uint64_t mapped;
+    struct glane lane;
+    TAILQ_HEAD(, gsession) active;
+    TAILQ_HEAD(, ggroup) active_groups;
+    unsigned nactive, nactive_groups;
+    bool busy;
+};
+
+/* What descriptors in epoll are about. */
+enum gwatch_kind { WATCH_CONTROL, WATCH_JOBS, WATCH_SESSION, WATCH_BELL };
+struct gwatch {
+    enum gwatch_kind kind;
+    void *of;
+};
+
+enum gmemory_state { MEMORY_MAPPING, MEMORY_MAPPED, MEMORY_UNMAPPING };
+
+struct gmemory {
+    LIST_ENTRY(gmemory) link;     /* of the session, while it may be named */
+    STAILQ_ENTRY(gmemory) leaves; /* ... and when not any more */
+    LIST_ENTRY(gmemory) same;     /* IPC: of those whose handle has the same hash */
+    struct gsession *session;     /* borrowed */
+    uint32_t id;
+    enum gmemory_state state;
+    uint64_t leaves_at; /* nothing that is announced from here on names it */
+    uint32_t kind, chunks;
+    uint64_t bytes;
+    struct cu_ipc_mem ipc;
+    cu_ptr at;
+    struct gchunk {
+        uint64_t bytes;
+        cu_mem mem;
+        int fd;      /* owned, until it is mapped */
+    } *chunk;        /* owned; VMM */
+    unsigned mapped; /* chunks */
+    struct gjob job;
+    const char *failed; /* the call that has */
+    cu_result error;
+};
+
+/* What a member has announced: a copy of its slot, checked. */
+struct gannounce {
+    STAILQ_ENTRY(gannounce) next;
+    struct gsession *session; /* borrowed: it stays until all its slots are finished */
+    uint64_t n;               /* of the session: its slot and mark */
+    struct op_desc desc;
+    struct gpu_rank rank;
+    uint64_t reads;  /* bytes of its memory that the operation reads */
+    const char *bad; /* why it cannot be done, whoever else takes part */
+    uint32_t aux_len;
+    uint64_t aux[]; /* counts and addresses that @rank points to */
+};
+
+enum gsession_state { SESSION_NEW, SESSION_OPENING, SESSION_OPEN, SESSION_CLOSED };
+enum { SESSION_BUCKETS = 256 };
+
+struct gsession {
+    LIST_ENTRY(gsession) link;
+    TAILQ_ENTRY(gsession) active_link;
+    struct gpu *g;
+    struct guser *user;
+    uint32_t client, pid;
+    enum gsession_state state;
+    bool active;
+    bool asking;   /* a job answers its last question: it gets no further */
+    bool unheard;  /* it had announced something when all were looked at last */
+    unsigned jobs; /* that name it */
+    int sock, bell, region_fd;
+    struct gwatch sock_watch, bell_watch;
+    struct gdevice *dev;
+    struct session_region *region;
+    cu_ptr flags; /* the region's flags, as the device sees them */
+    bool registered;
+    struct gjob job;
+    int code;
+    char why[SESSION_TEXT];
+    /* slots: announced below @next, finished below @low */
+    uint64_t next, low;
+    bool finished[SESSION_SLOTS];
+    uint64_t aux_held;
+    LIST_HEAD(, gmemory) memories[SESSION_BUCKETS];
+    STAILQ_HEAD(, gmemory) leaving; /* in the order of leaves_at */
+    unsigned nmemories;             /* with those that leave */
+    LIST_HEAD(, gmember) members[SESSION_BUCKETS];
+    unsigned nmembers;
+};
+
+/* ---- groups: gpu_attach.c, gpu_group.c, gpu_launch.c --------------------------------------------
+ */
+
+/* A rank of a group that a session is. */
+struct gmember {
+    LIST_ENTRY(gmember) link; /* of the session */
+    struct gsession *session; /* borrowed */
+    struct ggroup *group;     /* borrowed */
+    uint32_t id;              /* the client's number for it */
+    uint32_t rank, at;        /* at: place in group->member */
+    uint64_t next;            /* desc.seq of what it announces next */
+    STAILQ_HEAD(, gannounce) announced;
+};
+
+/* A GPU of this node in a group. */
+struct gunit {
+    uint32_t number; /* in the group */
+    struct gdevice *dev;
+    uint32_t nranks;
+    uint16_t at[SESSION_MAX_RANKS]; /* places in group->member, in the order of ranks */
+};
+
+struct ggroup {
+    LIST_ENTRY(ggroup) link;
+    TAILQ_ENTRY(ggroup) active_link;
+    struct gpu *g;
+    struct guser *user;
+    uint64_t id, epoch, first;
+    char name[64];
+    uint32_t world, nnodes, me, nunits;
+    struct session_unit *units; /* owned */
+    uint16_t *unit_of_rank;     /* owned */
+    uint32_t nlocal;
+    uint32_t *local_rank;    /* owned; ascending */
+    struct gmember **member; /* owned; nlocal entries; NULL: has not come yet */
+    unsigned nmembers;       /* that are here */
+    unsigned arrived;        /* of them, that have announced operation `next` */
+    uint32_t nhere;
+    struct gunit *here; /* owned: units of this node */
+    uint64_t next;
+    struct gop *op;  /* owned: operation `next`, all members of this node have announced it */
+    unsigned flying; /* operations that have been launched and name this group */
+    bool active;
+    int broken; /* COMMD_E_..., 0: it is not */
+    int broken_rank;
+    uint32_t broken_pid;
+    char broken_text[SESSION_TEXT];
+};
+
+enum gop_state { OP_INPUTS, OP_ORDER, OP_FLYING };
+
+/* An operation that all members of this node have announced. */
+struct gop {
+    struct ggroup *group;
+    uint64_t seq;
+    enum gop_state state;
+    unsigned ready;         /* the inputs of members before this one are there */
+    unsigned streams;       /* on which it is */
+    struct gflight *flight; /* these behind it: group->nhere entries */
+    struct gpu_plan *plan;  /* nhere */
+    struct gpu_rank *ranks; /* nlocal, unit by unit */
+    bool planned;           /* launch_plan() */
+    /* only if it needs other GPUs: */
+    struct gpu_order_op order;
+    struct gcomm *comm;   /* borrowed; NULL: not known yet */
+    uint64_t comm_number; /* of the communicator that all nodes have; 0: none */
+    struct nccl_id id;    /* to make one with */
+    uint32_t round;
+    unsigned nof;
+    struct gannounce *of[]; /* owned; nlocal entries, by place */
+};
+
+/* Of the operation that is being launched, if it needs other GPUs; see gpu_comm.c. */
+enum gstage { STAGE_COMM, STAGE_ROUND, STAGE_CALLS, STAGE_END };
+
+enum { GROUP_BUCKETS = 1024, HANDLE_BUCKETS = 4096 };
+
+struct gpu {
+    uint32_t key; /* random: nobody chooses numbers that share a bucket */
+    struct cuda cu;
+    struct nccl nccl;
+    char why[MSG_TEXT_MAX]; /* there is no GPU that can be used: the reason */
+    char runs_on[MSG_TEXT_MAX];
+    const char *node, *socket;
+    int timeout_ms;
+    unsigned log_level;
+    int driver;
+    unsigned ndevices;
+    struct gdevice *device; /* owned */
+    uint64_t total_bytes;
+    struct gdevice *current; /* whose context is that of the loop's thread */
+    LIST_HEAD(, gmemory) handles[HANDLE_BUCKETS];
+    struct gjobs *jobs;
+    struct closer *closer;
+    struct glane lane; /* of devices */
+    int control, epoll, reserve;
+    struct gwatch control_watch, jobs_watch;
+    bool running;
+    int status;
+    LIST_HEAD(, guser) users;
+    TAILQ_HEAD(, guser) busy;
+    LIST_HEAD(, gsession) sessions, closed;
+    unsigned nsessions; /* of both */
+    LIST_HEAD(, ggroup) groups[GROUP_BUCKETS];
+    LIST_HEAD(, ggroup) dead; /* nobody is in them any more */
+    unsigned ngroups;
+    uint64_t looked_ms; /* at the streams, for errors */
+    unsigned nflying;
+    struct gpu_order order; /* of operations that need other GPUs */
+    struct gop *now;        /* borrowed: the one that is being launched */
+    enum gstage stage;
+    uint64_t now_since_ms; /* it has been there */
+    uint64_t comms_ms;     /* communicators were looked at */
+    LIST_HEAD(, gcomm) comms;
+    unsigned ncomms;
+};
+
+/* gpu_main.c */
+void gpu_log(const struct gpu *g, unsigned level, const char *format, ...) _printf_(3, 4);
+enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+/* Nothing can be trusted any more: says why and ends the process. */
+_Noreturn void gpu_fatal(struct gpu *g, const char *format, ...) _printf_(2, 3);
+int gpu_watch(struct gpu *g, int fd, uint32_t events, struct gwatch *w);
+struct guser *guser_get(struct gpu *g, uint32_t uid);
+void guser_put(struct gpu *g, struct guser *u);   /* freed if nothing is left of it */
+void guser_touch(struct gpu *g, struct guser *u); /* lists of active things have changed */
+
+/* gpu_control.c */
+int control_hello(struct gpu *g);
+void control_read(struct gpu *g);
+void control_devices(struct gpu *g);
+
+/* gpu_device.c */
+void devices_find(struct gpu *g); /* libraries are loaded */
+struct gdevice *device_find(struct gpu *g, const struct cu_uuid *uuid);
+void device_text(const struct cu_uuid *uuid, char text[48]); /* "GPU-..." */
+/* On the jobs' thread: makes what sessions of this device need. 0, or COMMD_E_... */
+int device_open(struct gdevice *d, char why[SESSION_TEXT]);
+cu_result device_use(struct gdevice *d); /* makes its context current; the loop's thread only */
+/* Fails on an error that can only be one of the device or of ours. */
+void device_check(struct gdevice *d, cu_result r, const char *what);
+/* Takes what has ended off the streams; true if something has. */
+bool devices_turn(struct gpu *g);
+/* Room for @bytes of scratch: 1 yes, 0 not yet, else COMMD_E_... and stream->why. */
+int stream_scratch(struct gstream *s, uint64_t bytes);
+
+/* The bucket of a number that a client has chosen. */
+static inline unsigned session_bucket(const struct gpu *g, uint32_t id)
+{
+    return (id * g->key) >> 24;
+}
+
+/* gpu_session.c */
+void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int *fd);
+void session_del(struct gpu *g, uint32_t client);
+void session_read(struct gsession *s);
+void session_wake(struct gsession *s); /* its doorbell has rung */
+/* It breaks the rules: nobody but itself loses by that. */
+void session_break(struct gsession *s, const char *format, ...) _printf_(2, 3);
+void session_close(struct gsession *s, const char *why);
+void session_answer(struct gsession *s, uint32_t id, int code, int rank, const char *text);
+void session_watch(struct gsession *s);
+void session_deactivate(struct gsession *s);
+void sessions_sweep(struct gpu *g); /* frees closed ones of which nothing is left */
+
+/* gpu_memory.c */
+void memory_add(struct gsession *s, const struct session_msg *m, int *fds, unsigned nfds);
+struct gmemory *memory_get(struct gsession *s, uint32_t id); /* mapped, and not freed */
+void memory_forget(struct gsession *s, uint32_t id);
+void memory_forget_all(struct gsession *s);
+void memory_turn(struct gsession *s); /* unmaps what nothing uses any more */
+
+/* gpu_slot.c */
+bool slot_turn(struct gsession *s);        /* true if something was announced */
+bool slot_waits(const struct gsession *s); /* a look after the asleep flag: something is there */
+void slot_finish(struct gsession *s, uint64_t n);
+void slot_succeed(struct gsession *s, uint64_t n); /* its stream stores done */
+/* Those that have not ended; nothing else is done any more. */
+void slots_fail_all(struct gsession *s, int code, const char *text);
+void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid, const char *text);
+bool slot_ready(const struct gsession *s, uint64_t n);
+void announce_free(struct gannounce *a);
+
+/* gpu_attach.c */
+void group_attach(struct gsession *s, const struct session_msg *m, size_t len);
+void group_detach(struct gmember *m, const char *how);
+void group_leave_all(struct gsession *s, const char *how);
+struct gmember *member_find(struct gsession *s, uint32_t id);
+void groups_sweep(struct gpu *g);
+
+/* gpu_group.c */
+void group_announced(struct gmember *m, struct gannounce *a);
+bool group_turn(struct ggroup *gr);
+/* All that is pending fails, and all that is announced later. */
+void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char *text);
+void group_activate(struct ggroup *gr);
+void group_rest(struct ggroup *gr);
+/* The operation fails for all members of this node; frees it. */
+void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text);
+void op_landed(struct gop *op); /* one of its streams has passed it */
+void op_free(struct gop *op);
+void op_launched(struct ggroup *gr); /* its operation is on the streams: the next one comes */
+void op_mismatch_text(uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
+                      const struct op_desc *b, char text[SESSION_TEXT]);
+void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char text[SESSION_TEXT]);
+void op_balance_of(const struct gop *op, struct op_balance *bal);
+
+/* gpu_comm.c */
+/* Its inputs here are there, and it needs other GPUs. False: ask again, scratch is on its way. */
+bool comm_ready(struct gop *op);
+bool comm_drop(struct gop *op); /* false: too late, it is being launched */
+void comm_landed(struct gop *op);
+bool comm_turn(struct gpu *g);
+unsigned comm_count(const struct gpu *g, const struct gdevice *d);
+
+/* gpu_launch.c */
+/* Plans of all units here. NULL, or why it cannot be done. */
+const char *launch_plan(struct gop *op);
+void launch_local(struct gop *op);
+uint64_t launch_scratch(const struct gop *op, unsigned unit); /* bytes that its stream needs */
+void launch_phase(struct gop *op, unsigned unit, struct gstream *s, uint32_t round,
+                  enum gpu_phase phase);
+void launch_end(struct gop *op, unsigned unit, struct gstream *s); /* done words, and a ticket */
+
+#endif

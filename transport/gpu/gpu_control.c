@@ -1,0 +1,110 @@
+/* gpu_control.c - commd's socket: whose sessions there are, and what commd is told of the GPUs.
+ * What comes from there is believed, as commd-engine believes it. */
+#include "transport/gpu/gpu.h"
+
+#include <poll.h>
+#include <stdio.h>
+
+#include "shm/proto/codec.h"
+#include "shm/util/wait.h"
+
+enum {
+    FRAME_MS = 5000,
+    CONTROL_AT_ONCE = 32, /* frames of commd in one look */
+};
+
+static int control_send(struct gpu *g, const struct msg *m)
+{
+    int r = msg_send_fd(g->control, m, NULL, 0, (int64_t)now_ms() + FRAME_MS);
+
+    if (r)
+        g->running = false;
+    return r;
+}
+
+int control_hello(struct gpu *g)
+{
+    struct msg m = {.type = MSG_GPU_HELLO};
+
+    m.gpu_hello.version = MSG_VERSION;
+    m.gpu_hello.pid = (uint32_t)getpid();
+    m.gpu_hello.devices = g->ndevices;
+    m.gpu_hello.nccl = (uint32_t)g->nccl.version;
+    snprintf(m.gpu_hello.text, sizeof m.gpu_hello.text, "%s", g->ndevices ? g->runs_on : g->why);
+    return control_send(g, &m);
+}
+
+/* Groups of which ranks are on the device. */
+static unsigned device_groups(const struct gpu *g, const struct gdevice *d)
+{
+    const struct ggroup *gr;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < GROUP_BUCKETS; i++)
+        LIST_FOREACH(gr, &g->groups[i], link)
+            for (unsigned u = 0; u < gr->nhere; u++)
+                n += gr->here[u].dev == d;
+    return n;
+}
+
+void control_devices(struct gpu *g)
+{
+    for (unsigned i = 0; i < g->ndevices; i++) {
+        const struct gdevice *d = &g->device[i];
+        struct msg m = {.type = MSG_GPU_DEVICE};
+        char uuid[48];
+
+        device_text(&d->uuid, uuid);
+        m.gpu_device.device = i;
+        m.gpu_device.clients = d->nsessions;
+        m.gpu_device.groups = device_groups(g, d);
+        m.gpu_device.communicators = comm_count(g, d);
+        m.gpu_device.memory = d->bytes;
+        m.gpu_device.mapped = d->mapped;
+        m.gpu_device.operations = d->operations;
+        m.gpu_device.moved = d->moved;
+        snprintf(m.gpu_device.uuid, sizeof m.gpu_device.uuid, "%s", uuid);
+        snprintf(m.gpu_device.name, sizeof m.gpu_device.name, "%s", d->name);
+        snprintf(m.gpu_device.state, sizeof m.gpu_device.state, "%s",
+                 d->state[0] ? d->state : "ok");
+        if (control_send(g, &m))
+            return;
+    }
+}
+
+static void control_take(struct gpu *g, const struct msg *m, int *fd)
+{
+    struct msg pong = {.type = MSG_PING};
+
+    if (m->type == MSG_GPU_SESSION && *fd >= 0) {
+        session_new(g, m->gpu_session.client, m->gpu_session.uid, m->gpu_session.pid, fd);
+    } else if (m->type == MSG_GPU_SESSION_DEL) {
+        session_del(g, m->gpu_session.client);
+    } else if (m->type == MSG_PING && !m->ping.pong) {
+        control_devices(g);
+        pong.ping.seq = m->ping.seq;
+        pong.ping.pong = 1;
+        control_send(g, &pong);
+    }
+}
+
+/* The frames that are there, but not all at once; what is left is reported again. */
+void control_read(struct gpu *g)
+{
+    struct pollfd p = {.fd = g->control, .events = POLLIN};
+
+    for (unsigned n = 0; n < CONTROL_AT_ONCE && g->running && poll(&p, 1, 0) > 0; n++) {
+        struct msg m = {0};
+        const char *why = NULL;
+        int fd = -1;
+        unsigned nfds = 0;
+
+        if (msg_recv_fd(g->control, &m, &fd, 1, &nfds, (int64_t)now_ms() + FRAME_MS, &why)) {
+            g->running = false;
+            break;
+        }
+        control_take(g, &m, &fd);
+        close_fdp(&fd);
+        msg_fini(&m);
+    }
+}

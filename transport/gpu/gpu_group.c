@@ -1,0 +1,322 @@
+/* gpu_group.c - from what members announce to an operation.
+ *
+ * Each member has a line of announced operations. When all members of this node have one there, the
+ * first of each are operation `next` of the group: they are taken off, compared, and become a gop.
+ * States of it:
+ *   INPUTS  the ready words of its members are polled
+ *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c)
+ *   FLYING  it is on the streams, and the group goes on with the next one
+ * What fails before FLYING is told by the host: result, then the done word of each member. In
+ * FLYING only the device can fail, and then this process ends.
+ *
+ * A member that dies: gpu_attach.c breaks the group. What is FLYING goes on, in memory that stays
+ * mapped until it has landed. */
+#include "transport/gpu/gpu.h"
+
+#include <stdio.h>
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+void op_free(struct gop *op)
+{
+    for (unsigned i = 0; i < op->nof; i++)
+        announce_free(op->of[i]);
+    free(op);
+}
+
+static void op_tell(struct gop *op, int code, int rank, uint32_t pid, const char *text)
+{
+    for (unsigned i = 0; i < op->nof; i++)
+        slot_fail(op->of[i]->session, op->of[i]->n, code, rank, pid, text);
+}
+
+void op_landed(struct gop *op)
+{
+    struct ggroup *gr = op->group;
+
+    if (--op->streams)
+        return;
+    for (unsigned i = 0; i < op->nof; i++)
+        slot_finish(op->of[i]->session, op->of[i]->n);
+    comm_landed(op);
+    gr->flying--;
+    op_free(op);
+}
+
+/* One allocation for all that an operation needs. NULL: no memory. */
+static struct gop *op_new(struct ggroup *gr)
+{
+    size_t of = sizeof(struct gop) + gr->nlocal * sizeof(struct gannounce *);
+    size_t ranks = of + gr->nhere * sizeof(struct gflight);
+    size_t plan = ranks + gr->nlocal * sizeof(struct gpu_rank);
+    struct gop *op = calloc(1, plan + gr->nhere * sizeof(struct gpu_plan));
+
+    if (!op)
+        return NULL;
+    op->group = gr;
+    op->seq = gr->next;
+    op->flight = (void *)((char *)op + of);
+    op->ranks = (void *)((char *)op + ranks);
+    op->plan = (void *)((char *)op + plan);
+    return op;
+}
+
+/* ---- do all mean the same? --------------------------------------------------------------------
+ */
+
+static bool same(const struct op_desc *a, const struct op_desc *b)
+{
+    return a->count == b->count && a->root == b->root && a->coll == b->coll &&
+           a->dtype == b->dtype && a->redop == b->redop && a->digest == b->digest;
+}
+
+void op_mismatch_text(uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
+                      const struct op_desc *b, char text[SESSION_TEXT])
+{
+    char ta[80], tb[80];
+
+    op_text(a, ta, sizeof ta);
+    op_text(b, tb, sizeof tb);
+    snprintf(text, SESSION_TEXT,
+             "rank %u called %s, but rank %u called %s; the group can still be used", rank_a, ta,
+             rank_b, tb);
+}
+
+void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char text[SESSION_TEXT])
+{
+    char who[120];
+
+    op_balance_text(bal, gr->world, who, sizeof who);
+    snprintf(text, SESSION_TEXT,
+             "the counts that ranks gave do not fit: %s; the group can still be used", who);
+}
+
+/* What the counts of the members here say that goes between ranks. */
+void op_balance_of(const struct gop *op, struct op_balance *bal)
+{
+    uint32_t world = op->group->world, root = op->of[0]->desc.root;
+
+    *bal = (struct op_balance){0};
+    for (unsigned i = 0; i < op->nof; i++) {
+        const struct gpu_rank *r = &op->of[i]->rank;
+        unsigned coll = op->of[i]->desc.coll, me = r->rank;
+
+        if (coll == COLL_GATHER_V)
+            op_balance_add(bal, world, me, root, r->send_counts[0], 1);
+        if (coll == COLL_SCATTER_V)
+            op_balance_add(bal, world, root, me, r->recv_counts[0], -1);
+        for (uint32_t k = 0; k < world; k++) {
+            if (coll == COLL_ALL_TO_ALL_V || (coll == COLL_SCATTER_V && me == root))
+                op_balance_add(bal, world, me, k, r->send_counts[k], 1);
+            if (coll == COLL_ALL_TO_ALL_V || (coll == COLL_GATHER_V && me == root))
+                op_balance_add(bal, world, k, me, r->recv_counts[k], -1);
+        }
+    }
+}
+
+/* True if the members here agree; else @text says why not, and @ret_rank who. */
+static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char text[SESSION_TEXT])
+{
+    const struct op_desc *first = &op->of[0]->desc;
+    struct op_balance bal;
+
+    *ret_code = COMMD_E_MISMATCH;
+    for (unsigned i = 1; i < op->nof; i++) {
+        const struct gannounce *a = op->of[i];
+
+        *ret_rank = (int)a->rank.rank;
+        if (!same(first, &a->desc)) {
+            op_mismatch_text(op->of[0]->rank.rank, first, a->rank.rank, &a->desc, text);
+            return false;
+        }
+    }
+    for (unsigned i = 0; i < op->nof; i++)
+        if (op->of[i]->bad) {
+            *ret_rank = (int)op->of[i]->rank.rank;
+            *ret_code = COMMD_E_INVALID;
+            snprintf(text, SESSION_TEXT, "rank %d: %s", *ret_rank, op->of[i]->bad);
+            return false;
+        }
+    *ret_rank = -1;
+    if (!coll_table[first->coll].counted)
+        return true;
+    op_balance_of(op, &bal);
+    if (op_balanced(&bal))
+        return true;
+    op_counts_text(op->group, &bal, text);
+    return false;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+void group_activate(struct ggroup *gr)
+{
+    if (gr->active)
+        return;
+    gr->active = true;
+    TAILQ_INSERT_TAIL(&gr->user->active_groups, gr, active_link);
+    gr->user->nactive_groups++;
+    guser_touch(gr->g, gr->user);
+}
+
+void group_rest(struct ggroup *gr)
+{
+    if (!gr->active)
+        return;
+    gr->active = false;
+    TAILQ_REMOVE(&gr->user->active_groups, gr, active_link);
+    gr->user->nactive_groups--;
+    guser_touch(gr->g, gr->user);
+}
+
+static void pop(struct gmember *m)
+{
+    STAILQ_REMOVE_HEAD(&m->announced, next);
+    if (STAILQ_EMPTY(&m->announced))
+        m->group->arrived--;
+}
+
+/* All that members have announced and that is no operation yet fails. */
+static void group_fail_announced(struct ggroup *gr)
+{
+    for (uint32_t i = 0; i < gr->nlocal; i++) {
+        struct gmember *m = gr->member[i];
+        struct gannounce *a;
+
+        while (m && (a = STAILQ_FIRST(&m->announced))) {
+            pop(m);
+            slot_fail(a->session, a->n, gr->broken, gr->broken_rank, gr->broken_pid,
+                      gr->broken_text);
+            announce_free(a);
+        }
+    }
+}
+
+/* Its operation is launched, or has failed. */
+static void group_next(struct ggroup *gr)
+{
+    gr->op = NULL;
+    gr->next++;
+}
+
+/* Makes an operation of what all have announced; those that are wrong end here. */
+static void group_gather(struct ggroup *gr)
+{
+    char text[SESSION_TEXT];
+    int code, rank;
+
+    while (!gr->op && !gr->broken && gr->arrived == gr->nlocal) {
+        struct gop *op = op_new(gr);
+
+        if (!op) {
+            group_break(gr, COMMD_E_NOMEM, -1, 0, "commd-gpu has no memory for an operation");
+            return;
+        }
+        for (; op->nof < gr->nlocal; op->nof++) {
+            op->of[op->nof] = STAILQ_FIRST(&gr->member[op->nof]->announced);
+            pop(gr->member[op->nof]);
+        }
+        gr->op = op;
+        if (op_agrees(op, &code, &rank, text)) {
+            group_activate(gr);
+            return;
+        }
+        op_tell(op, code, rank, 0, text);
+        group_next(gr);
+        op_free(op);
+    }
+}
+
+void op_launched(struct ggroup *gr)
+{
+    group_next(gr);
+    group_gather(gr);
+}
+
+void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text)
+{
+    struct ggroup *gr = op->group;
+
+    op_tell(op, code, rank, pid, text);
+    group_next(gr);
+    op_free(op);
+    group_gather(gr);
+}
+
+void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char *text)
+{
+    struct gop *op = gr->op;
+
+    if (gr->broken)
+        return;
+    gr->broken = code;
+    gr->broken_rank = rank;
+    gr->broken_pid = pid;
+    snprintf(gr->broken_text, sizeof gr->broken_text, "%s", text);
+    if (op && comm_drop(op)) {
+        op_tell(op, code, rank, pid, gr->broken_text);
+        group_next(gr);
+        op_free(op);
+    }
+    group_fail_announced(gr);
+}
+
+void group_announced(struct gmember *m, struct gannounce *a)
+{
+    struct ggroup *gr = m->group;
+
+    if (gr->broken) {
+        slot_fail(a->session, a->n, gr->broken, gr->broken_rank, gr->broken_pid, gr->broken_text);
+        announce_free(a);
+        return;
+    }
+    if (STAILQ_EMPTY(&m->announced))
+        gr->arrived++;
+    STAILQ_INSERT_TAIL(&m->announced, a, next);
+    group_gather(gr);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* On one GPU: launches, unless the stream is full or scratch is on its way. */
+static bool op_try(struct gop *op)
+{
+    struct gstream *s = &op->group->here[0].dev->stream[STREAM_MOVES];
+    struct ggroup *gr = op->group;
+    const char *why;
+    int r;
+
+    if (s->nflying >= GPU_STREAM_DEPTH)
+        return false;
+    why = launch_plan(op);
+    if (why) {
+        op_fail(op, COMMD_E_INVALID, -1, 0, why);
+        return true;
+    }
+    r = stream_scratch(s, launch_scratch(op, 0));
+    if (r < 0)
+        op_fail(op, r, -1, 0, s->why);
+    if (r <= 0)
+        return r < 0;
+    launch_local(op);
+    op_launched(gr);
+    return true;
+}
+
+bool group_turn(struct ggroup *gr)
+{
+    struct gop *op = gr->op;
+    bool moved = false;
+
+    if (!op || op->state != OP_INPUTS) {
+        group_rest(gr);
+        return false;
+    }
+    while (op->ready < op->nof && slot_ready(op->of[op->ready]->session, op->of[op->ready]->n)) {
+        op->ready++;
+        moved = true;
+    }
+    if (op->ready < op->nof)
+        return moved;
+    return (gr->nunits == 1 ? op_try(op) : comm_ready(op)) || moved;
+}

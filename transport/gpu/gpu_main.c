@@ -1,0 +1,457 @@
+/* gpu_main.c - the commd-gpu process: works for all processes of this node that have tensors on
+ * GPUs. Started and watched by commd. doc/gpu.md has the model, gpu.h says what is in which file.
+ *
+ * The turn: sessions announce, groups look whether their inputs are there, streams whether
+ * something has ended. Users share a turn as in the engine (transport/engine/engine.c): where
+ * several have something, each gets a slice of time and the next turn goes on behind it. After
+ * SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for, which
+ * nobody rings for; else until a doorbell or a socket is heard.
+ *
+ * The end: commd closes its socket or is gone: exit at once. A GPU that fails: gpu_fatal(). Clients
+ * see the end of their sockets and end what they wait for themselves. What commd-gpu knows dies
+ * with it; a SIGKILL at any moment harms nobody else. */
+#include "config.h"
+
+#include "transport/gpu/gpu.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+
+#include "shm/util/wait.h"
+#include "transport/process/confine.h"
+
+enum {
+    SPIN_NS = 200000,
+    WORK_NS = 60000,  /* a yield that takes longer has met work: sleep rather than yield again */
+    CLOCK_EVERY = 16, /* idle turns between looks at the clock */
+    LOOK_EVERY = 64,  /* turns between looks at sockets and doorbells */
+    NAP_LEAST_NS = 20000,
+    NAP_MOST_NS = 100000,
+    REST_MS = 1000,   /* the net under lost doorbells */
+    SLICE_NS = 20000, /* of a turn for each user, where there are several */
+    SLACK_NS = 5000,
+};
+
+void gpu_log(const struct gpu *g, unsigned level, const char *format, ...)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    char text[1024];
+    va_list args;
+
+    if (level > g->log_level)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(stderr, "commd-gpu %s: %s\n", names[level], text);
+}
+
+void gpu_fatal(struct gpu *g, const char *format, ...)
+{
+    struct gsession *s;
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    gpu_log(g, LOG_ERROR, "%s", text);
+    LIST_FOREACH(s, &g->sessions, link)
+        if (s->state == SESSION_OPEN)
+            slots_fail_all(s, COMMD_E_GPU_LOST, text);
+    if (g->ndevices)
+        control_devices(g);
+    _exit(1);
+}
+
+/* ---- users ----------------------------------------------------------------------------------- */
+
+struct guser *guser_get(struct gpu *g, uint32_t uid)
+{
+    struct guser *u;
+
+    LIST_FOREACH(u, &g->users, link)
+        if (u->uid == uid)
+            return u;
+    u = calloc(1, sizeof *u);
+    if (!u)
+        return NULL;
+    u->uid = uid;
+    TAILQ_INIT(&u->active);
+    TAILQ_INIT(&u->active_groups);
+    LIST_INSERT_HEAD(&g->users, u, link);
+    return u;
+}
+
+void guser_put(struct gpu *g, struct guser *u)
+{
+    (void)g;
+    if (u->nsessions || u->ngroups)
+        return;
+    LIST_REMOVE(u, link);
+    free(u);
+}
+
+void guser_touch(struct gpu *g, struct guser *u)
+{
+    bool busy = u->nactive || u->nactive_groups;
+
+    if (busy == u->busy)
+        return;
+    u->busy = busy;
+    if (busy)
+        TAILQ_INSERT_TAIL(&g->busy, u, busy_link);
+    else
+        TAILQ_REMOVE(&g->busy, u, busy_link);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+static bool sessions_turn(struct guser *u, uint64_t end)
+{
+    struct gsession *s;
+    bool moved = false;
+
+    for (unsigned left = u->nactive; left && (s = TAILQ_FIRST(&u->active)); left--) {
+        if (u->nactive > 1) {
+            TAILQ_REMOVE(&u->active, s, active_link);
+            TAILQ_INSERT_TAIL(&u->active, s, active_link);
+        }
+        moved |= slot_turn(s);
+        if (end && left > 1 && now_ns() >= end)
+            return true; /* not all have been looked at: do not sleep */
+    }
+    return moved;
+}
+
+static bool groups_turn(struct guser *u, uint64_t end)
+{
+    struct ggroup *gr;
+    bool moved = false;
+
+    for (unsigned left = u->nactive_groups; left && (gr = TAILQ_FIRST(&u->active_groups)); left--) {
+        if (u->nactive_groups > 1) {
+            TAILQ_REMOVE(&u->active_groups, gr, active_link);
+            TAILQ_INSERT_TAIL(&u->active_groups, gr, active_link);
+        }
+        moved |= group_turn(gr);
+        if (end && left > 1 && now_ns() >= end)
+            return true;
+    }
+    return moved;
+}
+
+static bool gpu_turn(struct gpu *g)
+{
+    struct guser *u = TAILQ_FIRST(&g->busy), *next;
+    bool moved = devices_turn(g), alone = u && !TAILQ_NEXT(u, busy_link);
+
+    for (; u; u = next) {
+        uint64_t begin = alone ? 0 : now_ns();
+
+        next = TAILQ_NEXT(u, busy_link);
+        /* the two share the slice, so that neither is starved by the other */
+        moved |= sessions_turn(u, alone ? 0 : begin + SLICE_NS / 2);
+        if (u->nactive_groups)
+            moved |= groups_turn(u, alone ? 0 : begin + SLICE_NS);
+    }
+    moved |= comm_turn(g);
+    sessions_sweep(g);
+    groups_sweep(g);
+    return moved;
+}
+
+/* Sets the asleep flags, and looks once more: true if something has come meanwhile. */
+static bool arm(struct gpu *g)
+{
+    struct guser *u, *next_user;
+    struct gsession *s, *next;
+    bool waits = false;
+
+    TAILQ_FOREACH(u, &g->busy, busy_link)
+        TAILQ_FOREACH(s, &u->active, active_link)
+            atomic_store_explicit(&s->region->asleep, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* as in shm/board/board.c, "Memory order" */
+    for (u = TAILQ_FIRST(&g->busy); u; u = next_user) {
+        next_user = TAILQ_NEXT(u, busy_link);
+        for (s = TAILQ_FIRST(&u->active); s; s = next) {
+            next = TAILQ_NEXT(s, active_link);
+            if (slot_waits(s))
+                waits = true;
+            else if (s->low + SESSION_SLOTS > s->next) /* else it waits for us, not for a bell */
+                session_deactivate(s);
+        }
+    }
+    return waits;
+}
+
+/* ---- sleep ----------------------------------------------------------------------------------- */
+
+int gpu_watch(struct gpu *g, int fd, uint32_t events, struct gwatch *w)
+{
+    struct epoll_event ev = {.events = events, .data.ptr = w};
+
+    return epoll_ctl(g->epoll, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+}
+
+/* What an event is about stays until the sweep in the next turn, whatever events before it did. */
+static void take_event(struct gpu *g, const struct epoll_event *ev)
+{
+    struct gwatch *w = ev->data.ptr;
+
+    switch (w->kind) {
+    case WATCH_CONTROL:
+        control_read(g);
+        break;
+    case WATCH_JOBS:
+        jobs_turn(g->jobs);
+        break;
+    case WATCH_SESSION:
+        if (ev->events & EPOLLIN)
+            session_read(w->of);
+        else
+            session_close(w->of, "it has closed its socket");
+        break;
+    case WATCH_BELL:
+        session_wake(w->of);
+        break;
+    }
+}
+
+/* Sockets and doorbells; sleeps for @ns at most, -1: without a limit. */
+static void look_around(struct gpu *g, int64_t ns)
+{
+    struct epoll_event ev[64];
+    int n;
+
+    if (ns) {
+        struct pollfd p = {.fd = g->epoll, .events = POLLIN};
+        struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+
+        if (ppoll(&p, 1, ns < 0 ? NULL : &ts, NULL) <= 0)
+            return;
+    }
+    n = epoll_wait(g->epoll, ev, ARRAY_LEN(ev), 0);
+    for (int i = 0; i < n && g->running; i++)
+        take_event(g, &ev[i]);
+}
+
+/* Somebody whose doorbell was not heard, and who has not just announced. There must be none: tests
+ * demand it. */
+static void rescue(struct gpu *g)
+{
+    struct gsession *s;
+
+    LIST_FOREACH(s, &g->sessions, link) {
+        bool waits = s->state == SESSION_OPEN && !s->active && slot_waits(s);
+
+        if (waits && s->unheard) {
+            gpu_log(g, LOG_WARN, "pid %u announced and did not ring", s->pid);
+            session_wake(s);
+        }
+        s->unheard = waits && !s->unheard;
+    }
+}
+
+static void rest_until(struct gpu *g, int64_t *nap)
+{
+    if (arm(g))
+        return;
+    if (!TAILQ_EMPTY(&g->busy) || g->nflying || g->now) { /* ready words and streams ring no bell */
+        look_around(g, *nap);
+        *nap = MIN(*nap + *nap / 4, (int64_t)NAP_MOST_NS);
+    } else {
+        look_around(g, LIST_EMPTY(&g->sessions) ? -1 : REST_MS * 1000000ll);
+        rescue(g);
+    }
+}
+
+static void serve(struct gpu *g)
+{
+    struct crowd crowd = {0};
+    unsigned turns = 0, idle = 0;
+    uint64_t last = now_ns();
+    int64_t nap = NAP_LEAST_NS;
+
+    while (g->running) {
+        bool moved = gpu_turn(g), quiet;
+
+        if (++turns % LOOK_EVERY == 0)
+            look_around(g, 0);
+        if (moved) {
+            idle = 0;
+            nap = NAP_LEAST_NS;
+            continue;
+        }
+        if (idle++ == 0) {
+            last = now_ns();
+            crowd_next(&crowd);
+        }
+        quiet = TAILQ_EMPTY(&g->busy) && !g->nflying && !g->now;
+        /* a nap follows a nap until something moves */
+        if (quiet || nap > NAP_LEAST_NS || crowd_here(&crowd) ||
+            (idle % CLOCK_EVERY == 0 && now_ns() - last > SPIN_NS))
+            rest_until(g, &nap);
+        else
+            yield_core(WORK_NS, &crowd);
+    }
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+static const char usage[] =
+    "Usage: commd-gpu --fd N --node NAME [--socket PATH] [--cuda LIB] [--nccl LIB]\n"
+    "                 [--timeout MS] [--log error|warn|info|debug]\n"
+    "Works on tensors that processes have on the GPUs of this node. Started by commd, not by "
+    "hand.\n"
+    "  --fd N        commd's socket\n"
+    "  --node NAME   name of this node\n"
+    "  --socket PATH commd's socket for clients: for groups over several nodes\n"
+    "  --cuda LIB    the CUDA driver; libcuda.so.1\n"
+    "  --nccl LIB    NCCL; libnccl.so.2\n"
+    "  --timeout MS  how long an operation of NCCL may stand still; 30000\n"
+    "  --log LEVEL   what is said on stderr; info\n"
+    "  --version, --help\n";
+
+struct gpu_options {
+    const char *node, *socket, *cuda, *nccl;
+    int fd, timeout_ms;
+    unsigned log_level;
+};
+
+static bool parse_level(const char *word, unsigned *ret)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
+        if (!strcmp(word, names[i])) {
+            *ret = i;
+            return true;
+        }
+    return false;
+}
+
+static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
+{
+    enum { FD = 1, NODE, SOCKET, CUDA, NCCL, TIMEOUT, LOG, HELP, WHICH };
+    static const struct option longs[] = {
+        {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE}, {"socket", 1, NULL, SOCKET},
+        {"cuda", 1, NULL, CUDA}, {"nccl", 1, NULL, NCCL}, {"timeout", 1, NULL, TIMEOUT},
+        {"log", 1, NULL, LOG},   {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH},
+        {NULL, 0, NULL, 0}};
+    bool bad = false;
+    int c;
+
+    while (!bad && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+        switch (c) {
+        case FD:
+            o->fd = atoi(optarg);
+            break;
+        case NODE:
+            o->node = optarg;
+            break;
+        case SOCKET:
+            o->socket = optarg;
+            break;
+        case CUDA:
+            o->cuda = optarg;
+            break;
+        case NCCL:
+            o->nccl = optarg;
+            break;
+        case TIMEOUT:
+            o->timeout_ms = atoi(optarg);
+            bad = o->timeout_ms <= 0;
+            break;
+        case LOG:
+            bad = !parse_level(optarg, &o->log_level);
+            break;
+        case HELP:
+            fputs(usage, stdout);
+            exit(0);
+        case WHICH:
+            puts("commd-gpu " PACKAGE_VERSION);
+            exit(0);
+        default:
+            bad = true;
+        }
+    }
+    bad |= o->fd < 0 || !o->node || optind < argc;
+    if (bad)
+        fputs(usage, stderr);
+    return bad ? -EINVAL : 0;
+}
+
+/* Libraries first, for those lie anywhere; then the process gives up the file system but for what a
+ * driver needs; then the driver begins, with threads that inherit that. */
+static void load(struct gpu *g, const struct gpu_options *o)
+{
+    char why[256];
+
+    if (cuda_load(o->cuda, 0, &g->cu, why, sizeof why)) {
+        snprintf(g->why, sizeof g->why, "%s", why);
+        return;
+    }
+    if (nccl_load(o->nccl, &g->nccl, why, sizeof why))
+        gpu_log(g, LOG_INFO, "without NCCL: %s", why);
+    /* Where the kernel can: without it we serve all the same. The driver that tests have takes
+     * memory out of other processes, which a confined one may not. */
+    if (!dlsym(g->cu.library, "fakecuda_calls"))
+        confine(CONFINE_DRIVER);
+    devices_find(g);
+}
+
+static int begin(struct gpu *g)
+{
+    if (getrandom(&g->key, sizeof g->key, 0) != (ssize_t)sizeof g->key)
+        return -EIO;
+    g->key |= 1;
+    g->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (g->epoll < 0)
+        return -errno;
+    g->control_watch.kind = WATCH_CONTROL;
+    g->jobs_watch.kind = WATCH_JOBS;
+    if (fcntl(g->control, F_SETFD, FD_CLOEXEC) || jobs_new(&g->jobs) ||
+        gpu_watch(g, jobs_fd(g->jobs), EPOLLIN, &g->jobs_watch) ||
+        gpu_watch(g, g->control, EPOLLIN, &g->control_watch))
+        return -errno;
+    closer_new(&g->closer); /* without it we close on the loop */
+    closer_reserve();
+    prctl(PR_SET_TIMERSLACK, SLACK_NS);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static struct gpu g = {.control = -1, .epoll = -1, .running = true};
+    struct gpu_options o = {.fd = -1, .timeout_ms = 30000, .log_level = LOG_INFO};
+
+    if (parse_gpu_words(argc, argv, &o))
+        return 64;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
+    g.control = o.fd;
+    g.node = o.node;
+    g.socket = o.socket;
+    g.timeout_ms = o.timeout_ms;
+    g.log_level = o.log_level;
+    TAILQ_INIT(&g.busy);
+    load(&g, &o);
+    if (begin(&g)) {
+        gpu_log(&g, LOG_ERROR, "cannot start: %s", strerror(errno));
+        return 1;
+    }
+    if (control_hello(&g))
+        return 1;
+    control_devices(&g);
+    serve(&g);
+    _exit(0); /* threads of the driver may be in the middle of something */
+}

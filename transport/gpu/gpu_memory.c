@@ -1,0 +1,381 @@
+/* gpu_memory.c - allocations of clients, mapped here once and used by all their operations.
+ *
+ * Numbers of allocations are those of one session: no client can name what another one has told of.
+ * What a client says is checked by what the driver says: that the allocation is as long as told,
+ * and lies on the GPU of the session. Chunks come as descriptors, and who has one may use it. A
+ * legacy handle is 64 bytes that may be copied or guessed: what one user has told of is refused
+ * from another one.
+ *
+ * States: MAPPING (a job; the session asks nothing else meanwhile), MAPPED, UNMAPPING (a job). What
+ * the client has freed cannot be named any more, and is unmapped once all operations have ended
+ * that it announced before. When the client is gone all of it is. An import holds the memory: a
+ * client that dies while a kernel works in it does not pull it away. */
+#include "transport/gpu/gpu.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+/* ---- mapping, on the jobs' thread ------------------------------------------------------------ */
+
+static bool tried(struct gmemory *mem, const char *what, cu_result r)
+{
+    if (r == CU_SUCCESS)
+        return true;
+    mem->failed = what;
+    mem->error = r;
+    return false;
+}
+
+static void unmap_memory(struct gmemory *mem)
+{
+    const struct cuda *cu = &mem->session->g->cu;
+    uint64_t done = 0;
+
+    if (mem->kind == SESSION_IPC) {
+        if (mem->at)
+            tried(mem, "cuIpcCloseMemHandle", cu->ipc_close(mem->at));
+        mem->at = 0;
+        return;
+    }
+    for (unsigned i = 0; i < mem->mapped; i++) {
+        tried(mem, "cuMemUnmap", cu->vmm_unmap(mem->at + done, mem->chunk[i].bytes));
+        done += mem->chunk[i].bytes;
+    }
+    for (unsigned i = 0; i < mem->chunks; i++)
+        if (mem->chunk[i].mem)
+            tried(mem, "cuMemRelease", cu->vmm_release(mem->chunk[i].mem));
+    if (mem->at)
+        tried(mem, "cuMemAddressFree", cu->vmm_unreserve(mem->at, mem->bytes));
+    mem->mapped = 0;
+    mem->at = 0;
+}
+
+static bool map_chunks(struct gmemory *mem)
+{
+    const struct cuda *cu = &mem->session->g->cu;
+    struct cu_access access = {.location = {CU_LOCATION_DEVICE, mem->session->dev->ordinal},
+                               .flags = CU_ACCESS_READWRITE};
+    uint64_t done = 0;
+
+    if (!tried(mem, "cuMemAddressReserve", cu->vmm_reserve(&mem->at, mem->bytes, 0, 0, 0)))
+        return false;
+    for (; mem->mapped < mem->chunks; mem->mapped++) {
+        struct gchunk *c = &mem->chunk[mem->mapped];
+
+        if (!tried(mem, "cuMemImportFromShareableHandle",
+                   cu->vmm_import(&c->mem, (void *)(intptr_t)c->fd, CU_HANDLE_POSIX_FD)) ||
+            !tried(mem, "cuMemMap", cu->vmm_map(mem->at + done, c->bytes, 0, c->mem, 0)))
+            return false;
+        done += c->bytes;
+    }
+    return tried(mem, "cuMemSetAccess", cu->vmm_access(mem->at, mem->bytes, &access, 1));
+}
+
+/* Memory of this GPU, from @at on as long as the client says? */
+static bool memory_in_range(struct gmemory *mem, cu_ptr at, uint64_t bytes, bool whole)
+{
+    const struct cuda *cu = &mem->session->g->cu;
+    cu_ptr base = 0;
+    size_t size = 0, end;
+    int type = 0, ordinal = -1, what[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_DEVICE_ORDINAL};
+    void *to[] = {&type, &ordinal};
+
+    if (!tried(mem, "cuPointerGetAttributes", cu->pointer_attributes(2, what, to, at)))
+        return false;
+    if (type != CU_MEMORYTYPE_DEVICE || ordinal != mem->session->dev->ordinal)
+        return tried(mem, "it lies on another GPU", CU_E_INVALID_VALUE);
+    if (!whole)
+        return true;
+    if (!tried(mem, "cuMemGetAddressRange", cu->mem_range(&base, &size, at)))
+        return false;
+    if (at < base || add_overflows(at - base, bytes, &end) || end > size)
+        return tried(mem, "it is shorter than the client says", CU_E_INVALID_VALUE);
+    return true;
+}
+
+static bool map_memory(struct gmemory *mem)
+{
+    const struct cuda *cu = &mem->session->g->cu;
+    uint64_t done = 0;
+
+    if (mem->kind == SESSION_IPC)
+        return tried(mem, "cuIpcOpenMemHandle",
+                     cu->ipc_open(&mem->at, mem->ipc, CU_IPC_LAZY_PEER_ACCESS)) &&
+               memory_in_range(mem, mem->at, mem->bytes, true);
+    if (!map_chunks(mem))
+        return false;
+    for (unsigned i = 0; i < mem->chunks; i++) { /* the driver would not map more than there is */
+        if (!memory_in_range(mem, mem->at + done, 0, false))
+            return false;
+        done += mem->chunk[i].bytes;
+    }
+    return true;
+}
+
+static void map_work(struct gjob *job)
+{
+    struct gmemory *mem = container_of(job, struct gmemory, job);
+
+    if (!tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
+        return;
+    if (!map_memory(mem)) {
+        const char *failed = mem->failed;
+        cu_result error = mem->error;
+
+        unmap_memory(mem);
+        mem->failed = failed;
+        mem->error = error;
+    }
+}
+
+static void unmap_work(struct gjob *job)
+{
+    struct gmemory *mem = container_of(job, struct gmemory, job);
+
+    mem->failed = NULL;
+    if (tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
+        unmap_memory(mem);
+}
+
+/* ---- the life of an allocation ----------------------------------------------------------------
+ */
+
+static unsigned handle_bucket(const struct cu_ipc_mem *ipc)
+{
+    uint64_t h = 14695981039346656037u;
+
+    for (unsigned i = 0; i < sizeof ipc->reserved; i++)
+        h = (h ^ (uint8_t)ipc->reserved[i]) * 1099511628211u;
+    return (unsigned)((h ^ h >> 32) % HANDLE_BUCKETS);
+}
+
+static void memory_free(struct gmemory *mem)
+{
+    struct gsession *s = mem->session;
+
+    for (unsigned i = 0; mem->chunk && i < mem->chunks; i++)
+        if (mem->chunk[i].fd >= 0)
+            closer_fd(s->g->closer, s->user->uid, mem->chunk[i].fd);
+    if (mem->kind == SESSION_IPC)
+        LIST_REMOVE(mem, same);
+    s->nmemories--;
+    s->user->nmemories--;
+    s->user->mapped -= mem->bytes;
+    s->dev->mapped -= mem->bytes;
+    free(mem->chunk);
+    free(mem);
+}
+
+static void unmap_done(struct gjob *job)
+{
+    struct gmemory *mem = container_of(job, struct gmemory, job);
+    struct gsession *s = mem->session;
+    char text[128];
+
+    if (mem->failed) {
+        cuda_text(&s->g->cu, mem->error, text, sizeof text);
+        gpu_log(s->g, LOG_WARN, "memory of pid %u could not be unmapped: %s: %s", s->pid,
+                mem->failed, text);
+    }
+    memory_free(mem);
+    s->jobs--;
+}
+
+static void memory_job(struct gmemory *mem, enum gmemory_state state)
+{
+    struct gsession *s = mem->session;
+
+    mem->state = state;
+    mem->job.work = state == MEMORY_MAPPING ? map_work : unmap_work;
+    s->jobs++;
+    jobs_add(s->g->jobs, &s->user->lane, &mem->job);
+}
+
+void memory_turn(struct gsession *s)
+{
+    struct gmemory *mem;
+
+    while ((mem = STAILQ_FIRST(&s->leaving)) && mem->leaves_at <= s->low) {
+        STAILQ_REMOVE_HEAD(&s->leaving, leaves);
+        mem->job.done = unmap_done;
+        memory_job(mem, MEMORY_UNMAPPING);
+    }
+}
+
+static void memory_leave(struct gmemory *mem)
+{
+    struct gsession *s = mem->session;
+
+    LIST_REMOVE(mem, link);
+    mem->leaves_at = s->next;
+    STAILQ_INSERT_TAIL(&s->leaving, mem, leaves);
+    memory_turn(s);
+}
+
+static void map_done(struct gjob *job)
+{
+    struct gmemory *mem = container_of(job, struct gmemory, job);
+    struct gsession *s = mem->session;
+    uint32_t id = mem->id;
+    char text[128], why[SESSION_TEXT] = "";
+
+    s->jobs--;
+    s->asking = false;
+    for (unsigned i = 0; i < mem->chunks && mem->kind == SESSION_VMM; i++)
+        closer_fd(s->g->closer, s->user->uid, steal_fd(&mem->chunk[i].fd));
+    if (mem->failed) {
+        cuda_text(&s->g->cu, mem->error, text, sizeof text);
+        snprintf(why, sizeof why, "the memory cannot be mapped: %s: %.120s", mem->failed, text);
+        memory_free(mem);
+    } else {
+        mem->state = MEMORY_MAPPED;
+        LIST_INSERT_HEAD(&s->memories[session_bucket(s->g, id)], mem, link);
+        if (s->state == SESSION_CLOSED)
+            memory_leave(mem);
+    }
+    session_answer(s, id, why[0] ? COMMD_E_INVALID : 0, -1, why);
+}
+
+struct gmemory *memory_get(struct gsession *s, uint32_t id)
+{
+    struct gmemory *mem;
+
+    LIST_FOREACH(mem, &s->memories[session_bucket(s->g, id)], link)
+        if (mem->id == id)
+            return mem;
+    return NULL;
+}
+
+void memory_forget(struct gsession *s, uint32_t id)
+{
+    struct gmemory *mem = memory_get(s, id);
+
+    if (mem)
+        memory_leave(mem);
+    else
+        session_break(s, "it frees memory %u, which it has not told of", id);
+}
+
+void memory_forget_all(struct gsession *s)
+{
+    for (unsigned i = 0; i < SESSION_BUCKETS; i++)
+        while (!LIST_EMPTY(&s->memories[i]))
+            memory_leave(LIST_FIRST(&s->memories[i]));
+}
+
+/* ---- what a client says ---------------------------------------------------------------------- */
+
+/* Of the kinds that a driver gives out. Others could make a call wait: a file of FUSE for its
+ * daemon. These two questions ask no daemon. */
+static bool may_be_chunk(int fd)
+{
+    struct statx st;
+
+    if (fcntl(fd, F_GET_SEALS) >= 0)
+        return true;
+    return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) == 0 &&
+           S_ISCHR(st.stx_mode);
+}
+
+/* NULL, or why it is no allocation that a client may tell of. */
+static const char *memory_wrong(struct gsession *s, const struct session_msg *m, unsigned nfds)
+{
+    uint64_t sum = 0;
+
+    if (!m->id || memory_get(s, m->id))
+        return "its number is in use";
+    if (!m->memory.bytes || m->memory.bytes > s->g->total_bytes)
+        return "no GPU has so much";
+    if (m->memory.kind == SESSION_IPC)
+        return nfds ? "a handle comes without descriptors" : NULL;
+    if (m->memory.kind != SESSION_VMM)
+        return "its kind is unknown";
+    if (!m->memory.chunks || m->memory.chunks > SESSION_MAX_CHUNKS || m->memory.chunks != nfds)
+        return "it needs one descriptor for each chunk";
+    for (unsigned i = 0; i < nfds; i++)
+        if (!m->memory.chunk_bytes[i] || add_overflows(sum, m->memory.chunk_bytes[i], &sum))
+            return "its chunks are too long";
+    if (sum != m->memory.bytes)
+        return "its chunks have another sum";
+    return NULL;
+}
+
+/* NULL, or why this one is not mapped: an answer, and the session goes on. */
+static const char *memory_refused(struct gsession *s, const struct session_msg *m, const int *fds,
+                                  int *ret_code)
+{
+    struct gmemory *other;
+
+    *ret_code = COMMD_E_QUOTA;
+    if (s->nmemories >= GPU_SESSION_MEMORIES)
+        return "this process has told of as many allocations as commd-gpu keeps for one";
+    if (s->user->nmemories >= GPU_USER_MEMORIES)
+        return "this user has told of as many allocations as commd-gpu keeps for one";
+    if (s->user->mapped + m->memory.bytes > GPU_USER_DEVICES_MAPPED * s->g->total_bytes)
+        return "this user's mapped allocations are as large as they may be";
+    *ret_code = COMMD_E_INVALID;
+    if (memcmp(&m->memory.uuid, &s->dev->uuid, sizeof m->memory.uuid))
+        return "the memory is not on the GPU that the session is for";
+    for (unsigned i = 0; m->memory.kind == SESSION_VMM && i < m->memory.chunks; i++)
+        if (!may_be_chunk(fds[i]))
+            return "a descriptor is not one of a driver";
+    if (m->memory.kind != SESSION_IPC)
+        return NULL;
+    LIST_FOREACH(other, &s->g->handles[handle_bucket(&m->memory.ipc)], same)
+        if (other->session->user != s->user &&
+            !memcmp(&other->ipc, &m->memory.ipc, sizeof other->ipc))
+            return "the memory belongs to another user";
+    return NULL;
+}
+
+static struct gmemory *memory_new(struct gsession *s, const struct session_msg *m, int *fds)
+{
+    struct gmemory *mem = calloc(1, sizeof *mem);
+
+    if (!mem)
+        return NULL;
+    mem->session = s;
+    mem->id = m->id;
+    mem->kind = m->memory.kind;
+    mem->bytes = m->memory.bytes;
+    mem->ipc = m->memory.ipc;
+    if (mem->kind == SESSION_VMM) {
+        mem->chunks = m->memory.chunks;
+        mem->chunk = calloc(mem->chunks, sizeof *mem->chunk);
+        if (!mem->chunk) {
+            free(mem);
+            return NULL;
+        }
+        for (unsigned i = 0; i < mem->chunks; i++)
+            mem->chunk[i] = (struct gchunk){m->memory.chunk_bytes[i], 0, steal_fd(&fds[i])};
+    } else {
+        LIST_INSERT_HEAD(&s->g->handles[handle_bucket(&mem->ipc)], mem, same);
+    }
+    s->nmemories++;
+    s->user->nmemories++;
+    s->user->mapped += mem->bytes;
+    s->dev->mapped += mem->bytes;
+    return mem;
+}
+
+void memory_add(struct gsession *s, const struct session_msg *m, int *fds, unsigned nfds)
+{
+    const char *why = memory_wrong(s, m, nfds);
+    struct gmemory *mem;
+    int code;
+
+    if (why) {
+        session_break(s, "memory %u: %s", m->id, why);
+        return;
+    }
+    why = memory_refused(s, m, fds, &code);
+    mem = why ? NULL : memory_new(s, m, fds);
+    if (!mem) {
+        session_answer(s, m->id, why ? code : COMMD_E_NOMEM, -1, why ? why : "no memory");
+        return;
+    }
+    mem->job.done = map_done;
+    s->asking = true;
+    memory_job(mem, MEMORY_MAPPING);
+}

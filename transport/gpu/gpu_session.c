@@ -1,0 +1,460 @@
+/* gpu_session.c - the socket of a client: what comes seldom.
+ *
+ * States: NEW until it has said hello; OPENING while a job opens its GPU and registers its region;
+ * OPEN; CLOSED, and there until nothing refers to it any more: operations on streams, jobs.
+ * A question that a job answers is the only one meanwhile (`asking`): the next is not even read. So
+ * nobody can have more than one job in line for each of its sessions, but for what it frees.
+ *
+ * Doorbell and asleep flag are as those of boards (transport/engine/engine_bells.c): before the
+ * loop sleeps it sets the flag of all active sessions, and after a full fence looks at their slots
+ * once more. The doorbell is never read, for its counter is the client's affair.
+ *
+ * Who breaks the rules is closed with one line in the log, and its pending operations end for the
+ * other ranks as if it had died. */
+#include "transport/gpu/gpu.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "shm/util/memfd.h"
+
+enum {
+    READS = 4,     /* messages of a session in one look: the rest is reported again */
+    MAX_FDS = 253, /* SCM_MAX_FD of the kernel: more do not come with one message */
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void session_send(struct gsession *s, const struct session_msg *m, const int *fds,
+                         unsigned nfds)
+{
+    union {
+        struct cmsghdr h;
+        char buf[CMSG_SPACE(2 * sizeof(int))];
+    } control = {0};
+    struct iovec iov = {(void *)m, sizeof *m};
+    struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (s->state == SESSION_CLOSED)
+        return;
+    if (nfds) {
+        hdr.msg_control = &control;
+        hdr.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        control.h.cmsg_level = SOL_SOCKET;
+        control.h.cmsg_type = SCM_RIGHTS;
+        control.h.cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        memcpy(CMSG_DATA(&control.h), fds, nfds * sizeof(int));
+    }
+    if (sendmsg(s->sock, &hdr, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *m)
+        return;
+    if (errno == EAGAIN)
+        session_break(s, "it does not read its answers");
+    else
+        session_close(s, "it has closed its socket");
+}
+
+void session_answer(struct gsession *s, uint32_t id, int code, int rank, const char *text)
+{
+    struct session_msg m = {.type = SESSION_ANSWER, .id = id};
+
+    m.answer.code = code;
+    m.answer.rank = rank;
+    snprintf(m.answer.text, sizeof m.answer.text, "%s", text);
+    session_send(s, &m, NULL, 0);
+    session_watch(s);
+}
+
+/* What it asks next is only read when nothing is being answered. */
+void session_watch(struct gsession *s)
+{
+    struct epoll_event ev = {.events = s->asking ? 0 : EPOLLIN, .data.ptr = &s->sock_watch};
+
+    if (s->sock >= 0)
+        epoll_ctl(s->g->epoll, EPOLL_CTL_MOD, s->sock, &ev);
+}
+
+/* ---- hello ----------------------------------------------------------------------------------- */
+
+static int region_register(struct gsession *s)
+{
+    const struct cuda *cu = &s->g->cu;
+    struct session_flags *flags = &s->region->flags;
+    char text[128];
+    cu_result r = cu->ctx_set(s->dev->ctx);
+
+    r = r ? r : cu->host_register(flags, sizeof *flags, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
+    if (r == CU_SUCCESS) {
+        s->registered = true;
+        r = cu->host_pointer(&s->flags, flags, 0);
+    }
+    if (r == CU_SUCCESS)
+        return 0;
+    cuda_text(cu, r, text, sizeof text);
+    snprintf(s->why, sizeof s->why, "registering the session's page: %.120s", text);
+    return COMMD_E_GPU_LOST;
+}
+
+/* A device that could not be opened is tried anew: memory may have been short. */
+static void hello_work(struct gjob *job)
+{
+    struct gsession *s = container_of(job, struct gsession, job);
+    struct gdevice *d = s->dev;
+
+    if (!d->open) {
+        s->code = device_open(d, s->why);
+        if (s->code)
+            return;
+        d->open = true;
+    }
+    s->code = region_register(s);
+}
+
+static void hello_done(struct gjob *job)
+{
+    struct gsession *s = container_of(job, struct gsession, job);
+    struct session_msg m = {.type = SESSION_WELCOME};
+
+    s->jobs--;
+    s->asking = false;
+    if (s->state == SESSION_CLOSED)
+        return;
+    if (s->code) {
+        gpu_log(s->g, LOG_WARN, "no session for pid %u: %s", s->pid, s->why);
+        session_answer(s, 0, s->code, -1, s->why);
+        session_close(s, s->why);
+        return;
+    }
+    s->state = SESSION_OPEN;
+    m.welcome.nccl = (uint32_t)s->g->nccl.version;
+    m.welcome.pid = (uint32_t)getpid();
+    session_send(s, &m, (int[]){s->region_fd, s->bell}, 2);
+    session_watch(s);
+    session_wake(s);
+}
+
+/* What the client gets: the region, and the doorbell. */
+static int region_new(struct gsession *s)
+{
+    void *map = NULL;
+    int r = memfd_new("commd-gpu", sizeof *s->region, &s->region_fd);
+
+    r = r ? r : memfd_map(s->region_fd, sizeof *s->region, &map);
+    if (r)
+        return r;
+    s->region = map;
+    s->region->magic = SESSION_MAGIC;
+    s->region->version = SESSION_VERSION;
+    s->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->bell < 0)
+        return -errno;
+    return gpu_watch(s->g, s->bell, EPOLLIN | EPOLLET, &s->bell_watch);
+}
+
+static void session_hello(struct gsession *s, const struct session_msg *m)
+{
+    char text[SESSION_TEXT], uuid[48];
+
+    if (m->id != SESSION_VERSION) {
+        snprintf(text, sizeof text, "commd-gpu speaks version %d of sessions, the client %u",
+                 SESSION_VERSION, m->id);
+        session_answer(s, 0, COMMD_E_PROTOCOL, -1, text);
+        session_close(s, text);
+        return;
+    }
+    s->dev = device_find(s->g, &m->hello.uuid);
+    if (!s->dev || region_new(s)) {
+        device_text(&m->hello.uuid, uuid);
+        snprintf(text, sizeof text,
+                 s->dev ? "commd-gpu has no memory or descriptors for a session"
+                        : "commd-gpu sees no %s: is it the same GPU under another partition?",
+                 uuid);
+        session_answer(s, 0, s->dev ? COMMD_E_NOMEM : COMMD_E_INVALID, -1, text);
+        s->dev = NULL;
+        session_close(s, text);
+        return;
+    }
+    s->dev->nsessions++;
+    s->state = SESSION_OPENING;
+    s->asking = true;
+    s->job = (struct gjob){.work = hello_work, .done = hello_done};
+    s->jobs++;
+    session_watch(s);
+    /* not in the user's lane: a device is opened by one job at a time */
+    jobs_add(s->g->jobs, &s->g->lane, &s->job);
+}
+
+/* ---- what a client sends ----------------------------------------------------------------------
+ */
+
+static void session_abort(struct gsession *s, const struct session_msg *m)
+{
+    struct gmember *member = member_find(s, m->id);
+    char text[SESSION_TEXT];
+    int code = m->answer.code, rank = m->answer.rank;
+
+    if (!member) {
+        session_break(s, "it gives up group %u, which it is not in", m->id);
+        return;
+    }
+    snprintf(text, sizeof text, "%.*s", (int)sizeof m->answer.text - 1, m->answer.text);
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)
+            *p = '?';
+    if (code >= 0 || code < GPU_LAST_CODE)
+        code = COMMD_E_ABORTED;
+    if (rank < 0 || (uint32_t)rank >= member->group->world)
+        rank = -1;
+    group_break(member->group, code, rank, 0, text);
+}
+
+static void session_detach(struct gsession *s, uint32_t id)
+{
+    struct gmember *member = member_find(s, id);
+
+    if (member)
+        group_detach(member, "has left");
+    else
+        session_break(s, "it leaves group %u, which it is not in", id);
+}
+
+static void session_take(struct gsession *s, const struct session_msg *m, size_t len, int *fds,
+                         unsigned nfds)
+{
+    if (m->type != SESSION_ATTACH && len > sizeof *m) {
+        session_break(s, "a message is too long");
+    } else if (m->type != SESSION_MEMORY && nfds) {
+        session_break(s, "descriptors belong to no message");
+    } else if (s->state == SESSION_NEW) {
+        if (m->type == SESSION_HELLO)
+            session_hello(s, m);
+        else
+            session_break(s, "it begins with message %u", m->type);
+    } else if (m->type == SESSION_MEMORY) {
+        memory_add(s, m, fds, nfds);
+    } else if (m->type == SESSION_FORGET) {
+        memory_forget(s, m->id);
+    } else if (m->type == SESSION_ATTACH) {
+        group_attach(s, m, len);
+    } else if (m->type == SESSION_DETACH) {
+        session_detach(s, m->id);
+    } else if (m->type == SESSION_ABORT) {
+        session_abort(s, m);
+    } else {
+        session_break(s, "message %u is unknown", m->type);
+    }
+}
+
+/* The descriptors of a message, closed or not; true if some were cut off. */
+static bool take_fds(struct msghdr *hdr, int *fds, unsigned *ret_n)
+{
+    *ret_n = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(hdr); c; c = CMSG_NXTHDR(hdr, c)) {
+        unsigned n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (unsigned i = 0; i < n && *ret_n < MAX_FDS; i++)
+            memcpy(&fds[(*ret_n)++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+    }
+    return hdr->msg_flags & (MSG_CTRUNC | MSG_TRUNC);
+}
+
+static bool session_receive(struct gsession *s)
+{
+    static union {
+        struct session_msg m;
+        char bytes[SESSION_MSG_MAX + 1];
+    } in;
+    static char control[CMSG_SPACE(MAX_FDS * sizeof(int))] __attribute__((aligned(8)));
+    struct iovec iov = {&in, sizeof in};
+    struct msghdr hdr = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    int fds[MAX_FDS];
+    unsigned nfds;
+    ssize_t n;
+
+    if (!closer_room(s->g->closer, s->user->uid)) /* what does not fit would be closed here */
+        return false;
+    n = recvmsg(s->sock, &hdr, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            session_close(s, "its socket has failed");
+        return false;
+    }
+    if (take_fds(&hdr, fds, &nfds)) {
+        session_break(s, "a message is too long");
+    } else if (n == 0) {
+        session_close(s, "it has closed its socket");
+    } else if ((size_t)n < offsetof(struct session_msg, hello)) {
+        session_break(s, "a message is too short");
+    } else {
+        if ((size_t)n < sizeof in.m) /* what it left out is zero, and not of the last message */
+            memset(in.bytes + n, 0, sizeof in.m - (size_t)n);
+        session_take(s, &in.m, (size_t)n, fds, nfds);
+    }
+    for (unsigned i = 0; i < nfds; i++)
+        if (fds[i] >= 0)
+            closer_fd(s->g->closer, s->user->uid, fds[i]);
+    return s->state != SESSION_CLOSED;
+}
+
+void session_read(struct gsession *s)
+{
+    for (unsigned i = 0; i < READS && s->state != SESSION_CLOSED && !s->asking; i++)
+        if (!session_receive(s))
+            return;
+}
+
+/* ---- awake and asleep -------------------------------------------------------------------------
+ */
+
+void session_wake(struct gsession *s)
+{
+    if (s->active || s->state != SESSION_OPEN)
+        return;
+    s->active = true;
+    atomic_store_explicit(&s->region->asleep, 0, memory_order_relaxed);
+    TAILQ_INSERT_TAIL(&s->user->active, s, active_link);
+    s->user->nactive++;
+    guser_touch(s->g, s->user);
+}
+
+void session_deactivate(struct gsession *s)
+{
+    if (!s->active)
+        return;
+    s->active = false;
+    TAILQ_REMOVE(&s->user->active, s, active_link);
+    s->user->nactive--;
+    guser_touch(s->g, s->user);
+}
+
+/* ---- begin and end -----------------------------------------------------------------------------
+ */
+
+void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int *fd)
+{
+    struct gsession *s = calloc(1, sizeof *s);
+
+    if (s)
+        s->user = guser_get(g, uid);
+    if (!s || !s->user) {
+        free(s);
+        return;
+    }
+    s->g = g;
+    s->client = client;
+    s->pid = pid;
+    s->sock = steal_fd(fd);
+    s->bell = s->region_fd = -1;
+    s->sock_watch = (struct gwatch){WATCH_SESSION, s};
+    s->bell_watch = (struct gwatch){WATCH_BELL, s};
+    STAILQ_INIT(&s->leaving);
+    LIST_INSERT_HEAD(&g->sessions, s, link);
+    s->user->nsessions++;
+    g->nsessions++;
+    if (gpu_watch(g, s->sock, EPOLLIN, &s->sock_watch)) {
+        session_close(s, "no memory to watch its socket");
+    } else if (s->user->nsessions > GPU_USER_SESSIONS) {
+        session_answer(s, 0, COMMD_E_QUOTA, -1, "this user has as many sessions as it may have");
+        session_close(s, "its user has too many sessions");
+    }
+}
+
+void session_close(struct gsession *s, const char *why)
+{
+    if (s->state == SESSION_CLOSED)
+        return;
+    gpu_log(s->g, LOG_DEBUG, "session of pid %u (uid %u) ends: %s", s->pid, s->user->uid, why);
+    session_deactivate(s);
+    s->state = SESSION_CLOSED;
+    LIST_REMOVE(s, link);
+    LIST_INSERT_HEAD(&s->g->closed, s, link);
+    epoll_ctl(s->g->epoll, EPOLL_CTL_DEL, s->sock, NULL);
+    closer_sock(s->g->closer, s->user->uid, steal_fd(&s->sock));
+    if (s->bell >= 0) { /* close() alone would leave it there, as the client has the file open */
+        epoll_ctl(s->g->epoll, EPOLL_CTL_DEL, s->bell, NULL);
+        close_fdp(&s->bell);
+    }
+    group_leave_all(s, "has died or left");
+    memory_forget_all(s);
+}
+
+void session_break(struct gsession *s, const char *format, ...)
+{
+    char why[SESSION_TEXT];
+    va_list args;
+
+    if (s->state == SESSION_CLOSED)
+        return;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    gpu_log(s->g, LOG_WARN, "session of pid %u (uid %u) is closed: %s", s->pid, s->user->uid, why);
+    session_close(s, why);
+}
+
+void session_del(struct gpu *g, uint32_t client)
+{
+    struct gsession *s;
+
+    LIST_FOREACH(s, &g->sessions, link)
+        if (s->client == client) {
+            session_close(s, "commd says that it is gone");
+            return;
+        }
+}
+
+static void region_work(struct gjob *job)
+{
+    struct gsession *s = container_of(job, struct gsession, job);
+    const struct cuda *cu = &s->g->cu;
+
+    if (s->registered && cu->ctx_set(s->dev->ctx) == CU_SUCCESS)
+        cu->host_unregister(&s->region->flags);
+    munmap(s->region, sizeof *s->region);
+    close_fdp(&s->region_fd);
+}
+
+static void region_done(struct gjob *job)
+{
+    struct gsession *s = container_of(job, struct gsession, job);
+
+    s->jobs--;
+    s->region = NULL;
+}
+
+static void gsession_free(struct gsession *s)
+{
+    LIST_REMOVE(s, link);
+    s->g->nsessions--;
+    if (s->dev)
+        s->dev->nsessions--;
+    s->user->nsessions--;
+    guser_put(s->g, s->user);
+    close_fdp(&s->region_fd);
+    free(s);
+}
+
+void sessions_sweep(struct gpu *g)
+{
+    struct gsession *s, *next;
+
+    for (s = LIST_FIRST(&g->closed); s; s = next) {
+        next = LIST_NEXT(s, link);
+        if (s->jobs || s->low != s->next || s->nmemories)
+            continue;
+        if (!s->region) {
+            gsession_free(s);
+            continue;
+        }
+        s->job = (struct gjob){.work = region_work, .done = region_done};
+        s->jobs++;
+        jobs_add(g->jobs, &g->lane, &s->job);
+    }
+}
