@@ -393,8 +393,9 @@ class Group(_core.Group, Operations):
         it is enqueued; what is enqueued on the stream later comes after it, or, of one that was
         started, after wait_stream(). barrier() is on the stream, too. Without on(), arrays on a GPU
         are taken on the stream that their __cuda_array_interface__ names, else on the default one.
-        A failure that comes after the call is told by the work, or by the next call. Synchronize
-        the stream before the group is closed: what is not done by then fails.
+        A failure that comes after the call is told by the work, or by the next call. What is
+        under way when the group is closed is lost, messages too: make a barrier before, and
+        synchronize the stream.
         """
         return _On(self, self._submit, stream)
 

@@ -209,7 +209,13 @@ void Submission::leave()
 std::exception_ptr Submission::error()
 {
     std::lock_guard<std::mutex> guard(lock_);
+    int code = 0;
 
+    if (!error_ && handle_ && commd_work_test(handle_, &code) && code) {
+        commd_work_wait(handle_, 0); /* is done: sets this thread's error */
+        error_ = backend_error(*commd_last_error());
+        outcome_ = to_outcome(code);
+    }
     told_ = told_ || error_;
     return error_;
 }
@@ -225,7 +231,7 @@ FuturePtr Submission::outcome()
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
     std::unique_lock<std::mutex> lock(lock_);
 
-    if (!done()) {
+    if (!done_.load(std::memory_order_acquire)) {
         if (!outcome_future_)
             outcome_future_ = future;
         return outcome_future_;

@@ -40,9 +40,11 @@ class Submission
     /* Nobody may look again: what it fails with is told by the next call in the group. */
     void leave();
 
+    /* It may be so a little before the library says it by on_done(). */
     bool done() const
     {
-        return done_.load(std::memory_order_acquire);
+        return done_.load(std::memory_order_acquire) ||
+               (handle_ && commd_work_test(handle_, nullptr));
     }
     /* NULL: none so far. */
     std::exception_ptr error();
