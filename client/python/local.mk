@@ -8,6 +8,7 @@ EXTRA_DIST += \
 	client/python/commd/_core.c \
 	client/python/commd/_core.h \
 	client/python/commd/_core_error.c \
+	client/python/commd/_core_foreign.c \
 	client/python/commd/_core_memory.c \
 	client/python/commd/_core_op.c \
 	client/python/commd/_core_work.c \
@@ -17,6 +18,10 @@ EXTRA_DIST += \
 	client/python/commd/csrc/bind.cpp \
 	client/python/commd/csrc/callbacks.cpp \
 	client/python/commd/csrc/callbacks.h \
+	client/python/commd/csrc/device.cpp \
+	client/python/commd/csrc/device.h \
+	client/python/commd/csrc/device_work.cpp \
+	client/python/commd/csrc/device_work.h \
 	client/python/commd/csrc/group.cpp \
 	client/python/commd/csrc/group.h \
 	client/python/commd/csrc/move.cpp \
