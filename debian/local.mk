@@ -1,5 +1,5 @@
 # debian/: packages for Debian; dpkg-buildpackage reads it, make only puts it into the tarball.
-EXTRA_DIST += debian/changelog debian/commd.install debian/commd.lintian-overrides \
+EXTRA_DIST += debian/changelog debian/commd.docs debian/commd.install debian/commd.lintian-overrides \
 	debian/commd.postinst debian/commd.postrm debian/commd.prerm debian/control debian/copyright \
 	debian/libcommd-dev.install debian/libcommd0.install debian/libcommd0.symbols \
 	debian/not-installed debian/python3-commd.install debian/rules debian/source/format

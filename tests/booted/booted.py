@@ -188,15 +188,21 @@ class Story(Cluster):
         self.job()
 
     def check_restart_brings_the_new_one(self):
+        before = self.a.show("MainPID")
         for m in self.machines:
             need(m.show("NeedDaemonReload") == "no", "systemd does not know the new units")
-            m.do("systemctl", "restart", "commd")
+            if m is self.b:
+                m.do("systemctl", "restart", "commd")
+                continue
+            m.do("kill", "-KILL", before)  # as it may happen between upgrade and restart
+            until(lambda: self.a.show("MainPID") not in (before, "0"), "a new commd")
+        self.all_well()
+        for m in self.machines:
             exe = m.do("readlink", f"/proc/{m.show('MainPID')}/exe")
             need(exe == "/usr/sbin/commd", exe)
             engines = m.pids("commd-engine")
             exes = {m.do("readlink", f"/proc/{pid}/exe") for pid in engines}
             need(exes == {"/usr/libexec/commd/commd-engine"}, exes)
-        self.all_well()
         self.job()
 
     def check_says_what_is_wrong_with_a_key(self):
@@ -220,6 +226,9 @@ class Story(Cluster):
                 need("No space left" in out, "not full:", out)
             self.job()
             need(self.a.well() and self.a.show("MainPID") == before, "it did not live")
+            self.a.do("systemctl", "restart", "commd")
+            self.all_well()
+            self.job()
         finally:
             self.a.do("umount", "-l", "/var/log/journal")
             self.a.do("rm", "-f", "/run/full")
