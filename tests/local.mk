@@ -46,7 +46,8 @@ TESTS += tests/mutants/test_fit.py
 EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt
 
 # Machines that boot: ./quickstart test booted.
-EXTRA_DIST += tests/booted/booted.py tools/packages.sh
+EXTRA_DIST += tests/booted/booted.py tests/booted/machines.py tests/booted/slurm.py
+EXTRA_DIST += tools/packages.sh
 
 # A machine without a compiler: ./quickstart test wheel.
 EXTRA_DIST += tests/wheel/inside.py tests/wheel/wheel.py tools/wheel.py tools/wheel.sh

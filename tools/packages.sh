@@ -35,8 +35,8 @@ cmd_package() {
     printf '%s\n' "$build"/packages/*.deb
 }
 
-# A Debian tree with what the packages depend on in its apt cache. What it holds of commd's
-# dependencies is looked at each time, because they may have changed.
+# A Debian tree with what the packages depend on, and Slurm, in its apt cache. What it holds of
+# commd's dependencies is looked at each time, because they may have changed.
 booted_base() {
     local base=$1
     if [ ! -e "$base" ]; then
@@ -51,15 +51,48 @@ booted_base() {
     mkdir "$base/root/debs" || return
     cp "$build"/packages/{commd,libcommd0,python3-commd}_*.deb "$base/root/debs" || return
     chroot "$base" sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y \
-        --no-install-recommends --download-only install /root/debs/*.deb' || return
+        --no-install-recommends --download-only install /root/debs/*.deb \
+        munge slurmctld slurmd slurm-client' || return
     rm -r "$base/root/debs"
 }
 
+# The torch backend for the packages, into the folder $1, built as doc/install.md says.
+booted_site() {
+    local deb tree=$build/booted-tree
+    rm -rf "$1" "$tree"
+    for deb in "$build"/packages/{libcommd0,libcommd-dev,python3-commd}_*.deb; do
+        dpkg-deb -x "$deb" "$tree" || return
+    done
+    PATH=$venv/bin:$PATH COMMD_PREFIX=$tree/usr COMMD_RPATH=/usr/lib MAX_JOBS=$(nproc) \
+        COMMD_BUILD_DIR=$build/booted-objects \
+        "$venv/bin/pip" install --no-build-isolation --no-deps --target "$1" \
+        "$tree/usr/share/commd/python" || return
+    rm -rf "$tree"
+}
+
+# The machines see .venv as it is here, and they have the Python of Debian 12.
+booted_has_torch() {
+    [ "$torch_spec" != none ] &&
+        [ "$(readlink -f "$(command -v "$python")")" = /usr/bin/python3.11 ]
+}
+
 cmd_test_booted() {
+    local base=$top/.cache/bookworm site=$build/booted-site with_torch=() rc=0
     [ "$(id -u)" -eq 0 ] || fail "test booted starts containers: run it as root"
     cmd_package
     install_packages "${packages_booted[@]}"
     step "a Debian in .cache/bookworm" "is $booted_mirror reachable? COMMD_MIRROR names another" \
-        booted_base "$top/.cache/bookworm"
-    exec python3 "$top/tests/booted/booted.py" "$top/.cache/bookworm" "$build/packages"
+        booted_base "$base"
+    if booted_has_torch; then
+        install_packages "${packages_python[@]}"
+        make_python
+        step "torch backend for the packages" "does the compiler fit torch's headers?" \
+            booted_site "$site"
+        with_torch=("$venv" "$site")
+    fi
+    printf '\nthe packages\n'
+    python3 "$top/tests/booted/booted.py" "$base" "$build/packages" || rc=1
+    printf '\njobs under Slurm\n'
+    python3 "$top/tests/booted/slurm.py" "$base" "$build/packages" "${with_torch[@]}" || rc=1
+    return "$rc"
 }

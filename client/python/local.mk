@@ -30,7 +30,11 @@ EXTRA_DIST += \
 	client/python/commd/csrc/p2p.cpp \
 	client/python/commd/csrc/plan.cpp \
 	client/python/commd/csrc/plan.h \
+	client/python/commd/csrc/profile.cpp \
+	client/python/commd/csrc/profile.h \
 	client/python/commd/csrc/python.h \
+	client/python/commd/csrc/recorder.cpp \
+	client/python/commd/csrc/recorder.h \
 	client/python/commd/csrc/reduce.cpp \
 	client/python/commd/csrc/sparse.cpp \
 	client/python/commd/csrc/tensors.cpp \
@@ -39,6 +43,7 @@ EXTRA_DIST += \
 	client/python/commd/csrc/work.h \
 	client/python/commd/_programs.py \
 	client/python/commd/_replace.py \
+	client/python/commd/debug.py \
 	client/python/commd/dtypes.py \
 	client/python/commd/doctor.py \
 	client/python/commd/errors.py \

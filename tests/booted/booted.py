@@ -1,170 +1,26 @@
 #!/usr/bin/env python3
-"""Two machines that boot: containers of systemd-nspawn, in which the packages are installed, run,
-upgraded and purged.
+"""The packages on two machines that boot (machines.py): installed, run, upgraded and purged.
 
     tests/booted/booted.py BASE PACKAGES     a Debian tree, and a folder of .deb files
 
-BASE is copied; its apt cache has what the packages depend on, for the machines have no network but
-a pair of veth between them. Needs root. One story: each check goes on from the one before. All that
-is started is ended and removed, also after Ctrl-C, and nothing takes longer than LIMIT seconds.
+BASE is copied; its apt cache has what the packages depend on. Needs root.
 """
 
 import contextlib
 import glob
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 
+from machines import APT, CONFIGURATION, PATIENCE, Cluster, host, need, tell, until
+
 LIMIT = 600
-PATIENCE = 40
-APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q",
-       "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef"]  # fmt: skip
-NAMES = ["alpha", "beta"]
-CONFIGURATION = """# written by the operator
-cluster:
-  nodes:
-    - {name: alpha, address: 10.77.3.1}
-    - {name: beta, address: 10.77.3.2}
-transport:
-  trusted_network: true
-"""
 
 
-class Failed(Exception):
-    pass
-
-
-def need(truth, *words):
-    if not truth:
-        raise Failed(" ".join(str(word) for word in words))
-
-
-def until(condition, what, seconds=PATIENCE):
-    end = time.monotonic() + seconds
-    while not condition():
-        words = what() if callable(what) else what
-        need(time.monotonic() < end, f"after {seconds} s still not: {words}")
-        time.sleep(0.2)
-
-
-def host(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    need(done.returncode == 0, *command, done.stdout[-500:], done.stderr[-500:])
-    return done.stdout
-
-
-class Machine:
-    """A container; its network namespace is ours, so that it outlives a reboot."""
-
-    def __init__(self, name, base, work):
-        self.name, self.root = name, os.path.join(work, name)
-        self.netns = f"commd-booted-{os.getpid()}-{name}"
-        self.log = os.path.join(work, f"{name}.log")
-        self.nspawn = None
-        host("cp", "-a", "--reflink=auto", base, self.root)
-        host("ip", "netns", "add", self.netns)
-        with open(os.path.join(self.root, "etc/hostname"), "w") as out:
-            out.write(name + "\n")
-        for left in ("etc/machine-id", "var/lib/dbus/machine-id"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.root, left))
-
-    def boot(self):
-        with open(self.log, "w") as out:
-            self.nspawn = subprocess.Popen(
-                ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit",
-                 "--console=pipe", f"--network-namespace-path=/run/netns/{self.netns}",
-                 f"--machine={self.netns}", f"--hostname={self.name}", "-D", self.root],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-
-    def leader(self):
-        """pid of its systemd; None while there is none."""
-        with contextlib.suppress(OSError):
-            pid = self.nspawn.pid
-            with open(f"/proc/{pid}/task/{pid}/children") as file:
-                for child in file.read().split():
-                    with open(f"/proc/{child}/comm") as comm:
-                        if comm.read().strip() in ("systemd", "init"):
-                            return int(child)
-        return None
-
-    def command(self, *words, user=None):
-        leader = self.leader()
-        need(leader, self.name, "does not run")
-        as_user = ["runuser", "-u", user, "--"] if user else []
-        return ["nsenter", "-t", str(leader), "-a", "env", "-i", "LC_ALL=C.UTF-8",
-                "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *as_user, *words]  # fmt: skip
-
-    def run(self, *words, user=None):
-        """(exit status, stdout and stderr)"""
-        done = subprocess.run(self.command(*words, user=user), text=True, timeout=120,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)  # fmt: skip
-        return done.returncode, done.stdout.strip()
-
-    def do(self, *words, user=None):
-        code, out = self.run(*words, user=user)
-        need(code == 0, f"{self.name}: {' '.join(words)}: exit {code}:", out[-1500:])
-        return out
-
-    def booted(self):
-        if not self.leader():
-            return False
-        code, out = self.run("systemctl", "is-system-running")
-        return out in ("running", "degraded")
-
-    def show(self, what, unit="commd.service"):
-        return self.do("systemctl", "show", "-P", what, unit)
-
-    def well(self):
-        return self.run("commctl", "status")[0] == 0
-
-    def pids(self, name):
-        return self.run("pgrep", "-x", name)[1].split()
-
-    def write(self, path, text):
-        path = self.root + path
-        with open(path, "w") as out:
-            out.write(text)
-
-    def end(self):
-        if self.nspawn:
-            leader = self.leader()
-            if leader:
-                os.kill(leader, signal.SIGKILL)
-            try:
-                self.nspawn.wait(10)
-            except subprocess.TimeoutExpired:
-                self.nspawn.kill()
-                self.nspawn.wait()
-        subprocess.run(["ip", "netns", "del", self.netns], check=False)
-
-
-class Story:
-    def __init__(self, base, packages, work):
-        self.packages, self.work, self.jobs = packages, work, 0
-        self.machines = []
-        for name in NAMES:
-            self.machines.append(Machine(name, base, work))
-        self.a, self.b = self.machines
-
-    def debs(self, machine, folder):
-        """Copies the packages into the machine; their paths there."""
-        paths = []
-        for package in ("commd", "libcommd0", "python3-commd"):
-            found = glob.glob(f"{folder}/{package}_*.deb")
-            need(len(found) == 1, f"{len(found)} packages {package} in {folder}")
-            shutil.copy(found[0], f"{machine.root}/root/")
-            paths.append("/root/" + os.path.basename(found[0]))
-        return paths
-
-    def all_well(self):
-        until(lambda: all(m.well() for m in self.machines), "both nodes are well")
+class Story(Cluster):
+    jobs = 0
 
     def start_job(self, *words):
         """One rank on each machine, as an ordinary user."""
@@ -193,21 +49,10 @@ class Story:
     # ---- the story ------------------------------------------------------------------------------
 
     def check_boots(self):
-        a, b = self.machines
-        host("ip", "-n", a.netns, "link", "add", "veth0", "type", "veth", "peer", "name", "veth0",
-             "netns", b.netns)  # fmt: skip
-        for i, machine in enumerate(self.machines):
-            host("ip", "-n", machine.netns, "addr", "add", f"10.77.3.{i + 1}/24", "dev", "veth0")
-            for device in ("lo", "veth0"):
-                host("ip", "-n", machine.netns, "link", "set", device, "up")
-            machine.boot()
-        until(lambda: all(m.booted() for m in self.machines), "both have booted")
+        self.boot()
 
     def check_installs(self):
-        for m in self.machines:
-            m.do(*APT, "install", *self.debs(m, self.packages))
-            m.do("useradd", "-m", "trainer")
-            need(m.do("stat", "-c", "%a %U:%G", "/etc/commd") == "750 root:commd", "/etc/commd")
+        self.install()
 
     def check_nothing_starts_by_itself(self):
         for m in self.machines:
@@ -233,13 +78,7 @@ class Story:
         need(state == "failed", "it tries again:", state)
 
     def check_starts(self):
-        key = os.urandom(32).hex() + "\n"
-        for m in self.machines:
-            m.write("/etc/commd/commd.yaml", CONFIGURATION)
-            m.write("/etc/commd/cluster.key", key)
-            m.do("systemd-tmpfiles", "--create", "commd.conf")  # owner and mode
-            m.do("systemctl", "enable", "--now", "commd")
-        self.all_well()
+        self.give_key()
         for name, user in (("commd", "commd"), ("commd-engine", "commd-engine")):
             out = self.a.do("ps", "-o", "user:20=", "-C", name).split()
             need(out and set(out) == {user}, name, "runs as", out)
@@ -349,15 +188,21 @@ class Story:
         self.job()
 
     def check_restart_brings_the_new_one(self):
+        before = self.a.show("MainPID")
         for m in self.machines:
             need(m.show("NeedDaemonReload") == "no", "systemd does not know the new units")
-            m.do("systemctl", "restart", "commd")
+            if m is self.b:
+                m.do("systemctl", "restart", "commd")
+                continue
+            m.do("kill", "-KILL", before)  # as it may happen between upgrade and restart
+            until(lambda: self.a.show("MainPID") not in (before, "0"), "a new commd")
+        self.all_well()
+        for m in self.machines:
             exe = m.do("readlink", f"/proc/{m.show('MainPID')}/exe")
             need(exe == "/usr/sbin/commd", exe)
             engines = m.pids("commd-engine")
             exes = {m.do("readlink", f"/proc/{pid}/exe") for pid in engines}
             need(exes == {"/usr/libexec/commd/commd-engine"}, exes)
-        self.all_well()
         self.job()
 
     def check_says_what_is_wrong_with_a_key(self):
@@ -381,6 +226,9 @@ class Story:
                 need("No space left" in out, "not full:", out)
             self.job()
             need(self.a.well() and self.a.show("MainPID") == before, "it did not live")
+            self.a.do("systemctl", "restart", "commd")
+            self.all_well()
+            self.job()
         finally:
             self.a.do("umount", "-l", "/var/log/journal")
             self.a.do("rm", "-f", "/run/full")
@@ -415,46 +263,6 @@ class Story:
                 m.do("id", user)
 
 
-def stop(number, _):
-    raise KeyboardInterrupt(f"signal {number}")
-
-
-def main():
-    base, packages = sys.argv[1:3]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
-        signal.signal(number, stop)
-    signal.alarm(LIMIT)
-    passed, failed, story = 0, 0, None
-    work = tempfile.mkdtemp(prefix="commd-booted-", dir="/var/tmp")
-    try:
-        story = Story.__new__(Story)
-        story.machines = []
-        story.__init__(base, packages, work)
-        for name in [name for name in vars(Story) if name.startswith("check_")]:
-            begin = time.monotonic()
-            try:
-                getattr(story, name)()
-                passed, word = passed + 1, "ok"
-            except (Failed, subprocess.TimeoutExpired) as error:
-                failed, word = failed + 1, f"FAILED: {error}"
-            what = name[len("check_") :].replace("_", " ")
-            print(f"{what:44}{time.monotonic() - begin:6.1f} s  {word}", flush=True)
-            if word != "ok" and name in ("check_boots", "check_installs", "check_starts"):
-                print("the rest stands on that")
-                break
-    except KeyboardInterrupt as why:
-        print(f"interrupted: {why}")
-        failed += 1
-    finally:
-        signal.alarm(0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        for machine in story.machines:
-            machine.end()
-        shutil.rmtree(work, ignore_errors=True)
-        print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tell(lambda work, machines: Story(*sys.argv[1:3], work, machines), LIMIT,
+                  ("check_boots", "check_installs", "check_starts")))

@@ -3,8 +3,8 @@
 dist_check_SCRIPTS += tests/integration/check_unit.sh
 TESTS += tests/integration/check_unit.sh
 
-dist_check_SCRIPTS += tests/integration/check_man.py
-TESTS += tests/integration/check_man.py
+dist_check_SCRIPTS += tests/integration/check_man.py tests/integration/check_commctl.py
+TESTS += tests/integration/check_man.py tests/integration/check_commctl.py
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \

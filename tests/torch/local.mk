@@ -31,6 +31,7 @@ EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/no_destroy.py \
 	tests/torch/programs/objects.py \
 	tests/torch/programs/pipeline_schedules.py \
+	tests/torch/programs/recorded.py \
 	tests/torch/programs/replaced.py \
 	tests/torch/programs/restarted.py \
 	tests/torch/programs/ring_all_reduce.py \

@@ -10,13 +10,14 @@ import glob
 import importlib
 import importlib.machinery
 import os
+import pickle
 import sys
 
 import torch
 
 from commd import _autoload
 
-__all__ = ["create_backend", "empty", "load"]
+__all__ = ["create_backend", "dump_flight_recorder", "empty", "flight_recorder", "load"]
 
 
 def _minor(version):
@@ -115,6 +116,28 @@ def empty(*size, dtype=None):
     if len(size) == 1 and not hasattr(size[0], "__index__"):
         (size,) = size
     return load().empty(list(size), dtype or torch.get_default_dtype())
+
+
+def flight_recorder(only_active=False):
+    """The last collectives of this process, in the form of torch's flight recorder.
+
+    Its own functions know nothing of commd: see doc/debugging.md. profiling_name begins with
+    "gloo:" because torch's analyser refuses what it does not know; "backend" is "commd".
+    TORCH_FR_BUFFER_SIZE says how many are kept (2000; 0: none). only_active: those that go on.
+    """
+    return pickle.loads(load().flight_recorder(only_active))
+
+
+def dump_flight_recorder(prefix, rank=None):
+    """Writes it to the file PREFIX + rank (None: $RANK) for torch's analyser, torchfrtrace, which
+    takes a folder with the files of all ranks.
+
+    With COMMD_FR_DUMP=PREFIX in the environment commd does so itself, once, when one fails.
+    """
+    if rank is None:
+        rank = int(os.environ["RANK"])
+    with open(f"{prefix}{rank}", "wb") as out:
+        out.write(load().flight_recorder(False))
 
 
 _autoload.register()

@@ -11,6 +11,8 @@
 #include "ops.cpp"
 #include "p2p.cpp"
 #include "plan.cpp"
+#include "profile.cpp"
+#include "recorder.cpp"
 #include "reduce.cpp"
 #include "sparse.cpp"
 #include "tensors.cpp"

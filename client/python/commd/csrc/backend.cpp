@@ -19,6 +19,7 @@
 #include <c10/util/Exception.h>
 
 #include "ops.h"
+#include "profile.h"
 
 namespace commd
 {
@@ -190,6 +191,11 @@ static constexpr const char *kOneDevice =
 WorkPtr ProcessGroupCommd::execute(Plan plan, bool sync)
 {
     free_retired_works();
+    if (C10_UNLIKELY(!group_->recorded()->described()))
+        group_->recorded()->describe(getGroupDesc());
+    std::optional<ParamComms> range;
+    if (C10_UNLIKELY(profiled()))
+        range.emplace(*group_->recorded(), plan, rank_, size_, sync);
     if (C10_UNLIKELY(plan.device && !plan.device->is_cpu()))
         return execute_on_device(std::move(plan), sync);
     auto work = c10::make_intrusive<WorkCommd>(group_, rank_, std::move(plan));

@@ -80,6 +80,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     m.def("create", &commd::create, py::arg("options"));
     m.def("empty", &commd::empty, py::arg("sizes"), py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>());
+    /* Bytes: a pickle is no text. */
+    m.def("flight_recorder", [](bool only_active) {
+        std::string pickle;
+        {
+            py::gil_scoped_release no_gil;
+            pickle = commd::recorded_pickle(only_active);
+        }
+        return py::bytes(pickle);
+    });
     m.def("leave_at_exit", &commd::leave_all_at_exit, py::call_guard<py::gil_scoped_release>());
     m.def("libcommd_version", &commd_version);
+    commd::register_recorder_handler();
 }

@@ -24,6 +24,7 @@
  * first stream that waits: without a wait they never are.
  */
 #include "device_work.h"
+#include "profile.h"
 #include "python.h"
 
 #include <c10/core/DeviceGuard.h>

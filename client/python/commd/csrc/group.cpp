@@ -270,8 +270,9 @@ int64_t to_timeout_ms(milliseconds timeout)
     return timeout.count() > 0 ? timeout.count() : -1;
 }
 
-Group::Group(std::string name, commd_group *handle)
-    : name_(std::move(name)), pid_(getpid()), generation_(generation()), handle_(handle)
+Group::Group(std::string name, commd_group *handle, std::shared_ptr<RecordedGroup> recorded)
+    : name_(std::move(name)), recorded_(std::move(recorded)), pid_(getpid()),
+      generation_(generation()), handle_(handle)
 {
 }
 
@@ -288,6 +289,15 @@ at::Tensor empty(const std::vector<int64_t> &sizes, at::ScalarType dtype)
     if (r)
         throw_last_error(r);
     return at::from_blob(memory, sizes, [](void *p) { commd_free(p); }, at::dtype(dtype));
+}
+
+static std::shared_ptr<RecordedGroup> recorded_group(const GroupSpec &spec)
+{
+    std::vector<int64_t> ranks = spec.ranks;
+
+    for (int i = 0; spec.ranks.empty() && i < spec.size; i++)
+        ranks.push_back(i);
+    return std::make_shared<RecordedGroup>(spec.id, spec.rank, std::move(ranks));
 }
 
 std::shared_ptr<Group> Group::join(const GroupSpec &spec)
@@ -307,7 +317,7 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
         context_unref();
         throw;
     }
-    std::shared_ptr<Group> group(new Group(name, handle));
+    std::shared_ptr<Group> group(new Group(name, handle, recorded_group(spec)));
     group->set_timeout(spec.timeout);
     Process &p = process();
     std::lock_guard<std::mutex> guard(p.lock);
@@ -437,6 +447,7 @@ void Group::set_timeout(milliseconds timeout)
     Call call(*this);
 
     commd_group_set_timeout(call.handle(), timeout.count() > 0 ? timeout.count() : -1);
+    recorded_->set_timeout(timeout.count() > 0 ? timeout.count() : -1);
 }
 
 void Group::note_failure(int code)

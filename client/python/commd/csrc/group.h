@@ -17,6 +17,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "recorder.h"
+
 namespace commd
 {
 
@@ -103,15 +105,20 @@ class Group
     {
         return name_;
     }
+    const std::shared_ptr<RecordedGroup> &recorded() const
+    {
+        return recorded_;
+    }
 
   private:
-    Group(std::string name, commd_group *handle);
+    Group(std::string name, commd_group *handle, std::shared_ptr<RecordedGroup> recorded);
     void release();
     bool wait_idle(std::chrono::milliseconds limit);
     void leave();
     void log_owed();
 
     const std::string name_;
+    const std::shared_ptr<RecordedGroup> recorded_;
     const pid_t pid_; /* for messages */
     const unsigned generation_;
     commd_group *handle_; /* owned until leave() */

@@ -94,13 +94,17 @@ void all_reduce_(const at::Tensor &tensor, c10::string_view op_name, c10::string
         op.stream = native_handle(current_stream(tensor.device()));
     }
     Group::Call call(*group);
-    group->next_sequence();
+    plan.inputs.push_back(tensor);
+    plan.outputs.push_back(tensor);
+    RecordId record = record_begin(group->recorded(), plan, group->next_sequence(), true);
     int r = commd_run(call.handle(), &op);
     if (C10_UNLIKELY(r)) {
         group->note_failure(r);
+        record_end(record, commd_last_error()->message);
         throw_last_error(r);
     }
     plan.copy_back();
+    record_end(record, nullptr);
     tensor.unsafeGetTensorImpl()->bump_version();
 }
 

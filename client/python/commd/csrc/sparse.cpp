@@ -118,14 +118,17 @@ WorkPtr ProcessGroupCommd::allreduce_sparse(Tensors &tensors, const c10d::Allred
     plan.inputs.push_back(tensor);
     plan.outputs.push_back(tensor);
     auto work = c10::make_intrusive<WorkCommd>(group_, rank_, std::move(plan));
-    {
+    try {
         Group::Call call(*group_);
         at::AutoDispatchBelowADInplaceOrView guard;
-        work->number();
+        work->number(true);
         at::Tensor sum = sum_sparse(call.handle(), steps, tensor, size_, rank_);
         if (redop.op == COMMD_AVG)
             sum.div_(size_);
         tensor.copy_(sum);
+    } catch (...) {
+        work->settle(std::current_exception());
+        throw;
     }
     work->settle(nullptr);
     return work;

@@ -23,12 +23,12 @@
  */
 #include "work.h"
 #include "callbacks.h"
+#include "profile.h"
 #include "python.h"
 
 #include <sched.h>
 
 #include <ATen/core/ivalue.h>
-#include <ATen/record_function.h>
 #include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 
@@ -90,16 +90,23 @@ void retire(std::shared_ptr<void> last)
     list.any.store(true, std::memory_order_release);
 }
 
-bool profiled()
-{
-    return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
-}
-
+/* Work copies titles and shapes for the profiler; nobody else wants them. */
 std::optional<std::vector<at::Tensor>> profiled_inputs(const Plan &plan)
 {
     if (plan.inputs.empty() || !profiled())
         return std::nullopt;
     return plan.inputs;
+}
+
+std::string text_of(std::exception_ptr error)
+{
+    try {
+        std::rethrow_exception(error);
+    } catch (const c10::Error &e) {
+        return e.msg();
+    } catch (const std::exception &e) {
+        return e.what();
+    }
 }
 
 Outcome to_outcome(int code)
@@ -134,22 +141,25 @@ WorkCommd::~WorkCommd()
         retire(std::move(plan_), std::move(future_));
 }
 
-void WorkCommd::number()
+void WorkCommd::number(bool started)
 {
-    if (plan_.numbered)
-        sequence_ = group_->next_sequence();
+    if (!plan_.numbered)
+        return;
+    sequence_ = group_->next_sequence();
+    record_ = record_begin(group_->recorded(), plan_, sequence_, started);
 }
 
 void WorkCommd::run()
 {
     Group::Call call(*group_);
 
-    number();
+    number(true);
     for (const commd_op &op : plan_.ops) {
         int r = commd_run(call.handle(), &op);
         if (C10_UNLIKELY(r)) {
             if (plan_.numbered)
                 group_->note_failure(r);
+            record_end(record_, commd_last_error()->message);
             throw_last_error(r);
         }
     }
@@ -161,7 +171,7 @@ void WorkCommd::start()
 {
     Group::Call call(*group_);
 
-    number();
+    number(true);
     if (plan_.ops.empty()) {
         complete(nullptr, Outcome::SUCCESS);
         return;
@@ -265,6 +275,7 @@ bool WorkCommd::complete(std::exception_ptr error, Outcome outcome)
 
     for (auto &part : parts_)
         later |= part->complete(error, outcome);
+    record_end(record_, error ? text_of(error).c_str() : nullptr);
     {
         std::lock_guard<std::mutex> guard(mutex_);
         error_ = error;
@@ -372,6 +383,9 @@ bool WorkCommd::wait(milliseconds timeout)
 
     if (auto batch = batch_)
         batch->submit();
+    std::optional<WaitRange> range;
+    if (C10_UNLIKELY(profiled()))
+        range.emplace(plan_.name);
     for (int i = 0; i < kYields && !done_.load(std::memory_order_acquire); i++)
         sched_yield();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -439,7 +453,7 @@ bool Batch::add(const std::shared_ptr<Batch> &self, const c10::intrusive_ptr<Wor
 
     if (closed_)
         return false;
-    work->number();
+    work->number(false);
     work->batch_ = self;
     works_.push_back(work);
     return true;
@@ -468,6 +482,8 @@ c10::intrusive_ptr<WorkCommd> Batch::submit()
     }
     auto whole = c10::make_intrusive<WorkCommd>(group_, rank_, std::move(plan));
     whole->parts_ = std::move(works);
+    for (auto &part : whole->parts_)
+        record_started(part->record_);
     try {
         whole->start();
     } catch (...) {

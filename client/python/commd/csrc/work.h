@@ -34,8 +34,8 @@ class WorkCommd : public c10d::Work
     void run();
     /* Starts all operations as one submission; they complete on the library's thread. */
     void start();
-    /* Takes the next number of the group. */
-    void number();
+    /* Takes the next number of the group. @started: it begins now, and is no part of a batch. */
+    void number(bool started);
     /* Done, by other operations than the plan's: @error or success. */
     void settle(std::exception_ptr error);
 
@@ -69,6 +69,7 @@ class WorkCommd : public c10d::Work
     const int level_ = callback_level(); /* of who made it */
     Plan plan_;
     uint64_t sequence_ = 0;        /* of this call in its group */
+    RecordId record_ = 0;          /* in the flight recorder */
     commd_work *handle_ = nullptr; /* owned; only of receives: it knows the source */
     std::atomic<bool> done_{false};
     std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
@@ -121,7 +122,6 @@ void free_retired_works();
 void retire(std::shared_ptr<void> last);
 
 /* Work copies titles and shapes for the profiler; nobody else wants them. */
-bool profiled();
 std::optional<std::vector<at::Tensor>> profiled_inputs(const Plan &plan);
 Outcome to_outcome(int code);
 
