@@ -244,7 +244,7 @@ static int enqueue_flags(struct device_group *dg, struct announced *a, const str
 }
 
 /* The others announce what this rank cannot: nobody shall wait for it. */
-static void refuse(struct device_group *dg)
+static void announce_refused(struct device_group *dg)
 {
     struct session_msg m = {.type = SESSION_ABORT, .id = dg->attached};
     const struct commd_error *e = commd_last_error();
@@ -269,7 +269,7 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     int r = fill(dg, op, desc, p, &slot, b);
 
     if (r) {
-        refuse(dg);
+        announce_refused(dg);
         return r;
     }
     wait_for_slot(s, s->count % SESSION_SLOTS, slot.aux_len);

@@ -210,7 +210,7 @@ static struct whereabouts find_all(const struct commd_group *g, const struct com
     return l;
 }
 
-static int bad_buffers(const struct commd_op *op, const struct whereabouts *l)
+static int bad_gpu_buffers(const struct commd_op *op, const struct whereabouts *l)
 {
     const char *name = op_name(op);
 
@@ -241,7 +241,7 @@ static int find_buffers(const struct commd_group *g, const struct commd_op *op, 
     }
     l = find_all(g, op);
     if (l.two || (l.gpu && l.host))
-        return bad_buffers(op, &l);
+        return bad_gpu_buffers(op, &l);
     if (l.gpu || op->memory == COMMD_MEMORY_CUDA)
         *ret_gpu = l.which;
     return 0;

@@ -235,7 +235,7 @@ int session_get(struct device *dev, int gpu, struct session **ret_session)
 /* ---- the end of operations ------------------------------------------------------------------- */
 
 /* With pend held. */
-static void collect(struct announced *a)
+static void announced_end(struct announced *a)
 {
     const struct session_result *r = &a->session->region->results[a->n % SESSION_SLOTS];
     struct session_result copy;
@@ -271,7 +271,7 @@ static void collect(struct announced *a)
 bool session_ended(struct announced *a)
 {
     if (!a->collected && gate_landed(&a->gate))
-        collect(a);
+        announced_end(a);
     return a->collected;
 }
 
@@ -330,7 +330,7 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
 }
 
 /* A group that is broken stays so. */
-static bool broken(struct device_group *dg, struct commd_error *e)
+static bool group_broke(struct device_group *dg, struct commd_error *e)
 {
     struct board_cause c;
     unsigned cause = board_broken(dg->group->board.hdr, &c);
@@ -363,7 +363,7 @@ static void watch_one(struct announced *a, int64_t now)
 
     if (session_ended(a) || !a->group || a->aborted)
         return;
-    if (broken(a->group, &e)) {
+    if (group_broke(a->group, &e)) {
         ask_to_end(a, &e);
         return;
     }

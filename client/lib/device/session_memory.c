@@ -114,8 +114,8 @@ static int tell_of(struct session *s, const char *op, const struct range *first,
     return r;
 }
 
-static int add(struct session *s, const char *op, const struct range *first, cu_ptr end,
-               struct exported **ret)
+static int memory_export(struct session *s, const char *op, const struct range *first, cu_ptr end,
+                         struct exported **ret)
 {
     struct exported *m = calloc(1, sizeof *m);
     struct range last = *first;
@@ -171,7 +171,7 @@ int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
             at = &m->next;
     }
     if (!m)
-        r = add(s, op, &range, p + bytes, &m);
+        r = memory_export(s, op, &range, p + bytes, &m);
     if (r)
         return r;
     ret_place->memory = m->id;

@@ -280,8 +280,8 @@ static int enqueue_up(struct staged *st, const struct side_place *out, cu_stream
 }
 
 /* In the caller's stream alone, or in ours. */
-static int enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
-                   const struct side_places *p, bool wait)
+static int staged_enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
+                          const struct side_places *p, bool wait)
 {
     const struct cuda *cu = driver(NULL);
     struct side_place none = {0};
@@ -318,8 +318,8 @@ static int enqueue(struct device_group *dg, struct staged *st, const struct comm
                : staged_await(st, WORD_LANDED, st->gate.pieces, op->stream);
 }
 
-static void cut(struct staged *st, const struct commd_group *g, const struct commd_op *op,
-                size_t bytes)
+static void cut_pieces(struct staged *st, const struct commd_group *g, const struct commd_op *op,
+                       size_t bytes)
 {
     if (g->board.nnodes > 1 && coll_table[op->coll].window == WINDOW_VECTOR && bytes > PIECE) {
         st->gate.piece = PIECE;
@@ -353,12 +353,12 @@ static int begin_collective(struct device_group *dg, const struct commd_op *op,
     r = staged_new(dg, op_name(op), p.bytes, &st);
     if (r)
         return r;
-    cut(st, dg->group, op, p.bytes);
+    cut_pieces(st, dg->group, op, p.bytes);
     st->quiet = !how->ret_work && !how->on_done;
     host = host_op(op, &p, st->chunk ? st->chunk->p : NULL);
     r = async_work_new(dg->group, &host, how->on_done, how->arg, &w);
     if (!r)
-        r = enqueue(dg, st, op, &p, how->wait);
+        r = staged_enqueue(dg, st, op, &p, how->wait);
     else
         w = NULL;
     if (r) {

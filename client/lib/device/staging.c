@@ -127,7 +127,7 @@ static int chunk_new(const struct staging *s, const char *op, size_t bytes,
 }
 
 /* The smallest that fits, unless it is much too large. */
-static struct staging_chunk *find(struct staging *s, size_t bytes)
+static struct staging_chunk *staging_find(struct staging *s, size_t bytes)
 {
     struct staging_chunk **best = NULL, *c;
 
@@ -144,7 +144,7 @@ static struct staging_chunk *find(struct staging *s, size_t bytes)
 }
 
 /* Frees the ones that were used longest ago until @bytes more are within the limit. */
-static void evict(struct staging *s, size_t bytes)
+static void staging_evict(struct staging *s, size_t bytes)
 {
     while (s->free && s->used + s->kept + bytes > s->limit) {
         struct staging_chunk **p = &s->free, *c;
@@ -161,11 +161,11 @@ static void evict(struct staging *s, size_t bytes)
 int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk)
 {
     size_t size = chunk_size(bytes);
-    struct staging_chunk *c = find(s, size);
+    struct staging_chunk *c = staging_find(s, size);
     int r;
 
     if (!c) {
-        evict(s, size);
+        staging_evict(s, size);
         r = chunk_new(s, op, size, &c);
         if (r)
             return r;
@@ -179,7 +179,7 @@ void staging_give(struct staging *s, struct staging_chunk *c)
 {
     s->used -= c->bytes;
     if (!c->spoiled)
-        evict(s, c->bytes);
+        staging_evict(s, c->bytes);
     if (c->spoiled || s->used + c->bytes > s->limit) {
         chunk_free(c);
         return;
