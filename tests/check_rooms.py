@@ -100,7 +100,8 @@ RUNTIME = re.compile(
 )
 LINKS = {
     "daemon/commd": r"lib(ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
-    "transport/commd-gpu": r"lib(event|ssl|crypto|yaml|ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
+    "transport/commd-gpu":
+        r"lib(event|ssl|crypto|yaml|ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
     "transport/commd-engine": r"lib(event|ssl|crypto|yaml|cuda|cudart|nccl|mpi|torch)\b",
     "client/lib/libcommd.so": r"lib(?!c\b|asan|ubsan|tsan|lsan|gcc_s|m\b|pthread|dl\b|rt\b|stdc)",
 }

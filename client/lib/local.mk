@@ -5,7 +5,8 @@ noinst_LTLIBRARIES += libcommd-client.la
 libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h \
 	client/lib/api/api.c client/lib/api/check.c client/lib/api/enums.c \
 	client/lib/arena/arena.c client/lib/arena/arena.h client/lib/arena/peer_arena.c \
-	client/lib/coll/gate.h client/lib/coll/work.c client/lib/coll/work.h client/lib/coll/step.c client/lib/coll/give_up.c \
+	client/lib/coll/gate.h client/lib/coll/work.c client/lib/coll/work.h client/lib/coll/step.c \
+	client/lib/coll/give_up.c \
 	client/lib/coll/finish.c client/lib/coll/run.h client/lib/api/api_p2p.c client/lib/p2p/p2p_api.h \
 	client/lib/async/async.c client/lib/async/async.h client/lib/async/progress.c \
 	client/lib/async/handles.c client/lib/context/context.c client/lib/context/context.h \
@@ -21,7 +22,8 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/device/driver.h client/lib/device/flags.c client/lib/device/memory.h \
 	client/lib/device/message.c client/lib/device/staged.c client/lib/device/staged.h \
 	client/lib/device/staging.c client/lib/device/announce.c \
-	client/lib/device/path.c client/lib/device/places.c client/lib/device/words.c client/lib/device/session.c client/lib/device/session.h \
+	client/lib/device/path.c client/lib/device/places.c client/lib/device/words.c \
+	client/lib/device/session.c client/lib/device/session.h \
 	client/lib/device/session_memory.c \
 	client/lib/p2p/p2p.c client/lib/p2p/p2p.h client/lib/p2p/p2p_api.c \
 	client/lib/p2p/p2p_match.c client/lib/p2p/p2p_out.c client/lib/p2p/p2p_wait.c

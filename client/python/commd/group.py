@@ -156,7 +156,8 @@ class Operations:
     bytes to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool;
     bfloat16 as ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be
     moved, not reduced. Also what has __dlpack__ (a torch.Tensor) or __cuda_array_interface__,
-    C-contiguous, without a copy: in host memory, or on a GPU, see Group.on(). All ranks must pass the same number of elements and the same type.
+    C-contiguous, without a copy: in host memory, or on a GPU, see Group.on(). All ranks must pass
+    the same number of elements and the same type.
 
     size: the number of ranks; s: any shape. Where an operation has one block for each rank, a list
     of arrays, one for each rank, can be passed instead of one array.
