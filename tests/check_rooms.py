@@ -66,7 +66,7 @@ MAY = {
     | {"client/lib/arena", "client/lib/coll", "client/lib/p2p", "client/lib/async"}
     | {"client/lib/device"},
     "client/ctl": {"shm/util", "shm/proto", "client/include"},
-    "client/perf": {"shm/util", "shm/model", "client/include"},
+    "client/perf": {"shm/util", "shm/model", "shm/gpu", "client/include"},
     "client/examples": {"client/include"},
 }
 # Files that stand on a border, and why.

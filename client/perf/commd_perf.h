@@ -37,6 +37,8 @@ struct perf {
     bool check;
     bool async;      /* start and wait; then once more with computing between the two */
     bool registered; /* buffers from commd_alloc() */
+    bool on_gpu;     /* buffers on a GPU */
+    int queue;       /* on a GPU: operations that are enqueued before they are waited for */
     int groups;      /* at once, each with an operation of its own */
     bool cyclic;     /* rank r on node r mod nodes, else node by node */
     int per_node;    /* ranks to launch on each socket */
@@ -140,18 +142,35 @@ struct perf_report {
     double join_us;        /* median time to make one of the groups */
     struct perf_row *rows; /* owned */
     size_t nrows;
+    const char *gpu; /* its name; NULL: buffers in host memory */
     bool quiet;      /* no table */
     bool live;       /* a progress line is on stderr */
     int64_t live_ms; /* when it was written last */
 };
 void report_begin(struct perf_report *report, const struct perf *perf, int ranks, int nodes,
-                  double join_us);
+                  double join_us, const char *gpu);
 /* @of 0: warming up. */
 void report_progress(struct perf_report *report, size_t bytes, int done, int of, double us);
 int report_row(struct perf_report *report, const struct perf_row *row);
 void report_write_row(FILE *f, const struct perf_report *report, const struct perf_row *row);
 /* Prints the end of the table and writes the JSON file; frees the rows. 0 or PERF_FAILED. */
 int report_end(struct perf_report *report, bool interrupted);
+
+/* ---- commd_perf_gpu.c: --device cuda ----------------------------------------------------------
+ */
+
+struct perf_gpu;
+/* 0 or PERF_FAILED, and it was said why. */
+int perf_gpu_open(int rank, struct perf_gpu **ret_gpu);
+struct perf_gpu *perf_gpu_close(struct perf_gpu *gpu); /* NULL ok; returns NULL */
+const char *perf_gpu_name(const struct perf_gpu *gpu);
+void *perf_gpu_stream(const struct perf_gpu *gpu);
+int perf_gpu_alloc(struct perf_gpu *gpu, size_t bytes, void **ret_ptr);
+void perf_gpu_free(struct perf_gpu *gpu, void *ptr);
+/* Between the host and the GPU, either way; waits for it. */
+int perf_gpu_copy(struct perf_gpu *gpu, void *to, const void *from, size_t bytes);
+/* For what was enqueued. */
+int perf_gpu_wait(struct perf_gpu *gpu);
 
 /* ---- commd_perf_loop.c: the measurement, over any library ------------------------------------ */
 
@@ -169,13 +188,24 @@ struct perf_library {
     void (*failed)(void *arg, const char *what); /* complains about the error just returned */
 };
 
+/* Memory that the host does not see, and the stream on which operations in it are enqueued. */
+struct perf_memory {
+    int (*alloc)(struct perf_gpu *gpu, size_t bytes, void **ret_ptr);
+    void (*free)(struct perf_gpu *gpu, void *ptr);
+    int (*copy)(struct perf_gpu *gpu, void *to, const void *from, size_t bytes);
+    int (*wait)(struct perf_gpu *gpu);
+};
+
 struct perf_loop {
     const struct perf *perf;
     const struct perf_library *library;
     void *arg; /* the library's */
     int rank, size;
     const volatile sig_atomic_t *interrupted;
-    struct perf_report *report; /* rank 0's; else NULL */
+    struct perf_report *report;       /* rank 0's; else NULL */
+    const struct perf_memory *memory; /* NULL: the host's */
+    struct perf_gpu *gpu;
+    void *stream;
 };
 /* All sizes; an exit code. */
 int perf_measure(const struct perf_loop *loop);

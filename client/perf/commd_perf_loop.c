@@ -28,6 +28,8 @@ struct measurement {
     struct perf_data *data;             /* owned */
     struct perf_shape shape;            /* owned */
     uint8_t **send, **recv;             /* owned, one for each group; the same where in place */
+    uint8_t **far_send, **far_recv;     /* on a GPU: owned, as those, which are filled and checked;
+                                           else the same */
     struct commd_op *ops;               /* owned, one for each group */
     double *times, *compute, *together; /* owned */
     uint64_t *ns;                       /* owned: one of them, on its way to the other ranks */
@@ -111,12 +113,44 @@ static void check(struct measurement *m)
     }
 }
 
+/* What the ranks have, as it goes to the GPU; and what they got, as it comes back. */
+static int far_copy(struct measurement *m, bool back)
+{
+    const struct perf_loop *l = m->loop;
+    size_t elem = commd_dtype_size(l->perf->dtype);
+    size_t sent = m->shape.send_n * elem, got = m->shape.recv_n * elem;
+    int r = 0;
+
+    for (int g = 0; l->memory && g < l->perf->groups && !r; g++) {
+        if (back && got)
+            r = l->memory->copy(l->gpu, m->recv[g], m->far_recv[g], got);
+        if (!back && sent)
+            r = l->memory->copy(l->gpu, m->far_send[g], m->send[g], sent);
+        if (!back && got && !r && m->far_recv[g] != m->far_send[g])
+            r = l->memory->copy(l->gpu, m->far_recv[g], m->recv[g], got);
+    }
+    return r;
+}
+
+/* Several, of which each comes behind the one before. */
+static int run_queue(const struct measurement *m)
+{
+    const struct perf_loop *l = m->loop;
+    int r = 0;
+
+    for (int i = 0; i < l->perf->queue && !r; i++)
+        r = l->library->run(l->arg, m->ops);
+    return r ? r : l->memory->wait(l->gpu);
+}
+
 /* With @units the computing comes between start and wait. */
 static int operate(const struct measurement *m, double units)
 {
     const struct perf_library *lib = m->loop->library;
     int r;
 
+    if (m->loop->memory && !m->loop->perf->async)
+        return run_queue(m);
     if (!m->loop->perf->async)
         return lib->run(m->loop->arg, m->ops);
     r = lib->start(m->loop->arg, m->ops);
@@ -136,7 +170,9 @@ static int iterate(struct measurement *m, double units, double *ret_us)
     if (checks(l->perf))
         for (int g = 0; g < l->perf->groups; g++)
             perf_fill(l->perf, &m->shape, m->data, m->send[g], m->recv[g]);
-    r = l->library->barrier(l->arg);
+    r = checks(l->perf) ? far_copy(m, false) : 0;
+    if (!r)
+        r = l->library->barrier(l->arg);
     if (r)
         return r;
     t0 = perf_now_us();
@@ -144,8 +180,13 @@ static int iterate(struct measurement *m, double units, double *ret_us)
     *ret_us = perf_now_us() - t0;
     if (l->perf->coll == PERF_PINGPONG)
         *ret_us /= 2;
-    if (!r && checks(l->perf))
-        check(m);
+    if (l->memory && !l->perf->async)
+        *ret_us /= l->perf->queue;
+    if (!r && checks(l->perf)) {
+        r = far_copy(m, true);
+        if (!r)
+            check(m);
+    }
     return r;
 }
 
@@ -307,6 +348,15 @@ static int measure_times(struct measurement *m, int n)
     return r;
 }
 
+static void measure_op(struct measurement *m, int g)
+{
+    const struct perf_loop *l = m->loop;
+
+    perf_op(l->perf, &m->shape, m->far_send[g], m->far_recv[g], &m->ops[g]);
+    m->ops[g].memory = l->memory ? COMMD_MEMORY_CUDA : COMMD_MEMORY_HOST;
+    m->ops[g].stream = l->stream;
+}
+
 static int measure_size(struct measurement *m, size_t count)
 {
     const struct perf_loop *l = m->loop;
@@ -325,7 +375,7 @@ static int measure_size(struct measurement *m, size_t count)
     m->together = m->compute + n;
     m->wrong = 0;
     for (int g = 0; g < l->perf->groups; g++)
-        perf_op(l->perf, &m->shape, m->send[g], m->recv[g], &m->ops[g]);
+        measure_op(m, g);
     if (l->library->prepare && l->library->prepare(l->arg, m->ops))
         return library_failed(m);
     return measure_times(m, n);
@@ -373,6 +423,41 @@ static uint8_t *buffer(const struct perf_loop *loop, size_t elements, size_t ele
     return memset(p, 0, bytes);
 }
 
+static int far_buffer(const struct perf_loop *loop, size_t elements, size_t elem, uint8_t **ret)
+{
+    void *p;
+
+    if (loop->memory->alloc(loop->gpu, MAX(elements * elem, (size_t)1), &p))
+        return -ENOMEM;
+    *ret = p;
+    return 0;
+}
+
+/* Those that operations work in. */
+static int make_far(struct measurement *m)
+{
+    const struct perf *perf = m->loop->perf;
+    size_t n = (size_t)perf->groups, elem = commd_dtype_size(perf->dtype);
+
+    if (!m->loop->memory) {
+        m->far_send = m->send;
+        m->far_recv = m->recv;
+        return 0;
+    }
+    m->far_send = calloc(n, sizeof(*m->far_send));
+    m->far_recv = calloc(n, sizeof(*m->far_recv));
+    if (!m->far_send || !m->far_recv)
+        return -ENOMEM;
+    for (size_t g = 0; g < n; g++) {
+        if (far_buffer(m->loop, m->shape.send_n, elem, &m->far_send[g]))
+            return -ENOMEM;
+        m->far_recv[g] = m->far_send[g];
+        if (m->recv[g] != m->send[g] && far_buffer(m->loop, m->shape.recv_n, elem, &m->far_recv[g]))
+            return -ENOMEM;
+    }
+    return 0;
+}
+
 static int make_buffers(struct measurement *m)
 {
     const struct perf *perf = m->loop->perf;
@@ -392,6 +477,8 @@ static int make_buffers(struct measurement *m)
         if (!m->send[g] || !m->recv[g])
             return -ENOMEM;
     }
+    if (make_far(m))
+        return -ENOMEM;
     return perf_data_new(perf, m->loop->rank, m->loop->size, &m->data);
 }
 
@@ -403,8 +490,25 @@ static void free_buffer(const struct perf_loop *loop, void *buffer)
         free(buffer);
 }
 
+static void free_far(struct measurement *m)
+{
+    const struct perf_loop *l = m->loop;
+
+    for (int g = 0; l->memory && m->far_send && m->far_recv && g < l->perf->groups; g++) {
+        if (m->far_recv[g] && m->far_recv[g] != m->far_send[g])
+            l->memory->free(l->gpu, m->far_recv[g]);
+        if (m->far_send[g])
+            l->memory->free(l->gpu, m->far_send[g]);
+    }
+    if (l->memory) {
+        free(m->far_send);
+        free(m->far_recv);
+    }
+}
+
 static void measurement_fini(struct measurement *m)
 {
+    free_far(m);
     for (int g = 0; g < m->loop->perf->groups; g++) {
         if (m->recv && m->send && m->recv[g] != m->send[g])
             free_buffer(m->loop, m->recv[g]);

@@ -176,6 +176,8 @@ static void print_options(void)
          "  --async               start, compute for as long, wait: how much was hidden?\n"
          "  --registered          in memory of commd_alloc(), where large operations need no "
          "copies\n"
+         "  --device cpu|cuda     where the buffers are (default cpu)\n"
+         "  --queue N             on a GPU: wait after so many operations (default 1; more: -c 0)\n"
          "  --groups N            in so many groups at once (default 1)\n"
          "  --ranks R             processes to start on each node (default 2)\n"
          "  --nodes S,S           sockets of the nodes (default: the one of this node)\n"
@@ -267,6 +269,11 @@ static int perf_check_options(struct perf *p, const struct given *given)
                            perf_redop_name(p->redop));
     if (p->coll == PERF_PINGPONG && (p->async || p->groups > 1))
         return wrong_usage("pingpong: neither --async nor --groups");
+    if (p->on_gpu && p->registered)
+        return wrong_usage("--registered is memory of the host, --device cuda is not");
+    if (p->queue > 1 && (!p->on_gpu || p->check || p->async))
+        return wrong_usage("--queue %d: only with --device cuda -c 0, and without --async",
+                           p->queue);
     p->max_bytes = MAX(p->min_bytes, p->max_bytes);
     if (p->step)
         p->factor = 0;
@@ -291,6 +298,8 @@ enum {
     O_VERSION,
     O_ASYNC,
     O_REGISTERED,
+    O_DEVICE,
+    O_QUEUE,
     O_GROUPS,
     O_PLACEMENT,
     O_TURNS,
@@ -303,6 +312,14 @@ static int parse_placement(const char *text, bool *ret_cyclic)
     *ret_cyclic = !strcmp(text, "cyclic");
     if (!*ret_cyclic && strcmp(text, "block"))
         return wrong_usage("--placement %s: block or cyclic", text);
+    return 0;
+}
+
+static int parse_device(const char *text, bool *ret_on_gpu)
+{
+    *ret_on_gpu = !strcmp(text, "cuda");
+    if (!*ret_on_gpu && strcmp(text, "cpu"))
+        return wrong_usage("--device %s: cpu or cuda", text);
     return 0;
 }
 
@@ -347,6 +364,10 @@ static int parse_one(int c, struct perf *p, struct given *given)
     case O_REGISTERED:
         p->registered = true;
         return 0;
+    case O_DEVICE:
+        return parse_device(optarg, &p->on_gpu);
+    case O_QUEUE:
+        return parse_int("--queue", optarg, 1, &p->queue);
     case O_GROUPS:
         r = parse_int("--groups", optarg, 1, &p->groups);
         if (!r && p->groups > PERF_MAX_GROUPS)
@@ -398,6 +419,8 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                                           {"average", required_argument, NULL, 'a'},
                                           {"async", no_argument, NULL, O_ASYNC},
                                           {"registered", no_argument, NULL, O_REGISTERED},
+                                          {"device", required_argument, NULL, O_DEVICE},
+                                          {"queue", required_argument, NULL, O_QUEUE},
                                           {"groups", required_argument, NULL, O_GROUPS},
                                           {"ranks", required_argument, NULL, O_RANKS},
                                           {"nodes", required_argument, NULL, O_NODES},
@@ -421,6 +444,7 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                        .average = PERF_AVG,
                        .check = true,
                        .groups = 1,
+                       .queue = 1,
                        .per_node = 2,
                        .nnodes = 1};
     optind = 0; /* glibc: start afresh; turns parse many lines */

@@ -48,7 +48,7 @@ static const char *dtype_shown(const struct perf *perf)
 }
 
 void report_begin(struct perf_report *report, const struct perf *perf, int ranks, int nodes,
-                  double join_us)
+                  double join_us, const char *gpu)
 {
     char host[256], when[32];
 
@@ -56,6 +56,7 @@ void report_begin(struct perf_report *report, const struct perf *perf, int ranks
                                    .ranks = ranks,
                                    .nodes = nodes,
                                    .join_us = join_us,
+                                   .gpu = gpu,
                                    .live = isatty(STDERR_FILENO)};
     host_name(host, sizeof(host));
     date(when, sizeof(when));
@@ -63,6 +64,9 @@ void report_begin(struct perf_report *report, const struct perf *perf, int ranks
            perf_coll_name(perf->coll), perf->registered ? " in registered memory" : "", ranks,
            ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s", perf_average_name(perf->average),
            host, when);
+    if (gpu)
+        printf("# buffers on a GPU, rank 0's is %s; %d operation%s at a time\n", gpu, perf->queue,
+               perf->queue == 1 ? "" : "s");
     if (perf->groups > 1)
         printf("# %d groups at once, each made in %.0f us\n", perf->groups, join_us);
     printf("#%11s %12s %5s %6s %11s %11s %11s %11s %9s %9s %7s", "bytes", "count", "type", "redop",
@@ -178,6 +182,11 @@ static int write_json(const struct perf_report *report, bool interrupted)
             "\"average\": \"%s\"",
             perf->groups, report->join_us, perf->async ? "true" : "false",
             perf->registered ? "true" : "false", perf_average_name(perf->average));
+    fputs(", \"gpu\": ", f);
+    if (report->gpu)
+        write_string(f, report->gpu);
+    else
+        fputs("null", f);
     fprintf(f, ",\n  \"version\": \"%s\", \"date\": \"%s\", \"interrupted\": %s,\n  \"rows\": [",
             PERF_VERSION, when, interrupted ? "true" : "false");
     for (size_t i = 0; i < report->nrows; i++) {

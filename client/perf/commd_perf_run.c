@@ -20,6 +20,7 @@ struct own_rank {
     struct commd_context *context; /* owned */
     struct commd_group **groups;   /* owned, perf->groups of them */
     struct commd_work **works;     /* owned, one for each group */
+    struct perf_gpu *gpu;          /* owned; NULL: buffers in host memory */
     double join_us;
     struct perf_report report; /* rank 0 */
 };
@@ -192,6 +193,9 @@ static const struct perf_library libcommd = {.barrier = run_barrier,
                                              .free = run_free,
                                              .failed = run_failed};
 
+static const struct perf_memory gpu_memory = {
+    .alloc = perf_gpu_alloc, .free = perf_gpu_free, .copy = perf_gpu_copy, .wait = perf_gpu_wait};
+
 /* ---- one rank ---------------------------------------------------------------------------- */
 
 static int join_groups(struct own_rank *run)
@@ -247,13 +251,18 @@ static int measure_rank(struct own_rank *run)
                              .interrupted = &interrupted};
     int r, r_end;
 
+    if (run->gpu) {
+        loop.memory = &gpu_memory;
+        loop.gpu = run->gpu;
+        loop.stream = perf_gpu_stream(run->gpu);
+    }
     if (run->perf->turns)
         return perf_take_turns(&loop);
     if (run->rank)
         return perf_measure(&loop);
     loop.report = &run->report;
     report_begin(&run->report, run->perf, run->size, commd_group_nodes(run->groups[0]),
-                 run->join_us);
+                 run->join_us, run->gpu ? perf_gpu_name(run->gpu) : NULL);
     r = perf_measure(&loop);
     if (interrupted)
         r = PERF_INTERRUPTED;
@@ -266,6 +275,7 @@ static void own_rank_fini(struct own_rank *run)
     for (int g = 0; run->works && g < run->perf->groups; g++)
         commd_work_free(run->works[g]);
     commd_disconnect(run->context); /* leaves the groups */
+    perf_gpu_close(run->gpu);
     free(run->groups);
     free(run->works);
 }
@@ -279,7 +289,9 @@ int perf_rank(const struct perf *perf, int rank, int size, const char *socket)
     sigaction(SIGINT, &sa, NULL);
     sa.sa_handler = SIG_DFL;
     sigaction(SIGTERM, &sa, NULL);
-    r = connect_and_join(&run, socket);
+    r = perf->on_gpu ? perf_gpu_open(rank, &run.gpu) : 0; /* before libcommd looks for it */
+    if (!r)
+        r = connect_and_join(&run, socket);
     if (!r)
         r = measure_rank(&run);
     return interrupted ? PERF_INTERRUPTED : r;

@@ -44,6 +44,7 @@ static int parse_line(const struct perf_loop *base, char *line, struct perf *ret
         (ret_perf->registered && !base->library->alloc))
         return PERF_USAGE;
     ret_perf->groups = base->perf->groups;
+    ret_perf->on_gpu = base->perf->on_gpu;
     ret_perf->size = base->size;
     return -1;
 }

@@ -227,7 +227,7 @@ static int measure(const struct perf *perf, struct mpi *m)
     if (m->rank)
         return perf_measure(&loop);
     loop.report = &report;
-    report_begin(&report, perf, m->size, 0, 0);
+    report_begin(&report, perf, m->size, 0, 0, NULL);
     r = perf_measure(&loop);
     r_end = report_end(&report, false);
     return r ? r : r_end;
@@ -249,8 +249,8 @@ int main(int argc, char **argv)
     m.recv_counts = m.send_at + m.size;
     m.recv_at = m.recv_counts + m.size;
     r = perf_parse(argc, argv, &perf);
-    if (r < 0 && (perf.async || perf.registered || perf.groups > 1)) {
-        perf_complain(m.rank, "neither --async nor --registered nor --groups");
+    if (r < 0 && (perf.async || perf.registered || perf.on_gpu || perf.groups > 1)) {
+        perf_complain(m.rank, "neither --async nor --registered nor --device cuda nor --groups");
         r = PERF_USAGE;
     }
     if (r < 0)

@@ -59,6 +59,40 @@ def every_collective(cluster, ranks, *words):
             )
 
 
+GPU = {"COMMD_LIBCUDA": os.path.join(BUILD, "tests/fakecuda/libcuda.so.1"),
+       "CUDA_VISIBLE_DEVICES": "0", "FAKECUDA_DELAY_US": "20"}  # fmt: skip
+
+
+def test_gpu():
+    """Buffers on a GPU that is none: every collective is right; the name is told."""
+    with Cluster(2) as cluster:
+        os.environ.update(GPU)
+        try:
+            every_collective(cluster, 2, "--device", "cuda")
+            perf(cluster, "all_reduce", "--device", "cuda", "--async", "-n", "3", "-e", "64")
+            text, result = perf(cluster, "all_gather", "--device", "cuda", "--queue", "7", "-c",
+                                "0", "-n", "5", "-e", "64K", "--groups", "2")  # fmt: skip
+            check("7 operations at a time" in text and result["gpu"], text)
+            check(result["gpu"] in text, text)
+        finally:
+            for name in GPU:
+                del os.environ[name]
+        done = subprocess.run([PERF, "all_reduce", "--device", "cuda", "--registered"],
+                              capture_output=True, text=True)  # fmt: skip
+        equal(done.returncode, 64, done.stderr)
+
+
+def test_no_gpu():
+    """Without a driver it says so, and nobody waits for anybody."""
+    with Cluster(1) as cluster:
+        done = subprocess.run(
+            [PERF, "all_reduce", "--device", "cuda", "--nodes", cluster.nodes[0].socket],
+            capture_output=True, text=True, env=dict(os.environ, COMMD_LIBCUDA="/nowhere.so"),
+        )  # fmt: skip
+        equal(done.returncode, 1, done.stderr)
+        check("--device cuda: " in done.stderr and "/nowhere.so" in done.stderr, done.stderr)
+
+
 def test_one_node():
     with Cluster(1) as cluster:
         every_collective(cluster, 3)
