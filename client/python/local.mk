@@ -17,6 +17,10 @@ EXTRA_DIST += \
 	client/python/commd/csrc/bind.cpp \
 	client/python/commd/csrc/callbacks.cpp \
 	client/python/commd/csrc/callbacks.h \
+	client/python/commd/csrc/device.cpp \
+	client/python/commd/csrc/device.h \
+	client/python/commd/csrc/device_work.cpp \
+	client/python/commd/csrc/device_work.h \
 	client/python/commd/csrc/group.cpp \
 	client/python/commd/csrc/group.h \
 	client/python/commd/csrc/move.cpp \

@@ -18,15 +18,22 @@ def _create(options, backend_options):
 
 def register():
     try:
+        import torch
         import torch.distributed as dist
 
-        if not dist.is_available() or hasattr(dist.Backend, "COMMD"):
+        if not dist.is_available():
             return
-        # devices is a list on purpose: a plain string is iterated by its characters.
-        # "cuda" too: a group then has one backend for both, which refuses device memory by name.
-        dist.Backend.register_backend(
-            "commd", _create, extended_api=True, devices=["cpu", "cuda"]
-        )
-        _replace.install()
+        if not hasattr(dist.Backend, "COMMD"):
+            # devices is a list on purpose: a plain string is iterated by its characters.
+            dist.Backend.register_backend(
+                "commd", _create, extended_api=True, devices=["cpu", "cuda"]
+            )
+            _replace.install()
+        # A device that plugs into torch, if it is there by now; it keeps its own backend as the
+        # one that is taken where none is named.
+        plugged = torch._C._get_privateuse1_backend_name()
+        devices = dist.Backend.backend_capability["commd"]
+        if plugged != "privateuseone" and plugged not in devices:
+            devices.append(plugged)
     except Exception as error:
         logging.getLogger("commd").warning("backend commd was not registered: %s", error)

@@ -48,7 +48,7 @@ def check_refusals():
     many = [torch.ones(4) for _ in range(size)]
     check_raises(
         "refusal of a device", NotImplementedError,
-        "commd: all_reduce takes CPU tensors, got one on meta",
+        "commd: all_reduce takes tensors on the CPU and on CUDA GPUs, got one on meta",
         lambda: backend.allreduce([torch.empty(3, device="meta")]))
     check_raises(
         "refusal of a layout", NotImplementedError,

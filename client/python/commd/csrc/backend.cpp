@@ -152,36 +152,52 @@ void ProcessGroupCommd::startCoalescing()
 {
     auto fresh = std::make_shared<Batch>(group_, rank_);
     std::shared_ptr<Batch> old;
+    std::shared_ptr<DeviceBatch> old_on_device;
     {
         std::lock_guard<std::mutex> guard(batch_lock_);
         old = std::exchange(batch_, fresh);
+        old_on_device = std::exchange(device_batch_, nullptr);
         coalescing_.store(true, std::memory_order_relaxed);
     }
     if (old) /* an exception kept the last section from its end */
         old->abandon();
+    if (old_on_device)
+        old_on_device->abandon();
 }
 
 WorkPtr ProcessGroupCommd::endCoalescing()
 {
     std::shared_ptr<Batch> batch;
+    std::shared_ptr<DeviceBatch> on_device;
     {
         std::lock_guard<std::mutex> guard(batch_lock_);
         batch = std::move(batch_);
         batch_.reset();
+        on_device = std::exchange(device_batch_, nullptr);
         coalescing_.store(false, std::memory_order_relaxed);
     }
     TORCH_CHECK(batch, "commd: endCoalescing() without startCoalescing()");
+    if (on_device) {
+        if (auto work = on_device->submit())
+            return work;
+    }
     return batch->submit();
 }
+
+static constexpr const char *kOneDevice =
+    "commd: a coalesced section takes tensors of one device, got some on the CPU and some on a GPU";
 
 WorkPtr ProcessGroupCommd::execute(Plan plan, bool sync)
 {
     free_retired_works();
+    if (C10_UNLIKELY(plan.device && !plan.device->is_cpu()))
+        return execute_on_device(std::move(plan), sync);
     auto work = c10::make_intrusive<WorkCommd>(group_, rank_, std::move(plan));
 
     if (C10_UNLIKELY(coalescing_.load(std::memory_order_relaxed))) {
         std::lock_guard<std::mutex> guard(batch_lock_);
         if (batch_ && batch_->mine()) {
+            TORCH_CHECK(!device_batch_, kOneDevice);
             if (!batch_->add(batch_, work)) { /* submitted by somebody who waited */
                 batch_ = std::make_shared<Batch>(group_, rank_);
                 batch_->add(batch_, work);
@@ -193,6 +209,27 @@ WorkPtr ProcessGroupCommd::execute(Plan plan, bool sync)
         work->run();
     else
         work->start();
+    return work;
+}
+
+WorkPtr ProcessGroupCommd::execute_on_device(Plan plan, bool sync)
+{
+    if (plan.numbered)
+        last_device_.note(*plan.device);
+    auto work = c10::make_intrusive<DeviceWork>(group_, side_, rank_, std::move(plan));
+
+    if (C10_UNLIKELY(coalescing_.load(std::memory_order_relaxed))) {
+        std::lock_guard<std::mutex> guard(batch_lock_);
+        if (batch_ && batch_->mine()) {
+            TORCH_CHECK(batch_->empty(), kOneDevice);
+            if (!device_batch_ || !device_batch_->add(device_batch_, work)) {
+                device_batch_ = std::make_shared<DeviceBatch>(group_, side_, rank_);
+                device_batch_->add(device_batch_, work);
+            }
+            return work;
+        }
+    }
+    work->start(sync);
     return work;
 }
 

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
 
+#include "device_work.h"
 #include "group.h"
 #include "work.h"
 
@@ -116,6 +117,7 @@ class ProcessGroupCommd : public c10d::Backend
     void add_all_gather(Plan &plan, const at::Tensor &output, const at::Tensor &input);
     void add_all_gather_list(Plan &plan, const Tensors &outputs, const at::Tensor &input);
     WorkPtr execute(Plan plan, bool sync);
+    WorkPtr execute_on_device(Plan plan, bool sync);
     WorkPtr point_to_point(Plan plan, commd_coll coll, Tensors &tensors, int peer, int tag);
 
     void report_missing(const std::vector<bool> &came, std::chrono::milliseconds timeout,
@@ -132,6 +134,9 @@ class ProcessGroupCommd : public c10d::Backend
     std::atomic<bool> coalescing_{false}; /* is there a batch_? */
     std::mutex batch_lock_;
     std::shared_ptr<Batch> batch_;
+    std::shared_ptr<DeviceBatch> device_batch_; /* the same section, if it is on a GPU */
+    LastDevice last_device_;                    /* of the collectives on GPUs */
+    const std::shared_ptr<SideStreams> side_ = std::make_shared<SideStreams>();
 };
 
 /* Older torch versions have no asyncOp in some options: then every call is asynchronous, and

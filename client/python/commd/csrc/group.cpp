@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 
 namespace commd
@@ -403,6 +404,7 @@ void Group::close()
             return; /* leaked, with its connection: freeing it under a running call is worse */
     }
     leave();
+    log_owed();
     context_unref();
 }
 
@@ -445,6 +447,37 @@ void Group::note_failure(int code)
     if (code == COMMD_E_RANK_LOST || code == COMMD_E_NODE_LOST || code == COMMD_E_ENGINE_LOST ||
         code == COMMD_E_ABORTED || code == COMMD_E_TIMEOUT)
         failure_.compare_exchange_strong(none, code, std::memory_order_relaxed);
+}
+
+void Group::owe(std::exception_ptr error)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    if (!owed_) /* the first is the cause */
+        owed_ = error;
+    owes_.store(true, std::memory_order_release);
+}
+
+void Group::throw_owed()
+{
+    if (C10_LIKELY(!owes_.load(std::memory_order_acquire)))
+        return;
+    std::unique_lock<std::mutex> lock(lock_);
+    auto error = std::exchange(owed_, nullptr);
+    owes_.store(false, std::memory_order_relaxed);
+    lock.unlock();
+    if (error)
+        std::rethrow_exception(error);
+}
+
+/* At its end: better late than never. */
+void Group::log_owed()
+{
+    try {
+        throw_owed();
+    } catch (const std::exception &e) {
+        LOG(ERROR) << "an operation failed, and no later call told of it: " << e.what();
+    }
 }
 
 bool exiting()

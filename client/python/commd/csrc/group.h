@@ -94,6 +94,9 @@ class Group
     {
         return failure_.load(std::memory_order_relaxed);
     }
+    /* What an operation failed with that nobody waits for: the next call on a GPU throws it. */
+    void owe(std::exception_ptr error);
+    void throw_owed();
     /* False in a process forked after the group was joined: nothing in it may be used there. */
     bool ours() const;
     const std::string &name() const
@@ -106,12 +109,14 @@ class Group
     void release();
     bool wait_idle(std::chrono::milliseconds limit);
     void leave();
+    void log_owed();
 
     const std::string name_;
     const pid_t pid_; /* for messages */
     const unsigned generation_;
     commd_group *handle_; /* owned until leave() */
     std::atomic<int> failure_{0};
+    std::atomic<bool> owes_{false};
     std::atomic<uint64_t> issued_{0};
     /* See Call: who uses the handle, and whether new users are still welcome. */
     std::atomic<int> users_{0};
@@ -120,6 +125,7 @@ class Group
     std::atomic<int> watchers_{0}; /* threads that wait on idle_ */
     std::mutex lock_;
     std::condition_variable idle_;
+    std::exception_ptr owed_; /* under lock_ */
 };
 
 /* A tensor of zeros in memory of commd_alloc(), of the connection that the groups share. */

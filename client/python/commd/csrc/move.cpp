@@ -296,10 +296,16 @@ WorkPtr ProcessGroupCommd::alltoall_base(at::Tensor &output, at::Tensor &input,
     return execute(std::move(plan), is_sync(opts));
 }
 
+/* On a GPU, behind what its stream has been given, if one is named or the group has used one; c10d
+ * does not pass on which backend of a group it asked. */
 WorkPtr ProcessGroupCommd::barrier(const c10d::BarrierOptions &opts)
 {
     Plan plan("barrier", "commd:barrier", c10d::OpType::BARRIER, opts.timeout);
 
+    plan.device =
+        opts.device_ids.empty() ? last_device_.get() : last_device_.with_index(opts.device_ids[0]);
+    if (plan.device)
+        plan.outputs.push_back(at::empty({1}, at::dtype(at::kByte).device(*plan.device)));
     plan.add(COMMD_BARRIER, {COMMD_U8, 0});
     return execute(std::move(plan), is_sync(opts));
 }

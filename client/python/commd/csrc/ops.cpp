@@ -3,7 +3,8 @@
  *     torch.ops.commd.all_reduce_(tensor, "sum", group.group_name)
  *
  * An operator of PyTorch's own kind: torch.compile traces it, with the kernel for meta tensors,
- * as one that changes its argument. It blocks, on the caller's thread.
+ * as one that changes its argument. It blocks, on the caller's thread; of a tensor on a GPU it is
+ * enqueued on the current stream, as any other operator is.
  *
  * Groups are found by torch's name. Looking one up takes a lock; each thread remembers what it
  * found last, until any group comes or goes.
@@ -15,9 +16,12 @@
 #include <unordered_map>
 
 #include <c10/util/Exception.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "device.h"
 #include "plan.h"
+#include "work.h"
 
 namespace commd
 {
@@ -82,6 +86,13 @@ void all_reduce_(const at::Tensor &tensor, c10::string_view op_name, c10::string
     op.redop = redop.op;
     op.recv = memory.data_ptr();
     op.send = op.recv;
+    c10::OptionalDeviceGuard guard;
+    if (C10_UNLIKELY(!tensor.is_cpu())) {
+        free_retired_works();
+        guard.reset_device(tensor.device());
+        op.memory = COMMD_MEMORY_CUDA;
+        op.stream = native_handle(current_stream(tensor.device()));
+    }
     Group::Call call(*group);
     group->next_sequence();
     int r = commd_run(call.handle(), &op);
@@ -130,6 +141,16 @@ TORCH_LIBRARY(commd, m)
 }
 
 TORCH_LIBRARY_IMPL(commd, CPU, m)
+{
+    m.impl("all_reduce_", &commd::all_reduce_);
+}
+
+TORCH_LIBRARY_IMPL(commd, CUDA, m)
+{
+    m.impl("all_reduce_", &commd::all_reduce_);
+}
+
+TORCH_LIBRARY_IMPL(commd, PrivateUse1, m)
 {
     m.impl("all_reduce_", &commd::all_reduce_);
 }

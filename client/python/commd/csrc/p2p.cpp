@@ -49,6 +49,7 @@ commd_op p2p_op(commd_coll coll, void *buf, size_t bytes, int peer, int64_t time
     op.count = bytes;
     op.peer = peer;
     op.tag = kOwnTag;
+    op.memory = COMMD_MEMORY_HOST;
     op.timeout_ms = timeout_ms;
     (coll == COMMD_SEND ? const_cast<void *&>(op.send) : op.recv) = buf;
     return op;

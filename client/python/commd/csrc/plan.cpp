@@ -6,15 +6,18 @@
  * ranks need not agree on strides) and unpacked afterwards; and inputs that overlap outputs in
  * ways that the library does not call "in place", which are copied first.
  *
- * copy_back() runs on the library's thread when the call is asynchronous. It goes below autograd:
+ * copy_back() runs on the library's thread when the call is asynchronous, and not on a GPU (there:
+ * device_work.cpp). It goes below autograd:
  * the version counters and the history of a tensor are the business of the thread that asked.
  */
 #include "plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "group.h"
 
@@ -42,6 +45,15 @@ Plan::Plan(const char *name, const char *title, c10d::OpType type,
 {
 }
 
+/* Every tensor of a call comes by here. */
+void Plan::meet(const at::Tensor &tensor)
+{
+    if (!device)
+        device = tensor.device();
+    TORCH_CHECK(*device == tensor.device(), "commd: ", name, ": a tensor is on ", tensor.device(),
+                ", but another one on ", *device);
+}
+
 at::Tensor Plan::copied(const at::Tensor &tensor)
 {
     at::AutoDispatchBelowADInplaceOrView guard;
@@ -54,11 +66,13 @@ at::Tensor Plan::copied(const at::Tensor &tensor)
 
 at::Tensor Plan::readable(const at::Tensor &tensor)
 {
+    meet(tensor);
     return lies_ready(tensor) ? tensor : copied(tensor);
 }
 
 at::Tensor Plan::writable(const at::Tensor &tensor)
 {
+    meet(tensor);
     if (lies_ready(tensor))
         return tensor;
     at::assert_no_internal_overlap(tensor); /* an expanded tensor cannot be written */
@@ -71,6 +85,7 @@ at::Tensor Plan::writable(const at::Tensor &tensor)
 
 at::Tensor Plan::in_place(const at::Tensor &tensor)
 {
+    meet(tensor);
     if (lies_ready(tensor))
         return tensor;
     at::assert_no_internal_overlap(tensor);
@@ -79,17 +94,22 @@ at::Tensor Plan::in_place(const at::Tensor &tensor)
     return buffer;
 }
 
+/* Copied: the compiler clears a new one by an instruction that takes as long as a small operation.
+ * It must not see that these are zeros. */
+commd_op op_nothing;
+
 commd_op &Plan::add(commd_coll coll, Elements elements)
 {
-    commd_op op{};
+    ops.push_back(op_nothing);
+    commd_op &op = ops.back();
 
     op.size = sizeof(op);
     op.coll = coll;
     op.dtype = elements.dtype;
     op.count = elements.count;
     op.timeout_ms = timeout_ms;
-    ops.push_back(op);
-    return ops.back();
+    op.memory = COMMD_MEMORY_HOST;
+    return op;
 }
 
 const size_t *Plan::keep(std::vector<size_t> counts)
@@ -160,6 +180,40 @@ void Plan::copy_back()
             copy.to.copy_(copy.from);
     }
     /* The caller's tensors stay until the work is freed: their last reference may need the GIL. */
+}
+
+template <class To, class From> static void append(To &to, From &&from)
+{
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+void Plan::absorb(Plan &&part)
+{
+    append(ops, part.ops);
+    append(inputs, part.inputs);
+    append(outputs, part.outputs);
+    append(staging, part.staging);
+    append(copies_, part.copies_);
+    append(counts_, part.counts_);
+    append(blocks_, part.blocks_);
+}
+
+void Plan::record(const c10::Stream &stream) const
+{
+    c10::impl::VirtualGuardImpl impl(stream.device_type());
+
+    for (const auto *list : {&inputs, &outputs, &staging}) {
+        for (const at::Tensor &tensor : *list)
+            impl.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+    }
+}
+
+void Plan::release()
+{
+    inputs.clear();
+    outputs.clear();
+    staging.clear();
+    copies_.clear();
 }
 
 Ranges::Ranges(const std::vector<at::Tensor> &tensors)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -37,6 +38,16 @@ struct Plan {
 
     /* After success: what was received in buffers of ours goes where the caller wants it. */
     void copy_back();
+    bool unpacks() const
+    {
+        return !copies_.empty();
+    }
+    /* The operations of @part come behind its own. */
+    void absorb(Plan &&part);
+    /* Its tensors are used by @stream, too. */
+    void record(const c10::Stream &stream) const;
+    /* Its tensors are not needed any more. */
+    void release();
 
     const char *name;  /* "all_reduce", in messages */
     const char *title; /* "commd:all_reduce", in the profiler */
@@ -44,12 +55,16 @@ struct Plan {
     int64_t timeout_ms;   /* as the library counts: 0 the group's, -1 none */
     bool numbered = true; /* counts in the group's sequence: not point to point */
     size_t nested = 0;    /* > 0: the result is lists of that many outputs each */
+    /* Where all tensors are; of an operation without one: unset, the host. */
+    std::optional<at::Device> device;
     c10::SmallVector<commd_op, 1> ops;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
     std::vector<at::Tensor> staging; /* our own buffers */
 
   private:
+    void meet(const at::Tensor &tensor);
+
     struct Copy {
         at::Tensor to;
         at::Tensor from;

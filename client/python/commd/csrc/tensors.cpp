@@ -10,6 +10,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "device.h"
+
 namespace commd
 {
 
@@ -91,14 +93,9 @@ void check_tensor(const char *op, const at::Tensor &tensor)
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "commd: ", op,
                                 " takes dense tensors, got one of layout ", tensor.layout(),
                                 "; call .to_dense()");
-    if (C10_LIKELY(tensor.is_cpu()))
-        return;
     TORCH_CHECK_NOT_IMPLEMENTED(
-        !tensor.is_cuda(), "commd: ", op, " got a tensor on ", tensor.device(),
-        ", but commd was built without device memory; use CPU tensors, or one backend per "
-        "device: backend=\"cpu:commd,cuda:nccl\"");
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "commd: ", op, " takes CPU tensors, got one on ",
-                                tensor.device());
+        C10_LIKELY(tensor.is_cpu()) || is_gpu(tensor.device()), "commd: ", op,
+        " takes tensors on the CPU and on CUDA GPUs, got one on ", tensor.device());
 }
 
 const at::Tensor &only_tensor(const char *op, const std::vector<at::Tensor> &tensors)

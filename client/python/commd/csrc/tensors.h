@@ -23,7 +23,7 @@ struct Redop {
     double scale; /* COMMD_PREMUL_SUM */
 };
 
-/* Dense, in host memory. */
+/* Dense, in host memory or on a GPU. */
 void check_tensor(const char *op, const at::Tensor &tensor);
 /* c10d's lists of tensors of one device: we take exactly one. */
 const at::Tensor &only_tensor(const char *op, const std::vector<at::Tensor> &tensors);

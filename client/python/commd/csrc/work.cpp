@@ -51,6 +51,7 @@ struct Retired {
     };
     std::mutex lock;
     std::vector<Item> items;
+    std::vector<std::shared_ptr<void>> others;
     std::atomic<bool> any{false};
 };
 
@@ -73,7 +74,22 @@ void retire(Plan plan, c10::intrusive_ptr<c10::ivalue::Future> future)
     list.any.store(true, std::memory_order_release);
 }
 
-/* Work copies titles and shapes for the profiler; nobody else wants them. */
+bool is_receive(const Plan &plan)
+{
+    return plan.ops.size() == 1 && plan.ops[0].coll == COMMD_RECV;
+}
+
+} // namespace
+
+void retire(std::shared_ptr<void> last)
+{
+    Retired &list = retired();
+    std::lock_guard<std::mutex> guard(list.lock);
+
+    list.others.push_back(std::move(last));
+    list.any.store(true, std::memory_order_release);
+}
+
 bool profiled()
 {
     return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
@@ -91,13 +107,6 @@ Outcome to_outcome(int code)
     return code == COMMD_E_TIMEOUT ? Outcome::TIMEOUT : Outcome::COMM_ERROR;
 }
 
-bool is_receive(const Plan &plan)
-{
-    return plan.ops.size() == 1 && plan.ops[0].coll == COMMD_RECV;
-}
-
-} // namespace
-
 void free_retired_works()
 {
     Retired &list = retired();
@@ -105,8 +114,10 @@ void free_retired_works()
     if (!list.any.load(std::memory_order_acquire))
         return;
     std::vector<Retired::Item> items; /* freed after the lock is released */
+    std::vector<std::shared_ptr<void>> others;
     std::lock_guard<std::mutex> guard(list.lock);
     items.swap(list.items);
+    others.swap(list.others);
     list.any.store(false, std::memory_order_relaxed);
 }
 

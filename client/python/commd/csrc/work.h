@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -91,6 +92,11 @@ class Batch
     {
         return owner_ == std::this_thread::get_id();
     }
+    bool empty()
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        return works_.empty();
+    }
     /* False if it was submitted already. */
     bool add(const std::shared_ptr<Batch> &self, const c10::intrusive_ptr<WorkCommd> &work);
     /* Once: what was added is started as one submission. Returns the work that stands for it. */
@@ -111,5 +117,12 @@ class Batch
 
 /* Frees what completions could not: see on_done(). */
 void free_retired_works();
+/* The next call of a program's thread drops @last. */
+void retire(std::shared_ptr<void> last);
+
+/* Work copies titles and shapes for the profiler; nobody else wants them. */
+bool profiled();
+std::optional<std::vector<at::Tensor>> profiled_inputs(const Plan &plan);
+Outcome to_outcome(int code);
 
 } // namespace commd
