@@ -19,6 +19,8 @@ EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/fsdp1.py \
 	tests/torch/programs/fsdp2.py \
 	tests/torch/programs/functional.py \
+	tests/torch/programs/gpu_lost_rank.py \
+	tests/torch/programs/gpu_operations.py \
 	tests/torch/programs/init_methods.py \
 	tests/torch/programs/local_sgd.py \
 	tests/torch/programs/lost_rank.py \
@@ -38,3 +40,7 @@ EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/threads.py \
 	tests/torch/programs/uneven_inputs.py \
 	tests/torch/programs/zero_optimizer.py
+# a device of torch over tests/fakecuda
+EXTRA_DIST += tests/torch/fakedevice/fakegpu.py tests/torch/fakedevice/fakegpu.cpp \
+	tests/torch/fakedevice/fakegpu.h tests/torch/fakedevice/allocator.cpp \
+	tests/torch/fakedevice/guard.cpp tests/torch/fakedevice/kernels.cpp

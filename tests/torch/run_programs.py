@@ -36,6 +36,13 @@ Program = collections.namedtuple(
     "Program", "name path ranks seconds gloo torchrun environment codes log err places",
     defaults=(None, 4, 60, True, (), {}, {}, None, None, None),
 )  # fmt: skip
+GPU = {
+    "TEST_DEVICE": "fakegpu",
+    "COMMD_LIBCUDA": os.path.join(cluster.BUILD, "tests/fakecuda/libcuda.so.1"),
+    "COMMD_BUILD": cluster.BUILD,
+    "CUDA_VISIBLE_DEVICES": "0",
+    "FAKECUDA_DELAY_US": "100",
+}
 PROGRAMS = [
     Program("collectives"),
     Program("ring_all_reduce"),
@@ -74,6 +81,17 @@ PROGRAMS = [
     Program(
         "replaced", gloo=False, torchrun=["--rdzv-backend=static"], places=["two nodes"],
         environment={"COMMD_REPLACE": "gloo"},
+    ),
+    # on a device of torch whose driver is tests/fakecuda
+    Program("gpu_operations", gloo=False, environment=GPU),
+    Program("gpu_lost_rank", gloo=False, environment=GPU, codes={2: -9}),
+    *(
+        Program(f"gpu_{name}", path=name, gloo=False, environment=GPU, places=["one node"])
+        for name in (
+            "collectives", "average_gradients", "model_parallel", "comm_hooks", "uneven_inputs",
+            "zero_optimizer", "fsdp1", "fsdp2", "pipeline_schedules", "mixture_of_experts",
+            "ring_attention", "functional", "no_destroy",
+        )
     ),
     Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 ]

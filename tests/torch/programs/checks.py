@@ -1,13 +1,21 @@
 """What the programs of this folder share: which backend, where to write, and how to check."""
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 
 BACKEND = os.environ.get("TEST_BACKEND", "commd")
 FOLDER = os.environ.get("TEST_FOLDER", "/tmp")
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 torch.set_num_threads(1)
+if DEVICE != "cpu":
+    sys.path.append(os.path.join(os.path.dirname(__file__), "../fakedevice"))
+    import fakegpu
+
+    fakegpu.load()
+    torch.set_default_device(DEVICE)  # also of a program that does not know of it
 
 
 def here():

@@ -30,7 +30,7 @@ def chained_hook(groups, bucket):
     size = dist.get_world_size()
     buffer = bucket.buffer()
     padded = torch.nn.functional.pad(buffer / size, (0, -buffer.numel() % size))
-    piece = torch.empty(padded.numel() // size, dtype=buffer.dtype)
+    piece = torch.empty(padded.numel() // size, dtype=buffer.dtype, device=buffer.device)
     first = dist.reduce_scatter_tensor(piece, padded, async_op=True).get_future()
 
     def gather(future):

@@ -6,7 +6,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import models
-from checks import BACKEND, check, close
+from checks import BACKEND, DEVICE, check, close
 
 STEPS = 6
 
@@ -35,9 +35,9 @@ def main():
     dist.init_process_group(BACKEND)
     size = dist.get_world_size()
     want = dict(models.train_alone(models.net(), STEPS).named_parameters())
-    meshes = [init_device_mesh("cpu", (size,), mesh_dim_names=("shard",))]
+    meshes = [init_device_mesh(DEVICE, (size,), mesh_dim_names=("shard",))]
     if size % 2 == 0:  # copies of a sharded model
-        meshes.append(init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("copy", "shard")))
+        meshes.append(init_device_mesh(DEVICE, (2, size // 2), mesh_dim_names=("copy", "shard")))
     for mesh in meshes:
         model = shard(models.net(), mesh)
         rows = model.first.weight.to_local().shape[0]

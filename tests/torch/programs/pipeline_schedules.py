@@ -10,7 +10,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleaved1F1B,
 )
 
-from checks import BACKEND, close
+from checks import BACKEND, DEVICE, close
 
 WIDTH, ROWS, MICRO = 8, 16, 8
 
@@ -39,7 +39,7 @@ def run(schedule, per_rank):
     count = size * per_rank
     numbers = [rank + size * i for i in range(per_rank)]
     parts = [stages(count)[n] for n in numbers]
-    mine = [PipelineStage(p, n, count, torch.device("cpu")) for p, n in zip(parts, numbers)]
+    mine = [PipelineStage(p, n, count, torch.device(DEVICE)) for p, n in zip(parts, numbers)]
     what = mine if per_rank > 1 else mine[0]
     loss_fn = nn.functional.mse_loss
     pipe = schedule(what, n_microbatches=MICRO, loss_fn=loss_fn, scale_grads=False)

@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import models
-from checks import BACKEND, close, same
+from checks import BACKEND, DEVICE, close, same
 
 STEPS = 4
 
@@ -81,7 +81,7 @@ def sequence_parallel(mesh):
 
 def main():
     dist.init_process_group(BACKEND)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     redistribute(mesh)
     plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
     check_model(train(mesh, plan), "tensor parallel")
