@@ -8,6 +8,7 @@ EXTRA_DIST += \
 	client/python/commd/_core.c \
 	client/python/commd/_core.h \
 	client/python/commd/_core_error.c \
+	client/python/commd/_core_foreign.c \
 	client/python/commd/_core_memory.c \
 	client/python/commd/_core_op.c \
 	client/python/commd/_core_work.c \

@@ -99,7 +99,7 @@ def package():
     return _package
 
 
-def run_checks(cluster, places, checks):
+def run_checks(cluster, places, checks, **more):
     """One process per entry of @places (a node's index) runs the functions of numpy_ops.py."""
     print(f"  ranks on nodes {places}: {', '.join(checks)}", flush=True)
     processes = []
@@ -108,7 +108,7 @@ def run_checks(cluster, places, checks):
             package().run(
                 cluster.nodes[place], [f"{HERE}/numpy_ops.py", *checks], RANK=str(rank),
                 WORLD_SIZE=str(len(places)), COMMD_TEST_NODES=str(len(set(places))),
-                COMMD_TEST_LIMIT=str(LONG),
+                COMMD_TEST_LIMIT=str(LONG), **more,
             )
         )  # fmt: skip
     try:
@@ -245,6 +245,13 @@ def test_one_node():
 def test_two_nodes():
     with Cluster(2) as cluster:
         run_checks(cluster, [0, 1, 0, 1], RESULTS + ASYNC + GROUPS + MESSAGES)
+
+
+def test_gpu():
+    driver = f"{BUILD}/tests/fakecuda/libcuda.so.1"
+    more = {"COMMD_LIBCUDA": driver, "CUDA_VISIBLE_DEVICES": "0", "FAKECUDA_DELAY_US": "200"}
+    with Cluster(2) as cluster:
+        run_checks(cluster, [0, 0, 1], ["gpu", "dlpack"], **more)
 
 
 def test_failures():

@@ -3,13 +3,22 @@
 import os
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Literal, NamedTuple, SupportsIndex, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer, Self
 
-_Array = Buffer | NDArray[Any]  # NumPy says only from Python 3.12 on that it has buffers
+class _DLPack(Protocol):  # a torch.Tensor, an array of CuPy, JAX, ...
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
+    def __dlpack_device__(self) -> Any: ...
+
+class _CudaArray(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+# NumPy says only from Python 3.12 on that it has buffers
+_Array = Buffer | NDArray[Any] | _DLPack | _CudaArray
 _A = TypeVar("_A", bound=_Array)
 _O = TypeVar("_O", bound=_Array | Sequence[_Array])
 _T = TypeVar("_T", bound=np.generic)
@@ -112,6 +121,7 @@ class Group:
     def abort(self, reason: str, /) -> None: ...
     def close(self) -> None: ...
     def batch(self) -> Batch: ...
+    def on(self, stream: Any) -> Group: ...  # its operations, and start
     def split(
         self, colour: int | None, key: int = 0, timeout: float | None = None
     ) -> Group | None: ...
@@ -325,6 +335,7 @@ class Group:
 class Work(Generic[_R_co]):
     def done(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> _R_co: ...
+    def wait_stream(self, stream: Any, /) -> None: ...
     def __await__(self) -> Generator[Any, None, _R_co]: ...
 
 # Made of Group by tests/check_stubs.py --mend, as are the operations of Batch.

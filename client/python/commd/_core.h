@@ -67,11 +67,12 @@ struct request {
     Py_buffer send, recv; /* .obj NULL: none */
     Py_buffer *blocks;    /* owned: where an argument was a list of buffers */
     size_t nblocks;
-    void **addresses; /* owned: of blocks */
-    size_t *counts;   /* owned: the sent ones first */
+    void **addresses;                /* owned: of blocks */
+    bool stream_given, stream_named; /* op.stream: by the caller; by an array */
+    size_t *counts;                  /* owned: the sent ones first */
 };
 
-enum { REQUEST_ARGS_MIN = 8, REQUEST_ARGS_MAX = 12 };
+enum { REQUEST_ARGS_MIN = 8, REQUEST_ARGS_MAX = 13 };
 extern const char request_doc[];
 
 /* Gives @module ALL_REDUCE, ...: the number of each operation. 0, or -1 and an exception. */
@@ -81,6 +82,18 @@ int request_fill(struct request *r, const struct group *g, PyObject *const *args
 void request_clear(struct request *r);
 /* A new reference to what the operation gives back; @status: what a receive got, or NULL. */
 PyObject *request_result(const struct request *r, const struct commd_status *status);
+
+/* The buffer is in host memory, or on a GPU: as the others. 0, or -1 and an exception. */
+int request_place(struct request *r, const char *op, int place);
+
+/* ---- arrays without the buffer protocol (_core_foreign.c) ---------------------------------------
+ */
+
+/* 0; 1: @array has no interface that is known; -1 and an exception. *ret_dtype -1: bytes. */
+int foreign_get(struct request *r, const char *op, PyObject *array, bool writable, Py_buffer *ret,
+                int *ret_dtype);
+/* A stream's handle, for commd_op.stream. 0, or -1 and an exception. */
+int parse_stream(PyObject *stream, const char *op, void **ret);
 
 /* ---- handles (_core_work.c) ---------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 const char request_doc[] = "(coll, result, send, recv, dtype, op, root_or_peer, timeout,\n"
-                           " send_counts=None, recv_counts=None, scale=None, tag=0)";
+                           " send_counts=None, recv_counts=None, scale=None, tag=0, stream=None)";
 
 enum {
     A_COLL,
@@ -26,7 +26,8 @@ enum {
     A_SEND_COUNTS,
     A_RECV_COUNTS,
     A_SCALE,
-    A_TAG
+    A_TAG,
+    A_STREAM
 };
 
 enum { BLOCK = 1, ALL = 2, AT_ROOT = 4, COUNTED = 8 };
@@ -228,6 +229,24 @@ static int check_type(struct fill *f, const Py_buffer *v, int dtype)
     return 0;
 }
 
+/* Does it export buffers, though not this one? */
+static bool has_buffers(PyObject *object)
+{
+    PyObject *view = PyMemoryView_FromObject(object);
+
+    PyErr_Clear();
+    Py_XDECREF(view);
+    return view || PyObject_HasAttrString(object, "__array_interface__");
+}
+
+static int check_foreign(struct fill *f, Py_buffer *v, int dtype)
+{
+    if (check_type(f, v, dtype) == 0)
+        return 0;
+    PyBuffer_Release(v);
+    return -1;
+}
+
 static int get_buffer(struct fill *f, PyObject *object, bool writable, Py_buffer *ret)
 {
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0), dtype, r;
@@ -237,6 +256,9 @@ static int get_buffer(struct fill *f, PyObject *object, bool writable, Py_buffer
         dtype = dtype_of(ret->format, ret->itemsize);
     } else {
         PyErr_Clear();
+        r = has_buffers(object) ? 1 : foreign_get(f->r, f->name, object, writable, ret, &dtype);
+        if (r <= 0)
+            return r || check_foreign(f, ret, dtype) ? -1 : 0;
         view = exportable(object, &dtype);
         if (!view)
             return refuse_buffer(f, object, writable);
@@ -250,7 +272,7 @@ static int get_buffer(struct fill *f, PyObject *object, bool writable, Py_buffer
     if (dtype < 0 && (ret->itemsize <= 0 || has_objects(ret->format)))
         raise_invalid(f->name, "%s: elements of format \"%s\" cannot leave this process", f->name,
                       ret->format);
-    else if (check_type(f, ret, dtype) == 0)
+    else if (check_type(f, ret, dtype) == 0 && request_place(f->r, f->name, COMMD_MEMORY_HOST) == 0)
         return 0;
     PyBuffer_Release(ret);
     return -1;
@@ -544,6 +566,13 @@ static int fill(struct fill *f, const struct group *g, PyObject *const *args, Py
         parse_dtype(args[A_DTYPE], &f->dtype) ||
         (f->row->reduces && parse_redop(f, args[A_OP], more[A_SCALE])))
         return -1;
+    if (more[A_STREAM] != Py_None) {
+        if (parse_stream(more[A_STREAM], f->name, &op->stream))
+            return -1;
+        f->r->stream_given = true;
+        if (!f->row->send && !f->row->recv)
+            op->memory = COMMD_MEMORY_CUDA; /* a barrier on a stream */
+    }
     op->peer = op->root;
     if (!f->row->send && !f->row->recv)
         return 0;

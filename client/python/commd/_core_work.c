@@ -312,6 +312,23 @@ static PyObject *work_wait(PyObject *self, PyObject *args, PyObject *keywords)
     return r ? raise_last(r) : Py_NewRef(w->result);
 }
 
+static PyObject *work_wait_stream(PyObject *self, PyObject *stream)
+{
+    struct work *w = (struct work *)self;
+    struct group *g = w->group;
+    void *handle;
+    int r;
+
+    if (parse_stream(stream, "wait_stream", &handle))
+        return NULL;
+    g->calls++; /* as in work_wait() */
+    g->context->calls++;
+    Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle_of(w), handle);
+    Py_END_ALLOW_THREADS if (r) raise_last(r);
+    group_exit(g);
+    return r ? NULL : Py_NewRef(Py_None);
+}
+
 /* An eventfd (the caller's) that is readable once the work is done. */
 static PyObject *work_watch(PyObject *self, PyObject *none)
 {
@@ -379,6 +396,10 @@ static PyMethodDef work_methods[] = {
      "Returns what the blocking operation would have returned (of a batch: a list of that), or\n"
      "raises its error. After `timeout` seconds (0: at once) raises commd.Timeout; the operation\n"
      "goes on and can be waited for again. None: as long as the operation's own limit allows."},
+    {"wait_stream", work_wait_stream, METH_O,
+     "wait_stream(stream)\n\n"
+     "What is enqueued on this CUDA stream from now on comes after the operation; the host does\n"
+     "not wait. Of arrays in host memory it does."},
     {"_watch", work_watch, METH_NOARGS,
      "A file descriptor, the caller's, readable once it is done."},
     {0},

@@ -44,16 +44,48 @@ def is_numpy(array):
     return numpy is not None and isinstance(array, numpy.ndarray)
 
 
+def is_foreign(array):
+    """It says where it lies by another interface than the buffer protocol; see _core_foreign.c."""
+    return hasattr(type(array), "__dlpack__") or hasattr(type(array), "__cuda_array_interface__")
+
+
 def shape_of(array):
-    return tuple(array.shape) if is_numpy(array) else memoryview(array).shape
+    if is_numpy(array):
+        return tuple(array.shape)
+    try:
+        return memoryview(array).shape
+    except TypeError:
+        if not is_foreign(array):
+            raise
+        return tuple(array.shape)
+
+
+def _fresh_foreign(like, shape):
+    """By the library that @like is of."""
+    if hasattr(like, "new_empty"):  # torch
+        return like.new_empty(shape)
+    if hasattr(like, "__array_namespace__"):
+        return like.__array_namespace__().empty(shape, dtype=like.dtype, device=like.device)
+    if hasattr(like, "__array_function__"):  # cupy
+        module = sys.modules[type(like).__module__.partition(".")[0]]
+        return module.empty(shape, dtype=like.dtype)
+    from commd.errors import InvalidArgument
+
+    raise InvalidArgument(f"how to make a new {type(like).__name__} is not known; pass out=")
 
 
 def fresh(like, shape):
     """Memory of elements as those of `like`: a numpy.ndarray if that is one, else a bytearray or,
-    for elements of more than a byte, a memoryview of one. Its contents are undefined."""
+    for elements of more than a byte, a memoryview of one; of a foreign array: one of its kind, on
+    its device. Its contents are undefined."""
     if is_numpy(like):
         return sys.modules["numpy"].empty(shape, like.dtype)
-    view = memoryview(like)
+    try:
+        view = memoryview(like)
+    except TypeError:
+        if not is_foreign(like):
+            raise
+        return _fresh_foreign(like, shape)
     count = 1
     for n in shape:
         count *= n

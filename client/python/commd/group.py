@@ -155,7 +155,8 @@ class Operations:
     Arrays: numpy.ndarray, or any other C-contiguous buffer (bytearray, memoryview, array.array;
     bytes to send from). Elements: integers of 8 to 64 bits, float16, float32, float64, bool;
     bfloat16 as ml_dtypes has it, or as uint16 with dtype="bf16". Elements of other types can be
-    moved, not reduced. All ranks must pass the same number of elements and the same type.
+    moved, not reduced. Also what has __dlpack__ (a torch.Tensor) or __cuda_array_interface__,
+    C-contiguous, without a copy: in host memory, or on a GPU, see Group.on(). All ranks must pass the same number of elements and the same type.
 
     size: the number of ranks; s: any shape. Where an operation has one block for each rank, a list
     of arrays, one for each rank, can be passed instead of one array.
@@ -380,6 +381,24 @@ class Group(_core.Group, Operations):
         """
         return Batch(self)
 
+    def on(self, stream):
+        """The same operations, for arrays on a GPU, on a CUDA stream: its handle (0: the default
+        one), or a stream of torch, CuPy, ...
+
+            g.on(stream).all_reduce(x)
+            work = g.on(stream).start.all_reduce(x)
+            work.wait_stream(stream)
+
+        An operation comes after what was enqueued on the stream before the call, and returns when
+        it is enqueued; what is enqueued on the stream later comes after it, or, of one that was
+        started, after wait_stream(). barrier() is on the stream, too. Without on(), arrays on a GPU
+        are taken on the stream that their __cuda_array_interface__ names, else on the default one.
+        A failure that comes after the call is told by the work, or by the next call. What is
+        under way when the group is closed is lost, messages too: make a barrier before, and
+        synchronize the stream.
+        """
+        return _On(self, self._submit, stream)
+
     def split(self, colour, key=0, timeout=None):
         """Collective over the group: the ranks with the same colour form a new one, in ascending
         order of key, and of their rank where keys are equal. colour None or < 0: returns None.
@@ -403,6 +422,22 @@ class _Start(Operations):
     def __init__(self, group):
         self._submit = group._start
         self.rank, self.size = group.rank, group.size
+
+
+class _On(Operations):
+    __slots__ = ("_group", "_call", "_stream", "rank", "size")
+
+    def __init__(self, group, call, stream):
+        self._group, self._call, self._stream = group, call, stream
+        self.rank, self.size = group.rank, group.size
+
+    def _submit(self, *arguments):
+        missing = (None,) * (12 - len(arguments))
+        return self._call(*arguments, *missing, self._stream)
+
+    @property
+    def start(self):
+        return _On(self._group, self._group._start, self._stream)
 
 
 class Batch(Operations):

@@ -791,10 +791,89 @@ def check_left_behind(ctx, g):
     g.start.all_reduce(x)
 
 
+def check_gpu(ctx, g):
+    """Arrays on a GPU by __cuda_array_interface__ and __dlpack__, on streams."""
+    import gpu_arrays as gpu
+
+    rank, size = g.rank, g.size
+    for dtype in ("float32", "int64", "uint8", "bool", "float16"):
+        for count in (0, 1, 1000, 300_000):
+            parts = [data(r, count, dtype, count) for r in range(size)]
+            x = gpu.on_gpu(parts[rank])
+            assert g.all_reduce(x, "max") is x
+            same(x.get(), np.stack(parts).max(0), f"all_reduce of {dtype}")
+    stream, other = gpu.new_stream(), gpu.new_stream()
+    parts = [data(r, (size, 50), "float64") for r in range(size)]
+    x, y = gpu.on_gpu(parts[rank], stream), gpu.Array((50,), "float64", stream)
+    g.reduce_scatter(x, out=y)  # on the stream that both name
+    same(y.get(stream), np.sum(parts, 0)[rank], "reduce_scatter")
+    x, y = gpu.on_gpu(parts[rank], other), gpu.Array((size, 50), "float64")
+    gpu.synchronize(other)
+    work = g.on(stream).start.all_to_all(gpu.Dl(x), out=gpu.Dl(y))
+    work.wait_stream(other)
+    same(y.get(other), np.stack([p[rank] for p in parts]), "all_to_all")
+    work.wait()
+    asked = gpu.Dl(gpu.on_gpu(parts[rank], stream))
+    g.on(stream).broadcast(asked, root=size - 1)
+    assert asked.asked == [stream], asked.asked
+    same(asked.array.get(stream), parts[-1], "broadcast")
+    blocks = [gpu.Array((50,), "float64") for _ in range(size)]
+    g.on(stream).all_gather(gpu.on_gpu(parts[rank][0], stream), out=blocks)
+    for r in range(size):
+        same(blocks[r].get(stream), parts[r][0], "all_gather into a list")
+    g.on(stream).barrier()
+    gpu.synchronize(stream)
+    if rank == 0:
+        g.send(gpu.on_gpu(parts[0]), 1, tag=3)
+    if rank == 1:
+        got = gpu.Array((size, 50), "float64")
+        assert g.recv(got, 0, 3) == (0, 3, got.size)
+        same(got.get(), parts[0], "received")
+    check_gpu_refusals(g, gpu, stream)
+    g.barrier()  # what is under way when the group is left is lost
+
+
+def check_gpu_refusals(g, gpu, stream):
+    x = gpu.on_gpu(np.ones(4 * g.size, "float32"))
+    for call, words in (
+        (lambda: g.all_reduce(x, out=np.ones(4 * g.size, "float32")), "host memory"),
+        (lambda: g.all_gather(x), "pass out="),
+        (lambda: g.on("a").all_reduce(x), "no CUDA stream"),
+        (lambda: g.all_reduce(gpu.Dl(x, code=5)), "no operator is defined"),
+        (lambda: g.all_reduce(x, out=gpu.Array(4 * g.size, "float64")), "different types"),
+        (
+            lambda: g.all_reduce(gpu.Array(3, "u1", stream), out=gpu.Array(3, "u1", stream + 8)),
+            "different streams",
+        ),
+    ):
+        error = raises(commd.InvalidArgument, call)
+        assert words in str(error), error
+
+
+def check_dlpack(ctx, g):
+    """Host memory by __dlpack__: no copy."""
+    import gpu_arrays as gpu
+
+    parts = [data(r, 1000, "float32") for r in range(g.size)]
+    x = parts[g.rank].copy()
+    g.all_reduce(gpu.Dl(x, (1, 0)))
+    same(x, np.sum(parts, 0, dtype="float32"), "all_reduce")
+    bits = [data(r, 1000, "bf16") for r in range(g.size)]
+    x = bits[g.rank].copy()
+    g.all_reduce(gpu.Dl(x, (1, 0), code=4), "max")  # DLPack knows bfloat16
+    same(x, np.stack(bits).max(0), "all_reduce of bfloat16")
+    error = raises(commd.InvalidArgument, g.all_reduce, gpu.Dl(x, (4, 0)))
+    assert "type 4" in str(error), error
+
+
 def main():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     faulthandler.dump_traceback_later(float(os.environ["COMMD_TEST_LIMIT"]), exit=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    if "COMMD_LIBCUDA" in os.environ:
+        import gpu_arrays
+
+        gpu_arrays.begin()
     ctx = commd.connect()
     assert ctx.node == os.environ["COMMD_TEST_NODE"] and not ctx.closed
     for name in sys.argv[1:]:
