@@ -160,9 +160,11 @@ class Started:
             ready = [t.clone() for t in raw]
             for tensor in raw:
                 tensor.zero_()
-            self.outputs = ready[len(case.inputs) :]
-            self.work = case.call(ready[: len(case.inputs)], self.outputs, group=group,
-                                  async_op=how != "sync")  # fmt: skip
+            raw = tensor = None
+            inputs, self.outputs = ready[: len(case.inputs)], ready[len(case.inputs) :]
+            self.work = case.call(inputs, self.outputs, group=group, async_op=how != "sync")
+            del inputs, ready  # their memory, if it is given back too early, is the next to be used:
+            self.other = [torch.ones(t.shape, dtype=t.dtype) for t in case.inputs]
         self.future = self.work.get_future() if how == "future" else None
 
     def finish(self, stream):
