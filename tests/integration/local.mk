@@ -20,7 +20,7 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_verbs.py tests/integration/test_why.py \
 	tests/integration/test_trace.py tests/integration/test_keys.py \
 	tests/integration/test_http.py tests/integration/test_doctor.py \
-	tests/integration/test_gpu_service.py
+	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \

@@ -274,7 +274,7 @@ def test_who_said_hello_stays_in_the_lobby():
             lambda: next(filter(listens, range(node.port + 1, node.port + 16)), 0), "its port"
         )
         peer = connect(port)
-        hello = struct.pack("<IHHHH", 0x636D6448, 1, 0, 1, 0) + b"x" * 32
+        hello = struct.pack("<IHHHH", 0x636D6448, 2, 0, 1, 1) + b"x" * 32
         until(lambda: sends(peer, hello), "the hello is sent")
         silent = [connect(port) for _ in range(200)]
         until(lambda: sum(closed(sock) for sock in silent) >= 73, "128 of 201 are kept")

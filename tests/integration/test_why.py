@@ -137,7 +137,7 @@ def test_an_operation_that_takes_long():
 
         thread = threading.Thread(target=slow_down)
         for rank in ranks:
-            rank.start("all_reduce", name="g", count=25_000_000)
+            rank.start("all_reduce", name="g", count=80_000_000)
         until(lambda: cluster.nodes[0].ctl("ops")["ops"], "the operation is under way")
         thread.start()
         try:

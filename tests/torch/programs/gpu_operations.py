@@ -163,7 +163,7 @@ class Started:
             raw = tensor = None
             inputs, self.outputs = ready[: len(case.inputs)], ready[len(case.inputs) :]
             self.work = case.call(inputs, self.outputs, group=group, async_op=how != "sync")
-            del inputs, ready  # their memory, if it is given back too early, is the next to be used:
+            del inputs, ready  # their memory, given back too early, is the next to be used:
             self.other = [torch.ones(t.shape, dtype=t.dtype) for t in case.inputs]
         self.future = self.work.get_future() if how == "future" else None
 

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Tensors on GPUs by commd-gpu, all of it real but the GPU (tests/fakecuda): ranks, commd, commd-gpu.
+What each part does alone is tested elsewhere; here they meet."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import cluster as c  # noqa: E402
+from cluster import Cluster, check, equal, main, running, until  # noqa: E402
+
+PERF = os.path.join(c.BUILD, "client/perf/commd-perf")
+LIBCUDA = os.path.join(c.BUILD, "tests/fakecuda/libcuda.so.1")
+LIBNCCL = os.path.join(c.BUILD, "tests/fakecuda/libnccl.so.2")
+COLLECTIVES = (
+    "all_reduce reduce broadcast all_gather reduce_scatter gather scatter all_to_all "
+    "all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v barrier"
+).split()
+
+
+class Gpus(Cluster):
+    def __init__(self, count=1, **environment):
+        gpu = {"enabled": "yes", "cuda_library": LIBCUDA, "nccl_library": LIBNCCL}
+        gpu["program"] = os.path.join(c.BUILD, "transport/commd-gpu")
+        super().__init__(count, {"gpu": gpu}, start=False)
+        self.environment = {"FAKECUDA_DELAY_US": "50", **environment}
+
+    def __enter__(self):
+        super().__enter__()
+        for node in self.nodes:
+            gpu = dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
+            node.write_config(gpu=gpu)
+            node.start(self.environment)
+        names = [node.name for node in self.nodes]
+        until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
+        return self
+
+    def perf(self, collective, *options):
+        nodes = ",".join(node.socket for node in self.nodes)
+        environment = dict(
+            os.environ, COMMD_LIBCUDA=LIBCUDA, **self.environment, **c.sanitizer_environment()
+        )
+        return subprocess.Popen(
+            [PERF, collective, "--device", "cuda", "--nodes", nodes, *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+
+    def right(self, collective, *options):
+        process = self.perf(collective, *options)
+        text, errors = process.communicate(timeout=10 * c.HANG)
+        equal((process.returncode, errors), (0, ""), f"{collective} {options}")
+        return text
+
+    def operations(self):
+        """That commd-gpu did: told once a second."""
+        done = subprocess.run(
+            [c.COMMCTL, "--socket", self.nodes[0].socket, "--json", "gpus"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return [gpu["operations"] for gpu in json.loads(done.stdout)["gpus"]]
+
+    def gpu_pid(self):
+        with open(os.path.join(self.nodes[0].home, "gpu.pid")) as file:
+            return int(file.read())
+
+
+def test_every_collective_of_ranks_that_share_a_gpu():
+    with Gpus() as cluster:
+        for collective in COLLECTIVES:
+            cluster.right(collective, "--ranks", "3", "-b", "8", "-e", "100K", "-f", "40", "-n", "3")
+        for dtype, op in ("bf16", "avg"), ("u8", "band"), ("f64", "premul_sum"), ("bool", "max"):
+            cluster.right("all_reduce", "--ranks", "4", "-b", "4K", "-e", "4K", "-n", "3",
+                          "-d", dtype, "-o", op)  # fmt: skip
+        until(lambda: cluster.operations()[0] > 100, "operations of commd-gpu")
+
+
+def test_ranks_on_two_gpus():
+    with Gpus(FAKECUDA_DEVICES="2") as cluster:
+        for collective in COLLECTIVES:
+            cluster.right(collective, "--ranks", "4", "-b", "40K", "-e", "40K", "-n", "3")
+        until(lambda: min(cluster.operations()) > 20, "operations of both GPUs")
+
+
+def test_two_nodes_go_through_host_memory():
+    with Gpus(2) as cluster:
+        for collective in "all_reduce", "all_to_all_v", "barrier":
+            cluster.right(collective, "--ranks", "2", "-b", "64", "-e", "40K", "-f", "600", "-n", "3")
+
+
+def test_commd_gpu_killed_in_the_middle():
+    with Gpus() as cluster:
+        cluster.expect("commd-gpu")
+        cluster.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "8", "-n", "3")
+        first = cluster.gpu_pid()
+        process = cluster.perf("all_reduce", "--ranks", "2", "-b", "1K", "-e", "1K", "-n", "1000000")
+        until(lambda: cluster.operations()[0] > 50, "operations of commd-gpu")
+        os.kill(first, signal.SIGKILL)
+        _, errors = process.communicate(timeout=c.HANG)
+        check(process.returncode == 1 and "commd-gpu" in errors, errors)
+        until(lambda: not running(first), "its end")
+        cluster.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "8", "-n", "3")
+        check(cluster.gpu_pid() != first, "it was started again")
+
+
+def test_host_path_for_all_if_one_says_so():
+    with Gpus(COMMD_DEVICE_PATH="host") as cluster:
+        cluster.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "40K", "-f", "600", "-n", "3")
+
+
+main(globals())
