@@ -178,12 +178,9 @@ int staging_take(struct staging *s, const char *op, size_t bytes, struct staging
 void staging_give(struct staging *s, struct staging_chunk *c)
 {
     s->used -= c->bytes;
-    if (c->spoiled || c->bytes > s->limit) {
-        chunk_free(c);
-        return;
-    }
-    evict(s, c->bytes);
-    if (s->used + c->bytes > s->limit) {
+    if (!c->spoiled)
+        evict(s, c->bytes);
+    if (c->spoiled || s->used + c->bytes > s->limit) {
         chunk_free(c);
         return;
     }
