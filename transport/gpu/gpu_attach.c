@@ -47,6 +47,7 @@ static void ggroup_free(struct ggroup *gr)
 static void group_close(struct ggroup *gr)
 {
     group_rest(gr);
+    wire_close(gr);
     LIST_REMOVE(gr, link);
     LIST_INSERT_HEAD(&gr->g->dead, gr, link);
 }
@@ -91,6 +92,7 @@ void groups_sweep(struct gpu *g)
         gr->user->ngroups--;
         g->ngroups--;
         guser_put(g, gr->user);
+        wire_free(gr);
         ggroup_free(gr);
     }
 }
@@ -240,6 +242,11 @@ static struct ggroup *ggroup_new(struct gsession *s, const struct claim *c, cons
     LIST_INSERT_HEAD(&s->g->groups[group_bucket(s->g, s->user->uid, gr->id, gr->epoch)], gr, link);
     s->user->ngroups++;
     s->g->ngroups++;
+    *ret_why = wire_open(gr);
+    if (*ret_why) {
+        group_close(gr);
+        return NULL;
+    }
     return gr;
 }
 
@@ -296,8 +303,6 @@ static const char *attach_rank(struct gsession *s, const struct claim *c, int *r
     if (!gr && s->user->ngroups >= GPU_USER_GROUPS)
         return "this user has as many groups as commd-gpu keeps for one";
     *ret_code = COMMD_E_INVALID;
-    if (m->attach.nnodes > 1)
-        return "its ranks are on several nodes";
     if (m->attach.units > 1 && !s->g->nccl.version)
         return "commd-gpu has no NCCL, and its ranks are on several GPUs";
     if (gr && (why = claim_differs(gr, c)))

@@ -348,6 +348,7 @@ struct doomed {
     uint64_t group;
     useconds_t after;
     uint32_t *pids;
+    struct meeting *gate;
 };
 
 static int until_somebody_dies(void *arg, int sock)
@@ -364,7 +365,8 @@ static int until_somebody_dies(void *arg, int sock)
     MUST(client_alloc(&c, 4 << 20, &b) == 0);
     membership_one(&m, &c, 0, d->group, d->world, d->rank);
     code = client_attach(&c, &m);
-    MUST(code == 0 || code == COMMD_E_RANK_LOST);
+    MUST(code == 0);
+    meet(d->gate, d->world);
     if (d->rank == d->victim) {
         struct itimerspec when = {.it_value.tv_nsec = d->after * 1000l + 1};
         struct sigevent how = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
@@ -399,10 +401,11 @@ static void deaths_at_any_time(void **state)
         struct doomed d[4];
         pid_t pids[4];
         unsigned victim = draw(&seed) % 4;
-        useconds_t after = 3000 + (useconds_t)(draw(&seed) % 40000);
+        useconds_t after = (useconds_t)(draw(&seed) % 30000);
+        struct meeting *all = meetings_new(1);
 
         for (unsigned i = 0; i < 4; i++) {
-            d[i] = (struct doomed){i, victim, 4, round, after, shared};
+            d[i] = (struct doomed){i, victim, 4, round, after, shared, all};
             shared[i] = (uint32_t)(pids[i] = client_spawn(&sv, 1000, until_somebody_dies, &d[i]));
         }
         for (unsigned i = 0; i < 4; i++)
