@@ -50,7 +50,8 @@ MAY = {
     "transport/fabric/fault": {"shm/util", "transport/fabric"},
     "transport/engine": SHM | {"transport/schedule", "transport/fabric"},
     "transport/gpu": SHM
-    | {"shm/gpu", "client/include", "transport/gpu/kernel", "transport/process"},
+    | {"shm/gpu", "client/include", "shm/launch", "transport/gpu/kernel"}
+    | {"transport/process"},
     "transport/gpu/kernel": {"transport/gpu", "shm/gpu", "shm/model", "shm/util"},
     "transport/process": SHM | {"shm/launch", "transport/engine", "transport/fabric"},
     "client/include": set(),

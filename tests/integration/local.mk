@@ -20,7 +20,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_verbs.py tests/integration/test_why.py \
 	tests/integration/test_trace.py tests/integration/test_keys.py \
 	tests/integration/test_http.py tests/integration/test_doctor.py \
-	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py
+	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
+	tests/integration/test_gpu_nodes.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
@@ -46,3 +47,11 @@ tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c \
 	transport/process/launcher.c
 tests_integration_lib_gpu_fake_LDADD = libcommd-launch.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS)
+
+# The ranks of test_gpu_nodes.py.
+check_PROGRAMS += tests/integration/lib/gpu_rank
+tests_integration_lib_gpu_rank_SOURCES = tests/integration/lib/gpu_rank.c
+tests_integration_lib_gpu_rank_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) -ldl
+EXTRA_tests_integration_lib_gpu_rank_DEPENDENCIES = transport/commd-gpu \
+	tests/fakecuda/libcuda.so.1 tests/fakecuda/libnccl.so.2 tests/fakecuda/libfakekernels.so

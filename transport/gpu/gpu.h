@@ -2,9 +2,10 @@
  * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
  * client's socket) with gpu_memory.c (its allocations) and gpu_slot.c (what it announces),
  * gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and go), gpu_launch.c
- * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part).
+ * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part), gpu_wire.c
+ * (groups over several nodes).
  *
- * Everything runs on one thread but for jobs. */
+ * Everything runs on one thread but for jobs, and joins of shadow groups. */
 #ifndef COMMD_GPU_H
 #define COMMD_GPU_H
 
@@ -42,6 +43,8 @@ struct gmember;
 struct ggroup;
 struct gop;
 struct gcomm;
+struct gwire;
+struct gwires;
 
 /* ---- jobs: gpu_jobs.c ------------------------------------------------------------------------ */
 
@@ -132,7 +135,7 @@ struct guser {
 };
 
 /* What descriptors in epoll are about. */
-enum gwatch_kind { WATCH_CONTROL, WATCH_JOBS, WATCH_SESSION, WATCH_BELL };
+enum gwatch_kind { WATCH_CONTROL, WATCH_JOBS, WATCH_SESSION, WATCH_BELL, WATCH_WIRE };
 struct gwatch {
     enum gwatch_kind kind;
     void *of;
@@ -257,6 +260,7 @@ struct ggroup {
     int broken_rank;
     uint32_t broken_pid;
     char broken_text[SESSION_TEXT];
+    struct gwire *wire; /* borrowed; over several nodes */
 };
 
 enum gop_state { OP_INPUTS, OP_ORDER, OP_FLYING };
@@ -306,7 +310,7 @@ struct gpu {
     struct closer *closer;
     struct glane lane; /* of devices */
     int control, epoll, reserve;
-    struct gwatch control_watch, jobs_watch;
+    struct gwatch control_watch, jobs_watch, wire_watch;
     bool running;
     int status;
     LIST_HEAD(, guser) users;
@@ -314,7 +318,9 @@ struct gpu {
     LIST_HEAD(, gsession) sessions, closed;
     unsigned nsessions; /* of both */
     LIST_HEAD(, ggroup) groups[GROUP_BUCKETS];
-    LIST_HEAD(, ggroup) dead; /* nobody is in them any more */
+    LIST_HEAD(, ggroup) dead;   /* nobody is in them any more */
+    LIST_HEAD(, ggroup) broken; /* by the loss of a commd-gpu: not found any more */
+    struct gwires *wires;
     unsigned ngroups;
     uint64_t looked_ms; /* at the streams, for errors */
     unsigned nflying;
@@ -371,7 +377,7 @@ void session_wake(struct gsession *s); /* its doorbell has rung */
 void session_break(struct gsession *s, const char *format, ...) _printf_(2, 3);
 void session_close(struct gsession *s, const char *why);
 void session_answer(struct gsession *s, uint32_t id, int code, int rank, const char *text);
-void session_watch(struct gsession *s);
+void session_listen(struct gsession *s);
 void session_deactivate(struct gsession *s);
 void sessions_sweep(struct gpu *g); /* frees closed ones of which nothing is left */
 
@@ -379,7 +385,7 @@ void sessions_sweep(struct gpu *g); /* frees closed ones of which nothing is lef
 void memory_add(struct gsession *s, const struct session_msg *m, int *fds, unsigned nfds);
 struct gmemory *memory_get(struct gsession *s, uint32_t id); /* mapped, and not freed */
 void memory_forget(struct gsession *s, uint32_t id);
-void memory_forget_all(struct gsession *s);
+void memory_leave_all(struct gsession *s);
 void memory_turn(struct gsession *s); /* unmaps what nothing uses any more */
 
 /* gpu_slot.c */
@@ -411,6 +417,9 @@ void group_rest(struct ggroup *gr);
 void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text);
 void op_landed(struct gop *op); /* one of its streams has passed it */
 void op_free(struct gop *op);
+/* The one that is pending, of a group that is broken. */
+void group_drop_op(struct ggroup *gr);
+bool op_same(const struct op_desc *a, const struct op_desc *b);
 void op_launched(struct ggroup *gr); /* its operation is on the streams: the next one comes */
 void op_mismatch_text(uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
                       const struct op_desc *b, char text[SESSION_TEXT]);
@@ -423,7 +432,21 @@ bool comm_ready(struct gop *op);
 bool comm_drop(struct gop *op); /* false: too late, it is being launched */
 void comm_landed(struct gop *op);
 bool comm_turn(struct gpu *g);
+uint64_t comm_number(const struct ggroup *gr); /* of the one that there is; 0: none */
+void comm_new_id(struct gpu *g, struct nccl_id *ret);
 unsigned comm_count(const struct gpu *g, const struct gdevice *d);
+
+/* gpu_wire.c */
+const char *wire_open(struct ggroup *gr); /* NULL, or why the group cannot be */
+void wire_broken(struct ggroup *gr);
+void wire_close(struct ggroup *gr); /* nobody here is in it any more */
+void wire_free(struct ggroup *gr);  /* and nothing is pending */
+/* Its inputs here are there; or @code: what is wrong with it. */
+void wire_ready(struct gop *op, int code, int rank, const char *text);
+bool wire_promised(const struct ggroup *gr); /* other nodes may launch its operation */
+void wire_turn(struct gpu *g);
+void wires_sweep(struct gpu *g);
+bool wires_wait(const struct gpu *g); /* something will have to be done without an event */
 
 /* gpu_launch.c */
 /* Plans of all units here. NULL, or why it cannot be done. */

@@ -90,7 +90,7 @@ static struct gcomm *comm_find(const struct ggroup *gr)
     return NULL;
 }
 
-static uint64_t comm_number(const struct ggroup *gr)
+uint64_t comm_number(const struct ggroup *gr)
 {
     const struct gcomm *c = comm_find(gr);
 
@@ -172,7 +172,7 @@ static uint64_t comm_id_number(const struct nccl_id *id)
     return h | 1;
 }
 
-static void comm_new_id(struct gpu *g, struct nccl_id *ret)
+void comm_new_id(struct gpu *g, struct nccl_id *ret)
 {
     nccl_check(g, NULL, g->nccl.get_id(ret), "making an id");
     g->current = NULL;
@@ -214,7 +214,10 @@ static struct gcomm *comm_begin(struct gop *op)
 
 static void ready_failed(struct gop *op, int code, const char *why)
 {
-    op_fail(op, code, -1, 0, why);
+    if (op->group->nnodes == 1)
+        op_fail(op, code, -1, 0, why);
+    else
+        wire_ready(op, code, -1, why);
 }
 
 bool comm_ready(struct gop *op)
@@ -239,7 +242,11 @@ bool comm_ready(struct gop *op)
     op->state = OP_ORDER;
     group_rest(gr);
     op->comm_number = comm_number(gr);
-    gpu_order_ready(&gr->g->order, &op->order, true);
+    op->order.group = gr->id ^ (uint64_t)gr->user->uid << 32 ^ gr->epoch << 48;
+    op->order.seq = op->seq;
+    gpu_order_ready(&gr->g->order, &op->order, gr->nnodes == 1);
+    if (gr->nnodes > 1)
+        wire_ready(op, 0, -1, "");
     return true;
 }
 
@@ -247,7 +254,9 @@ bool comm_drop(struct gop *op)
 {
     if (op->state == OP_INPUTS)
         return true;
-    if (op == op->group->g->now)
+    /* other nodes may have launched what was agreed upon, and would wait for us */
+    if (op == op->group->g->now || (op->group->nnodes > 1 && (op->order.state == GPU_ORDER_AGREED ||
+                                                              wire_promised(op->group))))
         return false;
     gpu_order_drop(&op->group->g->order, &op->order);
     return true;
@@ -371,7 +380,8 @@ static bool find_comm(struct gpu *g)
         if (!c || c->number != op->comm_number) {
             if (c && c->flying) /* of operations whose other nodes are gone */
                 return false;
-            comm_new_id(g, &op->id);
+            if (op->group->nnodes == 1)
+                comm_new_id(g, &op->id);
             c = comm_begin(op);
         }
         op->comm = c;

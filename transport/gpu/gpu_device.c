@@ -220,7 +220,7 @@ static void stream_check(struct gstream *s, uint64_t now)
 
     if (r != CU_E_NOT_READY)
         device_check(s->dev, r, "a stream");
-    if (now - s->since_ms > (uint64_t)g->timeout_ms)
+    if (now > s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
         gpu_fatal(g, "GPU %u stands still for %d ms in %s of group \"%s\"", s->dev->number,
                   g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
 }

@@ -64,7 +64,7 @@ static struct gop *op_new(struct ggroup *gr)
 /* ---- do all mean the same? --------------------------------------------------------------------
  */
 
-static bool same(const struct op_desc *a, const struct op_desc *b)
+bool op_same(const struct op_desc *a, const struct op_desc *b)
 {
     return a->count == b->count && a->root == b->root && a->coll == b->coll &&
            a->dtype == b->dtype && a->redop == b->redop && a->digest == b->digest;
@@ -125,7 +125,7 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
         const struct gannounce *a = op->of[i];
 
         *ret_rank = (int)a->rank.rank;
-        if (!same(first, &a->desc)) {
+        if (!op_same(first, &a->desc)) {
             op_mismatch_text(op->of[0]->rank.rank, first, a->rank.rank, &a->desc, text);
             return false;
         }
@@ -138,8 +138,8 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
             return false;
         }
     *ret_rank = -1;
-    if (!coll_table[first->coll].counted)
-        return true;
+    if (!coll_table[first->coll].counted || op->nof < op->group->world)
+        return true; /* with ranks of other nodes: gpu_wire.c */
     op_balance_of(op, &bal);
     if (op_balanced(&bal))
         return true;
@@ -221,6 +221,10 @@ static void group_gather(struct ggroup *gr)
             group_activate(gr);
             return;
         }
+        if (gr->nnodes > 1) { /* the other nodes are to fail it, too */
+            wire_ready(op, code, rank, text);
+            return;
+        }
         op_tell(op, code, rank, 0, text);
         group_next(gr);
         op_free(op);
@@ -243,6 +247,16 @@ void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text)
     group_gather(gr);
 }
 
+void group_drop_op(struct ggroup *gr)
+{
+    struct gop *op = gr->op;
+
+    gpu_order_drop(&gr->g->order, &op->order);
+    op_tell(op, gr->broken, gr->broken_rank, gr->broken_pid, gr->broken_text);
+    group_next(gr);
+    op_free(op);
+}
+
 void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char *text)
 {
     struct gop *op = gr->op;
@@ -253,12 +267,14 @@ void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char
     gr->broken_rank = rank;
     gr->broken_pid = pid;
     snprintf(gr->broken_text, sizeof gr->broken_text, "%s", text);
-    if (op && comm_drop(op)) {
-        op_tell(op, code, rank, pid, gr->broken_text);
-        group_next(gr);
-        op_free(op);
+    if (code == COMMD_E_GPU_LOST) { /* who comes now begins anew */
+        LIST_REMOVE(gr, link);
+        LIST_INSERT_HEAD(&gr->g->broken, gr, link);
     }
+    if (op && comm_drop(op))
+        group_drop_op(gr);
     group_fail_announced(gr);
+    wire_broken(gr);
 }
 
 void group_announced(struct gmember *m, struct gannounce *a)

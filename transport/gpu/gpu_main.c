@@ -26,7 +26,9 @@
 #include <sys/random.h>
 
 #include "shm/util/wait.h"
+#include "shm/launch/engine_exec.h"
 #include "transport/process/confine.h"
+#include "transport/process/launcher.h"
 
 enum {
     SPIN_NS = 200000,
@@ -36,6 +38,7 @@ enum {
     NAP_LEAST_NS = 20000,
     NAP_MOST_NS = 100000,
     REST_MS = 1000,   /* the net under lost doorbells */
+    TICK_MS = 20,     /* while a group waits for the news of another node */
     SLICE_NS = 20000, /* of a turn for each user, where there are several */
     SLACK_NS = 5000,
 };
@@ -164,6 +167,7 @@ static bool gpu_turn(struct gpu *g)
             moved |= groups_turn(u, alone ? 0 : begin + SLICE_NS);
     }
     moved |= comm_turn(g);
+    wires_sweep(g);
     sessions_sweep(g);
     groups_sweep(g);
     return moved;
@@ -220,6 +224,9 @@ static void take_event(struct gpu *g, const struct epoll_event *ev)
         else
             session_close(w->of, "it has closed its socket");
         break;
+    case WATCH_WIRE:
+        wire_turn(g);
+        break;
     case WATCH_BELL:
         session_wake(w->of);
         break;
@@ -268,6 +275,8 @@ static void rest_until(struct gpu *g, int64_t *nap)
     if (!TAILQ_EMPTY(&g->busy) || g->nflying || g->now) { /* ready words and streams ring no bell */
         look_around(g, *nap);
         *nap = MIN(*nap + *nap / 4, (int64_t)NAP_MOST_NS);
+    } else if (wires_wait(g)) {
+        look_around(g, TICK_MS * 1000000ll);
     } else {
         look_around(g, LIST_EMPTY(&g->sessions) ? -1 : REST_MS * 1000000ll);
         rescue(g);
@@ -310,6 +319,7 @@ static void serve(struct gpu *g)
 static const char usage[] =
     "Usage: commd-gpu --fd N --node NAME [--socket PATH] [--cuda LIB] [--nccl LIB]\n"
     "                 [--timeout MS] [--log error|warn|info|debug]\n"
+    "       commd-gpu --launcher FD\n"
     "Works on tensors that processes have on the GPUs of this node. Started by commd, not by "
     "hand.\n"
     "  --fd N        commd's socket\n"
@@ -319,11 +329,12 @@ static const char usage[] =
     "  --nccl LIB    NCCL; libnccl.so.2\n"
     "  --timeout MS  how long an operation of NCCL may stand still; 30000\n"
     "  --log LEVEL   what is said on stderr; info\n"
+    "  --launcher FD starts commd-gpu for a commd of another user, on a socket that listens\n"
     "  --version, --help\n";
 
 struct gpu_options {
     const char *node, *socket, *cuda, *nccl;
-    int fd, timeout_ms;
+    int fd, launcher, timeout_ms;
     unsigned log_level;
 };
 
@@ -341,11 +352,13 @@ static bool parse_level(const char *word, unsigned *ret)
 
 static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
 {
-    enum { FD = 1, NODE, SOCKET, CUDA, NCCL, TIMEOUT, LOG, HELP, WHICH };
+    enum { FD = 1, NODE, SOCKET, CUDA, NCCL, TIMEOUT, LOG, LAUNCHER, HELP, WHICH };
     static const struct option longs[] = {
-        {"fd", 1, NULL, FD},     {"node", 1, NULL, NODE}, {"socket", 1, NULL, SOCKET},
-        {"cuda", 1, NULL, CUDA}, {"nccl", 1, NULL, NCCL}, {"timeout", 1, NULL, TIMEOUT},
-        {"log", 1, NULL, LOG},   {"help", 0, NULL, HELP}, {"version", 0, NULL, WHICH},
+        {"fd", 1, NULL, FD},         {"node", 1, NULL, NODE},
+        {"socket", 1, NULL, SOCKET}, {"cuda", 1, NULL, CUDA},
+        {"nccl", 1, NULL, NCCL},     {"timeout", 1, NULL, TIMEOUT},
+        {"log", 1, NULL, LOG},       {"launcher", 1, NULL, LAUNCHER},
+        {"help", 0, NULL, HELP},     {"version", 0, NULL, WHICH},
         {NULL, 0, NULL, 0}};
     bool bad = false;
     int c;
@@ -374,6 +387,9 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
         case LOG:
             bad = !parse_level(optarg, &o->log_level);
             break;
+        case LAUNCHER:
+            o->launcher = atoi(optarg);
+            break;
         case HELP:
             fputs(usage, stdout);
             exit(0);
@@ -384,7 +400,7 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
             bad = true;
         }
     }
-    bad |= o->fd < 0 || !o->node || optind < argc;
+    bad |= (o->launcher < 0 && (o->fd < 0 || !o->node)) || optind < argc;
     if (bad)
         fputs(usage, stderr);
     return bad ? -EINVAL : 0;
@@ -432,15 +448,20 @@ static int begin(struct gpu *g)
 int main(int argc, char **argv)
 {
     static struct gpu g = {.control = -1, .epoll = -1, .running = true};
-    struct gpu_options o = {.fd = -1, .timeout_ms = 30000, .log_level = LOG_INFO};
+    struct gpu_options o = {.fd = -1, .launcher = -1, .timeout_ms = 30000, .log_level = LOG_INFO};
 
     if (parse_gpu_words(argc, argv, &o))
         return 64;
+    if (o.launcher >= 0)
+        return launcher_run(o.launcher, gpu_env);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
     g.control = o.fd;
     g.node = o.node;
     g.socket = o.socket;
+    if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
+        setenv("COMMD_SOCKET", o.socket, 1);
+    setenv("COMMD_WARN_AFTER", "0", 1);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
     TAILQ_INIT(&g.busy);

@@ -257,7 +257,7 @@ void memory_forget(struct gsession *s, uint32_t id)
         session_break(s, "it frees memory %u, which it has not told of", id);
 }
 
-void memory_forget_all(struct gsession *s)
+void memory_leave_all(struct gsession *s)
 {
     for (unsigned i = 0; i < SESSION_BUCKETS; i++)
         while (!LIST_EMPTY(&s->memories[i]))

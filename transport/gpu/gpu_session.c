@@ -66,11 +66,11 @@ void session_answer(struct gsession *s, uint32_t id, int code, int rank, const c
     m.answer.rank = rank;
     snprintf(m.answer.text, sizeof m.answer.text, "%s", text);
     session_send(s, &m, NULL, 0);
-    session_watch(s);
+    session_listen(s);
 }
 
 /* What it asks next is only read when nothing is being answered. */
-void session_watch(struct gsession *s)
+void session_listen(struct gsession *s)
 {
     struct epoll_event ev = {.events = s->asking ? 0 : EPOLLIN, .data.ptr = &s->sock_watch};
 
@@ -133,7 +133,7 @@ static void hello_done(struct gjob *job)
     m.welcome.nccl = (uint32_t)s->g->nccl.version;
     m.welcome.pid = (uint32_t)getpid();
     session_send(s, &m, (int[]){s->region_fd, s->bell}, 2);
-    session_watch(s);
+    session_listen(s);
     session_wake(s);
 }
 
@@ -143,7 +143,7 @@ static int region_new(struct gsession *s)
     void *map = NULL;
     int r = memfd_new("commd-gpu", sizeof *s->region, &s->region_fd);
 
-    r = r ? r : memfd_map(s->region_fd, sizeof *s->region, &map);
+    r = r ? r : memfd_map_at(s->region_fd, sizeof *s->region, SESSION_PAGE, &map);
     if (r)
         return r;
     s->region = map;
@@ -183,7 +183,7 @@ static void session_hello(struct gsession *s, const struct session_msg *m)
     s->asking = true;
     s->job = (struct gjob){.work = hello_work, .done = hello_done};
     s->jobs++;
-    session_watch(s);
+    session_listen(s);
     /* not in the user's lane: a device is opened by one job at a time */
     jobs_add(s->g->jobs, &s->g->lane, &s->job);
 }
@@ -382,7 +382,7 @@ void session_close(struct gsession *s, const char *why)
         close_fdp(&s->bell);
     }
     group_leave_all(s, "has died or left");
-    memory_forget_all(s);
+    memory_leave_all(s);
 }
 
 void session_break(struct gsession *s, const char *format, ...)

@@ -13,6 +13,7 @@
  *
  * Locks: device_group.lock, then session.calls, then session.pend. The progress thread takes pend
  * alone. Sessions are kept for good: streams may wait for words in their pages. */
+#include "client/lib/context/group.h"
 #include "client/lib/device/session.h"
 
 #include <poll.h>
@@ -329,6 +330,27 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
     (void)!send(a->session->sock, &m, sizeof m, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* A rank that has died, on whatever node: the board has it. Who has left may have completed what is
+ * pending here; if it has not, its commd-gpu tells ours. */
+static bool somebody_died(struct device_group *dg, struct commd_error *e)
+{
+    const struct board *b = &dg->group->board;
+
+    if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
+        return false;
+    for (unsigned k = 0; k < b->world; k++) {
+        struct board_rank *br = &b->ranks[k];
+
+        if (!atomic_load_explicit(&br->gone, memory_order_acquire) || br->cause == CAUSE_LEFT)
+            continue;
+        error_set(e, COMMD_E_RANK_LOST, "run", "rank %u (pid %u on node %s) died", k, br->pid,
+                  group_node_of(dg->group, k));
+        e->rank = (int)k;
+        return true;
+    }
+    return false;
+}
+
 /* A group that is broken stays so. */
 static bool group_broke(struct device_group *dg, struct commd_error *e)
 {
@@ -338,7 +360,7 @@ static bool group_broke(struct device_group *dg, struct commd_error *e)
     if (group_has_failed(dg->group, e))
         return true;
     if (!cause)
-        return false;
+        return somebody_died(dg, e);
     error_set(e, -(int)cause, "run", "%s", c.text);
     e->rank = c.rank;
     return true;

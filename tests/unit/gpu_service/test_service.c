@@ -347,7 +347,7 @@ struct doomed {
     uint64_t group;
     useconds_t after;
     uint32_t *pids;
-    _Atomic uint32_t *attached; /* how many are: who came after a death could be told of another */
+    struct meeting *gate;
 };
 
 static int until_somebody_dies(void *arg, int sock)
@@ -365,9 +365,7 @@ static int until_somebody_dies(void *arg, int sock)
     membership_one(&m, &c, 0, d->group, d->world, d->rank);
     code = client_attach(&c, &m);
     MUST(code == 0);
-    atomic_fetch_add(d->attached, 1);
-    while (atomic_load(d->attached) < d->world)
-        usleep(100);
+    meet(d->gate, d->world);
     if (d->rank == d->victim) {
         struct itimerspec when = {.it_value.tv_nsec = d->after * 1000l + 1};
         struct sigevent how = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
@@ -402,11 +400,11 @@ static void deaths_at_any_time(void **state)
         struct doomed d[4];
         pid_t pids[4];
         unsigned victim = draw(&seed) % 4;
-        useconds_t after = (useconds_t)(draw(&seed) % 40000);
+        useconds_t after = (useconds_t)(draw(&seed) % 30000);
+        struct meeting *all = meetings_new(1);
 
         for (unsigned i = 0; i < 4; i++) {
-            d[i] = (struct doomed){
-                i, victim, 4, round, after, shared, (_Atomic uint32_t *)&shared[4 + round]};
+            d[i] = (struct doomed){i, victim, 4, round, after, shared, all};
             shared[i] = (uint32_t)(pids[i] = client_spawn(&sv, 1000, until_somebody_dies, &d[i]));
         }
         for (unsigned i = 0; i < 4; i++)

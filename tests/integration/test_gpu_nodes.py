@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Real commds, commd-gpus and ranks with tensors on GPUs, on nodes of this machine: over the CUDA
+driver and the NCCL that need no GPU (tests/fakecuda/README.md)."""
+
+import contextlib
+import os
+import signal
+import subprocess
+
+import lib.cluster as c
+from lib.cluster import Cluster, check, equal, main, until
+
+GPU = os.path.join(c.BUILD, "transport/commd-gpu")
+RANK = os.path.join(c.BUILD, "tests/integration/lib/gpu_rank")
+CUDA = os.path.join(c.BUILD, "tests/fakecuda/libcuda.so.1")
+NCCL = os.path.join(c.BUILD, "tests/fakecuda/libnccl.so.2")
+RANK_LOST, GPU_LOST = -5, -17
+
+
+def box(node):
+    """What makes a node another machine for the driver."""
+    return {"FAKECUDA_HOST": node.name, "FAKECUDA_DEVICES": "2", "COMMD_LIBCUDA": CUDA,
+            "FAKENCCL_PROGRESS": "2"}  # fmt: skip
+
+
+class GpuRank:
+    def __init__(self, node, group, rank, world, device, operations):
+        environment = dict(os.environ, COMMD_SOCKET=node.socket, **box(node))
+        self.process = subprocess.Popen(
+            [RANK, group, str(rank), str(world), str(device), str(operations)], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.pid = self.process.pid
+
+    def line(self):
+        return self.process.stdout.readline().split(None, 3)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait()
+
+
+class GpuNodes(Cluster):
+    def __init__(self, count, **keys):
+        gpu = {"enabled": "yes", "program": GPU, "cuda_library": CUDA, "nccl_library": NCCL, **keys}
+        super().__init__(count, {"gpu": gpu}, start=False)
+
+    def __enter__(self):
+        super().__enter__()
+        for node in self.nodes:
+            node.write_config(
+                gpu=dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
+            )
+            node.start(box(node))
+        names = [node.name for node in self.nodes]
+        until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
+        return self
+
+
+@contextlib.contextmanager
+def ranks(cluster, group, places, operations):
+    """Ranks at (node, device)."""
+    some = []
+    try:
+        for rank, (node, device) in enumerate(places):
+            some.append(GpuRank(cluster.nodes[node], group, rank, len(places), device, operations))
+        for one in some:
+            equal(one.line(), ["joined"])
+        yield some
+    finally:
+        for one in some:
+            one.close()
+
+
+def moved(node):
+    return sum(row["operations"] or 0 for row in node.ctl("gpus")["gpus"])
+
+
+def gpu_pid(node):
+    with open(os.path.join(node.home, "gpu.pid")) as file:
+        return int(file.read())
+
+
+def work(cluster, group, places, operations=45):
+    with ranks(cluster, group, places, operations) as some:
+        for one in some:
+            equal(one.line(), ["done", str(operations)])
+
+
+def test_ranks_on_one_gpu():
+    with GpuNodes(1) as cluster:
+        work(cluster, "one", [(0, 0)] * 3)
+        until(lambda: moved(cluster.nodes[0]) >= 45, "they went through commd-gpu")
+
+
+def test_ranks_on_two_gpus():
+    with GpuNodes(1) as cluster:
+        work(cluster, "two", [(0, 0), (0, 1), (0, 0)])
+        until(lambda: moved(cluster.nodes[0]) >= 45, "they went through commd-gpu")
+
+
+def test_ranks_on_two_nodes():
+    with GpuNodes(2) as cluster:
+        work(cluster, "nodes", [(0, 0), (1, 0)])
+        for node in cluster.nodes:
+            until(lambda node=node: moved(node) >= 45, "they went through commd-gpu")
+        work(cluster, "more", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 1)])
+
+
+def test_several_groups_over_three_nodes():
+    with GpuNodes(3) as cluster, contextlib.ExitStack() as stack:
+        places = {
+            "a": [(0, 0), (1, 0), (2, 0)],
+            "b": [(2, 0), (1, 0), (0, 0)],
+            "c": [(0, 0), (1, 1)],
+            "d": [(1, 1), (0, 0)],
+        }
+        groups = [stack.enter_context(ranks(cluster, name, at, 36)) for name, at in places.items()]
+        for some in groups:
+            for one in some:
+                equal(one.line(), ["done", "36"])
+
+
+def test_a_rank_of_another_node_dies():
+    with GpuNodes(2) as cluster:
+        with ranks(cluster, "dies", [(0, 0), (1, 0), (0, 0)], 0) as some:
+            until(lambda: moved(cluster.nodes[0]) >= 20, "they work")
+            os.kill(some[1].pid, signal.SIGKILL)
+            for one in (some[0], some[2]):
+                word, code, rank, text = one.line()
+                equal((word, int(code), int(rank)), ("error", RANK_LOST, 1), text)
+        work(cluster, "after", [(0, 0), (1, 0)])
+
+
+def test_the_commd_gpu_of_another_node_dies():
+    with GpuNodes(2) as cluster:
+        cluster.expect("commd-gpu of node node1 was lost: killed by signal 9")
+        # if NCCL was under way
+        cluster.expect("commd-gpu of node node0 was lost: exited with status 1")
+        with ranks(cluster, "lost", [(0, 0), (1, 0)], 0) as some:
+            until(lambda: moved(cluster.nodes[1]) >= 20, "they work")
+            os.kill(gpu_pid(cluster.nodes[1]), signal.SIGKILL)
+            for one in some:
+                line = one.line()
+                equal(line[0], "error")
+                check(int(line[1]) == GPU_LOST, line)
+        work(cluster, "anew", [(0, 0), (1, 0)])
+
+
+if __name__ == "__main__":
+    main(globals())
