@@ -67,6 +67,11 @@ class Gpus(Cluster):
         with open(os.path.join(self.nodes[0].home, "gpu.pid")) as file:
             return int(file.read())
 
+    def works_by_another(self, pid):
+        """Asked too soon after a failure, commd starts none yet: then host memory serves."""
+        self.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "8", "-n", "3")
+        return os.path.exists(os.path.join(self.nodes[0].home, "gpu.pid")) and self.gpu_pid() != pid
+
 
 def test_every_collective_of_ranks_that_share_a_gpu():
     with Gpus() as cluster:
@@ -85,12 +90,6 @@ def test_ranks_on_two_gpus():
         until(lambda: min(cluster.operations()) > 20, "operations of both GPUs")
 
 
-def test_two_nodes_go_through_host_memory():
-    with Gpus(2) as cluster:
-        for collective in "all_reduce", "all_to_all_v", "barrier":
-            cluster.right(collective, "--ranks", "2", "-b", "64", "-e", "40K", "-f", "600", "-n", "3")
-
-
 def test_commd_gpu_killed_in_the_middle():
     with Gpus() as cluster:
         cluster.expect("commd-gpu")
@@ -102,13 +101,13 @@ def test_commd_gpu_killed_in_the_middle():
         _, errors = process.communicate(timeout=c.HANG)
         check(process.returncode == 1 and "commd-gpu" in errors, errors)
         until(lambda: not running(first), "its end")
-        cluster.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "8", "-n", "3")
-        check(cluster.gpu_pid() != first, "it was started again")
+        until(lambda: cluster.works_by_another(first), "another commd-gpu that works")
 
 
-def test_host_path_for_all_if_one_says_so():
-    with Gpus(COMMD_DEVICE_PATH="host") as cluster:
-        cluster.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "40K", "-f", "600", "-n", "3")
+def test_through_host_memory_if_told_so():
+    with Gpus(2, COMMD_DEVICE_PATH="host") as cluster:
+        for collective in "all_reduce", "all_to_all_v", "barrier":
+            cluster.right(collective, "--ranks", "2", "-b", "64", "-e", "40K", "-f", "600", "-n", "3")
 
 
 main(globals())

@@ -190,9 +190,9 @@ struct gsession {
     uint32_t client, pid;
     enum gsession_state state;
     bool active;
-    bool asking;   /* a job answers its last question: it gets no further */
-    bool unheard;  /* it had announced something when all were looked at last */
-    unsigned jobs; /* that name it */
+    bool asking;         /* a job answers its last question: it gets no further */
+    uint64_t unheard_ms; /* since when an announcement waits whose bell was not heard; 0: none */
+    unsigned jobs;       /* that name it */
     int sock, bell, region_fd;
     struct gwatch sock_watch, bell_watch;
     struct gdevice *dev;

@@ -318,6 +318,7 @@ void session_wake(struct gsession *s)
     if (s->active || s->state != SESSION_OPEN)
         return;
     s->active = true;
+    s->unheard_ms = 0;
     atomic_store_explicit(&s->region->asleep, 0, memory_order_relaxed);
     TAILQ_INSERT_TAIL(&s->user->active, s, active_link);
     s->user->nactive++;

@@ -55,14 +55,14 @@ static int gather_offers(struct device_group *dg, struct offer *offers)
 /* ---- units ----------------------------------------------------------------------------------- */
 
 /* What commd-gpu is told of the group, in one piece. */
-struct attach_claim {
+struct attach_words {
     struct session_msg m;
     uint8_t more[SESSION_MAX_WORLD * (sizeof(struct session_unit) + sizeof(uint16_t))];
 };
 
 /* *ret_len: of the message. False: there are too many ranks on one GPU. */
 static bool claim_make(const struct device_group *dg, const struct offer *offers,
-                       struct attach_claim *c, size_t *ret_len)
+                       struct attach_words *c, size_t *ret_len)
 {
     const struct commd_group *g = dg->group;
     struct session_unit *units = (void *)c->more;
@@ -170,7 +170,7 @@ static void make_offer(struct device_group *dg, const struct commd_op *op, int g
 
 static bool attach(struct device_group *dg, const struct offer *offers)
 {
-    struct attach_claim *c = calloc(1, sizeof *c);
+    struct attach_words *c = calloc(1, sizeof *c);
     struct session *s = dg->session;
     size_t len;
     int r = -1;
