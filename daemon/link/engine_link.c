@@ -161,6 +161,10 @@ static void engine_read(evutil_socket_t fd, short what, void *arg)
 
     if (link->state != ENGINE_RUNNING)
         return;
+    if (link->keeper >= 0 && !link->pid) { /* who it is comes first: keeper_read() */
+        event_del(link->read);
+        return;
+    }
     r = link_take(link, ENGINE_BUDGET);
     if (r == 0)
         event_active(link->read, EV_READ, 0);
@@ -228,6 +232,7 @@ static void keeper_read(evutil_socket_t fd, short what, void *arg)
         link->uid = (uint32_t)a.code;
         file_write_pid(link->pid_file, link->pid);
         link->ops->started(link->arg, (uint32_t)link->pid);
+        event_add(link->read, NULL);
         return;
     }
     if (n == sizeof(a) && a.kind == LAUNCH_EXITED)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tensors on GPUs by commd-gpu, all of it real but the GPU (tests/fakecuda): ranks, commd, commd-gpu.
-What each part does alone is tested elsewhere; here they meet."""
+"""Tensors on GPUs by commd-gpu, all of it real but the GPU (tests/fakecuda). What each part does
+alone is tested elsewhere; here they meet."""
 
 import json
 import os
@@ -76,7 +76,8 @@ class Gpus(Cluster):
 def test_every_collective_of_ranks_that_share_a_gpu():
     with Gpus() as cluster:
         for collective in COLLECTIVES:
-            cluster.right(collective, "--ranks", "3", "-b", "8", "-e", "100K", "-f", "40", "-n", "3")
+            cluster.right(collective, "--ranks", "3", "-b", "8", "-e", "100K", "-f", "40", "-n",
+                          "3")  # fmt: skip
         for dtype, op in ("bf16", "avg"), ("u8", "band"), ("f64", "premul_sum"), ("bool", "max"):
             cluster.right("all_reduce", "--ranks", "4", "-b", "4K", "-e", "4K", "-n", "3",
                           "-d", dtype, "-o", op)  # fmt: skip
@@ -95,7 +96,8 @@ def test_commd_gpu_killed_in_the_middle():
         cluster.expect("commd-gpu")
         cluster.right("all_reduce", "--ranks", "2", "-b", "8", "-e", "8", "-n", "3")
         first = cluster.gpu_pid()
-        process = cluster.perf("all_reduce", "--ranks", "2", "-b", "1K", "-e", "1K", "-n", "1000000")
+        process = cluster.perf("all_reduce", "--ranks", "2", "-b", "1K", "-e", "1K", "-n",
+                               "1000000")  # fmt: skip
         until(lambda: cluster.operations()[0] > 50, "operations of commd-gpu")
         os.kill(first, signal.SIGKILL)
         _, errors = process.communicate(timeout=c.HANG)
@@ -107,7 +109,8 @@ def test_commd_gpu_killed_in_the_middle():
 def test_through_host_memory_if_told_so():
     with Gpus(2, COMMD_DEVICE_PATH="host") as cluster:
         for collective in "all_reduce", "all_to_all_v", "barrier":
-            cluster.right(collective, "--ranks", "2", "-b", "64", "-e", "40K", "-f", "600", "-n", "3")
+            cluster.right(collective, "--ranks", "2", "-b", "64", "-e", "40K", "-f", "600", "-n",
+                          "3")  # fmt: skip
 
 
 main(globals())
