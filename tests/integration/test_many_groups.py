@@ -121,6 +121,14 @@ def memory_is_small(crowd, empty, full):
         check((boards + kept) / COUNT < PER_GROUP_KB, "too much")
 
 
+def grown(after, empty):
+    """Whose memory has grown in every lap but the first: that of a hole in the heap grows once."""
+    if c.sanitizer_environment():  # which keeps what was freed
+        return []
+    laps = list(zip(after, after[1:]))
+    return [n for n in empty if all(b[n]["kb"] - a[n]["kb"] >= SLACK_KB for a, b in laps)]
+
+
 def many_groups(cluster, places):
     crowd = Crowd(cluster, places)
     crowd.all("make", prefix="first", count=1)  # brings the doorbells
@@ -129,7 +137,9 @@ def many_groups(cluster, places):
     crowd.all("drop")
     empty = crowd.settled(0)
     after = []
-    for lap in range(2):
+    for lap in range(3):
+        if lap == 2 and not grown(after, empty):
+            break
         crowd.all("make", prefix=f"lap{lap}.", count=COUNT)
         full = crowd.settled(COUNT)
         flat(full, empty)
@@ -144,9 +154,7 @@ def many_groups(cluster, places):
         crowd.all("drop")
         after.append(crowd.settled(0))
         flat(after[-1], empty)
-    for name in empty if not c.sanitizer_environment() else ():  # which keeps what was freed
-        more = after[1][name]["kb"] - after[0][name]["kb"]
-        check(more < SLACK_KB, f"{name} has {more} KiB more after the second lap: {after}")
+    equal(grown(after, empty), [], f"more after each lap: {after}")
 
 
 def test_one_node():
