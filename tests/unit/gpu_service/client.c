@@ -1,4 +1,5 @@
 /* client.c - the client's side of a session, for tests. See service.h. */
+#include "shm/util/memfd.h"
 #include "service.h"
 
 #include <poll.h>
@@ -85,8 +86,7 @@ int client_open(struct client *c, int sock, int device)
     if (c->last.type == SESSION_ANSWER)
         return c->last.answer.code;
     MUST(c->last.type == SESSION_WELCOME && c->nfds == 2);
-    map = mmap(NULL, sizeof *c->region, PROT_READ | PROT_WRITE, MAP_SHARED, c->fds[0], 0);
-    MUST(map != MAP_FAILED);
+    MUST(memfd_map_at(c->fds[0], sizeof *c->region, SESSION_PAGE, &map) == 0);
     c->region = map;
     c->bell = c->fds[1];
     MUST(c->region->magic == SESSION_MAGIC && c->region->version == SESSION_VERSION);
