@@ -101,7 +101,7 @@ void groups_sweep(struct gpu *g)
  */
 
 /* An attach message, taken apart. */
-struct claim {
+struct attach_claim {
     const struct session_msg *m;
     const struct session_unit *units;
     const uint16_t *unit_of_rank;
@@ -109,7 +109,7 @@ struct claim {
 };
 
 /* NULL, or what contradicts itself. Fills in @c. */
-static const char *claim_wrong(const struct gsession *s, struct claim *c, size_t len)
+static const char *claim_wrong(const struct gsession *s, struct attach_claim *c, size_t len)
 {
     const struct session_msg *m = c->m;
     uint32_t ranks[SESSION_MAX_WORLD] = {0};
@@ -146,7 +146,7 @@ static const char *claim_wrong(const struct gsession *s, struct claim *c, size_t
     return NULL;
 }
 
-static const char *claim_differs(const struct ggroup *gr, const struct claim *c)
+static const char *claim_differs(const struct ggroup *gr, const struct attach_claim *c)
 {
     const struct session_msg *m = c->m;
 
@@ -188,7 +188,7 @@ static int group_fill_units(struct ggroup *gr)
     return 0;
 }
 
-static int group_fill(struct ggroup *gr, const struct claim *c)
+static int group_fill(struct ggroup *gr, const struct attach_claim *c)
 {
     uint32_t n = 0;
 
@@ -209,7 +209,8 @@ static int group_fill(struct ggroup *gr, const struct claim *c)
     return group_fill_units(gr);
 }
 
-static struct ggroup *ggroup_new(struct gsession *s, const struct claim *c, const char **ret_why)
+static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *c,
+                                 const char **ret_why)
 {
     const struct session_msg *m = c->m;
     struct ggroup *gr = calloc(1, sizeof *gr);
@@ -291,7 +292,7 @@ static int member_add(struct gsession *s, struct ggroup *gr, uint32_t id, uint32
     return 0;
 }
 
-static const char *attach_rank(struct gsession *s, const struct claim *c, int *ret_code)
+static const char *attach_rank(struct gsession *s, const struct attach_claim *c, int *ret_code)
 {
     const struct session_msg *m = c->m;
     struct ggroup *gr = ggroup_find(s, m->attach.group, m->attach.epoch);
@@ -326,7 +327,7 @@ static const char *attach_rank(struct gsession *s, const struct claim *c, int *r
 
 void group_attach(struct gsession *s, const struct session_msg *m, size_t len)
 {
-    struct claim c = {.m = m};
+    struct attach_claim c = {.m = m};
     const char *why = claim_wrong(s, &c, len);
     int code = 0;
 

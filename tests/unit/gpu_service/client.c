@@ -3,13 +3,12 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "shm/util/memfd.h"
 #include "shm/util/wait.h"
 
-/* ---- the socket --------------------------------------------------------------------------------
- */
+/* ---- the socket ------------------------------------------------------------------------------ */
 
 bool client_send(struct client *c, const struct session_msg *m, const void *tail, size_t n,
                  const int *fds, unsigned nfds)
@@ -85,8 +84,7 @@ int client_open(struct client *c, int sock, int device)
     if (c->last.type == SESSION_ANSWER)
         return c->last.answer.code;
     MUST(c->last.type == SESSION_WELCOME && c->nfds == 2);
-    map = mmap(NULL, sizeof *c->region, PROT_READ | PROT_WRITE, MAP_SHARED, c->fds[0], 0);
-    MUST(map != MAP_FAILED);
+    MUST(memfd_map_at(c->fds[0], sizeof *c->region, SESSION_PAGE, &map) == 0);
     c->region = map;
     c->bell = c->fds[1];
     MUST(c->region->magic == SESSION_MAGIC && c->region->version == SESSION_VERSION);
@@ -96,8 +94,7 @@ int client_open(struct client *c, int sock, int device)
     return 0;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 int client_alloc(struct client *c, uint64_t bytes, struct buffer *ret)
 {
@@ -169,8 +166,7 @@ void client_get(struct client *c, void *to, cu_ptr from, size_t n)
     MUST(!c->cu.stream_synchronize(c->stream));
 }
 
-/* ---- groups ------------------------------------------------------------------------------------
- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 void membership_one(struct membership *m, const struct client *c, uint32_t number, uint64_t group,
                     uint32_t world, uint32_t rank)
@@ -237,8 +233,7 @@ int client_attach(struct client *c, const struct membership *m)
     return client_ask(c, &msg, tail, len, NULL, 0);
 }
 
-/* ---- operations --------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 uint64_t client_announce_only(struct client *c, const struct request *q)
 {

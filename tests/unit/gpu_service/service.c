@@ -31,8 +31,7 @@ uint64_t draw(uint64_t *seed)
     return z ^ z >> 31;
 }
 
-/* ---- the process -------------------------------------------------------------------------------
- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
 static bool take(struct service *sv, struct msg *m)
 {
@@ -161,8 +160,7 @@ int service_stop(struct service *sv)
     return client_join(sv->pid);
 }
 
-/* ---- processes ----------------------------------------------------------------------------------
- */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 pid_t client_spawn(struct service *sv, uint32_t uid, client_fn fn, void *arg)
 {
