@@ -290,6 +290,7 @@ static void chunks_without_descriptors(struct client *c, int sock)
 
     MUST(client_open(c, sock, 0) == 0);
     chunks_message(&m, c, 2);
+    m.memory.bytes = m.memory.chunk_bytes[0];
     MUST(client_ask(c, &m, NULL, 0, &sock, 1) == INT32_MIN);
 }
 
@@ -437,10 +438,13 @@ static void break_membership(struct client *c, struct membership *m, unsigned ho
     case 13:
         m->nnodes = 2;
         break;
+    case 14:
+        m->unit_of_rank[1] = UINT16_MAX;
+        break;
     }
 }
 
-enum { MEMBERSHIPS = 14 };
+enum { MEMBERSHIPS = 15 };
 
 static unsigned how; /* a trial is repeated with each of some numbers */
 
@@ -502,7 +506,7 @@ static void good_request(struct request *q, const struct buffer *b)
                           .recv = {.memory = b->id}};
 }
 
-enum { REQUESTS = 21 };
+enum { REQUESTS = 22 };
 
 static void break_request(struct request *q, const struct buffer *b, struct client *c)
 {
@@ -585,6 +589,10 @@ static void break_request(struct request *q, const struct buffer *b, struct clie
         q->aux_bits = SESSION_SEND_COUNTS;
         break;
     case 20:
+        q->desc.coll = COLL_ALL_TO_ALL;
+        q->desc.count = UINT64_MAX / 4 + 2;
+        break;
+    case 21:
         client_forget(c, b->id);
         usleep(20000);
         break;
