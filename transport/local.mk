@@ -80,6 +80,7 @@ endif
 
 # The process that works on GPUs. It links neither the driver nor NCCL: both are loaded at run time.
 pkglibexec_PROGRAMS += transport/commd-gpu
+dist_man_MANS += transport/gpu/commd-gpu.8
 transport_commd_gpu_SOURCES = transport/gpu/gpu.h transport/gpu/gpu_attach.c \
 	transport/gpu/gpu_comm.c transport/gpu/gpu_control.c transport/gpu/gpu_device.c \
 	transport/gpu/gpu_group.c transport/gpu/gpu_jobs.c transport/gpu/gpu_launch.c \

@@ -278,6 +278,7 @@ static bool session_receive(struct gsession *s)
     unsigned nfds;
     ssize_t n;
 
+    memset(fds, -1, sizeof fds);
     if (!closer_room(s->g->closer, s->user->uid)) /* what does not fit would be closed here */
         return false;
     n = recvmsg(s->sock, &hdr, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

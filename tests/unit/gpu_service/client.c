@@ -4,13 +4,12 @@
 
 #include <poll.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "shm/util/memfd.h"
 #include "shm/util/wait.h"
 
-/* ---- the socket --------------------------------------------------------------------------------
- */
+/* ---- the socket ------------------------------------------------------------------------------ */
 
 bool client_send(struct client *c, const struct session_msg *m, const void *tail, size_t n,
                  const int *fds, unsigned nfds)
@@ -96,8 +95,7 @@ int client_open(struct client *c, int sock, int device)
     return 0;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------
- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 int client_alloc(struct client *c, uint64_t bytes, struct buffer *ret)
 {
@@ -169,8 +167,7 @@ void client_get(struct client *c, void *to, cu_ptr from, size_t n)
     MUST(!c->cu.stream_synchronize(c->stream));
 }
 
-/* ---- groups ------------------------------------------------------------------------------------
- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 void membership_one(struct membership *m, const struct client *c, uint32_t number, uint64_t group,
                     uint32_t world, uint32_t rank)
@@ -237,8 +234,7 @@ int client_attach(struct client *c, const struct membership *m)
     return client_ask(c, &msg, tail, len, NULL, 0);
 }
 
-/* ---- operations --------------------------------------------------------------------------------
- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 uint64_t client_announce_only(struct client *c, const struct request *q)
 {

@@ -10,8 +10,7 @@
 
 enum { GUARD = 64, GUARD_BYTE = 0x5a };
 
-/* ---- data ---------------------------------------------------------------------------------------
- */
+/* ---- data ------------------------------------------------------------------------------------ */
 
 static uint16_t bf16(float f)
 {
@@ -51,8 +50,7 @@ static void fill(unsigned dtype, bool powers, void *to, uint64_t n, uint64_t see
     }
 }
 
-/* ---- what is drawn
- * ------------------------------------------------------------------------------- */
+/* ---- what is drawn --------------------------------------------------------------------------- */
 
 static uint64_t draw_count(uint64_t *seed, uint64_t most)
 {
@@ -168,8 +166,7 @@ static void sent(const struct sample *s, unsigned rank, void *to)
          s->seed ^ (rank + 1) * 0x9e3779b97f4a7c15u);
 }
 
-/* ---- what must come of it
- * ------------------------------------------------------------------------- */
+/* ---- what must come of it -------------------------------------------------------------------- */
 
 static void expect_reduced(const struct sample *s, unsigned rank, uint8_t *to)
 {
@@ -208,8 +205,7 @@ static void expect_moved(const struct sample *s, unsigned rank, uint8_t *to)
     }
 }
 
-/* ---- a rank's part
- * ------------------------------------------------------------------------------- */
+/* ---- a rank's part --------------------------------------------------------------------------- */
 
 static unsigned aux_words(struct task *t, uint32_t *ret_bits)
 {

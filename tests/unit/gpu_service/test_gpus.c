@@ -11,8 +11,7 @@
 
 enum { GROUPS = 3, OPERATIONS = 15 };
 
-/* ---- groups over GPUs
- * ------------------------------------------------------------------------------ */
+/* ---- groups over GPUs ------------------------------------------------------------------------ */
 
 /* A rank in groups that lie across the GPUs in different ways. It uses them in an order of its own,
  * so that only the service keeps NCCL from standing still. */
@@ -150,8 +149,7 @@ static void groups_in_any_order_of_two_users(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
-/* ---- what goes wrong
- * -------------------------------------------------------------------------------- */
+/* ---- what goes wrong ------------------------------------------------------------------------- */
 
 struct pair {
     unsigned rank;
@@ -310,6 +308,49 @@ static void deaths(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
+/* ---- counts ---------------------------------------------------------------------------------- */
+
+/* The counts of all its operations lie in the same words; each of them is kept by the service. */
+static int repeats_its_counts(void *arg, int sock)
+{
+    static const uint64_t words[6 * 128];
+    static struct membership m;
+    struct request q = {.desc = {.coll = COLL_ALL_TO_ALL_V, .dtype = DTYPE_F32},
+                        .aux_bits = 15,
+                        .aux = words,
+                        .aux_words = 6 * 128};
+    uint8_t device[128];
+    struct client c;
+
+    (void)arg;
+    MUST(client_open(&c, sock, 0) == 0);
+    for (unsigned r = 0; r < 128; r++)
+        device[r] = (uint8_t)(r / 16);
+    membership_spread(&m, &c, 0, 9, 128, 0, device);
+    MUST(client_attach(&c, &m) == 0);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
+        q.desc.seq = i + 1;
+        c.aux = 0;
+        client_announce_only(&c, &q);
+    }
+    MUST(!client_receive(&c)); /* 1.5 MiB of them */
+    return 0;
+}
+
+static void no_more_counts_than_fit_into_a_region(void **state)
+{
+    struct service sv;
+
+    (void)state;
+    setenv("FAKECUDA_DEVICES", "8", 1);
+    setenv("GPU_TEST_LOG", "error", 1);
+    service_start(&sv, NULL);
+    unsetenv("GPU_TEST_LOG");
+    assert_int_equal(client_join(client_spawn(&sv, 1000, repeats_its_counts, NULL)), 0);
+    setenv("FAKECUDA_DEVICES", "4", 1);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +359,7 @@ int main(void)
         cmocka_unit_test(nccl_that_fails_ends_the_process),
         cmocka_unit_test(without_nccl),
         cmocka_unit_test(deaths),
+        cmocka_unit_test(no_more_counts_than_fit_into_a_region),
     };
 
     setenv("FAKECUDA_DEVICES", "4", 1);

@@ -11,8 +11,7 @@
 #include "oracle.h"
 #include "shm/util/wait.h"
 
-/* ---- all collectives
- * ----------------------------------------------------------------------------- */
+/* ---- all collectives ------------------------------------------------------------------------- */
 
 struct job {
     struct meeting *meetings;
@@ -146,8 +145,7 @@ static void sixteen_ranks(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
-/* ---- groups
- * ---------------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 struct mixed {
     struct meeting *meetings;
@@ -215,8 +213,7 @@ static void groups_in_any_order(void **state)
 
 static struct meeting *gate; /* where ranks of a test wait for each other */
 
-/* ---- operations that do not fit
- * ---------------------------------------------------------------------- */
+/* ---- operations that do not fit -------------------------------------------------------------- */
 
 static void start_sum(struct request *q, uint64_t seq, const struct buffer *b, uint64_t count)
 {
@@ -337,6 +334,47 @@ static void inputs_that_come_late(void **state)
         pids[i] = client_spawn(&sv, 1000, late_input, &ranks[i]);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(client_join(pids[i]), 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+/* Who frees memory that an operation names breaks the rules; the others of the GPU are not hurt. */
+static int frees_too_early(void *arg, int sock)
+{
+    unsigned rank = *(unsigned *)arg;
+    struct request q;
+    struct buffer b;
+    struct client c;
+    uint64_t n;
+
+    open_pair(&c, sock, rank, 7, &b);
+    start_sum(&q, 1, &b, 1000);
+    n = client_announce_only(&c, &q);
+    meet(gate, 2);
+    usleep(20000); /* so that it has been seen */
+    if (!rank)
+        client_forget(&c, b.id);
+    usleep(50000);
+    meet(gate, 2);
+    client_ready(&c, n);
+    MUST(client_wait(&c, n, NULL) == 0);
+    meet(gate, 2);
+    return 0;
+}
+
+static void memory_stays_while_it_is_used(void **state)
+{
+    struct service sv;
+    unsigned ranks[] = {0, 1};
+    pid_t pids[2];
+
+    (void)state;
+    service_start(&sv, NULL);
+    gate = meetings_new(1);
+    for (unsigned i = 0; i < 2; i++)
+        pids[i] = client_spawn(&sv, 1000, frees_too_early, &ranks[i]);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
 }
 
@@ -464,8 +502,7 @@ static void who_leaves_and_who_gives_up(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
-/* ---- the process
- * ---------------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
 static void without_a_gpu(void **state)
 {
@@ -560,6 +597,7 @@ int main(void)
         cmocka_unit_test(groups_in_any_order),
         cmocka_unit_test(operations_that_differ),
         cmocka_unit_test(inputs_that_come_late),
+        cmocka_unit_test(memory_stays_while_it_is_used),
         cmocka_unit_test(deaths_at_any_time),
         cmocka_unit_test(who_leaves_and_who_gives_up),
         cmocka_unit_test(a_small_operation_costs_two_calls_and_a_fault_ends_the_process),
