@@ -85,11 +85,9 @@ void answer_check_well(struct answer *a)
 
 /* ---- the tables ------------------------------------------------------------------------- */
 
-const char *answer_engine_word(const struct daemon *d, const struct core_status *status)
+static const char *program_word(enum core_engine_state state)
 {
-    if (!d->engine)
-        return "none";
-    switch (status->engine) {
+    switch (state) {
     case CORE_ENGINE_DOWN_:
         return "down";
     case CORE_ENGINE_STARTING:
@@ -100,19 +98,14 @@ const char *answer_engine_word(const struct daemon *d, const struct core_status 
     return "";
 }
 
+const char *answer_engine_word(const struct daemon *d, const struct core_status *status)
+{
+    return d->engine ? program_word(status->engine) : "none";
+}
+
 const char *answer_gpu_word(const struct core_gpu_view *gpu)
 {
-    if (!gpu->wanted)
-        return "none";
-    switch (gpu->state) {
-    case CORE_ENGINE_DOWN_:
-        return "down";
-    case CORE_ENGINE_STARTING:
-        return "starting";
-    case CORE_ENGINE_UP:
-        return "up";
-    }
-    return "";
+    return gpu->wanted ? program_word(gpu->state) : "none";
 }
 
 void admin_status_line(struct daemon *d, char *buf, size_t len)

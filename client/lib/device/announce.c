@@ -39,8 +39,7 @@ static int gate_wait_stream(struct gate *gate, void *stream)
     struct announced *a = announced_of(gate);
     const char *name = coll_name((unsigned)a->coll);
     struct scope scope;
-    int r =
-        stream ? scope_enter(name, stream, -1, &scope) : scope_enter_context(name, a->ctx, &scope);
+    int r = scope_enter_known(name, stream, a->ctx, &scope);
 
     if (r)
         return r;

@@ -165,6 +165,12 @@ int scope_enter(const char *op, void *stream, int gpu, struct scope *ret_scope)
     return r;
 }
 
+int scope_enter_known(const char *op, void *stream, cu_context ctx, struct scope *ret_scope)
+{
+    return stream ? scope_enter(op, stream, -1, ret_scope)
+                  : scope_enter_context(op, ctx, ret_scope);
+}
+
 void scope_leave(struct scope *s)
 {
     cu_context unused;

@@ -29,8 +29,9 @@ struct scope {
 };
 /* Also refuses a stream that is being captured. 0 or COMMD_E_*. */
 int scope_enter(const char *op, void *stream, int gpu, struct scope *ret_scope);
-/* Of a context that is known. */
+/* Of a context that is known; of @stream, or for the default stream of @ctx. */
 int scope_enter_context(const char *op, cu_context ctx, struct scope *ret_scope);
+int scope_enter_known(const char *op, void *stream, cu_context ctx, struct scope *ret_scope);
 void scope_leave(struct scope *s);
 
 #endif

@@ -26,12 +26,6 @@ static void store_landed(const struct staged *st)
     atomic_store_explicit(st->gate.landed, st->gate.base + st->gate.pieces, memory_order_release);
 }
 
-static int enter(const struct staged *st, void *stream, struct scope *scope)
-{
-    return stream ? scope_enter(st->name, stream, -1, scope)
-                  : scope_enter_context(st->name, st->ctx, scope);
-}
-
 /* ---- sends ----------------------------------------------------------------------------------- */
 
 static void send_over(struct gate *gate, const struct commd_error *e)
@@ -47,7 +41,7 @@ static int send_wait_stream(struct gate *gate, void *stream)
 {
     struct staged *st = staged_of(gate);
     struct scope scope;
-    int r = enter(st, stream, &scope);
+    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
 
     if (r)
         return r;
@@ -244,7 +238,7 @@ static int recv_wait_stream(struct gate *gate, void *stream)
 {
     struct staged *st = staged_of(gate);
     struct scope scope;
-    int r = enter(st, stream, &scope);
+    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
 
     if (r)
         return r;
@@ -338,19 +332,7 @@ static int begin_message(struct device_group *dg, const struct commd_op *op,
 int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
                   const struct telling *how)
 {
-    struct scope scope;
-    int r = scope_enter(op_name(op), op->stream, gpu, &scope);
-
-    if (r)
-        return r;
-    r = async_ready(dg->group->ctx, op);
-    if (!r) {
-        pthread_mutex_lock(&dg->lock);
-        r = begin_message(dg, op, how);
-        pthread_mutex_unlock(&dg->lock);
-    }
-    scope_leave(&scope);
-    return r;
+    return begin_in_turn(begin_message, dg, op, gpu, how);
 }
 
 int message_behind(struct device_group *dg, const struct commd_op *op, const struct telling *how)

@@ -278,19 +278,7 @@ static int start_locked(struct device_group *dg, const struct commd_op *op,
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
                const struct telling *how)
 {
-    struct scope scope;
-    int r = scope_enter(op_name(op), op->stream, gpu, &scope);
-
-    if (r)
-        return r;
-    r = async_ready(dg->group->ctx, op);
-    if (!r) {
-        pthread_mutex_lock(&dg->lock);
-        r = start_locked(dg, op, how);
-        pthread_mutex_unlock(&dg->lock);
-    }
-    scope_leave(&scope);
-    return r;
+    return begin_in_turn(start_locked, dg, op, gpu, how);
 }
 
 void path_leave(struct device_group *dg)

@@ -70,10 +70,8 @@ static int collective_wait_stream(struct gate *gate, void *stream)
 {
     struct staged *st = staged_of(gate);
     struct scope scope;
-    int r;
+    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
 
-    r = stream ? scope_enter(st->name, stream, -1, &scope)
-               : scope_enter_context(st->name, st->ctx, &scope);
     if (r)
         return r;
     r = staged_await(st, WORD_LANDED, gate->pieces, stream);
@@ -373,8 +371,8 @@ static int begin_collective(struct device_group *dg, const struct commd_op *op,
     return 0;
 }
 
-int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
-                 const struct telling *how)
+int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct commd_op *op,
+                  int gpu, const struct telling *how)
 {
     struct scope scope;
     int r = scope_enter(op_name(op), op->stream, gpu, &scope);
@@ -384,9 +382,15 @@ int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
     r = async_ready(dg->group->ctx, op);
     if (!r) {
         pthread_mutex_lock(&dg->lock);
-        r = begin_collective(dg, op, how);
+        r = begin(dg, op, how);
         pthread_mutex_unlock(&dg->lock);
     }
     scope_leave(&scope);
     return r;
+}
+
+int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
+                 const struct telling *how)
+{
+    return begin_in_turn(begin_collective, dg, op, gpu, how);
 }

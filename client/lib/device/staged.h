@@ -124,7 +124,13 @@ void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi)
 
 /* ---- staged.c -------------------------------------------------------------------------------- */
 
-/* Starts a collective with buffers on GPU @gpu (-1: not known). */
+/* Begins an operation with buffers on GPU @gpu (-1: not known) by @begin, in the order of the calls
+ * and in the context of its stream. */
+typedef int (*device_begin_fn)(struct device_group *dg, const struct commd_op *op,
+                               const struct telling *how);
+int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct commd_op *op,
+                  int gpu, const struct telling *how);
+/* Starts a collective, likewise. */
 int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
                  const struct telling *how);
 
