@@ -9,6 +9,18 @@ noinst_PROGRAMS += tests/bench/bench_handover
 tests_bench_bench_handover_SOURCES = tests/bench/bench_handover.c client/perf/commd_perf_stats.c
 tests_bench_bench_handover_LDADD = libcommd-shm.la
 
+# commd-perf over NCCL itself.
+noinst_PROGRAMS += tests/bench/nccl_perf
+tests_bench_nccl_perf_SOURCES = tests/bench/nccl_perf.c client/perf/commd_perf.h \
+	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_gpu.c \
+	client/perf/commd_perf_launch.c client/perf/commd_perf_loop.c \
+	client/perf/commd_perf_options.c client/perf/commd_perf_report.c \
+	client/perf/commd_perf_stats.c client/perf/commd_perf_turns.c
+tests_bench_nccl_perf_LDADD = libcommd-gpu-plan.la libcommd-shm.la -ldl
+
+dist_check_SCRIPTS += tests/bench/test_nccl_perf.py
+TESTS += tests/bench/test_nccl_perf.py
+
 # What the comparison says of the numbers; its processes are imitated. Needs python3 only.
 dist_check_SCRIPTS += tests/bench/test_compare.py
 TESTS += tests/bench/test_compare.py
