@@ -200,6 +200,16 @@ gpu_python() {
     if [ -x "$venv/bin/python" ]; then echo "$venv/bin/python"; else echo python3; fi
 }
 
+# One folder for a machine with a GPU and little else.
+cmd_bundle() {
+    [ $# -le 1 ] || usage_error "bundle takes a directory"
+    torch_spec=none
+    install_packages patchelf binutils
+    cmd_build
+    step "programs that check GPUs" "see the end of the log" gpu_programs
+    "$python" "$top/tools/gpu_bundle.py" "$build" "${1:-$build/gpu-bundle}"
+}
+
 cmd_bench_gpu() {
     step "programs that measure GPUs" "see the end of the log" gpu_programs
     "$(gpu_python)" "$top/tests/bench/gpu.py" --build "$build" "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """all_reduce on GPUs: commd beside NCCL itself (nccl_perf) and torch's nccl and gloo, where they
-can run: 2, 4 and 8 ranks that share a GPU, one rank for each GPU, and two nodes that share one. With
-and without MPS.
+can run: 2, 4 and 8 ranks that share a GPU, one rank for each GPU, and two nodes that share one.
+With and without MPS.
 
 Two times of an operation: alone ("one"), and of 20 that are enqueued before the host waits
 ("each"). GB/s are the bytes that a GPU's memory must read and write for it: twice the vector for
@@ -238,6 +238,9 @@ def arguments():
 def prepare(args):
     """The environment that gpu_driver.py and the programs look into."""
     os.environ["COMMD_BUILD"] = args.build
+    if os.path.isdir(f"{TOP}/python/commd"):  # of a bundle
+        path = [f"{TOP}/python", os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = ":".join(filter(None, path))
     if args.fake:
         os.environ.pop("COMMD_TEST_GPU", None)
         os.environ["COMMD_LIBCUDA"] = f"{args.build}/tests/fakecuda/libcuda.so.1"

@@ -58,6 +58,9 @@ class Machine:
         if not os.path.exists(self.check):
             sys.exit(f"{self.check} is not there: make -C {self.build} tests/gpu/gpu_check")
         self.environment = dict(os.environ, COMMD_BUILD=self.build, PYTHONDONTWRITEBYTECODE="1")
+        if os.path.isdir(f"{TOP}/python/commd"):  # of a bundle
+            path = [f"{TOP}/python", os.environ.get("PYTHONPATH", "")]
+            self.environment["PYTHONPATH"] = ":".join(filter(None, path))
         if self.fake:
             fake = os.path.join(self.build, "tests/fakecuda")
             self.environment.update(

@@ -274,7 +274,9 @@ class Host:
 
     def __init__(self, python):
         environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        if not gpu_driver.REAL:
+        if gpu_driver.REAL:  # nothing that is imported may load the driver before the fork
+            environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        else:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         self.process = subprocess.Popen(
             [python, os.path.join(HERE, "program_host.py")],
