@@ -28,6 +28,7 @@ include tests/fakecuda/local.mk
 include tests/unit/shm/local.mk
 include tests/unit/transport/local.mk
 include tests/unit/gpu/local.mk
+include tests/gpu/local.mk
 include tests/unit/gpu_service/local.mk
 include tests/unit/daemon/local.mk
 include tests/unit/client/local.mk

@@ -172,13 +172,54 @@ cmd_test() {
 }
 
 cmd_bench() {
+    if [ "${1:-}" = gpu ]; then
+        shift
+        cmd_build
+        cmd_bench_gpu "$@"
+        return
+    fi
     case " $* " in
     *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;;
     esac
     cmd_build
     # a rival less is no reason to stop: the comparison says which, and why
     (install_packages "${packages_bench[@]}") || true
-    exec python3 "$top/tests/bench/compare.py" "$@"
+    python3 "$top/tests/bench/compare.py" "$@"
+    # where there is a GPU: with --combine nothing is measured
+    case " $* " in *" --combine "*) return ;; esac
+    [ ! -e /dev/nvidiactl ] || cmd_bench_gpu
+}
+
+# What they are given, besides the programs that make builds.
+gpu_programs() {
+    make -C "$build" -j"$(nproc)" tests/gpu/gpu_check tests/bench/nccl_perf \
+        tests/integration/lib/gpu_rank
+}
+
+gpu_python() {
+    if [ -x "$venv/bin/python" ]; then echo "$venv/bin/python"; else echo python3; fi
+}
+
+# One folder for a machine with a GPU and little else.
+cmd_bundle() {
+    [ $# -le 1 ] || usage_error "bundle takes a directory"
+    torch_spec=none
+    install_packages patchelf binutils
+    cmd_build
+    step "programs that check GPUs" "see the end of the log" gpu_programs
+    "$python" "$top/tools/gpu_bundle.py" "$build" "${1:-$build/gpu-bundle}"
+}
+
+cmd_bench_gpu() {
+    step "programs that measure GPUs" "see the end of the log" gpu_programs
+    "$(gpu_python)" "$top/tests/bench/gpu.py" --build "$build" "$@"
+}
+
+# All that only a GPU can show. Exit code 77: there is none.
+cmd_test_gpu() {
+    cmd_build
+    step "programs that check GPUs" "see the end of the log" gpu_programs
+    exec "$(gpu_python)" "$top/tests/gpu/check.py" --build "$build" "$@"
 }
 
 cmd_faults() {

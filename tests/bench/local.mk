@@ -9,11 +9,23 @@ noinst_PROGRAMS += tests/bench/bench_handover
 tests_bench_bench_handover_SOURCES = tests/bench/bench_handover.c client/perf/commd_perf_stats.c
 tests_bench_bench_handover_LDADD = libcommd-shm.la
 
+# commd-perf over NCCL itself.
+noinst_PROGRAMS += tests/bench/nccl_perf
+tests_bench_nccl_perf_SOURCES = tests/bench/nccl_perf.c client/perf/commd_perf.h \
+	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_gpu.c \
+	client/perf/commd_perf_launch.c client/perf/commd_perf_loop.c \
+	client/perf/commd_perf_options.c client/perf/commd_perf_report.c \
+	client/perf/commd_perf_stats.c client/perf/commd_perf_turns.c
+tests_bench_nccl_perf_LDADD = libcommd-gpu-plan.la libcommd-shm.la -ldl
+
+dist_check_SCRIPTS += tests/bench/test_nccl_perf.py
+TESTS += tests/bench/test_nccl_perf.py
+
 # What the comparison says of the numbers; its processes are imitated. Needs python3 only.
 dist_check_SCRIPTS += tests/bench/test_compare.py
 TESTS += tests/bench/test_compare.py
 
 EXTRA_DIST += tests/bench/README.md tests/bench/compare.py tests/bench/contestants.py \
-	tests/bench/machine.py tests/bench/word.c \
+	tests/bench/gpu.py tests/bench/machine.py tests/bench/torch_gpu.py tests/bench/word.c \
 	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
 	tests/bench/table.py tests/bench/torch_perf.py tests/integration/ucx_newer.sh

@@ -26,7 +26,8 @@ dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
 	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
-	tests/integration/lib/gpu_arrays.py tests/integration/lib/numpy_ops.py \
+	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \
+	tests/integration/lib/numpy_ops.py \
 	tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/stream.py \
 	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/torch/torch_ops.py \

@@ -1,34 +1,41 @@
 #!/usr/bin/env python3
 """Real commds, commd-gpus and ranks with tensors on GPUs, on nodes of this machine: over the CUDA
-driver and the NCCL that need no GPU (tests/fakecuda/README.md)."""
+driver and the NCCL that need no GPU (tests/fakecuda/README.md), or on a real GPU that the nodes
+share (COMMD_TEST_GPU=real, lib/gpu_driver.py)."""
 
 import contextlib
 import os
 import signal
 import subprocess
+import sys
 
-import lib.cluster as c
-from lib.cluster import Cluster, check, equal, main, until
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import cluster as c  # noqa: E402
+import gpu_driver  # noqa: E402
+from cluster import Cluster, check, equal, main, until  # noqa: E402
 
-GPU = os.path.join(c.BUILD, "transport/commd-gpu")
 RANK = os.path.join(c.BUILD, "tests/integration/lib/gpu_rank")
-CUDA = os.path.join(c.BUILD, "tests/fakecuda/libcuda.so.1")
-NCCL = os.path.join(c.BUILD, "tests/fakecuda/libnccl.so.2")
 RANK_LOST, GPU_LOST = -5, -17
 
 
 def box(node):
     """What makes a node another machine for the driver."""
-    return {"FAKECUDA_HOST": node.name, "FAKECUDA_DEVICES": "2", "COMMD_LIBCUDA": CUDA,
-            "FAKENCCL_PROGRESS": "2"}  # fmt: skip
+    progress = {} if gpu_driver.REAL else {"FAKENCCL_PROGRESS": "2"}
+    return {**gpu_driver.environment(node.name, devices=2), **progress}
+
+
+def gpu(device):
+    """A real machine may have one."""
+    return device % gpu_driver.devices() if gpu_driver.REAL else device
 
 
 class GpuRank:
     def __init__(self, node, group, rank, world, device, operations):
         environment = dict(os.environ, COMMD_SOCKET=node.socket, **box(node))
         self.process = subprocess.Popen(
-            [RANK, group, str(rank), str(world), str(device), str(operations)], env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [RANK, group, str(rank), str(world), str(gpu(device)), str(operations)],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.pid = self.process.pid
 
@@ -43,8 +50,7 @@ class GpuRank:
 
 class GpuNodes(Cluster):
     def __init__(self, count, **keys):
-        gpu = {"enabled": "yes", "program": GPU, "cuda_library": CUDA, "nccl_library": NCCL, **keys}
-        super().__init__(count, {"gpu": gpu}, start=False)
+        super().__init__(count, {"gpu": {**gpu_driver.section(), **keys}}, start=False)
 
     def __enter__(self):
         super().__enter__()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tensors on GPUs by commd-gpu, all of it real but the GPU (tests/fakecuda). What each part does
-alone is tested elsewhere; here they meet."""
+"""Tensors on GPUs by commd-gpu, all of it real but the GPU (tests/fakecuda); or on a real one
+(COMMD_TEST_GPU=real, lib/gpu_driver.py). What each part does alone is tested elsewhere; here they
+meet."""
 
 import json
 import os
@@ -11,11 +12,10 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
+import gpu_driver  # noqa: E402
 from cluster import Cluster, check, equal, main, running, until  # noqa: E402
 
 PERF = os.path.join(c.BUILD, "client/perf/commd-perf")
-LIBCUDA = os.path.join(c.BUILD, "tests/fakecuda/libcuda.so.1")
-LIBNCCL = os.path.join(c.BUILD, "tests/fakecuda/libnccl.so.2")
 COLLECTIVES = (
     "all_reduce reduce broadcast all_gather reduce_scatter gather scatter all_to_all "
     "all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v barrier"
@@ -24,26 +24,33 @@ COLLECTIVES = (
 
 class Gpus(Cluster):
     def __init__(self, count=1, **environment):
-        gpu = {"enabled": "yes", "cuda_library": LIBCUDA, "nccl_library": LIBNCCL}
-        gpu["program"] = os.path.join(c.BUILD, "transport/commd-gpu")
-        super().__init__(count, {"gpu": gpu}, start=False)
-        self.environment = {"FAKECUDA_DELAY_US": "50", **environment}
+        super().__init__(count, {"gpu": gpu_driver.section()}, start=False)
+        delays = {} if gpu_driver.REAL else {"FAKECUDA_DELAY_US": "50"}
+        self.environment = {**delays, **environment}
 
     def __enter__(self):
         super().__enter__()
         for node in self.nodes:
             gpu = dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
             node.write_config(gpu=gpu)
-            node.start(self.environment)
+            node.start({**self.driver(node), **self.environment})
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
 
+    @staticmethod
+    def driver(node):
+        """A node on a real GPU is a host of its own for NCCL; fakes are on one box here."""
+        return gpu_driver.environment(node.name) if gpu_driver.REAL else {}
+
     def perf(self, collective, *options):
         nodes = ",".join(node.socket for node in self.nodes)
-        environment = dict(
-            os.environ, COMMD_LIBCUDA=LIBCUDA, **self.environment, **c.sanitizer_environment()
-        )
+        environment = {
+            **os.environ,
+            **gpu_driver.environment(),
+            **self.environment,
+            **c.sanitizer_environment(),
+        }
         return subprocess.Popen(
             [PERF, collective, "--device", "cuda", "--nodes", nodes, *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
@@ -85,6 +92,7 @@ def test_every_collective_of_ranks_that_share_a_gpu():
 
 
 def test_ranks_on_two_gpus():
+    gpu_driver.need(2)
     with Gpus(FAKECUDA_DEVICES="2") as cluster:
         for collective in COLLECTIVES:
             cluster.right(collective, "--ranks", "4", "-b", "40K", "-e", "40K", "-n", "3")

@@ -12,7 +12,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from checks import BACKEND, DEVICE, check, raises, same
+from checks import BACKEND, DEVICE, STREAMS, check, raises, same
 
 ROUNDS, OVERLAP = 90, 5
 TYPES = [torch.float32, torch.int64, torch.bfloat16, torch.float64, torch.uint8, torch.bool]
@@ -190,7 +190,9 @@ class Started:
 
 def at_random(group, rank, size):
     maker = Maker(rank, size)
-    streams = [torch.accelerator.current_stream()] + [torch.Stream(DEVICE) for _ in range(3)]
+    streams = [torch.accelerator.current_stream()] + [
+        torch.Stream(DEVICE) for _ in range(STREAMS - 1)
+    ]
     here, open_, over = random.Random(rank), [], []
     for _ in range(ROUNDS):
         case = maker.draw()
@@ -292,7 +294,8 @@ def main():
     as_operator(dist.group.WORLD, rank, size)
     callbacks(rank, size)
     backends(rank, size)
-    check("memory was reused", torch.fakegpu.reused() > 100)
+    if DEVICE == "fakegpu":
+        check("memory was reused", torch.fakegpu.reused() > 100)
     dist.barrier()
     dist.destroy_process_group()
 

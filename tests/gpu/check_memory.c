@@ -1,0 +1,346 @@
+/* check_memory.c - memory of another process: by handles of legacy IPC and by descriptors; when its
+ * owner is killed, has freed it, or lives among other process numbers. */
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/gpu/gpu_check.h"
+#include "tests/gpu/gpu_exporter.h"
+
+enum { FIRST = 0x1234567, COPIES = 200 };
+
+/* ---- the owner --------------------------------------------------------------------------- */
+
+static struct cu_mem_prop prop_of(cu_device dev)
+{
+    return (struct cu_mem_prop){.type = CU_ALLOCATION_PINNED,
+                                .handle_types = CU_HANDLE_POSIX_FD,
+                                .location = {CU_LOCATION_DEVICE, dev}};
+}
+
+static size_t granularity(const struct cu_mem_prop *prop)
+{
+    size_t bytes = 0;
+
+    MUST(cu.vmm_granularity(&bytes, prop, CU_GRANULARITY_MINIMUM));
+    return bytes;
+}
+
+static cu_result map_at(cu_ptr p, size_t bytes, cu_mem mem, cu_device dev)
+{
+    struct cu_access access = {{CU_LOCATION_DEVICE, dev}, CU_ACCESS_READWRITE};
+    cu_result r = cu.vmm_map(p, bytes, 0, mem, 0);
+
+    return r ? r : cu.vmm_access(p, bytes, &access, 1);
+}
+
+/* @bytes is rounded up. */
+static cu_ptr pieces_new(size_t *io_bytes, cu_mem *ret_mem, int *ret_fd)
+{
+    struct cu_mem_prop prop;
+    cu_device dev;
+    cu_ptr p;
+
+    MUST(cu.ctx_device(&dev));
+    prop = prop_of(dev);
+    *io_bytes += granularity(&prop) - 1;
+    *io_bytes -= *io_bytes % granularity(&prop);
+    MUST(cu.vmm_create(ret_mem, *io_bytes, &prop, 0));
+    if (ret_fd)
+        MUST(cu.vmm_export(ret_fd, *ret_mem, CU_HANDLE_POSIX_FD, 0));
+    MUST(cu.vmm_reserve(&p, *io_bytes, 0, 0, 0));
+    MUST(map_at(p, *io_bytes, *ret_mem, dev));
+    return p;
+}
+
+static void mark(cu_ptr p, size_t bytes)
+{
+    MUST(cu.stream_write32(NULL, p, FIRST, CU_WRITE_DEFAULT));
+    MUST(cu.stream_write32(NULL, p + bytes - 4, FIRST + 1, CU_WRITE_DEFAULT));
+    MUST(cu.ctx_synchronize());
+}
+
+static bool marked(cu_ptr p, size_t bytes)
+{
+    uint32_t a = 0, b = 0;
+
+    return !cu.copy((cu_ptr)(uintptr_t)&a, p, 4, NULL) &&
+           !cu.copy((cu_ptr)(uintptr_t)&b, p + bytes - 4, 4, NULL) && !cu.ctx_synchronize() &&
+           a == FIRST && b == FIRST + 1;
+}
+
+int child_exporter(int socket)
+{
+    struct export_order order;
+    struct exported shown = {0};
+    int fd = -1;
+    cu_mem mem = 0;
+    cu_ptr p;
+    char c;
+
+    if (!peer_receive(socket, &order, sizeof order, NULL))
+        return CHECK_FAIL;
+    shown.bytes = order.bytes;
+    if (order.by_descriptor)
+        p = pieces_new(&shown.bytes, &mem, &fd);
+    else
+        p = device_new(shown.bytes);
+    mark(p, shown.bytes);
+    if (!order.by_descriptor)
+        shown.result = cu.ipc_get(&shown.handle, p);
+    peer_send(socket, &shown, sizeof shown, fd);
+    while (peer_receive(socket, &c, 1, NULL) && c == 'f') {
+        shown.result = order.by_descriptor ? cu.vmm_unmap(p, shown.bytes) : cu.mem_free(p);
+        if (order.by_descriptor)
+            cu.vmm_release(mem);
+        peer_send(socket, &shown, sizeof shown, -1);
+    }
+    return CHECK_PASS;
+}
+
+/* ---- who opens it ------------------------------------------------------------------------ */
+
+bool export_begin(bool by_descriptor, size_t bytes, bool apart, struct peer *ret_peer,
+                  struct exported *ret, int *ret_fd)
+{
+    struct export_order order = {.bytes = bytes, .by_descriptor = by_descriptor};
+
+    if (!peer_new("exporter", NULL, apart, ret_peer))
+        return false;
+    peer_send(ret_peer->socket, &order, sizeof order, -1);
+    *ret_fd = -1;
+    if (!peer_receive(ret_peer->socket, ret, sizeof *ret, ret_fd))
+        must(CU_E_UNKNOWN, "the process that owns the memory has ended");
+    return true;
+}
+
+cu_result import_descriptor(int fd, size_t bytes, cu_ptr *ret_p)
+{
+    cu_device dev;
+    cu_mem mem;
+    cu_result r;
+
+    MUST(cu.ctx_device(&dev));
+    r = cu.vmm_import(&mem, (void *)(uintptr_t)fd, CU_HANDLE_POSIX_FD);
+    if (r)
+        return r;
+    MUST(cu.vmm_reserve(ret_p, bytes, 0, 0, 0));
+    MUST(map_at(*ret_p, bytes, mem, dev));
+    return cu.vmm_release(mem); /* the mapping keeps it */
+}
+
+static void import_end(cu_ptr p, size_t bytes)
+{
+    MUST(cu.vmm_unmap(p, bytes));
+    MUST(cu.vmm_unreserve(p, bytes));
+}
+
+int check_ipc_killed(void)
+{
+    struct exported shown;
+    struct peer peer;
+    cu_ptr p;
+    bool kept;
+    int fd;
+
+    export_begin(false, 4 * MIB, false, &peer, &shown, &fd);
+    if (shown.result)
+        return skip("no legacy IPC: %s", text_of(shown.result));
+    MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+    if (!marked(p, shown.bytes))
+        return fail("what the owner wrote is not there");
+    peer_kill(&peer);
+    kept = marked(p, shown.bytes);
+    if (!context_works())
+        return fail("the context is broken after the owner was killed and its memory read");
+    MUST(cu.ipc_close(p));
+    return pass("memory of a killed process: %s; the context works",
+                kept ? "as it was" : "not readable, or other content");
+}
+
+/* Its owner is killed while copies to and from it are under way. */
+int check_ipc_killed_busy(void)
+{
+    struct exported shown;
+    struct peer peer;
+    size_t bytes = check_fake ? MIB : 256 * (size_t)MIB;
+    cu_ptr p, mine = device_new(bytes);
+    cu_stream s = stream_new();
+    cu_result r;
+    int fd;
+
+    export_begin(false, bytes, false, &peer, &shown, &fd);
+    if (shown.result)
+        return skip("no legacy IPC: %s", text_of(shown.result));
+    MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+    for (unsigned i = 0; i < COPIES; i++)
+        MUST(cu.copy(i % 2 ? p : mine, i % 2 ? mine : p, bytes, s));
+    peer_kill(&peer);
+    r = cu.stream_synchronize(s);
+    if (r || !context_works())
+        return fail("broken: %s", text_of(r));
+    MUST(cu.ipc_close(p));
+    return pass("%d copies went on, the context works", (int)COPIES);
+}
+
+int check_ipc_freed(void)
+{
+    struct exported shown;
+    struct peer peer;
+    cu_ptr p;
+    bool kept;
+    int fd;
+
+    export_begin(false, 4 * MIB, false, &peer, &shown, &fd);
+    if (shown.result)
+        return skip("no legacy IPC: %s", text_of(shown.result));
+    MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+    peer_send(peer.socket, "f", 1, -1);
+    if (!peer_receive(peer.socket, &shown, sizeof shown, NULL) || shown.result)
+        return fail("the owner could not free it");
+    kept = marked(p, shown.bytes);
+    if (!context_works())
+        return fail("the context is broken after the owner freed the memory and it was read");
+    MUST(cu.ipc_close(p));
+    if (peer_end(&peer))
+        return fail("the owner has failed");
+    return pass("memory that its owner freed: %s; the context works",
+                kept ? "as it was" : "not readable, or other content");
+}
+
+int check_ipc_open(void)
+{
+    static const size_t sizes[] = {2, 64, 1024};
+    double us[ARRAY_LEN(sizes)] = {0}, again = 0;
+
+    for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
+        struct exported shown;
+        struct peer peer;
+        cu_ptr p, q;
+        double begin;
+        int fd;
+
+        export_begin(false, check_fake ? MIB : sizes[i] * MIB, false, &peer, &shown, &fd);
+        if (shown.result)
+            return skip("no legacy IPC: %s", text_of(shown.result));
+        begin = now_us();
+        MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+        us[i] = now_us() - begin;
+        begin = now_us();
+        MUST(cu.ipc_open(&q, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+        again = now_us() - begin;
+        if (p != q)
+            return fail("opened twice, it is at two addresses");
+        MUST(cu.ipc_close(q));
+        if (!marked(p, shown.bytes))
+            return fail("opened twice and closed once, it is not there any more");
+        MUST(cu.ipc_close(p));
+        peer_end(&peer);
+    }
+    return pass("open_2mb_us=%.0f open_64mb_us=%.0f open_1gb_us=%.0f open_again_us=%.1f", us[0],
+                us[1], us[2], again);
+}
+
+/* As from a container: what legacy IPC does there is told, not judged. */
+int check_ipc_apart(void)
+{
+    struct exported shown;
+    struct peer peer;
+    cu_result r;
+    cu_ptr p;
+    int fd;
+
+    if (!export_begin(false, 4 * MIB, true, &peer, &shown, &fd))
+        return skip("no namespace of process numbers can be made here");
+    if (shown.result)
+        return skip("no legacy IPC: %s", text_of(shown.result));
+    r = cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS);
+    if (!r && !marked(p, shown.bytes))
+        return fail("it opens, and is other memory");
+    if (!context_works())
+        return fail("the context is broken: %s", text_of(r));
+    peer_end(&peer);
+    return pass("from another namespace of process numbers: %s", r ? text_of(r) : "opens");
+}
+
+static int descriptor(bool apart)
+{
+    struct exported shown;
+    struct peer peer;
+    size_t before, after, total;
+    double begin, us;
+    cu_ptr p;
+    int fd;
+
+    if (!export_begin(true, 4 * MIB, apart, &peer, &shown, &fd))
+        return skip("no namespace of process numbers can be made here");
+    if (fd < 0)
+        return fail("no descriptor came");
+    begin = now_us();
+    MUST(import_descriptor(fd, shown.bytes, &p));
+    us = now_us() - begin;
+    close(fd);
+    if (!marked(p, shown.bytes))
+        return fail("what the owner wrote is not there");
+    peer_kill(&peer);
+    if (!marked(p, shown.bytes) || !context_works())
+        return fail("after the owner was killed the memory is not as it was");
+    MUST(cu.mem_info(&before, &total));
+    import_end(p, shown.bytes);
+    MUST(cu.mem_info(&after, &total));
+    return pass("import_us=%.0f, stays when its owner is killed, freed_mb=%zu by unmapping it", us,
+                (after - before) / MIB);
+}
+
+int check_descriptor(void)
+{
+    return descriptor(false);
+}
+
+int check_descriptor_apart(void)
+{
+    return descriptor(true);
+}
+
+/* Pieces side by side, as PyTorch's expandable segments: what the driver says of an address in one
+ * of them is how libcommd finds the pieces. */
+int check_range(void)
+{
+    enum { PIECES = 3 };
+    int ask[] = {CU_POINTER_RANGE_START, CU_POINTER_RANGE_SIZE, CU_POINTER_BUFFER_ID,
+                 CU_POINTER_IS_LEGACY_IPC, CU_POINTER_ALLOWED_HANDLES};
+    cu_ptr base, start = 0, whole_base = 0;
+    size_t bytes, size = 0, whole = 0;
+    uint64_t id[PIECES], handles = 0;
+    struct cu_mem_prop prop;
+    cu_device dev;
+
+    MUST(cu.ctx_device(&dev));
+    prop = prop_of(dev);
+    bytes = granularity(&prop);
+    MUST(cu.vmm_reserve(&base, PIECES * bytes, 0, 0, 0));
+    for (unsigned i = 0; i < PIECES; i++) {
+        int ipc = -1, fd = -1;
+        void *answers[] = {&start, &size, &id[i], &ipc, &handles};
+        cu_ptr here = base + i * bytes;
+        cu_mem mem, again;
+
+        MUST(cu.vmm_create(&mem, bytes, &prop, 0));
+        MUST(map_at(here, bytes, mem, dev));
+        MUST(cu.vmm_release(mem));
+        MUST(cu.pointer_attributes(ARRAY_LEN(ask), ask, answers, here + 100));
+        if (start != here || size != bytes || ipc || !(handles & CU_HANDLE_POSIX_FD))
+            return fail("piece %u: begins %lld bytes off, is %zu of %zu long, legacy IPC %d, "
+                        "handles %#llx",
+                        i, (long long)(start - here), size, bytes, ipc,
+                        (unsigned long long)handles);
+        MUST(cu.vmm_retain(&again, (void *)(uintptr_t)start));
+        MUST(cu.vmm_export(&fd, again, CU_HANDLE_POSIX_FD, 0));
+        MUST(cu.vmm_release(again));
+        close(fd);
+    }
+    MUST(cu.mem_range(&whole_base, &whole, base + bytes + 100));
+    if (id[0] == id[1] || id[1] == id[2])
+        return fail("pieces share a BUFFER_ID");
+    return pass("a piece is a range of its own; cuMemGetAddressRange: %s",
+                whole == bytes ? "the piece" : "more than the piece");
+}

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""One folder with all that checks a machine with a GPU, for one that has glibc and Python alone.
+
+    gpu_bundle.py BUILD FOLDER      ./quickstart bundle calls it; FOLDER is made anew
+
+    tests/, python/      the checks, and the package commd, whose torch backend is compiled there
+    build/               programs where the tests look for them, and tests/fakecuda, which shows
+                         without a GPU that the folder is whole (check.py --fake)
+    build/lib/           the libraries of this machine that they need and a bare one lacks
+
+Programs have DT_RPATH with $ORIGIN, so the folder may lie anywhere. Then there:
+
+    python3 tests/gpu/check.py --help
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MOST = 64 << 20  # what may be carried
+LIBCOMMD = "client/lib/.libs/libcommd.so"
+PROGRAMS = [
+    "daemon/commd", "client/ctl/commctl", "client/perf/commd-perf", "transport/commd-engine",
+    "transport/commd-gpu", "tests/gpu/gpu_check", "tests/bench/nccl_perf",
+    "tests/integration/lib/gpu_rank",
+]  # fmt: skip
+LIBRARIES = [
+    "tests/fakecuda/libcuda.so.1", "tests/fakecuda/libnccl.so.2",
+    "tests/fakecuda/libfakekernels.so",
+]  # fmt: skip
+FILES = ["config.h", "transport/gpu/kernel/move.fatbin"]
+TREE = [
+    "tests/gpu/*.py", "tests/bench/gpu.py", "tests/bench/torch_gpu.py",
+    "tests/integration/test_gpu_path.py", "tests/integration/test_gpu_nodes.py",
+    "tests/integration/lib/*.py", "tests/torch/run_programs.py", "tests/torch/program_host.py",
+    "tests/torch/programs/*.py",
+]  # fmt: skip
+# What a machine with torch has.
+SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|linux-vdso)")
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+class Bundle:
+    def __init__(self, build, folder):
+        self.build, self.folder = os.path.abspath(build), os.path.abspath(folder)
+        self.needed = {}  # name: path
+
+    def at(self, name):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def origin(self, name, to):
+        return f"$ORIGIN/{os.path.relpath(to, os.path.dirname(name))}"
+
+    def add_program(self, name, path):
+        """Without symbols for debuggers; @name is where it comes to lie in build/."""
+        target = self.at(f"build/{name}")
+        output("strip", "--strip-debug", "-o", target, path)
+        os.chmod(target, 0o755)
+        # the fake driver must not lie where programs look for the real one
+        fake = name.startswith("tests/fakecuda/")
+        for line in () if fake else output("ldd", path).splitlines():
+            found = re.match(r"\s*(\S+) => (/\S+)", line)
+            if found and not SYSTEM.match(found[1]) and "libcommd" not in found[1]:
+                self.needed[found[1]] = found[2]
+        rpath = [self.origin(name, "lib"), self.origin(name, os.path.dirname(LIBCOMMD))]
+        if not fake:
+            output("patchelf", "--force-rpath", "--set-rpath", ":".join(rpath), target)
+
+    def real(self, name):
+        """What libtool has made: a program, or a script beside it."""
+        path = os.path.join(self.build, name)
+        with open(path, "rb") as file:
+            if file.read(2) != b"#!":
+                return path
+        return os.path.join(os.path.dirname(path), ".libs", os.path.basename(path))
+
+    def add_programs(self):
+        for name in PROGRAMS + LIBRARIES:
+            self.add_program(name, self.real(name))
+        library = os.path.realpath(os.path.join(self.build, LIBCOMMD))
+        for name in LIBCOMMD, f"{LIBCOMMD}.0":
+            self.add_program(name, library)
+        for name in FILES:
+            if os.path.exists(os.path.join(self.build, name)):
+                shutil.copy(os.path.join(self.build, name), self.at(f"build/{name}"))
+
+    def add_libraries(self):
+        """As they are: the programs' DT_RPATH holds for them, too."""
+        for name, path in sorted(self.needed.items()):
+            shutil.copy(os.path.realpath(path), self.at(f"build/lib/{name}"))
+        if "libucs.so.0" in self.needed:  # what it loads while it runs
+            ucx = os.path.join(os.path.dirname(self.needed["libucs.so.0"]), "ucx")
+            for name in ("libuct_cma.so.0", "libuct_cma.so"):
+                if os.path.exists(f"{ucx}/libuct_cma.so.0"):
+                    shutil.copy(f"{ucx}/libuct_cma.so.0", self.at(f"build/lib/ucx/{name}"))
+
+    def add_tree(self):
+        for pattern in TREE:
+            folder, name = os.path.split(pattern)
+            files = os.listdir(os.path.join(TOP, folder)) if "*" in name else [name]
+            for file in files:
+                if "*" not in name or file.endswith(".py"):
+                    shutil.copy(os.path.join(TOP, folder, file), self.at(f"{folder}/{file}"))
+
+    def add_python(self):
+        """As a wheel has it, so that the backend is compiled where torch is."""
+        source, target = os.path.join(TOP, "client/python/commd"), self.at("python/commd")
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.c", "*.so"))
+        os.chmod(target, 0o755)
+        with open(self.at("python/commd/_origin.py"), "w") as file:
+            file.write("ORIGIN = {'wheel': True}\n")
+        header = os.path.join(TOP, "client/include/commd/commd.h")
+        shutil.copy(header, self.at("python/commd/include/commd/commd.h"))
+        library = self.at("python/commd/lib/libcommd.so.0")
+        shutil.copy(os.path.join(self.folder, f"build/{LIBCOMMD}.0"), library)
+        sources = [f"{source}/{name}" for name in os.listdir(source) if name.endswith(".c")]
+        output(
+            "gcc", "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-DPy_LIMITED_API=0x030b0000",
+            f"-I{sysconfig.get_path('include')}", f"-I{TOP}/client/include", "-o",
+            self.at("python/commd/_core.abi3.so"), *sorted(sources), library,
+            "-Wl,-rpath,$ORIGIN/lib",
+        )  # fmt: skip
+        with open(os.path.join(TOP, "client/python/pyproject.toml")) as file:
+            lines = file.read()
+        entry = re.search(r'entry-points\."torch\.backends"\]\ncommd = "(.*)"', lines)[1]
+        with open(self.at("python/commd-0.dist-info/METADATA"), "w") as file:
+            file.write("Metadata-Version: 2.1\nName: commd\nVersion: 0\n")
+        with open(self.at("python/commd-0.dist-info/entry_points.txt"), "w") as file:
+            file.write(f"[torch.backends]\ncommd = {entry}\n")
+
+    def size(self):
+        sizes = [
+            os.lstat(os.path.join(folder, name)).st_size
+            for folder, _, names in os.walk(self.folder)
+            for name in names
+        ]
+        return sum(sizes)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    bundle = Bundle(*sys.argv[1:])
+    for tool in ("patchelf", "strip", "gcc", "ldd"):
+        if not shutil.which(tool):
+            sys.exit(f"gpu_bundle.py: there is no {tool}: apt-get install patchelf binutils gcc")
+    if os.path.exists(os.path.join(bundle.folder, ".git")):
+        sys.exit(f"gpu_bundle.py: {bundle.folder} is a checkout")
+    shutil.rmtree(bundle.folder, ignore_errors=True)
+    bundle.add_programs()
+    bundle.add_libraries()
+    bundle.add_tree()
+    bundle.add_python()
+    size = bundle.size()
+    print(f"{bundle.folder}: {size / (1 << 20):.1f} MiB, {', '.join(sorted(bundle.needed))}")
+    if size > MOST:
+        sys.exit(f"gpu_bundle.py: more than {MOST >> 20} MiB")
+
+
+if __name__ == "__main__":
+    main()
