@@ -6,8 +6,8 @@
 # last line is "N passed, M failed" whatever happened.
 
 packages_test=(python3 xz-utils systemd)
-# It brings a service that starts, which is nothing for a machine of somebody's; test_http.py skips
-# what needs it.
+# It brings a service that starts, which is nothing for a machine of somebody's; test_prometheus.py
+# skips what needs it.
 [ "${CI:-}" != true ] || packages_test+=(prometheus)
 packages_bench=(python3 python3-venv gcc iproute2 openmpi-bin libopenmpi-dev)
 tests_passed=0
