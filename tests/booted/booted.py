@@ -9,14 +9,30 @@ BASE is copied; its apt cache has what the packages depend on. Needs root.
 import contextlib
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 
-from machines import APT, CONFIGURATION, PATIENCE, Cluster, host, need, tell, until
+from machines import (
+    APT,
+    CONFIGURATION,
+    PACKAGES,
+    PATIENCE,
+    Cluster,
+    blocks,
+    host,
+    need,
+    read,
+    section,
+    tell,
+    until,
+)
 
 LIMIT = 600
+UNITS = [f"commd{part}" for part in (".service", "-engine.service", "-engine.socket",
+                                     "-gpu.service", "-gpu.socket")]  # fmt: skip
 
 
 class Story(Cluster):
@@ -57,7 +73,7 @@ class Story(Cluster):
     def check_nothing_starts_by_itself(self):
         for m in self.machines:
             need(m.run("systemctl", "is-enabled", "commd")[1] == "disabled", "enabled")
-            for unit in ("commd.service", "commd-engine.service", "commd-engine.socket"):
+            for unit in UNITS:
                 need(m.run("systemctl", "is-active", unit)[1] == "inactive", unit, "is active")
             need(not m.pids("commd"), "commd runs")
 
@@ -129,9 +145,20 @@ class Story(Cluster):
         self.job()
 
     def check_restarts(self):
+        """And commd ends before its engine does, so that it never misses one."""
         self.a.do("systemctl", "restart", "commd")
         self.all_well()
         self.job()
+        begin = time.monotonic()
+        self.a.do("systemctl", "stop", *UNITS)
+        took = time.monotonic() - begin
+        need(took < 10, f"to stop it took {took:.1f} s")
+        for unit in UNITS:
+            need(self.a.show("ActiveState", unit) == "inactive", unit, "is active")
+        self.a.do("systemctl", "start", "commd")
+        said = self.a.do("journalctl", "-u", "commd")
+        need("its launcher /run/commd-engine.sock ended" not in said, said[-1500:])
+        self.all_well()
 
     def newer(self):
         """The same packages with a higher version, and another configuration as shipped."""
@@ -142,7 +169,8 @@ class Story(Cluster):
                 continue
             tree = os.path.join(folder, "tree")
             host("dpkg-deb", "-R", deb, tree)
-            host("sed", "-i", "s/^Version: .*/&+newer/", f"{tree}/DEBIAN/control")
+            host("sed", "-i", "-e", "s/^Version: .*/&+newer/",
+                 "-e", r"s/\(commd (= [^)]*\))/\1+newer)/", f"{tree}/DEBIAN/control")  # fmt: skip
             if os.path.exists(f"{tree}/etc/commd/commd.yaml"):
                 with open(f"{tree}/etc/commd/commd.yaml", "a") as out:
                     out.write("# shipped by the newer one\n")
@@ -243,6 +271,113 @@ class Story(Cluster):
         self.all_well()
         self.job()
 
+    # ---- doc/operations.md, as it stands there ---------------------------------------------------
+
+    def said(self, title, count):
+        """The blocks of commands of a section; @count: there is nothing that nobody tries."""
+        found = blocks(section(read("doc", "operations.md"), title), "sh")
+        need(len(found) == count, "doc/operations.md has", len(found), "blocks:", title)
+        return found
+
+    def may_start(self):
+        """systemd refuses the sixth start of a unit in ten seconds."""
+        for m in self.machines:
+            for unit in UNITS:
+                m.run("systemctl", "reset-failed", unit)
+
+    @contextlib.contextmanager
+    def running_job(self):
+        """Its ranks go on for as long as the block, and what happens there does not end them."""
+        ranks = self.start_job("-b", "1K", "-e", "1K", "-n", "100000000", "-w", "1")
+        try:
+            until(lambda: "all_reduce" in self.a.run("commctl", "ranks")[1], "they are at it")
+            yield
+            time.sleep(0.5)
+            need(all(rank.poll() is None for rank in ranks), "the job has ended")
+        finally:
+            for m in self.machines:
+                m.run("pkill", "-INT", "-x", "commd-perf")
+            for rank in ranks:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    rank.communicate(timeout=20)
+
+    def keys(self):
+        """The names of the keys of each node, as `commctl keys` has them."""
+        return [line.split(None, 1)[1] for line in self.a.do("commctl", "keys").split("\n")[1:]]
+
+    def check_a_new_key_under_a_job(self):
+        both, alone = self.said("A new key", 2)
+        old = self.keys()
+        key = self.a.do("sh", "-c", "openssl rand -hex 32")
+        with self.running_job():
+            for step in (both, alone):
+                for m in self.machines:
+                    m.write("/root/new.key", key + "\n")
+                    m.do("sh", "-ec", f"cd /root\n{step}")
+                until(lambda: self.a.run("commctl", "keys")[0] == 0, "all have the same keys")
+        need(not set(old) & set(self.keys()), "an old key is left:", old, self.keys())
+        need(self.a.do("stat", "-c", "%a %U", "/etc/commd/cluster.key") == "400 commd", "the key")
+        self.a.do("systemctl", "restart", "commd")
+        self.all_well()
+        self.job()
+
+    def check_drains_before_a_restart(self):
+        self.may_start()
+        upgrade = section(read("doc", "operations.md"), "Upgrade")
+        (command,) = re.findall(r"`(commctl drain [^`]*systemctl restart commd)`", upgrade)
+        before = self.a.show("MainPID")
+        ranks = self.start_job("-b", "1K", "-e", "1K", "-n", "100000000", "-w", "1")
+        try:
+            until(lambda: "all_reduce" in self.a.run("commctl", "ranks")[1], "they are at it")
+            drain = subprocess.Popen(self.a.command("sh", "-ec", command), text=True,
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT)  # fmt: skip
+            until(lambda: "draining" in self.b.run("commctl", "nodes")[1], "beta knows")
+            need(drain.poll() is None and self.a.show("MainPID") == before, "it did not wait")
+        finally:
+            for m in self.machines:
+                m.run("pkill", "-INT", "-x", "commd-perf")
+            for rank in ranks:
+                rank.communicate(timeout=20)
+        out, _ = drain.communicate(timeout=PATIENCE)
+        need(drain.returncode == 0 and self.a.show("MainPID") != before, "no restart:", out)
+        self.all_well()
+        self.job()
+
+    def check_firewall(self):
+        (block,) = self.said("Firewall", 1)
+        sets = "s/# elements = { 10.0.0.1, .*/elements = { 10.77.3.1, 10.77.3.2 }/"
+        for m in self.machines:
+            m.do(*APT, "install", "nftables")
+            code, out = m.run("nft", "list", "ruleset")
+            if code:
+                print("skipped: this kernel has no nftables:", out.split("\n")[0])
+                return
+            m.do("sh", "-ec", block.replace("editor ", f"sed -i '{sets}' "))
+        self.all_well()
+        self.job()
+        # beta's file lacks alpha, which is who connects: it is shut out, and doctor says where
+        self.b.do("sed", "-i", "s/{ 10.77.3.1, /{ /", "/etc/commd/commd.nft")
+        self.b.do("nft", "-f", "/etc/commd/commd.nft")
+        try:
+            until(lambda: not (self.a.well() or self.b.well()), "alpha is shut out")
+            out = self.a.run("commctl", "doctor")[1]
+            need("18400" in out and "beta" in out, "doctor does not say it:", out)
+        finally:
+            for m in self.machines:
+                m.do("nft", "delete", "table", "inet", "commd")
+                m.do("rm", "/etc/commd/commd.nft")
+        self.all_well()
+
+    def check_doctor_where_commd_does_not_run(self):
+        self.may_start()
+        self.a.do("commctl", "doctor")
+        self.a.do("systemctl", "stop", "commd")
+        code, out = self.a.run("commctl", "doctor")
+        need(code != 0 and "systemctl" in out, "doctor:", code, out)
+        self.a.do("systemctl", "start", "commd")
+        self.all_well()
+
     def check_removes(self):
         self.a.do(*APT, "remove", "commd")
         need(not self.a.pids("commd") and not self.a.pids("commd-engine"), "it still runs")
@@ -252,14 +387,14 @@ class Story(Cluster):
 
     def check_purge_leaves_nothing(self):
         for m in self.machines:
-            m.do(*APT, "purge", "commd", "libcommd0", "python3-commd")
+            m.do(*APT, "purge", *PACKAGES)
             found = m.do("find", "/", "-xdev", "-name", "*commd*", "-not", "-path", "/proc/*",
                          "-not", "-path", "/root/*.deb")  # fmt: skip
             found += m.do("find", "/run", "-name", "*commd*")
             need(not found, "left:", found)
             need(m.run("systemctl", "cat", "commd")[0] != 0, "systemd still knows it")
             need(not m.pids("commd"), "it still runs")
-            for user in ("commd", "commd-engine"):  # on purpose: see debian/commd.postrm
+            for user in ("commd", "commd-engine", "commd-gpu"):  # on purpose: see debian/commd.postrm
                 m.do("id", user)
 
 

@@ -5,6 +5,7 @@ between them. Their names are alpha and beta. booted.py and slurm.py tell a stor
 import contextlib
 import glob
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import tempfile
 import time
 
 PATIENCE = 40
+PACKAGES = ("commd", "commd-gpu", "libcommd0", "python3-commd")
 APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q",
        "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef"]  # fmt: skip
 CONFIGURATION = """# written by the operator
@@ -47,6 +49,35 @@ def host(*command):
     return done.stdout
 
 
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def read(*path):
+    with open(os.path.join(TOP, *path)) as file:
+        return file.read()
+
+
+def blocks(text, language):
+    """What stands between fences, without the indentation of a list."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.S | re.M)
+    return [re.sub(rf"^{indent}", "", block, flags=re.M) for indent, block in found]
+
+
+def section(text, title):
+    return re.search(rf"^## {title}\n(.*?)^## ", text, re.S | re.M).group(1)
+
+
+def control_groups(name):
+    """A control group of that name in each hierarchy that systemd uses. Two containers in one group
+    share those of their units, and a unit is then never empty for the one while it runs in the
+    other: to stop it takes as long as TimeoutStopSec= says."""
+    with open("/proc/self/mounts") as file:
+        mounts = [line.split() for line in file]
+    return [os.path.join(where, name) for _, where, kind, options, *_ in mounts
+            if kind == "cgroup2" or (kind == "cgroup" and "name=systemd" in options.split(","))
+            if os.access(where, os.W_OK)]  # fmt: skip
+
+
 class Machine:
     """A container; its network namespace is ours, so that it outlives a reboot."""
 
@@ -67,9 +98,14 @@ class Machine:
                 os.unlink(os.path.join(self.root, left))
 
     def boot(self):
+        groups = control_groups(self.netns)
+        for group in groups:
+            os.makedirs(group, exist_ok=True)
+        enter = "".join(f"echo $$ >{group}/cgroup.procs; " for group in groups)
         with open(self.log, "w") as out:
             self.nspawn = subprocess.Popen(
-                ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit",
+                ["sh", "-ec", f'{enter}exec "$@"', "sh",
+                 "systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit",
                  "--console=pipe", f"--network-namespace-path=/run/netns/{self.netns}",
                  *(f"--bind-ro={folder}" for folder in self.shared),
                  f"--machine={self.netns}", f"--hostname={self.name}", "-D", self.root],
@@ -137,6 +173,10 @@ class Machine:
                 self.nspawn.kill()
                 self.nspawn.wait()
         subprocess.run(["ip", "netns", "del", self.netns], check=False)
+        for group in control_groups(self.netns):
+            for folder, *_ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):  # systemd ends, and some of it is still there
+                    os.rmdir(folder)
 
 
 class Cluster:
@@ -152,7 +192,7 @@ class Cluster:
     def debs(self, machine, folder):
         """Copies the packages into the machine; their paths there."""
         paths = []
-        for package in ("commd", "libcommd0", "python3-commd"):
+        for package in PACKAGES:
             found = glob.glob(f"{folder}/{package}_*.deb")
             need(len(found) == 1, f"{len(found)} packages {package} in {folder}")
             shutil.copy(found[0], f"{machine.root}/root/")

@@ -14,10 +14,9 @@ import subprocess
 import sys
 import time
 
-from machines import APT, PATIENCE, Cluster, need, tell, until
+from machines import APT, PATIENCE, Cluster, blocks, need, read, section, tell, until
 
 LIMIT = 400
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOME = "/home/trainer"
 SLURM_CONF = """ClusterName=booted
 SlurmctldHost=alpha(10.77.3.1)
@@ -38,21 +37,6 @@ NodeName=alpha NodeAddr=10.77.3.1 CPUs=2
 NodeName=beta NodeAddr=10.77.3.2 CPUs=2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def read(*path):
-    with open(os.path.join(TOP, *path)) as file:
-        return file.read()
-
-
-def blocks(text, language):
-    """What stands between fences, without the indentation of a list."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.S | re.M)
-    return [re.sub(rf"^{indent}", "", block, flags=re.M) for indent, block in found]
-
-
-def section(text, title):
-    return re.search(rf"^## {title}\n(.*?)^## ", text, re.S | re.M).group(1)
 
 
 class Story(Cluster):

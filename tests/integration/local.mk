@@ -19,7 +19,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_floods.py tests/integration/test_board_memory.py \
 	tests/integration/test_verbs.py tests/integration/test_why.py \
 	tests/integration/test_trace.py tests/integration/test_keys.py \
-	tests/integration/test_http.py tests/integration/test_doctor.py \
+	tests/integration/test_http.py tests/integration/test_prometheus.py \
+	tests/integration/test_doctor.py \
 	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
 	tests/integration/test_gpu_nodes.py
 dist_check_SCRIPTS += $(integration_tests)

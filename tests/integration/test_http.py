@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """HTTP of real commds: what it shows and to whom not, when it says that a node is ready, and that
-clients who do their worst cost others nothing. With promtool and prometheus where they are
-installed.
+clients who do their worst cost others nothing.
 """
 
 import contextlib
@@ -9,13 +8,10 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -535,106 +531,6 @@ def test_reload_keeps_the_address():
         node.process.send_signal(signal.SIGHUP)
         node.wait_log("changes listen.http, which needs a restart -> keeping the old one")
         get(node, "/healthz")
-
-
-# ---- Prometheus ---------------------------------------------------------------------------------
-
-
-def need(program):
-    if not shutil.which(program):
-        raise Skip(f"needs {program} (Debian: prometheus)")
-
-
-def test_promtool_finds_nothing():
-    need("promtool")
-    with HttpCluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 1])
-        for rank in ranks:
-            rank.call("leave", name="g")
-        for node in cluster.nodes:
-            done = subprocess.run(["promtool", "check", "metrics"], input=get(node, "/metrics"),
-                                  capture_output=True, text=True)  # fmt: skip
-            equal((done.returncode, done.stdout + done.stderr), (0, ""))
-
-
-def dashboard_queries():
-    with open(os.path.join(c.TOP, "etc/grafana-commd.json")) as file:
-        board = json.load(file)
-    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    check(len(found) > 20, "the dashboard asks for something")
-    return [text.replace("$__rate_interval", "5m").replace("$job", ".*") for text in found]
-
-
-def manual_queries():
-    with open(os.path.join(c.TOP, "doc/metrics.md")) as file:
-        part = file.read().partition("## What to alert on")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| `(.*?)`", part, re.M)
-    check(len(found) > 10, "the manual has alerts")
-    return found
-
-
-def test_queries_of_dashboard_and_manual():
-    """They are valid, and what they select by label is there."""
-    queries = dashboard_queries() + manual_queries()
-    with HttpCluster(2) as cluster:
-        samples = get(cluster.nodes[0], "/metrics")
-    for query in queries:
-        for metric, label, value in re.findall(r'(commd_\w+)\{(?:[^}]*,)?(\w+)="([^"]*)"', query):
-            check(re.search(rf'^{metric}\{{.*{label}="{value}"', samples, re.M), query)
-    need("promtool")
-    with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
-        rules = [{"record": f"r{number}", "expr": text} for number, text in enumerate(queries)]
-        json.dump({"groups": [{"name": "all", "rules": rules}]}, file)  # which is YAML as well
-        file.flush()
-        done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True,
-                              text=True)  # fmt: skip
-        equal(done.returncode, 0, done.stdout + done.stderr)
-
-
-def test_alerts_are_those_of_the_manual():
-    path = os.path.join(c.TOP, "etc/commd-alerts.yaml")
-    with open(path) as file:
-        found = re.findall(r"^        expr: '(.*)'$", file.read(), re.M)
-    equal(found, manual_queries())
-    need("promtool")
-    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
-    equal(done.returncode, 0, done.stdout + done.stderr)
-
-
-def test_prometheus_scrapes():
-    need("prometheus")
-    with HttpCluster(2) as cluster, tempfile.TemporaryDirectory() as folder:
-        port = c.free_port_blocks(1)[0]
-        targets = [f"127.0.0.1:{node.http}" for node in cluster.nodes]
-        with open(f"{folder}/prometheus.yml", "w") as file:
-            file.write(
-                "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-                f"scrape_configs: [{{job_name: commd, static_configs: [{{targets: {targets}}}]}}]\n"
-            )
-        with open(f"{folder}/log", "w") as log:
-            process = subprocess.Popen(
-                ["prometheus", f"--config.file={folder}/prometheus.yml",
-                 f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"],
-                stdout=log, stderr=log,
-            )  # fmt: skip
-
-        def query(text):
-            url = f"http://127.0.0.1:{port}/api/v1/query?query={text}"
-            try:
-                with urllib.request.urlopen(url, timeout=c.HANG) as answer:
-                    found = json.load(answer)["data"]["result"]
-            except OSError:
-                return None
-            return sorted(float(one["value"][1]) for one in found)
-
-        try:
-            until(lambda: query("up") == [1, 1], "both are scraped", 3 * c.HANG)
-            until(lambda: query("commd_ready") == [1, 1], "both are ready", 3 * c.HANG)
-            until(lambda: query("sum(commd_node_up)") == [2], "two links", 3 * c.HANG)
-            check(query("count(commd_build_info)") == [2], "and who they are")
-        finally:
-            process.terminate()
-            process.wait(c.HANG)
 
 
 if __name__ == "__main__":
