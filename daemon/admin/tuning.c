@@ -12,6 +12,7 @@
 #include "shm/model/eager.h"
 #include "shm/model/plan.h"
 #include "shm/model/team.h"
+#include "shm/model/tune.h"
 #include "shm/reduce/reduce_cpu.h"
 #include "shm/util/copy.h"
 #include "shm/util/topology.h"
@@ -49,8 +50,11 @@ void tuning_fill(struct table *table, const struct conf *conf)
     const struct plan_net net = conf_net(conf);
     const struct topology *cpus = topology_here();
     const struct team_machine machine = {.cpus = cpus->cpus, .caches = cpus->caches};
+    struct tune pair, full;
     struct conf_row latency, bandwidth, channels, congestion, gpu;
 
+    tune_one_node(cpus, 2, &pair);
+    tune_one_node(cpus, cpus->cpus, &full);
     conf_row_of(conf, "transport.latency_us", &latency);
     conf_row_of(conf, "transport.bandwidth", &bandwidth);
     conf_row_of(conf, "transport.channels", &channels);
@@ -61,10 +65,20 @@ void tuning_fill(struct table *table, const struct conf *conf)
          "one node, few ranks: up to this each reduces all, after one synchronisation"},
         {"small_turns", BYTES, PLAN_SMALL_TURNS, NULL,
          "the same at most, where ranks share cores: a synchronisation costs a turn of each"},
-        {"chunk", BYTES, PLAN_CHUNK, NULL, "one node: size of a step; it stays in cache"},
+        {"chunk", BYTES, pair.chunk, NULL,
+         "one node, 2 ranks: largest step, a part of a window that stays in a core's own cache"},
+        {"chunk_full", BYTES, full.chunk, NULL, "the same with a rank on each CPU"},
         {"chunk_fine", BYTES, PLAN_CHUNK_FINE, NULL,
          "one node, a core for each rank: smallest step; medium sizes are cut finer, to overlap"},
-        {"depth", COUNT, PLAN_DEPTH_ONE, NULL, "one node: steps that a rank may be ahead"},
+        {"depth", COUNT, pair.depth, NULL,
+         "one node, 2 ranks: steps of a window, which is twice a core's own cache, so that lines "
+         "have left their reader's before they are written again"},
+        {"depth_full", COUNT, full.depth, NULL,
+         "the same with a rank on each CPU: all windows stay in half of the shared caches"},
+        {"around", BYTES, pair.around, NULL,
+         "one node, 2 ranks: from so much on, read and written by a rank, all_gather and "
+         "all_to_all write past the caches, which cannot hold it; 0: never"},
+        {"around_full", BYTES, full.around, NULL, "the same with a rank on each CPU"},
         {"direct", BYTES, PLAN_REGISTERED, NULL,
          "one node: from here on an all_reduce in registered memory needs no copies"},
         {"direct_turns", BYTES, PLAN_REGISTERED_TURNS, NULL,
@@ -107,6 +121,8 @@ void tuning_fill(struct table *table, const struct conf *conf)
         {"caches", COUNT, cpus->caches, NULL,
          "last-level caches of those: a line from another one takes some three times as long"},
         {"cache", BYTES, cpus->cache_bytes, NULL, "the smallest of these; 0: not known"},
+        {"core_cache", BYTES, cpus->core_bytes, NULL,
+         "the smallest of the caches before those, a core's own; 0: not known"},
         {"sockets", COUNT, cpus->sockets, NULL, "of those"},
         {"memory_nodes", COUNT, cpus->nodes, NULL,
          "of those: a page lies where who writes it first runs"},

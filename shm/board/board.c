@@ -70,15 +70,23 @@ struct board_ctl {
 
 struct layout {
     size_t ranks, members, on_core, slots, recorders, window, result, counts, mail, size;
-    uint32_t depth;
+    uint32_t chunk, depth;
     struct mail box;
 };
 
-static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal)
+static void tune_board(const struct board_geom *g, struct tune *ret_tune)
 {
-    struct layout l;
+    if (g->nnodes > 1)
+        *ret_tune = (struct tune){.chunk = PLAN_CHUNK_NET, .depth = PLAN_DEPTH_NET};
+    else
+        tune_one_node(g->machine ? g->machine : topology_here(), g->nlocal, ret_tune);
+}
 
-    l.depth = nnodes > 1 ? PLAN_DEPTH_NET : PLAN_DEPTH_ONE;
+static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, uint32_t chunk,
+                                  uint32_t depth)
+{
+    struct layout l = {.chunk = chunk, .depth = depth};
+
     l.ranks = ALIGN_UP(sizeof(struct board_hdr), CACHELINE);
     l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
     l.on_core = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), CACHELINE);
@@ -86,11 +94,11 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.recorders =
         ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
     l.window = l.recorders + nlocal * sizeof(struct board_recorder);
-    l.result = l.window + (size_t)nlocal * l.depth * plan_chunk(nnodes);
-    l.counts = l.result + (size_t)l.depth * plan_chunk(nnodes) * (nnodes == 2 ? 2 : 1);
+    l.result = l.window + (size_t)nlocal * depth * chunk;
+    l.counts = l.result + (size_t)depth * chunk * (nnodes == 2 ? 2 : 1);
     l.mail = l.counts;
     if (nnodes > 1)
-        l.mail += (size_t)nlocal * l.depth * 2 * world * sizeof(uint64_t);
+        l.mail += (size_t)nlocal * depth * 2 * world * sizeof(uint64_t);
     l.mail = ALIGN_UP(l.mail, 4096);
     mail_layout(world, nnodes, nlocal, &l.box);
     l.size = l.mail + l.box.size;
@@ -99,7 +107,10 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
 
 size_t board_size(const struct board_geom *g)
 {
-    return board_layout(g->world, g->nnodes, g->nlocal).size;
+    struct tune t;
+
+    tune_board(g, &t);
+    return board_layout(g->world, g->nnodes, g->nlocal, t.chunk, t.depth).size;
 }
 
 static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nlocal)
@@ -108,18 +119,27 @@ static bool geom_valid(uint32_t world, uint32_t nnodes, uint32_t me, uint32_t nl
            nlocal >= 1 && nlocal <= BOARD_MAX_LOCAL && nlocal <= world;
 }
 
-static unsigned team_of(unsigned nlocal)
-{
-    struct team_machine machine;
+_Static_assert((int)TUNE_DEPTH_MAX <= (int)BOARD_SLOTS,
+               "a window is not ahead of its announcements");
+_Static_assert(2 * (int)PLAN_PAGE <= (int)TUNE_CHUNK_MIN,
+               "edges in registered memory fit into a slot");
 
-    if (nlocal < TEAM_RANKS_MIN) /* the system need not be asked */
-        return 0;
-    machine.cpus = topology_here()->cpus;
-    machine.caches = topology_here()->caches;
-    return team_size(nlocal, &machine);
+static bool cut_valid(uint32_t nnodes, uint32_t chunk, uint32_t depth)
+{
+    return nnodes > 1 ? chunk == PLAN_CHUNK_NET && depth == PLAN_DEPTH_NET
+                      : tune_valid(chunk, depth);
 }
 
-static void fill_header(struct board_hdr *h, const struct board_geom *g, const struct layout *l)
+static unsigned team_of(const struct board_geom *g)
+{
+    const struct topology *t = g->machine ? g->machine : topology_here();
+    const struct team_machine machine = {.cpus = t->cpus, .caches = t->caches};
+
+    return g->nnodes == 1 ? team_size(g->nlocal, &machine) : 0;
+}
+
+static void fill_header(struct board_hdr *h, const struct board_geom *g, const struct layout *l,
+                        uint64_t around)
 {
     h->version = BOARD_VERSION;
     h->world = g->world;
@@ -128,7 +148,9 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->nlocal = g->nlocal;
     h->depth = l->depth;
     h->cores = wait_cores();
-    h->team = g->nnodes == 1 ? team_of(g->nlocal) : 0;
+    h->team = team_of(g);
+    h->chunk = l->chunk;
+    h->around = around;
     h->net = g->net;
     h->gpu = g->gpu;
     h->group = g->group;
@@ -151,12 +173,15 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
 int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret_ctl)
 {
     _cleanup_(close_fdp) int fd = -1;
-    struct layout l = board_layout(g->world, g->nnodes, g->nlocal);
     struct board_ctl *ctl;
     unsigned local = 0;
+    struct layout l;
+    struct tune t;
     void *map;
     int r;
 
+    tune_board(g, &t);
+    l = board_layout(g->world, g->nnodes, g->nlocal, t.chunk, t.depth);
     if (!geom_valid(g->world, g->nnodes, g->me, g->nlocal))
         return -EINVAL;
     r = memfd_new("commd-board", l.size, &fd);
@@ -191,7 +216,7 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
         board_ctl_free(ctl);
         return -EINVAL;
     }
-    fill_header(ctl->hdr, g, &l);
+    fill_header(ctl->hdr, g, &l, t.around);
     *ret_fd = steal_fd(&fd);
     *ret_ctl = ctl;
     return 0;
@@ -384,17 +409,21 @@ int board_map(int fd, struct board *ret_board)
     b.nlocal = b.hdr->nlocal;
     b.cores = b.hdr->cores;
     b.team = b.hdr->team;
+    b.chunk = b.hdr->chunk;
+    b.depth = b.hdr->depth;
+    b.around = b.hdr->around;
     b.net = b.hdr->net;
     b.gpu = b.hdr->gpu;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
     /* The layout is recomputed from the copied numbers and only compared with the file's. */
     if (b.hdr->magic != BOARD_MAGIC || b.hdr->version != BOARD_VERSION ||
-        !geom_valid(b.world, b.nnodes, b.me, b.nlocal) || b.team == 1 || b.team > b.nlocal) {
+        !geom_valid(b.world, b.nnodes, b.me, b.nlocal) || b.team == 1 || b.team > b.nlocal ||
+        !cut_valid(b.nnodes, (uint32_t)b.chunk, b.depth)) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
-    l = board_layout(b.world, b.nnodes, b.nlocal);
+    l = board_layout(b.world, b.nnodes, b.nlocal, (uint32_t)b.chunk, b.depth);
     if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
         b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots ||
         b.hdr->off_recorders != l.recorders || b.hdr->off_window != l.window ||
@@ -403,8 +432,6 @@ int board_map(int fd, struct board *ret_board)
         munmap(map, size);
         return BOARD_E_BAD;
     }
-    b.depth = l.depth;
-    b.chunk = plan_chunk(b.nnodes);
     b.ranks = (void *)((uint8_t *)map + l.ranks);
     b.members = (void *)((uint8_t *)map + l.members);
     b.on_core = (void *)((uint8_t *)map + l.on_core);

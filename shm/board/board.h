@@ -16,12 +16,13 @@
 #include "shm/board/mail.h"
 #include "shm/board/recorder.h"
 #include "shm/model/plan.h"
+#include "shm/model/tune.h"
 #include "shm/util/wait.h"
 
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 16,
+    BOARD_VERSION = 17,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -45,7 +46,8 @@ struct board_geom {
     uint32_t nlocal;           /* members here */
     const uint16_t *rank_node; /* world entries: node index of each rank */
     struct plan_net net;
-    bool gpu; /* all nodes of the group have a GPU service */
+    bool gpu;                       /* all nodes of the group have a GPU service */
+    const struct topology *machine; /* borrowed; of a group on one node; NULL: this one */
 };
 
 /* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
@@ -141,8 +143,10 @@ struct board_hdr {
     uint64_t magic;
     uint32_t version;
     uint32_t world, nnodes, me, nlocal, depth;
-    uint32_t cores; /* that commd may run on: one number for all members, whose own may differ */
-    uint32_t team;  /* ranks of a team, likewise; 0: none */
+    uint32_t cores;  /* that commd may run on: one number for all members, whose own may differ */
+    uint32_t team;   /* ranks of a team, likewise; 0: none */
+    uint32_t chunk;  /* bytes of a window or result slot, by tune_one_node() or PLAN_CHUNK_NET */
+    uint64_t around; /* likewise */
     struct plan_net net; /* the same on all nodes of the group */
     uint32_t gpu, pad;   /* likewise; 1: all of them have a GPU service */
     uint64_t group, epoch;
@@ -181,8 +185,9 @@ struct board {
     size_t size;
     uint32_t world, nnodes, me, nlocal, depth, cores, team;
     struct plan_net net;
-    bool gpu;     /* all nodes of the group have a GPU service */
-    size_t chunk; /* bytes of a window or result slot */
+    bool gpu;        /* all nodes of the group have a GPU service */
+    size_t chunk;    /* bytes of a window or result slot */
+    uint64_t around; /* struct tune */
     uint64_t group, epoch;
     struct board_rank *ranks;
     struct board_member *members;

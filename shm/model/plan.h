@@ -13,7 +13,7 @@
 #include "shm/model/dtype.h"
 
 enum {
-    /* Bytes of a window or result slot: on one node what stays in cache; across nodes what a step
+    /* Bytes of a window or result slot: on one node at most, see tune.h; across nodes what a step
      * of a schedule over several segments may take. */
     PLAN_CHUNK = 256 << 10,
     PLAN_CHUNK_NET = 512 << 10,
@@ -34,7 +34,7 @@ enum {
     PLAN_MESSAGE = 128 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
     PLAN_TEAM_STEPS = 3,    /* of a small operation in two levels */
-    PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group: see board_offset() */
+    PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group, if tune.h knows of no caches */
     PLAN_DEPTH_NET = 8,     /* across nodes: chunks in flight on the wire */
     /* Payload of a small operation: on one node; and across nodes, where it goes with the
      * consistency check, which saves the hops of a schedule of its own. */
@@ -77,11 +77,6 @@ struct op_desc {
 };
 _Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");
 
-static inline size_t plan_chunk(unsigned nnodes)
-{
-    return nnodes > 1 ? PLAN_CHUNK_NET : PLAN_CHUNK;
-}
-
 struct plan {
     uint8_t coll, dtype, redop;
     /* Always one step. One node: each member reduces all contributions itself, so that one
@@ -99,6 +94,8 @@ struct plan {
     /* In two levels, by teams of so many ranks (team.h); 0: not. Then of three steps: what each
      * has, what each team has together, what all have. */
     uint16_t team;
+    /* What a rank gets is more than the caches hold: it is written past them, but in place. */
+    bool around;
     bool open; /* the number of steps depends on counts that are not all known yet: plan_close() */
     uint32_t root;
     uint32_t steps;
@@ -118,12 +115,20 @@ struct plan_net {
  * are ordered node by node, ascending within a node. */
 struct plan_geom {
     uint32_t world, nnodes, me, nlocal;
-    uint32_t cores; /* of this node; this and team are only looked at if it is the only one */
-    uint32_t team;  /* team_size() */
+    uint32_t cores;  /* of this node; this and team are only looked at if it is the only one */
+    uint32_t team;   /* team_size() */
+    uint32_t chunk;  /* likewise: tune.h; 0: PLAN_CHUNK */
+    uint64_t around; /* tune.h; 0: never */
     struct plan_net net;
     const uint32_t *node_start; /* nnodes + 1 entries */
     const uint32_t *rank_at;    /* world entries */
 };
+
+/* Bytes of a window or result slot. */
+static inline size_t plan_chunk(const struct plan_geom *g)
+{
+    return g->nnodes > 1 ? (size_t)PLAN_CHUNK_NET : g->chunk ? g->chunk : (size_t)PLAN_CHUNK;
+}
 
 /* @counts: by rank, of a counted collective whose window holds blocks; else ignored. false if the
  * description is not a valid operation of this group (hostile or a bug). */

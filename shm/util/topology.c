@@ -57,41 +57,61 @@ static bool is_first(const char *path, int cpu, const cpu_set_t *set)
     return first < 0 || first == cpu;
 }
 
-/* The folder of the last-level cache of @cpu. */
-static bool last_cache(const char *sys, int cpu, char ret_path[PATH_MOST])
+/* The folders of the last-level cache of @cpu and of the one before it, "" if there is none. */
+static bool find_caches(const char *sys, int cpu, char ret_last[PATH_MOST],
+                        char ret_before[PATH_MOST])
 {
-    unsigned long most = 0;
+    unsigned long last = 0, before = 0;
 
+    ret_last[0] = ret_before[0] = '\0';
     for (unsigned i = 0; i < CACHE_INDEXES; i++) {
-        char path[PATH_MOST];
+        char path[PATH_MOST + 16], folder[PATH_MOST], type[32];
         unsigned long level;
 
-        snprintf(path, sizeof path, "%s/cpu/cpu%d/cache/index%u/level", sys, cpu, i);
+        snprintf(folder, sizeof folder, "%s/cpu/cpu%d/cache/index%u", sys, cpu, i);
+        snprintf(path, sizeof path, "%s/level", folder);
         if (!read_number(path, &level))
             break;
-        if (level <= most)
+        snprintf(path, sizeof path, "%s/type", folder);
+        if (read_line(path, type, sizeof type) && !strncmp(type, "Instr", 5))
             continue;
-        most = level;
-        snprintf(ret_path, PATH_MOST, "%s/cpu/cpu%d/cache/index%u", sys, cpu, i);
+        if (level > last) {
+            before = last;
+            memcpy(ret_before, ret_last, PATH_MOST);
+            last = level;
+            memcpy(ret_last, folder, PATH_MOST);
+        } else if (level > before && level < last) {
+            before = level;
+            memcpy(ret_before, folder, PATH_MOST);
+        }
     }
-    return most > 0;
+    return last > 0;
 }
 
-/* Counts the cache of @cpu, unless it was counted with another one. */
-static void count_cache(const char *sys, int cpu, const cpu_set_t *set, struct topology *t)
+/* The smaller one of *bytes, 0 if not known yet, and what this cache has. */
+static void take_size(const char *folder, uint64_t *bytes)
 {
-    char folder[PATH_MOST], path[PATH_MOST + 32];
+    char path[PATH_MOST + 8];
     unsigned long kib;
 
-    if (!last_cache(sys, cpu, folder))
+    snprintf(path, sizeof path, "%s/size", folder);
+    if (*folder && read_number(path, &kib) && (!*bytes || kib << 10 < *bytes))
+        *bytes = kib << 10;
+}
+
+/* Counts the last-level cache of @cpu, unless it was counted with another one. */
+static void count_caches(const char *sys, int cpu, const cpu_set_t *set, struct topology *t)
+{
+    char last[PATH_MOST], before[PATH_MOST], path[PATH_MOST + 32];
+
+    if (!find_caches(sys, cpu, last, before))
         return;
-    snprintf(path, sizeof path, "%s/shared_cpu_list", folder);
+    take_size(before, &t->core_bytes);
+    snprintf(path, sizeof path, "%s/shared_cpu_list", last);
     if (!is_first(path, cpu, set))
         return;
     t->caches++;
-    snprintf(path, sizeof path, "%s/size", folder);
-    if (read_number(path, &kib) && (!t->cache_bytes || kib << 10 < t->cache_bytes))
-        t->cache_bytes = kib << 10;
+    take_size(last, &t->cache_bytes);
 }
 
 /* Nodes of memory that have a CPU of @set. */
@@ -129,7 +149,7 @@ void topology_read(const char *sys, const cpu_set_t *set, struct topology *ret_t
         t.cores += is_first(path, cpu, set);
         snprintf(path, sizeof path, "%s/cpu/cpu%d/topology/core_siblings_list", sys, cpu);
         t.sockets += access(path, R_OK) == 0 && is_first(path, cpu, set);
-        count_cache(sys, cpu, set, &t);
+        count_caches(sys, cpu, set, &t);
     }
     t.cpus = MAX(t.cpus, 1u);
     t.cores = MAX(t.cores, 1u);

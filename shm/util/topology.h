@@ -15,6 +15,7 @@ struct topology {
     unsigned sockets;     /* packages */
     unsigned nodes;       /* of memory */
     uint64_t cache_bytes; /* of the smallest of the caches; 0: not known */
+    uint64_t core_bytes;  /* of the smallest of those before it, which a core has for itself */
 };
 
 /* Of the CPUs in @set. @sys: "/sys/devices/system". What is not to be read there counts as one

@@ -90,6 +90,20 @@ static struct plan_net choose_net(const struct cluster *c, const struct cluster_
     return nets[((c->rng >> 23) + g->id) % ARRAY_LEN(nets)];
 }
 
+/* And what the caches of a node hold decides how it cuts what its ranks do alone: chosen likewise,
+ * among them caches so small that results of some kilobytes go past them. */
+static const struct topology *choose_caches(const struct cluster *c, const struct cluster_group *g)
+{
+    static const struct topology machines[] = {
+        {.cpus = 1, .cores = 1, .caches = 1, .sockets = 1, .nodes = 1}, /* says nothing */
+        {.cpus = 2, .caches = 1, .cache_bytes = 32 << 10, .core_bytes = 16 << 10},
+        {.cpus = 8, .caches = 2, .cache_bytes = 1 << 20, .core_bytes = 512 << 10},
+        {.cpus = 2, .caches = 1, .cache_bytes = 64 << 20, .core_bytes = 2 << 20},
+    };
+
+    return &machines[((c->rng >> 27) + g->id) % ARRAY_LEN(machines)];
+}
+
 static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, struct plan_net net)
 {
     uint32_t peers[CLUSTER_MAX_NODES], rank_node[CLUSTER_MAX_RANKS], clients[CLUSTER_MAX_RANKS];
@@ -99,6 +113,7 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                            .nnodes = grp->nnodes,
                            .me = n,
                            .net = net,
+                           .machine = choose_caches(c, grp),
                            .rank_node = grp->pos};
     struct msg_board_add m = {.group = grp->id,
                               .nnodes = grp->nnodes,

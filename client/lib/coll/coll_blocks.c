@@ -48,7 +48,7 @@ void all_gather_own(struct run *r, uint32_t c)
     unsigned me = r->group->rank;
     size_t off = step_offset(r, c);
 
-    copy(recv_block(r, me) + off, r->send + off, block_len(r, me, c));
+    copy_result(r, recv_block(r, me) + off, r->send + off, block_len(r, me, c));
 }
 
 void all_gather_get(struct run *r, uint32_t c)
@@ -63,7 +63,7 @@ void all_gather_get(struct run *r, uint32_t c)
         const uint8_t *from = one_node(r) ? payload_of(r, k, c) : res + at;
 
         if (len && k != g->rank)
-            copy(recv_block(r, k) + off, from, len);
+            copy_result(r, recv_block(r, k) + off, from, len);
         at += len;
     }
 }
@@ -111,7 +111,7 @@ void reduce_scatter_get(struct run *r, uint32_t c)
         reduce_finish(p->dtype, p->redop, r->recv + off, len / p->esize, g->board.world);
         return;
     }
-    copy(r->recv + off, result_of(r, c) + at, len);
+    copy_result(r, r->recv + off, result_of(r, c) + at, len);
 }
 
 /* ---- gather, scatter, all_to_all ------------------------------------------------------------- */
@@ -177,8 +177,8 @@ void cells_own(struct run *r, uint32_t c)
         return;
     len = in_len(r, me, c);
     if (len)
-        copy((coll_blocks(info->recv) ? recv_block(r, me) : r->recv) + off,
-             (coll_blocks(info->send) ? send_block(r, me) : r->send) + off, len);
+        copy_result(r, (coll_blocks(info->recv) ? recv_block(r, me) : r->recv) + off,
+                    (coll_blocks(info->send) ? send_block(r, me) : r->send) + off, len);
 }
 
 static void cell_get(struct run *r, uint8_t *to, unsigned k, uint32_t c)
@@ -186,7 +186,7 @@ static void cell_get(struct run *r, uint8_t *to, unsigned k, uint32_t c)
     size_t len = in_len(r, k, c);
 
     if (len && k != r->group->rank)
-        copy(to + step_offset(r, c), cell_from(r, k, c), len);
+        copy_result(r, to + step_offset(r, c), cell_from(r, k, c), len);
 }
 
 void cells_get(struct run *r, uint32_t c)

@@ -127,14 +127,14 @@ static void all_reduce_get(struct run *r, uint32_t c)
     if (p->swap) {
         swap_get(r, c, out, res, len);
     } else if (!one_node(r)) {
-        copy(out, res, len);
+        copy_result(r, out, res, len);
     } else if (p->small) {
         reduce_members(r, c, out, NULL, r->send, 0, p->count);
         reduce_finish(p->dtype, p->redop, out, p->count, board_of(r)->world);
     } else {
         my_slice(r, c, &lo, &hi);
-        copy(out, res, lo);
-        copy(out + hi, res + hi, len - hi);
+        copy_result(r, out, res, lo);
+        copy_result(r, out + hi, res + hi, len - hi);
     }
 }
 
@@ -164,7 +164,7 @@ static void broadcast_get(struct run *r, uint32_t c)
     if (is_root(r))
         return;
     from = one_node(r) ? payload_of(r, r->plan.root, c) : result_of(r, c);
-    copy(r->recv + step_offset(r, c), from, step_bytes(r, c));
+    copy_result(r, r->recv + step_offset(r, c), from, step_bytes(r, c));
 }
 
 /* ---- the table ----------------------------------------------------------------------------- */

@@ -57,6 +57,15 @@ static inline void copy(void *dst, const void *src, size_t n)
         copy_out(dst, src, n);
 }
 
+/* Likewise, a part of the result. */
+static inline void copy_result(const struct run *r, void *dst, const void *src, size_t n)
+{
+    if (unlikely(r->around) && dst != src)
+        copy_around(dst, src, n);
+    else
+        copy(dst, src, n);
+}
+
 /* Into a window. The window of a rank that is alone on its node is read by nobody but the kernel,
  * for the engine. That loses more than writing past the caches gains (1 MB between two nodes: 508
  * us instead of 443, and 835 instead of 608 if the two cores are far apart). */

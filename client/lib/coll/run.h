@@ -38,6 +38,7 @@ struct run {
     bool moved;                    /* the last poll made progress */
     bool brief;                    /* one step of little on one node: soon over if all are there */
     bool warned;                   /* it has said that it waits for long, or left that to others */
+    bool around;                   /* the result goes past the caches */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
     bool recorded;                 /* its beginning stands in the recorder */
     unsigned weight;               /* how many operations it stands for there */

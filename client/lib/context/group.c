@@ -82,6 +82,8 @@ static int group_tables(struct commd_group *g)
                                  .nlocal = g->board.nlocal,
                                  .cores = g->board.cores,
                                  .team = g->board.team,
+                                 .chunk = (uint32_t)g->board.chunk,
+                                 .around = g->board.around,
                                  .net = g->board.net,
                                  .node_start = g->node_start,
                                  .rank_at = g->rank_at};

@@ -3,6 +3,7 @@
 #include "daemon/admin/tuning.h"
 #include "shm/model/plan.h"
 #include "shm/model/team.h"
+#include "shm/model/tune.h"
 #include "shm/reduce/reduce.h"
 #include "shm/util/copy.h"
 #include "shm/util/topology.h"
@@ -35,6 +36,7 @@ static void numbers_are_those_that_were_built(void **state)
     const struct team_machine machine = {topology_here()->cpus, topology_here()->caches};
     struct conf *conf = load_ok("");
     struct table table;
+    struct tune tune;
 
     tuning_fill(&table, conf);
     assert_int_equal(table.error, 0);
@@ -46,7 +48,12 @@ static void numbers_are_those_that_were_built(void **state)
     assert_string_equal(table.t.columns[2].title, "WHY");
     check_number(&table, "small", PLAN_SMALL / 1024, "K");
     check_number(&table, "chunk_net", PLAN_CHUNK_NET / 1024, "K");
-    check_number(&table, "depth", PLAN_DEPTH_ONE, "");
+    tune_one_node(topology_here(), 2, &tune);
+    check_number(&table, "chunk", tune.chunk / 1024, "K");
+    check_number(&table, "depth", tune.depth, "");
+    check_number(&table, "around", tune.around / 1024, tune.around ? "K" : "");
+    tune_one_node(topology_here(), topology_here()->cpus, &tune);
+    check_number(&table, "depth_full", tune.depth, "");
     check_number(&table, "spins", WAIT_SPINS, "");
     check_number(&table, "cores", wait_cores(), "");
     check_number(&table, "caches", topology_here()->caches, "");

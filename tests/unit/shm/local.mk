@@ -5,7 +5,7 @@ unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/uni
 	tests/unit/shm/test_cuda_abi tests/unit/shm/test_dtype \
 	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_ranks \
 	tests/unit/shm/test_recorder tests/unit/shm/test_reduce \
-	tests/unit/shm/test_socket_path tests/unit/shm/test_topology \
+	tests/unit/shm/test_socket_path tests/unit/shm/test_topology tests/unit/shm/test_tune \
 	tests/unit/shm/test_wait
 check_PROGRAMS += $(unit_shm)
 TESTS += $(unit_shm)
@@ -63,6 +63,8 @@ tests_unit_shm_test_socket_path_SOURCES = tests/unit/shm/test_socket_path.c
 tests_unit_shm_test_socket_path_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_topology_SOURCES = tests/unit/shm/test_topology.c
+tests_unit_shm_test_tune_SOURCES = tests/unit/shm/test_tune.c
+tests_unit_shm_test_tune_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_shm_test_topology_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_wait_SOURCES = tests/unit/shm/test_wait.c

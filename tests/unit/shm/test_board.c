@@ -462,7 +462,7 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
         size_t last = 0;
 
         sum += n;
-        assert_true(n * p.esize <= plan_chunk(g->nnodes));
+        assert_true(n * p.esize <= plan_chunk(g));
         for (unsigned i = 0; i < 5; i++) {
             uint64_t lo, hi;
             plan_slice(n, 5, i, p.esize, &lo, &hi);
@@ -473,7 +473,7 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
         for (unsigned s = 0; s < g->nnodes; s++) {
             size_t lo, hi;
             plan_segment(&p, g, c, s, 1, &lo, &hi);
-            assert_true(lo <= hi && hi <= plan_chunk(g->nnodes));
+            assert_true(lo <= hi && hi <= plan_chunk(g));
             if (p.swap)
                 assert_true(lo == 0 && hi == n * p.esize);
             else if (coll_table[p.coll].window == WINDOW_BLOCKS ||

@@ -41,12 +41,22 @@ static void put(int cpu, const char *name, const char *text)
     put_file(path, text);
 }
 
+static void put_in(int cpu, const char *folder, const char *name, const char *text)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    put(cpu, path, text);
+}
+
 /* @cpus CPUs; the second half are the second threads of the cores of the first half, if @threads is
- * 2. @per_cache and @per_socket cores. */
-static void machine(int cpus, int threads, int per_cache, int per_socket)
+ * 2. @per_cache and @per_socket cores. @core_kib: of a cache that each core has, 0: it has none but
+ * the first. */
+static void machine(int cpus, int threads, int per_cache, int per_socket, unsigned core_kib)
 {
     int cores = cpus / threads;
-    char text[64];
+    char text[64], size[32];
+    const char *last;
 
     for (int cpu = 0; cpu < cpus; cpu++) {
         int core = cpu % cores, cache = core / per_cache * per_cache;
@@ -59,15 +69,29 @@ static void machine(int cpus, int threads, int per_cache, int per_socket)
         put(cpu, "topology/thread_siblings_list", text);
         put(cpu, "cache/index0/level", "1\n");
         put(cpu, "cache/index0/shared_cpu_list", text);
+        put(cpu, "cache/index0/type", "Data\n");
         put(cpu, "cache/index0/size", "32K\n");
+        put(cpu, "cache/index1/level", "1\n"); /* for instructions alone, and larger */
+        put(cpu, "cache/index1/type", "Instruction\n");
+        put(cpu, "cache/index1/shared_cpu_list", text);
+        put(cpu, "cache/index1/size", "64K\n");
+        if (core_kib) {
+            put(cpu, "cache/index2/level", "2\n");
+            put(cpu, "cache/index2/type", "Unified\n");
+            put(cpu, "cache/index2/shared_cpu_list", text);
+            snprintf(size, sizeof size, "%uK\n", core_kib);
+            put(cpu, "cache/index2/size", size);
+        }
+        last = core_kib ? "cache/index3" : "cache/index2";
         if (threads == 2)
             snprintf(text, sizeof text, "%d-%d,%d-%d\n", cache, cache + per_cache - 1,
                      cache + cores, cache + cores + per_cache - 1);
         else
             snprintf(text, sizeof text, "%d-%d\n", cache, cache + per_cache - 1);
-        put(cpu, "cache/index1/level", "3\n");
-        put(cpu, "cache/index1/shared_cpu_list", text);
-        put(cpu, "cache/index1/size", cache ? "32768K\n" : "16384K\n");
+        put_in(cpu, last, "level", "3\n");
+        put_in(cpu, last, "type", "Unified\n");
+        put_in(cpu, last, "shared_cpu_list", text);
+        put_in(cpu, last, "size", cache ? "32768K\n" : "16384K\n");
         snprintf(text, sizeof text, "%d-%d,%d-%d\n", socket, socket + per_socket - 1,
                  socket + cores, socket + cores + per_socket - 1);
         put(cpu, "topology/core_siblings_list", text);
@@ -112,7 +136,8 @@ static struct topology of(int first, int last)
 }
 
 static void check_topology(struct topology t, unsigned cpus, unsigned cores, unsigned caches,
-                           unsigned sockets, unsigned nodes, uint64_t cache_bytes)
+                           unsigned sockets, unsigned nodes, uint64_t cache_bytes,
+                           uint64_t core_bytes)
 {
     assert_int_equal(t.cpus, cpus);
     assert_int_equal(t.cores, cores);
@@ -120,27 +145,29 @@ static void check_topology(struct topology t, unsigned cpus, unsigned cores, uns
     assert_int_equal(t.sockets, sockets);
     assert_int_equal(t.nodes, nodes);
     assert_int_equal(t.cache_bytes, cache_bytes);
+    assert_int_equal(t.core_bytes, core_bytes);
 }
 
 static void two_sockets_of_many_caches(void **state)
 {
-    machine(256, 2, 8, 64);
-    check_topology(of(0, 255), 256, 128, 16, 2, 2, 16 << 20);
-    check_topology(of(64, 127), 64, 64, 8, 1, 1, 32 << 20); /* the second socket, one thread each */
-    check_topology(of(120, 135), 16, 16, 2, 2, 2, 16 << 20); /* an odd cpuset */
-    check_topology(of(3, 3), 1, 1, 1, 1, 1, 16 << 20);
+    machine(256, 2, 8, 64, 1024);
+    check_topology(of(0, 255), 256, 128, 16, 2, 2, 16 << 20, 1 << 20);
+    check_topology(of(64, 127), 64, 64, 8, 1, 1, 32 << 20,
+                   1 << 20); /* the second socket, one thread each */
+    check_topology(of(120, 135), 16, 16, 2, 2, 2, 16 << 20, 1 << 20); /* an odd cpuset */
+    check_topology(of(3, 3), 1, 1, 1, 1, 1, 16 << 20, 1 << 20);
 }
 
 static void one_cache_for_each_socket(void **state)
 {
-    machine(64, 1, 32, 32);
-    check_topology(of(0, 63), 64, 64, 2, 2, 2, 16 << 20);
+    machine(64, 1, 32, 32, 0);
+    check_topology(of(0, 63), 64, 64, 2, 2, 2, 16 << 20, 32 << 10);
 }
 
 static void a_container_without_sysfs(void **state)
 {
-    check_topology(of(0, 5), 6, 6, 1, 1, 1, 0);
-    check_topology(of(1, 0), 1, 1, 1, 1, 1, 0); /* no CPU at all */
+    check_topology(of(0, 5), 6, 6, 1, 1, 1, 0, 0);
+    check_topology(of(1, 0), 1, 1, 1, 1, 1, 0, 0); /* no CPU at all */
 }
 
 static void files_that_say_nothing(void **state)
@@ -152,7 +179,7 @@ static void files_that_say_nothing(void **state)
     }
     put_file("node/nodes", "0\n");
     put_file("node/node7/cpulist", "");
-    check_topology(of(0, 3), 4, 4, 1, 4, 1, 0);
+    check_topology(of(0, 3), 4, 4, 1, 4, 1, 0, 0);
 }
 
 static void this_machine_has_a_topology(void **state)
