@@ -42,7 +42,8 @@ class GpuRank:
 
 
 class GpuNodes(Cluster):
-    def __init__(self, count, **keys):
+    def __init__(self, count, environment=None, **keys):
+        self.environment = environment or {}
         gpu = {"enabled": "yes", "program": GPU, "cuda_library": CUDA, "nccl_library": NCCL, **keys}
         super().__init__(count, {"gpu": gpu}, start=False)
 
@@ -52,7 +53,7 @@ class GpuNodes(Cluster):
             node.write_config(
                 gpu=dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
             )
-            node.start(box(node))
+            node.start({**box(node), **self.environment})
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
@@ -133,19 +134,37 @@ def test_a_rank_of_another_node_dies():
         work(cluster, "after", [(0, 0), (1, 0)])
 
 
-def test_the_commd_gpu_of_another_node_dies():
-    with GpuNodes(2) as cluster:
-        cluster.expect("commd-gpu of node node1 was lost: killed by signal 9")
-        # if NCCL was under way
-        cluster.expect("commd-gpu of node node0 was lost: exited with status 1")
-        with ranks(cluster, "lost", [(0, 0), (1, 0)], 0) as some:
+def lose_a_commd_gpu(cluster, group):
+    """That of node1, while a group over both nodes works. That of node0 aborts what it has in NCCL
+    and goes on: groups that are on node0 alone do not notice."""
+    cluster.expect("commd-gpu of node node1 was lost: killed by signal 9")
+    with ranks(cluster, "local", [(0, 0), (0, 1)], 0) as local:
+        until(lambda: moved(cluster.nodes[0]) >= 20, "they work")
+        first = gpu_pid(cluster.nodes[0])
+        with ranks(cluster, group, [(0, 0), (1, 0)], 0) as some:
             until(lambda: moved(cluster.nodes[1]) >= 20, "they work")
             os.kill(gpu_pid(cluster.nodes[1]), signal.SIGKILL)
             for one in some:
                 line = one.line()
                 equal(line[0], "error")
                 check(int(line[1]) == GPU_LOST, line)
-        work(cluster, "anew", [(0, 0), (1, 0)])
+        work(cluster, group + " anew", [(0, 0), (1, 0)])
+        before = moved(cluster.nodes[0])
+        until(lambda: moved(cluster.nodes[0]) >= before + 20, "they still work")
+        equal(gpu_pid(cluster.nodes[0]), first)
+        for one in local:
+            one.process.kill()
+            equal(one.line(), [])
+
+
+def test_the_commd_gpu_of_another_node_dies():
+    with GpuNodes(2) as cluster:
+        lose_a_commd_gpu(cluster, "lost")
+
+
+def test_the_commd_gpu_of_another_node_dies_and_nccl_does_not_notice():
+    with GpuNodes(2, {"FAKENCCL_DEAF": "1"}, timeout="2s") as cluster:
+        lose_a_commd_gpu(cluster, "unnoticed")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
  * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
  * client's socket) with gpu_memory.c (its allocations) and gpu_slot.c (what it announces),
  * gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and go), gpu_launch.c
- * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part), gpu_wire.c
- * (groups over several nodes).
+ * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part), gpu_nccl.c
+ * (communicators), gpu_wire.c (groups over several nodes).
  *
- * Everything runs on one thread but for jobs, and joins of shadow groups. */
+ * Everything runs on one thread but for jobs, joins of shadow groups, and NCCL's aborts. */
 #ifndef COMMD_GPU_H
 #define COMMD_GPU_H
 
@@ -276,14 +276,33 @@ struct gop {
     struct gpu_plan *plan;  /* nhere */
     struct gpu_rank *ranks; /* nlocal, unit by unit */
     bool planned;           /* launch_plan() */
+    bool failed;            /* its results say so, although it is, or will be, on streams */
     /* only if it needs other GPUs: */
     struct gpu_order_op order;
-    struct gcomm *comm;   /* borrowed; NULL: not known yet */
-    uint64_t comm_number; /* of the communicator that all nodes have; 0: none */
-    struct nccl_id id;    /* to make one with */
+    struct gcomm *comm; /* held: comm_take(); NULL: there is none that all nodes have */
+    struct nccl_id id;  /* to make one with */
     uint32_t round;
     unsigned nof;
     struct gannounce *of[]; /* owned; nlocal entries, by place */
+};
+
+/* One rank of a communicator for each unit of this node; see gpu_nccl.c. */
+struct gcomm {
+    LIST_ENTRY(gcomm) link;
+    struct gpu *g;
+    uint32_t uid; /* for whom it was made */
+    uint32_t nunits, nhere;
+    struct cu_uuid *units; /* owned; nunits entries, in the order of ranks */
+    uint32_t *rank;        /* owned; nhere entries */
+    nccl_comm *comm;       /* owned; likewise */
+    struct gdevice **dev;  /* owned; likewise */
+    uint64_t number;       /* of its id: the same on all nodes */
+    unsigned users;        /* operations that hold it */
+    unsigned flying;       /* of them, that are on streams */
+    uint64_t used_ms, failed_ms;
+    bool ready, failed;
+    atomic_bool aborted; /* by its thread, which uses it until then */
+    char why[SESSION_TEXT];
 };
 
 /* Of the operation that is being launched, if it needs other GPUs; see gpu_comm.c. */
@@ -330,7 +349,7 @@ struct gpu {
     uint64_t now_since_ms; /* it has been there */
     uint64_t comms_ms;     /* communicators were looked at */
     LIST_HEAD(, gcomm) comms;
-    unsigned ncomms;
+    unsigned naborting; /* of them */
 };
 
 /* gpu_main.c */
@@ -393,6 +412,7 @@ bool slot_turn(struct gsession *s);        /* true if something was announced */
 bool slot_waits(const struct gsession *s); /* a look after the asleep flag: something is there */
 void slot_finish(struct gsession *s, uint64_t n);
 void slot_succeed(struct gsession *s, uint64_t n); /* its stream stores done */
+void slot_retell(struct gsession *s, uint64_t n, int code, const char *text); /* likewise */
 /* Those that have not ended; nothing else is done any more. */
 void slots_fail_all(struct gsession *s, int code, const char *text);
 void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid, const char *text);
@@ -415,6 +435,8 @@ void group_activate(struct ggroup *gr);
 void group_rest(struct ggroup *gr);
 /* The operation fails for all members of this node; frees it. */
 void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text);
+/* It has failed, but is on streams, or will be: what its members find when those have passed. */
+void op_retell(struct gop *op, int code, const char *text);
 void op_landed(struct gop *op); /* one of its streams has passed it */
 void op_free(struct gop *op);
 /* The one that is pending, of a group that is broken. */
@@ -432,9 +454,21 @@ bool comm_ready(struct gop *op);
 bool comm_drop(struct gop *op); /* false: too late, it is being launched */
 void comm_landed(struct gop *op);
 bool comm_turn(struct gpu *g);
-uint64_t comm_number(const struct ggroup *gr); /* of the one that there is; 0: none */
-void comm_new_id(struct gpu *g, struct nccl_id *ret);
+
+/* gpu_nccl.c */
+struct gcomm *comm_find(const struct ggroup *gr); /* NULL: none of its GPUs */
+/* The operation holds it, instead of what it held; NULL: none. */
+void comm_take(struct gop *op, struct gcomm *c);
+struct gcomm *comm_begin(struct gop *op); /* NULL: it cannot be */
+/* Has everything been enqueued, or made? False also if it has failed meanwhile. */
+bool comm_settled(struct gpu *g, struct gcomm *c, const char *what);
+/* All that runs in it ends with that. */
+void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...) _printf_(3, 4);
+void comm_failed(struct gpu *g, struct gcomm *c, nccl_comm comm, nccl_result r, const char *what);
+void comm_peer_lost(struct ggroup *gr, const char *why);
+int comm_new_id(struct gpu *g, struct nccl_id *ret, char why[SESSION_TEXT]);
 unsigned comm_count(const struct gpu *g, const struct gdevice *d);
+void comms_turn(struct gpu *g);
 
 /* gpu_wire.c */
 const char *wire_open(struct ggroup *gr); /* NULL, or why the group cannot be */

@@ -211,18 +211,38 @@ static bool stream_turn(struct gstream *s)
     return moved;
 }
 
+/* Does it wait for another one, on another GPU here? */
+static bool op_is_behind(const struct gop *op)
+{
+    for (unsigned u = 0; op->comm && u < op->group->nhere; u++) {
+        const struct gstream *s = &op->group->here[u].dev->stream[STREAM_NCCL];
+        const struct gflight *first = STAILQ_FIRST(&s->flying);
+
+        if (first && first->op != op && !seq_reached(atomic_load(s->passed), op->flight[u].ticket))
+            return true;
+    }
+    return false;
+}
+
 /* Errors of what runs only show when they are asked for. */
 static void stream_check(struct gstream *s, uint64_t now)
 {
     struct gpu *g = s->dev->g;
     cu_result r = g->cu.stream_query(s->s);
     const struct gop *op = STAILQ_FIRST(&s->flying)->op;
+    char text[SESSION_TEXT];
 
     if (r != CU_E_NOT_READY)
         device_check(s->dev, r, "a stream");
-    if (now > s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
-        gpu_fatal(g, "GPU %u stands still for %d ms in %s of group \"%s\"", s->dev->number,
-                  g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
+    if (op_is_behind(op))
+        s->since_ms = now;
+    if (now <= s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
+        return;
+    snprintf(text, sizeof text, "GPU %u stands still for %d ms in %s of group \"%s\"",
+             s->dev->number, g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
+    if (!op->comm || op->comm->failed)
+        gpu_fatal(g, "%s", text);
+    comm_fail(g, op->comm, "%s", text);
 }
 
 bool devices_turn(struct gpu *g)

@@ -107,7 +107,8 @@ void launch_end(struct gop *op, unsigned unit, struct gstream *s)
 
         write_word(&words[i], a->session->flags + done, session_mark(a->n));
         u->dev->moved += a->reads;
-        slot_succeed(a->session, a->n);
+        if (!op->failed)
+            slot_succeed(a->session, a->n);
     }
     u->dev->operations++;
     write_word(&words[u->nranks], s->passed_dev, ++s->issued);

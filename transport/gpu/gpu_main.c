@@ -278,7 +278,7 @@ static void rest_until(struct gpu *g, int64_t *nap)
     if (!TAILQ_EMPTY(&g->busy) || g->nflying || g->now) { /* ready words and streams ring no bell */
         look_around(g, *nap);
         *nap = MIN(*nap + *nap / 4, (int64_t)NAP_MOST_NS);
-    } else if (wires_wait(g)) {
+    } else if (wires_wait(g) || g->naborting) {
         look_around(g, TICK_MS * 1000000ll);
     } else {
         look_around(g, LIST_EMPTY(&g->sessions) ? -1 : REST_MS * 1000000ll);
