@@ -33,7 +33,10 @@ enum {
     GPU_SESSION_MEMORIES = 4096,
     GPU_LAST_CODE = -64,    /* of enum commd_result, as far as we believe one */
     GPU_STREAM_DEPTH = 128, /* operations on a stream at a time: a full one would block us */
+    GPU_USER_DEPTH = 32,    /* of one user that have their turn, and have not ended */
+    GPU_USER_LINES = 4,     /* streams of a GPU for moves: users share them */
 };
+#define GPU_USER_BYTES (256ull << 20) /* and of these, unless it is one alone */
 
 struct gpu;
 struct gdevice;
@@ -97,7 +100,7 @@ struct gflight {
     uint32_t ticket;
 };
 
-enum { STREAM_MOVES, STREAM_NCCL, STREAMS };
+enum { STREAM_NCCL, STREAM_MOVES, STREAMS = STREAM_MOVES + GPU_USER_LINES };
 
 struct gdevice {
     struct gpu *g;
@@ -126,7 +129,10 @@ struct guser {
     TAILQ_ENTRY(guser) busy_link; /* while it has active sessions or groups */
     uint32_t uid;
     unsigned nsessions, nmemories, ngroups;
+    unsigned line; /* its stream for moves, on each GPU */
     uint64_t mapped;
+    unsigned ncounted; /* operations that are counted, see user_full() */
+    uint64_t counted;  /* bytes of them */
     struct glane lane;
     TAILQ_HEAD(, gsession) active;
     TAILQ_HEAD(, ggroup) active_groups;
@@ -276,6 +282,7 @@ struct gop {
     struct gpu_plan *plan;  /* nhere */
     struct gpu_rank *ranks; /* nlocal, unit by unit */
     bool planned;           /* launch_plan() */
+    uint64_t counted;       /* of its user; bytes, and one more */
     bool failed;            /* its results say so, although it is, or will be, on streams */
     /* only if it needs other GPUs: */
     struct gpu_order_op order;
@@ -323,7 +330,8 @@ struct gpu {
     unsigned ndevices;
     struct gdevice *device; /* owned */
     uint64_t total_bytes;
-    struct gdevice *current; /* whose context is that of the loop's thread */
+    unsigned line[GPU_USER_LINES]; /* users that have it */
+    struct gdevice *current;       /* whose context is that of the loop's thread */
     LIST_HEAD(, gmemory) handles[HANDLE_BUCKETS];
     struct gjobs *jobs;
     struct closer *closer;
@@ -361,6 +369,12 @@ int gpu_watch(struct gpu *g, int fd, uint32_t events, struct gwatch *w);
 struct guser *guser_get(struct gpu *g, uint32_t uid);
 void guser_put(struct gpu *g, struct guser *u);   /* freed if nothing is left of it */
 void guser_touch(struct gpu *g, struct guser *u); /* lists of active things have changed */
+
+/* Has the user so much under way that others come first? Counted is what has its turn, and ends
+ * without a client's doing. */
+bool user_full(const struct gop *op);
+void user_count(struct gop *op);
+void user_uncount(struct gop *op);
 
 /* gpu_control.c */
 int control_hello(struct gpu *g);
@@ -485,6 +499,7 @@ bool wires_wait(const struct gpu *g); /* something will have to be done without 
 /* gpu_launch.c */
 /* Plans of all units here. NULL, or why it cannot be done. */
 const char *launch_plan(struct gop *op);
+struct gstream *launch_stream(const struct gop *op); /* for moves on its one GPU */
 void launch_local(struct gop *op);
 uint64_t launch_scratch(const struct gop *op, unsigned unit); /* bytes that its stream needs */
 void launch_phase(struct gop *op, unsigned unit, struct gstream *s, uint32_t round,

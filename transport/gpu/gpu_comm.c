@@ -55,6 +55,8 @@ bool comm_ready(struct gop *op)
         ready_failed(op, COMMD_E_INVALID, why);
         return true;
     }
+    if (user_full(op)) /* by what is agreed upon, which ends whatever we do here */
+        return false;
     for (unsigned u = 0; u < gr->nhere; u++) {
         struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
         int r = stream_scratch(s, launch_scratch(op, u));
@@ -69,6 +71,8 @@ bool comm_ready(struct gop *op)
     comm_take(op, comm_find(gr));
     op->order.group = gr->id ^ (uint64_t)gr->user->uid << 32 ^ gr->epoch << 48;
     op->order.seq = op->seq;
+    if (gr->nnodes == 1)
+        user_count(op);
     gpu_order_ready(&gr->g->order, &op->order, gr->nnodes == 1);
     if (gr->nnodes > 1)
         wire_ready(op, 0, -1, "");

@@ -1,13 +1,14 @@
 /* gpu_device.c - the GPUs of this node.
  *
  * A device is closed until the first session wants it, for a context takes memory of it. Then a job
- * opens it: the primary context, two streams that do not wait for the legacy one, and the kernels.
+ * opens it: the primary context, streams that do not wait for the legacy one, and the kernels.
  * It stays open.
  *
- * Streams: one for moves on this GPU alone, one for operations in which NCCL takes part, which can
- * wait for other GPUs. What ends an operation's part on a stream is a number that the device writes
- * into a page of ours, in the same call as the done words of its members: a look at it costs
- * nothing. Errors do not come that way, so streams are asked for them now and then.
+ * Streams: some for moves on this GPU alone, which users share, so that a long one of one user does
+ * not hold up another; one for operations in which NCCL takes part, which can wait for other GPUs.
+ * What ends an operation's part on a stream is a number that the device writes into a page of ours,
+ * in the same call as the done words of its members: a look at it costs nothing. Errors do not come
+ * that way, so streams are asked for them now and then.
  *
  * An error of a device is sticky: nothing that it did can be trusted, and only a new process gets a
  * new context. So it ends this one; clients see their sockets end. */

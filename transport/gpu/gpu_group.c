@@ -21,6 +21,7 @@
 void op_free(struct gop *op)
 {
     comm_take(op, NULL);
+    user_uncount(op);
     for (unsigned i = 0; i < op->nof; i++)
         announce_free(op->of[i]);
     free(op);
@@ -303,15 +304,15 @@ void group_announced(struct gmember *m, struct gannounce *a)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* On one GPU: launches, unless the stream is full or scratch is on its way. */
+/* On one GPU: launches, unless the stream or its user is full, or scratch is on its way. */
 static bool op_try(struct gop *op)
 {
-    struct gstream *s = &op->group->here[0].dev->stream[STREAM_MOVES];
+    struct gstream *s = launch_stream(op);
     struct ggroup *gr = op->group;
     const char *why;
     int r;
 
-    if (s->nflying >= GPU_STREAM_DEPTH)
+    if (s->nflying >= GPU_STREAM_DEPTH || user_full(op))
         return false;
     why = launch_plan(op);
     if (why) {
@@ -323,6 +324,7 @@ static bool op_try(struct gop *op)
         op_fail(op, r, -1, 0, s->why);
     if (r <= 0)
         return r < 0;
+    user_count(op);
     launch_local(op);
     op_launched(gr);
     return true;

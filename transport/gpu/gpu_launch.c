@@ -123,10 +123,17 @@ void launch_end(struct gop *op, unsigned unit, struct gstream *s)
     op->streams++;
 }
 
+struct gstream *launch_stream(const struct gop *op)
+{
+    const struct ggroup *gr = op->group;
+
+    return &gr->here[0].dev->stream[STREAM_MOVES + gr->user->line];
+}
+
 void launch_local(struct gop *op)
 {
     struct gunit *u = &op->group->here[0];
-    struct gstream *s = &u->dev->stream[STREAM_MOVES];
+    struct gstream *s = launch_stream(op);
     struct gpu_plan *p = &op->plan[0];
 
     device_check(u->dev, device_use(u->dev), "cuCtxSetCurrent");

@@ -3,9 +3,11 @@
  *
  * The turn: sessions announce, groups look whether their inputs are there, streams whether
  * something has ended. Users share a turn as in the engine (transport/engine/engine.c): where
- * several have something, each gets a slice of time and the next turn goes on behind it. After
- * SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for, which
- * nobody rings for; else until a doorbell or a socket is heard.
+ * several have something, each gets a slice of time and the next turn goes on behind it. What is on
+ * the GPUs is not taken back: so no user has more than GPU_USER_DEPTH operations, or
+ * GPU_USER_BYTES, that have their turn, and up to four users have streams of their own for moves.
+ * After SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for,
+ * which nobody rings for; else until a doorbell or a socket is heard.
  *
  * The end: commd closes its socket or is gone: exit at once. A GPU that fails: gpu_fatal(). Clients
  * see the end of their sockets and end what they wait for themselves. What commd-gpu knows dies
@@ -89,6 +91,10 @@ struct guser *guser_get(struct gpu *g, uint32_t uid)
     if (!u)
         return NULL;
     u->uid = uid;
+    for (unsigned i = 1; i < GPU_USER_LINES; i++)
+        if (g->line[i] < g->line[u->line])
+            u->line = i;
+    g->line[u->line]++;
     TAILQ_INIT(&u->active);
     TAILQ_INIT(&u->active_groups);
     LIST_INSERT_HEAD(&g->users, u, link);
@@ -97,9 +103,9 @@ struct guser *guser_get(struct gpu *g, uint32_t uid)
 
 void guser_put(struct gpu *g, struct guser *u)
 {
-    (void)g;
     if (u->nsessions || u->ngroups)
         return;
+    g->line[u->line]--;
     LIST_REMOVE(u, link);
     free(u);
 }
@@ -115,6 +121,39 @@ void guser_touch(struct gpu *g, struct guser *u)
         TAILQ_INSERT_TAIL(&g->busy, u, busy_link);
     else
         TAILQ_REMOVE(&g->busy, u, busy_link);
+}
+
+static uint64_t op_bytes(const struct gop *op)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < op->nof; i++)
+        sum += op->of[i]->reads;
+    return sum;
+}
+
+bool user_full(const struct gop *op)
+{
+    const struct guser *u = op->group->user;
+
+    return u->ncounted >= GPU_USER_DEPTH ||
+           (u->ncounted && u->counted + op_bytes(op) > GPU_USER_BYTES);
+}
+
+void user_count(struct gop *op)
+{
+    op->counted = op_bytes(op) + 1;
+    op->group->user->ncounted++;
+    op->group->user->counted += op->counted - 1;
+}
+
+void user_uncount(struct gop *op)
+{
+    if (!op->counted)
+        return;
+    op->group->user->ncounted--;
+    op->group->user->counted -= op->counted - 1;
+    op->counted = 0;
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */

@@ -438,6 +438,7 @@ static void wire_all_ready(struct gwire *w)
         group_break(w->gr, COMMD_E_GPU_LOST, -1, 0, text);
         return;
     }
+    user_count(op);
     mine->ticket = gpu_order_propose(&w->g->order, &op->order);
     wire_exchange(w, PHASE_TICKET);
 }

@@ -1,7 +1,8 @@
 # tests/unit/gpu_service/: commd-gpu as a process, with clients, over the driver without a GPU.
 if HAVE_CMOCKA
 unit_gpu_service = tests/unit/gpu_service/test_faults tests/unit/gpu_service/test_gpus \
-	tests/unit/gpu_service/test_hostile tests/unit/gpu_service/test_service
+	tests/unit/gpu_service/test_hostile tests/unit/gpu_service/test_service \
+	tests/unit/gpu_service/test_shares
 check_PROGRAMS += $(unit_gpu_service)
 TESTS += $(unit_gpu_service)
 gpu_service = tests/unit/gpu_service/client.c tests/unit/gpu_service/oracle.c \
@@ -27,4 +28,8 @@ EXTRA_tests_unit_gpu_service_test_hostile_DEPENDENCIES = $(gpu_service_needs)
 tests_unit_gpu_service_test_service_SOURCES = tests/unit/gpu_service/test_service.c $(gpu_service)
 tests_unit_gpu_service_test_service_LDADD = $(gpu_service_libs)
 EXTRA_tests_unit_gpu_service_test_service_DEPENDENCIES = $(gpu_service_needs)
+
+tests_unit_gpu_service_test_shares_SOURCES = tests/unit/gpu_service/test_shares.c $(gpu_service)
+tests_unit_gpu_service_test_shares_LDADD = $(gpu_service_libs)
+EXTRA_tests_unit_gpu_service_test_shares_DEPENDENCIES = $(gpu_service_needs)
 endif
