@@ -18,9 +18,9 @@ RANK_LOST, GPU_LOST = -5, -17
 
 
 def box(node):
-    """What makes a node another machine for the driver."""
-    return {"FAKECUDA_HOST": node.name, "FAKECUDA_DEVICES": "2", "COMMD_LIBCUDA": CUDA,
-            "FAKENCCL_PROGRESS": "2"}  # fmt: skip
+    """What makes a node another machine for the driver, or not."""
+    return {"FAKECUDA_HOST": node.machine or node.name, "FAKECUDA_DEVICES": "2",
+            "COMMD_LIBCUDA": CUDA, "FAKENCCL_PROGRESS": "2"}  # fmt: skip
 
 
 class GpuRank:
@@ -42,14 +42,16 @@ class GpuRank:
 
 
 class GpuNodes(Cluster):
-    def __init__(self, count, environment=None, **keys):
+    def __init__(self, count, environment=None, machine=None, **keys):
         self.environment = environment or {}
+        self.machine = machine
         gpu = {"enabled": "yes", "program": GPU, "cuda_library": CUDA, "nccl_library": NCCL, **keys}
         super().__init__(count, {"gpu": gpu}, start=False)
 
     def __enter__(self):
         super().__enter__()
         for node in self.nodes:
+            node.machine = self.machine
             node.write_config(
                 gpu=dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
             )
@@ -132,6 +134,25 @@ def test_a_rank_of_another_node_dies():
                 word, code, rank, text = one.line()
                 equal((word, int(code), int(rank)), ("error", RANK_LOST, 1), text)
         work(cluster, "after", [(0, 0), (1, 0)])
+
+
+def test_nodes_that_share_a_gpu():
+    """Groups that name the nodes in different order have the same GPUs, and other communicators."""
+    with GpuNodes(2, machine="one", nodes_share_gpus="true") as cluster:
+        work(cluster, "there", [(0, 0), (1, 0)])
+        work(cluster, "back", [(1, 0), (0, 0)])
+        work(cluster, "more", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0)])
+        for node in cluster.nodes:
+            until(lambda node=node: moved(node) >= 135, "they went through commd-gpu")
+
+
+def test_nodes_that_share_a_gpu_by_mistake():
+    with GpuNodes(2, machine="one") as cluster:
+        with ranks(cluster, "twice", [(0, 0), (1, 0)], 45) as some:
+            for one in some:
+                word, code, _, text = one.line()
+                equal((word, int(code)), ("error", GPU_LOST), text)
+                check("gpu.nodes_share_gpus" in text, text)
 
 
 def lose_a_commd_gpu(cluster, group):

@@ -360,7 +360,8 @@ static void serve(struct gpu *g)
 
 static const char usage[] =
     "Usage: commd-gpu --fd N --node NAME [--socket PATH] [--cuda LIB] [--nccl LIB]\n"
-    "                 [--timeout MS] [--log error|warn|info|debug]\n"
+    "                 [--nccl-env SETTINGS] [--host-id ID] [--timeout MS]\n"
+    "                 [--log error|warn|info|debug]\n"
     "       commd-gpu --launcher FD\n"
     "Works on tensors that processes have on the GPUs of this node. Started by commd, not by "
     "hand.\n"
@@ -369,13 +370,15 @@ static const char usage[] =
     "  --socket PATH commd's socket for clients: for groups over several nodes\n"
     "  --cuda LIB    the CUDA driver; libcuda.so.1\n"
     "  --nccl LIB    NCCL; libnccl.so.2\n"
+    "  --nccl-env SETTINGS  NCCL_NAME=VALUE, with spaces between them: its environment\n"
+    "  --host-id ID  what NCCL takes this node for, where nodes share GPUs\n"
     "  --timeout MS  how long an operation of NCCL may stand still; 30000\n"
     "  --log LEVEL   what is said on stderr; info\n"
     "  --launcher FD starts commd-gpu for a commd of another user, on a socket that listens\n"
     "  --version, --help\n";
 
 struct gpu_options {
-    const char *node, *socket, *cuda, *nccl;
+    const char *node, *socket, *cuda, *nccl, *nccl_env, *host_id;
     int fd, launcher, timeout_ms;
     unsigned log_level;
 };
@@ -394,14 +397,33 @@ static bool parse_level(const char *word, unsigned *ret)
 
 static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
 {
-    enum { FD = 1, NODE, SOCKET, CUDA, NCCL, TIMEOUT, LOG, LAUNCHER, HELP, WHICH };
-    static const struct option longs[] = {
-        {"fd", 1, NULL, FD},         {"node", 1, NULL, NODE},
-        {"socket", 1, NULL, SOCKET}, {"cuda", 1, NULL, CUDA},
-        {"nccl", 1, NULL, NCCL},     {"timeout", 1, NULL, TIMEOUT},
-        {"log", 1, NULL, LOG},       {"launcher", 1, NULL, LAUNCHER},
-        {"help", 0, NULL, HELP},     {"version", 0, NULL, WHICH},
-        {NULL, 0, NULL, 0}};
+    enum {
+        FD = 1,
+        NODE,
+        SOCKET,
+        CUDA,
+        NCCL,
+        NCCL_ENV,
+        HOST_ID,
+        TIMEOUT,
+        LOG,
+        LAUNCHER,
+        HELP,
+        WHICH
+    };
+    static const struct option longs[] = {{"fd", 1, NULL, FD},
+                                          {"node", 1, NULL, NODE},
+                                          {"socket", 1, NULL, SOCKET},
+                                          {"cuda", 1, NULL, CUDA},
+                                          {"nccl", 1, NULL, NCCL},
+                                          {"nccl-env", 1, NULL, NCCL_ENV},
+                                          {"host-id", 1, NULL, HOST_ID},
+                                          {"timeout", 1, NULL, TIMEOUT},
+                                          {"log", 1, NULL, LOG},
+                                          {"launcher", 1, NULL, LAUNCHER},
+                                          {"help", 0, NULL, HELP},
+                                          {"version", 0, NULL, WHICH},
+                                          {NULL, 0, NULL, 0}};
     bool bad = false;
     int c;
 
@@ -421,6 +443,12 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
             break;
         case NCCL:
             o->nccl = optarg;
+            break;
+        case NCCL_ENV:
+            o->nccl_env = optarg;
+            break;
+        case HOST_ID:
+            o->host_id = optarg;
             break;
         case TIMEOUT:
             o->timeout_ms = atoi(optarg);
@@ -446,6 +474,25 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
     if (bad)
         fputs(usage, stderr);
     return bad ? -EINVAL : 0;
+}
+
+/* NCCL takes two ranks on one GPU for a mistake, if their hosts are the same: so a node that shares
+ * its GPUs with another one has a name of its own for its host. commd has checked the settings. */
+static void set_nccl_env(const struct gpu_options *o)
+{
+    char *words = strdup(o->nccl_env ? o->nccl_env : ""), *word, *at = NULL;
+
+    for (word = words ? strtok_r(words, " ", &at) : NULL; word; word = strtok_r(NULL, " ", &at)) {
+        char *value = strchr(word, '=');
+
+        if (!value || strncmp(word, "NCCL_", 5))
+            continue;
+        *value++ = 0;
+        setenv(word, value, 1);
+    }
+    free(words);
+    if (o->host_id && o->host_id[0])
+        setenv("NCCL_HOSTID", o->host_id, 0);
 }
 
 /* Libraries first, for those lie anywhere; then the process gives up the file system but for what a
@@ -504,6 +551,7 @@ int main(int argc, char **argv)
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
         setenv("COMMD_SOCKET", o.socket, 1);
     setenv("COMMD_WARN_AFTER", "0", 1);
+    set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
     TAILQ_INIT(&g.busy);

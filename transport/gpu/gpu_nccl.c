@@ -151,14 +151,24 @@ static const struct gop *comm_op(const struct gpu *g, const struct gcomm *c)
     return NULL;
 }
 
+/* Is one GPU in it twice, as that of two nodes? NCCL may refuse that. */
+static bool comm_twice(const struct gcomm *c)
+{
+    for (uint32_t u = 0; u < c->nunits && !c->ready; u++)
+        for (uint32_t v = 0; v < u; v++)
+            if (!memcmp(&c->units[u], &c->units[v], sizeof c->units[u]))
+                return true;
+    return false;
+}
+
 void comm_failed(struct gpu *g, struct gcomm *c, nccl_comm comm, nccl_result r, const char *what)
 {
     const struct gop *op = comm_op(g, c);
     char text[128];
 
     nccl_text(&g->nccl, comm, r, text, sizeof text);
-    comm_fail(g, c, "NCCL failed in %s of group \"%s\": %s", what, op ? op->group->name : "?",
-              text);
+    comm_fail(g, c, "NCCL failed in %s of group \"%s\": %s%s", what, op ? op->group->name : "?",
+              comm_twice(c) ? "nodes have the same GPU: see gpu.nodes_share_gpus; " : "", text);
 }
 
 /* A node of the group is gone, and with it whoever waits for it in NCCL would wait for ever. */
