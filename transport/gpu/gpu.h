@@ -27,6 +27,8 @@ enum {
     /* of one user, on this node */
     GPU_USER_SESSIONS = 512,
     GPU_USER_GROUPS = 2048,
+    GPU_USER_NODES = 65536, /* of all its groups over several: tables have a row for each */
+    GPU_USER_JOINS = 256,   /* groups whose nodes have not come together */
     GPU_USER_MEMORIES = 32768,
     GPU_USER_DEVICES_MAPPED = 4, /* times what all GPUs together have */
     GPU_SESSION_GROUPS = 1024,
@@ -128,8 +130,9 @@ struct guser {
     LIST_ENTRY(guser) link;
     TAILQ_ENTRY(guser) busy_link; /* while it has active sessions or groups */
     uint32_t uid;
-    unsigned nsessions, nmemories, ngroups;
-    unsigned line; /* its stream for moves, on each GPU */
+    unsigned nsessions, nmemories, ngroups, njoins;
+    uint32_t nnodes; /* of its groups over several */
+    unsigned line;   /* its stream for moves, on each GPU */
     uint64_t mapped;
     unsigned ncounted; /* operations that are counted, see user_full() */
     uint64_t counted;  /* bytes of them */
@@ -485,7 +488,8 @@ unsigned comm_count(const struct gpu *g, const struct gdevice *d);
 void comms_turn(struct gpu *g);
 
 /* gpu_wire.c */
-const char *wire_open(struct ggroup *gr); /* NULL, or why the group cannot be */
+/* NULL, or why the group cannot be; then @ret_code may be set. */
+const char *wire_open(struct ggroup *gr, int *ret_code);
 void wire_broken(struct ggroup *gr);
 void wire_close(struct ggroup *gr); /* nobody here is in it any more */
 void wire_free(struct ggroup *gr);  /* and nothing is pending */

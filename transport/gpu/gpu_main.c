@@ -103,7 +103,7 @@ struct guser *guser_get(struct gpu *g, uint32_t uid)
 
 void guser_put(struct gpu *g, struct guser *u)
 {
-    if (u->nsessions || u->ngroups)
+    if (u->nsessions || u->ngroups || u->nnodes) /* nodes: of groups that are not left yet */
         return;
     g->line[u->line]--;
     LIST_REMOVE(u, link);

@@ -58,7 +58,8 @@ enum wire_phase { PHASE_NONE, PHASE_READY, PHASE_TICKET };
 struct gwire {
     LIST_ENTRY(gwire) link;
     struct gpu *g;
-    struct ggroup *gr; /* borrowed; NULL: closed, and nothing of it is pending */
+    struct ggroup *gr;  /* borrowed; NULL: closed, and nothing of it is pending */
+    struct guser *user; /* borrowed */
     enum wire_state state;
     enum wire_phase phase;      /* of the exchange that is under way */
     bool waits;                 /* READY is filled in, and not sent yet */
@@ -279,10 +280,23 @@ static struct gwire *wire_new(struct ggroup *gr)
     return w;
 }
 
-const char *wire_open(struct ggroup *gr)
+/* NULL, or why there can be no more of this user. */
+static const char *wire_refused(const struct ggroup *gr)
+{
+    if (gr->user->njoins >= GPU_USER_JOINS)
+        return "this user has as many groups over several nodes as may wait for the other nodes";
+    if (gr->user->nnodes + gr->nnodes > GPU_USER_NODES)
+        return "this user's groups have as many nodes as commd-gpu keeps for one";
+    if (gr->g->wires->threads >= WIRE_THREADS)
+        return "too many groups over several nodes are being made";
+    return NULL;
+}
+
+const char *wire_open(struct ggroup *gr, int *ret_code)
 {
     struct wire_event *ev = NULL;
     struct gwire *w;
+    const char *why;
 
     if (gr->nnodes == 1)
         return NULL;
@@ -290,8 +304,11 @@ const char *wire_open(struct ggroup *gr)
         return "commd-gpu does not know its commd's socket, and its ranks are on several nodes";
     if (!gr->g->wires && wires_new(gr->g))
         return "commd-gpu has no memory for a group";
-    if (gr->g->wires->threads >= WIRE_THREADS)
-        return "too many groups over several nodes are being made";
+    why = wire_refused(gr);
+    if (why) {
+        *ret_code = COMMD_E_QUOTA;
+        return why;
+    }
     w = wire_new(gr);
     if (w)
         ev = wire_event_new(w, EVENT_JOINED);
@@ -305,6 +322,9 @@ const char *wire_open(struct ggroup *gr)
     ev->size = (int)gr->nnodes;
     LIST_INSERT_HEAD(&gr->g->wires->wires, w, link);
     gr->wire = w;
+    w->user = gr->user;
+    gr->user->nnodes += gr->nnodes;
+    gr->user->njoins++;
     gr->g->wires->threads++;
     if (wire_start_thread(ev)) {
         ev->code = COMMD_E_NOMEM;
@@ -463,6 +483,7 @@ static void event_joined(struct gwire *w, struct wire_event *ev)
 {
     char text[SESSION_TEXT];
 
+    w->user->njoins--;
     if (ev->code) {
         w->state = WIRE_CLOSED;
         snprintf(text, sizeof text, "the commd-gpus of the nodes do not come together: %.180s",
@@ -514,6 +535,8 @@ static void event_exchanged(struct gwire *w, const struct wire_event *ev)
 static void wire_del(struct gwire *w)
 {
     LIST_REMOVE(w, link);
+    w->user->nnodes -= w->nnodes;
+    guser_put(w->g, w->user);
     free(w->ready);
     free(w->ticket);
     free(w);
