@@ -54,6 +54,8 @@ struct conf {
     char gpu_enabled[8];              /* "auto", "yes", "no": see conf_gpu() */
     char cuda_library[CONF_PATH_MAX]; /* "": libcuda.so.1 */
     char nccl_library[CONF_PATH_MAX]; /* "": libnccl.so.2 */
+    char nccl_env[512];               /* "NCCL_NAME=VALUE ..." */
+    bool nodes_share_gpus;            /* NCCL takes nodes for different hosts */
     uint64_t gpu_timeout_ms;
     char gpu_program[CONF_PATH_MAX];
     char gpu_pid_file[CONF_PATH_MAX]; /* "": none */

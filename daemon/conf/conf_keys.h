@@ -19,6 +19,7 @@ typedef enum {
     CONF_SWITCH,
     CONF_LISTEN,
     CONF_WEIGHTS,
+    CONF_NCCL_ENV,
     CONF_BOOL,
     CONF_LEVEL,
     CONF_MODE,

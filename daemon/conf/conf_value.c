@@ -333,6 +333,37 @@ static const char *check_weights(const char *text)
     return wrong;
 }
 
+/* Length of the NCCL_NAME=VALUE at @text; 0: it is none. @ret_name: of what is before the '='. */
+static size_t nccl_setting(const char *text, size_t *ret_name)
+{
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"), end = strcspn(text, " ");
+
+    *ret_name = n;
+    for (size_t i = n; i < end; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            return 0;
+    return strncmp(text, "NCCL_", 5) || n <= 5 || text[n] != '=' || n + 1 >= end ? 0 : end;
+}
+
+static const char *check_nccl_env(const struct conf_key *key, const char *text)
+{
+    const char *next;
+
+    if (strlen(text) > key->max)
+        return "too long";
+    for (const char *at = text; at; at = next) {
+        size_t name, other, len = nccl_setting(at, &name);
+
+        if (!len)
+            return "not a list of settings";
+        next = at[len] ? at + len + 1 : NULL;
+        for (const char *p = text; p < at; p += nccl_setting(p, &other) + 1)
+            if (nccl_setting(p, &other) && other == name && !memcmp(p, at, name))
+                return "with a name in it twice";
+    }
+    return NULL;
+}
+
 /* --- by type --- */
 
 static const char *parse_text(const struct conf_key *key, const char *text)
@@ -362,6 +393,8 @@ static const char *parse_text(const struct conf_key *key, const char *text)
         return check_listen(text);
     case CONF_WEIGHTS:
         return check_weights(text);
+    case CONF_NCCL_ENV:
+        return check_nccl_env(key, text);
     case CONF_BOOL:
     case CONF_LEVEL:
     case CONF_MODE:
@@ -377,7 +410,7 @@ static const char *parse_text(const struct conf_key *key, const char *text)
 
 static bool is_text(conf_type_t type)
 {
-    return type <= CONF_WEIGHTS;
+    return type <= CONF_NCCL_ENV;
 }
 
 static const char *parse_value(const struct conf_key *key, const char *text, uint64_t *ret_value)
@@ -407,6 +440,7 @@ static const char *parse_value(const struct conf_key *key, const char *text, uin
     case CONF_SWITCH:
     case CONF_LISTEN:
     case CONF_WEIGHTS:
+    case CONF_NCCL_ENV:
     case CONF_NODES:
         break;
     }
@@ -584,6 +618,12 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
             "UID=WEIGHT joined by commas, weights 1 to %d, such as 1001=30,1002=5, or \"\" for "
             "none",
             CONF_WEIGHT_MAX);
+        return;
+    case CONF_NCCL_ENV:
+        snprintf(buf, len,
+                 "NCCL_NAME=VALUE, one or more with a space between them, of at most %" PRIu64
+                 " bytes, such as NCCL_DEBUG=WARN, or \"\" for none",
+                 key->max);
         return;
     case CONF_BOOL:
         snprintf(buf, len, "true, false");

@@ -328,6 +328,8 @@ nccl_result ncclCommAbort(nccl_comm comm)
 {
     if (!comm)
         return NCCL_SUCCESS;
+    while (fake_knob_number("FAKENCCL_ABORT_HANGS", 0))
+        usleep(1000);
     atomic_store(&comm->aborted, true);
     unref(comm, 0);
     return NCCL_SUCCESS;

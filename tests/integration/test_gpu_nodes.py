@@ -20,9 +20,9 @@ RANK_LOST, GPU_LOST = -5, -17
 
 
 def box(node):
-    """What makes a node another machine for the driver."""
+    """What makes a node another machine for the driver, or not."""
     progress = {} if gpu_driver.REAL else {"FAKENCCL_PROGRESS": "2"}
-    return {**gpu_driver.environment(node.name, devices=2), **progress}
+    return {**gpu_driver.environment(node.machine or node.name, devices=2), **progress}
 
 
 def gpu(device):
@@ -49,16 +49,19 @@ class GpuRank:
 
 
 class GpuNodes(Cluster):
-    def __init__(self, count, **keys):
+    def __init__(self, count, environment=None, machine=None, **keys):
+        self.environment = environment or {}
+        self.machine = machine
         super().__init__(count, {"gpu": {**gpu_driver.section(), **keys}}, start=False)
 
     def __enter__(self):
         super().__enter__()
         for node in self.nodes:
+            node.machine = self.machine
             node.write_config(
                 gpu=dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
             )
-            node.start(box(node))
+            node.start({**box(node), **self.environment})
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
@@ -139,19 +142,58 @@ def test_a_rank_of_another_node_dies():
         work(cluster, "after", [(0, 0), (1, 0)])
 
 
-def test_the_commd_gpu_of_another_node_dies():
-    with GpuNodes(2) as cluster:
-        cluster.expect("commd-gpu of node node1 was lost: killed by signal 9")
-        # if NCCL was under way
-        cluster.expect("commd-gpu of node node0 was lost: exited with status 1")
-        with ranks(cluster, "lost", [(0, 0), (1, 0)], 0) as some:
+def test_nodes_that_share_a_gpu():
+    """Groups that name the nodes in different order have the same GPUs, and other communicators."""
+    with GpuNodes(2, machine="one", nodes_share_gpus="true") as cluster:
+        work(cluster, "there", [(0, 0), (1, 0)])
+        work(cluster, "back", [(1, 0), (0, 0)])
+        work(cluster, "more", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0)])
+        for node in cluster.nodes:
+            until(lambda node=node: moved(node) >= 135, "they went through commd-gpu")
+
+
+def test_nodes_that_share_a_gpu_by_mistake():
+    if gpu_driver.REAL:
+        raise Skip("the environment of the test names the nodes for NCCL")
+    with GpuNodes(2, machine="one") as cluster:
+        with ranks(cluster, "twice", [(0, 0), (1, 0)], 45) as some:
+            for one in some:
+                word, code, _, text = one.line()
+                equal((word, int(code)), ("error", GPU_LOST), text)
+                check("gpu.nodes_share_gpus" in text, text)
+
+
+def lose_a_commd_gpu(cluster, group):
+    """That of node1, while a group over both nodes works. That of node0 aborts what it has in NCCL
+    and goes on: groups that are on node0 alone do not notice."""
+    cluster.expect("commd-gpu of node node1 was lost: killed by signal 9")
+    with ranks(cluster, "local", [(0, 0), (0, 1)], 0) as local:
+        until(lambda: moved(cluster.nodes[0]) >= 20, "they work")
+        first = gpu_pid(cluster.nodes[0])
+        with ranks(cluster, group, [(0, 0), (1, 0)], 0) as some:
             until(lambda: moved(cluster.nodes[1]) >= 20, "they work")
             os.kill(gpu_pid(cluster.nodes[1]), signal.SIGKILL)
             for one in some:
                 line = one.line()
                 equal(line[0], "error")
                 check(int(line[1]) == GPU_LOST, line)
-        work(cluster, "anew", [(0, 0), (1, 0)])
+        work(cluster, group + " anew", [(0, 0), (1, 0)])
+        before = moved(cluster.nodes[0])
+        until(lambda: moved(cluster.nodes[0]) >= before + 20, "they still work")
+        equal(gpu_pid(cluster.nodes[0]), first)
+        for one in local:
+            one.process.kill()
+            equal(one.line(), [])
+
+
+def test_the_commd_gpu_of_another_node_dies():
+    with GpuNodes(2) as cluster:
+        lose_a_commd_gpu(cluster, "lost")
+
+
+def test_the_commd_gpu_of_another_node_dies_and_nccl_does_not_notice():
+    with GpuNodes(2, {"FAKENCCL_DEAF": "1"}, timeout="2s") as cluster:
+        lose_a_commd_gpu(cluster, "unnoticed")
 
 
 if __name__ == "__main__":

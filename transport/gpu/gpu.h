@@ -2,10 +2,10 @@
  * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
  * client's socket) with gpu_memory.c (its allocations) and gpu_slot.c (what it announces),
  * gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and go), gpu_launch.c
- * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part), gpu_wire.c
- * (groups over several nodes).
+ * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part), gpu_nccl.c
+ * (communicators), gpu_wire.c (groups over several nodes).
  *
- * Everything runs on one thread but for jobs, and joins of shadow groups. */
+ * Everything runs on one thread but for jobs, joins of shadow groups, and NCCL's aborts. */
 #ifndef COMMD_GPU_H
 #define COMMD_GPU_H
 
@@ -27,13 +27,18 @@ enum {
     /* of one user, on this node */
     GPU_USER_SESSIONS = 512,
     GPU_USER_GROUPS = 2048,
+    GPU_USER_NODES = 65536, /* of all its groups over several: tables have a row for each */
+    GPU_USER_JOINS = 256,   /* groups whose nodes have not come together */
     GPU_USER_MEMORIES = 32768,
     GPU_USER_DEVICES_MAPPED = 4, /* times what all GPUs together have */
     GPU_SESSION_GROUPS = 1024,
     GPU_SESSION_MEMORIES = 4096,
     GPU_LAST_CODE = -64,    /* of enum commd_result, as far as we believe one */
     GPU_STREAM_DEPTH = 128, /* operations on a stream at a time: a full one would block us */
+    GPU_USER_DEPTH = 32,    /* of one user that have their turn, and have not ended */
+    GPU_USER_LINES = 4,     /* streams of a GPU for moves: users share them */
 };
+#define GPU_USER_BYTES (256ull << 20) /* and of these, unless it is one alone */
 
 struct gpu;
 struct gdevice;
@@ -97,7 +102,7 @@ struct gflight {
     uint32_t ticket;
 };
 
-enum { STREAM_MOVES, STREAM_NCCL, STREAMS };
+enum { STREAM_NCCL, STREAM_MOVES, STREAMS = STREAM_MOVES + GPU_USER_LINES };
 
 struct gdevice {
     struct gpu *g;
@@ -125,8 +130,12 @@ struct guser {
     LIST_ENTRY(guser) link;
     TAILQ_ENTRY(guser) busy_link; /* while it has active sessions or groups */
     uint32_t uid;
-    unsigned nsessions, nmemories, ngroups;
+    unsigned nsessions, nmemories, ngroups, njoins;
+    uint32_t nnodes; /* of its groups over several */
+    unsigned line;   /* its stream for moves, on each GPU */
     uint64_t mapped;
+    unsigned ncounted; /* operations that are counted, see user_full() */
+    uint64_t counted;  /* bytes of them */
     struct glane lane;
     TAILQ_HEAD(, gsession) active;
     TAILQ_HEAD(, ggroup) active_groups;
@@ -276,14 +285,34 @@ struct gop {
     struct gpu_plan *plan;  /* nhere */
     struct gpu_rank *ranks; /* nlocal, unit by unit */
     bool planned;           /* launch_plan() */
+    uint64_t counted;       /* of its user; bytes, and one more */
+    bool failed;            /* its results say so, although it is, or will be, on streams */
     /* only if it needs other GPUs: */
     struct gpu_order_op order;
-    struct gcomm *comm;   /* borrowed; NULL: not known yet */
-    uint64_t comm_number; /* of the communicator that all nodes have; 0: none */
-    struct nccl_id id;    /* to make one with */
+    struct gcomm *comm; /* held: comm_take(); NULL: there is none that all nodes have */
+    struct nccl_id id;  /* to make one with */
     uint32_t round;
     unsigned nof;
     struct gannounce *of[]; /* owned; nlocal entries, by place */
+};
+
+/* One rank of a communicator for each unit of this node; see gpu_nccl.c. */
+struct gcomm {
+    LIST_ENTRY(gcomm) link;
+    struct gpu *g;
+    uint32_t uid; /* for whom it was made */
+    uint32_t nunits, nhere;
+    struct cu_uuid *units; /* owned; nunits entries, in the order of ranks */
+    uint32_t *rank;        /* owned; nhere entries */
+    nccl_comm *comm;       /* owned; likewise */
+    struct gdevice **dev;  /* owned; likewise */
+    uint64_t number;       /* of its id: the same on all nodes */
+    unsigned users;        /* operations that hold it */
+    unsigned flying;       /* of them, that are on streams */
+    uint64_t used_ms, failed_ms;
+    bool ready, failed;
+    atomic_bool aborted; /* by its thread, which uses it until then */
+    char why[SESSION_TEXT];
 };
 
 /* Of the operation that is being launched, if it needs other GPUs; see gpu_comm.c. */
@@ -304,7 +333,8 @@ struct gpu {
     unsigned ndevices;
     struct gdevice *device; /* owned */
     uint64_t total_bytes;
-    struct gdevice *current; /* whose context is that of the loop's thread */
+    unsigned line[GPU_USER_LINES]; /* users that have it */
+    struct gdevice *current;       /* whose context is that of the loop's thread */
     LIST_HEAD(, gmemory) handles[HANDLE_BUCKETS];
     struct gjobs *jobs;
     struct closer *closer;
@@ -330,7 +360,7 @@ struct gpu {
     uint64_t now_since_ms; /* it has been there */
     uint64_t comms_ms;     /* communicators were looked at */
     LIST_HEAD(, gcomm) comms;
-    unsigned ncomms;
+    unsigned naborting; /* of them */
 };
 
 /* gpu_main.c */
@@ -342,6 +372,12 @@ int gpu_watch(struct gpu *g, int fd, uint32_t events, struct gwatch *w);
 struct guser *guser_get(struct gpu *g, uint32_t uid);
 void guser_put(struct gpu *g, struct guser *u);   /* freed if nothing is left of it */
 void guser_touch(struct gpu *g, struct guser *u); /* lists of active things have changed */
+
+/* Has the user so much under way that others come first? Counted is what has its turn, and ends
+ * without a client's doing. */
+bool user_full(const struct gop *op);
+void user_count(struct gop *op);
+void user_uncount(struct gop *op);
 
 /* gpu_control.c */
 int control_hello(struct gpu *g);
@@ -393,6 +429,7 @@ bool slot_turn(struct gsession *s);        /* true if something was announced */
 bool slot_waits(const struct gsession *s); /* a look after the asleep flag: something is there */
 void slot_finish(struct gsession *s, uint64_t n);
 void slot_succeed(struct gsession *s, uint64_t n); /* its stream stores done */
+void slot_retell(struct gsession *s, uint64_t n, int code, const char *text); /* likewise */
 /* Those that have not ended; nothing else is done any more. */
 void slots_fail_all(struct gsession *s, int code, const char *text);
 void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid, const char *text);
@@ -415,6 +452,8 @@ void group_activate(struct ggroup *gr);
 void group_rest(struct ggroup *gr);
 /* The operation fails for all members of this node; frees it. */
 void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text);
+/* It has failed, but is on streams, or will be: what its members find when those have passed. */
+void op_retell(struct gop *op, int code, const char *text);
 void op_landed(struct gop *op); /* one of its streams has passed it */
 void op_free(struct gop *op);
 /* The one that is pending, of a group that is broken. */
@@ -432,12 +471,25 @@ bool comm_ready(struct gop *op);
 bool comm_drop(struct gop *op); /* false: too late, it is being launched */
 void comm_landed(struct gop *op);
 bool comm_turn(struct gpu *g);
-uint64_t comm_number(const struct ggroup *gr); /* of the one that there is; 0: none */
-void comm_new_id(struct gpu *g, struct nccl_id *ret);
+
+/* gpu_nccl.c */
+struct gcomm *comm_find(const struct ggroup *gr); /* NULL: none of its GPUs */
+/* The operation holds it, instead of what it held; NULL: none. */
+void comm_take(struct gop *op, struct gcomm *c);
+struct gcomm *comm_begin(struct gop *op); /* NULL: it cannot be */
+/* Has everything been enqueued, or made? False also if it has failed meanwhile. */
+bool comm_settled(struct gpu *g, struct gcomm *c, const char *what);
+/* All that runs in it ends with that. */
+void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...) _printf_(3, 4);
+void comm_failed(struct gpu *g, struct gcomm *c, nccl_comm comm, nccl_result r, const char *what);
+void comm_peer_lost(struct ggroup *gr, const char *why);
+int comm_new_id(struct gpu *g, struct nccl_id *ret, char why[SESSION_TEXT]);
 unsigned comm_count(const struct gpu *g, const struct gdevice *d);
+void comms_turn(struct gpu *g);
 
 /* gpu_wire.c */
-const char *wire_open(struct ggroup *gr); /* NULL, or why the group cannot be */
+/* NULL, or why the group cannot be; then @ret_code may be set. */
+const char *wire_open(struct ggroup *gr, int *ret_code);
 void wire_broken(struct ggroup *gr);
 void wire_close(struct ggroup *gr); /* nobody here is in it any more */
 void wire_free(struct ggroup *gr);  /* and nothing is pending */
@@ -451,6 +503,7 @@ bool wires_wait(const struct gpu *g); /* something will have to be done without 
 /* gpu_launch.c */
 /* Plans of all units here. NULL, or why it cannot be done. */
 const char *launch_plan(struct gop *op);
+struct gstream *launch_stream(const struct gop *op); /* for moves on its one GPU */
 void launch_local(struct gop *op);
 uint64_t launch_scratch(const struct gop *op, unsigned unit); /* bytes that its stream needs */
 void launch_phase(struct gop *op, unsigned unit, struct gstream *s, uint32_t round,

@@ -209,7 +209,7 @@ static int group_fill(struct ggroup *gr, const struct attach_claim *c)
     return group_fill_units(gr);
 }
 
-static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *c,
+static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *c, int *ret_code,
                                  const char **ret_why)
 {
     const struct session_msg *m = c->m;
@@ -243,7 +243,7 @@ static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *
     LIST_INSERT_HEAD(&s->g->groups[group_bucket(s->g, s->user->uid, gr->id, gr->epoch)], gr, link);
     s->user->ngroups++;
     s->g->ngroups++;
-    *ret_why = wire_open(gr);
+    *ret_why = wire_open(gr, ret_code);
     if (*ret_why) {
         group_close(gr);
         return NULL;
@@ -314,7 +314,7 @@ static const char *attach_rank(struct gsession *s, const struct attach_claim *c,
     }
     if (gr && gr->member[place_of_rank(gr, m->attach.rank)])
         return "another process is this rank";
-    if (!gr && !(gr = ggroup_new(s, c, &why)))
+    if (!gr && !(gr = ggroup_new(s, c, ret_code, &why)))
         return why;
     if (member_add(s, gr, m->id, m->attach.rank)) {
         if (!gr->nmembers)

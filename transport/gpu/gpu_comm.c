@@ -10,203 +10,28 @@
  * Behind the last round it is on the streams, and the next operation begins. Nothing is launched
  * whose inputs are not there on all nodes, so what runs does not wait for a client.
  *
- * Communicators belong to the GPUs that they connect, not to a group or a user: the second group
- * over the same GPUs finds one. They never block (`blocking` 0): their state is polled.
- *
- * What if NCCL fails, or what runs does not end within --timeout: nothing can be trusted that its
- * kernels hold up, so gpu_fatal() tells all pending operations why, and the process ends. */
+ * What if NCCL fails, or stands still for --timeout: gpu_nccl.c aborts the communicator, and the
+ * group is broken. What of the operation is on the streams by then gets its end there all the same:
+ * it passes when the abort has ended what it waits for. */
 #include "transport/gpu/gpu.h"
 
 #include <stdio.h>
 
 #include "shm/util/wait.h"
 
-enum { COMMS_MOST = 32, COMMS_CHECK_MS = 50 };
-
-/* One rank of a communicator for each unit of this node. */
-struct gcomm {
-    LIST_ENTRY(gcomm) link;
-    uint32_t nunits, nhere;
-    struct cu_uuid *units; /* owned; nunits entries, in the order of ranks */
-    nccl_comm *comm;       /* owned; nhere entries */
-    struct gdevice **dev;  /* owned; likewise */
-    uint64_t number;       /* of its id: the same on all nodes */
-    unsigned flying;       /* operations that use it */
-    uint64_t used_ms;
-    bool ready;
-};
-
-/* ---- errors ------------------------------------------------------------------------------------
+/* ---- the end of one that cannot be -------------------------------------------------------------
  */
 
-static _Noreturn void nccl_fatal(struct gpu *g, nccl_comm comm, nccl_result r, const char *what)
+/* Nothing of the operation that is being launched is on a stream: it ends here. */
+static void now_fail(struct gpu *g, const char *text)
 {
-    const struct gop *op = g->now;
-    char text[200];
+    struct ggroup *gr = g->now->group;
 
-    nccl_text(&g->nccl, comm, r, text, sizeof text);
-    if (op)
-        gpu_fatal(g, "NCCL failed in %s of group \"%s\": %s", what, op->group->name, text);
-    gpu_fatal(g, "NCCL failed in %s: %s", what, text);
-}
-
-static void nccl_check(struct gpu *g, nccl_comm comm, nccl_result r, const char *what)
-{
-    if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS)
-        nccl_fatal(g, comm, r, what);
-}
-
-/* Has everything been enqueued, or made? */
-static bool comm_settled(struct gpu *g, const struct gcomm *c, const char *what)
-{
-    bool settled = true;
-
-    for (unsigned i = 0; i < c->nhere; i++) { /* all: while one goes on another may have failed */
-        nccl_result state = NCCL_SUCCESS;
-
-        nccl_check(g, c->comm[i], g->nccl.async_error(c->comm[i], &state), what);
-        nccl_check(g, c->comm[i], state, what);
-        settled &= state == NCCL_SUCCESS;
-    }
-    return settled;
-}
-
-/* ---- communicators -----------------------------------------------------------------------------
- */
-
-static struct gcomm *comm_find(const struct ggroup *gr)
-{
-    struct gcomm *c;
-
-    LIST_FOREACH(c, &gr->g->comms, link) {
-        uint32_t u = 0;
-
-        while (c->nunits == gr->nunits && u < c->nunits &&
-               !memcmp(&c->units[u], &gr->units[u].uuid, sizeof c->units[u]))
-            u++;
-        if (u == gr->nunits)
-            return c;
-    }
-    return NULL;
-}
-
-uint64_t comm_number(const struct ggroup *gr)
-{
-    const struct gcomm *c = comm_find(gr);
-
-    return c ? c->number : 0;
-}
-
-unsigned comm_count(const struct gpu *g, const struct gdevice *d)
-{
-    const struct gcomm *c;
-    unsigned n = 0;
-
-    LIST_FOREACH(c, &g->comms, link)
-        for (unsigned i = 0; i < c->nhere; i++)
-            n += c->dev[i] == d;
-    return n;
-}
-
-static void comm_free(struct gcomm *c)
-{
-    free(c->units);
-    free(c->comm);
-    free(c->dev);
-    free(c);
-}
-
-/* Nothing of it runs. Aborted, not destroyed: that waits for nobody. */
-static void comm_del(struct gpu *g, struct gcomm *c)
-{
-    for (unsigned i = 0; i < c->nhere; i++)
-        g->nccl.abort(c->comm[i]);
-    g->current = NULL;
-    LIST_REMOVE(c, link);
-    g->ncomms--;
-    comm_free(c);
-}
-
-/* The one that was not used for the longest time, if there are as many as are kept. */
-static void comm_evict(struct gpu *g)
-{
-    struct gcomm *c, *oldest = NULL;
-
-    if (g->ncomms < COMMS_MOST)
-        return;
-    LIST_FOREACH(c, &g->comms, link)
-        if (!c->flying && (!oldest || c->used_ms < oldest->used_ms))
-            oldest = c;
-    if (oldest)
-        comm_del(g, oldest);
-}
-
-static struct gcomm *comm_alloc(const struct ggroup *gr)
-{
-    struct gcomm *c = calloc(1, sizeof *c);
-
-    if (!c)
-        return NULL;
-    c->nunits = gr->nunits;
-    c->nhere = gr->nhere;
-    c->units = calloc(c->nunits, sizeof *c->units);
-    c->comm = calloc(c->nhere, sizeof(nccl_comm));
-    c->dev = calloc(c->nhere, sizeof(struct gdevice *));
-    if (!c->units || !c->comm || !c->dev) {
-        comm_free(c);
-        return NULL;
-    }
-    for (uint32_t u = 0; u < c->nunits; u++)
-        c->units[u] = gr->units[u].uuid;
-    for (uint32_t u = 0; u < c->nhere; u++)
-        c->dev[u] = gr->here[u].dev;
-    return c;
-}
-
-static uint64_t comm_id_number(const struct nccl_id *id)
-{
-    uint64_t h = 14695981039346656037u;
-
-    for (unsigned i = 0; i < sizeof id->bytes; i++)
-        h = (h ^ (uint8_t)id->bytes[i]) * 1099511628211u;
-    return h | 1;
-}
-
-void comm_new_id(struct gpu *g, struct nccl_id *ret)
-{
-    nccl_check(g, NULL, g->nccl.get_id(ret), "making an id");
-    g->current = NULL;
-}
-
-/* Begins to make it: the ranks of all nodes meet in the background. */
-static struct gcomm *comm_begin(struct gop *op)
-{
-    struct ggroup *gr = op->group;
-    struct gpu *g = gr->g;
-    struct nccl_config config = nccl_config(g->nccl.version);
-    struct gcomm *c = comm_find(gr);
-
-    if (c) /* another node does not have it any more */
-        comm_del(g, c);
-    comm_evict(g);
-    c = comm_alloc(gr);
-    if (!c)
-        gpu_fatal(g, "no memory for a communicator");
-    config.blocking = 0;
-    c->number = comm_id_number(&op->id);
-    nccl_check(g, NULL, g->nccl.group_start(), "ncclGroupStart");
-    for (unsigned u = 0; u < c->nhere; u++) {
-        device_check(c->dev[u], device_use(c->dev[u]), "cuCtxSetCurrent");
-        nccl_check(
-            g, NULL,
-            g->nccl.init(&c->comm[u], (int)c->nunits, op->id, (int)gr->here[u].number, &config),
-            "ncclCommInitRankConfig");
-    }
-    nccl_check(g, NULL, g->nccl.group_end(), "making a communicator");
-    g->current = NULL;
-    LIST_INSERT_HEAD(&g->comms, c, link);
-    g->ncomms++;
-    return c;
+    g->now = NULL;
+    if (gr->broken)
+        group_drop_op(gr);
+    else
+        group_break(gr, COMMD_E_GPU_LOST, -1, 0, text);
 }
 
 /* ---- before it is its turn ----------------------------------------------------------------------
@@ -230,6 +55,8 @@ bool comm_ready(struct gop *op)
         ready_failed(op, COMMD_E_INVALID, why);
         return true;
     }
+    if (user_full(op)) /* by what is agreed upon, which ends whatever we do here */
+        return false;
     for (unsigned u = 0; u < gr->nhere; u++) {
         struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
         int r = stream_scratch(s, launch_scratch(op, u));
@@ -241,9 +68,11 @@ bool comm_ready(struct gop *op)
     }
     op->state = OP_ORDER;
     group_rest(gr);
-    op->comm_number = comm_number(gr);
+    comm_take(op, comm_find(gr));
     op->order.group = gr->id ^ (uint64_t)gr->user->uid << 32 ^ gr->epoch << 48;
     op->order.seq = op->seq;
+    if (gr->nnodes == 1)
+        user_count(op);
     gpu_order_ready(&gr->g->order, &op->order, gr->nnodes == 1);
     if (gr->nnodes > 1)
         wire_ready(op, 0, -1, "");
@@ -270,6 +99,7 @@ struct calling {
     struct gpu *g;
     nccl_comm comm;
     cu_stream s;
+    nccl_result *r; /* of one that has failed: no more are made */
 };
 
 static void call(void *arg, const struct gpu_call *k)
@@ -280,6 +110,8 @@ static void call(void *arg, const struct gpu_call *k)
     void *recv = (void *)(uintptr_t)k->recv;
     nccl_result r = NCCL_E_INTERNAL;
 
+    if (*to->r)
+        return;
     switch ((enum gpu_call_kind)k->kind) {
     case GPU_ALL_REDUCE:
         r = nc->all_reduce(send, recv, k->count, k->type, k->op, to->comm, to->s);
@@ -303,13 +135,15 @@ static void call(void *arg, const struct gpu_call *k)
         r = nc->recv(recv, k->count, k->type, (int)k->unit, to->comm, to->s);
         break;
     }
-    nccl_check(to->g, to->comm, r, "a call");
+    if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS)
+        *to->r = r;
 }
 
 static void launch_round(struct gpu *g)
 {
     struct gop *op = g->now;
     struct ggroup *gr = op->group;
+    nccl_result r, end;
 
     for (unsigned u = 0; u < gr->nhere; u++) {
         struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
@@ -319,14 +153,17 @@ static void launch_round(struct gpu *g)
         launch_phase(op, u, s, op->round, GPU_PACK);
         launch_phase(op, u, s, op->round, GPU_BEFORE);
     }
-    nccl_check(g, NULL, g->nccl.group_start(), "ncclGroupStart");
+    r = g->nccl.group_start();
     for (unsigned u = 0; u < gr->nhere; u++) {
-        struct calling to = {g, op->comm->comm[u], gr->here[u].dev->stream[STREAM_NCCL].s};
+        struct calling to = {g, op->comm->comm[u], gr->here[u].dev->stream[STREAM_NCCL].s, &r};
         struct gpu_sink sink = {.arg = &to, .call = call};
 
         gpu_plan_phase(&op->plan[u], op->round, GPU_CALLS, &sink);
     }
-    nccl_check(g, NULL, g->nccl.group_end(), "an operation");
+    end = g->nccl.group_end();
+    r = r ? r : end;
+    if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS)
+        comm_failed(g, op->comm, NULL, r, "an operation");
     g->current = NULL;
 }
 
@@ -363,32 +200,46 @@ static void launch_done(struct gpu *g)
     op_launched(gr);
 }
 
+/* Its communicator has failed after something was put on the streams: memory that it names stays
+ * until that has ended, as for one that was launched. */
+static void now_abandon(struct gpu *g)
+{
+    struct gop *op = g->now;
+
+    op_retell(op, COMMD_E_GPU_LOST, op->comm->why);
+    group_break(op->group, COMMD_E_GPU_LOST, -1, 0, op->comm->why); /* but for itself */
+    launch_done(g);
+}
+
 void comm_landed(struct gop *op)
 {
     if (op->comm)
         op->comm->flying--;
 }
 
-/* Is there a communicator for it, which all nodes have? Begins to make one if not. False: not yet.
- */
+/* Is there a communicator for it, which all nodes have? Begins to make one if not. False: not yet,
+ * or it is no operation any more. */
 static bool find_comm(struct gpu *g)
 {
     struct gop *op = g->now;
-    struct gcomm *c = comm_find(op->group);
 
+    if (!op->comm && op->group->nnodes == 1) /* another operation may have made it meanwhile */
+        comm_take(op, comm_find(op->group));
     if (!op->comm) {
-        if (!c || c->number != op->comm_number) {
-            if (c && c->flying) /* of operations whose other nodes are gone */
-                return false;
-            if (op->group->nnodes == 1)
-                comm_new_id(g, &op->id);
-            c = comm_begin(op);
+        struct gcomm *c = comm_begin(op);
+
+        if (!c) {
+            now_fail(g, "commd-gpu cannot make a communicator of NCCL");
+            return false;
         }
-        op->comm = c;
+        comm_take(op, c);
     }
-    if (!op->comm->ready)
-        op->comm->ready = comm_settled(g, op->comm, "making a communicator");
-    return op->comm->ready;
+    if (!op->comm->ready && comm_settled(g, op->comm, "making a communicator"))
+        op->comm->ready = true;
+    if (!op->comm->failed)
+        return op->comm->ready;
+    now_fail(g, op->comm->why);
+    return false;
 }
 
 static bool room_on_streams(struct gpu *g)
@@ -420,8 +271,11 @@ static bool now_turn(struct gpu *g)
         g->stage = STAGE_CALLS;
         return true;
     case STAGE_CALLS:
-        if (!comm_settled(g, op->comm, "an operation"))
-            return false;
+        if (!comm_settled(g, op->comm, "an operation")) {
+            if (op->comm->failed)
+                now_abandon(g);
+            return !g->now;
+        }
         launch_after(g);
         g->stage = op->round < op->plan[0].rounds ? STAGE_ROUND : STAGE_END;
         return true;
@@ -432,24 +286,23 @@ static bool now_turn(struct gpu *g)
     return false;
 }
 
-/* Of what runs, errors only show when they are asked for. */
-static void comms_check(struct gpu *g)
+/* It waits for NCCL, and not for room on the streams, which gpu_device.c sees to. */
+static void now_check(struct gpu *g)
 {
-    struct gcomm *c;
+    struct gop *op = g->now;
 
-    if (now_ms() - g->comms_ms < COMMS_CHECK_MS)
+    if (!op->comm || op->comm->failed || (g->stage == STAGE_COMM && op->comm->ready) ||
+        now_ms() - g->now_since_ms <= (uint64_t)g->timeout_ms)
         return;
-    g->comms_ms = now_ms();
-    LIST_FOREACH(c, &g->comms, link)
-        if (c->flying)
-            comm_settled(g, c, "an operation");
+    comm_fail(g, op->comm, "NCCL does not come forward: %s of group \"%s\" stands still for %d ms",
+              coll_name(op->of[0]->desc.coll), op->group->name, g->timeout_ms);
 }
 
 bool comm_turn(struct gpu *g)
 {
     bool moved = false;
 
-    comms_check(g);
+    comms_turn(g);
     if (!g->now) {
         struct gpu_order_op *next = gpu_order_next(&g->order);
 
@@ -464,8 +317,7 @@ bool comm_turn(struct gpu *g)
         if (g->now)
             g->now_since_ms = now_ms();
     }
-    if (g->now && now_ms() - g->now_since_ms > (uint64_t)g->timeout_ms)
-        gpu_fatal(g, "NCCL does not come forward: %s of group \"%s\" stands still for %d ms",
-                  coll_name(g->now->of[0]->desc.coll), g->now->group->name, g->timeout_ms);
+    if (g->now)
+        now_check(g);
     return moved;
 }

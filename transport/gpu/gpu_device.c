@@ -1,13 +1,14 @@
 /* gpu_device.c - the GPUs of this node.
  *
  * A device is closed until the first session wants it, for a context takes memory of it. Then a job
- * opens it: the primary context, two streams that do not wait for the legacy one, and the kernels.
+ * opens it: the primary context, streams that do not wait for the legacy one, and the kernels.
  * It stays open.
  *
- * Streams: one for moves on this GPU alone, one for operations in which NCCL takes part, which can
- * wait for other GPUs. What ends an operation's part on a stream is a number that the device writes
- * into a page of ours, in the same call as the done words of its members: a look at it costs
- * nothing. Errors do not come that way, so streams are asked for them now and then.
+ * Streams: some for moves on this GPU alone, which users share, so that a long one of one user does
+ * not hold up another; one for operations in which NCCL takes part, which can wait for other GPUs.
+ * What ends an operation's part on a stream is a number that the device writes into a page of ours,
+ * in the same call as the done words of its members: a look at it costs nothing. Errors do not come
+ * that way, so streams are asked for them now and then.
  *
  * An error of a device is sticky: nothing that it did can be trusted, and only a new process gets a
  * new context. So it ends this one; clients see their sockets end. */
@@ -211,18 +212,38 @@ static bool stream_turn(struct gstream *s)
     return moved;
 }
 
+/* Does it wait for another one, on another GPU here? */
+static bool op_is_behind(const struct gop *op)
+{
+    for (unsigned u = 0; op->comm && u < op->group->nhere; u++) {
+        const struct gstream *s = &op->group->here[u].dev->stream[STREAM_NCCL];
+        const struct gflight *first = STAILQ_FIRST(&s->flying);
+
+        if (first && first->op != op && !seq_reached(atomic_load(s->passed), op->flight[u].ticket))
+            return true;
+    }
+    return false;
+}
+
 /* Errors of what runs only show when they are asked for. */
 static void stream_check(struct gstream *s, uint64_t now)
 {
     struct gpu *g = s->dev->g;
     cu_result r = g->cu.stream_query(s->s);
     const struct gop *op = STAILQ_FIRST(&s->flying)->op;
+    char text[SESSION_TEXT];
 
     if (r != CU_E_NOT_READY)
         device_check(s->dev, r, "a stream");
-    if (now > s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
-        gpu_fatal(g, "GPU %u stands still for %d ms in %s of group \"%s\"", s->dev->number,
-                  g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
+    if (op_is_behind(op))
+        s->since_ms = now;
+    if (now <= s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
+        return;
+    snprintf(text, sizeof text, "GPU %u stands still for %d ms in %s of group \"%s\"",
+             s->dev->number, g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
+    if (!op->comm || op->comm->failed)
+        gpu_fatal(g, "%s", text);
+    comm_fail(g, op->comm, "%s", text);
 }
 
 bool devices_turn(struct gpu *g)

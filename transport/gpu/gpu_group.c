@@ -6,8 +6,9 @@
  *   INPUTS  the ready words of its members are polled
  *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c)
  *   FLYING  it is on the streams, and the group goes on with the next one
- * What fails before FLYING is told by the host: result, then the done word of each member. In
- * FLYING only the device can fail, and then this process ends.
+ * What fails before FLYING is told by the host: result, then the done word of each member. If NCCL
+ * fails in FLYING, the results are changed, and the streams store the done words as ever, once the
+ * communicator is aborted (gpu_nccl.c). If the device fails this process ends.
  *
  * A member that dies: gpu_attach.c breaks the group. What is FLYING goes on, in memory that stays
  * mapped until it has landed. */
@@ -19,6 +20,8 @@
 
 void op_free(struct gop *op)
 {
+    comm_take(op, NULL);
+    user_uncount(op);
     for (unsigned i = 0; i < op->nof; i++)
         announce_free(op->of[i]);
     free(op);
@@ -28,6 +31,13 @@ static void op_tell(struct gop *op, int code, int rank, uint32_t pid, const char
 {
     for (unsigned i = 0; i < op->nof; i++)
         slot_fail(op->of[i]->session, op->of[i]->n, code, rank, pid, text);
+}
+
+void op_retell(struct gop *op, int code, const char *text)
+{
+    for (unsigned i = 0; !op->failed && i < op->nof; i++)
+        slot_retell(op->of[i]->session, op->of[i]->n, code, text);
+    op->failed = true;
 }
 
 void op_landed(struct gop *op)
@@ -294,15 +304,15 @@ void group_announced(struct gmember *m, struct gannounce *a)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* On one GPU: launches, unless the stream is full or scratch is on its way. */
+/* On one GPU: launches, unless the stream or its user is full, or scratch is on its way. */
 static bool op_try(struct gop *op)
 {
-    struct gstream *s = &op->group->here[0].dev->stream[STREAM_MOVES];
+    struct gstream *s = launch_stream(op);
     struct ggroup *gr = op->group;
     const char *why;
     int r;
 
-    if (s->nflying >= GPU_STREAM_DEPTH)
+    if (s->nflying >= GPU_STREAM_DEPTH || user_full(op))
         return false;
     why = launch_plan(op);
     if (why) {
@@ -314,6 +324,7 @@ static bool op_try(struct gop *op)
         op_fail(op, r, -1, 0, s->why);
     if (r <= 0)
         return r < 0;
+    user_count(op);
     launch_local(op);
     op_launched(gr);
     return true;

@@ -107,7 +107,8 @@ void launch_end(struct gop *op, unsigned unit, struct gstream *s)
 
         write_word(&words[i], a->session->flags + done, session_mark(a->n));
         u->dev->moved += a->reads;
-        slot_succeed(a->session, a->n);
+        if (!op->failed)
+            slot_succeed(a->session, a->n);
     }
     u->dev->operations++;
     write_word(&words[u->nranks], s->passed_dev, ++s->issued);
@@ -122,10 +123,17 @@ void launch_end(struct gop *op, unsigned unit, struct gstream *s)
     op->streams++;
 }
 
+struct gstream *launch_stream(const struct gop *op)
+{
+    const struct ggroup *gr = op->group;
+
+    return &gr->here[0].dev->stream[STREAM_MOVES + gr->user->line];
+}
+
 void launch_local(struct gop *op)
 {
     struct gunit *u = &op->group->here[0];
-    struct gstream *s = &u->dev->stream[STREAM_MOVES];
+    struct gstream *s = launch_stream(op);
     struct gpu_plan *p = &op->plan[0];
 
     device_check(u->dev, device_use(u->dev), "cuCtxSetCurrent");

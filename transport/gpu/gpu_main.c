@@ -3,9 +3,11 @@
  *
  * The turn: sessions announce, groups look whether their inputs are there, streams whether
  * something has ended. Users share a turn as in the engine (transport/engine/engine.c): where
- * several have something, each gets a slice of time and the next turn goes on behind it. After
- * SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for, which
- * nobody rings for; else until a doorbell or a socket is heard.
+ * several have something, each gets a slice of time and the next turn goes on behind it. What is on
+ * the GPUs is not taken back: so no user has more than GPU_USER_DEPTH operations, or
+ * GPU_USER_BYTES, that have their turn, and up to four users have streams of their own for moves.
+ * After SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for,
+ * which nobody rings for; else until a doorbell or a socket is heard.
  *
  * The end: commd closes its socket or is gone: exit at once. A GPU that fails: gpu_fatal(). Clients
  * see the end of their sockets and end what they wait for themselves. What commd-gpu knows dies
@@ -89,6 +91,10 @@ struct guser *guser_get(struct gpu *g, uint32_t uid)
     if (!u)
         return NULL;
     u->uid = uid;
+    for (unsigned i = 1; i < GPU_USER_LINES; i++)
+        if (g->line[i] < g->line[u->line])
+            u->line = i;
+    g->line[u->line]++;
     TAILQ_INIT(&u->active);
     TAILQ_INIT(&u->active_groups);
     LIST_INSERT_HEAD(&g->users, u, link);
@@ -97,9 +103,9 @@ struct guser *guser_get(struct gpu *g, uint32_t uid)
 
 void guser_put(struct gpu *g, struct guser *u)
 {
-    (void)g;
-    if (u->nsessions || u->ngroups)
+    if (u->nsessions || u->ngroups || u->nnodes) /* nodes: of groups that are not left yet */
         return;
+    g->line[u->line]--;
     LIST_REMOVE(u, link);
     free(u);
 }
@@ -115,6 +121,39 @@ void guser_touch(struct gpu *g, struct guser *u)
         TAILQ_INSERT_TAIL(&g->busy, u, busy_link);
     else
         TAILQ_REMOVE(&g->busy, u, busy_link);
+}
+
+static uint64_t op_bytes(const struct gop *op)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < op->nof; i++)
+        sum += op->of[i]->reads;
+    return sum;
+}
+
+bool user_full(const struct gop *op)
+{
+    const struct guser *u = op->group->user;
+
+    return u->ncounted >= GPU_USER_DEPTH ||
+           (u->ncounted && u->counted + op_bytes(op) > GPU_USER_BYTES);
+}
+
+void user_count(struct gop *op)
+{
+    op->counted = op_bytes(op) + 1;
+    op->group->user->ncounted++;
+    op->group->user->counted += op->counted - 1;
+}
+
+void user_uncount(struct gop *op)
+{
+    if (!op->counted)
+        return;
+    op->group->user->ncounted--;
+    op->group->user->counted -= op->counted - 1;
+    op->counted = 0;
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
@@ -278,7 +317,7 @@ static void rest_until(struct gpu *g, int64_t *nap)
     if (!TAILQ_EMPTY(&g->busy) || g->nflying || g->now) { /* ready words and streams ring no bell */
         look_around(g, *nap);
         *nap = MIN(*nap + *nap / 4, (int64_t)NAP_MOST_NS);
-    } else if (wires_wait(g)) {
+    } else if (wires_wait(g) || g->naborting) {
         look_around(g, TICK_MS * 1000000ll);
     } else {
         look_around(g, LIST_EMPTY(&g->sessions) ? -1 : REST_MS * 1000000ll);
@@ -321,7 +360,8 @@ static void serve(struct gpu *g)
 
 static const char usage[] =
     "Usage: commd-gpu --fd N --node NAME [--socket PATH] [--cuda LIB] [--nccl LIB]\n"
-    "                 [--timeout MS] [--log error|warn|info|debug]\n"
+    "                 [--nccl-env SETTINGS] [--host-id ID] [--timeout MS]\n"
+    "                 [--log error|warn|info|debug]\n"
     "       commd-gpu --launcher FD\n"
     "Works on tensors that processes have on the GPUs of this node. Started by commd, not by "
     "hand.\n"
@@ -330,13 +370,15 @@ static const char usage[] =
     "  --socket PATH commd's socket for clients: for groups over several nodes\n"
     "  --cuda LIB    the CUDA driver; libcuda.so.1\n"
     "  --nccl LIB    NCCL; libnccl.so.2\n"
+    "  --nccl-env SETTINGS  NCCL_NAME=VALUE, with spaces between them: its environment\n"
+    "  --host-id ID  what NCCL takes this node for, where nodes share GPUs\n"
     "  --timeout MS  how long an operation of NCCL may stand still; 30000\n"
     "  --log LEVEL   what is said on stderr; info\n"
     "  --launcher FD starts commd-gpu for a commd of another user, on a socket that listens\n"
     "  --version, --help\n";
 
 struct gpu_options {
-    const char *node, *socket, *cuda, *nccl;
+    const char *node, *socket, *cuda, *nccl, *nccl_env, *host_id;
     int fd, launcher, timeout_ms;
     unsigned log_level;
 };
@@ -355,14 +397,33 @@ static bool parse_level(const char *word, unsigned *ret)
 
 static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
 {
-    enum { FD = 1, NODE, SOCKET, CUDA, NCCL, TIMEOUT, LOG, LAUNCHER, HELP, WHICH };
-    static const struct option longs[] = {
-        {"fd", 1, NULL, FD},         {"node", 1, NULL, NODE},
-        {"socket", 1, NULL, SOCKET}, {"cuda", 1, NULL, CUDA},
-        {"nccl", 1, NULL, NCCL},     {"timeout", 1, NULL, TIMEOUT},
-        {"log", 1, NULL, LOG},       {"launcher", 1, NULL, LAUNCHER},
-        {"help", 0, NULL, HELP},     {"version", 0, NULL, WHICH},
-        {NULL, 0, NULL, 0}};
+    enum {
+        FD = 1,
+        NODE,
+        SOCKET,
+        CUDA,
+        NCCL,
+        NCCL_ENV,
+        HOST_ID,
+        TIMEOUT,
+        LOG,
+        LAUNCHER,
+        HELP,
+        WHICH
+    };
+    static const struct option longs[] = {{"fd", 1, NULL, FD},
+                                          {"node", 1, NULL, NODE},
+                                          {"socket", 1, NULL, SOCKET},
+                                          {"cuda", 1, NULL, CUDA},
+                                          {"nccl", 1, NULL, NCCL},
+                                          {"nccl-env", 1, NULL, NCCL_ENV},
+                                          {"host-id", 1, NULL, HOST_ID},
+                                          {"timeout", 1, NULL, TIMEOUT},
+                                          {"log", 1, NULL, LOG},
+                                          {"launcher", 1, NULL, LAUNCHER},
+                                          {"help", 0, NULL, HELP},
+                                          {"version", 0, NULL, WHICH},
+                                          {NULL, 0, NULL, 0}};
     bool bad = false;
     int c;
 
@@ -382,6 +443,12 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
             break;
         case NCCL:
             o->nccl = optarg;
+            break;
+        case NCCL_ENV:
+            o->nccl_env = optarg;
+            break;
+        case HOST_ID:
+            o->host_id = optarg;
             break;
         case TIMEOUT:
             o->timeout_ms = atoi(optarg);
@@ -407,6 +474,25 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
     if (bad)
         fputs(usage, stderr);
     return bad ? -EINVAL : 0;
+}
+
+/* NCCL takes two ranks on one GPU for a mistake, if their hosts are the same: so a node that shares
+ * its GPUs with another one has a name of its own for its host. commd has checked the settings. */
+static void set_nccl_env(const struct gpu_options *o)
+{
+    char *words = strdup(o->nccl_env ? o->nccl_env : ""), *word, *at = NULL;
+
+    for (word = words ? strtok_r(words, " ", &at) : NULL; word; word = strtok_r(NULL, " ", &at)) {
+        char *value = strchr(word, '=');
+
+        if (!value || strncmp(word, "NCCL_", 5))
+            continue;
+        *value++ = 0;
+        setenv(word, value, 1);
+    }
+    free(words);
+    if (o->host_id && o->host_id[0])
+        setenv("NCCL_HOSTID", o->host_id, 0);
 }
 
 /* Libraries first, for those lie anywhere; then the process gives up the file system but for what a
@@ -465,6 +551,7 @@ int main(int argc, char **argv)
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
         setenv("COMMD_SOCKET", o.socket, 1);
     setenv("COMMD_WARN_AFTER", "0", 1);
+    set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
     TAILQ_INIT(&g.busy);

@@ -18,6 +18,10 @@
  * no program. If a node proposed as soon as its own inputs are there, another group's operation
  * could wait behind one whose inputs elsewhere come only after that.
  *
+ * What no other node takes part in gets the next ticket at once: it comes behind what is agreed
+ * upon by then, and before what is agreed upon later, so neither starves the other. It does not
+ * wait for proposals, since nobody waits for it.
+ *
  * Equal tickets: the group's number decides, then the operation's. In a group, tickets grow with
  * the operations' numbers, on all nodes, since each node proposes in that order.
  *
@@ -65,7 +69,8 @@ void gpu_order_ready(struct gpu_order *o, struct gpu_order_op *op, bool alone)
 {
     if (op->state != GPU_ORDER_IDLE)
         abort();
-    op->ticket = alone ? 0 : UINT64_MAX;
+    op->alone = alone;
+    op->ticket = alone ? ++o->clock : UINT64_MAX;
     op->state = alone ? GPU_ORDER_AGREED : GPU_ORDER_READY;
     order_insert(o, op);
 }
@@ -99,10 +104,12 @@ struct gpu_order_op *gpu_order_next(struct gpu_order *o)
 {
     struct gpu_order_op *op = o->head;
 
-    if (!op || op->state != GPU_ORDER_AGREED)
+    if (op && op->state != GPU_ORDER_AGREED)
+        while (op && !op->alone)
+            op = op->next;
+    if (!op)
         return NULL;
-    o->head = op->next;
-    op->next = NULL;
+    order_remove(o, op);
     op->state = GPU_ORDER_IDLE;
     return op;
 }

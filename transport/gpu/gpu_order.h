@@ -17,6 +17,7 @@ struct gpu_order_op {
     uint64_t group, seq; /* the same numbers on all nodes */
     uint64_t ticket;     /* proposed or agreed */
     enum gpu_order_state state;
+    bool alone;
     struct gpu_order_op *next; /* of all that are not idle, ascending: first that to be launched */
 };
 

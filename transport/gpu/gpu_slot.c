@@ -41,6 +41,11 @@ void slot_succeed(struct gsession *s, uint64_t n)
     slot_result(s, n, 0, -1, 0, "");
 }
 
+void slot_retell(struct gsession *s, uint64_t n, int code, const char *text)
+{
+    slot_result(s, n, code, -1, 0, text);
+}
+
 void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid, const char *text)
 {
     slot_result(s, n, code, rank, pid, text);

@@ -15,8 +15,9 @@
  *
  * What if another node's commd-gpu dies now, or gives its group up: the exchange fails. The ranks
  * here hear why from their own commd, mostly, and tell us; so we wait for GRACE_MS before we say
- * ourselves that the group is broken. What if we give the group up: once TICKET is under way the
- * other nodes may launch, and would wait for us in NCCL; so we see it to its end, and launch, too.
+ * ourselves that the group is broken; then what it has in NCCL is aborted. What if we give the
+ * group up: once TICKET is under way the other nodes may launch, and would wait for us in NCCL; so
+ * we see it to its end, and launch, too.
  */
 #include "transport/gpu/gpu.h"
 
@@ -57,7 +58,8 @@ enum wire_phase { PHASE_NONE, PHASE_READY, PHASE_TICKET };
 struct gwire {
     LIST_ENTRY(gwire) link;
     struct gpu *g;
-    struct ggroup *gr; /* borrowed; NULL: closed, and nothing of it is pending */
+    struct ggroup *gr;  /* borrowed; NULL: closed, and nothing of it is pending */
+    struct guser *user; /* borrowed */
     enum wire_state state;
     enum wire_phase phase;      /* of the exchange that is under way */
     bool waits;                 /* READY is filled in, and not sent yet */
@@ -68,6 +70,7 @@ struct gwire {
     struct wire_ready *ready;   /* owned; of each node */
     struct wire_ticket *ticket; /* owned; likewise */
     uint64_t fail_ms;           /* the group is broken then; 0: it is not to be */
+    bool peer_lost;             /* and NCCL need not be waited for */
     int fail_code;
     char fail_text[SESSION_TEXT];
 };
@@ -277,10 +280,23 @@ static struct gwire *wire_new(struct ggroup *gr)
     return w;
 }
 
-const char *wire_open(struct ggroup *gr)
+/* NULL, or why there can be no more of this user. */
+static const char *wire_refused(const struct ggroup *gr)
+{
+    if (gr->user->njoins >= GPU_USER_JOINS)
+        return "this user has as many groups over several nodes as may wait for the other nodes";
+    if (gr->user->nnodes + gr->nnodes > GPU_USER_NODES)
+        return "this user's groups have as many nodes as commd-gpu keeps for one";
+    if (gr->g->wires->threads >= WIRE_THREADS)
+        return "too many groups over several nodes are being made";
+    return NULL;
+}
+
+const char *wire_open(struct ggroup *gr, int *ret_code)
 {
     struct wire_event *ev = NULL;
     struct gwire *w;
+    const char *why;
 
     if (gr->nnodes == 1)
         return NULL;
@@ -288,8 +304,11 @@ const char *wire_open(struct ggroup *gr)
         return "commd-gpu does not know its commd's socket, and its ranks are on several nodes";
     if (!gr->g->wires && wires_new(gr->g))
         return "commd-gpu has no memory for a group";
-    if (gr->g->wires->threads >= WIRE_THREADS)
-        return "too many groups over several nodes are being made";
+    why = wire_refused(gr);
+    if (why) {
+        *ret_code = COMMD_E_QUOTA;
+        return why;
+    }
     w = wire_new(gr);
     if (w)
         ev = wire_event_new(w, EVENT_JOINED);
@@ -303,6 +322,9 @@ const char *wire_open(struct ggroup *gr)
     ev->size = (int)gr->nnodes;
     LIST_INSERT_HEAD(&gr->g->wires->wires, w, link);
     gr->wire = w;
+    w->user = gr->user;
+    gr->user->nnodes += gr->nnodes;
+    gr->user->njoins++;
     gr->g->wires->threads++;
     if (wire_start_thread(ev)) {
         ev->code = COMMD_E_NOMEM;
@@ -369,7 +391,7 @@ void wire_ready(struct gop *op, int code, int rank, const char *text)
     memset(mine, 0, sizeof *mine);
     op->state = OP_ORDER;
     mine->seq = op->seq;
-    mine->comm = comm_number(op->group);
+    mine->comm = op->comm ? op->comm->number : 0;
     mine->code = code;
     mine->rank = rank;
     mine->first = op->of[0]->rank.rank;
@@ -427,15 +449,17 @@ static void wire_all_ready(struct gwire *w)
         op_fail(op, code, rank, 0, text);
         return;
     }
-    op->comm_number = w->ready[0].comm;
     for (uint32_t n = 1; n < w->nnodes; n++)
-        if (w->ready[n].comm != op->comm_number)
-            op->comm_number = 0;
+        if (w->ready[n].comm != w->ready[0].comm)
+            comm_take(op, NULL);
     memset(mine, 0, sizeof *mine);
     mine->seq = op->seq;
+    if (w->me == 0 && !op->comm && comm_new_id(w->g, &mine->id, text)) {
+        group_break(w->gr, COMMD_E_GPU_LOST, -1, 0, text);
+        return;
+    }
+    user_count(op);
     mine->ticket = gpu_order_propose(&w->g->order, &op->order);
-    if (w->me == 0 && !op->comm_number)
-        comm_new_id(w->g, &mine->id);
     wire_exchange(w, PHASE_TICKET);
 }
 
@@ -459,6 +483,7 @@ static void event_joined(struct gwire *w, struct wire_event *ev)
 {
     char text[SESSION_TEXT];
 
+    w->user->njoins--;
     if (ev->code) {
         w->state = WIRE_CLOSED;
         snprintf(text, sizeof text, "the commd-gpus of the nodes do not come together: %.180s",
@@ -484,6 +509,7 @@ static void exchange_failed(struct gwire *w, const struct wire_event *ev)
         wire_fail(w, COMMD_E_ABORTED, text, GRACE_MS);
     } else if (ev->code != COMMD_E_ABORTED || !w->leave) {
         snprintf(text, sizeof text, "commd-gpu of another node is gone: %.190s", ev->text);
+        w->peer_lost = ev->code == COMMD_E_RANK_LOST || ev->code == COMMD_E_NODE_LOST;
         wire_fail(w, COMMD_E_GPU_LOST, text, GRACE_MS);
     }
     if (gr && gr->broken && gr->op) /* it was to be seen to its end, which this is */
@@ -509,6 +535,8 @@ static void event_exchanged(struct gwire *w, const struct wire_event *ev)
 static void wire_del(struct gwire *w)
 {
     LIST_REMOVE(w, link);
+    w->user->nnodes -= w->nnodes;
+    guser_put(w->g, w->user);
     free(w->ready);
     free(w->ticket);
     free(w);
@@ -540,6 +568,16 @@ void wire_turn(struct gpu *g)
     }
 }
 
+static void wire_end(struct gwire *w)
+{
+    struct ggroup *gr = w->gr;
+
+    group_break(gr, w->fail_code, -1, 0, w->fail_text);
+    if (w->peer_lost)
+        comm_peer_lost(gr, w->fail_text);
+    w->peer_lost = false;
+}
+
 void wires_sweep(struct gpu *g)
 {
     struct gwire *w, *next;
@@ -556,9 +594,9 @@ void wires_sweep(struct gpu *g)
         next = LIST_NEXT(w, link);
         if (!w->gr && !w->pending && w->state == WIRE_CLOSED) {
             wire_del(w);
-        } else if (w->gr && w->fail_ms && !w->gr->broken) {
+        } else if (w->gr && w->fail_ms && (!w->gr->broken || w->peer_lost)) {
             if (now >= w->fail_ms)
-                group_break(w->gr, w->fail_code, -1, 0, w->fail_text);
+                wire_end(w);
             g->wires->wait = true;
         }
     }

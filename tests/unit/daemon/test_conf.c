@@ -55,6 +55,8 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->gpu_enabled, "auto");
         assert_string_equal(conf->cuda_library, "");
         assert_string_equal(conf->nccl_library, "");
+        assert_string_equal(conf->nccl_env, "");
+        assert_false(conf->nodes_share_gpus);
         assert_int_equal(conf->gpu_timeout_ms, 30000);
         assert_string_equal(conf->gpu_program, COMMD_LIBEXECDIR "/commd-gpu");
         assert_string_equal(conf->gpu_pid_file, "");
@@ -77,30 +79,32 @@ static void empty_file_is_one_node_with_defaults(void **state)
 
 static void every_key_reaches_its_field(void **state)
 {
-    struct conf *conf = load_ok("cluster:\n"
-                                "  name: lab-1\n"
-                                "  node: b\n"
-                                "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
-                                "  nodes:\n"
-                                "    - {name: c, address: \"::1\"}\n"
-                                "    - {name: b, address: 127.0.0.2, port: 7000}\n"
-                                "    - name: a\n"
-                                "      address: localhost\n"
-                                "      port: \"7001\"\n"
-                                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p, "
-                                "http: '[::1]:80'}\n"
-                                "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
-                                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
-                                "12G, congestion_control: a-15_byte_name9,\n"
-                                "  trusted_network: true,\n"
-                                "  engine: /a/e, engine_pid_file: /a/ep}\n"
-                                "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
-                                "timeout: 2m, program: /a/g, pid_file: /a/gp}\n"
-                                "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
-                                "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
-                                " max_groups_per_user: 4, max_board_bytes: 5M,"
-                                " weights: '1001=30,0=1,4294967294=1000'}\n"
-                                "log: {level: debug}\n");
+    struct conf *conf =
+        load_ok("cluster:\n"
+                "  name: lab-1\n"
+                "  node: b\n"
+                "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
+                "  nodes:\n"
+                "    - {name: c, address: \"::1\"}\n"
+                "    - {name: b, address: 127.0.0.2, port: 7000}\n"
+                "    - name: a\n"
+                "      address: localhost\n"
+                "      port: \"7001\"\n"
+                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p, "
+                "http: '[::1]:80'}\n"
+                "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
+                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
+                "12G, congestion_control: a-15_byte_name9,\n"
+                "  trusted_network: true,\n"
+                "  engine: /a/e, engine_pid_file: /a/ep}\n"
+                "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
+                "nccl_env: 'NCCL_SOCKET_IFNAME==lo NCCL_NET=Socket', "
+                "nodes_share_gpus: true, timeout: 2m, program: /a/g, pid_file: /a/gp}\n"
+                "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
+                "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
+                " max_groups_per_user: 4, max_board_bytes: 5M,"
+                " weights: '1001=30,0=1,4294967294=1000'}\n"
+                "log: {level: debug}\n");
     char address[CONF_ADDR_MAX];
     uint16_t port;
 
@@ -139,6 +143,8 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->gpu_enabled, "yes");
     assert_string_equal(conf->cuda_library, "/a/c");
     assert_string_equal(conf->nccl_library, "/a/n");
+    assert_string_equal(conf->nccl_env, "NCCL_SOCKET_IFNAME==lo NCCL_NET=Socket");
+    assert_true(conf->nodes_share_gpus);
     assert_int_equal(conf->gpu_timeout_ms, 120000);
     assert_string_equal(conf->gpu_program, "/a/g");
     assert_string_equal(conf->gpu_pid_file, "/a/gp");
@@ -183,7 +189,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 37);
+    assert_int_equal(n, 39);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

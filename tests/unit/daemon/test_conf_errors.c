@@ -259,6 +259,32 @@ static void bad_text(void **state)
     }
 }
 
+static void settings_of_nccl(void **state)
+{
+    static const char *const lists[][2] = {
+        {"NCCL_NET", "not a list of settings"},
+        {"NCCL_NET=", "not a list of settings"},
+        {"NCCL_=1", "not a list of settings"},
+        {"LD_PRELOAD=/x", "not a list of settings"},
+        {"NCCL_NET=a PATH=/x", "not a list of settings"},
+        {"NCCL_NET=a  NCCL_DEBUG=b", "not a list of settings"},
+        {"NCCL_NET=a ", "not a list of settings"},
+        {" NCCL_NET=a", "not a list of settings"},
+        {"NCCL_net=a", "not a list of settings"},
+        {"NCCL_NET=a,NCCL_NET=b NCCL_NET=c", "with a name in it twice"}};
+    char text[200], expected[400];
+
+    for (unsigned i = 0; i < ARRAY_LEN(lists); i++) {
+        sprintf(text, "gpu: {nccl_env: '%s'}\n", lists[i][0]);
+        sprintf(expected,
+                F ":1:17: gpu.nccl_env is \"%s\", %s; allowed: NCCL_NAME=VALUE, one or more with a "
+                  "space between them, of at most 511 bytes, such as NCCL_DEBUG=WARN, or \"\" for "
+                  "none",
+                lists[i][0], lists[i][1]);
+        check_error(text, expected);
+    }
+}
+
 /* --- nodes --- */
 
 static void bad_addresses(void **state)
@@ -691,6 +717,7 @@ int main(void)
         cmocka_unit_test(out_of_range),
         cmocka_unit_test(bad_durations),
         cmocka_unit_test(bad_text),
+        cmocka_unit_test(settings_of_nccl),
         cmocka_unit_test(bad_addresses),
         cmocka_unit_test(bad_ports),
         cmocka_unit_test(bad_http),

@@ -360,6 +360,26 @@ static void a_pending_proposal_holds_up_what_may_come_behind_it(void **arg)
     assert_null(o.head);
 }
 
+/* Neither those of one node nor those of several starve the others; nor does the number decide. */
+static void who_is_alone_comes_in_turn(void **arg)
+{
+    struct gpu_order o = {0};
+    struct gpu_order_op a = {.group = 9, .seq = 1}, b = {.group = 2, .seq = 1};
+    struct gpu_order_op c = {.group = 8, .seq = 1}, d = {.group = 1, .seq = 1};
+
+    gpu_order_ready(&o, &a, true);
+    gpu_order_ready(&o, &b, true);
+    gpu_order_ready(&o, &c, false);
+    gpu_order_propose(&o, &c);
+    assert_true(gpu_order_agree(&o, &c, 5));
+    gpu_order_ready(&o, &d, true);
+    assert_ptr_equal(gpu_order_next(&o), &a);
+    assert_ptr_equal(gpu_order_next(&o), &b);
+    assert_ptr_equal(gpu_order_next(&o), &c);
+    assert_ptr_equal(gpu_order_next(&o), &d);
+    assert_null(o.head);
+}
+
 static void equal_tickets_go_by_group(void **arg)
 {
     struct gpu_order o = {0};
@@ -401,6 +421,7 @@ int main(void)
         cmocka_unit_test(nodes_die_at_any_time),
         cmocka_unit_test(proposing_before_all_are_ready_would_deadlock),
         cmocka_unit_test(a_pending_proposal_holds_up_what_may_come_behind_it),
+        cmocka_unit_test(who_is_alone_comes_in_turn),
         cmocka_unit_test(equal_tickets_go_by_group),
         cmocka_unit_test(a_broken_node_s_ticket_is_refused),
     };

@@ -1,7 +1,8 @@
 # tests/unit/gpu_service/: commd-gpu as a process, with clients, over the driver without a GPU.
 if HAVE_CMOCKA
-unit_gpu_service = tests/unit/gpu_service/test_gpus tests/unit/gpu_service/test_hostile \
-	tests/unit/gpu_service/test_service
+unit_gpu_service = tests/unit/gpu_service/test_faults tests/unit/gpu_service/test_gpus \
+	tests/unit/gpu_service/test_hostile tests/unit/gpu_service/test_service \
+	tests/unit/gpu_service/test_shares
 check_PROGRAMS += $(unit_gpu_service)
 TESTS += $(unit_gpu_service)
 gpu_service = tests/unit/gpu_service/client.c tests/unit/gpu_service/oracle.c \
@@ -11,6 +12,10 @@ gpu_service_libs = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA
 	-lpthread
 gpu_service_needs = transport/commd-gpu tests/fakecuda/libcuda.so.1 tests/fakecuda/libnccl.so.2 \
 	tests/fakecuda/libfakekernels.so
+
+tests_unit_gpu_service_test_faults_SOURCES = tests/unit/gpu_service/test_faults.c $(gpu_service)
+tests_unit_gpu_service_test_faults_LDADD = $(gpu_service_libs)
+EXTRA_tests_unit_gpu_service_test_faults_DEPENDENCIES = $(gpu_service_needs)
 
 tests_unit_gpu_service_test_gpus_SOURCES = tests/unit/gpu_service/test_gpus.c $(gpu_service)
 tests_unit_gpu_service_test_gpus_LDADD = $(gpu_service_libs)
@@ -23,4 +28,8 @@ EXTRA_tests_unit_gpu_service_test_hostile_DEPENDENCIES = $(gpu_service_needs)
 tests_unit_gpu_service_test_service_SOURCES = tests/unit/gpu_service/test_service.c $(gpu_service)
 tests_unit_gpu_service_test_service_LDADD = $(gpu_service_libs)
 EXTRA_tests_unit_gpu_service_test_service_DEPENDENCIES = $(gpu_service_needs)
+
+tests_unit_gpu_service_test_shares_SOURCES = tests/unit/gpu_service/test_shares.c $(gpu_service)
+tests_unit_gpu_service_test_shares_LDADD = $(gpu_service_libs)
+EXTRA_tests_unit_gpu_service_test_shares_DEPENDENCIES = $(gpu_service_needs)
 endif

@@ -79,7 +79,8 @@ void service_start(struct service *sv, const char *const *settings)
               getenv("TEST_CUDA") ? getenv("TEST_CUDA") : FAKE, "--nccl",
               getenv("TEST_NCCL") ? getenv("TEST_NCCL") : "tests/fakecuda/libnccl.so.2",
               "--timeout", getenv("TEST_TIMEOUT") ? getenv("TEST_TIMEOUT") : "30000", "--log",
-              level ? level : "warn", (char *)NULL);
+              level ? level : "warn", getenv("TEST_SOCKET") ? "--socket" : NULL,
+              getenv("TEST_SOCKET"), (char *)NULL);
         _exit(127);
     }
     close(pair[1]);

@@ -151,72 +151,6 @@ static void groups_in_any_order_of_two_users(void **state)
 
 /* ---- what goes wrong ------------------------------------------------------------------------- */
 
-struct pair {
-    unsigned rank;
-    int code;         /* at the end */
-    const char *text; /* part of it */
-    uint64_t most;    /* operations before */
-};
-
-static int sums_until(void *arg, int sock)
-{
-    const struct pair *p = arg;
-    struct session_result r;
-    struct membership m;
-    struct buffer b;
-    struct client c;
-    int code = 0;
-
-    MUST(client_open(&c, sock, (int)p->rank) == 0);
-    MUST(client_alloc(&c, 1 << 20, &b) == 0);
-    membership_spread(&m, &c, 0, 7, 2, p->rank, (const uint8_t[]){0, 1});
-    MUST(client_attach(&c, &m) == 0);
-    for (uint64_t seq = 1; !code && seq <= p->most; seq++) {
-        struct request q = {.desc = {.seq = seq,
-                                     .count = 1000,
-                                     .coll = COLL_ALL_REDUCE,
-                                     .dtype = DTYPE_F32,
-                                     .redop = REDOP_SUM},
-                            .send = {.memory = b.id},
-                            .recv = {.memory = b.id}};
-
-        code = client_wait(&c, client_announce(&c, &q), &r);
-    }
-    if (code != p->code || !strstr(r.text, p->text))
-        fprintf(stderr, "rank %u: %d %s\n", p->rank, code, r.text);
-    MUST(code == p->code && strstr(r.text, p->text));
-    return 0;
-}
-
-static void run_pair(const char *setting, const char *text)
-{
-    const char *const settings[] = {setting, NULL};
-    struct service sv;
-    struct pair p[2];
-    pid_t pids[2];
-
-    setenv("TEST_TIMEOUT", "1000", 1);
-    setenv("GPU_TEST_LOG", "error", 1);
-    service_start(&sv, settings);
-    unsetenv("GPU_TEST_LOG");
-    unsetenv("TEST_TIMEOUT");
-    for (unsigned i = 0; i < 2; i++) {
-        p[i] = (struct pair){i, COMMD_E_GPU_LOST, text, 20};
-        pids[i] = client_spawn(&sv, 1000, sums_until, &p[i]);
-    }
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(client_join(pids[i]), 0);
-    assert_int_equal(service_status(&sv), 1);
-}
-
-static void nccl_that_fails_ends_the_process(void **state)
-{
-    (void)state;
-    run_pair("FAKENCCL_FAIL_INIT=1:2", "NCCL failed in making a communicator of group \"group 7\"");
-    run_pair("FAKENCCL_FAIL_AT=1:3:6", "NCCL failed in ");
-    run_pair("FAKENCCL_HANG_AT=0:3", "stands still for 1000 ms");
-}
-
 static int without(void *arg, int sock)
 {
     struct membership m;
@@ -356,7 +290,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_over_gpus),
         cmocka_unit_test(groups_in_any_order_of_two_users),
-        cmocka_unit_test(nccl_that_fails_ends_the_process),
         cmocka_unit_test(without_nccl),
         cmocka_unit_test(deaths),
         cmocka_unit_test(no_more_counts_than_fit_into_a_region),

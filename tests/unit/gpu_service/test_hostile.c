@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "oracle.h"
 #include "shm/util/wait.h"
@@ -855,6 +856,125 @@ static void no_more_sessions_than_a_user_may_have(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
+/* Rank 0 of a group of @nodes nodes, the others of which never come. */
+static int attach_over(struct client *c, uint32_t number, uint32_t nodes)
+{
+    static struct membership m;
+    struct session_msg msg;
+    size_t len;
+
+    membership_one(&m, c, number, 5000 + number, 2, 0);
+    m.nnodes = m.units = 2;
+    m.unit[0].ranks = m.unit[1].ranks = 1;
+    m.unit[1].node = 1;
+    m.unit_of_rank[1] = 1;
+    membership_message(&m, &msg, tail, &len);
+    if (nodes > 2) {
+        struct session_unit *units = (void *)tail;
+        uint16_t *unit_of_rank = (void *)(units + nodes);
+
+        msg.attach.world = msg.attach.nnodes = msg.attach.units = nodes;
+        for (uint32_t i = 0; i < nodes; i++) {
+            units[i] = (struct session_unit){.node = (uint16_t)i, .ranks = 1, .uuid = c->uuid};
+            unit_of_rank[i] = (uint16_t)i;
+        }
+        len = nodes * (sizeof *units + sizeof *unit_of_rank);
+    }
+    return client_ask(c, &msg, tail, len, NULL, 0);
+}
+
+static int joins_without_end(void *arg, int sock)
+{
+    uint32_t nodes = *(uint32_t *)arg, n = 0;
+    struct client c;
+    int code;
+
+    MUST(client_open(&c, sock, 0) == 0);
+    do
+        code = attach_over(&c, n++, nodes);
+    while (!code);
+    MUST(code == COMMD_E_QUOTA);
+    MUST(strstr(c.last.answer.text, nodes == 2 ? "as may wait for the other nodes"
+                                               : "as many nodes as commd-gpu keeps for one"));
+    MUST(n == (nodes == 2 ? 257 : 17));
+    meet((struct meeting *)peace, 3);
+    return 0;
+}
+
+static int joins_once(void *arg, int sock)
+{
+    struct client c;
+
+    (void)arg;
+    meet((struct meeting *)peace, 3);
+    MUST(client_open(&c, sock, 0) == 0);
+    MUST(attach_over(&c, 1, 4096) == 0);
+    return 0;
+}
+
+/* Joins wait on threads, of which there are so many: one user cannot have all of them. Nor as much
+ * memory as it likes, for nodes that it made up. */
+static void no_more_joins_than_a_user_may_have(void **state)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    uint32_t nodes[] = {2, 4096};
+    struct service sv;
+    pid_t pids[3];
+    int listens = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)state;
+    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/commd-deaf-%d", (int)getpid());
+    assert_int_equal(bind(listens, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listens, 1), 0);
+    setenv("TEST_SOCKET", at.sun_path, 1);
+    service_start(&sv, NULL);
+    unsetenv("TEST_SOCKET");
+    peace = (struct peace *)meetings_new(64);
+    for (unsigned i = 0; i < 2; i++)
+        pids[i] = client_spawn(&sv, 2000 + i, joins_without_end, &nodes[i]);
+    pids[2] = client_spawn(&sv, 1000, joins_once, NULL);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+    close(listens);
+    unlink(at.sun_path);
+}
+
+/* Told of again and again, memory counts each time: it is mapped each time. */
+static int maps_too_much(void *arg, int sock)
+{
+    struct session_msg m;
+    struct buffer b;
+    struct client c;
+    unsigned n = 0;
+    int code;
+
+    (void)arg;
+    MUST(client_open(&c, sock, 0) == 0);
+    memory_message(&c, &m, &b);
+    do {
+        code = client_ask(&c, &m, NULL, 0, NULL, 0);
+        m.id++;
+        n++;
+    } while (!code);
+    MUST(code == COMMD_E_QUOTA);
+    MUST(strstr(c.last.answer.text, "this user's mapped allocations are as large as they may be"));
+    MUST(n == 4 * 16 / (m.memory.bytes >> 20) + 1);
+    return 0;
+}
+
+static void no_more_memory_than_a_user_may_map(void **state)
+{
+    static const char *const settings[] = {"FAKECUDA_MEMORY=16777216", NULL};
+    struct service sv;
+
+    (void)state;
+    service_start(&sv, settings);
+    assert_int_equal(client_join(client_spawn(&sv, 2000, maps_too_much, NULL)), 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 static int waits_for_the_end(void *arg, int sock)
 {
     struct membership m;
@@ -889,6 +1009,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nobody_else_is_hurt),
         cmocka_unit_test(no_more_sessions_than_a_user_may_have),
+        cmocka_unit_test(no_more_joins_than_a_user_may_have),
+        cmocka_unit_test(no_more_memory_than_a_user_may_map),
         cmocka_unit_test(commd_ends_a_session),
     };
 

@@ -1,0 +1,274 @@
+/* test_faults.c - what fails under commd-gpu: NCCL, memory, the driver. Each failure is named, and
+ * ends what it must; other groups, and the next operation, work. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <signal.h>
+
+#include "oracle.h"
+#include "shm/util/wait.h"
+
+/* ---- knobs of the fake that change while commd-gpu runs ---------------------------------------
+ */
+
+static char knob_file[64];
+
+static void knobs(const char *line)
+{
+    char other[80];
+    FILE *f;
+
+    snprintf(other, sizeof other, "%s.new", knob_file);
+    f = fopen(other, "w");
+    MUST(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0 && rename(other, knob_file) == 0);
+}
+
+static void start_with_knobs(struct service *sv, const char *line)
+{
+    static char setting[96];
+    const char *const settings[] = {setting, NULL};
+
+    snprintf(knob_file, sizeof knob_file, "/tmp/commd-knobs-%d", (int)getpid());
+    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", knob_file);
+    knobs(line);
+    setenv("TEST_TIMEOUT", "1000", 1);
+    setenv("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error", 1);
+    service_start(sv, settings);
+    unsetenv("GPU_TEST_LOG");
+    unsetenv("TEST_TIMEOUT");
+}
+
+/* ---- ranks that add up ------------------------------------------------------------------------
+ */
+
+struct crew {
+    struct meeting *meetings; /* one of the crew; one of all that is left to them: see @over */
+    _Atomic uint32_t *over;   /* the last operation: known to all before they come to it */
+    uint64_t group;
+    unsigned world, rank;
+    uint8_t device[4];
+    const char *text; /* part of what operations fail with at first; NULL: they do not */
+    unsigned failures;
+};
+
+static void sum_of(struct request *q, uint64_t seq, const struct buffer *b, uint32_t number)
+{
+    *q = (struct request){.desc = {.seq = seq,
+                                   .count = 1000,
+                                   .coll = COLL_ALL_REDUCE,
+                                   .dtype = DTYPE_I32,
+                                   .redop = REDOP_SUM},
+                          .group = number,
+                          .send = {.memory = b->id},
+                          .recv = {.memory = b->id, .offset = 8192}};
+}
+
+/* One operation: its code, and if that is 0 the right sum. */
+static int add_up(struct client *c, const struct crew *x, uint64_t seq, const struct buffer *b,
+                  uint32_t number, struct session_result *r)
+{
+    int32_t words[1000];
+    struct request q;
+    int code;
+
+    for (unsigned i = 0; i < 1000; i++)
+        words[i] = (int32_t)(x->rank + seq + i);
+    client_put(c, b->at, words, sizeof words);
+    sum_of(&q, seq, b, number);
+    code = client_wait(c, client_announce(c, &q), r);
+    if (code)
+        return code;
+    client_get(c, words, b->at + 8192, sizeof words);
+    for (unsigned i = 0; i < 1000; i++)
+        MUST(words[i] == (int32_t)(x->world * (x->world - 1) / 2 + x->world * (seq + i)));
+    return 0;
+}
+
+static void join_crew(struct client *c, int sock, const struct crew *x, struct buffer *b)
+{
+    struct membership m;
+
+    MUST(client_open(c, sock, x->device[x->rank]) == 0);
+    MUST(client_alloc(c, 1 << 20, b) == 0);
+    membership_spread(&m, c, 0, x->group, x->world, x->rank, x->device);
+    MUST(client_attach(c, &m) == 0);
+}
+
+/* Who does not fail, while others do. */
+static int works_on(void *arg, int sock)
+{
+    const struct crew *x = arg;
+    struct session_result r = {.code = 0};
+    struct buffer b;
+    struct client c;
+    uint64_t seq = 1;
+
+    join_crew(&c, sock, x, &b);
+    for (; seq < 20 || atomic_load(x->over) < 2 || seq <= atomic_load(x->over); seq++) {
+        int code = add_up(&c, x, seq, &b, 0, &r);
+
+        if (code)
+            fprintf(stderr, "who works on: %d %s\n", code, r.text);
+        MUST(code == 0);
+        if (x->rank == 0 && atomic_load(x->over) == 1)
+            atomic_store(x->over, (uint32_t)(seq + 3));
+    }
+    meet(x->meetings, x->world);
+    return 0;
+}
+
+/* Begins anew after each failure, as libcommd does. */
+static int fails_at_first(void *arg, int sock)
+{
+    const struct crew *x = arg;
+    uint32_t number = 0;
+    struct session_result r;
+    struct membership m;
+    struct buffer b;
+    struct client c;
+    unsigned failed = 0;
+
+    join_crew(&c, sock, x, &b);
+    for (uint64_t seq = 1, right = 0; right < 10; seq++) {
+        struct session_msg gone = {.type = SESSION_DETACH, .id = number};
+
+        if (!add_up(&c, x, seq, &b, number, &r)) {
+            right += failed == x->failures;
+            continue;
+        }
+        if (r.code != COMMD_E_GPU_LOST || !strstr(r.text, x->text) || ++failed > x->failures)
+            fprintf(stderr, "rank %u, failure %u: %d %s\n", x->rank, failed, r.code, r.text);
+        MUST(r.code == COMMD_E_GPU_LOST && strstr(r.text, x->text) && failed <= x->failures);
+        if (failed == x->failures && x->rank == 0)
+            knobs("");
+        meet(x->meetings, x->world);
+        MUST(client_send(&c, &gone, NULL, 0, NULL, 0));
+        membership_spread(&m, &c, ++number, x->group, x->world, x->rank, x->device);
+        m.first = seq + 1;
+        MUST(client_attach(&c, &m) == 0);
+    }
+    meet(x->meetings, x->world);
+    return 0;
+}
+
+/* Three ranks on GPUs 0, 1, 2 whose NCCL fails as @line says. Beside them two on GPUs 2 and 3, and
+ * two on GPU 0. */
+static void run_failing(const char *line, const char *text)
+{
+    struct crew fails = {.meetings = meetings_new(1),
+                         .group = 7,
+                         .world = 3,
+                         .device = {0, 1, 2},
+                         .text = text,
+                         .failures = 2},
+                across = {.meetings = meetings_new(2), .group = 8, .world = 2, .device = {2, 3}},
+                alone = {.meetings = meetings_new(2), .group = 9, .world = 2, .device = {0, 0}};
+    struct crew x[7];
+    struct service sv;
+    pid_t pids[7];
+
+    start_with_knobs(&sv, line);
+    across.over = &across.meetings[1].came;
+    alone.over = &alone.meetings[1].came;
+    for (unsigned i = 0; i < 7; i++) {
+        x[i] = i < 3 ? fails : i < 5 ? across : alone;
+        x[i].rank = i < 3 ? i : (i - 3) % 2;
+        pids[i] = client_spawn(&sv, 1000 + (i < 3), i < 3 ? fails_at_first : works_on, &x[i]);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    atomic_store(across.over, 1);
+    atomic_store(alone.over, 1);
+    for (unsigned i = 3; i < 7; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+    unlink(knob_file);
+}
+
+static void nccl_that_fails_at_init(void **state)
+{
+    (void)state;
+    run_failing("FAKENCCL_FAIL_INIT=2:2",
+                "NCCL failed in making a communicator of group \"group 7\"");
+}
+
+static void nccl_that_fails(void **state)
+{
+    (void)state;
+    run_failing("FAKENCCL_FAIL_AT=2:3:6", "NCCL failed in an operation of group \"group 7\"");
+}
+
+static void nccl_that_hangs(void **state)
+{
+    (void)state;
+    run_failing("FAKENCCL_HANG_AT=2:3",
+                "stands still for 1000 ms in all_reduce of group \"group 7\"");
+}
+
+/* As above, while NCCL says "in progress" for long, and streams are late. */
+static void nccl_that_fails_late(void **state)
+{
+    (void)state;
+    setenv("FAKENCCL_PROGRESS", "5", 1);
+    setenv("FAKECUDA_DELAY_US", "2000", 1);
+    run_failing("FAKENCCL_FAIL_AT=2:2:3", "NCCL failed in ");
+    unsetenv("FAKENCCL_PROGRESS");
+    unsetenv("FAKECUDA_DELAY_US");
+}
+
+static int fails_for_good(void *arg, int sock)
+{
+    const struct crew *x = arg;
+    struct session_result r = {.code = 0};
+    struct buffer b;
+    struct client c;
+    uint64_t seq = 1;
+
+    join_crew(&c, sock, x, &b);
+    while (!add_up(&c, x, seq, &b, 0, &r))
+        seq++;
+    MUST(seq == 3 && r.code == COMMD_E_GPU_LOST && strstr(r.text, x->text));
+    MUST(!client_receive(&c));
+    return 0;
+}
+
+/* The last resort: what does not come back is ended with the process. */
+static void an_abort_that_hangs_ends_the_process(void **state)
+{
+    struct crew x[3];
+    struct service sv;
+    pid_t pids[3];
+
+    (void)state;
+    start_with_knobs(&sv, "FAKENCCL_HANG_AT=2:3\nFAKENCCL_ABORT_HANGS=1");
+    for (unsigned i = 0; i < 3; i++) {
+        x[i] = (struct crew){.group = 7,
+                             .world = 3,
+                             .rank = i,
+                             .device = {0, 1, 2},
+                             .text = "stands still for 1000 ms in all_reduce of group"};
+        pids[i] = client_spawn(&sv, 1000, fails_for_good, &x[i]);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_int_equal(service_status(&sv), 1);
+    unlink(knob_file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nccl_that_fails_at_init),
+        cmocka_unit_test(nccl_that_fails),
+        cmocka_unit_test(nccl_that_hangs),
+        cmocka_unit_test(nccl_that_fails_late),
+        cmocka_unit_test(an_abort_that_hangs_ends_the_process),
+    };
+
+    setenv("FAKECUDA_DEVICES", "4", 1);
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,236 @@
+/* test_shares.c - users of commd-gpu beside one that wants all of it: their operations proceed.
+ * What is counted is operations, not time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <signal.h>
+
+#include "oracle.h"
+#include "shm/util/wait.h"
+
+enum { CROWD = 4, PER_GROUP = SESSION_SLOTS / CROWD, SMALL = 1000 };
+
+/* Shared by the processes of a test. */
+struct board {
+    struct meeting meeting, over;
+    _Atomic uint32_t announced, done; /* of who floods */
+};
+
+struct part {
+    struct board *board;
+    unsigned rank, gpus; /* two ranks, on one GPU or on two */
+    uint64_t count;
+};
+
+static void copy_of(struct request *q, uint64_t seq, const struct buffer *b, uint32_t number,
+                    uint64_t count)
+{
+    *q = (struct request){.desc = {.seq = seq,
+                                   .count = count,
+                                   .coll = COLL_ALL_REDUCE,
+                                   .dtype = DTYPE_F32,
+                                   .redop = REDOP_SUM},
+                          .group = number,
+                          .send = {.memory = b->id},
+                          .recv = {.memory = b->id, .offset = b->bytes / 2}};
+}
+
+static void open_part(struct client *c, int sock, const struct part *p, struct buffer *b,
+                      unsigned groups)
+{
+    const uint8_t device[] = {0, p->gpus == 2};
+    struct membership m;
+
+    MUST(client_open(c, sock, device[p->rank]) == 0);
+    MUST(client_alloc(c, p->count * 8, b) == 0);
+    for (unsigned i = 0; i < groups; i++) {
+        membership_spread(&m, c, i, 70 + i, 2, p->rank, device);
+        MUST(client_attach(c, &m) == 0);
+    }
+}
+
+/* All that a session can have, at once, in several groups. */
+static int floods(void *arg, int sock)
+{
+    const struct part *p = arg;
+    struct request q;
+    struct buffer b;
+    struct client c;
+
+    open_part(&c, sock, p, &b, CROWD);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
+        copy_of(&q, i / CROWD + 1, &b, i % CROWD, p->count);
+        client_announce(&c, &q);
+    }
+    MUST(!c.cu.stream_synchronize(c.stream)); /* all inputs are there */
+    atomic_fetch_add(&p->board->announced, 1);
+    for (unsigned done = 0; done < SESSION_SLOTS && atomic_load(&p->board->over.came) < 2;) {
+        done = 0;
+        for (unsigned i = 0; i < SESSION_SLOTS; i++)
+            done += client_done(&c, i);
+        if (p->rank == 0)
+            atomic_store(&p->board->done, done);
+        usleep(200);
+    }
+    meet(&p->board->over, 4);
+    return 0;
+}
+
+/* One small operation after the other, begun when all of the flood is there. */
+static int sips(void *arg, int sock)
+{
+    const struct part *p = arg;
+    uint32_t most = 0;
+    struct request q;
+    struct buffer b;
+    struct client c;
+
+    open_part(&c, sock, p, &b, 1);
+    while (atomic_load(&p->board->announced) < 2)
+        usleep(100);
+    for (uint64_t seq = 1; seq <= 3; seq++) {
+        uint32_t before;
+
+        meet(&p->board->meeting, 2);
+        before = atomic_load(&p->board->done);
+        copy_of(&q, seq, &b, 0, p->count);
+        MUST(client_wait(&c, client_announce(&c, &q), NULL) == 0);
+        most = MAX(most, atomic_load(&p->board->done) - before);
+    }
+    if (most > 48)
+        fprintf(stderr, "%u operations of the other user came before one of this one\n", most);
+    MUST(most <= 48); /* 32, and what a look is late */
+    meet(&p->board->over, 4);
+    return 0;
+}
+
+static void run_flood(unsigned gpus)
+{
+    static const char *const settings[] = {"FAKECUDA_DELAY_US=4000", "FAKECUDA_SEED=5", NULL};
+    struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
+    struct part x[4];
+    struct service sv;
+    pid_t pids[4];
+
+    service_start(&sv, settings);
+    for (unsigned i = 0; i < 4; i++) {
+        x[i] = (struct part){board, i % 2, gpus, SMALL};
+        pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? floods : sips, &x[i]);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+static void beside_thousands_on_one_gpu(void **state)
+{
+    (void)state;
+    run_flood(1);
+}
+
+static void beside_thousands_over_nccl(void **state)
+{
+    (void)state;
+    run_flood(2);
+}
+
+/* ---- one that does not end --------------------------------------------------------------------
+ */
+
+static int one_huge(void *arg, int sock)
+{
+    const struct part *p = arg;
+    struct request q;
+    struct buffer b;
+    struct client c;
+    uint64_t n;
+
+    open_part(&c, sock, p, &b, 1);
+    copy_of(&q, 1, &b, 0, p->count);
+    n = client_announce(&c, &q);
+    MUST(!c.cu.stream_synchronize(c.stream));
+    atomic_fetch_add(&p->board->announced, 1);
+    while (atomic_load(&p->board->over.came) < 2) {
+        MUST(!client_done(&c, n)); /* or the test shows nothing */
+        usleep(1000);
+    }
+    return 0;
+}
+
+static int fifty_small(void *arg, int sock)
+{
+    const struct part *p = arg;
+    struct request q;
+    struct buffer b;
+    struct client c;
+
+    open_part(&c, sock, p, &b, 1);
+    while (atomic_load(&p->board->announced) < 3)
+        usleep(100);
+    for (uint64_t seq = 1; seq <= 50; seq++) {
+        copy_of(&q, seq, &b, 0, p->count);
+        MUST(client_wait(&c, client_announce(&c, &q), NULL) == 0);
+    }
+    atomic_fetch_add(&p->board->over.came, 1);
+    return 0;
+}
+
+static void knob(const char *file, const char *line)
+{
+    char other[80];
+    FILE *f;
+
+    snprintf(other, sizeof other, "%s.new", file);
+    f = fopen(other, "w");
+    MUST(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0 && rename(other, file) == 0);
+}
+
+/* Two users on one GPU: the kernel of one takes a minute. */
+static void beside_one_that_takes_long(void **state)
+{
+    struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
+    char file[64], setting[96];
+    const char *const settings[] = {setting, NULL};
+    struct part x[4];
+    struct service sv;
+    pid_t pids[4];
+
+    (void)state;
+    snprintf(file, sizeof file, "/tmp/commd-knobs-%d", (int)getpid());
+    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", file);
+    knob(file, "FAKECUDA_DELAY_US=0");
+    service_start(&sv, settings);
+    for (unsigned i = 0; i < 4; i++) {
+        x[i] = (struct part){board, i % 2, 1, SMALL};
+        if (i == 0)
+            knob(file, "FAKECUDA_DELAY_US=60000000\nFAKECUDA_SEED=1");
+        pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? one_huge : fifty_small, &x[i]);
+    }
+    while (atomic_load(&board->announced) < 2)
+        usleep(1000);
+    for (service_ask(&sv); !sv.device[0].operations; service_ask(&sv))
+        usleep(1000); /* until it is on the GPU */
+    usleep(100000);
+    knob(file, "FAKECUDA_DELAY_US=0");
+    atomic_fetch_add(&board->announced, 1);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(client_join(pids[3 - i]), 0);
+    assert_int_equal(service_stop(&sv), 0);
+    unlink(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(beside_thousands_on_one_gpu),
+        cmocka_unit_test(beside_thousands_over_nccl),
+        cmocka_unit_test(beside_one_that_takes_long),
+    };
+
+    setenv("FAKECUDA_DEVICES", "2", 1);
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
