@@ -299,12 +299,7 @@ static int start_op(struct commd_group *g, const struct commd_op *op, const stru
         return error_mine()->code;
     if (is_p2p(op))
         return message_start(dg, op, gpu, how);
-    if (dg->path != GROUP_PATH_HOST) { /* once it is that it stays so */
-        r = path_start(dg, op, gpu, how);
-        if (r != PATH_HOST)
-            return r;
-    }
-    return staged_start(dg, op, gpu, how);
+    return path_start(dg, op, gpu, how);
 }
 
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)

@@ -269,10 +269,12 @@ static int start_locked(struct device_group *dg, const struct commd_op *op,
         gpu = -1;
     if (dg->path == GROUP_PATH_UNKNOWN)
         r = agree(dg, op, gpu);
-    if (r || dg->path == GROUP_PATH_HOST)
-        return r ? r : PATH_HOST;
+    if (r)
+        return r;
+    if (dg->path == GROUP_PATH_HOST) /* once it is that it stays so */
+        return staged_begin(dg, op, how);
     desc = describe(dg->group, op);
-    return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : PATH_HOST;
+    return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : staged_begin(dg, op, how);
 }
 
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,

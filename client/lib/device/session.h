@@ -94,10 +94,9 @@ int announced_follow(struct device_group *dg, const struct side_place *in, cu_st
 
 /* ---- path.c ---------------------------------------------------------------------------------- */
 
-enum { PATH_HOST = 1 };
 /* Is COMMD_DEVICE_PATH one that there is? */
 int path_check(void);
-/* Starts a collective on the device path. PATH_HOST: it goes the other one. */
+/* Starts a collective, on the path that the group has. */
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
                const struct telling *how);
 /* The context goes, with its sessions (NULL is fine). */
