@@ -43,7 +43,8 @@ struct session {
     uint64_t count;        /* operations announced */
     uint32_t next_id;
     size_t aux_at;
-    struct exported *memory; /* owned */
+    struct exported *memory;  /* owned */
+    struct exported *leaving; /* owned; to be forgotten when no pending operation names it */
 
     pthread_mutex_t pend;                   /* held for moments only, never around a call of CUDA */
     struct announced *slots[SESSION_SLOTS]; /* referenced; the last that took the slot */
@@ -71,8 +72,9 @@ void announced_unref(struct announced *a);
 
 /* ---- session_memory.c ------------------------------------------------------------------------ */
 
+enum { MEMORY_ALONE = 1 };
 /* With calls held: where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
- * need be. COMMD_E_INVALID: it cannot be mapped by another process. */
+ * need be. COMMD_E_*, or MEMORY_ALONE: the session's commd-gpu cannot map it. */
 int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
                  struct session_place *ret_place);
 /* All blocks of a buffer. */
