@@ -28,8 +28,10 @@ struct announced {
 };
 
 struct session {
-    struct session *next; /* older ones: streams may still look at their flags */
+    struct session *next; /* older ones, of any GPU; of those that are lost, streams may still look
+                             at the flags */
     struct commd_context *ctx;
+    bool first; /* commd was asked for it; the context's others end with it */
     int gpu;
     struct cu_uuid uuid;
     uint32_t nccl;
@@ -52,12 +54,16 @@ struct session {
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 
-/* That of the context, at GPU @gpu of this process, whose context is current. Makes one if there is
- * none, or if it is lost. COMMD_E_*: there cannot be one. */
+/* That of the context for GPU @gpu of this process; a CUDA context is current. Makes one if there
+ * is none, or if it is lost. COMMD_E_*: there cannot be one. */
 int session_get(struct device *dev, int gpu, struct session **ret_session);
 /* With calls held: sends @m (with fds), and waits for the answer to its id. */
 int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                 unsigned nfds);
+/* The same, of a question whose answer is of its own type, in *ret, and has a descriptor; ret_fd
+ * NULL: as session_ask(). */
+int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
+                   unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
 /* commd-gpu is gone, or of no use any more. */
 void session_lose(struct session *s, const char *why);

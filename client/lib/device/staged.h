@@ -22,7 +22,8 @@ struct device {
     bool lander_up, lander_stop;
     struct staged *landings, **last_landing; /* referenced */
 
-    struct session *_Atomic session; /* the newest; under lock, read anywhere. NULL: none yet */
+    pthread_mutex_t sessions_lock;   /* held while one is made */
+    struct session *_Atomic session; /* the newest; read anywhere. NULL: none yet */
 };
 
 /* Streams of our own for operations of one group in one CUDA context: what goes down to the host,

@@ -40,7 +40,7 @@ void pair_start_service(const char *const *settings)
 int pair_setup(void **state)
 {
     pair_start_service(NULL);
-    pair.ranks = gpu_ranks_new(PAIR);
+    pair.in = pair.ranks = gpu_ranks_new(PAIR);
     pair.commd = arena_commd_new(pair.ranks->ctx, PAIR);
     arena_commd_service(pair.commd, give_session, NULL);
     for (unsigned k = 0; k < PAIR; k++) {
@@ -54,6 +54,8 @@ int pair_setup(void **state)
 
 int pair_teardown(void **state)
 {
+    if (pair.other)
+        pair.other = gpu_ranks_free(pair.other);
     pair.ranks = gpu_ranks_free(pair.ranks);
     pair.commd = arena_commd_free(pair.commd);
     if (!service_until(&pair.service, 0, 0, 0))
@@ -76,7 +78,7 @@ struct call {
 static void *call_main(void *arg)
 {
     struct call *c = arg;
-    struct commd_group *g = pair.ranks->group[c->rank];
+    struct commd_group *g = pair.in->group[c->rank];
     cu_context ctx;
     int code;
 
@@ -100,9 +102,9 @@ void pair_call(const struct commd_op op[PAIR], const int gpu[PAIR], struct commd
         pthread_join(c[k].thread, NULL);
 }
 
-void pair_run(const struct commd_op op[PAIR])
+void pair_run(const struct commd_op op[PAIR], const int *gpu)
 {
-    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    pair_call(op, gpu ? gpu : (int[PAIR]){0}, NULL);
     for (unsigned k = 0; k < PAIR; k++) {
         if (pair_error[k].code)
             fail_msg("rank %u: %s", k, pair_error[k].message);
@@ -119,6 +121,15 @@ struct commd_op pair_op(int coll, unsigned rank, void *buf, size_t n)
                              .recv = buf,
                              .count = n,
                              .stream = pair.stream[rank]};
+}
+
+bool pair_lost(unsigned rank)
+{
+    struct session *s = atomic_load(&pair.ranks->ctx[rank]->device->session);
+
+    while (s && atomic_load(&s->lost))
+        s = s->next;
+    return !s;
 }
 
 void assert_error(unsigned rank, int code, const char *part)

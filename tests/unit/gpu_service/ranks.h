@@ -10,7 +10,8 @@ enum { PAIR = 2 };
 
 struct pair {
     struct service service;
-    struct gpu_ranks *ranks;
+    struct gpu_ranks *ranks, *other; /* NULL: there is no second group */
+    struct gpu_ranks *in;            /* the one that calls are for */
     struct arena_commd *commd;
     cu_stream stream[PAIR];
 };
@@ -28,10 +29,13 @@ void pair_start_service(const char *const *settings);
  * have not passed it yet. With @work: commd_start(). Codes and texts are left in pair_error. */
 void pair_call(const struct commd_op op[PAIR], const int gpu[PAIR], struct commd_work **work);
 extern struct commd_error pair_error[PAIR]; /* code 0: none */
-/* All of it succeeds, and is done on the streams. */
-void pair_run(const struct commd_op op[PAIR]);
+/* All of it succeeds, and is done on the streams. gpu NULL: all on GPU 0. */
+void pair_run(const struct commd_op op[PAIR], const int *gpu);
 /* In place, on GPU 0. */
 struct commd_op pair_op(int coll, unsigned rank, void *buf, size_t n);
+
+/* Rank @rank's context has no session that works. */
+bool pair_lost(unsigned rank);
 
 void assert_error(unsigned rank, int code, const char *part);
 unsigned open_fds(pid_t pid);

@@ -79,7 +79,7 @@ static void sum(const struct segment *s, size_t from, size_t n)
             x[k][i] = (int32_t)(k ? 1000000000 : i + from);
         op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], n);
     }
-    pair_run(op);
+    pair_run(op, NULL);
     for (unsigned k = 0; k < PAIR; k++)
         for (size_t i = 0; i < n; i++)
             if (x[k][i] != (int32_t)(1000000000 + i + from))
