@@ -133,7 +133,6 @@ struct cu_access { /* CUmemAccessDesc */
     F(ctx_device, cuCtxGetDevice, (cu_device * dev))                                               \
     F(ctx_synchronize, cuCtxSynchronize, (void))                                                   \
     F(peer_can, cuDeviceCanAccessPeer, (int *can, cu_device dev, cu_device peer))                  \
-    F(peer_enable, cuCtxEnablePeerAccess, (cu_context peer, unsigned flags))                       \
     F(mem_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total))                            \
     F(mem_alloc, cuMemAlloc_v2, (cu_ptr * p, size_t bytes))                                        \
     F(mem_free, cuMemFree_v2, (cu_ptr p))                                                          \

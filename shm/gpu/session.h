@@ -1,8 +1,10 @@
 /* session.h - what libcommd and commd-gpu agree on, byte for byte. See doc/gpu.md for the model.
  *
- * A session is one process at commd-gpu. It has a socket (SOCK_SEQPACKET; commd makes the pair and
- * tells commd-gpu whose it is) for what happens seldom: memory and groups come and go. And it has a
- * region, a sealed memfd that commd-gpu makes, for what happens often: operations.
+ * A session is one process at commd-gpu, with one GPU; a process that works on several asks the
+ * session that it has from commd, its first, for others. A session has a socket (SOCK_SEQPACKET;
+ * commd makes the pair and tells commd-gpu whose it is) for what happens seldom: memory and groups
+ * come and go. And it has a region, a sealed memfd that commd-gpu makes, for what happens often:
+ * operations.
  *
  * An operation takes slot n % SESSION_SLOTS, n = 0, 1, ... in the order of the process's calls:
  *   the client  waits until the slot's last operation is done, fills the slot, stores seq;
@@ -27,7 +29,7 @@
 #include "shm/util/base.h"
 
 enum {
-    SESSION_VERSION = 1,
+    SESSION_VERSION = 2,
     SESSION_SLOTS = 256, /* operations of a process that are not done */
     SESSION_AUX = 1 << 20,
     SESSION_TEXT = 240,
@@ -110,6 +112,8 @@ enum session_type {
     SESSION_DETACH,    /* and not any more; not answered */
     SESSION_ABORT,     /* give up what is pending in the group, for all members; not answered */
     SESSION_ANSWER,    /* code, text; `id` as in the question */
+    SESSION_MORE,      /* to the first session: another one, for another GPU, that ends with it. The
+                          answer is of this type, with a socket, or SESSION_ANSWER with a code */
 };
 
 enum session_memory {

@@ -24,6 +24,8 @@ FAKE_API void fakecuda_register_kernels(const struct fakecuda_kernel *table);
 FAKE_API cu_result fakecuda_alloc_unshareable(cu_ptr *p, size_t bytes);
 /* The stream is being captured into a graph, or not any more. */
 FAKE_API cu_result fakecuda_capture(cu_stream s, int on);
+/* A function of the driver that commd does not call: kernels in this context reach @peer's. */
+FAKE_API cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned flags);
 /* How often @function ("cuLaunchKernel") was called in this process. */
 FAKE_API uint64_t fakecuda_calls(const char *function);
 /* From now on everything on this device fails with @code, as after a fault in a kernel. */

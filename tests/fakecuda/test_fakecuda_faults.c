@@ -111,6 +111,7 @@ static void pieces_without_access_break_a_copy(void)
 
 static void another_devices_memory(bool copy, bool peers)
 {
+    cu_result (*enable)(cu_context, unsigned) = fake_test_symbol("cuCtxEnablePeerAccess");
     cu_context second;
     uint32_t *host = registered(BYTES);
     cu_ptr p;
@@ -120,7 +121,7 @@ static void another_devices_memory(bool copy, bool peers)
     OK(cu.mem_alloc(&p, BYTES));
     OK(cu.ctx_pop(NULL));
     if (peers)
-        OK(cu.peer_enable(second, 0));
+        OK(enable(second, 0));
     OK(copy ? cu.copy(p, (cu_ptr)host, 4, NULL) : launch(p));
     if (peers)
         OK(cu.ctx_synchronize());

@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 import gpu_driver  # noqa: E402
-from cluster import Cluster, check, equal, main, until  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 
 RANK = os.path.join(c.BUILD, "tests/integration/lib/gpu_rank")
 RANK_LOST, GPU_LOST = -5, -17

@@ -17,6 +17,8 @@ struct arena_commd {
     pthread_mutex_t lock;  /* what follows */
     enum arena_commd_behaviour behaviour;
     int gpu; /* borrowed */
+    arena_commd_give *service;
+    void *service_arg;
     unsigned held, given;
     uint64_t arena[MAX_ARENAS];
     int fd[MAX_ARENAS];
@@ -62,8 +64,11 @@ static void give_session(struct arena_commd *c, int sock, uint32_t req)
                          .msg_controllen = sizeof control};
     int pair[2] = {-1, -1};
 
-    if (c->gpu >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+    if ((c->gpu >= 0 || c->service) && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
         abort();
+    for (unsigned i = 0; i < c->n && c->service; i++)
+        if (c->sock[i] == sock)
+            c->service(c->service_arg, i, steal_fd(&pair[1]));
     control.h.cmsg_level = SOL_SOCKET;
     control.h.cmsg_type = SCM_RIGHTS;
     control.h.cmsg_len = CMSG_LEN(sizeof(int));
@@ -193,6 +198,14 @@ unsigned arena_commd_held(struct arena_commd *c)
 unsigned arena_commd_given(struct arena_commd *c)
 {
     return locked(c, &c->given);
+}
+
+void arena_commd_service(struct arena_commd *c, arena_commd_give *give, void *arg)
+{
+    pthread_mutex_lock(&c->lock);
+    c->service = give;
+    c->service_arg = arg;
+    pthread_mutex_unlock(&c->lock);
 }
 
 void arena_commd_gpu(struct arena_commd *c, int control)

@@ -16,6 +16,10 @@ enum arena_commd_behaviour { ARENA_COMMD_GIVES, ARENA_COMMD_REFUSES, ARENA_COMMD
 void arena_commd_set(struct arena_commd *c, enum arena_commd_behaviour behaviour);
 /* Hands sessions out at the commd-gpu whose control socket is @control; -1: there is none. */
 void arena_commd_gpu(struct arena_commd *c, int control);
+/* The same, with a commd-gpu that @give hands each @fd to, on the thread: takes it. @client: whose
+ * it is, the context's place. */
+typedef void arena_commd_give(void *arg, unsigned client, int fd);
+void arena_commd_service(struct arena_commd *c, arena_commd_give *give, void *arg);
 /* How many arenas it holds, and how many it has handed out. */
 unsigned arena_commd_held(struct arena_commd *c);
 unsigned arena_commd_given(struct arena_commd *c);

@@ -77,41 +77,61 @@ static void context_free(struct commd_context *ctx)
     free(ctx);
 }
 
-static void member_new(struct gpu_ranks *g, unsigned rank, int fd)
+static void member_new(struct gpu_ranks *g, unsigned rank, int fd, uint64_t number)
 {
     struct join_wait w = {.board_fd = fd, .doorbell = -1};
 
     w.reply.joined.size = g->world;
     w.reply.joined.nnodes = 1;
-    w.reply.joined.group = 1;
+    w.reply.joined.group = number;
     w.reply.joined.epoch = 1;
     w.reply.joined.members = calloc(g->world, sizeof(struct msg_member));
     w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
-    g->ctx[rank] = context_new();
     if (group_from_joined(g->ctx[rank], "gpu", rank, g->world, -1, &w, &g->group[rank]))
         abort();
 }
 
-struct gpu_ranks *gpu_ranks_new(unsigned world)
+static void members_new(struct gpu_ranks *g, uint64_t number)
 {
     static const uint16_t rank_node[GPU_RANKS_MOST];
-    struct board_geom geom = {.group = 1,
+    struct board_geom geom = {.group = number,
                               .epoch = 1,
-                              .world = world,
+                              .world = g->world,
                               .nnodes = 1,
-                              .nlocal = world,
+                              .nlocal = g->world,
                               .rank_node = rank_node};
-    struct gpu_ranks *g = calloc(1, sizeof *g);
     int fd;
 
-    g->world = world;
     if (board_create(&geom, &fd, &g->ctl))
         abort();
-    for (unsigned k = 0; k < world; k++)
-        member_new(g, k, fd);
+    for (unsigned k = 0; k < g->world; k++)
+        member_new(g, k, fd, number);
     close(fd);
+}
+
+struct gpu_ranks *gpu_ranks_new(unsigned world)
+{
+    struct gpu_ranks *g = calloc(1, sizeof *g);
+
+    g->world = world;
+    for (unsigned k = 0; k < world; k++)
+        g->ctx[k] = context_new();
+    members_new(g, 1);
     driver_look();
     return g;
+}
+
+struct gpu_ranks *gpu_ranks_beside(const struct gpu_ranks *g)
+{
+    struct gpu_ranks *other = calloc(1, sizeof *other);
+
+    other->world = g->world;
+    other->beside = true;
+    memcpy(other->ctx, g->ctx, sizeof other->ctx);
+    members_new(other, 2);
+    for (unsigned k = 0; k < g->world; k++)
+        other->group[k]->board.gpu = g->group[k]->board.gpu;
+    return other;
 }
 
 void gpu_ranks_leave(struct gpu_ranks *g, unsigned rank)
@@ -126,7 +146,7 @@ struct gpu_ranks *gpu_ranks_free(struct gpu_ranks *g)
 {
     for (unsigned k = 0; k < g->world; k++)
         gpu_ranks_leave(g, k);
-    for (unsigned k = 0; k < g->world; k++)
+    for (unsigned k = 0; k < g->world && !g->beside; k++)
         context_free(g->ctx[k]);
     board_ctl_free(g->ctl);
     free(g);

@@ -10,6 +10,7 @@ enum { GPU_RANKS_MOST = 4 };
 
 struct gpu_ranks {
     unsigned world;
+    bool beside; /* contexts are another one's */
     struct board_ctl *ctl;
     struct commd_context *ctx[GPU_RANKS_MOST];
     struct commd_group *group[GPU_RANKS_MOST];
@@ -23,6 +24,8 @@ void *gpu_symbol(const char *name); /* of tests/fakecuda/fakecuda.h */
 void gpu_ok(cu_result r);
 
 struct gpu_ranks *gpu_ranks_new(unsigned world);
+/* Another group of the same contexts; freed before it. */
+struct gpu_ranks *gpu_ranks_beside(const struct gpu_ranks *g);
 /* Rank @rank leaves its group. */
 void gpu_ranks_leave(struct gpu_ranks *g, unsigned rank);
 struct gpu_ranks *gpu_ranks_free(struct gpu_ranks *g);

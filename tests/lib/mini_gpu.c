@@ -313,6 +313,7 @@ static void take(struct mini *s, const struct session_msg *m, const int *fds, un
         break;
     case SESSION_WELCOME:
     case SESSION_ANSWER:
+    case SESSION_MORE:
         abort();
     }
 }

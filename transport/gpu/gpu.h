@@ -196,6 +196,7 @@ struct gsession {
     TAILQ_ENTRY(gsession) active_link;
     struct gpu *g;
     struct guser *user;
+    struct gsession *first; /* borrowed; it was asked for this one, and ends it. NULL: commd was */
     uint32_t client, pid;
     enum gsession_state state;
     bool active;

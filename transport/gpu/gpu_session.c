@@ -212,6 +212,8 @@ static void session_abort(struct gsession *s, const struct session_msg *m)
     group_break(member->group, code, rank, 0, text);
 }
 
+static void session_more(struct gsession *s, uint32_t id);
+
 static void session_detach(struct gsession *s, uint32_t id)
 {
     struct gmember *member = member_find(s, id);
@@ -244,6 +246,8 @@ static void session_take(struct gsession *s, const struct session_msg *m, size_t
         session_detach(s, m->id);
     } else if (m->type == SESSION_ABORT) {
         session_abort(s, m);
+    } else if (m->type == SESSION_MORE) {
+        session_more(s, m->id);
     } else {
         session_break(s, "message %u is unknown", m->type);
     }
@@ -339,7 +343,9 @@ void session_deactivate(struct gsession *s)
 /* ---- begin and end -----------------------------------------------------------------------------
  */
 
-void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int *fd)
+/* NULL: no memory. */
+static struct gsession *gsession_new(struct gpu *g, struct gsession *first, uint32_t client,
+                                     uint32_t uid, uint32_t pid, int *fd)
 {
     struct gsession *s = calloc(1, sizeof *s);
 
@@ -347,9 +353,10 @@ void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int
         s->user = guser_get(g, uid);
     if (!s || !s->user) {
         free(s);
-        return;
+        return NULL;
     }
     s->g = g;
+    s->first = first;
     s->client = client;
     s->pid = pid;
     s->sock = steal_fd(fd);
@@ -366,10 +373,56 @@ void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int
         session_answer(s, 0, COMMD_E_QUOTA, -1, "this user has as many sessions as it may have");
         session_close(s, "its user has too many sessions");
     }
+    return s;
+}
+
+void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int *fd)
+{
+    gsession_new(g, NULL, client, uid, pid, fd);
+}
+
+/* Of those that @s was asked for; NULL: there is none. */
+static struct gsession *session_of(const struct gsession *s, unsigned *ret_n)
+{
+    struct gsession *other, *one = NULL;
+
+    *ret_n = 0;
+    LIST_FOREACH(other, &s->g->sessions, link)
+        if (other->first == s) {
+            one = other;
+            ++*ret_n;
+        }
+    return one;
+}
+
+static void session_more(struct gsession *s, uint32_t id)
+{
+    struct session_msg m = {.type = SESSION_MORE, .id = id};
+    int pair[2] = {-1, -1};
+    unsigned n;
+
+    session_of(s, &n);
+    if (s->first) {
+        session_break(s, "another session is asked for at one that was asked for");
+    } else if (n >= GPU_MAX_DEVICES) {
+        session_answer(s, id, COMMD_E_QUOTA, -1,
+                       "this process has as many sessions as it may have");
+    } else if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) ||
+               !gsession_new(s->g, s, s->client, s->user->uid, s->pid, &pair[0])) {
+        session_answer(s, id, COMMD_E_NOMEM, -1,
+                       "commd-gpu has no memory or descriptors for another session");
+    } else {
+        session_send(s, &m, &pair[1], 1);
+    }
+    close_fdp(&pair[0]);
+    close_fdp(&pair[1]);
 }
 
 void session_close(struct gsession *s, const char *why)
 {
+    struct gsession *other;
+    unsigned n;
+
     if (s->state == SESSION_CLOSED)
         return;
     gpu_log(s->g, LOG_DEBUG, "session of pid %u (uid %u) ends: %s", s->pid, s->user->uid, why);
@@ -385,6 +438,9 @@ void session_close(struct gsession *s, const char *why)
     }
     group_leave_all(s, "has died or left");
     memory_leave_all(s);
+    s->first = NULL;
+    while ((other = session_of(s, &n)))
+        session_close(other, why);
 }
 
 void session_break(struct gsession *s, const char *format, ...)
@@ -406,7 +462,7 @@ void session_del(struct gpu *g, uint32_t client)
     struct gsession *s;
 
     LIST_FOREACH(s, &g->sessions, link)
-        if (s->client == client) {
+        if (s->client == client && !s->first) {
             session_close(s, "commd says that it is gone");
             return;
         }

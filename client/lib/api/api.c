@@ -324,13 +324,8 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
 
     if (unlikely(r))
         return r;
-    if (device_may(op)) {
-        enum device_way way;
-
-        r = device_way(group, op, &way);
-        if (r || way != DEVICE_HOST)
-            return r ? r : device_run(group, op, NULL);
-    }
+    if (device_takes(group, op, &r))
+        return r ? r : device_run(group, op, NULL);
     return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
 }
 
@@ -342,13 +337,8 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, com
 
     if (unlikely(r))
         return r;
-    if (device_may(op)) {
-        enum device_way way;
-
-        r = device_way(group, op, &way);
-        if (r || way != DEVICE_HOST)
-            return r ? r : device_start(group, op, on_done, arg, ret_work);
-    }
+    if (device_takes(group, op, &r))
+        return r ? r : device_start(group, op, on_done, arg, ret_work);
     return is_p2p(op) ? async_start_message(group, op, on_done, arg, ret_work)
                       : async_start(group, op, on_done, arg, ret_work);
 }
@@ -398,13 +388,9 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
     r = take_ops(group, ops, n, &full, &ops);
     if (unlikely(r))
         return r;
-    for (size_t i = 0; i < n; i++) {
-        enum device_way way = DEVICE_HOST;
-
-        r = device_may(&ops[i]) ? device_way(group, &ops[i], &way) : 0;
-        if (r || way != DEVICE_HOST)
+    for (size_t i = 0; i < n; i++)
+        if (device_takes(group, &ops[i], &r))
             return r ? r : device_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
-    }
     return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }
 

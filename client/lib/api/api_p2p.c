@@ -34,13 +34,8 @@ PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dt
     r = p2p_check(group, &op);
     if (unlikely(r))
         return r;
-    if (device_may(&op)) {
-        enum device_way way;
-
-        r = device_way(group, &op, &way);
-        if (r || way != DEVICE_HOST)
-            return r ? r : device_run(group, &op, ret_status);
-    }
+    if (device_takes(group, &op, &r))
+        return r ? r : device_run(group, &op, ret_status);
     return p2p_run(group, &op, ret_status);
 }
 

@@ -126,6 +126,9 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     r = put_side(dg->session, &p->send, name, b, SESSION_SEND_BLOCKS, &slot->send);
     if (!r)
         r = put_side(dg->session, &p->recv, name, b, SESSION_RECV_BLOCKS, &slot->recv);
+    if (r == MEMORY_ALONE)
+        r = error_set(error_mine(), COMMD_E_INVALID, name,
+                      "%s: this memory cannot be given to another process", name);
     slot->aux_bits = b->bits;
     slot->aux_len = b->n * (uint32_t)sizeof *b->words;
     if (!r && slot->aux_len > AUX_MOST)

@@ -14,6 +14,7 @@ static void device_destroy(struct device *dev)
     staging_fini(&dev->staging);
     pthread_mutex_destroy(&dev->lock);
     pthread_mutex_destroy(&dev->lander_lock);
+    pthread_mutex_destroy(&dev->sessions_lock);
     pthread_cond_destroy(&dev->lander_cond);
     free(dev);
 }
@@ -66,6 +67,7 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
     dev->last_landing = &dev->landings;
     pthread_mutex_init(&dev->lock, NULL);
     pthread_mutex_init(&dev->lander_lock, NULL);
+    pthread_mutex_init(&dev->sessions_lock, NULL);
     pthread_cond_init(&dev->lander_cond, NULL);
     *ret_dev = dev;
     return 0;
@@ -299,12 +301,7 @@ static int start_op(struct commd_group *g, const struct commd_op *op, const stru
         return error_mine()->code;
     if (is_p2p(op))
         return message_start(dg, op, gpu, how);
-    if (dg->path != GROUP_PATH_HOST) { /* once it is that it stays so */
-        r = path_start(dg, op, gpu, how);
-        if (r != PATH_HOST)
-            return r;
-    }
-    return staged_start(dg, op, gpu, how);
+    return path_start(dg, op, gpu, how);
 }
 
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)
@@ -388,6 +385,7 @@ void device_watch(struct commd_context *ctx)
     struct device *dev = ctx->device;
     struct session *s = dev ? atomic_load(&dev->session) : NULL;
 
-    if (s && !atomic_load(&s->lost))
-        session_watch(s);
+    for (; s; s = s->next)
+        if (!atomic_load(&s->lost))
+            session_watch(s);
 }

@@ -20,6 +20,17 @@ enum device_way {
 };
 int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way);
 
+/* False: the layers below have it. True: ours, or, with *ret_r, nobody's. */
+static inline bool device_takes(struct commd_group *g, const struct commd_op *op, int *ret_r)
+{
+    enum device_way way;
+
+    if (!device_may(op))
+        return false;
+    *ret_r = device_way(g, op, &way);
+    return *ret_r || way != DEVICE_HOST;
+}
+
 /* Of those that are not DEVICE_HOST's. */
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
 int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,

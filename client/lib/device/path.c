@@ -254,25 +254,42 @@ static struct op_desc describe(const struct commd_group *g, const struct commd_o
     return d;
 }
 
+/* Where the operation's buffers are; if it has none, where its stream is. -1: not known. */
+static int gpu_of(const struct commd_group *g, const struct commd_op *op)
+{
+    struct side_places places = side_places_of(g, op);
+    const struct side_place *sides[] = {&places.send, &places.recv};
+    cu_device ordinal;
+    int gpu;
+
+    for (unsigned i = 0; i < 2; i++) {
+        uintptr_t lo, hi;
+
+        side_span(sides[i], &lo, &hi);
+        if (lo < hi && driver_owns((const void *)lo, &gpu))
+            return gpu;
+    }
+    return driver(NULL)->ctx_device(&ordinal) ? -1 : ordinal;
+}
+
 /* With dg->lock held, in the context. */
 static int start_locked(struct device_group *dg, const struct commd_op *op,
                         const struct telling *how)
 {
     struct op_desc desc;
-    cu_device gpu = -1;
     int r = 0;
 
     if (dg->path == GROUP_PATH_DEVICE &&
         (atomic_load(&dg->disagreed) || atomic_load(&dg->session->lost)))
         dg->path = GROUP_PATH_UNKNOWN;
-    if (dg->path != GROUP_PATH_DEVICE && driver(NULL)->ctx_device(&gpu))
-        gpu = -1;
     if (dg->path == GROUP_PATH_UNKNOWN)
-        r = agree(dg, op, gpu);
-    if (r || dg->path == GROUP_PATH_HOST)
-        return r ? r : PATH_HOST;
+        r = agree(dg, op, gpu_of(dg->group, op));
+    if (r)
+        return r;
+    if (dg->path == GROUP_PATH_HOST) /* once it is that it stays so */
+        return staged_begin(dg, op, how);
     desc = describe(dg->group, op);
-    return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : PATH_HOST;
+    return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : staged_begin(dg, op, how);
 }
 
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,

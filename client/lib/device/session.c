@@ -11,8 +11,12 @@
  * next operation of a group agrees anew (path.c). What if a rank dies now: commd-gpu sees the end
  * of its session; for ranks elsewhere the board says it, and we ask commd-gpu to give up.
  *
- * Locks: device_group.lock, then session.calls, then session.pend. The progress thread takes pend
- * alone. Sessions are kept for good: streams may wait for words in their pages. */
+ * A context has one session for each GPU that its groups work on: the first is commd's affair, the
+ * others are asked for at the first (SESSION_MORE), and end with it.
+ *
+ * Locks: device_group.lock, then device.sessions_lock, then session.calls, then session.pend. The
+ * progress thread takes pend alone. Sessions are kept for good: streams may wait for words in their
+ * pages. */
 #include "client/lib/context/group.h"
 #include "client/lib/device/session.h"
 
@@ -92,27 +96,35 @@ static int receive_message(int sock, struct session_msg *m, int fds[2], unsigned
     return 0;
 }
 
-int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
-                unsigned nfds)
+int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
+                   unsigned nfds, struct session_msg *ret, int *ret_fd)
 {
-    struct session_msg answer;
-    int unwanted[2], r = send_message(s->sock, m, len, fds, nfds);
+    int got[2] = {-1, -1}, r = send_message(s->sock, m, len, fds, nfds);
     unsigned n;
 
     if (r)
         return session_gone(strerror(-r));
-    r = receive_message(s->sock, &answer, unwanted, &n);
-    if (r)
-        return r;
-    for (unsigned i = 0; i < n; i++)
-        close(unwanted[i]);
-    if (answer.type != SESSION_ANSWER || answer.id != m->id)
-        return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
-                         "commd-gpu answers what nobody has asked");
-    if (!answer.answer.code)
-        return 0;
-    return error_set(error_mine(), answer.answer.code < 0 ? answer.answer.code : COMMD_E_INTERNAL,
-                     "run", "%s", answer.answer.text);
+    r = receive_message(s->sock, ret, got, &n);
+    if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code)
+        r = error_set(error_mine(), ret->answer.code < 0 ? ret->answer.code : COMMD_E_INTERNAL,
+                      "run", "%s", ret->answer.text);
+    else if (!r && (ret->id != m->id || ret->type != (ret_fd ? m->type : SESSION_ANSWER) ||
+                    n != (ret_fd != NULL)))
+        r = error_set(error_mine(), COMMD_E_PROTOCOL, "run",
+                      "commd-gpu answers what nobody has asked");
+    if (!r && ret_fd)
+        *ret_fd = steal_fd(&got[0]);
+    close_fdp(&got[0]);
+    close_fdp(&got[1]);
+    return r;
+}
+
+int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
+                unsigned nfds)
+{
+    struct session_msg answer;
+
+    return session_ask_fd(s, m, len, fds, nfds, &answer, NULL);
 }
 
 int session_tell(struct session *s, const struct session_msg *m)
@@ -182,7 +194,22 @@ static void session_free(struct session *s)
     free(s);
 }
 
-static int session_new(struct device *dev, int gpu, struct session **ret_session)
+/* The socket of another one. */
+static int ask_for_more(struct session *first, int *ret_sock)
+{
+    struct session_msg m = {.type = SESSION_MORE}, answer;
+    int r;
+
+    pthread_mutex_lock(&first->calls);
+    m.id = ++first->next_id;
+    r = session_ask_fd(first, &m, sizeof m, NULL, 0, &answer, ret_sock);
+    pthread_mutex_unlock(&first->calls);
+    return r;
+}
+
+/* @first: NULL, there is none. */
+static int session_new(struct device *dev, int gpu, struct session *first,
+                       struct session **ret_session)
 {
     struct session *s = calloc(1, sizeof *s);
     cu_device d;
@@ -191,6 +218,7 @@ static int session_new(struct device *dev, int gpu, struct session **ret_session
     if (!s)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for a session");
     s->ctx = dev->ctx;
+    s->first = !first;
     s->gpu = gpu;
     s->sock = s->bell = -1;
     pthread_mutex_init(&s->calls, NULL);
@@ -199,7 +227,7 @@ static int session_new(struct device *dev, int gpu, struct session **ret_session
             ? error_set(error_mine(), COMMD_E_INVALID, "run", "GPU %d has no uuid", gpu)
             : 0;
     if (!r)
-        r = control_gpu_ask(dev->ctx, &s->sock);
+        r = first ? ask_for_more(first, &s->sock) : control_gpu_ask(dev->ctx, &s->sock);
     if (!r)
         r = hello(s);
     if (r) {
@@ -210,27 +238,33 @@ static int session_new(struct device *dev, int gpu, struct session **ret_session
     return 0;
 }
 
+/* That for GPU @gpu, or for -1 the first; NULL: there is none that works. */
+static struct session *session_find(const struct device *dev, int gpu)
+{
+    struct session *s = atomic_load(&dev->session);
+
+    while (s && (atomic_load(&s->lost) || (gpu < 0 ? !s->first : s->gpu != gpu)))
+        s = s->next;
+    return s;
+}
+
 int session_get(struct device *dev, int gpu, struct session **ret_session)
 {
-    struct session *s = dev->session, *made = NULL;
-    int r;
+    struct session *s;
+    int r = 0;
 
-    if (s && !atomic_load(&s->lost)) {
-        *ret_session = s;
-        return s->gpu == gpu
-                   ? 0
-                   : error_set(error_mine(), COMMD_E_INVALID, "run",
-                               "this context is at commd-gpu with GPU %d, not %d", s->gpu, gpu);
+    pthread_mutex_lock(&dev->sessions_lock);
+    s = session_find(dev, gpu);
+    if (!s) {
+        r = session_new(dev, gpu, session_find(dev, -1), &s);
+        if (!r) {
+            s->next = atomic_load(&dev->session);
+            atomic_store(&dev->session, s);
+        }
     }
-    r = session_new(dev, gpu, &made);
-    if (r)
-        return r;
-    pthread_mutex_lock(&dev->lock);
-    made->next = s;
-    atomic_store(&dev->session, made);
-    pthread_mutex_unlock(&dev->lock);
-    *ret_session = made;
-    return 0;
+    pthread_mutex_unlock(&dev->sessions_lock);
+    *ret_session = s;
+    return r;
 }
 
 /* ---- the end of operations ------------------------------------------------------------------- */

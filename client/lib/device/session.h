@@ -28,8 +28,10 @@ struct announced {
 };
 
 struct session {
-    struct session *next; /* older ones: streams may still look at their flags */
+    struct session *next; /* older ones, of any GPU; of those that are lost, streams may still look
+                             at the flags */
     struct commd_context *ctx;
+    bool first; /* commd was asked for it; the context's others end with it */
     int gpu;
     struct cu_uuid uuid;
     uint32_t nccl;
@@ -43,7 +45,8 @@ struct session {
     uint64_t count;        /* operations announced */
     uint32_t next_id;
     size_t aux_at;
-    struct exported *memory; /* owned */
+    struct exported *memory;  /* owned */
+    struct exported *leaving; /* owned; to be forgotten when no pending operation names it */
 
     pthread_mutex_t pend;                   /* held for moments only, never around a call of CUDA */
     struct announced *slots[SESSION_SLOTS]; /* referenced; the last that took the slot */
@@ -51,12 +54,16 @@ struct session {
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 
-/* That of the context, at GPU @gpu of this process, whose context is current. Makes one if there is
- * none, or if it is lost. COMMD_E_*: there cannot be one. */
+/* That of the context for GPU @gpu of this process; a CUDA context is current. Makes one if there
+ * is none, or if it is lost. COMMD_E_*: there cannot be one. */
 int session_get(struct device *dev, int gpu, struct session **ret_session);
 /* With calls held: sends @m (with fds), and waits for the answer to its id. */
 int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                 unsigned nfds);
+/* The same, of a question whose answer is of its own type, in *ret, and has a descriptor; ret_fd
+ * NULL: as session_ask(). */
+int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
+                   unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
 /* commd-gpu is gone, or of no use any more. */
 void session_lose(struct session *s, const char *why);
@@ -71,8 +78,9 @@ void announced_unref(struct announced *a);
 
 /* ---- session_memory.c ------------------------------------------------------------------------ */
 
+enum { MEMORY_ALONE = 1 };
 /* With calls held: where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
- * need be. COMMD_E_INVALID: it cannot be mapped by another process. */
+ * need be. COMMD_E_*, or MEMORY_ALONE: the session's commd-gpu cannot map it. */
 int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
                  struct session_place *ret_place);
 /* All blocks of a buffer. */
@@ -94,10 +102,9 @@ int announced_follow(struct device_group *dg, const struct side_place *in, cu_st
 
 /* ---- path.c ---------------------------------------------------------------------------------- */
 
-enum { PATH_HOST = 1 };
 /* Is COMMD_DEVICE_PATH one that there is? */
 int path_check(void);
-/* Starts a collective on the device path. PATH_HOST: it goes the other one. */
+/* Starts a collective, on the path that the group has. */
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
                const struct telling *how);
 /* The context goes, with its sessions (NULL is fine). */

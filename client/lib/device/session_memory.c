@@ -1,53 +1,156 @@
 /* session_memory.c - memory that commd-gpu has mapped: told of once, found again by what the driver
- * says of an address. An address that was freed and given out again has another BUFFER_ID: then
- * commd-gpu is told to forget the old one. */
+ * says of an address.
+ *
+ * The driver knows memory by pieces: an allocation of cudaMalloc() is one; a segment of PyTorch's
+ * expandable segments is many, mapped side by side, and any of them may be unmapped and another one
+ * mapped in its place. A piece whose CU_POINTER_BUFFER_ID has changed is another one, so all pieces
+ * of a buffer are looked at in each operation. What overlaps a changed piece is forgotten.
+ *
+ * Two buffers may share a piece, and a segment grows. What is told of then is all of it together,
+ * and what is a part of that is forgotten: so it comes to an end, and each buffer needs one entry.
+ *
+ * commd-gpu must not be told to forget what a pending operation names: until that has ended, the
+ * entry is kept among those that leave. */
 #include "client/lib/device/session.h"
 
-/* What lies at [base, base + bytes), one allocation or several that were mapped side by side. */
-struct exported {
-    struct exported *next;
-    uint32_t id;
+/* As the driver says. No holes: it is compared by memcmp(). */
+struct piece {
     cu_ptr base;
     size_t bytes;
-    uint64_t buffer; /* CU_POINTER_BUFFER_ID at base, and where it ends */
-    uint64_t last;
+    uint64_t buffer; /* CU_POINTER_BUFFER_ID */
+};
+
+/* What lies side by side. */
+struct exported {
+    struct exported *next;
+    uint32_t id; /* 0: commd-gpu could not map it */
+    cu_ptr base;
+    size_t bytes;
+    uint64_t used; /* operations before this one may name it */
+    unsigned n;
+    struct piece piece[];
+};
+
+/* What the driver says of a buffer. */
+struct walk {
+    bool alone; /* no other process can have it */
+    bool ipc;
+    int gpu;
+    unsigned n;
+    struct piece piece[SESSION_MAX_CHUNKS];
 };
 
 struct range {
-    cu_ptr base;
-    size_t bytes;
-    uint64_t buffer, handles;
-    bool ipc;
+    struct piece piece;
+    uint64_t handles;
+    int ipc, gpu;
 };
+
+/* ---- what the driver says -------------------------------------------------------------------- */
 
 static int ask_range(const char *op, cu_ptr p, struct range *ret)
 {
-    int ask[] = {CU_POINTER_RANGE_START, CU_POINTER_RANGE_SIZE, CU_POINTER_BUFFER_ID,
-                 CU_POINTER_IS_LEGACY_IPC, CU_POINTER_ALLOWED_HANDLES};
-    int ipc = 0;
-    void *answers[] = {&ret->base, &ret->bytes, &ret->buffer, &ipc, &ret->handles};
+    int ask[] = {CU_POINTER_RANGE_START,   CU_POINTER_RANGE_SIZE,      CU_POINTER_BUFFER_ID,
+                 CU_POINTER_IS_LEGACY_IPC, CU_POINTER_ALLOWED_HANDLES, CU_POINTER_DEVICE_ORDINAL};
+    void *answers[] = {&ret->piece.base, &ret->piece.bytes, &ret->piece.buffer,
+                       &ret->ipc,        &ret->handles,     &ret->gpu};
     cu_result r;
 
-    *ret = (struct range){0};
+    *ret = (struct range){.gpu = -1};
     r = driver(NULL)->pointer_attributes(ARRAY_LEN(ask), ask, answers, p);
-    ret->ipc = ipc;
     if (r)
         return driver_error(op, "cuPointerGetAttributes", r);
-    if (!ret->bytes)
+    if (!ret->piece.bytes)
         return error_set(error_mine(), COMMD_E_INVALID, op, "%s: %#llx is no memory of a GPU", op,
                          (unsigned long long)p);
     return 0;
 }
 
+/* The pieces of [p, p + bytes). */
+static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
+{
+    cu_ptr end = p + bytes;
+    struct range at;
+    int r;
+
+    w->alone = false;
+    for (w->n = 0; p < end; p = at.piece.base + at.piece.bytes) {
+        r = ask_range(op, p, &at);
+        if (r)
+            return r;
+        if (!w->n) {
+            w->ipc = at.ipc;
+            w->gpu = at.gpu;
+        } else if (w->ipc) {
+            return error_set(error_mine(), COMMD_E_INVALID, op,
+                             "%s: a buffer goes beyond its allocation", op);
+        }
+        w->alone = w->n == SESSION_MAX_CHUNKS || at.gpu != w->gpu ||
+                   (!w->ipc && !(at.handles & CU_HANDLE_POSIX_FD));
+        if (w->alone)
+            return 0;
+        w->piece[w->n++] = at.piece;
+    }
+    return 0;
+}
+
+static cu_ptr walk_end(const struct walk *w)
+{
+    return w->piece[w->n - 1].base + w->piece[w->n - 1].bytes;
+}
+
+/* ---- forgetting ------------------------------------------------------------------------------ */
+
+/* Is an operation pending that may name it? */
+static bool is_named(struct session *s, const struct exported *m)
+{
+    bool named = false;
+
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS && !named; i++)
+        named = s->slots[i] && s->slots[i]->n < m->used && !session_ended(s->slots[i]);
+    pthread_mutex_unlock(&s->pend);
+    return named;
+}
+
+static void forget_unnamed(struct session *s)
+{
+    for (struct exported **p = &s->leaving, *m; (m = *p);) {
+        struct session_msg msg = {.type = SESSION_FORGET, .id = m->id};
+
+        if (is_named(s, m)) {
+            p = &m->next;
+            continue;
+        }
+        *p = m->next;
+        if (m->id)
+            session_tell(s, &msg);
+        free(m);
+    }
+}
+
 static void forget(struct session *s, struct exported **p)
 {
     struct exported *m = *p;
-    struct session_msg msg = {.type = SESSION_FORGET, .id = m->id};
 
     *p = m->next;
-    session_tell(s, &msg);
-    free(m);
+    m->next = s->leaving;
+    s->leaving = m;
 }
+
+void memory_forget_all(struct session *s)
+{
+    while (s->memory)
+        forget(s, &s->memory);
+    while (s->leaving) {
+        struct exported *m = s->leaving;
+
+        s->leaving = m->next;
+        free(m);
+    }
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
 
 static void close_all(const int *fds, unsigned n)
 {
@@ -55,16 +158,14 @@ static void close_all(const int *fds, unsigned n)
         close(fds[i]);
 }
 
-/* The descriptors of what is mapped side by side from @first on until @end. */
-static int export_chunks(const char *op, const struct range *first, cu_ptr end,
-                         struct session_msg *m, int *fds)
+static int export_pieces(const char *op, const struct walk *w, struct session_msg *m, int *fds)
 {
     const struct cuda *cu = driver(NULL);
-    struct range at = *first;
 
-    for (;;) {
+    for (; m->memory.chunks < w->n; m->memory.chunks++) {
+        const struct piece *piece = &w->piece[m->memory.chunks];
         cu_mem mem;
-        cu_result r = cu->vmm_retain(&mem, (void *)(uintptr_t)at.base);
+        cu_result r = cu->vmm_retain(&mem, (void *)(uintptr_t)piece->base);
 
         if (!r) {
             r = cu->vmm_export(&fds[m->memory.chunks], mem, CU_HANDLE_POSIX_FD, 0);
@@ -72,108 +173,154 @@ static int export_chunks(const char *op, const struct range *first, cu_ptr end,
         }
         if (r)
             return driver_error(op, "cuMemExportToShareableHandle", r);
-        m->memory.chunk_bytes[m->memory.chunks++] = at.bytes;
-        m->memory.bytes += at.bytes;
-        if (at.base + at.bytes >= end)
-            return 0;
-        if (m->memory.chunks == SESSION_MAX_CHUNKS)
-            return error_set(error_mine(), COMMD_E_INVALID, op,
-                             "%s: a buffer is made of more than %d pieces", op, SESSION_MAX_CHUNKS);
-        if (ask_range(op, at.base + at.bytes, &at))
-            return COMMD_E_INVALID;
+        m->memory.chunk_bytes[m->memory.chunks] = piece->bytes;
     }
+    return 0;
 }
 
-/* Its cause is in the error; -errno never. */
-static int tell_of(struct session *s, const char *op, const struct range *first, cu_ptr end,
-                   struct exported *m)
+static int tell_of(struct session *s, const char *op, const struct walk *w, uint32_t id)
 {
-    struct session_msg msg = {.type = SESSION_MEMORY, .id = m->id};
-    int fds[SESSION_MAX_CHUNKS], r = 0;
-    unsigned nfds = 0;
+    struct session_msg m = {.type = SESSION_MEMORY, .id = id};
+    int fds[SESSION_MAX_CHUNKS], r;
     cu_result e;
 
-    msg.memory.uuid = s->uuid;
-    if (first->ipc) {
-        msg.memory.kind = SESSION_IPC;
-        msg.memory.bytes = first->bytes;
-        e = driver(NULL)->ipc_get(&msg.memory.ipc, first->base);
+    m.memory.uuid = s->uuid;
+    m.memory.bytes = walk_end(w) - w->piece[0].base;
+    m.memory.kind = w->ipc ? SESSION_IPC : SESSION_VMM;
+    if (w->ipc) {
+        e = driver(NULL)->ipc_get(&m.memory.ipc, w->piece[0].base);
         r = e ? driver_error(op, "cuIpcGetMemHandle", e) : 0;
-    } else if (first->handles & CU_HANDLE_POSIX_FD) {
-        msg.memory.kind = SESSION_VMM;
-        r = export_chunks(op, first, end, &msg, fds);
-        nfds = msg.memory.chunks;
     } else {
-        r = error_set(error_mine(), COMMD_E_INVALID, op,
-                      "%s: this memory cannot be given to another process", op);
+        r = export_pieces(op, w, &m, fds);
     }
     if (!r)
-        r = session_ask(s, &msg, sizeof msg, fds, nfds);
-    close_all(fds, nfds);
-    m->bytes = msg.memory.bytes;
+        r = session_ask(s, &m, sizeof m, fds, m.memory.chunks);
+    close_all(fds, m.memory.chunks);
     return r;
 }
 
-static int memory_export(struct session *s, const char *op, const struct range *first, cu_ptr end,
+/* *ret->id 0: it cannot be mapped there, which is kept in mind if that is for good. */
+static int memory_export(struct session *s, const char *op, const struct walk *w,
                          struct exported **ret)
 {
-    struct exported *m = calloc(1, sizeof *m);
-    struct range last = *first;
+    struct exported *m = calloc(1, sizeof *m + w->n * sizeof *w->piece);
     int r;
 
     if (!m)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory", op);
+    m->base = w->piece[0].base;
+    m->bytes = walk_end(w) - m->base;
+    m->n = w->n;
+    memcpy(m->piece, w->piece, w->n * sizeof *w->piece);
     m->id = ++s->next_id;
-    m->base = first->base;
-    m->buffer = first->buffer;
-    r = tell_of(s, op, first, end, m);
-    if (!r && m->base + m->bytes < end)
-        r = error_set(error_mine(), COMMD_E_INVALID, op, "%s: a buffer goes beyond its allocation",
-                      op);
-    if (!r)
-        r = ask_range(op, m->base + m->bytes - 1, &last);
-    if (r) {
+    r = tell_of(s, op, w, m->id);
+    if (r == COMMD_E_INVALID) {
+        m->id = 0;
+    } else if (r) {
         free(m);
-        return r;
+        return r == COMMD_E_QUOTA ? MEMORY_ALONE : r;
     }
-    m->last = last.buffer;
     m->next = s->memory;
     s->memory = m;
     *ret = m;
     return 0;
 }
 
+/* ---- finding --------------------------------------------------------------------------------- */
+
+static bool holds(const struct exported *m, const struct walk *w)
+{
+    unsigned i = 0;
+
+    while (i < m->n && m->piece[i].base != w->piece[0].base)
+        i++;
+    return i + w->n <= m->n && !memcmp(&m->piece[i], w->piece, w->n * sizeof *w->piece);
+}
+
+static bool overlaps(const struct exported *m, const struct walk *w)
+{
+    return m->base < walk_end(w) && w->piece[0].base < m->base + m->bytes;
+}
+
+/* Is all of it what it was? */
+static bool is_there(const char *op, const struct exported *m)
+{
+    struct walk now;
+
+    return walk_pieces(op, m->base, m->bytes, &now) == 0 && !now.alone && now.n == m->n &&
+           !memcmp(now.piece, m->piece, m->n * sizeof *m->piece);
+}
+
+/* NULL: it is not there yet. What the buffer shares a piece with is as it was, then. */
+static struct exported *exported_find(struct session *s, const char *op, const struct walk *w)
+{
+    for (struct exported *m = s->memory; m; m = m->next)
+        if (holds(m, w))
+            return m;
+    for (struct exported **at = &s->memory, *m; (m = *at);) {
+        if (overlaps(m, w) && !is_there(op, m))
+            forget(s, at);
+        else
+            at = &m->next;
+    }
+    return NULL;
+}
+
+/* Together with what shares a piece with it, if that is not too much. */
+static void widen(struct session *s, const char *op, struct walk *w)
+{
+    cu_ptr from = w->piece[0].base, to = walk_end(w);
+    struct walk more;
+
+    for (struct exported *m = s->memory; m; m = m->next)
+        if (m->id && overlaps(m, w)) {
+            from = MIN(from, m->base);
+            to = MAX(to, m->base + m->bytes);
+        }
+    if ((from < w->piece[0].base || to > walk_end(w)) &&
+        walk_pieces(op, from, to - from, &more) == 0 && !more.alone)
+        *w = more;
+}
+
+static int memory_add(struct session *s, const char *op, struct walk *w, struct exported **ret)
+{
+    int r;
+
+    widen(s, op, w);
+    r = memory_export(s, op, w, ret);
+    if (r)
+        return r;
+    for (struct exported **at = &(*ret)->next, *m; (m = *at);) /* what is a part of it now */
+        if (m->base >= (*ret)->base && m->base + m->bytes <= (*ret)->base + (*ret)->bytes)
+            forget(s, at);
+        else
+            at = &m->next;
+    return 0;
+}
+
 int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
                  struct session_place *ret_place)
 {
-    struct exported **at = &s->memory, *m;
-    struct range range, last;
+    struct exported *m;
+    struct walk w;
     int r;
 
     *ret_place = (struct session_place){0};
     if (!bytes)
         return 0;
-    r = ask_range(op, p, &range);
-    last = range;
-    if (!r && p + bytes > range.base + range.bytes)
-        r = ask_range(op, p + bytes - 1, &last);
-    if (r)
-        return r;
-    while ((m = *at)) {
-        bool inside = p >= m->base && p + bytes <= m->base + m->bytes;
-
-        if (inside && m->buffer == range.buffer && m->base == range.base &&
-            (last.buffer == range.buffer || m->last == last.buffer))
-            break;
-        if (range.base < m->base + m->bytes && m->base < last.base + last.bytes)
-            forget(s, at); /* what was there is not any more */
-        else
-            at = &m->next;
+    forget_unnamed(s);
+    r = walk_pieces(op, p, bytes, &w);
+    if (r || w.alone || w.gpu != s->gpu)
+        return r ? r : MEMORY_ALONE;
+    m = exported_find(s, op, &w);
+    if (!m) {
+        r = memory_add(s, op, &w, &m);
+        if (r)
+            return r;
     }
-    if (!m)
-        r = memory_export(s, op, &range, p + bytes, &m);
-    if (r)
-        return r;
+    if (!m->id)
+        return MEMORY_ALONE;
+    m->used = s->count + 1;
     ret_place->memory = m->id;
     ret_place->offset = p - m->base;
     return 0;
@@ -189,14 +336,4 @@ int memory_share(struct session *s, const char *op, const struct side_place *p)
     for (unsigned k = 0; !r && k < p->n; k++)
         r = memory_place(s, op, (cu_ptr)(uintptr_t)p->blocks[k], side_block_bytes(p, k), &unused);
     return r;
-}
-
-void memory_forget_all(struct session *s)
-{
-    while (s->memory) {
-        struct exported *m = s->memory;
-
-        s->memory = m->next;
-        free(m);
-    }
 }

@@ -338,9 +338,7 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
         work_unref(w);
 }
 
-/* With dg->lock held, in the context. */
-static int begin_collective(struct device_group *dg, const struct commd_op *op,
-                            const struct telling *how)
+int staged_begin(struct device_group *dg, const struct commd_op *op, const struct telling *how)
 {
     struct side_places p = side_places_of(dg->group, op);
     struct commd_work *w;
@@ -387,10 +385,4 @@ int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct c
     }
     scope_leave(&scope);
     return r;
-}
-
-int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
-                 const struct telling *how)
-{
-    return begin_in_turn(begin_collective, dg, op, gpu, how);
 }

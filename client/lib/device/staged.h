@@ -22,7 +22,8 @@ struct device {
     bool lander_up, lander_stop;
     struct staged *landings, **last_landing; /* referenced */
 
-    struct session *_Atomic session; /* the newest; under lock, read anywhere. NULL: none yet */
+    pthread_mutex_t sessions_lock;   /* held while one is made */
+    struct session *_Atomic session; /* the newest; read anywhere. NULL: none yet */
 };
 
 /* Streams of our own for operations of one group in one CUDA context: what goes down to the host,
@@ -130,9 +131,8 @@ typedef int (*device_begin_fn)(struct device_group *dg, const struct commd_op *o
                                const struct telling *how);
 int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct commd_op *op,
                   int gpu, const struct telling *how);
-/* Starts a collective, likewise. */
-int staged_start(struct device_group *dg, const struct commd_op *op, int gpu,
-                 const struct telling *how);
+/* Begins a collective on the host path; a device_begin_fn. */
+int staged_begin(struct device_group *dg, const struct commd_op *op, const struct telling *how);
 
 /* A new one in flight, with dg->lock held and a context current: with a slot, and @bytes of
  * staging.

@@ -118,6 +118,26 @@ static void a_capturing_stream_is_refused_by_name(void **state)
     gpu_free(x);
 }
 
+/* Also the first one, which finds out that the group takes the host path. */
+static void an_operation_enters_its_context_once(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 2)};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t before = calls("cuStreamIsCapturing");
+        struct commd_op op[2] = {reduce_op(x[0], N, s[0]), reduce_op(x[1], N, s[1])};
+
+        for (unsigned k = 0; k < 2; k++)
+            assert_int_equal(commd_run(ranks->group[k], &op[k]), 0);
+        assert_true(gpu_passes(s[0]) && gpu_passes(s[1]));
+        assert_int_equal(calls("cuStreamIsCapturing") - before, 2);
+    }
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
 static void buffers_in_both_kinds_of_memory_are_refused(void **state)
 {
     int32_t *x = gpu_ints(N, 1), y[N];
@@ -573,6 +593,7 @@ int main(void)
     const struct CMUnitTest before[] = {TEST(gpu_buffers_need_a_driver)};
     const struct CMUnitTest tests[] = {
         TEST(a_capturing_stream_is_refused_by_name),
+        TEST(an_operation_enters_its_context_once),
         TEST(buffers_in_both_kinds_of_memory_are_refused),
         TEST(calls_return_before_their_input_is_there),
         TEST(host_operations_keep_their_place),

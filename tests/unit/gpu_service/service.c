@@ -118,17 +118,22 @@ bool service_until(struct service *sv, uint32_t clients, uint32_t groups, uint64
     return false;
 }
 
-static void give(struct service *sv, uint32_t uid, uint32_t pid, int fd, uint32_t *ret_client)
+void service_give(struct service *sv, uint32_t uid, uint32_t pid, uint32_t client, int fd)
 {
     struct msg m = {.type = MSG_GPU_SESSION};
 
-    m.gpu_session.client = ++sv->clients;
+    m.gpu_session.client = client;
     m.gpu_session.uid = uid;
     m.gpu_session.pid = pid;
     MUST(msg_send_fd(sv->control, &m, &fd, 1, (int64_t)now_ms() + SERVICE_PATIENCE_MS) == 0);
     close(fd);
+}
+
+static void give(struct service *sv, uint32_t uid, uint32_t pid, int fd, uint32_t *ret_client)
+{
+    service_give(sv, uid, pid, ++sv->clients, fd);
     if (ret_client)
-        *ret_client = m.gpu_session.client;
+        *ret_client = sv->clients;
 }
 
 int service_session(struct service *sv, uint32_t uid, uint32_t pid, uint32_t *ret_client)

@@ -29,6 +29,8 @@ void service_start(struct service *sv, const char *const *settings);
 bool service_ask(struct service *sv);
 /* Gives it a session of @uid; returns the client's end. @client, if not NULL: its number. */
 int service_session(struct service *sv, uint32_t uid, uint32_t pid, uint32_t *ret_client);
+/* The same with a number and a socket of the caller's; takes @fd. */
+void service_give(struct service *sv, uint32_t uid, uint32_t pid, uint32_t client, int fd);
 void service_session_del(struct service *sv, uint32_t client);
 /* Closes the control socket and returns its exit status; 128 + n: signal n. */
 int service_stop(struct service *sv);

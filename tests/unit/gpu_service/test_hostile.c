@@ -91,7 +91,7 @@ static void raw(int sock, const void *data, size_t n)
 
 static void hello_of_another_version(struct client *c, int sock)
 {
-    struct session_msg m = {.type = SESSION_HELLO, .id = 2};
+    struct session_msg m = {.type = SESSION_HELLO, .id = SESSION_VERSION + 1};
 
     c->sock = sock;
     raw(sock, &m, sizeof m);
@@ -747,6 +747,59 @@ static void too_many_memories(struct client *c, int sock)
     MUST(m.id > 4000);
 }
 
+/* ---- sessions of other GPUs ------------------------------------------------------------------ */
+
+static int ask_for_more(struct client *c)
+{
+    struct session_msg m = {.type = SESSION_MORE, .id = 5};
+
+    MUST(client_send(c, &m, NULL, 0, NULL, 0) && client_receive(c) && c->last.id == 5);
+    if (c->last.type == SESSION_ANSWER)
+        return c->last.answer.code;
+    MUST(c->last.type == SESSION_MORE && c->nfds == 1);
+    return 0;
+}
+
+static void more_sessions_than_there_are_gpus(struct client *c, int sock)
+{
+    struct buffer b;
+    unsigned n = 0;
+
+    open_alone(c, sock, &b);
+    while (!ask_for_more(c))
+        n++;
+    MUST(n == MSG_MAX_GPUS && c->last.answer.code == COMMD_E_QUOTA);
+}
+
+static void more_sessions_of_one_that_was_asked_for(struct client *c, int sock)
+{
+    static struct client second;
+    struct session_msg m = {.type = SESSION_MORE, .id = 5};
+    struct buffer b;
+
+    open_alone(c, sock, &b);
+    MUST(ask_for_more(c) == 0);
+    MUST(client_open(&second, c->fds[0], 0) == 0);
+    MUST(client_send(&second, &m, NULL, 0, NULL, 0));
+    must_end(&second);
+    MUST(ask_for_more(c) == 0); /* the first one goes on */
+}
+
+static void the_first_session_ends_all(struct client *c, int sock)
+{
+    static struct client second;
+    struct session_msg m = {.type = SESSION_WELCOME};
+    struct buffer b;
+
+    open_alone(c, sock, &b);
+    MUST(ask_for_more(c) == 0);
+    MUST(client_open(&second, c->fds[0], 0) == 0);
+    MUST(client_alloc(&second, 1 << 20, &b) == 0);
+    MUST(client_send(c, &m, NULL, 0, NULL, 0)); /* which is none for it */
+    must_end(c);
+    must_end(&second);
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static struct {
@@ -789,6 +842,9 @@ static struct {
     TRIAL(deaf, 1),
     TRIAL(too_many_groups, 1),
     TRIAL(too_many_memories, 1),
+    TRIAL(more_sessions_than_there_are_gpus, 1),
+    TRIAL(more_sessions_of_one_that_was_asked_for, 1),
+    TRIAL(the_first_session_ends_all, 1),
 #undef TRIAL
 };
 
@@ -978,12 +1034,15 @@ static void no_more_memory_than_a_user_may_map(void **state)
 static int waits_for_the_end(void *arg, int sock)
 {
     struct membership m;
-    struct client c;
+    struct client c, second;
 
     (void)arg;
     MUST(client_open(&c, sock, 0) == 0);
+    MUST(ask_for_more(&c) == 0);
+    MUST(client_open(&second, c.fds[0], 0) == 0);
     membership_one(&m, &c, 0, 1, 1, 0);
     MUST(client_attach(&c, &m) == 0);
+    MUST(!client_receive(&second));
     MUST(!client_receive(&c));
     return 0;
 }
@@ -996,7 +1055,7 @@ static void commd_ends_a_session(void **state)
     (void)state;
     service_start(&sv, NULL);
     pid = client_spawn(&sv, 1000, waits_for_the_end, NULL);
-    assert_true(service_until(&sv, 1, 1, 0)); /* it has its answers */
+    assert_true(service_until(&sv, 2, 1, 0)); /* it has its answers */
     service_session_del(&sv, 99);
     service_session_del(&sv, sv.clients);
     assert_int_equal(client_join(pid), 0);

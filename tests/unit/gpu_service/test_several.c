@@ -1,0 +1,121 @@
+/* test_several.c - processes that work on several GPUs: each of their groups takes the device path.
+ */
+#include "ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+enum { N = 1000, AGREEING = 2, NGROUPS = 2 };
+
+static void use_gpu(int gpu)
+{
+    cu_context ctx;
+
+    gpu_ok(cu.primary_retain(&ctx, gpu));
+    gpu_ok(cu.ctx_set(ctx));
+}
+
+/* One all_reduce in the group of pair.in; rank k's buffer and stream are on gpu[k]. */
+static void sum_on(const int gpu[PAIR])
+{
+    struct commd_op op[PAIR];
+    int32_t *x[PAIR];
+
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(gpu[k]);
+        x[k] = gpu_ints(N, 1 + (int32_t)k);
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
+        op[k].stream = gpu_stream();
+    }
+    pair_run(op, gpu);
+    for (unsigned k = 0; k < PAIR; k++) {
+        for (unsigned i = 0; i < N; i++)
+            assert_int_equal(x[k][i], 3);
+        use_gpu(gpu[k]);
+        gpu_free(x[k]);
+        gpu_ok(cu.stream_free(op[k].stream));
+    }
+    use_gpu(0);
+}
+
+static void sum_in_both(const int gpu[NGROUPS][PAIR])
+{
+    struct gpu_ranks *in[NGROUPS] = {pair.ranks, pair.other};
+
+    for (unsigned i = 0; i < NGROUPS; i++) {
+        pair.in = in[i];
+        sum_on(gpu[i]);
+    }
+    pair.in = pair.ranks;
+}
+
+static int two_groups(void **state)
+{
+    int r = pair_setup(state);
+
+    pair.other = gpu_ranks_beside(pair.ranks);
+    return r;
+}
+
+/* Groups have made so many operations of their own, and GPUs so many of commd-gpu's. */
+static void assert_counts(uint64_t agreed, uint64_t operations)
+{
+    assert_int_equal(commd_group_seq(pair.ranks->group[0]), agreed);
+    assert_int_equal(commd_group_seq(pair.other->group[1]), agreed);
+    assert_true(service_ask(&pair.service));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(pair.service.device[i].clients, PAIR);
+        assert_int_equal(pair.service.device[i].operations, operations);
+    }
+}
+
+static void each_group_has_its_gpu(void **state)
+{
+    static const int gpu[NGROUPS][PAIR] = {{0, 0}, {1, 1}};
+
+    for (unsigned i = 0; i < 3; i++)
+        sum_in_both(gpu);
+    assert_counts(AGREEING, 3);
+}
+
+static void groups_lie_crosswise(void **state)
+{
+    static const int gpu[NGROUPS][PAIR] = {{0, 1}, {1, 0}};
+
+    for (unsigned i = 0; i < 3; i++)
+        sum_in_both(gpu);
+    assert_counts(AGREEING, 6);
+}
+
+/* Its death ends all sessions; each is made again, and commd is asked for one only. */
+static void another_service_has_them_all(void **state)
+{
+    static const int gpu[NGROUPS][PAIR] = {{0, 0}, {1, 1}};
+
+    sum_in_both(gpu);
+    pair_start_service(NULL);
+    for (unsigned k = 0; k < PAIR; k++)
+        while (!pair_lost(k))
+            device_watch(pair.ranks->ctx[k]);
+    sum_in_both(gpu);
+    assert_counts(2 * AGREEING, 1);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, two_groups, pair_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(each_group_has_its_gpu),
+        TEST(groups_lie_crosswise),
+        TEST(another_service_has_them_all),
+    };
+
+    pair_environment("2");
+    gpu_load();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
