@@ -36,8 +36,7 @@ FILES = ["config.h", "transport/gpu/kernel/move.fatbin"]
 TREE = [
     "tests/gpu/*.py", "tests/bench/gpu.py", "tests/bench/torch_gpu.py",
     "tests/integration/test_gpu_path.py", "tests/integration/test_gpu_nodes.py",
-    "tests/integration/lib/*.py", "tests/torch/run_programs.py", "tests/torch/program_host.py",
-    "tests/torch/programs/*.py",
+    "tests/integration/lib/*.py", "tests/torch/programs/*.py",
 ]  # fmt: skip
 # What a machine with torch has.
 SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|linux-vdso)")

@@ -28,10 +28,8 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(TOP, "tests/gpu"), os.path.join(TOP, "tests/integration/lib")]
 from mps import Mps, NoMps  # noqa: E402
 
-ONE = [8, 4096, 262144, 1 << 20, 16 << 20]
-QUEUED = [8, 4096, 262144, 1 << 20, 16 << 20, 64 << 20, 256 << 20]
-FAKE_SIZES = [8, 4096]
-QUEUE, LIMIT_MS, RUN_SECONDS = 20, 300, 60
+ONE, QUEUED = 16 << 20, 128 << 20  # the largest sizes; from 8 B on, each 8 times the last
+QUEUE, LIMIT_MS, RUN_SECONDS = 20, 250, 60
 
 
 class Missing(Exception):
@@ -71,30 +69,24 @@ class Bench:
 
     # ---- contestants: {bytes: {"one": us, "each": us}} ------------------------------------------
 
-    def sizes(self, all_of_them):
-        return FAKE_SIZES if self.fake else all_of_them
-
     def perf(self, program, words, environment):
         """commd-perf or nccl_perf."""
         got = {}
-        for which, sizes, more in (
-            ("one", self.sizes(ONE), []),
-            ("each", self.sizes(QUEUED), ["-c", 0, "--queue", QUEUE]),
-        ):
-            for size in sizes:
-                out = os.path.join(self.folder, f"{self.count}.json")
-                self.count += 1
-                self.run(
-                    [os.path.join(self.args.build, program), "all_reduce", "-b", size, "-e", size,
-                     "-n", 2000, "--time-limit", 10 if self.fake else LIMIT_MS, "--json", out,
-                     *words, *more],
-                    environment,
-                )  # fmt: skip
-                with open(out) as file:
-                    row = json.load(file)["rows"][0]
+        for which, most, more in (("one", ONE, []), ("each", QUEUED, ["-c", 0, "--queue", QUEUE])):
+            out = os.path.join(self.folder, f"{self.count}.json")
+            self.count += 1
+            self.run(
+                [os.path.join(self.args.build, program), "all_reduce", "-b", 8, "-f", 8, "-e",
+                 512 if self.fake else most, "-n", 2000, "--time-limit",
+                 10 if self.fake else LIMIT_MS, "--json", out, *words, *more],
+                environment,
+            )  # fmt: skip
+            with open(out) as file:
+                rows = json.load(file)["rows"]
+            for row in rows:
                 if row["wrong"]:
-                    raise Missing(f"{row['wrong']} wrong elements at {size} B")
-                got.setdefault(size, {})[which] = row["p50_us"]
+                    raise Missing(f"{row['wrong']} wrong elements at {row['bytes']} B")
+                got.setdefault(row["bytes"], {})[which] = row["p50_us"]
         return got
 
     def commd(self, nodes, ranks, environment):
@@ -110,23 +102,23 @@ class Bench:
     def torch(self, backend, ranks, node, environment):
         if self.fake:
             raise Missing("not over the fake driver")
-        return {
-            int(size): times
-            for size, times in json.loads(
-                self.run(
-                    [self.args.python, os.path.join(HERE, "torch_gpu.py"), backend, ranks, QUEUE,
-                     ",".join(str(s) for s in QUEUED)],
-                    {**environment, "COMMD_SOCKET": node.socket},
-                ).strip().splitlines()[-1]
-            ).items()
-        }  # fmt: skip
+        sizes = [8]
+        while sizes[-1] < QUEUED:
+            sizes.append(8 * sizes[-1])
+        text = self.run(
+            [self.args.python, os.path.join(HERE, "torch_gpu.py"), backend, ranks, QUEUE,
+             ",".join(str(size) for size in sizes)],
+            {**environment, "COMMD_SOCKET": node.socket},
+        )  # fmt: skip
+        times = json.loads(text.strip().splitlines()[-1])
+        return {int(size): row for size, row in times.items()}
 
     # ---- places ----------------------------------------------------------------------------------
 
     def place(self, name, share, mps, contestants):
         """@share: ranks that share a GPU; 0: bytes are not counted."""
         place = {"name": name, "mps": mps, "share": share, "times": {}, "missing": {}}
-        for who, function in contestants:
+        for who, function in contestants.items():
             try:
                 place["times"][who] = function()
             except Missing as why:
@@ -154,29 +146,25 @@ class Bench:
         with Nodes(2, {"gpu": gpu_driver.section()}) as cluster:
             one = cluster.nodes[:1]
             for ranks in (2,) if self.fake else (2, 4, 8):
-                self.place(
-                    f"{ranks} ranks share a GPU", ranks, bool(mps),
-                    [("commd", lambda ranks=ranks: self.commd(one, ranks * gpus, alone)),
-                     ("torch commd",
-                      lambda ranks=ranks: self.torch("commd", ranks, one[0], alone)),
-                     ("torch gloo", lambda ranks=ranks: self.torch("gloo", ranks, one[0], alone)),
-                     ("torch nccl", lambda ranks=ranks: self.torch("nccl", ranks, one[0], alone))],
-                )  # fmt: skip
+                self.place(f"{ranks} ranks share a GPU", ranks, bool(mps), {
+                    "commd": lambda ranks=ranks: self.commd(one, ranks * gpus, alone),
+                })  # fmt: skip
             if gpus > 1:
-                self.place(
-                    f"a rank for each of {gpus} GPUs", 0, bool(mps),
-                    [("commd", lambda: self.commd(one, gpus, alone)),
-                     ("NCCL", lambda: self.nccl(gpus, alone)),
-                     ("torch commd", lambda: self.torch("commd", gpus, one[0], alone)),
-                     ("torch nccl", lambda: self.torch("nccl", gpus, one[0], alone)),
-                     ("torch gloo", lambda: self.torch("gloo", gpus, one[0], alone))],
-                )  # fmt: skip
-            if gpus == 1:
-                self.place(
-                    "2 nodes share a GPU, by sockets", 0, bool(mps),
-                    [("commd", lambda: self.commd(cluster.nodes, 1, alone)),
-                     ("NCCL", lambda: self.nccl(2, alone))],
-                )  # fmt: skip
+                self.place(f"a rank for each of {gpus} GPUs", 0, bool(mps), {
+                    "commd": lambda: self.commd(one, gpus, alone),
+                    "NCCL": lambda: self.nccl(gpus, alone),
+                    "torch nccl": lambda: self.torch("nccl", gpus, one[0], alone),
+                })  # fmt: skip
+            else:
+                self.place("2 nodes share a GPU, by sockets", 0, bool(mps), {
+                    "commd": lambda: self.commd(cluster.nodes, 1, alone),
+                    "NCCL": lambda: self.nccl(2, alone),
+                })  # fmt: skip
+            if not mps:  # nccl refuses ranks that share a GPU: its line says so
+                self.place(f"{4 * gpus} ranks on {gpus} GPU, by torch", 0, False, {
+                    f"torch {name}": lambda name=name: self.torch(name, 4 * gpus, one[0], alone)
+                    for name in ("commd", "gloo", "nccl")
+                })  # fmt: skip
 
     def bandwidth(self):
         text = self.run([os.path.join(self.args.build, "tests/gpu/gpu_check"), "bandwidth"], {})

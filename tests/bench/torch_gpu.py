@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-SECONDS, MOST, LEAST = 0.3, 500, 5
+SECONDS, MOST, LEAST = 0.25, 500, 5
 
 
 def start(backend, ranks, words):

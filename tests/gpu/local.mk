@@ -10,4 +10,4 @@ EXTRA_tests_gpu_gpu_check_DEPENDENCIES = tests/fakecuda/libcuda.so.1 tests/fakec
 	tests/fakecuda/libfakekernels.so
 dist_check_SCRIPTS += tests/gpu/test_check.py tests/gpu/test_bundle.py
 TESTS += tests/gpu/test_check.py tests/gpu/test_bundle.py
-EXTRA_DIST += tests/gpu/check.py tests/gpu/mps.py tools/gpu_bundle.py
+EXTRA_DIST += tests/gpu/check.py tests/gpu/mps.py tests/gpu/torch_ranks.py tools/gpu_bundle.py

@@ -57,7 +57,7 @@ class Check(unittest.TestCase):
     def test_the_table_of_times_over_the_fake_driver(self):
         code, rows, text = check("--fake", "table")
         self.assertEqual((code, rows["table"]["verdict"]), (0, "PASS"), text)
-        self.assertRegex(text, r"(?m)^ +8 B +ok +ok +ok +ok$")  # commd and NCCL, two nodes
+        self.assertRegex(text, r"(?m)^ +512 B +ok +ok +ok +ok$")  # commd and NCCL, two nodes
         self.assertNotRegex(text, r"\d\.\d+ +\d")
 
     def test_without_a_driver_all_is_skipped(self):

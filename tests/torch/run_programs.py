@@ -28,7 +28,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 import cluster
-import gpu_driver
 
 # @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank
 # that are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
@@ -37,16 +36,13 @@ Program = collections.namedtuple(
     "Program", "name path ranks seconds gloo torchrun environment codes log err places",
     defaults=(None, 4, 60, True, (), {}, {}, None, None, None),
 )  # fmt: skip
-# Programs gpu_* run on a device of torch over the fake driver; with COMMD_TEST_GPU=real on the GPU
-# of this machine, by commd-gpu.
-FAKE_GPU = {
+GPU = {
     "TEST_DEVICE": "fakegpu",
-    "COMMD_LIBCUDA": gpu_driver.FAKE_CUDA,
+    "COMMD_LIBCUDA": os.path.join(cluster.BUILD, "tests/fakecuda/libcuda.so.1"),
     "COMMD_BUILD": cluster.BUILD,
     "CUDA_VISIBLE_DEVICES": "0",
     "FAKECUDA_DELAY_US": "100",
 }
-GPU = {"TEST_DEVICE": "cuda"} if gpu_driver.REAL else FAKE_GPU
 PROGRAMS = [
     Program("collectives"),
     Program("ring_all_reduce"),
@@ -87,7 +83,7 @@ PROGRAMS = [
         "replaced", gloo=False, torchrun=["--rdzv-backend=static"], places=["two nodes"],
         environment={"COMMD_REPLACE": "gloo"},
     ),
-    # on a GPU, or on a device of torch whose driver is tests/fakecuda
+    # on a device of torch whose driver is tests/fakecuda
     Program("gpu_operations", gloo=False, environment=GPU),
     Program("gpu_lost_rank", gloo=False, environment=GPU, codes={2: -9}),
     *(
@@ -118,18 +114,6 @@ def free_ports():
                 return first
             except OSError:
                 continue
-
-
-class Nodes(cluster.Cluster):
-    """With a real GPU their commd-gpus share it."""
-
-    def __init__(self):
-        super().__init__(2, {"gpu": gpu_driver.section()} if gpu_driver.REAL else None)
-
-    def start(self):
-        for node in self.nodes:
-            node.start(gpu_driver.environment(node.name) if gpu_driver.REAL else None)
-        self.wait_linked()
 
 
 class Run:
@@ -218,7 +202,7 @@ class Run:
             self.start(host, python, None)
             return
         logs = open(os.path.join(self.folder, "nodes.log"), "w")  # written if it fails
-        with logs, contextlib.redirect_stdout(logs), Nodes() as nodes:
+        with logs, contextlib.redirect_stdout(logs), cluster.Cluster(2) as nodes:
             if self.program.log:
                 nodes.expect(self.program.log)
             self.start(host, python, nodes.nodes)
@@ -274,10 +258,7 @@ class Host:
 
     def __init__(self, python):
         environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        if gpu_driver.REAL:  # nothing that is imported may load the driver before the fork
-            environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        else:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment["CUDA_VISIBLE_DEVICES"] = ""
         self.process = subprocess.Popen(
             [python, os.path.join(HERE, "program_host.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
