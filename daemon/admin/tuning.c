@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "shm/board/mail.h"
+#include "shm/board/place.h"
 #include "shm/model/eager.h"
 #include "shm/model/plan.h"
 #include "shm/model/team.h"
@@ -125,7 +126,11 @@ void tuning_fill(struct table *table, const struct conf *conf)
          "the smallest of the caches before those, a core's own; 0: not known"},
         {"sockets", COUNT, cpus->sockets, NULL, "of those"},
         {"memory_nodes", COUNT, cpus->nodes, NULL,
-         "of those: a page lies where who writes it first runs"},
+         "of those: a page lies where who touches it first runs"},
+        {"place", TEXT, 0, place_way(),
+         "so what one rank alone reads is put on its own one: bind, or touch where that is "
+         "refused; "
+         "no: there is one"},
         {"team_16", COUNT, team_size(16, &machine), NULL,
          "one node, 16 ranks: so many are a team, whose leader stands for it in small operations; "
          "0: all look at all, with more ranks than cores, or where the model expects too little"},

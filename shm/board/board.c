@@ -74,12 +74,17 @@ struct layout {
     struct mail box;
 };
 
+static const struct topology *machine_of(const struct board_geom *g)
+{
+    return g->machine ? g->machine : topology_here();
+}
+
 static void tune_board(const struct board_geom *g, struct tune *ret_tune)
 {
     if (g->nnodes > 1)
         *ret_tune = (struct tune){.chunk = PLAN_CHUNK_NET, .depth = PLAN_DEPTH_NET};
     else
-        tune_one_node(g->machine ? g->machine : topology_here(), g->nlocal, ret_tune);
+        tune_one_node(machine_of(g), g->nlocal, ret_tune);
 }
 
 static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, uint32_t chunk,
@@ -132,7 +137,7 @@ static bool cut_valid(uint32_t nnodes, uint32_t chunk, uint32_t depth)
 
 static unsigned team_of(const struct board_geom *g)
 {
-    const struct topology *t = g->machine ? g->machine : topology_here();
+    const struct topology *t = machine_of(g);
     const struct team_machine machine = {.cpus = t->cpus, .caches = t->caches};
 
     return g->nnodes == 1 ? team_size(g->nlocal, &machine) : 0;
@@ -151,6 +156,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->team = team_of(g);
     h->chunk = l->chunk;
     h->around = around;
+    h->memory_nodes = machine_of(g)->nodes;
     h->net = g->net;
     h->gpu = g->gpu;
     h->group = g->group;
@@ -412,6 +418,7 @@ int board_map(int fd, struct board *ret_board)
     b.chunk = b.hdr->chunk;
     b.depth = b.hdr->depth;
     b.around = b.hdr->around;
+    b.memory_nodes = b.hdr->memory_nodes;
     b.net = b.hdr->net;
     b.gpu = b.hdr->gpu;
     b.group = b.hdr->group;

@@ -47,7 +47,7 @@ struct board_geom {
     const uint16_t *rank_node; /* world entries: node index of each rank */
     struct plan_net net;
     bool gpu;                       /* all nodes of the group have a GPU service */
-    const struct topology *machine; /* borrowed; of a group on one node; NULL: this one */
+    const struct topology *machine; /* borrowed; NULL: this one */
 };
 
 /* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
@@ -147,8 +147,9 @@ struct board_hdr {
     uint32_t team;   /* ranks of a team, likewise; 0: none */
     uint32_t chunk;  /* bytes of a window or result slot, by tune_one_node() or PLAN_CHUNK_NET */
     uint64_t around; /* likewise */
-    struct plan_net net; /* the same on all nodes of the group */
-    uint32_t gpu, pad;   /* likewise; 1: all of them have a GPU service */
+    struct plan_net net;   /* the same on all nodes of the group */
+    uint32_t gpu;          /* likewise; 1: all of them have a GPU service */
+    uint32_t memory_nodes; /* of the CPUs that commd may run on: place.h */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
     uint64_t off_ranks, off_members, off_on_core, off_slots, off_recorders, off_window, off_result,
@@ -185,7 +186,8 @@ struct board {
     size_t size;
     uint32_t world, nnodes, me, nlocal, depth, cores, team;
     struct plan_net net;
-    bool gpu;        /* all nodes of the group have a GPU service */
+    bool gpu; /* all nodes of the group have a GPU service */
+    uint32_t memory_nodes;
     size_t chunk;    /* bytes of a window or result slot */
     uint64_t around; /* struct tune */
     uint64_t group, epoch;

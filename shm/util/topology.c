@@ -114,8 +114,8 @@ static void count_caches(const char *sys, int cpu, const cpu_set_t *set, struct 
     take_size(last, &t->cache_bytes);
 }
 
-/* Nodes of memory that have a CPU of @set. */
-static unsigned count_nodes(const char *sys, const cpu_set_t *set)
+/* How many nodes of memory have a CPU of @set; *ret_one is one of them. */
+static unsigned count_nodes(const char *sys, const cpu_set_t *set, unsigned *ret_one)
 {
     char path[PATH_MOST], list[LIST_MOST];
     struct dirent *entry;
@@ -128,16 +128,27 @@ static unsigned count_nodes(const char *sys, const cpu_set_t *set)
         if (sscanf(entry->d_name, "node%u", &node) != 1)
             continue;
         snprintf(path, sizeof path, "%s/node/node%u/cpulist", sys, node);
-        n += read_line(path, list, sizeof list) && first_of(list, set) >= 0;
+        if (!read_line(path, list, sizeof list) || first_of(list, set) < 0)
+            continue;
+        *ret_one = node;
+        n++;
     }
     if (dir)
         closedir(dir);
     return n;
 }
 
+int topology_node_of(const char *sys, const cpu_set_t *set)
+{
+    unsigned node;
+
+    return count_nodes(sys, set, &node) == 1 ? (int)node : -1;
+}
+
 void topology_read(const char *sys, const cpu_set_t *set, struct topology *ret_topology)
 {
     struct topology t = {0};
+    unsigned one;
 
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         char path[PATH_MOST];
@@ -155,7 +166,7 @@ void topology_read(const char *sys, const cpu_set_t *set, struct topology *ret_t
     t.cores = MAX(t.cores, 1u);
     t.caches = MAX(t.caches, 1u);
     t.sockets = MAX(t.sockets, 1u);
-    t.nodes = MAX(count_nodes(sys, set), 1u);
+    t.nodes = MAX(count_nodes(sys, set, &one), 1u);
     *ret_topology = t;
 }
 

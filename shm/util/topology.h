@@ -21,6 +21,8 @@ struct topology {
 /* Of the CPUs in @set. @sys: "/sys/devices/system". What is not to be read there counts as one
  * core for each CPU, and one of everything else. */
 void topology_read(const char *sys, const cpu_set_t *set, struct topology *ret_topology);
+/* The node of memory that all CPUs of @set belong to; -1: several, or not known. */
+int topology_node_of(const char *sys, const cpu_set_t *set);
 /* Of this process; read once. Thread-safe. */
 const struct topology *topology_here(void);
 

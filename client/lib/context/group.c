@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 
+#include "shm/board/place.h"
+
 void group_close(struct commd_group *g)
 {
     if (!g)
@@ -124,6 +126,7 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     /* the engine needs a core as well while it works for us */
     g->crowded_ns = wait_crowded_ns(g->board.nlocal + (g->board.nnodes > 1));
     g->next_step = g->consumed_seen = BOARD_FIRST_STEP;
+    place_joined(&g->board, g->local);
     alive_begin(g, w->board_fd);
     *ret_group = steal_ptr(g);
     return 0;

@@ -3,7 +3,8 @@ if HAVE_CMOCKA
 unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
 	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_cuda \
 	tests/unit/shm/test_cuda_abi tests/unit/shm/test_dtype \
-	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_ranks \
+	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_place \
+	tests/unit/shm/test_ranks \
 	tests/unit/shm/test_recorder tests/unit/shm/test_reduce \
 	tests/unit/shm/test_socket_path tests/unit/shm/test_topology tests/unit/shm/test_tune \
 	tests/unit/shm/test_wait
@@ -63,6 +64,8 @@ tests_unit_shm_test_socket_path_SOURCES = tests/unit/shm/test_socket_path.c
 tests_unit_shm_test_socket_path_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_topology_SOURCES = tests/unit/shm/test_topology.c
+tests_unit_shm_test_place_SOURCES = tests/unit/shm/test_place.c
+tests_unit_shm_test_place_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_shm_test_tune_SOURCES = tests/unit/shm/test_tune.c
 tests_unit_shm_test_tune_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_shm_test_topology_LDADD = libcommd-shm.la $(CMOCKA_LIBS)

@@ -135,6 +135,16 @@ static struct topology of(int first, int last)
     return t;
 }
 
+static int node_of(int first, int last)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    for (int k = first; k <= last; k++)
+        CPU_SET(k, &set);
+    return topology_node_of(root, &set);
+}
+
 static void check_topology(struct topology t, unsigned cpus, unsigned cores, unsigned caches,
                            unsigned sockets, unsigned nodes, uint64_t cache_bytes,
                            uint64_t core_bytes)
@@ -156,6 +166,9 @@ static void two_sockets_of_many_caches(void **state)
                    1 << 20); /* the second socket, one thread each */
     check_topology(of(120, 135), 16, 16, 2, 2, 2, 16 << 20, 1 << 20); /* an odd cpuset */
     check_topology(of(3, 3), 1, 1, 1, 1, 1, 16 << 20, 1 << 20);
+    assert_int_equal(node_of(3, 9), 0);
+    assert_int_equal(node_of(64, 127), 1);
+    assert_int_equal(node_of(60, 70), -1); /* both */
 }
 
 static void one_cache_for_each_socket(void **state)
@@ -167,6 +180,7 @@ static void one_cache_for_each_socket(void **state)
 static void a_container_without_sysfs(void **state)
 {
     check_topology(of(0, 5), 6, 6, 1, 1, 1, 0, 0);
+    assert_int_equal(node_of(0, 5), -1);
     check_topology(of(1, 0), 1, 1, 1, 1, 1, 0, 0); /* no CPU at all */
 }
 
