@@ -52,12 +52,14 @@ wheel_programs() {
         make -j"$(nproc)" && make install DESTDIR="$stage")
 }
 
-# commd._core and the backend for torch $3, into $2/python-$3.
+# commd._core and the backend for torch $3, into $2/python-$3. torch calls the compiler through ccache
+# where there is one, and that may make paths relative, of which the maps know nothing.
 wheel_python() {
     local tree=$1 work=$2 release=$3 venv
     venv=$(wheel_venv "$release")
     (cd "$tree/client/python" &&
-        PATH=$venv/bin:$PATH COMMD_PREFIX=$work/stage/usr COMMD_RPATH="\$ORIGIN/lib" \
+        PATH=$venv/bin:$PATH CCACHE_DISABLE=1 \
+            COMMD_PREFIX=$work/stage/usr COMMD_RPATH="\$ORIGIN/lib" \
             COMMD_BUILD_DIR=$work/python-$release MAX_JOBS=$(nproc) PYTHONDONTWRITEBYTECODE=1 \
             CFLAGS="-ffile-prefix-map=$tree=. -ffile-prefix-map=$venv=torch" \
             "$venv/bin/python" setup.py build)

@@ -360,14 +360,19 @@ class Story(Cluster):
         self.b.do("sed", "-i", "s/{ 10.77.3.1, /{ /", "/etc/commd/commd.nft")
         self.b.do("nft", "-f", "/etc/commd/commd.nft")
         try:
-            until(lambda: not (self.a.well() or self.b.well()), "alpha is shut out")
-            out = self.a.run("commctl", "doctor")[1]
-            need("18400" in out and "beta" in out, "doctor does not say it:", out)
+            told = []
+
+            def doctor():
+                told[:] = [self.a.run("commctl", "doctor")[1]]
+                return re.search(r"error +node beta: \S+:18400 does not answer", told[0])
+
+            until(doctor, lambda: f"doctor says that beta is out of reach: {told}")
+            need(not self.b.well(), "beta does not see it")
         finally:
             for m in self.machines:
                 m.do("nft", "delete", "table", "inet", "commd")
                 m.do("rm", "/etc/commd/commd.nft")
-        self.all_well()
+            self.all_well()
 
     def check_doctor_where_commd_does_not_run(self):
         self.may_start()
@@ -394,7 +399,8 @@ class Story(Cluster):
             need(not found, "left:", found)
             need(m.run("systemctl", "cat", "commd")[0] != 0, "systemd still knows it")
             need(not m.pids("commd"), "it still runs")
-            for user in ("commd", "commd-engine", "commd-gpu"):  # on purpose: see debian/commd.postrm
+            # on purpose: see debian/commd.postrm
+            for user in ("commd", "commd-engine", "commd-gpu"):
                 m.do("id", user)
 
 
