@@ -145,6 +145,7 @@ struct cu_access { /* CUmemAccessDesc */
     F(pointer_attributes, cuPointerGetAttributes,                                                  \
       (unsigned n, int *attributes, void **data, cu_ptr p))                                        \
     F(copy, cuMemcpyAsync, (cu_ptr dst, cu_ptr src, size_t bytes, cu_stream s))                    \
+    F(fill, cuMemsetD8Async, (cu_ptr p, unsigned char value, size_t bytes, cu_stream s))           \
     F(ipc_get, cuIpcGetMemHandle, (struct cu_ipc_mem * handle, cu_ptr p))                          \
     F(ipc_open, cuIpcOpenMemHandle_v2, (cu_ptr * p, struct cu_ipc_mem handle, unsigned flags))     \
     F(ipc_close, cuIpcCloseMemHandle, (cu_ptr p))                                                  \

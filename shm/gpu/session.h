@@ -37,6 +37,7 @@ enum {
     SESSION_MAX_RANKS = 16,   /* of one group on one GPU: as many as a kernel takes pointers */
     SESSION_MAX_WORLD = 4096, /* of a group; larger ones go through host memory */
     SESSION_MAX_CHUNKS = 128, /* pieces of an allocation that is mapped piecewise */
+    SESSION_LENT_MOST = 1 << 30, /* bytes that commd-gpu lends to a session */
 };
 #define SESSION_MAGIC 0x31757067646d6f63ull /* "comdgpu1" */
 
@@ -114,11 +115,16 @@ enum session_type {
     SESSION_ANSWER,    /* code, text; `id` as in the question */
     SESSION_MORE,      /* to the first session: another one, for another GPU, that ends with it. The
                           answer is of this type, with a socket, or SESSION_ANSWER with a code */
+    SESSION_LEND,      /* asks for memory of commd-gpu's own in place of buffers that it cannot map:
+                          memory.bytes, `id` as of SESSION_MEMORY. The answer is of this type, with
+                          a descriptor and memory.bytes as they are, or SESSION_ANSWER with a code.
+                          It is empty, and nobody else's; given back by SESSION_FORGET */
 };
 
 enum session_memory {
     SESSION_IPC = 1, /* one handle of cuIpcGetMemHandle() */
     SESSION_VMM,     /* descriptors of cuMemExportToShareableHandle(), in the order of addresses */
+    SESSION_LENT,    /* SESSION_LEND */
 };
 
 /* A rank's GPU: a unit. */

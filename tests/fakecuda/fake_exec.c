@@ -90,6 +90,58 @@ cu_result cuMemcpyAsync(cu_ptr dst, cu_ptr src, size_t bytes, cu_stream s)
     return r || !lost ? r : fake_stream_drain(s, 0);
 }
 
+/* ---- filling --------------------------------------------------------------------------------- */
+
+struct fill_op {
+    struct fake_op op;
+    cu_ptr dst;
+    size_t bytes;
+    unsigned char value;
+    void *view;
+};
+
+static void fill(void *arg)
+{
+    struct fill_op *f = arg;
+
+    memset(f->view, f->value, f->bytes);
+}
+
+static cu_result fill_run(struct fake_op *op)
+{
+    struct fill_op *f = (struct fill_op *)op;
+    bool ok;
+
+    pthread_rwlock_rdlock(&memory_lock);
+    f->view = fake_reach(f->dst, f->bytes, op->stream->ctx);
+    ok = f->view && fake_guarded(fill, f);
+    pthread_rwlock_unlock(&memory_lock);
+    return ok ? CU_SUCCESS : CU_E_ILLEGAL_ADDRESS;
+}
+
+cu_result cuMemsetD8Async(cu_ptr p, unsigned char value, size_t bytes, cu_stream s)
+{
+    struct fill_op *f;
+    bool lost;
+    cu_result r;
+
+    FAKE_ENTER(FAKE_CONTEXT);
+    r = fake_stream(s, &s);
+    if (r || !bytes)
+        return r;
+    pthread_rwlock_rdlock(&memory_lock);
+    lost = !fake_memory_at(p) || fake_outruns(p, bytes);
+    pthread_rwlock_unlock(&memory_lock);
+    f = lost ? NULL : calloc(1, sizeof *f);
+    if (!f)
+        return lost ? CU_E_INVALID_VALUE : CU_E_OUT_OF_MEMORY;
+    f->op.run = fill_run;
+    f->dst = p;
+    f->bytes = bytes;
+    f->value = value;
+    return fake_push(s, &f->op);
+}
+
 /* ---- values in memory ------------------------------------------------------------------------ */
 
 struct values_op {

@@ -28,6 +28,22 @@ __attribute__((constructor)) static void lock_begins(void)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* What new memory has in it. */
+static bool dirty(int fd, size_t bytes)
+{
+    uint64_t byte = fake_knob("FAKECUDA_DIRTY", 0);
+    void *p;
+
+    if (!byte)
+        return true;
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return false;
+    memset(p, (int)byte, bytes);
+    munmap(p, bytes);
+    return true;
+}
+
 int fake_memfd(cu_device dev, size_t bytes)
 {
     char name[64];
@@ -39,7 +55,8 @@ int fake_memfd(cu_device dev, size_t bytes)
     fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
-    if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+    if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) ||
+        !dirty(fd, bytes)) {
         close(fd);
         return -1;
     }

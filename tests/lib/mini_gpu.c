@@ -311,6 +311,9 @@ static void take(struct mini *s, const struct session_msg *m, const int *fds, un
         broken.code = m->answer.code;
         snprintf(broken.text, sizeof broken.text, "%s", m->answer.text);
         break;
+    case SESSION_LEND:
+        respond(s, m->id, -CAUSE_INVALID, "it has nothing to lend");
+        break;
     case SESSION_WELCOME:
     case SESSION_ANSWER:
     case SESSION_MORE:

@@ -1,9 +1,9 @@
 /* gpu.h - what the files of commd-gpu share: gpu_main.c (turns), gpu_control.c (commd's socket),
  * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
- * client's socket) with gpu_memory.c (its allocations) and gpu_slot.c (what it announces),
- * gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and go), gpu_launch.c
- * (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes part), gpu_nccl.c
- * (communicators), gpu_wire.c (groups over several nodes).
+ * client's socket) with gpu_memory.c (its allocations), gpu_lend.c (ours, for it) and gpu_slot.c
+ * (what it announces), gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and
+ * go), gpu_launch.c (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes
+ * part), gpu_nccl.c (communicators), gpu_wire.c (groups over several nodes).
  *
  * Everything runs on one thread but for jobs, joins of shadow groups, and NCCL's aborts. */
 #ifndef COMMD_GPU_H
@@ -33,6 +33,7 @@ enum {
     GPU_USER_DEVICES_MAPPED = 4, /* times what all GPUs together have */
     GPU_SESSION_GROUPS = 1024,
     GPU_SESSION_MEMORIES = 4096,
+    GPU_LENT_PART = 4,      /* of a GPU's memory, so much is lent out in all: a quarter */
     GPU_LAST_CODE = -64,    /* of enum commd_result, as far as we believe one */
     GPU_STREAM_DEPTH = 128, /* operations on a stream at a time: a full one would block us */
     GPU_USER_DEPTH = 32,    /* of one user that have their turn, and have not ended */
@@ -219,6 +220,7 @@ struct gsession {
     LIST_HEAD(, gmemory) memories[SESSION_BUCKETS];
     STAILQ_HEAD(, gmemory) leaving; /* in the order of leaves_at */
     unsigned nmemories;             /* with those that leave */
+    uint64_t lent;                  /* bytes of ours among them */
     LIST_HEAD(, gmember) members[SESSION_BUCKETS];
     unsigned nmembers;
 };
@@ -415,6 +417,7 @@ void session_break(struct gsession *s, const char *format, ...) _printf_(2, 3);
 void session_close(struct gsession *s, const char *why);
 void session_answer(struct gsession *s, uint32_t id, int code, int rank, const char *text);
 void session_listen(struct gsession *s);
+void session_send(struct gsession *s, const struct session_msg *m, const int *fds, unsigned nfds);
 void session_deactivate(struct gsession *s);
 void sessions_sweep(struct gpu *g); /* frees closed ones of which nothing is left */
 
@@ -424,6 +427,18 @@ struct gmemory *memory_get(struct gsession *s, uint32_t id); /* mapped, and not 
 void memory_forget(struct gsession *s, uint32_t id);
 void memory_leave_all(struct gsession *s);
 void memory_turn(struct gsession *s); /* unmaps what nothing uses any more */
+const char *memory_full(struct gsession *s,
+                        uint64_t bytes); /* NULL, or why it has no room for more */
+void memory_count(struct gmemory *mem);  /* it is there from now on */
+void memory_free(struct gmemory *mem);
+void memory_map(struct gmemory *mem, void (*work)(struct gjob *), void (*done)(struct gjob *));
+void memory_mapped(struct gmemory *mem); /* that has been done: it may be named */
+/* On the jobs' thread; false: what failed is noted. */
+bool memory_tried(struct gmemory *mem, const char *what, cu_result r);
+void memory_unmap(struct gmemory *mem);
+
+/* gpu_lend.c */
+void lend_memory(struct gsession *s, const struct session_msg *m);
 
 /* gpu_slot.c */
 bool slot_turn(struct gsession *s);        /* true if something was announced */

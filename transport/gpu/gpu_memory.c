@@ -18,7 +18,7 @@
 
 /* ---- mapping, on the jobs' thread ------------------------------------------------------------ */
 
-static bool tried(struct gmemory *mem, const char *what, cu_result r)
+bool memory_tried(struct gmemory *mem, const char *what, cu_result r)
 {
     if (r == CU_SUCCESS)
         return true;
@@ -27,26 +27,26 @@ static bool tried(struct gmemory *mem, const char *what, cu_result r)
     return false;
 }
 
-static void unmap_memory(struct gmemory *mem)
+void memory_unmap(struct gmemory *mem)
 {
     const struct cuda *cu = &mem->session->g->cu;
     uint64_t done = 0;
 
     if (mem->kind == SESSION_IPC) {
         if (mem->at)
-            tried(mem, "cuIpcCloseMemHandle", cu->ipc_close(mem->at));
+            memory_tried(mem, "cuIpcCloseMemHandle", cu->ipc_close(mem->at));
         mem->at = 0;
         return;
     }
     for (unsigned i = 0; i < mem->mapped; i++) {
-        tried(mem, "cuMemUnmap", cu->vmm_unmap(mem->at + done, mem->chunk[i].bytes));
+        memory_tried(mem, "cuMemUnmap", cu->vmm_unmap(mem->at + done, mem->chunk[i].bytes));
         done += mem->chunk[i].bytes;
     }
     for (unsigned i = 0; i < mem->chunks; i++)
         if (mem->chunk[i].mem)
-            tried(mem, "cuMemRelease", cu->vmm_release(mem->chunk[i].mem));
+            memory_tried(mem, "cuMemRelease", cu->vmm_release(mem->chunk[i].mem));
     if (mem->at)
-        tried(mem, "cuMemAddressFree", cu->vmm_unreserve(mem->at, mem->bytes));
+        memory_tried(mem, "cuMemAddressFree", cu->vmm_unreserve(mem->at, mem->bytes));
     mem->mapped = 0;
     mem->at = 0;
 }
@@ -58,18 +58,18 @@ static bool map_chunks(struct gmemory *mem)
                                .flags = CU_ACCESS_READWRITE};
     uint64_t done = 0;
 
-    if (!tried(mem, "cuMemAddressReserve", cu->vmm_reserve(&mem->at, mem->bytes, 0, 0, 0)))
+    if (!memory_tried(mem, "cuMemAddressReserve", cu->vmm_reserve(&mem->at, mem->bytes, 0, 0, 0)))
         return false;
     for (; mem->mapped < mem->chunks; mem->mapped++) {
         struct gchunk *c = &mem->chunk[mem->mapped];
 
-        if (!tried(mem, "cuMemImportFromShareableHandle",
-                   cu->vmm_import(&c->mem, (void *)(intptr_t)c->fd, CU_HANDLE_POSIX_FD)) ||
-            !tried(mem, "cuMemMap", cu->vmm_map(mem->at + done, c->bytes, 0, c->mem, 0)))
+        if (!memory_tried(mem, "cuMemImportFromShareableHandle",
+                          cu->vmm_import(&c->mem, (void *)(intptr_t)c->fd, CU_HANDLE_POSIX_FD)) ||
+            !memory_tried(mem, "cuMemMap", cu->vmm_map(mem->at + done, c->bytes, 0, c->mem, 0)))
             return false;
         done += c->bytes;
     }
-    return tried(mem, "cuMemSetAccess", cu->vmm_access(mem->at, mem->bytes, &access, 1));
+    return memory_tried(mem, "cuMemSetAccess", cu->vmm_access(mem->at, mem->bytes, &access, 1));
 }
 
 /* Memory of this GPU, from @at on as long as the client says? */
@@ -81,16 +81,16 @@ static bool memory_in_range(struct gmemory *mem, cu_ptr at, uint64_t bytes, bool
     int type = 0, ordinal = -1, what[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_DEVICE_ORDINAL};
     void *to[] = {&type, &ordinal};
 
-    if (!tried(mem, "cuPointerGetAttributes", cu->pointer_attributes(2, what, to, at)))
+    if (!memory_tried(mem, "cuPointerGetAttributes", cu->pointer_attributes(2, what, to, at)))
         return false;
     if (type != CU_MEMORYTYPE_DEVICE || ordinal != mem->session->dev->ordinal)
-        return tried(mem, "it lies on another GPU", CU_E_INVALID_VALUE);
+        return memory_tried(mem, "it lies on another GPU", CU_E_INVALID_VALUE);
     if (!whole)
         return true;
-    if (!tried(mem, "cuMemGetAddressRange", cu->mem_range(&base, &size, at)))
+    if (!memory_tried(mem, "cuMemGetAddressRange", cu->mem_range(&base, &size, at)))
         return false;
     if (at < base || add_overflows(at - base, bytes, &end) || end > size)
-        return tried(mem, "it is shorter than the client says", CU_E_INVALID_VALUE);
+        return memory_tried(mem, "it is shorter than the client says", CU_E_INVALID_VALUE);
     return true;
 }
 
@@ -100,8 +100,8 @@ static bool map_memory(struct gmemory *mem)
     uint64_t done = 0;
 
     if (mem->kind == SESSION_IPC)
-        return tried(mem, "cuIpcOpenMemHandle",
-                     cu->ipc_open(&mem->at, mem->ipc, CU_IPC_LAZY_PEER_ACCESS)) &&
+        return memory_tried(mem, "cuIpcOpenMemHandle",
+                            cu->ipc_open(&mem->at, mem->ipc, CU_IPC_LAZY_PEER_ACCESS)) &&
                memory_in_range(mem, mem->at, mem->bytes, true);
     if (!map_chunks(mem))
         return false;
@@ -117,13 +117,13 @@ static void map_work(struct gjob *job)
 {
     struct gmemory *mem = container_of(job, struct gmemory, job);
 
-    if (!tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
+    if (!memory_tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
         return;
     if (!map_memory(mem)) {
         const char *failed = mem->failed;
         cu_result error = mem->error;
 
-        unmap_memory(mem);
+        memory_unmap(mem);
         mem->failed = failed;
         mem->error = error;
     }
@@ -134,8 +134,8 @@ static void unmap_work(struct gjob *job)
     struct gmemory *mem = container_of(job, struct gmemory, job);
 
     mem->failed = NULL;
-    if (tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
-        unmap_memory(mem);
+    if (memory_tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
+        memory_unmap(mem);
 }
 
 /* ---- the life of an allocation ----------------------------------------------------------------
@@ -150,7 +150,7 @@ static unsigned handle_bucket(const struct cu_ipc_mem *ipc)
     return (unsigned)((h ^ h >> 32) % HANDLE_BUCKETS);
 }
 
-static void memory_free(struct gmemory *mem)
+void memory_free(struct gmemory *mem)
 {
     struct gsession *s = mem->session;
 
@@ -159,6 +159,8 @@ static void memory_free(struct gmemory *mem)
             closer_fd(s->g->closer, s->user->uid, mem->chunk[i].fd);
     if (mem->kind == SESSION_IPC)
         LIST_REMOVE(mem, same);
+    if (mem->kind == SESSION_LENT)
+        s->lent -= mem->bytes;
     s->nmemories--;
     s->user->nmemories--;
     s->user->mapped -= mem->bytes;
@@ -182,14 +184,21 @@ static void unmap_done(struct gjob *job)
     s->jobs--;
 }
 
-static void memory_job(struct gmemory *mem, enum gmemory_state state)
+static void memory_job(struct gmemory *mem, enum gmemory_state state, void (*work)(struct gjob *),
+                       void (*done)(struct gjob *))
 {
     struct gsession *s = mem->session;
 
     mem->state = state;
-    mem->job.work = state == MEMORY_MAPPING ? map_work : unmap_work;
+    mem->job = (struct gjob){.work = work, .done = done};
     s->jobs++;
     jobs_add(s->g->jobs, &s->user->lane, &mem->job);
+}
+
+void memory_map(struct gmemory *mem, void (*work)(struct gjob *), void (*done)(struct gjob *))
+{
+    mem->session->asking = true;
+    memory_job(mem, MEMORY_MAPPING, work, done);
 }
 
 void memory_turn(struct gsession *s)
@@ -198,8 +207,7 @@ void memory_turn(struct gsession *s)
 
     while ((mem = STAILQ_FIRST(&s->leaving)) && mem->leaves_at <= s->low) {
         STAILQ_REMOVE_HEAD(&s->leaving, leaves);
-        mem->job.done = unmap_done;
-        memory_job(mem, MEMORY_UNMAPPING);
+        memory_job(mem, MEMORY_UNMAPPING, unmap_work, unmap_done);
     }
 }
 
@@ -211,6 +219,16 @@ static void memory_leave(struct gmemory *mem)
     mem->leaves_at = s->next;
     STAILQ_INSERT_TAIL(&s->leaving, mem, leaves);
     memory_turn(s);
+}
+
+void memory_mapped(struct gmemory *mem)
+{
+    struct gsession *s = mem->session;
+
+    mem->state = MEMORY_MAPPED;
+    LIST_INSERT_HEAD(&s->memories[session_bucket(s->g, mem->id)], mem, link);
+    if (s->state == SESSION_CLOSED)
+        memory_leave(mem);
 }
 
 static void map_done(struct gjob *job)
@@ -229,10 +247,7 @@ static void map_done(struct gjob *job)
         snprintf(why, sizeof why, "the memory cannot be mapped: %s: %.120s", mem->failed, text);
         memory_free(mem);
     } else {
-        mem->state = MEMORY_MAPPED;
-        LIST_INSERT_HEAD(&s->memories[session_bucket(s->g, id)], mem, link);
-        if (s->state == SESSION_CLOSED)
-            memory_leave(mem);
+        memory_mapped(mem);
     }
     session_answer(s, id, why[0] ? COMMD_E_INVALID : 0, -1, why);
 }
@@ -301,19 +316,39 @@ static const char *memory_wrong(struct gsession *s, const struct session_msg *m,
     return NULL;
 }
 
+const char *memory_full(struct gsession *s, uint64_t bytes)
+{
+    if (s->nmemories >= GPU_SESSION_MEMORIES)
+        return "this process has told of as many allocations as commd-gpu keeps for one";
+    if (s->user->nmemories >= GPU_USER_MEMORIES)
+        return "this user has told of as many allocations as commd-gpu keeps for one";
+    if (s->user->mapped + bytes > GPU_USER_DEVICES_MAPPED * s->g->total_bytes)
+        return "this user's mapped allocations are as large as they may be";
+    return NULL;
+}
+
+void memory_count(struct gmemory *mem)
+{
+    struct gsession *s = mem->session;
+
+    s->nmemories++;
+    s->user->nmemories++;
+    s->user->mapped += mem->bytes;
+    s->dev->mapped += mem->bytes;
+    if (mem->kind == SESSION_LENT)
+        s->lent += mem->bytes;
+}
+
 /* NULL, or why this one is not mapped: an answer, and the session goes on. */
 static const char *memory_refused(struct gsession *s, const struct session_msg *m, const int *fds,
                                   int *ret_code)
 {
     struct gmemory *other;
+    const char *full = memory_full(s, m->memory.bytes);
 
     *ret_code = COMMD_E_QUOTA;
-    if (s->nmemories >= GPU_SESSION_MEMORIES)
-        return "this process has told of as many allocations as commd-gpu keeps for one";
-    if (s->user->nmemories >= GPU_USER_MEMORIES)
-        return "this user has told of as many allocations as commd-gpu keeps for one";
-    if (s->user->mapped + m->memory.bytes > GPU_USER_DEVICES_MAPPED * s->g->total_bytes)
-        return "this user's mapped allocations are as large as they may be";
+    if (full)
+        return full;
     *ret_code = COMMD_E_INVALID;
     if (memcmp(&m->memory.uuid, &s->dev->uuid, sizeof m->memory.uuid))
         return "the memory is not on the GPU that the session is for";
@@ -352,10 +387,7 @@ static struct gmemory *memory_new(struct gsession *s, const struct session_msg *
     } else {
         LIST_INSERT_HEAD(&s->g->handles[handle_bucket(&mem->ipc)], mem, same);
     }
-    s->nmemories++;
-    s->user->nmemories++;
-    s->user->mapped += mem->bytes;
-    s->dev->mapped += mem->bytes;
+    memory_count(mem);
     return mem;
 }
 
@@ -375,7 +407,5 @@ void memory_add(struct gsession *s, const struct session_msg *m, int *fds, unsig
         session_answer(s, m->id, why ? code : COMMD_E_NOMEM, -1, why ? why : "no memory");
         return;
     }
-    mem->job.done = map_done;
-    s->asking = true;
-    memory_job(mem, MEMORY_MAPPING);
+    memory_map(mem, map_work, map_done);
 }

@@ -30,8 +30,7 @@ enum {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void session_send(struct gsession *s, const struct session_msg *m, const int *fds,
-                         unsigned nfds)
+void session_send(struct gsession *s, const struct session_msg *m, const int *fds, unsigned nfds)
 {
     union {
         struct cmsghdr h;
@@ -248,6 +247,8 @@ static void session_take(struct gsession *s, const struct session_msg *m, size_t
         session_abort(s, m);
     } else if (m->type == SESSION_MORE) {
         session_more(s, m->id);
+    } else if (m->type == SESSION_LEND) {
+        lend_memory(s, m);
     } else {
         session_break(s, "message %u is unknown", m->type);
     }

@@ -391,7 +391,8 @@ void commd_work_free(struct commd_work *work);
  * memory, or on two GPUs. A failure that comes later is told by the work; if there is none
  * (commd_run()), by the next call in the group, once: that call starts nothing. Streams never hang
  * because of a failure: they go on, with undefined results. COMMD_E_NOMEM: the memory through which
- * an operation goes is used up, see COMMD_DEVICE_STAGING in commd(3).
+ * an operation goes is used up, see COMMD_DEVICE_STAGING and COMMD_DEVICE_ARENA in commd(3). A
+ * process may use several GPUs; a group is best used with buffers on one.
  *
  * The time limit of an operation begins when what was enqueued before it is done.
  *

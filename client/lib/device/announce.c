@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50 };
+enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50, LENT_ALIGN = 256 };
 
 static struct announced *announced_of(struct gate *gate)
 {
@@ -57,10 +57,13 @@ static const struct gate_ops announced_ops = {
 /* ---- what is announced ------------------------------------------------------------------------
  */
 
-/* The words beside the slot. */
+/* The words beside the slot, and the memory that stands in for buffers. */
 struct beside {
     uint64_t *words; /* owned */
     uint32_t n, bits;
+    struct lent *lent; /* owned; NULL: none */
+    bool send, recv;   /* of which sides */
+    cu_ptr send_at, recv_at;
 };
 
 static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsigned world,
@@ -89,25 +92,68 @@ static void put_all_counts(struct beside *b, const struct device_group *dg,
                    SESSION_RECV_COUNTS);
 }
 
+/* COMMD_E_*, or MEMORY_ALONE, MEMORY_ELSEWHERE: nothing of it is put. */
 static int put_side(struct session *s, const struct side_place *p, const char *name,
                     struct beside *b, uint32_t bit, struct session_place *ret_place)
 {
+    uint32_t n = b->n;
+
     *ret_place = (struct session_place){0};
     if (!p->n || !p->bytes)
         return 0;
     if (!p->blocks)
         return memory_place(s, name, (cu_ptr)(uintptr_t)p->base, p->bytes, ret_place);
-    b->bits |= bit;
     for (unsigned k = 0; k < p->n; k++) {
         struct session_place at;
         int r = memory_place(s, name, (cu_ptr)(uintptr_t)p->blocks[k], side_block_bytes(p, k), &at);
 
-        if (r)
+        if (r) {
+            b->n = n;
             return r;
+        }
         b->words[b->n++] = at.memory;
         b->words[b->n++] = at.offset;
     }
+    b->bits |= bit;
     return 0;
+}
+
+/* Of sides of which b->send and b->recv say that commd-gpu has no memory of theirs: it lends some,
+ * in which their blocks lie one behind the other. */
+static int put_lent(struct session *s, const char *name, const struct side_places *p, int64_t until,
+                    struct beside *b, struct session_slot *slot)
+{
+    const struct side_place *sides[] = {b->send ? &p->send : NULL, b->recv ? &p->recv : NULL};
+    bool one = b->send && b->recv && !p->send.blocks && !p->recv.blocks &&
+               p->send.base == p->recv.base && p->send.bytes == p->recv.bytes;
+    size_t recv_at = b->send && !one ? ALIGN_UP(p->send.bytes, (size_t)LENT_ALIGN) : 0;
+    int r =
+        lent_take(s, name, recv_at + (b->recv ? p->recv.bytes : p->send.bytes), until, &b->lent);
+
+    for (unsigned i = 0; i < 2 && !r; i++) {
+        uintptr_t lo, hi;
+        int gpu = -1;
+
+        if (!sides[i])
+            continue;
+        side_span(sides[i], &lo, &hi);
+        driver_owns((const void *)lo, &gpu);
+        r = lent_reach(s, name, b->lent, gpu);
+    }
+    if (r)
+        return r;
+    b->send_at = b->lent->at;
+    b->recv_at = b->lent->at + recv_at;
+    if (b->send)
+        slot->send = (struct session_place){.memory = b->lent->id};
+    if (b->recv)
+        slot->recv = (struct session_place){.memory = b->lent->id, .offset = recv_at};
+    return 0;
+}
+
+static int64_t limit_of(const struct device_group *dg, const struct commd_op *op)
+{
+    return op->timeout_ms ? op->timeout_ms : atomic_load(&dg->group->timeout_ms);
 }
 
 /* All but what depends on the slot's number. */
@@ -115,6 +161,7 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
                 const struct side_places *p, struct session_slot *slot, struct beside *b)
 {
     const char *name = op_name(op);
+    int64_t limit;
     int r;
 
     b->words = calloc(6 * dg->group->board.world, sizeof *b->words);
@@ -124,16 +171,20 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     slot->desc.seq = dg->next_seq;
     put_all_counts(b, dg, op);
     r = put_side(dg->session, &p->send, name, b, SESSION_SEND_BLOCKS, &slot->send);
-    if (!r)
+    b->send = r > 0;
+    if (r >= 0)
         r = put_side(dg->session, &p->recv, name, b, SESSION_RECV_BLOCKS, &slot->recv);
-    if (r == MEMORY_ALONE)
-        r = error_set(error_mine(), COMMD_E_INVALID, name,
-                      "%s: this memory cannot be given to another process", name);
+    b->recv = r > 0;
+    if (r < 0)
+        return r;
     slot->aux_bits = b->bits;
     slot->aux_len = b->n * (uint32_t)sizeof *b->words;
-    if (!r && slot->aux_len > AUX_MOST)
-        r = error_set(error_mine(), COMMD_E_NOMEM, name, "%s: too many blocks", name);
-    return r;
+    if (slot->aux_len > AUX_MOST)
+        return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: too many blocks", name);
+    limit = limit_of(dg, op);
+    return b->send || b->recv
+               ? put_lent(dg->session, name, p, limit < 0 ? -1 : (int64_t)now_ms() + limit, b, slot)
+               : 0;
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -206,7 +257,7 @@ static void publish(struct session *s, struct announced *a, struct session_slot 
 }
 
 static struct announced *announced_new(struct device_group *dg, const struct commd_op *op,
-                                       const struct telling *how)
+                                       const struct telling *how, bool lands)
 {
     struct session *s = dg->session;
     struct announced *a = calloc(1, sizeof *a);
@@ -221,15 +272,69 @@ static struct announced *announced_new(struct device_group *dg, const struct com
     a->seq = dg->next_seq;
     a->coll = op->coll;
     a->quiet = !how->ret_work && !how->on_done;
-    a->limit_ms = op->timeout_ms ? op->timeout_ms : atomic_load(&dg->group->timeout_ms);
+    a->limit_ms = limit_of(dg, op);
+    a->lands = lands;
     a->gate = (struct gate){.ops = &announced_ops,
                             .ready = &s->region->flags.ready[i],
                             .done = &s->region->flags.done[i],
-                            .landed = &s->region->flags.done[i],
+                            .landed = lands ? &s->landed[i] : &s->region->flags.done[i],
                             .base = session_mark(s->count) - 1,
                             .pieces = 1};
     driver(NULL)->ctx_get(&a->ctx);
     return a;
+}
+
+/* All blocks of a side, which lie one behind the other at @at. */
+static int copy_lent(const struct announced *a, const struct side_place *p, cu_ptr at, bool there,
+                     cu_stream s)
+{
+    cu_result r = 0;
+
+    for (unsigned k = 0; k < (p->blocks ? p->n : 1) && !r; k++) {
+        size_t bytes = p->blocks ? side_block_bytes(p, k) : p->bytes;
+        cu_ptr theirs = (cu_ptr)(uintptr_t)(p->blocks ? p->blocks[k] : p->base);
+
+        if (bytes)
+            r = there ? driver(NULL)->copy(at, theirs, bytes, s)
+                      : driver(NULL)->copy(theirs, at, bytes, s);
+        at += bytes;
+    }
+    return r ? driver_error(coll_name((unsigned)a->coll), "cuMemcpyAsync", r) : 0;
+}
+
+/* With memory that commd-gpu lends: see lent.c. */
+static int enqueue_lent(struct device_group *dg, struct announced *a, const struct commd_op *op,
+                        const struct side_places *p, const struct beside *b, bool wait)
+{
+    bool root = op->coll == COMMD_BROADCAST && (unsigned)op->root == dg->group->rank;
+    const struct side_place *in = op->coll == COMMD_BROADCAST ? &p->recv : &p->send;
+    cu_stream down = op->stream, up = op->stream;
+    struct stream_lane *lane;
+    int r = 0;
+
+    if (!wait) {
+        r = stream_lane_from(dg, op_name(op), a->ctx, op->stream, &lane);
+        if (r)
+            return r;
+        down = lane->down;
+        up = lane->up;
+    }
+    r = staged_follow(dg, in, down);
+    if (!r)
+        r = announced_follow_before(a, in, down);
+    if (!r && b->send)
+        r = copy_lent(a, &p->send, b->send_at, true, down);
+    if (!r && b->recv && root)
+        r = copy_lent(a, &p->recv, b->recv_at, true, down);
+    if (!r)
+        r = announced_ready(a, down);
+    if (!r)
+        r = announced_await_done(a, up);
+    if (!r)
+        r = announced_follow_before(a, &p->recv, up);
+    if (!r && b->recv && !root)
+        r = copy_lent(a, &p->recv, b->recv_at, false, up);
+    return r ? r : announced_land(a, up);
 }
 
 static int enqueue_flags(struct device_group *dg, struct announced *a, const struct commd_op *op,
@@ -238,6 +343,8 @@ static int enqueue_flags(struct device_group *dg, struct announced *a, const str
     const struct side_place *in = op->coll == COMMD_BROADCAST ? &p->recv : &p->send;
     int r = staged_follow(dg, in, op->stream);
 
+    if (!r)
+        r = announced_follow_before(a, in, op->stream);
     if (!r)
         r = announced_ready(a, op->stream);
     if (r)
@@ -280,7 +387,7 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
         return error_set(error_mine(), COMMD_E_GPU_LOST, op_name(op), "%s: commd-gpu is gone",
                          op_name(op));
     }
-    a = announced_new(dg, op, how);
+    a = announced_new(dg, op, how, b->lent);
     if (!a)
         return error_set(error_mine(), COMMD_E_NOMEM, op_name(op), "no memory for an operation");
     r = async_work_new(dg->group, op, how->on_done, how->arg, &w);
@@ -290,12 +397,17 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     }
     a->aux_len = slot.aux_len;
     side_span(&p->recv, &a->lo, &a->hi);
+    a->lent = steal_ptr(b->lent);
     publish(s, a, &slot, b);
     dg->next_seq++;
     w->gate = &a->gate;
-    r = enqueue_flags(dg, a, op, p, how->wait);
-    if (r) /* a stream of ours does not do what was announced */
+    r = a->lands ? enqueue_lent(dg, a, op, p, b, how->wait)
+                 : enqueue_flags(dg, a, op, p, how->wait);
+    if (r) { /* a stream of ours does not do what was announced */
+        if (a->lands)
+            atomic_store_explicit(a->gate.landed, session_mark(a->n), memory_order_release);
         session_lose(s, commd_last_error()->message);
+    }
     if (how->ret_gate) {
         atomic_fetch_add(&a->refs, 1);
         *how->ret_gate = &a->gate;
@@ -319,6 +431,8 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
 
     pthread_mutex_lock(&dg->session->calls);
     r = announce_locked(dg, op, desc, &p, how, &b);
+    if (b.lent)
+        lent_return(dg->session, b.lent);
     pthread_mutex_unlock(&dg->session->calls);
     free(b.words);
     return r;

@@ -57,6 +57,8 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
     r = staging_init(&dev->staging, ctx);
     if (!r)
+        r = bytes_setting("COMMD_DEVICE_ARENA", SESSION_LENT_MOST, &dev->lent_limit);
+    if (!r)
         r = path_check();
     if (r) {
         free(dev);

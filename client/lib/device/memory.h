@@ -43,6 +43,8 @@ struct staging {
     struct staging_chunk *free; /* owned; used last first */
 };
 
+/* A number of bytes in the environment, "64M"; COMMD_E_INVALID. */
+int bytes_setting(const char *name, size_t otherwise, size_t *ret);
 int staging_init(struct staging *s, struct commd_context *ctx);
 /* Room for @bytes, not 0, with a context current. 0 or COMMD_E_*. */
 int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk);

@@ -138,18 +138,41 @@ static int check_numbers(struct device_group *dg, const struct offer *offers)
     return 0;
 }
 
-/* Can commd-gpu map what the first operation needs? Then what comes later most likely, too. */
+/* Can commd-gpu map what the first operation needs, or lend as much? Then what comes later most
+ * likely, too. */
 static bool can_share(struct session *s, const struct commd_group *g, const struct commd_op *op)
 {
     struct side_places p = side_places_of(g, op);
-    int r;
+    const struct side_place *sides[] = {&p.send, &p.recv};
+    size_t alone = 0;
+    int r = 0;
 
     pthread_mutex_lock(&s->calls);
-    r = memory_share(s, op_name(op), &p.send);
-    if (!r)
-        r = memory_share(s, op_name(op), &p.recv);
+    for (unsigned i = 0; i < 2 && r >= 0; i++) {
+        r = memory_share(s, op_name(op), sides[i]);
+        if (r > 0)
+            alone += sides[i]->bytes;
+    }
+    if (r >= 0 && alone) {
+        struct lent *l;
+
+        r = lent_take(s, op_name(op), alone, 0, &l);
+        if (!r)
+            lent_return(s, l);
+    }
     pthread_mutex_unlock(&s->calls);
-    return r == 0;
+    return r >= 0;
+}
+
+/* What was lent by those that are lost. */
+static void drop_lost(struct device *dev)
+{
+    for (struct session *s = atomic_load(&dev->session); s; s = s->next)
+        if (atomic_load(&s->lost)) {
+            pthread_mutex_lock(&s->calls);
+            lent_drop(s);
+            pthread_mutex_unlock(&s->calls);
+        }
 }
 
 /* Opens the session, and says what this rank can. */
@@ -160,6 +183,7 @@ static void make_offer(struct device_group *dg, const struct commd_op *op, int g
 
     *mine = (struct offer){.next = dg->next_seq};
     dg->session = NULL;
+    drop_lost(dg->dev);
     if (forbidden() || gpu < 0 || session_get(dg->dev, gpu, &s) || !can_share(s, dg->group, op))
         return;
     mine->can = 1;
@@ -324,6 +348,7 @@ void path_end(struct session *s)
     for (;; last = last->next) {
         session_lose(last, "this process has disconnected");
         memory_forget_all(last);
+        lent_drop(last);
         close_fdp(&last->sock);
         close_fdp(&last->bell);
         if (!last->next)

@@ -219,6 +219,7 @@ static int session_new(struct device *dev, int gpu, struct session *first,
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for a session");
     s->ctx = dev->ctx;
     s->first = !first;
+    s->lent_limit = MIN(dev->lent_limit, (size_t)SESSION_LENT_MOST);
     s->gpu = gpu;
     s->sock = s->bell = -1;
     pthread_mutex_init(&s->calls, NULL);
@@ -279,6 +280,8 @@ static void announced_end(struct announced *a)
     memcpy(&copy, r, sizeof copy);
     copy.text[sizeof copy.text - 1] = 0;
     a->collected = true;
+    if (a->lent)
+        lent_give(a->session, steal_ptr(a->lent));
     if (dg)
         atomic_fetch_sub(&dg->pending, 1);
     if (!dg) {
@@ -301,6 +304,13 @@ static void announced_end(struct announced *a)
     }
     if (a->error.code && a->quiet && dg)
         device_group_failed(dg, &a->error);
+}
+
+/* commd-gpu's part of it is over. */
+static bool announced_done(const struct announced *a)
+{
+    return seq_reached(atomic_load_explicit(a->gate.done, memory_order_acquire),
+                       session_mark(a->n));
 }
 
 bool session_ended(struct announced *a)
@@ -341,7 +351,7 @@ void session_release(struct session *s)
     for (unsigned i = 0; i < SESSION_SLOTS; i++) {
         struct announced *a = s->slots[i];
 
-        if (!a || session_ended(a))
+        if (!a || session_ended(a) || announced_done(a))
             continue;
         s->region->results[i] = lost;
         gate_tell(&a->gate, 1);
@@ -417,7 +427,7 @@ static void watch_one(struct announced *a, int64_t now)
 {
     struct commd_error e;
 
-    if (session_ended(a) || !a->group || a->aborted)
+    if (session_ended(a) || announced_done(a) || !a->group || a->aborted)
         return;
     if (group_broke(a->group, &e)) {
         ask_to_end(a, &e);

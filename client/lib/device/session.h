@@ -9,6 +9,15 @@
 
 struct exported;
 
+/* Memory that commd-gpu lends: lent.c. */
+struct lent {
+    struct lent *next;
+    uint32_t id;
+    cu_ptr at;
+    size_t bytes;
+    uint64_t gpus; /* whose streams reach it: bits */
+};
+
 /* An operation that has been announced. */
 struct announced {
     struct gate gate;
@@ -23,6 +32,8 @@ struct announced {
     bool quiet;                              /* there is no work that could tell of a failure */
     bool aborted, warned;                    /* under pend, as are the next three */
     bool collected;                          /* result is that of commd-gpu */
+    bool lands;                              /* it is over when `landed` says so: lent.c */
+    struct lent *lent;                       /* owned, until then; NULL: none */
     struct commd_error error;                /* code 0: none */
     int64_t limit_ms, deadline_ms, since_ms; /* from the moment on when the input was there: 0 */
 };
@@ -48,8 +59,14 @@ struct session {
     struct exported *memory;  /* owned */
     struct exported *leaving; /* owned; to be forgotten when no pending operation names it */
 
+    _Atomic uint32_t *landed; /* SESSION_SLOTS words that our streams write; NULL: not needed yet */
+    cu_ptr landed_at;
+    size_t lent_limit;
+
     pthread_mutex_t pend;                   /* held for moments only, never around a call of CUDA */
     struct announced *slots[SESSION_SLOTS]; /* referenced; the last that took the slot */
+    struct lent *lent;                      /* owned; not in use, used last first */
+    size_t lent_used, lent_kept;            /* bytes: in use, and not */
 };
 
 /* ---- session.c ------------------------------------------------------------------------------- */
@@ -78,14 +95,35 @@ void announced_unref(struct announced *a);
 
 /* ---- session_memory.c ------------------------------------------------------------------------ */
 
-enum { MEMORY_ALONE = 1 };
+enum { MEMORY_ALONE = 1, MEMORY_ELSEWHERE = 2 };
 /* With calls held: where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
- * need be. COMMD_E_*, or MEMORY_ALONE: the session's commd-gpu cannot map it. */
+ * need be. COMMD_E_*; or MEMORY_ALONE: commd-gpu cannot map it; MEMORY_ELSEWHERE: it is on another
+ * GPU. */
 int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
                  struct session_place *ret_place);
 /* All blocks of a buffer. */
 int memory_share(struct session *s, const char *op, const struct side_place *p);
 void memory_forget_all(struct session *s);
+
+/* ---- lent.c ---------------------------------------------------------------------------------- */
+
+/* With calls held: @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. Waits until
+ * @until
+ * (-1: for good) if older operations have it all. COMMD_E_*, with a remedy. */
+int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, struct lent **ret);
+/* The operation is over: with pend held, or without. */
+static inline void lent_give(struct session *s, struct lent *l)
+{
+    s->lent_used -= l->bytes;
+    s->lent_kept += l->bytes;
+    l->next = s->lent;
+    s->lent = l;
+}
+void lent_return(struct session *s, struct lent *l);
+/* What is not in use goes. */
+void lent_drop(struct session *s);
+/* The current context's streams can copy between it and a buffer on GPU @buffer, or why not. */
+int lent_reach(struct session *s, const char *op, struct lent *l, int buffer);
 
 /* ---- announce.c ------------------------------------------------------------------------------ */
 
@@ -94,11 +132,17 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
 
 /* ---- words.c --------------------------------------------------------------------------------- */
 
-/* The stream says that the input is there; it waits for the result. */
+/* The stream says that the input is there; it waits for the result; for commd-gpu's part of it; it
+ * says that the result has been copied back. */
 int announced_ready(const struct announced *a, cu_stream s);
 int announced_await(const struct announced *a, cu_stream s);
+int announced_await_done(const struct announced *a, cu_stream s);
+int announced_land(const struct announced *a, cu_stream s);
 /* As staged_follow(), of what was announced. */
 int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream);
+/* With calls held: before @before, and, for one whose memory commd-gpu has, of those that land. */
+int announced_follow_before(const struct announced *before, const struct side_place *in,
+                            cu_stream stream);
 
 /* ---- path.c ---------------------------------------------------------------------------------- */
 

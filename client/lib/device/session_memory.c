@@ -311,7 +311,7 @@ int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
     forget_unnamed(s);
     r = walk_pieces(op, p, bytes, &w);
     if (r || w.alone || w.gpu != s->gpu)
-        return r ? r : MEMORY_ALONE;
+        return r ? r : w.gpu == s->gpu ? MEMORY_ALONE : MEMORY_ELSEWHERE;
     m = exported_find(s, op, &w);
     if (!m) {
         r = memory_add(s, op, &w, &m);

@@ -195,6 +195,21 @@ static int stream_lane_get(struct device_group *dg, const char *name, cu_context
     return 0;
 }
 
+int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, cu_stream stream,
+                     struct stream_lane **ret_lane)
+{
+    const struct cuda *cu = driver(NULL);
+    int r = stream_lane_get(dg, name, ctx, ret_lane);
+    cu_result e;
+
+    if (r)
+        return r;
+    e = cu->event_record((*ret_lane)->called, stream);
+    if (!e)
+        e = cu->stream_wait_event((*ret_lane)->down, (*ret_lane)->called, 0);
+    return e ? driver_error(name, "cuEventRecord", e) : 0;
+}
+
 /* What the group shall run. */
 static struct commd_op host_op(const struct commd_op *op, const struct side_places *p,
                                uint8_t *staging)
@@ -281,7 +296,6 @@ static int enqueue_up(struct staged *st, const struct side_place *out, cu_stream
 static int staged_enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
                           const struct side_places *p, bool wait)
 {
-    const struct cuda *cu = driver(NULL);
     struct side_place none = {0};
     const struct side_place *in = p->send.n ? &p->send : gives(dg->group, op) ? &p->recv : &none;
     const struct side_place *out = gives(dg->group, op) ? &none : &p->recv;
@@ -290,18 +304,12 @@ static int staged_enqueue(struct device_group *dg, struct staged *st, const stru
 
     if (!wait || p->bytes > ONE_STREAM) {
         struct stream_lane *lane = NULL;
-        cu_result e;
 
-        r = stream_lane_get(dg, st->name, st->ctx, &lane);
+        r = stream_lane_from(dg, st->name, st->ctx, op->stream, &lane);
         if (r)
             return r;
         down = lane->down;
         up = lane->up;
-        e = cu->event_record(lane->called, op->stream);
-        if (!e)
-            e = cu->stream_wait_event(down, lane->called, 0);
-        if (e)
-            return driver_error(st->name, "cuEventRecord", e);
     }
     r = staged_follow(dg, in, down);
     if (!r)

@@ -13,6 +13,7 @@ struct device {
     struct device *next;       /* of those whose context is gone */
     pthread_mutex_t lock;      /* staging, and what is in flight */
     struct staging staging;
+    size_t lent_limit;            /* COMMD_DEVICE_ARENA */
     struct staged *first, **last; /* in flight: referenced, in the order of the calls */
 
     /* the lander: see message.c */
@@ -143,6 +144,10 @@ void staged_unref(struct staged *st);
 void staged_drop(struct staged *st);
 /* What is not in flight any more gives back what it holds. With dev->lock held. */
 void staged_reap(struct device *dev);
+/* With dg->lock held, in its context: two streams of ours, of which the first goes on from where
+ * @stream is now. */
+int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, cu_stream stream,
+                     struct stream_lane **ret_lane);
 /* Queued: hands the work out, or lets go of it. */
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
 /* That the host's part has ended, for all kinds; plock held. */

@@ -14,35 +14,39 @@
 
 enum { CHUNK_MIN = 64 << 10, STAGING_MIB = 256 };
 
-static int bad_limit(const char *s)
+static int bad_bytes(const char *name, const char *s)
 {
-    return error_set(
-        error_mine(), COMMD_E_INVALID, "run",
-        "COMMD_DEVICE_STAGING is \"%.40s\"; allowed: a number of bytes, or one with K, "
-        "M or G behind it",
-        s);
+    return error_set(error_mine(), COMMD_E_INVALID, "run",
+                     "%s is \"%.40s\"; allowed: a number of bytes, or one with K, M or G behind it",
+                     name, s);
 }
 
-int staging_init(struct staging *s, struct commd_context *ctx)
+int bytes_setting(const char *name, size_t otherwise, size_t *ret)
 {
-    const char *text = getenv("COMMD_DEVICE_STAGING");
+    const char *text = getenv(name);
     static const char units[] = "KMG";
     unsigned long long n;
     const char *unit;
     char *end;
 
-    *s = (struct staging){.ctx = ctx, .limit = (size_t)STAGING_MIB << 20};
+    *ret = otherwise;
     if (!text || !*text)
         return 0;
     errno = 0;
     n = strtoull(text, &end, 10);
     if (end == text || errno || *text == '-' || n > SIZE_MAX >> 31)
-        return bad_limit(text);
+        return bad_bytes(name, text);
     unit = *end ? strchr(units, *end) : NULL;
     if (*end && (!unit || end[1]))
-        return bad_limit(text);
-    s->limit = (size_t)n << (unit ? 10 * (unit - units + 1) : 0);
+        return bad_bytes(name, text);
+    *ret = (size_t)n << (unit ? 10 * (unit - units + 1) : 0);
     return 0;
+}
+
+int staging_init(struct staging *s, struct commd_context *ctx)
+{
+    *s = (struct staging){.ctx = ctx};
+    return bytes_setting("COMMD_DEVICE_STAGING", (size_t)STAGING_MIB << 20, &s->limit);
 }
 
 /* Few sizes, so that chunks fit again: steps of a quarter of the power of two below. */

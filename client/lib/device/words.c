@@ -61,12 +61,34 @@ int announced_ready(const struct announced *a, cu_stream s)
     return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r) : 0;
 }
 
-int announced_await(const struct announced *a, cu_stream s)
+static int await_word(const struct announced *a, cu_ptr at, cu_stream s)
 {
-    cu_ptr at = flag_at(a, offsetof(struct session_flags, done));
     cu_result r = driver(NULL)->stream_wait32(s, at, session_mark(a->n), CU_WAIT_GEQ);
 
     return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWaitValue32", r) : 0;
+}
+
+int announced_await_done(const struct announced *a, cu_stream s)
+{
+    return await_word(a, flag_at(a, offsetof(struct session_flags, done)), s);
+}
+
+static cu_ptr landed_at(const struct announced *a)
+{
+    return a->session->landed_at + a->n % SESSION_SLOTS * sizeof(uint32_t);
+}
+
+int announced_await(const struct announced *a, cu_stream s)
+{
+    return a->lands ? await_word(a, landed_at(a), s) : announced_await_done(a, s);
+}
+
+int announced_land(const struct announced *a, cu_stream s)
+{
+    cu_result r =
+        driver(NULL)->stream_write32(s, landed_at(a), session_mark(a->n), CU_WRITE_DEFAULT);
+
+    return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r) : 0;
 }
 
 /* ---- what comes before ------------------------------------------------------------------------
@@ -87,22 +109,43 @@ int staged_follow(struct device_group *dg, const struct side_place *in, cu_strea
     return r;
 }
 
-int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream)
+/* With calls held: slots change under both locks. */
+static int follow_locked(const struct session *s, const struct device_group *dg, uint64_t before,
+                         bool landing, const struct side_place *in, cu_stream stream)
 {
-    struct session *s = dg->session;
     uintptr_t lo, hi;
     int r = 0;
 
-    if (!s)
-        return 0;
     side_span(in, &lo, &hi);
-    pthread_mutex_lock(&s->calls); /* slots change under both locks */
     for (unsigned i = 0; i < SESSION_SLOTS && !r; i++) {
         struct announced *a = s->slots[i];
 
-        if (a && a->group == dg && a->lo < hi && lo < a->hi && !gate_landed(&a->gate))
+        if (a && a->group == dg && a->n < before && (!landing || a->lands) && a->lo < hi &&
+            lo < a->hi && !gate_landed(&a->gate))
             r = announced_await(a, stream);
     }
+    return r;
+}
+
+int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream)
+{
+    struct session *s = dg->session;
+    int r;
+
+    if (!s)
+        return 0;
+    pthread_mutex_lock(&s->calls);
+    r = follow_locked(s, dg, UINT64_MAX, false, in, stream);
     pthread_mutex_unlock(&s->calls);
     return r;
+}
+
+int announced_follow_before(const struct announced *before, const struct side_place *in,
+                            cu_stream stream)
+{
+    const struct session *s = before->session;
+
+    if (!s->landed) /* most never have any that land */
+        return 0;
+    return follow_locked(s, before->group, before->n, !before->lands, in, stream);
 }

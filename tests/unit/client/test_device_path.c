@@ -190,8 +190,8 @@ static void memory_that_cannot_be_shared_is_copied(void **state)
     all_reduce(1 + 2); /* it is the host path for good */
 }
 
-/* If it comes later, the others hear of it. */
-static void memory_that_cannot_be_shared_later_is_an_error_of_all(void **state)
+/* If it comes later, the others hear of it; this commd-gpu lends nothing. */
+static void memory_that_nothing_stands_in_for_is_an_error_of_all(void **state)
 {
     cu_result (*alloc)(cu_ptr *, size_t) = gpu_symbol("fakecuda_alloc_unshareable");
     int32_t *x = gpu_ints(N, 1);
@@ -206,9 +206,11 @@ static void memory_that_cannot_be_shared_later_is_an_error_of_all(void **state)
     both(c, op, NULL);
     assert_int_equal(c[0].code, COMMD_E_INVALID);
     assert_non_null(strstr(c[0].error.message, "cannot be given to another process"));
+    assert_non_null(strstr(c[0].error.message, "COMMD_DEVICE_PATH=host"));
     assert_true(gpu_passes(stream[1]));
     assert_int_equal(commd_run(ranks->group[1], &op[1]), COMMD_E_INVALID);
-    assert_non_null(strstr(commd_last_error()->message, "rank 0: all_reduce: this memory"));
+    assert_non_null(
+        strstr(commd_last_error()->message, "rank 0: all_reduce: 4000 bytes of its buffers"));
     gpu_free(x);
 }
 
@@ -478,7 +480,7 @@ int main(int argc, char **argv)
         TEST(no_session_is_the_host_path),
         TEST(who_cannot_attach_says_so),
         TEST(memory_that_cannot_be_shared_is_copied),
-        TEST(memory_that_cannot_be_shared_later_is_an_error_of_all),
+        TEST(memory_that_nothing_stands_in_for_is_an_error_of_all),
         TEST(blocks_and_counts_arrive),
         TEST(slots_are_used_again),
         TEST(works_wait_for_their_input),

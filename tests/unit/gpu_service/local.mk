@@ -1,9 +1,9 @@
 # tests/unit/gpu_service/: commd-gpu as a process, with clients, over the driver without a GPU.
 if HAVE_CMOCKA
 unit_gpu_service = tests/unit/gpu_service/test_faults tests/unit/gpu_service/test_gpus \
-	tests/unit/gpu_service/test_hostile tests/unit/gpu_service/test_segments \
-	tests/unit/gpu_service/test_service tests/unit/gpu_service/test_several \
-	tests/unit/gpu_service/test_shares
+	tests/unit/gpu_service/test_hostile tests/unit/gpu_service/test_lent \
+	tests/unit/gpu_service/test_segments tests/unit/gpu_service/test_service \
+	tests/unit/gpu_service/test_several tests/unit/gpu_service/test_shares
 check_PROGRAMS += $(unit_gpu_service)
 TESTS += $(unit_gpu_service)
 gpu_service = tests/unit/gpu_service/client.c tests/unit/gpu_service/oracle.c \
@@ -39,6 +39,10 @@ tests_unit_gpu_service_test_several_SOURCES = tests/unit/gpu_service/test_severa
 	$(gpu_service_ranks)
 tests_unit_gpu_service_test_several_LDADD = libcommd-client.la $(gpu_service_libs)
 EXTRA_tests_unit_gpu_service_test_several_DEPENDENCIES = $(gpu_service_needs)
+
+tests_unit_gpu_service_test_lent_SOURCES = tests/unit/gpu_service/test_lent.c $(gpu_service_ranks)
+tests_unit_gpu_service_test_lent_LDADD = libcommd-client.la $(gpu_service_libs)
+EXTRA_tests_unit_gpu_service_test_lent_DEPENDENCIES = $(gpu_service_needs)
 
 tests_unit_gpu_service_test_service_SOURCES = tests/unit/gpu_service/test_service.c $(gpu_service)
 tests_unit_gpu_service_test_service_LDADD = $(gpu_service_libs)

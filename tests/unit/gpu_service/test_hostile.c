@@ -800,6 +800,94 @@ static void the_first_session_ends_all(struct client *c, int sock)
     must_end(&second);
 }
 
+/* ---- memory that is lent ----------------------------------------------------------------------
+ */
+
+/* The code of the answer; its descriptor is in *ret_fd. */
+static int ask_to_lend(struct client *c, uint32_t id, uint64_t bytes, int *ret_fd)
+{
+    struct session_msg m = {.type = SESSION_LEND, .id = id};
+
+    m.memory.bytes = bytes;
+    if (!client_send(c, &m, NULL, 0, NULL, 0) || !client_receive(c))
+        return INT32_MIN;
+    MUST(c->last.id == id);
+    if (c->last.type == SESSION_ANSWER)
+        return c->last.answer.code;
+    MUST(c->last.type == SESSION_LEND && c->nfds == 1 && c->last.memory.bytes >= bytes);
+    *ret_fd = c->fds[0];
+    return 0;
+}
+
+static void memory_lent_twice_by_one_number(struct client *c, int sock)
+{
+    struct buffer b;
+    int fd;
+
+    open_alone(c, sock, &b);
+    MUST(ask_to_lend(c, 100, 1, &fd) == 0);
+    MUST(ask_to_lend(c, 100, 1, &fd) == INT32_MIN);
+}
+
+static void memory_lent_in_odd_sizes(struct client *c, int sock)
+{
+    static const uint64_t odd[] = {0, SESSION_LENT_MOST + 1ull, UINT64_MAX};
+    struct buffer b;
+    int fd;
+
+    open_alone(c, sock, &b);
+    MUST(ask_to_lend(c, 100, odd[how], &fd) == INT32_MIN);
+}
+
+static void more_lent_than_one_gets(struct client *c, int sock)
+{
+    struct buffer b;
+    int fd;
+
+    open_alone(c, sock, &b);
+    MUST(ask_to_lend(c, 100, SESSION_LENT_MOST / 2, &fd) == 0);
+    MUST(ask_to_lend(c, 101, SESSION_LENT_MOST / 2, &fd) == 0);
+    MUST(ask_to_lend(c, 102, 1, &fd) == COMMD_E_QUOTA);
+    client_forget(c, 100);
+    for (unsigned i = 0; ask_to_lend(c, 103, 1, &fd); i++) { /* it takes a moment */
+        MUST(c->last.answer.code == COMMD_E_QUOTA && i < 10000);
+        usleep(100);
+    }
+}
+
+/* Half of a quarter of a GPU of 16 GiB, in several sessions. */
+static void more_lent_than_a_user_gets(struct client *c, int sock)
+{
+    static struct client more[2];
+    struct buffer b;
+    int fd;
+
+    open_alone(c, sock, &b);
+    MUST(ask_to_lend(c, 100, SESSION_LENT_MOST, &fd) == 0);
+    for (unsigned i = 0; i < ARRAY_LEN(more); i++) {
+        MUST(ask_for_more(c) == 0);
+        MUST(client_open(&more[i], c->fds[0], 0) == 0);
+        MUST(ask_to_lend(&more[i], 1, SESSION_LENT_MOST, &fd) == (i ? COMMD_E_QUOTA : 0));
+    }
+}
+
+static void lent_memory_of_another_session(struct client *c, int sock)
+{
+    static struct client second;
+    struct request q;
+    struct buffer b;
+    int fd;
+
+    open_alone(c, sock, &b);
+    MUST(ask_for_more(c) == 0);
+    MUST(client_open(&second, c->fds[0], 0) == 0);
+    MUST(ask_to_lend(&second, 100, b.bytes, &fd) == 0);
+    b.id = 100;
+    good_request(&q, &b);
+    client_announce(c, &q);
+    must_end(c);
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static struct {
@@ -845,6 +933,11 @@ static struct {
     TRIAL(more_sessions_than_there_are_gpus, 1),
     TRIAL(more_sessions_of_one_that_was_asked_for, 1),
     TRIAL(the_first_session_ends_all, 1),
+    TRIAL(memory_lent_twice_by_one_number, 1),
+    TRIAL(memory_lent_in_odd_sizes, 3),
+    TRIAL(more_lent_than_one_gets, 1),
+    TRIAL(more_lent_than_a_user_gets, 1),
+    TRIAL(lent_memory_of_another_session, 1),
 #undef TRIAL
 };
 
@@ -884,6 +977,40 @@ static void nobody_else_is_hurt(void **state)
     atomic_store(&peace->over, 1);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+static int looks_into_what_is_lent(void *arg, int sock)
+{
+    struct cu_access access = {{CU_LOCATION_DEVICE, 0}, CU_ACCESS_READWRITE};
+    struct client c;
+    uint64_t n;
+    cu_mem mem;
+    cu_ptr at;
+    int fd;
+
+    (void)arg;
+    MUST(client_open(&c, sock, 0) == 0);
+    MUST(ask_to_lend(&c, 1, 3 << 20, &fd) == 0);
+    n = c.last.memory.bytes;
+    MUST(!c.cu.vmm_import(&mem, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD));
+    MUST(!c.cu.vmm_reserve(&at, n, 0, 0, 0) && !c.cu.vmm_map(at, n, 0, mem, 0));
+    MUST(!c.cu.vmm_access(at, n, &access, 1));
+    for (uint64_t i = 0; i < n; i++)
+        MUST(!((uint8_t *)(uintptr_t)at)[i]);
+    return 0;
+}
+
+/* Memory that the driver gives out may have been another client's. */
+static void what_is_lent_is_empty(void **state)
+{
+    const char *settings[] = {"FAKECUDA_DIRTY=171", NULL};
+    struct service sv;
+
+    (void)state;
+    service_start(&sv, settings);
+    assert_int_equal(client_join(client_spawn(&sv, 1000, looks_into_what_is_lent, NULL)), 0);
     assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
 }
@@ -1071,6 +1198,7 @@ int main(void)
         cmocka_unit_test(no_more_joins_than_a_user_may_have),
         cmocka_unit_test(no_more_memory_than_a_user_may_map),
         cmocka_unit_test(commd_ends_a_session),
+        cmocka_unit_test(what_is_lent_is_empty),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -202,14 +202,36 @@ static void descriptors_are_closed(void **state)
     segment_free(s);
 }
 
+/* More than commd-gpu maps of one: it lends as much. */
+static void a_buffer_of_too_many_pieces(void **state)
+{
+    struct segment *s = segment_new(SMALL);
+    struct commd_op op[PAIR];
+    int32_t *x = gpu_ints(130 * PIECE_INTS, 7);
+
+    segment_map(s, 0, 130);
+    for (unsigned k = 0; k < PAIR; k++)
+        op[k] = pair_op(COMMD_BROADCAST, k, k ? x : segment_ints(s, 0), 129 * PIECE_INTS);
+    segment_ints(s, 0)[0] = segment_ints(s, 0)[129 * PIECE_INTS - 1] = 5;
+    pair_run(op, NULL);
+    assert_int_equal(x[0], 5);
+    assert_int_equal(x[PIECE_INTS], 0);
+    assert_int_equal(x[129 * PIECE_INTS - 1], 5);
+    assert_int_equal(x[129 * PIECE_INTS], 7);
+    assert_path();
+    gpu_free(x);
+    segment_free(s);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(buffers_lie_across_pieces), TEST(a_piece_in_the_middle_is_another_one),
-        TEST(all_of_it_is_another_one),  TEST(a_segment_grows),
-        TEST(a_segment_shrinks),         TEST(descriptors_are_closed),
+        TEST(buffers_lie_across_pieces),   TEST(a_piece_in_the_middle_is_another_one),
+        TEST(all_of_it_is_another_one),    TEST(a_segment_grows),
+        TEST(a_segment_shrinks),           TEST(descriptors_are_closed),
+        TEST(a_buffer_of_too_many_pieces),
     };
 
     pair_environment("1");

@@ -105,6 +105,69 @@ static void another_service_has_them_all(void **state)
     assert_counts(2 * AGREEING, 1);
 }
 
+/* It goes through memory on the group's GPU, if that can be reached. */
+static void a_rank_comes_with_another_gpu(void **state)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        sum_on((int[PAIR]){0, 0});
+        sum_on((int[PAIR]){1, 0});
+        sum_on((int[PAIR]){1, 1});
+    }
+    assert_int_equal(commd_group_seq(pair.ranks->group[0]), AGREEING);
+}
+
+static void a_gpu_that_does_not_reach_it_is_told(void **state)
+{
+    static const int gpu[PAIR] = {1, 0};
+    struct commd_op op[PAIR];
+    int32_t *x[PAIR];
+
+    sum_on((int[PAIR]){0, 0});
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(gpu[k]);
+        x[k] = gpu_ints(N, 1);
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
+        op[k].stream = gpu_stream();
+    }
+    setenv("FAKECUDA_NO_PEER", "1", 1);
+    pair_call(op, gpu, NULL);
+    unsetenv("FAKECUDA_NO_PEER");
+    assert_error(0, COMMD_E_INVALID, "began with this rank on GPU 0; now its buffers are on GPU 1");
+    assert_error(0, COMMD_E_INVALID, "use a group of its own for each GPU");
+    assert_true(gpu_passes(op[1].stream)); /* nobody waits for it */
+    use_gpu(0);
+    assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_INVALID);
+    assert_non_null(strstr(commd_last_error()->message, "rank 0: all_reduce: the group began"));
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(gpu[k]);
+        gpu_free(x[k]);
+        gpu_ok(cu.stream_free(op[k].stream));
+    }
+    use_gpu(0);
+}
+
+/* The stream is still on the group's GPU, and nothing says that it reaches the buffer. */
+static void a_buffer_on_another_gpu_than_its_stream(void **state)
+{
+    struct commd_op op[PAIR];
+    int32_t *x[PAIR];
+
+    sum_on((int[PAIR]){0, 0});
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(k ? 0 : 1);
+        x[k] = gpu_ints(N, 1);
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
+    }
+    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    assert_error(0, COMMD_E_INVALID, "its stream on GPU 0");
+    assert_true(gpu_passes(op[1].stream));
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(k ? 0 : 1);
+        gpu_free(x[k]);
+    }
+    use_gpu(0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, two_groups, pair_teardown)
 
 int main(void)
@@ -113,6 +176,9 @@ int main(void)
         TEST(each_group_has_its_gpu),
         TEST(groups_lie_crosswise),
         TEST(another_service_has_them_all),
+        TEST(a_rank_comes_with_another_gpu),
+        TEST(a_gpu_that_does_not_reach_it_is_told),
+        TEST(a_buffer_on_another_gpu_than_its_stream),
     };
 
     pair_environment("2");

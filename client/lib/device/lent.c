@@ -1,0 +1,296 @@
+/* lent.c - memory of commd-gpu's own, that stands in for buffers which cannot be given to another
+ * process (cudaMallocAsync, MIG, containers) or lie on another GPU than the session's:
+ *
+ *   stream   ... input | copy it there | ready      wait for done | copy the result back | landed
+ *   commd-gpu                          kernel, done
+ *
+ * All copies are on the GPU. They are on the caller's stream if that waits for the result anyway,
+ * else on two of ours (staged.c): then `landed`, a word in a page of ours, says that the operation
+ * is over, where `done` says it of others. Until then the memory is the operation's.
+ *
+ * What is not in use is kept for the next operation. There is at most COMMD_DEVICE_ARENA bytes of
+ * it for each GPU, and commd-gpu may lend less; who needs more while older operations have it waits
+ * until one of them is over, as for a slot, but not longer than its limit.
+ *
+ * Who wakes me: nobody, see session.c. What if commd-gpu dies now: the mapping holds the memory, so
+ * copies go on. */
+#include "client/lib/device/session.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+enum { LENT_LEAST = 2 << 20, GIVE_NAP_US = 50, MOST_GPUS = 64 };
+
+/* ---- what streams say at the end ------------------------------------------------------------- */
+
+static int landed_page(struct session *s, const char *op)
+{
+    const struct cuda *cu = driver(NULL);
+    cu_result r;
+    void *p;
+
+    if (s->landed)
+        return 0;
+    p = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags", op);
+    r = cu->host_register(p, SESSION_PAGE, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
+    if (!r)
+        r = cu->host_pointer(&s->landed_at, p, 0);
+    if (r) {
+        munmap(p, SESSION_PAGE);
+        return driver_error(op, "cuMemHostRegister of flags", r);
+    }
+    s->landed = p;
+    return 0;
+}
+
+/* ---- pieces of memory ------------------------------------------------------------------------ */
+
+static void lent_unmap(struct lent *l)
+{
+    const struct cuda *cu = driver(NULL);
+
+    if (l->bytes)
+        cu->vmm_unmap(l->at, l->bytes);
+    cu->vmm_unreserve(l->at, l->bytes);
+    free(l);
+}
+
+/* Takes @fd. */
+static int lent_map(struct session *s, const char *op, int fd, struct lent *l)
+{
+    const struct cuda *cu = driver(NULL);
+    struct cu_access access = {{CU_LOCATION_DEVICE, s->gpu}, CU_ACCESS_READWRITE};
+    const char *call = "cuMemImportFromShareableHandle";
+    cu_mem mem;
+    cu_result r = cu->vmm_import(&mem, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD);
+
+    close(fd);
+    if (r)
+        return driver_error(op, call, r);
+    call = "cuMemAddressReserve";
+    r = cu->vmm_reserve(&l->at, l->bytes, 0, 0, 0);
+    if (!r) {
+        call = "cuMemMap";
+        r = cu->vmm_map(l->at, l->bytes, 0, mem, 0);
+        if (!r) {
+            call = "cuMemSetAccess";
+            r = cu->vmm_access(l->at, l->bytes, &access, 1);
+            if (r)
+                cu->vmm_unmap(l->at, l->bytes);
+        }
+        if (r)
+            cu->vmm_unreserve(l->at, l->bytes);
+    }
+    cu->vmm_release(mem); /* the mapping holds it */
+    l->gpus = 1ull << s->gpu;
+    return r ? driver_error(op, call, r) : 0;
+}
+
+static void give_back(struct session *s, uint32_t id)
+{
+    struct session_msg m = {.type = SESSION_FORGET, .id = id};
+
+    if (!atomic_load(&s->lost))
+        session_tell(s, &m);
+}
+
+static int lent_new(struct session *s, const char *op, size_t bytes, struct lent **ret)
+{
+    struct session_msg m = {.type = SESSION_LEND, .id = ++s->next_id}, answer;
+    struct lent *l = calloc(1, sizeof *l);
+    int fd = -1, r;
+
+    if (!l)
+        return error_set(error_mine(), COMMD_E_INTERNAL, op, "%s: no memory", op);
+    m.memory.bytes = bytes;
+    r = session_ask_fd(s, &m, sizeof m, NULL, 0, &answer, &fd);
+    if (!r) {
+        l->id = m.id;
+        l->bytes = answer.memory.bytes;
+        r = lent_map(s, op, fd, l);
+        if (r)
+            give_back(s, l->id);
+    }
+    if (r) {
+        free(l);
+        return r;
+    }
+    *ret = l;
+    return 0;
+}
+
+/* ---- who has it ------------------------------------------------------------------------------ */
+
+/* Few sizes, so that they fit again: steps of a quarter of the power of two below. */
+static size_t lent_size(size_t bytes)
+{
+    size_t step = LENT_LEAST;
+
+    while (step * 8 <= bytes)
+        step *= 2;
+    return ALIGN_UP(bytes, step);
+}
+
+/* With pend held: operations that are over give back what they have. */
+static void lent_sweep(struct session *s)
+{
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i])
+            session_ended(s->slots[i]);
+}
+
+/* The smallest that is free and fits, unless it is much too large. */
+static struct lent *lent_find(struct session *s, size_t bytes)
+{
+    struct lent **best = NULL, *l = NULL;
+
+    pthread_mutex_lock(&s->pend);
+    lent_sweep(s);
+    for (struct lent **p = &s->lent; *p; p = &(*p)->next)
+        if ((*p)->bytes >= bytes && (*p)->bytes / 2 <= lent_size(bytes) &&
+            (!best || (*p)->bytes < (*best)->bytes))
+            best = p;
+    if (best) {
+        l = *best;
+        *best = l->next;
+        s->lent_kept -= l->bytes;
+        s->lent_used += l->bytes;
+    }
+    pthread_mutex_unlock(&s->pend);
+    return l;
+}
+
+static size_t in_use(struct session *s)
+{
+    size_t used;
+
+    pthread_mutex_lock(&s->pend);
+    lent_sweep(s);
+    used = s->lent_used;
+    pthread_mutex_unlock(&s->pend);
+    return used;
+}
+
+/* Gives the one back that was used longest ago; false: all are in use. */
+static bool lent_evict(struct session *s)
+{
+    struct lent **p = &s->lent, *l;
+
+    pthread_mutex_lock(&s->pend);
+    while (*p && (*p)->next)
+        p = &(*p)->next;
+    l = *p;
+    if (l) {
+        *p = NULL;
+        s->lent_kept -= l->bytes;
+    }
+    pthread_mutex_unlock(&s->pend);
+    if (!l)
+        return false;
+    give_back(s, l->id);
+    lent_unmap(l);
+    return true;
+}
+
+void lent_drop(struct session *s)
+{
+    in_use(s);
+    while (lent_evict(s))
+        ;
+}
+
+/* Until an older operation gives something back. */
+static bool wait_for_one(struct session *s, int64_t until)
+{
+    size_t used = in_use(s);
+
+    if (!used)
+        return false;
+    while (in_use(s) == used) {
+        if (atomic_load(&s->lost) || (until >= 0 && (int64_t)now_ms() >= until))
+            return false;
+        usleep(GIVE_NAP_US);
+    }
+    return true;
+}
+
+static int lent_refused(struct session *s, const char *op, size_t bytes, int code, const char *why)
+{
+    char text[200];
+
+    snprintf(text, sizeof text, "%s", why);
+    return error_set(
+        error_mine(), code, op,
+        "%s: %zu bytes of its buffers cannot be given to another process as they are, and "
+        "commd-gpu lends no memory in their place (%zu bytes of operations that are not "
+        "over): %s; COMMD_DEVICE_PATH=host goes through host memory",
+        op, bytes, in_use(s), text);
+}
+
+int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, struct lent **ret)
+{
+    size_t size = MIN(lent_size(bytes), s->lent_limit);
+    int r = landed_page(s, op);
+
+    if (r)
+        return r;
+    if (bytes > s->lent_limit)
+        return lent_refused(s, op, bytes, COMMD_E_NOMEM,
+                            "that is more than COMMD_DEVICE_ARENA allows");
+    for (;;) {
+        bool full;
+
+        *ret = lent_find(s, bytes);
+        if (*ret)
+            return 0;
+        full = in_use(s) + s->lent_kept + size > s->lent_limit;
+        r = full ? COMMD_E_QUOTA : lent_new(s, op, size, ret);
+        if (!r) {
+            pthread_mutex_lock(&s->pend);
+            s->lent_used += (*ret)->bytes;
+            pthread_mutex_unlock(&s->pend);
+            return 0;
+        }
+        if (r == COMMD_E_GPU_LOST || r == COMMD_E_PROTOCOL)
+            return r;
+        if (r == COMMD_E_INVALID || (!lent_evict(s) && !wait_for_one(s, until)))
+            return lent_refused(s, op, bytes, r == COMMD_E_INVALID ? r : COMMD_E_NOMEM,
+                                full ? "COMMD_DEVICE_ARENA allows no more"
+                                     : commd_last_error()->message);
+    }
+}
+
+void lent_return(struct session *s, struct lent *l)
+{
+    pthread_mutex_lock(&s->pend);
+    lent_give(s, l);
+    pthread_mutex_unlock(&s->pend);
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
+int lent_reach(struct session *s, const char *op, struct lent *l, int buffer)
+{
+    const struct cuda *cu = driver(NULL);
+    struct cu_access access = {{CU_LOCATION_DEVICE, -1}, CU_ACCESS_READWRITE};
+    int gpu = -1, can = 0;
+
+    if (cu->ctx_device(&gpu) || gpu < 0 || gpu >= MOST_GPUS)
+        return error_set(error_mine(), COMMD_E_INVALID, op, "%s: the stream is on no GPU", op);
+    if (buffer == gpu && l->gpus >> gpu & 1)
+        return 0;
+    access.location.id = gpu;
+    if (buffer == gpu && cu->peer_can(&can, gpu, s->gpu) == 0 && can &&
+        cu->vmm_access(l->at, l->bytes, &access, 1) == 0) {
+        l->gpus |= 1ull << gpu;
+        return 0;
+    }
+    return error_set(
+        error_mine(), COMMD_E_INVALID, op,
+        "%s: the group began with this rank on GPU %d; now its buffers are on GPU %d and "
+        "its stream on GPU %d, which does not reach the first: use a group of its own "
+        "for each GPU, or set COMMD_DEVICE_PATH=host",
+        op, s->gpu, buffer, gpu);
+}

@@ -1,0 +1,462 @@
+/* test_lent.c - buffers that no other process can have, as those of cudaMallocAsync(): commd-gpu
+ * lends memory in their place. */
+#include "ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <unistd.h>
+
+enum { N = 1000, MIB = 1 << 20, MANY = 3 * MIB / 4, AGREEING = 2 };
+
+static int32_t *alone(size_t n, int32_t value)
+{
+    cu_result (*alloc)(cu_ptr *, size_t) = gpu_symbol("fakecuda_alloc_unshareable");
+    cu_ptr p;
+
+    gpu_ok(alloc(&p, n * sizeof(int32_t)));
+    for (size_t i = 0; i < n; i++)
+        ((int32_t *)(uintptr_t)p)[i] = value;
+    return (int32_t *)(uintptr_t)p;
+}
+
+static void assert_all(const int32_t *p, size_t n, int32_t value)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != value)
+            fail_msg("element %zu is %d, expected %d", i, p[i], value);
+}
+
+/* So many operations of the group itself: to agree upon the path, and those that did not take it.
+ */
+static void assert_path(uint64_t operations)
+{
+    assert_int_equal(commd_group_seq(pair.ranks->group[0]), operations);
+}
+
+static void sum(int32_t *first, int32_t *second, size_t n)
+{
+    int32_t *x[PAIR] = {first, second};
+    struct commd_op op[PAIR];
+
+    for (unsigned k = 0; k < PAIR; k++) {
+        for (size_t i = 0; i < n; i++)
+            x[k][i] = (int32_t)(i + k);
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], n);
+    }
+    pair_run(op, NULL);
+    for (unsigned k = 0; k < PAIR; k++)
+        for (size_t i = 0; i < n; i++)
+            if (x[k][i] != (int32_t)(2 * i + 1))
+                fail_msg("rank %u: element %zu is %d", k, i, x[k][i]);
+}
+
+static void sum_of_shared(void)
+{
+    int32_t *x[PAIR] = {gpu_ints(N, 0), gpu_ints(N, 0)};
+
+    sum(x[0], x[1], N);
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
+/* ---- what works ------------------------------------------------------------------------------ */
+
+static void it_may_come_later(void **state)
+{
+    int32_t *x = alone(N, 0), *y = gpu_ints(N, 0);
+
+    sum_of_shared();
+    for (unsigned i = 0; i < 5; i++)
+        sum(x, y, N);
+    sum_of_shared();
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void it_may_be_the_first(void **state)
+{
+    int32_t *x = alone(N, 0), *y = alone(N, 0);
+
+    sum(x, y, N);
+    sum_of_shared();
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* As under MIG, or in containers. */
+static void nothing_can_be_exported(void **state)
+{
+    setenv("FAKECUDA_NO_IPC", "1", 1);
+    for (unsigned i = 0; i < 3; i++)
+        sum_of_shared();
+    unsetenv("FAKECUDA_NO_IPC");
+    assert_path(AGREEING);
+}
+
+/* The driver exports it, but commd-gpu cannot open it: that is tried once. */
+static void commd_gpu_cannot_open_it(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    const char *settings[] = {"FAKECUDA_FAIL=cuIpcOpenMemHandle:0:205", NULL};
+    int32_t *x = gpu_ints(N, 0), *y = gpu_ints(N, 0);
+    uint64_t before = calls("cuIpcGetMemHandle");
+
+    pair_start_service(settings);
+    for (unsigned i = 0; i < 5; i++)
+        sum(x, y, N);
+    assert_int_equal(calls("cuIpcGetMemHandle") - before, PAIR);
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void one_side_of_each_may_be_it(void **state)
+{
+    int32_t *in[PAIR] = {alone(N, 4), gpu_ints(N, 5)}, *out[PAIR] = {gpu_ints(N, 0), alone(N, 0)};
+    struct commd_op op[PAIR];
+
+    sum_of_shared();
+    for (unsigned k = 0; k < PAIR; k++) {
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, in[k], N);
+        op[k].recv = out[k];
+    }
+    pair_run(op, NULL);
+    assert_all(in[0], N, 4);
+    assert_all(in[1], N, 5);
+    assert_all(out[0], N, 9);
+    assert_all(out[1], N, 9);
+    assert_path(AGREEING);
+    for (unsigned k = 0; k < PAIR; k++) {
+        gpu_free(in[k]);
+        gpu_free(out[k]);
+    }
+}
+
+static void broadcasts_and_gathers(void **state)
+{
+    int32_t *x[PAIR] = {alone(N, 1), alone(N, 2)}, *all[PAIR] = {alone(2 * N, 7), alone(2 * N, 8)};
+    struct commd_op op[PAIR];
+
+    sum_of_shared();
+    for (unsigned root = 0; root < PAIR; root++) {
+        for (unsigned k = 0; k < PAIR; k++) {
+            op[k] = pair_op(COMMD_BROADCAST, k, x[k], N);
+            op[k].send = NULL;
+            op[k].root = (int)root;
+            for (unsigned i = 0; i < N; i++)
+                x[k][i] = (int32_t)(10 * root + k);
+        }
+        pair_run(op, NULL);
+        assert_all(x[0], N, (int32_t)(11 * root));
+        assert_all(x[1], N, (int32_t)(11 * root));
+    }
+    for (unsigned k = 0; k < PAIR; k++) { /* in place: its block lies in the result */
+        for (unsigned i = 0; i < N; i++)
+            all[k][k * N + i] = (int32_t)(30 + k);
+        op[k] = pair_op(COMMD_ALL_GATHER, k, all[k], N);
+        op[k].send = all[k] + k * N;
+    }
+    pair_run(op, NULL);
+    for (unsigned k = 0; k < PAIR; k++) {
+        assert_all(all[k], N, 30);
+        assert_all(all[k] + N, N, 31);
+        op[k] = pair_op(COMMD_GATHER, k, all[k], N);
+        op[k].send = x[k];
+        op[k].root = 1;
+    }
+    pair_run(op, NULL);
+    assert_all(all[1], 2 * N, 11);
+    assert_all(all[0], N, 30);
+    assert_path(AGREEING);
+    for (unsigned k = 0; k < PAIR; k++) {
+        gpu_free(x[k]);
+        gpu_free(all[k]);
+    }
+}
+
+/* They need not lie evenly, nor all be of that kind. */
+static void blocks_lie_anywhere(void **state)
+{
+    static const size_t counts[PAIR][PAIR] = {{3, 500}, {7, 0}}; /* from one to the other */
+    size_t send[PAIR][PAIR], recv[PAIR][PAIR];
+    const void *from[PAIR][PAIR];
+    int32_t *in[PAIR], *out[PAIR], *more = gpu_ints(N, 21);
+    void *to[PAIR][PAIR];
+    struct commd_op op[PAIR];
+
+    sum_of_shared();
+    for (unsigned k = 0; k < PAIR; k++) {
+        in[k] = alone(N, 10 * (int32_t)k + 1);
+        out[k] = alone(N, 0);
+        for (unsigned j = 0; j < PAIR; j++) {
+            send[k][j] = counts[k][j];
+            recv[k][j] = counts[j][k];
+            from[k][j] = counts[k][j] ? in[k] + 100 * j : NULL;
+            to[k][j] = counts[j][k] ? out[k] + 500 - 400 * j : NULL;
+        }
+        op[k] = pair_op(COMMD_ALL_TO_ALL_V, k, NULL, 0);
+        op[k].send_counts = send[k];
+        op[k].recv_counts = recv[k];
+        op[k].send_blocks = from[k];
+        op[k].recv_blocks = to[k];
+    }
+    from[0][0] = more + 9;
+    pair_run(op, NULL);
+    assert_all(out[0] + 500, 3, 21);
+    assert_all(out[0] + 503, N - 503, 0);
+    assert_all(out[0] + 100, 7, 11);
+    assert_all(out[0] + 107, 393, 0);
+    assert_all(out[1] + 500, 500, 1);
+    assert_path(AGREEING);
+    for (unsigned k = 0; k < PAIR; k++) {
+        gpu_free(in[k]);
+        gpu_free(out[k]);
+    }
+    gpu_free(more);
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+/* Each one's input is what the one before it writes; nobody waits before the end. */
+static void works_follow_each_other(void **state)
+{
+    int32_t *x[PAIR] = {alone(N, 1), gpu_ints(N, 1)};
+    struct commd_work *w[10][PAIR];
+    struct commd_op op[PAIR];
+
+    sum_of_shared();
+    for (unsigned i = 0; i < 10; i++) {
+        for (unsigned k = 0; k < PAIR; k++)
+            op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
+        pair_call(op, (int[PAIR]){0, 0}, w[i]);
+        assert_int_equal(pair_error[0].code | pair_error[1].code, 0);
+    }
+    for (unsigned k = 0; k < PAIR; k++)
+        assert_int_equal(commd_work_wait_stream(w[9][k], pair.stream[k]), 0);
+    assert_true(gpu_passes(pair.stream[0]) && gpu_passes(pair.stream[1]));
+    for (unsigned k = 0; k < PAIR; k++) {
+        assert_all(x[k], N, 1024);
+        for (unsigned i = 0; i < 10; i++) {
+            assert_int_equal(commd_work_wait(w[i][k], 10000), 0);
+            commd_work_free(w[i][k]);
+        }
+        gpu_free(x[k]);
+    }
+    assert_path(AGREEING);
+}
+
+/* The call returns before the input is there, and the caller's stream does not wait. */
+static void works_wait_for_their_input(void **state)
+{
+    int32_t *x[PAIR] = {alone(N, 0), gpu_ints(N, 0)};
+    _Atomic int gate = 0;
+    struct commd_work *w[PAIR];
+    struct commd_op op[PAIR];
+
+    sum_of_shared();
+    for (unsigned k = 0; k < PAIR; k++) {
+        gpu_hold(pair.stream[k], &gate);
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
+    }
+    pair_call(op, (int[PAIR]){0, 0}, w);
+    assert_int_equal(commd_work_wait(w[0], 50), COMMD_E_TIMEOUT);
+    for (unsigned i = 0; i < N; i++)
+        x[0][i] = x[1][i] = 4;
+    atomic_store(&gate, 1);
+    for (unsigned k = 0; k < PAIR; k++) {
+        assert_int_equal(commd_work_wait(w[k], 10000), 0);
+        assert_all(x[k], N, 8);
+        commd_work_free(w[k]);
+        gpu_free(x[k]);
+    }
+}
+
+/* ---- how much -------------------------------------------------------------------------------- */
+
+static int small_setup(void **state)
+{
+    setenv("COMMD_DEVICE_ARENA", "4M", 1);
+    return pair_setup(state);
+}
+
+static int small_teardown(void **state)
+{
+    unsetenv("COMMD_DEVICE_ARENA");
+    return pair_teardown(state);
+}
+
+/* 3 MiB each: there is room for one at a time. */
+static void older_ones_are_waited_for(void **state)
+{
+    enum { WORKS = 4 };
+    struct commd_work *w[WORKS][PAIR];
+    int32_t *x[WORKS][PAIR];
+    struct commd_op op[PAIR];
+
+    sum_of_shared();
+    for (unsigned i = 0; i < WORKS; i++) {
+        for (unsigned k = 0; k < PAIR; k++) {
+            x[i][k] = k ? gpu_ints(MANY, 2) : alone(MANY, 1);
+            op[k] = pair_op(COMMD_ALL_REDUCE, k, x[i][k], MANY);
+        }
+        pair_call(op, (int[PAIR]){0, 0}, w[i]);
+        assert_int_equal(pair_error[0].code | pair_error[1].code, 0);
+        assert_true(service_ask(&pair.service));
+    }
+    for (unsigned i = 0; i < WORKS; i++)
+        for (unsigned k = 0; k < PAIR; k++) {
+            assert_int_equal(commd_work_wait(w[i][k], 10000), 0);
+            commd_work_free(w[i][k]);
+            assert_all(x[i][k], MANY, 3);
+            gpu_free(x[i][k]);
+        }
+    assert_path(AGREEING);
+}
+
+/* But not for good: the other rank comes only afterwards. */
+static void waiting_has_a_limit(void **state)
+{
+    int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, x, MANY);
+    struct commd_work *w;
+
+    sum_of_shared();
+    assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
+    op.timeout_ms = 100;
+    assert_int_equal(commd_run(pair.ranks->group[0], &op), COMMD_E_NOMEM);
+    assert_non_null(strstr(commd_last_error()->message, "COMMD_DEVICE_ARENA allows no more"));
+    assert_non_null(strstr(commd_last_error()->message, "COMMD_DEVICE_PATH=host"));
+    assert_int_equal(commd_work_wait(w, 10000), COMMD_E_NOMEM);
+    commd_work_free(w);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void larger_ones_are_refused(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, 2 * MIB),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, 2 * MIB)};
+
+    sum_of_shared();
+    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    assert_error(0, COMMD_E_NOMEM, "8388608 bytes");
+    assert_error(0, COMMD_E_NOMEM, "more than COMMD_DEVICE_ARENA allows");
+    assert_true(gpu_passes(pair.stream[1]));
+    assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_NOMEM);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* If it is the first, the group takes the other path. */
+static void larger_ones_that_come_first(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2);
+
+    sum(x, y, 2 * MIB);
+    assert_path(1 + 1);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------- */
+
+static void nothing_can_be_lent(void **state)
+{
+    const char *settings[] = {"FAKECUDA_NO_VMM=1", NULL};
+    int32_t *x = alone(N, 1), *y = gpu_ints(N, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, N),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, N)};
+
+    pair_start_service(settings);
+    sum_of_shared();
+    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    assert_error(0, COMMD_E_INVALID, "cuMemGetAllocationGranularity");
+    assert_error(0, COMMD_E_INVALID, "COMMD_DEVICE_PATH=host goes through host memory");
+    assert_true(gpu_passes(pair.stream[1]));
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void nothing_can_be_lent_to_the_first(void **state)
+{
+    const char *settings[] = {"FAKECUDA_NO_VMM=1", NULL};
+    int32_t *x = alone(N, 0), *y = gpu_ints(N, 0);
+
+    pair_start_service(settings);
+    sum(x, y, N);
+    sum_of_shared();
+    assert_path(1 + 2);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void commd_gpu_dies(void **state)
+{
+    int32_t *x = alone(N, 1), *y = gpu_ints(N, 2);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, x, N);
+    struct commd_work *w;
+
+    sum_of_shared();
+    sum(x, y, N);
+    assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
+    assert_int_equal(commd_work_wait_stream(w, pair.stream[0]), 0);
+    pair_start_service(NULL);
+    assert_int_equal(commd_work_wait(w, 10000), COMMD_E_GPU_LOST);
+    commd_work_free(w);
+    assert_true(gpu_passes(pair.stream[0]));
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void a_group_that_is_left(void **state)
+{
+    int32_t *x = alone(N, 1);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, x, N);
+    struct commd_work *w;
+
+    sum_of_shared();
+    assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
+    assert_int_equal(commd_work_wait_stream(w, pair.stream[0]), 0);
+    gpu_ranks_leave(pair.ranks, 0);
+    assert_int_equal(commd_work_wait(w, 10000), COMMD_E_ABORTED);
+    commd_work_free(w);
+    assert_true(gpu_passes(pair.stream[0]));
+    gpu_free(x);
+}
+
+#define TEST(f)  cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
+#define SMALL(f) cmocka_unit_test_setup_teardown(f, small_setup, small_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(it_may_come_later),
+        TEST(it_may_be_the_first),
+        TEST(nothing_can_be_exported),
+        TEST(commd_gpu_cannot_open_it),
+        TEST(one_side_of_each_may_be_it),
+        TEST(broadcasts_and_gathers),
+        TEST(blocks_lie_anywhere),
+        TEST(works_follow_each_other),
+        TEST(works_wait_for_their_input),
+        SMALL(older_ones_are_waited_for),
+        SMALL(waiting_has_a_limit),
+        SMALL(larger_ones_are_refused),
+        SMALL(larger_ones_that_come_first),
+        TEST(nothing_can_be_lent),
+        TEST(nothing_can_be_lent_to_the_first),
+        TEST(commd_gpu_dies),
+        TEST(a_group_that_is_left),
+    };
+
+    pair_environment("1");
+    gpu_load();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
