@@ -291,6 +291,22 @@ def test_a_job_that_is_well_is_not_accused():
         equal(min(rank.finish() for rank in ranks) > 100, True)
 
 
+def test_what_is_shown_of_gpus():
+    with Gpus() as cluster:
+        node = cluster.nodes[0]
+        ranks = cluster.ranks("g", [0, 0])
+        host = cluster.rank(0)
+        until(lambda: node.ctl("gpus")["gpus"][0]["operations"] == 1, "it is told once a second")
+        gpu = node.ctl("gpus")["gpus"][0]
+        equal((gpu["device"], gpu["uuid"][:4], gpu["state"], gpu["clients"], gpu["groups"]),
+              (0, "GPU-", "ok", 2, 1))  # fmt: skip
+        check(gpu["mapped"] > 0 and gpu["moved"] >= 800 and gpu["communicators"] == 0, gpu)
+        shown = {row["pid"]: row["gpu"] for row in node.ctl("clients")["clients"]}
+        equal([shown[rank.pid] for rank in (*ranks, host)], [True, True, False])
+        equal(node.ctl("groups")["groups"][0]["gpu"], True)
+        equal(node.ctl("status")["status"][0]["gpu"], "up")
+
+
 def test_a_rank_that_waits_says_so():
     with Gpus(ranks={"COMMD_WARN_AFTER": "0.3"}) as cluster:
         out = os.path.join(cluster.folder, "stderr")
