@@ -174,10 +174,10 @@ bool show_ops(const struct show *show, const char *group, const struct msg_table
               bool *ret_well)
 {
     struct msg_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},           {"name", "NAME", MSG_CELL_STRING},
-        {"number", "NUMBER", MSG_CELL_NUMBER},         {"operation", "OPERATION", MSG_CELL_STRING},
-        {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER}, {"ranks", "RANKS", MSG_CELL_STRING},
-        {"missing", "WAIT FOR", MSG_CELL_STRING},
+        {"group", "GROUP", MSG_CELL_STRING},         {"name", "NAME", MSG_CELL_STRING},
+        {"number", "NUMBER", MSG_CELL_NUMBER},       {"gpu", "GPU", MSG_CELL_BOOL},
+        {"operation", "OPERATION", MSG_CELL_STRING}, {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER},
+        {"ranks", "RANKS", MSG_CELL_STRING},         {"missing", "WAIT FOR", MSG_CELL_STRING},
     };
     struct wait_row *pending;
     struct made made;
@@ -196,6 +196,7 @@ bool show_ops(const struct show *show, const char *group, const struct msg_table
         made_text(&made, p->group);
         made_text(&made, p->name);
         made_number(&made, p->number ? (double)p->number : -1, "%.0f");
+        made_text(&made, p->gpu ? "true" : "false");
         made_text(&made, p->operation);
         made_number(&made, (double)p->waiting_ms / 1000, "%.3f");
         made_text(&made, p->waiting);
@@ -213,9 +214,9 @@ bool show_ops(const struct show *show, const char *group, const struct msg_table
 bool show_ranks(const struct show *show, const char *group, const struct msg_tables *ranks,
                 bool *ret_well)
 {
-    static const char *const keys[] = {"name",    "rank", "node",      "pid",
-                                       "process", "ops",  "operation", "asleep_ms",
-                                       "message", "last", "command"};
+    static const char *const keys[] = {
+        "name",      "rank",    "node",          "pid",       "process", "ops",    "operation",
+        "asleep_ms", "message", "gpu_operation", "gpu_ready", "last",    "command"};
     struct msg_column columns[ARRAY_LEN(keys)];
     uint32_t from[ARRAY_LEN(keys)];
     const struct msg_table *t = ranks->tables;

@@ -105,10 +105,30 @@ static void print_args(const struct timeline *tl, const struct timeline_op *op)
     printf("}}");
 }
 
+/* Operations by commd-gpu are under way several at a time: as asynchronous events, which may
+ * overlap, on a line of their own. */
+static void print_gpu_event(const struct timeline *tl, const struct timeline_op *op, int64_t at,
+                            char phase)
+{
+    printf(",\n{\"ph\":\"%c\",\"cat\":\"commd-gpu\",\"id\":\"%u.%u\",\"name\":", phase,
+           op->rank + 1, op->number);
+    print_string(op->collective);
+    printf(",\"pid\":%u,\"tid\":%u,\"ts\":", node_number(tl, op->rank), op->rank + 1);
+    print_us(at);
+    putchar(',');
+    print_args(tl, op);
+}
+
 /* Times count from @zero: a double, which readers take, does not hold the nanoseconds of a day's
  * time. What has not ended is shown as begun. */
 static void print_op(const struct timeline *tl, const struct timeline_op *op, int64_t zero)
 {
+    if (op->gpu) {
+        print_gpu_event(tl, op, op->begun - zero, 'b');
+        if (op->ended)
+            print_gpu_event(tl, op, MAX(op->ended, op->begun) - zero, 'e');
+        return;
+    }
     printf(",\n{\"ph\":\"%s\",\"cat\":\"commd\",\"name\":", op->ended ? "X" : "B");
     print_string(op->collective);
     printf(",\"pid\":%u,\"tid\":%u,\"ts\":", node_number(tl, op->rank), op->rank + 1);

@@ -9,6 +9,13 @@
  * A process that runs is not blocked, though an operation that it began without waiting may sleep:
  * what it does instead is asked, and not where that sleeps.
  *
+ * An operation on GPUs by commd-gpu waits in its rank's stream, while the host goes on. It has been
+ * announced, and its input is there, or not yet. So for one that waits so the chain asks: who has
+ * not announced it? What keeps that host: a wait of the host, or, if it sleeps, of its GPU. Who
+ * has, but whose stream has not come to it? What keeps that stream: another such operation, or what
+ * the rank computes. Have all come, only commd-gpu can be at fault: but what it does may take
+ * STALL_MS.
+ *
  * Nobody who is only late is accused: who waits for less than STUCK_MS, or whose group completed
  * operations while it was watched, is not stuck. Counters of operations wrap: late() compares. */
 #include "client/ctl/diagnose.h"
@@ -22,6 +29,8 @@
 
 enum {
     STUCK_MS = 500,
+    STALL_MS = 5000,  /* a large operation between GPUs may well take a second */
+    SILENT_MS = 1500, /* commd-gpu is asked once a second */
     SLOW_PCT = 30,    /* of the time: how much more the others have to wait than a slow rank */
     COMPUTE_PCT = 20, /* of the time in operations, at most: the job computes */
     SAID_MOST = 8,    /* links of a chain that are told */
@@ -31,14 +40,18 @@ enum {
 /* A row of the table; strings are the table's. */
 struct seat {
     const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
-        *operation, *last, *message, *command;
-    uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct;
-    uint32_t ops, started;
+        *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error;
+    uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
+        gpu_done, gpu_ms, gpu_silent_ms;
+    uint32_t ops, started, gpu_begun, gpu_ended;
     int64_t rank, cause_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;
-    unsigned number;              /* of its group: that of the group's first row */
-    unsigned group_at;            /* where its group begins in by_rank */
+    bool unready;      /* the operation after `started` was called; its stream has not come to it */
+    bool gpu_ready;    /* of the oldest by commd-gpu that is pending: its stream has come to it */
+    unsigned number;   /* of its group: that of the group's first row */
+    unsigned group_at; /* where its group begins in by_rank */
     const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */
+    const struct seat *gpu_in;    /* likewise, where its GPU waits */
 };
 
 struct seats {
@@ -70,10 +83,13 @@ static bool is_dead(const struct seat *s)
     return is(s->process, "died");
 }
 
-/* Where it is blocked; NULL: nowhere that can be seen. */
+/* Where it is blocked; NULL: nowhere that can be seen. A host that sleeps most likely waits for its
+ * GPU, if that waits. */
 static const struct seat *blocked_in(const struct seat *s)
 {
-    return is(s->process, "running") ? NULL : s->sleeps_in;
+    if (is(s->process, "running"))
+        return NULL;
+    return s->sleeps_in ? s->sleeps_in : s->gpu_in;
 }
 
 static bool is_live(const struct seat *s)
@@ -104,11 +120,48 @@ static bool stuck_in_message(const struct seat *s)
     return is_live(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;
 }
 
-static uint64_t stuck_ms(const struct seat *s)
+static bool on_gpu(const struct seat *s)
+{
+    return (int32_t)(s->gpu_begun - s->gpu_ended) > 0;
+}
+
+/* Its stream waits there, whatever the host does. */
+static bool stuck_on_gpu(const struct seat *s)
+{
+    return is_live(s) && !is_stopped(s) && on_gpu(s) && s->gpu_ready && s->gpu_ms >= STUCK_MS &&
+           !s->gpu_done;
+}
+
+/* How long its host waits. */
+static uint64_t host_ms(const struct seat *s)
 {
     uint64_t ms = stuck_in_operation(s) ? s->asleep_ms : 0;
 
     return stuck_in_message(s) ? MAX(ms, s->message_ms) : ms;
+}
+
+static uint64_t stuck_ms(const struct seat *s)
+{
+    return stuck_on_gpu(s) ? MAX(host_ms(s), s->gpu_ms) : host_ms(s);
+}
+
+/* What @s waits in is an operation by commd-gpu: what the host waits in comes first. */
+static bool waits_on_gpu(const struct seat *s)
+{
+    return !host_ms(s) && stuck_on_gpu(s);
+}
+
+/* Has @s not announced what @waiter's GPU waits in? */
+static bool gpu_late(const struct seat *s, const struct seat *waiter)
+{
+    return (int32_t)(s->gpu_begun - (waiter->gpu_ended + 1)) < 0;
+}
+
+/* It has, but its stream has not come to it. */
+static bool gpu_unready(const struct seat *s, const struct seat *waiter)
+{
+    return !gpu_late(s, waiter) && (int32_t)(s->gpu_ended - (waiter->gpu_ended + 1)) < 0 &&
+           (s->gpu_ended != waiter->gpu_ended || !s->gpu_ready);
 }
 
 /* ---- reading the table ------------------------------------------------------------------ */
@@ -121,6 +174,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
     const char *tag = cells_by_key(t, row, "message_tag", missing);
     const char *watched = cells_by_key(t, row, "watched_ms", missing);
     const char *cause = cells_by_key(t, row, "cause_rank", missing);
+    const char *unready = cells_by_key(t, row, "unready_ms", missing);
 
     *s = (struct seat){
         .group = cells_by_key(t, row, "group", missing),
@@ -151,6 +205,17 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .cause_rank = *cause ? (int64_t)cells_number(cause) : -1,
         .message_peer = *peer ? (int64_t)cells_number(peer) : -1,
         .message_tag = *tag ? (int64_t)cells_number(tag) : -1,
+        .gpu_operation = cells_by_key(t, row, "gpu_operation", missing),
+        .gpu_last = cells_by_key(t, row, "gpu_last", missing),
+        .gpu_error = cells_by_key(t, row, "gpu_error", missing),
+        .gpu_begun = (uint32_t)cells_number(cells_by_key(t, row, "gpu_begun", missing)),
+        .gpu_ended = (uint32_t)cells_number(cells_by_key(t, row, "gpu_ended", missing)),
+        .gpu_done = cells_number(cells_by_key(t, row, "gpu_done", missing)),
+        .gpu_ms = cells_number(cells_by_key(t, row, "gpu_ms", missing)),
+        .gpu_silent_ms = cells_number(cells_by_key(t, row, "gpu_silent_ms", missing)),
+        .gpu_ready = is(cells_by_key(t, row, "gpu_ready", missing), "true"),
+        .unready_ms = cells_number(unready),
+        .unready = *unready != 0,
         .asleep = *asleep != 0,
         .watched = *watched != 0,
     };
@@ -212,13 +277,18 @@ static void connect_seats(struct seats *seats)
     }
     qsort(order, seats->n, sizeof(*order), by_process);
     for (unsigned i = 0, end; i < seats->n; i = end) {
-        const struct seat *longest = NULL;
+        const struct seat *longest = NULL, *gpu = NULL;
 
-        for (end = i; end < seats->n && same_process(order[i], order[end]); end++)
-            if (stuck_ms(order[end]) && (!longest || stuck_ms(order[end]) > stuck_ms(longest)))
+        for (end = i; end < seats->n && same_process(order[i], order[end]); end++) {
+            if (host_ms(order[end]) && (!longest || host_ms(order[end]) > host_ms(longest)))
                 longest = order[end];
-        for (unsigned k = i; k < end; k++)
+            if (stuck_on_gpu(order[end]) && (!gpu || order[end]->gpu_ms > gpu->gpu_ms))
+                gpu = order[end];
+        }
+        for (unsigned k = i; k < end; k++) {
             order[k]->sleeps_in = longest;
+            order[k]->gpu_in = gpu;
+        }
     }
     qsort(order, seats->n, sizeof(*order), by_rank);
     for (unsigned i = 0; i < seats->n; i++)
@@ -298,6 +368,11 @@ static bool waits_like(const struct seat *s, const struct seat *than)
     return in_operation(s) && s->started == than->started;
 }
 
+static bool gpu_waits_like(const struct seat *s, const struct seat *than)
+{
+    return on_gpu(s) && s->gpu_ready && s->gpu_ended == than->gpu_ended;
+}
+
 static const char *plural(unsigned n)
 {
     return n == 1 ? "" : "s";
@@ -329,6 +404,14 @@ static void say_waiting(struct finding *f, const struct seats *seats, const stru
              or_unknown(waiter->operation), (double)waiter->asleep_ms / 1000);
         return;
     }
+    if (waits_on_gpu(waiter)) {
+        n = list_ranks(seats, waiter, gpu_waits_like, list, sizeof(list));
+        tell(f->evidence,
+             "GPUs of rank%s %s of group \"%s\" wait in operation %u on GPUs (%s) for %.1f s",
+             plural(n), list, waiter->name, waiter->gpu_ended + 1,
+             or_unknown(waiter->gpu_operation), (double)waiter->gpu_ms / 1000);
+        return;
+    }
     if (waiter->message_peer >= 0)
         snprintf(peer, sizeof(peer), "rank %lld", (long long)waiter->message_peer);
     tell(f->evidence, "%s of group \"%s\" waits in %s %s %s, tag %lld, for %.1f s",
@@ -357,11 +440,41 @@ static unsigned weight(const struct seat *s)
     return blocked_in(s) ? 2 : 1;
 }
 
+static bool heavier(const struct seat *s, const struct seat *best)
+{
+    return !best || weight(s) > weight(best) || (weight(s) == weight(best) && s->rank < best->rank);
+}
+
+/* The same of its GPU: who has not announced it, whatever else; or whose stream is behind. Who is
+ * stopped, but has come, holds up nobody. */
+static const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *late = NULL, *unready = NULL;
+
+    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
+         i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (s->rank < 0 || s->rank == waiter->rank || is(s->process, "left"))
+            continue;
+        if (is_dead(s))
+            return s;
+        if (gpu_late(s, waiter) && heavier(s, late))
+            late = s;
+        if (gpu_unready(s, waiter) && !unready)
+            unready = s;
+    }
+    return late ? late : unready;
+}
+
 /* For whom @waiter waits; NULL: for nobody that can be seen. */
 static const struct seat *waited_for(const struct seats *seats, const struct seat *waiter)
 {
     bool message = !stuck_in_operation(waiter);
     const struct seat *best = NULL;
+
+    if (waits_on_gpu(waiter))
+        return gpu_waited_for(seats, waiter);
 
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
@@ -371,8 +484,7 @@ static const struct seat *waited_for(const struct seats *seats, const struct sea
         if (message ? s->rank != waiter->message_peer
                     : !is_late(s, waiter) && !is_stopped(s) && !is_dead(s))
             continue;
-        if (!best || weight(s) > weight(best) ||
-            (weight(s) == weight(best) && s->rank < best->rank))
+        if (heavier(s, best))
             best = s;
     }
     return best;
@@ -400,6 +512,12 @@ static void find_dead(struct finding *f, const struct seat *s)
     blame(f, s);
     tell(f->evidence, "%s has died; it had completed %u operations%s%s", seat_name(s, name), s->ops,
          *s->last ? ", the last one " : "", s->last);
+    if (on_gpu(s))
+        tell(f->evidence, "on GPUs it was in operation %u (%s)", s->gpu_ended + 1,
+             or_unknown(s->gpu_operation));
+    else if (s->gpu_begun)
+        tell(f->evidence, "on GPUs it had completed %u, the last one %s", s->gpu_ended,
+             or_unknown(s->gpu_last));
     tell(f->remedy, "look at its own output, and on node %s for the OOM killer: journalctl -k",
          s->node);
 }
@@ -407,9 +525,10 @@ static void find_dead(struct finding *f, const struct seat *s)
 static void find_absent(struct finding *f, const struct seats *seats, const struct seat *waiter,
                         const struct seat *s)
 {
-    bool operation = stuck_in_operation(waiter);
+    bool gpu = waits_on_gpu(waiter), operation = stuck_in_operation(waiter) || gpu;
     char name[128], list[200];
-    unsigned n = operation ? list_ranks(seats, waiter, is_late, list, sizeof(list)) : 1;
+    unsigned n =
+        operation ? list_ranks(seats, waiter, gpu ? gpu_late : is_late, list, sizeof(list)) : 1;
 
     f->verdict = VERDICT_NOT_ARRIVED;
     blame(f, s);
@@ -421,12 +540,43 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
                                        : "has not sent",
          *s->process ? s->process : "in a state that the system does not tell",
          *s->kernel ? " (in the kernel: " : "", s->kernel, *s->kernel ? ")" : "");
-    if (*s->last)
+    if (gpu && on_gpu(s))
+        tell(f->evidence, "its GPU is in operation %u (%s)", s->gpu_ended + 1,
+             or_unknown(s->gpu_operation));
+    else if (gpu && *s->gpu_last)
+        tell(f->evidence, "the last on GPUs that it completed is operation %u (%s)", s->gpu_ended,
+             s->gpu_last);
+    else if (*s->last)
         tell(f->evidence, "the last that it completed is operation %u (%s)", s->ops, s->last);
     else
         tell(f->evidence, "it has completed %u operations", s->ops);
+    if (s->gpu_in && s->gpu_in != waiter)
+        tell(f->evidence,
+             "the GPU of its process waits in operation %u on GPUs (%s) of group \"%s\" for %.1f s",
+             s->gpu_in->gpu_ended + 1, or_unknown(s->gpu_in->gpu_operation), s->gpu_in->name,
+             (double)s->gpu_in->gpu_ms / 1000);
     tell(f->remedy, "see what it does instead: py-spy dump --pid %llu (or gdb -p %llu) on node %s",
          (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
+}
+
+/* @s has called it; its GPU has not come to it. */
+static void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s)
+{
+    bool gpu = waits_on_gpu(waiter);
+    char name[128];
+
+    f->verdict = VERDICT_GPU_BEHIND;
+    blame(f, s);
+    tell(f->evidence,
+         "%s has called it; its stream has not come to it for %.1f s: the GPU still does what was "
+         "enqueued before",
+         seat_name(s, name),
+         (double)(gpu ? s->gpu_ended == waiter->gpu_ended ? s->gpu_ms : 0 : s->unready_ms) / 1000);
+    tell(
+        f->remedy,
+        "see what that GPU does: nvidia-smi on node %s; py-spy dump --pid %llu; a kernel that does "
+        "not end, or a stream that waits for an event or a word that nobody writes",
+        s->node, (unsigned long long)s->pid);
 }
 
 static void find_inversion(struct finding *f, const struct seat *s)
@@ -466,6 +616,15 @@ static void find_moving(struct finding *f)
     tell(f->evidence, "all ranks have begun it now, the last of them while it was looked at");
 }
 
+/* Its host has called what @waiter is in: only its stream is behind. */
+static bool is_behind(const struct seat *s, const struct seat *waiter)
+{
+    if (waits_on_gpu(waiter))
+        return !gpu_late(s, waiter);
+    return stuck_in_operation(waiter) && !is_stopped(s) && s->unready &&
+           s->started + 1 == waiter->started;
+}
+
 /* Everybody has begun it. */
 static void find_stall(struct finding *f, const struct seat *waiter)
 {
@@ -481,6 +640,45 @@ static void find_stall(struct finding *f, const struct seat *waiter)
     f->verdict = VERDICT_BROKEN;
     tell(f->evidence, "all ranks have begun it, and none gets on");
     tell(f->remedy, "this should not be: please report it, with commctl --json ranks");
+}
+
+/* Of the group, one whose node's commd-gpu does not answer; NULL: they do. */
+static const struct seat *silent_node(const struct seats *seats, const struct seat *of)
+{
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].gpu_silent_ms >= SILENT_MS)
+            return &seats->at[i];
+    return NULL;
+}
+
+/* All have announced it, and their streams have come to it. */
+static void find_gpu_stall(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *silent = silent_node(seats, waiter);
+
+    if (silent) {
+        f->verdict = VERDICT_GPU_SERVICE_DEAD;
+        f->node = silent->node;
+        tell(f->evidence,
+             "all ranks have come to it, and commd-gpu on node %s has not answered its "
+             "commd for %.1f s",
+             silent->node, (double)silent->gpu_silent_ms / 1000);
+        tell(f->remedy, "commd ends it after gpu.timeout, and ranks get an error; is it stopped? "
+                        "journalctl -u commd on that node");
+        return;
+    }
+    if (waiter->gpu_ms < STALL_MS) {
+        f->verdict = VERDICT_HEALTHY;
+        tell(f->evidence, "all ranks have come to it: GPUs work on it");
+        return;
+    }
+    f->verdict = VERDICT_GPU_STALL;
+    tell(f->evidence,
+         "all ranks have come to it, and commd-gpu has not ended it: a kernel or NCCL "
+         "hangs%s",
+         waiter->nodes > 1 ? ", or the network between the nodes" : "");
+    tell(f->remedy, "commd-gpu gives up after gpu.timeout, and ranks get an error: commctl gpus; "
+                    "journalctl -u commd, with NCCL_DEBUG=WARN in its environment");
 }
 
 /* From @waiter, who has waited for long, to who keeps everybody waiting. */
@@ -499,6 +697,8 @@ static void follow(struct finding *f, const struct seats *seats, const struct se
                 return find_moving(f);
             if (stuck_in_operation(waiter))
                 return find_stall(f, waiter);
+            if (waits_on_gpu(waiter))
+                return find_gpu_stall(f, seats, waiter);
             f->verdict = VERDICT_NOT_ARRIVED;
             tell(f->evidence, "nobody has sent it");
             tell(f->remedy, "look for the rank that should send it, and its tag");
@@ -506,6 +706,14 @@ static void follow(struct finding *f, const struct seats *seats, const struct se
         }
         if (is_dead(s))
             return find_dead(f, s);
+        if (is_behind(s, waiter)) {
+            if (!s->gpu_in || same_group(s->gpu_in, waiter))
+                return find_behind(f, waiter, s);
+            waiter = s->gpu_in;
+            if (same_process(waiter, begin) || steps == STEPS_MOST)
+                return find_inversion(f, waiter);
+            continue;
+        }
         if (is_stopped(s))
             return find_stopped(f, s);
         if (!blocked_in(s) || blocked_in(s) == waiter)
@@ -537,6 +745,46 @@ static bool find_unlike(struct finding *f, const struct seats *seats, const stru
         tell(f->evidence, "operation %u: %s called %s", s->ops, seat_name(first, name),
              first->last);
         tell(f->evidence, "but %s called %s", seat_name(s, other), s->last);
+        tell(f->remedy, "both got an error that says the same; correct the program");
+        return true;
+    }
+    return false;
+}
+
+/* Did the last operation by commd-gpu of one of them end badly? Then that is what they tell of,
+ * whatever they did then. */
+static bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *first = NULL;
+    char name[128], other[128];
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (s->rank < 0 || on_gpu(s))
+            continue;
+        if (is(s->gpu_error, "gpu lost")) {
+            f->verdict = VERDICT_GPU_SERVICE_DEAD;
+            f->node = s->node;
+            tell(f->evidence, "operation %u on GPUs (%s) of %s ended because commd-gpu was lost",
+                 s->gpu_ended, or_unknown(s->gpu_last), seat_name(s, name));
+            tell(f->remedy,
+                 "look why it ended: journalctl -u commd on node %s, commctl events; the "
+                 "next operation on a GPU starts it again",
+                 s->node);
+            return true;
+        }
+        if (!is(s->gpu_error, "mismatch"))
+            continue;
+        if (!first)
+            first = s;
+        if (s->gpu_ended != first->gpu_ended || is(s->gpu_last, first->gpu_last))
+            continue;
+        f->verdict = VERDICT_MISMATCH;
+        blame(f, s);
+        tell(f->evidence, "operation %u on GPUs: %s called %s", s->gpu_ended,
+             seat_name(first, name), first->gpu_last);
+        tell(f->evidence, "but %s called %s", seat_name(s, other), s->gpu_last);
         tell(f->remedy, "both got an error that says the same; correct the program");
         return true;
     }
@@ -600,6 +848,8 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
                                "node says when");
     }
+    if (find_gpu_failed(f, seats, of))
+        return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
@@ -647,8 +897,8 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
 static void find_pace(struct finding *f, const struct seats *seats, const struct seat *of)
 {
     const struct seat *least = NULL, *most = NULL;
-    unsigned n = 0, slow = 0;
-    uint64_t done = 0;
+    unsigned n = 0, slow = 0, computes = 0;
+    uint64_t done = 0, gpu_done = 0;
     char name[128];
 
     for (unsigned i = 0; i < seats->n; i++) {
@@ -658,12 +908,24 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
             continue;
         n++;
         done += s->done;
+        gpu_done += s->gpu_done;
+        computes += on_gpu(s) && !s->gpu_ready && s->gpu_ms >= STUCK_MS && !s->gpu_done;
         if (!least || s->busy_pct < least->busy_pct)
             least = s;
         if (!most || s->busy_pct > most->busy_pct)
             most = s;
     }
     f->verdict = VERDICT_HEALTHY;
+    if (gpu_done)
+        tell(f->evidence, "%llu operations on GPUs of its ranks in the last second",
+             (unsigned long long)gpu_done);
+    if (n && computes == n) {
+        f->verdict = VERDICT_COMPUTE_BOUND;
+        return tell(f->evidence, "all ranks have called an operation on GPUs, and none of their "
+                                 "streams has come to it: the GPUs compute");
+    }
+    if (gpu_done && !done)
+        return;
     if (!n || (!done && !most->busy_pct)) {
         tell(f->evidence, "no operation is under way");
         return;
@@ -705,6 +967,8 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         return find_joining(f, seats, of);
     if (*of->cause)
         return find_cause(f, seats, of);
+    if (find_gpu_failed(f, seats, of))
+        return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
@@ -743,9 +1007,10 @@ static const struct seat *speaker(const struct seats *seats, const struct seat *
 const char *verdict_name(enum verdict verdict)
 {
     static const char *const names[] = {
-        "RANK_DEAD", "NODE_DEAD",   "ENGINE_DEAD",   "RANK_STOPPED", "ORDER_INVERSION",
-        "MISMATCH",  "NOT_ARRIVED", "LINK_STALL",    "ABORTED",      "BROKEN",
-        "SLOW_RANK", "SLOW_LINK",   "COMPUTE_BOUND", "HEALTHY",
+        "RANK_DEAD",       "NODE_DEAD", "ENGINE_DEAD", "GPU_SERVICE_DEAD", "RANK_STOPPED",
+        "ORDER_INVERSION", "MISMATCH",  "NOT_ARRIVED", "GPU_BEHIND",       "GPU_STALL",
+        "LINK_STALL",      "ABORTED",   "BROKEN",      "SLOW_RANK",        "SLOW_LINK",
+        "COMPUTE_BOUND",   "HEALTHY",
     };
 
     return names[verdict];
@@ -842,6 +1107,50 @@ static void fill_operation(const struct seats *seats, const struct seat *of, str
     list_ranks(seats, of, late_than, p->missing, sizeof(p->missing));
 }
 
+/* The same of operations by commd-gpu. */
+static bool gpu_pending(const struct seat *s)
+{
+    return s->rank >= 0 && on_gpu(s) && is(s->state, "open");
+}
+
+static bool first_gpu_pending(const struct seats *seats, unsigned i)
+{
+    const struct seat *of = &seats->at[i];
+
+    for (unsigned k = 0; k < i; k++)
+        if (gpu_pending(&seats->at[k]) && same_group(&seats->at[k], of) &&
+            seats->at[k].gpu_ended == of->gpu_ended)
+            return false;
+    return true;
+}
+
+static bool gpu_in_same(const struct seat *s, const struct seat *than)
+{
+    return on_gpu(s) && s->gpu_ended == than->gpu_ended;
+}
+
+static bool gpu_missing(const struct seat *s, const struct seat *than)
+{
+    return !is(s->process, "left") && (gpu_late(s, than) || gpu_unready(s, than));
+}
+
+static void fill_gpu(const struct seats *seats, const struct seat *of, struct wait_row *p)
+{
+    *p = (struct wait_row){.group = of->group,
+                           .name = of->name,
+                           .operation = of->gpu_operation,
+                           .number = of->gpu_ended + 1,
+                           .gpu = true};
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (gpu_pending(s) && s->gpu_ended == of->gpu_ended && s->gpu_ready)
+            p->waiting_ms = MAX(p->waiting_ms, s->gpu_ms);
+    }
+    list_ranks(seats, of, gpu_in_same, p->waiting, sizeof(p->waiting));
+    list_ranks(seats, of, gpu_missing, p->missing, sizeof(p->missing));
+}
+
 static void fill_message(const struct seat *of, struct wait_row *p)
 {
     *p = (struct wait_row){.group = of->group,
@@ -863,10 +1172,12 @@ int pending_operations(const struct msg_table *ranks, struct wait_row **ret_pend
 
     if (r)
         return r;
-    pending = calloc(2 * (size_t)seats.n + 1, sizeof(*pending));
+    pending = calloc(3 * (size_t)seats.n + 1, sizeof(*pending));
     for (unsigned i = 0; i < seats.n && pending; i++) {
         if (is_pending(&seats.at[i]) && first_pending(&seats, i))
             fill_operation(&seats, &seats.at[i], &pending[n++]);
+        if (gpu_pending(&seats.at[i]) && first_gpu_pending(&seats, i))
+            fill_gpu(&seats, &seats.at[i], &pending[n++]);
         if (is_live(&seats.at[i]) && *seats.at[i].message)
             fill_message(&seats.at[i], &pending[n++]);
     }

@@ -10,10 +10,13 @@ enum verdict {
     VERDICT_RANK_DEAD,
     VERDICT_NODE_DEAD,
     VERDICT_ENGINE_DEAD,
+    VERDICT_GPU_SERVICE_DEAD,
     VERDICT_RANK_STOPPED,
     VERDICT_ORDER_INVERSION,
     VERDICT_MISMATCH,
     VERDICT_NOT_ARRIVED,
+    VERDICT_GPU_BEHIND,
+    VERDICT_GPU_STALL,
     VERDICT_LINK_STALL,
     VERDICT_ABORTED,
     VERDICT_BROKEN,
@@ -58,6 +61,7 @@ void judge_links(const struct msg_tables *answer, struct finding *findings, unsi
 struct wait_row {
     const char *group, *name, *operation;
     uint64_t number;                 /* of the operation; 0: a message */
+    bool gpu;                        /* by commd-gpu: such have numbers of their own */
     uint64_t waiting_ms;             /* the longest */
     char waiting[256], missing[256]; /* ranks, "0-2,5" */
 };

@@ -108,6 +108,7 @@ static int read_ops(const struct msg_table *t, struct timeline *tl, const char *
 
         *op = (struct timeline_op){
             .number = (uint32_t)time_of(cells_by_key(t, row, "number", missing)),
+            .gpu = !strcmp(cells_by_key(t, row, "gpu", missing), "true"),
             .collective = cells_by_key(t, row, "collective", missing),
             .dtype = cells_by_key(t, row, "dtype", missing),
             .bytes = (uint64_t)time_of(cells_by_key(t, row, "bytes", missing)),
@@ -142,6 +143,8 @@ static int by_number(const void *a, const void *b)
 
     if (gx != gy)
         return gx < gy ? -1 : 1;
+    if (x->gpu != y->gpu)
+        return x->gpu ? 1 : -1;
     if (x->number != y->number)
         return (int32_t)(x->number - y->number) < 0 ? -1 : 1; /* it wraps */
     return (x->rank > y->rank) - (x->rank < y->rank);
@@ -153,6 +156,7 @@ static unsigned same_end(const struct timeline *tl, unsigned begin)
     unsigned end = begin + 1;
 
     while (end < tl->nops && tl->ops[end].number == tl->ops[begin].number &&
+           tl->ops[end].gpu == tl->ops[begin].gpu &&
            group_of(tl, &tl->ops[end]) == group_of(tl, &tl->ops[begin]))
         end++;
     return end;

@@ -24,6 +24,7 @@ struct timeline_rank {
 struct timeline_op {
     unsigned rank; /* its index in ranks */
     uint32_t number;
+    bool gpu; /* by commd-gpu: such have numbers of their own, and are announced, not begun */
     const char *collective, *dtype;
     uint64_t bytes;
     int64_t begun, ended; /* time of day; ended 0: it has not */

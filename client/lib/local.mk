@@ -25,6 +25,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/device/path.c client/lib/device/places.c client/lib/device/words.c \
 	client/lib/device/session.c client/lib/device/session.h \
 	client/lib/device/session_memory.c client/lib/device/lent.c \
+	client/lib/device/note.c client/lib/device/note.h \
 	client/lib/p2p/p2p.c client/lib/p2p/p2p.h client/lib/p2p/p2p_api.c \
 	client/lib/p2p/p2p_match.c client/lib/p2p/p2p_out.c client/lib/p2p/p2p_wait.c
 libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden

@@ -444,6 +444,7 @@ static bool fill_clients(struct answer *a)
         {"groups", "GROUPS", MSG_CELL_NUMBER},
         {"age_s", "AGE [s]", MSG_CELL_NUMBER},
         {"registered_bytes", "REGISTERED [B]", MSG_CELL_NUMBER},
+        {"gpu", "GPU", MSG_CELL_BOOL},
     };
     struct table *t = &a->table;
     struct core_client_view client;
@@ -464,6 +465,7 @@ static bool fill_clients(struct answer *a)
         table_number(t, client.groups);
         table_number(t, seconds_since(client.since_ms));
         table_number(t, arenas_bytes(&a->d->arenas, client.client));
+        table_bool(t, client.gpu);
     }
     return true;
 }

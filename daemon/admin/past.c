@@ -61,7 +61,8 @@ static bool worth_keeping(const struct ranks *ranks, const struct board_ctl *ctl
         return true;
     for (unsigned i = 0; i < ranks->nrows; i++)
         if (ranks->rows[i].fate == RANK_DIED || board_refused(ctl, ranks->rows[i].seat.ops) ||
-            !same_operation(&ranks->rows[i].seat.last, &ranks->rows[0].seat.last))
+            !same_operation(&ranks->rows[i].seat.last, &ranks->rows[0].seat.last) ||
+            ranks->rows[i].seat.gpu.code)
             return true;
     return false;
 }

@@ -183,8 +183,11 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
 
             seat->ops = board_rank_ops(entry->ctl, row->local);
             seat->started = board_rank_started(entry->ctl, row->local);
-            if (!row->looks++)
+            seat->gpu.ended = board_rank_gpu_ended(entry->ctl, row->local);
+            if (!row->looks++) {
                 row->first_ops = seat->ops;
+                row->first_gpu = seat->gpu.ended;
+            }
             row->looks_in += seat->started != seat->ops;
         }
     }
@@ -286,6 +289,16 @@ void ranks_table(struct table *table)
         {"done", "DONE", MSG_CELL_NUMBER},
         {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
         {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
+        {"unready_ms", "UNREADY [ms]", MSG_CELL_NUMBER},
+        {"gpu_begun", "GPU BEGUN", MSG_CELL_NUMBER},
+        {"gpu_ended", "GPU ENDED", MSG_CELL_NUMBER},
+        {"gpu_done", "GPU DONE", MSG_CELL_NUMBER},
+        {"gpu_operation", "ON GPU", MSG_CELL_STRING},
+        {"gpu_ready", "GPU READY", MSG_CELL_BOOL},
+        {"gpu_ms", "GPU FOR [ms]", MSG_CELL_NUMBER},
+        {"gpu_last", "LAST ON GPU", MSG_CELL_STRING},
+        {"gpu_error", "GPU ERROR", MSG_CELL_STRING},
+        {"gpu_silent_ms", "GPU SILENT [ms]", MSG_CELL_NUMBER},
         {"gave", "GAVE [bytes]", MSG_CELL_NUMBER},
         {"command", "COMMAND", MSG_CELL_STRING},
     };
@@ -382,6 +395,37 @@ static void message_cells(struct table *t, const struct board_seat *seat)
     table_number(t, seat->message_ms);
 }
 
+/* How its last operation by commd-gpu ended. */
+static const char *gpu_error(int code)
+{
+    if (-code == BOARD_GPU_LOST)
+        return "gpu lost";
+    return code < 0 && -code < CAUSE_COUNT ? cause_name((unsigned)-code) : "";
+}
+
+static void gpu_cells(struct table *t, const struct daemon *d, const struct rank_row *row,
+                      bool ended)
+{
+    const struct board_seat_gpu *gpu = &row->seat.gpu;
+    struct core_gpu_view view;
+
+    if (!gpu->begun)
+        return empty_cells(t, 9);
+    core_gpu(d->core, &view);
+    table_number(t, gpu->begun);
+    table_number(t, gpu->ended);
+    table_number_if(t, !ended, gpu->ended - row->first_gpu);
+    operation_cell(t, &gpu->now);
+    if (gpu->pending)
+        table_bool(t, gpu->ready);
+    else
+        table_text(t, "");
+    table_number_if(t, gpu->pending, gpu->ms);
+    operation_cell(t, &gpu->last);
+    table_text(t, gpu_error(gpu->code));
+    table_number_if(t, !ended && view.unanswered_ms, clock_ms() - view.unanswered_ms);
+}
+
 static void row_cells(struct table *t, const struct daemon *d, const struct rank_row *row,
                       uint64_t watched_ms, bool ended)
 {
@@ -400,6 +444,8 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     table_number_if(t, !ended, seat->ops - row->first_ops);
     table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
     table_number_if(t, !ended, watched_ms);
+    table_number_if(t, !ended && seat->unready, seat->unready_ms);
+    gpu_cells(t, d, row, ended);
     table_number_if(t, !ended && row->records.looked, records_bytes(&row->records));
     table_text(t, row->command);
 }

@@ -21,6 +21,7 @@ struct rank_row {
     enum rank_fate fate;
     struct board_seat seat;      /* the last look */
     uint32_t first_ops;          /* the first look: ops */
+    uint32_t first_gpu;          /* likewise: operations by commd-gpu that had ended */
     unsigned looks, looks_in;    /* how many, and in how many it was in an operation */
     struct rank_records records; /* owned; empty where nobody wants them */
     char command[MSG_COMMAND_MAX];

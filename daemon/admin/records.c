@@ -37,15 +37,50 @@ static int older_first(const void *a, const void *b)
     return (diff > 0) - (diff < 0);
 }
 
-static void look_at_recorder(struct rank_records *records, const struct board_recorder *recorder,
-                             bool last)
+static void keep_found(struct rank_records *records, struct recorder_op *found, unsigned n,
+                       uint32_t *newest)
 {
+    if (!n)
+        return;
+    qsort(found, n, sizeof(found[0]), older_first);
+    for (unsigned i = 0; i < n; i++)
+        records->ops[records->n++ % records->room] = found[i];
+    *newest = found[n - 1].seq;
+}
+
+/* At most half of the room, so that the others are seen, too. */
+static void look_at_gpu(struct rank_records *records, const struct board_recorder *recorder,
+                        bool last)
+{
+    struct recorder_op found[RECORDER_GPU_RING], op;
+    unsigned n = 0, most = MAX(records->room / 2, 1u);
+    struct op_desc desc;
+    int code;
+
+    for (unsigned i = 0; i < RECORDER_GPU_RING; i++) {
+        if (!recorder_gpu_read(recorder, i, &op, &desc, &code) || (!op.ended_ns && !last))
+            continue;
+        if (!records->newest_gpu || (int32_t)(op.seq - records->newest_gpu) > 0)
+            found[n++] = op;
+    }
+    qsort(found, n, sizeof(found[0]), older_first);
+    keep_found(records, &found[n - MIN(n, most)], MIN(n, most), &records->newest_gpu);
+}
+
+/* A rank that has begun nothing has no such pages yet, and a look would make them. */
+static void look_at_recorder(struct rank_records *records, const struct board_ctl *ctl,
+                             unsigned local, bool last)
+{
+    const struct board_recorder *recorder = board_recorder(ctl, local);
     struct recorder_op found[RECORDER_RING], op;
     struct recorder_totals totals = {0};
+    bool any = records->newest != 0;
     unsigned n = 0;
 
+    if (!board_rank_started(ctl, local) && !board_rank_gpu_begun(ctl, local))
+        return;
     recorder_add(recorder, &totals);
-    records->bytes = 0;
+    records->bytes = board_rank_gpu_bytes(ctl, local);
     for (unsigned c = 0; c < COLL_COUNT; c++)
         records->bytes += totals.of[c].bytes;
     if (!records->looked)
@@ -54,28 +89,25 @@ static void look_at_recorder(struct rank_records *records, const struct board_re
     for (unsigned i = 0; i < RECORDER_RING; i++) {
         if (!recorder_read(recorder, i, &op) || (!op.ended_ns && !last))
             continue;
-        if (!records->n || (int32_t)(op.seq - records->newest) > 0)
+        if (!any || (int32_t)(op.seq - records->newest) > 0)
             found[n++] = op;
     }
-    qsort(found, n, sizeof(found[0]), older_first);
-    for (unsigned i = 0; i < n; i++)
-        records->ops[records->n++ % records->room] = found[i];
-    if (n)
-        records->newest = found[n - 1].seq;
+    keep_found(records, found, n, &records->newest);
+    if (board_rank_gpu_begun(ctl, local))
+        look_at_gpu(records, recorder, last);
 }
 
 int records_take(struct rank_records *records, const struct board_ctl *ctl, unsigned local,
                  unsigned room)
 {
-    const struct board_recorder *recorder = board_recorder(ctl, local);
-
-    /* a rank that has begun nothing has no such pages yet, and a look would make them */
-    if (!recorder || !board_rank_started(ctl, local))
+    if (!board_recorder(ctl, local))
         return 0;
+    if (board_rank_gpu_begun(ctl, local))
+        room *= 2;
     *records = (struct rank_records){.ops = calloc(room, sizeof(*records->ops)), .room = room};
     if (!records->ops)
         return -ENOMEM;
-    look_at_recorder(records, recorder, true);
+    look_at_recorder(records, ctl, local, true);
     return 0;
 }
 
@@ -159,9 +191,8 @@ void records_look(struct ranks *ranks, struct daemon *d, bool last)
             struct rank_row *rank = &ranks->rows[row];
 
             if (row >= begin && row < end && rank->records.ops &&
-                board_recorder(entry->ctl, rank->local) &&
-                board_rank_started(entry->ctl, rank->local))
-                look_at_recorder(&rank->records, board_recorder(entry->ctl, rank->local), last);
+                board_recorder(entry->ctl, rank->local))
+                look_at_recorder(&rank->records, entry->ctl, rank->local, last);
         }
     }
 }
@@ -175,6 +206,7 @@ void records_table(struct table *table)
         {"rank", "RANK", MSG_CELL_NUMBER},
         {"node", "NODE", MSG_CELL_STRING},
         {"number", "NUMBER", MSG_CELL_NUMBER},
+        {"gpu", "GPU", MSG_CELL_BOOL},
         {"collective", "COLLECTIVE", MSG_CELL_STRING},
         {"dtype", "DTYPE", MSG_CELL_STRING},
         {"bytes", "BYTES", MSG_CELL_NUMBER},
@@ -202,6 +234,7 @@ static void op_cells(struct table *t, const struct daemon *d, const struct rank_
     table_number(t, row->rank);
     table_text(t, d->conf->node);
     table_number(t, op->seq);
+    table_bool(t, op->gpu);
     table_text(t, coll_name(op->coll));
     table_text(t, op->dtype < DTYPE_COUNT ? dtype_name(op->dtype) : "");
     table_number(t, op->bytes);

@@ -15,6 +15,7 @@ struct rank_records {
     struct recorder_op *ops; /* owned: a ring of `room`, the oldest at n % room when it is full */
     unsigned room, n;        /* how many were taken */
     uint32_t newest;         /* number of the newest */
+    uint32_t newest_gpu;     /* the same of those by commd-gpu; 0: none yet */
     bool looked;
     uint64_t first_bytes, bytes; /* given to operations: at the first look, at the last */
 };
@@ -27,7 +28,8 @@ int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes);
 void records_end(struct ranks *ranks, struct daemon *d);
 /* Takes what is new. @last: of all ranks at once, and also what has not ended. */
 void records_look(struct ranks *ranks, struct daemon *d, bool last);
-/* The last @room operations of one rank, as they stand. -ENOMEM: none. */
+/* The last @room operations of one rank, as they stand; the same of those by commd-gpu. -ENOMEM:
+ * none. */
 int records_take(struct rank_records *records, const struct board_ctl *ctl, unsigned local,
                  unsigned room);
 /* A copy of what @from has; without memory of nothing. */

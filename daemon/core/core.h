@@ -275,6 +275,7 @@ struct core_gpu_view {
     const char *text; /* what it runs on, or why it does not */
     uint32_t nccl;    /* version; 0: none */
     unsigned sessions, ndevices;
+    uint64_t unanswered_ms;               /* since when a ping is not answered; 0: none */
     const struct msg_gpu_device *devices; /* ndevices entries; "" as uuid: has not told yet */
 };
 void core_gpu(const struct core *core, struct core_gpu_view *ret_view);
@@ -283,6 +284,7 @@ struct core_client_view {
     uint32_t uid, pid;
     const char *program;
     bool admin;
+    bool gpu; /* has a session at commd-gpu */
     unsigned groups;
     uint64_t since_ms;
 };

@@ -339,6 +339,7 @@ void core_gpu(const struct core *core, struct core_gpu_view *ret_view)
         .state = gpu->state,
         .pid = gpu->pid,
         .since_ms = gpu->since_ms,
+        .unanswered_ms = gpu->unanswered_ms,
         .text = gpu->text,
         .nccl = gpu->nccl,
         .sessions = gpu->sessions,

@@ -277,6 +277,7 @@ bool core_client_scan(const struct core *core, unsigned *slot, struct core_clien
             .pid = client->pid,
             .program = client->program,
             .admin = client->admin,
+            .gpu = client->gpu_session,
             .groups = client->groups,
             .since_ms = client->since_ms,
         };

@@ -261,6 +261,27 @@ unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
     return rank < ctl->world ? ctl->gone[rank] : CAUSE_NONE;
 }
 
+uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].gpu_begun, memory_order_acquire);
+}
+
+uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].gpu_ended, memory_order_acquire);
+}
+
+uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].gpu_bytes, memory_order_relaxed);
+}
+
 const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigned local)
 {
     return local < ctl->nlocal ? &ctl->recorders[local] : NULL;
@@ -301,6 +322,45 @@ static uint32_t ms_since(uint32_t since, uint64_t now_ms)
     return since - (uint32_t)now_ms < AHEAD_MS ? 0 : (uint32_t)now_ms - since;
 }
 
+/* The operation @seq by commd-gpu, if it is remembered. */
+static bool seat_gpu_op(const struct board_recorder *rec, uint32_t seq, struct op_desc *ret_desc,
+                        int *ret_code, uint64_t *ret_begun_ms)
+{
+    struct recorder_op op;
+    struct op_desc desc;
+    int code;
+
+    if (!seq || !recorder_gpu_read(rec, seq, &op, &desc, &code) || op.seq != seq)
+        return false;
+    *ret_desc = desc;
+    *ret_code = code;
+    *ret_begun_ms = op.begun_ns / 1000000;
+    return true;
+}
+
+static void seat_gpu(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
+                     struct board_seat_gpu *gpu)
+{
+    const struct board_member *m = &ctl->members[local];
+    const struct board_recorder *rec = &ctl->recorders[local];
+    uint64_t begun_ms = 0;
+    int unused;
+
+    gpu->begun = board_rank_gpu_begun(ctl, local);
+    gpu->ended = board_rank_gpu_ended(ctl, local);
+    if (!gpu->begun)
+        return; /* not a look at pages that it may not have */
+    seat_gpu_op(rec, gpu->ended, &gpu->last, &gpu->code, &begun_ms);
+    gpu->pending = (int32_t)(gpu->begun - gpu->ended) > 0;
+    if (!gpu->pending)
+        return;
+    gpu->ready = atomic_load_explicit(&m->gpu_ready_op, memory_order_acquire) == gpu->ended + 1;
+    if (seat_gpu_op(rec, gpu->ended + 1, &gpu->now, &unused, &begun_ms))
+        gpu->ms = ms_since((uint32_t)begun_ms, now_ms);
+    if (gpu->ready)
+        gpu->ms = ms_since(atomic_load_explicit(&m->gpu_ready_ms, memory_order_relaxed), now_ms);
+}
+
 void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
                 struct board_seat *ret_seat)
 {
@@ -325,6 +385,12 @@ void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
     ret_seat->message_peer = atomic_load_explicit(&m->message_peer, memory_order_relaxed);
     ret_seat->message_tag = atomic_load_explicit(&m->message_tag, memory_order_relaxed);
     ret_seat->message_send = atomic_load_explicit(&m->message_send, memory_order_relaxed) != 0;
+    ret_seat->unready =
+        !ret_seat->pending &&
+        atomic_load_explicit(&m->unready_op, memory_order_acquire) == ret_seat->started + 1;
+    ret_seat->unready_ms =
+        ms_since(atomic_load_explicit(&m->unready_ms, memory_order_relaxed), now_ms);
+    seat_gpu(ctl, local, now_ms, &ret_seat->gpu);
     seat_descriptions(ctl, local, ret_seat);
 }
 

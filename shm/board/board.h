@@ -29,6 +29,7 @@ enum {
     BOARD_MAX_LOCAL = 1024,
     BOARD_TEXT = 256,
     BOARD_NAME = 64,
+    BOARD_GPU_LOST = 17, /* COMMD_E_GPU_LOST, of which there is no cause */
     /* Steps skipped after a refused operation: more than any member can have run ahead. */
     BOARD_SKIP = 2 * BOARD_SLOTS,
 };
@@ -99,7 +100,14 @@ enum member_alive {
 
 struct board_member {
     _Atomic uint32_t reduced; /* steps whose own slice is reduced into the result window */
-    uint8_t pad0[60];
+    /* Of operations on GPUs (client/lib/device/note.c), for people likewise. Those by commd-gpu
+     * have numbers of their own, from 1: announced, and ended; the oldest of them that has not
+     * ended, once its input is there, since when (now_ms()). Those through host memory: one that
+     * was called, and whose input this rank's stream has not brought yet. */
+    _Atomic uint32_t gpu_begun, gpu_ended, gpu_ready_op, gpu_ready_ms;
+    _Atomic uint32_t unready_op, unready_ms, unused;
+    _Atomic uint64_t gpu_bytes; /* given to operations by commd-gpu */
+    uint8_t pad0[24];
     _Atomic uint32_t consumed; /* steps this member will not look at again */
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
@@ -115,7 +123,8 @@ struct board_member {
     _Atomic int32_t message_peer, message_tag;
     _Atomic uint32_t message_send; /* 1: it sends, 0: it receives */
 } __attribute__((aligned(CACHELINE)));
-_Static_assert(sizeof(struct board_member) == 128, "two cache lines");
+_Static_assert(sizeof(struct board_member) == 128 && offsetof(struct board_member, consumed) == 64,
+               "two cache lines");
 
 struct board_rank {
     _Atomic uint32_t gone; /* 0: here; else completed operations + 1, set last */
@@ -234,12 +243,26 @@ struct board_seat {
     uint32_t message_ms;
     int32_t message_peer, message_tag; /* as in commd_send(), commd_recv() */
     struct op_desc now, last; /* of `started`, if pending, and of `ops`; seq 0: not known */
+    bool unready;             /* the operation after `started` was called: it waits for its input */
+    uint32_t unready_ms;
+    /* by commd-gpu */
+    struct board_seat_gpu {
+        uint32_t begun, ended;
+        bool pending, ready; /* the input of the oldest that is pending is there */
+        uint32_t ms;         /* for which it is ready; if it is not, was announced */
+        int code;            /* how the last one ended: enum commd_result */
+        struct op_desc now, last;
+    } gpu;
 };
 /* @now_ms: now_ms(). @local as above; a member that there is not does nothing. */
 void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
                 struct board_seat *ret_seat);
 /* What it wrote down of its operations; NULL: there is no such member. */
 const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigned local);
+/* What it has given to operations by commd-gpu, and how many it has announced. */
+uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local);
+uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local);
+uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local);
 /* Somebody watches: from now on all operations are timed. */
 void board_record(struct board_ctl *ctl, bool all);
 /* Both wake every sleeping member. First cause wins. */

@@ -11,6 +11,10 @@
  * seq + RECORDER_RING while another one is in seq. So who ends an operation finds there when the
  * others began it, and knows how long it waited for the last one.
  *
+ * Operations by commd-gpu have numbers and a ring of their own; all of them are timed, since they
+ * cost microseconds to announce. They are in no sum. What a member had pending there when it died
+ * is remembered: the ring holds as many as it can have.
+ *
  * Who writes: the member, alone. Who reads: the other members, begun_ns only, and commd. Whatever
  * they read is shown, never decided by. What if the member dies now: the entry stays as it is. */
 #include "shm/board/recorder.h"
@@ -105,6 +109,77 @@ bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder
     *ret_op = op;
     return true;
 }
+
+/* ---- by commd-gpu -----------------------------------------------------------------------------
+ */
+
+void recorder_gpu_begin(struct board_recorder *rec, const struct op_desc *desc, uint64_t bytes,
+                        uint64_t begun_ns)
+{
+    struct recorder_gpu_entry *e = &rec->gpu[(uint32_t)desc->seq % RECORDER_GPU_RING];
+
+    atomic_store_explicit(&e->head, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* as in recorder_begin() */
+    atomic_store_explicit(&e->bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&e->begun_ns, begun_ns, memory_order_relaxed);
+    atomic_store_explicit(&e->ended_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->count, desc->count, memory_order_relaxed);
+    atomic_store_explicit(&e->root, desc->root, memory_order_relaxed);
+    atomic_store_explicit(&e->code, 0, memory_order_relaxed);
+    /* release: pairs with acquire in recorder_gpu_read() */
+    atomic_store_explicit(&e->head,
+                          recorder_head((uint32_t)desc->seq, desc->coll, desc->dtype, desc->redop),
+                          memory_order_release);
+}
+
+void recorder_gpu_end(struct board_recorder *rec, uint32_t seq, int code, uint64_t ended_ns)
+{
+    struct recorder_gpu_entry *e = &rec->gpu[seq % RECORDER_GPU_RING];
+
+    if ((uint32_t)atomic_load_explicit(&e->head, memory_order_relaxed) != seq)
+        return;
+    atomic_store_explicit(&e->code, code, memory_order_relaxed);
+    /* release: who sees the end has seen how */
+    atomic_store_explicit(&e->ended_ns, ended_ns, memory_order_release);
+}
+
+bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op,
+                       struct op_desc *ret_desc, int *ret_code)
+{
+    const struct recorder_gpu_entry *e = &rec->gpu[i % RECORDER_GPU_RING];
+    uint64_t head = atomic_load_explicit(&e->head, memory_order_acquire);
+    struct recorder_op op = {
+        .seq = (uint32_t)head,
+        .coll = (uint8_t)(head >> 32),
+        .dtype = (uint8_t)(head >> 40),
+        .redop = (uint8_t)(head >> 48),
+        .gpu = true,
+        .ended_ns = atomic_load_explicit(&e->ended_ns, memory_order_acquire),
+        .bytes = atomic_load_explicit(&e->bytes, memory_order_relaxed),
+        .begun_ns = atomic_load_explicit(&e->begun_ns, memory_order_relaxed),
+    };
+    struct op_desc desc = {
+        .seq = op.seq,
+        .count = atomic_load_explicit(&e->count, memory_order_relaxed),
+        .root = atomic_load_explicit(&e->root, memory_order_relaxed),
+        .coll = op.coll,
+        .dtype = op.dtype,
+        .redop = op.redop,
+    };
+    int code = atomic_load_explicit(&e->code, memory_order_relaxed);
+
+    atomic_thread_fence(memory_order_acquire); /* as in recorder_read() */
+    if (!op.seq || op.coll >= COLL_COUNT ||
+        atomic_load_explicit(&e->head, memory_order_relaxed) != head)
+        return false;
+    *ret_op = op;
+    *ret_desc = desc;
+    *ret_code = op.ended_ns ? code : 0;
+    return true;
+}
+
+/* ---- sums -------------------------------------------------------------------------------------
+ */
 
 static void totals_add(uint64_t *total, const _Atomic uint64_t *sum)
 {

@@ -6,13 +6,15 @@
 #include <stdatomic.h>
 
 #include "shm/model/coll.h"
+#include "shm/model/plan.h"
 
 enum {
-    RECORDER_RING = 64,     /* operations remembered, by their number */
-    RECORDER_SAMPLE = 64,   /* of short operations one in so many is timed */
-    RECORDER_BUCKET0 = 8,   /* the first bucket ends at 2^8 ns, each next one at twice as much */
-    RECORDER_BUCKETS = 26,  /* 256 ns to 4.3 s, and more */
-    RECORDER_ALL_TIMED = 1, /* in board_hdr.record: time all operations */
+    RECORDER_RING = 64,      /* operations remembered, by their number */
+    RECORDER_GPU_RING = 256, /* by commd-gpu: as many as a process has pending there */
+    RECORDER_SAMPLE = 64,    /* of short operations one in so many is timed */
+    RECORDER_BUCKET0 = 8,    /* the first bucket ends at 2^8 ns, each next one at twice as much */
+    RECORDER_BUCKETS = 26,   /* 256 ns to 4.3 s, and more */
+    RECORDER_ALL_TIMED = 1,  /* in board_hdr.record: time all operations */
 };
 /* Bytes from which on the time for two looks at the clock is nothing to an operation. */
 #define RECORDER_LONG (256u << 10)
@@ -23,6 +25,15 @@ struct recorder_entry {
     _Atomic uint64_t bytes;
     _Atomic uint64_t begun_ns, ended_ns; /* now_ns(); ended 0: it is not, or it failed */
 };
+
+/* One by commd-gpu. */
+struct recorder_gpu_entry {
+    _Atomic uint64_t head, bytes, begun_ns, ended_ns; /* likewise; begun: announced */
+    _Atomic uint64_t count;
+    _Atomic uint32_t root;
+    _Atomic int32_t code; /* enum commd_result, when it has ended */
+};
+_Static_assert(sizeof(struct recorder_gpu_entry) == 48, "part of the layout");
 
 struct recorder_sums {
     _Atomic uint64_t ops, bytes; /* all operations that were completed */
@@ -35,8 +46,9 @@ struct board_recorder {
     /* Until the last member on this node had begun; likewise. */
     _Atomic uint64_t waited_ns, waits[RECORDER_BUCKETS];
     struct recorder_entry ring[RECORDER_RING] __attribute__((aligned(CACHELINE)));
+    struct recorder_gpu_entry gpu[RECORDER_GPU_RING] __attribute__((aligned(4096)));
 } __attribute__((aligned(4096)));
-_Static_assert(sizeof(struct board_recorder) == 8192, "two pages");
+_Static_assert(sizeof(struct board_recorder) == 20480, "two pages, and three for GPUs");
 
 /* ---- the member's side --------------------------------------------------------------------- */
 
@@ -52,6 +64,11 @@ void recorder_begin(struct board_recorder *rec, uint64_t head, uint64_t bytes, u
  * It stands for @weight like it; 0: it is only remembered. */
 void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t head,
                   uint64_t ended_ns, unsigned weight);
+
+/* The same of an operation by commd-gpu, that @desc.seq is the number of. It ends with @code. */
+void recorder_gpu_begin(struct board_recorder *rec, const struct op_desc *desc, uint64_t bytes,
+                        uint64_t begun_ns);
+void recorder_gpu_end(struct board_recorder *rec, uint32_t seq, int code, uint64_t ended_ns);
 
 static inline uint64_t recorder_head(uint32_t seq, unsigned coll, unsigned dtype, unsigned redop)
 {
@@ -75,6 +92,7 @@ static inline void recorder_count(struct board_recorder *rec, unsigned coll, uin
 struct recorder_op {
     uint32_t seq; /* 0: none */
     uint8_t coll, dtype, redop;
+    bool gpu; /* by commd-gpu */
     uint64_t bytes, begun_ns, ended_ns;
 };
 
@@ -89,6 +107,9 @@ struct recorder_totals {
 
 /* Entry @i of the ring; false: there is none, or it is being written. */
 bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op);
+/* The same of those by commd-gpu. *ret_desc without a digest; *ret_code if it has ended. */
+bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op,
+                       struct op_desc *ret_desc, int *ret_code);
 /* Adds what @rec holds. */
 void recorder_add(const struct board_recorder *rec, struct recorder_totals *totals);
 /* Adds to @totals what @now has more than @before. Sums never shrink, but of a board that somebody

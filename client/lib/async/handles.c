@@ -4,6 +4,8 @@
  * told by the thread that runs it. */
 #include "client/lib/async/async.h"
 
+#include <stdio.h>
+
 #include "client/lib/p2p/p2p_api.h"
 
 enum { DONE_SPINS = 200 };
@@ -47,10 +49,57 @@ static int wait_message(struct commd_work *work, int64_t timeout_ms, int64_t dea
     return 0;
 }
 
+static void warn_of_peer(const struct commd_work *work, const struct commd_group *g, double seconds)
+{
+    bool send = work->op.coll == COMMD_SEND;
+    char peer[24] = "any rank";
+
+    if (work->op.peer >= 0)
+        snprintf(peer, sizeof peer, "rank %d", work->op.peer);
+    fprintf(
+        stderr,
+        "commd: rank %u of group \"%s\" on node %s has waited for %.1f s to %s %s, tag %d, with "
+        "a buffer on a GPU; commctl why says more\n",
+        g->rank, g->name, g->ctx->node, seconds, send ? "send to" : "receive from", peer,
+        work->op.tag);
+}
+
+/* Somebody on the host has waited for long for an operation on a GPU. What waits for other ranks in
+ * an operation is told by who runs it (run_hopeless_slow(), session_watch()). */
+static void warn_of_gpu(struct commd_work *work, double seconds)
+{
+    const struct commd_group *g;
+
+    for (unsigned i = 0; i < work->ngates; i++)
+        if (!gate_full(work->gates[i]) && work->gates[i]->ops->warn) {
+            work->gates[i]->ops->warn(work->gates[i], seconds);
+            return;
+        }
+    if (!work->gate)
+        return;
+    if (work->gate->ops->warn) {
+        if (!gate_full(work->gate))
+            work->gate->ops->warn(work->gate, seconds);
+        return;
+    }
+    pthread_mutex_lock(&work->ctx->plock); /* its group stays as long as it is held */
+    g = work->group;
+    if (g && !gate_full(work->gate))
+        fprintf(stderr,
+                "commd: rank %u of group \"%s\" on node %s has waited for %.1f s for %s on a GPU: "
+                "its own stream has not come to it; commctl why says more\n",
+                g->rank, g->name, g->ctx->node, seconds, op_name(&work->op));
+    else if (g && work->p2p)
+        warn_of_peer(work, g, seconds);
+    pthread_mutex_unlock(&work->ctx->plock);
+}
+
 /* Until it is told: another thread does that. */
 static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
 {
     struct commd_context *ctx = work->ctx;
+    uint64_t since = 0;
+    bool warned = !ctx->warn_ms;
     int r = 0;
 
     for (unsigned i = 0; i < DONE_SPINS && !atomic_load(&work->done); i++)
@@ -68,6 +117,12 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
         if (!atomic_load(&work->done) && context_interrupted(ctx)) {
             r = wait_interrupted(work);
             break;
+        }
+        if (!since)
+            since = now_ms();
+        if (!warned && now_ms() - since >= (uint64_t)ctx->warn_ms && !atomic_load(&work->done)) {
+            warned = true;
+            warn_of_gpu(work, (double)(now_ms() - since) / 1000);
         }
     }
     atomic_fetch_sub(&work->waiters, 1);

@@ -55,6 +55,21 @@ static void pass_gate(struct commd_work *w)
     run_clock(&w->run);
 }
 
+/* The next operation was called, and waits for its input: written down for people, as what a member
+ * sleeps in (board_seat()). */
+static void note_unready(struct commd_group *g)
+{
+    struct board_member *m = &g->board.members[g->local];
+    uint32_t next = atomic_load_explicit(&m->started, memory_order_relaxed) + 1;
+
+    g->ctx->watches_gpu = true;
+    if (atomic_load_explicit(&m->unready_op, memory_order_relaxed) == next)
+        return;
+    atomic_store_explicit(&m->unready_ms, (uint32_t)now_ms(), memory_order_relaxed);
+    /* release: pairs with acquire in board_seat() */
+    atomic_store_explicit(&m->unready_op, next, memory_order_release);
+}
+
 /* Takes the next queued work of the group, if it is the thread's turn. */
 static bool progress_next(struct commd_group *g)
 {
@@ -65,7 +80,8 @@ static bool progress_next(struct commd_group *g)
         return false;
     w = works_next(g, &shut);
     if (!w) {
-        g->ctx->watches_gpu |= shut;
+        if (shut)
+            note_unready(g);
         atomic_store(&g->busy, 0);
         return false;
     }

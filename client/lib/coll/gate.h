@@ -26,6 +26,9 @@ struct gate_ops {
     void (*unref)(struct gate *gate);
     /* It has landed: how has it ended? *e is filled if not well. NULL: well. */
     void (*result)(struct gate *gate, struct commd_error *e);
+    /* The host has waited for @seconds and the input is not there: says so on stderr. NULL: who
+     * holds the work knows as much. */
+    void (*warn)(struct gate *gate, double seconds);
     /* As commd_work_wait_stream(). */
     int (*wait_stream)(struct gate *gate, void *stream);
 };

@@ -5,6 +5,7 @@
  * it has ended: with SESSION_SLOTS pending the caller waits for the oldest. What an operation needs
  * beyond its slot lies in a ring, of which half is used: commd-gpu may hold what it has read for a
  * little longer than its end is seen here. */
+#include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
 #include <stdio.h>
@@ -48,9 +49,27 @@ static int gate_wait_stream(struct gate *gate, void *stream)
     return r;
 }
 
+static void gate_warn(struct gate *gate, double seconds)
+{
+    struct announced *a = announced_of(gate);
+    const struct commd_group *g;
+
+    pthread_mutex_lock(&a->session->pend);
+    g = a->group ? a->group->group : NULL;
+    if (g && !a->collected)
+        fprintf(
+            stderr,
+            "commd: rank %u of group \"%s\" on node %s has waited for %.1f s for operation %llu "
+            "on GPUs (%s): its own stream has not come to it; commctl why says more\n",
+            g->rank, g->name, g->ctx->node, seconds, (unsigned long long)a->seq,
+            coll_name((unsigned)a->coll));
+    pthread_mutex_unlock(&a->session->pend);
+}
+
 static const struct gate_ops announced_ops = {
     .unref = gate_unref_announced,
     .result = gate_result,
+    .warn = gate_warn,
     .wait_stream = gate_wait_stream,
 };
 
@@ -366,6 +385,14 @@ static void announce_refused(struct device_group *dg)
     session_tell(dg->session, &m);
 }
 
+/* Bytes that this rank gives. */
+static uint64_t given(const struct commd_op *op, const struct side_places *p, unsigned rank)
+{
+    if (op->coll == COMMD_BROADCAST)
+        return (unsigned)op->root == rank ? p->recv.bytes : 0;
+    return p->send.bytes;
+}
+
 /* With dg->lock and calls held. */
 static int announce_locked(struct device_group *dg, const struct commd_op *op,
                            const struct op_desc *desc, const struct side_places *p,
@@ -398,6 +425,7 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     a->aux_len = slot.aux_len;
     side_span(&p->recv, &a->lo, &a->hi);
     a->lent = steal_ptr(b->lent);
+    note_announced(dg->group, &slot.desc, given(op, p, dg->group->rank));
     publish(s, a, &slot, b);
     dg->next_seq++;
     w->gate = &a->gate;

@@ -330,8 +330,10 @@ void path_leave(struct device_group *dg)
         return;
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS; i++)
-        if (s->slots[i] && s->slots[i]->group == dg)
+        if (s->slots[i] && s->slots[i]->group == dg) {
+            session_ended(s->slots[i]);
             s->slots[i]->group = NULL;
+        }
     pthread_mutex_unlock(&s->pend);
     detach(dg); /* which ends what is pending */
 }

@@ -18,6 +18,7 @@
  * progress thread takes pend alone. Sessions are kept for good: streams may wait for words in their
  * pages. */
 #include "client/lib/context/group.h"
+#include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
 #include <poll.h>
@@ -302,6 +303,8 @@ static void announced_end(struct announced *a)
                  a->error.code != COMMD_E_NOMEM)
             group_fail(dg->group, &a->error);
     }
+    if (dg)
+        note_ended(dg->group, (uint32_t)a->seq, a->error.code);
     if (a->error.code && a->quiet && dg)
         device_group_failed(dg, &a->error);
 }
@@ -413,13 +416,17 @@ static bool group_broke(struct device_group *dg, struct commd_error *e)
 static void warn(struct announced *a, int64_t now)
 {
     const struct commd_group *g = a->group->group;
+    char text[240];
 
     a->warned = true;
+    if (!note_speaks(g, (uint32_t)a->seq))
+        return;
+    note_missing(g, (uint32_t)a->seq, text, sizeof text);
     fprintf(stderr,
             "commd: rank %u of group \"%s\" on node %s has waited for %.1f s in operation %llu on "
-            "GPUs (%s)\n",
+            "GPUs (%s): %s; commctl why says more\n",
             g->rank, g->name, g->ctx->node, (double)(now - a->since_ms) / 1000,
-            (unsigned long long)a->seq, coll_name((unsigned)a->coll));
+            (unsigned long long)a->seq, coll_name((unsigned)a->coll), text);
 }
 
 /* With pend held. */
@@ -435,6 +442,7 @@ static void watch_one(struct announced *a, int64_t now)
     }
     if (!gate_full(&a->gate)) /* this rank's own stream has not come so far */
         return;
+    note_ready(a->group->group, (uint32_t)a->seq, (uint64_t)now);
     if (!a->since_ms) {
         a->since_ms = now;
         a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;

@@ -65,6 +65,8 @@ class Op(ctypes.Structure):
         ("scale", ctypes.c_double),
         ("peer", ctypes.c_int),
         ("tag", ctypes.c_int),
+        ("memory", ctypes.c_int),
+        ("stream", ctypes.c_void_p),
     ]
 
 

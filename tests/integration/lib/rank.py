@@ -12,6 +12,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
+import gpu_tensors  # noqa: E402
 import registered  # noqa: E402
 import stream  # noqa: E402
 from commd_client import DTYPES, REDOPS, CommdError, Context, finish  # noqa: E402
@@ -205,6 +206,12 @@ COMMANDS = {
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,
     "registered": run_registered, "registered_loop": registered_loop,
+    "gpu_begin": gpu_tensors.begin, "gpu_hold": gpu_tensors.hold,
+    "gpu_release": gpu_tensors.release, "gpu_synchronize": gpu_tensors.synchronize,
+    "gpu": lambda name, **a: gpu_tensors.run(groups[name], **a),
+    "gpu_start": lambda name, **a: gpu_tensors.start(groups[name], **a),
+    "gpu_wait": gpu_tensors.wait,
+    "gpu_loop": lambda name, **a: gpu_tensors.loop(groups[name], tell, **a),
     "batch": batch, "split": split, "pid": os.getpid, "fork": fork,
 }  # fmt: skip
 

@@ -8,11 +8,13 @@
 #include "client/ctl/diagnose.h"
 
 static const char *const keys[] = {
-    "group",      "name",       "uid",        "size",       "nodes",        "state",
-    "cause",      "cause_rank", "cause_text", "missing",    "ended_s",      "rank",
-    "node",       "pid",        "process",    "kernel",     "ops",          "started",
-    "operation",  "asleep_ms",  "last",       "message",    "message_peer", "message_tag",
-    "message_ms", "done",       "busy_pct",   "watched_ms", "command",
+    "group",      "name",       "uid",           "size",          "nodes",        "state",
+    "cause",      "cause_rank", "cause_text",    "missing",       "ended_s",      "rank",
+    "node",       "pid",        "process",       "kernel",        "ops",          "started",
+    "operation",  "asleep_ms",  "last",          "message",       "message_peer", "message_tag",
+    "message_ms", "done",       "busy_pct",      "watched_ms",    "command",      "unready_ms",
+    "gpu_begun",  "gpu_ended",  "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
+    "gpu_last",   "gpu_error",  "gpu_silent_ms",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -192,6 +194,98 @@ static void nobody_is_accused_too_soon(void **state)
     row(f, 0, "");
     row(f, 1, "started=6 operation=all_reduce"); /* begun, but does not sleep */
     assert_verdict(f, HEALTHY);
+}
+
+#define GPU_WAITS "gpu_begun=6 gpu_ended=5 gpu_operation=barrier gpu_ready=true gpu_ms=3000"
+#define GPU_IDLE  "gpu_begun=5 gpu_ended=5"
+
+/* All rows as if their groups' operations went by commd-gpu. */
+static void gpus_that_wait(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, GPU_WAITS);
+    row(f, 1, GPU_IDLE);
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+    row(f, 0, GPU_WAITS); /* who has come is not to blame, though it is stopped */
+    row(f, 1, GPU_WAITS " process=stopped");
+    row(f, 2, GPU_IDLE);
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+    row(f, 0, GPU_WAITS);
+    row(f, 1, GPU_IDLE " process=stopped");
+    assert_verdict(f, RANK_STOPPED);
+    clear(f);
+    row(f, 0, GPU_WAITS);
+    row(f, 1, "gpu_begun=7 gpu_ended=5 gpu_ready=false gpu_ms=2000");
+    assert_verdict(f, GPU_BEHIND);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+    row(f, 0, GPU_WAITS); /* its host has not seen the end yet, that is all */
+    row(f, 1, GPU_IDLE " process=left");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    row(f, 0, "gpu_begun=4294967297 gpu_ended=0"); /* nonsense */
+    row(f, 1, "gpu_begun=0 gpu_ended=4294967295 gpu_ready=true gpu_ms=99999 gpu_operation=x");
+    (void)verdict(f);
+}
+
+static void gpus_that_are_not_accused_too_soon(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "gpu_begun=6 gpu_ended=5 gpu_operation=barrier gpu_ready=true gpu_ms=499");
+    row(f, 1, GPU_IDLE);
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    row(f, 0, GPU_WAITS " gpu_done=2"); /* it gets on */
+    row(f, 1, GPU_IDLE " gpu_done=2");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    row(f, 0, "gpu_begun=6 gpu_ended=5 gpu_ready=true gpu_ms=4999 gpu_operation=barrier");
+    row(f, 1, "gpu_begun=6 gpu_ended=5 gpu_ready=true gpu_ms=4999 gpu_operation=barrier");
+    assert_verdict(f, HEALTHY); /* a large one may take so long */
+    clear(f);
+    row(f, 0, "gpu_begun=6 gpu_ended=5 gpu_ready=true gpu_ms=5000 gpu_operation=barrier");
+    row(f, 1, "gpu_begun=6 gpu_ended=5 gpu_ready=true gpu_ms=5000 gpu_silent_ms=1499");
+    assert_verdict(f, GPU_STALL);
+    clear(f);
+    row(f, 0, GPU_WAITS);
+    row(f, 1, GPU_WAITS " gpu_silent_ms=1500");
+    assert_verdict(f, GPU_SERVICE_DEAD);
+    clear(f);
+    row(f, 0, "gpu_begun=6 gpu_ended=5 gpu_ready=false gpu_ms=9000");
+    row(f, 1, "gpu_begun=6 gpu_ended=5 gpu_ready=false gpu_ms=9000");
+    assert_verdict(f, COMPUTE_BOUND);
+}
+
+/* Rank 1 sits in a message that rank 0 of its group does not send. */
+static void gpu_chains_go_through_hosts(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, GPU_WAITS);
+    row(f, 1, GPU_IDLE " message=recv message_peer=2 message_tag=0 message_ms=2000");
+    row(f, 2, GPU_WAITS);
+    assert_verdict(f, ORDER_INVERSION);
+    clear(f);
+    row(f, 0, GPU_WAITS);
+    row(f, 1,
+        GPU_IDLE " message=recv message_peer=2 message_tag=0 message_ms=2000 process=running");
+    row(f, 2, GPU_WAITS);
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 1, "unready_ms=2000");
+    assert_verdict(f, GPU_BEHIND);
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 1, "unready_ms=2000 process=stopped");
+    assert_verdict(f, RANK_STOPPED);
 }
 
 static void chains_are_followed_into_other_groups(void **state)
@@ -537,6 +631,9 @@ int main(void)
         T(the_worse_fate_explains_more),
         T(counters_wrap),
         T(nobody_is_accused_too_soon),
+        T(gpus_that_wait),
+        T(gpus_that_are_not_accused_too_soon),
+        T(gpu_chains_go_through_hosts),
         T(chains_are_followed_into_other_groups),
         T(circles_are_seen),
         T(all_are_there_and_nothing_moves),

@@ -15,7 +15,7 @@ static struct msg_column rank_columns[] = {
 static struct msg_column op_columns[] = {
     {.key = "group"},      {.key = "rank"},     {.key = "node"},  {.key = "number"},
     {.key = "collective"}, {.key = "dtype"},    {.key = "bytes"}, {.key = "begun_ns"},
-    {.key = "ended_ns"},   {.key = "clock_ns"},
+    {.key = "ended_ns"},   {.key = "clock_ns"}, {.key = "gpu"},
 };
 enum { NRANK = ARRAY_LEN(rank_columns), NOP = ARRAY_LEN(op_columns), ROWS_MOST = 600 };
 
@@ -83,7 +83,7 @@ static void add_op(struct fix *f, int rank, const char *node, uint32_t number,
     char **cells = &f->op_cells[f->tables[1].nrows++ * NOP];
     bool b = !strcmp(node, "b");
     int64_t later = b ? BOOTED : 0, clock = b ? CLOCK_A - BOOTED + CLOCK_SKEW : CLOCK_A;
-    char texts[NOP][24] = {"0123", "", "", "", "", "f32", "8", "", "", ""};
+    char texts[NOP][24] = {"0123", "", "", "", "", "f32", "8", "", "", "", "false"};
 
     snprintf(texts[1], sizeof(texts[1]), "%d", rank);
     snprintf(texts[2], sizeof(texts[2]), "%s", node);
@@ -248,7 +248,7 @@ static void lacking_columns_are_named(void **state)
     f->tables[1].nrows = 1;
     f->op_cells[0] = strdup("0123");
     assert_int_equal(timeline_make(&f->answer, &f->tl, &key), -EPROTO);
-    assert_string_equal(key, "clock_ns");
+    assert_string_equal(key, "gpu");
     f->answer.ntables = 1;
     assert_int_equal(timeline_make(&f->answer, &f->tl, &key), -EPROTO);
     assert_string_equal(key, "records");

@@ -23,6 +23,38 @@ static uint64_t head_of(uint32_t seq)
     return recorder_head(seq, COLL_ALL_REDUCE, DTYPE_F32, REDOP_SUM);
 }
 
+static void entries_of_gpus_are_apart(void **state)
+{
+    struct board_recorder *rec = recorders(1);
+    struct op_desc desc = {.seq = 3,
+                           .count = 100,
+                           .root = 2,
+                           .coll = COLL_REDUCE,
+                           .dtype = DTYPE_F32,
+                           .redop = REDOP_SUM},
+                   got;
+    struct recorder_op op;
+    int code = 7;
+
+    assert_false(recorder_gpu_read(rec, 3, &op, &got, &code));
+    recorder_gpu_begin(rec, &desc, 400, 1000);
+    assert_false(recorder_read(rec, 3, &op));
+    assert_true(recorder_gpu_read(rec, 3, &op, &got, &code));
+    assert_true(op.gpu && op.seq == 3 && op.bytes == 400 && op.begun_ns == 1000 && !op.ended_ns);
+    assert_memory_equal(&got, &desc, sizeof(got));
+    assert_int_equal(code, 0);
+    recorder_gpu_end(rec, 3 + RECORDER_GPU_RING, -5, 2000); /* it is another's place by now */
+    assert_true(recorder_gpu_read(rec, 3, &op, &got, &code) && !op.ended_ns);
+    recorder_gpu_end(rec, 3, -5, 2000);
+    assert_true(recorder_gpu_read(rec, 3, &op, &got, &code) && op.ended_ns == 2000);
+    assert_int_equal(code, -5);
+    desc.seq = 3 + RECORDER_GPU_RING;
+    recorder_gpu_begin(rec, &desc, 4, 3000);
+    assert_true(recorder_gpu_read(rec, 3, &op, &got, &code));
+    assert_true(op.seq == 3 + RECORDER_GPU_RING && !op.ended_ns && !code);
+    free(rec);
+}
+
 /* One in RECORDER_SAMPLE, evenly, whatever the period of a program is. */
 static void samples_are_even(void **state)
 {
@@ -197,6 +229,7 @@ static void tampered_sums_stay_sums(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_of_gpus_are_apart),
         cmocka_unit_test(samples_are_even),
         cmocka_unit_test(an_entry_is_what_was_begun),
         cmocka_unit_test(durations_lie_in_their_buckets),

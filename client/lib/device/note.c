@@ -1,0 +1,105 @@
+/* note.c - see note.h. A few stores into lines that nobody else looks at while all is well, and one
+ * look at the clock for each announcement. What only the progress thread can see, that an input is
+ * there, it writes down when it looks, some times a second.
+ *
+ * Who writes: this rank, under device_group.lock (announced) or session.pend (ended, ready). What
+ * if it dies now: it stays as it is. */
+#include "client/lib/device/note.h"
+
+#include <stdio.h>
+
+#include "shm/util/ranks.h"
+
+static struct board_member *me(const struct commd_group *g)
+{
+    return &g->board.members[g->local];
+}
+
+void note_announced(struct commd_group *g, const struct op_desc *desc, uint64_t bytes)
+{
+    struct board_member *m = me(g);
+
+    recorder_gpu_begin(&g->board.recorders[g->local], desc, bytes, now_ns());
+    atomic_store_explicit(&m->gpu_bytes,
+                          atomic_load_explicit(&m->gpu_bytes, memory_order_relaxed) + bytes,
+                          memory_order_relaxed);
+    /* release: who sees the number finds the operation in the ring */
+    atomic_store_explicit(&m->gpu_begun, (uint32_t)desc->seq, memory_order_release);
+}
+
+_Static_assert(COMMD_E_GPU_LOST == -BOARD_GPU_LOST, "commd knows it by this");
+
+void note_ended(struct commd_group *g, uint32_t seq, int code)
+{
+    recorder_gpu_end(&g->board.recorders[g->local], seq, code, now_ns());
+    atomic_fetch_add_explicit(&me(g)->gpu_ended, 1, memory_order_release);
+}
+
+void note_ready(struct commd_group *g, uint32_t seq, uint64_t now)
+{
+    struct board_member *m = me(g);
+    uint32_t oldest = atomic_load_explicit(&m->gpu_ended, memory_order_relaxed) + 1;
+
+    if ((int32_t)(seq - oldest) > 0 ||
+        atomic_load_explicit(&m->gpu_ready_op, memory_order_relaxed) == oldest)
+        return;
+    atomic_store_explicit(&m->gpu_ready_ms, (uint32_t)now, memory_order_relaxed);
+    atomic_store_explicit(&m->gpu_ready_op, oldest, memory_order_release);
+}
+
+/* ---- who is missing -------------------------------------------------------------------------- */
+
+static bool has_come(const struct board_member *m, uint32_t seq)
+{
+    return (int32_t)(atomic_load_explicit(&m->gpu_begun, memory_order_relaxed) - seq) >= 0;
+}
+
+/* Nor has it ended it. */
+static bool is_unready(const struct board_member *m, uint32_t seq)
+{
+    return (int32_t)(atomic_load_explicit(&m->gpu_ended, memory_order_relaxed) - seq) < 0 &&
+           (int32_t)(atomic_load_explicit(&m->gpu_ready_op, memory_order_relaxed) - seq) < 0;
+}
+
+/* Ranks of this node, of which @come says whether they are those that have come. */
+static unsigned list(const struct commd_group *g, uint32_t seq, bool come, char *buf, size_t len)
+{
+    struct rank_list ranks;
+
+    rank_list_init(&ranks, buf, len);
+    for (unsigned i = 0; i < g->board.nlocal; i++) {
+        const struct board_member *m = &g->board.members[i];
+
+        if (has_come(m, seq) == come && (!come || is_unready(m, seq)))
+            rank_list_add(&ranks, g->local_rank[i]);
+    }
+    rank_list_end(&ranks);
+    return ranks.n;
+}
+
+void note_missing(const struct commd_group *g, uint32_t seq, char *buf, size_t len)
+{
+    char ranks[120];
+    unsigned n = list(g, seq, false, ranks, sizeof ranks);
+
+    if (n) {
+        snprintf(buf, len, "rank%s %s of this node did not come", n == 1 ? "" : "s", ranks);
+        return;
+    }
+    n = list(g, seq, true, ranks, sizeof ranks);
+    if (n)
+        snprintf(buf, len, "the stream of rank%s %s of this node has not come to it",
+                 n == 1 ? "" : "s", ranks);
+    else if (g->board.nnodes > 1)
+        snprintf(buf, len, "all ranks of this node have come");
+    else
+        snprintf(buf, len, "all ranks have come, and commd-gpu has not ended it");
+}
+
+bool note_speaks(const struct commd_group *g, uint32_t seq)
+{
+    for (unsigned i = 0; i < g->local; i++)
+        if (has_come(&g->board.members[i], seq) && !is_unready(&g->board.members[i], seq))
+            return false;
+    return true;
+}

@@ -1,0 +1,114 @@
+"""What rank.py does with buffers on the GPU of tests/fakecuda; standard library only.
+
+A stream may be held: it waits for a word, as behind a kernel that does not end.
+"""
+
+import ctypes
+import os
+import time
+
+import commd_client as client
+
+CUDA = 2  # COMMD_MEMORY_CUDA
+HOLD = "hold"
+
+cuda = None
+streams, words, buffers, works = {}, {}, {}, []
+
+
+def call(name, *arguments):
+    result = getattr(cuda, name)(*arguments)
+    if result:
+        raise RuntimeError(f"{name}: {result}")
+
+
+def begin(device=0):
+    global cuda
+    context = ctypes.c_void_p()
+    cuda = ctypes.CDLL(os.environ["COMMD_LIBCUDA"])
+    call("cuInit", 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call("cuCtxSetCurrent", context)
+
+
+def alloc(size):
+    pointer = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    return pointer.value
+
+
+def stream(name):
+    if name not in streams:
+        handle = ctypes.c_void_p()
+        call("cuStreamCreate", ctypes.byref(handle), 1)
+        streams[name] = handle.value
+    return streams[name]
+
+
+def hold(name="s"):
+    """What is enqueued there later waits for release()."""
+    words[name] = alloc(4096)
+    write(words[name], 0)
+    word, at = ctypes.c_uint64(words[name]), ctypes.c_void_p(stream(name))
+    call("cuStreamWaitValue32_v2", at, word, 1, 0)
+
+
+def write(word, value):
+    call("cuStreamWriteValue32_v2", ctypes.c_void_p(stream(HOLD)), ctypes.c_uint64(word), value, 0)
+    synchronize(HOLD)
+
+
+def release(name="s"):
+    write(words.pop(name), 1)
+
+
+def synchronize(name="s"):
+    call("cuStreamSynchronize", ctypes.c_void_p(stream(name)))
+
+
+def operation(group, coll, count, name, **arguments):
+    key = (id(group), count)
+    if key not in buffers:
+        buffers[key] = alloc(max(8 * count, 8))
+    at = buffers[key]
+    if coll not in ("barrier", "broadcast", "recv"):
+        arguments["send"] = at
+    if coll not in ("barrier", "send"):
+        arguments["recv"] = at
+    arguments.setdefault("dtype", 10)
+    op = group.op(coll, count=count, **arguments)
+    op.memory, op.stream = CUDA, stream(name)
+    return op
+
+
+def run(group, coll="all_reduce", count=100, stream="s", wait=False, **arguments):
+    """Enqueued; @wait: and the host waits for the stream."""
+    op = operation(group, coll, count, stream, **arguments)
+    client.check(client.lib.commd_run(group.handle, ctypes.byref(op)))
+    if wait:
+        synchronize(stream)
+
+
+def start(group, coll="all_reduce", count=100, stream="s", **arguments):
+    """The number of the work, for wait()."""
+    op, work = operation(group, coll, count, stream, **arguments), ctypes.c_void_p()
+    client.check(
+        client.lib.commd_start(group.handle, ctypes.byref(op), None, None, ctypes.byref(work))
+    )
+    works.append(work)
+    return len(works) - 1
+
+
+def wait(number, timeout_ms=-1):
+    client.check(client.lib.commd_work_wait(works[number], timeout_ms))
+
+
+def loop(group, tell, count=1000, pause=0.0, stop=None):
+    """Until @stop exists, or one fails, each waited for."""
+    tell({"started": True})
+    done = 0
+    while not os.path.exists(stop):
+        run(group, count=count, wait=True)
+        done += 1
+        time.sleep(pause)
+    return done
