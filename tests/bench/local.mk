@@ -25,7 +25,8 @@ TESTS += tests/bench/test_nccl_perf.py
 dist_check_SCRIPTS += tests/bench/test_compare.py
 TESTS += tests/bench/test_compare.py
 
-EXTRA_DIST += tests/bench/README.md tests/bench/compare.py tests/bench/contestants.py \
-	tests/bench/gpu.py tests/bench/machine.py tests/bench/torch_gpu.py tests/bench/word.c \
+EXTRA_DIST += tests/bench/README.md tests/bench/beside.py tests/bench/compare.py \
+	tests/bench/contestants.py tests/bench/gpu.py tests/bench/machine.py \
+	tests/bench/torch_gpu.py tests/bench/word.c \
 	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
 	tests/bench/table.py tests/bench/torch_perf.py tests/integration/ucx_newer.sh
