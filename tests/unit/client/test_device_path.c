@@ -404,6 +404,34 @@ static void a_mismatch_is_an_error_of_all(void **state)
     all_reduce(AGREEING);
 }
 
+/* Whoever knows that a stream has passed it need not wait for a thread of ours. */
+static void what_a_stream_has_passed_is_done(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    struct commd_op op[2];
+    struct commd_work *w[2];
+    struct call c[2];
+
+    all_reduce(AGREEING);
+    for (unsigned i = 0; i < 50; i++) {
+        for (unsigned k = 0; k < 2; k++)
+            op[k] = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N - k * (i % 2));
+        both(c, op, w);
+        for (unsigned k = 0; k < 2; k++)
+            commd_work_wait_stream(w[k], stream[k]); /* says how it ended, if it has */
+        for (unsigned k = 0; k < 2; k++) {
+            int code = 1;
+
+            assert_true(gpu_passes(stream[k]));
+            assert_int_equal(commd_work_test(w[k], &code), 1);
+            assert_int_equal(code, i % 2 ? COMMD_E_MISMATCH : 0);
+            commd_work_free(w[k]);
+        }
+    }
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
 /* Its death frees streams; the next operation finds another one. */
 static void a_dead_service_is_told_and_replaced(void **state)
 {
@@ -520,6 +548,7 @@ int main(int argc, char **argv)
         TEST(works_wait_for_their_input),
         TEST(freed_memory_is_told_of_anew),
         TEST(a_mismatch_is_an_error_of_all),
+        TEST(what_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),
