@@ -33,6 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 import cluster
+import gpu_nodes
 
 # @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank
 # that are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
@@ -52,14 +53,12 @@ PLACES = {
 }
 CPU_PLACES = [name for name, place in PLACES.items() if not place.gpus]
 GPU_PLACES = [name for name, place in PLACES.items() if place.gpus]
-LIBCUDA = os.path.join(cluster.BUILD, "tests/fakecuda/libcuda.so.1")
-GPU_PROGRAM = os.path.join(cluster.BUILD, "transport/commd-gpu")
 GPU = {
     "TEST_DEVICE": "fakegpu",
-    "COMMD_LIBCUDA": LIBCUDA,
     "COMMD_BUILD": cluster.BUILD,
     "CUDA_VISIBLE_DEVICES": "0",
-    "FAKECUDA_DELAY_US": "100",
+    **gpu_nodes.RANK,
+    "COMMD_DEVICE_PATH": "auto",
 }
 PROGRAMS = [
     Program("collectives"),
@@ -112,6 +111,7 @@ PROGRAMS = [
         for name in (
             "collectives", "average_gradients", "comm_hooks", "uneven_inputs", "zero_optimizer",
             "fsdp1", "fsdp2", "mixture_of_experts", "ring_attention", "functional", "no_destroy",
+            "asynchronous", "local_sgd", "data_and_model",
         )
     ),  # fmt: skip
     *(  # only messages, which go through host memory
@@ -137,43 +137,6 @@ def free_ports():
                 return first
             except OSError:
                 continue
-
-
-class Gpus(cluster.Cluster):
-    """Nodes with a commd-gpu; @environment is that of the driver."""
-
-    def __init__(self, count, gpus, environment):
-        keys = {"enabled": "yes", "cuda_library": LIBCUDA, "program": GPU_PROGRAM}
-        keys["nccl_library"] = os.path.join(cluster.BUILD, "tests/fakecuda/libnccl.so.2")
-        super().__init__(count, {"gpu": keys}, start=False)
-        self.gpus, self.environment = gpus, environment
-
-    def __enter__(self):
-        super().__enter__()
-        for node in self.nodes:
-            node.start({**self.environment, **box(node, self.gpus)})
-        self.wait_linked()
-        return self
-
-    def check_used(self):
-        """commd-gpu tells once a second."""
-        for node in self.nodes:
-            cluster.until(lambda node=node: min(operations(node), default=0) > 0,
-                          lambda node=node: f"operations of all GPUs: {operations(node)}")  # fmt: skip
-
-
-def box(node, gpus):
-    """What makes a node a machine of its own for the driver."""
-    return {
-        "FAKECUDA_HOST": node.name,
-        "FAKECUDA_DEVICES": str(gpus),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
-    }
-
-
-def operations(node):
-    """That each GPU of @node has carried out."""
-    return [row["operations"] or 0 for row in node.ctl("gpus")["gpus"]]
 
 
 class Run:
@@ -204,8 +167,8 @@ class Run:
             **self.program.environment,
         }
         if self.gpus:
-            values.update(box(node, self.gpus), COMMD_DEVICE_PATH="device")
-        if "COMMD_LIBCUDA" in values:
+            values.update(gpu_nodes.RANK, **gpu_nodes.box(node, self.gpus))
+        if self.program.environment is GPU:
             values["FAKECUDA_SEED"] = str(self.seed)
         return {**values, "COMMD_SOCKET": node.socket} if node else values
 
@@ -272,7 +235,7 @@ class Run:
                 nodes.expect(self.program.log)
             self.start(host, python, nodes.nodes)
             if self.gpus:
-                nodes.check_used()
+                nodes.check_used(self.gpus)
 
             def rows():
                 found = [row for node in nodes.nodes for row in (*node.groups(), *node.clients())]
@@ -284,8 +247,9 @@ class Run:
         if not self.gpus:
             return cluster.Cluster(2)
         count = PLACES[self.place].node(self.program.ranks - 1, self.program.ranks) + 1
-        delays = {name: value for name, value in GPU.items() if name.startswith("FAKECUDA")}
-        return Gpus(count, self.gpus, {**delays, "FAKECUDA_SEED": str(self.seed)})
+        return gpu_nodes.GpuNodes(
+            count, self.gpus, {**gpu_nodes.RANK, "FAKECUDA_SEED": str(self.seed)}
+        )
 
     def start(self, host, python, nodes):
         """Again, if somebody else has taken the port before the program did."""
