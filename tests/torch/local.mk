@@ -2,7 +2,8 @@
 EXTRA_DIST += tests/torch/conformance.py tests/torch/suite_host.py tests/torch/suite_tests.py \
 	tests/torch/expected/gloo-4.txt tests/torch/expected/gloo-8.txt \
 	tests/torch/expected/commd-4.txt tests/torch/expected/commd-8.txt \
-	tests/torch/expected/commd-4-spawned.txt
+	tests/torch/expected/commd-4-spawned.txt tests/torch/expected/gpu-4.txt \
+	tests/torch/expected/gpu-8.txt tests/torch/expected/gpu-not.txt tests/torch/gpu_nodes.py
 EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/accumulation.py \
 	tests/torch/programs/asynchronous.py \

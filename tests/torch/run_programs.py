@@ -1,6 +1,11 @@
 #!/usr/bin/env python3
 """Runs the training programs of tests/torch/programs/ on commd, on two nodes and on one.
 
+Some run on a device of torch whose CUDA driver is tests/fakecuda, too: through host memory where
+commd has no GPU service, and by commd-gpu where it has ("shared GPU", "GPU each", "GPU nodes").
+There every group has to take the device path (COMMD_DEVICE_PATH=device), and every GPU must have
+carried out operations. --seed N draws other delays of that driver; a failure names it.
+
 Each checks its own results and is a program as a user writes it; PROGRAMS has a line for each.
 All ranks have to leave with 0 and with nothing on stderr; then no group and no client may be left
 in the commds, and no complaint in their logs. Programs marked so are started by torchrun, one per
@@ -28,20 +33,32 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 import cluster
+import gpu_nodes
 
 # @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank
 # that are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
-# @places: where, if not everywhere.
+# @places: where, if not on all CPU_PLACES; @gpus: on which of GPU_PLACES, too.
 Program = collections.namedtuple(
-    "Program", "name path ranks seconds gloo torchrun environment codes log err places",
-    defaults=(None, 4, 60, True, (), {}, {}, None, None, None),
+    "Program", "name path ranks seconds gloo torchrun environment codes log err places gpus",
+    defaults=(None, 4, 60, True, (), {}, {}, None, None, None, ()),
 )  # fmt: skip
+# @node: of each rank; @gpus: that commd has on each node
+Place = collections.namedtuple("Place", "node gpus", defaults=(0,))
+PLACES = {
+    "two nodes": Place(lambda rank, size: rank * 2 // size),
+    "one node": Place(lambda rank, size: 0),
+    "shared GPU": Place(lambda rank, size: 0, 1),
+    "GPU each": Place(lambda rank, size: 0, 4),
+    "GPU nodes": Place(lambda rank, size: rank * 2 // size, 1),
+}
+CPU_PLACES = [name for name, place in PLACES.items() if not place.gpus]
+GPU_PLACES = [name for name, place in PLACES.items() if place.gpus]
 GPU = {
     "TEST_DEVICE": "fakegpu",
-    "COMMD_LIBCUDA": os.path.join(cluster.BUILD, "tests/fakecuda/libcuda.so.1"),
     "COMMD_BUILD": cluster.BUILD,
     "CUDA_VISIBLE_DEVICES": "0",
-    "FAKECUDA_DELAY_US": "100",
+    **gpu_nodes.RANK,
+    "COMMD_DEVICE_PATH": "auto",
 }
 PROGRAMS = [
     Program("collectives"),
@@ -84,19 +101,25 @@ PROGRAMS = [
         environment={"COMMD_REPLACE": "gloo"},
     ),
     # on a device of torch whose driver is tests/fakecuda
-    Program("gpu_operations", gloo=False, environment=GPU),
-    Program("gpu_lost_rank", gloo=False, environment=GPU, codes={2: -9}),
+    Program("gpu_operations", gloo=False, environment=GPU, gpus=GPU_PLACES),
+    Program("gpu_lost_rank", gloo=False, environment=GPU, gpus=GPU_PLACES, codes={2: -9}),
     *(
-        Program(f"gpu_{name}", path=name, gloo=False, environment=GPU, places=["one node"])
-        for name in (
-            "collectives", "average_gradients", "model_parallel", "comm_hooks", "uneven_inputs",
-            "zero_optimizer", "fsdp1", "fsdp2", "pipeline_schedules", "mixture_of_experts",
-            "ring_attention", "functional", "no_destroy",
+        Program(
+            f"gpu_{name}", path=name, gloo=False, environment=GPU, places=["one node"],
+            gpus=GPU_PLACES,
         )
+        for name in (
+            "collectives", "average_gradients", "comm_hooks", "uneven_inputs", "zero_optimizer",
+            "fsdp1", "fsdp2", "mixture_of_experts", "ring_attention", "functional", "no_destroy",
+            "asynchronous", "local_sgd", "data_and_model",
+        )
+    ),  # fmt: skip
+    *(  # only messages, which go through host memory
+        Program(f"gpu_{name}", path=name, gloo=False, environment=GPU, places=["one node"])
+        for name in ("model_parallel", "pipeline_schedules")
     ),
     Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 ]
-PLACES = {"two nodes": lambda rank, size: rank * 2 // size, "one node": lambda rank, size: 0}
 PORTS = 4  # MASTER_PORT, and those after it are for the program, too
 PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 # What torch says on stderr beside a healthy program: warnings of two lines, an impatient store.
@@ -119,8 +142,9 @@ def free_ports():
 class Run:
     """A program at a place."""
 
-    def __init__(self, program, place, backend, folder):
+    def __init__(self, program, place, backend, folder, seed):
         self.program, self.place = program, place
+        self.gpus, self.seed = PLACES[place].gpus, seed
         self.backend, self.limit = backend, program.seconds * PATIENCE
         self.name = f"{program.name}, {place}"
         self.folder = os.path.join(folder, self.name.replace(", ", "-").replace(" ", "-"))
@@ -142,11 +166,15 @@ class Run:
             "MASTER_PORT": str(port),
             **self.program.environment,
         }
+        if self.gpus:
+            values.update(gpu_nodes.RANK, **gpu_nodes.box(node, self.gpus))
+        if self.program.environment is GPU:
+            values["FAKECUDA_SEED"] = str(self.seed)
         return {**values, "COMMD_SOCKET": node.socket} if node else values
 
     def ranks(self, nodes, port):
         size = self.program.ranks
-        places = [PLACES[self.place](rank, size) for rank in range(size)]
+        places = [PLACES[self.place].node(rank, size) for rank in range(size)]
         for rank, place in enumerate(places):
             local = {
                 "RANK": str(rank),
@@ -202,15 +230,26 @@ class Run:
             self.start(host, python, None)
             return
         logs = open(os.path.join(self.folder, "nodes.log"), "w")  # written if it fails
-        with logs, contextlib.redirect_stdout(logs), cluster.Cluster(2) as nodes:
+        with logs, contextlib.redirect_stdout(logs), self.cluster() as nodes:
             if self.program.log:
                 nodes.expect(self.program.log)
             self.start(host, python, nodes.nodes)
+            if self.gpus:
+                nodes.check_used(self.gpus)
 
             def rows():
-                return [row for node in nodes.nodes for row in (*node.groups(), *node.clients())]
+                found = [row for node in nodes.nodes for row in (*node.groups(), *node.clients())]
+                return [row for row in found if row.get("program") != "commd-gpu"]
 
             cluster.until(lambda: not rows(), lambda: f"left in commd: {rows()}")
+
+    def cluster(self):
+        if not self.gpus:
+            return cluster.Cluster(2)
+        count = PLACES[self.place].node(self.program.ranks - 1, self.program.ranks) + 1
+        return gpu_nodes.GpuNodes(
+            count, self.gpus, {**gpu_nodes.RANK, "FAKECUDA_SEED": str(self.seed)}
+        )
 
     def start(self, host, python, nodes):
         """Again, if somebody else has taken the port before the program did."""
@@ -289,6 +328,8 @@ def parse():
         metavar="N",
         help="N runs in a row, up to the first failure",
     )
+    add("--seed", type=int, default=1, metavar="N", help="of the delays of tests/fakecuda; a run in"
+        " a row takes the next")  # fmt: skip
     add(
         "--python", default=sys.executable, metavar="FILE", help="a Python that has torch and commd"
     )
@@ -300,7 +341,14 @@ def parse():
     return options
 
 
-def run_all(options, host, logs):
+def places_of(program, options):
+    if options.backend != "commd":
+        return ["one node"]
+    places = [*(CPU_PLACES if program.places is None else program.places), *program.gpus]
+    return [place for place in places if place in (options.place or PLACES)]
+
+
+def run_all(options, host, logs, seed):
     """How many passed, how many failed."""
     passed = failed = 0
     for program in PROGRAMS:
@@ -308,9 +356,8 @@ def run_all(options, host, logs):
             continue
         if options.backend == "gloo" and not program.gloo:
             continue
-        places = program.places or (PLACES if options.backend == "commd" else ["one node"])
-        for place in [p for p in places if p in (options.place or PLACES)]:
-            run = Run(program, place, options.backend, logs)
+        for place in places_of(program, options):
+            run = Run(program, place, options.backend, logs, seed)
             begin = time.monotonic()
             print(f"{run.name:44}", end="", flush=True)
             try:
@@ -321,6 +368,8 @@ def run_all(options, host, logs):
                 verdict = f"FAILED: {error}"
                 failed += 1
             print(f"{time.monotonic() - begin:6.1f} s  {verdict}", flush=True)
+            if verdict != "ok" and program.environment is GPU:
+                print(f"    with --seed {seed}")
             if verdict != "ok":
                 print("\n".join(f"    {line}" for line in run.why()), flush=True)
     return passed, failed
@@ -338,7 +387,7 @@ def main():
         for number in range(options.repeat):
             if options.repeat > 1:
                 print(f"run {number + 1} of {options.repeat}")
-            good, failed = run_all(options, host, logs)
+            good, failed = run_all(options, host, logs, options.seed + number)
             passed += good
             if failed:
                 break

@@ -5,12 +5,18 @@ here): so what is decided at import comes from the environment.
 
   BACKEND, WORLD_SIZE       read by distributed_test itself, at import
   COMMD_TEST_SOCKETS        where rank 0, 1, ... finds its commd, separated by commas
+  COMMD_TEST_HOSTS          and on which of the machines of tests/fakecuda it is
   COMMD_TEST_SPAWN          set: ranks are spawned, as upstream does it; else they are forked
+  COMMD_TEST_GPUS           set: tests of GPUs run on so many devices of tests/torch/fakedevice
 
 The suite's text asks in many places `BACKEND == "gloo"`, which means "can do this on CPU". Nobody
 else can pass these tests, so the text is edited before it is compiled: EDITS has each place, how
 often it must be found and why it may be opened. Another count means that this torch is another
 one than the edits were written for, and ends the run. No text of torch is copied into this tree.
+
+With COMMD_TEST_GPUS the text's GPUs are not CUDA's but the test device: GPU_EDITS. What
+common_distributed asks CUDA for, how many there are, it is told without the driver, because ranks
+are forked: only they use it.
 
 Forking ranks from a process that has torch loaded takes a tenth of the time of spawning them; it
 needs a parent without threads, and ranks leave by os._exit, so that exit handlers are not tested.
@@ -24,9 +30,10 @@ import tempfile
 import time
 import types
 
+GPUS = int(os.environ.get("COMMD_TEST_GPUS") or 0)
 for _name, _value in (
     ("INIT_METHOD", "file:///unused"),  # file://: else test_barrier_timeout_global skips itself
-    ("CUDA_VISIBLE_DEVICES", ""),  # with fewer devices than ranks _run() would skip all tests
+    ("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(GPUS)))),  # with fewer devices than ranks _run() would skip all tests
     ("OMP_NUM_THREADS", "1"),
     ("MKL_NUM_THREADS", "1"),
 ):
@@ -89,6 +96,24 @@ EDITS = [
         "distributed_c10d.py refuses another name than gloo, see REFUSAL",
     ),
 ]
+GPU_AMP = (
+    "import functools\n"
+    "autocast = functools.partial(torch.amp.autocast, 'fakegpu')\n"
+    "GradScaler = functools.partial(torch.amp.GradScaler, 'fakegpu')\n"
+)
+# The same, for all of (text, replacement) that there are; text is a regular expression.
+GPU_EDITS = [
+    (r"\bimport torch\.cuda\n", "import torch\n"),
+    (r"\bfrom torch\.cuda\.amp import autocast, GradScaler\n", GPU_AMP),
+    (r"\btorch\.cuda\.(device_count|is_available)\(", r"torch.fakegpu.\1("),
+    (r"\btorch\.cuda\.", "torch.fakegpu."),
+    (r"\.cuda\(", ".fakegpu("),
+    (r"(?<!backend_feature\[)([\"'])cuda\b", r"\1fakegpu"),
+    (r'BACKEND != "nccl"', 'BACKEND not in ("nccl", "{b}")'),  # tests of CUDA tensors
+    (r'\{"nccl"\}', '{"nccl", "{b}"}'),
+    (r'backend="nccl"', 'backend="{b}"'),
+    (r'dist\.get_backend\(\), "nccl"', 'dist.get_backend(), "{b}"'),
+]
 # The line of distributed_c10d.monitored_barrier() that no plug-in can pass.
 REFUSAL = "if get_backend(group) != Backend.GLOO:"
 
@@ -122,6 +147,20 @@ def _edited(text):
     return text
 
 
+def _take_gpus():
+    """torch.fakegpu, and a common_distributed that counts its devices."""
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakedevice"))
+    import fakegpu
+
+    gpu = fakegpu.load()
+    gpu.device_count = lambda: GPUS  # also in a process that must not ask the driver
+    gpu.is_available = lambda: True
+    seen = types.ModuleType("torch")
+    seen.__getattr__ = lambda name: gpu if name == "cuda" else getattr(torch, name)
+    common.torch, common.TEST_CUDA = seen, True
+    common.requires_nccl_version = lambda version, message: lambda test: test
+
+
 def _load():
     spec = importlib.util.find_spec(SUITE)
     text = source_of(SUITE)
@@ -129,6 +168,10 @@ def _load():
         for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
             common.DistTestCases.backend_feature[feature].add(BACKEND)
         text = _edited(text)
+    if GPUS:
+        _take_gpus()
+        for pattern, replacement in GPU_EDITS:
+            text = re.sub(pattern, replacement.replace("{b}", BACKEND), text)
     module = types.ModuleType(SUITE)
     module.__file__, module.__spec__ = spec.origin, spec
     module.__package__ = SUITE.rpartition(".")[0]
@@ -166,6 +209,8 @@ class TestSuite(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
         sockets = os.environ.get("COMMD_TEST_SOCKETS")
         if sockets:
             os.environ["COMMD_SOCKET"] = sockets.split(",")[rank]
+        if GPUS:
+            os.environ["FAKECUDA_HOST"] = os.environ["COMMD_TEST_HOSTS"].split(",")[rank]
         return super()._run(rank, *args, **kwargs)
 
     def setUp(self):

@@ -10,9 +10,25 @@
 
 enum { DONE_SPINS = 200 };
 
+/* What a stream has passed is done, also if the progress thread has not looked since: who has
+ * synchronised knows at once how it ended, on every rank. The thread still tells it. */
+static bool has_landed(struct commd_work *work)
+{
+    struct commd_context *ctx = work->ctx;
+
+    if (!work->gate || !gate_landed(work->gate) || usable(ctx, op_name(&work->op)))
+        return false;
+    pthread_mutex_lock(&ctx->plock);
+    works_land(ctx); /* if it is not among those that are finished already */
+    atomic_store(&work->done, 1);
+    pthread_mutex_unlock(&ctx->plock);
+    progress_kick(ctx);
+    return true;
+}
+
 PUBLIC int commd_work_test(struct commd_work *work, int *ret_error)
 {
-    if (!atomic_load(&work->done))
+    if (!atomic_load(&work->done) && !has_landed(work))
         return 0;
     if (ret_error)
         *ret_error = work->err.code;

@@ -7,6 +7,9 @@
  * the host path, for good. Where commd says that a node has no GPU service there is nothing to
  * agree upon.
  *
+ * Where COMMD_DEVICE_PATH asks for the device path, and it is not taken, the operation fails and
+ * says who cannot, and why; the next one agrees anew.
+ *
  * When commd-gpu is lost the next operation agrees anew. Ranks may by then have announced different
  * numbers of operations: then nothing fits any more, and the group is broken. */
 #include "client/lib/device/session.h"
@@ -20,23 +23,25 @@ struct offer {
     uint32_t can, nccl;
     uint64_t next; /* number of its next operation on GPUs */
     struct cu_uuid uuid;
+    char why[128]; /* it cannot */
 };
+
+/* Does COMMD_DEVICE_PATH say @word? */
+static bool wish_is(const char *word)
+{
+    const char *s = getenv("COMMD_DEVICE_PATH");
+
+    return s && !strcmp(s, word);
+}
 
 int path_check(void)
 {
     const char *s = getenv("COMMD_DEVICE_PATH");
 
-    if (!s || !*s || !strcmp(s, "host") || !strcmp(s, "auto"))
+    if (!s || !*s || wish_is("auto") || wish_is("device") || wish_is("host"))
         return 0;
     return error_set(error_mine(), COMMD_E_INVALID, "run",
-                     "COMMD_DEVICE_PATH is \"%.40s\"; allowed: auto, host", s);
-}
-
-static bool forbidden(void)
-{
-    const char *s = getenv("COMMD_DEVICE_PATH");
-
-    return s && !strcmp(s, "host");
+                     "COMMD_DEVICE_PATH is \"%.40s\"; allowed: auto, device, host", s);
 }
 
 static int gather_offers(struct device_group *dg, struct offer *offers)
@@ -175,6 +180,12 @@ static void drop_lost(struct device *dev)
         }
 }
 
+static void cannot(struct offer *mine, const char *why)
+{
+    mine->can = 0;
+    snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, why);
+}
+
 /* Opens the session, and says what this rank can. */
 static void make_offer(struct device_group *dg, const struct commd_op *op, int gpu,
                        struct offer *mine)
@@ -184,32 +195,43 @@ static void make_offer(struct device_group *dg, const struct commd_op *op, int g
     *mine = (struct offer){.next = dg->next_seq};
     dg->session = NULL;
     drop_lost(dg->dev);
-    if (forbidden() || gpu < 0 || session_get(dg->dev, gpu, &s) || !can_share(s, dg->group, op))
+    if (wish_is("host") || gpu < 0) {
+        cannot(mine, gpu < 0 ? "no context of a GPU is current" : "COMMD_DEVICE_PATH is host");
         return;
+    }
+    if (session_get(dg->dev, gpu, &s) || !can_share(s, dg->group, op)) {
+        cannot(mine, error_mine()->message);
+        return;
+    }
     mine->can = 1;
     mine->nccl = s->nccl;
     mine->uuid = s->uuid;
     dg->session = s;
 }
 
-static bool attach(struct device_group *dg, const struct offer *offers)
+static void attach(struct device_group *dg, const struct offer *offers, struct offer *mine)
 {
     struct attach_words *c = calloc(1, sizeof *c);
     struct session *s = dg->session;
     size_t len;
-    int r = -1;
 
-    if (c && claim_make(dg, offers, c, &len) &&
-        (c->m.attach.units == 1 || units_have_nccl(dg, offers))) {
+    if (!c) {
+        cannot(mine, "no memory");
+    } else if (!claim_make(dg, offers, c, &len)) {
+        cannot(mine, "there are too many ranks on one GPU");
+    } else if (c->m.attach.units > 1 && !units_have_nccl(dg, offers)) {
+        cannot(mine, "the ranks are on several GPUs, and have not all the same NCCL");
+    } else {
         pthread_mutex_lock(&s->calls);
         c->m.id = ++s->next_id;
-        r = session_ask(s, &c->m, len, NULL, 0);
+        if (session_ask(s, &c->m, len, NULL, 0))
+            cannot(mine, error_mine()->message);
+        else
+            dg->attached = c->m.id;
         pthread_mutex_unlock(&s->calls);
-        dg->attached = r ? 0 : c->m.id;
         dg->nunits = c->m.attach.units;
     }
     free(c);
-    return r == 0;
 }
 
 static void detach(struct device_group *dg)
@@ -221,33 +243,74 @@ static void detach(struct device_group *dg)
     dg->attached = 0;
 }
 
+/* The host path it is; is that well with this rank? The setting is the same on all of them. */
+static int check_wish(struct device_group *dg, const struct commd_op *op, const char *why)
+{
+    if (!wish_is("device"))
+        return 0;
+    dg->path = GROUP_PATH_UNKNOWN;
+    return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
+                     "%s: group \"%s\" cannot take the device path, which COMMD_DEVICE_PATH asks "
+                     "for: %s",
+                     op_name(op), dg->group->name, why);
+}
+
+static int refuse_path(struct device_group *dg, const struct commd_op *op,
+                       const struct offer *offers)
+{
+    char why[sizeof offers->why + 32];
+    unsigned k = 0;
+
+    while (offers[k].can)
+        k++;
+    snprintf(why, sizeof why, "rank %u: %.*s", k, (int)sizeof offers->why, offers[k].why);
+    detach(dg);
+    return check_wish(dg, op, why);
+}
+
+/* Asks all ranks; dg->path stays the host path unless all can. */
+static int agree_with_all(struct device_group *dg, const struct commd_op *op, int gpu,
+                          struct offer *offers)
+{
+    struct offer *mine = &offers[dg->group->rank];
+    int r;
+
+    make_offer(dg, op, gpu, mine);
+    r = gather_offers(dg, offers);
+    if (!r)
+        r = check_numbers(dg, offers);
+    if (r)
+        return r;
+    if (all_can(dg, offers)) {
+        attach(dg, offers, mine);
+        r = gather_offers(dg, offers);
+        if (r)
+            return r;
+    }
+    if (!all_can(dg, offers))
+        return refuse_path(dg, op, offers);
+    dg->path = GROUP_PATH_DEVICE;
+    return 0;
+}
+
 /* With dg->lock held. 0 or COMMD_E_*; dg->path is set. */
 static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
 {
-    unsigned world = dg->group->board.world, me = dg->group->rank;
+    unsigned world = dg->group->board.world;
     struct offer *offers;
     int r;
 
     dg->path = GROUP_PATH_HOST;
-    if (!dg->group->board.gpu || world > SESSION_MAX_WORLD)
-        return 0;
+    if (!dg->group->board.gpu)
+        return check_wish(dg, op, "a node of it has no GPU service");
+    if (world > SESSION_MAX_WORLD)
+        return check_wish(dg, op, "it has too many ranks");
     offers = calloc(world, sizeof *offers);
     if (!offers)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for %u ranks", world);
     detach(dg);
     atomic_store(&dg->disagreed, false);
-    make_offer(dg, op, gpu, &offers[me]);
-    r = gather_offers(dg, offers);
-    if (!r)
-        r = check_numbers(dg, offers);
-    if (!r && all_can(dg, offers)) {
-        offers[me].can = attach(dg, offers);
-        r = gather_offers(dg, offers);
-        if (!r && all_can(dg, offers))
-            dg->path = GROUP_PATH_DEVICE;
-        else
-            detach(dg);
-    }
+    r = agree_with_all(dg, op, gpu, offers);
     free(offers);
     if (r)
         dg->path = GROUP_PATH_UNKNOWN;

@@ -111,8 +111,10 @@ struct Launch {
         for (const c10::IValue &value : args) {
             each_tensor(value, [&](const at::Tensor &made) {
                 at::Tensor &to = results[next++];
-                if (to.defined())
+                if (to.defined() && made.defined())
                     to.copy_(made);
+                else if (to.defined())
+                    to.zero_(); /* a gradient that nobody asked for */
             });
         }
     }

@@ -19,7 +19,7 @@ elif DEVICE != "cpu":
     sys.path.append(os.path.join(os.path.dirname(__file__), "../fakedevice"))
     import fakegpu
 
-    fakegpu.load()
+    fakegpu.load().set_device(int(os.environ["LOCAL_RANK"]) % torch.fakegpu.device_count())
     torch.set_default_device(DEVICE)  # also of a program that does not know of it
 
 

@@ -482,7 +482,7 @@ static void bad_settings_are_refused(void **state)
     unsetenv("COMMD_DEVICE_STAGING");
     setenv("COMMD_DEVICE_PATH", "hsot", 1);
     assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
-    assert_message("COMMD_DEVICE_PATH is \"hsot\"; allowed: auto, host");
+    assert_message("COMMD_DEVICE_PATH is \"hsot\"; allowed: auto, device, host");
     unsetenv("COMMD_DEVICE_PATH");
     gpu_free(x);
 }

@@ -169,6 +169,41 @@ static void who_cannot_attach_says_so(void **state)
     all_reduce(AGREEING + 2);
 }
 
+static void both_refuse(const char *why)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 2)};
+    struct commd_op op[2];
+    struct call c[2];
+
+    for (unsigned k = 0; k < 2; k++)
+        op[k] = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N);
+    both(c, op, NULL);
+    for (unsigned k = 0; k < 2; k++) {
+        assert_int_equal(c[k].code, COMMD_E_INVALID);
+        assert_non_null(strstr(c[k].error.message, "cannot take the device path"));
+        assert_non_null(strstr(c[k].error.message, why));
+        gpu_free(x[k]);
+    }
+}
+
+/* As often as it is tried; the group stays usable. */
+static void the_device_path_or_none(void **state)
+{
+    setenv("COMMD_DEVICE_PATH", "device", 1);
+    ranks->group[0]->board.gpu = ranks->group[1]->board.gpu = false;
+    both_refuse("a node of it has no GPU service");
+    ranks->group[0]->board.gpu = ranks->group[1]->board.gpu = true;
+    arena_commd_gpu(commd, -1);
+    both_refuse("rank 0: ");
+    mini_gpu_kill(gpu);
+    setenv("MINI_GPU_REFUSE", "attach", 1);
+    start_gpu();
+    both_refuse("rank 0: ");
+    both_refuse("rank 0: ");
+    unsetenv("COMMD_DEVICE_PATH");
+    all_reduce(1 + 2 * AGREEING + AGREEING + 1);
+}
+
 /* Where memory cannot be opened by another process, or one allocation cannot. */
 static void memory_that_cannot_be_shared_is_copied(void **state)
 {
@@ -371,6 +406,34 @@ static void a_mismatch_is_an_error_of_all(void **state)
     all_reduce(AGREEING);
 }
 
+/* Whoever knows that a stream has passed it need not wait for a thread of ours. */
+static void what_a_stream_has_passed_is_done(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    struct commd_op op[2];
+    struct commd_work *w[2];
+    struct call c[2];
+
+    all_reduce(AGREEING);
+    for (unsigned i = 0; i < 50; i++) {
+        for (unsigned k = 0; k < 2; k++)
+            op[k] = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N - k * (i % 2));
+        both(c, op, w);
+        for (unsigned k = 0; k < 2; k++)
+            commd_work_wait_stream(w[k], stream[k]); /* says how it ended, if it has */
+        for (unsigned k = 0; k < 2; k++) {
+            int code = 1;
+
+            assert_true(gpu_passes(stream[k]));
+            assert_int_equal(commd_work_test(w[k], &code), 1);
+            assert_int_equal(code, i % 2 ? COMMD_E_MISMATCH : 0);
+            commd_work_free(w[k]);
+        }
+    }
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
 /* Its death frees streams; the next operation finds another one. */
 static void a_dead_service_is_told_and_replaced(void **state)
 {
@@ -479,6 +542,7 @@ int main(int argc, char **argv)
         TEST(no_service_is_the_host_path),
         TEST(no_session_is_the_host_path),
         TEST(who_cannot_attach_says_so),
+        TEST(the_device_path_or_none),
         TEST(memory_that_cannot_be_shared_is_copied),
         TEST(memory_that_nothing_stands_in_for_is_an_error_of_all),
         TEST(blocks_and_counts_arrive),
@@ -486,6 +550,7 @@ int main(int argc, char **argv)
         TEST(works_wait_for_their_input),
         TEST(freed_memory_is_told_of_anew),
         TEST(a_mismatch_is_an_error_of_all),
+        TEST(what_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),

@@ -198,18 +198,22 @@ void Submission::wait_on_host(const std::string &who, milliseconds timeout)
         throw_told(r);
 }
 
-void Submission::leave()
+void Submission::leave(const std::shared_ptr<Submission> &self)
 {
-    std::lock_guard<std::mutex> guard(lock_);
-
-    left_ = true;
-    if (error_ && !std::exchange(told_, true))
-        group_->owe(error_);
+    {
+        std::lock_guard<std::mutex> guard(self->lock_);
+        self->left_ = true;
+        if (self->error_ && !std::exchange(self->told_, true))
+            self->group_->owe(self->error_);
+        if (self->error_ || !self->handle_)
+            return;
+    }
+    self->group_->leave_behind(self);
 }
 
-std::exception_ptr Submission::error()
+/* With lock_ held: what the library knows already. */
+void Submission::look()
 {
-    std::lock_guard<std::mutex> guard(lock_);
     int code = 0;
 
     if (!error_ && handle_ && commd_work_test(handle_, &code) && code) {
@@ -217,6 +221,22 @@ std::exception_ptr Submission::error()
         error_ = backend_error(*commd_last_error());
         outcome_ = to_outcome(code);
     }
+}
+
+void Submission::settle()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    look();
+    if (error_ && !std::exchange(told_, true))
+        group_->owe(error_);
+}
+
+std::exception_ptr Submission::error()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    look();
     told_ = told_ || error_;
     return error_;
 }
@@ -254,7 +274,7 @@ DeviceWork::DeviceWork(std::shared_ptr<Group> group, std::shared_ptr<SideStreams
 DeviceWork::~DeviceWork()
 {
     if (submission_)
-        submission_->leave();
+        Submission::leave(submission_);
 }
 
 void DeviceWork::start(bool sync)

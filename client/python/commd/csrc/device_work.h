@@ -24,11 +24,11 @@ namespace commd
 
 /* What libcommd was given at once: one call, or those of a coalesced section. Owned by the works
  * that stand for it, and by the library until it is done. */
-class Submission
+class Submission : public Left
 {
   public:
     Submission(std::shared_ptr<Group> group, Plan plan);
-    ~Submission();
+    ~Submission() override;
 
     /* Enqueues it behind what the current stream has been given. Throws what is wrong with it, or
      * what an earlier one failed with that nobody was told. */
@@ -38,7 +38,12 @@ class Submission
     /* The host waits. Throws what it has failed with, or that it is late. */
     void wait_on_host(const std::string &who, std::chrono::milliseconds timeout);
     /* Nobody may look again: what it fails with is told by the next call in the group. */
-    void leave();
+    static void leave(const std::shared_ptr<Submission> &self);
+    bool ended() const override
+    {
+        return done();
+    }
+    void settle() override;
 
     /* It may be so a little before the library says it by on_done(). */
     bool done() const
@@ -61,6 +66,7 @@ class Submission
     }
 
   private:
+    void look();
     static void on_done(void *arg, const commd_error *error);
     [[noreturn]] void throw_told(int code);
 

@@ -469,8 +469,34 @@ void Group::owe(std::exception_ptr error)
     owes_.store(true, std::memory_order_release);
 }
 
+void Group::leave_behind(std::weak_ptr<Left> operation)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    left_.push_back(std::move(operation));
+}
+
+/* The oldest ones; of those behind one that has not ended the library's thread tells. */
+void Group::settle_left()
+{
+    std::unique_lock<std::mutex> lock(lock_);
+
+    while (!left_.empty()) {
+        auto oldest = left_.front().lock();
+        if (oldest && !oldest->ended())
+            return;
+        left_.pop_front();
+        lock.unlock();
+        if (oldest)
+            oldest->settle();
+        oldest.reset();
+        lock.lock();
+    }
+}
+
 void Group::throw_owed()
 {
+    settle_left();
     if (C10_LIKELY(!owes_.load(std::memory_order_acquire)))
         return;
     std::unique_lock<std::mutex> lock(lock_);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,16 @@ struct GroupSpec {
     std::chrono::milliseconds timeout;
     std::string id;             /* torch's group name */
     std::vector<int64_t> ranks; /* global ranks; empty for the whole world */
+};
+
+/* An operation that nobody asks any more. */
+class Left
+{
+  public:
+    virtual ~Left() = default;
+    virtual bool ended() const = 0;
+    /* It has: what it failed with is owed. */
+    virtual void settle() = 0;
 };
 
 class Group
@@ -99,6 +110,9 @@ class Group
     /* What an operation failed with that nobody waits for: the next call on a GPU throws it. */
     void owe(std::exception_ptr error);
     void throw_owed();
+    /* Looked at by throw_owed(): a stream may have passed it before the library's thread says so.
+     * Whoever goes on after a synchronisation shall hear of it at the same call on all ranks. */
+    void leave_behind(std::weak_ptr<Left> operation);
     /* False in a process forked after the group was joined: nothing in it may be used there. */
     bool ours() const;
     const std::string &name() const
@@ -115,6 +129,7 @@ class Group
     void release();
     bool wait_idle(std::chrono::milliseconds limit);
     void leave();
+    void settle_left();
     void log_owed();
 
     const std::string name_;
@@ -132,7 +147,8 @@ class Group
     std::atomic<int> watchers_{0}; /* threads that wait on idle_ */
     std::mutex lock_;
     std::condition_variable idle_;
-    std::exception_ptr owed_; /* under lock_ */
+    std::exception_ptr owed_;              /* under lock_ */
+    std::deque<std::weak_ptr<Left>> left_; /* too; in the order of the calls */
 };
 
 /* A tensor of zeros in memory of commd_alloc(), of the connection that the groups share. */
