@@ -3,7 +3,8 @@ if HAVE_CMOCKA
 unit_gpu_service = tests/unit/gpu_service/test_faults tests/unit/gpu_service/test_gpus \
 	tests/unit/gpu_service/test_hostile tests/unit/gpu_service/test_lent \
 	tests/unit/gpu_service/test_segments tests/unit/gpu_service/test_service \
-	tests/unit/gpu_service/test_several tests/unit/gpu_service/test_shares
+	tests/unit/gpu_service/test_several tests/unit/gpu_service/test_shares \
+	tests/unit/gpu_service/test_storm
 check_PROGRAMS += $(unit_gpu_service)
 TESTS += $(unit_gpu_service)
 gpu_service = tests/unit/gpu_service/client.c tests/unit/gpu_service/oracle.c \
@@ -51,4 +52,8 @@ EXTRA_tests_unit_gpu_service_test_service_DEPENDENCIES = $(gpu_service_needs)
 tests_unit_gpu_service_test_shares_SOURCES = tests/unit/gpu_service/test_shares.c $(gpu_service)
 tests_unit_gpu_service_test_shares_LDADD = $(gpu_service_libs)
 EXTRA_tests_unit_gpu_service_test_shares_DEPENDENCIES = $(gpu_service_needs)
+
+tests_unit_gpu_service_test_storm_SOURCES = tests/unit/gpu_service/test_storm.c $(gpu_service)
+tests_unit_gpu_service_test_storm_LDADD = $(gpu_service_libs)
+EXTRA_tests_unit_gpu_service_test_storm_DEPENDENCIES = $(gpu_service_needs)
 endif
