@@ -3,7 +3,8 @@
 
 The tests that ask for GPUs run on torch's device over tests/fakecuda (fakedevice/), a GPU for each
 rank, by the device path: rounds gpu-4 and gpu-8. expected/gpu-not.txt has those that cannot pass,
-with the reason; --all runs them, too, and fails if there are others, or if one of them passes.
+with the reason; --all runs them, too, and fails if there are others, or if one of them passes. On
+two cores both rounds take two minutes, with --all four and a half.
 
 commd runs on two nodes (real commds and engines on this machine), with half of the ranks on each.
 What must pass is pinned in tests/torch/expected/: on commd, every test that gloo passes, and the
@@ -31,7 +32,9 @@ EXPECTED = os.path.join(HERE, "expected")
 sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 
 # How many a list must have at least. @gpus: of each node, on which tests of GPUs run.
-Round = collections.namedtuple("Round", "name backend size spawned least places gpus", defaults=(0,))
+Round = collections.namedtuple(
+    "Round", "name backend size spawned least places gpus", defaults=(0,)
+)  # fmt: skip
 ROUNDS = [
     Round("gloo-4", "gloo", 4, False, 94, None),
     Round("gloo-8", "gloo", 8, False, 21, None),

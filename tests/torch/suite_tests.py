@@ -33,7 +33,8 @@ import types
 GPUS = int(os.environ.get("COMMD_TEST_GPUS") or 0)
 for _name, _value in (
     ("INIT_METHOD", "file:///unused"),  # file://: else test_barrier_timeout_global skips itself
-    ("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(GPUS)))),  # with fewer devices than ranks _run() would skip all tests
+    # with fewer devices than ranks, but any, _run() would skip all tests
+    ("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(GPUS)))),
     ("OMP_NUM_THREADS", "1"),
     ("MKL_NUM_THREADS", "1"),
 ):
