@@ -13,7 +13,8 @@ tests_bench_bench_handover_LDADD = libcommd-shm.la
 dist_check_SCRIPTS += tests/bench/test_compare.py
 TESTS += tests/bench/test_compare.py
 
-EXTRA_DIST += tests/bench/README.md tests/bench/compare.py tests/bench/contestants.py \
+EXTRA_DIST += tests/bench/README.md tests/bench/beside.py tests/bench/compare.py \
+	tests/bench/contestants.py \
 	tests/bench/machine.py tests/bench/word.c \
 	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
 	tests/bench/table.py tests/bench/torch_perf.py tests/integration/ucx_newer.sh
