@@ -57,8 +57,9 @@ def limit_rate(namespace, device, rate, queue):
         words = ["ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, *words]
         return subprocess.run(words, capture_output=True).returncode == 0
 
-    return tc("root", "handle", "1:", "tbf", "rate", rate, "burst", str(BURST), "limit", LIMIT) and tc(
-        "parent", "1:1", "handle", "10:", queue, *(["limit", LIMIT] if queue == "bfifo" else [])
+    limit = ["limit", LIMIT]
+    return tc("root", "handle", "1:", "tbf", "rate", rate, "burst", str(BURST), *limit) and tc(
+        "parent", "1:1", "handle", "10:", queue, *(limit if queue == "bfifo" else [])
     )
 
 
@@ -79,8 +80,8 @@ def make_cluster(place, changes):
                     ip("netns", "add", name)
                     ip("-n", name, "link", "set", "lo", "up")
                 if not one:
-                    words = f"-n {names[0]} link add veth0 type veth peer name veth0 netns {names[1]}"
-                    ip(*words.split())
+                    words = "link add veth0 type veth peer name veth0 netns"
+                    ip("-n", names[0], *words.split(), names[1])
                 for name, (address, _) in zip(names, self.places()):
                     if not one:
                         ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
@@ -132,8 +133,9 @@ class Job:
         self.file = pathlib.Path(cluster.folder) / f"{name}.json"
         folder = pathlib.Path(cluster.folder)
         words = [program(c.BUILD), "all_reduce", "-b", size, "-e", size]
-        words += ["-n", MANY if size < 1 << 20 else MANY // 100, "--time-limit", int(seconds * 1000)]
-        words += ["-c", 0, "-w", 1, "--ranks", ranks, "--nodes", ",".join(n.socket for n in cluster.nodes)]
+        words += ["-n", MANY if size < 1 << 20 else MANY // 100, "-c", 0, "-w", 1]
+        words += ["--time-limit", int(seconds * 1000), "--ranks", ranks]
+        words += ["--nodes", ",".join(n.socket for n in cluster.nodes)]
         words += ["--name", name, "--json", self.file]
         if user:
             words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words]

@@ -5,11 +5,12 @@
  *
  * Else each message takes its turn, for each node by itself: first the user that is next, by weight
  * (transport/schedule/fair.h), then of that user the group that is next, all alike, then its short
- * messages before its long ones. So many groups get a user no more than one does. What the fabric
- * has taken and the other engine has not is bounded (LINK_WINDOW): what queues, queues here, where
- * it is in order, and not in the kernel or the network, where it is not. The other engine says how
- * much it has taken (WIRE_TAKEN) of the messages that ask for that (WIRE_COUNTED). In a turn of the
- * engine no more is handed over than keeps the turn short (TURN_BYTES).
+ * messages before its long ones. So many groups get a user no more than one does. A user that has
+ * nothing to send between two operations gets what it missed afterwards (USER_PAUSE). What the
+ * fabric has taken and the other engine has not is bounded (LINK_WINDOW): what queues, queues here,
+ * where it is in order, and not in the kernel or the network, where it is not. The other engine
+ * says how much it has taken (WIRE_TAKEN) of the messages that ask for that (WIRE_COUNTED). In a
+ * turn of the engine no more is handed over than keeps the turn short (TURN_BYTES).
  *
  * A short message of a group that has sent no more than its share goes as `express`, past all of
  * this: a barrier does not wait for the gradients of another job. Both the group and its user may
@@ -37,6 +38,7 @@ enum {
     TELL_BYTES = 128 << 10, /* taken, then the sender is told */
     GROUP_AHEAD = 64 << 10,
     USER_AHEAD = 512 << 10,
+    USER_PAUSE = 2 << 20, /* what others send meanwhile: between two operations of 16 MB */
     SOLE_BYTES = 4 << 20, /* in a row: then nobody else wants to send */
 };
 
@@ -89,7 +91,7 @@ static struct send_user *send_user_get(struct send_link *l, const struct euser *
     if (!u)
         return NULL;
     fair_node_init(&u->node, user->weight);
-    fair_init(&u->groups);
+    fair_init(&u->groups, 0);
     u->user = user;
     u->link = l;
     LIST_INSERT_HEAD(&l->all, u, list_link);
@@ -330,7 +332,7 @@ void sends_init(struct engine *e)
 {
     TAILQ_INIT(&e->links_waiting);
     for (unsigned peer = 0; peer < FABRIC_MAX_PEERS; peer++) {
-        fair_init(&e->links[peer].users);
+        fair_init(&e->links[peer].users, USER_PAUSE);
         LIST_INIT(&e->links[peer].all);
     }
 }

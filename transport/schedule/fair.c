@@ -14,10 +14,11 @@ static uint64_t span(const struct fair_node *n, size_t bytes)
     return (uint64_t)bytes * SCALE / n->weight;
 }
 
-void fair_init(struct fair *f)
+void fair_init(struct fair *f, size_t keep)
 {
     TAILQ_INIT(&f->list);
     f->time = 0;
+    f->keep = (uint64_t)keep * SCALE / FAIR_WEIGHT;
 }
 
 void fair_node_init(struct fair_node *n, uint32_t weight)
@@ -49,12 +50,18 @@ static void fair_insert(struct fair *f, struct fair_node *n)
         TAILQ_INSERT_HEAD(&f->list, n, link);
 }
 
+/* It sends again. */
+static void fair_return(const struct fair *f, struct fair_node *n)
+{
+    if (later(f->time, n->time + f->keep))
+        n->time = f->time;
+}
+
 void fair_enter(struct fair *f, struct fair_node *n)
 {
     if (n->listed)
         return;
-    if (later(f->time, n->time))
-        n->time = f->time;
+    fair_return(f, n);
     fair_insert(f, n);
 }
 
@@ -77,8 +84,8 @@ void fair_charge(struct fair *f, struct fair_node *n, size_t bytes)
     bool listed = n->listed;
     uint64_t begin;
 
-    if (!listed && later(f->time, n->time))
-        n->time = f->time;
+    if (!listed)
+        fair_return(f, n);
     /* whoever goes ahead of the first does not take the queue's time along */
     begin = first && later(n->time, first->time) ? first->time : n->time;
     if (later(begin, f->time))

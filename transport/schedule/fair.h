@@ -8,6 +8,11 @@
  * pause begins there: a pause saves nothing up, and nobody waits for longer than the others take
  * for one message each.
  *
+ * A queue may forgive short pauses: who was away while those of usual weight sent no more than
+ * @keep bytes goes on with its own time, before the others, until it has what it missed. So jobs
+ * that do one operation after another keep their shares, though they have nothing to send in
+ * between. Nothing is held back for who is away, and who was away for longer has missed nothing.
+ *
  * Levels: what stands in the queue may have a queue of its own, of groups in a user. */
 #ifndef COMMD_FAIR_H
 #define COMMD_FAIR_H
@@ -30,10 +35,11 @@ struct fair_node {
 
 struct fair {
     TAILQ_HEAD(fair_list, fair_node) list; /* by time; of equal ones in the order they came */
-    uint64_t time;
+    uint64_t time, keep;
 };
 
-void fair_init(struct fair *f);
+/* @keep: bytes; 0: no pause is forgiven. */
+void fair_init(struct fair *f, size_t keep);
 void fair_node_init(struct fair_node *n, uint32_t weight);
 void fair_node_weigh(struct fair_node *n, uint32_t weight); /* from now on */
 /* It has something to send. Nothing, if it is listed already. */

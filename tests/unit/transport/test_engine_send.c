@@ -174,6 +174,33 @@ static void weights_hold(void **state)
     cluster_free(c);
 }
 
+/* Operations of 32 messages, and between two of them the other sends 4 while there is nothing. */
+static void weights_hold_with_pauses(void **state)
+{
+    struct cluster *c = cluster_of_two();
+    struct cluster_group *good = open_group(c, 0x100, GOOD, 30),
+                         *bad = open_group(c, 0x200, BAD, 0);
+    const struct eboard *eb = eboard_find(c->node[0].engine, good->id);
+    uint64_t back = 0;
+
+    watch_begin(c, false);
+    for (unsigned i = 0; i < 1000; i++)
+        post(c, bad, MESSAGE);
+    while (watch.bytes[1] < 300ull * MESSAGE) {
+        if (eb->inflight)
+            back = watch.bytes[1] + 4 * MESSAGE;
+        else if (watch.bytes[1] >= back)
+            for (unsigned i = 0; i < 32; i++)
+                post(c, good, MESSAGE);
+        turn(c);
+    }
+    assert_share(watch.bytes[0], watch.bytes[1], 3);
+    finish(c);
+    cluster_group_free(c, good);
+    cluster_group_free(c, bad);
+    cluster_free(c);
+}
+
 /* A new weight comes with the user's next board, and holds for all of them. */
 static void latest_weight_holds(void **state)
 {
@@ -511,6 +538,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_hold),
+        cmocka_unit_test(weights_hold_with_pauses),
         cmocka_unit_test(latest_weight_holds),
         cmocka_unit_test(many_groups_gain_nothing),
         cmocka_unit_test(groups_of_a_user_are_alike),

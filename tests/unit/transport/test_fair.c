@@ -71,7 +71,7 @@ static void bytes_follow_the_weights_whatever_the_sizes(void **state)
         struct sender a, b;
         struct fair f;
 
-        fair_init(&f);
+        fair_init(&f, 0);
         sender_init(&a, 30, sizes[i][0], sizes[i][1]);
         sender_init(&b, 10, sizes[i][2], sizes[i][3]);
         fair_enter(&f, &a.node);
@@ -90,7 +90,7 @@ static void who_is_alone_gets_all(void **state)
     struct sender a;
     struct fair f;
 
-    fair_init(&f);
+    fair_init(&f, 0);
     assert_null(fair_first(&f));
     sender_init(&a, 1, MESSAGE, MESSAGE);
     fair_enter(&f, &a.node);
@@ -112,7 +112,7 @@ static void nobody_starves(void **state)
     struct fair f;
 
     rng = 1;
-    fair_init(&f);
+    fair_init(&f, 0);
     for (unsigned i = 0; i < MANY; i++) {
         sender_init(&others[i], FAIR_WEIGHT_MAX, 1, MESSAGE);
         fair_enter(&f, &others[i].node);
@@ -127,6 +127,97 @@ static void nobody_starves(void **state)
     }
 }
 
+/* Sends operations of so many messages, and has nothing to send for a while after each. */
+struct worker {
+    struct sender s;
+    unsigned length, left;
+    uint64_t away, back; /* bytes that the link could carry meanwhile; when it comes back */
+};
+
+static void come_back(struct fair *f, struct worker *w, uint64_t now)
+{
+    if (w->s.node.listed || w->back > now)
+        return;
+    w->left = w->length;
+    fair_enter(f, &w->s.node);
+}
+
+/* They share a link that is never held back: it idles only while both are away. */
+static void work(struct fair *f, struct worker *a, struct worker *b, uint64_t bytes)
+{
+    for (uint64_t now = 0; now < bytes; now += MESSAGE) {
+        struct worker *w;
+
+        come_back(f, a, now);
+        come_back(f, b, now);
+        if (!fair_first(f))
+            continue;
+        w = fair_first(f) == &a->s.node ? a : b;
+        fair_charge(f, &w->s.node, MESSAGE);
+        w->s.sent += MESSAGE;
+        if (--w->left)
+            continue;
+        fair_leave(f, &w->s.node);
+        w->back = now + MESSAGE + w->away;
+    }
+}
+
+static double ratio_with_pauses(size_t keep, uint64_t away)
+{
+    struct worker a = {.length = 64, .away = away}, b = {.length = 64, .away = away};
+    struct fair f;
+
+    fair_init(&f, keep);
+    sender_init(&a.s, 30, MESSAGE, MESSAGE);
+    sender_init(&b.s, 10, MESSAGE, MESSAGE);
+    work(&f, &a, &b, 10000ull * MESSAGE);
+    return (double)a.s.sent / (double)b.s.sent;
+}
+
+/* Operations of 16 MB, and pauses in which the other could send up to 2 MB: the weights hold. */
+static void short_pauses_cost_no_share(void **state)
+{
+    double without = ratio_with_pauses(0, 8 * MESSAGE);
+
+    if (without > 2.7)
+        fail_msg("%g without: this test tells nothing", without);
+    for (unsigned away = 0; away <= 8; away++) {
+        double ratio = ratio_with_pauses(8 * MESSAGE, away * MESSAGE);
+
+        if (ratio < 2.7 || ratio > 3.3)
+            fail_msg("%g with pauses of %u messages", ratio, away);
+    }
+}
+
+/* Who was away for longer, or has just come, has missed nothing: the others go on at once. */
+static void long_pauses_save_nothing_up(void **state)
+{
+    struct sender busy, back;
+    struct fair f;
+
+    fair_init(&f, 8 * MESSAGE);
+    sender_init(&busy, 10, MESSAGE, MESSAGE);
+    fair_enter(&f, &busy.node);
+    serve(&f, 100 * MESSAGE);
+    sender_init(&back, 10, MESSAGE, MESSAGE);
+    for (unsigned i = 0; i < 2; i++) {
+        fair_enter(&f, &back.node);
+        back.sent = busy.sent = 0;
+        serve(&f, 4 * MESSAGE);
+        assert_int_equal(back.sent, busy.sent);
+        fair_leave(&f, &back.node);
+        serve(&f, 12 * MESSAGE);
+    }
+    fair_enter(&f, &back.node); /* in step with the others */
+    serve(&f, 2 * MESSAGE);
+    fair_leave(&f, &back.node);
+    serve(&f, 6 * MESSAGE);
+    fair_enter(&f, &back.node);
+    back.sent = busy.sent = 0;
+    serve(&f, 5 * MESSAGE);
+    assert_int_equal(back.sent, 5 * MESSAGE); /* away for no longer: what it missed */
+}
+
 /* Who comes back after a pause waits for at most one message of each of the others, and has saved
  * nothing up. */
 static void pause_saves_nothing_up(void **state)
@@ -134,7 +225,7 @@ static void pause_saves_nothing_up(void **state)
     struct sender busy[3], back;
     struct fair f;
 
-    fair_init(&f);
+    fair_init(&f, 0);
     for (unsigned i = 0; i < 3; i++) {
         sender_init(&busy[i], 10, MESSAGE, MESSAGE);
         fair_enter(&f, &busy[i].node);
@@ -161,8 +252,8 @@ static void many_groups_are_one_user(void **state)
     struct sender many, one;
     struct fair users, inside;
 
-    fair_init(&users);
-    fair_init(&inside);
+    fair_init(&users, 0);
+    fair_init(&inside, 0);
     sender_init(&many, 10, MESSAGE, MESSAGE);
     sender_init(&one, 10, MESSAGE, MESSAGE);
     fair_enter(&users, &many.node);
@@ -198,7 +289,7 @@ static void modest_is_who_keeps_to_its_share(void **state)
     uint64_t ahead = 0;
     struct fair f;
 
-    fair_init(&f);
+    fair_init(&f, 0);
     sender_init(&bulk, 10, MESSAGE, MESSAGE);
     sender_init(&small, 10, 300, 300);
     sender_init(&flood, 10, 300, 300);
@@ -225,7 +316,7 @@ static void overtaking_does_not_move_the_queue(void **state)
     struct sender a, b, late;
     struct fair f;
 
-    fair_init(&f);
+    fair_init(&f, 0);
     sender_init(&a, 10, MESSAGE, MESSAGE);
     sender_init(&b, 10, MESSAGE, MESSAGE);
     sender_init(&late, 10, MESSAGE, MESSAGE);
@@ -246,7 +337,7 @@ static void times_wrap(void **state)
     struct sender a, b;
     struct fair f;
 
-    fair_init(&f);
+    fair_init(&f, 0);
     f.time = UINT64_MAX - 3 * MESSAGE;
     sender_init(&a, FAIR_WEIGHT_MAX, MESSAGE, MESSAGE);
     sender_init(&b, FAIR_WEIGHT_MAX / 4, MESSAGE, MESSAGE);
@@ -275,6 +366,8 @@ int main(void)
         cmocka_unit_test(who_is_alone_gets_all),
         cmocka_unit_test(nobody_starves),
         cmocka_unit_test(pause_saves_nothing_up),
+        cmocka_unit_test(short_pauses_cost_no_share),
+        cmocka_unit_test(long_pauses_save_nothing_up),
         cmocka_unit_test(many_groups_are_one_user),
         cmocka_unit_test(modest_is_who_keeps_to_its_share),
         cmocka_unit_test(overtaking_does_not_move_the_queue),
