@@ -16,4 +16,5 @@ TESTS += tests/bench/test_compare.py
 EXTRA_DIST += tests/bench/README.md tests/bench/compare.py tests/bench/contestants.py \
 	tests/bench/machine.py tests/bench/word.c \
 	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
-	tests/bench/table.py tests/bench/torch_perf.py tests/integration/ucx_newer.sh
+	tests/bench/table.py tests/bench/torch_perf.py tests/bench/watched.py \
+	tests/integration/ucx_newer.sh
