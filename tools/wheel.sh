@@ -52,8 +52,8 @@ wheel_programs() {
         make -j"$(nproc)" && make install DESTDIR="$stage")
 }
 
-# commd._core and the backend for torch $3, into $2/python-$3. torch calls the compiler through ccache
-# where there is one, and that may make paths relative, of which the maps know nothing.
+# commd._core and the backend for torch $3, into $2/python-$3. torch calls the compiler through
+# ccache where there is one, and that may make paths relative, of which the maps know nothing.
 wheel_python() {
     local tree=$1 work=$2 release=$3 venv
     venv=$(wheel_venv "$release")

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """The programs of client/examples, which check their own results: with --ranks on one node, and
-started rank by rank on two."""
+started rank by rank on two. And the C program of README.md, as it stands there."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import BUILD, HANG, Cluster, equal, main  # noqa: E402
+from cluster import BUILD, HANG, TOP, Cluster, Skip, equal, main  # noqa: E402
+from cluster import sanitizer_environment  # noqa: E402
 
 LONG = 6 * HANG
 
@@ -78,6 +82,29 @@ def test_usage():
             [start(node, "ring", RANK="0", WORLD_SIZE="2", COMMD_TIMEOUT="0.3")]
         )
         equal((code, "rank" in text and "1" in text), (1, True), text)
+
+
+def test_program_of_the_readme():
+    """Two ranks, and one alone, as a reader would have them: only the paths are this build's."""
+    compiler = shutil.which("cc")
+    if not compiler or sanitizer_environment():
+        raise Skip("needs cc, and a libcommd without sanitizers")
+    with open(os.path.join(TOP, "README.md")) as file:
+        (program,) = re.findall(r"^```c\n(.*?)^```", file.read(), re.M | re.S)
+    library = os.path.join(BUILD, "client/lib/.libs")
+    with Cluster(1) as cluster, tempfile.TemporaryDirectory() as folder:
+        source, hello = os.path.join(folder, "hello.c"), os.path.join(folder, "hello")
+        with open(source, "w") as file:
+            file.write(program)
+        subprocess.run([compiler, "-Wall", "-Wextra", "-Werror", f"-I{TOP}/client/include", source,
+                        "-o", hello, f"-L{library}", "-lcommd"], check=True)  # fmt: skip
+        (node,) = cluster.nodes
+        more = {"LD_LIBRARY_PATH": library}
+        ranks = [start(node, hello, [str(rank), "2"], **more) for rank in range(2)]
+        equal(finish(ranks), [(f"rank {rank} on node0: sum of ranks 1, ranks 2\n", 0)
+                              for rank in range(2)])  # fmt: skip
+        equal(finish([start(node, hello, **more)]),
+              [("rank 0 on node0: sum of ranks 0, ranks 1\n", 0)])  # fmt: skip
 
 
 if __name__ == "__main__":

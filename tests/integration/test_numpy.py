@@ -163,6 +163,27 @@ def test_doctor():
               ["is COMMD_SOCKET meant?"])  # fmt: skip
 
 
+def test_program_of_the_readme():
+    """As it stands there, by two ranks."""
+    with open(os.path.join(TOP, "README.md")) as file:
+        part = file.read().partition("## From NumPy")[2]
+    program = re.search(r"^```python\n(.*?)^```", part, re.M | re.S).group(1)
+    with Cluster(1) as cluster, tempfile.TemporaryDirectory() as folder:
+        hello = os.path.join(folder, "hello.py")
+        with open(hello, "w") as file:
+            file.write(program)
+        ranks = [
+            package().run(cluster.nodes[0], [hello], RANK=str(rank), WORLD_SIZE="2")
+            for rank in range(2)
+        ]
+        try:
+            texts = [rank.communicate(timeout=LONG)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        equal(texts, [f"rank {rank} on node0: 1.0, (2, 4)\n" for rank in range(2)])
+
+
 def test_wheel():
     """All that belongs in it, nothing else; and what it says about itself is true."""
     names = set(package().names)
