@@ -291,6 +291,43 @@ def test_a_job_that_is_well_is_not_accused():
         equal(min(rank.finish() for rank in ranks) > 100, True)
 
 
+def sent_and_left(rank, after=None):
+    """A message that its stream has not come to, and its rank leaves."""
+    rank.call("gpu_hold", after=after)
+    rank.call("gpu", name="g", coll="send", count=50000, peer=1, tag=3)
+    rank.start("leave", name="g")
+
+
+def test_a_send_without_a_work_goes_out_before_its_rank_leaves():
+    with Gpus() as cluster:
+        ranks = cluster.ranks("g", [0, 0])
+        sent_and_left(ranks[0], 0.5)
+        work = ranks[1].call("gpu_start", name="g", coll="recv", count=50000, peer=0, tag=3)
+        ranks[1].call("gpu_wait", number=work)
+        ranks[0].finish()
+
+
+def test_a_send_without_a_work_keeps_nobody_for_long():
+    """Its stream never comes to it."""
+    with Gpus(ranks={"COMMD_TIMEOUT": "2"}) as cluster:
+        cluster.expect("died|aborted")
+        ranks = cluster.ranks("g", [0, 0])
+        begin = now()
+        sent_and_left(ranks[0])
+        ranks[0].finish()
+        check(1.5 < now() - begin < 2 * PATIENCE + 3, "the limit of the group")
+    for end in "kill", "abort":
+        with Gpus() as cluster:
+            cluster.expect("died|abort")
+            ranks = cluster.ranks("g", [0, 0])
+            sent_and_left(ranks[0])
+            if end == "kill":
+                ranks[1].kill()
+            else:
+                ranks[1].call("abort", name="g", reason="enough")
+            ranks[0].finish(10 * PATIENCE)
+
+
 def test_what_is_shown_of_gpus():
     with Gpus() as cluster:
         node = cluster.nodes[0]
