@@ -116,7 +116,8 @@ def test_a_rank_that_has_not_announced():
         for row in everywhere(cluster, "NOT_ARRIVED"):
             equal(culprit(row), (2, "node1", ranks[2].pid))
             says(row, 'GPUs of ranks 0-1 of group "g" wait in operation 2 on GPUs',
-                 f"({ALL_REDUCE})", "its process is sleeping", "the last on GPUs that it completed is operation 1",
+                 f"({ALL_REDUCE})", "its process is sleeping",
+                 "the last on GPUs that it completed is operation 1",
                  f"py-spy dump --pid {ranks[2].pid}")  # fmt: skip
             check(row["waiting_s"] >= 0.5 and not row["well"], row)
         ops = cluster.nodes[1].ctl("ops", "g")["ops"]
