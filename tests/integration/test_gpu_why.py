@@ -116,7 +116,8 @@ def test_a_rank_that_has_not_announced():
         for row in everywhere(cluster, "NOT_ARRIVED"):
             equal(culprit(row), (2, "node1", ranks[2].pid))
             says(row, 'GPUs of ranks 0-1 of group "g" wait in operation 2 on GPUs',
-                 f"({ALL_REDUCE})", "its process is sleeping", "the last on GPUs that it completed is operation 1",
+                 f"({ALL_REDUCE})", "its process is sleeping",
+                 "the last on GPUs that it completed is operation 1",
                  f"py-spy dump --pid {ranks[2].pid}")  # fmt: skip
             check(row["waiting_s"] >= 0.5 and not row["well"], row)
         ops = cluster.nodes[1].ctl("ops", "g")["ops"]
@@ -289,6 +290,43 @@ def test_a_job_that_is_well_is_not_accused():
         says(why(cluster.nodes[0])["g"], "operations on GPUs of its ranks in the last second")
         open(stop, "w").close()
         equal(min(rank.finish() for rank in ranks) > 100, True)
+
+
+def sent_and_left(rank, after=None):
+    """A message that its stream has not come to, and its rank leaves."""
+    rank.call("gpu_hold", after=after)
+    rank.call("gpu", name="g", coll="send", count=50000, peer=1, tag=3)
+    rank.start("leave", name="g")
+
+
+def test_a_send_without_a_work_goes_out_before_its_rank_leaves():
+    with Gpus() as cluster:
+        ranks = cluster.ranks("g", [0, 0])
+        sent_and_left(ranks[0], 0.5)
+        work = ranks[1].call("gpu_start", name="g", coll="recv", count=50000, peer=0, tag=3)
+        ranks[1].call("gpu_wait", number=work)
+        ranks[0].finish()
+
+
+def test_a_send_without_a_work_keeps_nobody_for_long():
+    """Its stream never comes to it."""
+    with Gpus(ranks={"COMMD_TIMEOUT": "2"}) as cluster:
+        cluster.expect("died|aborted")
+        ranks = cluster.ranks("g", [0, 0])
+        begin = now()
+        sent_and_left(ranks[0])
+        ranks[0].finish()
+        check(1.5 < now() - begin < 2 * PATIENCE + 3, "the limit of the group")
+    for end in "kill", "abort":
+        with Gpus() as cluster:
+            cluster.expect("died|abort")
+            ranks = cluster.ranks("g", [0, 0])
+            sent_and_left(ranks[0])
+            if end == "kill":
+                ranks[1].kill()
+            else:
+                ranks[1].call("abort", name="g", reason="enough")
+            ranks[0].finish(10 * PATIENCE)
 
 
 def test_what_is_shown_of_gpus():

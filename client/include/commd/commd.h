@@ -177,7 +177,9 @@ int commd_free(void *ptr);
 int commd_group_join(struct commd_context *context, const char *name, int rank, int size,
                      int64_t timeout_ms, struct commd_group **ret_group);
 /* Leaves and frees; NULL is fine. Not collective: it does not wait for the other ranks, and
- * operations that this rank has completed can still be completed by the others. */
+ * operations that this rank has completed can still be completed by the others. Messages from a GPU
+ * that were sent by commd_run() or commd_send() go out first: for that it waits, as long as an
+ * operation may take. */
 void commd_group_leave(struct commd_group *group);
 /* Breaks the group for everybody: pending and later operations on all ranks fail with
  * COMMD_E_ABORTED and @reason. */

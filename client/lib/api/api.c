@@ -234,6 +234,7 @@ PUBLIC void commd_group_leave(struct commd_group *g)
     ctx = g->ctx;
     if (ctx->generation != fork_generation())
         return;
+    device_group_flush(g);
     async_drop_group(g);
     pthread_mutex_lock(&ctx->lock);
     for (struct commd_group **p = &ctx->groups; *p; p = &(*p)->next)

@@ -115,6 +115,14 @@ static int device_group_get(struct commd_group *g, struct device_group **ret_dg)
     return r;
 }
 
+void device_group_flush(struct commd_group *g)
+{
+    struct device_group *dg = atomic_load(&g->device);
+
+    if (dg)
+        messages_flush(dg);
+}
+
 void device_group_free(struct commd_group *g)
 {
     struct device_group *dg = atomic_load(&g->device);

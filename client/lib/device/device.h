@@ -43,6 +43,10 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
  * this does. */
 void device_watch(struct commd_context *ctx);
 
+/* The group is about to be left: waits until messages from GPUs that were called without a work
+ * have gone out, for as long as an operation of the group may take; less if their receivers are
+ * gone, the group is broken, or the application wants to stop. */
+void device_group_flush(struct commd_group *g);
 /* The group or the context goes; NULL is fine, and so is one that had nothing on a GPU. */
 void device_group_free(struct commd_group *g);
 void device_free(struct commd_context *ctx);

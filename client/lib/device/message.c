@@ -15,6 +15,8 @@
 
 #include <signal.h>
 
+enum { FLUSH_NAP_US = 200, FLUSH_LOOK = 50 };
+
 static void message_unref(struct gate *gate)
 {
     staged_unref(staged_of(gate));
@@ -34,6 +36,8 @@ static void send_over(struct gate *gate, const struct commd_error *e)
 
     store_landed(st);
     atomic_fetch_sub(&st->group->sends, 1);
+    if (st->quiet)
+        atomic_fetch_sub(&st->group->quiet_sends, 1);
     staged_over(st, e);
 }
 
@@ -64,6 +68,49 @@ static int enqueue_send(struct staged *st, const struct commd_op *op)
         r = staged_copy(st, (cu_ptr)(uintptr_t)st->chunk->p, (cu_ptr)(uintptr_t)op->send, st->bytes,
                         op->stream);
     return r ? r : staged_write(st, WORD_READY, 1, op->stream);
+}
+
+/* ---- leaving --------------------------------------------------------------------------------- */
+
+static bool receiver_gone(const struct commd_group *g, int rank)
+{
+    const struct board *b = &g->board;
+
+    return atomic_load_explicit(&b->hdr->ngone, memory_order_acquire) &&
+           atomic_load_explicit(&b->ranks[rank].gone, memory_order_acquire);
+}
+
+/* Are there sends without a work that can still go out? One whose input is not there has not begun,
+ * so nobody has told it yet that its receiver is gone. */
+static bool may_go_out(struct device_group *dg)
+{
+    struct commd_group *g = dg->group;
+    unsigned n, lost = 0;
+
+    pthread_mutex_lock(&g->ctx->plock);
+    n = atomic_load(&dg->quiet_sends);
+    for (const struct commd_work *w = g->held; w && n; w = w->next)
+        lost += w->gate && w->gate->ops == &send_ops && staged_of(w->gate)->quiet &&
+                receiver_gone(g, w->op.peer);
+    pthread_mutex_unlock(&g->ctx->plock);
+    return n > lost;
+}
+
+void messages_flush(struct device_group *dg)
+{
+    struct commd_group *g = dg->group;
+    int64_t deadline = deadline_in(atomic_load(&g->timeout_ms));
+    struct board_cause cause;
+    struct commd_error e;
+
+    for (unsigned naps = 0; atomic_load(&dg->quiet_sends); naps++) {
+        if (naps % FLUSH_LOOK == 0 && (context_interrupted(g->ctx) || group_has_failed(g, &e) ||
+                                       board_broken(g->board.hdr, &cause) || !may_go_out(dg)))
+            return;
+        if (deadline >= 0 && (int64_t)now_ms() >= deadline)
+            return;
+        usleep(FLUSH_NAP_US);
+    }
 }
 
 /* ---- the lander ------------------------------------------------------------------------------ */
@@ -281,12 +328,16 @@ static int queue(struct device_group *dg, struct staged *st, struct commd_work *
     w->gate = &st->gate;
     if (send)
         atomic_fetch_add(&dg->sends, 1);
+    if (send && st->quiet)
+        atomic_fetch_add(&dg->quiet_sends, 1);
     r = async_queue_message(w, send);
     if (!r)
         return 0;
     w->gate = NULL;
     if (send)
         atomic_fetch_sub(&dg->sends, 1);
+    if (send && st->quiet)
+        atomic_fetch_sub(&dg->quiet_sends, 1);
     return r;
 }
 

@@ -45,6 +45,7 @@ struct device_group {
                                   order   of the calls */
     struct stream_lane *lanes; /* owned; under lock */
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
+    _Atomic unsigned quiet_sends; /* of these, such that have no work: who leaves waits for them */
     /* the device path: path.c; under lock */
     _Atomic int path;                /* enum group_path */
     struct session *_Atomic session; /* borrowed */
@@ -169,6 +170,8 @@ int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
                   const struct telling *how);
 /* One in host memory that must not overtake. */
 int message_behind(struct device_group *dg, const struct commd_op *op, const struct telling *how);
+/* Waits for sends without a work; see device_group_flush(). */
+void messages_flush(struct device_group *dg);
 void lander_stop(struct device *dev);
 
 #endif

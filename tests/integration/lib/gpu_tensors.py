@@ -5,6 +5,7 @@ A stream may be held: it waits for a word, as behind a kernel that does not end.
 
 import ctypes
 import os
+import threading
 import time
 
 import commd_client as client
@@ -13,6 +14,7 @@ CUDA = 2  # COMMD_MEMORY_CUDA
 HOLD = "hold"
 
 cuda = None
+context = ctypes.c_void_p()
 streams, words, buffers, works = {}, {}, {}, []
 
 
@@ -24,7 +26,6 @@ def call(name, *arguments):
 
 def begin(device=0):
     global cuda
-    context = ctypes.c_void_p()
     cuda = ctypes.CDLL(os.environ["COMMD_LIBCUDA"])
     call("cuInit", 0)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -45,15 +46,19 @@ def stream(name):
     return streams[name]
 
 
-def hold(name="s"):
-    """What is enqueued there later waits for release()."""
+def hold(name="s", after=None):
+    """What is enqueued there later waits for release(), which comes by itself @after so many seconds."""
     words[name] = alloc(4096)
     write(words[name], 0)
     word, at = ctypes.c_uint64(words[name]), ctypes.c_void_p(stream(name))
     call("cuStreamWaitValue32_v2", at, word, 1, 0)
+    if after:
+        stream(HOLD)
+        threading.Timer(after, release, [name]).start()
 
 
 def write(word, value):
+    call("cuCtxSetCurrent", context)
     call("cuStreamWriteValue32_v2", ctypes.c_void_p(stream(HOLD)), ctypes.c_uint64(word), value, 0)
     synchronize(HOLD)
 

@@ -8,10 +8,12 @@ random. Values are small whole numbers: sums are exact.
 """
 
 import random
+import time
 
 import torch
 import torch.distributed as dist
 
+import commd.torch
 from checks import BACKEND, DEVICE, STREAMS, check, raises, same
 
 ROUNDS, OVERLAP = 90, 5
@@ -279,6 +281,34 @@ def backends(rank, size):
         dist.barrier(group=group)
 
 
+def last_record(only_active):
+    entry = commd.torch.flight_recorder(only_active)["entries"][-1]
+    return [entry[key] for key in ("profiling_name", "input_sizes", "bytes", "state", "retired")]
+
+
+def recorded(rank, size):
+    """A dump names the operation that rank 1 has not come to."""
+    store = dist.distributed_c10d._get_default_store()
+    while rank == 1 and store.add("recorded", 0) < size - 1:
+        time.sleep(0.01)
+    tensor = torch.ones(3, 5)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank != 1:
+        want = ["gloo:all_reduce", [[3, 5]], 60]
+        same("what is pending", last_record(True), [*want, "scheduled", False])
+        device = commd.torch.flight_recorder(True)["entries"][-1]["device"]
+        check("its device", device.startswith(DEVICE.split(":")[0]), device)
+        store.add("recorded", 1)
+        work.wait()
+        while not work.is_completed():
+            time.sleep(0.001)
+        end = time.monotonic() + 10
+        while last_record(False)[3] != "completed" and time.monotonic() < end:
+            time.sleep(0.001)
+        same("what has ended", last_record(False), [*want, "completed", True])
+    dist.barrier()
+
+
 def main():
     dist.init_process_group(BACKEND)
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -296,6 +326,7 @@ def main():
     backends(rank, size)
     if DEVICE == "fakegpu":
         check("memory was reused", torch.fakegpu.reused() > 100)
+    recorded(rank, size)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -54,15 +54,22 @@ int source_of(const Plan &plan)
 
 } // namespace
 
-Submission::Submission(std::shared_ptr<Group> group, Plan plan)
+Submission::Submission(std::shared_ptr<Group> group, Plan plan, std::vector<RecordId> records)
     : group_(std::move(group)), device_(*plan.device), numbered_(plan.numbered),
-      plan_(std::move(plan))
+      records_(std::move(records)), plan_(std::move(plan))
 {
 }
 
 Submission::~Submission()
 {
     commd_work_free(handle_);
+}
+
+/* It is not known when a stream has come to it: in the recorder it is scheduled until then. */
+void Submission::note_end(const char *error) const
+{
+    for (RecordId record : records_)
+        record_end(record, error);
 }
 
 void Submission::start(const std::shared_ptr<Submission> &self)
@@ -74,6 +81,7 @@ void Submission::start(const std::shared_ptr<Submission> &self)
     if (plan_.ops.empty()) {
         outcome_ = Outcome::SUCCESS;
         done_.store(true, std::memory_order_release);
+        note_end(nullptr);
         return;
     }
     void *stream = native_handle(*called_);
@@ -109,6 +117,7 @@ void Submission::on_done(void *arg, const commd_error *error)
     delete held;
     if (error && self->numbered_)
         group->note_failure(error->code);
+    self->note_end(error ? error->message : nullptr);
     {
         std::lock_guard<std::mutex> guard(self->lock_);
         self->outcome_ = error ? to_outcome(error->code) : Outcome::SUCCESS;
@@ -284,8 +293,15 @@ void DeviceWork::start(bool sync)
 
     if (numbered_)
         sequence_ = group_->next_sequence();
-    submission_ = std::make_shared<Submission>(group_, std::move(plan_));
-    submission_->start(submission_);
+    if (numbered_)
+        records_.push_back(record_begin(group_->recorded(), plan_, sequence_, false));
+    submission_ = std::make_shared<Submission>(group_, std::move(plan_), std::move(records_));
+    try {
+        submission_->start(submission_);
+    } catch (const std::exception &e) {
+        submission_->note_end(e.what());
+        throw;
+    }
     finish(); /* for the profiler: that it was issued */
     if (sync)
         submission_->order(current_stream(device));
@@ -447,9 +463,15 @@ c10::intrusive_ptr<DeviceWork> DeviceBatch::submit()
         return nullptr;
     plan.numbered = false; /* each part has its number */
     plan.device = works[0]->plan_.device;
-    for (auto &work : works)
+    std::vector<RecordId> records;
+    for (auto &work : works) {
+        if (work->numbered_)
+            records.push_back(
+                record_begin(group_->recorded(), work->plan_, work->sequence_, false));
         plan.absorb(std::move(work->plan_));
+    }
     auto whole = c10::make_intrusive<DeviceWork>(group_, side_, rank_, std::move(plan));
+    whole->records_ = std::move(records);
     try {
         whole->start(false);
     } catch (...) {

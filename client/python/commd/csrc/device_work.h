@@ -27,12 +27,15 @@ namespace commd
 class Submission : public Left
 {
   public:
-    Submission(std::shared_ptr<Group> group, Plan plan);
+    /* @records: of its parts, in the flight recorder. */
+    Submission(std::shared_ptr<Group> group, Plan plan, std::vector<RecordId> records);
     ~Submission() override;
 
     /* Enqueues it behind what the current stream has been given. Throws what is wrong with it, or
      * what an earlier one failed with that nobody was told. */
     void start(const std::shared_ptr<Submission> &self);
+    /* In the flight recorder. */
+    void note_end(const char *error) const;
     /* @stream waits for it; the host does not. Throws what it has failed with. */
     void order(const c10::Stream &stream);
     /* The host waits. Throws what it has failed with, or that it is late. */
@@ -73,6 +76,7 @@ class Submission : public Left
     const std::shared_ptr<Group> group_;
     const c10::Device device_;
     const bool numbered_;
+    const std::vector<RecordId> records_;
     const int level_ = callback_level(); /* of who made it */
     commd_work *handle_ = nullptr;       /* owned */
     std::optional<c10::Stream> called_;  /* the stream that it comes behind */
@@ -133,6 +137,7 @@ class DeviceWork : public c10d::Work
     const size_t nested_;
     const std::vector<at::Tensor> outputs_;
     uint64_t sequence_ = 0;
+    std::vector<RecordId> records_;          /* of its parts: until then, too */
     Plan plan_;                              /* until it is submitted */
     std::shared_ptr<Submission> submission_; /* then */
     std::shared_ptr<DeviceBatch> batch_;     /* in a coalesced section, until it is submitted */

@@ -12,6 +12,9 @@
  * of the caller's stack are not recorded: they would take the GIL, and more time than a small
  * operation.
  *
+ * On a GPU an operation is "scheduled" until it is known to have ended: that its stream has come to
+ * it nobody can tell without a wait, or a thread that polls.
+ *
  * A record is begun by who calls and ended by who completes, which may be the library's thread. The
  * lock is held for a copy of a few hundred bytes; a dump copies the records and works on the copy.
  */
@@ -292,6 +295,8 @@ class Recorder
         bool failed = false;
         std::string error;
         Shapes inputs, outputs;
+        int64_t bytes = 0; /* of the inputs */
+        c10::Device device{c10::kCPU};
     };
 
     Recorder();
@@ -343,6 +348,9 @@ RecordId Recorder::begin(const std::shared_ptr<RecordedGroup> &group, const Plan
     const char *name = name_of(plan);
     const bool joined = made_of_blocks(plan.type);
     const int64_t now = wall_ns();
+    int64_t bytes = 0;
+    for (const at::Tensor &tensor : plan.inputs)
+        bytes += static_cast<int64_t>(tensor.numel()) * tensor.element_size();
     std::lock_guard<std::mutex> guard(lock_);
     Record &record = records_[++last_ % records_.size()];
 
@@ -359,6 +367,8 @@ RecordId Recorder::begin(const std::shared_ptr<RecordedGroup> &group, const Plan
     record.error.clear();
     record.inputs.set(plan.inputs, joined);
     record.outputs.set(plan.outputs, joined);
+    record.bytes = bytes;
+    record.device = plan.device ? *plan.device : c10::Device(c10::kCPU);
     group->enqueued_ = sequence;
     return last_;
 }
@@ -415,7 +425,7 @@ Dict Recorder::dump_record(const Record &record)
     out.insert("time_created_ns", record.created);
     out.insert("time_discovered_started_ns", when(record.begun));
     out.insert("time_discovered_completed_ns", when(done ? record.ended : 0));
-    if (done)
+    if (done && record.begun) /* on a GPU it is not known when it began */
         out.insert("duration_ms", static_cast<double>(record.ended - record.begun) / 1e6);
     out.insert("input_sizes", record.inputs.shapes());
     out.insert("input_dtypes", record.inputs.types());
@@ -425,6 +435,8 @@ Dict Recorder::dump_record(const Record &record)
     out.insert("retired", record.ended != 0);
     out.insert("timeout_ms", record.timeout_ms);
     out.insert("is_p2p", false);
+    out.insert("bytes", record.bytes);
+    out.insert("device", record.device.str());
     if (record.failed)
         out.insert("error", record.error);
     return out;
