@@ -173,7 +173,7 @@ def test_the_first_who_asks_starts_it():
             equal(one.ask(), (OK, ""))
             pid = service(node)
             words = f"--fd 3 --node node0 --socket {node.socket} --cuda libcuda.so.1 --nccl " \
-                    "libnccl.so.2 --timeout 20000 --log info"  # fmt: skip
+                    "libnccl.so.2 --nccl-env  --host-id  --timeout 20000 --log info"  # fmt: skip
             check(words in node.log(), node.log())
             check("CUDA_VISIBLE_DEVICES=1 NCCL_DEBUG=WARN COMMD_GPU=(null)" in node.log(), "env")
             equal((status(node)["gpu"], status(node)["gpu_pid"]), ("up", pid))

@@ -283,10 +283,11 @@ def test_a_job_that_is_well_is_not_accused():
             rank.answer()
         stuck[0].call("gpu", name="h")
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            asked = pool.map(lambda n: why(cluster.nodes[n % 2]), range(50))
-            verdicts = [(rows["g"]["verdict"], rows["h"]["verdict"]) for rows in asked]
-        equal({verdict for verdict, _ in verdicts}, {"HEALTHY"})
-        equal({verdict for _, verdict in verdicts[3:]}, {"NOT_ARRIVED"}, verdicts)
+            asked = list(pool.map(lambda n: why(cluster.nodes[n % 2]), range(50)))
+            # a node whose answer comes too late is left out
+            verdicts = [[rows[g]["verdict"] for rows in asked if g in rows] for g in ("g", "h")]
+        equal(set(verdicts[0]), {"HEALTHY"})
+        equal(set(verdicts[1][3:]), {"NOT_ARRIVED"}, verdicts)
         says(why(cluster.nodes[0])["g"], "operations on GPUs of its ranks in the last second")
         open(stop, "w").close()
         equal(min(rank.finish() for rank in ranks) > 100, True)

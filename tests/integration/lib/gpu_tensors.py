@@ -47,7 +47,7 @@ def stream(name):
 
 
 def hold(name="s", after=None):
-    """What is enqueued there later waits for release(), which comes by itself @after so many seconds."""
+    """What is enqueued there later waits for release(), which comes by itself @after seconds."""
     words[name] = alloc(4096)
     write(words[name], 0)
     word, at = ctypes.c_uint64(words[name]), ctypes.c_void_p(stream(name))
