@@ -326,13 +326,29 @@ static char *read_file_of_tree(const char *path)
     return text;
 }
 
+/* Of a histogram there are three. */
+static bool is_part(const char *rest, size_t len)
+{
+    static const char *const parts[] = {"_bucket", "_sum", "_count"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(parts); i++)
+        if (strlen(parts[i]) == len && memcmp(parts[i], rest, len) == 0)
+            return true;
+    return false;
+}
+
 static bool is_metric(const char *word, size_t len)
 {
     const char *name, *type, *help;
 
-    for (unsigned i = 0; metrics_row(i, &name, &type, &help); i++)
-        if (strlen(name) == len && memcmp(name, word, len) == 0)
+    for (unsigned i = 0; metrics_row(i, &name, &type, &help); i++) {
+        size_t n = strlen(name);
+
+        if (n > len || memcmp(name, word, n) != 0)
+            continue;
+        if (n == len || (strcmp(type, "histogram") == 0 && is_part(word + n, len - n)))
             return true;
+    }
     return false;
 }
 
