@@ -349,6 +349,27 @@ static void times_wrap(void **state)
     assert_share(a.sent, b.sent, 4);
 }
 
+/* Who is new, or was away while they went halfway around, is neither behind all others nor before
+ * them, whatever the time is by then. */
+static void who_is_new_is_in_step_at_any_time(void **state)
+{
+    for (unsigned i = 0; i < 64; i++) {
+        struct sender busy, fresh;
+        struct fair f;
+
+        fair_init(&f, 8 * MESSAGE);
+        f.time = (1ull << 58) * i + (1ull << 57);
+        sender_init(&busy, 10, MESSAGE, MESSAGE);
+        busy.node.time = f.time;
+        fair_enter(&f, &busy.node);
+        sender_init(&fresh, 10, MESSAGE, MESSAGE);
+        assert_int_equal(fresh.node.time, 0);
+        fair_enter(&f, &fresh.node);
+        serve(&f, 40 * MESSAGE);
+        assert_int_equal(fresh.sent, busy.sent);
+    }
+}
+
 static void weights_are_bounded(void **state)
 {
     struct fair_node n;
@@ -372,6 +393,7 @@ int main(void)
         cmocka_unit_test(modest_is_who_keeps_to_its_share),
         cmocka_unit_test(overtaking_does_not_move_the_queue),
         cmocka_unit_test(times_wrap),
+        cmocka_unit_test(who_is_new_is_in_step_at_any_time),
         cmocka_unit_test(weights_are_bounded),
     };
 
