@@ -57,7 +57,7 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
 /* links.c: of groups that are well otherwise: is it the network? */
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n);
 
-/* Of `commctl ops`: one operation that has begun and not ended, or one message. */
+/* pending.c, of `commctl ops`: one operation that has begun and not ended, or one message. */
 struct wait_row {
     const char *group, *name, *operation;
     uint64_t number;                 /* of the operation; 0: a message */

@@ -1,4 +1,5 @@
-/* past.c - see past.h. What is kept is bounded by PAST_*: some 1,100 bytes a rank. */
+/* past.c - see past.h. What is kept is bounded by PAST_*: some 950 bytes a rank, and 1,500 if it
+ * had operations on GPUs. */
 #include "daemon/admin/past.h"
 
 #include "daemon/daemon.h"

@@ -333,7 +333,7 @@ static bool seat_gpu_op(const struct board_recorder *rec, uint32_t seq, struct o
     if (!seq || !recorder_gpu_read(rec, seq, &op, &desc, &code) || op.seq != seq)
         return false;
     *ret_desc = desc;
-    *ret_code = code;
+    *ret_code = code <= 0 && code >= -BOARD_GPU_LOST ? code : -CAUSE_INTERNAL;
     *ret_begun_ms = op.begun_ns / 1000000;
     return true;
 }

@@ -250,7 +250,7 @@ struct board_seat {
         uint32_t begun, ended;
         bool pending, ready; /* the input of the oldest that is pending is there */
         uint32_t ms;         /* for which it is ready; if it is not, was announced */
-        int code;            /* how the last one ended: enum commd_result */
+        int code;            /* how the last one ended: one of enum commd_result */
         struct op_desc now, last;
     } gpu;
 };

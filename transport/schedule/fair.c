@@ -1,8 +1,11 @@
 /* fair.c - see fair.h. Times are bytes times SCALE / weight, and wrap: only differences count, of
- * which the largest is that of the largest message times the number of those who send. */
+ * which the largest is that of the largest message times the number of those who send. Who is not
+ * listed may have a time that is older than half of the range, or none at all: fair_return(). */
 #include "transport/schedule/fair.h"
 
 enum { SCALE = FAIR_WEIGHT_MAX };
+/* Nobody is further ahead: 1 GB of the least weight. */
+#define AHEAD_MOST ((int64_t)1 << 40)
 
 static bool later(uint64_t a, uint64_t b)
 {
@@ -50,10 +53,10 @@ static void fair_insert(struct fair *f, struct fair_node *n)
         TAILQ_INSERT_HEAD(&f->list, n, link);
 }
 
-/* It sends again. */
+/* It sends again, or for the first time. What seems far ahead is old. */
 static void fair_return(const struct fair *f, struct fair_node *n)
 {
-    if (later(f->time, n->time + f->keep))
+    if (later(f->time, n->time + f->keep) || (int64_t)(n->time - f->time) > AHEAD_MOST)
         n->time = f->time;
 }
 

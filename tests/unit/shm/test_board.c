@@ -125,6 +125,45 @@ static void a_seat_tells_what_its_member_does(void **state)
     close(fd);
 }
 
+/* The same of operations by commd-gpu, whatever the member writes there. */
+static void what_a_seat_tells_of_gpus_is_checked(void **state)
+{
+    static const int32_t codes[] = {0,         -CAUSE_MISMATCH, -BOARD_GPU_LOST,    1,
+                                    INT32_MAX, INT32_MIN,       -BOARD_GPU_LOST - 1};
+    struct op_desc desc = {.seq = 1, .count = 10, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32};
+    struct board_seat seat;
+    struct board_member *m;
+    struct board_ctl *ctl;
+    struct board b;
+    int fd;
+
+    assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
+    assert_int_equal(board_map(fd, &b), 0);
+    m = &b.members[1];
+    m->gpu_begun = m->gpu_ended = 1;
+    recorder_gpu_begin(&b.recorders[1], &desc, 40, 1000000);
+    for (unsigned i = 0; i < ARRAY_LEN(codes); i++) {
+        recorder_gpu_end(&b.recorders[1], 1, codes[i], 2000000);
+        board_seat(ctl, 1, 5000, &seat);
+        assert_int_equal(seat.gpu.last.count, 10);
+        assert_int_equal(seat.gpu.code, i < 3 ? codes[i] : -CAUSE_INTERNAL);
+    }
+    m->gpu_begun = 0x80000000u; /* as many as there are, and the next one has no number */
+    m->gpu_ended = UINT32_MAX;
+    m->gpu_ready_op = 0;
+    m->gpu_ready_ms = 3000;
+    board_seat(ctl, 1, 5000, &seat);
+    assert_false(seat.gpu.pending);
+    m->gpu_begun = 5;
+    board_seat(ctl, 1, 5000, &seat);
+    assert_true(seat.gpu.pending && seat.gpu.ready);
+    assert_int_equal(seat.gpu.ms, 2000);
+    assert_int_equal(seat.gpu.now.seq, 0);
+    board_unmap(&b);
+    board_ctl_free(ctl);
+    close(fd);
+}
+
 /* ---- who writes which line ------------------------------------------------------------------- */
 
 /* Writers: members by index, the engine, and words that several write because they are for that:
@@ -847,6 +886,7 @@ int main(void)
         cmocka_unit_test(created_board_maps),
         cmocka_unit_test(members_read_whether_all_nodes_have_gpus),
         cmocka_unit_test(a_seat_tells_what_its_member_does),
+        cmocka_unit_test(what_a_seat_tells_of_gpus_is_checked),
         cmocka_unit_test(impossible_geometry_is_refused),
         cmocka_unit_test(lines_have_one_writer),
         cmocka_unit_test(foreign_fds_are_refused),

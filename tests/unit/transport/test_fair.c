@@ -189,6 +189,36 @@ static void short_pauses_cost_no_share(void **state)
     }
 }
 
+/* Whenever it comes and goes: beside who always sends, nobody gets more in any time than the half
+ * and what it may have missed. */
+static void no_pattern_of_pauses_gains(void **state)
+{
+    enum { KEEP = 8 * MESSAGE };
+
+    for (rng = 1; rng < 200; rng += 3) {
+        int64_t ahead = 0, least = 0, gained = 0; /* of the others, in bytes */
+        uint64_t seed = rng, often = 1 + rnd() % 24;
+        struct sender busy, tricky;
+        struct fair f;
+
+        fair_init(&f, KEEP);
+        sender_init(&busy, 10, 1, MESSAGE);
+        sender_init(&tricky, 10, 1, seed % 2 ? MESSAGE : KB);
+        fair_enter(&f, &busy.node);
+        for (unsigned i = 0; i < 20000; i++) {
+            if (rnd() % often == 0)
+                (tricky.node.listed ? fair_leave : fair_enter)(&f, &tricky.node);
+            serve(&f, 1);
+            ahead = (int64_t)(tricky.sent - busy.sent);
+            least = MIN(least, ahead);
+            gained = MAX(gained, ahead - least);
+        }
+        if (gained > KEEP + 2 * MESSAGE)
+            fail_msg("seed %llu: %lld bytes", (unsigned long long)seed, (long long)gained);
+        rng = seed;
+    }
+}
+
 /* Who was away for longer, or has just come, has missed nothing: the others go on at once. */
 static void long_pauses_save_nothing_up(void **state)
 {
@@ -349,6 +379,27 @@ static void times_wrap(void **state)
     assert_share(a.sent, b.sent, 4);
 }
 
+/* Who is new, or was away while they went halfway around, is neither behind all others nor before
+ * them, whatever the time is by then. */
+static void who_is_new_is_in_step_at_any_time(void **state)
+{
+    for (unsigned i = 0; i < 64; i++) {
+        struct sender busy, fresh;
+        struct fair f;
+
+        fair_init(&f, 8 * MESSAGE);
+        f.time = (1ull << 58) * i + (1ull << 57);
+        sender_init(&busy, 10, MESSAGE, MESSAGE);
+        busy.node.time = f.time;
+        fair_enter(&f, &busy.node);
+        sender_init(&fresh, 10, MESSAGE, MESSAGE);
+        assert_int_equal(fresh.node.time, 0);
+        fair_enter(&f, &fresh.node);
+        serve(&f, 40 * MESSAGE);
+        assert_int_equal(fresh.sent, busy.sent);
+    }
+}
+
 static void weights_are_bounded(void **state)
 {
     struct fair_node n;
@@ -367,11 +418,13 @@ int main(void)
         cmocka_unit_test(nobody_starves),
         cmocka_unit_test(pause_saves_nothing_up),
         cmocka_unit_test(short_pauses_cost_no_share),
+        cmocka_unit_test(no_pattern_of_pauses_gains),
         cmocka_unit_test(long_pauses_save_nothing_up),
         cmocka_unit_test(many_groups_are_one_user),
         cmocka_unit_test(modest_is_who_keeps_to_its_share),
         cmocka_unit_test(overtaking_does_not_move_the_queue),
         cmocka_unit_test(times_wrap),
+        cmocka_unit_test(who_is_new_is_in_step_at_any_time),
         cmocka_unit_test(weights_are_bounded),
     };
 

@@ -1,0 +1,223 @@
+/* chain.c - who keeps the others waiting.
+ *
+ * The model is a chain. A rank that sleeps in an operation waits for one that has not begun it; a
+ * rank that sleeps for a message waits for the other side. Each step asks what the one who is
+ * waited for does instead: it is dead, or stopped: that is the culprit. It sleeps somewhere else,
+ * perhaps in another group: follow it there. It comes back to who was met before: nobody can go on,
+ * the order is inverted. It sleeps nowhere: it has not arrived, and its process is what to look at.
+ *
+ * A process that runs is not blocked, though an operation that it began without waiting may sleep:
+ * what it does instead is asked, and not where that sleeps. Steps between GPUs: gpu_chain.c. */
+#include "client/ctl/finding.h"
+
+#include <stdio.h>
+
+enum {
+    SAID_MOST = 8,    /* links of a chain that are told */
+    STEPS_MOST = 256, /* a longer one goes round in a circle that does not come back to its begin */
+};
+
+static const char *plural(unsigned n)
+{
+    return n == 1 ? "" : "s";
+}
+
+static bool gpu_waits_like(const struct seat *s, const struct seat *than)
+{
+    return on_gpu(s) && s->gpu_ready && s->gpu_ended == than->gpu_ended;
+}
+
+/* Who waits in what, since when. */
+static void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    char list[200], name[128], peer[32] = "any rank";
+    unsigned n;
+
+    if (stuck_in_operation(waiter)) {
+        n = list_ranks(seats, waiter, waits_like, list, sizeof(list));
+        tell(f->evidence, "rank%s %s of group \"%s\" wait%s in operation %u (%s) for %.1f s",
+             plural(n), list, waiter->name, n == 1 ? "s" : "", waiter->started,
+             or_unknown(waiter->operation), (double)waiter->asleep_ms / 1000);
+        return;
+    }
+    if (waits_on_gpu(waiter)) {
+        n = list_ranks(seats, waiter, gpu_waits_like, list, sizeof(list));
+        tell(f->evidence,
+             "GPUs of rank%s %s of group \"%s\" wait in operation %u on GPUs (%s) for %.1f s",
+             plural(n), list, waiter->name, waiter->gpu_ended + 1,
+             or_unknown(waiter->gpu_operation), (double)waiter->gpu_ms / 1000);
+        return;
+    }
+    if (waiter->message_peer >= 0)
+        snprintf(peer, sizeof(peer), "rank %lld", (long long)waiter->message_peer);
+    tell(f->evidence, "%s of group \"%s\" waits in %s %s %s, tag %lld, for %.1f s",
+         seat_name(waiter, name), waiter->name, waiter->message,
+         is(waiter->message, "send") ? "to" : "from", peer, (long long)waiter->message_tag,
+         (double)waiter->message_ms / 1000);
+}
+
+/* For whom @waiter waits; NULL: for nobody that can be seen. */
+static const struct seat *waited_for(const struct seats *seats, const struct seat *waiter)
+{
+    bool message = !stuck_in_operation(waiter);
+    const struct seat *best = NULL;
+
+    if (waits_on_gpu(waiter))
+        return gpu_waited_for(seats, waiter);
+
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (!same_group(s, waiter) || s->rank < 0 || s->rank == waiter->rank)
+            continue;
+        if (message ? s->rank != waiter->message_peer
+                    : !is_late(s, waiter) && !is_stopped(s) && !is_dead(s))
+            continue;
+        if (heavier(s, best))
+            best = s;
+    }
+    return best;
+}
+
+static void find_absent(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                        const struct seat *s)
+{
+    bool gpu = waits_on_gpu(waiter), operation = stuck_in_operation(waiter) || gpu;
+    char name[128], list[200];
+    unsigned n =
+        operation ? list_ranks(seats, waiter, gpu ? gpu_late : is_late, list, sizeof(list)) : 1;
+
+    f->verdict = VERDICT_NOT_ARRIVED;
+    blame(f, s);
+    if (n > 1)
+        tell(f->evidence, "ranks %s have not begun it", list);
+    tell(f->evidence, "%s %s; its process is %s%s%s%s", seat_name(s, name),
+         operation                     ? "has not begun it"
+         : is(waiter->message, "send") ? "has not received"
+                                       : "has not sent",
+         *s->process ? s->process : "in a state that the system does not tell",
+         *s->kernel ? " (in the kernel: " : "", s->kernel, *s->kernel ? ")" : "");
+    if (gpu && on_gpu(s))
+        tell(f->evidence, "its GPU is in operation %u (%s)", s->gpu_ended + 1,
+             or_unknown(s->gpu_operation));
+    else if (gpu && *s->gpu_last)
+        tell(f->evidence, "the last on GPUs that it completed is operation %u (%s)", s->gpu_ended,
+             s->gpu_last);
+    else if (*s->last)
+        tell(f->evidence, "the last that it completed is operation %u (%s)", s->ops, s->last);
+    else
+        tell(f->evidence, "it has completed %u operations", s->ops);
+    if (s->gpu_in && s->gpu_in != waiter)
+        tell(f->evidence,
+             "the GPU of its process waits in operation %u on GPUs (%s) of group \"%s\" for %.1f s",
+             s->gpu_in->gpu_ended + 1, or_unknown(s->gpu_in->gpu_operation), s->gpu_in->name,
+             (double)s->gpu_in->gpu_ms / 1000);
+    tell(f->remedy, "see what it does instead: py-spy dump --pid %llu (or gdb -p %llu) on node %s",
+         (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
+}
+
+static void find_inversion(struct finding *f, const struct seat *s)
+{
+    char name[128];
+
+    f->verdict = VERDICT_ORDER_INVERSION;
+    blame(f, s);
+    tell(f->evidence, "and so back to %s: each waits for another of them, and none can go on",
+         seat_name(s, name));
+    tell(f->remedy, "let all ranks call these operations in the same order, or send and receive "
+                    "without waiting (isend, irecv)");
+}
+
+/* Nodes are not looked at in the same moment: has somebody begun the operation of @waiter only just
+ * now, or ended it while it was watched? Then it is not stuck. */
+static bool moves_on(const struct seats *seats, const struct seat *waiter)
+{
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (!same_group(s, waiter) || s->rank < 0 || s->rank == waiter->rank || is_late(s, waiter))
+            continue;
+        if (in_operation(s) && s->started == waiter->started) {
+            if (!s->asleep || s->asleep_ms < STUCK_MS)
+                return true;
+        } else if (s->done) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void find_moving(struct finding *f)
+{
+    f->verdict = VERDICT_HEALTHY;
+    tell(f->evidence, "all ranks have begun it now, the last of them while it was looked at");
+}
+
+/* Its host has called what @waiter is in: only its stream is behind. */
+static bool is_behind(const struct seat *s, const struct seat *waiter)
+{
+    if (waits_on_gpu(waiter))
+        return !gpu_late(s, waiter);
+    return stuck_in_operation(waiter) && !is_stopped(s) && s->unready &&
+           s->started + 1 == waiter->started;
+}
+
+/* Everybody has begun it. */
+static void find_stall(struct finding *f, const struct seat *waiter)
+{
+    if (waiter->nodes > 1) {
+        f->verdict = VERDICT_LINK_STALL;
+        tell(f->evidence,
+             "all ranks have begun it: what is missing has to come from another of "
+             "the %llu nodes",
+             (unsigned long long)waiter->nodes);
+        tell(f->remedy, "look at the network between them: commctl nodes; ip -s link; ss -ti");
+        return;
+    }
+    f->verdict = VERDICT_BROKEN;
+    tell(f->evidence, "all ranks have begun it, and none gets on");
+    tell(f->remedy, "this should not be: please report it, with commctl --json ranks");
+}
+
+/* From @waiter, who has waited for long, to who keeps everybody waiting. */
+void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *begin = waiter;
+
+    f->waiting_ms = stuck_ms(waiter);
+    for (unsigned steps = 0;; steps++) {
+        const struct seat *s = waited_for(seats, waiter);
+
+        if (steps < SAID_MOST)
+            say_waiting(f, seats, waiter);
+        if (!s) {
+            if (stuck_in_operation(waiter) && moves_on(seats, waiter))
+                return find_moving(f);
+            if (stuck_in_operation(waiter))
+                return find_stall(f, waiter);
+            if (waits_on_gpu(waiter))
+                return find_gpu_stall(f, seats, waiter);
+            f->verdict = VERDICT_NOT_ARRIVED;
+            tell(f->evidence, "nobody has sent it");
+            tell(f->remedy, "look for the rank that should send it, and its tag");
+            return;
+        }
+        if (is_dead(s))
+            return find_dead(f, s);
+        if (is_behind(s, waiter)) {
+            if (!s->gpu_in || same_group(s->gpu_in, waiter))
+                return find_behind(f, waiter, s);
+            waiter = s->gpu_in;
+            if (same_process(waiter, begin) || steps == STEPS_MOST)
+                return find_inversion(f, waiter);
+            continue;
+        }
+        if (is_stopped(s))
+            return find_stopped(f, s);
+        if (!blocked_in(s) || blocked_in(s) == waiter)
+            return find_absent(f, seats, waiter, s);
+        waiter = blocked_in(s);
+        if (same_process(waiter, begin) || steps == STEPS_MOST)
+            return find_inversion(f, waiter);
+    }
+}

@@ -1,0 +1,27 @@
+/* finding.h - how a verdict comes about, between the files that decide on it: lines of text, who is
+ * to blame, and what more than one of them finds. Outside: diagnose.h. */
+#ifndef COMMCTL_FINDING_H
+#define COMMCTL_FINDING_H
+
+#include "client/ctl/diagnose.h"
+#include "client/ctl/seats.h"
+
+/* finding.c: one more line, as far as there is room. @text: FINDING_TEXT bytes. */
+void tell(char *text, const char *fmt, ...) _printf_(2, 3);
+const char *seat_name(const struct seat *s, char buf[128]);
+const char *or_unknown(const char *operation);
+void blame(struct finding *f, const struct seat *s);
+void find_dead(struct finding *f, const struct seat *s);
+void find_stopped(struct finding *f, const struct seat *s);
+
+/* chain.c: from @waiter, who has waited for long, to who keeps everybody waiting. */
+void follow(struct finding *f, const struct seats *seats, const struct seat *waiter);
+
+/* gpu_chain.c: for whom @waiter's GPU waits; NULL: all have come to its operation. */
+const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter);
+void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s);
+void find_gpu_stall(struct finding *f, const struct seats *seats, const struct seat *waiter);
+/* Did the last operation by commd-gpu of one of them end badly? */
+bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct seat *of);
+
+#endif

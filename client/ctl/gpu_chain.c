@@ -1,0 +1,137 @@
+/* gpu_chain.c - the steps of a chain that lie on GPUs.
+ *
+ * An operation on GPUs by commd-gpu waits in its rank's stream, while the host goes on. It has been
+ * announced, and its input is there, or not yet. So for one that waits so the chain asks: who has
+ * not announced it? What keeps that host: a wait of the host, or, if it sleeps, of its GPU. Who
+ * has, but whose stream has not come to it? What keeps that stream: another such operation, or what
+ * the rank computes. Have all come, only commd-gpu can be at fault: but what it does may take
+ * STALL_MS. */
+#include "client/ctl/finding.h"
+
+#include <stdio.h>
+
+enum {
+    STALL_MS = 5000,  /* a large operation between GPUs may well take a second */
+    SILENT_MS = 1500, /* commd-gpu is asked once a second */
+};
+
+/* The same of its GPU: who has not announced it, whatever else; or whose stream is behind. Who is
+ * stopped, but has come, holds up nobody. */
+const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *late = NULL, *unready = NULL;
+
+    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
+         i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (s->rank < 0 || s->rank == waiter->rank || is(s->process, "left"))
+            continue;
+        if (is_dead(s))
+            return s;
+        if (gpu_late(s, waiter) && heavier(s, late))
+            late = s;
+        if (gpu_unready(s, waiter) && !unready)
+            unready = s;
+    }
+    return late ? late : unready;
+}
+
+/* @s has called it; its GPU has not come to it. */
+void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s)
+{
+    bool gpu = waits_on_gpu(waiter);
+    char name[128];
+
+    f->verdict = VERDICT_GPU_BEHIND;
+    blame(f, s);
+    tell(f->evidence,
+         "%s has called it; its stream has not come to it for %.1f s: the GPU still does what was "
+         "enqueued before",
+         seat_name(s, name),
+         (double)(gpu ? s->gpu_ended == waiter->gpu_ended ? s->gpu_ms : 0 : s->unready_ms) / 1000);
+    tell(
+        f->remedy,
+        "see what that GPU does: nvidia-smi on node %s; py-spy dump --pid %llu; a kernel that does "
+        "not end, or a stream that waits for an event or a word that nobody writes",
+        s->node, (unsigned long long)s->pid);
+}
+
+/* Of the group, one whose node's commd-gpu does not answer; NULL: they do. */
+static const struct seat *silent_node(const struct seats *seats, const struct seat *of)
+{
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].gpu_silent_ms >= SILENT_MS)
+            return &seats->at[i];
+    return NULL;
+}
+
+/* All have announced it, and their streams have come to it. */
+void find_gpu_stall(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *silent = silent_node(seats, waiter);
+
+    if (silent) {
+        f->verdict = VERDICT_GPU_SERVICE_DEAD;
+        f->node = silent->node;
+        tell(f->evidence,
+             "all ranks have come to it, and commd-gpu on node %s has not answered its "
+             "commd for %.1f s",
+             silent->node, (double)silent->gpu_silent_ms / 1000);
+        tell(f->remedy, "commd ends it after gpu.timeout, and ranks get an error; is it stopped? "
+                        "journalctl -u commd on that node");
+        return;
+    }
+    if (waiter->gpu_ms < STALL_MS) {
+        f->verdict = VERDICT_HEALTHY;
+        tell(f->evidence, "all ranks have come to it: GPUs work on it");
+        return;
+    }
+    f->verdict = VERDICT_GPU_STALL;
+    tell(f->evidence,
+         "all ranks have come to it, and commd-gpu has not ended it: a kernel or NCCL "
+         "hangs%s",
+         waiter->nodes > 1 ? ", or the network between the nodes" : "");
+    tell(f->remedy, "commd-gpu gives up after gpu.timeout, and ranks get an error: commctl gpus; "
+                    "journalctl -u commd, with NCCL_DEBUG=WARN in its environment");
+}
+
+/* Did the last operation by commd-gpu of one of them end badly? Then that is what they tell of,
+ * whatever they did then. */
+bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *first = NULL;
+    char name[128], other[128];
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (s->rank < 0 || on_gpu(s))
+            continue;
+        if (is(s->gpu_error, "gpu lost")) {
+            f->verdict = VERDICT_GPU_SERVICE_DEAD;
+            f->node = s->node;
+            tell(f->evidence, "operation %u on GPUs (%s) of %s ended because commd-gpu was lost",
+                 s->gpu_ended, or_unknown(s->gpu_last), seat_name(s, name));
+            tell(f->remedy,
+                 "look why it ended: journalctl -u commd on node %s, commctl events; the "
+                 "next operation on a GPU starts it again",
+                 s->node);
+            return true;
+        }
+        if (!is(s->gpu_error, "mismatch"))
+            continue;
+        if (!first)
+            first = s;
+        if (s->gpu_ended != first->gpu_ended || is(s->gpu_last, first->gpu_last))
+            continue;
+        f->verdict = VERDICT_MISMATCH;
+        blame(f, s);
+        tell(f->evidence, "operation %u on GPUs: %s called %s", s->gpu_ended,
+             seat_name(first, name), first->gpu_last);
+        tell(f->evidence, "but %s called %s", seat_name(s, other), s->gpu_last);
+        tell(f->remedy, "both got an error that says the same; correct the program");
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,179 @@
+/* seats.c - reads the table "ranks" into seats, numbers their groups, and finds where each process
+ * sleeps. */
+#include "client/ctl/seats.h"
+
+#include "client/ctl/cells.h"
+
+#include "shm/util/ranks.h"
+
+static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, const char **missing)
+{
+    const char *rank = cells_by_key(t, row, "rank", missing),
+               *peer = cells_by_key(t, row, "message_peer", missing);
+    const char *asleep = cells_by_key(t, row, "asleep_ms", missing);
+    const char *tag = cells_by_key(t, row, "message_tag", missing);
+    const char *watched = cells_by_key(t, row, "watched_ms", missing);
+    const char *cause = cells_by_key(t, row, "cause_rank", missing);
+    const char *unready = cells_by_key(t, row, "unready_ms", missing);
+
+    *s = (struct seat){
+        .group = cells_by_key(t, row, "group", missing),
+        .name = cells_by_key(t, row, "name", missing),
+        .state = cells_by_key(t, row, "state", missing),
+        .cause = cells_by_key(t, row, "cause", missing),
+        .cause_text = cells_by_key(t, row, "cause_text", missing),
+        .missing = cells_by_key(t, row, "missing", missing),
+        .node = cells_by_key(t, row, "node", missing),
+        .process = cells_by_key(t, row, "process", missing),
+        .kernel = cells_by_key(t, row, "kernel", missing),
+        .operation = cells_by_key(t, row, "operation", missing),
+        .last = cells_by_key(t, row, "last", missing),
+        .message = cells_by_key(t, row, "message", missing),
+        .command = cells_by_key(t, row, "command", missing),
+        .uid = cells_number(cells_by_key(t, row, "uid", missing)),
+        .size = cells_number(cells_by_key(t, row, "size", missing)),
+        .nodes = cells_number(cells_by_key(t, row, "nodes", missing)),
+        .ended_s = cells_number(cells_by_key(t, row, "ended_s", missing)),
+        .pid = cells_number(cells_by_key(t, row, "pid", missing)),
+        .asleep_ms = cells_number(asleep),
+        .message_ms = cells_number(cells_by_key(t, row, "message_ms", missing)),
+        .done = cells_number(cells_by_key(t, row, "done", missing)),
+        .busy_pct = cells_number(cells_by_key(t, row, "busy_pct", missing)),
+        .ops = (uint32_t)cells_number(cells_by_key(t, row, "ops", missing)),
+        .started = (uint32_t)cells_number(cells_by_key(t, row, "started", missing)),
+        .rank = *rank ? (int64_t)cells_number(rank) : -1,
+        .cause_rank = *cause ? (int64_t)cells_number(cause) : -1,
+        .message_peer = *peer ? (int64_t)cells_number(peer) : -1,
+        .message_tag = *tag ? (int64_t)cells_number(tag) : -1,
+        .gpu_operation = cells_by_key(t, row, "gpu_operation", missing),
+        .gpu_last = cells_by_key(t, row, "gpu_last", missing),
+        .gpu_error = cells_by_key(t, row, "gpu_error", missing),
+        .gpu_begun = (uint32_t)cells_number(cells_by_key(t, row, "gpu_begun", missing)),
+        .gpu_ended = (uint32_t)cells_number(cells_by_key(t, row, "gpu_ended", missing)),
+        .gpu_done = cells_number(cells_by_key(t, row, "gpu_done", missing)),
+        .gpu_ms = cells_number(cells_by_key(t, row, "gpu_ms", missing)),
+        .gpu_silent_ms = cells_number(cells_by_key(t, row, "gpu_silent_ms", missing)),
+        .gpu_ready = is(cells_by_key(t, row, "gpu_ready", missing), "true"),
+        .unready_ms = cells_number(unready),
+        .unready = *unready != 0,
+        .asleep = *asleep != 0,
+        .watched = *watched != 0,
+    };
+}
+
+/* A group that is joining has no id yet: its name is its user's. */
+static int compare_groups(const struct seat *x, const struct seat *y)
+{
+    int order = strcmp(x->group, y->group);
+
+    if (!order)
+        order = strcmp(x->name, y->name);
+    return order ? order : (x->uid > y->uid) - (x->uid < y->uid);
+}
+
+static int by_group(const void *a, const void *b)
+{
+    const struct seat *const *x = a, *const *y = b;
+    int order = compare_groups(*x, *y);
+
+    return order ? order : (*x > *y) - (*x < *y);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct seat *const *x = a, *const *y = b;
+
+    if ((*x)->number != (*y)->number)
+        return (*x)->number < (*y)->number ? -1 : 1;
+    return ((*x)->rank > (*y)->rank) - ((*x)->rank < (*y)->rank);
+}
+
+static int by_process(const void *a, const void *b)
+{
+    const struct seat *const *x = a, *const *y = b;
+
+    if ((*x)->pid != (*y)->pid)
+        return (*x)->pid < (*y)->pid ? -1 : 1;
+    return strcmp((*x)->node, (*y)->node);
+}
+
+/* Numbers the groups, and finds where each process sleeps. */
+static void connect_seats(struct seats *seats)
+{
+    struct seat **order = seats->by_rank;
+
+    for (unsigned i = 0; i < seats->n; i++)
+        order[i] = &seats->at[i];
+    qsort(order, seats->n, sizeof(*order), by_group);
+    for (unsigned i = 0; i < seats->n; i++) {
+        bool same = i && !compare_groups(order[i], order[i - 1]);
+
+        order[i]->number = same ? order[i - 1]->number : (unsigned)(order[i] - seats->at);
+    }
+    qsort(order, seats->n, sizeof(*order), by_process);
+    for (unsigned i = 0, end; i < seats->n; i = end) {
+        const struct seat *longest = NULL, *gpu = NULL;
+
+        for (end = i; end < seats->n && same_process(order[i], order[end]); end++) {
+            if (host_ms(order[end]) && (!longest || host_ms(order[end]) > host_ms(longest)))
+                longest = order[end];
+            if (stuck_on_gpu(order[end]) && (!gpu || order[end]->gpu_ms > gpu->gpu_ms))
+                gpu = order[end];
+        }
+        for (unsigned k = i; k < end; k++) {
+            order[k]->sleeps_in = longest;
+            order[k]->gpu_in = gpu;
+        }
+    }
+    qsort(order, seats->n, sizeof(*order), by_rank);
+    for (unsigned i = 0; i < seats->n; i++)
+        order[i]->group_at = i && same_group(order[i], order[i - 1]) ? order[i - 1]->group_at : i;
+}
+
+void seats_free(struct seats *seats)
+{
+    free(seats->at);
+    free(seats->by_rank);
+}
+
+int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **ret_key)
+{
+    const char *missing = NULL;
+    struct seats seats = {.at = calloc(t->nrows + 1, sizeof(*seats.at)),
+                          .by_rank = calloc(t->nrows + 1, sizeof(*seats.by_rank)),
+                          .n = t->nrows};
+
+    if (!seats.at || !seats.by_rank) {
+        seats_free(&seats);
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < t->nrows && !missing; i++)
+        read_row(t, i, &seats.at[i], &missing);
+    if (missing) {
+        *ret_key = missing;
+        seats_free(&seats);
+        return -EPROTO;
+    }
+    connect_seats(&seats);
+    *ret_seats = seats;
+    return 0;
+}
+
+unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
+                    char *buf, size_t len)
+{
+    struct rank_list list;
+    int64_t last = -1;
+
+    rank_list_init(&list, buf, len);
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (s->rank <= last || !match(s, of))
+            continue;
+        rank_list_add(&list, (unsigned)s->rank);
+        last = s->rank;
+    }
+    rank_list_end(&list);
+    return list.n;
+}

@@ -1,0 +1,176 @@
+/* seats.h - the table "ranks" as what ranks are doing: one seat for each row, and what it says. Of
+ * `commctl why` and `commctl ops` alone; no I/O.
+ *
+ * Nobody who is only late counts as stuck: who waits for less than STUCK_MS, or whose group
+ * completed operations while it was watched. Counters of operations wrap: is_late() compares. */
+#ifndef COMMCTL_SEATS_H
+#define COMMCTL_SEATS_H
+
+#include "shm/proto/msg.h"
+
+enum { STUCK_MS = 500 };
+
+/* A row of the table; strings are the table's. */
+struct seat {
+    const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
+        *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error;
+    uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
+        gpu_done, gpu_ms, gpu_silent_ms;
+    uint32_t ops, started, gpu_begun, gpu_ended;
+    int64_t rank, cause_rank, message_peer, message_tag; /* -1: none, any */
+    bool asleep, watched;
+    bool unready;      /* the operation after `started` was called; its stream has not come to it */
+    bool gpu_ready;    /* of the oldest by commd-gpu that is pending: its stream has come to it */
+    unsigned number;   /* of its group: that of the group's first row */
+    unsigned group_at; /* where its group begins in by_rank */
+    const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */
+    const struct seat *gpu_in;    /* likewise, where its GPU waits */
+};
+
+struct seats {
+    struct seat *at;       /* owned */
+    struct seat **by_rank; /* owned: group by group, each in the order of its ranks */
+    unsigned n;
+};
+
+/* *ret_seats is the caller's, to seats_free(). -ENOMEM; -EPROTO: the table lacks the column
+ * *ret_key. */
+int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **ret_key);
+void seats_free(struct seats *seats);
+
+/* The ranks of @of's group for which @match holds, "0-2,5". What it costs matters: a user may have
+ * thousands of ranks, each in another operation, and each has such a list. */
+typedef bool seat_match_fn(const struct seat *s, const struct seat *than);
+unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
+                    char *buf, size_t len);
+
+/* ---- what a row says -------------------------------------------------------------------- */
+
+static inline bool same_group(const struct seat *a, const struct seat *b)
+{
+    return a->number == b->number;
+}
+
+static inline bool same_process(const struct seat *a, const struct seat *b)
+{
+    return a->pid == b->pid && !strcmp(a->node, b->node);
+}
+
+static inline bool is(const char *text, const char *word)
+{
+    return !strcmp(text, word);
+}
+
+static inline bool is_stopped(const struct seat *s)
+{
+    return is(s->process, "stopped") || is(s->process, "traced");
+}
+
+/* Not a "zombie": that may be a main thread that has ended before the others. */
+static inline bool is_dead(const struct seat *s)
+{
+    return is(s->process, "died");
+}
+
+/* Where it is blocked; NULL: nowhere that can be seen. A host that sleeps most likely waits for its
+ * GPU, if that waits. */
+static inline const struct seat *blocked_in(const struct seat *s)
+{
+    if (is(s->process, "running"))
+        return NULL;
+    return s->sleeps_in ? s->sleeps_in : s->gpu_in;
+}
+
+static inline bool is_live(const struct seat *s)
+{
+    return is(s->state, "open") && s->rank >= 0;
+}
+
+/* Has @s not begun the operation that @waiter is in? */
+static inline bool is_late(const struct seat *s, const struct seat *waiter)
+{
+    return (int32_t)(s->started - waiter->started) < 0;
+}
+
+static inline bool in_operation(const struct seat *s)
+{
+    return s->started != s->ops;
+}
+
+/* Who is stopped does not wait: what it slept in may have come long ago. */
+static inline bool stuck_in_operation(const struct seat *s)
+{
+    return is_live(s) && !is_stopped(s) && in_operation(s) && s->asleep &&
+           s->asleep_ms >= STUCK_MS && !s->done;
+}
+
+static inline bool stuck_in_message(const struct seat *s)
+{
+    return is_live(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;
+}
+
+static inline bool on_gpu(const struct seat *s)
+{
+    return (int32_t)(s->gpu_begun - s->gpu_ended) > 0;
+}
+
+/* Its stream waits there, whatever the host does. */
+static inline bool stuck_on_gpu(const struct seat *s)
+{
+    return is_live(s) && !is_stopped(s) && on_gpu(s) && s->gpu_ready && s->gpu_ms >= STUCK_MS &&
+           !s->gpu_done;
+}
+
+/* How long its host waits. */
+static inline uint64_t host_ms(const struct seat *s)
+{
+    uint64_t ms = stuck_in_operation(s) ? s->asleep_ms : 0;
+
+    return stuck_in_message(s) ? MAX(ms, s->message_ms) : ms;
+}
+
+static inline uint64_t stuck_ms(const struct seat *s)
+{
+    return stuck_on_gpu(s) ? MAX(host_ms(s), s->gpu_ms) : host_ms(s);
+}
+
+/* What @s waits in is an operation by commd-gpu: what the host waits in comes first. */
+static inline bool waits_on_gpu(const struct seat *s)
+{
+    return !host_ms(s) && stuck_on_gpu(s);
+}
+
+/* Has @s not announced what @waiter's GPU waits in? */
+static inline bool gpu_late(const struct seat *s, const struct seat *waiter)
+{
+    return (int32_t)(s->gpu_begun - (waiter->gpu_ended + 1)) < 0;
+}
+
+/* It has, but its stream has not come to it. */
+static inline bool gpu_unready(const struct seat *s, const struct seat *waiter)
+{
+    return !gpu_late(s, waiter) && (int32_t)(s->gpu_ended - (waiter->gpu_ended + 1)) < 0 &&
+           (s->gpu_ended != waiter->gpu_ended || !s->gpu_ready);
+}
+
+static inline bool waits_like(const struct seat *s, const struct seat *than)
+{
+    return in_operation(s) && s->started == than->started;
+}
+
+/* How good an explanation @s is for others having to wait. */
+static inline unsigned weight(const struct seat *s)
+{
+    if (is_dead(s))
+        return 4;
+    if (is_stopped(s))
+        return 3;
+    return blocked_in(s) ? 2 : 1;
+}
+
+static inline bool heavier(const struct seat *s, const struct seat *best)
+{
+    return !best || weight(s) > weight(best) || (weight(s) == weight(best) && s->rank < best->rank);
+}
+
+#endif
