@@ -321,6 +321,8 @@ def parse():
     add("names", nargs="*", metavar="NAME", help=" ".join(p.name for p in PROGRAMS))
     add("--backend", default="commd", help="commd (default), or gloo, which checks the programs")
     add("--place", action="append", choices=list(PLACES), help="only there")
+    add("--all", action="store_true", help="all programs at all places; else those of the CPU that"
+        " run on GPUs, too, take turns over the places with GPUs")  # fmt: skip
     add(
         "--repeat",
         type=int,
@@ -344,7 +346,10 @@ def parse():
 def places_of(program, options):
     if options.backend != "commd":
         return ["one node"]
-    places = [*(CPU_PLACES if program.places is None else program.places), *program.gpus]
+    gpus = program.gpus
+    if gpus and program.path and not (options.all or options.names or options.place):
+        gpus = [gpus[PROGRAMS.index(program) % len(gpus)]]
+    places = [*(CPU_PLACES if program.places is None else program.places), *gpus]
     return [place for place in places if place in (options.place or PLACES)]
 
 
