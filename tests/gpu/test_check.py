@@ -35,7 +35,16 @@ def check(*words, **more):
     return done.returncode, rows, done.stdout
 
 
+def has_kernels():
+    _, _, text = check("--fake", "kernels")
+    return "built without a CUDA compiler" not in text
+
+
+needs_kernels = unittest.skipUnless(has_kernels(), "built without a CUDA compiler")
+
+
 class Check(unittest.TestCase):
+    @needs_kernels
     def test_all_of_the_driver_passes_over_the_fake_one(self):
         code, rows, text = check("--fake", "--group", "driver")
         self.assertEqual(code, 0, text)
@@ -43,6 +52,7 @@ class Check(unittest.TestCase):
         self.assertEqual(skipped, {"words_mps", "ipc_killed_mps"}, text)
         self.assertEqual(len(rows), 25)
 
+    @needs_kernels
     def test_a_fake_device_has_no_numbers(self):
         _, rows, text = check("--fake", "bandwidth", "words", "word_host", "ipc_open", "host_func")
         for row in rows.values():
@@ -54,6 +64,7 @@ class Check(unittest.TestCase):
         code, rows, text = check("--fake", "path_host", "nodes_two")
         self.assertEqual((code, len(rows)), (0, 2), text)
 
+    @needs_kernels
     def test_the_table_of_times_over_the_fake_driver(self):
         code, rows, text = check("--fake", "table")
         self.assertEqual((code, rows["table"]["verdict"]), (0, "PASS"), text)
@@ -68,6 +79,7 @@ class Check(unittest.TestCase):
         self.assertEqual({row["verdict"] for row in rows.values()}, {"SKIPPED"}, text)
         self.assertIn("/nonexistent/libcuda.so.1", rows["device"]["text"])
 
+    @needs_kernels
     def test_what_is_wrong_fails(self):
         """A fault of the driver's is the check's failure, and others go on."""
         code, rows, text = check(
@@ -84,6 +96,7 @@ class Check(unittest.TestCase):
         self.assertEqual(rows["ipc_killed"]["verdict"], "SKIPPED", text)
         self.assertEqual(rows["descriptor"]["verdict"], "PASS", text)
 
+    @needs_kernels
     def test_what_hangs_is_ended_in_time(self):
         code, rows, text = check("--fake", "bandwidth", "path_host", "--budget", "13",
                                  FAKECUDA_HANG_AFTER="1")  # fmt: skip
