@@ -385,12 +385,9 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
     return begin_in_turn(start_locked, dg, op, gpu, how);
 }
 
-void path_leave(struct device_group *dg)
+/* Its operations on @s do not know it any more. */
+static void leave_session(struct device_group *dg, struct session *s)
 {
-    struct session *s = dg->session;
-
-    if (!s)
-        return;
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS; i++)
         if (s->slots[i] && s->slots[i]->group == dg) {
@@ -398,7 +395,15 @@ void path_leave(struct device_group *dg)
             s->slots[i]->group = NULL;
         }
     pthread_mutex_unlock(&s->pend);
-    detach(dg); /* which ends what is pending */
+}
+
+void path_leave(struct device_group *dg)
+{
+    /* also on those that it had before: what was lent there may not have landed */
+    for (struct session *s = atomic_load(&dg->dev->session); s; s = s->next)
+        leave_session(dg, s);
+    if (dg->session)
+        detach(dg); /* which ends what is pending */
 }
 
 static struct session *kept; /* their contexts are gone */

@@ -415,6 +415,45 @@ static void commd_gpu_dies(void **state)
     gpu_free(y);
 }
 
+/* What was lent by one that has died is still in use when the group, which has another one by then,
+ * is left: the second waits for the first, and that for its stream. */
+static void a_group_that_is_left_with_another_session(void **state)
+{
+    int32_t *x = alone(N, 1), *y = gpu_ints(N, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, N),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, N)};
+    struct commd_work *second, *w[PAIR];
+    _Atomic int gate = 0;
+
+    sum_of_shared();
+    gpu_hold(pair.stream[0], &gate);
+    assert_int_equal(commd_run(pair.ranks->group[0], &op[0]), 0);
+    op[0].stream = gpu_stream();
+    assert_int_equal(commd_start(pair.ranks->group[0], &op[0], NULL, NULL, &second), 0);
+    for (unsigned i = 0; i < PAIR; i++)
+        assert_int_equal(commd_start(pair.ranks->group[1], &op[1], NULL, NULL, &w[i]), 0);
+    pair_start_service(NULL);
+    for (unsigned k = 0; k < PAIR; k++)
+        while (!pair_lost(k))
+            device_watch(pair.ranks->ctx[k]);
+    for (unsigned i = 0; i < PAIR; i++) {
+        assert_int_equal(commd_work_wait(w[i], 10000), COMMD_E_GPU_LOST);
+        commd_work_free(w[i]);
+    }
+    op[0].send = op[0].recv = gpu_ints(N, 1);
+    pair_run(op, NULL);
+    gpu_ranks_leave(pair.ranks, 0);
+    assert_int_equal(commd_work_wait(second, 50), COMMD_E_TIMEOUT);
+    atomic_store(&gate, 1);
+    assert_int_equal(commd_work_wait(second, 10000), COMMD_E_ABORTED);
+    commd_work_free(second);
+    assert_true(gpu_passes(pair.stream[0]) && gpu_passes(op[0].stream));
+    gpu_ok(cu.stream_free(op[0].stream));
+    gpu_free(op[0].recv);
+    gpu_free(x);
+    gpu_free(y);
+}
+
 static void a_group_that_is_left(void **state)
 {
     int32_t *x = alone(N, 1);
@@ -454,6 +493,7 @@ int main(void)
         TEST(nothing_can_be_lent_to_the_first),
         TEST(commd_gpu_dies),
         TEST(a_group_that_is_left),
+        TEST(a_group_that_is_left_with_another_session),
     };
 
     pair_environment("1");
