@@ -234,13 +234,23 @@ static void attach(struct device_group *dg, const struct offer *offers, struct o
     free(c);
 }
 
+/* What is still pending, in an abort of NCCL or because a result that was lent has not landed, says
+ * nothing of what the group agrees upon next, nor is anything more asked for it. */
 static void detach(struct device_group *dg)
 {
     struct session_msg m = {.type = SESSION_DETACH, .id = dg->attached};
+    struct session *s = dg->session;
 
-    if (dg->attached && !atomic_load(&dg->session->lost))
-        session_tell(dg->session, &m);
+    if (!dg->attached)
+        return;
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i] && s->slots[i]->group == dg)
+            s->slots[i]->past = true;
     dg->attached = 0;
+    pthread_mutex_unlock(&s->pend);
+    if (!atomic_load(&s->lost))
+        session_tell(s, &m);
 }
 
 /* The host path it is; is that well with this rank? The setting is the same on all of them. */

@@ -271,6 +271,14 @@ int session_get(struct device *dev, int gpu, struct session **ret_session)
 
 /* ---- the end of operations ------------------------------------------------------------------- */
 
+/* The next operation agrees anew; but not because of one from before the last time, of which the
+ * other ranks may know nothing. */
+static void disagree(struct announced *a)
+{
+    if (!a->past)
+        atomic_store(&a->group->disagreed, true);
+}
+
 /* With pend held. */
 static void announced_end(struct announced *a)
 {
@@ -298,7 +306,7 @@ static void announced_end(struct announced *a)
         a->error.epoch = dg->group->board.epoch;
         a->error.seq = a->seq;
         if (a->error.code == COMMD_E_GPU_LOST)
-            atomic_store(&dg->disagreed, true);
+            disagree(a);
         else if (a->error.code != COMMD_E_MISMATCH && a->error.code != COMMD_E_INVALID &&
                  a->error.code != COMMD_E_NOMEM)
             group_fail(dg->group, &a->error);
@@ -434,7 +442,7 @@ static void watch_one(struct announced *a, int64_t now)
 {
     struct commd_error e;
 
-    if (session_ended(a) || announced_done(a) || !a->group || a->aborted)
+    if (session_ended(a) || announced_done(a) || !a->group || a->aborted || a->past)
         return;
     if (group_broke(a->group, &e)) {
         ask_to_end(a, &e);

@@ -30,7 +30,8 @@ struct announced {
     uintptr_t lo, hi; /* what it writes lies between these */
     cu_context ctx;
     bool quiet;                              /* there is no work that could tell of a failure */
-    bool aborted, warned;                    /* under pend, as are the next three */
+    bool aborted, warned;                    /* under pend, as are the next four */
+    bool past;                               /* the group has begun anew since */
     bool collected;                          /* result is that of commd-gpu */
     bool lands;                              /* it is over when `landed` says so: lent.c */
     struct lent *lent;                       /* owned, until then; NULL: none */

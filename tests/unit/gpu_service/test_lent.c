@@ -415,23 +415,31 @@ static void commd_gpu_dies(void **state)
     gpu_free(y);
 }
 
-/* What was lent by one that has died is still in use when the group, which has another one by then,
- * is left: the second waits for the first, and that for its stream. */
-static void a_group_that_is_left_with_another_session(void **state)
-{
-    int32_t *x = alone(N, 1), *y = gpu_ints(N, 2);
-    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, N),
-                                pair_op(COMMD_ALL_REDUCE, 1, y, N)};
-    struct commd_work *second, *w[PAIR];
-    _Atomic int gate = 0;
+/* Two operations of rank 0, of which the second waits for the first and that for a gate, when
+ * commd-gpu dies; the group goes on with another one before they have landed. */
+struct late {
+    struct commd_op op[PAIR]; /* the next one */
+    struct commd_work *second;
+    int32_t *x, *y;
+    _Atomic int gate;
+};
 
+static void begin_late(struct late *l)
+{
+    struct commd_work *w[PAIR];
+
+    l->x = alone(N, 1);
+    l->y = gpu_ints(N, 2);
+    atomic_init(&l->gate, 0);
+    l->op[0] = pair_op(COMMD_ALL_REDUCE, 0, l->x, N);
+    l->op[1] = pair_op(COMMD_ALL_REDUCE, 1, l->y, N);
     sum_of_shared();
-    gpu_hold(pair.stream[0], &gate);
-    assert_int_equal(commd_run(pair.ranks->group[0], &op[0]), 0);
-    op[0].stream = gpu_stream();
-    assert_int_equal(commd_start(pair.ranks->group[0], &op[0], NULL, NULL, &second), 0);
+    gpu_hold(pair.stream[0], &l->gate);
+    assert_int_equal(commd_run(pair.ranks->group[0], &l->op[0]), 0);
+    l->op[0].stream = gpu_stream();
+    assert_int_equal(commd_start(pair.ranks->group[0], &l->op[0], NULL, NULL, &l->second), 0);
     for (unsigned i = 0; i < PAIR; i++)
-        assert_int_equal(commd_start(pair.ranks->group[1], &op[1], NULL, NULL, &w[i]), 0);
+        assert_int_equal(commd_start(pair.ranks->group[1], &l->op[1], NULL, NULL, &w[i]), 0);
     pair_start_service(NULL);
     for (unsigned k = 0; k < PAIR; k++)
         while (!pair_lost(k))
@@ -440,18 +448,47 @@ static void a_group_that_is_left_with_another_session(void **state)
         assert_int_equal(commd_work_wait(w[i], 10000), COMMD_E_GPU_LOST);
         commd_work_free(w[i]);
     }
-    op[0].send = op[0].recv = gpu_ints(N, 1);
-    pair_run(op, NULL);
+    l->op[0].send = l->op[0].recv = gpu_ints(N, 1);
+    pair_run(l->op, NULL);
+    assert_int_equal(commd_work_wait(l->second, 50), COMMD_E_TIMEOUT);
+}
+
+static void end_late(struct late *l, int code)
+{
+    atomic_store(&l->gate, 1);
+    assert_int_equal(commd_work_wait(l->second, 10000), code);
+    commd_work_free(l->second);
+    assert_true(gpu_passes(pair.stream[0]) && gpu_passes(l->op[0].stream));
+}
+
+static void free_late(struct late *l)
+{
+    gpu_ok(cu.stream_free(l->op[0].stream));
+    gpu_free(l->op[0].recv);
+    gpu_free(l->x);
+    gpu_free(l->y);
+}
+
+static void what_lands_late_is_of_the_past(void **state)
+{
+    struct late l;
+
+    begin_late(&l);
+    end_late(&l, COMMD_E_GPU_LOST);
+    assert_int_equal(commd_run(pair.ranks->group[0], &l.op[0]), COMMD_E_GPU_LOST); /* the first */
+    pair_run(l.op, NULL);
+    assert_path(2 * AGREEING);
+    free_late(&l);
+}
+
+static void a_group_is_left_before_all_has_landed(void **state)
+{
+    struct late l;
+
+    begin_late(&l);
     gpu_ranks_leave(pair.ranks, 0);
-    assert_int_equal(commd_work_wait(second, 50), COMMD_E_TIMEOUT);
-    atomic_store(&gate, 1);
-    assert_int_equal(commd_work_wait(second, 10000), COMMD_E_ABORTED);
-    commd_work_free(second);
-    assert_true(gpu_passes(pair.stream[0]) && gpu_passes(op[0].stream));
-    gpu_ok(cu.stream_free(op[0].stream));
-    gpu_free(op[0].recv);
-    gpu_free(x);
-    gpu_free(y);
+    end_late(&l, COMMD_E_ABORTED);
+    free_late(&l);
 }
 
 static void a_group_that_is_left(void **state)
@@ -493,7 +530,8 @@ int main(void)
         TEST(nothing_can_be_lent_to_the_first),
         TEST(commd_gpu_dies),
         TEST(a_group_that_is_left),
-        TEST(a_group_that_is_left_with_another_session),
+        TEST(what_lands_late_is_of_the_past),
+        TEST(a_group_is_left_before_all_has_landed),
     };
 
     pair_environment("1");
