@@ -149,19 +149,19 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
 {
     struct side_places p = side_places_of(g, op);
     const struct side_place *sides[] = {&p.send, &p.recv};
-    size_t alone = 0;
+    bool alone[2] = {false, false};
+    size_t recv_at;
     int r = 0;
 
     pthread_mutex_lock(&s->calls);
     for (unsigned i = 0; i < 2 && r >= 0; i++) {
         r = memory_share(s, op_name(op), sides[i]);
-        if (r > 0)
-            alone += sides[i]->bytes;
+        alone[i] = r > 0;
     }
-    if (r >= 0 && alone) {
+    if (r >= 0 && (alone[0] || alone[1])) {
         struct lent *l;
 
-        r = lent_take(s, op_name(op), alone, 0, &l);
+        r = lent_take(s, op_name(op), lent_bytes(&p, alone[0], alone[1], &recv_at), 0, &l);
         if (!r)
             lent_return(s, l);
     }

@@ -365,6 +365,30 @@ static void larger_ones_that_come_first(void **state)
     gpu_free(y);
 }
 
+/* In place, or of one side: what it needs is there once, by the first and by a later one. */
+static void no_more_is_lent_than_needed(void **state)
+{
+    int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2), *z = gpu_ints(MANY, 0);
+    struct commd_op op[PAIR];
+
+    sum(x, y, MANY);
+    for (unsigned k = 0; k < PAIR; k++)
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, y, MANY);
+    op[0].send = x;
+    op[0].recv = z;
+    for (size_t i = 0; i < MANY; i++) {
+        x[i] = 4;
+        y[i] = 5;
+    }
+    pair_run(op, NULL);
+    assert_all(z, MANY, 9);
+    assert_all(y, MANY, 9);
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+    gpu_free(z);
+}
+
 /* ---- what goes wrong ------------------------------------------------------------------------- */
 
 static void nothing_can_be_lent(void **state)
@@ -526,6 +550,7 @@ int main(void)
         SMALL(waiting_has_a_limit),
         SMALL(larger_ones_are_refused),
         SMALL(larger_ones_that_come_first),
+        SMALL(no_more_is_lent_than_needed),
         TEST(nothing_can_be_lent),
         TEST(nothing_can_be_lent_to_the_first),
         TEST(commd_gpu_dies),
