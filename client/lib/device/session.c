@@ -101,18 +101,24 @@ int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, c
                    unsigned nfds, struct session_msg *ret, int *ret_fd)
 {
     int got[2] = {-1, -1}, r = send_message(s->sock, m, len, fds, nfds);
-    unsigned n;
+    bool heard = false;
+    unsigned n = 0;
 
-    if (r)
-        return session_gone(strerror(-r));
-    r = receive_message(s->sock, ret, got, &n);
-    if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code)
+    r = r ? session_gone(strerror(-r)) : receive_message(s->sock, ret, got, &n);
+    if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code) {
+        heard = true;
         r = error_set(error_mine(), ret->answer.code < 0 ? ret->answer.code : COMMD_E_INTERNAL,
                       "run", "%s", ret->answer.text);
-    else if (!r && (ret->id != m->id || ret->type != (ret_fd ? m->type : SESSION_ANSWER) ||
-                    n != (ret_fd != NULL)))
-        r = error_set(error_mine(), COMMD_E_PROTOCOL, "run",
-                      "commd-gpu answers what nobody has asked");
+    } else if (!r) {
+        heard = ret->id == m->id && ret->type == (ret_fd ? m->type : SESSION_ANSWER) &&
+                n == (ret_fd != NULL);
+        r = heard ? 0
+                  : error_set(error_mine(), COMMD_E_PROTOCOL, "run",
+                              "commd-gpu answers what nobody has asked");
+    }
+    if (!heard) /* the answer, if it comes, would be taken for that of the next question */
+        session_lose(s, r == COMMD_E_PROTOCOL ? "commd-gpu does not answer as it should"
+                                              : "commd-gpu is gone");
     if (!r && ret_fd)
         *ret_fd = steal_fd(&got[0]);
     close_fdp(&got[0]);
