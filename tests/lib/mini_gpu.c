@@ -259,8 +259,8 @@ static void add_memory(struct mini *s, const struct session_msg *m, const int *f
 
     while (s->memory[i].id)
         i++;
-    if (refuses("memory")) {
-        respond(s, m->id, -CAUSE_INVALID, "refused");
+    if (refuses("memory") || refuses("order")) {
+        respond(s, m->id + refuses("order"), -CAUSE_INVALID, "refused");
         return;
     }
     if (m->memory.kind == SESSION_IPC) {

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50, LENT_ALIGN = 256 };
+enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50 };
 
 static struct announced *announced_of(struct gate *gate)
 {
@@ -143,11 +143,8 @@ static int put_lent(struct session *s, const char *name, const struct side_place
                     struct beside *b, struct session_slot *slot)
 {
     const struct side_place *sides[] = {b->send ? &p->send : NULL, b->recv ? &p->recv : NULL};
-    bool one = b->send && b->recv && !p->send.blocks && !p->recv.blocks &&
-               p->send.base == p->recv.base && p->send.bytes == p->recv.bytes;
-    size_t recv_at = b->send && !one ? ALIGN_UP(p->send.bytes, (size_t)LENT_ALIGN) : 0;
-    int r =
-        lent_take(s, name, recv_at + (b->recv ? p->recv.bytes : p->send.bytes), until, &b->lent);
+    size_t recv_at, bytes = lent_bytes(p, b->send, b->recv, &recv_at);
+    int r = lent_take(s, name, bytes, until, &b->lent);
 
     for (unsigned i = 0; i < 2 && !r; i++) {
         uintptr_t lo, hi;

@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-enum { LENT_LEAST = 2 << 20, GIVE_NAP_US = 50, MOST_GPUS = 64 };
+enum { LENT_LEAST = 2 << 20, GIVE_NAP_US = 50, MOST_GPUS = 64, LENT_ALIGN = 256 };
 
 /* ---- what streams say at the end ------------------------------------------------------------- */
 
@@ -227,6 +227,15 @@ static int lent_refused(struct session *s, const char *op, size_t bytes, int cod
         "commd-gpu lends no memory in their place (%zu bytes of operations that are not "
         "over): %s; COMMD_DEVICE_PATH=host goes through host memory",
         op, bytes, in_use(s), text);
+}
+
+size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at)
+{
+    bool one = send && recv && !p->send.blocks && !p->recv.blocks && p->send.base == p->recv.base &&
+               p->send.bytes == p->recv.bytes;
+
+    *ret_recv_at = send && recv && !one ? ALIGN_UP(p->send.bytes, (size_t)LENT_ALIGN) : 0;
+    return *ret_recv_at + (recv ? p->recv.bytes : p->send.bytes);
 }
 
 int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, struct lent **ret)

@@ -149,19 +149,19 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
 {
     struct side_places p = side_places_of(g, op);
     const struct side_place *sides[] = {&p.send, &p.recv};
-    size_t alone = 0;
+    bool alone[2] = {false, false};
+    size_t recv_at;
     int r = 0;
 
     pthread_mutex_lock(&s->calls);
     for (unsigned i = 0; i < 2 && r >= 0; i++) {
         r = memory_share(s, op_name(op), sides[i]);
-        if (r > 0)
-            alone += sides[i]->bytes;
+        alone[i] = r > 0;
     }
-    if (r >= 0 && alone) {
+    if (r >= 0 && (alone[0] || alone[1])) {
         struct lent *l;
 
-        r = lent_take(s, op_name(op), alone, 0, &l);
+        r = lent_take(s, op_name(op), lent_bytes(&p, alone[0], alone[1], &recv_at), 0, &l);
         if (!r)
             lent_return(s, l);
     }
@@ -234,13 +234,23 @@ static void attach(struct device_group *dg, const struct offer *offers, struct o
     free(c);
 }
 
+/* What is still pending, in an abort of NCCL or because a result that was lent has not landed, says
+ * nothing of what the group agrees upon next, nor is anything more asked for it. */
 static void detach(struct device_group *dg)
 {
     struct session_msg m = {.type = SESSION_DETACH, .id = dg->attached};
+    struct session *s = dg->session;
 
-    if (dg->attached && !atomic_load(&dg->session->lost))
-        session_tell(dg->session, &m);
+    if (!dg->attached)
+        return;
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        if (s->slots[i] && s->slots[i]->group == dg)
+            s->slots[i]->past = true;
     dg->attached = 0;
+    pthread_mutex_unlock(&s->pend);
+    if (!atomic_load(&s->lost))
+        session_tell(s, &m);
 }
 
 /* The host path it is; is that well with this rank? The setting is the same on all of them. */
@@ -385,12 +395,9 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
     return begin_in_turn(start_locked, dg, op, gpu, how);
 }
 
-void path_leave(struct device_group *dg)
+/* Its operations on @s do not know it any more. */
+static void leave_session(struct device_group *dg, struct session *s)
 {
-    struct session *s = dg->session;
-
-    if (!s)
-        return;
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS; i++)
         if (s->slots[i] && s->slots[i]->group == dg) {
@@ -398,7 +405,15 @@ void path_leave(struct device_group *dg)
             s->slots[i]->group = NULL;
         }
     pthread_mutex_unlock(&s->pend);
-    detach(dg); /* which ends what is pending */
+}
+
+void path_leave(struct device_group *dg)
+{
+    /* also on those that it had before: what was lent there may not have landed */
+    for (struct session *s = atomic_load(&dg->dev->session); s; s = s->next)
+        leave_session(dg, s);
+    if (dg->session)
+        detach(dg); /* which ends what is pending */
 }
 
 static struct session *kept; /* their contexts are gone */

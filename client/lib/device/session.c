@@ -101,18 +101,24 @@ int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, c
                    unsigned nfds, struct session_msg *ret, int *ret_fd)
 {
     int got[2] = {-1, -1}, r = send_message(s->sock, m, len, fds, nfds);
-    unsigned n;
+    bool heard = false;
+    unsigned n = 0;
 
-    if (r)
-        return session_gone(strerror(-r));
-    r = receive_message(s->sock, ret, got, &n);
-    if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code)
+    r = r ? session_gone(strerror(-r)) : receive_message(s->sock, ret, got, &n);
+    if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code) {
+        heard = true;
         r = error_set(error_mine(), ret->answer.code < 0 ? ret->answer.code : COMMD_E_INTERNAL,
                       "run", "%s", ret->answer.text);
-    else if (!r && (ret->id != m->id || ret->type != (ret_fd ? m->type : SESSION_ANSWER) ||
-                    n != (ret_fd != NULL)))
-        r = error_set(error_mine(), COMMD_E_PROTOCOL, "run",
-                      "commd-gpu answers what nobody has asked");
+    } else if (!r) {
+        heard = ret->id == m->id && ret->type == (ret_fd ? m->type : SESSION_ANSWER) &&
+                n == (ret_fd != NULL);
+        r = heard ? 0
+                  : error_set(error_mine(), COMMD_E_PROTOCOL, "run",
+                              "commd-gpu answers what nobody has asked");
+    }
+    if (!heard) /* the answer, if it comes, would be taken for that of the next question */
+        session_lose(s, r == COMMD_E_PROTOCOL ? "commd-gpu does not answer as it should"
+                                              : "commd-gpu is gone");
     if (!r && ret_fd)
         *ret_fd = steal_fd(&got[0]);
     close_fdp(&got[0]);
@@ -271,6 +277,14 @@ int session_get(struct device *dev, int gpu, struct session **ret_session)
 
 /* ---- the end of operations ------------------------------------------------------------------- */
 
+/* The next operation agrees anew; but not because of one from before the last time, of which the
+ * other ranks may know nothing. */
+static void disagree(struct announced *a)
+{
+    if (!a->past)
+        atomic_store(&a->group->disagreed, true);
+}
+
 /* With pend held. */
 static void announced_end(struct announced *a)
 {
@@ -298,7 +312,7 @@ static void announced_end(struct announced *a)
         a->error.epoch = dg->group->board.epoch;
         a->error.seq = a->seq;
         if (a->error.code == COMMD_E_GPU_LOST)
-            atomic_store(&dg->disagreed, true);
+            disagree(a);
         else if (a->error.code != COMMD_E_MISMATCH && a->error.code != COMMD_E_INVALID &&
                  a->error.code != COMMD_E_NOMEM)
             group_fail(dg->group, &a->error);
@@ -434,7 +448,7 @@ static void watch_one(struct announced *a, int64_t now)
 {
     struct commd_error e;
 
-    if (session_ended(a) || announced_done(a) || !a->group || a->aborted)
+    if (session_ended(a) || announced_done(a) || !a->group || a->aborted || a->past)
         return;
     if (group_broke(a->group, &e)) {
         ask_to_end(a, &e);

@@ -30,7 +30,8 @@ struct announced {
     uintptr_t lo, hi; /* what it writes lies between these */
     cu_context ctx;
     bool quiet;                              /* there is no work that could tell of a failure */
-    bool aborted, warned;                    /* under pend, as are the next three */
+    bool aborted, warned;                    /* under pend, as are the next four */
+    bool past;                               /* the group has begun anew since */
     bool collected;                          /* result is that of commd-gpu */
     bool lands;                              /* it is over when `landed` says so: lent.c */
     struct lent *lent;                       /* owned, until then; NULL: none */
@@ -107,6 +108,9 @@ void memory_forget_all(struct session *s);
 
 /* ---- lent.c ---------------------------------------------------------------------------------- */
 
+/* What an operation needs in place of its sides: if of both, and they are not the same, that of
+ * what it receives begins at *ret_recv_at. */
+size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at);
 /* With calls held: @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. Waits until
  * @until
  * (-1: for good) if older operations have it all. COMMD_E_*, with a remedy. */

@@ -101,10 +101,10 @@ static cu_ptr walk_end(const struct walk *w)
 
 /* ---- forgetting ------------------------------------------------------------------------------ */
 
-/* Is an operation pending that may name it? */
+/* Is an operation pending, or being made, that may name it? */
 static bool is_named(struct session *s, const struct exported *m)
 {
-    bool named = false;
+    bool named = m->used > s->count;
 
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS && !named; i++)

@@ -169,6 +169,17 @@ static void who_cannot_attach_says_so(void **state)
     all_reduce(AGREEING + 2);
 }
 
+/* Else each question would get the answer of the one before. */
+static void who_answers_something_else_is_lost(void **state)
+{
+    mini_gpu_kill(gpu);
+    setenv("MINI_GPU_REFUSE", "order", 1);
+    start_gpu();
+    all_reduce(1 + 1);
+    for (unsigned k = 0; k < 2; k++)
+        assert_true(atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost));
+}
+
 static void both_refuse(const char *why)
 {
     int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 2)};
@@ -542,6 +553,7 @@ int main(int argc, char **argv)
         TEST(no_service_is_the_host_path),
         TEST(no_session_is_the_host_path),
         TEST(who_cannot_attach_says_so),
+        TEST(who_answers_something_else_is_lost),
         TEST(the_device_path_or_none),
         TEST(memory_that_cannot_be_shared_is_copied),
         TEST(memory_that_nothing_stands_in_for_is_an_error_of_all),

@@ -365,6 +365,30 @@ static void larger_ones_that_come_first(void **state)
     gpu_free(y);
 }
 
+/* In place, or of one side: what it needs is there once, by the first and by a later one. */
+static void no_more_is_lent_than_needed(void **state)
+{
+    int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2), *z = gpu_ints(MANY, 0);
+    struct commd_op op[PAIR];
+
+    sum(x, y, MANY);
+    for (unsigned k = 0; k < PAIR; k++)
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, y, MANY);
+    op[0].send = x;
+    op[0].recv = z;
+    for (size_t i = 0; i < MANY; i++) {
+        x[i] = 4;
+        y[i] = 5;
+    }
+    pair_run(op, NULL);
+    assert_all(z, MANY, 9);
+    assert_all(y, MANY, 9);
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+    gpu_free(z);
+}
+
 /* ---- what goes wrong ------------------------------------------------------------------------- */
 
 static void nothing_can_be_lent(void **state)
@@ -415,6 +439,82 @@ static void commd_gpu_dies(void **state)
     gpu_free(y);
 }
 
+/* Two operations of rank 0, of which the second waits for the first and that for a gate, when
+ * commd-gpu dies; the group goes on with another one before they have landed. */
+struct late {
+    struct commd_op op[PAIR]; /* the next one */
+    struct commd_work *second;
+    int32_t *x, *y;
+    _Atomic int gate;
+};
+
+static void begin_late(struct late *l)
+{
+    struct commd_work *w[PAIR];
+
+    l->x = alone(N, 1);
+    l->y = gpu_ints(N, 2);
+    atomic_init(&l->gate, 0);
+    l->op[0] = pair_op(COMMD_ALL_REDUCE, 0, l->x, N);
+    l->op[1] = pair_op(COMMD_ALL_REDUCE, 1, l->y, N);
+    sum_of_shared();
+    gpu_hold(pair.stream[0], &l->gate);
+    assert_int_equal(commd_run(pair.ranks->group[0], &l->op[0]), 0);
+    l->op[0].stream = gpu_stream();
+    assert_int_equal(commd_start(pair.ranks->group[0], &l->op[0], NULL, NULL, &l->second), 0);
+    for (unsigned i = 0; i < PAIR; i++)
+        assert_int_equal(commd_start(pair.ranks->group[1], &l->op[1], NULL, NULL, &w[i]), 0);
+    pair_start_service(NULL);
+    for (unsigned k = 0; k < PAIR; k++)
+        while (!pair_lost(k))
+            device_watch(pair.ranks->ctx[k]);
+    for (unsigned i = 0; i < PAIR; i++) {
+        assert_int_equal(commd_work_wait(w[i], 10000), COMMD_E_GPU_LOST);
+        commd_work_free(w[i]);
+    }
+    l->op[0].send = l->op[0].recv = gpu_ints(N, 1);
+    pair_run(l->op, NULL);
+    assert_int_equal(commd_work_wait(l->second, 50), COMMD_E_TIMEOUT);
+}
+
+static void end_late(struct late *l, int code)
+{
+    atomic_store(&l->gate, 1);
+    assert_int_equal(commd_work_wait(l->second, 10000), code);
+    commd_work_free(l->second);
+    assert_true(gpu_passes(pair.stream[0]) && gpu_passes(l->op[0].stream));
+}
+
+static void free_late(struct late *l)
+{
+    gpu_ok(cu.stream_free(l->op[0].stream));
+    gpu_free(l->op[0].recv);
+    gpu_free(l->x);
+    gpu_free(l->y);
+}
+
+static void what_lands_late_is_of_the_past(void **state)
+{
+    struct late l;
+
+    begin_late(&l);
+    end_late(&l, COMMD_E_GPU_LOST);
+    assert_int_equal(commd_run(pair.ranks->group[0], &l.op[0]), COMMD_E_GPU_LOST); /* the first */
+    pair_run(l.op, NULL);
+    assert_path(2 * AGREEING);
+    free_late(&l);
+}
+
+static void a_group_is_left_before_all_has_landed(void **state)
+{
+    struct late l;
+
+    begin_late(&l);
+    gpu_ranks_leave(pair.ranks, 0);
+    end_late(&l, COMMD_E_ABORTED);
+    free_late(&l);
+}
+
 static void a_group_that_is_left(void **state)
 {
     int32_t *x = alone(N, 1);
@@ -450,10 +550,13 @@ int main(void)
         SMALL(waiting_has_a_limit),
         SMALL(larger_ones_are_refused),
         SMALL(larger_ones_that_come_first),
+        SMALL(no_more_is_lent_than_needed),
         TEST(nothing_can_be_lent),
         TEST(nothing_can_be_lent_to_the_first),
         TEST(commd_gpu_dies),
         TEST(a_group_that_is_left),
+        TEST(what_lands_late_is_of_the_past),
+        TEST(a_group_is_left_before_all_has_landed),
     };
 
     pair_environment("1");

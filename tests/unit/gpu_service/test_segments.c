@@ -223,6 +223,42 @@ static void a_buffer_of_too_many_pieces(void **state)
     segment_free(s);
 }
 
+/* The second block shares a piece with the first: both are told of together then, and the first
+ * alone is not forgotten before the operation that names it. */
+static void blocks_share_a_piece(void **state)
+{
+    enum { BLOCK = 100 };
+    struct segment *s = segment_new(SMALL);
+    int32_t *got = gpu_ints(PAIR * BLOCK, 0), *x = gpu_ints(PAIR * BLOCK, 7);
+    const void *send[PAIR] = {segment_ints(s, 0), segment_ints(s, PIECE_INTS - 50)};
+    void *recv[PAIR] = {got, got + BLOCK};
+    struct commd_op op[PAIR];
+
+    segment_map(s, 0, 3);
+    sum(s, 2 * PIECE_INTS, 10); /* the path is agreed upon with other buffers */
+    for (unsigned k = 0; k < PAIR; k++) {
+        for (unsigned i = 0; i < BLOCK; i++)
+            ((int32_t *)send[k])[i] = 3 + (int32_t)k;
+        op[k] = pair_op(COMMD_ALL_TO_ALL, k, x, BLOCK);
+    }
+    op[0].send = op[0].recv = NULL;
+    op[0].send_blocks = send;
+    op[0].recv_blocks = recv;
+    op[1].recv = gpu_ints(PAIR * BLOCK, 0);
+    pair_run(op, NULL);
+    for (unsigned i = 0; i < BLOCK; i++) {
+        assert_int_equal(got[i], 3);
+        assert_int_equal(got[BLOCK + i], 7);
+        assert_int_equal(((int32_t *)op[1].recv)[i], 4);
+    }
+    assert_path();
+    assert_false(pair_lost(0));
+    gpu_free(op[1].recv);
+    gpu_free(got);
+    gpu_free(x);
+    segment_free(s);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
@@ -231,7 +267,7 @@ int main(void)
         TEST(buffers_lie_across_pieces),   TEST(a_piece_in_the_middle_is_another_one),
         TEST(all_of_it_is_another_one),    TEST(a_segment_grows),
         TEST(a_segment_shrinks),           TEST(descriptors_are_closed),
-        TEST(a_buffer_of_too_many_pieces),
+        TEST(a_buffer_of_too_many_pieces), TEST(blocks_share_a_piece),
     };
 
     pair_environment("1");

@@ -5,9 +5,12 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 #include <unistd.h>
+
+#include "client/lib/device/staged.h"
 
 enum { N = 1000, AGREEING = 2, NGROUPS = 2 };
 
@@ -168,6 +171,101 @@ static void a_buffer_on_another_gpu_than_its_stream(void **state)
     use_gpu(0);
 }
 
+/* ---- while a communicator is given up ---------------------------------------------------------
+ */
+
+static char knob_file[64];
+
+static void knobs(const char *line)
+{
+    char other[80];
+    FILE *f;
+
+    snprintf(other, sizeof other, "%s.new", knob_file);
+    f = fopen(other, "w");
+    assert_true(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0);
+    assert_int_equal(rename(other, knob_file), 0);
+}
+
+static void start_with_knobs(const char *line)
+{
+    static char setting[96];
+    const char *const settings[] = {setting, NULL};
+
+    snprintf(knob_file, sizeof knob_file, "/tmp/commd-knobs-%d", (int)getpid());
+    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", knob_file);
+    knobs(line);
+    setenv("TEST_TIMEOUT", "2000", 1);
+    setenv("GPU_TEST_LOG", "warn", 1);
+    pair_start_service(settings);
+    unsetenv("GPU_TEST_LOG");
+    unsetenv("TEST_TIMEOUT");
+}
+
+static const int across[PAIR] = {0, 1};
+
+/* One in the group over both GPUs, that nobody waits for yet. */
+struct started {
+    struct commd_op op[PAIR];
+    struct commd_work *work[PAIR];
+};
+
+static void start_across(struct started *st, int64_t timeout_ms, _Atomic int *gate)
+{
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(across[k]);
+        st->op[k] = pair_op(COMMD_ALL_REDUCE, k, gpu_ints(N, 1), N);
+        st->op[k].stream = gpu_stream();
+        st->op[k].timeout_ms = timeout_ms;
+        if (gate)
+            gpu_hold(st->op[k].stream, gate);
+    }
+    pair_call(st->op, across, st->work);
+    assert_int_equal(pair_error[0].code | pair_error[1].code, 0);
+    use_gpu(0);
+}
+
+static void end_across(struct started *st, int code)
+{
+    for (unsigned k = 0; k < PAIR; k++) {
+        assert_int_equal(commd_work_wait(st->work[k], 10000), code);
+        commd_work_free(st->work[k]);
+        assert_true(gpu_passes(st->op[k].stream));
+        use_gpu(across[k]);
+        gpu_free(st->op[k].recv);
+        gpu_ok(cu.stream_free(st->op[k].stream));
+    }
+    use_gpu(0);
+}
+
+/* The group begins anew while one that hangs is still pending: when that runs into its limit the
+ * group as it is now must not end. */
+static void a_limit_is_not_that_of_the_next_group(void **state)
+{
+    struct started hangs, behind, next;
+    _Atomic int gate = 0;
+
+    start_with_knobs("FAKENCCL_HANG_AT=1:2");
+    sum_on(across);
+    start_across(&hangs, 2500, NULL);
+    start_across(&behind, 0, &gate);
+    usleep(500000);
+    knobs("FAKENCCL_ABORT_HANGS=1");
+    for (unsigned k = 0; k < PAIR; k++)
+        while (!atomic_load(&pair.ranks->group[k]->device->disagreed))
+            usleep(1000);
+    start_across(&next, 0, NULL);
+    usleep(900000);
+    knobs("");
+    atomic_store(&gate, 1);
+    end_across(&hangs, COMMD_E_GPU_LOST);
+    end_across(&behind, COMMD_E_GPU_LOST);
+    end_across(&next, 0);
+    sum_on(across);
+    assert_int_equal(commd_group_seq(pair.ranks->group[0]), 2 * AGREEING);
+    unlink(knob_file);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, two_groups, pair_teardown)
 
 int main(void)
@@ -179,6 +277,7 @@ int main(void)
         TEST(a_rank_comes_with_another_gpu),
         TEST(a_gpu_that_does_not_reach_it_is_told),
         TEST(a_buffer_on_another_gpu_than_its_stream),
+        TEST(a_limit_is_not_that_of_the_next_group),
     };
 
     pair_environment("2");
