@@ -95,7 +95,8 @@ r.urlopen(sys.argv[1], timeout=20)' "$booted_mirror/dists/bookworm/Release" 2>/d
     fi
 }
 
-# A part of the CI, after $1 seconds: without torch, and without what only debuggers need of the packages.
+# A part of the CI, after $1 seconds: without torch, and without what only debuggers need of the
+# packages.
 run_booted() {
     local base=$top/.cache/bookworm why
     if [ "${1%.*}" -ge "$ci_booted_before" ]; then
