@@ -54,6 +54,9 @@ struct gwires;
 
 /* ---- jobs: gpu_jobs.c ------------------------------------------------------------------------ */
 
+/* A thread that nobody joins, and that gets no signals. -errno: there can be none. */
+int thread_start(void *(*fn)(void *), void *arg, size_t stack);
+
 /* Part of what it is about, which stays until @done. */
 struct gjob {
     STAILQ_ENTRY(gjob) next;

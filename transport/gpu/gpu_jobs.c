@@ -51,6 +51,24 @@ static void *jobs_thread(void *arg)
     return NULL;
 }
 
+int thread_start(void *(*fn)(void *), void *arg, size_t stack)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, old;
+    int r;
+
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, stack);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(&thread, &attr, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    return -r;
+}
+
 int jobs_new(struct gjobs **ret)
 {
     struct gjobs *jobs = calloc(1, sizeof *jobs);

@@ -15,8 +15,6 @@
  * not come back, or the stream stands still after it: gpu_fatal(). */
 #include "transport/gpu/gpu.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -92,23 +90,10 @@ static void *abort_thread(void *arg)
 /* Aborted, not destroyed: that waits for nobody. */
 static void comm_abort(struct gpu *g, struct gcomm *c)
 {
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, old;
-    int r;
-
     c->failed = true;
     c->failed_ms = now_ms();
     g->naborting++;
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, ABORT_STACK);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&thread, &attr, abort_thread, c);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    if (r)
+    if (thread_start(abort_thread, c, ABORT_STACK))
         abort_thread(c);
     g->current = NULL;
 }

@@ -22,7 +22,6 @@
 #include "transport/gpu/gpu.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -144,24 +143,6 @@ static void *wire_thread(void *arg)
     return NULL;
 }
 
-static int wire_start_thread(struct wire_event *ev)
-{
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, old;
-    int r;
-
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, WIRE_STACK);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&thread, &attr, wire_thread, ev);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    return -r;
-}
-
 static struct wire_event *wire_event_new(struct gwire *w, enum wire_event_kind kind)
 {
     struct wire_event *ev = calloc(1, sizeof *ev);
@@ -201,7 +182,7 @@ static void wire_try_leave(struct gwire *w)
         return; /* the shadow stays until this process ends */
     ev->shadow = steal_ptr(w->shadow);
     w->g->wires->threads++;
-    if (wire_start_thread(ev)) {
+    if (thread_start(wire_thread, ev, WIRE_STACK)) {
         commd_group_leave(ev->shadow); /* it takes a moment; better than never */
         wire_post(ev);
     }
@@ -326,7 +307,7 @@ const char *wire_open(struct ggroup *gr, int *ret_code)
     gr->user->nnodes += gr->nnodes;
     gr->user->njoins++;
     gr->g->wires->threads++;
-    if (wire_start_thread(ev)) {
+    if (thread_start(wire_thread, ev, WIRE_STACK)) {
         ev->code = COMMD_E_NOMEM;
         snprintf(ev->text, sizeof ev->text, "commd-gpu can have no thread");
         wire_post(ev);
