@@ -64,7 +64,7 @@ static nccl_result begin(const struct nccl_id *id, int rank, nccl_comm *ret_comm
 
     config.blocking = 0;
     r = nc.init(ret_comm, WORLD, *id, rank, &config);
-    return r && r != NCCL_IN_PROGRESS ? r : settle(*ret_comm, INIT_MS);
+    return nccl_failed(r) ? r : settle(*ret_comm, INIT_MS);
 }
 
 /* In place in @p, which has room for N floats. 0 or what is wrong. */
@@ -80,7 +80,7 @@ static const char *sum_in(nccl_comm comm, int rank, cu_ptr p)
         copy_now(p, (cu_ptr)(uintptr_t)host, sizeof host);
         r = nc.all_reduce((void *)(uintptr_t)p, (void *)(uintptr_t)p, N, NCCL_F32, NCCL_SUM, comm,
                           s);
-        r = r && r != NCCL_IN_PROGRESS ? r : settle(comm, INIT_MS);
+        r = nccl_failed(r) ? r : settle(comm, INIT_MS);
         if (r)
             return nccl_says(comm, r);
         if (!drains(s, INIT_MS))

@@ -135,7 +135,7 @@ static void call(void *arg, const struct gpu_call *k)
         r = nc->recv(recv, k->count, k->type, (int)k->unit, to->comm, to->s);
         break;
     }
-    if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS)
+    if (nccl_failed(r))
         *to->r = r;
 }
 
@@ -162,7 +162,7 @@ static void launch_round(struct gpu *g)
     }
     end = g->nccl.group_end();
     r = r ? r : end;
-    if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS)
+    if (nccl_failed(r))
         comm_failed(g, op->comm, NULL, r, "an operation");
     g->current = NULL;
 }

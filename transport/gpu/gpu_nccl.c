@@ -179,7 +179,7 @@ bool comm_settled(struct gpu *g, struct gcomm *c, const char *what)
         nccl_result state = NCCL_SUCCESS, r = g->nccl.async_error(c->comm[i], &state);
 
         r = r ? r : state;
-        if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS) {
+        if (nccl_failed(r)) {
             comm_failed(g, c, c->comm[i], r, what);
             return false;
         }
@@ -278,13 +278,13 @@ static nccl_result comm_init(struct gpu *g, struct gcomm *c, const struct nccl_i
     config.blocking = 0;
     if (r)
         return r;
-    for (unsigned u = 0; u < c->nhere && (r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS); u++) {
+    for (unsigned u = 0; u < c->nhere && !nccl_failed(r); u++) {
         device_check(c->dev[u], device_use(c->dev[u]), "cuCtxSetCurrent");
         r = g->nccl.init(&c->comm[u], (int)c->nunits, *id, (int)c->rank[u], &config);
     }
     end = g->nccl.group_end();
     g->current = NULL;
-    return r == NCCL_SUCCESS || r == NCCL_IN_PROGRESS ? end : r;
+    return nccl_failed(r) ? r : end;
 }
 
 /* Begins to make it: the ranks of all nodes meet in the background. One of the same GPUs that
@@ -309,7 +309,7 @@ struct gcomm *comm_begin(struct gop *op)
     c->used_ms = now_ms();
     LIST_INSERT_HEAD(&g->comms, c, link);
     r = comm_init(g, c, &op->id);
-    if (r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS)
+    if (nccl_failed(r))
         comm_failed(g, c, NULL, r, "making a communicator");
     return c;
 }

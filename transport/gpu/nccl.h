@@ -7,6 +7,7 @@
 #define COMMD_NCCL_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,12 @@ enum {
     NCCL_E_REMOTE = 6,
     NCCL_IN_PROGRESS = 7,
 };
+
+/* Neither done nor under way. */
+static inline bool nccl_failed(nccl_result r)
+{
+    return r != NCCL_SUCCESS && r != NCCL_IN_PROGRESS;
+}
 
 enum { /* ncclDataType_t */
        NCCL_I8 = 0,
