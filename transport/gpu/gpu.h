@@ -438,7 +438,7 @@ void memory_map(struct gmemory *mem, void (*work)(struct gjob *), void (*done)(s
 void memory_mapped(struct gmemory *mem); /* that has been done: it may be named */
 /* On the jobs' thread; false: what failed is noted. */
 bool memory_tried(struct gmemory *mem, const char *what, cu_result r);
-void memory_unmap(struct gmemory *mem);
+void memory_undo(struct gmemory *mem); /* likewise: what was done until then; that stays noted */
 
 /* gpu_lend.c */
 void lend_memory(struct gsession *s, const struct session_msg *m);

@@ -43,16 +43,9 @@ static bool lent_make(struct gmemory *mem)
 static void lend_work(struct gjob *job)
 {
     struct gmemory *mem = container_of(job, struct gmemory, job);
-    const char *failed;
-    cu_result error;
 
-    if (lent_make(mem))
-        return;
-    failed = mem->failed;
-    error = mem->error;
-    memory_unmap(mem);
-    mem->failed = failed;
-    mem->error = error;
+    if (!lent_make(mem))
+        memory_undo(mem);
 }
 
 static void lend_refuse(struct gsession *s, uint32_t id, const char *call, cu_result r)

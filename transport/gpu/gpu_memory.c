@@ -27,7 +27,7 @@ bool memory_tried(struct gmemory *mem, const char *what, cu_result r)
     return false;
 }
 
-void memory_unmap(struct gmemory *mem)
+static void unmap_memory(struct gmemory *mem)
 {
     const struct cuda *cu = &mem->session->g->cu;
     uint64_t done = 0;
@@ -49,6 +49,16 @@ void memory_unmap(struct gmemory *mem)
         memory_tried(mem, "cuMemAddressFree", cu->vmm_unreserve(mem->at, mem->bytes));
     mem->mapped = 0;
     mem->at = 0;
+}
+
+void memory_undo(struct gmemory *mem)
+{
+    const char *failed = mem->failed;
+    cu_result error = mem->error;
+
+    unmap_memory(mem);
+    mem->failed = failed;
+    mem->error = error;
 }
 
 static bool map_chunks(struct gmemory *mem)
@@ -119,14 +129,8 @@ static void map_work(struct gjob *job)
 
     if (!memory_tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
         return;
-    if (!map_memory(mem)) {
-        const char *failed = mem->failed;
-        cu_result error = mem->error;
-
-        memory_unmap(mem);
-        mem->failed = failed;
-        mem->error = error;
-    }
+    if (!map_memory(mem))
+        memory_undo(mem);
 }
 
 static void unmap_work(struct gjob *job)
@@ -135,7 +139,7 @@ static void unmap_work(struct gjob *job)
 
     mem->failed = NULL;
     if (memory_tried(mem, "cuCtxSetCurrent", mem->session->g->cu.ctx_set(mem->session->dev->ctx)))
-        memory_unmap(mem);
+        unmap_memory(mem);
 }
 
 /* ---- the life of an allocation ----------------------------------------------------------------
