@@ -123,16 +123,6 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
 
 /* ---- who has it ------------------------------------------------------------------------------ */
 
-/* Few sizes, so that they fit again: steps of a quarter of the power of two below. */
-static size_t lent_size(size_t bytes)
-{
-    size_t step = LENT_LEAST;
-
-    while (step * 8 <= bytes)
-        step *= 2;
-    return ALIGN_UP(bytes, step);
-}
-
 /* With pend held: operations that are over give back what they have. */
 static void lent_sweep(struct session *s)
 {
@@ -149,7 +139,7 @@ static struct lent *lent_find(struct session *s, size_t bytes)
     pthread_mutex_lock(&s->pend);
     lent_sweep(s);
     for (struct lent **p = &s->lent; *p; p = &(*p)->next)
-        if ((*p)->bytes >= bytes && (*p)->bytes / 2 <= lent_size(bytes) &&
+        if ((*p)->bytes >= bytes && (*p)->bytes / 2 <= size_class(bytes, LENT_LEAST) &&
             (!best || (*p)->bytes < (*best)->bytes))
             best = p;
     if (best) {
@@ -240,7 +230,7 @@ size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret
 
 int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, struct lent **ret)
 {
-    size_t size = MIN(lent_size(bytes), s->lent_limit);
+    size_t size = MIN(size_class(bytes, LENT_LEAST), s->lent_limit);
     int r = landed_page(s, op);
 
     if (r)

@@ -43,6 +43,9 @@ struct staging {
     struct staging_chunk *free; /* owned; used last first */
 };
 
+/* Few sizes, so that what is kept fits again: @bytes, not 0, up to a multiple of a quarter of the
+ * power of two below, or of @least. */
+size_t size_class(size_t bytes, size_t least);
 /* A number of bytes in the environment, "64M"; COMMD_E_INVALID. */
 int bytes_setting(const char *name, size_t otherwise, size_t *ret);
 int staging_init(struct staging *s, struct commd_context *ctx);

@@ -49,14 +49,11 @@ int staging_init(struct staging *s, struct commd_context *ctx)
     return bytes_setting("COMMD_DEVICE_STAGING", (size_t)STAGING_MIB << 20, &s->limit);
 }
 
-/* Few sizes, so that chunks fit again: steps of a quarter of the power of two below. */
-static size_t chunk_size(size_t bytes)
+size_t size_class(size_t bytes, size_t least)
 {
-    size_t step = CHUNK_MIN;
-
-    while (step * 8 <= bytes)
-        step *= 2;
-    return bytes <= CHUNK_MIN ? CHUNK_MIN : ALIGN_UP(bytes, step);
+    while (least * 8 <= bytes)
+        least *= 2;
+    return ALIGN_UP(bytes, least);
 }
 
 static void chunk_unmap(struct staging_chunk *c)
@@ -164,7 +161,7 @@ static void staging_evict(struct staging *s, size_t bytes)
 
 int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk)
 {
-    size_t size = chunk_size(bytes);
+    size_t size = size_class(bytes, CHUNK_MIN);
     struct staging_chunk *c = staging_find(s, size);
     int r;
 
