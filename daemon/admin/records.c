@@ -37,13 +37,14 @@ static int older_first(const void *a, const void *b)
     return (diff > 0) - (diff < 0);
 }
 
+/* The newest @most of them. */
 static void keep_found(struct rank_records *records, struct recorder_op *found, unsigned n,
-                       uint32_t *newest)
+                       unsigned most, uint32_t *newest)
 {
     if (!n)
         return;
     qsort(found, n, sizeof(found[0]), older_first);
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = n - MIN(n, most); i < n; i++)
         records->ops[records->n++ % records->room] = found[i];
     *newest = found[n - 1].seq;
 }
@@ -53,7 +54,7 @@ static void look_at_gpu(struct rank_records *records, const struct board_recorde
                         bool last)
 {
     struct recorder_op found[RECORDER_GPU_RING], op;
-    unsigned n = 0, most = MAX(records->room / 2, 1u);
+    unsigned n = 0;
     struct op_desc desc;
     int code;
 
@@ -63,8 +64,7 @@ static void look_at_gpu(struct rank_records *records, const struct board_recorde
         if (!records->newest_gpu || (int32_t)(op.seq - records->newest_gpu) > 0)
             found[n++] = op;
     }
-    qsort(found, n, sizeof(found[0]), older_first);
-    keep_found(records, &found[n - MIN(n, most)], MIN(n, most), &records->newest_gpu);
+    keep_found(records, found, n, MAX(records->room / 2, 1u), &records->newest_gpu);
 }
 
 /* A rank that has begun nothing has no such pages yet, and a look would make them. */
@@ -92,7 +92,7 @@ static void look_at_recorder(struct rank_records *records, const struct board_ct
         if (!any || (int32_t)(op.seq - records->newest) > 0)
             found[n++] = op;
     }
-    keep_found(records, found, n, &records->newest);
+    keep_found(records, found, n, n, &records->newest);
     if (board_rank_gpu_begun(ctl, local))
         look_at_gpu(records, recorder, last);
 }
