@@ -58,10 +58,7 @@ class GpuNodes(Cluster):
         super().__enter__()
         for node in self.nodes:
             node.machine = self.machine
-            node.write_config(
-                gpu=dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
-            )
-            node.start({**box(node), **self.environment})
+            gpu_driver.start(self, node, {**box(node), **self.environment})
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
@@ -84,11 +81,6 @@ def ranks(cluster, group, places, operations):
 
 def moved(node):
     return sum(row["operations"] or 0 for row in node.ctl("gpus")["gpus"])
-
-
-def gpu_pid(node):
-    with open(os.path.join(node.home, "gpu.pid")) as file:
-        return int(file.read())
 
 
 def work(cluster, group, places, operations=45):
@@ -169,10 +161,10 @@ def lose_a_commd_gpu(cluster, group):
     cluster.expect("commd-gpu of node node1 was lost: killed by signal 9")
     with ranks(cluster, "local", [(0, 0), (0, 1)], 0) as local:
         until(lambda: moved(cluster.nodes[0]) >= 20, "they work")
-        first = gpu_pid(cluster.nodes[0])
+        first = gpu_driver.pid(cluster.nodes[0])
         with ranks(cluster, group, [(0, 0), (1, 0)], 0) as some:
             until(lambda: moved(cluster.nodes[1]) >= 20, "they work")
-            os.kill(gpu_pid(cluster.nodes[1]), signal.SIGKILL)
+            os.kill(gpu_driver.pid(cluster.nodes[1]), signal.SIGKILL)
             for one in some:
                 line = one.line()
                 equal(line[0], "error")
@@ -180,7 +172,7 @@ def lose_a_commd_gpu(cluster, group):
         work(cluster, group + " anew", [(0, 0), (1, 0)])
         before = moved(cluster.nodes[0])
         until(lambda: moved(cluster.nodes[0]) >= before + 20, "they still work")
-        equal(gpu_pid(cluster.nodes[0]), first)
+        equal(gpu_driver.pid(cluster.nodes[0]), first)
         for one in local:
             one.process.kill()
         for one in local:  # no error but that of the one that was killed first

@@ -31,9 +31,7 @@ class Gpus(Cluster):
     def __enter__(self):
         super().__enter__()
         for node in self.nodes:
-            gpu = dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
-            node.write_config(gpu=gpu)
-            node.start({**self.driver(node), **self.environment})
+            gpu_driver.start(self, node, {**self.driver(node), **self.environment})
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
@@ -71,8 +69,7 @@ class Gpus(Cluster):
         return [gpu["operations"] for gpu in json.loads(done.stdout)["gpus"]]
 
     def gpu_pid(self):
-        with open(os.path.join(self.nodes[0].home, "gpu.pid")) as file:
-            return int(file.read())
+        return gpu_driver.pid(self.nodes[0])
 
     def works_by_another(self, pid):
         """Asked too soon after a failure, commd starts none yet: then host memory serves."""

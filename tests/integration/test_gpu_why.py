@@ -13,10 +13,9 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
+import gpu_driver  # noqa: E402
 from cluster import Cluster, check, equal, main, now, until  # noqa: E402
 
-LIBCUDA = os.path.join(c.BUILD, "tests/fakecuda/libcuda.so.1")
-LIBNCCL = os.path.join(c.BUILD, "tests/fakecuda/libnccl.so.2")
 PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 ALL_REDUCE = "all_reduce f32 sum of 100 elements"
 
@@ -25,21 +24,17 @@ class Gpus(Cluster):
     """Each node is a box of its own for the driver."""
 
     def __init__(self, count=1, environment=None, ranks=None, **keys):
-        gpu = {"enabled": "yes", "cuda_library": LIBCUDA, "nccl_library": LIBNCCL, **keys}
-        gpu["program"] = os.path.join(c.BUILD, "transport/commd-gpu")
-        super().__init__(count, {"gpu": gpu}, start=False)
+        super().__init__(count, {"gpu": {**gpu_driver.section(), **keys}}, start=False)
         self.environment = environment or {}
         self.of_ranks = ranks or {}
 
     def box(self, node):
-        return {"FAKECUDA_HOST": node.name, "COMMD_LIBCUDA": LIBCUDA, **self.environment}
+        return {**gpu_driver.environment(node.name), **self.environment}
 
     def __enter__(self):
         super().__enter__()
         for node in self.nodes:
-            gpu = dict(self.changes["gpu"], pid_file=os.path.join(node.home, "gpu.pid"))
-            node.write_config(gpu=gpu)
-            node.start(self.box(node))
+            gpu_driver.start(self, node, self.box(node))
         self.wait_linked()
         return self
 
@@ -71,8 +66,7 @@ class Gpus(Cluster):
             rank.finish()
 
     def gpu_pid(self, node=0):
-        with open(os.path.join(self.nodes[node].home, "gpu.pid")) as file:
-            return int(file.read())
+        return gpu_driver.pid(self.nodes[node])
 
 
 def why(node, group=None):

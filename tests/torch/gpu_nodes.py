@@ -6,13 +6,15 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "tests/integration/lib"))
 import cluster
+import gpu_driver
 
-LIBCUDA = os.path.join(cluster.BUILD, "tests/fakecuda/libcuda.so.1")
-LIBNCCL = os.path.join(cluster.BUILD, "tests/fakecuda/libnccl.so.2")
-PROGRAM = os.path.join(cluster.BUILD, "transport/commd-gpu")
 # Of a rank: nothing may go through host memory silently; and operations take their time, so that
 # a wait that is missing shows.
-RANK = {"COMMD_LIBCUDA": LIBCUDA, "COMMD_DEVICE_PATH": "device", "FAKECUDA_DELAY_US": "100"}
+RANK = {
+    "COMMD_LIBCUDA": gpu_driver.FAKE_CUDA,
+    "COMMD_DEVICE_PATH": "device",
+    "FAKECUDA_DELAY_US": "100",
+}
 
 
 def box(node, gpus):
@@ -33,9 +35,7 @@ class GpuNodes(cluster.Cluster):
     """@gpus: of each node; @environment is for its driver."""
 
     def __init__(self, count, gpus, environment):
-        keys = {"enabled": "yes", "program": PROGRAM}
-        keys.update(cuda_library=LIBCUDA, nccl_library=LIBNCCL)
-        super().__init__(count, {"gpu": keys}, start=False)
+        super().__init__(count, {"gpu": gpu_driver.section()}, start=False)
         self.gpus, self.environment = gpus, environment
 
     def __enter__(self):

@@ -48,6 +48,18 @@ def environment(node=None, devices=1):
     return {**values, "FAKECUDA_HOST": node} if node else values
 
 
+def start(cluster, node, environment):
+    """With a file that says which process commd-gpu is."""
+    path = os.path.join(node.home, "gpu.pid")
+    node.write_config(gpu=dict(cluster.changes["gpu"], pid_file=path))
+    node.start(environment)
+
+
+def pid(node):
+    with open(os.path.join(node.home, "gpu.pid")) as file:
+        return int(file.read())
+
+
 @functools.lru_cache(maxsize=None)
 def devices():
     """Of the real driver. Asked in this process, which starts others but never forks itself."""
