@@ -343,20 +343,7 @@ def test_what_is_shown_of_gpus():
 
 def test_a_rank_that_waits_says_so():
     with Gpus(ranks={"COMMD_WARN_AFTER": "0.3"}) as cluster:
-        out = os.path.join(cluster.folder, "stderr")
-        with open(out, "w") as file:
-            saved = os.dup(2)
-            os.dup2(file.fileno(), 2)
-            try:
-                ranks = cluster.ranks("g", [0, 0, 0])
-            finally:
-                os.dup2(saved, 2)
-                os.close(saved)
-
-        def said():
-            with open(out) as file:
-                return file.read()
-
+        ranks, said = cluster.ranks_heard("g", [0, 0, 0])
         for rank in ranks[:2]:
             rank.call("gpu", name="g")
         until(lambda: "rank 2 of this node did not come" in said(), said)

@@ -360,20 +360,7 @@ def test_a_rank_that_waits_says_so():
     os.environ["COMMD_WARN_AFTER"] = "0.3"
     try:
         with Cluster(2) as cluster:
-            out = os.path.join(cluster.folder, "stderr")
-            with open(out, "w") as file:
-                saved = os.dup(2)
-                os.dup2(file.fileno(), 2)
-                try:
-                    ranks = cluster.ranks("g", [0, 0, 1])
-                finally:
-                    os.dup2(saved, 2)
-                    os.close(saved)
-
-            def said():
-                with open(out) as file:
-                    return file.read()
-
+            ranks, said = cluster.ranks_heard("g", [0, 0, 1])
             for rank in ranks[:2]:
                 rank.start("all_reduce", name="g", count=10)
             until(lambda: "rank 2 of node node1 did not come" in said(), said)

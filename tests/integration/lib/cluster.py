@@ -397,6 +397,24 @@ class Cluster:
         self.join(group, ranks)
         return ranks
 
+    def ranks_heard(self, group, places):
+        """(ranks(), a function that returns what they have said on stderr until then)"""
+        out = os.path.join(self.folder, "stderr")
+        with open(out, "w") as file:
+            saved = os.dup(2)
+            os.dup2(file.fileno(), 2)
+            try:
+                ranks = self.ranks(group, places)
+            finally:
+                os.dup2(saved, 2)
+                os.close(saved)
+
+        def said():
+            with open(out) as file:
+                return file.read()
+
+        return ranks, said
+
     @staticmethod
     def join(group, ranks, **arguments):
         for number, rank in enumerate(ranks):
