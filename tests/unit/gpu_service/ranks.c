@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <unistd.h>
 
 #include "client/lib/device/session.h"
@@ -137,19 +136,4 @@ void assert_error(unsigned rank, int code, const char *part)
     assert_int_equal(pair_error[rank].code, code);
     if (!strstr(pair_error[rank].message, part))
         fail_msg("\"%s\" lacks \"%s\"", pair_error[rank].message, part);
-}
-
-unsigned open_fds(pid_t pid)
-{
-    char path[64];
-    unsigned n = 0;
-    DIR *d;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    d = opendir(path);
-    assert_non_null(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
 }

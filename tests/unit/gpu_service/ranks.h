@@ -38,6 +38,5 @@ struct commd_op pair_op(int coll, unsigned rank, void *buf, size_t n);
 bool pair_lost(unsigned rank);
 
 void assert_error(unsigned rank, int code, const char *part);
-unsigned open_fds(pid_t pid);
 
 #endif

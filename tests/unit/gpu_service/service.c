@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -39,6 +40,36 @@ uint64_t draw(uint64_t *seed)
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
+}
+
+/* ---- knobs of the fake ----------------------------------------------------------------------- */
+
+static char knob_file[64];
+
+void service_turn_knobs(const char *line)
+{
+    char other[80];
+    FILE *f;
+
+    snprintf(other, sizeof other, "%s.new", knob_file);
+    f = fopen(other, "w");
+    MUST(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0 && rename(other, knob_file) == 0);
+}
+
+const char *const *service_knobs(const char *line)
+{
+    static char setting[96];
+    static const char *const settings[] = {setting, NULL};
+
+    snprintf(knob_file, sizeof knob_file, "/tmp/commd-knobs-%d", (int)getpid());
+    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", knob_file);
+    service_turn_knobs(line);
+    return settings;
+}
+
+void service_knobs_end(void)
+{
+    unlink(knob_file);
 }
 
 /* ---- the process ----------------------------------------------------------------------------- */
@@ -102,6 +133,21 @@ bool service_ask(struct service *sv)
             return false;
     } while (m.type != MSG_PING || m.ping.seq != sv->pings);
     return true;
+}
+
+unsigned open_fds(pid_t pid)
+{
+    char path[64];
+    unsigned n = 0;
+    DIR *d;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    d = opendir(path);
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
 }
 
 bool service_until(struct service *sv, uint32_t clients, uint32_t groups, uint64_t mapped)

@@ -35,6 +35,13 @@ void service_session_del(struct service *sv, uint32_t client);
 /* Closes the control socket and returns its exit status; 128 + n: signal n. */
 int service_stop(struct service *sv);
 int service_status(struct service *sv); /* ... of one that ends by itself */
+/* Knobs of the fake that change while commd-gpu runs: settings for service_start(), with @line, or
+ * several, to begin with; later other ones; the end. */
+const char *const *service_knobs(const char *line);
+void service_turn_knobs(const char *line);
+void service_knobs_end(void);
+/* Descriptors of a process, and a few more. */
+unsigned open_fds(pid_t pid);
 /* Until it says so of device 0, or patience ends. */
 bool service_until(struct service *sv, uint32_t clients, uint32_t groups, uint64_t mapped);
 

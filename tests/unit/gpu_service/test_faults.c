@@ -10,29 +10,10 @@
 #include "oracle.h"
 #include "shm/util/wait.h"
 
-/* ---- knobs of the fake that change while commd-gpu runs ---------------------------------------
- */
-
-static char knob_file[64];
-
-static void knobs(const char *line)
-{
-    char other[80];
-    FILE *f;
-
-    snprintf(other, sizeof other, "%s.new", knob_file);
-    f = fopen(other, "w");
-    MUST(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0 && rename(other, knob_file) == 0);
-}
-
 static void start_with_knobs(struct service *sv, const char *line)
 {
-    static char setting[96];
-    const char *const settings[] = {setting, NULL};
+    const char *const *settings = service_knobs(line);
 
-    snprintf(knob_file, sizeof knob_file, "/tmp/commd-knobs-%d", (int)getpid());
-    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", knob_file);
-    knobs(line);
     setenv("TEST_TIMEOUT", "1000", 1);
     setenv("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error", 1);
     service_start(sv, settings);
@@ -142,7 +123,7 @@ static int fails_at_first(void *arg, int sock)
             fprintf(stderr, "rank %u, failure %u: %d %s\n", x->rank, failed, r.code, r.text);
         MUST(r.code == COMMD_E_GPU_LOST && strstr(r.text, x->text) && failed <= x->failures);
         if (failed == x->failures && x->rank == 0)
-            knobs("");
+            service_turn_knobs("");
         meet(x->meetings, x->world);
         MUST(client_send(&c, &gone, NULL, 0, NULL, 0));
         membership_spread(&m, &c, ++number, x->group, x->world, x->rank, x->device);
@@ -185,7 +166,7 @@ static void run_failing(const char *line, const char *text)
         assert_int_equal(client_join(pids[i]), 0);
     assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
-    unlink(knob_file);
+    service_knobs_end();
 }
 
 static void nccl_that_fails_at_init(void **state)
@@ -255,7 +236,7 @@ static void an_abort_that_hangs_ends_the_process(void **state)
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(client_join(pids[i]), 0);
     assert_int_equal(service_status(&sv), 1);
-    unlink(knob_file);
+    service_knobs_end();
 }
 
 int main(void)

@@ -237,6 +237,20 @@ static void open_pair(struct client *c, int sock, unsigned rank, uint64_t group,
     MUST(client_attach(c, &m) == 0);
 }
 
+/* Each does @fn. */
+static void two_ranks(struct service *sv, client_fn fn)
+{
+    unsigned ranks[] = {0, 1};
+    pid_t pids[2];
+
+    service_start(sv, NULL);
+    gate = meetings_new(1);
+    for (unsigned i = 0; i < 2; i++)
+        pids[i] = client_spawn(sv, 1000, fn, &ranks[i]);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+}
+
 static int mismatch(void *arg, int sock)
 {
     unsigned rank = *(unsigned *)arg;
@@ -274,16 +288,9 @@ static int mismatch(void *arg, int sock)
 static void operations_that_differ(void **state)
 {
     struct service sv;
-    unsigned ranks[] = {0, 1};
-    pid_t pids[2];
 
     (void)state;
-    service_start(&sv, NULL);
-    gate = meetings_new(1);
-    for (unsigned i = 0; i < 2; i++)
-        pids[i] = client_spawn(&sv, 1000, mismatch, &ranks[i]);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(client_join(pids[i]), 0);
+    two_ranks(&sv, mismatch);
     assert_int_equal(service_stop(&sv), 0);
 }
 
@@ -324,16 +331,9 @@ static int late_input(void *arg, int sock)
 static void inputs_that_come_late(void **state)
 {
     struct service sv;
-    unsigned ranks[] = {0, 1};
-    pid_t pids[2];
 
     (void)state;
-    service_start(&sv, NULL);
-    gate = meetings_new(1);
-    for (unsigned i = 0; i < 2; i++)
-        pids[i] = client_spawn(&sv, 1000, late_input, &ranks[i]);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(client_join(pids[i]), 0);
+    two_ranks(&sv, late_input);
     assert_int_equal(service_stop(&sv), 0);
 }
 
@@ -364,16 +364,9 @@ static int frees_too_early(void *arg, int sock)
 static void memory_stays_while_it_is_used(void **state)
 {
     struct service sv;
-    unsigned ranks[] = {0, 1};
-    pid_t pids[2];
 
     (void)state;
-    service_start(&sv, NULL);
-    gate = meetings_new(1);
-    for (unsigned i = 0; i < 2; i++)
-        pids[i] = client_spawn(&sv, 1000, frees_too_early, &ranks[i]);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(client_join(pids[i]), 0);
+    two_ranks(&sv, frees_too_early);
     assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
 }

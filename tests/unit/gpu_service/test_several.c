@@ -174,27 +174,10 @@ static void a_buffer_on_another_gpu_than_its_stream(void **state)
 /* ---- while a communicator is given up ---------------------------------------------------------
  */
 
-static char knob_file[64];
-
-static void knobs(const char *line)
-{
-    char other[80];
-    FILE *f;
-
-    snprintf(other, sizeof other, "%s.new", knob_file);
-    f = fopen(other, "w");
-    assert_true(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0);
-    assert_int_equal(rename(other, knob_file), 0);
-}
-
 static void start_with_knobs(const char *line)
 {
-    static char setting[96];
-    const char *const settings[] = {setting, NULL};
+    const char *const *settings = service_knobs(line);
 
-    snprintf(knob_file, sizeof knob_file, "/tmp/commd-knobs-%d", (int)getpid());
-    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", knob_file);
-    knobs(line);
     setenv("TEST_TIMEOUT", "2000", 1);
     setenv("GPU_TEST_LOG", "warn", 1);
     pair_start_service(settings);
@@ -250,20 +233,20 @@ static void a_limit_is_not_that_of_the_next_group(void **state)
     start_across(&hangs, 2500, NULL);
     start_across(&behind, 0, &gate);
     usleep(500000);
-    knobs("FAKENCCL_ABORT_HANGS=1");
+    service_turn_knobs("FAKENCCL_ABORT_HANGS=1");
     for (unsigned k = 0; k < PAIR; k++)
         while (!atomic_load(&pair.ranks->group[k]->device->disagreed))
             usleep(1000);
     start_across(&next, 0, NULL);
     usleep(900000);
-    knobs("");
+    service_turn_knobs("");
     atomic_store(&gate, 1);
     end_across(&hangs, COMMD_E_GPU_LOST);
     end_across(&behind, COMMD_E_GPU_LOST);
     end_across(&next, 0);
     sum_on(across);
     assert_int_equal(commd_group_seq(pair.ranks->group[0]), 2 * AGREEING);
-    unlink(knob_file);
+    service_knobs_end();
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, two_groups, pair_teardown)

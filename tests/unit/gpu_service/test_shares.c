@@ -178,35 +178,20 @@ static int fifty_small(void *arg, int sock)
     return 0;
 }
 
-static void knob(const char *file, const char *line)
-{
-    char other[80];
-    FILE *f;
-
-    snprintf(other, sizeof other, "%s.new", file);
-    f = fopen(other, "w");
-    MUST(f && fprintf(f, "%s\n", line) > 0 && fclose(f) == 0 && rename(other, file) == 0);
-}
-
 /* Two users on one GPU: the kernel of one takes a minute. */
 static void beside_one_that_takes_long(void **state)
 {
     struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
-    char file[64], setting[96];
-    const char *const settings[] = {setting, NULL};
     struct part x[4];
     struct service sv;
     pid_t pids[4];
 
     (void)state;
-    snprintf(file, sizeof file, "/tmp/commd-knobs-%d", (int)getpid());
-    snprintf(setting, sizeof setting, "FAKECUDA_KNOBS=%s", file);
-    knob(file, "FAKECUDA_DELAY_US=0");
-    service_start(&sv, settings);
+    service_start(&sv, service_knobs("FAKECUDA_DELAY_US=0"));
     for (unsigned i = 0; i < 4; i++) {
         x[i] = (struct part){board, i % 2, 1, SMALL};
         if (i == 0)
-            knob(file, "FAKECUDA_DELAY_US=60000000\nFAKECUDA_SEED=1");
+            service_turn_knobs("FAKECUDA_DELAY_US=60000000\nFAKECUDA_SEED=1");
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? one_huge : fifty_small, &x[i]);
     }
     while (atomic_load(&board->announced) < 2)
@@ -214,12 +199,12 @@ static void beside_one_that_takes_long(void **state)
     for (service_ask(&sv); !sv.device[0].operations; service_ask(&sv))
         usleep(1000); /* until it is on the GPU */
     usleep(100000);
-    knob(file, "FAKECUDA_DELAY_US=0");
+    service_turn_knobs("FAKECUDA_DELAY_US=0");
     atomic_fetch_add(&board->announced, 1);
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(client_join(pids[3 - i]), 0);
     assert_int_equal(service_stop(&sv), 0);
-    unlink(file);
+    service_knobs_end();
 }
 
 int main(void)

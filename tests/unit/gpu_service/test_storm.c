@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -335,21 +334,6 @@ static int acts(void *arg, int sock)
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static unsigned descriptors(pid_t pid)
-{
-    char path[64];
-    unsigned n = 0;
-    DIR *d;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    d = opendir(path);
-    assert_non_null(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
 static uint64_t setting(const char *name, uint64_t otherwise)
 {
     return getenv(name) ? strtoull(getenv(name), NULL, 0) : otherwise;
@@ -408,7 +392,7 @@ static void whatever_clients_do(void **state)
     setenv("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error", 1);
     service_start(&sv, settings);
     unsetenv("GPU_TEST_LOG");
-    fds = descriptors(sv.pid);
+    fds = open_fds(sv.pid);
     for (unsigned i = 0; i < 3; i++) {
         w[i] = (struct worker){calm, i};
         pids[i] = client_spawn(&sv, 1000, works, &w[i]);
@@ -421,9 +405,9 @@ static void whatever_clients_do(void **state)
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(client_join(pids[i]), 0);
     assert_true(service_until(&sv, 0, 0, 0));
-    for (unsigned i = 0; i < 100 && descriptors(sv.pid) > fds + 16; i++)
+    for (unsigned i = 0; i < 100 && open_fds(sv.pid) > fds + 16; i++)
         usleep(20000); /* those of NCCL and of the closer may come and go */
-    assert_in_range(descriptors(sv.pid), 1, fds + 16);
+    assert_in_range(open_fds(sv.pid), 1, fds + 16);
     assert_int_equal(service_stop(&sv), 0);
 }
 
