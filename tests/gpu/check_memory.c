@@ -134,18 +134,28 @@ static void import_end(cu_ptr p, size_t bytes)
     MUST(cu.vmm_unreserve(p, bytes));
 }
 
+/* Memory of another process, open here by its handle. 0, or the verdict. */
+static int open_legacy(size_t bytes, struct peer *peer, struct exported *shown, cu_ptr *ret_p)
+{
+    int fd;
+
+    export_begin(false, bytes, false, peer, shown, &fd);
+    if (shown->result)
+        return skip("no legacy IPC: %s", text_of(shown->result));
+    MUST(cu.ipc_open(ret_p, shown->handle, CU_IPC_LAZY_PEER_ACCESS));
+    return 0;
+}
+
 int check_ipc_killed(void)
 {
     struct exported shown;
     struct peer peer;
     cu_ptr p;
     bool kept;
-    int fd;
+    int r = open_legacy(4 * MIB, &peer, &shown, &p);
 
-    export_begin(false, 4 * MIB, false, &peer, &shown, &fd);
-    if (shown.result)
-        return skip("no legacy IPC: %s", text_of(shown.result));
-    MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+    if (r)
+        return r;
     if (!marked(p, shown.bytes))
         return fail("what the owner wrote is not there");
     peer_kill(&peer);
@@ -165,13 +175,11 @@ int check_ipc_killed_busy(void)
     size_t bytes = check_fake ? MIB : 256 * (size_t)MIB;
     cu_ptr p, mine = device_new(bytes);
     cu_stream s = stream_new();
+    int verdict = open_legacy(bytes, &peer, &shown, &p);
     cu_result r;
-    int fd;
 
-    export_begin(false, bytes, false, &peer, &shown, &fd);
-    if (shown.result)
-        return skip("no legacy IPC: %s", text_of(shown.result));
-    MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+    if (verdict)
+        return verdict;
     for (unsigned i = 0; i < COPIES; i++)
         MUST(cu.copy(i % 2 ? p : mine, i % 2 ? mine : p, bytes, s));
     peer_kill(&peer);
@@ -188,12 +196,10 @@ int check_ipc_freed(void)
     struct peer peer;
     cu_ptr p;
     bool kept;
-    int fd;
+    int r = open_legacy(4 * MIB, &peer, &shown, &p);
 
-    export_begin(false, 4 * MIB, false, &peer, &shown, &fd);
-    if (shown.result)
-        return skip("no legacy IPC: %s", text_of(shown.result));
-    MUST(cu.ipc_open(&p, shown.handle, CU_IPC_LAZY_PEER_ACCESS));
+    if (r)
+        return r;
     peer_send(peer.socket, "f", 1, -1);
     if (!peer_receive(peer.socket, &shown, sizeof shown, NULL) || shown.result)
         return fail("the owner could not free it");
