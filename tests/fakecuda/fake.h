@@ -112,6 +112,7 @@ struct fake_memory *fake_memory_at(cu_ptr p);
 /* With memory_lock held: where a worker finds @bytes at @p. Unknown addresses are plain host memory
  * and stay what they are; NULL: @dev must not touch it. */
 void *fake_reach(cu_ptr p, size_t bytes, cu_context ctx);
+void *fake_reach_copy(cu_ptr p, size_t bytes, cu_context ctx); /* for a copy, which may do more */
 bool fake_outruns(cu_ptr p, size_t bytes);   /* begins in memory of ours, ends behind it */
 bool fake_foreign(cu_ptr p, cu_context ctx); /* ours, but not for this device */
 struct fake_memory *fake_ipc_find(const struct cu_ipc_mem *handle);

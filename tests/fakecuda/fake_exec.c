@@ -36,8 +36,8 @@ static cu_result copy(struct fake_op *op)
     bool ok;
 
     pthread_rwlock_rdlock(&memory_lock);
-    m.dst = fake_reach(c->dst, c->bytes, ctx);
-    m.src = c->staged ? c->staged : fake_reach(c->src, c->bytes, ctx);
+    m.dst = fake_reach_copy(c->dst, c->bytes, ctx);
+    m.src = c->staged ? c->staged : fake_reach_copy(c->src, c->bytes, ctx);
     ok = m.dst && m.src && fake_guarded(move, &m);
     pthread_rwlock_unlock(&memory_lock);
     return ok ? CU_SUCCESS : CU_E_ILLEGAL_ADDRESS;

@@ -199,7 +199,8 @@ bool fake_outruns(cu_ptr p, size_t bytes)
     return m && m->kind != FAKE_MAPPED && bytes > m->bytes - (p - m->p);
 }
 
-void *fake_reach(cu_ptr p, size_t bytes, cu_context ctx)
+/* @copy: the driver brings plain allocations over, however it does that. */
+static void *reach(cu_ptr p, size_t bytes, cu_context ctx, bool copy)
 {
     struct fake_memory *m = fake_memory_at(p);
 
@@ -207,11 +208,22 @@ void *fake_reach(cu_ptr p, size_t bytes, cu_context ctx)
         return fake_range_ours(p) || !p ? NULL : (void *)p;
     for (cu_ptr at = p; at - p < bytes; at = m->p + m->bytes) { /* pieces may lie side by side */
         m = fake_memory_at(at);
-        if (!m || !may(m, ctx) || fake_outruns(at, bytes - (at - p)))
+        if (!m || !(may(m, ctx) || (copy && m->kind == FAKE_PLAIN)) ||
+            fake_outruns(at, bytes - (at - p)))
             return NULL;
     }
     m = fake_memory_at(p);
     return m->fd < 0 ? (void *)p : fake_range_view(p);
+}
+
+void *fake_reach(cu_ptr p, size_t bytes, cu_context ctx)
+{
+    return reach(p, bytes, ctx, false);
+}
+
+void *fake_reach_copy(cu_ptr p, size_t bytes, cu_context ctx)
+{
+    return reach(p, bytes, ctx, true);
 }
 
 bool fake_foreign(cu_ptr p, cu_context ctx)

@@ -109,41 +109,49 @@ static void pieces_without_access_break_a_copy(void)
     broken();
 }
 
-static void another_devices_memory(bool copy, bool peers)
+/* Device 0 touches memory of device 1. @pool: it is not of cuMemAlloc(). */
+static void another_devices_memory(bool copy, bool pool, bool peers, bool may)
 {
     cu_result (*enable)(cu_context, unsigned) = fake_test_symbol("cuCtxEnablePeerAccess");
+    cu_result (*from_pool)(cu_ptr *, size_t) = fake_test_symbol("fakecuda_alloc_unshareable");
     cu_context second;
     uint32_t *host = registered(BYTES);
     cu_ptr p;
 
     OK(cu.primary_retain(&second, 1));
     OK(cu.ctx_push(second));
-    OK(cu.mem_alloc(&p, BYTES));
+    OK(pool ? from_pool(&p, BYTES) : cu.mem_alloc(&p, BYTES));
     OK(cu.ctx_pop(NULL));
     if (peers)
         OK(enable(second, 0));
     OK(copy ? cu.copy(p, (cu_ptr)host, 4, NULL) : launch(p));
-    if (peers)
+    if (may)
         OK(cu.ctx_synchronize());
     else
         broken();
     OK(cu.ctx_push(second)); /* this device goes on */
     OK(cu.ctx_synchronize());
+    OK(cu.ctx_pop(NULL));
 }
 
-static void another_device_breaks_a_copy(void)
+static void another_devices_pool_breaks_a_copy(void)
 {
-    another_devices_memory(true, false);
+    another_devices_memory(true, true, false, false);
 }
 
 static void another_device_breaks_a_kernel(void)
 {
-    another_devices_memory(false, false);
+    another_devices_memory(false, false, false, false);
+}
+
+static void copies_go_between_devices(void)
+{
+    another_devices_memory(true, false, false, true);
 }
 
 static void peers_reach_each_other(void)
 {
-    another_devices_memory(true, true);
+    another_devices_memory(false, false, true, true);
     assert_int_equal(cu.ctx_pop(NULL), CU_SUCCESS);
 }
 
@@ -304,7 +312,8 @@ static const struct child {
     CHILD(unregistered_memory_breaks_a_wait, 0),
     CHILD(a_kernel_that_touches_nothing_breaks, 0),
     CHILD(pieces_without_access_break_a_copy, 0),
-    CHILD(another_device_breaks_a_copy, 0),
+    CHILD(another_devices_pool_breaks_a_copy, 0),
+    CHILD(copies_go_between_devices, 0),
     CHILD(another_device_breaks_a_kernel, 0),
     CHILD(peers_reach_each_other, 0),
     CHILD(launches_break_after_two, 0),

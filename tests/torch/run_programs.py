@@ -114,6 +114,10 @@ PROGRAMS = [
             "asynchronous", "local_sgd", "data_and_model",
         )
     ),  # fmt: skip
+    Program(  # ranks load what another GPU has saved
+        "gpu_checkpoint", path="checkpoint", gloo=False, environment=GPU, places=[],
+        gpus=["GPU each"],
+    ),
     *(  # only messages, which go through host memory
         Program(f"gpu_{name}", path=name, gloo=False, environment=GPU, places=["one node"])
         for name in ("model_parallel", "pipeline_schedules")
