@@ -49,8 +49,8 @@ struct session {
     uint32_t nccl;
     int sock, bell;
     struct session_region *region;
-    cu_ptr flags; /* of the region's, as streams see them */
-    _Atomic bool lost;
+    cu_ptr flags;            /* of the region's, as streams see them */
+    _Atomic bool lost, used; /* used: a group takes the device path by it */
     char why[SESSION_TEXT];
 
     pthread_mutex_t calls; /* questions, announcements, and what they need: */
@@ -155,6 +155,10 @@ int path_check(void);
 /* Starts a collective, on the path that the group has. */
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
                const struct telling *how);
+/* Do the ranks of the group, which has been joined, ask each other at once? The same on all. */
+bool path_asks_in_join(const struct commd_group *g);
+/* They do. @dg NULL: nothing of this process is on a GPU. @timeout_ms: as of an operation. */
+void path_joined(struct commd_group *g, struct device_group *dg, int64_t timeout_ms);
 /* The context goes, with its sessions (NULL is fine). */
 void path_end(struct session *s);
 /* The group is being left. */
