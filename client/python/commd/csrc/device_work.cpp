@@ -302,8 +302,8 @@ void DeviceWork::start(bool sync)
         submission_->note_end(e.what());
         throw;
     }
-    finish(); /* for the profiler: that it was issued */
-    if (sync)
+    finish();              /* for the profiler: that it was issued */
+    if (sync && !barrier_) /* there the host waits: a stream that others share need not */
         submission_->order(current_stream(device));
 }
 
