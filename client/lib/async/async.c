@@ -237,8 +237,8 @@ void async_part_done(void *arg, const struct commd_error *e)
 {
     struct commd_work *batch = arg;
 
-    if (e && !atomic_exchange(&batch->failing, true))
-        batch->err = *e;
+    if (e)
+        batch_failed(batch, e);
     if (atomic_fetch_sub(&batch->left, 1) == 1)
         work_told(batch);
 }

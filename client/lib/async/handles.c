@@ -10,13 +10,26 @@
 
 enum { DONE_SPINS = 200 };
 
+/* Of a batch: all its parts. One that is in host memory, too, is done when the thread says so. */
+static bool gates_landed(const struct commd_work *work)
+{
+    if (work->gate)
+        return gate_landed(work->gate);
+    if (!work->ngates || work->mixed)
+        return false;
+    for (unsigned i = 0; i < work->ngates; i++)
+        if (!gate_landed(work->gates[i]))
+            return false;
+    return true;
+}
+
 /* What a stream has passed is done, also if the progress thread has not looked since: who has
  * synchronised knows at once how it ended, on every rank. The thread still tells it. */
 static bool has_landed(struct commd_work *work)
 {
     struct commd_context *ctx = work->ctx;
 
-    if (!work->gate || !gate_landed(work->gate) || usable(ctx, op_name(&work->op)))
+    if (!gates_landed(work) || usable(ctx, op_name(&work->op)))
         return false;
     pthread_mutex_lock(&ctx->plock);
     works_land(ctx); /* if it is not among those that are finished already */

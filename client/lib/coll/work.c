@@ -34,10 +34,18 @@ void work_unref(struct commd_work *w)
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
+void batch_failed(struct commd_work *batch, const struct commd_error *e)
+{
+    if (!atomic_exchange(&batch->failing, true))
+        batch->err = *e;
+}
+
 static void work_queue(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
+    if (w->part && w->err.code) /* now, and not when it is told: see commd_work_test() */
+        batch_failed(w->arg, &w->err);
     w->next = NULL;
     *ctx->finished_tail = w;
     ctx->finished_tail = &w->next;

@@ -40,6 +40,8 @@ void work_unref(struct commd_work *w);
 /* Takes the work out of its group; the group may be freed right after. plock is held, or the
  * progress thread does not know the group. */
 void work_finish(struct commd_work *w, const struct commd_error *e);
+/* The first error of its parts is the batch's. */
+void batch_failed(struct commd_work *batch, const struct commd_error *e);
 /* Tells who waits for it. With no lock held. */
 void work_told(struct commd_work *w);
 /* Tells all that are finished. With plock held, which is dropped around the callbacks. */

@@ -445,6 +445,64 @@ static void what_a_stream_has_passed_is_done(void **state)
     gpu_free(x[1]);
 }
 
+struct busy {
+    _Atomic unsigned in, out;
+    _Atomic bool end;
+};
+
+static void keep_busy(void *arg, const struct commd_error *e)
+{
+    struct busy *b = arg;
+
+    atomic_fetch_add(&b->in, 1);
+    while (!atomic_load(&b->end))
+        usleep(100);
+    atomic_fetch_add(&b->out, 1);
+}
+
+/* Also while our thread has no time to look. One of the batch's operations may have failed. */
+static void a_batch_that_a_stream_has_passed_is_done(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+
+    all_reduce(AGREEING);
+    for (unsigned i = 0; i < 2; i++) {
+        struct busy busy = {0};
+        struct commd_work *first[2], *w[2];
+        int done[2], code[2] = {1, 1};
+
+        for (unsigned k = 0; k < 2; k++) {
+            struct commd_op op = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N);
+
+            assert_int_equal(commd_start(ranks->group[k], &op, keep_busy, &busy, &first[k]), 0);
+        }
+        while (atomic_load(&busy.in) < 2)
+            usleep(100);
+        for (unsigned k = 0; k < 2; k++) {
+            struct commd_op ops[2] = {op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N),
+                                      op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N - k * i)};
+
+            assert_int_equal(commd_start_batch(ranks->group[k], ops, 2, NULL, NULL, &w[k]), 0);
+        }
+        for (unsigned k = 0; k < 2; k++)
+            commd_work_wait_stream(w[k], stream[k]);
+        for (unsigned k = 0; k < 2; k++)
+            done[k] = gpu_passes(stream[k]) && commd_work_test(w[k], &code[k]);
+        atomic_store(&busy.end, true);
+        while (atomic_load(&busy.out) < 2)
+            usleep(100);
+        for (unsigned k = 0; k < 2; k++) {
+            assert_true(done[k]);
+            assert_int_equal(code[k], i ? COMMD_E_MISMATCH : 0);
+            assert_int_equal(commd_work_wait(first[k], 10000), 0);
+            commd_work_free(first[k]);
+            commd_work_free(w[k]);
+        }
+    }
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
 /* Its death frees streams; the next operation finds another one. */
 static void a_dead_service_is_told_and_replaced(void **state)
 {
@@ -563,6 +621,7 @@ int main(int argc, char **argv)
         TEST(freed_memory_is_told_of_anew),
         TEST(a_mismatch_is_an_error_of_all),
         TEST(what_a_stream_has_passed_is_done),
+        TEST(a_batch_that_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),
