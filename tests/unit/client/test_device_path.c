@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 #include "tests/lib/arena_commd.h"
 #include "tests/lib/gpu_ranks.h"
@@ -258,6 +259,53 @@ static void memory_that_nothing_stands_in_for_is_an_error_of_all(void **state)
     assert_non_null(
         strstr(commd_last_error()->message, "rank 0: all_reduce: 4000 bytes of its buffers"));
     gpu_free(x);
+}
+
+/* ---- what people are told ----------------------------------------------------------------------
+ */
+
+static void assert_seat(uint32_t ended, bool pending, bool ready)
+{
+    struct board_seat seat;
+
+    board_seat(ranks->ctl, 0, now_ms(), &seat);
+    assert_int_equal(seat.gpu.ended, ended);
+    assert_int_equal(seat.gpu.pending, pending);
+    assert_int_equal(seat.gpu.ready, ready);
+    if (pending)
+        assert_int_equal(seat.gpu.now.seq, ended + 1);
+}
+
+/* What is lent ends when it has landed, and later operations may be over by then. */
+static void the_oldest_is_named_whatever_ends_first(void **state)
+{
+    struct commd_group *g = ranks->group[0];
+    struct op_desc desc = {.coll = COLL_BARRIER};
+    uint32_t last = 2 * RECORDER_GPU_RING;
+
+    for (desc.seq = 1; desc.seq <= 5; desc.seq++)
+        note_announced(g, &desc, 0);
+    note_ended(g, 3, 0);
+    assert_seat(0, true, false);
+    note_ready(g, 2, now_ms());
+    assert_seat(0, true, false);
+    note_ready(g, 1, now_ms());
+    assert_seat(0, true, true);
+    note_ended(g, 1, 0);
+    assert_seat(1, true, false);
+    note_ended(g, 2, COMMD_E_TIMEOUT);
+    assert_seat(3, true, false);
+    note_ended(g, 5, 0);
+    note_ended(g, 4, 0);
+    assert_seat(5, false, false);
+    for (desc.seq = 6; desc.seq <= last; desc.seq++) { /* one stays, until it is forgotten */
+        note_announced(g, &desc, 0);
+        if (desc.seq > 6)
+            note_ended(g, (uint32_t)desc.seq, 0);
+    }
+    assert_seat(last, false, false);
+    note_ended(g, 6, 0);
+    assert_seat(last, false, false);
 }
 
 /* ---- operations --------------------------------------------------------------------------------
@@ -557,6 +605,7 @@ int main(int argc, char **argv)
         TEST(the_device_path_or_none),
         TEST(memory_that_cannot_be_shared_is_copied),
         TEST(memory_that_nothing_stands_in_for_is_an_error_of_all),
+        TEST(the_oldest_is_named_whatever_ends_first),
         TEST(blocks_and_counts_arrive),
         TEST(slots_are_used_again),
         TEST(works_wait_for_their_input),
