@@ -169,13 +169,14 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     return r >= 0;
 }
 
-/* What was lent by those that are lost. */
+/* What was lent by those that are lost, and their descriptors. */
 static void drop_lost(struct device *dev)
 {
     for (struct session *s = atomic_load(&dev->session); s; s = s->next)
         if (atomic_load(&s->lost)) {
             pthread_mutex_lock(&s->calls);
             lent_drop(s);
+            session_shut(s);
             pthread_mutex_unlock(&s->calls);
         }
 }

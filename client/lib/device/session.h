@@ -47,7 +47,8 @@ struct session {
     int gpu;
     struct cu_uuid uuid;
     uint32_t nccl;
-    int sock, bell;
+    int sock, bell; /* -1 once it is lost and nobody uses them: session_shut() */
+    _Atomic unsigned users; /* of sock, without calls held */
     struct session_region *region;
     cu_ptr flags; /* of the region's, as streams see them */
     _Atomic bool lost;
@@ -83,6 +84,8 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
 int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                    unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
+/* With calls held: its descriptors are closed, if it is lost and nobody uses them any more. */
+void session_shut(struct session *s);
 /* commd-gpu is gone, or of no use any more. */
 void session_lose(struct session *s, const char *why);
 /* It is lost: all that is pending ends. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
@@ -521,6 +522,36 @@ static void a_dead_service_is_told_and_replaced(void **state)
         gpu_free(x[k]);
 }
 
+static unsigned descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* However often it dies: the sessions that were lost have none any more. */
+static void dead_services_leave_no_descriptors(void **state)
+{
+    unsigned before = 0;
+
+    for (unsigned i = 1; i <= 4; i++) {
+        all_reduce(i * AGREEING);
+        if (i == 1)
+            before = descriptors();
+        assert_int_equal(descriptors(), before);
+        mini_gpu_kill(gpu);
+        start_gpu();
+        for (unsigned k = 0; k < 2; k++)
+            while (!atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost))
+                device_watch(ranks->ctx[k]);
+    }
+}
+
 /* One rank had called an operation more when it died: nothing fits any more. */
 static void different_numbers_break_the_group(void **state)
 {
@@ -613,6 +644,7 @@ int main(int argc, char **argv)
         TEST(a_mismatch_is_an_error_of_all),
         TEST(what_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
+        TEST(dead_services_leave_no_descriptors),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),
         TEST(a_broken_group_ends_it),
