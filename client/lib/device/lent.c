@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+enum { LENT_GRAIN = 4096, LENT_MOST_GRAIN = 512 << 20 }; /* of cuMemGetAllocationGranularity() */
 enum { LENT_LEAST = 2 << 20, GIVE_NAP_US = 50, MOST_GPUS = 64, LENT_ALIGN = 256 };
 
 /* ---- what streams say at the end ------------------------------------------------------------- */
@@ -96,6 +97,13 @@ static void give_back(struct session *s, uint32_t id)
         session_tell(s, &m);
 }
 
+/* What is asked for, in whole pages of the GPU. */
+static bool lent_fits(size_t asked, uint64_t bytes)
+{
+    return bytes >= asked && bytes % LENT_GRAIN == 0 &&
+           bytes <= ALIGN_UP(asked, (size_t)LENT_MOST_GRAIN);
+}
+
 static int lent_new(struct session *s, const char *op, size_t bytes, struct lent **ret)
 {
     struct session_msg m = {.type = SESSION_LEND, .id = ++s->next_id}, answer;
@@ -106,6 +114,13 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
         return error_set(error_mine(), COMMD_E_INTERNAL, op, "%s: no memory", op);
     m.memory.bytes = bytes;
     r = session_ask_fd(s, &m, sizeof m, NULL, 0, &answer, &fd);
+    if (!r && !lent_fits(bytes, answer.memory.bytes)) {
+        close_fdp(&fd);
+        r = error_set(error_mine(), COMMD_E_PROTOCOL, op,
+                      "%s: commd-gpu lends %llu bytes where %zu were asked for", op,
+                      (unsigned long long)answer.memory.bytes, bytes);
+        session_lose(s, "commd-gpu does not answer as it should");
+    }
     if (!r) {
         l->id = m.id;
         l->bytes = answer.memory.bytes;

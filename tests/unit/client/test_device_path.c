@@ -262,6 +262,31 @@ static void memory_that_nothing_stands_in_for_is_an_error_of_all(void **state)
     gpu_free(x);
 }
 
+/* What it says of memory that it lends is not believed: a copy would run beyond it. */
+static void wrong_sizes_are_not_taken(void **state)
+{
+    static const char *const how[] = {"lend_less", "lend_more"};
+    cu_result (*alloc)(cu_ptr *, size_t) = gpu_symbol("fakecuda_alloc_unshareable");
+    struct commd_op op;
+    cu_ptr p;
+
+    gpu_ok(alloc(&p, N * sizeof(int32_t)));
+    op = op_of(COMMD_ALL_REDUCE, 0, (void *)(uintptr_t)p, (void *)(uintptr_t)p, N);
+    for (unsigned i = 0; i < 2; i++) {
+        mini_gpu_kill(gpu);
+        setenv("MINI_GPU_REFUSE", how[i], 1);
+        start_gpu();
+        for (unsigned k = 0; k < 2 && i; k++)
+            while (!atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost))
+                device_watch(ranks->ctx[k]);
+        all_reduce((i + 1) * AGREEING);
+        assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_PROTOCOL);
+        assert_non_null(strstr(commd_last_error()->message, "bytes where 2097152 were asked for"));
+        assert_true(atomic_load(&atomic_load(&ranks->ctx[0]->device->session)->lost));
+    }
+    gpu_free((void *)(uintptr_t)p);
+}
+
 /* ---- what people are told ----------------------------------------------------------------------
  */
 
@@ -636,6 +661,7 @@ int main(int argc, char **argv)
         TEST(the_device_path_or_none),
         TEST(memory_that_cannot_be_shared_is_copied),
         TEST(memory_that_nothing_stands_in_for_is_an_error_of_all),
+        TEST(wrong_sizes_are_not_taken),
         TEST(the_oldest_is_named_whatever_ends_first),
         TEST(blocks_and_counts_arrive),
         TEST(slots_are_used_again),
