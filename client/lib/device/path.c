@@ -161,7 +161,7 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     if (r >= 0 && (alone[0] || alone[1])) {
         struct lent *l;
 
-        r = lent_take(s, op_name(op), lent_bytes(&p, alone[0], alone[1], &recv_at), 0, &l);
+        r = lent_take(s, op_name(op), lent_bytes(&p, alone[0], alone[1], &recv_at), NULL, &l);
         if (!r)
             lent_return(s, l);
     }
