@@ -466,6 +466,29 @@ static void nothing_can_be_lent(void **state)
     gpu_free(y);
 }
 
+/* All ranks are told; commd-gpu lives, and another group has what it needs. */
+static void the_gpu_is_full_once(void **state)
+{
+    const char *settings[] = {"FAKECUDA_FAIL=cuMemCreate:1:2", NULL};
+    int32_t *x = alone(N, 1), *y = gpu_ints(N, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, N),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, N)};
+
+    pair_start_service(settings);
+    pair.other = gpu_ranks_beside(pair.ranks);
+    sum_of_shared();
+    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    assert_error(0, COMMD_E_NOMEM, "GPU 0 has no memory to lend: cuMemCreate: ");
+    assert_true(gpu_passes(pair.stream[1]));
+    assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_NOMEM);
+    assert_non_null(strstr(commd_last_error()->message, "rank 0: all_reduce: 4000 bytes"));
+    pair.in = pair.other;
+    sum(x, y, N);
+    pair.in = pair.ranks;
+    gpu_free(x);
+    gpu_free(y);
+}
+
 static void nothing_can_be_lent_to_the_first(void **state)
 {
     const char *settings[] = {"FAKECUDA_NO_VMM=1", NULL};
@@ -611,6 +634,7 @@ int main(void)
         SMALL(larger_ones_that_come_first),
         SMALL(no_more_is_lent_than_needed),
         TEST(nothing_can_be_lent),
+        TEST(the_gpu_is_full_once),
         TEST(nothing_can_be_lent_to_the_first),
         TEST(commd_gpu_dies),
         TEST(a_group_that_is_left),
