@@ -101,8 +101,9 @@ enum member_alive {
 struct board_member {
     _Atomic uint32_t reduced; /* steps whose own slice is reduced into the result window */
     /* Of operations on GPUs (client/lib/device/note.c), for people likewise. Those by commd-gpu
-     * have numbers of their own, from 1: announced, and ended; the oldest of them that has not
-     * ended, once its input is there, since when (now_ms()). Those through host memory: one that
+     * have numbers of their own, from 1: the last that was announced; the last before the oldest
+     * that has not ended (later ones may have); that oldest, once its input is there, since when
+     * (now_ms()). Those through host memory: one that
      * was called, and whose input this rank's stream has not brought yet. */
     _Atomic uint32_t gpu_begun, gpu_ended, gpu_ready_op, gpu_ready_ms;
     _Atomic uint32_t unready_op, unready_ms, unused;

@@ -143,6 +143,14 @@ void recorder_gpu_end(struct board_recorder *rec, uint32_t seq, int code, uint64
     atomic_store_explicit(&e->ended_ns, ended_ns, memory_order_release);
 }
 
+bool recorder_gpu_ended(const struct board_recorder *rec, uint32_t seq)
+{
+    const struct recorder_gpu_entry *e = &rec->gpu[seq % RECORDER_GPU_RING];
+
+    return (uint32_t)atomic_load_explicit(&e->head, memory_order_relaxed) != seq ||
+           atomic_load_explicit(&e->ended_ns, memory_order_relaxed);
+}
+
 bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op,
                        struct op_desc *ret_desc, int *ret_code)
 {

@@ -69,6 +69,8 @@ void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t
 void recorder_gpu_begin(struct board_recorder *rec, const struct op_desc *desc, uint64_t bytes,
                         uint64_t begun_ns);
 void recorder_gpu_end(struct board_recorder *rec, uint32_t seq, int code, uint64_t ended_ns);
+/* Has @seq, which had begun, ended? One that is not remembered any more counts as ended. */
+bool recorder_gpu_ended(const struct board_recorder *rec, uint32_t seq);
 
 static inline uint64_t recorder_head(uint32_t seq, unsigned coll, unsigned dtype, unsigned redop)
 {

@@ -282,6 +282,41 @@ static void add_memory(struct mini *s, const struct session_msg *m, const int *f
     respond(s, m->id, 0, "");
 }
 
+/* Other bytes than were asked for, with memory of some size. */
+static void lend(struct mini *s, const struct session_msg *m)
+{
+    struct session_msg answer = {.type = SESSION_LEND, .id = m->id};
+    union {
+        struct cmsghdr h;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {&answer, sizeof answer};
+    struct msghdr hdr = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
+    struct cu_mem_prop prop = {.type = CU_ALLOCATION_PINNED,
+                               .handle_types = CU_HANDLE_POSIX_FD,
+                               .location = {CU_LOCATION_DEVICE, 0}};
+    cu_mem mem;
+    int fd;
+
+    if (!refuses("lend_less") && !refuses("lend_more")) {
+        respond(s, m->id, -CAUSE_INVALID, "it has nothing to lend");
+        return;
+    }
+    answer.memory.bytes = refuses("lend_less") ? 4096 : UINT64_MAX - 4095;
+    gpu_ok(cu.vmm_create(&mem, 4 << 20, &prop, 0));
+    gpu_ok(cu.vmm_export(&fd, mem, CU_HANDLE_POSIX_FD, 0));
+    control.h.cmsg_level = SOL_SOCKET;
+    control.h.cmsg_type = SCM_RIGHTS;
+    control.h.cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
+    if (sendmsg(s->sock, &hdr, MSG_NOSIGNAL) < 0)
+        s->sock = -1;
+    close(fd);
+}
+
 static void take(struct mini *s, const struct session_msg *m, const int *fds, unsigned nfds)
 {
     switch ((enum session_type)m->type) {
@@ -312,7 +347,7 @@ static void take(struct mini *s, const struct session_msg *m, const int *fds, un
         snprintf(broken.text, sizeof broken.text, "%s", m->answer.text);
         break;
     case SESSION_LEND:
-        respond(s, m->id, -CAUSE_INVALID, "it has nothing to lend");
+        lend(s, m);
         break;
     case SESSION_WELCOME:
     case SESSION_ANSWER:

@@ -10,7 +10,7 @@
 /* In main(): does not return if the words are those. */
 void mini_gpu_main(int argc, char **argv);
 /* Starts one; *ret_control: what arena_commd_gpu() takes. MINI_GPU_REFUSE=memory, order or attach
- * in the environment: it says no to that. */
+ * in the environment: it says no to that; lend_less or lend_more: it lends wrong sizes. */
 pid_t mini_gpu_start(int *ret_control);
 void mini_gpu_kill(pid_t pid);
 

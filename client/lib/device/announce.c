@@ -82,6 +82,8 @@ struct beside {
     uint32_t n, bits;
     struct lent *lent; /* owned; NULL: none */
     bool send, recv;   /* of which sides */
+    uint64_t returns;  /* LENT_BUSY: see lent_wait() */
+    bool late;         /* waiting for it has come to its limit */
     cu_ptr send_at, recv_at;
 };
 
@@ -139,12 +141,12 @@ static int put_side(struct session *s, const struct side_place *p, const char *n
 
 /* Of sides of which b->send and b->recv say that commd-gpu has no memory of theirs: it lends some,
  * in which their blocks lie one behind the other. */
-static int put_lent(struct session *s, const char *name, const struct side_places *p, int64_t until,
+static int put_lent(struct session *s, const char *name, const struct side_places *p,
                     struct beside *b, struct session_slot *slot)
 {
     const struct side_place *sides[] = {b->send ? &p->send : NULL, b->recv ? &p->recv : NULL};
     size_t recv_at, bytes = lent_bytes(p, b->send, b->recv, &recv_at);
-    int r = lent_take(s, name, bytes, until, &b->lent);
+    int r = lent_take(s, name, bytes, b->late ? NULL : &b->returns, &b->lent);
 
     for (unsigned i = 0; i < 2 && !r; i++) {
         uintptr_t lo, hi;
@@ -177,7 +179,6 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
                 const struct side_places *p, struct session_slot *slot, struct beside *b)
 {
     const char *name = op_name(op);
-    int64_t limit;
     int r;
 
     b->words = calloc(6 * dg->group->board.world, sizeof *b->words);
@@ -197,10 +198,7 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     slot->aux_len = b->n * (uint32_t)sizeof *b->words;
     if (slot->aux_len > AUX_MOST)
         return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: too many blocks", name);
-    limit = limit_of(dg, op);
-    return b->send || b->recv
-               ? put_lent(dg->session, name, p, limit < 0 ? -1 : (int64_t)now_ms() + limit, b, slot)
-               : 0;
+    return b->send || b->recv ? put_lent(dg->session, name, p, b, slot) : 0;
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -390,7 +388,7 @@ static uint64_t given(const struct commd_op *op, const struct side_places *p, un
     return p->send.bytes;
 }
 
-/* With dg->lock and calls held. */
+/* With dg->lock and calls held. LENT_BUSY: nothing has happened. */
 static int announce_locked(struct device_group *dg, const struct commd_op *op,
                            const struct op_desc *desc, const struct side_places *p,
                            const struct telling *how, struct beside *b)
@@ -401,6 +399,8 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     struct commd_work *w;
     int r = fill(dg, op, desc, p, &slot, b);
 
+    if (r == LENT_BUSY)
+        return r;
     if (r) {
         announce_refused(dg);
         return r;
@@ -451,14 +451,20 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
              const struct telling *how)
 {
     struct side_places p = side_places_of(dg->group, op);
-    struct beside b = {0};
+    int64_t limit = limit_of(dg, op), until = limit < 0 ? -1 : (int64_t)now_ms() + limit;
+    bool late = false;
     int r;
 
-    pthread_mutex_lock(&dg->session->calls);
-    r = announce_locked(dg, op, desc, &p, how, &b);
-    if (b.lent)
-        lent_return(dg->session, b.lent);
-    pthread_mutex_unlock(&dg->session->calls);
-    free(b.words);
+    do {
+        struct beside b = {.late = late};
+
+        pthread_mutex_lock(&dg->session->calls);
+        r = announce_locked(dg, op, desc, &p, how, &b);
+        if (b.lent)
+            lent_return(dg->session, b.lent);
+        pthread_mutex_unlock(&dg->session->calls);
+        free(b.words);
+        late = r == LENT_BUSY && !lent_wait(dg->session, b.returns, until);
+    } while (r == LENT_BUSY);
     return r;
 }

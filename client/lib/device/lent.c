@@ -10,7 +10,8 @@
  *
  * What is not in use is kept for the next operation. There is at most COMMD_DEVICE_ARENA bytes of
  * it for each GPU, and commd-gpu may lend less; who needs more while older operations have it waits
- * until one of them is over, as for a slot, but not longer than its limit.
+ * until one of them is over, but not longer than its limit. Meanwhile it holds no lock but that of
+ * its group, and others that need less go first.
  *
  * Who wakes me: nobody, see session.c. What if commd-gpu dies now: the mapping holds the memory, so
  * copies go on. */
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+enum { LENT_GRAIN = 4096, LENT_MOST_GRAIN = 512 << 20 }; /* of cuMemGetAllocationGranularity() */
 enum { LENT_LEAST = 2 << 20, GIVE_NAP_US = 50, MOST_GPUS = 64, LENT_ALIGN = 256 };
 
 /* ---- what streams say at the end ------------------------------------------------------------- */
@@ -96,6 +98,13 @@ static void give_back(struct session *s, uint32_t id)
         session_tell(s, &m);
 }
 
+/* What is asked for, in whole pages of the GPU. */
+static bool lent_fits(size_t asked, uint64_t bytes)
+{
+    return bytes >= asked && bytes % LENT_GRAIN == 0 &&
+           bytes <= ALIGN_UP(asked, (size_t)LENT_MOST_GRAIN);
+}
+
 static int lent_new(struct session *s, const char *op, size_t bytes, struct lent **ret)
 {
     struct session_msg m = {.type = SESSION_LEND, .id = ++s->next_id}, answer;
@@ -106,6 +115,13 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
         return error_set(error_mine(), COMMD_E_INTERNAL, op, "%s: no memory", op);
     m.memory.bytes = bytes;
     r = session_ask_fd(s, &m, sizeof m, NULL, 0, &answer, &fd);
+    if (!r && !lent_fits(bytes, answer.memory.bytes)) {
+        close_fdp(&fd);
+        r = error_set(error_mine(), COMMD_E_PROTOCOL, op,
+                      "%s: commd-gpu lends %llu bytes where %zu were asked for", op,
+                      (unsigned long long)answer.memory.bytes, bytes);
+        session_lose(s, "commd-gpu does not answer as it should");
+    }
     if (!r) {
         l->id = m.id;
         l->bytes = answer.memory.bytes;
@@ -191,19 +207,25 @@ void lent_drop(struct session *s)
         ;
 }
 
-/* Until an older operation gives something back. */
-static bool wait_for_one(struct session *s, int64_t until)
+static uint64_t returns_of(struct session *s)
 {
-    size_t used = in_use(s);
+    uint64_t returns;
 
-    if (!used)
-        return false;
-    while (in_use(s) == used) {
-        if (atomic_load(&s->lost) || (until >= 0 && (int64_t)now_ms() >= until))
+    pthread_mutex_lock(&s->pend);
+    lent_sweep(s);
+    returns = s->lent_returns;
+    pthread_mutex_unlock(&s->pend);
+    return returns;
+}
+
+bool lent_wait(struct session *s, uint64_t returns, int64_t until)
+{
+    while (returns_of(s) == returns && !atomic_load(&s->lost)) {
+        if (until >= 0 && (int64_t)now_ms() >= until)
             return false;
         usleep(GIVE_NAP_US);
     }
-    return true;
+    return until < 0 || (int64_t)now_ms() < until;
 }
 
 static int lent_refused(struct session *s, const char *op, size_t bytes, int code, const char *why)
@@ -228,13 +250,17 @@ size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret
     return *ret_recv_at + (recv ? p->recv.bytes : p->send.bytes);
 }
 
-int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, struct lent **ret)
+int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_returns,
+              struct lent **ret)
 {
     size_t size = MIN(size_class(bytes, LENT_LEAST), s->lent_limit);
+    uint64_t returns = returns_of(s);
     int r = landed_page(s, op);
 
     if (r)
         return r;
+    if (atomic_load(&s->lost))
+        return error_set(error_mine(), COMMD_E_GPU_LOST, op, "%s: commd-gpu is gone", op);
     if (bytes > s->lent_limit)
         return lent_refused(s, op, bytes, COMMD_E_NOMEM,
                             "that is more than COMMD_DEVICE_ARENA allows");
@@ -254,10 +280,15 @@ int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, st
         }
         if (r == COMMD_E_GPU_LOST || r == COMMD_E_PROTOCOL)
             return r;
-        if (r == COMMD_E_INVALID || (!lent_evict(s) && !wait_for_one(s, until)))
-            return lent_refused(s, op, bytes, r == COMMD_E_INVALID ? r : COMMD_E_NOMEM,
-                                full ? "COMMD_DEVICE_ARENA allows no more"
-                                     : commd_last_error()->message);
+        if (r != COMMD_E_INVALID && lent_evict(s))
+            continue;
+        if (r != COMMD_E_INVALID && ret_returns && (returns != returns_of(s) || in_use(s))) {
+            *ret_returns = returns;
+            return LENT_BUSY;
+        }
+        return lent_refused(s, op, bytes, r == COMMD_E_INVALID ? r : COMMD_E_NOMEM,
+                            full ? "COMMD_DEVICE_ARENA allows no more"
+                                 : commd_last_error()->message);
     }
 }
 

@@ -2,6 +2,9 @@
  * look at the clock for each announcement. What only the progress thread can see, that an input is
  * there, it writes down when it looks, some times a second.
  *
+ * gpu_ended is the number before the oldest operation that has not ended: the ring of the recorder
+ * says which of the later ones have.
+ *
  * Who writes: this rank, under device_group.lock (announced) or session.pend (ended, ready). What
  * if it dies now: it stays as it is. */
 #include "client/lib/device/note.h"
@@ -31,8 +34,20 @@ _Static_assert(COMMD_E_GPU_LOST == -BOARD_GPU_LOST, "commd knows it by this");
 
 void note_ended(struct commd_group *g, uint32_t seq, int code)
 {
-    recorder_gpu_end(&g->board.recorders[g->local], seq, code, now_ns());
-    atomic_fetch_add_explicit(&me(g)->gpu_ended, 1, memory_order_release);
+    struct board_recorder *rec = &g->board.recorders[g->local];
+    struct board_member *m = me(g);
+    uint32_t ended = atomic_load_explicit(&m->gpu_ended, memory_order_relaxed), next;
+
+    recorder_gpu_end(rec, seq, code, now_ns());
+    atomic_thread_fence(memory_order_seq_cst); /* of two that end at once one sees both */
+    do {                                       /* those of another session have another lock */
+        uint32_t begun = atomic_load_explicit(&m->gpu_begun, memory_order_acquire);
+
+        for (next = ended; next != begun && recorder_gpu_ended(rec, next + 1);)
+            next++;
+    } while (next != ended &&
+             !atomic_compare_exchange_weak_explicit(&m->gpu_ended, &ended, next,
+                                                    memory_order_release, memory_order_relaxed));
 }
 
 void note_ready(struct commd_group *g, uint32_t seq, uint64_t now)
@@ -40,8 +55,7 @@ void note_ready(struct commd_group *g, uint32_t seq, uint64_t now)
     struct board_member *m = me(g);
     uint32_t oldest = atomic_load_explicit(&m->gpu_ended, memory_order_relaxed) + 1;
 
-    if ((int32_t)(seq - oldest) > 0 ||
-        atomic_load_explicit(&m->gpu_ready_op, memory_order_relaxed) == oldest)
+    if (seq != oldest || atomic_load_explicit(&m->gpu_ready_op, memory_order_relaxed) == oldest)
         return;
     atomic_store_explicit(&m->gpu_ready_ms, (uint32_t)now, memory_order_relaxed);
     atomic_store_explicit(&m->gpu_ready_op, oldest, memory_order_release);

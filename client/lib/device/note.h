@@ -7,7 +7,7 @@
 
 /* Operation @desc.seq is announced; this rank gives @bytes. */
 void note_announced(struct commd_group *g, const struct op_desc *desc, uint64_t bytes);
-/* It has ended, with @code. */
+/* It has ended, with @code; older ones may not have: what is lent lands on the stream (lent.c). */
 void note_ended(struct commd_group *g, uint32_t seq, int code);
 /* Operation @seq has not ended, and its input is there. */
 void note_ready(struct commd_group *g, uint32_t seq, uint64_t now);

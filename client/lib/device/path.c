@@ -163,7 +163,7 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     if (r >= 0 && (alone[0] || alone[1])) {
         struct lent *l;
 
-        r = lent_take(s, op_name(op), lent_bytes(&p, alone[0], alone[1], &recv_at), 0, &l);
+        r = lent_take(s, op_name(op), lent_bytes(&p, alone[0], alone[1], &recv_at), NULL, &l);
         if (!r)
             lent_return(s, l);
     }
@@ -171,13 +171,14 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     return r >= 0;
 }
 
-/* What was lent by those that are lost. */
+/* What was lent by those that are lost, and their descriptors. */
 static void drop_lost(struct device *dev)
 {
     for (struct session *s = atomic_load(&dev->session); s; s = s->next)
         if (atomic_load(&s->lost)) {
             pthread_mutex_lock(&s->calls);
             lent_drop(s);
+            session_shut(s);
             pthread_mutex_unlock(&s->calls);
         }
 }

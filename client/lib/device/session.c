@@ -134,9 +134,39 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
     return session_ask_fd(s, m, len, fds, nfds, &answer, NULL);
 }
 
+/* Until session_unuse() its socket stays open, and its number is nobody else's. False: it is lost.
+ */
+static bool session_use(struct session *s)
+{
+    atomic_fetch_add(&s->users, 1); /* before the look at lost: session_shut() has them reversed */
+    if (!atomic_load(&s->lost))
+        return true;
+    atomic_fetch_sub(&s->users, 1);
+    return false;
+}
+
+static void session_unuse(struct session *s)
+{
+    atomic_fetch_sub(&s->users, 1);
+}
+
+void session_shut(struct session *s)
+{
+    if (!atomic_load(&s->lost) || atomic_load(&s->users))
+        return;
+    close_fdp(&s->sock);
+    close_fdp(&s->bell);
+}
+
 int session_tell(struct session *s, const struct session_msg *m)
 {
-    return send_message(s->sock, m, sizeof *m, NULL, 0);
+    int r;
+
+    if (!session_use(s))
+        return -EPIPE;
+    r = send_message(s->sock, m, sizeof *m, NULL, 0);
+    session_unuse(s);
+    return r;
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */
@@ -352,11 +382,17 @@ void session_collect(struct device_group *dg)
 
 void session_lose(struct session *s, const char *why)
 {
-    if (atomic_exchange(&s->lost, true))
-        return;
-    snprintf(s->why, sizeof s->why, "%.200s; the next one starts commd-gpu again", why);
-    shutdown(s->sock, SHUT_RDWR);
-    session_release(s);
+    bool before;
+
+    atomic_fetch_add(&s->users, 1);
+    before = atomic_exchange(&s->lost, true);
+    if (!before) {
+        snprintf(s->why, sizeof s->why, "%.200s; the next one starts commd-gpu again", why);
+        shutdown(s->sock, SHUT_RDWR);
+    }
+    session_unuse(s);
+    if (!before)
+        session_release(s);
 }
 
 void session_release(struct session *s)
@@ -388,7 +424,10 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
     m.answer.rank = why->rank;
     snprintf(m.answer.text, sizeof m.answer.text, "%.*s", (int)sizeof m.answer.text - 1,
              why->message);
+    if (!session_use(a->session))
+        return;
     (void)!send(a->session->sock, &m, sizeof m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    session_unuse(a->session);
 }
 
 /* A rank that has died, on whatever node: the board has it. Who has left may have completed what is
@@ -476,8 +515,12 @@ void session_watch(struct session *s)
 {
     int64_t now = (int64_t)now_ms();
     char byte;
-    ssize_t n = recv(s->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t n;
 
+    if (!session_use(s))
+        return;
+    n = recv(s->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    session_unuse(s);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
         session_lose(s, "commd-gpu is gone");
         return;

@@ -47,7 +47,8 @@ struct session {
     int gpu;
     struct cu_uuid uuid;
     uint32_t nccl;
-    int sock, bell;
+    int sock, bell;         /* -1 once it is lost and nobody uses them: session_shut() */
+    _Atomic unsigned users; /* of sock, without calls held */
     struct session_region *region;
     cu_ptr flags;            /* of the region's, as streams see them */
     _Atomic bool lost, used; /* used: a group takes the device path by it */
@@ -68,6 +69,7 @@ struct session {
     struct announced *slots[SESSION_SLOTS]; /* referenced; the last that took the slot */
     struct lent *lent;                      /* owned; not in use, used last first */
     size_t lent_used, lent_kept;            /* bytes: in use, and not */
+    uint64_t lent_returns;                  /* how often some was given back */
 };
 
 /* ---- session.c ------------------------------------------------------------------------------- */
@@ -83,6 +85,8 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
 int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                    unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
+/* With calls held: its descriptors are closed, if it is lost and nobody uses them any more. */
+void session_shut(struct session *s);
 /* commd-gpu is gone, or of no use any more. */
 void session_lose(struct session *s, const char *why);
 /* It is lost: all that is pending ends. */
@@ -111,10 +115,15 @@ void memory_forget_all(struct session *s);
 /* What an operation needs in place of its sides: if of both, and they are not the same, that of
  * what it receives begins at *ret_recv_at. */
 size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at);
-/* With calls held: @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. Waits until
- * @until
- * (-1: for good) if older operations have it all. COMMD_E_*, with a remedy. */
-int lent_take(struct session *s, const char *op, size_t bytes, int64_t until, struct lent **ret);
+/* With calls held: @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. COMMD_E_*, with a
+ * remedy; or, with ret_returns, LENT_BUSY: older operations have it all, and it is to be tried
+ * again after lent_wait(). */
+enum { LENT_BUSY = 1 };
+int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_returns,
+              struct lent **ret);
+/* With calls free, for others to go on: until some has been given back since @returns was so much.
+ * False: not until @until (-1: for good). */
+bool lent_wait(struct session *s, uint64_t returns, int64_t until);
 /* The operation is over: with pend held, or without. */
 static inline void lent_give(struct session *s, struct lent *l)
 {
@@ -122,6 +131,7 @@ static inline void lent_give(struct session *s, struct lent *l)
     s->lent_kept += l->bytes;
     l->next = s->lent;
     s->lent = l;
+    s->lent_returns++;
 }
 void lent_return(struct session *s, struct lent *l);
 /* What is not in use goes. */

@@ -7,7 +7,9 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 
+#include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 #include "tests/lib/arena_commd.h"
 #include "tests/lib/gpu_ranks.h"
@@ -258,6 +260,78 @@ static void memory_that_nothing_stands_in_for_is_an_error_of_all(void **state)
     assert_non_null(
         strstr(commd_last_error()->message, "rank 0: all_reduce: 4000 bytes of its buffers"));
     gpu_free(x);
+}
+
+/* What it says of memory that it lends is not believed: a copy would run beyond it. */
+static void wrong_sizes_are_not_taken(void **state)
+{
+    static const char *const how[] = {"lend_less", "lend_more"};
+    cu_result (*alloc)(cu_ptr *, size_t) = gpu_symbol("fakecuda_alloc_unshareable");
+    struct commd_op op;
+    cu_ptr p;
+
+    gpu_ok(alloc(&p, N * sizeof(int32_t)));
+    op = op_of(COMMD_ALL_REDUCE, 0, (void *)(uintptr_t)p, (void *)(uintptr_t)p, N);
+    for (unsigned i = 0; i < 2; i++) {
+        mini_gpu_kill(gpu);
+        setenv("MINI_GPU_REFUSE", how[i], 1);
+        start_gpu();
+        for (unsigned k = 0; k < 2 && i; k++)
+            while (!atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost))
+                device_watch(ranks->ctx[k]);
+        all_reduce((i + 1) * AGREEING);
+        assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_PROTOCOL);
+        assert_non_null(strstr(commd_last_error()->message, "bytes where 2097152 were asked for"));
+        assert_true(atomic_load(&atomic_load(&ranks->ctx[0]->device->session)->lost));
+    }
+    gpu_free((void *)(uintptr_t)p);
+}
+
+/* ---- what people are told ----------------------------------------------------------------------
+ */
+
+static void assert_seat(uint32_t ended, bool pending, bool ready)
+{
+    struct board_seat seat;
+
+    board_seat(ranks->ctl, 0, now_ms(), &seat);
+    assert_int_equal(seat.gpu.ended, ended);
+    assert_int_equal(seat.gpu.pending, pending);
+    assert_int_equal(seat.gpu.ready, ready);
+    if (pending)
+        assert_int_equal(seat.gpu.now.seq, ended + 1);
+}
+
+/* What is lent ends when it has landed, and later operations may be over by then. */
+static void the_oldest_is_named_whatever_ends_first(void **state)
+{
+    struct commd_group *g = ranks->group[0];
+    struct op_desc desc = {.coll = COLL_BARRIER};
+    uint32_t last = 2 * RECORDER_GPU_RING;
+
+    for (desc.seq = 1; desc.seq <= 5; desc.seq++)
+        note_announced(g, &desc, 0);
+    note_ended(g, 3, 0);
+    assert_seat(0, true, false);
+    note_ready(g, 2, now_ms());
+    assert_seat(0, true, false);
+    note_ready(g, 1, now_ms());
+    assert_seat(0, true, true);
+    note_ended(g, 1, 0);
+    assert_seat(1, true, false);
+    note_ended(g, 2, COMMD_E_TIMEOUT);
+    assert_seat(3, true, false);
+    note_ended(g, 5, 0);
+    note_ended(g, 4, 0);
+    assert_seat(5, false, false);
+    for (desc.seq = 6; desc.seq <= last; desc.seq++) { /* one stays, until it is forgotten */
+        note_announced(g, &desc, 0);
+        if (desc.seq > 6)
+            note_ended(g, (uint32_t)desc.seq, 0);
+    }
+    assert_seat(last, false, false);
+    note_ended(g, 6, 0);
+    assert_seat(last, false, false);
 }
 
 /* ---- operations --------------------------------------------------------------------------------
@@ -531,6 +605,36 @@ static void a_dead_service_is_told_and_replaced(void **state)
         gpu_free(x[k]);
 }
 
+static unsigned descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* However often it dies: the sessions that were lost have none any more. */
+static void dead_services_leave_no_descriptors(void **state)
+{
+    unsigned before = 0;
+
+    for (unsigned i = 1; i <= 4; i++) {
+        all_reduce(i * AGREEING);
+        if (i == 1)
+            before = descriptors();
+        assert_int_equal(descriptors(), before);
+        mini_gpu_kill(gpu);
+        start_gpu();
+        for (unsigned k = 0; k < 2; k++)
+            while (!atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost))
+                device_watch(ranks->ctx[k]);
+    }
+}
+
 /* One rank had called an operation more when it died: nothing fits any more. */
 static void different_numbers_break_the_group(void **state)
 {
@@ -615,6 +719,8 @@ int main(int argc, char **argv)
         TEST(the_device_path_or_none),
         TEST(memory_that_cannot_be_shared_is_copied),
         TEST(memory_that_nothing_stands_in_for_is_an_error_of_all),
+        TEST(wrong_sizes_are_not_taken),
+        TEST(the_oldest_is_named_whatever_ends_first),
         TEST(blocks_and_counts_arrive),
         TEST(slots_are_used_again),
         TEST(works_wait_for_their_input),
@@ -623,6 +729,7 @@ int main(int argc, char **argv)
         TEST(what_a_stream_has_passed_is_done),
         TEST(a_batch_that_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
+        TEST(dead_services_leave_no_descriptors),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),
         TEST(a_broken_group_ends_it),

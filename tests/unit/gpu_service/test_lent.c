@@ -338,6 +338,64 @@ static void waiting_has_a_limit(void **state)
     gpu_free(y);
 }
 
+static void *start_second(void *arg)
+{
+    struct commd_work **w = arg;
+    struct commd_op op;
+    cu_context ctx;
+
+    gpu_ok(cu.primary_retain(&ctx, 0));
+    gpu_ok(cu.ctx_set(ctx));
+    op = pair_op(COMMD_ALL_REDUCE, 0, alone(MANY, 1), MANY);
+    assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, w), 0);
+    return op.recv;
+}
+
+/* Nor does it hold up another group of the process. */
+static void who_waits_holds_nobody_up(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2), *a = gpu_ints(N, 0), *b = gpu_ints(N, 0);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, MANY),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, MANY)};
+    struct commd_work *first[PAIR], *second[PAIR];
+    uint64_t asked;
+    pthread_t waits;
+    void *last;
+
+    pair.in = pair.other = gpu_ranks_beside(pair.ranks);
+    sum_of_shared();
+    pair.in = pair.ranks;
+    sum_of_shared();
+    assert_int_equal(commd_start(pair.ranks->group[0], &op[0], NULL, NULL, &first[0]), 0);
+    asked = calls("cuPointerGetAttributes");
+    assert_int_equal(pthread_create(&waits, NULL, start_second, &second[0]), 0);
+    while (calls("cuPointerGetAttributes") == asked)
+        usleep(1000);
+    usleep(20000); /* by now it waits, most likely */
+    pair.in = pair.other;
+    sum(a, b, N); /* freeing memory would wait for the first */
+    sum(a, b, N);
+    pair.in = pair.ranks;
+    for (unsigned i = 0; i < PAIR; i++)
+        assert_int_equal(
+            commd_start(pair.ranks->group[1], &op[1], NULL, NULL, i ? &second[1] : &first[1]), 0);
+    pthread_join(waits, &last);
+    for (unsigned k = 0; k < PAIR; k++) {
+        assert_int_equal(commd_work_wait(first[k], 10000), 0);
+        assert_int_equal(commd_work_wait(second[k], 10000), 0);
+        commd_work_free(first[k]);
+        commd_work_free(second[k]);
+    }
+    assert_all(x, MANY, 3);
+    assert_all(last, MANY, 4);
+    gpu_free(last);
+    gpu_free(x);
+    gpu_free(y);
+    gpu_free(a);
+    gpu_free(b);
+}
+
 static void larger_ones_are_refused(void **state)
 {
     int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2);
@@ -404,6 +462,29 @@ static void nothing_can_be_lent(void **state)
     assert_error(0, COMMD_E_INVALID, "cuMemGetAllocationGranularity");
     assert_error(0, COMMD_E_INVALID, "COMMD_DEVICE_PATH=host goes through host memory");
     assert_true(gpu_passes(pair.stream[1]));
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* All ranks are told; commd-gpu lives, and another group has what it needs. */
+static void the_gpu_is_full_once(void **state)
+{
+    const char *settings[] = {"FAKECUDA_FAIL=cuMemCreate:1:2", NULL};
+    int32_t *x = alone(N, 1), *y = gpu_ints(N, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, N),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, N)};
+
+    pair_start_service(settings);
+    pair.other = gpu_ranks_beside(pair.ranks);
+    sum_of_shared();
+    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    assert_error(0, COMMD_E_NOMEM, "GPU 0 has no memory to lend: cuMemCreate: ");
+    assert_true(gpu_passes(pair.stream[1]));
+    assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_NOMEM);
+    assert_non_null(strstr(commd_last_error()->message, "rank 0: all_reduce: 4000 bytes"));
+    pair.in = pair.other;
+    sum(x, y, N);
+    pair.in = pair.ranks;
     gpu_free(x);
     gpu_free(y);
 }
@@ -548,10 +629,12 @@ int main(void)
         TEST(works_wait_for_their_input),
         SMALL(older_ones_are_waited_for),
         SMALL(waiting_has_a_limit),
+        SMALL(who_waits_holds_nobody_up),
         SMALL(larger_ones_are_refused),
         SMALL(larger_ones_that_come_first),
         SMALL(no_more_is_lent_than_needed),
         TEST(nothing_can_be_lent),
+        TEST(the_gpu_is_full_once),
         TEST(nothing_can_be_lent_to_the_first),
         TEST(commd_gpu_dies),
         TEST(a_group_that_is_left),

@@ -171,6 +171,48 @@ static void a_buffer_on_another_gpu_than_its_stream(void **state)
     use_gpu(0);
 }
 
+/* ---- other CUDA_VISIBLE_DEVICES ----------------------------------------------------------------
+ */
+
+/* commd-gpu counts them otherwise: a uuid says which GPU is meant. */
+static void ordinals_differ(void **state)
+{
+    static const int gpu[NGROUPS][PAIR] = {{0, 0}, {1, 1}};
+    const char *settings[] = {"CUDA_VISIBLE_DEVICES=1,0", NULL};
+
+    pair_start_service(settings);
+    sum_in_both(gpu);
+    assert_counts(AGREEING, 1);
+}
+
+/* What it does not see goes through host memory, or the error names it. */
+static void a_gpu_that_commd_gpu_does_not_see(void **state)
+{
+    const char *settings[] = {"CUDA_VISIBLE_DEVICES=0", NULL};
+    struct commd_op op[PAIR];
+
+    pair_start_service(settings);
+    sum_on((int[PAIR]){1, 1});
+    assert_int_equal(commd_group_seq(pair.ranks->group[0]), 1 + 1);
+    pair.in = pair.other;
+    setenv("COMMD_DEVICE_PATH", "device", 1);
+    use_gpu(1);
+    for (unsigned k = 0; k < PAIR; k++) {
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, gpu_ints(N, 1), N);
+        op[k].stream = gpu_stream();
+    }
+    pair_call(op, (int[PAIR]){1, 1}, NULL);
+    unsetenv("COMMD_DEVICE_PATH");
+    for (unsigned k = 0; k < PAIR; k++) {
+        assert_error(k, COMMD_E_INVALID, "rank 0: commd-gpu sees no GPU-");
+        gpu_free(op[k].recv);
+        gpu_ok(cu.stream_free(op[k].stream));
+    }
+    sum_on((int[PAIR]){0, 0});
+    assert_int_equal(commd_group_seq(pair.other->group[0]), 1 + AGREEING);
+    pair.in = pair.ranks;
+}
+
 /* ---- while a communicator is given up ---------------------------------------------------------
  */
 
@@ -260,6 +302,8 @@ int main(void)
         TEST(a_rank_comes_with_another_gpu),
         TEST(a_gpu_that_does_not_reach_it_is_told),
         TEST(a_buffer_on_another_gpu_than_its_stream),
+        TEST(ordinals_differ),
+        TEST(a_gpu_that_commd_gpu_does_not_see),
         TEST(a_limit_is_not_that_of_the_next_group),
     };
 

@@ -191,6 +191,24 @@ static bool act_attach(struct actor *x)
     return tell(x, bytes, sizeof msg + len - (chance(x, 60) ? 1 : 0), NULL, 0);
 }
 
+/* Memory of commd-gpu's own, which operations may name then; or another session. */
+static bool act_lend(struct actor *x)
+{
+    struct session_msg m = {.type = SESSION_LEND, .id = ++x->c.memories};
+    struct buffer *b = &x->buffer[upto(x, BUFFERS)];
+
+    if (!chance(x, 4))
+        return true;
+    if (chance(x, 8))
+        m.type = SESSION_MORE;
+    else
+        b->id = m.id;
+    m.memory.bytes = 1 + upto(x, 3 << 20);
+    if (chance(x, 16))
+        mutate(x, &m, offsetof(struct session_msg, memory.uuid));
+    return tell(x, &m, sizeof m, NULL, 0);
+}
+
 static bool act_small(struct actor *x)
 {
     static const uint32_t types[] = {SESSION_FORGET, SESSION_FORGET, SESSION_DETACH, SESSION_ABORT};
@@ -296,7 +314,7 @@ static bool act_garbage(struct actor *x)
 
     for (unsigned i = 0; i < sizeof m / 8; i++)
         ((uint64_t *)&m)[i] = draw(&x->seed);
-    m.type = (uint32_t)upto(x, 10);
+    m.type = (uint32_t)upto(x, SESSION_LEND + 2);
     for (unsigned i = 0; i < nfds; i++)
         fds[i] = x->c.sock;
     return tell(x, &m, 1 + upto(x, sizeof m), fds, nfds);
@@ -305,8 +323,9 @@ static bool act_garbage(struct actor *x)
 static int acts(void *arg, int sock)
 {
     static struct actor x;
-    static bool (*const often[])(struct actor *) = {
-        act_memory, act_attach, act_announce, act_announce, act_announce, act_small, act_scribble};
+    static bool (*const often[])(struct actor *) = {act_memory,   act_attach,   act_announce,
+                                                    act_announce, act_announce, act_small,
+                                                    act_scribble, act_lend};
     bool on = true;
 
     x.seed = *(uint64_t *)arg;
