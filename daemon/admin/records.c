@@ -29,21 +29,13 @@ static struct board_entry *watched_board(const struct rank_group *group, struct 
 
 /* ---- one rank ---------------------------------------------------------------------------- */
 
-static int older_first(const void *a, const void *b)
-{
-    const struct recorder_op *x = a, *y = b;
-    int32_t diff = (int32_t)(x->seq - y->seq); /* it wraps */
-
-    return (diff > 0) - (diff < 0);
-}
-
 /* The newest @most of them. */
 static void keep_found(struct rank_records *records, struct recorder_op *found, unsigned n,
                        unsigned most, uint32_t *newest)
 {
     if (!n)
         return;
-    qsort(found, n, sizeof(found[0]), older_first);
+    recorder_sort(found, n);
     for (unsigned i = n - MIN(n, most); i < n; i++)
         records->ops[records->n++ % records->room] = found[i];
     *newest = found[n - 1].seq;
