@@ -105,6 +105,7 @@ static int read_ops(const struct msg_table *t, struct timeline *tl, const char *
         struct timeline_op *op = &tl->ops[tl->nops];
         struct timeline_rank *rank = find_rank(tl, cells_by_key(t, row, "group", missing),
                                                time_of(cells_by_key(t, row, "rank", missing)));
+        uint32_t *from;
 
         *op = (struct timeline_op){
             .number = (uint32_t)time_of(cells_by_key(t, row, "number", missing)),
@@ -120,6 +121,9 @@ static int read_ops(const struct msg_table *t, struct timeline *tl, const char *
         if (!rank)
             continue;
         op->rank = (unsigned)(rank - tl->ranks);
+        from = &tl->ranks[rank->in_group].sorts_from[op->gpu];
+        if (!*from)
+            *from = op->number;
         if (!rank->to_wall)
             rank->to_wall = time_of(cells_by_key(t, row, "clock_ns", missing));
         tl->nops++;
@@ -136,17 +140,19 @@ static unsigned group_of(const struct timeline *tl, const struct timeline_op *op
 
 static const struct timeline *sorting;
 
+/* Numbers wrap, and a rank may have written any: recorder_sort(). */
 static int by_number(const void *a, const void *b)
 {
     const struct timeline_op *x = a, *y = b;
     unsigned gx = group_of(sorting, x), gy = group_of(sorting, y);
+    uint32_t from = sorting->ranks[gx].sorts_from[x->gpu];
 
     if (gx != gy)
         return gx < gy ? -1 : 1;
     if (x->gpu != y->gpu)
         return x->gpu ? 1 : -1;
     if (x->number != y->number)
-        return (int32_t)(x->number - y->number) < 0 ? -1 : 1; /* it wraps */
+        return (int32_t)(x->number - from) < (int32_t)(y->number - from) ? -1 : 1;
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 

@@ -10,8 +10,9 @@ struct timeline_rank {
     const char *group, *name, *node, *command;
     uint64_t size, done, busy_pct, watched_ms, gave;
     int64_t rank, pid;
-    bool ended;          /* its group has */
-    unsigned in_group;   /* number of the group's first rank */
+    bool ended;             /* its group has */
+    unsigned in_group;      /* number of the group's first rank */
+    uint32_t sorts_from[2]; /* of that rank: number of an operation of the group, [1]: on GPUs */
     int64_t to_wall;     /* to be added to its times: then they are the first rank's time of day */
     int64_t uncertainty; /* of that; -1: only the clocks of the nodes tell */
     /* means over `compared` operations that all ranks of the group had recorded */

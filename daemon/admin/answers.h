@@ -17,6 +17,7 @@ struct answer {
     unsigned slot;  /* of clients, where a scan of them is */
     uint32_t *uids; /* owned: of "tenants" */
     size_t nuids, at;
+    uint64_t sent_rate; /* "tenants": of all users */
     struct table table;
     char unwell[MSG_TEXT_MAX]; /* "" when all is well */
 };

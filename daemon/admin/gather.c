@@ -1,6 +1,6 @@
 /* gather.c - one question: the groups are found, their boards looked at for as long as the asker
- * wants (a look every LOOK_MS), the table is written; each part in turns of STEP_US. A client's
- * question goes to all nodes at the same moment, and their tables are added to ours.
+ * wants (a look every RECORDS_LOOK_MS), the table is written; each part in turns of STEP_US. A
+ * client's question goes to all nodes at the same moment, and their tables are added to ours.
  *
  * Who wakes me: the question's own timer. What if a node does not answer: the question waits
  * GRACE_MS longer than it watches, then the answer names the node. What if nobody reads: a client
@@ -16,7 +16,6 @@
 
 enum {
     STEP_US = 500,
-    LOOK_MS = 20,
     WATCH_MAX_MS = 10000,
     GRACE_MS = 700,
     GATHER_MAX = 16,
@@ -143,9 +142,9 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
     case GATHER_WATCH:
         now = clock_ms();
         ranks_look(&q->ranks, d);
-        records_look(&q->ranks, d, now >= q->watch_until_ms);
+        records_look(&q->ranks, d, now < q->watch_until_ms ? q->watch_until_ms - now : 0);
         if (now < q->watch_until_ms)
-            return again_in(q, MIN(q->watch_until_ms - now, (uint64_t)LOOK_MS));
+            return again_in(q, MIN(q->watch_until_ms - now, (uint64_t)RECORDS_LOOK_MS));
         past_add(&d->gather->past, &q->ranks);
         q->stage = GATHER_FILL; /* fall through */
     case GATHER_FILL:

@@ -36,6 +36,8 @@ struct rank_group {
     int cause_rank;    /* -1: nobody in particular */
     uint64_t ended_ms; /* clock_ms(); 0: it has not */
     unsigned first_row, nrows;
+    bool timed;          /* all its operations are, for the sake of records.c */
+    uint32_t looked_ops; /* what its first rank had completed at the last look */
     char name[MSG_GROUP_MAX];
     char text[MSG_TEXT_MAX]; /* the cause, or the ranks that are missing while it is joining */
 };

@@ -2,6 +2,10 @@
  * overwrites, so it is looked at again and again while somebody watches; where a rank does more
  * operations between two looks than the ring holds, the older ones are missing.
  *
+ * To time all operations costs the shortest ones a twentieth. Of ranks that do many more between
+ * two looks than the ring holds, few are seen, and those soon pushed out by later ones: they time
+ * all only for the last looks, which fill their room, and before that what is sampled anyway.
+ *
  * Watched are the groups that were there when watching began. One may close in between: then what
  * was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
 #include "daemon/admin/records.h"
@@ -16,10 +20,11 @@
 #include "shm/util/wait.h"
 
 enum {
-    ALL_MAX = 16384,  /* entries in one answer of all nodes */
-    RANK_MIN = 4,     /* entries of a rank */
-    RANK_MAX = 512,   /* likewise */
-    LOOK_RANKS = 256, /* at once: about a microsecond each */
+    ALL_MAX = 16384,               /* entries in one answer of all nodes */
+    RANK_MIN = 4,                  /* entries of a rank */
+    RANK_MAX = 512,                /* likewise */
+    LOOK_RANKS = 256,              /* at once: about a microsecond each */
+    MANY_OPS = 16 * RECORDER_RING, /* between two looks: to time fewer costs less than 0.5 % */
 };
 
 static struct board_entry *watched_board(const struct rank_group *group, struct daemon *d)
@@ -29,21 +34,13 @@ static struct board_entry *watched_board(const struct rank_group *group, struct 
 
 /* ---- one rank ---------------------------------------------------------------------------- */
 
-static int older_first(const void *a, const void *b)
-{
-    const struct recorder_op *x = a, *y = b;
-    int32_t diff = (int32_t)(x->seq - y->seq); /* it wraps */
-
-    return (diff > 0) - (diff < 0);
-}
-
 /* The newest @most of them. */
 static void keep_found(struct rank_records *records, struct recorder_op *found, unsigned n,
                        unsigned most, uint32_t *newest)
 {
     if (!n)
         return;
-    qsort(found, n, sizeof(found[0]), older_first);
+    recorder_sort(found, n);
     for (unsigned i = n - MIN(n, most); i < n; i++)
         records->ops[records->n++ % records->room] = found[i];
     *newest = found[n - 1].seq;
@@ -136,26 +133,42 @@ uint64_t records_bytes(const struct rank_records *records)
 
 /* ---- while somebody watches -------------------------------------------------------------- */
 
-static void time_all(const struct ranks *ranks, struct daemon *d, bool begin)
+static void time_group(struct rank_group *group, struct board_entry *entry, bool timed)
 {
-    for (unsigned i = 0; i < ranks->ngroups; i++) {
-        struct board_entry *entry = watched_board(&ranks->groups[i], d);
+    if (group->timed == timed)
+        return;
+    group->timed = timed;
+    if (timed)
+        entry->watchers++;
+    else if (entry->watchers)
+        entry->watchers--;
+    board_record(entry->ctl, entry->watchers > 0);
+}
 
-        if (!entry)
-            continue;
-        if (begin)
-            entry->watchers++;
-        else if (entry->watchers)
-            entry->watchers--;
-        board_record(entry->ctl, entry->watchers > 0);
-    }
+/* Is nothing of it kept of what its ranks do now? They are alike. */
+static bool is_too_early(const struct ranks *ranks, struct rank_group *group, uint64_t left_ms)
+{
+    const struct rank_row *row = &ranks->rows[group->first_row];
+    unsigned looks = row->records.room / RECORDER_RING + 1, turns = ranks->nrows / LOOK_RANKS + 1;
+    uint32_t did = row->seat.ops - group->looked_ops;
+
+    group->looked_ops = row->seat.ops;
+    return did > MANY_OPS && left_ms > (uint64_t)looks * turns * RECORDS_LOOK_MS;
 }
 
 int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes)
 {
     unsigned room = ALL_MAX / MAX(nnodes, 1u) / MAX(ranks->nrows, 1u);
 
-    time_all(ranks, d, true);
+    for (unsigned i = 0; i < ranks->ngroups; i++) {
+        struct rank_group *group = &ranks->groups[i];
+        struct board_entry *entry = group->nrows ? watched_board(group, d) : NULL;
+
+        if (!entry)
+            continue;
+        group->looked_ops = board_rank_ops(entry->ctl, ranks->rows[group->first_row].local);
+        time_group(group, entry, true);
+    }
     ranks->watched = ranks->ngroups;
     room = MAX(MIN(room, (unsigned)RANK_MAX), (unsigned)RANK_MIN);
     for (unsigned row = 0; row < ranks->nrows; row++) {
@@ -171,21 +184,27 @@ int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes)
 
 void records_end(struct ranks *ranks, struct daemon *d)
 {
-    struct ranks watched = {.groups = ranks->groups, .ngroups = ranks->watched};
+    for (unsigned i = 0; i < ranks->watched; i++) {
+        struct board_entry *entry = watched_board(&ranks->groups[i], d);
 
-    time_all(&watched, d, false);
+        if (entry)
+            time_group(&ranks->groups[i], entry, false);
+    }
     ranks->watched = 0;
 }
 
-void records_look(struct ranks *ranks, struct daemon *d, bool last)
+void records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
 {
+    bool last = !left_ms;
     unsigned begin = last ? 0 : ranks->look_at, end = last ? UINT32_MAX : begin + LOOK_RANKS;
 
     ranks->look_at = end < ranks->nrows ? end : 0;
     for (unsigned i = 0; i < ranks->watched; i++) {
-        const struct rank_group *group = &ranks->groups[i];
-        const struct board_entry *entry = watched_board(group, d);
+        struct rank_group *group = &ranks->groups[i];
+        struct board_entry *entry = watched_board(group, d);
 
+        if (entry && group->nrows)
+            time_group(group, entry, !is_too_early(ranks, group, left_ms));
         for (unsigned row = group->first_row; entry && row < group->first_row + group->nrows;
              row++) {
             struct rank_row *rank = &ranks->rows[row];

@@ -20,14 +20,16 @@ struct rank_records {
     uint64_t first_bytes, bytes; /* given to operations: at the first look, at the last */
 };
 
-/* From now on all operations of the groups in @ranks are timed, and their ranks have room for what
- * is seen. @nnodes will answer: what each keeps fits into one answer together. 0 or -ENOMEM; in
- * either case records_end() is due. */
+/* From now on operations of the groups in @ranks are timed, as far as they can be seen, and their
+ * ranks have room for what is. @nnodes will answer: what each keeps fits into one answer together.
+ * 0 or -ENOMEM; in either case records_end() is due. */
 int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes);
 /* They need not be timed any more. */
 void records_end(struct ranks *ranks, struct daemon *d);
-/* Takes what is new. @last: of all ranks at once, and also what has not ended. */
-void records_look(struct ranks *ranks, struct daemon *d, bool last);
+/* Takes what is new, after ranks_look(), every RECORDS_LOOK_MS. @left_ms: until the last look; 0:
+ * this is it, of all ranks at once, and also what has not ended. */
+enum { RECORDS_LOOK_MS = 20 };
+void records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms);
 /* The last @room operations of one rank, as they stand; the same of those by commd-gpu. -ENOMEM:
  * none. */
 int records_take(struct rank_records *records, const struct board_ctl *ctl, unsigned local,

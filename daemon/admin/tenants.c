@@ -1,5 +1,6 @@
 /* tenants.c - what each user has of each thing that there is a limit of (doc/security.md), beside
- * the most that it may hold while others hold what they do, what all hold, and the limit.
+ * the most that it may hold while others hold what they do, what all hold, and the limit. Of the
+ * network there is no limit: there a weight says who gets how much of it where several want it.
  *
  * First it is looked who there is: users with clients or groups, and those who have only memory
  * left. Then a user at a time, until the turn ends; who comes or goes meanwhile may be in or out.
@@ -45,6 +46,21 @@ static void add_share(struct table *t, uint32_t uid, const char *what, struct co
     table_number(t, share.may);
     table_number(t, share.all);
     table_number(t, share.limit);
+    table_text(t, "");
+}
+
+static void add_network(struct answer *a, uint32_t uid)
+{
+    uint32_t weight = conf_weight(a->d->conf, uid);
+    struct table *t = &a->table;
+
+    table_number(t, uid);
+    table_text(t, "network_bytes_s");
+    table_number(t, core_sent_rate(a->d->core, &uid));
+    table_text(t, "");
+    table_number(t, a->sent_rate);
+    table_text(t, "");
+    table_number(t, weight ? weight : CONF_WEIGHT);
 }
 
 static void add_memory(struct table *t, const struct daemon *d, uint32_t uid)
@@ -85,18 +101,21 @@ static void add_user(struct answer *a, uint32_t uid)
     for (unsigned i = 0; i < CORE_SHARES; i++)
         add_share(t, uid, words[i], shares[i]);
     add_memory(t, d, uid);
+    add_network(a, uid);
 }
 
 bool tenants_fill(struct answer *a, const uint32_t *uid)
 {
     static const struct table_column columns[] = {
-        {"uid", "UID", MSG_CELL_NUMBER},     {"resource", "RESOURCE", MSG_CELL_STRING},
-        {"used", "USED", MSG_CELL_NUMBER},   {"may", "MAY HAVE", MSG_CELL_NUMBER},
-        {"all", "ALL USE", MSG_CELL_NUMBER}, {"limit", "LIMIT", MSG_CELL_NUMBER},
+        {"uid", "UID", MSG_CELL_NUMBER},       {"resource", "RESOURCE", MSG_CELL_STRING},
+        {"used", "USED", MSG_CELL_NUMBER},     {"may", "MAY HAVE", MSG_CELL_NUMBER},
+        {"all", "ALL USE", MSG_CELL_NUMBER},   {"limit", "LIMIT", MSG_CELL_NUMBER},
+        {"weight", "WEIGHT", MSG_CELL_NUMBER},
     };
 
     if (!a->table.t.ncolumns) {
         table_init(&a->table, "tenants", columns, ARRAY_LEN(columns));
+        a->sent_rate = core_sent_rate(a->d->core, NULL);
         if (!uid && collect_users(a))
             a->table.error = -ENOMEM;
     }

@@ -319,6 +319,9 @@ enum {
 };
 void core_user_shares(const struct core *core, uint32_t uid,
                       struct core_share ret_shares[CORE_SHARES]);
+/* Bytes a second that the groups of @uid sent to other nodes, when the engine told last; NULL: of
+ * all users. */
+uint64_t core_sent_rate(const struct core *core, const uint32_t *uid);
 /* The users that hold anything: fills at most @room of @uids, and returns how many there are. */
 size_t core_users(const struct core *core, uint32_t *uids, size_t room);
 /* The most that one user has of a thing; who that is, is not said. */

@@ -49,6 +49,16 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
     return user;
 }
 
+void user_sent(struct core *core, const struct msg_engine_sent *msg)
+{
+    struct user *user = user_get(core, msg->uid, false);
+
+    if (!user)
+        return; /* its last group has ended */
+    user->sent_ms = core->now;
+    user->sent_rate = MIN(msg->bytes, UINT64_MAX / 1000) * 1000 / MAX(msg->ms, 1u);
+}
+
 void user_put(struct core *core, struct user *user)
 {
     if (!user || user->clients || user->groups || user->forming || user->members ||

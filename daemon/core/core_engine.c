@@ -95,7 +95,7 @@ void engine_msg(struct core *core, const struct msg *msg)
         kill_engine(core, "it broke the protocol: hello has to be its first message and no other");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types an engine may send six */
+    switch ((int)msg->type) { /* int: of all types an engine may send seven */
     case MSG_ENGINE_HELLO:
         engine_hello(core, &msg->engine_hello);
         break;
@@ -113,6 +113,9 @@ void engine_msg(struct core *core, const struct msg *msg)
         break;
     case MSG_ENGINE_TRAFFIC:
         peer_engine_traffic(core, &msg->engine_traffic);
+        break;
+    case MSG_ENGINE_SENT:
+        user_sent(core, &msg->engine_sent);
         break;
     default:
         kill_engine(core, "it broke the protocol: a message type that is not for engines");

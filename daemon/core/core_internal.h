@@ -20,6 +20,7 @@ enum {
     CORE_MEMBERS_PER_MS = 1024, /* looked at for what has expired */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
+    CORE_SENT_MS = 2500,           /* of who sends, the engine tells with each ping */
     CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
     CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
@@ -140,6 +141,7 @@ struct user {
     unsigned node;        /* whose joins brought it here, if it has runs */
     uint32_t asked_ranks; /* looked at for its questions since @asked_ms */
     uint64_t asked_ms;
+    uint64_t sent_ms, sent_rate; /* when the engine told last what it sends; bytes a second */
 };
 
 enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
@@ -459,6 +461,7 @@ struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t 
 void user_drop_run(struct core *core, struct user *user, struct msg_member *run); /* keeps @user */
 void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
 void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
+void user_sent(struct core *core, const struct msg_engine_sent *msg);
 
 /* ---- core_peer.c ----------------------------------------------------------------------------- */
 

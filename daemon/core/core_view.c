@@ -316,6 +316,24 @@ size_t core_users(const struct core *core, uint32_t *uids, size_t room)
     return n;
 }
 
+static uint64_t sent_rate(const struct core *core, const struct user *user)
+{
+    return user && user->sent_ms && core->now - user->sent_ms < CORE_SENT_MS ? user->sent_rate : 0;
+}
+
+uint64_t core_sent_rate(const struct core *core, const uint32_t *uid)
+{
+    const struct user *user;
+    uint64_t sum = 0;
+
+    if (uid)
+        return sent_rate(core, user_get((struct core *)core, *uid, false)); /* changes nothing */
+    for (unsigned i = 0; i < HASH_USERS; i++)
+        list_each(user, &core->user_by_uid[i], hash)
+            sum += sent_rate(core, user);
+    return sum;
+}
+
 void core_user_shares(const struct core *core, uint32_t uid,
                       struct core_share ret_shares[CORE_SHARES])
 {

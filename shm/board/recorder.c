@@ -186,6 +186,24 @@ bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct reco
     return true;
 }
 
+/* By their distance from one of them: "before" between two alone is no order of numbers that lie
+ * around the whole circle, and qsort(3) may go anywhere with such a one. */
+static int older_first(const void *a, const void *b, void *arg)
+{
+    const struct recorder_op *x = a, *y = b;
+    const uint32_t *from = arg;
+    int32_t dx = (int32_t)(x->seq - *from), dy = (int32_t)(y->seq - *from);
+
+    return (dx > dy) - (dx < dy);
+}
+
+void recorder_sort(struct recorder_op *ops, unsigned n)
+{
+    uint32_t from = n ? ops[0].seq : 0;
+
+    qsort_r(ops, n, sizeof(ops[0]), older_first, &from);
+}
+
 /* ---- sums -------------------------------------------------------------------------------------
  */
 

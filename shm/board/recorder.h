@@ -112,6 +112,9 @@ bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder
 /* The same of those by commd-gpu. *ret_desc without a digest; *ret_code if it has ended. */
 bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op,
                        struct op_desc *ret_desc, int *ret_code);
+/* The oldest first, by their numbers, which wrap. A member may have written any numbers: then the
+ * order means nothing, but it is one. */
+void recorder_sort(struct recorder_op *ops, unsigned n);
 /* Adds what @rec holds. */
 void recorder_add(const struct board_recorder *rec, struct recorder_totals *totals);
 /* Adds to @totals what @now has more than @before. Sums never shrink, but of a board that somebody

@@ -68,6 +68,7 @@
     T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
     T(PING, ping, ping)                                                                            \
     T(ENGINE_TRAFFIC, engine_traffic, engine_traffic)                                              \
+    T(ENGINE_SENT, engine_sent, engine_sent)                                                       \
     T(GPU_ASK, gpu_ask, gpu_ask)                                                                   \
     T(GPU_ANSWER, gpu_answer, gpu_answer)                                                          \
     T(GPU_HELLO, gpu_hello, gpu_hello)                                                             \
@@ -116,6 +117,7 @@
     S(doorbell, Doorbell, DOORBELL)                                                                \
     S(ping, Ping, PING)                                                                            \
     S(engine_traffic, EngineTraffic, ENGINE_TRAFFIC)                                               \
+    S(engine_sent, EngineSent, ENGINE_SENT)                                                        \
     S(gpu_ask, GpuAsk, GPU_ASK)                                                                    \
     S(gpu_answer, GpuAnswer, GPU_ANSWER)                                                           \
     S(gpu_hello, GpuHello, GPU_HELLO)                                                              \
@@ -182,6 +184,7 @@
     F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
     F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
     F(NUM, rate)
+#define FIELDS_engine_sent(F) F(NUM, uid) F(NUM, ms) F(NUM, bytes)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
 #define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(INDEXES, peers)
 #define FIELDS_board(F) \

@@ -74,6 +74,7 @@ enum msg_type {
     MSG_DOORBELL_DEL = 49,      /* commd -> engine */
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
     MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before it answers a PING */
+    MSG_ENGINE_SENT = 52,       /* likewise */
     /* client -> commd, and back */
     MSG_GPU_ASK = 60,
     MSG_GPU_ANSWER = 61, /* + session socket if cause is CAUSE_NONE */
@@ -376,6 +377,12 @@ struct msg_engine_traffic {
     uint64_t rate;
 };
 
+/* What the groups of a user sent to other nodes in the @ms since the last time. */
+struct msg_engine_sent {
+    uint32_t uid, ms;
+    uint64_t bytes;
+};
+
 struct msg_board_add {
     uint64_t group;
     uint32_t nnodes, me; /* participants and my index among them */
@@ -476,6 +483,7 @@ struct msg {
         struct msg_engine_peer_add engine_peer_add;
         struct msg_engine_peer engine_peer;
         struct msg_engine_traffic engine_traffic;
+        struct msg_engine_sent engine_sent;
         struct msg_board_add board_add;
         struct msg_board board;
         struct msg_doorbell doorbell;

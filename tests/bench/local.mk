@@ -30,4 +30,5 @@ EXTRA_DIST += tests/bench/README.md tests/bench/beside.py tests/bench/compare.py
 	tests/bench/torch_gpu.py tests/bench/word.c \
 	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
 	tests/bench/table.py tests/bench/torch_perf.py tests/bench/watched.py \
+	tests/bench/why.py \
 	tests/integration/ucx_newer.sh

@@ -14,6 +14,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
+import staged  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 
@@ -134,21 +135,8 @@ def test_cable_pulled():
 
 def test_network_that_loses():
     """`commctl why` blames the link, by what the kernel says of the engines' connections."""
-    if not shutil.which("nft"):
-        raise Skip("there is no nft: apt install nftables")
-    transport = {"trusted_network": "true", "device": "veth0", "fabric": "tcp"}
-    with Namespaces(transport=transport) as cluster:
-        ranks = cluster.ranks("g", [0, 1])
-        faults.start_loops("g", ranks, 100_000)
-        rules = (
-            "add table inet lossy; add chain inet lossy in { type filter hook input priority 0; };"
-            f"add rule inet lossy in tcp dport != {PORT} tcp sport != {PORT} "
-            "numgen random mod 100 < 4 drop"
-        )
-        done = subprocess.run(["ip", "netns", "exec", cluster.names[0], "nft", rules],
-                              capture_output=True, text=True)  # fmt: skip
-        if done.returncode:
-            raise Skip(f"nft cannot drop here: {done.stderr.strip()}")
+    with Namespaces(transport=staged.SLOW_LINK) as cluster:
+        ranks = staged.slow_link(cluster).ranks
         seen = {}
 
         def blamed():

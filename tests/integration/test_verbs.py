@@ -388,6 +388,32 @@ def test_tenants():
         ranks[0].kill()  # it still waits
 
 
+def test_tenants_of_the_network():
+    """What a user sends to other nodes is told each second, and its weight."""
+    weights = f'"{VICTIM}=30"'
+    with Cluster(2, {"limits": {"weights": weights}}) as cluster:
+        open_to_all(cluster)
+        node = cluster.nodes[0]
+        os.chmod(node.socket, 0o666)
+        ranks = victims(cluster, [0, 1])
+        cluster.join("g", ranks)
+        for rank in ranks:
+            rank.start("loop", name="g", count=100_000)
+        sends = until(
+            lambda: (row := tenants(node)[VICTIM, "network_bytes_s"])["used"] and row, "it sends"
+        )
+        check(sends["used"] > 1_000_000, sends)
+        equal((sends["all"], sends["weight"]), (sends["used"], 30), sends)
+        equal((sends["may"], sends["limit"]), (None, None), sends)
+        rows = tenants(node, as_user(HOSTILE))
+        equal(rows[HOSTILE, "network_bytes_s"]["used"], 0)
+        equal((rows[HOSTILE, "network_bytes_s"]["weight"], rows[HOSTILE, "clients"]["weight"]),
+              (10, None))  # fmt: skip
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
 # ---- kick --------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import staged  # noqa: E402
 from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main, now, until  # noqa: E402
 
 PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
@@ -73,10 +74,7 @@ def test_a_group_that_is_well():
 
 def test_a_rank_that_is_stopped():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 0, 1])
-        os.kill(ranks[2].pid, signal.SIGSTOP)
-        for rank in ranks[:2]:
-            rank.start("all_reduce", name="g", count=100)
+        ranks = staged.rank_stopped(cluster).ranks
         for row in at_once(*((until_why, node, "RANK_STOPPED") for node in cluster.nodes)):
             equal(culprit(row), (2, "node1", ranks[2].pid))
             check("all_reduce f32 sum of 100 elements" in row["evidence"], row)
@@ -102,13 +100,7 @@ def test_a_rank_that_is_stopped():
 
 def test_a_rank_that_does_not_come():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 1, 1])
-        for rank in ranks:
-            rank.start("raw", name="g", coll="barrier")
-        for rank in ranks:
-            rank.finish()
-        for rank in ranks[1:]:
-            rank.start("all_reduce", name="g", count=7, dtype="i32", redop="max")
+        ranks = staged.not_arrived(cluster).ranks
         row = until_why(cluster.nodes[1], "NOT_ARRIVED")
         equal(culprit(row), (0, "node0", ranks[0].pid))
         check("ranks 1-2 of group" in row["evidence"], row)
@@ -171,10 +163,7 @@ def test_a_rank_that_does_not_join():
 
 def test_two_groups_in_another_order():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 1])
-        cluster.join("h", ranks)
-        ranks[0].start("all_reduce", name="g", count=10)
-        ranks[1].start("all_reduce", name="h", count=10)
+        ranks = staged.order_inversion(cluster).ranks
         for row in at_once(*((until_why, cluster.nodes[0], "ORDER_INVERSION", g) for g in "gh")):
             for other in "gh":
                 check(f'of group "{other}" waits in operation 1' in row["evidence"], row)
@@ -212,13 +201,7 @@ def test_messages():
 
 def test_a_rank_that_died_while_the_job_is_there_and_after():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 1, 1])
-        for rank in ranks:
-            rank.start("raw", name="g", coll="barrier")
-        for rank in ranks:
-            rank.finish()
-        ranks[0].start("all_reduce", name="g", count=100)
-        ranks[1].kill()
+        ranks = staged.rank_dead(cluster).ranks
         equal(ranks[0].error()["code"], "RANK_LOST")
         row = until_why(cluster.nodes[0], "RANK_DEAD")
         equal(culprit(row), (1, "node1", ranks[1].pid))
@@ -237,9 +220,7 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
 
 def test_a_job_that_called_different_operations():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 1])
-        ranks[0].start("all_reduce", name="g", count=10)
-        ranks[1].start("all_reduce", name="g", count=11)
+        ranks = staged.mismatch(cluster).ranks
         for rank in ranks:
             equal(rank.error()["code"], "MISMATCH")
         for moment in ("before", "after"):
@@ -267,10 +248,7 @@ def test_a_rank_that_gave_up_waiting():
 
 def test_a_node_that_is_lost():
     with Cluster(2) as cluster:
-        cluster.expect("lost|UCX +ERROR")
-        ranks = cluster.ranks("g", [0, 1])
-        ranks[0].start("all_reduce", name="g", count=10)
-        cluster.nodes[1].kill()
+        ranks = staged.node_dead(cluster).ranks
         equal(ranks[0].error()["code"], "NODE_LOST")
         row = until_why(cluster.nodes[0], "NODE_DEAD")
         check("node1" in row["evidence"], row)
@@ -279,48 +257,34 @@ def test_a_node_that_is_lost():
 
 
 def test_an_engine_that_stands_still():
-    with Cluster(2, {"timeouts": {"progress": "60s"}}) as cluster:
-        ranks = cluster.ranks("g", [0, 1])
-        engine = cluster.nodes[1].engine_pid()
-        os.kill(engine, signal.SIGSTOP)
-        for rank in ranks:
-            rank.start("all_reduce", name="g", count=10)
+    with Cluster(2, staged.LINK_STALL) as cluster:
+        stall = staged.link_stall(cluster)
         row = until_why(cluster.nodes[0], "LINK_STALL")
         check("all ranks have begun it" in row["evidence"], row)
-        os.kill(engine, signal.SIGCONT)
-        for rank in ranks:
+        stall.go_on()
+        for rank in stall.ranks:
             rank.finish()
 
 
 def test_the_pace_of_a_job():
     with Cluster(2) as cluster:
-        slow, even = cluster.ranks("slow", [0, 0, 1]), cluster.ranks("even", [0, 0, 1])
-        for number, rank in enumerate(slow):
-            rank.start("paced", name="slow", compute=0.1 if number == 1 else 0.005, steps=10000)
-        for rank in even:
-            rank.start("paced", name="even", compute=0.1, steps=10000)
-        for rank in slow + even:
-            rank.answer()
+        slow = staged.slow_rank(cluster, "slow").ranks
+        even = staged.compute_bound(cluster, "even").ranks
         row, other = at_once(
             (until_why, cluster.nodes[1], "SLOW_RANK", "slow"),
             (until_why, cluster.nodes[0], "COMPUTE_BOUND", "even"),
         )
         equal(culprit(row), (1, "node0", slow[1].pid))
         equal(other["well"], True)
-        cluster.expect("was lost|died")
         for rank in slow + even:
             rank.kill()
 
 
 def test_a_healthy_job_is_never_accused():
     with Cluster(2) as cluster:
-        ranks = cluster.ranks("g", [0, 0, 1, 1])
-        for rank in ranks:
-            rank.start("paced", name="g", compute=0.001, steps=4000)
-            rank.answer()
+        ranks = staged.paced(cluster, "g", [0, 0, 1, 1], 4 * [0.001], steps=4000)
         for row in at_once(*3 * [(why, cluster.nodes[0])]):
             check(row["well"], row)
-        cluster.expect("was lost|died")
         for rank in ranks:
             rank.kill()
 

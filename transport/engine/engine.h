@@ -38,6 +38,14 @@ void engine_peer_gone(struct engine *e, unsigned peer);
 /* The doorbell of a client: a member of one of its groups asks us to look. */
 void engine_wake_client(struct engine *e, unsigned client);
 
+/* Users that have sent anything to other nodes since they were last told, how long that was, and
+ * how much they sent. Returns how many; others follow in the next call. */
+struct engine_sent {
+    uint32_t uid;
+    uint64_t ms, bytes;
+};
+unsigned engine_sent(struct engine *e, struct engine_sent *told, unsigned room);
+
 /* One round over the active boards; true if something moved. */
 bool engine_poll(struct engine *e);
 /* Has a member got something to go on with since the last call? */

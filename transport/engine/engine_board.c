@@ -122,6 +122,7 @@ static struct euser *euser_ref(struct engine *e, uint32_t uid)
         u->uid = uid;
         u->weight = FAIR_WEIGHT;
         u->nboards = 1;
+        u->told_ms = now_ms();
         TAILQ_INIT(&u->active);
         TAILQ_INSERT_TAIL(&e->users, u, link);
         e->nusers++;

@@ -88,7 +88,9 @@ struct euser {
     uint32_t weight;  /* of what it sends, beside others */
     unsigned nboards; /* that name it, also dead ones */
     unsigned nactive;
-    size_t sending;                 /* bytes of mail on their way, of all its boards */
+    size_t sending;      /* bytes of mail on their way, of all its boards */
+    uint64_t sent, told; /* bytes to other nodes; of these engine_sent() has told */
+    uint64_t told_ms;
     uint64_t closed[ENGINE_CLOSED]; /* recent groups: their late messages are dropped */
     unsigned nclosed;
 };
@@ -233,7 +235,7 @@ struct engine {
     struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
     unsigned nscratch;
     struct pending pending; /* for groups that commd has not told us about yet */
-    TAILQ_HEAD(, euser) users;
+    TAILQ_HEAD(euser_list, euser) users;
     unsigned nusers;
     struct send_link links[FABRIC_MAX_PEERS];
     TAILQ_HEAD(, send_link) links_waiting;

@@ -149,6 +149,26 @@ void sends_weigh(struct engine *e, const struct euser *user)
                 fair_node_weigh(&u->node, user->weight);
 }
 
+/* Who has been told stands behind those that did not fit. */
+unsigned engine_sent(struct engine *e, struct engine_sent *told, unsigned room)
+{
+    struct euser *u, *next, *last = TAILQ_LAST(&e->users, euser_list);
+    uint64_t now = now_ms();
+    unsigned n = 0;
+
+    for (u = TAILQ_FIRST(&e->users); u && n < room; u = u == last ? NULL : next) {
+        next = TAILQ_NEXT(u, link);
+        if (u->sent != u->told) {
+            told[n++] = (struct engine_sent){u->uid, now - u->told_ms, u->sent - u->told};
+            TAILQ_REMOVE(&e->users, u, link);
+            TAILQ_INSERT_TAIL(&e->users, u, link);
+        }
+        u->told = u->sent;
+        u->told_ms = now;
+    }
+    return n;
+}
+
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 static bool has_items(const struct send_group *g)
@@ -264,6 +284,7 @@ int eboard_send(struct eboard *eb, unsigned node, struct wire_hdr *h, size_t hdr
     struct send_group *g;
     bool ready;
 
+    eb->user->sent += h->len;
     if (e->sole != eb)
         e->sole_bytes = 0;
     e->sole = eb;

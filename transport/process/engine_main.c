@@ -37,7 +37,7 @@ enum {
     REST_MS = 1000,   /* while only idle boards exist */
     FRAME_MS = 5000,
     CONTROL_AT_ONCE = 32, /* frames of commd in one look */
-    TRAFFIC_AT_ONCE = 64, /* peers in one report */
+    TRAFFIC_AT_ONCE = 64, /* peers in one report, and users */
 };
 
 struct shell {
@@ -198,6 +198,21 @@ static void tell_traffic(struct shell *s)
     }
 }
 
+static void tell_users(struct shell *s)
+{
+    struct engine_sent told[TRAFFIC_AT_ONCE];
+    unsigned n = s->engine ? engine_sent(s->engine, told, ARRAY_LEN(told)) : 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        struct msg m = {.type = MSG_ENGINE_SENT};
+
+        m.engine_sent.uid = told[i].uid;
+        m.engine_sent.ms = (uint32_t)MIN(told[i].ms, (uint64_t)UINT32_MAX);
+        m.engine_sent.bytes = told[i].bytes;
+        send_msg(s, &m);
+    }
+}
+
 static void control_msg(struct shell *s, const struct msg *m, int *fd)
 {
     struct msg pong = {.type = MSG_PING};
@@ -216,6 +231,7 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
         bell_del(s, m->doorbell.client);
     } else if (m->type == MSG_PING && !m->ping.pong) {
         tell_traffic(s);
+        tell_users(s);
         pong.ping.seq = m->ping.seq;
         pong.ping.pong = 1;
         send_msg(s, &pong);

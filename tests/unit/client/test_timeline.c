@@ -238,6 +238,23 @@ static void any_numbers_do_no_harm(void **state)
     make(f);
 }
 
+/* They lie around the whole circle; sorted, they go around it once. */
+static void numbers_that_nobody_honest_writes_are_sorted(void **state)
+{
+    struct fix *f = *state;
+    uint32_t number = 1;
+    unsigned descents = 0;
+
+    add_rank(f, 0, "a", 1);
+    for (unsigned i = 0; i < 500; i++)
+        add_op(f, 0, "a", number = number * 1664525 + 1013904223, "all_reduce", i, i + 5);
+    make(f);
+    assert_int_equal(f->tl.nops, 500);
+    for (unsigned i = 1; i < f->tl.nops; i++)
+        descents += f->tl.ops[i].number < f->tl.ops[i - 1].number;
+    assert_true(descents <= 1);
+}
+
 static void lacking_columns_are_named(void **state)
 {
     struct fix *f = *state;
@@ -264,6 +281,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(nonsense_leaves_the_time_of_day, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_missing_is_not_compared, setup, teardown),
         cmocka_unit_test_setup_teardown(any_numbers_do_no_harm, setup, teardown),
+        cmocka_unit_test_setup_teardown(numbers_that_nobody_honest_writes_are_sorted, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(lacking_columns_are_named, setup, teardown),
     };
 

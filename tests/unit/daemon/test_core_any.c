@@ -163,6 +163,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_BOARD_ERROR,
                                           MSG_PING,
                                           MSG_ENGINE_TRAFFIC,
+                                          MSG_ENGINE_SENT,
                                           MSG_GPU_ASK,
                                           MSG_GPU_HELLO,
                                           MSG_GPU_DEVICE,
@@ -265,6 +266,11 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->engine_traffic.engine = fuzz->bench->core->peers[msg->engine_traffic.peer % 3].engine;
         msg->engine_traffic.sent = draw(fuzz, 2) ? small(fuzz) : UINT64_MAX;
         msg->engine_traffic.retransmits = small(fuzz);
+        break;
+    case MSG_ENGINE_SENT:
+        msg->engine_sent.uid = draw(fuzz, 2) ? 1000 + small(fuzz) : number(fuzz);
+        msg->engine_sent.ms = small(fuzz);
+        msg->engine_sent.bytes = draw(fuzz, 2) ? small(fuzz) : UINT64_MAX;
         break;
     case MSG_GPU_ASK:
         msg->gpu_ask.req = small(fuzz);

@@ -243,12 +243,47 @@ static void traffic_of_engines(void **state)
     bench_free(bench);
 }
 
+static void sent(struct bench *bench, uint32_t uid, uint32_t ms, uint64_t bytes)
+{
+    struct msg msg = {.type = MSG_ENGINE_SENT};
+
+    msg.engine_sent = (struct msg_engine_sent){uid, ms, bytes};
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+}
+
+/* For as long as the engine tells it. */
+static void what_users_send(void **state)
+{
+    static const uint32_t mine = 1000, other = 1001, nobody = 1002;
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+
+    feed(bench, (struct core_event){.type = CORE_TICK}); /* the engine is started */
+    engine_up(bench);
+    hello(bench, 0, mine, false);
+    hello(bench, 1, other, false);
+    sent(bench, mine, 500, 1000);
+    sent(bench, other, 0, 7);
+    sent(bench, nobody, 1000, 9); /* its groups have ended */
+    assert_int_equal(core_sent_rate(bench->core, &mine), 2000);
+    assert_int_equal(core_sent_rate(bench->core, &other), 7000);
+    assert_int_equal(core_sent_rate(bench->core, &nobody), 0);
+    assert_int_equal(core_sent_rate(bench->core, NULL), 9000);
+    bench->now += CORE_SENT_MS - 1;
+    sent(bench, mine, 1000, 400);
+    assert_int_equal(core_sent_rate(bench->core, NULL), 7400);
+    bench->now++;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(core_sent_rate(bench->core, NULL), 400); /* the other sends nothing now */
+    bench_free(bench);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(clients_and_joins),  cmocka_unit_test(groups),
         cmocka_unit_test(most_of_one_user),   cmocka_unit_test(nodes_and_how_they_are_lost),
-        cmocka_unit_test(traffic_of_engines),
+        cmocka_unit_test(traffic_of_engines), cmocka_unit_test(what_users_send),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

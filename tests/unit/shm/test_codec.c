@@ -306,7 +306,7 @@ static void unknown_fields_are_skipped(void **state)
 
 static void unknown_kinds_are_refused(void **state)
 {
-    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0xa2, 0x03, 0},
+    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0xaa, 0x03, 0},
                          varint[] = {0x28, 1}, group[] = {5 << 3 | 3},
                          huge[] = {0xfa, 0xff, 0xff, 0xff, 0x0f, 0};
     static const uint8_t two[] = {0x92, 0x03, 0, 0xaa, 0x01, 0}; /* ping, then heartbeat */

@@ -55,6 +55,35 @@ static void entries_of_gpus_are_apart(void **state)
     free(rec);
 }
 
+/* How often a number is less than the one before it. */
+static unsigned descents(const struct recorder_op *ops, unsigned n)
+{
+    unsigned found = 0;
+
+    for (unsigned i = 1; i < n; i++)
+        found += ops[i].seq < ops[i - 1].seq;
+    return found;
+}
+
+static void operations_are_sorted_whatever_their_numbers_are(void **state)
+{
+    struct recorder_op ops[RECORDER_RING];
+    uint32_t number = 1;
+
+    for (unsigned i = 0; i < RECORDER_RING; i++) /* as a ring holds them that has wrapped */
+        ops[i] = (struct recorder_op){.seq = (i + 20) % RECORDER_RING - 30};
+    recorder_sort(ops, RECORDER_RING);
+    for (unsigned i = 0; i < RECORDER_RING; i++)
+        assert_int_equal(ops[i].seq, i - 30);
+    for (unsigned i = 0; i < RECORDER_RING; i++) { /* as nobody honest writes them */
+        number = number * 1664525 + 1013904223;
+        ops[i].seq = number;
+    }
+    recorder_sort(ops, RECORDER_RING);
+    assert_true(descents(ops, RECORDER_RING) <= 1); /* once around the circle */
+    recorder_sort(ops, 0);
+}
+
 /* One in RECORDER_SAMPLE, evenly, whatever the period of a program is. */
 static void samples_are_even(void **state)
 {
@@ -230,6 +259,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_of_gpus_are_apart),
+        cmocka_unit_test(operations_are_sorted_whatever_their_numbers_are),
         cmocka_unit_test(samples_are_even),
         cmocka_unit_test(an_entry_is_what_was_begun),
         cmocka_unit_test(durations_lie_in_their_buckets),

@@ -174,6 +174,38 @@ static void weights_hold(void **state)
     cluster_free(c);
 }
 
+/* Each byte once, whoever has it; where there is no room the others follow. */
+static void what_users_sent_is_told(void **state)
+{
+    struct cluster *c = cluster_of_two();
+    struct cluster_group *good = open_group(c, 0x100, GOOD, 0), *bad = open_group(c, 0x200, BAD, 0);
+    struct engine *e = c->node[0].engine;
+    struct engine_sent told[3];
+
+    watch_begin(c, false);
+    engine_sent(e, told, 3);
+    assert_int_equal(engine_sent(e, told, 3), 0);
+    post(c, good, 1000);
+    post(c, bad, MESSAGE);
+    post(c, good, 24);
+    assert_int_equal(engine_sent(e, told, 1), 1);
+    assert_int_equal(engine_sent(e, told + 1, 2), 1);
+    if (told[0].uid == BAD)
+        told[2] = told[0], told[0] = told[1], told[1] = told[2];
+    assert_int_equal(told[0].uid, GOOD);
+    assert_int_equal(told[0].bytes, 1024);
+    assert_int_equal(told[1].uid, BAD);
+    assert_int_equal(told[1].bytes, MESSAGE);
+    assert_int_equal(engine_sent(e, told, 3), 0);
+    post(c, bad, 8);
+    assert_int_equal(engine_sent(e, told, 3), 1);
+    assert_int_equal(told[0].bytes, 8);
+    finish(c);
+    cluster_group_free(c, good);
+    cluster_group_free(c, bad);
+    cluster_free(c);
+}
+
 /* Operations of 32 messages, and between two of them the other sends 4 while there is nothing. */
 static void weights_hold_with_pauses(void **state)
 {
@@ -538,6 +570,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_hold),
+        cmocka_unit_test(what_users_sent_is_told),
         cmocka_unit_test(weights_hold_with_pauses),
         cmocka_unit_test(latest_weight_holds),
         cmocka_unit_test(many_groups_gain_nothing),
