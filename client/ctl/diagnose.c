@@ -138,110 +138,67 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
                     "their node's commd run?");
 }
 
-/* How much of the time ranks are in operations: of the host, or their streams by commd-gpu. */
-struct pace {
-    bool gpu;
-    const struct seat *least, *most;
-    unsigned n;
-    uint64_t done;
-};
-
-static uint64_t pace_pct(const struct pace *p, const struct seat *s)
+/* Ranks that wait less than the others make the others wait. */
+static void find_pace(struct finding *f, const struct seats *seats, const struct seat *of)
 {
-    return p->gpu ? s->gpu_busy_pct : s->busy_pct;
-}
-
-static struct pace pace_of(const struct seats *seats, const struct seat *of, bool gpu)
-{
-    struct pace p = {.gpu = gpu};
+    const struct seat *least = NULL, *most = NULL;
+    unsigned n = 0, slow = 0, computes = 0;
+    uint64_t done = 0, gpu_done = 0;
+    char name[128];
 
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
         if (!same_group(s, of) || !s->watched)
             continue;
-        p.n++;
-        p.done += gpu ? s->gpu_done : s->done;
-        if (!p.least || pace_pct(&p, s) < pace_pct(&p, p.least))
-            p.least = s;
-        if (!p.most || pace_pct(&p, s) > pace_pct(&p, p.most))
-            p.most = s;
+        n++;
+        done += s->done;
+        gpu_done += s->gpu_done;
+        computes += on_gpu(s) && !s->gpu_ready && s->gpu_ms >= STUCK_MS && !s->gpu_done;
+        if (!least || s->busy_pct < least->busy_pct)
+            least = s;
+        if (!most || s->busy_pct > most->busy_pct)
+            most = s;
     }
-    return p;
-}
-
-/* Ranks that wait less than the others make the others wait. */
-static bool find_slow(struct finding *f, const struct seats *seats, const struct pace *p)
-{
-    uint64_t least, most;
-    unsigned slow = 0;
-    char name[128];
-
-    if (!p->n || !p->done)
-        return false;
-    least = pace_pct(p, p->least);
-    most = pace_pct(p, p->most);
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        slow += same_group(s, p->least) && s->watched && pace_pct(p, s) < (least + most) / 2;
-    }
-    if (most - least < SLOW_PCT || 2 * slow > p->n)
-        return false;
-    f->verdict = VERDICT_SLOW_RANK;
-    blame(f, p->least);
-    tell(f->evidence,
-         "%s is in operations%s %llu %% of the time, others up to %llu %%: they wait for it",
-         seat_name(p->least, name), p->gpu ? " on GPUs" : "", (unsigned long long)least,
-         (unsigned long long)most);
-    if (slow > 1)
-        tell(f->evidence, "%u of %u ranks are like it", slow, p->n);
-    tell(f->remedy,
-         "see what it does between operations: its share of the data, its cores%s, what else runs "
-         "on node %s",
-         p->gpu ? " and its GPU" : "", p->least->node);
-    return true;
-}
-
-static bool gpus_compute(const struct seats *seats, const struct seat *of, unsigned n)
-{
-    unsigned computes = 0;
-
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        computes += same_group(s, of) && s->watched && on_gpu(s) && !s->gpu_ready &&
-                    s->gpu_ms >= STUCK_MS && !s->gpu_done;
-    }
-    return n && computes == n;
-}
-
-/* Nobody is stuck. */
-static void find_pace(struct finding *f, const struct seats *seats, const struct seat *of)
-{
-    struct pace host = pace_of(seats, of, false), gpu = pace_of(seats, of, true);
-
     f->verdict = VERDICT_HEALTHY;
-    if (gpu.done)
+    if (gpu_done)
         tell(f->evidence, "%llu operations on GPUs of its ranks in the last second",
-             (unsigned long long)gpu.done);
-    if (gpus_compute(seats, of, host.n)) {
+             (unsigned long long)gpu_done);
+    if (n && computes == n) {
         f->verdict = VERDICT_COMPUTE_BOUND;
         return tell(f->evidence, "all ranks have called an operation on GPUs, and none of their "
                                  "streams has come to it: the GPUs compute");
     }
-    if (find_slow(f, seats, &host) || find_slow(f, seats, &gpu) || (gpu.done && !host.done))
+    if (gpu_done && !done)
         return;
-    if (!host.n || (!host.done && !host.most->busy_pct)) {
+    if (!n || (!done && !most->busy_pct)) {
         tell(f->evidence, "no operation is under way");
+        return;
+    }
+    for (unsigned i = 0; i < seats->n; i++)
+        slow += same_group(&seats->at[i], of) && seats->at[i].watched &&
+                seats->at[i].busy_pct < (least->busy_pct + most->busy_pct) / 2;
+    if (most->busy_pct - least->busy_pct >= SLOW_PCT && 2 * slow <= n && done) {
+        f->verdict = VERDICT_SLOW_RANK;
+        blame(f, least);
+        tell(f->evidence,
+             "%s is in operations %llu %% of the time, others up to %llu %%: they wait for it",
+             seat_name(least, name), (unsigned long long)least->busy_pct,
+             (unsigned long long)most->busy_pct);
+        if (slow > 1)
+            tell(f->evidence, "%u of %u ranks are like it", slow, n);
+        tell(f->remedy,
+             "see what it does between operations: its share of the data, its cores, "
+             "what else runs on node %s",
+             least->node);
         return;
     }
     tell(f->evidence,
          "%llu operations of its ranks in the last second; in operations %llu to "
          "%llu %% of the time",
-         (unsigned long long)host.done, (unsigned long long)host.least->busy_pct,
-         (unsigned long long)host.most->busy_pct);
-    if (host.done && host.most->busy_pct <= COMPUTE_PCT) {
+         (unsigned long long)done, (unsigned long long)least->busy_pct,
+         (unsigned long long)most->busy_pct);
+    if (done && most->busy_pct <= COMPUTE_PCT) {
         f->verdict = VERDICT_COMPUTE_BOUND;
         tell(f->evidence, "the rest of the time it computes: communication does not hold it up");
     }

@@ -51,7 +51,6 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .gpu_begun = (uint32_t)cells_number(cells_by_key(t, row, "gpu_begun", missing)),
         .gpu_ended = (uint32_t)cells_number(cells_by_key(t, row, "gpu_ended", missing)),
         .gpu_done = cells_number(cells_by_key(t, row, "gpu_done", missing)),
-        .gpu_busy_pct = cells_number(cells_by_key(t, row, "gpu_busy_pct", missing)),
         .gpu_ms = cells_number(cells_by_key(t, row, "gpu_ms", missing)),
         .gpu_silent_ms = cells_number(cells_by_key(t, row, "gpu_silent_ms", missing)),
         .gpu_ready = is(cells_by_key(t, row, "gpu_ready", missing), "true"),

@@ -15,7 +15,7 @@ struct seat {
     const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
         *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error;
     uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
-        gpu_done, gpu_busy_pct, gpu_ms, gpu_silent_ms;
+        gpu_done, gpu_ms, gpu_silent_ms;
     uint32_t ops, started, gpu_begun, gpu_ended;
     int64_t rank, cause_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;

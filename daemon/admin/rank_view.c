@@ -189,7 +189,6 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
                 row->first_gpu = seat->gpu.ended;
             }
             row->looks_in += seat->started != seat->ops;
-            row->looks_gpu += board_rank_gpu_waits(entry->ctl, row->local);
         }
     }
 }
@@ -294,7 +293,6 @@ void ranks_table(struct table *table)
         {"gpu_begun", "GPU BEGUN", MSG_CELL_NUMBER},
         {"gpu_ended", "GPU ENDED", MSG_CELL_NUMBER},
         {"gpu_done", "GPU DONE", MSG_CELL_NUMBER},
-        {"gpu_busy_pct", "GPU IN OPERATIONS [%]", MSG_CELL_NUMBER},
         {"gpu_operation", "ON GPU", MSG_CELL_STRING},
         {"gpu_ready", "GPU READY", MSG_CELL_BOOL},
         {"gpu_ms", "GPU FOR [ms]", MSG_CELL_NUMBER},
@@ -412,12 +410,11 @@ static void gpu_cells(struct table *t, const struct daemon *d, const struct rank
     struct core_gpu_view view;
 
     if (!gpu->begun)
-        return empty_cells(t, 10);
+        return empty_cells(t, 9);
     core_gpu(d->core, &view);
     table_number(t, gpu->begun);
     table_number(t, gpu->ended);
     table_number_if(t, !ended, gpu->ended - row->first_gpu);
-    table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_gpu / row->looks : 0);
     operation_cell(t, &gpu->now);
     if (gpu->pending)
         table_bool(t, gpu->ready);

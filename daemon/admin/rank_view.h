@@ -23,7 +23,6 @@ struct rank_row {
     uint32_t first_ops;          /* the first look: ops */
     uint32_t first_gpu;          /* likewise: operations by commd-gpu that had ended */
     unsigned looks, looks_in;    /* how many, and in how many it was in an operation */
-    unsigned looks_gpu;          /* and in how many its stream waited in one by commd-gpu */
     struct rank_records records; /* owned; empty where nobody wants them */
     char command[MSG_COMMAND_MAX];
 };

@@ -275,18 +275,6 @@ uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local)
     return atomic_load_explicit(&ctl->members[local].gpu_ended, memory_order_acquire);
 }
 
-bool board_rank_gpu_waits(const struct board_ctl *ctl, unsigned local)
-{
-    const struct board_member *m;
-
-    if (local >= ctl->nlocal)
-        return false;
-    m = &ctl->members[local];
-    return board_rank_gpu_begun(ctl, local) != board_rank_gpu_ended(ctl, local) &&
-           atomic_load_explicit(&m->gpu_ready_op, memory_order_acquire) ==
-               board_rank_gpu_ended(ctl, local) + 1;
-}
-
 uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local)
 {
     if (local >= ctl->nlocal)

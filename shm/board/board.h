@@ -264,8 +264,6 @@ const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigne
 uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local);
-/* Its stream has come to one by commd-gpu that has not ended. */
-bool board_rank_gpu_waits(const struct board_ctl *ctl, unsigned local);
 /* Somebody watches: from now on all operations are timed. */
 void board_record(struct board_ctl *ctl, bool all);
 /* Both wake every sleeping member. First cause wins. */

@@ -279,28 +279,20 @@ def test_nccl_that_hangs():
 def test_a_job_that_is_well_is_not_accused():
     with Gpus(2, {"FAKECUDA_DELAY_US": "200"}) as cluster:
         ranks = cluster.ranks("g", [0, 1])
-        stuck, uneven = cluster.ranks("h", [0, 0]), cluster.ranks("slow", [0, 1])
+        stuck = cluster.ranks("h", [0, 0])
         stop = os.path.join(cluster.folder, "stop")
         for rank in ranks:
             rank.start("gpu_loop", name="g", pause=0.01, stop=stop)
-        for rank, pause in zip(uneven, (0.0, 0.2)):
-            rank.start("gpu_loop", name="slow", pause=pause, stop=stop)
-        for rank in ranks + uneven:
+        for rank in ranks:
             rank.answer()
         stuck[0].call("gpu", name="h")
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            asked = list(pool.map(lambda n: why(cluster.nodes[n % 2]), range(36)))
+            asked = list(pool.map(lambda n: why(cluster.nodes[n % 2]), range(50)))
             # a node whose answer comes too late is left out
             verdicts = [[rows[g]["verdict"] for rows in asked if g in rows] for g in ("g", "h")]
         equal(set(verdicts[0]), {"HEALTHY"})
         equal(set(verdicts[1][3:]), {"NOT_ARRIVED"}, verdicts)
         says(why(cluster.nodes[0])["g"], "operations on GPUs of its ranks in the last second")
-        row = until_why(cluster.nodes[0], "SLOW_RANK", "slow")
-        equal(culprit(row), (1, "node1", uneven[1].pid))
-        says(row, "in operations on GPUs", "they wait for it")
-        cluster.expect("died|lost|gone")
-        for rank in uneven:
-            rank.kill()
         open(stop, "w").close()
         equal(min(rank.finish() for rank in ranks) > 100, True)
 

@@ -14,7 +14,7 @@ static const char *const keys[] = {
     "operation",  "asleep_ms",  "last",          "message",       "message_peer", "message_tag",
     "message_ms", "done",       "busy_pct",      "watched_ms",    "command",      "unready_ms",
     "gpu_begun",  "gpu_ended",  "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
-    "gpu_last",   "gpu_error",  "gpu_silent_ms", "gpu_busy_pct",
+    "gpu_last",   "gpu_error",  "gpu_silent_ms",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -430,21 +430,6 @@ static void the_pace(void **state)
     row(f, 2, "done=50 busy_pct=5");
     assert_verdict(f, SLOW_RANK);
     assert_int_equal(f->findings[0].rank, 2);
-    clear(f);
-    row(f, 0, "gpu_done=50 gpu_busy_pct=5"); /* it never waits */
-    row(f, 1, "gpu_done=50 gpu_busy_pct=80");
-    row(f, 2, "gpu_done=50 gpu_busy_pct=75 done=1");
-    assert_verdict(f, SLOW_RANK);
-    assert_int_equal(f->findings[0].rank, 0);
-    assert_evidence(f, "on GPUs 5 % of the time, others up to 80 %");
-    clear(f);
-    row(f, 0, "gpu_done=50 gpu_busy_pct=80");
-    row(f, 1, "gpu_done=50 gpu_busy_pct=60");
-    assert_verdict(f, HEALTHY);
-    clear(f);
-    row(f, 0, "gpu_busy_pct=90"); /* nothing has ended: who waits long is asked elsewhere */
-    row(f, 1, "gpu_busy_pct=0");
-    assert_verdict(f, HEALTHY);
     clear(f);
     row(f, 0, "done=50 busy_pct=50");
     row(f, 1, "done=50 busy_pct=25");
