@@ -183,15 +183,6 @@ def test_an_order_that_is_inverted():
     """Each rank's stream waits in another group, with the operation that is waited for behind."""
     with Gpus() as cluster:
         ranks = cluster.ranks("g", [0, 0])
-        # no stream waits: any order is fine, also of groups that were not used before
-        for name in "xy":
-            cluster.join(name, ranks)
-        works = [[rank.call("gpu_start", name=name) for name in order]
-                 for rank, order in zip(ranks, ("xy", "yx"))]  # fmt: skip
-        for rank, numbers in zip(ranks, works):
-            for number in numbers:
-                rank.call("gpu_wait", number=number)
-        equal(len(cluster.nodes[0].ctl("ops")["ops"]), 0, "operations that are under way")
         cluster.join("h", ranks)
         cluster.together(ranks, name="h")
         for rank, order in zip(ranks, ("gh", "hg")):

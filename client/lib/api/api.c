@@ -210,7 +210,6 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
     g->next = ctx->groups;
     ctx->groups = g;
     pthread_mutex_unlock(&ctx->lock);
-    device_group_joined(g, timeout_ms);
     *ret_group = g;
     return 0;
 }

@@ -115,19 +115,6 @@ static int device_group_get(struct commd_group *g, struct device_group **ret_dg)
     return r;
 }
 
-void device_group_joined(struct commd_group *g, int64_t timeout_ms)
-{
-    struct commd_error before = *error_mine();
-    struct device_group *dg = NULL;
-
-    if (!path_asks_in_join(g))
-        return;
-    if (g->ctx->device)
-        (void)device_group_get(g, &dg);
-    path_joined(g, dg, timeout_ms);
-    *error_mine() = before;
-}
-
 void device_group_flush(struct commd_group *g)
 {
     struct device_group *dg = atomic_load(&g->device);

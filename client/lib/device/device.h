@@ -43,8 +43,6 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
  * this does. */
 void device_watch(struct commd_context *ctx);
 
-/* All its ranks have joined it, and do this; returns when all have. @timeout_ms: as of a join. */
-void device_group_joined(struct commd_group *g, int64_t timeout_ms);
 /* The group is about to be left: waits until messages from GPUs that were called without a work
  * have gone out, for as long as an operation of the group may take; less if their receivers are
  * gone, the group is broken, or the application wants to stop. */

@@ -1,9 +1,8 @@
 /* path.c - which way a group's operations on GPUs go.
  *
  * It is agreed upon at the first of them, by ordinary all_gathers over the group: there the host
- * waits for the other ranks. Or in the join, where it waits for them anyway, if all ranks use their
- * GPU in other groups already: so groups may then be used in any order. First each says whether it
- * can (a session, and buffers that another process can map) and where its GPU is; if all can, each
+ * waits for the other ranks. First each says whether it can (a session,
+ * and buffers that another process can map) and where its GPU is; if all can, each
  * attaches to the group at its commd-gpu, and says whether it did. All did: the device path. Else
  * the host path, for good. Where commd says that a node has no GPU service there is nothing to
  * agree upon.
@@ -45,18 +44,17 @@ int path_check(void)
                      "COMMD_DEVICE_PATH is \"%.40s\"; allowed: auto, device, host", s);
 }
 
-static int gather_offers(struct commd_group *g, struct offer *offers, int64_t timeout_ms)
+static int gather_offers(struct device_group *dg, struct offer *offers)
 {
-    unsigned me = g->rank;
+    unsigned me = dg->group->rank;
     struct commd_op op = {.size = sizeof op,
                           .coll = COMMD_ALL_GATHER,
                           .dtype = COMMD_U8,
                           .send = &offers[me],
                           .recv = offers,
-                          .count = sizeof *offers,
-                          .timeout_ms = timeout_ms};
+                          .count = sizeof *offers};
 
-    return async_run(g, &op);
+    return async_run(dg->group, &op);
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -107,9 +105,9 @@ static bool claim_make(const struct device_group *dg, const struct offer *offers
 
 /* ---- agreeing -------------------------------------------------------------------------------- */
 
-static bool all_can(const struct commd_group *g, const struct offer *offers)
+static bool all_can(const struct device_group *dg, const struct offer *offers)
 {
-    for (unsigned k = 0; k < g->board.world; k++)
+    for (unsigned k = 0; k < dg->group->board.world; k++)
         if (!offers[k].can)
             return false;
     return true;
@@ -281,35 +279,28 @@ static int refuse_path(struct device_group *dg, const struct commd_op *op,
     return check_wish(dg, op, why);
 }
 
-static void take_device_path(struct device_group *dg)
-{
-    dg->path = GROUP_PATH_DEVICE;
-    atomic_store(&dg->session->used, true);
-}
-
 /* Asks all ranks; dg->path stays the host path unless all can. */
 static int agree_with_all(struct device_group *dg, const struct commd_op *op, int gpu,
                           struct offer *offers)
 {
-    struct commd_group *g = dg->group;
-    struct offer *mine = &offers[g->rank];
+    struct offer *mine = &offers[dg->group->rank];
     int r;
 
     make_offer(dg, op, gpu, mine);
-    r = gather_offers(g, offers, 0);
+    r = gather_offers(dg, offers);
     if (!r)
         r = check_numbers(dg, offers);
     if (r)
         return r;
-    if (all_can(g, offers)) {
+    if (all_can(dg, offers)) {
         attach(dg, offers, mine);
-        r = gather_offers(g, offers, 0);
+        r = gather_offers(dg, offers);
         if (r)
             return r;
     }
-    if (!all_can(g, offers))
+    if (!all_can(dg, offers))
         return refuse_path(dg, op, offers);
-    take_device_path(dg);
+    dg->path = GROUP_PATH_DEVICE;
     return 0;
 }
 
@@ -335,56 +326,6 @@ static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
     if (r)
         dg->path = GROUP_PATH_UNKNOWN;
     return r;
-}
-
-/* ---- in the join ------------------------------------------------------------------------------
- */
-
-/* Of the GPU that is current, if other groups take the device path there. */
-static struct session *session_at_hand(const struct device *dev)
-{
-    struct session *s = atomic_load(&dev->session);
-    cu_device gpu;
-
-    if (!s || wish_is("host") || driver(NULL)->ctx_device(&gpu))
-        return NULL;
-    while (s && (s->gpu != gpu || atomic_load(&s->lost) || !atomic_load(&s->used)))
-        s = s->next;
-    return s;
-}
-
-/* What it comes to in the join is nobody's error: the first operation tells it, or agrees anew. */
-static void agree_in_join(struct commd_group *g, struct device_group *dg, struct offer *offers,
-                          int64_t timeout_ms)
-{
-    struct session *s = dg ? session_at_hand(dg->dev) : NULL;
-    struct offer *mine = &offers[g->rank];
-
-    if (s) {
-        *mine = (struct offer){.can = 1, .nccl = s->nccl, .next = dg->next_seq, .uuid = s->uuid};
-        dg->session = s;
-    }
-    if (gather_offers(g, offers, timeout_ms) || !all_can(g, offers))
-        return;
-    attach(dg, offers, mine);
-    if (gather_offers(g, offers, timeout_ms) || !all_can(g, offers))
-        detach(dg);
-    else
-        take_device_path(dg);
-}
-
-bool path_asks_in_join(const struct commd_group *g)
-{
-    return g->board.gpu && g->board.world > 1 && g->board.world <= SESSION_MAX_WORLD;
-}
-
-void path_joined(struct commd_group *g, struct device_group *dg, int64_t timeout_ms)
-{
-    struct offer *offers = calloc(g->board.world, sizeof *offers);
-
-    if (offers)
-        agree_in_join(g, dg, offers, timeout_ms);
-    free(offers);
 }
 
 /* ---- an operation ---------------------------------------------------------------------------- */

@@ -50,8 +50,8 @@ struct session {
     int sock, bell;         /* -1 once it is lost and nobody uses them: session_shut() */
     _Atomic unsigned users; /* of sock, without calls held */
     struct session_region *region;
-    cu_ptr flags;            /* of the region's, as streams see them */
-    _Atomic bool lost, used; /* used: a group takes the device path by it */
+    cu_ptr flags; /* of the region's, as streams see them */
+    _Atomic bool lost;
     char why[SESSION_TEXT];
 
     pthread_mutex_t calls; /* questions, announcements, and what they need: */
@@ -165,10 +165,6 @@ int path_check(void);
 /* Starts a collective, on the path that the group has. */
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
                const struct telling *how);
-/* Do the ranks of the group, which has been joined, ask each other at once? The same on all. */
-bool path_asks_in_join(const struct commd_group *g);
-/* They do. @dg NULL: nothing of this process is on a GPU. @timeout_ms: as of an operation. */
-void path_joined(struct commd_group *g, struct device_group *dg, int64_t timeout_ms);
 /* The context goes, with its sessions (NULL is fine). */
 void path_end(struct session *s);
 /* The group is being left. */
