@@ -43,11 +43,15 @@ void note_ended(struct commd_group *g, uint32_t seq, int code)
     do {                                       /* those of another session have another lock */
         uint32_t begun = atomic_load_explicit(&m->gpu_begun, memory_order_acquire);
 
-        for (next = ended; next != begun && recorder_gpu_ended(rec, next + 1);)
+        /* no more than can be pending: what stands on the board another process may have written */
+        next = ended;
+        for (unsigned i = 0; i < RECORDER_GPU_RING && (int32_t)(begun - next) > 0 &&
+                             recorder_gpu_ended(rec, next + 1);
+             i++)
             next++;
     } while (next != ended &&
              !atomic_compare_exchange_weak_explicit(&m->gpu_ended, &ended, next,
-                                                    memory_order_release, memory_order_relaxed));
+                                                    memory_order_release, memory_order_acquire));
 }
 
 void note_ready(struct commd_group *g, uint32_t seq, uint64_t now)

@@ -306,6 +306,7 @@ static void assert_seat(uint32_t ended, bool pending, bool ready)
 static void the_oldest_is_named_whatever_ends_first(void **state)
 {
     struct commd_group *g = ranks->group[0];
+    struct board_member *m = &g->board.members[g->local];
     struct op_desc desc = {.coll = COLL_BARRIER};
     uint32_t last = 2 * RECORDER_GPU_RING;
 
@@ -332,6 +333,10 @@ static void the_oldest_is_named_whatever_ends_first(void **state)
     assert_seat(last, false, false);
     note_ended(g, 6, 0);
     assert_seat(last, false, false);
+    /* somebody has written what cannot be: nobody counts around to it */
+    atomic_store(&m->gpu_begun, last - 10);
+    note_ended(g, last, 0);
+    assert_int_equal(atomic_load(&m->gpu_ended), last);
 }
 
 /* ---- operations --------------------------------------------------------------------------------
