@@ -55,8 +55,10 @@ void user_sent(struct core *core, const struct msg_engine_sent *msg)
 
     if (!user)
         return; /* its last group has ended */
-    user->sent_ms = core->now;
+    user->sent_until_ms = core->now + CORE_SENT_MS + MIN(msg->ms, (uint32_t)CORE_SENT_MOST_MS);
+    /* no machine sends more, and so the sum of all does not wrap */
     user->sent_rate = MIN(msg->bytes, UINT64_MAX / 1000) * 1000 / MAX(msg->ms, 1u);
+    user->sent_rate = MIN(user->sent_rate, 1ull << 48);
 }
 
 void user_put(struct core *core, struct user *user)

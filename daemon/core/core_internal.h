@@ -20,7 +20,8 @@ enum {
     CORE_MEMBERS_PER_MS = 1024, /* looked at for what has expired */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
-    CORE_SENT_MS = 2500,           /* of who sends, the engine tells with each ping */
+    CORE_SENT_MS = 1500, /* what is told of who sends holds for as long as it is of, and this */
+    CORE_SENT_MOST_MS = 60000,     /* which is no longer */
     CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
     CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
@@ -141,7 +142,7 @@ struct user {
     unsigned node;        /* whose joins brought it here, if it has runs */
     uint32_t asked_ranks; /* looked at for its questions since @asked_ms */
     uint64_t asked_ms;
-    uint64_t sent_ms, sent_rate; /* when the engine told last what it sends; bytes a second */
+    uint64_t sent_until_ms, sent_rate; /* what the engine told of it: bytes a second, until then */
 };
 
 enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };

@@ -318,7 +318,7 @@ size_t core_users(const struct core *core, uint32_t *uids, size_t room)
 
 static uint64_t sent_rate(const struct core *core, const struct user *user)
 {
-    return user && user->sent_ms && core->now - user->sent_ms < CORE_SENT_MS ? user->sent_rate : 0;
+    return user && core->now < user->sent_until_ms ? user->sent_rate : 0;
 }
 
 uint64_t core_sent_rate(const struct core *core, const uint32_t *uid)

@@ -275,6 +275,12 @@ static void what_users_send(void **state)
     bench->now++;
     feed(bench, (struct core_event){.type = CORE_TICK});
     assert_int_equal(core_sent_rate(bench->core, NULL), 400); /* the other sends nothing now */
+    sent(bench, mine, 3000, 600); /* with many users it is told less often */
+    bench->now += 3000;
+    assert_int_equal(core_sent_rate(bench->core, NULL), 200);
+    sent(bench, mine, 0, UINT64_MAX);
+    sent(bench, other, 0, UINT64_MAX);
+    assert_true(core_sent_rate(bench->core, NULL) > core_sent_rate(bench->core, &mine));
     bench_free(bench);
 }
 
