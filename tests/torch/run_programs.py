@@ -118,9 +118,6 @@ PROGRAMS = [
         "gpu_checkpoint", path="checkpoint", gloo=False, environment=GPU, places=[],
         gpus=["GPU each"],
     ),
-    Program(
-        "gpu_threads", path="threads", gloo=False, environment=GPU, places=[], gpus=["GPU nodes"],
-    ),
     *(  # only messages, which go through host memory
         Program(f"gpu_{name}", path=name, gloo=False, environment=GPU, places=["one node"])
         for name in ("model_parallel", "pipeline_schedules")
