@@ -118,9 +118,12 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
     must(cu.stream_synchronize(stream), "synchronize");
     for (size_t i = 0; i < len; i++)
         if (host[i] != wanted(n, coll, root, i)) {
-            struct commd_op barrier = {.size = sizeof op, .coll = COMMD_BARRIER};
-
-            r = commd_run(g, &barrier); /* an operation that failed is told by the next */
+            /* An operation that failed is told by the next one on the GPU, once this process knows
+             * of it. No barrier: the other rank may have been told already, and has ended. */
+            for (unsigned tries = 0; tries < 100 && !r; tries++) {
+                r = commd_run(g, &op);
+                usleep(10000);
+            }
             if (r)
                 return r;
             printf("error 0 %d operation %u, collective %d: %g at %zu, not %g\n", rank, n, coll,
