@@ -451,7 +451,7 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
              const struct telling *how)
 {
     struct side_places p = side_places_of(dg->group, op);
-    int64_t limit = limit_of(dg, op), until = limit < 0 ? -1 : (int64_t)now_ms() + limit;
+    int64_t limit = limit_of(dg, op), until = 0; /* 0: nobody has waited yet */
     bool late = false;
     int r;
 
@@ -464,6 +464,8 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
             lent_return(dg->session, b.lent);
         pthread_mutex_unlock(&dg->session->calls);
         free(b.words);
+        if (r == LENT_BUSY && !until)
+            until = limit < 0 ? -1 : (int64_t)now_ms() + limit;
         late = r == LENT_BUSY && !lent_wait(dg->session, b.returns, until);
     } while (r == LENT_BUSY);
     return r;
