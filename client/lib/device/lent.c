@@ -168,13 +168,16 @@ static struct lent *lent_find(struct session *s, size_t bytes)
     return l;
 }
 
-static size_t in_use(struct session *s)
+/* *ret_returns (or NULL): how often some was given back until now. */
+static size_t in_use(struct session *s, uint64_t *ret_returns)
 {
     size_t used;
 
     pthread_mutex_lock(&s->pend);
     lent_sweep(s);
     used = s->lent_used;
+    if (ret_returns)
+        *ret_returns = s->lent_returns;
     pthread_mutex_unlock(&s->pend);
     return used;
 }
@@ -202,25 +205,16 @@ static bool lent_evict(struct session *s)
 
 void lent_drop(struct session *s)
 {
-    in_use(s);
+    in_use(s, NULL);
     while (lent_evict(s))
         ;
 }
 
-static uint64_t returns_of(struct session *s)
-{
-    uint64_t returns;
-
-    pthread_mutex_lock(&s->pend);
-    lent_sweep(s);
-    returns = s->lent_returns;
-    pthread_mutex_unlock(&s->pend);
-    return returns;
-}
-
 bool lent_wait(struct session *s, uint64_t returns, int64_t until)
 {
-    while (returns_of(s) == returns && !atomic_load(&s->lost)) {
+    uint64_t now;
+
+    for (in_use(s, &now); now == returns && !atomic_load(&s->lost); in_use(s, &now)) {
         if (until >= 0 && (int64_t)now_ms() >= until)
             return false;
         usleep(GIVE_NAP_US);
@@ -238,7 +232,7 @@ static int lent_refused(struct session *s, const char *op, size_t bytes, int cod
         "%s: %zu bytes of its buffers cannot be given to another process as they are, and "
         "commd-gpu lends no memory in their place (%zu bytes of operations that are not "
         "over): %s; COMMD_DEVICE_PATH=host goes through host memory",
-        op, bytes, in_use(s), text);
+        op, bytes, in_use(s, NULL), text);
 }
 
 size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at)
@@ -254,11 +248,12 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
               struct lent **ret)
 {
     size_t size = MIN(size_class(bytes, LENT_LEAST), s->lent_limit);
-    uint64_t returns = returns_of(s);
+    uint64_t before, now;
     int r = landed_page(s, op);
 
     if (r)
         return r;
+    in_use(s, &before);
     if (atomic_load(&s->lost))
         return error_set(error_mine(), COMMD_E_GPU_LOST, op, "%s: commd-gpu is gone", op);
     if (bytes > s->lent_limit)
@@ -270,7 +265,7 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
         *ret = lent_find(s, bytes);
         if (*ret)
             return 0;
-        full = in_use(s) + s->lent_kept + size > s->lent_limit;
+        full = in_use(s, NULL) + s->lent_kept + size > s->lent_limit;
         r = full ? COMMD_E_QUOTA : lent_new(s, op, size, ret);
         if (!r) {
             pthread_mutex_lock(&s->pend);
@@ -282,8 +277,8 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
             return r;
         if (r != COMMD_E_INVALID && lent_evict(s))
             continue;
-        if (r != COMMD_E_INVALID && ret_returns && (returns != returns_of(s) || in_use(s))) {
-            *ret_returns = returns;
+        if (r != COMMD_E_INVALID && ret_returns && (in_use(s, &now) || now != before)) {
+            *ret_returns = before;
             return LENT_BUSY;
         }
         return lent_refused(s, op, bytes, r == COMMD_E_INVALID ? r : COMMD_E_NOMEM,
