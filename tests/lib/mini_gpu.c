@@ -220,18 +220,28 @@ static void take_slots(struct mini *s)
 /* ---- what clients say -------------------------------------------------------------------------
  */
 
-static void welcome(struct mini *s)
+static bool send_fds(const struct mini *s, struct session_msg *m, const int *fds, unsigned nfds)
 {
-    struct session_msg m = {.type = SESSION_WELCOME};
     union {
         struct cmsghdr h;
         char buf[CMSG_SPACE(2 * sizeof(int))];
     } control = {0};
-    struct iovec iov = {&m, sizeof m};
+    struct iovec iov = {m, sizeof *m};
     struct msghdr hdr = {.msg_iov = &iov,
                          .msg_iovlen = 1,
                          .msg_control = &control,
-                         .msg_controllen = sizeof control};
+                         .msg_controllen = CMSG_SPACE(nfds * sizeof *fds)};
+
+    control.h.cmsg_level = SOL_SOCKET;
+    control.h.cmsg_type = SCM_RIGHTS;
+    control.h.cmsg_len = CMSG_LEN(nfds * sizeof *fds);
+    memcpy(CMSG_DATA(&control.h), fds, nfds * sizeof *fds);
+    return sendmsg(s->sock, &hdr, MSG_NOSIGNAL) >= 0;
+}
+
+static void welcome(struct mini *s)
+{
+    struct session_msg m = {.type = SESSION_WELCOME};
     void *map;
     int fds[2];
 
@@ -242,11 +252,7 @@ static void welcome(struct mini *s)
     s->region = map;
     s->region->magic = SESSION_MAGIC;
     s->region->version = SESSION_VERSION;
-    control.h.cmsg_level = SOL_SOCKET;
-    control.h.cmsg_type = SCM_RIGHTS;
-    control.h.cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(&control.h), fds, sizeof fds);
-    if (sendmsg(s->sock, &hdr, 0) < 0)
+    if (!send_fds(s, &m, fds, 2))
         abort();
     close(fds[0]);
 }
@@ -286,15 +292,6 @@ static void add_memory(struct mini *s, const struct session_msg *m, const int *f
 static void lend(struct mini *s, const struct session_msg *m)
 {
     struct session_msg answer = {.type = SESSION_LEND, .id = m->id};
-    union {
-        struct cmsghdr h;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {&answer, sizeof answer};
-    struct msghdr hdr = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
     struct cu_mem_prop prop = {.type = CU_ALLOCATION_PINNED,
                                .handle_types = CU_HANDLE_POSIX_FD,
                                .location = {CU_LOCATION_DEVICE, 0}};
@@ -308,11 +305,7 @@ static void lend(struct mini *s, const struct session_msg *m)
     answer.memory.bytes = refuses("lend_less") ? 4096 : UINT64_MAX - 4095;
     gpu_ok(cu.vmm_create(&mem, 4 << 20, &prop, 0));
     gpu_ok(cu.vmm_export(&fd, mem, CU_HANDLE_POSIX_FD, 0));
-    control.h.cmsg_level = SOL_SOCKET;
-    control.h.cmsg_type = SCM_RIGHTS;
-    control.h.cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(&control.h), &fd, sizeof fd);
-    if (sendmsg(s->sock, &hdr, MSG_NOSIGNAL) < 0)
+    if (!send_fds(s, &answer, &fd, 1))
         s->sock = -1;
     close(fd);
 }
