@@ -34,7 +34,8 @@ tests_unit_client_test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTO
 	$(CMOCKA_LIBS)
 
 tests_unit_client_test_registered_SOURCES = tests/unit/client/test_registered.c \
-	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h
+	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h \
+	tests/lib/descriptors.h
 tests_unit_client_test_registered_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/cluster.c \
@@ -64,7 +65,7 @@ EXTRA_tests_unit_client_test_device_DEPENDENCIES = tests/fakecuda/libcuda.so.1
 
 tests_unit_client_test_device_path_SOURCES = tests/unit/client/test_device_path.c \
 	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/gpu_ranks.c tests/lib/gpu_ranks.h \
-	tests/lib/mini_gpu.c tests/lib/mini_gpu.h
+	tests/lib/descriptors.h tests/lib/mini_gpu.c tests/lib/mini_gpu.h
 tests_unit_client_test_device_path_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS) -ldl
 EXTRA_tests_unit_client_test_device_path_DEPENDENCIES = tests/fakecuda/libcuda.so.1

@@ -7,11 +7,11 @@
 #include <stdio.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 #include "tests/lib/arena_commd.h"
+#include "tests/lib/descriptors.h"
 #include "tests/lib/gpu_ranks.h"
 #include "tests/lib/mini_gpu.h"
 
@@ -262,6 +262,12 @@ static void memory_that_nothing_stands_in_for_is_an_error_of_all(void **state)
     gpu_free(x);
 }
 
+static void watch_until_lost(unsigned rank)
+{
+    while (!atomic_load(&atomic_load(&ranks->ctx[rank]->device->session)->lost))
+        device_watch(ranks->ctx[rank]);
+}
+
 /* What it says of memory that it lends is not believed: a copy would run beyond it. */
 static void wrong_sizes_are_not_taken(void **state)
 {
@@ -277,8 +283,7 @@ static void wrong_sizes_are_not_taken(void **state)
         setenv("MINI_GPU_REFUSE", how[i], 1);
         start_gpu();
         for (unsigned k = 0; k < 2 && i; k++)
-            while (!atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost))
-                device_watch(ranks->ctx[k]);
+            watch_until_lost(k);
         all_reduce((i + 1) * AGREEING);
         assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_PROTOCOL);
         assert_non_null(strstr(commd_last_error()->message, "bytes where 2097152 were asked for"));
@@ -610,18 +615,6 @@ static void a_dead_service_is_told_and_replaced(void **state)
         gpu_free(x[k]);
 }
 
-static unsigned descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    unsigned n = 0;
-
-    assert_non_null(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
 /* However often it dies: the sessions that were lost have none any more. */
 static void dead_services_leave_no_descriptors(void **state)
 {
@@ -630,13 +623,12 @@ static void dead_services_leave_no_descriptors(void **state)
     for (unsigned i = 1; i <= 4; i++) {
         all_reduce(i * AGREEING);
         if (i == 1)
-            before = descriptors();
-        assert_int_equal(descriptors(), before);
+            before = open_descriptors();
+        assert_int_equal(open_descriptors(), before);
         mini_gpu_kill(gpu);
         start_gpu();
         for (unsigned k = 0; k < 2; k++)
-            while (!atomic_load(&atomic_load(&ranks->ctx[k]->device->session)->lost))
-                device_watch(ranks->ctx[k]);
+            watch_until_lost(k);
     }
 }
 
@@ -654,8 +646,7 @@ static void different_numbers_break_the_group(void **state)
     start_gpu();
     assert_int_equal(commd_work_wait(w, 10000), COMMD_E_GPU_LOST);
     commd_work_free(w);
-    while (!atomic_load(&atomic_load(&ranks->ctx[1]->device->session)->lost))
-        device_watch(ranks->ctx[1]);
+    watch_until_lost(1);
     op[1] = op_of(COMMD_ALL_REDUCE, 1, x, x, N);
     both(c, op, NULL);
     for (unsigned k = 0; k < 2; k++) {

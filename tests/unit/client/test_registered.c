@@ -6,13 +6,13 @@
 #include <stdio.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <sys/wait.h>
 
 #include "client/lib/arena/arena.h"
 #include "shm/reduce/reduce.h"
 #include "tests/lib/arena_commd.h"
 #include "tests/lib/cluster.h"
+#include "tests/lib/descriptors.h"
 
 enum { MARGIN = 64, MANY = 2 << 20 }; /* elements */
 
@@ -695,22 +695,11 @@ static unsigned count_lines(const char *path)
     return n;
 }
 
-static unsigned count_fds(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    unsigned n = 0;
-
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
 /* When all that was given back before is closed: commd takes one request after the other. */
 static unsigned count_settled_fds(void)
 {
     void *p = alloc(1);
-    unsigned n = count_fds();
+    unsigned n = open_descriptors();
 
     assert_int_equal(commd_free(p), 0);
     return n;

@@ -19,7 +19,7 @@ tests_unit_daemon_test_arenas_SOURCES = tests/unit/daemon/test_arenas.c daemon/m
 tests_unit_daemon_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_boards_SOURCES = tests/unit/daemon/test_boards.c daemon/memory/boards.c \
-	daemon/memory/boards.h daemon/core/share.h
+	daemon/memory/boards.h daemon/core/share.h tests/lib/descriptors.h
 tests_unit_daemon_test_boards_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_conf_SOURCES = tests/unit/daemon/test_conf.c \

@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -19,6 +18,7 @@
 #include "daemon/memory/boards.h"
 #include "daemon/core/share.h"
 #include "shm/util/memfd.h"
+#include "tests/lib/descriptors.h"
 
 enum { UID = 1000, USERS = 3, MAX = 48, ROUNDS = 3000 };
 
@@ -27,17 +27,6 @@ static struct board_limits limits;
 static char why[512];
 static const uint16_t rank_node[] = {0};
 static size_t size; /* of one board */
-
-static unsigned open_fds(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    unsigned n = 0;
-
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
 
 static struct board_geom geom_of(uint64_t group)
 {
@@ -178,7 +167,7 @@ static void let_go(struct holding *h)
 
 static void each_way_to_hold_it_counts(void **state)
 {
-    unsigned before = open_fds();
+    unsigned before = open_descriptors();
 
     (void)state;
     for (int how = 0; how < HOWS; how++) {
@@ -194,7 +183,7 @@ static void each_way_to_hold_it_counts(void **state)
         assert_false(boards_look(&boards, 10));
         assert_held(UID, 0);
         assert_int_equal(boards.bytes, 0);
-        assert_int_equal(open_fds(), before);
+        assert_int_equal(open_descriptors(), before);
     }
     assert_false(boards.no_lease);
 }
@@ -308,7 +297,7 @@ static void counts_are_the_truth(void **state)
         uint32_t uid;
         struct holding by;
     } b[MAX] = {0};
-    unsigned before = open_fds();
+    unsigned before = open_descriptors();
     unsigned seed = 1;
 
     (void)state;
@@ -352,7 +341,7 @@ static void counts_are_the_truth(void **state)
     assert_int_equal(boards.bytes, 0);
     for (unsigned i = 0; i < BOARD_USER_BUCKETS; i++)
         assert_null(boards.users[i]);
-    assert_int_equal(open_fds(), before);
+    assert_int_equal(open_descriptors(), before);
 }
 
 static void without_leases_clients_count(void **state)
