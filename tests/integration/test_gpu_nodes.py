@@ -74,6 +74,10 @@ def ranks(cluster, group, places, operations):
         for one in some:
             equal(one.line(), ["joined"])
         yield some
+    except BaseException:
+        for one in some:  # they may work for ever, and what is wrong is to be seen
+            one.process.kill()
+        raise
     finally:
         for one in some:
             one.close()
