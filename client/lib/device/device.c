@@ -261,19 +261,6 @@ static int find_buffers(const struct commd_group *g, const struct commd_op *op, 
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-/* What went wrong, and nobody has been told of. */
-static int tell_failure(struct device_group *dg)
-{
-    session_collect(dg);
-    if (likely(!atomic_load_explicit(&dg->failed, memory_order_acquire)))
-        return 0;
-    pthread_mutex_lock(&dg->why_lock);
-    *error_mine() = dg->why;
-    atomic_store(&dg->failed, false);
-    pthread_mutex_unlock(&dg->why_lock);
-    return error_mine()->code;
-}
-
 int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way)
 {
     struct device_group *dg;
@@ -285,7 +272,7 @@ int device_way(struct commd_group *g, const struct commd_op *op, enum device_way
         return r;
     dg = atomic_load_explicit(&g->device, memory_order_acquire);
     if (dg) {
-        r = tell_failure(dg);
+        r = path_tell_failure(dg);
         if (r)
             return r;
     }

@@ -370,6 +370,28 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
     return driver(NULL)->ctx_device(&ordinal) ? -1 : ordinal;
 }
 
+int path_tell_failure(struct device_group *dg)
+{
+    session_collect(dg);
+    if (likely(!atomic_load_explicit(&dg->failed, memory_order_acquire)))
+        return 0;
+    pthread_mutex_lock(&dg->why_lock);
+    *error_mine() = dg->why;
+    atomic_store(&dg->failed, false);
+    pthread_mutex_unlock(&dg->why_lock);
+    return error_mine()->code;
+}
+
+/* With dg->lock held. What has failed since the call began is told first: other ranks were told,
+ * and need not come to agree. */
+static int leave_path(struct device_group *dg)
+{
+    if (atomic_load(&dg->session->lost))
+        session_release(dg->session);
+    dg->path = GROUP_PATH_UNKNOWN;
+    return path_tell_failure(dg);
+}
+
 /* With dg->lock held, in the context. */
 static int start_locked(struct device_group *dg, const struct commd_op *op,
                         const struct telling *how)
@@ -379,8 +401,8 @@ static int start_locked(struct device_group *dg, const struct commd_op *op,
 
     if (dg->path == GROUP_PATH_DEVICE &&
         (atomic_load(&dg->disagreed) || atomic_load(&dg->session->lost)))
-        dg->path = GROUP_PATH_UNKNOWN;
-    if (dg->path == GROUP_PATH_UNKNOWN)
+        r = leave_path(dg);
+    if (!r && dg->path == GROUP_PATH_UNKNOWN)
         r = agree(dg, op, gpu_of(dg->group, op));
     if (r)
         return r;

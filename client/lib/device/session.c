@@ -327,8 +327,6 @@ static void announced_end(struct announced *a)
     a->collected = true;
     if (a->lent)
         lent_give(a->session, steal_ptr(a->lent));
-    if (dg)
-        atomic_fetch_sub(&dg->pending, 1);
     if (!dg) {
         error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
                   "the group was left while operations were pending");
@@ -341,16 +339,19 @@ static void announced_end(struct announced *a)
         a->error.pid = (int)copy.pid;
         a->error.epoch = dg->group->board.epoch;
         a->error.seq = a->seq;
-        if (a->error.code == COMMD_E_GPU_LOST)
-            disagree(a);
-        else if (a->error.code != COMMD_E_MISMATCH && a->error.code != COMMD_E_INVALID &&
-                 a->error.code != COMMD_E_NOMEM)
+        if (a->error.code != COMMD_E_GPU_LOST && a->error.code != COMMD_E_MISMATCH &&
+            a->error.code != COMMD_E_INVALID && a->error.code != COMMD_E_NOMEM)
             group_fail(dg->group, &a->error);
     }
-    if (dg)
-        note_ended(dg->group, (uint32_t)a->seq, a->error.code);
-    if (a->error.code && a->quiet && dg)
+    if (!dg)
+        return;
+    note_ended(dg->group, (uint32_t)a->seq, a->error.code);
+    if (a->error.code && a->quiet)
         device_group_failed(dg, &a->error);
+    /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before */
+    if (a->error.code == COMMD_E_GPU_LOST)
+        disagree(a);
+    atomic_fetch_sub(&dg->pending, 1);
 }
 
 /* commd-gpu's part of it is over. */

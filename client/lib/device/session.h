@@ -169,5 +169,7 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
 void path_end(struct session *s);
 /* The group is being left. */
 void path_leave(struct device_group *dg);
+/* What went wrong, and nobody has been told of. */
+int path_tell_failure(struct device_group *dg);
 
 #endif

@@ -615,6 +615,29 @@ static void a_dead_service_is_told_and_replaced(void **state)
         gpu_free(x[k]);
 }
 
+/* Also if that is seen only after the call has begun: the other rank was told and stays away. */
+static void a_failure_is_told_before_anybody_agrees_anew(void **state)
+{
+    struct device_group *dg;
+    int32_t *x = gpu_ints(N, 1);
+    struct call c = {.op = op_of(COMMD_ALL_REDUCE, 0, x, x, N)};
+
+    all_reduce(AGREEING);
+    assert_int_equal(commd_run(ranks->group[0], &c.op), 0); /* the other does not come */
+    dg = atomic_load(&ranks->group[0]->device);
+    pthread_mutex_lock(&dg->lock);
+    assert_int_equal(pthread_create(&c.thread, NULL, call_main, &c), 0);
+    usleep(20000); /* by now it waits for the lock, most likely */
+    mini_gpu_kill(gpu);
+    start_gpu();
+    while (!atomic_load(&dg->failed))
+        usleep(1000);
+    pthread_mutex_unlock(&dg->lock);
+    pthread_join(c.thread, NULL);
+    assert_int_equal(c.code, COMMD_E_GPU_LOST);
+    gpu_free(x);
+}
+
 /* However often it dies: the sessions that were lost have none any more. */
 static void dead_services_leave_no_descriptors(void **state)
 {
@@ -725,6 +748,7 @@ int main(int argc, char **argv)
         TEST(what_a_stream_has_passed_is_done),
         TEST(a_batch_that_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
+        TEST(a_failure_is_told_before_anybody_agrees_anew),
         TEST(dead_services_leave_no_descriptors),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),
