@@ -22,7 +22,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 18,
+    BOARD_VERSION = 19,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -178,9 +178,10 @@ struct board_hdr {
     /* the engine's side of the counters */
     _Atomic uint32_t published __attribute__((aligned(CACHELINE))); /* steps whose global
                                                                        result is in place */
-    _Atomic uint32_t sent;    /* steps whose result window the network no longer reads */
-    _Atomic uint64_t refused; /* seq of the last refused operation, 0: none; written before
-                                 published */
+    _Atomic uint32_t sent;        /* steps whose result window the network no longer reads */
+    _Atomic uint64_t refused;     /* seq of the last refused operation, 0: none; written before
+                                     published */
+    _Atomic uint32_t engine_core; /* core_now() of the engine when it last looked; 0: not yet */
 
     _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
 
@@ -321,6 +322,21 @@ static inline bool board_shares_core(const struct board *b, unsigned me)
         if (m != me && atomic_load_explicit(&b->on_core[m], memory_order_relaxed) == core)
             return true;
     return false;
+}
+
+/* The engine says where it runs. */
+static inline void board_tell_engine_core(const struct board *b)
+{
+    uint32_t core = core_now();
+
+    if (unlikely(atomic_load_explicit(&b->hdr->engine_core, memory_order_relaxed) != core))
+        atomic_store_explicit(&b->hdr->engine_core, core, memory_order_relaxed);
+}
+
+/* Was the engine last seen on the caller's core? A hint likewise. */
+static inline bool board_engine_here(const struct board *b)
+{
+    return atomic_load_explicit(&b->hdr->engine_core, memory_order_relaxed) == core_now();
 }
 
 /* What the other one of two nodes has for @step, see plan.swap. */

@@ -115,16 +115,28 @@ bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_
 /* Offers the core to others; the same. */
 bool yield_core(unsigned crowded_ns, struct crowd *c);
 
+/* Who is waited for. */
+enum wait_for {
+    WAIT_FOR_OTHERS, /* only processes on other cores */
+    WAIT_FOR_HERE,   /* somebody may have to run on this core */
+    WAIT_FOR_ENGINE, /* the engine alone, and it runs on this core */
+};
+
 /* What to do after the @idle-th poll in a row that found nothing, if @spins of them fit into a
- * wait.
- * @needed: may somebody who is waited for have to run on this core? */
+ * wait. */
 enum wait_way { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
-static inline enum wait_way wait_way(const struct crowd *c, bool needed, unsigned idle,
+static inline enum wait_way wait_way(const struct crowd *c, enum wait_for who, unsigned idle,
                                      unsigned spins)
 {
-    if (!needed)
+    switch (who) {
+    case WAIT_FOR_OTHERS:
         return idle < spins ? WAIT_SPIN : WAIT_SLEEP;
-    return idle < WAIT_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+    case WAIT_FOR_HERE:
+        return idle < WAIT_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+    case WAIT_FOR_ENGINE:
+        break;
+    }
+    return WAIT_SLEEP;
 }
 
 #endif

@@ -188,6 +188,7 @@ bool eboard_poll(struct eboard *eb)
     if (eb->dead || eb->polling)
         return false;
     eb->polling = true;
+    board_tell_engine_core(&eb->b);
     moved = mail_poll(eb);
     do {
         more = false;

@@ -265,6 +265,16 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+/* Is it for nothing but an engine on this core? Then it gets the core at once, as in finish.c. */
+static bool waits_for_engine(const struct commd_context *ctx)
+{
+    for (const struct commd_group *g = ctx->active; g; g = g->active_next)
+        if (!g->running || atomic_load(&g->p2p_pending) ||
+            run_waits_for(&g->running->run) != WAIT_FOR_ENGINE)
+            return false;
+    return ctx->active && !ctx->landing;
+}
+
 static void *progress_main(void *arg)
 {
     struct commd_context *ctx = arg;
@@ -281,7 +291,8 @@ static void *progress_main(void *arg)
         if (moved) {
             idle = 0;
             ctx->gpu_naps = 0;
-        } else if ((ctx->active || ctx->landing) && ++idle < IDLE_SPINS + IDLE_YIELDS) {
+        } else if ((ctx->active || ctx->landing) && ++idle < IDLE_SPINS + IDLE_YIELDS &&
+                   !waits_for_engine(ctx)) {
             pthread_mutex_unlock(&ctx->plock);
             if (idle < IDLE_SPINS)
                 cpu_relax();

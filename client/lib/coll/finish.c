@@ -18,10 +18,15 @@ enum run_state run_last_look(struct run *r)
     return st;
 }
 
-/* May another one that has a part in this have to run on this core? */
-static bool run_needed_here(const struct run *r)
+enum wait_for run_waits_for(const struct run *r)
 {
-    return !one_node(r) || board_shares_core(&r->group->board, r->group->local);
+    const struct board *b = &r->group->board;
+
+    if (one_node(r))
+        return board_shares_core(b, r->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
+    /* more steps than half a window, and the engine works on some while this rank copies others */
+    return b->nlocal == 1 && r->plan.steps <= b->depth / 2 && board_engine_here(b) ? WAIT_FOR_ENGINE
+                                                                                   : WAIT_FOR_HERE;
 }
 
 enum { WAIT_LOOKS = 20 };
@@ -65,6 +70,7 @@ enum run_state run_finish(struct run *r)
 {
     struct crowd *crowd = &r->group->crowd;
     unsigned idle = 0;
+    enum wait_for who;
     enum run_state st;
 
     for (;;) {
@@ -72,8 +78,9 @@ enum run_state run_finish(struct run *r)
         if (st != RUN_WAIT)
             return st;
         idle = r->moved ? 0 : idle + 1;
+        who = run_waits_for(r);
         if (r->untold) {
-            if (r->moved && !run_needed_here(r) && comes_soon(r))
+            if (r->moved && who == WAIT_FOR_OTHERS && comes_soon(r))
                 continue;
             run_tell(r);
         }
@@ -82,7 +89,7 @@ enum run_state run_finish(struct run *r)
             if (st != RUN_WAIT)
                 return st;
         }
-        switch (wait_way(crowd, run_needed_here(r), idle, WAIT_SPINS)) {
+        switch (wait_way(crowd, who, idle, WAIT_SPINS)) {
         case WAIT_SPIN:
             cpu_relax();
             break;

@@ -414,7 +414,8 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        way = wait_way(&p->crowd, p2p_needed_here(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
+        way = wait_way(&p->crowd, p2p_needed_here(p, op) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS, idle,
+                       WAIT_SPINS / CLOSE_LOOKS);
         if (way != WAIT_SLEEP) {
             pause_unlocked(p, op, way == WAIT_SPIN, moved);
             continue;

@@ -887,6 +887,62 @@ static void cells_that_cannot_be_cut_are_refused_by_the_call(void **state)
     cluster_free(c);
 }
 
+/* Whom a rank waits for with @count elements, rank 0 of @c; @engine: beside which core its engine
+ * runs, if it is not 0. */
+static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
+{
+    static float buf[8 << 20];
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = COMMD_F32,
+                          .send = buf,
+                          .recv = buf,
+                          .count = count};
+    struct board_hdr *h = c->group[0]->board.hdr;
+    struct run r = {0};
+    enum wait_for who;
+
+    assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    if (engine)
+        atomic_store(&h->engine_core, engine);
+    who = run_waits_for(&r);
+    run_abandon(&r);
+    return who;
+}
+
+/* A rank that is alone with the engine on a core sleeps at once; but not if it has to work while
+ * the engine does, nor beside other ranks. */
+static void a_rank_leaves_its_core_to_the_engine_there(void **state)
+{
+    static const uint16_t apart[] = {0, 1}, pair[] = {0, 0, 1}, here[] = {0, 0};
+    struct cluster *c = cluster_new(2, 2, apart, 3);
+    cpu_set_t all, one;
+    uint32_t core;
+
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    CPU_SET(core_now() - 1, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    core = core_now();
+    assert_int_equal(waits_for(c, 1, 0), WAIT_FOR_HERE); /* it has not looked yet */
+    for (unsigned i = 0; i < 100; i++)
+        cluster_turn(c);
+    assert_int_equal(atomic_load(&c->group[0]->board.hdr->engine_core), core);
+    assert_int_equal(waits_for(c, 1, 0), WAIT_FOR_ENGINE);
+    assert_int_equal(waits_for(c, (512 << 10) / 4, 0), WAIT_FOR_ENGINE); /* 4 steps of 8 */
+    assert_int_equal(waits_for(c, (1 << 20) / 4, 0), WAIT_FOR_HERE);
+    assert_int_equal(waits_for(c, 1, core + 1), WAIT_FOR_HERE);
+    assert_int_equal(waits_for(c, 1, UINT32_MAX), WAIT_FOR_HERE);
+    cluster_free(c);
+    c = cluster_new(3, 2, pair, 3);
+    assert_int_equal(waits_for(c, 1, core), WAIT_FOR_HERE);
+    cluster_free(c);
+    c = cluster_new(2, 1, here, 3);
+    assert_int_equal(waits_for(c, 1, core), WAIT_FOR_OTHERS);
+    cluster_free(c);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -904,6 +960,7 @@ int main(void)
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_engine),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
         cmocka_unit_test(cells_that_cannot_be_cut_are_refused_by_the_call),
+        cmocka_unit_test(a_rank_leaves_its_core_to_the_engine_there),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

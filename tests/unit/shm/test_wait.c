@@ -159,22 +159,29 @@ static void who_is_needed_elsewhere_is_waited_for_by_spinning(void **state)
 {
     struct crowd c = {0};
 
-    assert_int_equal(wait_way(&c, false, 1, WAIT_SPINS), WAIT_SPIN);
+    assert_int_equal(wait_way(&c, WAIT_FOR_OTHERS, 1, WAIT_SPINS), WAIT_SPIN);
     crowd_met(&c);
     c.until_ns = UINT64_MAX;
-    assert_int_equal(wait_way(&c, false, WAIT_SPINS - 1, WAIT_SPINS), WAIT_SPIN);
-    assert_int_equal(wait_way(&c, false, WAIT_SPINS, WAIT_SPINS), WAIT_SLEEP);
+    assert_int_equal(wait_way(&c, WAIT_FOR_OTHERS, WAIT_SPINS - 1, WAIT_SPINS), WAIT_SPIN);
+    assert_int_equal(wait_way(&c, WAIT_FOR_OTHERS, WAIT_SPINS, WAIT_SPINS), WAIT_SLEEP);
 }
 
 static void who_is_needed_here_is_let_in_at_once(void **state)
 {
     struct crowd c = {0};
 
-    assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_YIELD);
-    assert_int_equal(wait_way(&c, true, WAIT_YIELDS - 1, WAIT_SPINS), WAIT_YIELD);
-    assert_int_equal(wait_way(&c, true, WAIT_YIELDS, WAIT_SPINS), WAIT_SLEEP);
+    assert_int_equal(wait_way(&c, WAIT_FOR_HERE, 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, WAIT_FOR_HERE, WAIT_YIELDS - 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, WAIT_FOR_HERE, WAIT_YIELDS, WAIT_SPINS), WAIT_SLEEP);
     crowd_met(&c); /* and so are busy processes, who keep it for a slice */
-    assert_int_equal(wait_way(&c, true, 1, WAIT_SPINS), WAIT_SLEEP);
+    assert_int_equal(wait_way(&c, WAIT_FOR_HERE, 1, WAIT_SPINS), WAIT_SLEEP);
+}
+
+static void an_engine_on_this_core_gets_it_at_once(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(wait_way(&c, WAIT_FOR_ENGINE, 0, WAIT_SPINS), WAIT_SLEEP);
 }
 
 static void a_long_yield_is_told(void **state)
@@ -295,6 +302,7 @@ int main(void)
         cmocka_unit_test(yields_that_find_nobody_save_nothing),
         cmocka_unit_test(who_is_needed_elsewhere_is_waited_for_by_spinning),
         cmocka_unit_test(who_is_needed_here_is_let_in_at_once),
+        cmocka_unit_test(an_engine_on_this_core_gets_it_at_once),
         cmocka_unit_test(a_long_yield_is_told),
         cmocka_unit_test(no_ring_is_slept_through),
         cmocka_unit_test(no_mail_is_slept_through),
