@@ -13,12 +13,23 @@ struct copy_way {
                          else 0 */
     unsigned sure;    /* slow copies that are not doubted: going around was no faster */
     unsigned sure_again;
+    unsigned untimed; /* copies through that are not timed, the last that was being fast */
 };
 
 /* A copy through the caches took @line_ps for each line. */
 void copy_went_through(struct copy_way *way, unsigned line_ps);
 /* The next one went around them, to compare. */
 void copy_went_around(struct copy_way *way, unsigned line_ps);
+
+/* For who writes to a window otherwise, as a reduction does: before and after @n bytes. */
+struct copy_turn {
+    uint64_t begin; /* 0: it is not timed */
+    bool around;    /* write past the caches */
+};
+struct copy_turn copy_begin(struct copy_way *way);
+void copy_end(struct copy_way *way, const struct copy_turn *turn, size_t n);
+/* Less tells nothing: half of it fits into the store buffer, and seems to cost nothing. */
+enum { COPY_TIMED_MIN = 8192 };
 
 /* To where another core will read. A release store that follows publishes it. */
 void copy_in(struct copy_way *way, void *to, const void *from, size_t n);

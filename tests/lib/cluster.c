@@ -170,7 +170,8 @@ static void choose_machine(struct cluster_group *g, uint64_t rng)
         if (g->world > 2 && mood % 5 < 3)
             g->member[k]->geom.team = 2 + mood / 5 % (g->world - 1);
         if ((mood / 2 + k) % 3 == 0)
-            g->member[k]->way.around = UINT32_MAX; /* as if stores were slow for it */
+            g->member[k]->way.around = g->member[k]->reduced.around =
+                UINT32_MAX; /* as if stores were slow for it */
     }
 }
 

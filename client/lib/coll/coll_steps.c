@@ -80,26 +80,37 @@ static void reduce_around(struct run *r, uint32_t c, uint8_t *out, uint8_t *res,
     }
 }
 
-static void vector_reduce(struct run *r, uint32_t c)
+/* Into the window, and into @out at once if it is not NULL. */
+static void reduce_through(struct run *r, uint32_t c, uint8_t *out, uint8_t *res, size_t lo,
+                           size_t hi)
 {
     const struct plan *p = &r->plan;
     unsigned world = board_of(r)->world;
-    uint8_t *out = takes_slice(r) ? r->recv + step_offset(r, c) : NULL, *res = result_of(r, c);
-    size_t lo, hi;
-    uint64_t n;
+    uint64_t n = (hi - lo) / p->esize;
 
-    my_slice(r, c, &lo, &hi);
-    if (out && r->group->way.around) {
-        reduce_around(r, c, out, res, lo, hi);
-        return;
-    }
-    n = (hi - lo) / p->esize;
     reduce_members(r, c, res + lo, out ? out + lo : NULL, r->send + step_offset(r, c) + lo, lo, n);
     if (!one_node(r))
         return;
     reduce_finish(p->dtype, p->redop, res + lo, n, world);
     if (out)
         reduce_finish(p->dtype, p->redop, out + lo, n, world);
+}
+
+static void vector_reduce(struct run *r, uint32_t c)
+{
+    uint8_t *out = takes_slice(r) ? r->recv + step_offset(r, c) : NULL, *res = result_of(r, c);
+    struct copy_way *way = &r->group->reduced;
+    struct copy_turn turn = {0};
+    size_t lo, hi;
+
+    my_slice(r, c, &lo, &hi);
+    if (out && hi - lo >= COPY_TIMED_MIN)
+        turn = copy_begin(way);
+    if (unlikely(turn.around))
+        reduce_around(r, c, out, res, lo, hi);
+    else
+        reduce_through(r, c, out, res, lo, hi);
+    copy_end(way, &turn, hi - lo);
 }
 
 /* Adds up what the two nodes have, in the order of nodes, so that all ranks get the same bits. A

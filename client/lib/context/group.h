@@ -40,7 +40,8 @@ struct commd_group {
     _Atomic unsigned splits; /* of this group into new ones */
     uint32_t next_step;
     uint32_t consumed_seen;        /* all members have consumed up to here */
-    struct copy_way way;           /* into windows */
+    struct copy_way way;           /* into windows: copies, */
+    struct copy_way reduced;       /* and what is reduced into one */
     struct plan plans[COLL_COUNT]; /* of the last operation of each; steps 0: none yet */
 
     struct alive alive;

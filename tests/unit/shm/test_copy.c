@@ -154,6 +154,39 @@ static void who_compares_copies_all(void **state)
     assert_int_equal(way.sure, 8);
 }
 
+/* Who writes without copy_in() is told the same: through, timed; if that was slow around, timed; if
+ * that was faster as often around as announced, and not timed. */
+static void another_writer_is_told_its_way(void **state)
+{
+    struct copy_way way = {0};
+    struct copy_turn turn = copy_begin(&way);
+
+    assert_false(turn.around);
+    assert_true(turn.begin);
+    turn.begin -= 10 * 1000 * 100; /* 100 lines in a millisecond */
+    copy_end(&way, &turn, 100 * CACHELINE);
+    assert_true(way.slow_ps);
+    turn = copy_begin(&way);
+    assert_true(turn.around && turn.begin);
+    copy_end(&way, &turn, 1 << 20); /* in no time */
+    for (unsigned left = 8; left; left--) {
+        assert_int_equal(way.around, left);
+        turn = copy_begin(&way);
+        assert_true(turn.around && !turn.begin);
+        copy_end(&way, &turn, 100);
+    }
+    turn = copy_begin(&way);
+    assert_true(!turn.around && turn.begin);
+    copy_end(&way, &turn, 1 << 30); /* fast: it is not asked again for some time */
+    for (unsigned left = 7; left; left--) {
+        turn = copy_begin(&way);
+        assert_true(!turn.around && !turn.begin);
+        copy_end(&way, &turn, 100);
+    }
+    turn = copy_begin(&way);
+    assert_true(!turn.around && turn.begin);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +196,7 @@ int main(void)
         cmocka_unit_test(a_slow_source_is_no_reason),
         cmocka_unit_test(near_readers_are_written_to_through_the_caches),
         cmocka_unit_test(who_compares_copies_all),
+        cmocka_unit_test(another_writer_is_told_its_way),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
