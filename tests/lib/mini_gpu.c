@@ -15,6 +15,7 @@
 #include "tests/lib/gpu_ranks.h"
 
 enum { SESSIONS = 16, MEMORIES = 256, WORLD = GPU_RANKS_MOST };
+enum { WORDS = 6 * WORLD + sizeof(struct session_refusal) / sizeof(uint64_t) };
 
 struct member {
     uint32_t id, rank, world;
@@ -31,7 +32,7 @@ struct mini {
     struct member member; /* of one group */
     uint64_t seen, ended; /* operations taken from slots; all before are over */
     struct session_slot op[SESSION_SLOTS];
-    uint64_t aux[SESSION_SLOTS][6 * WORLD];
+    uint64_t aux[SESSION_SLOTS][WORDS];
 };
 
 static struct mini minis[SESSIONS];
@@ -155,8 +156,17 @@ static void do_moves(struct mini **m, const struct op_desc *d)
         }
 }
 
+static const struct session_refusal *refusal(const struct mini *s)
+{
+    unsigned i = s->ended % SESSION_SLOTS;
+
+    return s->op[i].aux_bits == SESSION_REFUSED ? (const void *)s->aux[i] : NULL;
+}
+
 static bool is_ready(const struct mini *s)
 {
+    if (s->ended < s->seen && refusal(s))
+        return true;
     return s->ended < s->seen &&
            seq_reached(atomic_load(&s->region->flags.ready[s->ended % SESSION_SLOTS]),
                        session_mark(s->ended));
@@ -180,6 +190,7 @@ static bool gather_members(const struct mini *s, struct mini **m)
 static void run_one(struct mini *s)
 {
     struct mini *m[WORLD];
+    const struct session_refusal *why = NULL;
     struct op_desc d;
     bool fit = true;
 
@@ -193,12 +204,18 @@ static void run_one(struct mini *s)
             abort();
         fit = fit && !memcmp(&d, other, sizeof d);
     }
-    if (fit && d.coll == COLL_ALL_REDUCE)
+    for (unsigned r = 0; r < s->member.world; r++)
+        if (!why)
+            why = refusal(m[r]);
+    if (fit && !why && d.coll == COLL_ALL_REDUCE)
         do_all_reduce(m, &d);
-    else if (fit)
+    else if (fit && !why)
         do_moves(m, &d);
     for (unsigned r = 0; r < s->member.world; r++)
-        end(m[r], fit ? 0 : -CAUSE_MISMATCH, fit ? "" : "ranks called different operations");
+        if (why)
+            end(m[r], why->code, why->text);
+        else
+            end(m[r], fit ? 0 : -CAUSE_MISMATCH, fit ? "" : "ranks called different operations");
 }
 
 static void take_slots(struct mini *s)

@@ -187,7 +187,8 @@ struct gannounce {
     struct op_desc desc;
     struct gpu_rank rank;
     uint64_t reads;  /* bytes of its memory that the operation reads */
-    const char *bad; /* why it cannot be done, whoever else takes part */
+    const char *bad; /* why it cannot be done, whoever else takes part; NULL: it can */
+    int bad_code;
     uint32_t aux_len;
     uint64_t aux[]; /* counts and addresses that @rank points to */
 };
@@ -421,6 +422,10 @@ void session_close(struct gsession *s, const char *why);
 void session_answer(struct gsession *s, uint32_t id, int code, int rank, const char *text);
 void session_listen(struct gsession *s);
 void session_send(struct gsession *s, const struct session_msg *m, const int *fds, unsigned nfds);
+/* What a client gives as code and text of a failure, @len bytes in @text, as it may be told to
+ * others. */
+int client_code(int code);
+void client_text(const char *given, size_t len, char *text);
 void session_deactivate(struct gsession *s);
 void sessions_sweep(struct gpu *g); /* frees closed ones of which nothing is left */
 

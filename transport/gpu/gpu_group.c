@@ -6,9 +6,10 @@
  *   INPUTS  the ready words of its members are polled
  *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c)
  *   FLYING  it is on the streams, and the group goes on with the next one
- * What fails before FLYING is told by the host: result, then the done word of each member. If NCCL
- * fails in FLYING, the results are changed, and the streams store the done words as ever, once the
- * communicator is aborted (gpu_nccl.c). If the device fails this process ends.
+ * One that a member cannot take part in, and says so, fails for all, whatever they have announced
+ * behind it. What fails before FLYING is told by the host: result, then the done word of each
+ * member. If NCCL fails in FLYING, the results are changed, and the streams store the done words as
+ * ever, once the communicator is aborted (gpu_nccl.c). If the device fails this process ends.
  *
  * A member that dies: gpu_attach.c breaks the group. What is FLYING goes on, in memory that stays
  * mapped until it has landed. */
@@ -143,7 +144,7 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
     for (unsigned i = 0; i < op->nof; i++)
         if (op->of[i]->bad) {
             *ret_rank = (int)op->of[i]->rank.rank;
-            *ret_code = COMMD_E_INVALID;
+            *ret_code = op->of[i]->bad_code;
             snprintf(text, SESSION_TEXT, "rank %d: %s", *ret_rank, op->of[i]->bad);
             return false;
         }

@@ -99,19 +99,23 @@ static uint64_t lent_of(struct gsession *s, uint64_t *ret_others)
     return own;
 }
 
-/* NULL, or why it gets no more. */
-static const char *lend_full(struct gsession *s, uint64_t bytes)
+/* NULL, or why it gets no more: short, as its client adds to it. */
+static const char *lend_full(struct gsession *s, uint64_t bytes, char text[SESSION_TEXT])
 {
     const char *full = memory_full(s, bytes);
-    uint64_t others, own = lent_of(s, &others), most = s->dev->bytes / GPU_LENT_PART;
+    uint64_t others, own = lent_of(s, &others), all = s->dev->bytes / GPU_LENT_PART;
+    uint64_t most = (all - MIN(others, all)) / 2;
 
     if (full)
         return full;
     if (s->lent + bytes > SESSION_LENT_MOST)
-        return "commd-gpu lends this process as much as it lends one";
-    if (own + bytes > (most - MIN(others, most)) / 2)
-        return "commd-gpu lends this user as much of the GPU as it lends one";
-    return NULL;
+        snprintf(text, SESSION_TEXT, "it lends a process %d at most", SESSION_LENT_MOST);
+    else if (own + bytes > most)
+        snprintf(text, SESSION_TEXT, "it lends this user %llu at most, of a quarter of GPU %u",
+                 (unsigned long long)most, s->dev->number);
+    else
+        return NULL;
+    return text;
 }
 
 static struct gmemory *lent_memory_new(struct gsession *s, uint32_t id, uint64_t bytes)
@@ -139,6 +143,7 @@ void lend_memory(struct gsession *s, const struct session_msg *m)
 {
     struct cu_mem_prop prop = lent_prop(s);
     uint64_t bytes = m->memory.bytes;
+    char text[SESSION_TEXT];
     struct gmemory *mem;
     const char *full;
     size_t grain = 1;
@@ -154,7 +159,7 @@ void lend_memory(struct gsession *s, const struct session_msg *m)
         return;
     }
     bytes = ALIGN_UP(bytes, (uint64_t)grain);
-    full = lend_full(s, bytes);
+    full = lend_full(s, bytes, text);
     mem = full ? NULL : lent_memory_new(s, m->id, bytes);
     if (mem)
         memory_map(mem, lend_work, lend_done);

@@ -190,25 +190,33 @@ static void session_hello(struct gsession *s, const struct session_msg *m)
 /* ---- what a client sends ----------------------------------------------------------------------
  */
 
+int client_code(int code)
+{
+    return code >= 0 || code < GPU_LAST_CODE ? COMMD_E_ABORTED : code;
+}
+
+void client_text(const char *given, size_t len, char *text)
+{
+    snprintf(text, len, "%.*s", (int)len - 1, given);
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)
+            *p = '?';
+}
+
 static void session_abort(struct gsession *s, const struct session_msg *m)
 {
     struct gmember *member = member_find(s, m->id);
     char text[SESSION_TEXT];
-    int code = m->answer.code, rank = m->answer.rank;
+    int rank = m->answer.rank;
 
     if (!member) {
         session_break(s, "it gives up group %u, which it is not in", m->id);
         return;
     }
-    snprintf(text, sizeof text, "%.*s", (int)sizeof m->answer.text - 1, m->answer.text);
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 127)
-            *p = '?';
-    if (code >= 0 || code < GPU_LAST_CODE)
-        code = COMMD_E_ABORTED;
+    client_text(m->answer.text, sizeof text, text);
     if (rank < 0 || (uint32_t)rank >= member->group->world)
         rank = -1;
-    group_break(member->group, code, rank, 0, text);
+    group_break(member->group, client_code(m->answer.code), rank, 0, text);
 }
 
 static void session_more(struct gsession *s, uint32_t id);

@@ -3,7 +3,8 @@
  * All that can be wrong with an operation by itself is found here: after that, each address and
  * length in it lies in memory that this client has told of and the driver has confirmed. A client
  * whose slot breaks the rules is closed. What an honest program can get wrong, because of where its
- * buffers lie, fails the operation alone (gannounce.bad).
+ * buffers lie, fails the operation alone (gannounce.bad), and so does what the client says itself
+ * that it cannot do (SESSION_REFUSED).
  *
  * A slot is free again when its operation has ended here, which can be a little later than its
  * client sees it: what is announced meanwhile stays where it is. So of each session at most
@@ -102,6 +103,12 @@ static bool wrong(struct look *l, const char *why)
     return false;
 }
 
+static void look_bad(struct look *l, int code, const char *why)
+{
+    l->a->bad = why;
+    l->a->bad_code = code;
+}
+
 /* Address of @bytes bytes at @place. */
 static bool look_place(struct look *l, struct session_place place, uint64_t bytes, cu_ptr *ret)
 {
@@ -118,7 +125,7 @@ static bool look_place(struct look *l, struct session_place place, uint64_t byte
         return wrong(l, "a buffer does not lie in its memory");
     *ret = l->last->at + place.offset;
     if (*ret % l->esize)
-        l->a->bad = "a buffer's address is no multiple of its elements' size";
+        look_bad(l, COMMD_E_INVALID, "a buffer's address is no multiple of its elements' size");
     return true;
 }
 
@@ -270,20 +277,36 @@ static bool look_aux(struct look *l)
     return true;
 }
 
+/* The words say why the client cannot do it. */
+static bool look_refusal(struct look *l)
+{
+    struct session_refusal *why = (void *)l->a->aux;
+    char text[sizeof why->text];
+
+    memcpy(why, l->s->region->aux + l->slot->aux_offset, sizeof *why);
+    l->a->aux_len = sizeof *why;
+    l->s->aux_held += sizeof *why;
+    client_text(why->text, sizeof text, text);
+    memcpy(why->text, text, sizeof text);
+    look_bad(l, client_code(why->code), why->text);
+    return true;
+}
+
 /* How long the words are that come with it. */
 static bool look_aux_len(struct look *l)
 {
     const struct session_slot *slot = l->slot;
-    uint32_t must, may, bits = slot->aux_bits, words;
+    uint32_t must, may, bits = slot->aux_bits, words, len;
 
     look_needs(l, &must, &may);
-    if ((bits & must) != must || (bits & ~may))
+    if (bits != SESSION_REFUSED && ((bits & must) != must || (bits & ~may)))
         return wrong(l, "it gives other counts or blocks than the operation has");
     words = !!(bits & SESSION_SEND_COUNTS) + !!(bits & SESSION_RECV_COUNTS) +
             2 * (!!(bits & SESSION_SEND_BLOCKS) + !!(bits & SESSION_RECV_BLOCKS));
-    if (slot->aux_len != words * l->member->group->world * sizeof(uint64_t) ||
-        slot->aux_offset % sizeof(uint64_t) || slot->aux_offset > SESSION_AUX ||
-        slot->aux_len > SESSION_AUX - slot->aux_offset)
+    len = bits == SESSION_REFUSED ? (uint32_t)sizeof(struct session_refusal)
+                                  : words * l->member->group->world * (uint32_t)sizeof(uint64_t);
+    if (slot->aux_len != len || slot->aux_offset % sizeof(uint64_t) ||
+        slot->aux_offset > SESSION_AUX || slot->aux_len > SESSION_AUX - slot->aux_offset)
         return wrong(l, "its counts and blocks do not lie where they may");
     if (l->s->aux_held + slot->aux_len > SESSION_AUX)
         return wrong(l, "its counts and blocks overlap those of other operations");
@@ -305,6 +328,8 @@ static bool look_all(struct look *l)
     l->a->desc = l->slot->desc;
     l->a->rank.rank = l->member->rank;
     l->a->rank.scale = l->slot->scale;
+    if (l->slot->aux_bits == SESSION_REFUSED)
+        return look_refusal(l);
     return look_aux(l) && look_buffers(l);
 }
 

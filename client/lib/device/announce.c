@@ -1,10 +1,17 @@
-/* announce.c - an operation on the device path: its slot at commd-gpu, and the words that streams
- * write and wait for. See shm/gpu/session.h.
+/* announce.c - an operation on the device path: its slot at commd-gpu, and the
+ * words that streams write and wait for. See shm/gpu/session.h.
  *
- * Slots are taken in the order of the process's calls, and one is free when the operation that had
- * it has ended: with SESSION_SLOTS pending the caller waits for the oldest. What an operation needs
- * beyond its slot lies in a ring, of which half is used: commd-gpu may hold what it has read for a
- * little longer than its end is seen here. */
+ * Slots are taken in the order of the process's calls, and one is free when the
+ * operation that had it has ended: with SESSION_SLOTS pending the caller waits
+ * for the oldest. What an operation needs beyond its slot lies in a ring, of
+ * which half is used: commd-gpu may hold what it has read for a little longer
+ * than its end is seen here.
+ *
+ * What this rank cannot do, mostly because commd-gpu lends no memory for it, is
+ * announced all the same, as refused (SESSION_REFUSED). So it is an operation
+ * on all ranks, and all count alike, whatever the others have announced by
+ * then: it fails with that reason, when all have announced it, and those behind
+ * it go on. Here the call has told of it, and no stream waits. */
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
@@ -17,7 +24,8 @@ static struct announced *announced_of(struct gate *gate)
     return container_of(gate, struct announced, gate);
 }
 
-/* ---- a pending operation as a gate ----------------------------------------------------------- */
+/* ---- a pending operation as a gate
+ * ----------------------------------------------------------- */
 
 static void gate_unref_announced(struct gate *gate)
 {
@@ -57,12 +65,13 @@ static void gate_warn(struct gate *gate, double seconds)
     pthread_mutex_lock(&a->session->pend);
     g = a->group ? a->group->group : NULL;
     if (g && !a->collected)
-        fprintf(
-            stderr,
-            "commd: rank %u of group \"%s\" on node %s has waited for %.1f s for operation %llu "
-            "on GPUs (%s): its own stream has not come to it; commctl why says more\n",
-            g->rank, g->name, g->ctx->node, seconds, (unsigned long long)a->seq,
-            coll_name((unsigned)a->coll));
+        fprintf(stderr,
+                "commd: rank %u of group \"%s\" on node %s has waited for %.1f s "
+                "for operation %llu "
+                "on GPUs (%s): its own stream has not come to it; commctl why says "
+                "more\n",
+                g->rank, g->name, g->ctx->node, seconds, (unsigned long long)a->seq,
+                coll_name((unsigned)a->coll));
     pthread_mutex_unlock(&a->session->pend);
 }
 
@@ -73,7 +82,8 @@ static const struct gate_ops announced_ops = {
     .wait_stream = gate_wait_stream,
 };
 
-/* ---- what is announced ------------------------------------------------------------------------
+/* ---- what is announced
+ * ------------------------------------------------------------------------
  */
 
 /* The words beside the slot, and the memory that stands in for buffers. */
@@ -95,7 +105,8 @@ static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsig
     b->bits |= bit;
 }
 
-/* Those that the operation has: of gather_v and scatter_v everywhere the one of this rank, too. */
+/* Those that the operation has: of gather_v and scatter_v everywhere the one of
+ * this rank, too. */
 static void put_all_counts(struct beside *b, const struct device_group *dg,
                            const struct commd_op *op)
 {
@@ -139,8 +150,8 @@ static int put_side(struct session *s, const struct side_place *p, const char *n
     return 0;
 }
 
-/* Of sides of which b->send and b->recv say that commd-gpu has no memory of theirs: it lends some,
- * in which their blocks lie one behind the other. */
+/* Of sides of which b->send and b->recv say that commd-gpu has no memory of
+ * theirs: it lends some, in which their blocks lie one behind the other. */
 static int put_lent(struct session *s, const char *name, const struct side_places *p,
                     struct beside *b, struct session_slot *slot)
 {
@@ -181,11 +192,11 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     const char *name = op_name(op);
     int r;
 
+    *slot = (struct session_slot){.group = dg->attached, .desc = *desc, .scale = op->scale};
+    slot->desc.seq = dg->next_seq;
     b->words = calloc(6 * dg->group->board.world, sizeof *b->words);
     if (!b->words)
         return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for an operation", name);
-    *slot = (struct session_slot){.group = dg->attached, .desc = *desc, .scale = op->scale};
-    slot->desc.seq = dg->next_seq;
     put_all_counts(b, dg, op);
     r = put_side(dg->session, &p->send, name, b, SESSION_SEND_BLOCKS, &slot->send);
     b->send = r > 0;
@@ -201,7 +212,9 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     return b->send || b->recv ? put_lent(dg->session, name, p, b, slot) : 0;
 }
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- slots
+ * -----------------------------------------------------------------------------------
+ */
 
 /* With calls held: has the operation that had slot @i last ended? */
 static bool is_free(struct session *s, unsigned i)
@@ -246,7 +259,7 @@ static void ring(struct session *s)
 
 /* With calls held: from here on it is an operation, whatever happens. */
 static void publish(struct session *s, struct announced *a, struct session_slot *slot,
-                    const struct beside *b)
+                    const void *words)
 {
     unsigned i = a->n % SESSION_SLOTS;
     struct session_slot *to = &s->region->slots[i];
@@ -255,7 +268,7 @@ static void publish(struct session *s, struct announced *a, struct session_slot 
         if (s->aux_at + slot->aux_len > SESSION_AUX)
             s->aux_at = 0;
         slot->aux_offset = (uint32_t)s->aux_at;
-        memcpy(s->region->aux + s->aux_at, b->words, slot->aux_len);
+        memcpy(s->region->aux + s->aux_at, words, slot->aux_len);
         s->aux_at += slot->aux_len;
     }
     memcpy((uint8_t *)to + sizeof to->seq, (uint8_t *)slot + sizeof slot->seq,
@@ -366,18 +379,51 @@ static int enqueue_flags(struct device_group *dg, struct announced *a, const str
     return wait ? announced_await(a, op->stream) : 0;
 }
 
-/* The others announce what this rank cannot: nobody shall wait for it. */
-static void announce_refused(struct device_group *dg)
+/* This rank's device or process is of no more use: nobody shall wait for it. */
+static void announce_abort(struct device_group *dg, const struct commd_error *why)
 {
     struct session_msg m = {.type = SESSION_ABORT, .id = dg->attached};
-    const struct commd_error *e = commd_last_error();
 
     if (atomic_load(&dg->session->lost))
         return;
-    m.answer.code = e->code;
+    m.answer.code = why->code;
     m.answer.rank = (int)dg->group->rank;
-    snprintf(m.answer.text, sizeof m.answer.text, "rank %u: %.200s", dg->group->rank, e->message);
+    snprintf(m.answer.text, sizeof m.answer.text, "rank %u: %.200s", dg->group->rank, why->message);
     session_tell(dg->session, &m);
+}
+
+/* With dg->lock and calls held: the operation of @slot, which this rank cannot
+ * do. Returns why. */
+static int announce_refused(struct device_group *dg, const struct commd_op *op,
+                            struct session_slot *slot)
+{
+    static const struct telling told = {0};
+    const struct commd_error why = *commd_last_error();
+    struct session_refusal words = {.code = why.code};
+    struct session *s = dg->session;
+    struct announced *a = NULL;
+
+    if (why.code == COMMD_E_NOMEM || why.code == COMMD_E_INVALID)
+        a = announced_new(dg, op, &told, false);
+    if (!a) {
+        announce_abort(dg, &why);
+        return why.code;
+    }
+    snprintf(words.text, sizeof words.text, "%.*s", (int)sizeof words.text - 1, why.message);
+    a->refs = 1; /* the slot's */
+    a->quiet = false;
+    a->refused = true;
+    a->aux_len = slot->aux_len = sizeof words;
+    slot->aux_bits = SESSION_REFUSED;
+    slot->send = slot->recv = (struct session_place){0};
+    note_announced(dg->group, &slot->desc, 0);
+    publish(s, a, slot, &words);
+    note_ended(dg->group, (uint32_t)slot->desc.seq, why.code);
+    dg->next_seq++;
+    if (atomic_load(&s->lost)) /* meanwhile, see below */
+        session_release(s);
+    *error_mine() = why;
+    return why.code;
 }
 
 /* Bytes that this rank gives. */
@@ -402,8 +448,8 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     if (r == LENT_BUSY)
         return r;
     if (r) {
-        announce_refused(dg);
-        return r;
+        wait_for_slot(s, s->count % SESSION_SLOTS, sizeof(struct session_refusal));
+        return atomic_load(&s->lost) ? r : announce_refused(dg, op, &slot);
     }
     wait_for_slot(s, s->count % SESSION_SLOTS, slot.aux_len);
     if (atomic_load(&s->lost)) {
@@ -412,18 +458,20 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
                          op_name(op));
     }
     a = announced_new(dg, op, how, b->lent);
-    if (!a)
-        return error_set(error_mine(), COMMD_E_NOMEM, op_name(op), "no memory for an operation");
+    if (!a) {
+        error_set(error_mine(), COMMD_E_NOMEM, op_name(op), "no memory for an operation");
+        return announce_refused(dg, op, &slot);
+    }
     r = async_work_new(dg->group, op, how->on_done, how->arg, &w);
     if (r) {
         free(a);
-        return r;
+        return announce_refused(dg, op, &slot);
     }
     a->aux_len = slot.aux_len;
     side_span(&p->recv, &a->lo, &a->hi);
     a->lent = steal_ptr(b->lent);
     note_announced(dg->group, &slot.desc, given(op, p, dg->group->rank));
-    publish(s, a, &slot, b);
+    publish(s, a, &slot, b->words);
     dg->next_seq++;
     w->gate = &a->gate;
     r = a->lands ? enqueue_lent(dg, a, op, p, b, how->wait)

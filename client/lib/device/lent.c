@@ -222,17 +222,25 @@ bool lent_wait(struct session *s, uint64_t returns, int64_t until)
     return until < 0 || (int64_t)now_ms() < until;
 }
 
-static int lent_refused(struct session *s, const char *op, size_t bytes, int code, const char *why)
+static int lent_refused(const char *op, size_t bytes, int code, const char *why)
 {
-    char text[200];
+    char
+        text[68]; /* with it, all fits into struct session_refusal: the other ranks are told, too */
 
-    snprintf(text, sizeof text, "%s", why);
-    return error_set(
-        error_mine(), code, op,
-        "%s: %zu bytes of its buffers cannot be given to another process as they are, and "
-        "commd-gpu lends no memory in their place (%zu bytes of operations that are not "
-        "over): %s; COMMD_DEVICE_PATH=host goes through host memory",
-        op, bytes, in_use(s, NULL), text);
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, why);
+    return error_set(error_mine(), code, op,
+                     "%s: %zu bytes of its buffers cannot be given to another process, and "
+                     "commd-gpu lends none: %s; COMMD_DEVICE_PATH=host goes through host memory",
+                     op, bytes, text);
+}
+
+static int lent_full(struct session *s, const char *op, size_t bytes)
+{
+    char text[100];
+
+    snprintf(text, sizeof text, "COMMD_DEVICE_ARENA allows %zu (%zu are in use)", s->lent_limit,
+             in_use(s, NULL));
+    return lent_refused(op, bytes, COMMD_E_NOMEM, text);
 }
 
 size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at)
@@ -257,8 +265,7 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
     if (atomic_load(&s->lost))
         return error_set(error_mine(), COMMD_E_GPU_LOST, op, "%s: commd-gpu is gone", op);
     if (bytes > s->lent_limit)
-        return lent_refused(s, op, bytes, COMMD_E_NOMEM,
-                            "that is more than COMMD_DEVICE_ARENA allows");
+        return lent_full(s, op, bytes);
     for (;;) {
         bool full;
 
@@ -281,9 +288,9 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
             *ret_returns = before;
             return LENT_BUSY;
         }
-        return lent_refused(s, op, bytes, r == COMMD_E_INVALID ? r : COMMD_E_NOMEM,
-                            full ? "COMMD_DEVICE_ARENA allows no more"
-                                 : commd_last_error()->message);
+        return full ? lent_full(s, op, bytes)
+                    : lent_refused(op, bytes, r == COMMD_E_INVALID ? r : COMMD_E_NOMEM,
+                                   commd_last_error()->message);
     }
 }
 

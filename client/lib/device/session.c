@@ -345,7 +345,8 @@ static void announced_end(struct announced *a)
     }
     if (!dg)
         return;
-    note_ended(dg->group, (uint32_t)a->seq, a->error.code);
+    if (!a->refused)
+        note_ended(dg->group, (uint32_t)a->seq, a->error.code);
     if (a->error.code && a->quiet)
         device_group_failed(dg, &a->error);
     /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before */

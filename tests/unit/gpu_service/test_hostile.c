@@ -507,12 +507,12 @@ static void good_request(struct request *q, const struct buffer *b)
                           .recv = {.memory = b->id}};
 }
 
-enum { REQUESTS = 22 };
+enum { REQUESTS = 25 };
 
 static void break_request(struct request *q, const struct buffer *b, struct client *c)
 {
     static const uint64_t huge[] = {UINT64_MAX / 4 + 2}, ones[] = {1, 1};
-    static uint64_t block[2];
+    static uint64_t block[2], refusal[sizeof(struct session_refusal) / 8 + 1];
 
     switch (how) {
     case 0:
@@ -559,7 +559,7 @@ static void break_request(struct request *q, const struct buffer *b, struct clie
         q->aux_bits = SESSION_SEND_COUNTS;
         break;
     case 14:
-        q->aux_bits = 16;
+        q->aux_bits = 32;
         break;
     case 15:
         q->desc.coll = COLL_ALL_GATHER_V; /* without counts */
@@ -597,6 +597,20 @@ static void break_request(struct request *q, const struct buffer *b, struct clie
         client_forget(c, b->id);
         usleep(20000);
         break;
+    case 22:
+        q->aux_bits = SESSION_REFUSED; /* without the words */
+        break;
+    case 23:
+        q->aux_bits = SESSION_REFUSED;
+        q->aux = refusal;
+        q->aux_words = ARRAY_LEN(refusal); /* one too many */
+        break;
+    case 24:
+        q->desc.coll = COLL_ALL_GATHER_V;
+        q->aux_bits = SESSION_REFUSED | SESSION_RECV_COUNTS;
+        q->aux = refusal;
+        q->aux_words = ARRAY_LEN(refusal);
+        break;
     }
 }
 
@@ -610,6 +624,32 @@ static void a_slot_that_breaks_the_rules(struct client *c, int sock)
     break_request(&q, &b, c);
     client_announce_only(c, &q);
     must_end(c);
+}
+
+/* Others may read it. */
+static void what_it_refuses_is_cleaned(struct client *c, int sock)
+{
+    static const int codes[] = {7, -1000, INT32_MIN, COMMD_E_NOMEM};
+    struct session_refusal why = {.code = codes[how]};
+    struct session_result result;
+    struct buffer b;
+    struct request q;
+    uint64_t n;
+
+    open_alone(c, sock, &b);
+    good_request(&q, &b);
+    memset(why.text, '\n', sizeof why.text); /* nor does it end */
+    q.aux_bits = SESSION_REFUSED;
+    q.aux = (void *)&why;
+    q.aux_words = sizeof why / 8;
+    q.send.memory = q.recv.memory = 77; /* not looked at */
+    n = client_announce_only(c, &q);
+    MUST(client_wait(c, n, &result) == (how == 3 ? COMMD_E_NOMEM : COMMD_E_ABORTED));
+    MUST(strlen(result.text) == sizeof result.text - 1);
+    MUST(!memcmp(result.text, "rank 0: ??", 10) && !strchr(result.text, '\n'));
+    good_request(&q, &b);
+    q.desc.seq = 2;
+    MUST(client_wait(c, client_announce(c, &q), NULL) == 0);
 }
 
 static void aux_beyond_the_end(struct client *c, int sock)
@@ -923,6 +963,7 @@ static struct {
     TRIAL(group_numbers_twice, 1),
     TRIAL(messages_of_groups_that_are_not, 5),
     TRIAL(a_slot_that_breaks_the_rules, REQUESTS),
+    TRIAL(what_it_refuses_is_cleaned, 4),
     TRIAL(aux_beyond_the_end, 3),
     TRIAL(memory_of_another_session, 1),
     TRIAL(garbage_in_the_region, 5),

@@ -1,5 +1,5 @@
-/* test_lent.c - buffers that no other process can have, as those of cudaMallocAsync(): commd-gpu
- * lends memory in their place. */
+/* test_lent.c - buffers that no other process can have, as those of
+ * cudaMallocAsync(): commd-gpu lends memory in their place. */
 #include "ranks.h"
 
 #include <setjmp.h>
@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 #include <unistd.h>
+
+#include "client/lib/device/session.h"
 
 enum { N = 1000, MIB = 1 << 20, MANY = 3 * MIB / 4, AGREEING = 2 };
 
@@ -30,7 +32,8 @@ static void assert_all(const int32_t *p, size_t n, int32_t value)
             fail_msg("element %zu is %d, expected %d", i, p[i], value);
 }
 
-/* So many operations of the group itself: to agree upon the path, and those that did not take it.
+/* So many operations of the group itself: to agree upon the path, and those
+ * that did not take it.
  */
 static void assert_path(uint64_t operations)
 {
@@ -63,7 +66,9 @@ static void sum_of_shared(void)
     gpu_free(x[1]);
 }
 
-/* ---- what works ------------------------------------------------------------------------------ */
+/* ---- what works
+ * ------------------------------------------------------------------------------
+ */
 
 static void it_may_come_later(void **state)
 {
@@ -221,9 +226,12 @@ static void blocks_lie_anywhere(void **state)
     gpu_free(more);
 }
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/* ---- order
+ * -----------------------------------------------------------------------------------
+ */
 
-/* Each one's input is what the one before it writes; nobody waits before the end. */
+/* Each one's input is what the one before it writes; nobody waits before the
+ * end. */
 static void works_follow_each_other(void **state)
 {
     int32_t *x[PAIR] = {alone(N, 1), gpu_ints(N, 1)};
@@ -251,7 +259,8 @@ static void works_follow_each_other(void **state)
     assert_path(AGREEING);
 }
 
-/* The call returns before the input is there, and the caller's stream does not wait. */
+/* The call returns before the input is there, and the caller's stream does not
+ * wait. */
 static void works_wait_for_their_input(void **state)
 {
     int32_t *x[PAIR] = {alone(N, 0), gpu_ints(N, 0)};
@@ -277,7 +286,9 @@ static void works_wait_for_their_input(void **state)
     }
 }
 
-/* ---- how much -------------------------------------------------------------------------------- */
+/* ---- how much
+ * --------------------------------------------------------------------------------
+ */
 
 static int small_setup(void **state)
 {
@@ -319,21 +330,36 @@ static void older_ones_are_waited_for(void **state)
     assert_path(AGREEING);
 }
 
+/* The work of a rank ends so. */
+static void assert_work(struct commd_work *w, int code, const char *part)
+{
+    assert_int_equal(commd_work_wait(w, 10000), code);
+    if (code && !strstr(commd_last_error()->message, part))
+        fail_msg("\"%s\" lacks \"%s\"", commd_last_error()->message, part);
+    commd_work_free(w);
+}
+
 /* But not for good: the other rank comes only afterwards. */
 static void waiting_has_a_limit(void **state)
 {
     int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2);
-    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, x, MANY);
-    struct commd_work *w;
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, MANY),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, MANY)};
+    struct commd_work *w[PAIR], *second;
 
     sum_of_shared();
-    assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
-    op.timeout_ms = 100;
-    assert_int_equal(commd_run(pair.ranks->group[0], &op), COMMD_E_NOMEM);
-    assert_non_null(strstr(commd_last_error()->message, "COMMD_DEVICE_ARENA allows no more"));
+    assert_int_equal(commd_start(pair.ranks->group[0], &op[0], NULL, NULL, &w[0]), 0);
+    op[0].timeout_ms = 100;
+    assert_int_equal(commd_run(pair.ranks->group[0], &op[0]), COMMD_E_NOMEM);
+    assert_non_null(strstr(commd_last_error()->message, "COMMD_DEVICE_ARENA allows 4194304 ("));
     assert_non_null(strstr(commd_last_error()->message, "COMMD_DEVICE_PATH=host"));
-    assert_int_equal(commd_work_wait(w, 10000), COMMD_E_NOMEM);
-    commd_work_free(w);
+    assert_int_equal(commd_start(pair.ranks->group[1], &op[1], NULL, NULL, &w[1]), 0);
+    assert_int_equal(commd_start(pair.ranks->group[1], &op[1], NULL, NULL, &second), 0);
+    assert_work(w[0], 0, NULL);
+    assert_work(w[1], 0, NULL);
+    assert_work(second, COMMD_E_NOMEM, "rank 0: all_reduce: 3145728 bytes");
+    sum(x, y, MANY);
+    assert_path(AGREEING);
     gpu_free(x);
     gpu_free(y);
 }
@@ -405,9 +431,115 @@ static void larger_ones_are_refused(void **state)
     sum_of_shared();
     pair_call(op, (int[PAIR]){0, 0}, NULL);
     assert_error(0, COMMD_E_NOMEM, "8388608 bytes");
-    assert_error(0, COMMD_E_NOMEM, "more than COMMD_DEVICE_ARENA allows");
+    assert_error(0, COMMD_E_NOMEM, "COMMD_DEVICE_ARENA allows 4194304");
     assert_true(gpu_passes(pair.stream[1]));
     assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_NOMEM);
+    assert_non_null(strstr(commd_last_error()->message, "COMMD_DEVICE_ARENA allows 4194304"));
+    assert_non_null(strstr(commd_last_error()->message, "goes through host memory"));
+    sum(x, y, MANY);
+    sum_of_shared();
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* Whoever comes first, or has announced more by then: it is that operation, on
+ * all ranks. */
+static void a_refused_one_fails_alone(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2), *more = gpu_ints(N, 1);
+    struct commd_op large[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, 2 * MIB),
+                                   pair_op(COMMD_ALL_REDUCE, 1, y, 2 * MIB)};
+    struct commd_op small[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, N),
+                                   pair_op(COMMD_ALL_REDUCE, 1, more, N)};
+
+    sum_of_shared();
+    for (unsigned first = 0; first < PAIR; first++) {
+        struct commd_work *after[PAIR], *refused, *none;
+
+        for (unsigned i = 0; i < PAIR; i++) {
+            unsigned k = i ? 1 - first : first;
+
+            if (k)
+                assert_int_equal(commd_start(pair.ranks->group[1], &large[1], NULL, NULL, &refused),
+                                 0);
+            else
+                assert_int_equal(commd_start(pair.ranks->group[0], &large[0], NULL, NULL, &none),
+                                 COMMD_E_NOMEM);
+            assert_int_equal(commd_start(pair.ranks->group[k], &small[k], NULL, NULL, &after[k]),
+                             0);
+        }
+        assert_work(refused, COMMD_E_NOMEM, "rank 0: all_reduce: 8388608 bytes");
+        for (unsigned k = 0; k < PAIR; k++)
+            assert_work(after[k], 0, NULL);
+        assert_all(x, N, 2 + 2 * (int32_t)first);
+        assert_all(more, N, 2 + 2 * (int32_t)first);
+    }
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+    gpu_free(more);
+}
+
+/* Nobody comes any more: the other rank dies, or commd-gpu. */
+static void a_refused_one_ends_with_its_group(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, x, 2 * MIB);
+
+    sum_of_shared();
+    assert_int_equal(commd_run(pair.ranks->group[0], &op), COMMD_E_NOMEM);
+    pair_start_service(NULL);
+    while (!pair_lost(0))
+        device_watch(pair.ranks->ctx[0]);
+    assert_int_equal(atomic_load(&atomic_load(&pair.ranks->group[0]->device)->pending), 0);
+    gpu_free(x);
+}
+
+/* Slots are used again, and so are the words beside them. */
+static void many_are_refused(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, 2 * MIB),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, 2 * MIB)};
+
+    sum_of_shared();
+    for (unsigned i = 0; i < 6000; i++) { /* more than SESSION_AUX holds */
+        struct commd_work *w;
+
+        assert_int_equal(commd_run(pair.ranks->group[0], &op[0]), COMMD_E_NOMEM);
+        assert_int_equal(commd_start(pair.ranks->group[1], &op[1], NULL, NULL, &w), 0);
+        if (i % 100 == 99)
+            assert_work(w, COMMD_E_NOMEM, "rank 0: all_reduce: 8388608 bytes");
+        else
+            commd_work_free(w);
+    }
+    sum(x, y, MANY);
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* Half of a quarter of the GPU, as nobody else has any. */
+static void a_quarter_of_the_gpu_is_lent(void **state)
+{
+    const char *settings[] = {"FAKECUDA_MEMORY=33554432", NULL};
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2);
+    struct commd_op op[PAIR] = {pair_op(COMMD_ALL_REDUCE, 0, x, 2 * MIB),
+                                pair_op(COMMD_ALL_REDUCE, 1, y, 2 * MIB)};
+    struct commd_work *w;
+
+    pair_start_service(settings);
+    sum_of_shared();
+    assert_int_equal(commd_run(pair.ranks->group[0], &op[0]), COMMD_E_NOMEM);
+    assert_non_null(strstr(commd_last_error()->message, "it lends this user 4194304 at most"));
+    assert_non_null(strstr(commd_last_error()->message, "goes through host memory"));
+    assert_int_equal(commd_start(pair.ranks->group[1], &op[1], NULL, NULL, &w), 0);
+    assert_work(w, COMMD_E_NOMEM,
+                "it lends this user 4194304 at most, of a quarter of GPU 0; "
+                "COMMD_DEVICE_PATH=host goes through host memory");
+    sum(x, y, MANY);
+    assert_path(AGREEING);
     gpu_free(x);
     gpu_free(y);
 }
@@ -423,7 +555,8 @@ static void larger_ones_that_come_first(void **state)
     gpu_free(y);
 }
 
-/* In place, or of one side: what it needs is there once, by the first and by a later one. */
+/* In place, or of one side: what it needs is there once, by the first and by a
+ * later one. */
 static void no_more_is_lent_than_needed(void **state)
 {
     int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2), *z = gpu_ints(MANY, 0);
@@ -447,7 +580,8 @@ static void no_more_is_lent_than_needed(void **state)
     gpu_free(z);
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------- */
+/* ---- what goes wrong
+ * ------------------------------------------------------------------------- */
 
 static void nothing_can_be_lent(void **state)
 {
@@ -462,11 +596,15 @@ static void nothing_can_be_lent(void **state)
     assert_error(0, COMMD_E_INVALID, "cuMemGetAllocationGranularity");
     assert_error(0, COMMD_E_INVALID, "COMMD_DEVICE_PATH=host goes through host memory");
     assert_true(gpu_passes(pair.stream[1]));
+    assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_INVALID);
+    sum_of_shared();
+    assert_path(AGREEING);
     gpu_free(x);
     gpu_free(y);
 }
 
-/* All ranks are told; commd-gpu lives, and another group has what it needs. */
+/* All ranks are told; commd-gpu lives, and the group has what it needs the next
+ * time. */
 static void the_gpu_is_full_once(void **state)
 {
     const char *settings[] = {"FAKECUDA_FAIL=cuMemCreate:1:2", NULL};
@@ -475,16 +613,14 @@ static void the_gpu_is_full_once(void **state)
                                 pair_op(COMMD_ALL_REDUCE, 1, y, N)};
 
     pair_start_service(settings);
-    pair.other = gpu_ranks_beside(pair.ranks);
     sum_of_shared();
     pair_call(op, (int[PAIR]){0, 0}, NULL);
     assert_error(0, COMMD_E_NOMEM, "GPU 0 has no memory to lend: cuMemCreate: ");
     assert_true(gpu_passes(pair.stream[1]));
     assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), COMMD_E_NOMEM);
     assert_non_null(strstr(commd_last_error()->message, "rank 0: all_reduce: 4000 bytes"));
-    pair.in = pair.other;
     sum(x, y, N);
-    pair.in = pair.ranks;
+    assert_path(AGREEING);
     gpu_free(x);
     gpu_free(y);
 }
@@ -520,8 +656,9 @@ static void commd_gpu_dies(void **state)
     gpu_free(y);
 }
 
-/* Two operations of rank 0, of which the second waits for the first and that for a gate, when
- * commd-gpu dies; the group goes on with another one before they have landed. */
+/* Two operations of rank 0, of which the second waits for the first and that
+ * for a gate, when commd-gpu dies; the group goes on with another one before
+ * they have landed. */
 struct late {
     struct commd_op op[PAIR]; /* the next one */
     struct commd_work *second;
@@ -631,6 +768,10 @@ int main(void)
         SMALL(waiting_has_a_limit),
         SMALL(who_waits_holds_nobody_up),
         SMALL(larger_ones_are_refused),
+        SMALL(a_refused_one_fails_alone),
+        SMALL(a_refused_one_ends_with_its_group),
+        SMALL(many_are_refused),
+        TEST(a_quarter_of_the_gpu_is_lent),
         SMALL(larger_ones_that_come_first),
         SMALL(no_more_is_lent_than_needed),
         TEST(nothing_can_be_lent),
