@@ -1,31 +1,29 @@
-/* announce.c - an operation on the device path: its slot at commd-gpu, and the
- * words that streams write and wait for. See shm/gpu/session.h.
+/* announce.c - an operation on the device path: its slot at commd-gpu, and the words that streams
+ * write and wait for. See shm/gpu/session.h.
  *
- * Slots are taken in the order of the process's calls, and one is free when the
- * operation that had it has ended: with SESSION_SLOTS pending the caller waits
- * for the oldest. What an operation needs beyond its slot lies in a ring, of
- * which half is used: commd-gpu may hold what it has read for a little longer
- * than its end is seen here.
+ * Slots are taken in the order of the process's calls, and one is free when the operation that had
+ * it has ended: with SESSION_SLOTS pending the caller waits for the oldest, and holds no lock but
+ * that of its group meanwhile. What an operation needs beyond its slot lies in a ring, of which
+ * half is used: commd-gpu may hold what it has read for a little longer than its end is seen here.
  *
- * What this rank cannot do, mostly because commd-gpu lends no memory for it, is
- * announced all the same, as refused (SESSION_REFUSED). So it is an operation
- * on all ranks, and all count alike, whatever the others have announced by
- * then: it fails with that reason, when all have announced it, and those behind
- * it go on. Here the call has told of it, and no stream waits. */
+ * What this rank cannot do, mostly because commd-gpu lends no memory for it, is announced all the
+ * same, as refused (SESSION_REFUSED). So it is an operation on all ranks, and all count alike,
+ * whatever the others have announced by then: it fails with that reason, when all have announced
+ * it, and those behind it go on. Here the call has told of it, and no stream waits. */
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
 #include <stdio.h>
 
 enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50 };
+enum { SLOT_BUSY = LENT_BUSY + 1 }; /* nothing has happened, and it is to be tried again */
 
 static struct announced *announced_of(struct gate *gate)
 {
     return container_of(gate, struct announced, gate);
 }
 
-/* ---- a pending operation as a gate
- * ----------------------------------------------------------- */
+/* ---- a pending operation as a gate ----------------------------------------------------------- */
 
 static void gate_unref_announced(struct gate *gate)
 {
@@ -65,13 +63,12 @@ static void gate_warn(struct gate *gate, double seconds)
     pthread_mutex_lock(&a->session->pend);
     g = a->group ? a->group->group : NULL;
     if (g && !a->collected)
-        fprintf(stderr,
-                "commd: rank %u of group \"%s\" on node %s has waited for %.1f s "
-                "for operation %llu "
-                "on GPUs (%s): its own stream has not come to it; commctl why says "
-                "more\n",
-                g->rank, g->name, g->ctx->node, seconds, (unsigned long long)a->seq,
-                coll_name((unsigned)a->coll));
+        fprintf(
+            stderr,
+            "commd: rank %u of group \"%s\" on node %s has waited for %.1f s for operation %llu "
+            "on GPUs (%s): its own stream has not come to it; commctl why says more\n",
+            g->rank, g->name, g->ctx->node, seconds, (unsigned long long)a->seq,
+            coll_name((unsigned)a->coll));
     pthread_mutex_unlock(&a->session->pend);
 }
 
@@ -82,8 +79,7 @@ static const struct gate_ops announced_ops = {
     .wait_stream = gate_wait_stream,
 };
 
-/* ---- what is announced
- * ------------------------------------------------------------------------
+/* ---- what is announced ------------------------------------------------------------------------
  */
 
 /* The words beside the slot, and the memory that stands in for buffers. */
@@ -93,6 +89,7 @@ struct beside {
     struct lent *lent; /* owned; NULL: none */
     bool send, recv;   /* of which sides */
     uint64_t returns;  /* LENT_BUSY: see lent_wait() */
+    uint32_t aux_len;  /* of the words, as far as it is known; 0: it is not */
     bool late;         /* waiting for it has come to its limit */
     cu_ptr send_at, recv_at;
 };
@@ -105,8 +102,7 @@ static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsig
     b->bits |= bit;
 }
 
-/* Those that the operation has: of gather_v and scatter_v everywhere the one of
- * this rank, too. */
+/* Those that the operation has: of gather_v and scatter_v everywhere the one of this rank, too. */
 static void put_all_counts(struct beside *b, const struct device_group *dg,
                            const struct commd_op *op)
 {
@@ -150,8 +146,8 @@ static int put_side(struct session *s, const struct side_place *p, const char *n
     return 0;
 }
 
-/* Of sides of which b->send and b->recv say that commd-gpu has no memory of
- * theirs: it lends some, in which their blocks lie one behind the other. */
+/* Of sides of which b->send and b->recv say that commd-gpu has no memory of theirs: it lends some,
+ * in which their blocks lie one behind the other. */
 static int put_lent(struct session *s, const char *name, const struct side_places *p,
                     struct beside *b, struct session_slot *slot)
 {
@@ -212,9 +208,7 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     return b->send || b->recv ? put_lent(dg->session, name, p, b, slot) : 0;
 }
 
-/* ---- slots
- * -----------------------------------------------------------------------------------
- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 /* With calls held: has the operation that had slot @i last ended? */
 static bool is_free(struct session *s, unsigned i)
@@ -240,12 +234,21 @@ static size_t aux_pending(struct session *s)
     return sum;
 }
 
-/* Each sleep is short: nobody rings, and the oldest is about to end. */
-static void wait_for_slot(struct session *s, unsigned i, uint32_t aux_len)
+/* With calls held: is there room for an operation with @aux_len bytes beside its slot? 0;
+ * SLOT_BUSY: not before an older one has ended; COMMD_E_GPU_LOST. */
+static int look_for_room(struct device_group *dg, const struct commd_op *op, uint32_t aux_len)
 {
-    while (!atomic_load(&s->lost) &&
-           (!is_free(s, i) || (aux_len && aux_pending(s) + aux_len > AUX_MOST)))
-        usleep(WAIT_NAP_US);
+    struct session *s = dg->session;
+
+    if (atomic_load(&s->lost)) {
+        atomic_store(&dg->disagreed, true);
+        return error_set(error_mine(), COMMD_E_GPU_LOST, op_name(op), "%s: commd-gpu is gone",
+                         op_name(op));
+    }
+    return is_free(s, s->count % SESSION_SLOTS) &&
+                   (!aux_len || aux_pending(s) + aux_len <= AUX_MOST)
+               ? 0
+               : SLOT_BUSY;
 }
 
 static void ring(struct session *s)
@@ -392,8 +395,7 @@ static void announce_abort(struct device_group *dg, const struct commd_error *wh
     session_tell(dg->session, &m);
 }
 
-/* With dg->lock and calls held: the operation of @slot, which this rank cannot
- * do. Returns why. */
+/* With dg->lock and calls held: the operation of @slot, which this rank cannot do. Returns why. */
 static int announce_refused(struct device_group *dg, const struct commd_op *op,
                             struct session_slot *slot)
 {
@@ -434,7 +436,7 @@ static uint64_t given(const struct commd_op *op, const struct side_places *p, un
     return p->send.bytes;
 }
 
-/* With dg->lock and calls held. LENT_BUSY: nothing has happened. */
+/* With dg->lock and calls held. LENT_BUSY, SLOT_BUSY: nothing has happened. */
 static int announce_locked(struct device_group *dg, const struct commd_op *op,
                            const struct op_desc *desc, const struct side_places *p,
                            const struct telling *how, struct beside *b)
@@ -443,20 +445,19 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     struct session_slot slot;
     struct announced *a;
     struct commd_work *w;
-    int r = fill(dg, op, desc, p, &slot, b);
+    int r = look_for_room(dg, op, b->aux_len);
 
+    if (r)
+        return r;
+    r = fill(dg, op, desc, p, &slot, b);
     if (r == LENT_BUSY)
         return r;
-    if (r) {
-        wait_for_slot(s, s->count % SESSION_SLOTS, sizeof(struct session_refusal));
+    if (r)
         return atomic_load(&s->lost) ? r : announce_refused(dg, op, &slot);
-    }
-    wait_for_slot(s, s->count % SESSION_SLOTS, slot.aux_len);
-    if (atomic_load(&s->lost)) {
-        atomic_store(&dg->disagreed, true);
-        return error_set(error_mine(), COMMD_E_GPU_LOST, op_name(op), "%s: commd-gpu is gone",
-                         op_name(op));
-    }
+    b->aux_len = slot.aux_len;
+    r = look_for_room(dg, op, b->aux_len);
+    if (r)
+        return r;
     a = announced_new(dg, op, how, b->lent);
     if (!a) {
         error_set(error_mine(), COMMD_E_NOMEM, op_name(op), "no memory for an operation");
@@ -500,11 +501,12 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
 {
     struct side_places p = side_places_of(dg->group, op);
     int64_t limit = limit_of(dg, op), until = 0; /* 0: nobody has waited yet */
+    uint32_t aux_len = 0;
     bool late = false;
     int r;
 
     do {
-        struct beside b = {.late = late};
+        struct beside b = {.late = late, .aux_len = aux_len};
 
         pthread_mutex_lock(&dg->session->calls);
         r = announce_locked(dg, op, desc, &p, how, &b);
@@ -512,9 +514,12 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
             lent_return(dg->session, b.lent);
         pthread_mutex_unlock(&dg->session->calls);
         free(b.words);
+        aux_len = b.aux_len;
+        if (r == SLOT_BUSY)
+            usleep(WAIT_NAP_US); /* nobody rings, and the oldest is about to end */
         if (r == LENT_BUSY && !until)
             until = limit < 0 ? -1 : (int64_t)now_ms() + limit;
         late = r == LENT_BUSY && !lent_wait(dg->session, b.returns, until);
-    } while (r == LENT_BUSY);
+    } while (r == SLOT_BUSY || r == LENT_BUSY);
     return r;
 }

@@ -1,5 +1,5 @@
-/* test_lent.c - buffers that no other process can have, as those of
- * cudaMallocAsync(): commd-gpu lends memory in their place. */
+/* test_lent.c - buffers that no other process can have, as those of cudaMallocAsync(): commd-gpu
+ * lends memory in their place. */
 #include "ranks.h"
 
 #include <setjmp.h>
@@ -32,8 +32,7 @@ static void assert_all(const int32_t *p, size_t n, int32_t value)
             fail_msg("element %zu is %d, expected %d", i, p[i], value);
 }
 
-/* So many operations of the group itself: to agree upon the path, and those
- * that did not take it.
+/* So many operations of the group itself: to agree upon the path, and those that did not take it.
  */
 static void assert_path(uint64_t operations)
 {
@@ -66,9 +65,7 @@ static void sum_of_shared(void)
     gpu_free(x[1]);
 }
 
-/* ---- what works
- * ------------------------------------------------------------------------------
- */
+/* ---- what works ------------------------------------------------------------------------------ */
 
 static void it_may_come_later(void **state)
 {
@@ -226,12 +223,9 @@ static void blocks_lie_anywhere(void **state)
     gpu_free(more);
 }
 
-/* ---- order
- * -----------------------------------------------------------------------------------
- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
-/* Each one's input is what the one before it writes; nobody waits before the
- * end. */
+/* Each one's input is what the one before it writes; nobody waits before the end. */
 static void works_follow_each_other(void **state)
 {
     int32_t *x[PAIR] = {alone(N, 1), gpu_ints(N, 1)};
@@ -259,8 +253,7 @@ static void works_follow_each_other(void **state)
     assert_path(AGREEING);
 }
 
-/* The call returns before the input is there, and the caller's stream does not
- * wait. */
+/* The call returns before the input is there, and the caller's stream does not wait. */
 static void works_wait_for_their_input(void **state)
 {
     int32_t *x[PAIR] = {alone(N, 0), gpu_ints(N, 0)};
@@ -286,9 +279,7 @@ static void works_wait_for_their_input(void **state)
     }
 }
 
-/* ---- how much
- * --------------------------------------------------------------------------------
- */
+/* ---- how much -------------------------------------------------------------------------------- */
 
 static int small_setup(void **state)
 {
@@ -364,14 +355,20 @@ static void waiting_has_a_limit(void **state)
     gpu_free(y);
 }
 
-static void *start_second(void *arg)
+static void use_gpu(void)
 {
-    struct commd_work **w = arg;
-    struct commd_op op;
     cu_context ctx;
 
     gpu_ok(cu.primary_retain(&ctx, 0));
     gpu_ok(cu.ctx_set(ctx));
+}
+
+static void *start_second(void *arg)
+{
+    struct commd_work **w = arg;
+    struct commd_op op;
+
+    use_gpu();
     op = pair_op(COMMD_ALL_REDUCE, 0, alone(MANY, 1), MANY);
     assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, w), 0);
     return op.recv;
@@ -422,6 +419,105 @@ static void who_waits_holds_nobody_up(void **state)
     gpu_free(b);
 }
 
+static void *sum_in_other(void *arg)
+{
+    int32_t **x = arg;
+    struct commd_op op[PAIR];
+
+    use_gpu();
+    for (unsigned k = 0; k < PAIR; k++) {
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
+        op[k].stream = gpu_stream(); /* else what rank 1 has not called yet would come behind it */
+    }
+    pair_call(op, (int[PAIR]){0, 0}, NULL);
+    for (unsigned k = 0; k < PAIR; k++)
+        assert_true(gpu_passes(op[k].stream));
+    return NULL;
+}
+
+static void *start_one_more(void *arg)
+{
+    struct commd_op *op = arg;
+    struct commd_work *w;
+
+    use_gpu();
+    assert_int_equal(commd_start(pair.ranks->group[0], op, NULL, NULL, &w), 0);
+    return w;
+}
+
+static void *start_lost(void *arg)
+{
+    struct commd_work *w;
+
+    use_gpu();
+    assert_int_equal(commd_start(pair.ranks->group[0], arg, NULL, NULL, &w), COMMD_E_GPU_LOST);
+    return NULL;
+}
+
+/* All slots are taken, by operations to which the other rank has not come: another group agrees all
+ * the same. */
+static void who_waits_for_a_slot_holds_nobody_up(void **state)
+{
+    int32_t *x = gpu_ints(N, 1), *y = gpu_ints(N, 1), *z[PAIR] = {gpu_ints(N, 1), gpu_ints(N, 2)};
+    struct commd_op op[PAIR] = {pair_op(COMMD_BROADCAST, 0, x, N),
+                                pair_op(COMMD_BROADCAST, 1, y, N)};
+    struct commd_work *w;
+    pthread_t waits, agrees;
+    void *last;
+
+    op[0].send = op[1].send = NULL;
+    sum_of_shared();
+    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
+        assert_int_equal(commd_start(pair.ranks->group[0], &op[0], NULL, NULL, &w), 0);
+        commd_work_free(w);
+    }
+    assert_int_equal(pthread_create(&waits, NULL, start_one_more, &op[0]), 0);
+    usleep(20000); /* by now it waits, most likely */
+    pair.in = pair.other = gpu_ranks_beside(pair.ranks);
+    assert_int_equal(pthread_create(&agrees, NULL, sum_in_other, z), 0);
+    for (unsigned i = 0; commd_group_seq(pair.other->group[0]) < AGREEING ||
+                         commd_group_seq(pair.other->group[1]) < AGREEING;
+         i++) {
+        if (i == 5000)
+            fail_msg("the other group has not agreed");
+        usleep(1000);
+    }
+    for (unsigned i = 0; i <= SESSION_SLOTS; i++)
+        assert_int_equal(commd_run(pair.ranks->group[1], &op[1]), 0);
+    pthread_join(waits, &last);
+    pthread_join(agrees, NULL);
+    assert_int_equal(pair_error[0].code | pair_error[1].code, 0);
+    assert_true(gpu_passes(pair.stream[0]) && gpu_passes(pair.stream[1]));
+    assert_all(z[0], N, 3);
+    assert_int_equal(commd_work_wait(last, 10000), 0);
+    commd_work_free(last);
+    pair.in = pair.ranks;
+    gpu_free(x);
+    gpu_free(y);
+    gpu_free(z[0]);
+    gpu_free(z[1]);
+}
+
+/* Nor for good, if commd-gpu dies. */
+static void who_waits_for_a_slot_hears_of_a_loss(void **state)
+{
+    int32_t *x = gpu_ints(N, 1);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, x, N);
+    struct commd_work *w;
+    pthread_t waits;
+
+    sum_of_shared();
+    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
+        assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
+        commd_work_free(w);
+    }
+    assert_int_equal(pthread_create(&waits, NULL, start_lost, &op), 0);
+    usleep(20000); /* by now it waits, most likely */
+    pair_start_service(NULL);
+    pthread_join(waits, NULL);
+    gpu_free(x);
+}
+
 static void larger_ones_are_refused(void **state)
 {
     int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2);
@@ -443,8 +539,7 @@ static void larger_ones_are_refused(void **state)
     gpu_free(y);
 }
 
-/* Whoever comes first, or has announced more by then: it is that operation, on
- * all ranks. */
+/* Whoever comes first, or has announced more by then: it is that operation, on all ranks. */
 static void a_refused_one_fails_alone(void **state)
 {
     int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(2 * MIB, 2), *more = gpu_ints(N, 1);
@@ -555,8 +650,7 @@ static void larger_ones_that_come_first(void **state)
     gpu_free(y);
 }
 
-/* In place, or of one side: what it needs is there once, by the first and by a
- * later one. */
+/* In place, or of one side: what it needs is there once, by the first and by a later one. */
 static void no_more_is_lent_than_needed(void **state)
 {
     int32_t *x = alone(MANY, 1), *y = gpu_ints(MANY, 2), *z = gpu_ints(MANY, 0);
@@ -580,8 +674,7 @@ static void no_more_is_lent_than_needed(void **state)
     gpu_free(z);
 }
 
-/* ---- what goes wrong
- * ------------------------------------------------------------------------- */
+/* ---- what goes wrong ------------------------------------------------------------------------- */
 
 static void nothing_can_be_lent(void **state)
 {
@@ -603,8 +696,7 @@ static void nothing_can_be_lent(void **state)
     gpu_free(y);
 }
 
-/* All ranks are told; commd-gpu lives, and the group has what it needs the next
- * time. */
+/* All ranks are told; commd-gpu lives, and the group has what it needs the next time. */
 static void the_gpu_is_full_once(void **state)
 {
     const char *settings[] = {"FAKECUDA_FAIL=cuMemCreate:1:2", NULL};
@@ -656,9 +748,8 @@ static void commd_gpu_dies(void **state)
     gpu_free(y);
 }
 
-/* Two operations of rank 0, of which the second waits for the first and that
- * for a gate, when commd-gpu dies; the group goes on with another one before
- * they have landed. */
+/* Two operations of rank 0, of which the second waits for the first and that for a gate, when
+ * commd-gpu dies; the group goes on with another one before they have landed. */
 struct late {
     struct commd_op op[PAIR]; /* the next one */
     struct commd_work *second;
@@ -767,6 +858,8 @@ int main(void)
         SMALL(older_ones_are_waited_for),
         SMALL(waiting_has_a_limit),
         SMALL(who_waits_holds_nobody_up),
+        TEST(who_waits_for_a_slot_holds_nobody_up),
+        TEST(who_waits_for_a_slot_hears_of_a_loss),
         SMALL(larger_ones_are_refused),
         SMALL(a_refused_one_fails_alone),
         SMALL(a_refused_one_ends_with_its_group),
