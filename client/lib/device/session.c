@@ -387,11 +387,15 @@ void session_lose(struct session *s, const char *why)
     bool before;
 
     atomic_fetch_add(&s->users, 1);
-    before = atomic_exchange(&s->lost, true);
-    if (!before) {
+    pthread_mutex_lock(&s->pend);
+    before = atomic_load(&s->lost);
+    if (!before) { /* who finds that it is lost finds out why */
         snprintf(s->why, sizeof s->why, "%.200s; the next one starts commd-gpu again", why);
-        shutdown(s->sock, SHUT_RDWR);
+        atomic_store(&s->lost, true);
     }
+    pthread_mutex_unlock(&s->pend);
+    if (!before)
+        shutdown(s->sock, SHUT_RDWR);
     session_unuse(s);
     if (!before)
         session_release(s);

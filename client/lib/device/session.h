@@ -53,7 +53,7 @@ struct session {
     struct session_region *region;
     cu_ptr flags; /* of the region's, as streams see them */
     _Atomic bool lost;
-    char why[SESSION_TEXT];
+    char why[SESSION_TEXT]; /* from when it is lost */
 
     pthread_mutex_t calls; /* questions, announcements, and what they need: */
     uint64_t count;        /* operations announced */

@@ -638,6 +638,43 @@ static void a_failure_is_told_before_anybody_agrees_anew(void **state)
     gpu_free(x);
 }
 
+struct losing {
+    struct session s;
+    _Atomic bool go;
+};
+
+static void *lose_main(void *arg)
+{
+    struct losing *l = arg;
+
+    while (!atomic_load(&l->go))
+        ;
+    session_lose(&l->s, "commd-gpu is gone");
+    return NULL;
+}
+
+/* Whoever sees the loss first, and however many find it at once. */
+static void who_sees_a_loss_sees_why(void **state)
+{
+    for (unsigned i = 0; i < 500; i++) {
+        struct losing *l = calloc(1, sizeof *l);
+        pthread_t thread[2];
+
+        l->s.sock = l->s.bell = -1;
+        pthread_mutex_init(&l->s.pend, NULL);
+        for (unsigned k = 0; k < 2; k++)
+            assert_int_equal(pthread_create(&thread[k], NULL, lose_main, l), 0);
+        atomic_store(&l->go, true);
+        while (!atomic_load(&l->s.lost))
+            ;
+        assert_memory_equal(l->s.why, "commd-gpu is gone; the next", 27);
+        for (unsigned k = 0; k < 2; k++)
+            pthread_join(thread[k], NULL);
+        pthread_mutex_destroy(&l->s.pend);
+        free(l);
+    }
+}
+
 /* However often it dies: the sessions that were lost have none any more. */
 static void dead_services_leave_no_descriptors(void **state)
 {
@@ -749,6 +786,7 @@ int main(int argc, char **argv)
         TEST(a_batch_that_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
         TEST(a_failure_is_told_before_anybody_agrees_anew),
+        TEST(who_sees_a_loss_sees_why),
         TEST(dead_services_leave_no_descriptors),
         TEST(different_numbers_break_the_group),
         TEST(the_limit_ends_it),
