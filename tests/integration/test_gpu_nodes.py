@@ -16,7 +16,7 @@ import gpu_driver  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 
 RANK = os.path.join(c.BUILD, "tests/integration/lib/gpu_rank")
-RANK_LOST, GPU_LOST = -5, -17
+RANK_LOST, NOMEM, GPU_LOST = -5, -12, -17
 
 
 def box(node):
@@ -31,8 +31,8 @@ def gpu(device):
 
 
 class GpuRank:
-    def __init__(self, node, group, rank, world, device, operations):
-        environment = dict(os.environ, COMMD_SOCKET=node.socket, **box(node))
+    def __init__(self, node, group, rank, world, device, operations, more=None):
+        environment = dict(os.environ, COMMD_SOCKET=node.socket, **{**box(node), **(more or {})})
         self.process = subprocess.Popen(
             [RANK, group, str(rank), str(world), str(gpu(device)), str(operations)],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -65,12 +65,15 @@ class GpuNodes(Cluster):
 
 
 @contextlib.contextmanager
-def ranks(cluster, group, places, operations):
-    """Ranks at (node, device)."""
+def ranks(cluster, group, places, operations, first=None):
+    """Ranks at (node, device); the first one has @first in its environment, too."""
     some = []
     try:
         for rank, (node, device) in enumerate(places):
-            some.append(GpuRank(cluster.nodes[node], group, rank, len(places), device, operations))
+            more = None if rank else first
+            some.append(
+                GpuRank(cluster.nodes[node], group, rank, len(places), device, operations, more)
+            )
         for one in some:
             equal(one.line(), ["joined"])
         yield some
@@ -135,6 +138,22 @@ def test_a_rank_of_another_node_dies():
             for one in (some[0], some[2]):
                 word, code, rank, text = one.line()
                 equal((word, int(code), int(rank)), ("error", RANK_LOST, 1), text)
+        work(cluster, "after", [(0, 0), (1, 0)])
+
+
+def test_memory_that_is_not_lent_on_another_node():
+    """Nothing of rank 0 can be exported, and it may borrow less than an all_reduce needs: it is
+    told, and ends. The others wait for it in a barrier by then, and end with the same error."""
+    if gpu_driver.REAL:
+        raise Skip("a real driver exports what it has")
+    little = {"FAKECUDA_NO_IPC": "1", "COMMD_DEVICE_ARENA": "8000"}
+    with GpuNodes(2) as cluster:
+        with ranks(cluster, "little", [(0, 0), (1, 0), (0, 0)], 0, little) as some:
+            for one in some:
+                word, code, _, text = one.line()
+                equal((word, int(code)), ("error", NOMEM), text)
+                check("COMMD_DEVICE_ARENA allows 8000" in text, text)
+                check("COMMD_DEVICE_PATH=host goes through host memory" in text, text)
         work(cluster, "after", [(0, 0), (1, 0)])
 
 

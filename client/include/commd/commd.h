@@ -391,10 +391,17 @@ void commd_work_free(struct commd_work *work);
  * Errors. What is wrong with the arguments is told by the call. Also COMMD_E_INVALID: a stream that
  * is being captured into a graph (operations cannot be part of one); buffers in both kinds of
  * memory, or on two GPUs. A failure that comes later is told by the work; if there is none
- * (commd_run()), by the next call in the group, once: that call starts nothing. Streams never hang
- * because of a failure: they go on, with undefined results. COMMD_E_NOMEM: the memory through which
- * an operation goes is used up, see COMMD_DEVICE_STAGING and COMMD_DEVICE_ARENA in commd(3). A
- * process may use several GPUs; a group is best used with buffers on one.
+ * (commd_run()), by the next call in the group, once. On a GPU that call starts nothing. One in
+ * host memory takes part, so that no rank waits for one that was told, and then returns the
+ * failure; but commd_start() tells of none there. If a collective in host memory waits for ranks
+ * when an operation on a GPU before it turns out to have failed, it goes on if they come; after
+ * 10 s it ends with that failure (COMMD_E_ABORTED in place of COMMD_E_MISMATCH and
+ * COMMD_E_INVALID), for they may have been told by another call, and come no more: then the group
+ * is broken, for all. Streams never hang because of a failure: they go on, with undefined results.
+ * COMMD_E_NOMEM: the memory through which an operation goes is used up, see COMMD_DEVICE_STAGING
+ * and COMMD_DEVICE_ARENA in commd(3). What commd-gpu does not lend to one rank fails the operation
+ * on all, and the group goes on. A process may use several GPUs; a group is best used with buffers
+ * on one.
  *
  * The time limit of an operation begins when what was enqueued before it is done.
  *

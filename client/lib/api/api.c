@@ -73,6 +73,7 @@ static const struct context_hooks hooks = {
     .reconnected = arena_announce,
     .absent = absent_answer,
     .watch = device_watch,
+    .untold = device_untold,
 };
 
 static struct commd_context *context_alloc(void)
@@ -327,7 +328,7 @@ PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
         return r;
     if (device_takes(group, op, &r))
         return r ? r : device_run(group, op, NULL);
-    return is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op);
+    return device_tells(group, op, is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op));
 }
 
 PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,

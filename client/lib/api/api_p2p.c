@@ -36,7 +36,7 @@ PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dt
         return r;
     if (device_takes(group, &op, &r))
         return r ? r : device_run(group, &op, ret_status);
-    return p2p_run(group, &op, ret_status);
+    return device_tells(group, &op, p2p_run(group, &op, ret_status));
 }
 
 PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)

@@ -138,6 +138,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->brief = is_brief(r);
     r->untold = false;
     r->warned = false;
+    r->gave_up = false;
     r->send = op->send;
     r->recv = op->recv;
     r->scale = op->scale;
@@ -357,7 +358,8 @@ void run_end(struct run *r, enum run_state st)
     if (unlikely(r->question))
         absent_free(&r->question);
     if (st == RUN_FAILED && !refused) {
-        group_fail(r->group, &r->err); /* the others may have to hear of it before they stop */
+        /* the others may have to hear of it before they stop */
+        (r->gave_up ? group_give_up : group_fail)(r->group, &r->err);
         registered_end(r, false);
         return;
     }

@@ -39,6 +39,7 @@ struct run {
     bool brief;                    /* one step of little on one node: soon over if all are there */
     bool warned;                   /* it has said that it waits for long, or left that to others */
     bool around;                   /* the result goes past the caches */
+    bool gave_up;                  /* it waits for ranks that know of a failure on a GPU */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
     bool recorded;                 /* its beginning stands in the recorder */
     unsigned weight;               /* how many operations it stands for there */

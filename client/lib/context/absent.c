@@ -155,18 +155,20 @@ static void add_silent(const struct question *q, char *text, size_t len)
     }
 }
 
-void absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+bool absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
                  size_t len, int *ret_rank, char node[MSG_NAME_MAX])
 {
     struct question here = {.group = g, .rank = -1}; /* has no table of nodes: there are 0 */
     const struct question *known = &here;
+    bool missing;
 
     pthread_mutex_lock(&g->ctx->lock);
     if (q && q->answered)
         known = q;
     else
         add_here(&here, g, seq);
-    if (known->absent)
+    missing = known->absent;
+    if (missing)
         snprintf(text, len, "%s did not come", known->text);
     else
         snprintf(text, len, "all ranks have come, but it did not end in time");
@@ -175,4 +177,5 @@ void absent_text(const struct question *q, const struct commd_group *g, uint64_t
     *ret_rank = known->absent == 1 ? known->rank : -1;
     snprintf(node, MSG_NAME_MAX, "%s", known->node);
     pthread_mutex_unlock(&g->ctx->lock);
+    return missing;
 }

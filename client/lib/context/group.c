@@ -33,16 +33,30 @@ const char *group_node_of(const struct commd_group *g, unsigned rank)
     return rank < g->board.world ? g->nodes[g->members[rank].node] : "?";
 }
 
+/* False: it had failed before. */
+static bool fail_first(struct commd_group *g, const struct commd_error *why)
+{
+    if (atomic_exchange(&g->failing, true))
+        return false;
+    g->first = *why;
+    atomic_store(&g->failed, true);
+    return true;
+}
+
 void group_fail(struct commd_group *g, const struct commd_error *why)
+{
+    if (why->code == COMMD_E_TIMEOUT || why->code == COMMD_E_INTERRUPTED ||
+        why->code == COMMD_E_PROTOCOL)
+        group_give_up(g, why);
+    else
+        fail_first(g, why);
+}
+
+void group_give_up(struct commd_group *g, const struct commd_error *why)
 {
     struct msg m = {.type = MSG_CLIENT_ABORT};
 
-    if (atomic_exchange(&g->failing, true))
-        return;
-    g->first = *why;
-    atomic_store(&g->failed, true);
-    if (why->code != COMMD_E_TIMEOUT && why->code != COMMD_E_INTERRUPTED &&
-        why->code != COMMD_E_PROTOCOL)
+    if (!fail_first(g, why))
         return;
     m.client_abort.group = g->board.group;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,

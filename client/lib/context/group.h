@@ -86,6 +86,8 @@ void group_close(struct commd_group *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot
  * know (a limit passed, an interrupt). */
 void group_fail(struct commd_group *g, const struct commd_error *why);
+/* The same, of which the others cannot know whatever its code. */
+void group_give_up(struct commd_group *g, const struct commd_error *why);
 const char *group_node_of(const struct commd_group *g, unsigned rank);
 
 /* Has the group ended for this member? Then *e says why, and nothing can start any more. */
@@ -128,8 +130,9 @@ void alive_forked(void);
  * nothing more to wait for. */
 bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq);
 /* "rank 3 of node b did not come", from the answers (@q may be NULL) or what this node knows.
- * *ret_rank: the one that is missing, -1 if none or several; @node: "" if of several nodes. */
-void absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+ * False: all have come, as far as is known. *ret_rank: the one that is missing, -1 if none or
+ * several; @node: "" if of several nodes. */
+bool absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
                  size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
 void absent_free(struct question **q); /* NULL is fine */
 /* With the context's lock held: an answer came. */

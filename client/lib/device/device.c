@@ -271,16 +271,40 @@ int device_way(struct commd_group *g, const struct commd_op *op, enum device_way
     if (r)
         return r;
     dg = atomic_load_explicit(&g->device, memory_order_acquire);
-    if (dg) {
-        r = path_tell_failure(dg);
-        if (r)
-            return r;
-    }
-    if (gpu >= -1)
+    if (gpu >= -1) {
         *ret_way = DEVICE_GPU;
-    else if (dg && op->coll == COMMD_SEND && atomic_load(&dg->sends))
+        return dg ? path_tell_failure(dg) : 0;
+    }
+    if (dg && op->coll == COMMD_SEND && atomic_load(&dg->sends))
         *ret_way = DEVICE_BEHIND;
     return 0;
+}
+
+int device_tell(struct commd_group *g)
+{
+    struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
+    struct session *s = dg ? atomic_load(&dg->session) : NULL;
+
+    if (!dg)
+        return 0;
+    /* if another rank was told of a loss by this operation, then so is this one */
+    if (s && atomic_load(&dg->pending) && !atomic_load(&s->lost))
+        session_watch(s);
+    return path_tell_failure(dg);
+}
+
+int64_t device_untold(struct commd_group *g, struct commd_error *ret_why)
+{
+    struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
+    int64_t since;
+
+    if (!dg || !atomic_load(&dg->failed))
+        return -1;
+    pthread_mutex_lock(&dg->why_lock);
+    *ret_why = dg->why;
+    since = dg->why_ms;
+    pthread_mutex_unlock(&dg->why_lock);
+    return MAX((int64_t)now_ms() - since, -1);
 }
 
 static int start_op(struct commd_group *g, const struct commd_op *op, const struct telling *how)
@@ -292,8 +316,10 @@ static int start_op(struct commd_group *g, const struct commd_op *op, const stru
         r = device_group_get(g, &dg);
     if (r)
         return r;
-    if (gpu < -1)
-        return message_behind(dg, op, how);
+    if (gpu < -1) {
+        r = message_behind(dg, op, how);
+        return r || how->ret_work || how->on_done ? r : device_tell(g);
+    }
     if (group_has_failed(g, error_mine()))
         return error_mine()->code;
     if (is_p2p(op))

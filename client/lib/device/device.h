@@ -11,8 +11,8 @@ static inline bool device_may(const struct commd_op *op)
     return unlikely(driver_seen) || unlikely(op->memory == COMMD_MEMORY_CUDA);
 }
 
-/* Whose the operation is, whose arguments are right otherwise. COMMD_E_INVALID; also what an
- * earlier operation failed with that had no work to tell it. */
+/* Whose the operation is, whose arguments are right otherwise. COMMD_E_INVALID; of one on a GPU
+ * also what an earlier operation failed with that had no work to tell it. */
 enum device_way {
     DEVICE_HOST,  /* the layers' below */
     DEVICE_GPU,   /* its buffers are on a GPU */
@@ -31,6 +31,14 @@ static inline bool device_takes(struct commd_group *g, const struct commd_op *op
     return *ret_r || way != DEVICE_HOST;
 }
 
+/* After a call whose buffers are in host memory, and that has returned @r: it has taken part, so
+ * that no rank waits for one that has been told, and tells of such a failure now. */
+int device_tell(struct commd_group *g);
+static inline int device_tells(struct commd_group *g, const struct commd_op *op, int r)
+{
+    return unlikely(device_may(op)) && !r ? device_tell(g) : r;
+}
+
 /* Of those that are not DEVICE_HOST's. */
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
 int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
@@ -42,6 +50,10 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
 /* By the progress thread, now and then while something is in flight: what commd-gpu does not end,
  * this does. */
 void device_watch(struct commd_context *ctx);
+
+/* For how many ms an operation has failed that had no work to tell it, and that nobody has been
+ * told of; -1: there is none. */
+int64_t device_untold(struct commd_group *g, struct commd_error *ret_why);
 
 /* The group is about to be left: waits until messages from GPUs that were called without a work
  * have gone out, for as long as an operation of the group may take; less if their receivers are

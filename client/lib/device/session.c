@@ -348,7 +348,7 @@ static void announced_end(struct announced *a)
     if (!a->refused)
         note_ended(dg->group, (uint32_t)a->seq, a->error.code);
     if (a->error.code && a->quiet)
-        device_group_failed(dg, &a->error);
+        device_group_failed(dg, &a->error, a->past ? INT64_MAX : (int64_t)now_ms());
     /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before */
     if (a->error.code == COMMD_E_GPU_LOST)
         disagree(a);

@@ -58,7 +58,7 @@ void staged_over(struct staged *st, const struct commd_error *e)
     if (st->chunk && e->code != COMMD_E_MISMATCH && e->code != COMMD_E_INVALID)
         st->chunk->spoiled = true;
     if (st->quiet)
-        device_group_failed(st->group, e);
+        device_group_failed(st->group, e, (int64_t)now_ms());
 }
 
 static void collective_over(struct gate *gate, const struct commd_error *e)

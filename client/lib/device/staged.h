@@ -57,6 +57,7 @@ struct device_group {
     _Atomic bool failed;      /* nobody has been told of why: */
     pthread_mutex_t why_lock;
     struct commd_error why;
+    int64_t why_ms; /* from when others may have been told of it */
 };
 
 struct staged {
@@ -108,12 +109,17 @@ struct side_places {
     size_t bytes;
 };
 
-/* The next call in the group tells of it. */
-static inline void device_group_failed(struct device_group *dg, const struct commd_error *e)
+/* The next call in the group tells of it. @since: from when others may have been told; INT64_MAX:
+ * an operation of before the group last agreed, of which nobody need know. */
+static inline void device_group_failed(struct device_group *dg, const struct commd_error *e,
+                                       int64_t since)
 {
     pthread_mutex_lock(&dg->why_lock);
-    if (!atomic_load(&dg->failed))
+    if (!atomic_load(&dg->failed)) {
         dg->why = *e;
+        dg->why_ms = INT64_MAX;
+    }
+    dg->why_ms = MIN(dg->why_ms, since);
     atomic_store(&dg->failed, true);
     pthread_mutex_unlock(&dg->why_lock);
 }

@@ -118,12 +118,11 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
     must(cu.stream_synchronize(stream), "synchronize");
     for (size_t i = 0; i < len; i++)
         if (host[i] != wanted(n, coll, root, i)) {
-            /* An operation that failed is told by the next one on the GPU, once this process knows
-             * of it. No barrier: the other rank may have been told already, and has ended. */
-            for (unsigned tries = 0; tries < 100 && !r; tries++) {
-                r = commd_run(g, &op);
-                usleep(10000);
-            }
+            struct commd_op barrier = {.size = sizeof op, .coll = COMMD_BARRIER};
+
+            /* It tells of an operation that failed. The other rank may have been told already, and
+             * calls nothing any more: then it ends all the same. */
+            r = commd_run(g, &barrier);
             if (r)
                 return r;
             printf("error 0 %d operation %u, collective %d: %g at %zu, not %g\n", rank, n, coll,

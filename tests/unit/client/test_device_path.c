@@ -22,7 +22,7 @@ static struct arena_commd *commd;
 static cu_stream stream[2];
 static pid_t gpu;
 static int control = -1;
-static const struct context_hooks hooks = {.watch = device_watch};
+static const struct context_hooks hooks = {.watch = device_watch, .untold = device_untold};
 
 static void start_gpu(void)
 {
@@ -638,6 +638,121 @@ static void a_failure_is_told_before_anybody_agrees_anew(void **state)
     gpu_free(x);
 }
 
+/* ---- in host memory, behind a failure ---------------------------------------------------------
+ */
+
+static struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+
+/* It is told by the call, which takes part: nobody waits for who has been told. */
+static void an_operation_in_host_memory_takes_part(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    struct commd_op op[2], two[2] = {barrier, barrier};
+    struct call c[2];
+
+    all_reduce(AGREEING);
+    for (unsigned k = 0; k < 2; k++)
+        op[k] = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N - k);
+    both_succeed(op);
+    both(c, two, NULL);
+    for (unsigned k = 0; k < 2; k++) {
+        assert_int_equal(c[k].code, COMMD_E_MISMATCH);
+        assert_non_null(strstr(c[k].error.message, "operation 2 on GPUs (all_reduce)"));
+        gpu_free(x[k]);
+    }
+    all_reduce(AGREEING + 1);
+}
+
+/* Both have called an operation that cannot end before *@gate, and rank 0 waits in a barrier when
+ * commd-gpu dies. */
+static void wait_in_barrier(struct call *c, int32_t *x[2], _Atomic int *gate)
+{
+    all_reduce(AGREEING);
+    gpu_hold(stream[1], gate);
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N);
+
+        assert_int_equal(commd_run(ranks->group[k], &op), 0);
+    }
+    *c = (struct call){.op = barrier, .rank = 0};
+    assert_int_equal(pthread_create(&c->thread, NULL, call_main, c), 0);
+    while (commd_group_seq(ranks->group[0]) == AGREEING)
+        usleep(1000);
+    mini_gpu_kill(gpu);
+    start_gpu();
+}
+
+static void one_that_waits_goes_on_if_all_come(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    _Atomic int gate = 0;
+    struct call c;
+
+    wait_in_barrier(&c, x, &gate);
+    assert_int_equal(commd_run(ranks->group[1], &barrier), COMMD_E_GPU_LOST);
+    pthread_join(c.thread, NULL);
+    assert_int_equal(c.code, COMMD_E_GPU_LOST);
+    assert_non_null(strstr(c.error.message, "operation 2 on GPUs (all_reduce)"));
+    atomic_store(&gate, 1);
+    all_reduce(2 * AGREEING + 1);
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
+/* However long nobody has called anything, and so was told: who comes first waits for the others.
+ */
+static void one_that_begins_late_waits_all_the_same(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    struct call c = {.op = barrier, .rank = 0};
+    struct commd_op op[2];
+
+    all_reduce(AGREEING);
+    for (unsigned k = 0; k < 2; k++)
+        op[k] = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N - k);
+    both_succeed(op);
+    for (unsigned k = 0; k < 2; k++) {
+        struct device_group *dg = atomic_load(&ranks->group[k]->device);
+
+        while (!atomic_load(&dg->failed))
+            session_collect(dg);
+        dg->why_ms -= 60000;
+    }
+    assert_int_equal(pthread_create(&c.thread, NULL, call_main, &c), 0);
+    usleep(500000);
+    assert_int_equal(commd_run(ranks->group[1], &barrier), COMMD_E_MISMATCH);
+    pthread_join(c.thread, NULL);
+    assert_int_equal(c.code, COMMD_E_MISMATCH);
+    all_reduce(AGREEING + 1);
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
+/* Rank 1 was told by another call. */
+static void one_that_waits_for_who_was_told_ends(void **state)
+{
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    struct commd_op op = op_of(COMMD_ALL_REDUCE, 1, x[1], x[1], N);
+    _Atomic int gate = 0;
+    struct call c;
+
+    wait_in_barrier(&c, x, &gate);
+    watch_until_lost(1);
+    assert_int_equal(commd_run(ranks->group[1], &op), COMMD_E_GPU_LOST);
+    pthread_join(c.thread, NULL); /* after 10 s */
+    assert_int_equal(c.code, COMMD_E_GPU_LOST);
+    assert_non_null(strstr(c.error.message, "rank 1"));
+    assert_non_null(strstr(c.error.message, "which is broken by it"));
+    assert_non_null(strstr(c.error.message, "operation 2 on GPUs (all_reduce)"));
+    assert_int_equal(commd_run(ranks->group[0], &barrier), COMMD_E_GPU_LOST);
+    atomic_store(&gate, 1);
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
+/* ---- what is lost ------------------------------------------------------------------------------
+ */
+
 struct losing {
     struct session s;
     _Atomic bool go;
@@ -786,6 +901,10 @@ int main(int argc, char **argv)
         TEST(a_batch_that_a_stream_has_passed_is_done),
         TEST(a_dead_service_is_told_and_replaced),
         TEST(a_failure_is_told_before_anybody_agrees_anew),
+        TEST(an_operation_in_host_memory_takes_part),
+        TEST(one_that_waits_goes_on_if_all_come),
+        TEST(one_that_begins_late_waits_all_the_same),
+        TEST(one_that_waits_for_who_was_told_ends),
         TEST(who_sees_a_loss_sees_why),
         TEST(dead_services_leave_no_descriptors),
         TEST(different_numbers_break_the_group),
