@@ -229,6 +229,50 @@ static void start_with_knobs(const char *line)
 
 static const int across[PAIR] = {0, 1};
 
+/* Each rank's part of the sum is computed in room of commd-gpu's own, which GPU 0 has not at first:
+ * the operation fails on all ranks, and nothing else does. */
+static void no_memory_for_an_intermediate_result(void **state)
+{
+    struct commd_work *w[PAIR];
+    struct commd_op op[PAIR];
+    float *x[PAIR];
+
+    start_with_knobs("");
+    sum_on(across);
+    service_turn_knobs("FAKECUDA_FAIL=cuMemAlloc:1:2");
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(across[k]);
+        x[k] = (void *)gpu_ints(N, 0);
+        for (unsigned i = 0; i < N; i++)
+            x[k][i] = 1 + (float)k;
+        op[k] = pair_op(COMMD_REDUCE, k, x[k], N);
+        op[k].dtype = COMMD_F32;
+        op[k].redop = COMMD_PREMUL_SUM;
+        op[k].scale = 2;
+        op[k].stream = gpu_stream();
+    }
+    for (unsigned tries = 0; tries < 2; tries++) {
+        pair_call(op, across, w);
+        for (unsigned k = 0; k < PAIR; k++) {
+            assert_int_equal(pair_error[k].code, 0);
+            assert_int_equal(commd_work_wait(w[k], 10000), tries ? 0 : COMMD_E_NOMEM);
+            if (!tries)
+                assert_non_null(strstr(commd_last_error()->message,
+                                       "GPU 0 has no 8 MiB for an intermediate result"));
+            commd_work_free(w[k]);
+            assert_true(x[k][N - 1] == (tries && !k ? 6 : 1 + (float)k));
+        }
+    }
+    service_knobs_end();
+    assert_int_equal(commd_group_seq(pair.ranks->group[0]), AGREEING);
+    for (unsigned k = 0; k < PAIR; k++) {
+        use_gpu(across[k]);
+        gpu_free(x[k]);
+        gpu_ok(cu.stream_free(op[k].stream));
+    }
+    use_gpu(0);
+}
+
 /* One in the group over both GPUs, that nobody waits for yet. */
 struct started {
     struct commd_op op[PAIR];
@@ -304,6 +348,7 @@ int main(void)
         TEST(a_buffer_on_another_gpu_than_its_stream),
         TEST(ordinals_differ),
         TEST(a_gpu_that_commd_gpu_does_not_see),
+        TEST(no_memory_for_an_intermediate_result),
         TEST(a_limit_is_not_that_of_the_next_group),
     };
 
