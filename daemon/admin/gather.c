@@ -130,7 +130,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
 {
     struct gather_question *q = arg;
     struct daemon *d = q->d;
-    uint64_t until_us = clock_us() + STEP_US, now;
+    uint64_t until_us = clock_us() + STEP_US, now, next;
 
     switch (q->stage) {
     case GATHER_FIND:
@@ -142,9 +142,9 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
     case GATHER_WATCH:
         now = clock_ms();
         ranks_look(&q->ranks, d);
-        records_look(&q->ranks, d, now < q->watch_until_ms ? q->watch_until_ms - now : 0);
+        next = records_look(&q->ranks, d, now < q->watch_until_ms ? q->watch_until_ms - now : 0);
         if (now < q->watch_until_ms)
-            return again_in(q, MIN(q->watch_until_ms - now, (uint64_t)RECORDS_LOOK_MS));
+            return again_in(q, MIN(q->watch_until_ms - now, next));
         past_add(&d->gather->past, &q->ranks);
         q->stage = GATHER_FILL; /* fall through */
     case GATHER_FILL:

@@ -35,8 +35,8 @@ struct rank_group {
     int cause_rank;    /* -1: nobody in particular */
     uint64_t ended_ms; /* clock_ms(); 0: it has not */
     unsigned first_row, nrows;
-    bool timed;          /* all its operations are, for the sake of records.c */
-    uint32_t looked_ops; /* what its first rank had completed at the last look */
+    enum recorder_timing timing; /* that records.c has asked for */
+    uint32_t looked_ops;         /* what its first rank had completed at looked_us */
     char name[MSG_GROUP_MAX];
     char text[MSG_TEXT_MAX]; /* the cause, or the ranks that are missing while it is joining */
 };
@@ -61,7 +61,9 @@ struct ranks {
     struct core_scan scan;
     unsigned group_at, row_at;
     uint64_t begun_ms;
-    unsigned watched, look_at; /* records.c: groups that are timed; the next row to look at */
+    /* records.c: groups that are timed; the next row to look at; when rates were last found */
+    unsigned watched, look_at;
+    uint64_t looked_us;
 };
 
 void ranks_init(struct ranks *ranks, const struct ranks_wish *wish);

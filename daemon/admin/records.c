@@ -2,9 +2,10 @@
  * overwrites, so it is looked at again and again while somebody watches; where a rank does more
  * operations between two looks than the ring holds, the older ones are missing.
  *
- * To time all operations costs the shortest ones a twentieth. Of ranks that do many more between
- * two looks than the ring holds, few are seen, and those soon pushed out by later ones: they time
- * all only for the last looks, which fill their room, and before that what is sampled anyway.
+ * To time all operations costs the shortest ones a third. Of ranks that do many more between two
+ * looks than the ring holds, few are seen, and those soon pushed out by later ones. So they time
+ * bursts, of which one fills the ring between two looks, and these only for the last looks, which
+ * fill their room; before that what is sampled anyway.
  *
  * Watched are the groups that were there when watching began. One may close in between: then what
  * was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
@@ -20,11 +21,14 @@
 #include "shm/util/wait.h"
 
 enum {
-    ALL_MAX = 16384,               /* entries in one answer of all nodes */
-    RANK_MIN = 4,                  /* entries of a rank */
-    RANK_MAX = 512,                /* likewise */
-    LOOK_RANKS = 256,              /* at once: about a microsecond each */
-    MANY_OPS = 16 * RECORDER_RING, /* between two looks: to time fewer costs less than 0.5 % */
+    ALL_MAX = 16384,  /* entries in one answer of all nodes */
+    RANK_MIN = 4,     /* entries of a rank */
+    RANK_MAX = 512,   /* likewise */
+    LOOK_RANKS = 256, /* at once: about a microsecond each */
+    FIRST_MS = 2,     /* until rates are known: till then all is timed of who does many, too */
+    /* Of so many in a time between two looks a whole burst was one. To time all of fewer, which are
+     * less than 70,400 in a second, costs less than 1 %. */
+    MANY_OPS = (RECORDER_BURST_GAP + 1) * RECORDER_RING,
 };
 
 static struct board_entry *watched_board(const struct rank_group *group, struct daemon *d)
@@ -133,27 +137,44 @@ uint64_t records_bytes(const struct rank_records *records)
 
 /* ---- while somebody watches -------------------------------------------------------------- */
 
-static void time_group(struct rank_group *group, struct board_entry *entry, bool timed)
+static void time_group(struct rank_group *group, struct board_entry *entry,
+                       enum recorder_timing timing)
 {
-    if (group->timed == timed)
+    if (group->timing == timing)
         return;
-    group->timed = timed;
-    if (timed)
-        entry->watchers++;
-    else if (entry->watchers)
-        entry->watchers--;
-    board_record(entry->ctl, entry->watchers > 0);
+    if (group->timing != RECORDER_NONE && entry->watchers[group->timing])
+        entry->watchers[group->timing]--;
+    if (timing != RECORDER_NONE)
+        entry->watchers[timing]++;
+    group->timing = timing;
+    board_record(entry->ctl, entry->watchers[RECORDER_ALL]      ? RECORDER_ALL
+                             : entry->watchers[RECORDER_BURSTS] ? RECORDER_BURSTS
+                                                                : RECORDER_NONE);
 }
 
-/* Is nothing of it kept of what its ranks do now? They are alike. */
-static bool is_too_early(const struct ranks *ranks, struct rank_group *group, uint64_t left_ms)
+/* Is nothing kept of what ranks that do many operations do now? */
+static bool is_too_early(const struct ranks *ranks, const struct rank_group *group,
+                         uint64_t left_ms)
 {
-    const struct rank_row *row = &ranks->rows[group->first_row];
-    unsigned looks = row->records.room / RECORDER_RING + 1, turns = ranks->nrows / LOOK_RANKS + 1;
-    uint32_t did = row->seat.ops - group->looked_ops;
+    unsigned looks = ranks->rows[group->first_row].records.room / RECORDER_RING + 1;
+    unsigned turns = ranks->nrows / LOOK_RANKS + 1;
 
-    group->looked_ops = row->seat.ops;
-    return did > MANY_OPS && left_ms > (uint64_t)looks * turns * RECORDS_LOOK_MS;
+    return left_ms > (uint64_t)looks * turns * RECORDS_LOOK_MS;
+}
+
+/* By what its first rank did in the last @us; the others do alike. The first such time is short,
+ * and may be the only busy one. */
+static enum recorder_timing choose_timing(const struct ranks *ranks, struct rank_group *group,
+                                          uint64_t us, uint64_t left_ms)
+{
+    uint32_t ops = ranks->rows[group->first_row].seat.ops, did = ops - group->looked_ops;
+
+    group->looked_ops = ops;
+    if ((uint64_t)did * RECORDS_LOOK_MS * 1000 <= MANY_OPS * us)
+        return RECORDER_ALL;
+    if (us < RECORDS_LOOK_MS * 1000 || !is_too_early(ranks, group, left_ms))
+        return RECORDER_BURSTS;
+    return RECORDER_NONE;
 }
 
 int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes)
@@ -167,9 +188,10 @@ int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes)
         if (!entry)
             continue;
         group->looked_ops = board_rank_ops(entry->ctl, ranks->rows[group->first_row].local);
-        time_group(group, entry, true);
+        time_group(group, entry, RECORDER_ALL);
     }
     ranks->watched = ranks->ngroups;
+    ranks->looked_us = clock_us();
     room = MAX(MIN(room, (unsigned)RANK_MAX), (unsigned)RANK_MIN);
     for (unsigned row = 0; row < ranks->nrows; row++) {
         struct rank_records *records = &ranks->rows[row].records;
@@ -188,14 +210,15 @@ void records_end(struct ranks *ranks, struct daemon *d)
         struct board_entry *entry = watched_board(&ranks->groups[i], d);
 
         if (entry)
-            time_group(&ranks->groups[i], entry, false);
+            time_group(&ranks->groups[i], entry, RECORDER_NONE);
     }
     ranks->watched = 0;
 }
 
-void records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
+uint64_t records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
 {
-    bool last = !left_ms;
+    uint64_t now_us = clock_us(), us = now_us - ranks->looked_us;
+    bool last = !left_ms, rates = us >= FIRST_MS * 1000 / 2;
     unsigned begin = last ? 0 : ranks->look_at, end = last ? UINT32_MAX : begin + LOOK_RANKS;
 
     ranks->look_at = end < ranks->nrows ? end : 0;
@@ -203,8 +226,8 @@ void records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
         struct rank_group *group = &ranks->groups[i];
         struct board_entry *entry = watched_board(group, d);
 
-        if (entry && group->nrows)
-            time_group(group, entry, !is_too_early(ranks, group, left_ms));
+        if (entry && group->nrows && rates)
+            time_group(group, entry, choose_timing(ranks, group, us, left_ms));
         for (unsigned row = group->first_row; entry && row < group->first_row + group->nrows;
              row++) {
             struct rank_row *rank = &ranks->rows[row];
@@ -214,6 +237,9 @@ void records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
                 look_at_recorder(&rank->records, entry->ctl, rank->local, last);
         }
     }
+    if (rates)
+        ranks->looked_us = now_us;
+    return rates ? RECORDS_LOOK_MS : FIRST_MS;
 }
 
 /* ---- the table --------------------------------------------------------------------------- */

@@ -26,10 +26,11 @@ struct rank_records {
 int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes);
 /* They need not be timed any more. */
 void records_end(struct ranks *ranks, struct daemon *d);
-/* Takes what is new, after ranks_look(), every RECORDS_LOOK_MS. @left_ms: until the last look; 0:
- * this is it, of all ranks at once, and also what has not ended. */
+/* Takes what is new, after ranks_look(). @left_ms: until the last look; 0: this is it, of all ranks
+ * at once, and also what has not ended. How soon the next look is due: after RECORDS_LOOK_MS, or
+ * sooner. */
 enum { RECORDS_LOOK_MS = 20 };
-void records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms);
+uint64_t records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms);
 /* The last @room operations of one rank, as they stand; the same of those by commd-gpu. -ENOMEM:
  * none. */
 int records_take(struct rank_records *records, const struct board_ctl *ctl, unsigned local,

@@ -22,7 +22,7 @@ struct board_entry {
     uint64_t group;
     struct board_ctl *ctl; /* owned; NULL when the group is closed here */
     size_t bytes;
-    unsigned watchers;            /* questions for which all its operations are timed */
+    unsigned watchers[3];         /* questions that want its operations timed so: recorder_timing */
     unsigned engine_life;         /* of the engine that was given it; 0: none */
     uint32_t counted;             /* of its operations, in boards->ops */
     struct recorder_totals *seen; /* owned: what boards->totals has of it; NULL: nothing yet */

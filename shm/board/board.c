@@ -287,9 +287,9 @@ const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigne
     return local < ctl->nlocal ? &ctl->recorders[local] : NULL;
 }
 
-void board_record(struct board_ctl *ctl, bool all)
+void board_record(struct board_ctl *ctl, enum recorder_timing timing)
 {
-    atomic_store_explicit(&ctl->hdr->record, all ? RECORDER_ALL_TIMED : 0, memory_order_relaxed);
+    atomic_store_explicit(&ctl->hdr->record, timing, memory_order_relaxed);
 }
 
 bool board_refused(const struct board_ctl *ctl, uint32_t op)

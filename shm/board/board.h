@@ -164,7 +164,7 @@ struct board_hdr {
     uint64_t size; /* of the file */
     uint64_t off_ranks, off_members, off_on_core, off_slots, off_recorders, off_window, off_result,
         off_counts, off_mail;
-    _Atomic uint32_t record; /* by commd: 0 or RECORDER_ALL_TIMED */
+    _Atomic uint32_t record; /* by commd: enum recorder_timing */
 
     /* of sleeping members: see bell_ring() */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -265,8 +265,8 @@ const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigne
 uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local);
-/* Somebody watches: from now on all operations are timed. */
-void board_record(struct board_ctl *ctl, bool all);
+/* From now on these operations are timed, since somebody watches. */
+void board_record(struct board_ctl *ctl, enum recorder_timing timing);
 /* Both wake every sleeping member. First cause wins. */
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid);

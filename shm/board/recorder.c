@@ -3,9 +3,9 @@
  *
  * All operations are counted. Timed are long ones, and of short ones one in RECORDER_SAMPLE, since
  * two looks at the clock cost as much as a fifth of the shortest operation; it stands for as many
- * in the sums. While somebody watches (board_hdr.record) all are timed, and each still stands for
- * as many as it would stand for otherwise: the sampled ones alone go into the sums.
- * An operation that goes to sleep is remembered in any case, so that what hangs can be seen.
+ * in the sums. While somebody watches (board_hdr.record) all are timed, or bursts of them, and each
+ * still stands for as many as it would stand for otherwise: the sampled ones alone go into the
+ * sums. An operation that goes to sleep is remembered in any case, so that what hangs can be seen.
  *
  * Entry seq % RECORDER_RING is operation seq's on all members, and nobody can begin operation
  * seq + RECORDER_RING while another one is in seq. So who ends an operation finds there when the

@@ -14,7 +14,14 @@ enum {
     RECORDER_SAMPLE = 64,    /* of short operations one in so many is timed */
     RECORDER_BUCKET0 = 8,    /* the first bucket ends at 2^8 ns, each next one at twice as much */
     RECORDER_BUCKETS = 26,   /* 256 ns to 4.3 s, and more */
-    RECORDER_ALL_TIMED = 1,  /* in board_hdr.record: time all operations */
+    RECORDER_BURST_OF = 16,  /* of so many rings full of operations one is timed in bursts */
+    RECORDER_BURST_GAP = 21, /* rings full, at most, from a burst's beginning to the next one's */
+};
+/* In board_hdr.record: which operations are timed, beside those that always are. */
+enum recorder_timing {
+    RECORDER_NONE = 0,
+    RECORDER_ALL = 1,
+    RECORDER_BURSTS = 2, /* some, but those one after the other: recorder_in_burst() */
 };
 /* Bytes from which on the time for two looks at the clock is nothing to an operation. */
 #define RECORDER_LONG (256u << 10)
@@ -57,6 +64,17 @@ _Static_assert(sizeof(struct board_recorder) == 20480, "two pages, and three for
 static inline bool recorder_samples(uint32_t seq)
 {
     return seq * 0x9e3779b1u < UINT32_MAX / RECORDER_SAMPLE;
+}
+
+/* Is operation @seq in a burst, which fills the ring? In the same way. */
+static inline bool recorder_in_burst(uint32_t seq)
+{
+    return seq / RECORDER_RING * 0x9e3779b1u < UINT32_MAX / RECORDER_BURST_OF;
+}
+
+static inline bool recorder_times(uint32_t timing, uint32_t seq)
+{
+    return timing != RECORDER_NONE && (timing != RECORDER_BURSTS || recorder_in_burst(seq));
 }
 
 void recorder_begin(struct board_recorder *rec, uint64_t head, uint64_t bytes, uint64_t begun_ns);

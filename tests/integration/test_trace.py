@@ -95,18 +95,36 @@ def test_all_operations_are_timed_while_somebody_watches():
         operations = until(
             lambda: (lambda found: len(found) >= 64 and found)(trace(node, "g")[1]), "a full ring"
         )
-        # who is watched for long is timed at the end of it: records.c
+        # of who does many, bursts are timed at the end of a long watch: records.c
         for found in (operations, trace(node, "--seconds", "0.4", "g")[1]):
             numbers = sorted(e["args"]["number"] for e in found)
             runs = sum(b == a + 1 for a, b in zip(numbers, numbers[1:]))
             check(runs > len(numbers) / 2, f"neighbours were timed: {numbers}")
         check(len(numbers) >= 256, f"{len(numbers)} operations of 0.4 s")
+        begun = sorted(e["ts"] for e in found)
+        check(begun[-1] - begun[0] >= 80_000, f"of {begun[-1] - begun[0]} us")
         top = node.ctl("top", "--seconds", "0.5", "g")["top"]
         equal([(row["name"], row["rank"], row["pid"]) for row in top], [("g", 0, rank.pid)])
         check(top[0]["ops_per_s"] > 0 and top[0]["bytes_per_s"] > 0, top)
         rank.finish()
         rank.call("leave", name="g")
         equal(node.ctl("top")["top"], [])
+
+
+def test_all_of_who_does_few_are_seen():
+    """From the beginning of the watch to its end, nothing between is missing."""
+    with Cluster(1) as cluster:
+        rank = cluster.rank(0)
+        rank.call("join", name="g", rank=0, size=1)
+        rank.start("paced", name="g", compute=0.003, steps=200, count=1)
+        check("started" in rank.answer(), "the job runs")
+        found = parse(text_of(cluster.nodes[0], "trace", "--seconds", "0.3", "g").stdout)[1]
+        begun = {e["args"]["number"]: e["ts"] for e in found}
+        last = first = max(begun)
+        while first - 1 in begun:  # before the watch some were sampled
+            first -= 1
+        check(begun[last] - begun[first] >= 200_000, f"of {begun[last] - begun[first]} us")
+        rank.finish()
 
 
 def test_after_the_job():

@@ -60,14 +60,14 @@ static uint64_t counted_elements(const struct run *r)
 static void decide_recording(struct run *r)
 {
     const struct board_hdr *h = r->group->board.hdr;
-    bool timed = atomic_load_explicit(&h->record, memory_order_relaxed) != 0;
+    uint32_t timing = atomic_load_explicit(&h->record, memory_order_relaxed);
 
     r->recorded = false;
     if (r->desc.count * r->plan.esize >= RECORDER_LONG)
         r->weight = 1;
     else
         r->weight = recorder_samples((uint32_t)r->desc.seq) ? RECORDER_SAMPLE : 0;
-    if (unlikely(r->weight || timed))
+    if (unlikely(r->weight || recorder_times(timing, (uint32_t)r->desc.seq)))
         run_record(r);
 }
 

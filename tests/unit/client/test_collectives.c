@@ -943,6 +943,38 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
+static bool is_remembered(const struct cluster *c, unsigned rank, uint32_t seq)
+{
+    struct recorder_op op;
+
+    return recorder_read(&c->group[rank]->board.recorders[rank], seq, &op) && op.seq == seq;
+}
+
+/* As all members do, whenever they look, so that what one remembers the others have, too. */
+static void operations_are_timed_as_the_board_says(void **state)
+{
+    static const enum recorder_timing timings[] = {RECORDER_NONE, RECORDER_ALL, RECORDER_BURSTS,
+                                                   RECORDER_NONE};
+    static const uint16_t here[] = {0, 0};
+    const struct commd_op barrier = {.size = sizeof(barrier), .coll = COMMD_BARRIER};
+    const struct commd_op ops[] = {barrier, barrier};
+    struct cluster *c = cluster_new(2, 1, here, 3);
+    enum run_state states[2];
+    uint32_t seq = 0;
+
+    for (unsigned i = 0; i < ARRAY_LEN(timings); i++) {
+        board_record(c->node[0].ctl, timings[i]);
+        for (unsigned n = 0; n < 2 * (RECORDER_BURST_GAP + 1) * RECORDER_RING; n++) {
+            bool timed = recorder_samples(++seq) || recorder_times(timings[i], seq);
+
+            assert_true(cluster_run(c, ops, states, NULL));
+            for (unsigned rank = 0; rank < 2; rank++)
+                assert_int_equal(is_remembered(c, rank, seq), timed);
+        }
+    }
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -961,6 +993,7 @@ int main(void)
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
         cmocka_unit_test(cells_that_cannot_be_cut_are_refused_by_the_call),
         cmocka_unit_test(a_rank_leaves_its_core_to_the_engine_there),
+        cmocka_unit_test(operations_are_timed_as_the_board_says),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

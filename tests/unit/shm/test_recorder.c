@@ -102,6 +102,30 @@ static void samples_are_even(void **state)
         assert_in_range(by_period[i], 64, 256); /* 128 on average */
 }
 
+/* Whoever looks when RECORDER_BURST_GAP + 1 rings full were done finds a ring that one burst has
+ * filled since the last look, but for samples that came later. A sixteenth is timed for it. */
+static void bursts_fill_the_ring(void **state)
+{
+    unsigned all = 0, length = 0;
+    uint32_t last = 0;
+
+    for (uint32_t seq = RECORDER_RING; seq < 1 << 22; seq++) {
+        length = recorder_in_burst(seq) ? length + 1 : 0;
+        all += length > 0;
+        if (!length || length % RECORDER_RING)
+            continue;
+        assert_int_equal(seq % RECORDER_RING, RECORDER_RING - 1); /* a whole one ends */
+        assert_true(!last || seq - last <= RECORDER_BURST_GAP * RECORDER_RING);
+        last = seq;
+    }
+    assert_in_range(all, (1 << 22) / RECORDER_BURST_OF - 1024,
+                    (1 << 22) / RECORDER_BURST_OF + 1024);
+    assert_false(recorder_times(RECORDER_NONE, last));
+    assert_true(recorder_times(RECORDER_BURSTS, last));
+    assert_false(recorder_times(RECORDER_BURSTS, last + 1));
+    assert_true(recorder_times(RECORDER_ALL, last + 1));
+}
+
 static void an_entry_is_what_was_begun(void **state)
 {
     struct board_recorder *rec = recorders(1);
@@ -261,6 +285,7 @@ int main(void)
         cmocka_unit_test(entries_of_gpus_are_apart),
         cmocka_unit_test(operations_are_sorted_whatever_their_numbers_are),
         cmocka_unit_test(samples_are_even),
+        cmocka_unit_test(bursts_fill_the_ring),
         cmocka_unit_test(an_entry_is_what_was_begun),
         cmocka_unit_test(durations_lie_in_their_buckets),
         cmocka_unit_test(waits_end_with_the_last_arrival),
