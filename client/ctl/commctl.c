@@ -178,12 +178,28 @@ static void print_help(void)
          "Exit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask, 3 waited too long.");
 }
 
+/* With --json there is an empty table, and that is valid JSON. */
+static int no_group(const struct verb *verb, const struct options *o,
+                    const struct msg_tables *answer)
+{
+    bool well;
+
+    if (o->show.json && verb->show_group != show_trace &&
+        !verb->show_group(&o->show, o->group, answer, &well))
+        return EXIT_NOT_ASKED;
+    complain("%s: no group \"%s\" that this user may see on any node: commctl ranks lists them%s%s",
+             verb->words, o->group, *answer->text ? "; " : "", answer->text);
+    return EXIT_BAD_ANSWER;
+}
+
 /* The verdict is over what was found; what could not be found is said besides. */
 static int show_group(const struct verb *verb, const struct options *o,
                       const struct msg_tables *answer)
 {
     bool well = true;
 
+    if (o->group && answer->ntables && !has_group(answer, o->group))
+        return no_group(verb, o, answer);
     if (answer->ntables && !verb->show_group(&o->show, o->group, answer, &well))
         return EXIT_NOT_ASKED;
     if (answer->text[0])
@@ -273,6 +289,29 @@ static const struct verb *find_verb(char *const *words, int n, const char **ret_
         if (!strcmp(verbs[i].words, typed))
             return &verbs[i];
     return NULL;
+}
+
+/* The words spell no verb; the first of them may. */
+static void complain_of_words(char *const *words, int n)
+{
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        size_t len = strlen(words[0]), extra = 1;
+
+        if (strncmp(verbs[i].words, words[0], len))
+            continue;
+        if (verbs[i].words[len] == ' ' && n > 1 && !strcmp(verbs[i].words + len + 1, words[1]))
+            extra = 2;
+        else if (verbs[i].words[len])
+            continue;
+        if (verbs[i].show_group)
+            complain("%s: %s: it takes one GROUP at most; a name with spaces needs quotes",
+                     verbs[i].words, words[2]);
+        else
+            complain("%s: %s: it takes no words; see commctl --help", verbs[i].words, words[extra]);
+        return;
+    }
+    complain("%s%s%s: no such verb (%s)", words[0], n > 1 ? " " : "", n > 1 ? words[1] : "",
+             verb_names());
 }
 
 static bool parse_timeout(const char *text, int64_t *ret_ms)
@@ -367,7 +406,8 @@ static int parse_options(int argc, char **argv, struct options *o)
             break;
         case O_TIMEOUT:
             if (!parse_timeout(optarg, &o->ask.timeout_ms)) {
-                complain("--timeout %s: not a number of seconds above 0", optarg);
+                complain("--timeout %s: not a number of seconds above 0, up to %d", optarg,
+                         MAX_TIMEOUT_S);
                 return EXIT_NOT_ASKED;
             }
             o->timed = true;
@@ -400,7 +440,8 @@ static int parse_options(int argc, char **argv, struct options *o)
             break;
         case O_WAIT:
             if (!parse_timeout(optarg, &o->wait_ms)) {
-                complain("--wait %s: not a number of seconds above 0", optarg);
+                complain("--wait %s: not a number of seconds above 0, up to %d", optarg,
+                         MAX_TIMEOUT_S);
                 return EXIT_NOT_ASKED;
             }
             break;
@@ -437,7 +478,7 @@ static bool has_colours(void)
     return !(none && *none) && term && *term && strcmp(term, "dumb");
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     struct options o = {.ask.timeout_ms = DEFAULT_TIMEOUT_MS, .wait_ms = -1, .since_ms = -1};
     const struct verb *verb;
@@ -455,14 +496,13 @@ int main(int argc, char **argv)
         fputs("Try: commctl --help\n", stderr);
         return EXIT_NOT_ASKED;
     }
-    if (argc == 1 && !strcmp(argv[0], "help")) {
+    if (!strcmp(argv[0], "help")) {
         print_help();
         return EXIT_FINE;
     }
     verb = find_verb(argv, argc, &o.group);
     if (!verb) {
-        complain("%s%s%s: no such verb (%s)", argv[0], argc > 1 ? " " : "", argc > 1 ? argv[1] : "",
-                 verb_names());
+        complain_of_words(argv, argc);
         return EXIT_NOT_ASKED;
     }
     for (unsigned i = 0; i < o.nspecial; i++)
@@ -478,4 +518,11 @@ int main(int argc, char **argv)
         return EXIT_NOT_ASKED;
     }
     return o.repeat_ms ? watch(&o, run_verb, verb, verb->words) : run_verb(verb, &o);
+}
+
+int main(int argc, char **argv)
+{
+    int r = run(argc, argv);
+
+    return r == EXIT_NOT_ASKED || flush_stdout() ? r : EXIT_NOT_ASKED;
 }

@@ -37,6 +37,8 @@ struct show {
 const char *colour_of(const char *key, const char *word);
 /* Prints to stdout. false: it could not be printed, and why was said. */
 bool show_tables(const struct show *show, const struct msg_tables *tables);
+/* false: what was printed could not be written, and that was said. */
+bool flush_stdout(void);
 
 /* commctl_made.c: a table that is made here, cell by cell. Cells are borrowed, or short copies. */
 struct made {

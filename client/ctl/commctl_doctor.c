@@ -128,10 +128,7 @@ static bool print_checks(const struct doctor_findings *all)
     }
     printf("%u checks, %u error%s, %u warning%s\n", all->n, errors, errors == 1 ? "" : "s",
            warnings, warnings == 1 ? "" : "s");
-    if (!fflush(stdout) && !ferror(stdout))
-        return true;
-    complain("cannot write to stdout (%s)", strerror(errno));
-    return false;
+    return flush_stdout();
 }
 
 static int judge_and_show(const struct options *o, const struct doctor_facts *facts)

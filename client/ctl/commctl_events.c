@@ -121,11 +121,7 @@ static int show_more(struct options *o, struct followed *f, const char *from)
         if (strcmp(cell_of(t, i, "time"), from) >= 0)
             print_event(o, t, i);
     }
-    if (fflush(stdout) || ferror(stdout)) {
-        complain("cannot write to stdout (%s)", strerror(errno));
-        return EXIT_NOT_ASKED;
-    }
-    return -1;
+    return flush_stdout() ? -1 : EXIT_NOT_ASKED;
 }
 
 static int show_once(struct options *o, const char *from)

@@ -184,9 +184,13 @@ bool show_tables(const struct show *show, const struct msg_tables *tables)
     }
     if (show->json)
         puts(tables->ntables ? "\n}" : "{}");
-    if (fflush(stdout) || ferror(stdout)) {
-        complain("cannot write to stdout (%s)", strerror(errno));
-        return false;
-    }
-    return true;
+    return flush_stdout();
+}
+
+bool flush_stdout(void)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return true;
+    complain("cannot write to stdout (%s)", strerror(errno));
+    return false;
 }

@@ -136,7 +136,7 @@ static void print_findings(const struct show *show, const char *group,
             print_finding(show, &findings[i]);
         }
     if (first)
-        puts(group ? "no such group" : "no groups");
+        puts("no groups");
 }
 
 bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,
@@ -144,7 +144,7 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
 {
     struct finding *findings;
     const char *key;
-    unsigned n, shown = 0;
+    unsigned n;
     bool ok = true;
     int r = diagnose(ranks->tables, &findings, &n, &key);
 
@@ -152,14 +152,9 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
         return cannot_read(r, key);
     judge_links(ranks, findings, n);
     *ret_well = true;
-    for (unsigned i = 0; i < n; i++) {
-        if (!is_shown(&findings[i], group))
-            continue;
-        shown++;
-        *ret_well = *ret_well && verdict_is_well(findings[i].verdict);
-    }
-    if (group && !shown)
-        *ret_well = false;
+    for (unsigned i = 0; i < n; i++)
+        if (is_shown(&findings[i], group))
+            *ret_well = *ret_well && verdict_is_well(findings[i].verdict);
     if (show->json)
         ok = why_json(show, group, findings, n);
     else

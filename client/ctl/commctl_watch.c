@@ -192,10 +192,8 @@ static int watch_pipe(const struct options *o, watch_fn *once, const void *arg)
             complain("%s", why);
         away = r == EXIT_NOT_ASKED;
         seen = true;
-        if (fflush(stdout) || ferror(stdout)) {
-            complain("cannot write to stdout (%s)", strerror(errno));
+        if (!flush_stdout())
             return EXIT_NOT_ASKED;
-        }
         pause_for(o->repeat_ms);
     }
 }

@@ -159,7 +159,7 @@ def test_arguments():
             check("not a number of seconds from 0.001 to 10" in done.stderr, done)
         done = text_of(node, "trace", "h")
         equal((done.returncode, done.stdout), (1, ""))
-        check("no such group" in done.stderr, done)
+        check('no group "h" that this user may see on any node' in done.stderr, done)
 
 
 main(globals())

@@ -67,7 +67,12 @@ def test_a_group_that_is_well():
         equal((row["rank"], row["pid"], row["command"]), (None, None, None), row)
         equal(shown.returncode, 0)
         equal(why(cluster.nodes[1], row["group"])["name"], "g", "by its id")
-        equal((none.returncode, none.stdout), (1, "no such group\n"))
+        equal((none.returncode, none.stdout), (1, ""))
+        check('why: no group "h" that this user may see on any node' in none.stderr, none)
+        for verb in ("ops", "ranks", "top"):
+            none = text(cluster.nodes[0], verb, "h")
+            equal((none.returncode, none.stdout), (1, ""))
+            check(f'{verb}: no group "h" that this user may see on any node' in none.stderr, none)
         for rank in ranks:
             rank.call("leave", name="g")
 

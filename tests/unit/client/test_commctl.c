@@ -335,6 +335,22 @@ static void several_tables(void **state)
     assert_string_equal(f->out, "{}\n");
 }
 
+/* Also for what no table is made for. */
+static void a_full_disk_is_said(void **state)
+{
+    static const char *const all[] = {"--help", "--version"};
+    struct fix *f = *state;
+    char *out = join(f->dir, "out");
+
+    assert_int_equal(symlink("/dev/full", out), 0);
+    free(out);
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        START(f, all[i]);
+        assert_int_equal(finish(f), 2);
+        assert_string_equal(f->err, "commctl: cannot write to stdout (No space left on device)\n");
+    }
+}
+
 static void version_of_both(void **state)
 {
     struct fix *f = *state;
@@ -624,7 +640,10 @@ static void usage(void **state)
         {{"shwo"}, 2, "", "commctl: shwo: no such verb (status, nodes, links, groups, clients, "},
         {{"show", "me"}, 2, "", "commctl: show me: no such verb ("},
         {{"show"}, 2, "", "commctl: show: no such verb ("},
-        {{"status", "now"}, 2, "", "commctl: status now: no such verb ("},
+        {{"status", "now"}, 2, "", "commctl: status: now: it takes no words; see commctl --help\n"},
+        {{"show", "config", "it"}, 2, "", "commctl: show config: it: it takes no words; see "},
+        {{"why", "my", "group"}, 2, "", "commctl: why: group: it takes one GROUP at most; a name "},
+        {{"stat"}, 2, "", "commctl: stat: no such verb ("},
         {{"--frob"}, 2, "", "commctl: unrecognized option '--frob'\nTry: commctl --help\n"},
         {{"--socket", ""}, 2, "", "commctl: --socket: the path is empty\n"},
         {{"drain", "--watch"}, 2, "", "commctl: drain: --watch is not for it\n"},
@@ -637,9 +656,15 @@ static void usage(void **state)
         {{"drain", "now"}, 2, "", "commctl: drain: now: it is about this node and takes no words"},
         {{"status", "--undo"}, 2, "", "commctl: status: --undo is not for it\n"},
         {{"wait", "--for", "luck"}, 2, "", "commctl: wait: --for luck: ready, nodes=N (1 to 1024)"},
-        {{"--timeout", "0"}, 2, "", "commctl: --timeout 0: not a number of seconds above 0\n"},
-        {{"--timeout", "1x"}, 2, "", "commctl: --timeout 1x: not a number of seconds above 0\n"},
-        {{"--timeout", "nan"}, 2, "", "commctl: --timeout nan: not a number of seconds above 0\n"},
+        {{"--timeout", "0"}, 2, "", "commctl: --timeout 0: not a number of seconds above 0, up "},
+        {{"--timeout", "1e9"},
+         2,
+         "",
+         "commctl: --timeout 1e9: not a number of seconds above 0, up "},
+        {{"--timeout", "nan"},
+         2,
+         "",
+         "commctl: --timeout nan: not a number of seconds above 0, up "},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -660,6 +685,7 @@ int main(void)
         T(nodes_are_a_table),
         T(nodes_as_json),
         T(several_tables),
+        T(a_full_disk_is_said),
         T(version_of_both),
         T(nobody_listens),
         T(show_config_asks_for_config),
