@@ -207,6 +207,18 @@ static int show_group(const struct verb *verb, const struct options *o,
     return well && answer->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
+/* The rows of all nodes, in the same order each time. */
+static void sort_answer(struct msg_tables *answer)
+{
+    static const char *const ranks[] = {"name", "group", "rank"}, *const links[] = {"node", "peer"};
+
+    for (uint32_t i = 0; i < answer->ntables; i++)
+        if (!strcmp(answer->tables[i].name, "ranks"))
+            sort_rows(&answer->tables[i], ranks, ARRAY_LEN(ranks));
+        else if (!strcmp(answer->tables[i].name, "links"))
+            sort_rows(&answer->tables[i], links, ARRAY_LEN(links));
+}
+
 /* The table "links" of @answer alone. */
 static bool show_links(const struct show *show, const struct msg_tables *answer)
 {
@@ -241,6 +253,7 @@ static int run_verb(const void *arg, struct options *o)
         if (!ask_tables(&o->ask, verb->ask, &answer))
             return EXIT_NOT_ASKED;
     }
+    sort_answer(&answer.tables);
     if (verb->show_group)
         return show_group(verb, o, &answer.tables);
     if (verb->show)

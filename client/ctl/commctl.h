@@ -40,6 +40,10 @@ bool show_tables(const struct show *show, const struct msg_tables *tables);
 /* false: what was printed could not be written, and that was said. */
 bool flush_stdout(void);
 
+/* Orders the rows of @table by these columns; node10 comes after node9. Answers of several nodes
+ * lie in the order in which they came. */
+void sort_rows(struct msg_table *table, const char *const *keys, unsigned nkeys);
+
 /* commctl_made.c: a table that is made here, cell by cell. Cells are borrowed, or short copies. */
 struct made {
     struct msg_table table;

@@ -8,6 +8,7 @@
 #include <libsmartcols.h>
 #include <stdio.h>
 
+#include "client/ctl/cells.h"
 #include "client/ctl/commctl.h"
 
 static void table_unrefp(struct libscols_table **table)
@@ -193,4 +194,34 @@ bool flush_stdout(void)
         return true;
     complain("cannot write to stdout (%s)", strerror(errno));
     return false;
+}
+
+struct order {
+    const struct msg_table *table;
+    const char *const *keys;
+    unsigned nkeys;
+};
+
+static int by_keys(const void *a, const void *b, void *arg)
+{
+    const struct order *o = arg;
+    char *const *x = a, *const *y = b;
+    int r = 0;
+
+    for (unsigned k = 0; k < o->nkeys && !r; k++) {
+        uint32_t i = cells_column(o->table, o->keys[k]);
+
+        if (i < o->table->ncolumns)
+            r = strverscmp(x[i] ? x[i] : "", y[i] ? y[i] : "");
+    }
+    return r;
+}
+
+void sort_rows(struct msg_table *table, const char *const *keys, unsigned nkeys)
+{
+    struct order order = {table, keys, nkeys};
+
+    if (table->nrows && table->ncolumns)
+        qsort_r(table->cells, table->nrows, table->ncolumns * sizeof(*table->cells), by_keys,
+                &order);
 }

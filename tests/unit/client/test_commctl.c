@@ -335,6 +335,26 @@ static void several_tables(void **state)
     assert_string_equal(f->out, "{}\n");
 }
 
+/* Nodes answer in any order; what is shown again and again must not jump. */
+static void rows_of_all_nodes_are_in_order(void **state)
+{
+    static struct msg_column columns[] = {{"node", "NODE", MSG_CELL_STRING},
+                                          {"peer", "PEER", MSG_CELL_STRING}};
+    char *cells[] = {"n10", "n2", "n2", "n10", "n10", NULL, "n2", "n1"};
+    struct msg_table links = {"links", 2, 4, columns, cells};
+    struct fix *f = *state;
+
+    START(f, "--socket", f->path, "links");
+    welcome(f, "ranks");
+    answer_tables(f, &links, 1, true, "");
+    assert_int_equal(finish(f), 0);
+    assert_string_equal(f->out, "NODE  PEER\n"
+                                "n2    n1\n"
+                                "n2    n10\n"
+                                "n10   -\n"
+                                "n10   n2\n");
+}
+
 /* Also for what no table is made for. */
 static void a_full_disk_is_said(void **state)
 {
@@ -685,6 +705,7 @@ int main(void)
         T(nodes_are_a_table),
         T(nodes_as_json),
         T(several_tables),
+        T(rows_of_all_nodes_are_in_order),
         T(a_full_disk_is_said),
         T(version_of_both),
         T(nobody_listens),
