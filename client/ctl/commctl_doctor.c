@@ -38,14 +38,15 @@ static const char *setting(const struct answers *a, const char *key)
     return "";
 }
 
-static void take_nodes(const struct answers *a, struct doctor_facts *facts)
+/* All but @own, whose state is "self", or "draining". */
+static void take_nodes(const struct answers *a, const char *own, struct doctor_facts *facts)
 {
     const struct msg_tables *nodes = &a->nodes.tables;
     uint32_t nrows = nodes->ntables ? nodes->tables->nrows : 0;
 
     facts->nodes = calloc(nrows + 1, sizeof(*facts->nodes));
     for (uint32_t row = 0; row < nrows && facts->nodes; row++) {
-        if (!strcmp(cell_of(nodes, row, "state"), "self"))
+        if (!strcmp(cell_of(nodes, row, "node"), own))
             continue;
         facts->nodes[facts->nnodes++] = (struct doctor_node){
             .name = cell_of(nodes, row, "node"),
@@ -75,7 +76,7 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
         facts->unwell = a->status.tables.text;
         complain_to(unheard, sizeof(unheard));
         if (ask_tables(&o->ask, "nodes", &a->nodes))
-            take_nodes(a, facts);
+            take_nodes(a, o->ask.welcome.node, facts);
         if (ask_tables(&o->ask, "keys", &a->keys) && strcmp(facts->unwell, a->keys.tables.text))
             facts->keys_unwell = a->keys.tables.text;
         if (ask_tables(&o->ask, "config", &a->config)) {

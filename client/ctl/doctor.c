@@ -286,7 +286,10 @@ static void judge_node(const struct doctor_facts *f, const struct doctor_node *n
     char check[64];
 
     snprintf(check, sizeof(check), "node %s", n->name);
-    if (strcmp(n->state, "up"))
+    if (!strcmp(n->state, "draining"))
+        tell_finding(all, DOCTOR_ERROR, check, "when it shall: commctl drain --undo there",
+                     "it is draining: it takes no new clients and groups");
+    else if (strcmp(n->state, "up"))
         judge_connection(n, check, all);
     else
         judge_link(f, n, check, all);

@@ -237,7 +237,8 @@ void doctor_look_at_nodes(struct doctor_facts *facts, unsigned ms)
         if (!fds)
             continue;
         fds[i] = (struct pollfd){.fd = -1, .events = POLLOUT};
-        if (strcmp(facts->nodes[i].state, "up"))
+        /* who drains is linked, and would log a connection that is only tried */
+        if (strcmp(facts->nodes[i].state, "up") && strcmp(facts->nodes[i].state, "draining"))
             fds[i].fd = begin_connect(&facts->nodes[i], SOCK_STREAM);
         left += fds[i].fd >= 0;
     }

@@ -55,6 +55,24 @@ def test_a_node_that_is_gone():
         check("systemctl start commd" in row["remedy"], row)
 
 
+def test_a_node_that_drains():
+    """It is no other node to itself, and others are told what ends it."""
+    with Cluster(2) as cluster:
+        node = cluster.nodes[0]
+        subprocess.run([COMMCTL, "--socket", node.socket, "drain"], check=True,
+                       stdout=subprocess.DEVNULL)  # fmt: skip
+        status, rows = doctor(node.socket)
+        equal((status, of(rows, "node node0")), (1, []))
+        check("draining" in of(rows, "commd")[0]["finding"], rows)
+        until(lambda: cluster.nodes[1].ctl("nodes")["nodes"][0]["state"] == "draining",
+              "the other one knows")  # fmt: skip
+        status, rows = doctor(cluster.nodes[1].socket)
+        row = of(rows, "node node0")[0]
+        equal((status, row["level"]), (1, "error"))
+        check("it is draining" in row["finding"], row)
+        check("commctl drain --undo there" in row["remedy"], row)
+
+
 def test_without_commd():
     status, rows = doctor("/nowhere/commd.sock")
     equal(status, 1)
