@@ -163,6 +163,21 @@ def test_doctor():
               ["is COMMD_SOCKET meant?"])  # fmt: skip
 
 
+TO_FULL = "out = os.open('/dev/full', os.O_WRONLY)"
+TO_NOBODY = "r, out = os.pipe(); os.close(r)"
+
+
+def test_doctor_whose_answer_is_not_taken():
+    with Cluster(1) as cluster:
+        for where, said in ((TO_FULL, "cannot write to stdout (No space left"), (TO_NOBODY, "")):
+            code = (f"import os, runpy, sys; {where}; os.dup2(out, 1);"
+                    "runpy.run_module('commd.doctor', run_name='__main__')")  # fmt: skip
+            process = package().run(cluster.nodes[0], ["-c", code])
+            text, _ = process.communicate(timeout=LONG)
+            equal(process.returncode, 2, text)
+            check(said in text and len(text.splitlines()) == bool(said), text)
+
+
 def test_program_of_the_readme():
     """As it stands there, by two ranks."""
     with open(os.path.join(TOP, "README.md")) as file:

@@ -4,7 +4,8 @@ Looks at this Python, the commd package, torch, the environment and the node's c
 processes do an all_reduce, and asks `commctl doctor` for the rest. A line for each check, and the
 remedy below what needs one.
 
-Exit status: 0 fine (perhaps with warnings), 1 something keeps programs from running.
+Exit status: 0 fine (perhaps with warnings), 1 something keeps programs from running, 2 wrong
+usage, or nobody took the answer.
 """
 
 import argparse
@@ -98,6 +99,9 @@ def check_torch(report):
     except ImportError:
         report.warn("torch", "it is not installed", "pip install torch, if programs need it")
         return
+    if not hasattr(torch, "__version__"):
+        report.error("torch", f"{torch.__file__} is not PyTorch", "rename it: it hides torch")
+        return
     try:
         import commd.torch
 
@@ -106,9 +110,6 @@ def check_torch(report):
         report.error("torch", f"{torch.__version__}: {error}", "see the message")
         return
     report.ok("torch", f"{torch.__version__}, and the backend for it loads")
-    if torch.cuda.is_available():
-        report.warn("torch", "tensors on GPUs cannot be handed to commd",
-                    'use backend="cpu:commd,cuda:nccl"')  # fmt: skip
 
 
 def check_connection(report):
@@ -186,7 +187,17 @@ def show(rows, as_json):
         if remedy:
             print(f"         -> {remedy}")
     levels = [row[0] for row in rows]
-    print(f"{len(rows)} checks, {levels.count('error')} errors, {levels.count('warning')} warnings")
+    counts = [(len(rows), "check"), (levels.count("error"), "error"),
+              (levels.count("warning"), "warning")]  # fmt: skip
+    print(", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts))
+
+
+def cannot_write(error):
+    """The exit status. Who reads a part of it, as head does, hears nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still wants to write at its end
+    if not isinstance(error, BrokenPipeError):
+        print(f"commd.doctor: cannot write to stdout ({error.strerror})", file=sys.stderr)
+    return 2
 
 
 def main(arguments=None):
@@ -204,7 +215,11 @@ def main(arguments=None):
         if check_connection(report):
             check_all_reduce(report)
     check_node(report)
-    show(report.rows, options.json)
+    try:
+        show(report.rows, options.json)
+        sys.stdout.flush()
+    except OSError as error:
+        return cannot_write(error)
     return 1 if any(row[0] == "error" for row in report.rows) else 0
 
 
