@@ -411,6 +411,7 @@ static void gpu_session(struct daemon *d, const struct core_action *a)
     session.gpu_session.client = a->client;
     session.gpu_session.uid = a->by_id;
     session.gpu_session.pid = a->pid;
+    session.gpu_session.weight = conf_weight(d->conf, a->by_id);
     engine_link_send(d->gpu, &session, &service, 1);
     listener_send(d->listener, a->client, &answer, &client, 1);
 }

@@ -51,7 +51,7 @@ MAY = {
     "transport/engine": SHM | {"transport/schedule", "transport/fabric"},
     "transport/gpu": SHM
     | {"shm/gpu", "client/include", "shm/launch", "transport/gpu/kernel"}
-    | {"transport/process"},
+    | {"transport/process", "transport/schedule"},
     "transport/gpu/kernel": {"transport/gpu", "shm/gpu", "shm/model", "shm/util"},
     "transport/process": SHM | {"shm/launch", "transport/engine", "transport/fabric"},
     "client/include": set(),
@@ -85,7 +85,8 @@ FOREIGN = {
     r"protobuf-c": ("shm/proto",),
 }
 PURE = re.compile(
-    r"(core|core_\w+|fair|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_order|move|able)\.o$"
+    r"(core|core_\w+|fair|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_order|gpu_share|move"
+    r"|able)\.o$"
 )
 PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort".split())
 MODEL = {"coll_table", "dtype_size", "redop_defined"}
@@ -93,6 +94,9 @@ PURE_MORE = {
     "core_alloc.o": {"calloc", "free"},
     "gpu_plan.o": MODEL,
     "gpu_plan_blocks.o": MODEL,
+    "gpu_share.o": set(
+        "fair_init fair_node_init fair_enter fair_leave fair_first fair_may fair_charge".split()
+    ),
     "move.o": MODEL,
     "able.o": MODEL,
 }

@@ -44,7 +44,8 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 noinst_LTLIBRARIES += libcommd-gpu-plan.la
 libcommd_gpu_plan_la_SOURCES = transport/gpu/gpu_order.c transport/gpu/gpu_order.h \
 	transport/gpu/gpu_plan.c transport/gpu/gpu_plan.h transport/gpu/gpu_plan_blocks.c \
-	transport/gpu/gpu_plan_priv.h transport/gpu/kernel/batch.h transport/gpu/move.c \
+	transport/gpu/gpu_plan_priv.h transport/gpu/gpu_share.c transport/gpu/gpu_share.h \
+	transport/gpu/kernel/batch.h transport/gpu/move.c \
 	transport/gpu/move.h transport/gpu/nccl.c transport/gpu/nccl.h
 
 # The kernels as C, for tests.
@@ -86,7 +87,9 @@ transport_commd_gpu_SOURCES = transport/gpu/gpu.h transport/gpu/gpu_attach.c \
 	transport/gpu/gpu_group.c transport/gpu/gpu_jobs.c transport/gpu/gpu_launch.c \
 	transport/gpu/gpu_lend.c transport/gpu/gpu_main.c transport/gpu/gpu_memory.c \
 	transport/gpu/gpu_nccl.c transport/gpu/gpu_session.c \
-	transport/gpu/gpu_slot.c transport/gpu/gpu_wire.c transport/process/confine.c \
-	transport/process/confine.h transport/process/launcher.c transport/process/launcher.h
-transport_commd_gpu_LDADD = libcommd-gpu-plan.la libcommd-gpu-image.la libcommd-client.la \
-	libcommd-launch.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) -ldl -lpthread
+	transport/gpu/gpu_slot.c transport/gpu/gpu_user.c transport/gpu/gpu_wire.c \
+	transport/process/confine.c transport/process/confine.h transport/process/launcher.c \
+	transport/process/launcher.h
+transport_commd_gpu_LDADD = libcommd-gpu-plan.la libcommd-schedule.la libcommd-gpu-image.la \
+	libcommd-client.la libcommd-launch.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) -ldl -lpthread

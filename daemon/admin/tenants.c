@@ -1,6 +1,7 @@
 /* tenants.c - what each user has of each thing that there is a limit of (doc/security.md), beside
  * the most that it may hold while others hold what they do, what all hold, and the limit. Of the
- * network there is no limit: there a weight says who gets how much of it where several want it.
+ * network there is no limit: there a weight says who gets how much of it, and of GPUs, where
+ * several want it.
  *
  * First it is looked who there is: users with clients or groups, and those who have only memory
  * left. Then a user at a time, until the turn ends; who comes or goes meanwhile may be in or out.

@@ -109,7 +109,7 @@ const struct conf_key conf_keys[] = {
     { "limits", "max_board_bytes_per_user", CONF_SIZE, CONF_RELOAD, FIELD(max_board_bytes_per_user),
       MIB, 1024 * TIB, "64G", "of this, shared memory of one user's groups" },
     { "limits", "weights", CONF_WEIGHTS, CONF_RELOAD | CONF_MAY_BE_EMPTY, FIELD(weights), 0,
-      LONGEST(weights), "", "of users, where several send more than the network takes" },
+      LONGEST(weights), "", "of users, where several want more than the network or a GPU does" },
 
     { "log", "level", CONF_LEVEL, CONF_RELOAD, FIELD(log_level), 0, CONF_LOG_DEBUG, "info",
       "what is logged" },

@@ -433,6 +433,7 @@ struct msg_gpu_hello {
 struct msg_gpu_session { /* SESSION, SESSION_DEL */
     uint32_t client;     /* unique among those that are there */
     uint32_t uid, pid;   /* DEL: 0 */
+    uint32_t weight;     /* of that user beside others; 0: as those that nobody has weighed */
 };
 
 struct msg_gpu_device {

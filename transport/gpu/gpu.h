@@ -1,9 +1,10 @@
 /* gpu.h - what the files of commd-gpu share: gpu_main.c (turns), gpu_control.c (commd's socket),
- * gpu_device.c (GPUs and their streams), gpu_jobs.c (calls that take long), gpu_session.c (a
- * client's socket) with gpu_memory.c (its allocations), gpu_lend.c (ours, for it) and gpu_slot.c
- * (what it announces), gpu_group.c (who does what with whom) with gpu_attach.c (how groups come and
- * go), gpu_launch.c (an operation becomes work on streams), gpu_comm.c (those in which NCCL takes
- * part), gpu_nccl.c (communicators), gpu_wire.c (groups over several nodes).
+ * gpu_device.c (GPUs and their streams), gpu_user.c (users and their shares), gpu_jobs.c (calls
+ * that take long), gpu_session.c (a client's socket) with gpu_memory.c (its allocations),
+ * gpu_lend.c (ours, for it) and gpu_slot.c (what it announces), gpu_group.c (who does what with
+ * whom) with gpu_attach.c (how groups come and go), gpu_launch.c (an operation becomes work on
+ * streams), gpu_comm.c (those in which NCCL takes part), gpu_nccl.c (communicators), gpu_wire.c
+ * (groups over several nodes).
  *
  * Everything runs on one thread but for jobs, joins of shadow groups, and NCCL's aborts. */
 #ifndef COMMD_GPU_H
@@ -19,6 +20,7 @@
 #include "shm/util/closer.h"
 #include "transport/gpu/gpu_order.h"
 #include "transport/gpu/gpu_plan.h"
+#include "transport/gpu/gpu_share.h"
 #include "transport/gpu/nccl.h"
 
 enum {
@@ -36,10 +38,8 @@ enum {
     GPU_LENT_PART = 4,      /* of a GPU's memory, so much is lent out in all: a quarter */
     GPU_LAST_CODE = -64,    /* of enum commd_result, as far as we believe one */
     GPU_STREAM_DEPTH = 128, /* operations on a stream at a time: a full one would block us */
-    GPU_USER_DEPTH = 32,    /* of one user that have their turn, and have not ended */
     GPU_USER_LINES = 4,     /* streams of a GPU for moves: users share them */
 };
-#define GPU_USER_BYTES (256ull << 20) /* and of these, unless it is one alone */
 
 struct gpu;
 struct gdevice;
@@ -122,7 +122,8 @@ struct gdevice {
     struct gstream stream[STREAMS];
     cu_module module;
     cu_function kernel[GPU_KERNELS];
-    void *page; /* of `passed` */
+    void *page;               /* of `passed` */
+    struct gpu_shared shared; /* by users */
     unsigned nsessions;
     uint64_t mapped, operations, moved;
 };
@@ -138,8 +139,8 @@ struct guser {
     uint32_t nnodes; /* of its groups over several */
     unsigned line;   /* its stream for moves, on each GPU */
     uint64_t mapped;
-    unsigned ncounted; /* operations that are counted, see user_full() */
-    uint64_t counted;  /* bytes of them */
+    uint32_t weight; /* beside other users */
+    struct gpu_share share[GPU_MAX_DEVICES];
     struct glane lane;
     TAILQ_HEAD(, gsession) active;
     TAILQ_HEAD(, ggroup) active_groups;
@@ -187,6 +188,7 @@ struct gannounce {
     struct op_desc desc;
     struct gpu_rank rank;
     uint64_t reads;  /* bytes of its memory that the operation reads */
+    uint64_t counts; /* bytes that it reads or writes there, whichever is more */
     const char *bad; /* why it cannot be done, whoever else takes part; NULL: it can */
     int bad_code;
     uint32_t aux_len;
@@ -292,7 +294,8 @@ struct gop {
     struct gpu_plan *plan;  /* nhere */
     struct gpu_rank *ranks; /* nlocal, unit by unit */
     bool planned;           /* launch_plan() */
-    uint64_t counted;       /* of its user; bytes, and one more */
+    bool counted;           /* user_count() */
+    uint64_t waits;         /* user_may(): bits, of units here */
     bool failed;            /* its results say so, although it is, or will be, on streams */
     /* only if it needs other GPUs: */
     struct gpu_order_op order;
@@ -376,13 +379,20 @@ enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 /* Nothing can be trusted any more: says why and ends the process. */
 _Noreturn void gpu_fatal(struct gpu *g, const char *format, ...) _printf_(2, 3);
 int gpu_watch(struct gpu *g, int fd, uint32_t events, struct gwatch *w);
-struct guser *guser_get(struct gpu *g, uint32_t uid);
-void guser_put(struct gpu *g, struct guser *u);   /* freed if nothing is left of it */
-void guser_touch(struct gpu *g, struct guser *u); /* lists of active things have changed */
 
-/* Has the user so much under way that others come first? Counted is what has its turn, and ends
- * without a client's doing. */
-bool user_full(const struct gop *op);
+/* gpu_user.c */
+struct guser *guser_get(struct gpu *g, uint32_t uid);
+void guser_weigh(struct guser *u, uint32_t weight); /* 0: as those that nobody has weighed */
+void guser_put(struct gpu *g, struct guser *u);     /* freed if nothing is left of it */
+void guser_touch(struct gpu *g, struct guser *u);   /* lists of active things have changed */
+void users_turn(struct gpu *g);                     /* all have been looked at */
+/* May the operation have its turn, as far as users and their shares of its GPUs go? */
+bool user_may(struct gop *op);
+/* It may, but waits for others on this GPU to end. */
+void user_waits(struct gop *op, unsigned unit);
+/* It has its turn, and waits no more: it is charged for. */
+void user_charge(struct gop *op);
+/* Counted is what has its turn, and ends without a client's doing. */
 void user_count(struct gop *op);
 void user_uncount(struct gop *op);
 
@@ -412,7 +422,7 @@ static inline unsigned session_bucket(const struct gpu *g, uint32_t id)
 }
 
 /* gpu_session.c */
-void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int *fd);
+void session_new(struct gpu *g, const struct msg_gpu_session *m, int *fd);
 void session_del(struct gpu *g, uint32_t client);
 void session_read(struct gsession *s);
 void session_wake(struct gsession *s); /* its doorbell has rung */

@@ -55,18 +55,21 @@ bool comm_ready(struct gop *op)
         ready_failed(op, COMMD_E_INVALID, why);
         return true;
     }
-    if (user_full(op)) /* by what is agreed upon, which ends whatever we do here */
+    if (!user_may(op)) /* by what is agreed upon, which ends whatever we do here */
         return false;
     for (unsigned u = 0; u < gr->nhere; u++) {
         struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
         int r = stream_scratch(s, launch_scratch(op, u));
 
+        if (r == 0)
+            user_waits(op, u);
         if (r < 0)
             ready_failed(op, r, s->why);
         if (r <= 0)
             return r < 0;
     }
     op->state = OP_ORDER;
+    user_charge(op);
     group_rest(gr);
     comm_take(op, comm_find(gr));
     op->order.group = gr->id ^ (uint64_t)gr->user->uid << 32 ^ gr->epoch << 48;

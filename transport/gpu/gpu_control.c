@@ -77,7 +77,7 @@ static void control_take(struct gpu *g, const struct msg *m, int *fd)
     struct msg pong = {.type = MSG_PING};
 
     if (m->type == MSG_GPU_SESSION && *fd >= 0) {
-        session_new(g, m->gpu_session.client, m->gpu_session.uid, m->gpu_session.pid, fd);
+        session_new(g, &m->gpu_session, fd);
     } else if (m->type == MSG_GPU_SESSION_DEL) {
         session_del(g, m->gpu_session.client);
     } else if (m->type == MSG_PING && !m->ping.pong) {

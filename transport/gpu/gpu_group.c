@@ -313,18 +313,25 @@ static bool op_try(struct gop *op)
     const char *why;
     int r;
 
-    if (s->nflying >= GPU_STREAM_DEPTH || user_full(op))
+    if (!user_may(op))
         return false;
+    if (s->nflying >= GPU_STREAM_DEPTH) {
+        user_waits(op, 0);
+        return false;
+    }
     why = launch_plan(op);
     if (why) {
         op_fail(op, COMMD_E_INVALID, -1, 0, why);
         return true;
     }
     r = stream_scratch(s, launch_scratch(op, 0));
+    if (r == 0)
+        user_waits(op, 0);
     if (r < 0)
         op_fail(op, r, -1, 0, s->why);
     if (r <= 0)
         return r < 0;
+    user_charge(op);
     user_count(op);
     launch_local(op);
     op_launched(gr);

@@ -4,8 +4,8 @@
  * The turn: sessions announce, groups look whether their inputs are there, streams whether
  * something has ended. Users share a turn as in the engine (transport/engine/engine.c): where
  * several have something, each gets a slice of time and the next turn goes on behind it. What is on
- * the GPUs is not taken back: so no user has more than GPU_USER_DEPTH operations, or
- * GPU_USER_BYTES, that have their turn, and up to four users have streams of their own for moves.
+ * the GPUs is not taken back: gpu_share.c says who may have how much there, and up to four users have
+ * streams of their own for moves.
  * After SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for,
  * which nobody rings for; else until a doorbell or a socket is heard.
  *
@@ -78,84 +78,6 @@ void gpu_fatal(struct gpu *g, const char *format, ...)
     _exit(1);
 }
 
-/* ---- users ----------------------------------------------------------------------------------- */
-
-struct guser *guser_get(struct gpu *g, uint32_t uid)
-{
-    struct guser *u;
-
-    LIST_FOREACH(u, &g->users, link)
-        if (u->uid == uid)
-            return u;
-    u = calloc(1, sizeof *u);
-    if (!u)
-        return NULL;
-    u->uid = uid;
-    for (unsigned i = 1; i < GPU_USER_LINES; i++)
-        if (g->line[i] < g->line[u->line])
-            u->line = i;
-    g->line[u->line]++;
-    TAILQ_INIT(&u->active);
-    TAILQ_INIT(&u->active_groups);
-    LIST_INSERT_HEAD(&g->users, u, link);
-    return u;
-}
-
-void guser_put(struct gpu *g, struct guser *u)
-{
-    if (u->nsessions || u->ngroups || u->nnodes) /* nodes: of groups that are not left yet */
-        return;
-    g->line[u->line]--;
-    LIST_REMOVE(u, link);
-    free(u);
-}
-
-void guser_touch(struct gpu *g, struct guser *u)
-{
-    bool busy = u->nactive || u->nactive_groups;
-
-    if (busy == u->busy)
-        return;
-    u->busy = busy;
-    if (busy)
-        TAILQ_INSERT_TAIL(&g->busy, u, busy_link);
-    else
-        TAILQ_REMOVE(&g->busy, u, busy_link);
-}
-
-static uint64_t op_bytes(const struct gop *op)
-{
-    uint64_t sum = 0;
-
-    for (unsigned i = 0; i < op->nof; i++)
-        sum += op->of[i]->reads;
-    return sum;
-}
-
-bool user_full(const struct gop *op)
-{
-    const struct guser *u = op->group->user;
-
-    return u->ncounted >= GPU_USER_DEPTH ||
-           (u->ncounted && u->counted + op_bytes(op) > GPU_USER_BYTES);
-}
-
-void user_count(struct gop *op)
-{
-    op->counted = op_bytes(op) + 1;
-    op->group->user->ncounted++;
-    op->group->user->counted += op->counted - 1;
-}
-
-void user_uncount(struct gop *op)
-{
-    if (!op->counted)
-        return;
-    op->group->user->ncounted--;
-    op->group->user->counted -= op->counted - 1;
-    op->counted = 0;
-}
-
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 static bool sessions_turn(struct guser *u, uint64_t end)
@@ -206,6 +128,7 @@ static bool gpu_turn(struct gpu *g)
         if (u->nactive_groups)
             moved |= groups_turn(u, alone ? 0 : begin + SLICE_NS);
     }
+    users_turn(g);
     moved |= comm_turn(g);
     wires_sweep(g);
     sessions_sweep(g);

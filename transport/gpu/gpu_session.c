@@ -385,9 +385,13 @@ static struct gsession *gsession_new(struct gpu *g, struct gsession *first, uint
     return s;
 }
 
-void session_new(struct gpu *g, uint32_t client, uint32_t uid, uint32_t pid, int *fd)
+/* Its user's weight is that of the latest session: commd may have been told another one since. */
+void session_new(struct gpu *g, const struct msg_gpu_session *m, int *fd)
 {
-    gsession_new(g, NULL, client, uid, pid, fd);
+    struct gsession *s = gsession_new(g, NULL, m->client, m->uid, m->pid, fd);
+
+    if (s)
+        guser_weigh(s->user, m->weight);
 }
 
 /* Of those that @s was asked for; NULL: there is none. */

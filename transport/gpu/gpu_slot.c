@@ -200,6 +200,7 @@ static bool look_buffers(struct look *l)
     if (l->a->desc.coll == COLL_BROADCAST && l->root)
         bytes = got;
     l->a->reads = bytes;
+    l->a->counts = MAX(bytes, got);
     return ok;
 }
 

@@ -81,6 +81,16 @@ struct fair_node *fair_first(const struct fair *f)
     return TAILQ_FIRST(&f->list);
 }
 
+bool fair_may(const struct fair *f, const struct fair_node *n)
+{
+    const struct fair_node *first = fair_first(f);
+    struct fair_node now = *n;
+
+    if (!n->listed)
+        fair_return(f, &now);
+    return !first || !later(now.time, first->time);
+}
+
 void fair_charge(struct fair *f, struct fair_node *n, size_t bytes)
 {
     const struct fair_node *first = fair_first(f);

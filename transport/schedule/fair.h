@@ -48,6 +48,8 @@ void fair_enter(struct fair *f, struct fair_node *n);
 void fair_leave(struct fair *f, struct fair_node *n);
 /* Who is next; NULL: nobody. */
 struct fair_node *fair_first(const struct fair *f);
+/* Does nobody who stands in the queue come before it, listed or not? */
+bool fair_may(const struct fair *f, const struct fair_node *n);
 /* It sends so many bytes, being the first or not, listed or not. */
 void fair_charge(struct fair *f, struct fair_node *n, size_t bytes);
 /* Has it sent no more than @bytes beyond its share? One who sends little always has. */

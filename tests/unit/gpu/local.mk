@@ -1,7 +1,7 @@
 # tests/unit/gpu/: what commd-gpu decides, and its kernels as C.
 if HAVE_CMOCKA
-unit_gpu = tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan tests/unit/gpu/test_move \
-	tests/unit/gpu/test_nccl
+unit_gpu = tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
+	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_move tests/unit/gpu/test_nccl
 check_PROGRAMS += $(unit_gpu)
 TESTS += $(unit_gpu)
 
@@ -12,6 +12,9 @@ tests_unit_gpu_test_gpu_plan_SOURCES = tests/unit/gpu/test_gpu_plan.c tests/unit
 	tests/unit/gpu/plan_world.h
 tests_unit_gpu_test_gpu_plan_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-shm.la \
 	$(CMOCKA_LIBS)
+
+tests_unit_gpu_test_gpu_share_SOURCES = tests/unit/gpu/test_gpu_share.c
+tests_unit_gpu_test_gpu_share_LDADD = libcommd-gpu-plan.la libcommd-schedule.la $(CMOCKA_LIBS)
 
 tests_unit_gpu_test_move_SOURCES = tests/unit/gpu/test_move.c
 tests_unit_gpu_test_move_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-shm.la \

@@ -18,6 +18,7 @@ struct service {
     pid_t pid;
     int control;
     uint32_t clients, pings;
+    uint32_t weight; /* of the users of sessions that it is given from now on */
     struct msg_gpu_hello hello;
     struct msg_gpu_device device[SERVICE_MAX_DEVICES]; /* as told last */
 };

@@ -16,12 +16,14 @@ enum { CROWD = 4, PER_GROUP = SESSION_SLOTS / CROWD, SMALL = 1000 };
 struct board {
     struct meeting meeting, over;
     _Atomic uint32_t announced, done; /* of who floods */
+    _Atomic uint32_t has[2];          /* operations that have ended, of each user */
 };
 
 struct part {
     struct board *board;
     unsigned rank, gpus; /* two ranks, on one GPU or on two */
     uint64_t count;
+    unsigned user;
 };
 
 static void copy_of(struct request *q, uint64_t seq, const struct buffer *b, uint32_t number,
@@ -116,7 +118,7 @@ static void run_flood(unsigned gpus)
 
     service_start(&sv, settings);
     for (unsigned i = 0; i < 4; i++) {
-        x[i] = (struct part){board, i % 2, gpus, SMALL};
+        x[i] = (struct part){board, i % 2, gpus, SMALL, 0};
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? floods : sips, &x[i]);
     }
     for (unsigned i = 0; i < 4; i++)
@@ -135,6 +137,88 @@ static void beside_thousands_over_nccl(void **state)
 {
     (void)state;
     run_flood(2);
+}
+
+/* ---- users that both want all, and have weights ------------------------------------------------
+ */
+
+/* Has always as much announced as a session can have. */
+static int wants_all(void *arg, int sock)
+{
+    const struct part *p = arg;
+    uint64_t low = 0;
+    struct request q;
+    struct buffer b;
+    struct client c;
+
+    open_part(&c, sock, p, &b, 1);
+    meet(&p->board->meeting, 4);
+    while (!atomic_load(&p->board->over.came)) {
+        bool moved = false;
+
+        for (; low < c.next && client_done(&c, low); moved = true)
+            low++;
+        if (p->rank == 0)
+            atomic_store(&p->board->has[p->user], (uint32_t)low);
+        for (; c.next < low + SESSION_SLOTS; moved = true) {
+            copy_of(&q, c.next + 1, &b, 0, p->count);
+            client_announce(&c, &q);
+        }
+        if (!moved)
+            usleep(200);
+    }
+    return 0;
+}
+
+static void run_weights(unsigned gpus, uint32_t weight, double least, double most)
+{
+    static const char *const settings[] = {"FAKECUDA_DELAY_US=1000", "FAKECUDA_SEED=5", NULL};
+    struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
+    uint32_t begin[2], end[2] = {0, 0};
+    struct part x[4];
+    struct service sv;
+    pid_t pids[4];
+    double ratio;
+
+    service_start(&sv, settings);
+    for (unsigned i = 0; i < 4; i++) {
+        x[i] = (struct part){.board = board, .rank = i % 2, .gpus = gpus, .count = SMALL};
+        x[i].user = i / 2;
+        sv.weight = i < 2 ? weight : 0;
+        pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, wants_all, &x[i]);
+    }
+    while (end[0] < 50 || end[1] < 50)
+        for (unsigned i = 0; i < 2; i++)
+            begin[i] = end[i] = atomic_load(&board->has[i]);
+    while (end[0] - begin[0] + end[1] - begin[1] < (gpus == 1 ? 800u : 400u))
+        for (unsigned i = 0; i < 2; i++)
+            end[i] = atomic_load(&board->has[i]);
+    atomic_store(&board->over.came, 1);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    ratio = (double)(end[0] - begin[0]) / (double)(end[1] - begin[1]);
+    if (ratio < least || ratio > most)
+        fail_msg("%u operations to %u: %.2f", end[0] - begin[0], end[1] - begin[1], ratio);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+static void by_weight_on_one_gpu(void **state)
+{
+    (void)state;
+    run_weights(1, 30, 2.7, 3.3);
+}
+
+static void by_weight_over_nccl(void **state)
+{
+    (void)state;
+    run_weights(2, 30, 2.7, 3.3);
+}
+
+static void without_weights_alike(void **state)
+{
+    (void)state;
+    run_weights(1, 0, 0.9, 1.1);
 }
 
 /* ---- one that does not end --------------------------------------------------------------------
@@ -189,7 +273,7 @@ static void beside_one_that_takes_long(void **state)
     (void)state;
     service_start(&sv, service_knobs("FAKECUDA_DELAY_US=0"));
     for (unsigned i = 0; i < 4; i++) {
-        x[i] = (struct part){board, i % 2, 1, SMALL};
+        x[i] = (struct part){board, i % 2, 1, SMALL, 0};
         if (i == 0)
             service_turn_knobs("FAKECUDA_DELAY_US=60000000\nFAKECUDA_SEED=1");
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? one_huge : fifty_small, &x[i]);
@@ -210,9 +294,9 @@ static void beside_one_that_takes_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beside_thousands_on_one_gpu),
-        cmocka_unit_test(beside_thousands_over_nccl),
-        cmocka_unit_test(beside_one_that_takes_long),
+        cmocka_unit_test(beside_thousands_on_one_gpu), cmocka_unit_test(beside_thousands_over_nccl),
+        cmocka_unit_test(by_weight_on_one_gpu),        cmocka_unit_test(by_weight_over_nccl),
+        cmocka_unit_test(without_weights_alike),       cmocka_unit_test(beside_one_that_takes_long),
     };
 
     setenv("FAKECUDA_DEVICES", "2", 1);
