@@ -116,8 +116,8 @@ def test_ranks_on_two_nodes():
         work(cluster, "more", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 1)])
 
 
-def test_several_groups_over_three_nodes():
-    with GpuNodes(3) as cluster, contextlib.ExitStack() as stack:
+def several_groups(environment):
+    with GpuNodes(3, environment) as cluster, contextlib.ExitStack() as stack:
         places = {
             "a": [(0, 0), (1, 0), (2, 0)],
             "b": [(2, 0), (1, 0), (0, 0)],
@@ -130,8 +130,17 @@ def test_several_groups_over_three_nodes():
                 equal(one.line(), ["done", "36"])
 
 
-def test_a_rank_of_another_node_dies():
-    with GpuNodes(2) as cluster:
+def test_several_groups_over_three_nodes():
+    several_groups({})
+
+
+def test_operations_in_parts_over_three_nodes():
+    """Of 512 bytes: all nodes launch the parts of all groups in one order, or they stand still."""
+    several_groups({"COMMD_GPU_PART": "512"})
+
+
+def lose_a_rank(environment):
+    with GpuNodes(2, environment) as cluster:
         with ranks(cluster, "dies", [(0, 0), (1, 0), (0, 0)], 0) as some:
             until(lambda: moved(cluster.nodes[0]) >= 20, "they work")
             os.kill(some[1].pid, signal.SIGKILL)
@@ -139,6 +148,14 @@ def test_a_rank_of_another_node_dies():
                 word, code, rank, text = one.line()
                 equal((word, int(code), int(rank)), ("error", RANK_LOST, 1), text)
         work(cluster, "after", [(0, 0), (1, 0)])
+
+
+def test_a_rank_of_another_node_dies():
+    lose_a_rank({})
+
+
+def test_a_rank_dies_between_parts():
+    lose_a_rank({"COMMD_GPU_PART": "512"})
 
 
 def test_memory_that_is_not_lent_on_another_node():
@@ -206,6 +223,11 @@ def lose_a_commd_gpu(cluster, group):
 def test_the_commd_gpu_of_another_node_dies():
     with GpuNodes(2) as cluster:
         lose_a_commd_gpu(cluster, "lost")
+
+
+def test_the_commd_gpu_of_another_node_dies_between_parts():
+    with GpuNodes(2, {"COMMD_GPU_PART": "512"}) as cluster:
+        lose_a_commd_gpu(cluster, "between")
 
 
 def test_the_commd_gpu_of_another_node_dies_and_nccl_does_not_notice():

@@ -6,8 +6,11 @@
  * on two GPUs would wait for ever. One is being launched at a time (gpu->now):
  *   COMM    the communicator is made, if there is none of these GPUs yet
  *   ROUND   moves before it, and the calls, in one NCCL group over all GPUs of this node
- *   CALLS   NCCL enqueues them, in the background; then moves after it, and the next round
- * Behind the last round it is on the streams, and the next operation begins. Nothing is launched
+ *   CALLS   NCCL enqueues them, in the background; then moves after it
+ * Behind the last round it is on the streams. After each other one it goes back into the order, so
+ * that others come in between, and has its next turn when no more than one of its rounds runs: who
+ * has to wait for NCCL waits for two at most. What has begun so is seen to its end, as what was
+ * agreed upon: whoever leaves, and what becomes of the group. Nothing is launched
  * whose inputs are not there on all nodes, so what runs does not wait for a client.
  *
  * What if NCCL fails, or stands still for --timeout: gpu_nccl.c aborts the communicator, and the
@@ -42,13 +45,14 @@ static void ready_failed(struct gop *op, int code, const char *why)
     if (op->group->nnodes == 1)
         op_fail(op, code, -1, 0, why);
     else
-        wire_ready(op, code, -1, why);
+        wire_ready(op, false, code, -1, why);
 }
 
 bool comm_ready(struct gop *op)
 {
     struct ggroup *gr = op->group;
     const char *why = op->planned ? NULL : launch_plan(op);
+    bool beside;
 
     op->planned = true;
     if (why) {
@@ -69,16 +73,19 @@ bool comm_ready(struct gop *op)
             return r < 0;
     }
     op->state = OP_ORDER;
+    beside = user_beside(op); /* before it was there itself */
     user_charge(op);
     group_rest(gr);
     comm_take(op, comm_find(gr));
     op->order.group = gr->id ^ (uint64_t)gr->user->uid << 32 ^ gr->epoch << 48;
     op->order.seq = op->seq;
-    if (gr->nnodes == 1)
+    if (gr->nnodes == 1) {
         user_count(op);
+        launch_cut(op, beside);
+    }
     gpu_order_ready(&gr->g->order, &op->order, gr->nnodes == 1);
     if (gr->nnodes > 1)
-        wire_ready(op, 0, -1, "");
+        wire_ready(op, beside, 0, -1, "");
     return true;
 }
 
@@ -87,8 +94,9 @@ bool comm_drop(struct gop *op)
     if (op->state == OP_INPUTS)
         return true;
     /* other nodes may have launched what was agreed upon, and would wait for us */
-    if (op == op->group->g->now || (op->group->nnodes > 1 && (op->order.state == GPU_ORDER_AGREED ||
-                                                              wire_promised(op->group))))
+    if (op->begun || op == op->group->g->now ||
+        (op->group->nnodes > 1 &&
+         (op->order.state == GPU_ORDER_AGREED || wire_promised(op->group))))
         return false;
     gpu_order_drop(&op->group->g->order, &op->order);
     return true;
@@ -184,18 +192,58 @@ static void launch_after(struct gpu *g)
     op->round++;
 }
 
+/* It is on streams from here on. */
+static void launch_begun(struct gop *op)
+{
+    if (op->comm)
+        op->comm->used_ms = now_ms();
+    if (op->begun)
+        return;
+    op->begun = true;
+    op->group->flying++;
+    if (op->comm)
+        op->comm->flying++;
+}
+
+/* The entries that its next part takes are free when its last but one has ended. */
+static void hold(struct gop *op)
+{
+    op->round++;
+    op->order.held = false;
+    for (unsigned u = 0; u < op->group->nhere; u++)
+        op->order.held |= launch_flight(op, u)->up;
+    op->round--;
+}
+
+void comm_part_landed(struct gop *op)
+{
+    hold(op);
+}
+
+/* A part of it is, and others come. */
+static void launch_again(struct gpu *g)
+{
+    struct gop *op = g->now;
+    struct ggroup *gr = op->group;
+
+    g->now = NULL;
+    launch_begun(op);
+    for (unsigned u = 0; u < gr->nhere; u++) {
+        device_check(gr->here[u].dev, device_use(gr->here[u].dev), "cuCtxSetCurrent");
+        launch_part(op, u, &gr->here[u].dev->stream[STREAM_NCCL]);
+    }
+    hold(op);
+    gpu_order_again(&g->order, &op->order);
+}
+
 static void launch_done(struct gpu *g)
 {
     struct gop *op = g->now;
     struct ggroup *gr = op->group;
 
     g->now = NULL;
+    launch_begun(op);
     op->state = OP_FLYING;
-    if (op->comm) {
-        op->comm->flying++;
-        op->comm->used_ms = now_ms();
-    }
-    gr->flying++;
     for (unsigned u = 0; u < gr->nhere; u++) {
         device_check(gr->here[u].dev, device_use(gr->here[u].dev), "cuCtxSetCurrent");
         launch_end(op, u, &gr->here[u].dev->stream[STREAM_NCCL]);
@@ -204,11 +252,12 @@ static void launch_done(struct gpu *g)
 }
 
 /* Its communicator has failed after something was put on the streams: memory that it names stays
- * until that has ended, as for one that was launched. */
+ * until that has ended, as for one that was launched. Parts that are missing are left out. */
 static void now_abandon(struct gpu *g)
 {
     struct gop *op = g->now;
 
+    op->round++; /* of this part, as if it were complete */
     op_retell(op, COMMD_E_GPU_LOST, op->comm->why);
     group_break(op->group, COMMD_E_GPU_LOST, -1, 0, op->comm->why); /* but for itself */
     launch_done(g);
@@ -241,7 +290,10 @@ static bool find_comm(struct gpu *g)
         op->comm->ready = true;
     if (!op->comm->failed)
         return op->comm->ready;
-    now_fail(g, op->comm->why);
+    if (op->begun)
+        now_abandon(g);
+    else
+        now_fail(g, op->comm->why);
     return false;
 }
 
@@ -280,7 +332,10 @@ static bool now_turn(struct gpu *g)
             return !g->now;
         }
         launch_after(g);
-        g->stage = op->round < op->plan[0].rounds ? STAGE_ROUND : STAGE_END;
+        if (op->round < op->plan[0].rounds)
+            launch_again(g);
+        else
+            g->stage = STAGE_END;
         return true;
     case STAGE_END:
         launch_done(g);

@@ -205,7 +205,7 @@ static bool stream_turn(struct gstream *s)
         STAILQ_REMOVE_HEAD(&s->flying, next);
         s->nflying--;
         s->dev->g->nflying--;
-        op_landed(f->op);
+        op_landed(f);
         moved = true;
     }
     if (moved)
@@ -214,13 +214,17 @@ static bool stream_turn(struct gstream *s)
 }
 
 /* Does it wait for another one, on another GPU here? */
-static bool op_is_behind(const struct gop *op)
+static bool flight_is_behind(const struct gflight *f)
 {
+    const struct gop *op = f->op;
+    const struct gflight *part =
+        &op->flight[(f - op->flight) / op->group->nhere * op->group->nhere]; /* of the first GPU */
+
     for (unsigned u = 0; op->comm && u < op->group->nhere; u++) {
         const struct gstream *s = &op->group->here[u].dev->stream[STREAM_NCCL];
         const struct gflight *first = STAILQ_FIRST(&s->flying);
 
-        if (first && first->op != op && !seq_reached(atomic_load(s->passed), op->flight[u].ticket))
+        if (first && first->op != op && !seq_reached(atomic_load(s->passed), part[u].ticket))
             return true;
     }
     return false;
@@ -236,7 +240,7 @@ static void stream_check(struct gstream *s, uint64_t now)
 
     if (r != CU_E_NOT_READY)
         device_check(s->dev, r, "a stream");
-    if (op_is_behind(op))
+    if (flight_is_behind(STAILQ_FIRST(&s->flying)))
         s->since_ms = now;
     if (now <= s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
         return;

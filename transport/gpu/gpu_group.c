@@ -4,7 +4,8 @@
  * first of each are operation `next` of the group: they are taken off, compared, and become a gop.
  * States of it:
  *   INPUTS  the ready words of its members are polled
- *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c)
+ *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c), or parts of
+ *           it are on the streams already
  *   FLYING  it is on the streams, and the group goes on with the next one
  * One that a member cannot take part in, and says so, fails for all, whatever they have announced
  * behind it. What fails before FLYING is told by the host: result, then the done word of each
@@ -41,11 +42,16 @@ void op_retell(struct gop *op, int code, const char *text)
     op->failed = true;
 }
 
-void op_landed(struct gop *op)
+void op_landed(struct gflight *f)
 {
+    struct gop *op = f->op;
     struct ggroup *gr = op->group;
 
-    if (--op->streams)
+    f->up = false;
+    op->streams--;
+    if (op->state != OP_FLYING)
+        comm_part_landed(op);
+    if (op->state != OP_FLYING || op->streams)
         return;
     for (unsigned i = 0; i < op->nof; i++)
         slot_finish(op->of[i]->session, op->of[i]->n);
@@ -58,7 +64,7 @@ void op_landed(struct gop *op)
 static struct gop *op_new(struct ggroup *gr)
 {
     size_t of = sizeof(struct gop) + gr->nlocal * sizeof(struct gannounce *);
-    size_t ranks = of + gr->nhere * sizeof(struct gflight);
+    size_t ranks = of + gr->nhere * GPU_PARTS * sizeof(struct gflight);
     size_t plan = ranks + gr->nlocal * sizeof(struct gpu_rank);
     struct gop *op = calloc(1, plan + gr->nhere * sizeof(struct gpu_plan));
 
@@ -233,7 +239,7 @@ static void group_gather(struct ggroup *gr)
             return;
         }
         if (gr->nnodes > 1) { /* the other nodes are to fail it, too */
-            wire_ready(op, code, rank, text);
+            wire_ready(op, false, code, rank, text);
             return;
         }
         op_tell(op, code, rank, 0, text);

@@ -36,6 +36,16 @@ const char *launch_plan(struct gop *op)
     return NULL;
 }
 
+void launch_cut(struct gop *op, bool beside)
+{
+    uint64_t part = op->group->g->part;
+
+    if (!part)
+        part = beside ? GPU_PART_BESIDE : GPU_PART;
+    for (unsigned u = 0; u < op->group->nhere; u++)
+        gpu_plan_slice(&op->plan[u], part);
+}
+
 uint64_t launch_scratch(const struct gop *op, unsigned unit)
 {
     return op->plan[unit].scratch;
@@ -94,11 +104,40 @@ static void write_word(union cu_batch_op *op, cu_ptr at, uint32_t value)
     op->value.flags = CU_WRITE_DEFAULT;
 }
 
+struct gflight *launch_flight(const struct gop *op, unsigned unit)
+{
+    return &op->flight[op->round % GPU_PARTS * op->group->nhere + unit];
+}
+
+/* What is on the stream up to here is the operation's, or a part of it. @words: @n, and one more.
+ */
+static void launch_ticket(struct gop *op, unsigned unit, struct gstream *s,
+                          union cu_batch_op *words, unsigned n)
+{
+    struct gflight *f = launch_flight(op, unit);
+
+    write_word(&words[n], s->passed_dev, ++s->issued);
+    atomic_thread_fence(memory_order_release); /* results before anything that the device writes */
+    device_check(s->dev, s->dev->g->cu.stream_batch(s->s, n + 1, words, 0), "cuStreamBatchMemOp");
+    *f = (struct gflight){.op = op, .ticket = s->issued, .up = true};
+    STAILQ_INSERT_TAIL(&s->flying, f, next);
+    if (!s->nflying++)
+        s->since_ms = now_ms();
+    s->dev->g->nflying++;
+    op->streams++;
+}
+
+void launch_part(struct gop *op, unsigned unit, struct gstream *s)
+{
+    union cu_batch_op word;
+
+    launch_ticket(op, unit, s, &word, 0);
+}
+
 void launch_end(struct gop *op, unsigned unit, struct gstream *s)
 {
     const struct gunit *u = &op->group->here[unit];
     union cu_batch_op words[SESSION_MAX_RANKS + 1];
-    struct gflight *f = &op->flight[unit];
 
     for (unsigned i = 0; i < u->nranks; i++) {
         struct gannounce *a = op->of[u->at[i]];
@@ -111,16 +150,7 @@ void launch_end(struct gop *op, unsigned unit, struct gstream *s)
             slot_succeed(a->session, a->n);
     }
     u->dev->operations++;
-    write_word(&words[u->nranks], s->passed_dev, ++s->issued);
-    atomic_thread_fence(memory_order_release); /* results before anything that the device writes */
-    device_check(s->dev, s->dev->g->cu.stream_batch(s->s, u->nranks + 1, words, 0),
-                 "cuStreamBatchMemOp");
-    *f = (struct gflight){.op = op, .ticket = s->issued};
-    STAILQ_INSERT_TAIL(&s->flying, f, next);
-    if (!s->nflying++)
-        s->since_ms = now_ms();
-    s->dev->g->nflying++;
-    op->streams++;
+    launch_ticket(op, unit, s, words, u->nranks);
 }
 
 struct gstream *launch_stream(const struct gop *op)

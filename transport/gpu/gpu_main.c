@@ -4,10 +4,10 @@
  * The turn: sessions announce, groups look whether their inputs are there, streams whether
  * something has ended. Users share a turn as in the engine (transport/engine/engine.c): where
  * several have something, each gets a slice of time and the next turn goes on behind it. What is on
- * the GPUs is not taken back: gpu_share.c says who may have how much there, and up to four users have
- * streams of their own for moves.
- * After SPIN_NS without anything the loop sleeps: in naps while an input or a stream is waited for,
- * which nobody rings for; else until a doorbell or a socket is heard.
+ * the GPUs is not taken back: gpu_share.c says who may have how much there, and up to four users
+ * have streams of their own for moves. After SPIN_NS without anything the loop sleeps: in naps
+ * while an input or a stream is waited for, which nobody rings for; else until a doorbell or a
+ * socket is heard.
  *
  * The end: commd closes its socket or is gone: exit at once. A GPU that fails: gpu_fatal(). Clients
  * see the end of their sockets and end what they wait for themselves. What commd-gpu knows dies
@@ -477,6 +477,7 @@ int main(int argc, char **argv)
     set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
+    g.part = getenv("COMMD_GPU_PART") ? strtoull(getenv("COMMD_GPU_PART"), NULL, 10) : 0;
     TAILQ_INIT(&g.busy);
     load(&g, &o);
     if (begin(&g)) {

@@ -165,6 +165,8 @@ void comm_peer_lost(struct ggroup *gr, const char *why)
 
     if (now && now->group == gr && now->comm)
         comm_fail(gr->g, now->comm, "%s", why);
+    if (gr->op && gr->op->begun && gr->op->comm) /* some of it has ended, and its rest will come */
+        comm_fail(gr->g, gr->op->comm, "%s", why);
     STAILQ_FOREACH(f, &s->flying, next)
         if (f->op->group == gr && f->op->comm)
             comm_fail(gr->g, f->op->comm, "%s", why);

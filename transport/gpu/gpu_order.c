@@ -25,6 +25,14 @@
  * Equal tickets: the group's number decides, then the operation's. In a group, tickets grow with
  * the operations' numbers, on all nodes, since each node proposes in that order.
  *
+ * A long operation is launched in parts, and each is a step of the order. All are agreed upon with
+ * the first one: the k-th has its ticket and k times GPU_ORDER_APART, on all nodes, so no message
+ * is needed. What is proposed meanwhile comes between them, as a proposal is above what this node
+ * has launched, not above what it will. A node may hold a part back until earlier ones have ended,
+ * which keeps its clock down for others; if other nodes take part in it, nothing that they take
+ * part in goes before it then. Nobody waits for ever by that: the part with the least ticket of all
+ * that have not ended is held back by earlier ones only, which have.
+ *
  * A group's operations come in the order of their numbers, in each phase; the exchanges of one
  * phase must not be mistaken for those of the other: two groups for the two, or one operation at a
  * time. What a node that is lost had agreed to is dropped with its group: by everyone who hears of
@@ -104,14 +112,26 @@ struct gpu_order_op *gpu_order_next(struct gpu_order *o)
 {
     struct gpu_order_op *op = o->head;
 
-    if (op && op->state != GPU_ORDER_AGREED)
-        while (op && !op->alone)
+    while (op && op->alone && op->held) /* nobody else waits for it, nor it for others */
+        op = op->next;
+    if (op && (op->state != GPU_ORDER_AGREED || op->held))
+        while (op && (!op->alone || op->held))
             op = op->next;
     if (!op)
         return NULL;
     order_remove(o, op);
+    o->clock = MAX(o->clock, op->ticket); /* of a later part it was not seen yet */
     op->state = GPU_ORDER_IDLE;
     return op;
+}
+
+void gpu_order_again(struct gpu_order *o, struct gpu_order_op *op)
+{
+    if (op->state != GPU_ORDER_IDLE)
+        abort();
+    op->ticket = op->alone ? ++o->clock : op->ticket + GPU_ORDER_APART;
+    op->state = GPU_ORDER_AGREED;
+    order_insert(o, op);
 }
 
 void gpu_order_drop(struct gpu_order *o, struct gpu_order_op *op)

@@ -18,6 +18,7 @@ struct gpu_order_op {
     uint64_t ticket;     /* proposed or agreed */
     enum gpu_order_state state;
     bool alone;
+    bool held; /* the caller's: not to be launched now, for what it has launched must end first */
     struct gpu_order_op *next; /* of all that are not idle, ascending: first that to be launched */
 };
 
@@ -26,6 +27,8 @@ struct gpu_order {
     struct gpu_order_op *head; /* borrowed: the caller's operations */
 };
 
+/* Between two parts of an operation so many tickets are left to others. */
+enum { GPU_ORDER_APART = 64 };
 /* Tickets above this are refused: the clock never wraps. */
 #define GPU_ORDER_LAST (UINT64_MAX / 2)
 
@@ -40,6 +43,9 @@ uint64_t gpu_order_propose(struct gpu_order *o, struct gpu_order_op *op);
 bool gpu_order_agree(struct gpu_order *o, struct gpu_order_op *op, uint64_t ticket);
 /* The operation to be launched now, which leaves the order; NULL: none may be yet. */
 struct gpu_order_op *gpu_order_next(struct gpu_order *o);
+/* A part of @op that gpu_order_next() gave is launched, and it has more: the next one takes its
+ * place in the order. All nodes cut an operation alike, and nothing else is launched in between. */
+void gpu_order_again(struct gpu_order *o, struct gpu_order_op *op);
 /* It will not be launched: its group is gone. Nothing happens if it is not in the order. */
 void gpu_order_drop(struct gpu_order *o, struct gpu_order_op *op);
 

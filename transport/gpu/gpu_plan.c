@@ -229,13 +229,21 @@ static bool any_partial(const struct gpu_plan *p)
     return p->world > p->nunits || p->desc.redop == REDOP_PREMUL_SUM;
 }
 
-static bool set_chunk(struct gpu_plan *p, uint64_t blocks)
+/* Elements of the longest block. */
+static uint64_t longest(const struct gpu_plan *p)
 {
-    uint64_t room = p->most_scratch ? p->most_scratch : GPU_PLAN_SCRATCH;
-    uint64_t most = 0, chunk = room / (blocks * plan_esize(p));
+    uint64_t most = 0;
 
     for (uint32_t r = 0; r < p->world; r++)
         most = MAX(most, plan_count(p, r));
+    return most;
+}
+
+static bool set_chunk(struct gpu_plan *p, uint64_t blocks)
+{
+    uint64_t room = p->most_scratch ? p->most_scratch : GPU_PLAN_SCRATCH;
+    uint64_t most = longest(p), chunk = room / (blocks * plan_esize(p));
+
     chunk = MAX(chunk & ~(uint64_t)15, (uint64_t)1);
     p->chunk = any_partial(p) ? MIN(chunk, most) : most;
     if (most && (most - 1) / p->chunk >= UINT32_MAX)
@@ -265,9 +273,27 @@ bool gpu_plan_make(struct gpu_plan *p)
         p->scratch = p->ranks->send_blocks ? all : 0;
     else
         p->scratch = cells_scratch(p);
+    if (p->way == WAY_GATHER)
+        p->chunk = longest(p);
     if (p->way == WAY_REDUCE || p->way == WAY_SCATTER)
         return set_chunk(p, p->way == WAY_REDUCE ? 1 : p->world);
     return true;
+}
+
+void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes)
+{
+    bool vector = p->way == WAY_ALL_REDUCE || p->way == WAY_REDUCE || p->way == WAY_BROADCAST;
+    uint64_t most, chunk;
+
+    if (!vector && p->way != WAY_GATHER && p->way != WAY_SCATTER)
+        return;
+    most = vector ? p->desc.count : longest(p);
+    chunk = bytes / (plan_esize(p) * (vector ? 1 : p->world));
+    chunk = MAX(chunk & ~(uint64_t)15, (uint64_t)16);
+    if (chunk >= p->chunk || (most - 1) / chunk >= UINT32_MAX)
+        return;
+    p->chunk = chunk;
+    p->rounds = (uint32_t)((most - 1) / chunk) + 1;
 }
 
 uint8_t plan_nccl_type(unsigned dtype)
@@ -338,13 +364,14 @@ static void reduce_here(const struct gpu_plan *p, const struct gpu_sink *sink, u
     sink->move(sink->arg, &m);
 }
 
-static void spread_here(const struct gpu_plan *p, const struct gpu_sink *sink, cu_ptr from)
+static void spread_here(const struct gpu_plan *p, const struct gpu_sink *sink, uint64_t lo,
+                        uint64_t count, cu_ptr from)
 {
-    struct gpu_move m = plan_move(p, p->desc.count, false);
+    struct gpu_move m = plan_move(p, count, false);
 
     m.src[m.nsrc++] = from;
     for (unsigned k = 0; k < p->nranks; k++)
-        m.dst[m.ndst++] = p->ranks[k].recv;
+        m.dst[m.ndst++] = p->ranks[k].recv + lo * plan_esize(p);
     if (coll_table[p->desc.coll].reduces && p->desc.redop == REDOP_AVG) {
         m.redop = REDOP_AVG;
         m.divide = p->world;
@@ -354,23 +381,25 @@ static void spread_here(const struct gpu_plan *p, const struct gpu_sink *sink, c
     sink->move(sink->arg, &m);
 }
 
-static void plan_all_reduce(const struct gpu_plan *p, enum gpu_phase phase,
+static void plan_all_reduce(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
                             const struct gpu_sink *sink)
 {
-    cu_ptr recv = p->ranks->recv;
+    uint64_t lo = round * p->chunk, n = MIN(p->chunk, p->desc.count - lo);
+    uint64_t off = lo * plan_esize(p);
+    cu_ptr recv = p->ranks->recv + off;
     struct gpu_call c = {.kind = GPU_ALL_REDUCE,
                          .type = plan_nccl_type(p->desc.dtype),
                          .op = plan_nccl_op(p->desc.redop),
-                         .count = p->desc.count,
-                         .send = plan_partial(p) ? recv : p->ranks->send,
+                         .count = n,
+                         .send = plan_partial(p) ? recv : p->ranks->send + off,
                          .recv = recv};
 
     if (phase == GPU_BEFORE && plan_partial(p))
-        reduce_here(p, sink, 0, p->desc.count, recv);
+        reduce_here(p, sink, lo, n, recv);
     else if (phase == GPU_CALLS)
         sink->call(sink->arg, &c);
     else if (phase == GPU_AFTER)
-        spread_here(p, sink, recv);
+        spread_here(p, sink, lo, n, recv);
 }
 
 static void plan_reduce(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
@@ -396,14 +425,15 @@ static void plan_reduce(const struct gpu_plan *p, uint32_t round, enum gpu_phase
         plan_divide(p, sink, n, to);
 }
 
-static void plan_broadcast(const struct gpu_plan *p, enum gpu_phase phase,
+static void plan_broadcast(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
                            const struct gpu_sink *sink)
 {
+    uint64_t lo = round * p->chunk, n = MIN(p->chunk, p->desc.count - lo);
     const struct gpu_rank *root = plan_rank(p, p->desc.root);
-    cu_ptr at = root ? root->recv : p->ranks->recv;
+    cu_ptr at = (root ? root->recv : p->ranks->recv) + lo * plan_esize(p);
     struct gpu_call c = {.kind = GPU_BROADCAST,
                          .type = NCCL_U8,
-                         .count = p->desc.count * plan_esize(p),
+                         .count = n * plan_esize(p),
                          .unit = p->unit_of_rank[p->desc.root],
                          .send = at,
                          .recv = at};
@@ -411,7 +441,7 @@ static void plan_broadcast(const struct gpu_plan *p, enum gpu_phase phase,
     if (phase == GPU_CALLS && p->nunits > 1)
         sink->call(sink->arg, &c);
     else if (phase == (root ? GPU_BEFORE : GPU_AFTER))
-        spread_here(p, sink, at);
+        spread_here(p, sink, lo, n, at);
 }
 
 static void plan_barrier(const struct gpu_plan *p, enum gpu_phase phase,
@@ -439,9 +469,9 @@ static void plan_alone(const struct gpu_plan *p, enum gpu_phase phase, const str
     else if (info->window == WINDOW_BLOCKS && info->reduces)
         plan_scatter(p, 0, phase, sink);
     else if (info->window == WINDOW_BLOCKS)
-        plan_gather(p, phase, sink);
+        plan_gather(p, 0, phase, sink);
     else if (!info->reduces)
-        plan_broadcast(p, phase, sink);
+        plan_broadcast(p, 0, phase, sink);
     else if (phase == GPU_BEFORE)
         reduce_here(p, sink, 0, p->desc.count, info->rooted ? plan_rank(p, p->desc.root)->recv : 0);
 }
@@ -461,17 +491,17 @@ void gpu_plan_phase(const struct gpu_plan *p, uint32_t round, enum gpu_phase pha
         plan_barrier(p, phase, sink);
         break;
     case WAY_ALL_REDUCE:
-        plan_all_reduce(p, phase, sink);
+        plan_all_reduce(p, round, phase, sink);
         break;
     case WAY_REDUCE:
         plan_reduce(p, round, phase, sink);
         break;
     case WAY_BROADCAST:
-        plan_broadcast(p, phase, sink);
+        plan_broadcast(p, round, phase, sink);
         break;
     case WAY_GATHER_NATIVE:
     case WAY_GATHER:
-        plan_gather(p, phase, sink);
+        plan_gather(p, round, phase, sink);
         break;
     case WAY_SCATTER_NATIVE:
     case WAY_SCATTER:

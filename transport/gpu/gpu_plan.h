@@ -73,6 +73,9 @@ struct gpu_sink {
 /* The caller has filled in the upper half of @p, which gpu_able() says can be done. false: it is
  * not a valid operation (a client wrote it): nothing may be done with it. */
 bool gpu_plan_make(struct gpu_plan *p);
+/* Cuts it into rounds of about @bytes at most, where its layout lets it be cut; all units of a
+ * group must do so alike. Nothing, if its rounds are no longer than that. */
+void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes);
 /* Gives all moves or calls of a phase. Unit, rounds and phases in which nothing is to be done give
  * nothing. */
 void gpu_plan_phase(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,

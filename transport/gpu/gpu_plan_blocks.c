@@ -261,50 +261,64 @@ static void gather_native(const struct gpu_plan *p, enum gpu_phase phase,
     }
 }
 
-/* @before: of those here, from send; else of those elsewhere, from the first rank's recv. */
-static void gather_spread(const struct gpu_plan *p, bool before, const struct gpu_sink *sink)
+/* Elements of rank @r's block in a round that begins at @lo; where there are rounds. */
+static uint64_t round_part(const struct gpu_plan *p, uint32_t r, uint64_t lo)
 {
+    uint64_t n = plan_count(p, r), left = n > lo ? n - lo : 0;
+
+    return p->way == WAY_GATHER || p->way == WAY_SCATTER ? MIN(left, p->chunk) : left;
+}
+
+/* @before: of those here, from send; else of those elsewhere, from the first rank's recv. */
+static void gather_spread(const struct gpu_plan *p, uint64_t lo, bool before,
+                          const struct gpu_sink *sink)
+{
+    uint64_t off = lo * plan_esize(p);
     struct gpu_blocks b[BATCH_SOURCES];
 
     for (unsigned k = 0; k < p->nranks; k++)
         b[k] = blocks_got(p, k);
     for (uint32_t r = 0; r < p->world; r++) {
-        struct gpu_move m = plan_move(p, plan_count(p, r), false);
+        struct gpu_move m = plan_move(p, round_part(p, r, lo), false);
 
         m.nsrc = 1;
         for (unsigned k = 0; k < p->nranks; k++)
-            m.dst[m.ndst++] = blocks_next(&b[k], r);
-        m.src[0] = before && plan_here(p, r) ? plan_rank(p, r)->send : m.dst[0];
+            m.dst[m.ndst++] = blocks_next(&b[k], r) + off;
+        m.src[0] = before && plan_here(p, r) ? plan_rank(p, r)->send + off : m.dst[0];
         if (before == plan_here(p, r) && m.count && (before || p->nranks > 1))
             sink->move(sink->arg, &m);
     }
 }
 
-static void gather_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
+static void gather_calls(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink)
 {
     struct gpu_blocks b = blocks_got(p, 0);
+    uint64_t off = lo * plan_esize(p);
 
     for (uint32_t r = 0; r < p->world; r++) {
-        cu_ptr at = blocks_next(&b, r);
+        cu_ptr at = blocks_next(&b, r) + off;
         struct gpu_call c = {.kind = GPU_BROADCAST,
                              .type = NCCL_U8,
                              .unit = p->unit_of_rank[r],
-                             .count = plan_count(p, r) * plan_esize(p)};
+                             .count = round_part(p, r, lo) * plan_esize(p)};
 
-        c.send = c.recv = plan_here(p, r) ? plan_rank(p, r)->send : at;
+        c.send = c.recv = plan_here(p, r) ? plan_rank(p, r)->send + off : at;
         if (c.count)
             sink->call(sink->arg, &c);
     }
 }
 
-void plan_gather(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink)
+void plan_gather(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
+                 const struct gpu_sink *sink)
 {
+    uint64_t lo = p->way == WAY_GATHER ? round * p->chunk : 0;
+
     if (p->way == WAY_GATHER_NATIVE)
         gather_native(p, phase, sink);
     else if (phase == GPU_BEFORE || (phase == GPU_AFTER && p->nunits > 1))
-        gather_spread(p, phase == GPU_BEFORE, sink);
+        gather_spread(p, lo, phase == GPU_BEFORE, sink);
     else if (phase == GPU_CALLS && p->nunits > 1)
-        gather_calls(p, sink);
+        gather_calls(p, lo, sink);
 }
 
 /* --- reduce_scatter --------------------------------------------------------------------------- */
@@ -377,11 +391,8 @@ void plan_scatter(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase
     for (unsigned k = 0; k < p->nranks; k++)
         b[k] = blocks_sent(p, k);
     for (uint32_t r = 0; r < p->world; r++) {
-        uint64_t n = plan_count(p, r);
-        struct gpu_move m = plan_move(p, n > lo ? n - lo : 0, true);
+        struct gpu_move m = plan_move(p, round_part(p, r, lo), true);
 
-        if (p->way == WAY_SCATTER)
-            m.count = MIN(m.count, p->chunk);
         for (unsigned k = 0; k < p->nranks; k++)
             m.src[m.nsrc++] = blocks_next(&b[k], r) + lo * plan_esize(p);
         if (m.count)

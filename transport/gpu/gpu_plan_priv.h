@@ -72,7 +72,8 @@ uint64_t cell_got(const struct gpu_plan *p, unsigned k, uint32_t from);
 bool cells_in_place(const struct gpu_plan *p, unsigned k);
 uint64_t cells_scratch(const struct gpu_plan *p);
 
-void plan_gather(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink);
+void plan_gather(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
+                 const struct gpu_sink *sink);
 void plan_scatter(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
                   const struct gpu_sink *sink);
 void plan_cells(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink);

@@ -123,6 +123,19 @@ bool user_may(struct gop *op)
     return may;
 }
 
+bool user_beside(const struct gop *op)
+{
+    uint64_t now = now_ms();
+    bool beside = false;
+
+    for (unsigned i = 0; i < op->group->nhere; i++) {
+        const struct gunit *u = &op->group->here[i];
+
+        beside |= gpu_share_beside(&u->dev->shared, unit_share(op, u), now);
+    }
+    return beside;
+}
+
 void user_charge(struct gop *op)
 {
     uint64_t now = now_ms();

@@ -457,6 +457,8 @@ void world_run(struct world *w)
         assert_true(u[i].moves && u[i].calls);
         u[i].plan = world_plan(w, i, u[i].ranks);
         assert_true(gpu_plan_make(&u[i].plan));
+        if (w->slice)
+            gpu_plan_slice(&u[i].plan, w->slice);
         assert_int_equal(u[i].plan.rounds, u[0].plan.rounds);
         w->scratch = MAX(w->scratch, u[i].plan.scratch);
         u[i].scratch = aligned_alloc(256, ALIGN_UP(u[i].plan.scratch + 1, 256));

@@ -24,7 +24,7 @@ struct world {
     enum world_form form;
     uint64_t counts[WORLD_MOST];            /* of blocks that all know */
     uint64_t cells[WORLD_MOST][WORLD_MOST]; /* from, to */
-    uint64_t most_scratch;
+    uint64_t most_scratch, slice;           /* slice: bytes of a round; 0: it is not cut */
     bool later; /* calls of a group see nothing of each other; else they come one after the other */
     struct world_rank ranks[WORLD_MOST];
     /* what was seen */

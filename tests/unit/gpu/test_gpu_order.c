@@ -12,27 +12,33 @@
 
 #include "transport/gpu/gpu_order.h"
 
-enum { NODES = 6, GROUPS = 8, OPS = 12, LAUNCHES = GROUPS * OPS };
+enum { NODES = 6, GROUPS = 8, OPS = 12, PARTS = 4, LAUNCHES = GROUPS * OPS * PARTS };
 
 /* An operation at one node. */
 struct sim_op {
     struct gpu_order_op order;
     bool announced, launched;
-    bool said, told, agreed; /* ready; all are ready, and this node has proposed; has the ticket */
+    unsigned part, at[PARTS]; /* the next one; where the others stand in node->launched */
+    bool said, told, agreed;  /* ready; all are ready, and this node has proposed; has the ticket */
 };
 
 struct sim_node {
     struct gpu_order order;
     bool dead;
-    bool gone[GROUPS];                       /* has heard of a death */
-    struct gpu_order_op *launched[LAUNCHES]; /* in that order */
-    unsigned nlaunched, running;             /* running: the first that is not done */
+    bool gone[GROUPS]; /* has heard of a death */
+    struct launch {
+        uint64_t group, seq;
+        unsigned part;
+    } launched[LAUNCHES];        /* in that order */
+    unsigned nlaunched, running; /* running: the first that is not done */
 };
 
 struct sim {
     unsigned nodes, groups, ops;
     uint32_t members[GROUPS]; /* bits */
-    bool hasty;               /* proposes before all are ready: the mutant */
+    unsigned parts[GROUPS][OPS];
+    unsigned hold; /* so many parts of an operation are under way at most */
+    bool hasty;    /* proposes before all are ready: the mutant */
     struct sim_node node[NODES];
     struct sim_op op[GROUPS][OPS][NODES];
 };
@@ -120,43 +126,65 @@ static bool step_agree(unsigned g, unsigned i, unsigned n)
     return true;
 }
 
+static void step_hold(unsigned n)
+{
+    for (unsigned g = 0; g < s.groups; g++) {
+        for (unsigned i = 0; i < s.ops; i++) {
+            struct sim_op *op = &s.op[g][i][n];
+
+            op->order.held = op->part >= s.hold && op->at[op->part - s.hold] >= s.node[n].running;
+        }
+    }
+}
+
 static bool step_launch(unsigned n)
 {
     struct sim_node *node = &s.node[n];
-    struct gpu_order_op *op = gpu_order_next(&node->order);
+    struct gpu_order_op *next;
+    struct sim_op *op;
 
-    if (!op)
+    step_hold(n);
+    next = gpu_order_next(&node->order);
+    if (!next)
         return false;
-    assert_int_equal(op->state, GPU_ORDER_IDLE);
+    op = container_of(next, struct sim_op, order);
+    assert_int_equal(next->state, GPU_ORDER_IDLE);
+    assert_false(next->held);
     assert_true(node->nlaunched < LAUNCHES);
-    s.op[op->group - 1][op->seq - 1][n].launched = true;
-    node->launched[node->nlaunched++] = op;
+    op->at[op->part] = node->nlaunched;
+    node->launched[node->nlaunched++] = (struct launch){next->group, next->seq, op->part++};
+    op->launched = op->part == s.parts[next->group - 1][next->seq - 1];
+    if (!op->launched)
+        gpu_order_again(&node->order, next);
     return true;
+}
+
+static bool same_launch(const struct launch *a, const struct launch *b)
+{
+    return a->group == b->group && a->seq == b->seq && a->part == b->part;
 }
 
 /* The stream: an operation is done when it is the first on all its nodes. */
 static bool step_run(unsigned n)
 {
     struct sim_node *node = &s.node[n];
-    const struct gpu_order_op *op;
+    const struct launch *op;
 
     if (node->running == node->nlaunched)
         return false;
-    op = node->launched[node->running];
+    op = &node->launched[node->running];
     for (unsigned m = 0; m < s.nodes; m++) {
         const struct sim_node *other = &s.node[m];
         unsigned at = other->running;
 
         if (m == n || !member((unsigned)op->group - 1, m) || node->gone[op->group - 1])
             continue; /* of a group that is gone it is aborted */
-        while (at && !(other->launched[at - 1]->group == op->group &&
-                       other->launched[at - 1]->seq == op->seq))
+        while (at && !same_launch(&other->launched[at - 1], op))
             at--;
         if (at) /* it is done there already */
             continue;
         if (other->running == other->nlaunched ||
-            other->launched[other->running]->group != op->group ||
-            other->launched[other->running]->seq != op->seq)
+            !same_launch(&other->launched[other->running], op))
             return false;
     }
     node->running++;
@@ -215,27 +243,32 @@ static void run_all(void)
 /* --- what must hold ------------------------------------------------------------------------------
  */
 
-static unsigned position(unsigned n, unsigned g, unsigned i)
+static unsigned position[NODES][GROUPS * OPS * PARTS];
+
+static void find_positions(void)
 {
-    for (unsigned k = 0; k < s.node[n].nlaunched; k++) {
-        if (s.node[n].launched[k]->group == g + 1 && s.node[n].launched[k]->seq == i + 1)
-            return k;
+    memset(position, 0xff, sizeof position);
+    for (unsigned n = 0; n < s.nodes; n++) {
+        for (unsigned k = 0; k < s.node[n].nlaunched; k++) {
+            const struct launch *l = &s.node[n].launched[k];
+
+            position[n][(l->part * OPS + l->seq - 1) * GROUPS + l->group - 1] = k;
+        }
     }
-    return LAUNCHES;
 }
 
-/* Two operations that two nodes have both launched stand in one order on both. */
+/* Two parts of operations that two nodes have both launched stand in one order on both. */
 static void check_one_order(uint64_t seed)
 {
-    for (unsigned a = 0; a < s.groups * s.ops; a++) {
+    find_positions();
+    for (unsigned a = 0; a < GROUPS * OPS * PARTS; a++) {
         for (unsigned b = 0; b < a; b++) {
             int seen = 0;
 
             for (unsigned n = 0; n < s.nodes; n++) {
-                unsigned x = position(n, a % s.groups, a / s.groups);
-                unsigned y = position(n, b % s.groups, b / s.groups);
-                int now = x == LAUNCHES || y == LAUNCHES || s.members[a % s.groups] == 1u << n ||
-                                  s.members[b % s.groups] == 1u << n
+                unsigned x = position[n][a], y = position[n][b];
+                int now = x >= LAUNCHES || y >= LAUNCHES || s.members[a % GROUPS] == 1u << n ||
+                                  s.members[b % GROUPS] == 1u << n
                               ? 0
                           : x < y ? 1
                                   : -1;
@@ -276,6 +309,11 @@ static void sim_begin(uint64_t seed, unsigned nodes, unsigned groups, unsigned o
         while (!s.members[g])
             s.members[g] = sim_random(1u << nodes);
     }
+    s.hold = 1 + (unsigned)seed % 2;
+    for (unsigned g = 0; g < groups; g++) {
+        for (unsigned i = 0; i < ops; i++)
+            s.parts[g][i] = sim_random(3) ? 1 : 1 + sim_random(PARTS);
+    }
 }
 
 static void one_order_everywhere(void **arg)
@@ -315,6 +353,7 @@ static unsigned staged(bool hasty)
 {
     sim_begin(1, 2, 2, 1);
     s.members[0] = s.members[1] = 3;
+    s.parts[0][0] = s.parts[1][0] = 1;
     s.hasty = hasty;
     assert_true(step_announce(0, 0, 0));
     assert_true(step_announce(1, 0, 0));
@@ -414,6 +453,63 @@ static void a_broken_node_s_ticket_is_refused(void **arg)
     assert_null(o.head);
 }
 
+/* What comes while parts are held goes before them; what is agreed on far behind, after. */
+static void others_come_between_parts(void **arg)
+{
+    struct gpu_order o = {0};
+    struct gpu_order_op huge = {.group = 1, .seq = 1}, b = {.group = 2, .seq = 1};
+    struct gpu_order_op c = {.group = 3, .seq = 1}, d = {.group = 4, .seq = 1};
+
+    gpu_order_ready(&o, &huge, false);
+    gpu_order_propose(&o, &huge);
+    assert_true(gpu_order_agree(&o, &huge, 1));
+    assert_ptr_equal(gpu_order_next(&o), &huge);
+    gpu_order_again(&o, &huge);
+    assert_int_equal(huge.ticket, 1 + GPU_ORDER_APART);
+    huge.held = true;
+    assert_null(gpu_order_next(&o));
+    gpu_order_ready(&o, &b, false);
+    gpu_order_ready(&o, &c, false);
+    gpu_order_ready(&o, &d, true);
+    gpu_order_propose(&o, &b);
+    gpu_order_propose(&o, &c);
+    assert_true(gpu_order_agree(&o, &b, b.ticket));
+    assert_true(gpu_order_agree(&o, &c, 100)); /* by another node's clock */
+    assert_ptr_equal(gpu_order_next(&o), &d);
+    assert_ptr_equal(gpu_order_next(&o), &b);
+    assert_null(gpu_order_next(&o)); /* on other nodes the part may be before c */
+    huge.held = false;
+    assert_ptr_equal(gpu_order_next(&o), &huge);
+    assert_ptr_equal(gpu_order_next(&o), &c);
+    gpu_order_again(&o, &huge);
+    gpu_order_drop(&o, &huge);
+    assert_null(o.head);
+}
+
+/* Of one node alone: nobody waits for its parts, nor they for anybody. */
+static void parts_of_who_is_alone(void **arg)
+{
+    struct gpu_order o = {0};
+    struct gpu_order_op huge = {.group = 1, .seq = 1}, b = {.group = 2, .seq = 1};
+    struct gpu_order_op c = {.group = 3, .seq = 1};
+
+    gpu_order_ready(&o, &huge, true);
+    assert_ptr_equal(gpu_order_next(&o), &huge);
+    gpu_order_again(&o, &huge);
+    huge.held = true;
+    gpu_order_ready(&o, &b, true);
+    gpu_order_ready(&o, &c, false);
+    gpu_order_propose(&o, &c);
+    assert_true(gpu_order_agree(&o, &c, 9));
+    assert_ptr_equal(gpu_order_next(&o), &b);
+    assert_ptr_equal(gpu_order_next(&o), &c);
+    assert_null(gpu_order_next(&o));
+    huge.held = false;
+    assert_ptr_equal(gpu_order_next(&o), &huge);
+    gpu_order_again(&o, &huge);
+    assert_int_equal(huge.ticket, 10); /* behind what has come meanwhile */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,6 +518,8 @@ int main(void)
         cmocka_unit_test(proposing_before_all_are_ready_would_deadlock),
         cmocka_unit_test(a_pending_proposal_holds_up_what_may_come_behind_it),
         cmocka_unit_test(who_is_alone_comes_in_turn),
+        cmocka_unit_test(others_come_between_parts),
+        cmocka_unit_test(parts_of_who_is_alone),
         cmocka_unit_test(equal_tickets_go_by_group),
         cmocka_unit_test(a_broken_node_s_ticket_is_refused),
     };

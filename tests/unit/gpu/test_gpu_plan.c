@@ -88,6 +88,7 @@ static void every_collective_and_shape(void **state)
             w.form = world_random(FORMS);
             w.later = s & 1;
             w.most_scratch = s % 3 ? 0 : 16 * 8 * w.world;
+            w.slice = world_random(3) ? 0 : 1 + world_random(16 * 8 * w.world);
             set_counts(&w, counts[world_random(ARRAY_LEN(counts))]);
             one(&w);
             done++;
@@ -161,6 +162,40 @@ static void rounds_bound_scratch(void **state)
     one(&w);
     assert_int_equal(w.rounds, 1);
     assert_int_equal(w.scratch, 0);
+}
+
+/* What is one vector, and blocks that go one by one; the rest NCCL does as a whole. */
+static void slices_are_rounds(void **state)
+{
+    static const struct {
+        uint8_t coll, ranks;
+        uint32_t rounds;
+        uint64_t calls;
+    } rows[] = {
+        {COLL_ALL_REDUCE, 1, 3, 12},     {COLL_ALL_REDUCE, 3, 3, 12},
+        {COLL_REDUCE, 1, 3, 12},         {COLL_REDUCE, 2, 3, 12},
+        {COLL_BROADCAST, 1, 3, 12},      {COLL_ALL_GATHER, 1, 1, 4},
+        {COLL_ALL_GATHER, 2, 3, 96},     {COLL_REDUCE_SCATTER, 1, 1, 4},
+        {COLL_REDUCE_SCATTER, 2, 3, 96}, {COLL_ALL_TO_ALL, 1, 1, 24},
+        {COLL_BARRIER, 1, 1, 4},
+    };
+    static struct world w;
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        shape(&w, 2, 2, rows[i].ranks, false, false);
+        w.desc = (struct op_desc){.coll = rows[i].coll, .dtype = DTYPE_F32};
+        w.later = true;
+        w.slice =
+            17 * 4 *
+            (rows[i].coll == COLL_ALL_GATHER || rows[i].coll == COLL_REDUCE_SCATTER ? w.world : 1);
+        set_counts(&w, COUNT_MOST);
+        one(&w);
+        if (w.rounds != rows[i].rounds || w.ncalls != rows[i].calls)
+            fail_msg("row %u: %u rounds, %llu calls", i, w.rounds, (unsigned long long)w.ncalls);
+        w.slice = 1 << 20;
+        one(&w);
+        assert_int_equal(w.rounds, 1);
+    }
 }
 
 /* --- what is refused ------------------------------------------------------------------------- */
@@ -304,6 +339,7 @@ int main(void)
         cmocka_unit_test(every_collective_and_shape),
         cmocka_unit_test(few_calls),
         cmocka_unit_test(rounds_bound_scratch),
+        cmocka_unit_test(slices_are_rounds),
         cmocka_unit_test(operations_that_nccl_lacks),
         cmocka_unit_test(what_clients_may_write),
         cmocka_unit_test(digests_tell_of_cells_that_do_not_fit),

@@ -200,6 +200,17 @@ static void nccl_that_fails_late(void **state)
     unsetenv("FAKECUDA_DELAY_US");
 }
 
+/* Each operation has eight parts. */
+static void nccl_that_fails_between_parts(void **state)
+{
+    (void)state;
+    setenv("COMMD_GPU_PART", "512", 1);
+    run_failing("FAKENCCL_FAIL_AT=2:3:6", "NCCL failed in an operation of group \"group 7\"");
+    run_failing("FAKENCCL_HANG_AT=2:6",
+                "stands still for 1000 ms in all_reduce of group \"group 7\"");
+    unsetenv("COMMD_GPU_PART");
+}
+
 static int fails_for_good(void *arg, int sock)
 {
     const struct crew *x = arg;
@@ -246,6 +257,7 @@ int main(void)
         cmocka_unit_test(nccl_that_fails),
         cmocka_unit_test(nccl_that_hangs),
         cmocka_unit_test(nccl_that_fails_late),
+        cmocka_unit_test(nccl_that_fails_between_parts),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 

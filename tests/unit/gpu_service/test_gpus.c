@@ -131,6 +131,21 @@ static void collectives_over_gpus(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
+/* Each operation that can be cut in many parts, which take turns; the bytes are the same. */
+static void collectives_in_parts(void **state)
+{
+    static const char *const settings[] = {"COMMD_GPU_PART=8192", "FAKENCCL_PROGRESS=1", NULL};
+    struct service sv;
+
+    (void)state;
+    service_start(&sv, settings);
+    run_across(&sv, 1, 3, 3, 11);
+    run_across(&sv, 3, 4, 2, 12);
+    run_across(&sv, 2, 6, 3, 13);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 /* What is there for a first group is there for the next: NCCL starts no second time. */
 static void groups_in_any_order_of_two_users(void **state)
 {
@@ -217,13 +232,12 @@ static int killed_or_told(void *arg, int sock)
     return 0;
 }
 
-static void deaths(void **state)
+static void run_deaths(const char *const *settings)
 {
     struct service sv;
     uint64_t seed = 3;
 
-    (void)state;
-    service_start(&sv, NULL);
+    service_start(&sv, settings);
     for (unsigned round = 0; round < 8; round++) {
         struct meeting *meeting = meetings_new(1);
         useconds_t after = (useconds_t)(draw(&seed) % 60);
@@ -240,6 +254,20 @@ static void deaths(void **state)
     run_across(&sv, 1, 4, 2, 9);
     assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
+}
+
+static void deaths(void **state)
+{
+    (void)state;
+    run_deaths(NULL);
+}
+
+static void deaths_between_parts(void **state)
+{
+    static const char *const settings[] = {"COMMD_GPU_PART=32768", NULL};
+
+    (void)state;
+    run_deaths(settings);
 }
 
 /* ---- counts ---------------------------------------------------------------------------------- */
@@ -289,9 +317,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_over_gpus),
+        cmocka_unit_test(collectives_in_parts),
         cmocka_unit_test(groups_in_any_order_of_two_users),
         cmocka_unit_test(without_nccl),
         cmocka_unit_test(deaths),
+        cmocka_unit_test(deaths_between_parts),
         cmocka_unit_test(no_more_counts_than_fit_into_a_region),
     };
 

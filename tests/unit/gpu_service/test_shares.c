@@ -244,9 +244,8 @@ static int one_huge(void *arg, int sock)
     return 0;
 }
 
-static int fifty_small(void *arg, int sock)
+static int some_small(const struct part *p, int sock, uint64_t n)
 {
-    const struct part *p = arg;
     struct request q;
     struct buffer b;
     struct client c;
@@ -254,12 +253,22 @@ static int fifty_small(void *arg, int sock)
     open_part(&c, sock, p, &b, 1);
     while (atomic_load(&p->board->announced) < 3)
         usleep(100);
-    for (uint64_t seq = 1; seq <= 50; seq++) {
+    for (uint64_t seq = 1; seq <= n; seq++) {
         copy_of(&q, seq, &b, 0, p->count);
         MUST(client_wait(&c, client_announce(&c, &q), NULL) == 0);
     }
     atomic_fetch_add(&p->board->over.came, 1);
     return 0;
+}
+
+static int fifty_small(void *arg, int sock)
+{
+    return some_small(arg, sock, 50);
+}
+
+static int ten_small(void *arg, int sock)
+{
+    return some_small(arg, sock, 10);
 }
 
 /* Two users on one GPU: the kernel of one takes a minute. */
@@ -291,12 +300,39 @@ static void beside_one_that_takes_long(void **state)
     service_knobs_end();
 }
 
+/* An operation between GPUs that takes seconds: small ones of another user come between its parts.
+ */
+static void between_the_parts_of_a_long_one(void **state)
+{
+    static const char *const settings[] = {"FAKECUDA_DELAY_US=20000", "FAKECUDA_SEED=5",
+                                           "COMMD_GPU_PART=256", NULL};
+    struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
+    struct part x[4];
+    struct service sv;
+    pid_t pids[4];
+
+    (void)state;
+    service_start(&sv, settings);
+    atomic_store(&board->announced, 1);
+    for (unsigned i = 0; i < 4; i++) {
+        x[i] = (struct part){board, i % 2, 2, i < 2 ? 64000 : 64, 0};
+        pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? one_huge : ten_small, &x[i]);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(client_join(pids[3 - i]), 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beside_thousands_on_one_gpu), cmocka_unit_test(beside_thousands_over_nccl),
-        cmocka_unit_test(by_weight_on_one_gpu),        cmocka_unit_test(by_weight_over_nccl),
-        cmocka_unit_test(without_weights_alike),       cmocka_unit_test(beside_one_that_takes_long),
+        cmocka_unit_test(beside_thousands_on_one_gpu),
+        cmocka_unit_test(beside_thousands_over_nccl),
+        cmocka_unit_test(by_weight_on_one_gpu),
+        cmocka_unit_test(by_weight_over_nccl),
+        cmocka_unit_test(without_weights_alike),
+        cmocka_unit_test(beside_one_that_takes_long),
+        cmocka_unit_test(between_the_parts_of_a_long_one),
     };
 
     setenv("FAKECUDA_DEVICES", "2", 1);
