@@ -38,3 +38,15 @@ tests_fuzz_fuzz_http_SOURCES = tests/fuzz/fuzz_http.c tests/fuzz/replay.c daemon
 	daemon/http/metrics.h
 tests_fuzz_fuzz_http_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 EXTRA_DIST += tests/fuzz/corpus/http
+
+# A client of commd-gpu that sends and writes what it likes.
+check_PROGRAMS += tests/fuzz/fuzz_gpu
+TESTS += tests/fuzz/fuzz_gpu
+tests_fuzz_fuzz_gpu_SOURCES = tests/fuzz/fuzz_gpu.c tests/fuzz/gpu_stub.c tests/fuzz/gpu_stub.h \
+	tests/fuzz/replay.c transport/gpu/gpu.h transport/gpu/gpu_attach.c transport/gpu/gpu_comm.c \
+	transport/gpu/gpu_device.c transport/gpu/gpu_group.c transport/gpu/gpu_launch.c \
+	transport/gpu/gpu_lend.c transport/gpu/gpu_memory.c transport/gpu/gpu_nccl.c \
+	transport/gpu/gpu_session.c transport/gpu/gpu_slot.c transport/gpu/gpu_user.c
+tests_fuzz_fuzz_gpu_LDADD = libcommd-gpu-plan.la libcommd-gpu-twin.la libcommd-gpu-image.la \
+	libcommd-schedule.la libcommd-shm.la -ldl -lpthread
+EXTRA_DIST += tests/fuzz/corpus/gpu
