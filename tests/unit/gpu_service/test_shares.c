@@ -187,10 +187,10 @@ static void run_weights(unsigned gpus, uint32_t weight, double least, double mos
         sv.weight = i < 2 ? weight : 0;
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, wants_all, &x[i]);
     }
-    while (end[0] < 50 || end[1] < 50)
+    for (; end[0] < 50 || end[1] < 50; usleep(500))
         for (unsigned i = 0; i < 2; i++)
             begin[i] = end[i] = atomic_load(&board->has[i]);
-    while (end[0] - begin[0] + end[1] - begin[1] < (gpus == 1 ? 800u : 400u))
+    for (; end[0] - begin[0] + end[1] - begin[1] < (gpus == 1 ? 800u : 400u); usleep(500))
         for (unsigned i = 0; i < 2; i++)
             end[i] = atomic_load(&board->has[i]);
     atomic_store(&board->over.came, 1);
