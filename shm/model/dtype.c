@@ -59,8 +59,6 @@ int redop_from_name(const char *name)
 
 bool redop_defined(unsigned dtype, unsigned redop)
 {
-    bool is_float = dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
-
     if (dtype >= DTYPE_COUNT || redop >= REDOP_COUNT)
         return false;
     switch ((enum redop)redop) {
@@ -74,9 +72,9 @@ bool redop_defined(unsigned dtype, unsigned redop)
     case REDOP_BAND:
     case REDOP_BOR:
     case REDOP_BXOR:
-        return !is_float;
+        return !dtype_is_float(dtype);
     case REDOP_PREMUL_SUM:
-        return is_float;
+        return dtype_is_float(dtype);
     case REDOP_COUNT:
         break;
     }

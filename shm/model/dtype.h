@@ -35,6 +35,10 @@ enum redop {
     REDOP_COUNT
 };
 
+static inline bool dtype_is_float(unsigned dtype)
+{
+    return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
+}
 /* Bytes of one element; 0 for a value that is no dtype. */
 size_t dtype_size(unsigned dtype);
 /* "f32", "sum"; "?" for a value outside the table. */

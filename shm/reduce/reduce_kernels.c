@@ -58,11 +58,6 @@ static ALWAYS_INLINE bool is_half(unsigned dtype)
     return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-static ALWAYS_INLINE bool dtype_is_float(unsigned dtype)
-{
-    return is_half(dtype) || dtype == DTYPE_F32 || dtype == DTYPE_F64;
-}
-
 /* Whether two wide registers are loaded as even and odd elements: cheaper than one after the
  * other, unless the CPU converts in one instruction. */
 static ALWAYS_INLINE bool in_pairs(unsigned dtype)

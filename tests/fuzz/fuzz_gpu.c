@@ -141,9 +141,9 @@ void wire_free(struct ggroup *gr)
     (void)gr;
 }
 
-void wire_ready(struct gop *op, bool beside, int code, int rank, const char *text)
+void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *text)
 {
-    (void)op, (void)beside, (void)code, (void)rank, (void)text;
+    (void)op, (void)part, (void)code, (void)rank, (void)text;
     must(false, "an operation of several nodes");
 }
 

@@ -41,11 +41,6 @@ enum {
     GPU_USER_LINES = 4,     /* streams of a GPU for moves: users share them */
     GPU_PARTS = 2,          /* of an operation on a stream: so it always has something to do */
 };
-/* Between GPUs an operation is launched in parts of this size, for others are to get in between.
- * Each part costs NCCL its start and its end anew: foreseen are some 20 us, against 4 ms for 1 GiB
- * and 0.3 ms for 64 MiB at 250 GB/s. */
-#define GPU_PART        (1ull << 30)
-#define GPU_PART_BESIDE (64ull << 20) /* where other users are on the same GPUs */
 
 struct gpu;
 struct gdevice;
@@ -346,7 +341,7 @@ struct gpu {
     char runs_on[MSG_TEXT_MAX];
     const char *node, *socket;
     int timeout_ms;
-    uint64_t part; /* bytes; 0: GPU_PART or GPU_PART_BESIDE */
+    uint32_t part; /* bytes; 0: gpu_plan_part() */
     unsigned log_level;
     int driver;
     unsigned ndevices;
@@ -538,8 +533,9 @@ const char *wire_open(struct ggroup *gr, int *ret_code);
 void wire_broken(struct ggroup *gr);
 void wire_close(struct ggroup *gr); /* nobody here is in it any more */
 void wire_free(struct ggroup *gr);  /* and nothing is pending */
-/* Its inputs here are there, and other users beside it or not; or @code: what is wrong with it. */
-void wire_ready(struct gop *op, bool beside, int code, int rank, const char *text);
+/* Its inputs here are there, and it can be launched in parts of @part bytes; or @code: what is
+ * wrong with it. */
+void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *text);
 bool wire_promised(const struct ggroup *gr); /* other nodes may launch its operation */
 void wire_turn(struct gpu *g);
 void wires_sweep(struct gpu *g);
@@ -557,7 +553,8 @@ void launch_phase(struct gop *op, unsigned unit, struct gstream *s, uint32_t rou
 struct gflight *launch_flight(const struct gop *op, unsigned unit);
 void launch_end(struct gop *op, unsigned unit, struct gstream *s);  /* done words, and a ticket */
 void launch_part(struct gop *op, unsigned unit, struct gstream *s); /* a ticket: it has more */
-/* Cuts it, if it is longer, as all nodes do. */
-void launch_cut(struct gop *op, bool beside);
+/* The bytes of a part that this node wishes; all nodes cut it by the least. */
+uint32_t launch_wish(const struct gop *op);
+void launch_cut(struct gop *op, uint32_t part);
 
 #endif

@@ -45,14 +45,14 @@ static void ready_failed(struct gop *op, int code, const char *why)
     if (op->group->nnodes == 1)
         op_fail(op, code, -1, 0, why);
     else
-        wire_ready(op, false, code, -1, why);
+        wire_ready(op, 0, code, -1, why);
 }
 
 bool comm_ready(struct gop *op)
 {
     struct ggroup *gr = op->group;
     const char *why = op->planned ? NULL : launch_plan(op);
-    bool beside;
+    uint32_t part;
 
     op->planned = true;
     if (why) {
@@ -73,7 +73,7 @@ bool comm_ready(struct gop *op)
             return r < 0;
     }
     op->state = OP_ORDER;
-    beside = user_beside(op); /* before it was there itself */
+    part = launch_wish(op); /* by who was there before it */
     user_charge(op);
     group_rest(gr);
     comm_take(op, comm_find(gr));
@@ -81,11 +81,11 @@ bool comm_ready(struct gop *op)
     op->order.seq = op->seq;
     if (gr->nnodes == 1) {
         user_count(op);
-        launch_cut(op, beside);
+        launch_cut(op, part);
     }
     gpu_order_ready(&gr->g->order, &op->order, gr->nnodes == 1);
     if (gr->nnodes > 1)
-        wire_ready(op, beside, 0, -1, "");
+        wire_ready(op, part, 0, -1, "");
     return true;
 }
 

@@ -36,12 +36,15 @@ const char *launch_plan(struct gop *op)
     return NULL;
 }
 
-void launch_cut(struct gop *op, bool beside)
+uint32_t launch_wish(const struct gop *op)
 {
-    uint64_t part = op->group->g->part;
+    uint32_t set = op->group->g->part;
 
-    if (!part)
-        part = beside ? GPU_PART_BESIDE : GPU_PART;
+    return set ? set : gpu_plan_part(op->plan, user_beside(op));
+}
+
+void launch_cut(struct gop *op, uint32_t part)
+{
     for (unsigned u = 0; u < op->group->nhere; u++)
         gpu_plan_slice(&op->plan[u], part);
 }

@@ -418,6 +418,22 @@ static void set_nccl_env(const struct gpu_options *o)
         setenv("NCCL_HOSTID", o->host_id, 0);
 }
 
+/* For tests, and for who has measured. */
+static void set_part(struct gpu *g, const char *text)
+{
+    unsigned long bytes;
+    char *end;
+
+    if (!text)
+        return;
+    bytes = strtoul(text, &end, 10); /* "-1": too much */
+    if (*text && !*end && bytes >= 16 && bytes <= GPU_PART)
+        g->part = (uint32_t)bytes;
+    else
+        gpu_log(g, LOG_ERROR, "COMMD_GPU_PART is \"%.40s\", expected 16 to %d bytes: left out",
+                text, GPU_PART);
+}
+
 /* Libraries first, for those lie anywhere; then the process gives up the file system but for what a
  * driver needs; then the driver begins, with threads that inherit that. */
 static void load(struct gpu *g, const struct gpu_options *o)
@@ -477,7 +493,7 @@ int main(int argc, char **argv)
     set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
-    g.part = getenv("COMMD_GPU_PART") ? strtoull(getenv("COMMD_GPU_PART"), NULL, 10) : 0;
+    set_part(&g, getenv("COMMD_GPU_PART"));
     TAILQ_INIT(&g.busy);
     load(&g, &o);
     if (begin(&g)) {

@@ -280,6 +280,14 @@ bool gpu_plan_make(struct gpu_plan *p)
     return true;
 }
 
+uint32_t gpu_plan_part(const struct gpu_plan *p, bool beside)
+{
+    bool order_shows = coll_table[p->desc.coll].reduces && dtype_is_float(p->desc.dtype) &&
+                       p->desc.redop != REDOP_MIN && p->desc.redop != REDOP_MAX && p->nunits > 2;
+
+    return beside && !order_shows ? GPU_PART_BESIDE : GPU_PART;
+}
+
 void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes)
 {
     bool vector = p->way == WAY_ALL_REDUCE || p->way == WAY_REDUCE || p->way == WAY_BROADCAST;

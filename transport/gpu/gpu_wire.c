@@ -4,11 +4,11 @@
  * their commds they are clients like any others: libcommd carries it. By it they agree, before NCCL
  * is called, that all have come (gpu_order.c says why in two phases):
  *   READY   all inputs of this node are there; what the operation is, what its counts add up to,
- *           which communicator this node has, whether it must be launched in small parts, or what
- *           is wrong with it here. All nodes see all of it: they fail it alike, or go on.
- *   TICKET  where in the order it comes; and what a new communicator is made with, by the first
- *           node, if not all have the same.
- * A group does this with one operation at a time, so no exchange is mistaken for another.
+ *           which communicator this node has, in parts of how many bytes it wants it launched, or
+ * what is wrong with it here. All nodes see all of it: they fail it alike, or go on. TICKET  where
+ * in the order it comes; and what a new communicator is made with, by the first node, if not all
+ * have the same. A group does this with one operation at a time, so no exchange is mistaken for
+ * another.
  *
  * States: JOINING (a thread: joins block), OPEN, CLOSED: left, or not joined. What threads have to
  * say comes back to the loop as events.
@@ -40,7 +40,7 @@ enum {
 struct wire_ready {
     uint64_t seq, comm;
     int32_t code, rank;
-    uint32_t first, beside; /* the rank that @desc is of; other users are on its GPUs */
+    uint32_t first, part; /* first: the rank that @desc is of */
     struct op_desc desc;
     struct op_balance balance;
     char text[SESSION_TEXT];
@@ -364,7 +364,7 @@ static void wire_exchange(struct gwire *w, enum wire_phase phase)
     commd_work_free(work);
 }
 
-void wire_ready(struct gop *op, bool beside, int code, int rank, const char *text)
+void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *text)
 {
     struct gwire *w = op->group->wire;
     struct wire_ready *mine = &w->ready[w->me];
@@ -376,7 +376,7 @@ void wire_ready(struct gop *op, bool beside, int code, int rank, const char *tex
     mine->code = code;
     mine->rank = rank;
     mine->first = op->of[0]->rank.rank;
-    mine->beside = beside;
+    mine->part = part;
     mine->desc = op->of[0]->desc;
     snprintf(mine->text, sizeof mine->text, "%s", text);
     if (!code && coll_table[mine->desc.coll].counted)
@@ -425,7 +425,7 @@ static void wire_all_ready(struct gwire *w)
     struct wire_ticket *mine = &w->ticket[w->me];
     char text[SESSION_TEXT] = "";
     int rank, code = wire_judge(w, &rank, text);
-    bool beside = false;
+    uint32_t part = UINT32_MAX;
 
     if (code) {
         gpu_order_drop(&w->g->order, &op->order);
@@ -442,8 +442,8 @@ static void wire_all_ready(struct gwire *w)
         return;
     }
     for (uint32_t n = 0; n < w->nnodes; n++)
-        beside |= w->ready[n].beside != 0;
-    launch_cut(op, beside);
+        part = MIN(part, w->ready[n].part);
+    launch_cut(op, part);
     user_count(op);
     mine->ticket = gpu_order_propose(&w->g->order, &op->order);
     wire_exchange(w, PHASE_TICKET);

@@ -198,6 +198,34 @@ static void slices_are_rounds(void **state)
     }
 }
 
+/* Small parts beside others, but not where NCCL's order of summation would show who is there. */
+static void sums_do_not_tell_who_is_there(void **state)
+{
+    static const struct {
+        uint8_t coll, dtype, redop;
+        uint32_t units, part;
+    } rows[] = {
+        {COLL_ALL_REDUCE, DTYPE_F32, REDOP_SUM, 3, GPU_PART},
+        {COLL_ALL_REDUCE, DTYPE_F32, REDOP_SUM, 2, GPU_PART_BESIDE},
+        {COLL_ALL_REDUCE, DTYPE_BF16, REDOP_AVG, 8, GPU_PART},
+        {COLL_ALL_REDUCE, DTYPE_F64, REDOP_MAX, 8, GPU_PART_BESIDE},
+        {COLL_ALL_REDUCE, DTYPE_I32, REDOP_SUM, 8, GPU_PART_BESIDE},
+        {COLL_REDUCE, DTYPE_F16, REDOP_PROD, 4, GPU_PART},
+        {COLL_REDUCE_SCATTER, DTYPE_F32, REDOP_PREMUL_SUM, 4, GPU_PART},
+        {COLL_BROADCAST, DTYPE_F32, REDOP_SUM, 8, GPU_PART_BESIDE},
+        {COLL_ALL_GATHER, DTYPE_F32, REDOP_SUM, 8, GPU_PART_BESIDE},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct gpu_plan p = {.nunits = rows[i].units};
+
+        p.desc =
+            (struct op_desc){.coll = rows[i].coll, .dtype = rows[i].dtype, .redop = rows[i].redop};
+        assert_int_equal(gpu_plan_part(&p, true), rows[i].part);
+        assert_int_equal(gpu_plan_part(&p, false), GPU_PART);
+    }
+}
+
 /* --- what is refused ------------------------------------------------------------------------- */
 
 static void operations_that_nccl_lacks(void **state)
@@ -340,6 +368,7 @@ int main(void)
         cmocka_unit_test(few_calls),
         cmocka_unit_test(rounds_bound_scratch),
         cmocka_unit_test(slices_are_rounds),
+        cmocka_unit_test(sums_do_not_tell_who_is_there),
         cmocka_unit_test(operations_that_nccl_lacks),
         cmocka_unit_test(what_clients_may_write),
         cmocka_unit_test(digests_tell_of_cells_that_do_not_fit),
