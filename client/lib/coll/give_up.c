@@ -39,10 +39,16 @@ bool run_broken(struct run *r)
 
     if (!cause)
         return false;
-    if (code == COMMD_E_ABORTED && untold_ms(r, &why) >= 0) /* another rank gave up for that */
+    if (code == COMMD_E_ABORTED && untold_ms(r, &why) >= 0) { /* most likely for that */
         code = untold_code(&why);
-    error_set(&r->err, code, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
+        error_set(&r->err, code, coll_name(r->desc.coll),
+                  "operation %llu (%s) of group \"%s\": %.80s%s; a failure before it: %.300s",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text,
+                  strlen(c.text) > 80 ? "..." : "", why.message);
+    } else {
+        error_set(&r->err, code, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
+                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
+    }
     run_describe(r, code, c.rank, c.pid, c.node);
     return true;
 }
