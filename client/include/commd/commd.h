@@ -394,7 +394,7 @@ void commd_work_free(struct commd_work *work);
  * (commd_run()), by the next call in the group, once. On a GPU that call starts nothing. One in
  * host memory takes part, so that no rank waits for one that was told, and then returns the
  * failure; but commd_start() tells of none there. If a collective in host memory waits for ranks
- * when an operation on a GPU before it turns out to have failed, it goes on if they come; after
+ * when a collective on a GPU before it turns out to have failed, it goes on if they come; after
  * 10 s it ends with that failure (COMMD_E_ABORTED in place of COMMD_E_MISMATCH and
  * COMMD_E_INVALID), for they may have been told by another call, and come no more: then the group
  * is broken, for all. Streams never hang because of a failure: they go on, with undefined results.

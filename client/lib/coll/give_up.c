@@ -147,7 +147,8 @@ static uint32_t slept_ms(const struct run *r)
 /* An operation on a GPU before this one failed, and nobody here has been told yet, mostly as this
  * one had begun. The ranks that have not come are told of it by their next call: one that begins
  * this operation takes part all the same, any other may be their last. So they are not waited for
- * for long. */
+ * for long. But for one of a GPU's that goes through host memory they are: who does not come may
+ * have called it, and its stream has not come so far. */
 static bool told_instead(struct run *r)
 {
     struct commd_group *g = r->group;
@@ -156,7 +157,7 @@ static bool told_instead(struct run *r)
     int rank, code;
 
     r->gave_up = false;
-    if (untold_ms(r, &why) < TOLD_MS || slept_ms(r) < TOLD_MS ||
+    if (r->gate || untold_ms(r, &why) < TOLD_MS || slept_ms(r) < TOLD_MS ||
         !absent_ask(&r->question, g, r->desc.seq) ||
         !absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node))
         return false;

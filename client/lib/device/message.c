@@ -38,7 +38,7 @@ static void send_over(struct gate *gate, const struct commd_error *e)
     atomic_fetch_sub(&st->group->sends, 1);
     if (st->quiet)
         atomic_fetch_sub(&st->group->quiet_sends, 1);
-    staged_over(st, e);
+    staged_over(st, e, INT64_MAX);
 }
 
 static int send_wait_stream(struct gate *gate, void *stream)
@@ -266,7 +266,7 @@ static void recv_over(struct gate *gate, const struct commd_error *e)
         pthread_cond_signal(&dev->lander_cond);
     }
     pthread_mutex_unlock(&dev->lander_lock);
-    staged_over(st, e);
+    staged_over(st, e, INT64_MAX);
 }
 
 static bool claim(struct staged *st)

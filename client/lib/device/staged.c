@@ -50,7 +50,7 @@ static void gate_unref(struct gate *gate)
     staged_unref(staged_of(gate));
 }
 
-void staged_over(struct staged *st, const struct commd_error *e)
+void staged_over(struct staged *st, const struct commd_error *e, int64_t since)
 {
     if (!e)
         return;
@@ -58,12 +58,12 @@ void staged_over(struct staged *st, const struct commd_error *e)
     if (st->chunk && e->code != COMMD_E_MISMATCH && e->code != COMMD_E_INVALID)
         st->chunk->spoiled = true;
     if (st->quiet)
-        device_group_failed(st->group, e, (int64_t)now_ms());
+        device_group_failed(st->group, e, since);
 }
 
 static void collective_over(struct gate *gate, const struct commd_error *e)
 {
-    staged_over(staged_of(gate), e);
+    staged_over(staged_of(gate), e, e ? (int64_t)now_ms() : 0);
 }
 
 static int collective_wait_stream(struct gate *gate, void *stream)

@@ -110,7 +110,7 @@ struct side_places {
 };
 
 /* The next call in the group tells of it. @since: from when others may have been told; INT64_MAX:
- * an operation of before the group last agreed, of which nobody need know. */
+ * a message, or an operation of before the group last agreed, of which nobody need know. */
 static inline void device_group_failed(struct device_group *dg, const struct commd_error *e,
                                        int64_t since)
 {
@@ -157,8 +157,9 @@ int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, 
                      struct stream_lane **ret_lane);
 /* Queued: hands the work out, or lets go of it. */
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
-/* That the host's part has ended, for all kinds; plock held. */
-void staged_over(struct staged *st, const struct commd_error *e);
+/* That the host's part has ended, for all kinds; plock held. @since: as of device_group_failed().
+ */
+void staged_over(struct staged *st, const struct commd_error *e, int64_t since);
 
 /* ---- words.c --------------------------------------------------------------------------------- */
 

@@ -355,6 +355,90 @@ static void a_mismatch_is_told_by_the_next_call(void **state)
     }
 }
 
+/* As if the failure of an operation had been known for a minute, and rank 0 had slept for as long
+ * in operation @seq of the group. */
+static void let_time_pass(uint32_t seq)
+{
+    struct commd_group *g = ranks->group[0];
+    struct board_member *me = &g->board.members[g->local];
+    struct device_group *dg = atomic_load(&g->device);
+
+    while (!atomic_load(&dg->failed) || atomic_load(&me->asleep_op) != seq)
+        usleep(1000);
+    pthread_mutex_lock(&dg->why_lock);
+    dg->why_ms -= 60000;
+    pthread_mutex_unlock(&dg->why_lock);
+    atomic_fetch_sub(&me->asleep_ms, 60000);
+    usleep(500000); /* some looks at the reasons to give up */
+}
+
+/* The other rank has called what this one waits for: it has not been told by another call. */
+static void a_stream_that_comes_late_breaks_nothing(void **state)
+{
+    static const struct context_hooks hooks = {.untold = device_untold};
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+    _Atomic int gate[2] = {0, 0};
+    struct commd_error e;
+
+    for (unsigned k = 0; k < 2; k++)
+        ranks->ctx[k]->hooks = &hooks;
+    for (unsigned i = 0; i < 2; i++) {
+        gpu_hold(s[1], &gate[i]);
+        for (unsigned k = 0; k < 2; k++) {
+            struct commd_op op = reduce_op(x[k], N - (i == 0 && k == 1), s[k]);
+
+            assert_int_equal(commd_run(ranks->group[k], &op), 0);
+        }
+    }
+    atomic_store(&gate[0], 1);
+    let_time_pass(2);
+    assert_false(group_has_failed(ranks->group[0], &e));
+    atomic_store(&gate[1], 1);
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op = reduce_op(x[k], N, s[k]);
+
+        assert_true(gpu_passes(s[k]));
+        assert_all(x[k], N, 2);
+        assert_int_equal(commd_run(ranks->group[k], &op), COMMD_E_MISMATCH);
+        gpu_free(x[k]);
+    }
+}
+
+static void *barrier_main(void *arg)
+{
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+
+    *(int *)arg = commd_run(ranks->group[0], &op);
+    return NULL;
+}
+
+/* Nobody but this rank knows of it, and has been told. */
+static void a_message_that_fails_breaks_nothing(void **state)
+{
+    static const struct context_hooks hooks = {.untold = device_untold};
+    int32_t *in = gpu_ints(N, 0), out[N] = {0};
+    struct commd_op recv = message_op(COMMD_RECV, in, N - 1, 1, gpu_stream());
+    struct commd_op send = message_op(COMMD_SEND, out, N, 0, NULL);
+    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+    pthread_t thread;
+    int code;
+
+    ranks->ctx[0]->hooks = &hooks;
+    assert_int_equal(commd_run(ranks->group[0], &recv), 0);
+    assert_int_equal(pthread_create(&thread, NULL, barrier_main, &code), 0);
+    assert_int_equal(commd_run(ranks->group[1], &send), 0);
+    let_time_pass(1);
+    assert_int_equal(commd_run(ranks->group[1], &barrier), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(code, COMMD_E_MISMATCH);
+    assert_int_equal(commd_run(ranks->group[1], &send), 0);
+    recv.count = N;
+    assert_int_equal(commd_run(ranks->group[0], &recv), 0);
+    assert_true(gpu_passes(recv.stream));
+    gpu_free(in);
+}
+
 /* A stream that computes for long has not waited for anybody. */
 static void the_limit_begins_when_the_input_is_there(void **state)
 {
@@ -602,6 +686,8 @@ int main(void)
         TEST(a_lost_rank_releases_the_stream),
         TEST(a_group_that_is_left_releases_streams),
         TEST(a_mismatch_is_told_by_the_next_call),
+        TEST(a_stream_that_comes_late_breaks_nothing),
+        TEST(a_message_that_fails_breaks_nothing),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
         TEST(staging_is_used_again),
