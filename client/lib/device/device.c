@@ -302,7 +302,7 @@ int64_t device_untold(struct commd_group *g, struct commd_error *ret_why)
         return -1;
     pthread_mutex_lock(&dg->why_lock);
     *ret_why = dg->why;
-    since = dg->why_ms;
+    since = atomic_load(&dg->failed) ? dg->why_ms : INT64_MAX; /* else it has just been told */
     pthread_mutex_unlock(&dg->why_lock);
     return MAX((int64_t)now_ms() - since, -1);
 }

@@ -372,14 +372,17 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
 
 int path_tell_failure(struct device_group *dg)
 {
+    bool failed;
+
     session_collect(dg);
     if (likely(!atomic_load_explicit(&dg->failed, memory_order_acquire)))
         return 0;
     pthread_mutex_lock(&dg->why_lock);
-    *error_mine() = dg->why;
-    atomic_store(&dg->failed, false);
+    failed = atomic_exchange(&dg->failed, false); /* another thread may have told meanwhile */
+    if (failed)
+        *error_mine() = dg->why;
     pthread_mutex_unlock(&dg->why_lock);
-    return error_mine()->code;
+    return failed ? error_mine()->code : 0;
 }
 
 /* With dg->lock held. What has failed since the call began is told first: other ranks were told,

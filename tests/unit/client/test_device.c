@@ -7,9 +7,10 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <sched.h>
 #include <sys/wait.h>
 
-#include "client/lib/device/staged.h"
+#include "client/lib/device/session.h"
 #include "tests/fakecuda/fakecuda.h"
 #include "tests/lib/gpu_ranks.h"
 
@@ -439,6 +440,49 @@ static void a_message_that_fails_breaks_nothing(void **state)
     gpu_free(in);
 }
 
+enum { CALLERS = 2, TELLINGS = 20000 };
+
+struct telling_all {
+    struct device_group dg;
+    _Atomic unsigned round, looked, told;
+};
+
+static void *caller_main(void *arg)
+{
+    struct telling_all *t = arg;
+
+    for (unsigned i = 1; i <= TELLINGS; i++) {
+        while (atomic_load(&t->round) < i)
+            sched_yield();
+        if (path_tell_failure(&t->dg))
+            atomic_fetch_add(&t->told, 1);
+        atomic_fetch_add(&t->looked, 1);
+    }
+    return NULL;
+}
+
+/* Whichever of a process's threads calls next, and however many do at once. */
+static void one_of_several_threads_is_told(void **state)
+{
+    static const struct commd_error why = {.code = COMMD_E_MISMATCH};
+    struct telling_all t = {.round = 0};
+    pthread_t thread[CALLERS];
+
+    pthread_mutex_init(&t.dg.why_lock, NULL);
+    for (unsigned k = 0; k < CALLERS; k++)
+        assert_int_equal(pthread_create(&thread[k], NULL, caller_main, &t), 0);
+    for (unsigned i = 1; i <= TELLINGS; i++) {
+        device_group_failed(&t.dg, &why, 0);
+        atomic_store(&t.round, i);
+        while (atomic_load(&t.looked) < CALLERS * i)
+            sched_yield();
+    }
+    for (unsigned k = 0; k < CALLERS; k++)
+        pthread_join(thread[k], NULL);
+    pthread_mutex_destroy(&t.dg.why_lock);
+    assert_int_equal(atomic_load(&t.told), TELLINGS);
+}
+
 /* A stream that computes for long has not waited for anybody. */
 static void the_limit_begins_when_the_input_is_there(void **state)
 {
@@ -688,6 +732,7 @@ int main(void)
         TEST(a_mismatch_is_told_by_the_next_call),
         TEST(a_stream_that_comes_late_breaks_nothing),
         TEST(a_message_that_fails_breaks_nothing),
+        TEST(one_of_several_threads_is_told),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
         TEST(staging_is_used_again),
