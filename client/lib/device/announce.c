@@ -9,13 +9,14 @@
  * What this rank cannot do, mostly because commd-gpu lends no memory for it, is announced all the
  * same, as refused (SESSION_REFUSED). So it is an operation on all ranks, and all count alike,
  * whatever the others have announced by then: it fails with that reason, when all have announced
- * it, and those behind it go on. Here the call has told of it, and no stream waits. */
+ * it, and those behind it go on. Here the call has told of it, and no stream waits; its limit
+ * begins with the call. */
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
 #include <stdio.h>
 
-enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50 };
+enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50, WATCH_EVERY = 20 };
 enum { SLOT_BUSY = LENT_BUSY + 1 }; /* nothing has happened, and it is to be tried again */
 
 static struct announced *announced_of(struct gate *gate)
@@ -414,7 +415,7 @@ static int announce_refused(struct device_group *dg, const struct commd_op *op,
     snprintf(words.text, sizeof words.text, "%.*s", (int)sizeof words.text - 1, why.message);
     a->refs = 1; /* the slot's */
     a->quiet = false;
-    a->refused = true;
+    a->refused = a->warned = true; /* nobody waits for it */
     a->aux_len = slot->aux_len = sizeof words;
     slot->aux_bits = SESSION_REFUSED;
     slot->send = slot->recv = (struct session_place){0};
@@ -502,6 +503,7 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
     struct side_places p = side_places_of(dg->group, op);
     int64_t limit = limit_of(dg, op), until = 0; /* 0: nobody has waited yet */
     uint32_t aux_len = 0;
+    unsigned naps = 0;
     bool late = false;
     int r;
 
@@ -515,8 +517,11 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
         pthread_mutex_unlock(&dg->session->calls);
         free(b.words);
         aux_len = b.aux_len;
-        if (r == SLOT_BUSY)
-            usleep(WAIT_NAP_US); /* nobody rings, and the oldest is about to end */
+        if (r == SLOT_BUSY) {
+            usleep(WAIT_NAP_US);           /* nobody rings, and the oldest is about to end */
+            if (++naps % WATCH_EVERY == 0) /* else nobody does, if nothing is to land */
+                session_watch(dg->session);
+        }
         if (r == LENT_BUSY && !until)
             until = limit < 0 ? -1 : (int64_t)now_ms() + limit;
         late = r == LENT_BUSY && !lent_wait(dg->session, b.returns, until);

@@ -499,9 +499,10 @@ static void watch_one(struct announced *a, int64_t now)
         ask_to_end(a, &e);
         return;
     }
-    if (!gate_full(&a->gate)) /* this rank's own stream has not come so far */
+    if (!a->refused && !gate_full(&a->gate)) /* this rank's own stream has not come so far */
         return;
-    note_ready(a->group->group, (uint32_t)a->seq, (uint64_t)now);
+    if (!a->refused)
+        note_ready(a->group->group, (uint32_t)a->seq, (uint64_t)now);
     if (!a->since_ms) {
         a->since_ms = now;
         a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;

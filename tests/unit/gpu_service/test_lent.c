@@ -591,6 +591,48 @@ static void a_refused_one_ends_with_its_group(void **state)
     gpu_free(x);
 }
 
+/* All slots are taken by such to which the other rank does not come, and nothing is to land: the
+ * next operation waits until the service is lost, or their limit has passed. */
+static void refuse_all(const int32_t *x, int64_t timeout_ms)
+{
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, (void *)x, 2 * MIB);
+
+    op.timeout_ms = timeout_ms;
+    sum_of_shared();
+    for (unsigned i = 0; i < SESSION_SLOTS; i++)
+        assert_int_equal(commd_run(pair.ranks->group[0], &op), COMMD_E_NOMEM);
+}
+
+static void refused_ones_that_nobody_comes_to_are_lost(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(N, 1);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, y, N);
+    pthread_t waits;
+
+    refuse_all(x, 0);
+    assert_int_equal(pthread_create(&waits, NULL, start_lost, &op), 0);
+    usleep(20000); /* by now it waits, most likely */
+    pair_start_service(NULL);
+    pthread_join(waits, NULL);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void refused_ones_have_a_limit(void **state)
+{
+    int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(N, 1);
+    struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, y, N);
+    pthread_t waits;
+    void *last;
+
+    refuse_all(x, 100);
+    assert_int_equal(pthread_create(&waits, NULL, start_one_more, &op), 0);
+    pthread_join(waits, &last);
+    assert_work(last, COMMD_E_TIMEOUT, "rank 0 ran into its timeout of 100 ms");
+    gpu_free(x);
+    gpu_free(y);
+}
+
 /* Slots are used again, and so are the words beside them. */
 static void many_are_refused(void **state)
 {
@@ -863,6 +905,8 @@ int main(void)
         SMALL(larger_ones_are_refused),
         SMALL(a_refused_one_fails_alone),
         SMALL(a_refused_one_ends_with_its_group),
+        SMALL(refused_ones_that_nobody_comes_to_are_lost),
+        SMALL(refused_ones_have_a_limit),
         SMALL(many_are_refused),
         TEST(a_quarter_of_the_gpu_is_lent),
         SMALL(larger_ones_that_come_first),
