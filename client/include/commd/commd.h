@@ -397,11 +397,12 @@ void commd_work_free(struct commd_work *work);
  * when a collective on a GPU before it turns out to have failed, it goes on if they come; after
  * 10 s it ends with that failure (COMMD_E_ABORTED in place of COMMD_E_MISMATCH and
  * COMMD_E_INVALID), for they may have been told by another call, and come no more: then the group
- * is broken, for all. Streams never hang because of a failure: they go on, with undefined results.
- * COMMD_E_NOMEM: the memory through which an operation goes is used up, see COMMD_DEVICE_STAGING
- * and COMMD_DEVICE_ARENA in commd(3). What commd-gpu does not lend to one rank fails the operation
- * on all, and the group goes on. A process may use several GPUs; a group is best used with buffers
- * on one.
+ * is broken, for all. This holds for the collective that is under way then, and for the next one:
+ * who came to that goes on. Streams never hang because of a failure: they go on, with undefined
+ * results. COMMD_E_NOMEM: the memory through which an operation goes is used up, see
+ * COMMD_DEVICE_STAGING and COMMD_DEVICE_ARENA in commd(3). What commd-gpu does not lend to one rank
+ * fails the operation on all, and the group goes on. A process may use several GPUs; a group is
+ * best used with buffers on one.
  *
  * The time limit of an operation begins when what was enqueued before it is done.
  *

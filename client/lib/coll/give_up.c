@@ -20,7 +20,7 @@ static int64_t untold_ms(const struct run *r, struct commd_error *ret_why)
     return likely(!atomic_load_explicit(&g->device, memory_order_relaxed)) || !g->ctx->hooks ||
                    !g->ctx->hooks->untold
                ? -1
-               : g->ctx->hooks->untold(g, ret_why);
+               : g->ctx->hooks->untold(g, r->desc.seq, ret_why);
 }
 
 /* What a group is broken with because of it: these two leave one as it is. */

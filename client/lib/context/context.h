@@ -22,9 +22,9 @@ struct context_hooks {
     /* With plock held, now and then while works have not landed: looks at what else can end them.
      */
     void (*watch)(struct commd_context *ctx);
-    /* An operation of the group waits: for how many ms have others been told, perhaps, that one on
-     * a GPU has failed, while nobody here has? -1: there is none. With plock held, or not. */
-    int64_t (*untold)(struct commd_group *g, struct commd_error *ret_why);
+    /* Operation @seq of the group waits: for how many ms have others been told, perhaps, that one
+     * on a GPU has failed, while nobody here has? -1: there is none. With plock held, or not. */
+    int64_t (*untold)(struct commd_group *g, uint64_t seq, struct commd_error *ret_why);
 };
 
 struct commd_context {

@@ -293,7 +293,7 @@ int device_tell(struct commd_group *g)
     return path_tell_failure(dg);
 }
 
-int64_t device_untold(struct commd_group *g, struct commd_error *ret_why)
+int64_t device_untold(struct commd_group *g, uint64_t seq, struct commd_error *ret_why)
 {
     struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
     int64_t since;
@@ -302,7 +302,8 @@ int64_t device_untold(struct commd_group *g, struct commd_error *ret_why)
         return -1;
     pthread_mutex_lock(&dg->why_lock);
     *ret_why = dg->why;
-    since = atomic_load(&dg->failed) ? dg->why_ms : INT64_MAX; /* else it has just been told */
+    /* it may just have been told */
+    since = atomic_load(&dg->failed) && seq <= dg->why_seq + 1 ? dg->why_ms : INT64_MAX;
     pthread_mutex_unlock(&dg->why_lock);
     return MAX((int64_t)now_ms() - since, -1);
 }

@@ -52,8 +52,8 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
 void device_watch(struct commd_context *ctx);
 
 /* For how many ms an operation has failed that had no work to tell it, and that nobody has been
- * told of; -1: there is none. */
-int64_t device_untold(struct commd_group *g, struct commd_error *ret_why);
+ * told of; -1: there is none, or all have come to an operation of the group between it and @seq. */
+int64_t device_untold(struct commd_group *g, uint64_t seq, struct commd_error *ret_why);
 
 /* The group is about to be left: waits until messages from GPUs that were called without a work
  * have gone out, for as long as an operation of the group may take; less if their receivers are

@@ -57,7 +57,9 @@ struct device_group {
     _Atomic bool failed;      /* nobody has been told of why: */
     pthread_mutex_t why_lock;
     struct commd_error why;
-    int64_t why_ms; /* from when others may have been told of it */
+    int64_t why_ms;   /* from when others may have been told of it */
+    uint64_t why_seq; /* operation of the group begun last by then: who has come to the next
+                         goes on */
 };
 
 struct staged {
@@ -119,7 +121,10 @@ static inline void device_group_failed(struct device_group *dg, const struct com
         dg->why = *e;
         dg->why_ms = INT64_MAX;
     }
-    dg->why_ms = MIN(dg->why_ms, since);
+    if (since < dg->why_ms) {
+        dg->why_ms = since;
+        dg->why_seq = atomic_load(&dg->group->seq);
+    }
     atomic_store(&dg->failed, true);
     pthread_mutex_unlock(&dg->why_lock);
 }

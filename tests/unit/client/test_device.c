@@ -440,6 +440,35 @@ static void a_message_that_fails_breaks_nothing(void **state)
     gpu_free(in);
 }
 
+/* commd_start() tells of nothing, so it may have been known for hours. Who came to an operation
+ * after it goes on, and may come late to the next one. */
+static void who_came_since_may_come_late(void **state)
+{
+    static const struct context_hooks hooks = {.untold = device_untold};
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+    struct commd_op op[2] = {reduce_op(x[0], N, s[0]), reduce_op(x[1], N - 1, s[1])};
+    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+    struct commd_work *w[2];
+
+    ranks->ctx[0]->hooks = &hooks;
+    for (unsigned k = 0; k < 2; k++)
+        assert_int_equal(commd_run(ranks->group[k], &op[k]), 0);
+    assert_true(gpu_passes(s[0]) && gpu_passes(s[1]));
+    for (unsigned i = 0; i < 2; i++) {
+        w[0] = start(0, &barrier);
+        if (i == 1)
+            let_time_pass(3);
+        w[1] = start(1, &barrier);
+        for (unsigned k = 0; k < 2; k++)
+            assert_int_equal(finish(w[k]), 0);
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        assert_int_equal(commd_run(ranks->group[k], &op[k]), COMMD_E_MISMATCH);
+        gpu_free(x[k]);
+    }
+}
+
 enum { CALLERS = 2, TELLINGS = 20000 };
 
 struct telling_all {
@@ -465,7 +494,8 @@ static void *caller_main(void *arg)
 static void one_of_several_threads_is_told(void **state)
 {
     static const struct commd_error why = {.code = COMMD_E_MISMATCH};
-    struct telling_all t = {.round = 0};
+    struct commd_group group = {.rank = 0};
+    struct telling_all t = {.dg = {.group = &group}};
     pthread_t thread[CALLERS];
 
     pthread_mutex_init(&t.dg.why_lock, NULL);
@@ -732,6 +762,7 @@ int main(void)
         TEST(a_mismatch_is_told_by_the_next_call),
         TEST(a_stream_that_comes_late_breaks_nothing),
         TEST(a_message_that_fails_breaks_nothing),
+        TEST(who_came_since_may_come_late),
         TEST(one_of_several_threads_is_told),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
