@@ -888,8 +888,9 @@ static void cells_that_cannot_be_cut_are_refused_by_the_call(void **state)
 }
 
 /* Whom a rank waits for with @count elements, rank 0 of @c; @engine: beside which core its engine
- * runs, if it is not 0. */
-static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
+ * runs, if it is not 0; @gate: of a buffer that a GPU fills, or NULL. */
+static enum wait_for waits_for_gate(struct cluster *c, size_t count, uint32_t engine,
+                                    const struct gate *gate)
 {
     static float buf[8 << 20];
     struct commd_op op = {.size = sizeof op,
@@ -903,6 +904,7 @@ static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
     enum wait_for who;
 
     assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    r.gate = gate;
     if (engine)
         atomic_store(&h->engine_core, engine);
     who = run_waits_for(&r);
@@ -910,10 +912,17 @@ static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
     return who;
 }
 
+static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
+{
+    return waits_for_gate(c, count, engine, NULL);
+}
+
 /* A rank that is alone with the engine on a core sleeps at once; but not if it has to work while
- * the engine does, nor beside other ranks. */
+ * the engine does, nor beside other ranks, nor before a GPU has filled the input. */
 static void a_rank_leaves_its_core_to_the_engine_there(void **state)
 {
+    _Atomic uint32_t ready = 6;
+    const struct gate gate = {.ready = &ready, .base = 5, .pieces = 2};
     static const uint16_t apart[] = {0, 1}, pair[] = {0, 0, 1}, here[] = {0, 0};
     struct cluster *c = cluster_new(2, 2, apart, 3);
     cpu_set_t all, one;
@@ -933,6 +942,9 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     assert_int_equal(waits_for(c, (1 << 20) / 4, 0), WAIT_FOR_HERE);
     assert_int_equal(waits_for(c, 1, core + 1), WAIT_FOR_HERE);
     assert_int_equal(waits_for(c, 1, UINT32_MAX), WAIT_FOR_HERE);
+    assert_int_equal(waits_for_gate(c, 1, core, &gate), WAIT_FOR_HERE);
+    atomic_store(&ready, 7);
+    assert_int_equal(waits_for_gate(c, 1, core, &gate), WAIT_FOR_ENGINE);
     cluster_free(c);
     c = cluster_new(3, 2, pair, 3);
     assert_int_equal(waits_for(c, 1, core), WAIT_FOR_HERE);
