@@ -232,7 +232,7 @@ bool run_interrupted(struct run *r)
 {
     struct commd_context *ctx = r->group->ctx;
 
-    if (!context_interrupted(ctx))
+    if (likely(!context_interrupted_late(ctx, &r->asked_ms)))
         return false;
     error_set(&r->err, COMMD_E_INTERRUPTED, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\" was interrupted; the group is broken",

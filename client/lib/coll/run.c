@@ -139,6 +139,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->untold = false;
     r->warned = false;
     r->gave_up = false;
+    r->asked_ms = 0;
     r->send = op->send;
     r->recv = op->recv;
     r->scale = op->scale;

@@ -49,6 +49,7 @@ struct run {
     struct registered *registered; /* owned: in registered memory, while that is possible */
     int64_t limit_ms;              /* -1 none */
     int64_t deadline_ms;           /* CLOCK_MONOTONIC, -1 none; RUN_UNTIMED before run_clock() */
+    uint64_t asked_ms;             /* when the application was asked whether to stop; 0: not yet */
     struct commd_error err;        /* RUN_FAILED */
 };
 

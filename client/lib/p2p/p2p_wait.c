@@ -402,6 +402,7 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
                                 uint64_t *ret_slept_ms)
 {
     uint64_t warn_ms = (uint64_t)p->group->ctx->warn_ms;
+    uint64_t asked_ms = 0;
     enum wait_way way;
     unsigned idle = 0;
 
@@ -434,7 +435,7 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
         }
         if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
             return P2P_LATE;
-        if (context_interrupted(p->group->ctx))
+        if (context_interrupted_late(p->group->ctx, &asked_ms))
             return P2P_INTERRUPTED;
     }
     return P2P_ENDED;

@@ -324,6 +324,42 @@ static void interrupted_call_ends_also_when_it_runs(void **state)
     stop(c);
 }
 
+static int count_questions(void *arg)
+{
+    atomic_fetch_add((_Atomic unsigned *)arg, 1);
+    return 0;
+}
+
+static void *come_late(void *arg)
+{
+    struct commd_group *g = arg;
+
+    usleep(5000);
+    assert_int_equal(commd_barrier(g), 0);
+    usleep(5000);
+    assert_int_equal(commd_send(g, NULL, 0, COMMD_U8, 0, 1), 0);
+    return NULL;
+}
+
+/* Python takes its lock to answer, which another thread may hold for 5 ms: who sleeps for less than
+ * a moment does not ask. */
+static void short_sleeps_do_not_ask(void **state)
+{
+    struct cluster *c = two_ranks();
+    uint64_t begun = now_ms();
+    _Atomic unsigned asked = 0;
+    pthread_t late;
+
+    commd_set_interrupt(&c->ctx, count_questions, &asked);
+    assert_int_equal(pthread_create(&late, NULL, come_late, c->group[1]), 0);
+    assert_int_equal(commd_barrier(c->group[0]), 0);
+    assert_int_equal(commd_recv(c->group[0], NULL, 0, COMMD_U8, 1, 1, NULL), 0);
+    assert_true(atomic_load(&asked) <= (now_ms() - begun) / WAIT_SLICE_MS);
+    pthread_join(late, NULL);
+    commd_set_interrupt(&c->ctx, NULL, NULL);
+    stop(c);
+}
+
 /* ---- the progress thread -------------------------------------------------------------------- */
 
 static _Atomic bool enough, over;
@@ -616,6 +652,7 @@ int main(void)
         cmocka_unit_test(group_without_a_board_is_left),
         cmocka_unit_test(interrupted_call_lets_go_of_its_buffers),
         cmocka_unit_test(interrupted_call_ends_also_when_it_runs),
+        cmocka_unit_test(short_sleeps_do_not_ask),
         cmocka_unit_test(busy_group_does_not_hide_a_broken_one),
         cmocka_unit_test(forked_child_does_not_wait_for_works),
         cmocka_unit_test(operation_numbers_wrap),
