@@ -210,7 +210,9 @@ static int show_group(const struct verb *verb, const struct options *o,
 /* The rows of all nodes, in the same order each time. */
 static void sort_answer(struct msg_tables *answer)
 {
-    static const char *const ranks[] = {"name", "group", "rank"}, *const links[] = {"node", "peer"};
+    /* of a group that nobody is in yet each node has a row without a rank */
+    static const char *const ranks[] = {"name", "group", "rank", "node"};
+    static const char *const links[] = {"node", "peer"};
 
     for (uint32_t i = 0; i < answer->ntables; i++)
         if (!strcmp(answer->tables[i].name, "ranks"))

@@ -355,6 +355,28 @@ static void rows_of_all_nodes_are_in_order(void **state)
                                 "n10   n2\n");
 }
 
+/* Of a group that nobody is in yet each node that waits for its ranks has a row. */
+static void rows_without_a_rank_are_in_order(void **state)
+{
+    static struct msg_column columns[] = {{"name", "NAME", MSG_CELL_STRING},
+                                          {"group", "GROUP", MSG_CELL_STRING},
+                                          {"rank", "RANK", MSG_CELL_NUMBER},
+                                          {"node", "NODE", MSG_CELL_STRING},
+                                          {"missing", "MISSING", MSG_CELL_STRING}};
+    char *rows[] = {"g", "1", NULL, "b", "0,1", "g", "1", NULL, "a", "0,1"};
+    struct msg_table ranks = {"ranks", ARRAY_LEN(columns), 2, columns, rows};
+    struct fix *f = *state;
+    const char *a, *b;
+
+    START(f, "--socket", f->path, "--json", "ranks");
+    welcome(f, "ranks");
+    answer_tables(f, &ranks, 1, true, "");
+    assert_int_equal(finish(f), 0);
+    a = strstr(f->out, "\"a\"");
+    b = strstr(f->out, "\"b\"");
+    assert_true(a && b && a < b);
+}
+
 /* Also for what no table is made for. */
 static void a_full_disk_is_said(void **state)
 {
@@ -706,6 +728,7 @@ int main(void)
         T(nodes_as_json),
         T(several_tables),
         T(rows_of_all_nodes_are_in_order),
+        T(rows_without_a_rank_are_in_order),
         T(a_full_disk_is_said),
         T(version_of_both),
         T(nobody_listens),
