@@ -165,17 +165,36 @@ def test_doctor():
 
 TO_FULL = "out = os.open('/dev/full', os.O_WRONLY)"
 TO_NOBODY = "r, out = os.pipe(); os.close(r)"
+DOCTOR = "runpy.run_module('commd.doctor', run_name='__main__')"
 
 
 def test_doctor_whose_answer_is_not_taken():
     with Cluster(1) as cluster:
         for where, said in ((TO_FULL, "cannot write to stdout (No space left"), (TO_NOBODY, "")):
-            code = (f"import os, runpy, sys; {where}; os.dup2(out, 1);"
-                    "runpy.run_module('commd.doctor', run_name='__main__')")  # fmt: skip
+            code = f"import os, runpy; {where}; os.dup2(out, 1); {DOCTOR}"
             process = package().run(cluster.nodes[0], ["-c", code])
             text, _ = process.communicate(timeout=LONG)
             equal(process.returncode, 2, text)
             check(said in text and len(text.splitlines()) == bool(said), text)
+
+
+def test_doctor_without_stdout():
+    with Cluster(1) as cluster:
+        for options in ([], ["--json"]):
+            code = f"import runpy, sys; sys.stdout = None; {DOCTOR}"
+            process = package().run(cluster.nodes[0], ["-c", code, *options])
+            text, _ = process.communicate(timeout=LONG)
+            equal((process.returncode in (0, 1), text), (True, ""))
+
+
+def test_doctor_and_a_folder_named_torch():
+    code = ("import runpy, sys, types; sys.modules['torch'] = torch = types.ModuleType('torch');"
+            f"torch.__file__, torch.__path__ = None, ['/here/torch']; {DOCTOR}")  # fmt: skip
+    with Cluster(1) as cluster:
+        process = package().run(cluster.nodes[0], ["-c", code])
+        text, _ = process.communicate(timeout=LONG)
+        equal(process.returncode, 1, text)
+        check("torch: /here/torch is not PyTorch" in text, text)
 
 
 def test_program_of_the_readme():

@@ -100,7 +100,8 @@ def check_torch(report):
         report.warn("torch", "it is not installed", "pip install torch, if programs need it")
         return
     if not hasattr(torch, "__version__"):
-        report.error("torch", f"{torch.__file__} is not PyTorch", "rename it: it hides torch")
+        place = torch.__file__ or ", ".join(torch.__path__)  # a folder without __init__.py
+        report.error("torch", f"{place} is not PyTorch", "rename it: it hides torch")
         return
     try:
         import commd.torch
@@ -179,8 +180,7 @@ def check_node(report):
 def show(rows, as_json):
     if as_json:
         keys = ("level", "check", "finding", "remedy")
-        json.dump({"doctor": [dict(zip(keys, row)) for row in rows]}, sys.stdout, indent=1)
-        print()
+        print(json.dumps({"doctor": [dict(zip(keys, row)) for row in rows]}, indent=1))
         return
     for level, check, finding, remedy in rows:
         print(f"{level:8} {check}: {finding}")
@@ -217,7 +217,7 @@ def main(arguments=None):
     check_node(report)
     try:
         show(report.rows, options.json)
-        sys.stdout.flush()
+        print(end="", flush=True)  # which there may be no stdout for
     except OSError as error:
         return cannot_write(error)
     return 1 if any(row[0] == "error" for row in report.rows) else 0
