@@ -32,6 +32,7 @@ void gpu_shared_init(struct gpu_shared *g)
 {
     *g = (struct gpu_shared){0};
     fair_init(&g->queue, SHARE_BYTES_BESIDE);
+    fair_most(&g->queue, COUNT_MOST);
 }
 
 void gpu_share_init(struct gpu_share *s, uint32_t uid, uint32_t weight)

@@ -4,8 +4,7 @@
 #include "transport/schedule/fair.h"
 
 enum { SCALE = FAIR_WEIGHT_MAX };
-/* Nobody is further ahead: 1 GB of the least weight. */
-#define AHEAD_MOST ((int64_t)1 << 40)
+#define AHEAD_BYTES ((uint64_t)1 << 30)
 
 static bool later(uint64_t a, uint64_t b)
 {
@@ -22,6 +21,12 @@ void fair_init(struct fair *f, size_t keep)
     TAILQ_INIT(&f->list);
     f->time = 0;
     f->keep = (uint64_t)keep * SCALE / FAIR_WEIGHT;
+    fair_most(f, AHEAD_BYTES);
+}
+
+void fair_most(struct fair *f, uint64_t bytes)
+{
+    f->ahead = bytes * SCALE;
 }
 
 void fair_node_init(struct fair_node *n, uint32_t weight)
@@ -56,7 +61,7 @@ static void fair_insert(struct fair *f, struct fair_node *n)
 /* It sends again, or for the first time. What seems far ahead is old. */
 static void fair_return(const struct fair *f, struct fair_node *n)
 {
-    if (later(f->time, n->time + f->keep) || (int64_t)(n->time - f->time) > AHEAD_MOST)
+    if (later(f->time, n->time + f->keep) || later(n->time, f->time + f->ahead))
         n->time = f->time;
 }
 

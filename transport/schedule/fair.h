@@ -35,11 +35,13 @@ struct fair_node {
 
 struct fair {
     TAILQ_HEAD(fair_list, fair_node) list; /* by time; of equal ones in the order they came */
-    uint64_t time, keep;
+    uint64_t time, keep, ahead;
 };
 
 /* @keep: bytes; 0: no pause is forgiven. */
 void fair_init(struct fair *f, size_t keep);
+/* So much is sent at a time at most, instead of 1 GiB; what is beyond that may be forgotten. */
+void fair_most(struct fair *f, uint64_t bytes);
 void fair_node_init(struct fair_node *n, uint32_t weight);
 void fair_node_weigh(struct fair_node *n, uint32_t weight); /* from now on */
 /* It has something to send. Nothing, if it is listed already. */

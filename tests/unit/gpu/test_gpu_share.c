@@ -356,6 +356,28 @@ static void others_are_remembered_for_a_while(void **state)
     assert_false(gpu_share_beside(&g, &a, 10100));
 }
 
+/* However large it is, and who never waits for its own pays as well. */
+static void a_huge_one_is_paid_for(void **state)
+{
+    for (uint32_t weight = 1; weight <= 100; weight *= 10) {
+        uint64_t huge = weight * (3ull << 30), bytes = 0;
+        struct gpu_shared g;
+        struct gpu_share a, b;
+
+        gpu_shared_init(&g);
+        gpu_share_init(&a, 1, weight);
+        gpu_share_init(&b, 2, FAIR_WEIGHT);
+        gpu_share_wait(&g, &b);
+        assert_true(gpu_share_may(&g, &a));
+        gpu_share_charge(&g, &a, huge, 1);
+        for (; !gpu_share_may(&g, &a); bytes += SHARE_BYTES_BESIDE)
+            gpu_share_charge(&g, &b, SHARE_BYTES_BESIDE, 1);
+        assert_in_range(bytes, huge / weight * FAIR_WEIGHT - SHARE_BYTES_BESIDE,
+                        huge / weight * FAIR_WEIGHT + SHARE_BYTES_BESIDE);
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +389,7 @@ int main(void)
         cmocka_unit_test(a_circle_of_users_goes_on),
         cmocka_unit_test(other_gpus_are_nobody_s_affair),
         cmocka_unit_test(others_are_remembered_for_a_while),
+        cmocka_unit_test(a_huge_one_is_paid_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
