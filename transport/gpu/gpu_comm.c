@@ -77,7 +77,6 @@ bool comm_ready(struct gop *op)
     user_charge(op);
     group_rest(gr);
     comm_take(op, comm_find(gr));
-    op->order.group = gr->id ^ (uint64_t)gr->user->uid << 32 ^ gr->epoch << 48;
     op->order.seq = op->seq;
     if (gr->nnodes == 1) {
         user_count(op);

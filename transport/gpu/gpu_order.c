@@ -22,8 +22,10 @@
  * upon by then, and before what is agreed upon later, so neither starves the other. It does not
  * wait for proposals, since nobody waits for it.
  *
- * Equal tickets: the group's number decides, then the operation's. In a group, tickets grow with
- * the operations' numbers, on all nodes, since each node proposes in that order.
+ * Equal tickets: a number decides (tie) that one node draws for each operation, and all know before
+ * they propose. A group's own number will not do: clients say it, and if two were equal each node
+ * would have an order of its own. In a group, tickets grow with the operations' numbers, on all
+ * nodes, since each node proposes in that order.
  *
  * A long operation is launched in parts, and each is a step of the order. All are agreed upon with
  * the first one: the k-th has its ticket and k times GPU_ORDER_APART, on all nodes, so no message
@@ -47,7 +49,7 @@ static bool order_before(const struct gpu_order_op *a, const struct gpu_order_op
 {
     if (a->ticket != b->ticket)
         return a->ticket < b->ticket;
-    return a->group != b->group ? a->group < b->group : a->seq < b->seq;
+    return a->tie != b->tie ? a->tie < b->tie : a->seq < b->seq;
 }
 
 static void order_insert(struct gpu_order *o, struct gpu_order_op *op)

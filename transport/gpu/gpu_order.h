@@ -14,8 +14,8 @@ enum gpu_order_state {
 
 /* Part of the caller's operation; zeroed: GPU_ORDER_IDLE. */
 struct gpu_order_op {
-    uint64_t group, seq; /* the same numbers on all nodes */
-    uint64_t ticket;     /* proposed or agreed */
+    uint64_t tie, seq; /* the same numbers on all nodes; tie: by the proposal, of each its own */
+    uint64_t ticket;   /* proposed or agreed */
     enum gpu_order_state state;
     bool alone;
     bool held; /* the caller's: not to be launched now, for what it has launched must end first */

@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 
 #include "shm/util/wait.h"
 
@@ -38,7 +39,7 @@ enum {
 };
 
 struct wire_ready {
-    uint64_t seq, comm;
+    uint64_t seq, comm, tie; /* tie: of the first node, random; see gpu_order.c */
     int32_t code, rank;
     uint32_t first, part; /* first: the rank that @desc is of */
     struct op_desc desc;
@@ -377,6 +378,8 @@ void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *t
     mine->rank = rank;
     mine->first = op->of[0]->rank.rank;
     mine->part = part;
+    if (w->me == 0 && getrandom(&mine->tie, sizeof mine->tie, 0) < 0)
+        mine->tie = 0; /* if that of another operation is so, too, nodes may wait for --timeout */
     mine->desc = op->of[0]->desc;
     snprintf(mine->text, sizeof mine->text, "%s", text);
     if (!code && coll_table[mine->desc.coll].counted)
@@ -445,6 +448,7 @@ static void wire_all_ready(struct gwire *w)
         part = MIN(part, w->ready[n].part);
     launch_cut(op, part);
     user_count(op);
+    op->order.tie = w->ready[0].tie;
     mine->ticket = gpu_order_propose(&w->g->order, &op->order);
     wire_exchange(w, PHASE_TICKET);
 }

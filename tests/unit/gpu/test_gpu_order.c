@@ -69,7 +69,7 @@ static bool step_announce(unsigned g, unsigned i, unsigned n)
     if (op->announced || (i && !s.op[g][i - 1][n].announced))
         return false;
     op->announced = true;
-    op->order.group = g + 1;
+    op->order.tie = g + 1;
     op->order.seq = i + 1;
     gpu_order_ready(&s.node[n].order, &op->order, alone);
     op->said = true;
@@ -152,8 +152,8 @@ static bool step_launch(unsigned n)
     assert_false(next->held);
     assert_true(node->nlaunched < LAUNCHES);
     op->at[op->part] = node->nlaunched;
-    node->launched[node->nlaunched++] = (struct launch){next->group, next->seq, op->part++};
-    op->launched = op->part == s.parts[next->group - 1][next->seq - 1];
+    node->launched[node->nlaunched++] = (struct launch){next->tie, next->seq, op->part++};
+    op->launched = op->part == s.parts[next->tie - 1][next->seq - 1];
     if (!op->launched)
         gpu_order_again(&node->order, next);
     return true;
@@ -376,8 +376,8 @@ static void proposing_before_all_are_ready_would_deadlock(void **arg)
 static void a_pending_proposal_holds_up_what_may_come_behind_it(void **arg)
 {
     struct gpu_order o = {0};
-    struct gpu_order_op a = {.group = 1, .seq = 1}, b = {.group = 2, .seq = 1};
-    struct gpu_order_op c = {.group = 3, .seq = 1}, d = {.group = 4, .seq = 1};
+    struct gpu_order_op a = {.tie = 1, .seq = 1}, b = {.tie = 2, .seq = 1};
+    struct gpu_order_op c = {.tie = 3, .seq = 1}, d = {.tie = 4, .seq = 1};
 
     gpu_order_ready(&o, &a, false);
     gpu_order_ready(&o, &b, false);
@@ -403,8 +403,8 @@ static void a_pending_proposal_holds_up_what_may_come_behind_it(void **arg)
 static void who_is_alone_comes_in_turn(void **arg)
 {
     struct gpu_order o = {0};
-    struct gpu_order_op a = {.group = 9, .seq = 1}, b = {.group = 2, .seq = 1};
-    struct gpu_order_op c = {.group = 8, .seq = 1}, d = {.group = 1, .seq = 1};
+    struct gpu_order_op a = {.tie = 9, .seq = 1}, b = {.tie = 2, .seq = 1};
+    struct gpu_order_op c = {.tie = 8, .seq = 1}, d = {.tie = 1, .seq = 1};
 
     gpu_order_ready(&o, &a, true);
     gpu_order_ready(&o, &b, true);
@@ -419,10 +419,10 @@ static void who_is_alone_comes_in_turn(void **arg)
     assert_null(o.head);
 }
 
-static void equal_tickets_go_by_group(void **arg)
+static void equal_tickets_go_by_tie(void **arg)
 {
     struct gpu_order o = {0};
-    struct gpu_order_op a = {.group = 9, .seq = 1}, b = {.group = 2, .seq = 1};
+    struct gpu_order_op a = {.tie = 9, .seq = 1}, b = {.tie = 2, .seq = 1};
 
     gpu_order_ready(&o, &a, false);
     gpu_order_ready(&o, &b, false);
@@ -437,7 +437,7 @@ static void equal_tickets_go_by_group(void **arg)
 static void a_broken_node_s_ticket_is_refused(void **arg)
 {
     struct gpu_order o = {.clock = 10};
-    struct gpu_order_op a = {.group = 1, .seq = 1}, b = {.group = 2, .seq = 1};
+    struct gpu_order_op a = {.tie = 1, .seq = 1}, b = {.tie = 2, .seq = 1};
 
     gpu_order_ready(&o, &a, false);
     gpu_order_ready(&o, &b, false);
@@ -457,8 +457,8 @@ static void a_broken_node_s_ticket_is_refused(void **arg)
 static void others_come_between_parts(void **arg)
 {
     struct gpu_order o = {0};
-    struct gpu_order_op huge = {.group = 1, .seq = 1}, b = {.group = 2, .seq = 1};
-    struct gpu_order_op c = {.group = 3, .seq = 1}, d = {.group = 4, .seq = 1};
+    struct gpu_order_op huge = {.tie = 1, .seq = 1}, b = {.tie = 2, .seq = 1};
+    struct gpu_order_op c = {.tie = 3, .seq = 1}, d = {.tie = 4, .seq = 1};
 
     gpu_order_ready(&o, &huge, false);
     gpu_order_propose(&o, &huge);
@@ -490,8 +490,8 @@ static void others_come_between_parts(void **arg)
 static void parts_of_who_is_alone(void **arg)
 {
     struct gpu_order o = {0};
-    struct gpu_order_op huge = {.group = 1, .seq = 1}, b = {.group = 2, .seq = 1};
-    struct gpu_order_op c = {.group = 3, .seq = 1};
+    struct gpu_order_op huge = {.tie = 1, .seq = 1}, b = {.tie = 2, .seq = 1};
+    struct gpu_order_op c = {.tie = 3, .seq = 1};
 
     gpu_order_ready(&o, &huge, true);
     assert_ptr_equal(gpu_order_next(&o), &huge);
@@ -520,7 +520,7 @@ int main(void)
         cmocka_unit_test(who_is_alone_comes_in_turn),
         cmocka_unit_test(others_come_between_parts),
         cmocka_unit_test(parts_of_who_is_alone),
-        cmocka_unit_test(equal_tickets_go_by_group),
+        cmocka_unit_test(equal_tickets_go_by_tie),
         cmocka_unit_test(a_broken_node_s_ticket_is_refused),
     };
 
