@@ -550,7 +550,12 @@ uint64_t op_fingerprint(const struct op_desc *d)
 
 uint64_t op_digest(const uint64_t *counts, unsigned world)
 {
-    uint64_t h = 1;
+    return op_digest_by(1, counts, world);
+}
+
+uint64_t op_digest_by(uint64_t key, const uint64_t *counts, unsigned world)
+{
+    uint64_t h = key;
 
     for (unsigned k = 0; k < world; k++)
         h = hash_add(h, counts[k]);

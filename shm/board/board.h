@@ -387,6 +387,8 @@ static inline bool op_balanced(const struct op_balance *bal)
 void op_balance_text(const struct op_balance *bal, unsigned world, char *buf, size_t len);
 /* Fingerprint of the counts of all ranks. */
 uint64_t op_digest(const uint64_t *counts, unsigned world);
+/* Likewise, by a number that whoever gives the counts does not know. */
+uint64_t op_digest_by(uint64_t key, const uint64_t *counts, unsigned world);
 /* 64-bit fingerprint of a description. */
 uint64_t op_fingerprint(const struct op_desc *d);
 /* "all_reduce f32 sum, 100 elements" */

@@ -503,6 +503,10 @@ void op_mismatch_text(uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
                       const struct op_desc *b, char text[SESSION_TEXT]);
 void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char text[SESSION_TEXT]);
 void op_balance_of(const struct gop *op, struct op_balance *bal);
+/* Of the counts of which all ranks give the same. Nobody who does not know @key makes others that
+ * have the same digest; of 0, or none: 0. */
+uint64_t op_counts_digest(const struct gop *op, uint64_t key);
+#define OP_COUNTS_DIFFER "the ranks give different counts; the group can still be used"
 
 /* gpu_comm.c */
 /* Its inputs here are there, and it needs other GPUs. False: ask again, scratch is on its way. */

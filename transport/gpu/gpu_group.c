@@ -131,6 +131,38 @@ void op_balance_of(const struct gop *op, struct op_balance *bal)
     }
 }
 
+/* The counts of which all ranks give the same; NULL: of others, or none. */
+static const uint64_t *same_counts(const struct gannounce *a)
+{
+    return a->desc.coll == COLL_ALL_GATHER_V       ? a->rank.recv_counts
+           : a->desc.coll == COLL_REDUCE_SCATTER_V ? a->rank.send_counts
+                                                   : NULL;
+}
+
+uint64_t op_counts_digest(const struct gop *op, uint64_t key)
+{
+    const uint64_t *counts = same_counts(op->of[0]);
+
+    return counts ? op_digest_by(key, counts, op->group->world) : 0;
+}
+
+/* Of honest clients the description says so, by its digest; but NCCL would wait for ever. */
+static bool counts_alike(const struct gop *op, int *ret_rank, char text[SESSION_TEXT])
+{
+    const uint64_t *first = same_counts(op->of[0]);
+
+    for (unsigned i = 1; first && i < op->nof; i++) {
+        const struct gannounce *a = op->of[i];
+
+        if (!memcmp(same_counts(a), first, op->group->world * sizeof *first))
+            continue;
+        *ret_rank = (int)a->rank.rank;
+        snprintf(text, SESSION_TEXT, "%s", OP_COUNTS_DIFFER);
+        return false;
+    }
+    return true;
+}
+
 /* True if the members here agree; else @text says why not, and @ret_rank who. */
 static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char text[SESSION_TEXT])
 {
@@ -154,6 +186,8 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
             snprintf(text, SESSION_TEXT, "rank %d: %s", *ret_rank, op->of[i]->bad);
             return false;
         }
+    if (!counts_alike(op, ret_rank, text))
+        return false;
     *ret_rank = -1;
     if (!coll_table[first->coll].counted || op->nof < op->group->world)
         return true; /* with ranks of other nodes: gpu_wire.c */

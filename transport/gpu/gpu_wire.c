@@ -49,6 +49,7 @@ struct wire_ready {
 
 struct wire_ticket {
     uint64_t seq, ticket;
+    uint64_t counts; /* op_counts_digest() by what the first node has drawn */
     struct nccl_id id;
 };
 
@@ -449,8 +450,21 @@ static void wire_all_ready(struct gwire *w)
     launch_cut(op, part);
     user_count(op);
     op->order.tie = w->ready[0].tie;
+    mine->counts = op_counts_digest(op, w->ready[0].tie);
     mine->ticket = gpu_order_propose(&w->g->order, &op->order);
     wire_exchange(w, PHASE_TICKET);
+}
+
+/* All nodes find it alike, so none of them launches it. */
+static void counts_differ(struct gwire *w)
+{
+    struct gop *op = w->gr->op;
+
+    gpu_order_drop(&w->g->order, &op->order);
+    if (w->gr->broken)
+        group_drop_op(w->gr);
+    else
+        op_fail(op, COMMD_E_MISMATCH, -1, 0, OP_COUNTS_DIFFER);
 }
 
 static void wire_all_tickets(struct gwire *w)
@@ -458,8 +472,13 @@ static void wire_all_tickets(struct gwire *w)
     struct gop *op = w->gr->op;
     uint64_t ticket = 0;
 
-    for (uint32_t n = 0; n < w->nnodes; n++)
+    for (uint32_t n = 0; n < w->nnodes; n++) {
         ticket = MAX(ticket, w->ticket[n].ticket);
+        if (w->ticket[n].counts != w->ticket[0].counts) {
+            counts_differ(w);
+            return;
+        }
+    }
     op->id = w->ticket[0].id;
     if (!gpu_order_agree(&w->g->order, &op->order, ticket))
         gpu_fatal(w->g, "the order of operations with other nodes is broken in group \"%s\"",

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include "oracle.h"
+#include "shm/board/board.h"
 #include "shm/util/wait.h"
 
 enum { GROUPS = 3, OPERATIONS = 15 };
@@ -313,6 +314,57 @@ static void no_more_counts_than_fit_into_a_region(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
+/* ---- counts that differ ------------------------------------------------------------------------
+ */
+
+/* Says that its counts are those of the other rank, and they are not: NCCL would wait for ever. */
+static int lies_about_its_counts(void *arg, int sock)
+{
+    unsigned rank = *(unsigned *)arg;
+    uint64_t counts[] = {100, rank ? 50 : 100};
+    static const uint8_t device[] = {0, 1};
+    struct session_result result;
+    struct membership m;
+    struct buffer b;
+    struct client c;
+    struct request q = {.group = 1, .aux = counts, .aux_words = 2};
+
+    MUST(client_open(&c, sock, device[rank]) == 0);
+    MUST(client_alloc(&c, 1 << 16, &b) == 0);
+    membership_spread(&m, &c, 1, 7, 2, rank, device);
+    MUST(client_attach(&c, &m) == 0);
+    for (uint64_t seq = 1; seq <= 2; seq++) {
+        bool sends = seq == 2;
+
+        q.desc = (struct op_desc){.seq = seq,
+                                  .coll = sends ? COLL_REDUCE_SCATTER_V : COLL_ALL_GATHER_V,
+                                  .dtype = DTYPE_I32,
+                                  .redop = REDOP_SUM,
+                                  .digest = op_digest((uint64_t[]){100, 100}, 2)};
+        q.aux_bits = sends ? SESSION_SEND_COUNTS : SESSION_RECV_COUNTS;
+        q.send = (struct session_place){.memory = b.id};
+        q.recv = (struct session_place){.memory = b.id, .offset = b.bytes / 2};
+        MUST(client_wait(&c, client_announce(&c, &q), &result) == COMMD_E_MISMATCH);
+        MUST(strstr(result.text, "different counts"));
+    }
+    return 0;
+}
+
+static void counts_that_differ_are_told(void **state)
+{
+    unsigned rank[] = {0, 1};
+    struct service sv;
+    pid_t pids[2];
+
+    (void)state;
+    service_start(&sv, NULL);
+    for (unsigned i = 0; i < 2; i++)
+        pids[i] = client_spawn(&sv, 1000, lies_about_its_counts, &rank[i]);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +375,7 @@ int main(void)
         cmocka_unit_test(deaths),
         cmocka_unit_test(deaths_between_parts),
         cmocka_unit_test(no_more_counts_than_fit_into_a_region),
+        cmocka_unit_test(counts_that_differ_are_told),
     };
 
     setenv("FAKECUDA_DEVICES", "4", 1);
