@@ -546,10 +546,12 @@ static void end(void)
     }
     must(!g.nsessions && !g.ngroups && LIST_EMPTY(&g.users), "somebody is still there");
     must(!g.nflying && !g.now && !g.order.head, "an operation is still there");
-    for (unsigned i = 0; i < g.ndevices; i++)
-        must(!g.device[i].mapped && !g.device[i].nsessions && !g.device[i].shared.ops &&
-                 !fair_first(&g.device[i].shared.queue),
-             "something of a device is still taken");
+    for (unsigned i = 0; i < g.ndevices; i++) {
+        must(!g.device[i].mapped && !g.device[i].nsessions, "a device is still mapped");
+        for (unsigned k = 0; k < SHARES; k++)
+            must(!g.device[i].shared[k].ops && !fair_first(&g.device[i].shared[k].queue),
+                 "something of a device is still taken");
+    }
     LIST_FOREACH(c, &g.comms, link) {
         must(!c->users && !c->flying, "a communicator is still held");
         comm_fail(&g, c, "the end");

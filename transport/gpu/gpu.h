@@ -108,6 +108,7 @@ struct gflight {
     bool up;
 };
 
+enum { SHARE_MOVES, SHARE_NCCL, SHARES }; /* kinds of operations, on their own streams */
 enum { STREAM_NCCL, STREAM_MOVES, STREAMS = STREAM_MOVES + GPU_USER_LINES };
 
 struct gdevice {
@@ -124,8 +125,8 @@ struct gdevice {
     struct gstream stream[STREAMS];
     cu_module module;
     cu_function kernel[GPU_KERNELS];
-    void *page;               /* of `passed` */
-    struct gpu_shared shared; /* by users */
+    void *page;                       /* of `passed` */
+    struct gpu_shared shared[SHARES]; /* by users */
     unsigned nsessions;
     uint64_t mapped, operations, moved;
 };
@@ -142,7 +143,7 @@ struct guser {
     unsigned line;   /* its stream for moves, on each GPU */
     uint64_t mapped;
     uint32_t weight; /* beside other users */
-    struct gpu_share share[GPU_MAX_DEVICES];
+    struct gpu_share share[GPU_MAX_DEVICES][SHARES];
     struct glane lane;
     TAILQ_HEAD(, gsession) active;
     TAILQ_HEAD(, ggroup) active_groups;

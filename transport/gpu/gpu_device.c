@@ -56,7 +56,8 @@ static cu_result device_ask(struct gpu *g, struct gdevice *d)
     d->name[sizeof d->name - 1] = 0;
     d->bytes = bytes;
     d->g = g;
-    gpu_shared_init(&d->shared);
+    for (unsigned k = 0; k < SHARES; k++)
+        gpu_shared_init(&d->shared[k]);
     for (unsigned i = 0; i < STREAMS; i++) {
         d->stream[i].dev = d;
         STAILQ_INIT(&d->stream[i].flying);

@@ -17,7 +17,8 @@ struct guser *guser_get(struct gpu *g, uint32_t uid)
     u->uid = uid;
     u->weight = FAIR_WEIGHT;
     for (unsigned i = 0; i < g->ndevices; i++)
-        gpu_share_init(&u->share[i], uid, u->weight);
+        for (unsigned k = 0; k < SHARES; k++)
+            gpu_share_init(&u->share[i][k], uid, u->weight);
     for (unsigned i = 1; i < GPU_USER_LINES; i++)
         if (g->line[i] < g->line[u->line])
             u->line = i;
@@ -32,7 +33,8 @@ void guser_weigh(struct guser *u, uint32_t weight)
 {
     u->weight = weight ? weight : FAIR_WEIGHT;
     for (unsigned i = 0; i < GPU_MAX_DEVICES; i++)
-        fair_node_weigh(&u->share[i].node, u->weight);
+        for (unsigned k = 0; k < SHARES; k++)
+            fair_node_weigh(&u->share[i][k].node, u->weight);
 }
 
 void guser_put(struct gpu *g, struct guser *u)
@@ -40,7 +42,8 @@ void guser_put(struct gpu *g, struct guser *u)
     if (u->nsessions || u->ngroups || u->nnodes) /* nodes: of groups that are not left yet */
         return;
     for (unsigned i = 0; i < g->ndevices; i++)
-        gpu_share_fini(&g->device[i].shared, &u->share[i]);
+        for (unsigned k = 0; k < SHARES; k++)
+            gpu_share_fini(&g->device[i].shared[k], &u->share[i][k]);
     g->line[u->line]--;
     LIST_REMOVE(u, link);
     free(u);
@@ -62,7 +65,8 @@ void guser_touch(struct gpu *g, struct guser *u)
 void users_turn(struct gpu *g)
 {
     for (unsigned i = 0; i < g->ndevices; i++)
-        g->device[i].shared.turn++;
+        for (unsigned k = 0; k < SHARES; k++)
+            g->device[i].shared[k].turn++;
 }
 
 /* ---- shares ---------------------------------------------------------------------------------- */
@@ -76,9 +80,21 @@ static uint64_t unit_bytes(const struct gop *op, const struct gunit *unit)
     return sum;
 }
 
+/* The two kinds of operations run side by side on a GPU: who waits for NCCL, and so for other GPUs
+ * and nodes, holds nobody up who does not. */
+static unsigned kind(const struct gop *op)
+{
+    return op->group->nunits == 1 ? SHARE_MOVES : SHARE_NCCL;
+}
+
+static struct gpu_shared *unit_shared(const struct gop *op, const struct gunit *unit)
+{
+    return &unit->dev->shared[kind(op)];
+}
+
 static struct gpu_share *unit_share(const struct gop *op, const struct gunit *unit)
 {
-    return &op->group->user->share[unit->dev->number];
+    return &op->group->user->share[unit->dev->number][kind(op)];
 }
 
 static void user_wait(struct gop *op, unsigned unit, bool waits)
@@ -90,9 +106,9 @@ static void user_wait(struct gop *op, unsigned unit, bool waits)
         return;
     op->waits ^= bit;
     if (waits)
-        gpu_share_wait(&u->dev->shared, unit_share(op, u));
+        gpu_share_wait(unit_shared(op, u), unit_share(op, u));
     else
-        gpu_share_unwait(&u->dev->shared, unit_share(op, u));
+        gpu_share_unwait(unit_shared(op, u), unit_share(op, u));
 }
 
 static void user_wait_no_more(struct gop *op)
@@ -113,13 +129,13 @@ bool user_may(struct gop *op)
 
     for (unsigned i = 0; i < gr->nhere; i++) {
         const struct gunit *u = &gr->here[i];
-        bool full = gpu_share_full(&u->dev->shared, unit_share(op, u), unit_bytes(op, u));
+        bool full = gpu_share_full(unit_shared(op, u), unit_share(op, u), unit_bytes(op, u));
 
         user_wait(op, i, full);
         may &= !full;
     }
     for (unsigned i = 0; may && i < gr->nhere; i++)
-        may = gpu_share_may(&gr->here[i].dev->shared, unit_share(op, &gr->here[i]));
+        may = gpu_share_may(unit_shared(op, &gr->here[i]), unit_share(op, &gr->here[i]));
     return may;
 }
 
@@ -131,7 +147,7 @@ bool user_beside(const struct gop *op)
     for (unsigned i = 0; i < op->group->nhere; i++) {
         const struct gunit *u = &op->group->here[i];
 
-        beside |= gpu_share_beside(&u->dev->shared, unit_share(op, u), now);
+        beside |= gpu_share_beside(unit_shared(op, u), unit_share(op, u), now);
     }
     return beside;
 }
@@ -144,7 +160,7 @@ void user_charge(struct gop *op)
     for (unsigned i = 0; i < op->group->nhere; i++) {
         const struct gunit *u = &op->group->here[i];
 
-        gpu_share_charge(&u->dev->shared, unit_share(op, u), unit_bytes(op, u), now);
+        gpu_share_charge(unit_shared(op, u), unit_share(op, u), unit_bytes(op, u), now);
     }
 }
 
@@ -153,7 +169,7 @@ void user_count(struct gop *op)
     for (unsigned i = 0; i < op->group->nhere; i++) {
         const struct gunit *u = &op->group->here[i];
 
-        gpu_share_take(&u->dev->shared, unit_share(op, u), unit_bytes(op, u));
+        gpu_share_take(unit_shared(op, u), unit_share(op, u), unit_bytes(op, u));
     }
     op->counted = true;
 }
@@ -164,7 +180,7 @@ void user_uncount(struct gop *op)
     for (unsigned i = 0; op->counted && i < op->group->nhere; i++) {
         const struct gunit *u = &op->group->here[i];
 
-        gpu_share_give(&u->dev->shared, unit_share(op, u), unit_bytes(op, u));
+        gpu_share_give(unit_shared(op, u), unit_share(op, u), unit_bytes(op, u));
     }
     op->counted = false;
 }

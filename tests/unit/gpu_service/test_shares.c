@@ -300,6 +300,29 @@ static void beside_one_that_takes_long(void **state)
     service_knobs_end();
 }
 
+/* NCCL stands still, with all that a user may have there: another one, who stays on its GPU, goes
+ * on, for longer than it takes to have had more. */
+static void beside_nccl_that_hangs(void **state)
+{
+    static const char *const settings[] = {"FAKENCCL_HANG_AT=1:2", NULL};
+    struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
+    struct part x[4];
+    struct service sv;
+    pid_t pids[4];
+
+    (void)state;
+    service_start(&sv, settings);
+    atomic_store(&board->announced, 1);
+    for (unsigned i = 0; i < 4; i++) {
+        x[i] = (struct part){board, i % 2, i < 2 ? 2 : 1, SMALL, 0};
+        pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? floods : fifty_small, &x[i]);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(client_join(pids[3 - i]), 0);
+    assert_true(atomic_load(&board->done) < CROWD);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 /* An operation between GPUs that takes seconds: small ones of another user come between its parts.
  */
 static void between_the_parts_of_a_long_one(void **state)
@@ -332,6 +355,7 @@ int main(void)
         cmocka_unit_test(by_weight_over_nccl),
         cmocka_unit_test(without_weights_alike),
         cmocka_unit_test(beside_one_that_takes_long),
+        cmocka_unit_test(beside_nccl_that_hangs),
         cmocka_unit_test(between_the_parts_of_a_long_one),
     };
 
