@@ -336,7 +336,9 @@ static inline void board_tell_engine_core(const struct board *b)
 /* Was the engine last seen on the caller's core? A hint likewise. */
 static inline bool board_engine_here(const struct board *b)
 {
-    return atomic_load_explicit(&b->hdr->engine_core, memory_order_relaxed) == core_now();
+    uint32_t core = core_now(); /* 0: nobody knows */
+
+    return core && atomic_load_explicit(&b->hdr->engine_core, memory_order_relaxed) == core;
 }
 
 /* What the other one of two nodes has for @step, see plan.swap. */
