@@ -140,8 +140,8 @@ void tuning_fill(struct table *table, const struct conf *conf)
         {"spins", COUNT, WAIT_SPINS, NULL,
          "one node: polls before a sleep, of a rank on whose core no other rank of the group is"},
         {"yields", COUNT, WAIT_YIELDS, NULL,
-         "polls before a sleep that offer the core, where another rank is or an engine may be; a "
-         "rank that waits for nobody but an engine on its own core sleeps at once"},
+         "polls before a sleep that offer the core, where another rank is or an engine may be; few "
+         "where an engine is, and a rank that waits for nobody else sleeps at once"},
         {"reduce_kernels", TEXT, 0, reduce_best_isa(), "the fastest that this CPU can run"},
         {"copy_kernels", TEXT, 0, copy_kernels(), "the same, for copies out of windows"},
         {"channels", TEXT, 0, channels.value,

@@ -71,6 +71,7 @@ static inline uint32_t core_now(void)
 enum {
     WAIT_SPINS = 4000, /* with a pause between, if nobody who is waited for needs this core */
     WAIT_YIELDS = 400, /* with sched_yield between, if somebody may */
+    BOTH_YIELDS = 16,  /* the same, if an engine does: see wait.c */
 };
 unsigned wait_cores(void); /* on which this process may run */
 /* A yield that takes longer has met work of its own; of @runnable processes that may all want a
@@ -120,6 +121,7 @@ enum wait_for {
     WAIT_FOR_OTHERS, /* only processes on other cores */
     WAIT_FOR_HERE,   /* somebody may have to run on this core */
     WAIT_FOR_ENGINE, /* the engine alone, and it runs on this core */
+    WAIT_FOR_BOTH,   /* other ranks, perhaps, and the engine, which runs on this core */
 };
 
 /* What to do after the @idle-th poll in a row that found nothing, if @spins of them fit into a
@@ -133,6 +135,8 @@ static inline enum wait_way wait_way(const struct crowd *c, enum wait_for who, u
         return idle < spins ? WAIT_SPIN : WAIT_SLEEP;
     case WAIT_FOR_HERE:
         return idle < WAIT_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+    case WAIT_FOR_BOTH:
+        return idle < BOTH_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
     case WAIT_FOR_ENGINE:
         break;
     }

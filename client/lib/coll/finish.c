@@ -26,9 +26,12 @@ enum wait_for run_waits_for(const struct run *r)
         return board_shares_core(b, r->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
     if (unlikely(r->gate) && !gate_full(r->gate)) /* for a GPU, which rings no bell */
         return WAIT_FOR_HERE;
+    if (!board_engine_here(b))
+        return WAIT_FOR_HERE;
+    if (b->nlocal > 1)
+        return WAIT_FOR_BOTH;
     /* more steps than half a window, and the engine works on some while this rank copies others */
-    return b->nlocal == 1 && r->plan.steps <= b->depth / 2 && board_engine_here(b) ? WAIT_FOR_ENGINE
-                                                                                   : WAIT_FOR_HERE;
+    return r->plan.steps <= b->depth / 2 ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
 }
 
 enum { WAIT_LOOKS = 20 };

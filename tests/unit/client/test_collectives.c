@@ -917,8 +917,8 @@ static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
     return waits_for_gate(c, count, engine, NULL);
 }
 
-/* A rank that is alone with the engine on a core sleeps at once; but not if it has to work while
- * the engine does, nor beside other ranks, nor before a GPU has filled the input. */
+/* A rank that is alone with the engine on a core sleeps at once, beside other ranks soon; but not
+ * if it has to work while the engine does, nor before a GPU has filled the input. */
 static void a_rank_leaves_its_core_to_the_engine_there(void **state)
 {
     _Atomic uint32_t ready = 6;
@@ -947,7 +947,8 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     assert_int_equal(waits_for_gate(c, 1, core, &gate), WAIT_FOR_ENGINE);
     cluster_free(c);
     c = cluster_new(3, 2, pair, 3);
-    assert_int_equal(waits_for(c, 1, core), WAIT_FOR_HERE);
+    assert_int_equal(waits_for(c, 1, core), WAIT_FOR_BOTH);
+    assert_int_equal(waits_for(c, 1, core + 1), WAIT_FOR_HERE);
     cluster_free(c);
     c = cluster_new(2, 1, here, 3);
     assert_int_equal(waits_for(c, 1, core), WAIT_FOR_OTHERS);

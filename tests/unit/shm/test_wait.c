@@ -184,6 +184,17 @@ static void an_engine_on_this_core_gets_it_at_once(void **state)
     assert_int_equal(wait_way(&c, WAIT_FOR_ENGINE, 0, WAIT_SPINS), WAIT_SLEEP);
 }
 
+static void ranks_beside_an_engine_yield_little(void **state)
+{
+    struct crowd c = {0};
+
+    assert_int_equal(wait_way(&c, WAIT_FOR_BOTH, 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, WAIT_FOR_BOTH, BOTH_YIELDS - 1, WAIT_SPINS), WAIT_YIELD);
+    assert_int_equal(wait_way(&c, WAIT_FOR_BOTH, BOTH_YIELDS, WAIT_SPINS), WAIT_SLEEP);
+    crowd_met(&c);
+    assert_int_equal(wait_way(&c, WAIT_FOR_BOTH, 1, WAIT_SPINS), WAIT_SLEEP);
+}
+
 static void a_long_yield_is_told(void **state)
 {
     struct crowd c = {0};
@@ -303,6 +314,7 @@ int main(void)
         cmocka_unit_test(who_is_needed_elsewhere_is_waited_for_by_spinning),
         cmocka_unit_test(who_is_needed_here_is_let_in_at_once),
         cmocka_unit_test(an_engine_on_this_core_gets_it_at_once),
+        cmocka_unit_test(ranks_beside_an_engine_yield_little),
         cmocka_unit_test(a_long_yield_is_told),
         cmocka_unit_test(no_ring_is_slept_through),
         cmocka_unit_test(no_mail_is_slept_through),
