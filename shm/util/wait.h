@@ -130,17 +130,21 @@ enum wait_way { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
 static inline enum wait_way wait_way(const struct crowd *c, enum wait_for who, unsigned idle,
                                      unsigned spins)
 {
+    unsigned yields = 0;
+
     switch (who) {
     case WAIT_FOR_OTHERS:
         return idle < spins ? WAIT_SPIN : WAIT_SLEEP;
     case WAIT_FOR_HERE:
-        return idle < WAIT_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+        yields = WAIT_YIELDS;
+        break;
     case WAIT_FOR_BOTH:
-        return idle < BOTH_YIELDS && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
+        yields = BOTH_YIELDS;
+        break;
     case WAIT_FOR_ENGINE:
         break;
     }
-    return WAIT_SLEEP;
+    return idle < yields && !crowd_here(c) ? WAIT_YIELD : WAIT_SLEEP;
 }
 
 #endif

@@ -47,14 +47,13 @@ void gpu_share_fini(struct gpu_shared *g, struct gpu_share *s)
 }
 
 /* Claims that have ended go. */
-static const struct fair_node *first_claim(struct gpu_shared *g)
+static void sweep_claims(struct gpu_shared *g)
 {
     struct fair_node *n;
 
     while ((n = fair_first(&g->queue)) && !claim_of(n)->waits &&
            g->turn - claim_of(n)->waited > CLAIM_TURNS)
         fair_leave(&g->queue, n);
-    return n;
 }
 
 bool gpu_share_full(const struct gpu_shared *g, const struct gpu_share *s, uint64_t bytes)
@@ -81,7 +80,7 @@ void gpu_share_unwait(struct gpu_shared *g, struct gpu_share *s)
 
 bool gpu_share_may(struct gpu_shared *g, const struct gpu_share *s)
 {
-    first_claim(g);
+    sweep_claims(g);
     return fair_may(&g->queue, &s->node);
 }
 

@@ -24,9 +24,8 @@ enum wait_for run_waits_for(const struct run *r)
 
     if (one_node(r))
         return board_shares_core(b, r->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
-    if (unlikely(r->gate) && !gate_full(r->gate)) /* for a GPU, which rings no bell */
-        return WAIT_FOR_HERE;
-    if (!board_engine_here(b))
+    /* a GPU rings no bell */
+    if ((unlikely(r->gate) && !gate_full(r->gate)) || !board_engine_here(b))
         return WAIT_FOR_HERE;
     if (b->nlocal > 1)
         return WAIT_FOR_BOTH;
