@@ -19,8 +19,7 @@
 #include "client/lib/p2p/p2p_api.h"
 
 enum {
-    IDLE_SPINS = 200,
-    IDLE_YIELDS = 50,
+    IDLE_SPINS = 200, /* less than who waits in its call: the application computes meanwhile */
     MAX_BELLS = 127,
     SLOW_EVERY = 1024, /* rounds between looks at the reasons to give up */
     GPU_NAP_US = 20,
@@ -220,8 +219,9 @@ static void bells_of(struct bells *b, struct commd_group *g)
 
 /* With plock held. Sleeps until a bell or the kick; plock is dropped meanwhile, so groups may
  * come and go: only words of boards that stay mapped for the sleep are passed, see
- * async_drop_group(), which kicks and waits for us. */
-static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
+ * async_drop_group(), which kicks and waits for us. True if something moved in the last look before
+ * it. */
+static bool progress_sleep(struct commd_context *ctx, uint32_t kicked)
 {
     struct bells b = {.n = 0};
     int64_t limit = WAIT_SLICE_MS * 1000;
@@ -261,18 +261,63 @@ static void progress_sleep(struct commd_context *ctx, uint32_t kicked)
             bell_cancel(b.sleepers[i]);
     ctx->sleeping = false;
     pthread_cond_broadcast(&ctx->pcond);
+    return moved;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Is it for nothing but an engine on this core? Then it gets the core at once, as in finish.c. */
-static bool waits_for_engine(const struct commd_context *ctx)
+/* An engine on this core gets it at once, also from a rank that would yield in its call (finish.c):
+ * the application may compute, and a yield would give it the core for a slice. */
+static enum wait_for group_waits_for(const struct commd_group *g)
 {
-    for (const struct commd_group *g = ctx->active; g; g = g->active_next)
-        if (!g->running || atomic_load(&g->p2p_pending) ||
-            run_waits_for(&g->running->run) != WAIT_FOR_ENGINE)
-            return false;
-    return ctx->active && !ctx->landing;
+    const struct board *b = &g->board;
+
+    if (b->nnodes > 1 && board_engine_here(b))
+        return WAIT_FOR_ENGINE;
+    if (!g->running || atomic_load(&g->p2p_pending))
+        return WAIT_FOR_HERE;
+    return run_waits_for(&g->running->run);
+}
+
+/* In all groups together. */
+static enum wait_for waits_for(const struct commd_context *ctx)
+{
+    enum wait_for all;
+
+    if (ctx->landing || ctx->watches_gpu || !ctx->active)
+        return WAIT_FOR_HERE;
+    all = group_waits_for(ctx->active);
+    for (const struct commd_group *g = ctx->active->active_next; g; g = g->active_next)
+        if (group_waits_for(g) != all)
+            return WAIT_FOR_HERE;
+    return all;
+}
+
+/* Nothing moved, for the @idle-th time in a row. With plock held, which is dropped meanwhile.
+ * False: it is time to sleep. */
+static bool progress_pause(struct commd_context *ctx, unsigned idle)
+{
+    unsigned crowded_ns;
+    struct crowd crowd;
+    enum wait_way way;
+
+    if (!ctx->active && !ctx->landing)
+        return false;
+    if (idle == 1)
+        crowd_next(&ctx->crowd);
+    way = wait_way(&ctx->crowd, waits_for(ctx), idle, IDLE_SPINS);
+    if (way == WAIT_SLEEP)
+        return false;
+    crowd = ctx->crowd;
+    crowded_ns = ctx->active ? ctx->active->crowded_ns : wait_crowded_ns(1);
+    pthread_mutex_unlock(&ctx->plock);
+    if (way == WAIT_SPIN)
+        cpu_relax();
+    else
+        yield_core(crowded_ns, &crowd);
+    pthread_mutex_lock(&ctx->plock);
+    ctx->crowd = crowd;
+    return true;
 }
 
 static void *progress_main(void *arg)
@@ -291,20 +336,10 @@ static void *progress_main(void *arg)
         if (moved) {
             idle = 0;
             ctx->gpu_naps = 0;
-        } else if ((ctx->active || ctx->landing) && ++idle < IDLE_SPINS + IDLE_YIELDS &&
-                   !waits_for_engine(ctx)) {
-            pthread_mutex_unlock(&ctx->plock);
-            if (idle < IDLE_SPINS)
-                cpu_relax();
-            else
-                sched_yield();
-            pthread_mutex_lock(&ctx->plock);
-        } else {
-            progress_sleep(ctx, kicked);
+        } else if (!progress_pause(ctx, ++idle)) { /* and again, until something moves */
+            if (progress_sleep(ctx, kicked))
+                idle = 0;
             works_tell(ctx);
-            idle = ctx->active || ctx->landing ? IDLE_SPINS : 0;
-            if (ctx->watches_gpu) /* a nap is short enough */
-                idle = IDLE_SPINS + IDLE_YIELDS;
         }
     }
     works_tell(ctx);

@@ -65,6 +65,7 @@ struct commd_context {
     bool thread_up;
     _Atomic bool stop;
     _Atomic uint32_t kick; /* futex */
+    struct crowd crowd;    /* of the thread's yields */
     struct commd_group *active;
     struct commd_work *finished; /* to be completed outside the lock, oldest first */
     struct commd_work **finished_tail;
