@@ -111,7 +111,7 @@ PROGRAMS = [
         for name in (
             "collectives", "average_gradients", "comm_hooks", "uneven_inputs", "zero_optimizer",
             "fsdp1", "fsdp2", "mixture_of_experts", "ring_attention", "functional", "no_destroy",
-            "asynchronous", "local_sgd", "data_and_model",
+            "asynchronous", "local_sgd", "data_and_model", "many_groups", "threads",
         )
     ),  # fmt: skip
     Program(  # ranks load what another GPU has saved

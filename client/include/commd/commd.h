@@ -377,6 +377,7 @@ void commd_work_free(struct commd_work *work);
  * Streams. Such an operation comes after what was enqueued on commd_op.stream before the call. No
  * call waits for another rank, nor for the stream, but for a group's first operation on GPUs: there
  * the ranks agree which way they go, through commd-gpu or through host memory, see commd_run(3).
+ * Who wants groups in any order later calls a barrier on the GPU in each before, in one order.
  *   commd_run() and the functions named after operations enqueue it (the latter on the default
  *     stream) and return: what is enqueued on that stream later comes after it.
  *   commd_start() starts it; what is enqueued on the stream later does not wait for it.

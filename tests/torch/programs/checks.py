@@ -1,5 +1,6 @@
 """What the programs of this folder share: which backend, where to write, and how to check."""
 
+import contextlib
 import os
 import sys
 
@@ -21,6 +22,23 @@ elif DEVICE != "cpu":
 
     fakegpu.load().set_device(int(os.environ["LOCAL_RANK"]) % torch.fakegpu.device_count())
     torch.set_default_device(DEVICE)  # also of a program that does not know of it
+# For init_process_group(): groups agree on their GPUs when they are made, and not at their first
+# operation, so that ranks may begin with them in any order.
+EAGER = {} if DEVICE == "cpu" else {
+    "device_id": torch.device(DEVICE, torch.accelerator.current_device_index())
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def own_stream():
+    """Of a thread: on this rank's GPU, and on a stream of its own; on the CPU there is none."""
+    if DEVICE == "cpu":
+        yield
+        return
+    torch.set_default_device(EAGER["device_id"])  # both are a thread's own
+    torch.accelerator.set_device_index(EAGER["device_id"].index)
+    with torch.Stream(EAGER["device_id"]):
+        yield
 
 
 def here():

@@ -1,7 +1,7 @@
 """Several threads of a process communicate at once, each in its group, none waits for another.
 
 The ranks use the groups in opposite orders, and send and receive in the middle of it: with one
-queue for all of it this would hang.
+queue for all of it this would hang. A stream is such a queue: on GPUs each thread has its own.
 """
 
 import threading
@@ -9,19 +9,20 @@ import threading
 import torch
 import torch.distributed as dist
 
-from checks import BACKEND, same
+from checks import BACKEND, EAGER, own_stream, same
 
 ROUNDS = 50
 
 
 def reduce_often(group, size, errors):
     try:
-        for number in range(ROUNDS):
-            tensor = torch.full((1 + 37 * number,), float(number))
-            dist.all_reduce(tensor, group=group, async_op=number % 3 == 0)
-            if number % 3:
-                same("sum", tensor[0].item(), float(number * size))
-            dist.barrier(group=group)
+        with own_stream():
+            for number in range(ROUNDS):
+                tensor = torch.full((1 + 37 * number,), float(number))
+                dist.all_reduce(tensor, group=group, async_op=number % 3 == 0)
+                if number % 3:
+                    same("sum", tensor[0].item(), float(number * size))
+                dist.barrier(group=group)
     except BaseException as error:
         errors.append(error)
 
@@ -68,7 +69,7 @@ def crossing(rank, size):
 
 
 def main():
-    dist.init_process_group(BACKEND)
+    dist.init_process_group(BACKEND, **EAGER)
     rank, size = dist.get_rank(), dist.get_world_size()
     groups = [dist.new_group() for _ in range(4)]
     opposite_orders(groups, rank, size)

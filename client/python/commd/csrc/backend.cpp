@@ -16,6 +16,9 @@
 
 #include <algorithm>
 
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include "ops.h"
@@ -41,7 +44,7 @@ ProcessGroupCommd::~ProcessGroupCommd()
 
 c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCommd::getBackendOptions()
 {
-    auto options = c10::make_intrusive<Options>("commd", timeout_);
+    auto options = c10::make_intrusive<OptionsCommd>("commd", timeout_);
 
 #if COMMD_TORCH_SINCE(2, 9)
     options->group_name = id_;
@@ -82,9 +85,28 @@ c10d::ErrorType ProcessGroupCommd::getError()
 }
 #endif
 
-void ProcessGroupCommd::eagerConnectSingleDevice(at::Device)
+/* Groups are connected when they are made, but for what their ranks agree upon at the first
+ * operation on GPUs, where the host waits for all of them (doc/gpu.md). A program that has named
+ * its GPU has that here, where it waits for them anyway, and may begin with its groups in any
+ * order. It is not on a stream of the program: what is there may wait for a rank that has yet to
+ * come here. */
+void ProcessGroupCommd::eagerConnectSingleDevice(at::Device device)
 {
-    /* Groups are connected when they are made. */
+    if (!is_gpu(device))
+        return;
+    Plan plan("barrier", "commd:connect", c10d::OpType::BARRIER, timeout_);
+    c10::DeviceGuard guard(device);
+    /* see native_handle() */
+    c10::StreamGuard on(COMMD_TORCH_SINCE(2, 13)
+                            ? side_->of(device)
+                            : c10::impl::VirtualGuardImpl(device.type()).getDefaultStream(device));
+
+    plan.numbered = false; /* the program has not called it */
+    plan.device = device;
+    plan.outputs.push_back(at::empty({1}, at::dtype(at::kByte).device(device)));
+    plan.add(COMMD_BARRIER, {COMMD_U8, 0});
+    c10::make_intrusive<DeviceWork>(group_, side_, rank_, std::move(plan))->start(false);
+    connected_ = device;
 }
 
 void ProcessGroupCommd::shutdown()
@@ -136,6 +158,8 @@ ProcessGroupCommd::split(const c10::intrusive_ptr<c10d::Store> &store,
     for (int rank : ranks)
         spec.ranks.push_back(ranks_.empty() ? rank : ranks_[rank]);
     auto child = c10::make_intrusive<ProcessGroupCommd>(spec);
+    if (connected_)
+        child->eagerConnectSingleDevice(*connected_);
     return child;
 }
 

@@ -28,6 +28,12 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 
+/* A type of ours, because torch copies the options of a group that it splits, and its own cannot be
+ * copied. */
+struct OptionsCommd : c10d::Backend::Options {
+    using Options::Options;
+};
+
 class ProcessGroupCommd : public c10d::Backend
 {
   public:
@@ -136,6 +142,7 @@ class ProcessGroupCommd : public c10d::Backend
     std::shared_ptr<Batch> batch_;
     std::shared_ptr<DeviceBatch> device_batch_; /* the same section, if it is on a GPU */
     LastDevice last_device_;                    /* of the collectives on GPUs */
+    std::optional<at::Device> connected_;       /* the GPU that the program has named */
     const std::shared_ptr<SideStreams> side_ = std::make_shared<SideStreams>();
 };
 

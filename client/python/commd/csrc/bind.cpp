@@ -72,6 +72,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 
     /* The bases are torch's classes: they have to be bound before ours. */
     py::module_::import("torch._C._distributed_c10d");
+    py::class_<commd::OptionsCommd, c10d::Backend::Options,
+               c10::intrusive_ptr<commd::OptionsCommd>>(m, "OptionsCommd")
+        .def("__deepcopy__", [](const commd::OptionsCommd &options, const py::dict &) {
+            return c10::make_intrusive<commd::OptionsCommd>(options);
+        });
     py::class_<ProcessGroupCommd, c10d::Backend, c10::intrusive_ptr<ProcessGroupCommd>>(
         m, "ProcessGroupCommd")
         .def_property_readonly("options", &ProcessGroupCommd::getBackendOptions)

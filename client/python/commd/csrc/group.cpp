@@ -203,9 +203,10 @@ std::string fetch_token(const GroupSpec &spec, const std::string &key)
         if (wait_for_key(*spec.store, key, std::min(left, kStoreSlice))) {
             auto value = spec.store->get(key);
             std::string token(value.begin(), value.end());
-            if (use_token(p, token))
+            if (!token.empty() && use_token(p, token))
                 return token;
-            /* That one is of the last group by this name: rank 0 is about to replace it. */
+            /* That one is of the last group by this name: rank 0 is about to replace it, or has
+             * removed it since it was seen. */
         }
         if (check_signals(nullptr))
             raise_pending();
