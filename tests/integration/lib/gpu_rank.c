@@ -80,6 +80,27 @@ static size_t result_len(int coll, int root)
     }
 }
 
+/* In every second round: the same, with counts. */
+static int counted(unsigned n, int coll)
+{
+    if (!(n / (COMMD_ALL_TO_ALL + 1) % 2))
+        return coll;
+    switch (coll) {
+    case COMMD_ALL_GATHER:
+        return COMMD_ALL_GATHER_V;
+    case COMMD_GATHER:
+        return COMMD_GATHER_V;
+    case COMMD_REDUCE_SCATTER:
+        return COMMD_REDUCE_SCATTER_V;
+    case COMMD_SCATTER:
+        return COMMD_SCATTER_V;
+    case COMMD_ALL_TO_ALL:
+        return COMMD_ALL_TO_ALL_V;
+    default:
+        return coll;
+    }
+}
+
 static int fail(void)
 {
     const struct commd_error *e = commd_last_error();
@@ -93,10 +114,11 @@ static int fail(void)
 static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
 {
     static float host[MOST * COUNT];
+    size_t counts[MOST];
     int coll = (int)(n % (COMMD_ALL_TO_ALL + 1)), root = (int)(n / 3) % world, r;
     size_t all = (size_t)world * COUNT, len = result_len(coll, root);
     struct commd_op op = {.size = sizeof op,
-                          .coll = coll,
+                          .coll = counted(n, coll),
                           .dtype = COMMD_F32,
                           .redop = COMMD_SUM,
                           .root = root,
@@ -106,6 +128,10 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
                           .memory = COMMD_MEMORY_CUDA,
                           .stream = stream};
 
+    for (int i = 0; i < world; i++)
+        counts[i] = COUNT;
+    if (op.coll != coll)
+        op.send_counts = op.recv_counts = counts;
     for (size_t i = 0; i < all; i++)
         host[i] = value(n, rank, i);
     must(cu.copy(coll == COMMD_BROADCAST ? recv : send, (cu_ptr)(uintptr_t)host, all * sizeof *host,
