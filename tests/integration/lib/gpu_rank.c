@@ -177,6 +177,38 @@ static void prepare(int device, cu_ptr *ret_send, cu_ptr *ret_recv)
     must(cu.mem_alloc(ret_recv, MOST * COUNT * sizeof(float)), "memory");
 }
 
+/* Three ranks give counts of which no pair fits, and whose sums fit (test_gpus.c has how): the
+ * operation fails, and the next one does not. */
+static void made_counts(struct commd_group *g, cu_ptr send, cu_ptr recv)
+{
+    static const size_t sends[3][3] = {{0, 3255666, 1412945}, {0}, {115119, 863954, 0}};
+    static const size_t gets[3][3] = {{0, 0, 115120}, {3255665, 0, 863953}, {1412946, 0, 0}};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_TO_ALL_V,
+                          .dtype = COMMD_I8,
+                          .send_counts = sends[rank],
+                          .recv_counts = gets[rank],
+                          .memory = COMMD_MEMORY_CUDA,
+                          .stream = stream};
+    cu_ptr blocks;
+
+    must(cu.mem_alloc(&blocks, 16 << 20), "memory");
+    op.send = (void *)(uintptr_t)blocks;
+    op.recv = (void *)(uintptr_t)(blocks + (8 << 20));
+    if (!commd_run(g, &op)) { /* told by the next one, at the latest */
+        must(cu.stream_synchronize(stream), "synchronize");
+        op = (struct commd_op){.size = sizeof op, .coll = COMMD_BARRIER};
+        if (!commd_run(g, &op))
+            printf("error 0 -1 nobody has told of it\n");
+        else
+            fail();
+    } else {
+        fail();
+    }
+    if (one(g, 0, send, recv) || one(g, 1, send, recv))
+        fail();
+}
+
 int main(int argc, char **argv)
 {
     struct commd_context *ctx;
@@ -195,6 +227,8 @@ int main(int argc, char **argv)
     if (commd_connect(NULL, &ctx) || commd_group_join(ctx, argv[1], rank, world, 60000, &g))
         return fail();
     puts("joined");
+    if (getenv("GPU_RANK_MADE_COUNTS"))
+        made_counts(g, send, recv);
     while ((!most || n < most) && one(g, n, send, recv) == 0) {
         n++;
         if (!most) /* who works until it is ended leaves the others a core */
