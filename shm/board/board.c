@@ -565,8 +565,14 @@ uint64_t op_digest_by(uint64_t key, const uint64_t *counts, unsigned world)
 void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
                     uint64_t count, int sign)
 {
+    op_balance_add_by(OP_BALANCE_KEY, bal, world, from, to, count, sign);
+}
+
+void op_balance_add_by(uint64_t key, struct op_balance *bal, unsigned world, unsigned from,
+                       unsigned to, uint64_t count, int sign)
+{
     uint64_t pair = (uint64_t)from * world + to + 1, n = sign < 0 ? -count : count;
-    uint64_t h = hash_add(hash_add(0x70616972ull, pair), count);
+    uint64_t h = hash_add(hash_add(key, pair), count);
 
     if (!count)
         return;

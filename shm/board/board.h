@@ -381,6 +381,10 @@ static inline const uint8_t *board_payload(const struct board *b, unsigned membe
 /* Adds (@sign 1) or subtracts (-1) that rank @from has @count elements for rank @to. */
 void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
                     uint64_t count, int sign);
+#define OP_BALANCE_KEY 0x70616972ull
+/* Likewise, by another number: one that whoever gives the counts does not know. */
+void op_balance_add_by(uint64_t key, struct op_balance *bal, unsigned world, unsigned from,
+                       unsigned to, uint64_t count, int sign);
 static inline bool op_balanced(const struct op_balance *bal)
 {
     return (bal->hash | bal->diff | bal->checksum) == 0;

@@ -116,6 +116,20 @@ def test_ranks_on_two_nodes():
         work(cluster, "more", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 1)])
 
 
+def test_counts_made_to_fit_in_sum():
+    os.environ["GPU_RANK_MADE_COUNTS"] = "1"
+    try:
+        places = [(0, 0), (1, 0), (1, 1)]
+        with GpuNodes(2) as cluster, ranks(cluster, "made", places, 9) as some:
+            for one in some:
+                error, _, _, text = one.line()
+                equal([error, "do not fit" in text], ["error", True], text)
+            for one in some:
+                equal(one.line(), ["done", "9"])
+    finally:
+        del os.environ["GPU_RANK_MADE_COUNTS"]
+
+
 def several_groups(environment):
     with GpuNodes(3, environment) as cluster, contextlib.ExitStack() as stack:
         places = {

@@ -503,10 +503,14 @@ void op_launched(struct ggroup *gr); /* its operation is on the streams: the nex
 void op_mismatch_text(uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
                       const struct op_desc *b, char text[SESSION_TEXT]);
 void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char text[SESSION_TEXT]);
-void op_balance_of(const struct gop *op, struct op_balance *bal);
-/* Of the counts of which all ranks give the same. Nobody who does not know @key makes others that
- * have the same digest; of 0, or none: 0. */
+/* Of the counts that its members here say; @key: as of op_balance_add_by(). */
+void op_balance_of(const struct gop *op, uint64_t key, struct op_balance *bal);
+/* What the counts of the members here add to an agreement between nodes: nobody who does not know
+ * @key makes others that agree. Of no counts: 0. */
 uint64_t op_counts_digest(const struct gop *op, uint64_t key);
+/* Do all ranks give the same counts? Then so do the digests of nodes that agree. Else each pair of
+ * ranks has one of its own, and what is sent and what is received add up to zero. */
+bool op_counts_same(const struct gop *op);
 #define OP_COUNTS_DIFFER "the ranks give different counts; the group can still be used"
 
 /* gpu_comm.c */

@@ -108,29 +108,55 @@ void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char 
              "the counts that ranks gave do not fit: %s; the group can still be used", who);
 }
 
-/* What the counts of the members here say that goes between ranks. */
-void op_balance_of(const struct gop *op, struct op_balance *bal)
+/* How many elements it says that it sends to @to, and receives from @from, if each pair of ranks
+ * has a count of its own; else 0. */
+static uint64_t says_sends(const struct gannounce *a, uint32_t to)
 {
-    uint32_t world = op->group->world, root = op->of[0]->desc.root;
+    const struct gpu_rank *r = &a->rank;
 
-    *bal = (struct op_balance){0};
-    for (unsigned i = 0; i < op->nof; i++) {
-        const struct gpu_rank *r = &op->of[i]->rank;
-        unsigned coll = op->of[i]->desc.coll, me = r->rank;
-
-        if (coll == COLL_GATHER_V)
-            op_balance_add(bal, world, me, root, r->send_counts[0], 1);
-        if (coll == COLL_SCATTER_V)
-            op_balance_add(bal, world, root, me, r->recv_counts[0], -1);
-        for (uint32_t k = 0; k < world; k++) {
-            if (coll == COLL_ALL_TO_ALL_V || (coll == COLL_SCATTER_V && me == root))
-                op_balance_add(bal, world, me, k, r->send_counts[k], 1);
-            if (coll == COLL_ALL_TO_ALL_V || (coll == COLL_GATHER_V && me == root))
-                op_balance_add(bal, world, k, me, r->recv_counts[k], -1);
-        }
+    switch (a->desc.coll) {
+    case COLL_GATHER_V:
+        return to == a->desc.root ? r->send_counts[0] : 0;
+    case COLL_SCATTER_V:
+        return r->rank == a->desc.root ? r->send_counts[to] : 0;
+    case COLL_ALL_TO_ALL_V:
+        return r->send_counts[to];
+    default:
+        return 0;
     }
 }
 
+static uint64_t says_gets(const struct gannounce *a, uint32_t from)
+{
+    const struct gpu_rank *r = &a->rank;
+
+    switch (a->desc.coll) {
+    case COLL_GATHER_V:
+        return r->rank == a->desc.root ? r->recv_counts[from] : 0;
+    case COLL_SCATTER_V:
+        return from == a->desc.root ? r->recv_counts[0] : 0;
+    case COLL_ALL_TO_ALL_V:
+        return r->recv_counts[from];
+    default:
+        return 0;
+    }
+}
+
+void op_balance_of(const struct gop *op, uint64_t key, struct op_balance *bal)
+{
+    uint32_t world = op->group->world;
+
+    *bal = (struct op_balance){0};
+    for (unsigned i = 0; i < op->nof; i++) {
+        const struct gannounce *a = op->of[i];
+        uint32_t me = a->rank.rank;
+
+        for (uint32_t k = 0; k < world; k++) {
+            op_balance_add_by(key, bal, world, me, k, says_sends(a, k), 1);
+            op_balance_add_by(key, bal, world, k, me, says_gets(a, k), -1);
+        }
+    }
+}
 /* The counts of which all ranks give the same; NULL: of others, or none. */
 static const uint64_t *same_counts(const struct gannounce *a)
 {
@@ -142,8 +168,28 @@ static const uint64_t *same_counts(const struct gannounce *a)
 uint64_t op_counts_digest(const struct gop *op, uint64_t key)
 {
     const uint64_t *counts = same_counts(op->of[0]);
+    struct op_balance bal;
 
-    return counts ? op_digest_by(key, counts, op->group->world) : 0;
+    if (counts)
+        return op_digest_by(key, counts, op->group->world);
+    op_balance_of(op, key, &bal);
+    return bal.hash;
+}
+
+bool op_counts_same(const struct gop *op)
+{
+    return same_counts(op->of[0]);
+}
+
+/* Of each pair of ranks here. A balance may be zero all the same, by counts made for that. */
+static bool pairs_alike(const struct gop *op)
+{
+    for (unsigned i = 0; i < op->nof; i++)
+        for (unsigned k = 0; k < op->nof; k++)
+            if (says_sends(op->of[i], op->of[k]->rank.rank) !=
+                says_gets(op->of[k], op->of[i]->rank.rank))
+                return false;
+    return true;
 }
 
 /* Of honest clients the description says so, by its digest; but NCCL would wait for ever. */
@@ -191,9 +237,9 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
     *ret_rank = -1;
     if (!coll_table[first->coll].counted || op->nof < op->group->world)
         return true; /* with ranks of other nodes: gpu_wire.c */
-    op_balance_of(op, &bal);
-    if (op_balanced(&bal))
+    if (pairs_alike(op))
         return true;
+    op_balance_of(op, OP_BALANCE_KEY, &bal);
     op_counts_text(op->group, &bal, text);
     return false;
 }

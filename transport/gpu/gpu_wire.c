@@ -384,7 +384,7 @@ void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *t
     mine->desc = op->of[0]->desc;
     snprintf(mine->text, sizeof mine->text, "%s", text);
     if (!code && coll_table[mine->desc.coll].counted)
-        op_balance_of(op, &mine->balance);
+        op_balance_of(op, OP_BALANCE_KEY, &mine->balance);
     if (w->state == WIRE_OPEN)
         wire_exchange(w, PHASE_READY);
     else
@@ -455,16 +455,33 @@ static void wire_all_ready(struct gwire *w)
     wire_exchange(w, PHASE_TICKET);
 }
 
+static bool tickets_fit(const struct gwire *w)
+{
+    bool same = op_counts_same(w->gr->op);
+    uint64_t sum = 0;
+
+    for (uint32_t n = 0; n < w->nnodes; n++) {
+        if (same && w->ticket[n].counts != w->ticket[0].counts)
+            return false;
+        sum += w->ticket[n].counts;
+    }
+    return same || !sum;
+}
+
 /* All nodes find it alike, so none of them launches it. */
 static void counts_differ(struct gwire *w)
 {
+    static const struct op_balance several;
+    char text[SESSION_TEXT] = OP_COUNTS_DIFFER;
     struct gop *op = w->gr->op;
 
+    if (!op_counts_same(op))
+        op_counts_text(w->gr, &several, text);
     gpu_order_drop(&w->g->order, &op->order);
     if (w->gr->broken)
         group_drop_op(w->gr);
     else
-        op_fail(op, COMMD_E_MISMATCH, -1, 0, OP_COUNTS_DIFFER);
+        op_fail(op, COMMD_E_MISMATCH, -1, 0, text);
 }
 
 static void wire_all_tickets(struct gwire *w)
@@ -472,13 +489,12 @@ static void wire_all_tickets(struct gwire *w)
     struct gop *op = w->gr->op;
     uint64_t ticket = 0;
 
-    for (uint32_t n = 0; n < w->nnodes; n++) {
-        ticket = MAX(ticket, w->ticket[n].ticket);
-        if (w->ticket[n].counts != w->ticket[0].counts) {
-            counts_differ(w);
-            return;
-        }
+    if (!tickets_fit(w)) {
+        counts_differ(w);
+        return;
     }
+    for (uint32_t n = 0; n < w->nnodes; n++)
+        ticket = MAX(ticket, w->ticket[n].ticket);
     op->id = w->ticket[0].id;
     if (!gpu_order_agree(&w->g->order, &op->order, ticket))
         gpu_fatal(w->g, "the order of operations with other nodes is broken in group \"%s\"",

@@ -80,6 +80,27 @@ static size_t result_len(int coll, int root)
     }
 }
 
+/* In every second round: the same, with counts. */
+static int counted(unsigned n, int coll)
+{
+    if (!(n / (COMMD_ALL_TO_ALL + 1) % 2))
+        return coll;
+    switch (coll) {
+    case COMMD_ALL_GATHER:
+        return COMMD_ALL_GATHER_V;
+    case COMMD_GATHER:
+        return COMMD_GATHER_V;
+    case COMMD_REDUCE_SCATTER:
+        return COMMD_REDUCE_SCATTER_V;
+    case COMMD_SCATTER:
+        return COMMD_SCATTER_V;
+    case COMMD_ALL_TO_ALL:
+        return COMMD_ALL_TO_ALL_V;
+    default:
+        return coll;
+    }
+}
+
 static int fail(void)
 {
     const struct commd_error *e = commd_last_error();
@@ -93,10 +114,11 @@ static int fail(void)
 static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
 {
     static float host[MOST * COUNT];
+    size_t counts[MOST];
     int coll = (int)(n % (COMMD_ALL_TO_ALL + 1)), root = (int)(n / 3) % world, r;
     size_t all = (size_t)world * COUNT, len = result_len(coll, root);
     struct commd_op op = {.size = sizeof op,
-                          .coll = coll,
+                          .coll = counted(n, coll),
                           .dtype = COMMD_F32,
                           .redop = COMMD_SUM,
                           .root = root,
@@ -106,6 +128,10 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
                           .memory = COMMD_MEMORY_CUDA,
                           .stream = stream};
 
+    for (int i = 0; i < world; i++)
+        counts[i] = COUNT;
+    if (op.coll != coll)
+        op.send_counts = op.recv_counts = counts;
     for (size_t i = 0; i < all; i++)
         host[i] = value(n, rank, i);
     must(cu.copy(coll == COMMD_BROADCAST ? recv : send, (cu_ptr)(uintptr_t)host, all * sizeof *host,
@@ -151,6 +177,38 @@ static void prepare(int device, cu_ptr *ret_send, cu_ptr *ret_recv)
     must(cu.mem_alloc(ret_recv, MOST * COUNT * sizeof(float)), "memory");
 }
 
+/* Three ranks give counts of which no pair fits, and whose sums fit (test_gpus.c has how): the
+ * operation fails, and the next one does not. */
+static void made_counts(struct commd_group *g, cu_ptr send, cu_ptr recv)
+{
+    static const size_t sends[3][3] = {{0, 3255666, 1412945}, {0}, {115119, 863954, 0}};
+    static const size_t gets[3][3] = {{0, 0, 115120}, {3255665, 0, 863953}, {1412946, 0, 0}};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_TO_ALL_V,
+                          .dtype = COMMD_I8,
+                          .send_counts = sends[rank],
+                          .recv_counts = gets[rank],
+                          .memory = COMMD_MEMORY_CUDA,
+                          .stream = stream};
+    cu_ptr blocks;
+
+    must(cu.mem_alloc(&blocks, 16 << 20), "memory");
+    op.send = (void *)(uintptr_t)blocks;
+    op.recv = (void *)(uintptr_t)(blocks + (8 << 20));
+    if (!commd_run(g, &op)) { /* told by the next one, at the latest */
+        must(cu.stream_synchronize(stream), "synchronize");
+        op = (struct commd_op){.size = sizeof op, .coll = COMMD_BARRIER};
+        if (!commd_run(g, &op))
+            printf("error 0 -1 nobody has told of it\n");
+        else
+            fail();
+    } else {
+        fail();
+    }
+    if (one(g, 0, send, recv) || one(g, 1, send, recv))
+        fail();
+}
+
 int main(int argc, char **argv)
 {
     struct commd_context *ctx;
@@ -169,6 +227,8 @@ int main(int argc, char **argv)
     if (commd_connect(NULL, &ctx) || commd_group_join(ctx, argv[1], rank, world, 60000, &g))
         return fail();
     puts("joined");
+    if (getenv("GPU_RANK_MADE_COUNTS"))
+        made_counts(g, send, recv);
     while ((!most || n < most) && one(g, n, send, recv) == 0) {
         n++;
         if (!most) /* who works until it is ended leaves the others a core */

@@ -350,19 +350,86 @@ static int lies_about_its_counts(void *arg, int sock)
     return 0;
 }
 
-static void counts_that_differ_are_told(void **state)
+/* What each rank says that it sends to the two, and receives from them: no pair fits, and yet the
+ * sums that are compared first are zero. Four lists of four million counts have such ones. */
+static const uint64_t made_counts[2][4] = {
+    {913820, 89218, 913819, 698287},
+    {698286, 395210, 89219, 395209},
+};
+
+static int gives_made_counts(void *arg, int sock)
+{
+    unsigned rank = *(unsigned *)arg;
+    static const uint8_t device[] = {0, 1};
+    struct session_result result;
+    struct membership m;
+    struct buffer b;
+    struct client c;
+    struct request q = {.desc = {.seq = 1, .coll = COLL_ALL_TO_ALL_V, .dtype = DTYPE_I8},
+                        .group = 1,
+                        .aux_bits = SESSION_SEND_COUNTS | SESSION_RECV_COUNTS,
+                        .aux = made_counts[rank],
+                        .aux_words = 4};
+
+    MUST(client_open(&c, sock, device[rank]) == 0);
+    MUST(client_alloc(&c, 8 << 20, &b) == 0);
+    membership_spread(&m, &c, 1, 7, 2, rank, device);
+    MUST(client_attach(&c, &m) == 0);
+    q.send = (struct session_place){.memory = b.id};
+    q.recv = (struct session_place){.memory = b.id, .offset = b.bytes / 2};
+    MUST(client_wait(&c, client_announce(&c, &q), &result) == COMMD_E_MISMATCH);
+    MUST(strstr(result.text, "do not fit"));
+    return 0;
+}
+
+static void run_two(client_fn fn)
 {
     unsigned rank[] = {0, 1};
     struct service sv;
     pid_t pids[2];
 
-    (void)state;
     service_start(&sv, NULL);
     for (unsigned i = 0; i < 2; i++)
-        pids[i] = client_spawn(&sv, 1000, lies_about_its_counts, &rank[i]);
+        pids[i] = client_spawn(&sv, 1000, fn, &rank[i]);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(client_join(pids[i]), 0);
     assert_int_equal(service_stop(&sv), 0);
+}
+
+static void counts_that_differ_are_told(void **state)
+{
+    (void)state;
+    run_two(lies_about_its_counts);
+}
+
+static void counts_made_to_fit_in_sum_are_told(void **state)
+{
+    struct op_balance bal = {0};
+
+    (void)state;
+    for (unsigned r = 0; r < 2; r++)
+        for (unsigned k = 0; k < 2; k++) {
+            op_balance_add(&bal, 2, r, k, made_counts[r][k], 1);
+            op_balance_add(&bal, 2, k, r, made_counts[r][2 + k], -1);
+        }
+    assert_true(op_balanced(&bal));
+    run_two(gives_made_counts);
+}
+
+/* Nodes compare by a number that nobody could know. */
+static void counts_made_to_fit_do_not_by_another_number(void **state)
+{
+    (void)state;
+    for (uint64_t key = 1; key <= 1000; key++) {
+        struct op_balance bal = {0};
+
+        for (unsigned r = 0; r < 2; r++)
+            for (unsigned k = 0; k < 2; k++) {
+                op_balance_add_by(key, &bal, 2, r, k, made_counts[r][k], 1);
+                op_balance_add_by(key, &bal, 2, k, r, made_counts[r][2 + k], -1);
+            }
+        assert_true(bal.hash != 0 && !bal.diff && !bal.checksum);
+    }
 }
 
 int main(void)
@@ -376,6 +443,8 @@ int main(void)
         cmocka_unit_test(deaths_between_parts),
         cmocka_unit_test(no_more_counts_than_fit_into_a_region),
         cmocka_unit_test(counts_that_differ_are_told),
+        cmocka_unit_test(counts_made_to_fit_in_sum_are_told),
+        cmocka_unit_test(counts_made_to_fit_do_not_by_another_number),
     };
 
     setenv("FAKECUDA_DEVICES", "4", 1);
