@@ -203,6 +203,37 @@ void ranks_look_closely(const struct rank_group *group, struct rank_row *row, st
     row->fate = fate_of(entry, row->rank);
 }
 
+/* Has one of @rows begun an operation after the @ops-th? */
+static bool began_more(const struct rank_group *group, const struct rank_row *rows, uint32_t ops)
+{
+    for (unsigned k = 0; k < group->nrows; k++)
+        if ((int32_t)(rows[k].seat.started - ops) > 0)
+            return true;
+    return false;
+}
+
+void ranks_look_gone(struct rank_group *group, const struct rank_row *rows, struct daemon *d)
+{
+    const struct board_entry *entry = group->id ? boards_find(&d->boards, group->id) : NULL;
+    struct core_group_view view;
+    uint32_t rank = 0, ops = 0;
+    unsigned cause;
+
+    if (!entry || group->ended_ms || !core_group(d->core, group->id, &view) || !view.members)
+        return;
+    for (unsigned i = 0; (cause = board_gone_at(entry->ctl, i, &rank, &ops)); i++)
+        if (cause != CAUSE_LEFT || began_more(group, rows, ops))
+            break;
+    if (!cause || rank >= view.size || view.members[rank].node >= view.nnodes)
+        return;
+    group->gone.fate = cause == CAUSE_LEFT ? RANK_LEFT : RANK_DIED;
+    group->gone.rank = rank;
+    group->gone.pid = view.members[rank].pid;
+    group->gone.ops = ops;
+    snprintf(group->gone.node, sizeof(group->gone.node), "%s",
+             d->conf->nodes[view.nodes[view.members[rank].node]].name);
+}
+
 /* ---- processes -------------------------------------------------------------------------- */
 
 /* The beginning of /proc/@pid/@name; its length, or -1. Only of files that the kernel makes without
@@ -272,6 +303,11 @@ void ranks_table(struct table *table)
         {"cause_text", "CAUSE TEXT", MSG_CELL_STRING},
         {"missing", "MISSING", MSG_CELL_STRING},
         {"ended_s", "ENDED [s]", MSG_CELL_NUMBER},
+        {"gone", "GONE", MSG_CELL_STRING},
+        {"gone_rank", "GONE RANK", MSG_CELL_NUMBER},
+        {"gone_node", "GONE FROM", MSG_CELL_STRING},
+        {"gone_pid", "GONE PID", MSG_CELL_NUMBER},
+        {"gone_ops", "GONE AFTER", MSG_CELL_NUMBER},
         {"rank", "RANK", MSG_CELL_NUMBER},
         {"node", "NODE", MSG_CELL_STRING},
         {"pid", "PID", MSG_CELL_NUMBER},
@@ -328,7 +364,7 @@ static const char *group_state(const struct rank_group *group)
     return "";
 }
 
-enum { GROUP_CELLS = 11 }; /* of the columns, those that group_cells() fills */
+enum { GROUP_CELLS = 16 }; /* of the columns, those that group_cells() fills */
 
 static void group_cells(struct table *t, const struct rank_group *group)
 {
@@ -352,6 +388,13 @@ static void group_cells(struct table *t, const struct rank_group *group)
         table_number(t, (now - group->ended_ms) / 1000);
     else
         table_text(t, "");
+    if (group->gone.fate == RANK_HERE)
+        return empty_cells(t, 5);
+    table_text(t, group->gone.fate == RANK_LEFT ? "left" : "died");
+    table_number(t, group->gone.rank);
+    table_text(t, group->gone.node);
+    table_number(t, group->gone.pid);
+    table_number(t, group->gone.ops);
 }
 
 static void operation_cell(struct table *t, const struct op_desc *desc)
@@ -455,8 +498,10 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
     uint64_t watched_ms = clock_ms() - ranks->begun_ms;
 
     for (; ranks->group_at < ranks->ngroups; ranks->group_at++, ranks->row_at = 0) {
-        const struct rank_group *group = &ranks->groups[ranks->group_at];
+        struct rank_group *group = &ranks->groups[ranks->group_at];
 
+        if (!ranks->row_at)
+            ranks_look_gone(group, &ranks->rows[group->first_row], d);
         if (!group->nrows) { /* nobody is in yet */
             group_cells(table, group);
             empty_cells(table, table->t.ncolumns - GROUP_CELLS);

@@ -223,6 +223,27 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
         check("ended" in text(cluster.nodes[0], "why").stdout, "shown without its name")
 
 
+def test_ranks_that_end_because_of_another():
+    """The first that was gone is to blame: one that died, or that left before the others."""
+    for left in (False, True):
+        with Cluster(2) as cluster:
+            ranks = cluster.ranks("g", [0, 0, 1])
+            staged.both(ranks, coll="barrier")
+            if left:
+                ranks[2].call("leave", name="g")
+            else:
+                ranks[2].kill()
+            for rank in ranks[:2]:
+                equal(rank.call_error("all_reduce", name="g", count=10)["code"], "RANK_LOST")
+            for rank in ranks[:2]:
+                rank.kill()
+            for node in cluster.nodes:
+                until(lambda node=node: not node.groups(), "the group is closed")
+            verdict = "NOT_ARRIVED" if left else "RANK_DEAD"
+            row = until_why(cluster.nodes[0], verdict, "g")
+            equal(culprit(row), (2, "node1", ranks[2].pid))
+
+
 def test_a_job_that_called_different_operations():
     with Cluster(2) as cluster:
         ranks = staged.mismatch(cluster).ranks

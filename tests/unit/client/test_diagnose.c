@@ -14,7 +14,8 @@ static const char *const keys[] = {
     "operation",  "asleep_ms",  "last",          "message",       "message_peer", "message_tag",
     "message_ms", "done",       "busy_pct",      "watched_ms",    "command",      "unready_ms",
     "gpu_begun",  "gpu_ended",  "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
-    "gpu_last",   "gpu_error",  "gpu_silent_ms",
+    "gpu_last",   "gpu_error",  "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
+    "gone_pid",   "gone_ops",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -580,6 +581,46 @@ static void a_group_that_was_kicked(void **state)
     assert_non_null(strstr(f->remedy, "ask who did it"));
 }
 
+/* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
+static void the_first_that_died(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "process=died gone=died gone_rank=2 gone_node=b gone_pid=102 gone_ops=5");
+    row(f, 1, "process=died started=6 gone=died gone_rank=2 gone_node=b gone_pid=102 gone_ops=5");
+    assert_verdict(f, RANK_DEAD); /* its own node says nothing any more */
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_int_equal(f->findings[0].pid, 102);
+    assert_string_equal(f->findings[0].node, "b");
+    assert_evidence(f, "rank 2 (pid 102 on node b) has died; it had completed 5 operations");
+    row(f, 2, "process=died node=b command=train");
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_string_equal(f->findings[0].command, "train");
+    clear(f);
+
+    /* they ended because they had called what did not fit */
+    row(f, 0, "last=all_reduce process=died gone=died gone_rank=0 gone_node=a gone_pid=100");
+    row(f, 1, "process=died");
+    assert_verdict(f, MISMATCH);
+    assert_evidence(f, "called all_reduce");
+}
+
+/* Who leaves while the others have more to do is to blame, also when they end because of it. */
+static void the_first_that_left(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce gone=left gone_rank=2 gone_node=b gone_pid=102");
+    set(f, "gone_ops", "5");
+    row(f, 1, "started=6 operation=all_reduce process=died");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_evidence(f, "rank 2 (pid 102 on node b) left the group after operation 5");
+    assert_evidence(f, "ranks 0-1 began operation 6 (all_reduce), which it did not");
+    assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
+}
+
 /* A link that loses is the culprit only of groups over both of its nodes, which are in operations
  * much of the time and get on. */
 static void a_link_that_loses(void **state)
@@ -649,6 +690,8 @@ int main(void)
         T(what_is_pending),
         T(many_pending),
         T(a_group_that_was_kicked),
+        T(the_first_that_died),
+        T(the_first_that_left),
         T(a_link_that_loses),
     };
 
