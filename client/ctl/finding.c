@@ -46,12 +46,25 @@ void find_stopped(struct finding *f, const struct seat *s)
 
     f->verdict = VERDICT_RANK_STOPPED;
     blame(f, s);
-    if (is(s->process, "traced"))
+    if (is(s->process, "traced")) {
         tell(f->evidence, "%s is stopped by a debugger or tracer", seat_name(s, name));
-    else
+        tell(f->remedy,
+             "let the debugger go on, or end it: grep TracerPid /proc/%llu/status on node %s",
+             (unsigned long long)s->pid, s->node);
+    } else if (is(s->process, "frozen")) {
+        tell(f->evidence,
+             "%s is frozen, with all of its control group (docker pause, systemctl "
+             "freeze, a scheduler)",
+             seat_name(s, name));
+        tell(f->remedy,
+             "thaw it: docker unpause, systemctl thaw; its control group: cat /proc/%llu/cgroup on "
+             "node %s",
+             (unsigned long long)s->pid, s->node);
+    } else {
         tell(f->evidence, "%s is stopped (SIGSTOP, SIGTSTP or job control)", seat_name(s, name));
-    tell(f->remedy, "on node %s: kill -CONT %llu; or end it, and the others get an error", s->node,
-         (unsigned long long)s->pid);
+        tell(f->remedy, "on node %s: kill -CONT %llu; or end it, and the others get an error",
+             s->node, (unsigned long long)s->pid);
+    }
 }
 
 void find_dead(struct finding *f, const struct seat *s)

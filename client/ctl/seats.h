@@ -64,7 +64,7 @@ static inline bool is(const char *text, const char *word)
 
 static inline bool is_stopped(const struct seat *s)
 {
-    return is(s->process, "stopped") || is(s->process, "traced");
+    return is(s->process, "stopped") || is(s->process, "traced") || is(s->process, "frozen");
 }
 
 /* Not a "zombie": that may be a main thread that has ended before the others. */

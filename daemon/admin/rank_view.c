@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 
 #include "daemon/admin/rank_view.h"
@@ -236,19 +237,63 @@ void ranks_look_gone(struct rank_group *group, const struct rank_row *rows, stru
 
 /* ---- processes -------------------------------------------------------------------------- */
 
-/* The beginning of /proc/@pid/@name; its length, or -1. Only of files that the kernel makes without
+/* The beginning of file @path; its length, or -1. */
+static ssize_t read_begin(const char *path, char *buf, size_t size)
+{
+    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+    buf[MAX(n, (ssize_t)0)] = 0;
+    return n;
+}
+
+/* The same of /proc/@pid/@name. Only of files that the kernel makes without
  * a look at the memory of the process, which might wait for whoever serves that. */
 static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
 {
-    _cleanup_(close_fdp) int fd = -1;
     char path[64];
-    ssize_t n;
 
     snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, buf, size - 1);
-    buf[MAX(n, (ssize_t)0)] = 0;
-    return n;
+    return read_begin(path, buf, size);
+}
+
+/* Does the file of a control group, in one of the places where its hierarchy may be, have @word? */
+static bool group_file_has(const char *const places[2], const char *group, const char *file,
+                           const char *word)
+{
+    char path[PATH_MAX], buf[128];
+
+    for (unsigned i = 0; i < 2 && places[i]; i++)
+        if ((size_t)snprintf(path, sizeof(path), "%s%s/%s", places[i], group, file) <
+                sizeof(path) &&
+            read_begin(path, buf, sizeof(buf)) > 0)
+            return strstr(buf, word) != NULL;
+    return false;
+}
+
+/* Is its control group frozen? To other users it then looks as if it slept (version 2), or waited
+ * for a device (1). cgroups(7): lines "number:controllers:group". A group outside of our namespace,
+ * which begins with "/..", is no place under ours. */
+static bool is_frozen(uint32_t pid)
+{
+    static const char *const unified[2] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
+                             *const freezer[2] = {"/sys/fs/cgroup/freezer"};
+    char buf[4096], *save = NULL;
+
+    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
+        return false;
+    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
+
+        if (!group || !strncmp(group + 1, "/..", 3))
+            continue;
+        *group++ = 0;
+        if (!*name && group_file_has(unified, group, "cgroup.events", "frozen 1"))
+            return true;
+        if (!strcmp(name, "freezer") && group_file_has(freezer, group, "freezer.state", "FROZEN"))
+            return true;
+    }
+    return false;
 }
 
 /* The third field of proc(5)'s stat, behind a name in brackets that may hold anything. */
@@ -264,9 +309,9 @@ static const char *process_word(uint32_t pid)
         return "running";
     case 'S':
     case 'I':
-        return "sleeping";
+        return is_frozen(pid) ? "frozen" : "sleeping";
     case 'D':
-        return "blocked";
+        return is_frozen(pid) ? "frozen" : "blocked";
     case 'T':
         return "stopped";
     case 't':

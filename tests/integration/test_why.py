@@ -103,6 +103,59 @@ def test_a_rank_that_is_stopped():
         equal(ops["ops"], [])
 
 
+FREEZERS = (
+    # where control groups are, the file that freezes one, what is written there
+    ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+    ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+    ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+)
+
+
+def test_a_rank_whose_control_group_is_frozen():
+    """As by docker pause: the kernel says no more than that it sleeps, or waits for a device."""
+    tried = 0
+    for place, file, freeze, thaw in FREEZERS:
+        group = os.path.join(place, f"commd-test-{os.getpid()}")
+        try:
+            if not os.path.exists(f"{place}/cgroup.procs"):
+                continue
+            os.mkdir(group)
+        except OSError:
+            continue
+        try:
+            if not os.path.exists(f"{group}/{file}"):
+                continue
+            tried += 1
+            with Cluster(2) as cluster:
+                ranks = cluster.ranks("g", [0, 1])
+                with open(f"{group}/cgroup.procs", "w") as out:
+                    out.write(str(ranks[1].pid))
+                with open(f"{group}/{file}", "w") as out:
+                    out.write(freeze)
+                try:
+                    ranks[0].start("all_reduce", name="g", count=10)
+                    row = until_why(cluster.nodes[0], "RANK_STOPPED")
+                    equal(culprit(row), (1, "node1", ranks[1].pid))
+                    check("is frozen, with all of its control group" in row["evidence"], row)
+                finally:
+                    with open(f"{group}/{file}", "w") as out:
+                        out.write(thaw)
+                ranks[1].call("all_reduce", name="g", count=10)
+                ranks[0].finish()
+        finally:
+            until(lambda group=group: removed(group), f"{group} is empty")
+    if not tried:
+        raise Skip("no control group can be frozen here")
+
+
+def removed(folder):
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True
+
+
 def test_a_rank_that_does_not_come():
     with Cluster(2) as cluster:
         ranks = staged.not_arrived(cluster).ranks

@@ -581,6 +581,21 @@ static void a_group_that_was_kicked(void **state)
     assert_non_null(strstr(f->remedy, "ask who did it"));
 }
 
+static void a_rank_that_is_frozen(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS);
+    row(f, 1, "process=frozen");
+    assert_verdict(f, RANK_STOPPED);
+    assert_non_null(strstr(f->findings[0].remedy, "docker unpause"));
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 1, "process=traced");
+    assert_verdict(f, RANK_STOPPED);
+    assert_null(strstr(f->findings[0].remedy, "kill -CONT")); /* does not help */
+}
+
 /* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
 static void the_first_that_died(void **state)
 {
@@ -690,6 +705,7 @@ int main(void)
         T(what_is_pending),
         T(many_pending),
         T(a_group_that_was_kicked),
+        T(a_rank_that_is_frozen),
         T(the_first_that_died),
         T(the_first_that_left),
         T(a_link_that_loses),
