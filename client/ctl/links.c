@@ -14,6 +14,7 @@ enum {
 
 struct bad_link {
     const char *node, *peer;
+    bool silent; /* the peer did not answer the question */
     uint64_t segments, retransmits, rtt_us, min_rtt_us;
 };
 
@@ -57,6 +58,7 @@ static void read_link(const struct msg_table *links, uint32_t row, struct bad_li
     *link = (struct bad_link){
         .node = cells_at(links, row, cells_column(links, "node")),
         .peer = cells_at(links, row, cells_column(links, "peer")),
+        .silent = !strcmp(cells_at(links, row, cells_column(links, "state")), "silent"),
         .segments = cells_number(cells_at(links, row, cells_column(links, "segments"))),
         .retransmits = cells_number(cells_at(links, row, cells_column(links, "retransmits"))),
         .rtt_us = cells_number(cells_at(links, row, cells_column(links, "rtt_us"))),
@@ -73,6 +75,8 @@ static bool find_link(const struct msg_table *ranks, const struct msg_table *lin
     *worst = (struct bad_link){0};
     for (uint32_t row = 0; row < MIN(links->nrows, (uint32_t)LINKS_MOST); row++) {
         read_link(links, row, &link);
+        if (link.silent)
+            continue;
         if (has_node(ranks, f, link.node) && has_node(ranks, f, link.peer) &&
             (!worst->node || per_mille(&link) > per_mille(worst)))
             *worst = link;
@@ -97,6 +101,28 @@ static void accuse(struct finding *f, const struct bad_link *link)
              link->node, link->peer);
 }
 
+static bool accuse_silent(struct finding *f, const struct msg_table *links)
+{
+    size_t used = strlen(f->evidence);
+    struct bad_link link;
+
+    for (uint32_t row = 0; row < links->nrows; row++) {
+        read_link(links, row, &link);
+        if (!link.silent)
+            continue;
+        f->verdict = VERDICT_NODE_DEAD;
+        f->node = link.peer;
+        snprintf(f->evidence + used, sizeof(f->evidence) - used,
+                 "%snode %s does not answer; it is lost when it has been silent for timeouts.node",
+                 used ? "\n" : "", link.peer);
+        snprintf(f->remedy, sizeof(f->remedy),
+                 "look at node %s: is it up, is its commd or all of it stopped, is the link?",
+                 link.peer);
+        return true;
+    }
+    return false;
+}
+
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n)
 {
     const struct msg_table *ranks = NULL, *links = NULL;
@@ -111,6 +137,8 @@ void judge_links(const struct msg_tables *answer, struct finding *findings, unsi
     for (unsigned i = 0; i < n && ranks && links && links->nrows; i++) {
         struct finding *f = &findings[i];
 
+        if (f->unseen && accuse_silent(f, links))
+            continue;
         if (f->verdict == VERDICT_HEALTHY && f->nodes > 1 && !f->ended &&
             find_link(ranks, links, f, &link) && busy_pct(ranks, f) >= BUSY_PCT)
             accuse(f, &link);

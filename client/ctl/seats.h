@@ -16,7 +16,8 @@ struct seat {
         *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error, *gone,
         *gone_node;
     uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
-        gpu_done, gpu_ms, gpu_silent_ms, gone_pid;
+        gpu_done, gpu_ms, gpu_silent_ms, gone_pid, lately, lately_ms, lately_in_ms, usual_ms, moved,
+        starved_pct;
     uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
     int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;

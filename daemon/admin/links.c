@@ -102,3 +102,12 @@ void links_fill(struct daemon *d, bool all, struct table *table)
         if (core_peer_at(d->core, worst[i].node, &peer))
             fill_link(d, &peer, table);
 }
+
+void links_silent(struct daemon *d, const char *peer, struct table *table)
+{
+    table_text(table, d->conf->node);
+    table_text(table, peer);
+    table_text(table, "silent");
+    for (unsigned i = 3; i < table->t.ncolumns; i++)
+        table_text(table, "");
+}

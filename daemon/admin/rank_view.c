@@ -155,19 +155,33 @@ bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
     return true;
 }
 
+static uint64_t cpu_waited(uint32_t pid);
+
+static void look_at_cpus(struct ranks *ranks, unsigned first)
+{
+    for (unsigned i = first; i < ranks->nrows; i++) {
+        ranks->rows[i].cpu_since_ns = now_ns();
+        ranks->rows[i].cpu_waited_ns = cpu_waited(ranks->rows[i].pid);
+    }
+}
+
 bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
 {
     const uint32_t *uid = ranks->wish.all ? NULL : &ranks->wish.uid;
     struct core_group_view view;
+    unsigned first;
     int r;
 
     do {
         r = core_group_scan(d->core, &ranks->scan, uid, &view);
         if (r == CORE_SCAN_END)
             return true;
-        if (r == CORE_SCAN_FOUND && ranks_wished(&ranks->wish, view.uid, view.id, view.name) &&
-            !ranks_add(ranks, d, &view))
+        if (r != CORE_SCAN_FOUND || !ranks_wished(&ranks->wish, view.uid, view.id, view.name))
+            continue;
+        first = ranks->nrows;
+        if (!ranks_add(ranks, d, &view))
             return true;
+        look_at_cpus(ranks, first);
     } while (clock_us() < until_us);
     return false;
 }
@@ -182,6 +196,8 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
             struct rank_row *row = &ranks->rows[group->first_row + k];
             struct board_seat *seat = &row->seat;
 
+            uint32_t ops = seat->ops;
+
             seat->ops = board_rank_ops(entry->ctl, row->local);
             seat->started = board_rank_started(entry->ctl, row->local);
             seat->gpu.ended = board_rank_gpu_ended(entry->ctl, row->local);
@@ -189,9 +205,37 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
                 row->first_ops = seat->ops;
                 row->first_gpu = seat->gpu.ended;
             }
+            row->looks_moved += row->looks > 1 && seat->ops != ops;
             row->looks_in += seat->started != seat->ops;
         }
     }
+}
+
+/* Of many operations those that took much longer than the others tell of as many steps of the job,
+ * and no more: the square of the sum by the sum of squares. */
+static void look_back(const struct board_recorder *recorder, struct rank_row *row)
+{
+    uint64_t now = now_ns(), first = now, in = 0;
+    double squares = 0;
+    struct recorder_op op;
+
+    for (unsigned i = 0; i < RECORDER_RING; i++) {
+        uint64_t end, took;
+
+        if (!recorder_read(recorder, i, &op) || row->seat.started - op.seq >= RECORDER_RING)
+            continue;
+        if (!op.ended_ns && op.seq != row->seat.started)
+            continue; /* it failed */
+        end = op.ended_ns ? MIN(op.ended_ns, now) : now;
+        took = end > op.begun_ns ? end - op.begun_ns : 0;
+        in += took;
+        squares += (double)took * (double)took;
+        first = MIN(first, op.begun_ns);
+    }
+    row->lately.n = in ? (unsigned)((double)in * (double)in / squares + 0.5) : 0;
+    row->lately.since_ms = (now - first) / 1000000;
+    row->lately.in_ms = in / 1000000;
+    row->lately.usual_ms = recorder_usual_ns(recorder, now) / 1000000;
 }
 
 void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d)
@@ -202,6 +246,8 @@ void ranks_look_closely(const struct rank_group *group, struct rank_row *row, st
         return;
     board_seat(entry->ctl, row->local, now_ms(), &row->seat);
     row->fate = fate_of(entry, row->rank);
+    if (row->seat.started && board_recorder(entry->ctl, row->local))
+        look_back(board_recorder(entry->ctl, row->local), row);
 }
 
 /* Has one of @rows begun an operation after the @ops-th? */
@@ -323,6 +369,26 @@ static const char *process_word(uint32_t pid)
     return "";
 }
 
+/* Nanoseconds that its main thread has wanted a core and had none: the second word of schedstat
+ * (Documentation/scheduler/sched-stats), 0 where the kernel does not count. */
+static uint64_t cpu_waited(uint32_t pid)
+{
+    char buf[128], *end;
+
+    if (read_proc(pid, "schedstat", buf, sizeof(buf)) <= 0 || !(end = strchr(buf, ' ')))
+        return 0;
+    return strtoull(end, NULL, 10);
+}
+
+static unsigned starved_pct(const struct rank_row *row)
+{
+    uint64_t waited = cpu_waited(row->pid), ns = now_ns() - row->cpu_since_ns;
+
+    if (!row->cpu_since_ns || waited <= row->cpu_waited_ns || !ns)
+        return 0;
+    return (unsigned)(MIN(waited - row->cpu_waited_ns, ns) * 100 / ns);
+}
+
 static void kernel_word(uint32_t pid, char *buf, size_t size)
 {
     if (read_proc(pid, "wchan", buf, size) <= 0 || !strcmp(buf, "0"))
@@ -368,8 +434,14 @@ void ranks_table(struct table *table)
         {"message_tag", "TAG", MSG_CELL_NUMBER},
         {"message_ms", "FOR [ms]", MSG_CELL_NUMBER},
         {"done", "DONE", MSG_CELL_NUMBER},
+        {"moved", "MOVED", MSG_CELL_NUMBER},
         {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
         {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
+        {"starved_pct", "STARVED [%]", MSG_CELL_NUMBER},
+        {"lately", "LATELY", MSG_CELL_NUMBER},
+        {"lately_ms", "LATELY [ms]", MSG_CELL_NUMBER},
+        {"lately_in_ms", "LATELY IN [ms]", MSG_CELL_NUMBER},
+        {"usual_ms", "USUAL [ms]", MSG_CELL_NUMBER},
         {"unready_ms", "UNREADY [ms]", MSG_CELL_NUMBER},
         {"gpu_begun", "GPU BEGUN", MSG_CELL_NUMBER},
         {"gpu_ended", "GPU ENDED", MSG_CELL_NUMBER},
@@ -530,8 +602,14 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     operation_cell(t, &seat->last);
     message_cells(t, seat);
     table_number_if(t, !ended, seat->ops - row->first_ops);
+    table_number_if(t, !ended, row->looks_moved);
     table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
     table_number_if(t, !ended, watched_ms);
+    table_number_if(t, !ended && row->fate == RANK_HERE, starved_pct(row));
+    table_number_if(t, !ended, row->lately.n);
+    table_number_if(t, !ended, row->lately.since_ms);
+    table_number_if(t, !ended, row->lately.in_ms);
+    table_number_if(t, !ended, row->lately.usual_ms);
     table_number_if(t, !ended && seat->unready, seat->unready_ms);
     gpu_cells(t, d, row, ended);
     table_number_if(t, !ended && row->records.looked, records_bytes(&row->records));

@@ -19,10 +19,20 @@ struct rank_row {
     uint32_t rank, pid;
     unsigned local; /* its place on the board */
     enum rank_fate fate;
-    struct board_seat seat;      /* the last look */
-    uint32_t first_ops;          /* the first look: ops */
-    uint32_t first_gpu;          /* likewise: operations by commd-gpu that had ended */
-    unsigned looks, looks_in;    /* how many, and in how many it was in an operation */
+    struct board_seat seat; /* the last look */
+    uint32_t first_ops;     /* the first look: ops */
+    uint32_t first_gpu;     /* likewise: operations by commd-gpu that had ended */
+    /* How many, in how many it was in an operation, and how many found that it had moved on. */
+    unsigned looks, looks_in, looks_moved;
+    /* Of its last RECORDER_RING operations those that it remembers, which are all in which it
+     * slept: how many that counted; how long ago the first began; how long it was in them;
+     * recorder_usual_ns(). */
+    struct {
+        unsigned n;
+        uint64_t since_ms, in_ms, usual_ms;
+    } lately;
+    /* Since when, and until then, for how long its process had waited for a core. */
+    uint64_t cpu_since_ns, cpu_waited_ns;
     struct rank_records records; /* owned; empty where nobody wants them */
     char command[MSG_COMMAND_MAX];
 };

@@ -368,6 +368,87 @@ def test_a_healthy_job_is_never_accused():
             rank.kill()
 
 
+def test_a_job_with_uneven_steps_is_not_accused():
+    """Ranks wait for each other by turns, for longer than that of which one could be stuck. Each
+    step ends with some operations, of which only the first is waited for."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        for rank, computes in zip(ranks, ([0.05, 1.4], [1.4, 0.05])):
+            rank.start("uneven", name="g", computes=computes, steps=1000, burst=20)
+        for rank in ranks:
+            rank.answer()
+        until(lambda: cluster.nodes[0].groups()[0]["ops"] >= 140, "seven steps", 20)
+        rows = at_once(*((later, cluster.nodes[k % 2], 0.2 * k) for k in range(8)))
+        for row in rows:
+            check(row["well"], row)
+        check(any("it is waited for" in row["evidence"] for row in rows), rows)
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        equal(culprit(until_why(cluster.nodes[0], "RANK_STOPPED")), (1, "node1", ranks[1].pid))
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def later(node, seconds):
+    time.sleep(seconds)
+    return why(node)
+
+
+def test_a_rank_that_gets_no_core():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        core = min(os.sched_getaffinity(0))
+        os.sched_setaffinity(ranks[1].pid, [core])
+        os.setpriority(os.PRIO_PROCESS, ranks[1].pid, 19)
+        hog = subprocess.Popen([sys.executable, "-c", f"""if True:
+            import os
+            os.sched_setaffinity(0, [{core}])
+            while os.getppid() == {os.getpid()}:
+                pass"""])
+        try:
+            for rank in ranks:
+                rank.start("loop", name="g", count=1000)
+            for rank in ranks:
+                rank.answer()
+            seen = {}
+
+            def starved():
+                seen.update(why(cluster.nodes[0]))
+                return seen["verdict"] == "SLOW_RANK" and "wanted a core" in seen["evidence"]
+
+            until(starved, lambda: f"SLOW_RANK: {seen}")
+            equal(culprit(seen), (1, "node1", ranks[1].pid))
+        finally:
+            hog.kill()
+            hog.wait()
+            cluster.expect("was lost|died")
+            for rank in ranks:
+                rank.kill()
+
+
+def test_a_node_that_stands_still():
+    """All of it is stopped, as a container is: nothing is known of its ranks, and that is said."""
+    with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1])
+        node = cluster.nodes[1]
+        stopped = [ranks[2].pid, node.pid, node.engine_pid()]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for rank in ranks[:2]:
+                rank.start("all_reduce", name="g", count=10)
+            row = until_why(cluster.nodes[0], "NODE_DEAD")
+            equal(row["node"], "node1")
+            check("node node1 does not answer" in row["evidence"], row)
+            check("all ranks have begun it" not in row["evidence"], row)
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        ranks[2].call("all_reduce", name="g", count=10)
+        for rank in ranks[:2]:
+            rank.finish()
+
+
 def test_others_groups_are_not_shown():
     if os.geteuid():
         raise Skip("needs root, to ask as another user")

@@ -8,14 +8,15 @@
 #include "client/ctl/diagnose.h"
 
 static const char *const keys[] = {
-    "group",      "name",       "uid",           "size",          "nodes",        "state",
-    "cause",      "cause_rank", "cause_text",    "missing",       "ended_s",      "rank",
-    "node",       "pid",        "process",       "kernel",        "ops",          "started",
-    "operation",  "asleep_ms",  "last",          "message",       "message_peer", "message_tag",
-    "message_ms", "done",       "busy_pct",      "watched_ms",    "command",      "unready_ms",
-    "gpu_begun",  "gpu_ended",  "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
-    "gpu_last",   "gpu_error",  "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
-    "gone_pid",   "gone_ops",
+    "group",      "name",        "uid",           "size",          "nodes",        "state",
+    "cause",      "cause_rank",  "cause_text",    "missing",       "ended_s",      "rank",
+    "node",       "pid",         "process",       "kernel",        "ops",          "started",
+    "operation",  "asleep_ms",   "last",          "message",       "message_peer", "message_tag",
+    "message_ms", "done",        "busy_pct",      "watched_ms",    "command",      "unready_ms",
+    "gpu_begun",  "gpu_ended",   "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
+    "gpu_last",   "gpu_error",   "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
+    "gone_pid",   "gone_ops",    "lately",        "lately_ms",     "lately_in_ms", "usual_ms",
+    "moved",      "starved_pct",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -346,15 +347,16 @@ static void all_are_there_and_nothing_moves(void **state)
 {
     struct fix *f = *state;
 
-    row(f, 0, WAITS);
-    row(f, 1, WAITS " node=b");
+    row(f, 0, "size=2 " WAITS);
+    row(f, 1, "size=2 node=b " WAITS);
     assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "all ranks have begun it");
     clear(f);
-    row(f, 0, "nodes=1 " WAITS);
-    row(f, 1, "nodes=1 " WAITS);
+    row(f, 0, "size=2 nodes=1 " WAITS);
+    row(f, 1, "size=2 nodes=1 " WAITS);
     assert_verdict(f, BROKEN);
     clear(f);
-    row(f, 0, "message=recv message_tag=3 message_ms=800");
+    row(f, 0, "size=1 message=recv message_tag=3 message_ms=800");
     assert_verdict(f, NOT_ARRIVED);
     assert_int_equal(f->findings[0].rank, -1);
     assert_evidence(f, "from any rank, tag 3");
@@ -426,20 +428,36 @@ static void the_pace(void **state)
 {
     struct fix *f = *state;
 
-    row(f, 0, "done=50 busy_pct=80");
-    row(f, 1, "done=50 busy_pct=75");
-    row(f, 2, "done=50 busy_pct=5");
+    row(f, 0, "done=50 moved=20 busy_pct=80");
+    row(f, 1, "done=50 moved=20 busy_pct=75");
+    row(f, 2, "done=50 moved=20 busy_pct=5");
     assert_verdict(f, SLOW_RANK);
     assert_int_equal(f->findings[0].rank, 2);
     clear(f);
-    row(f, 0, "done=50 busy_pct=50");
-    row(f, 1, "done=50 busy_pct=25");
+    row(f, 0, "done=50 moved=20 busy_pct=50");
+    row(f, 1, "done=50 moved=20 busy_pct=25");
     assert_verdict(f, HEALTHY);
     clear(f);
-    row(f, 0, "done=50 busy_pct=20");
-    row(f, 1, "done=50 busy_pct=3");
+    row(f, 0, "done=50 moved=20 busy_pct=20");
+    row(f, 1, "done=50 moved=20 busy_pct=3");
     assert_verdict(f, COMPUTE_BOUND);
     assert_true(verdict_is_well(f->findings[0].verdict));
+    clear(f);
+    row(f, 0, "done=50 moved=19 busy_pct=80"); /* a burst of operations is one step */
+    row(f, 1, "done=50 moved=19 busy_pct=5");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+
+    /* all are in operations, and one of them gets no core for what it has to do there */
+    row(f, 0, "done=50 busy_pct=98 starved_pct=10");
+    row(f, 1, "done=50 busy_pct=97 starved_pct=21");
+    assert_verdict(f, HEALTHY);
+    row(f, 2, "done=50 busy_pct=99 starved_pct=60");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_evidence(f, "wanted a core, and had none, for 60 % of the time");
+    row(f, 3, "done=50 busy_pct=99 starved_pct=31"); /* they have too few cores, all of them */
+    assert_verdict(f, HEALTHY);
 }
 
 static void operations_that_differ(void **state)
@@ -596,6 +614,61 @@ static void a_rank_that_is_frozen(void **state)
     assert_null(strstr(f->findings[0].remedy, "kill -CONT")); /* does not help */
 }
 
+/* Ranks with uneven work wait for each other again and again: none of them is stuck, or slow. */
+static void uneven_work(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=900 busy_pct=90 usual_ms=500 lately=9");
+    set(f, "lately_ms", "20000");
+    set(f, "lately_in_ms", "6000");
+    row(f, 1, "process=running lately=5 lately_ms=18000 lately_in_ms=5000 usual_ms=600");
+    assert_verdict(f, HEALTHY);
+    assert_evidence(f, "it is waited for 0.9 s in operation 6");
+    set(f, "lately_in_ms", "0"); /* it never waits: they always wait for it */
+    row(f, 2, "process=running lately_in_ms=6000");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f, "0 % of the time of the last 20.0 s, others up to 30 %");
+    set(f, "process", "stopped");
+    assert_verdict(f, RANK_STOPPED);
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=1001 busy_pct=90 usual_ms=500 lately=9");
+    row(f, 1, "process=running");
+    assert_verdict(f, NOT_ARRIVED); /* longer than it used to */
+    clear(f);
+    row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
+    row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
+    assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* Ranks of a node that does not answer are not known to have begun it. */
+static void a_node_that_is_silent(void **state)
+{
+    static struct msg_column columns[] = {{.key = "node"}, {.key = "peer"}, {.key = "state"}};
+    static char *cells[] = {"a", "b", "silent"};
+    struct msg_tables answer = {.ntables = 2};
+    struct msg_table tables[2];
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "1 of its 2 ranks were not seen");
+    tables[0] = f->table;
+    tables[1] = (struct msg_table){.ncolumns = 3, .nrows = 1, .columns = columns, .cells = cells};
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    answer.tables = tables;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_NODE_DEAD);
+    assert_string_equal(f->findings[0].node, "b");
+    assert_evidence(f, "node b does not answer");
+    clear(f);
+    row(f, 0, "size=2 message=recv message_peer=1 message_tag=4 message_ms=900");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "were not seen");
+}
+
 /* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
 static void the_first_that_died(void **state)
 {
@@ -706,6 +779,8 @@ int main(void)
         T(many_pending),
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
+        T(uneven_work),
+        T(a_node_that_is_silent),
         T(the_first_that_died),
         T(the_first_that_left),
         T(a_link_that_loses),
