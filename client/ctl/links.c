@@ -8,14 +8,15 @@
 #include <stdio.h>
 
 enum {
-    BUSY_PCT = 30,    /* of the time in operations, on average: less is not the network's doing */
-    LINKS_MOST = 256, /* that are looked at; where so many lose, one is as good as another */
+    BUSY_PCT = 30, /* of the time in operations, on average: less is not the network's doing */
+    LOST_PER_MILLE = 20, /* or else it is told because it crawls */
+    LINKS_MOST = 256,    /* that are looked at; where so many lose, one is as good as another */
 };
 
 struct bad_link {
     const char *node, *peer;
     bool silent; /* the peer did not answer the question */
-    uint64_t segments, retransmits, rtt_us, min_rtt_us;
+    uint64_t segments, retransmits, rtt_us, min_rtt_us, rate, bandwidth;
 };
 
 static bool has_node(const struct msg_table *ranks, const struct finding *f, const char *node)
@@ -62,6 +63,8 @@ static void read_link(const struct msg_table *links, uint32_t row, struct bad_li
         .segments = cells_number(cells_at(links, row, cells_column(links, "segments"))),
         .retransmits = cells_number(cells_at(links, row, cells_column(links, "retransmits"))),
         .rtt_us = cells_number(cells_at(links, row, cells_column(links, "rtt_us"))),
+        .rate = cells_number(cells_at(links, row, cells_column(links, "rate"))),
+        .bandwidth = cells_number(cells_at(links, row, cells_column(links, "bandwidth"))),
         .min_rtt_us = cells_number(cells_at(links, row, cells_column(links, "min_rtt_us"))),
     };
 }
@@ -89,6 +92,19 @@ static void accuse(struct finding *f, const struct bad_link *link)
     size_t used = strlen(f->evidence);
 
     f->verdict = VERDICT_SLOW_LINK;
+    if (per_mille(link) < LOST_PER_MILLE) {
+        snprintf(f->evidence + used, sizeof(f->evidence) - used,
+                 "%swhat node %s sends to node %s waits: %.1f ms there and back, at best %.1f ms; "
+                 "%.1f MB/s get through, where up to %.1f did",
+                 used ? "\n" : "", link->node, link->peer, (double)link->rtt_us / 1000,
+                 (double)link->min_rtt_us / 1000, (double)link->rate / 1e6,
+                 (double)link->bandwidth / 1e6);
+        snprintf(f->remedy, sizeof(f->remedy),
+                 "who else uses the way from node %s to node %s, and what limits it: ethtool (the "
+                 "speed), tc qdisc show, the counters of the switch ports",
+                 link->node, link->peer);
+        return;
+    }
     snprintf(f->evidence + used, sizeof(f->evidence) - used,
              "%snode %s sends %.1f %% of what goes to node %s again: %llu of %llu segments in the "
              "last second; there and back %.1f ms, at best %.1f ms",

@@ -669,6 +669,31 @@ static void a_node_that_is_silent(void **state)
     assert_evidence(f, "were not seen");
 }
 
+/* Nothing is lost, but what is sent has to wait, and little gets through. */
+static void a_link_that_crawls(void **state)
+{
+    static struct msg_column columns[] = {{.key = "node"},   {.key = "peer"},
+                                          {.key = "rtt_us"}, {.key = "min_rtt_us"},
+                                          {.key = "rate"},   {.key = "bandwidth"}};
+    static char *cells[] = {"node0", "node1", "92000", "100", "1200000", "1200000000"};
+    struct msg_tables answer = {.ntables = 2};
+    struct msg_table tables[2];
+    struct fix *f = *state;
+
+    row(f, 0, "node=node0 done=5 busy_pct=99");
+    row(f, 1, "node=node1 done=5 busy_pct=99");
+    assert_verdict(f, HEALTHY);
+    tables[0] = f->table;
+    tables[1] = (struct msg_table){.ncolumns = 6, .nrows = 1, .columns = columns, .cells = cells};
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    answer.tables = tables;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_SLOW_LINK);
+    assert_evidence(f, "what node node0 sends to node node1 waits: 92.0 ms there and back, at best "
+                       "0.1 ms; 1.2 MB/s get through, where up to 1200.0 did");
+}
+
 /* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
 static void the_first_that_died(void **state)
 {
@@ -781,6 +806,7 @@ int main(void)
         T(a_rank_that_is_frozen),
         T(uneven_work),
         T(a_node_that_is_silent),
+        T(a_link_that_crawls),
         T(the_first_that_died),
         T(the_first_that_left),
         T(a_link_that_loses),
