@@ -107,6 +107,7 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
         tell(f->evidence, "the last that it completed is operation %u (%s)", s->ops, s->last);
     else
         tell(f->evidence, "it has completed %u operations", s->ops);
+    tell_starved(f, s);
     if (s->gpu_in && s->gpu_in != waiter)
         tell(f->evidence,
              "the GPU of its process waits in operation %u on GPUs (%s) of group \"%s\" for %.1f s",
@@ -162,9 +163,28 @@ static bool is_behind(const struct seat *s, const struct seat *waiter)
            s->started + 1 == waiter->started;
 }
 
-/* Everybody has begun it. */
-static void find_stall(struct finding *f, const struct seat *waiter)
+/* Not all of its ranks are in the answers of the nodes: nobody says that all have begun it. */
+static bool find_unseen(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
+    uint64_t seen = 0;
+
+    for (unsigned i = 0; i < seats->n; i++)
+        seen += same_group(&seats->at[i], waiter) && seats->at[i].rank >= 0;
+    if (seen >= waiter->size)
+        return false;
+    f->verdict = VERDICT_LINK_STALL;
+    f->unseen = true;
+    tell(f->evidence, "%llu of its %llu ranks were not seen, and none that was keeps it waiting",
+         (unsigned long long)(waiter->size - seen), (unsigned long long)waiter->size);
+    tell(f->remedy, "look at the nodes of the others: commctl nodes");
+    return true;
+}
+
+/* Everybody has begun it. */
+static void find_stall(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    if (find_unseen(f, seats, waiter))
+        return;
     if (waiter->nodes > 1) {
         f->verdict = VERDICT_LINK_STALL;
         tell(f->evidence,
@@ -194,9 +214,11 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
             if (stuck_in_operation(waiter) && moves_on(seats, waiter))
                 return find_moving(f);
             if (stuck_in_operation(waiter))
-                return find_stall(f, waiter);
+                return find_stall(f, seats, waiter);
             if (waits_on_gpu(waiter))
                 return find_gpu_stall(f, seats, waiter);
+            if (find_unseen(f, seats, waiter))
+                return;
             f->verdict = VERDICT_NOT_ARRIVED;
             tell(f->evidence, "nobody has sent it");
             tell(f->remedy, "look for the rank that should send it, and its tag");

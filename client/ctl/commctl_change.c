@@ -97,7 +97,11 @@ int verb_kick(struct options *o, char **args, int n)
         return EXIT_NOT_ASKED;
     }
     o->ask.text = o->reason;
-    if (n == 1) {
+    if (n == 1 && (!strcmp(args[0], "pid") || !strcmp(args[0], "rank"))) {
+        complain("kick: which %s? commctl kick %s (a group of that name: kick it by its id)",
+                 args[0], args[0][0] == 'p' ? "pid PID" : "rank GROUP RANK");
+        return EXIT_NOT_ASKED;
+    } else if (n == 1) {
         o->ask.group = args[0];
     } else if (n == 2 && !strcmp(args[0], "pid")) {
         verb = "kick_pid";

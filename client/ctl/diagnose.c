@@ -6,8 +6,13 @@
 #include "client/ctl/finding.h"
 #include "client/ctl/seats.h"
 
+#include <stdio.h>
+
 enum {
     SLOW_PCT = 30,    /* of the time: how much more the others have to wait than a slow rank */
+    MANY_MOVES = 20,  /* in a second: what a rank does then it does always */
+    LATELY_OPS = 8,   /* that somebody remembers: likewise */
+    STARVED_PCT = 50, /* of the time that it wants a core and has none */
     COMPUTE_PCT = 20, /* of the time in operations, at most: the job computes */
 };
 
@@ -71,6 +76,77 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
     return true;
 }
 
+static bool has_begun_like(const struct seat *s, const struct seat *than)
+{
+    return s->started == than->started;
+}
+
+static uint32_t most_started(const struct seats *seats, const struct seat *of)
+{
+    uint32_t most = of->gone_ops;
+
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && (int32_t)(seats->at[i].started - most) > 0)
+            most = seats->at[i].started;
+    return most;
+}
+
+/* It left before the others were done. */
+static void find_left(struct finding *f, const struct seats *seats, const struct seat *of,
+                      const struct seat *s)
+{
+    uint32_t most = most_started(seats, of);
+    char name[128], list[200];
+    const struct seat *in = of;
+    unsigned n;
+
+    f->verdict = VERDICT_NOT_ARRIVED;
+    blame(f, s);
+    tell(f->evidence, "%s left the group after operation %u", seat_name(s, name), s->ops);
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].started == most && seats->at[i].rank >= 0)
+            in = &seats->at[i];
+    n = list_ranks(seats, in, has_begun_like, list, sizeof(list));
+    if (n)
+        tell(f->evidence, "rank%s %s began operation %u%s%s%s, which it did not", n > 1 ? "s" : "",
+             list, most, *in->operation ? " (" : "", in->operation, *in->operation ? ")" : "");
+    tell(f->remedy, "let all ranks call the same operations before they leave: do all have as many "
+                    "batches? (torch: drop_last, or Join)");
+}
+
+static const struct seat *first_gone(const struct seats *seats, const struct seat *of)
+{
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && *seats->at[i].gone)
+            return &seats->at[i];
+    return NULL;
+}
+
+/* Who was gone first. The others have an error then, and may end because of it. */
+static bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *first = first_gone(seats, of), *row = NULL;
+    struct seat gone;
+
+    if (!first)
+        return false;
+    gone = *first;
+    gone.rank = first->gone_rank;
+    gone.pid = first->gone_pid;
+    gone.node = first->gone_node;
+    gone.ops = first->gone_ops;
+    gone.gpu_begun = gone.gpu_ended = 0;
+    gone.last = gone.command = "";
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].rank == first->gone_rank)
+            row = &seats->at[i];
+    if (is(first->gone, "left"))
+        find_left(f, seats, first, row ? row : &gone);
+    else
+        find_dead(f, row ? row : &gone);
+    return true;
+}
+
 /* The group is broken, or was. */
 static void find_cause(struct finding *f, const struct seats *seats, const struct seat *of)
 {
@@ -93,7 +169,7 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
                                "node says when");
     }
-    if (find_gpu_failed(f, seats, of))
+    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of) || find_gone(f, seats, of))
         return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
@@ -138,70 +214,183 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
                     "their node's commd run?");
 }
 
-/* Ranks that wait less than the others make the others wait. */
-static void find_pace(struct finding *f, const struct seats *seats, const struct seat *of)
+/* How much of the time each rank is in operations. Where they come one after the other a second
+ * tells enough; of few, or of a burst, the last ones that the ranks remember do. */
+struct pace {
+    unsigned n;            /* ranks that were watched */
+    uint64_t done;         /* in the last second, by all of them */
+    uint64_t lately_ms;    /* 0: the second is taken */
+    uint64_t least, most;  /* per cent */
+    const struct seat *of; /* who has the least */
+    bool tells;            /* enough to accuse one */
+};
+
+static uint64_t pace_pct(const struct pace *p, const struct seat *s)
 {
-    const struct seat *least = NULL, *most = NULL;
-    unsigned n = 0, slow = 0, computes = 0;
-    uint64_t done = 0, gpu_done = 0;
-    char name[128];
+    uint64_t in = MIN(s->lately_in_ms, p->lately_ms);
+
+    return p->lately_ms ? in * 100 / p->lately_ms : s->busy_pct;
+}
+
+static struct pace pace_of(const struct seats *seats, const struct seat *of)
+{
+    struct pace p = {.least = UINT64_MAX};
+    uint64_t lately = 0, lately_ms = 0, moved = 0;
 
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
         if (!same_group(s, of) || !s->watched)
             continue;
-        n++;
-        done += s->done;
-        gpu_done += s->gpu_done;
-        computes += on_gpu(s) && !s->gpu_ready && s->gpu_ms >= STUCK_MS && !s->gpu_done;
-        if (!least || s->busy_pct < least->busy_pct)
-            least = s;
-        if (!most || s->busy_pct > most->busy_pct)
-            most = s;
+        p.n++;
+        p.done += s->done;
+        moved = MAX(moved, s->moved);
+        lately = MAX(lately, s->lately);
+        lately_ms = MAX(lately_ms, MIN(s->lately_ms, (uint64_t)UINT32_MAX));
     }
+    p.tells = moved >= MANY_MOVES;
+    if (!p.tells && lately >= LATELY_OPS && lately_ms) {
+        p.lately_ms = lately_ms;
+        p.tells = true;
+    }
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (!same_group(s, of) || !s->watched)
+            continue;
+        if (pace_pct(&p, s) < p.least) {
+            p.least = pace_pct(&p, s);
+            p.of = s;
+        }
+        p.most = MAX(p.most, pace_pct(&p, s));
+    }
+    return p;
+}
+
+/* One of them gets no core, also for what it has to do in operations: then all are in these. */
+static bool find_starved(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *most = NULL;
+    uint64_t next = 0;
+
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (!same_group(s, of) || !s->watched)
+            continue;
+        if (!most || s->starved_pct > most->starved_pct) {
+            next = most ? most->starved_pct : 0;
+            most = s;
+        } else {
+            next = MAX(next, s->starved_pct);
+        }
+    }
+    if (!most || most->size < 2 || most->starved_pct < STARVED_PCT || 2 * next > most->starved_pct)
+        return false;
+    f->verdict = VERDICT_SLOW_RANK;
+    blame(f, most);
+    tell_starved(f, most);
+    return true;
+}
+
+/* Ranks that wait less than the others make the others wait. */
+static bool find_slow(struct finding *f, const struct seats *seats, const struct pace *p)
+{
+    char name[128], when[64] = "";
+    unsigned slow = 0;
+
+    if (!p->tells || p->most - p->least < SLOW_PCT)
+        return false;
+    for (unsigned i = 0; i < seats->n; i++)
+        slow += same_group(&seats->at[i], p->of) && seats->at[i].watched &&
+                pace_pct(p, &seats->at[i]) < (p->least + p->most) / 2;
+    if (2 * slow > p->n)
+        return false;
+    if (p->lately_ms)
+        snprintf(when, sizeof(when), " of the last %.1f s", (double)p->lately_ms / 1000);
+    f->verdict = VERDICT_SLOW_RANK;
+    blame(f, p->of);
+    tell(f->evidence,
+         "%s is in operations %llu %% of the time%s, others up to %llu %%: they wait "
+         "for it",
+         seat_name(p->of, name), (unsigned long long)p->least, when, (unsigned long long)p->most);
+    if (slow > 1)
+        tell(f->evidence, "%u of %u ranks are like it", slow, p->n);
+    tell_starved(f, p->of);
+    tell(f->remedy,
+         "see what it does between operations: its share of the data, its cores, "
+         "what else runs on node %s",
+         p->of->node);
+    return true;
+}
+
+/* Have the GPUs of all ranks something else to do? */
+static bool all_compute(const struct seats *seats, const struct seat *of, unsigned n)
+{
+    unsigned computes = 0;
+
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        computes += same_group(s, of) && s->watched && on_gpu(s) && !s->gpu_ready &&
+                    s->gpu_ms >= STUCK_MS && !s->gpu_done;
+    }
+    return n && computes == n;
+}
+
+static void find_pace(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    struct pace p = pace_of(seats, of);
+    uint64_t gpu_done = 0, in = 0;
+
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].watched) {
+            gpu_done += seats->at[i].gpu_done;
+            in = MAX(in, seats->at[i].busy_pct);
+        }
     f->verdict = VERDICT_HEALTHY;
     if (gpu_done)
         tell(f->evidence, "%llu operations on GPUs of its ranks in the last second",
              (unsigned long long)gpu_done);
-    if (n && computes == n) {
+    if (all_compute(seats, of, p.n)) {
         f->verdict = VERDICT_COMPUTE_BOUND;
         return tell(f->evidence, "all ranks have called an operation on GPUs, and none of their "
                                  "streams has come to it: the GPUs compute");
     }
-    if (gpu_done && !done)
+    if (gpu_done && !p.done)
         return;
-    if (!n || (!done && !most->busy_pct)) {
+    if (!p.n || (!p.done && !in)) {
         tell(f->evidence, "no operation is under way");
         return;
     }
-    for (unsigned i = 0; i < seats->n; i++)
-        slow += same_group(&seats->at[i], of) && seats->at[i].watched &&
-                seats->at[i].busy_pct < (least->busy_pct + most->busy_pct) / 2;
-    if (most->busy_pct - least->busy_pct >= SLOW_PCT && 2 * slow <= n && done) {
-        f->verdict = VERDICT_SLOW_RANK;
-        blame(f, least);
-        tell(f->evidence,
-             "%s is in operations %llu %% of the time, others up to %llu %%: they wait for it",
-             seat_name(least, name), (unsigned long long)least->busy_pct,
-             (unsigned long long)most->busy_pct);
-        if (slow > 1)
-            tell(f->evidence, "%u of %u ranks are like it", slow, n);
-        tell(f->remedy,
-             "see what it does between operations: its share of the data, its cores, "
-             "what else runs on node %s",
-             least->node);
+    if (find_slow(f, seats, &p) || (p.most >= SLOW_PCT && find_starved(f, seats, of)))
         return;
-    }
     tell(f->evidence,
          "%llu operations of its ranks in the last second; in operations %llu to "
          "%llu %% of the time",
-         (unsigned long long)done, (unsigned long long)least->busy_pct,
-         (unsigned long long)most->busy_pct);
-    if (done && most->busy_pct <= COMPUTE_PCT) {
+         (unsigned long long)p.done, (unsigned long long)p.least, (unsigned long long)p.most);
+    if (p.done && p.most <= COMPUTE_PCT) {
         f->verdict = VERDICT_COMPUTE_BOUND;
         tell(f->evidence, "the rest of the time it computes: communication does not hold it up");
     }
+}
+
+/* The ranks of a job with uneven batches wait for each other again and again, and it gets on. */
+static bool find_usual(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    struct finding stuck = *f;
+
+    if (!stuck_in_operation(waiter) || waiter->asleep_ms > 2 * waiter->usual_ms)
+        return false;
+    follow(&stuck, seats, waiter);
+    if (stuck.verdict != VERDICT_NOT_ARRIVED && stuck.verdict != VERDICT_LINK_STALL)
+        return false;
+    find_pace(f, seats, waiter);
+    tell(f->evidence,
+         "it is waited for %.1f s in operation %u; of the last operations three took "
+         "%.1f s and longer",
+         (double)waiter->asleep_ms / 1000, waiter->started, (double)waiter->usual_ms / 1000);
+    return true;
 }
 
 static void find_verdict(struct finding *f, const struct seats *seats, const struct seat *of)
@@ -214,6 +403,8 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         return find_cause(f, seats, of);
     if (find_gpu_failed(f, seats, of))
         return;
+    if (first_gone(seats, of) && (find_unlike(f, seats, of) || find_gone(f, seats, of)))
+        return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
@@ -224,8 +415,14 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         if (stuck_ms(s) && (!waiter || stuck_ms(s) > stuck_ms(waiter)))
             waiter = s;
     }
-    if (waiter)
-        return follow(f, seats, waiter);
+    if (waiter && find_usual(f, seats, waiter))
+        return;
+    if (waiter) {
+        follow(f, seats, waiter);
+        if (f->verdict == VERDICT_HEALTHY)
+            find_starved(f, seats, of);
+        return;
+    }
     if (find_unlike(f, seats, of))
         return;
     if (is(of->state, "ended")) {

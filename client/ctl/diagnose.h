@@ -40,6 +40,7 @@ struct finding {
     int64_t rank, pid;
     const char *node, *command;
     bool ended;
+    bool unseen; /* of some of its ranks no node has told anything */
     uint64_t ended_s;
     uint64_t waiting_ms;                               /* how long it is waited for, 0: not known */
     char evidence[FINDING_TEXT], remedy[FINDING_TEXT]; /* lines */
@@ -54,7 +55,8 @@ bool verdict_is_well(enum verdict verdict);
 int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,
              const char **ret_key);
 
-/* links.c: of groups that are well otherwise: is it the network? */
+/* links.c: of groups that are well otherwise: is it the network? Of others: is it a node that does
+ * not answer? */
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n);
 
 /* pending.c, of `commctl ops`: one operation that has begun and not ended, or one message. */

@@ -40,18 +40,45 @@ void blame(struct finding *f, const struct seat *s)
     f->command = s->command;
 }
 
+void tell_starved(struct finding *f, const struct seat *s)
+{
+    char name[128];
+
+    if (s->starved_pct < 30)
+        return;
+    tell(f->evidence, "%s wanted a core, and had none, for %llu %% of the time", seat_name(s, name),
+         (unsigned long long)s->starved_pct);
+    tell(f->remedy,
+         "what else runs on its cores, its nice value, the CPU quota of its control group: ps -o "
+         "pid,ni,psr,cgroup %llu; taskset -p %llu on node %s",
+         (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
+}
+
 void find_stopped(struct finding *f, const struct seat *s)
 {
     char name[128];
 
     f->verdict = VERDICT_RANK_STOPPED;
     blame(f, s);
-    if (is(s->process, "traced"))
+    if (is(s->process, "traced")) {
         tell(f->evidence, "%s is stopped by a debugger or tracer", seat_name(s, name));
-    else
+        tell(f->remedy,
+             "let the debugger go on, or end it: grep TracerPid /proc/%llu/status on node %s",
+             (unsigned long long)s->pid, s->node);
+    } else if (is(s->process, "frozen")) {
+        tell(f->evidence,
+             "%s is frozen, with all of its control group (docker pause, systemctl "
+             "freeze, a scheduler)",
+             seat_name(s, name));
+        tell(f->remedy,
+             "thaw it: docker unpause, systemctl thaw; its control group: cat /proc/%llu/cgroup on "
+             "node %s",
+             (unsigned long long)s->pid, s->node);
+    } else {
         tell(f->evidence, "%s is stopped (SIGSTOP, SIGTSTP or job control)", seat_name(s, name));
-    tell(f->remedy, "on node %s: kill -CONT %llu; or end it, and the others get an error", s->node,
-         (unsigned long long)s->pid);
+        tell(f->remedy, "on node %s: kill -CONT %llu; or end it, and the others get an error",
+             s->node, (unsigned long long)s->pid);
+    }
 }
 
 void find_dead(struct finding *f, const struct seat *s)

@@ -12,6 +12,7 @@ const char *seat_name(const struct seat *s, char buf[128]);
 const char *or_unknown(const char *operation);
 void blame(struct finding *f, const struct seat *s);
 void find_dead(struct finding *f, const struct seat *s);
+void tell_starved(struct finding *f, const struct seat *s);
 void find_stopped(struct finding *f, const struct seat *s);
 
 /* chain.c: from @waiter, who has waited for long, to who keeps everybody waiting. */

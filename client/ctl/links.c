@@ -8,13 +8,15 @@
 #include <stdio.h>
 
 enum {
-    BUSY_PCT = 30,    /* of the time in operations, on average: less is not the network's doing */
-    LINKS_MOST = 256, /* that are looked at; where so many lose, one is as good as another */
+    BUSY_PCT = 30, /* of the time in operations, on average: less is not the network's doing */
+    LOST_PER_MILLE = 20, /* or else it is told because it crawls */
+    LINKS_MOST = 256,    /* that are looked at; where so many lose, one is as good as another */
 };
 
 struct bad_link {
     const char *node, *peer;
-    uint64_t segments, retransmits, rtt_us, min_rtt_us;
+    bool silent; /* the peer did not answer the question */
+    uint64_t segments, retransmits, rtt_us, min_rtt_us, rate, bandwidth;
 };
 
 static bool has_node(const struct msg_table *ranks, const struct finding *f, const char *node)
@@ -57,9 +59,12 @@ static void read_link(const struct msg_table *links, uint32_t row, struct bad_li
     *link = (struct bad_link){
         .node = cells_at(links, row, cells_column(links, "node")),
         .peer = cells_at(links, row, cells_column(links, "peer")),
+        .silent = !strcmp(cells_at(links, row, cells_column(links, "state")), "silent"),
         .segments = cells_number(cells_at(links, row, cells_column(links, "segments"))),
         .retransmits = cells_number(cells_at(links, row, cells_column(links, "retransmits"))),
         .rtt_us = cells_number(cells_at(links, row, cells_column(links, "rtt_us"))),
+        .rate = cells_number(cells_at(links, row, cells_column(links, "rate"))),
+        .bandwidth = cells_number(cells_at(links, row, cells_column(links, "bandwidth"))),
         .min_rtt_us = cells_number(cells_at(links, row, cells_column(links, "min_rtt_us"))),
     };
 }
@@ -73,6 +78,8 @@ static bool find_link(const struct msg_table *ranks, const struct msg_table *lin
     *worst = (struct bad_link){0};
     for (uint32_t row = 0; row < MIN(links->nrows, (uint32_t)LINKS_MOST); row++) {
         read_link(links, row, &link);
+        if (link.silent)
+            continue;
         if (has_node(ranks, f, link.node) && has_node(ranks, f, link.peer) &&
             (!worst->node || per_mille(&link) > per_mille(worst)))
             *worst = link;
@@ -85,6 +92,19 @@ static void accuse(struct finding *f, const struct bad_link *link)
     size_t used = strlen(f->evidence);
 
     f->verdict = VERDICT_SLOW_LINK;
+    if (per_mille(link) < LOST_PER_MILLE) {
+        snprintf(f->evidence + used, sizeof(f->evidence) - used,
+                 "%swhat node %s sends to node %s waits: %.1f ms there and back, at best %.1f ms; "
+                 "%.1f MB/s get through, where up to %.1f did",
+                 used ? "\n" : "", link->node, link->peer, (double)link->rtt_us / 1000,
+                 (double)link->min_rtt_us / 1000, (double)link->rate / 1e6,
+                 (double)link->bandwidth / 1e6);
+        snprintf(f->remedy, sizeof(f->remedy),
+                 "who else uses the way from node %s to node %s, and what limits it: ethtool (the "
+                 "speed), tc qdisc show, the counters of the switch ports",
+                 link->node, link->peer);
+        return;
+    }
     snprintf(f->evidence + used, sizeof(f->evidence) - used,
              "%snode %s sends %.1f %% of what goes to node %s again: %llu of %llu segments in the "
              "last second; there and back %.1f ms, at best %.1f ms",
@@ -95,6 +115,28 @@ static void accuse(struct finding *f, const struct bad_link *link)
              "look for drops and errors on the way from node %s to node %s: ip -s link on both, "
              "the counters of the switch ports, cables, the MTU",
              link->node, link->peer);
+}
+
+static bool accuse_silent(struct finding *f, const struct msg_table *links)
+{
+    size_t used = strlen(f->evidence);
+    struct bad_link link;
+
+    for (uint32_t row = 0; row < links->nrows; row++) {
+        read_link(links, row, &link);
+        if (!link.silent)
+            continue;
+        f->verdict = VERDICT_NODE_DEAD;
+        f->node = link.peer;
+        snprintf(f->evidence + used, sizeof(f->evidence) - used,
+                 "%snode %s does not answer; it is lost when it has been silent for timeouts.node",
+                 used ? "\n" : "", link.peer);
+        snprintf(f->remedy, sizeof(f->remedy),
+                 "look at node %s: is it up, is its commd or all of it stopped, is the link?",
+                 link.peer);
+        return true;
+    }
+    return false;
 }
 
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n)
@@ -111,6 +153,8 @@ void judge_links(const struct msg_tables *answer, struct finding *findings, unsi
     for (unsigned i = 0; i < n && ranks && links && links->nrows; i++) {
         struct finding *f = &findings[i];
 
+        if (f->unseen && accuse_silent(f, links))
+            continue;
         if (f->verdict == VERDICT_HEALTHY && f->nodes > 1 && !f->ended &&
             find_link(ranks, links, f, &link) && busy_pct(ranks, f) >= BUSY_PCT)
             accuse(f, &link);

@@ -14,6 +14,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
     const char *tag = cells_by_key(t, row, "message_tag", missing);
     const char *watched = cells_by_key(t, row, "watched_ms", missing);
     const char *cause = cells_by_key(t, row, "cause_rank", missing);
+    const char *gone = cells_by_key(t, row, "gone_rank", missing);
     const char *unready = cells_by_key(t, row, "unready_ms", missing);
 
     *s = (struct seat){
@@ -23,6 +24,11 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .cause = cells_by_key(t, row, "cause", missing),
         .cause_text = cells_by_key(t, row, "cause_text", missing),
         .missing = cells_by_key(t, row, "missing", missing),
+        .gone = cells_by_key(t, row, "gone", missing),
+        .gone_node = cells_by_key(t, row, "gone_node", missing),
+        .gone_pid = cells_number(cells_by_key(t, row, "gone_pid", missing)),
+        .gone_ops = (uint32_t)cells_number(cells_by_key(t, row, "gone_ops", missing)),
+        .gone_rank = *gone ? (int64_t)cells_number(gone) : -1,
         .node = cells_by_key(t, row, "node", missing),
         .process = cells_by_key(t, row, "process", missing),
         .kernel = cells_by_key(t, row, "kernel", missing),
@@ -38,6 +44,12 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .asleep_ms = cells_number(asleep),
         .message_ms = cells_number(cells_by_key(t, row, "message_ms", missing)),
         .done = cells_number(cells_by_key(t, row, "done", missing)),
+        .lately = cells_number(cells_by_key(t, row, "lately", missing)),
+        .lately_ms = cells_number(cells_by_key(t, row, "lately_ms", missing)),
+        .lately_in_ms = cells_number(cells_by_key(t, row, "lately_in_ms", missing)),
+        .starved_pct = cells_number(cells_by_key(t, row, "starved_pct", missing)),
+        .moved = cells_number(cells_by_key(t, row, "moved", missing)),
+        .usual_ms = cells_number(cells_by_key(t, row, "usual_ms", missing)),
         .busy_pct = cells_number(cells_by_key(t, row, "busy_pct", missing)),
         .ops = (uint32_t)cells_number(cells_by_key(t, row, "ops", missing)),
         .started = (uint32_t)cells_number(cells_by_key(t, row, "started", missing)),

@@ -13,11 +13,13 @@ enum { STUCK_MS = 500 };
 /* A row of the table; strings are the table's. */
 struct seat {
     const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
-        *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error;
+        *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error, *gone,
+        *gone_node;
     uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
-        gpu_done, gpu_ms, gpu_silent_ms;
-    uint32_t ops, started, gpu_begun, gpu_ended;
-    int64_t rank, cause_rank, message_peer, message_tag; /* -1: none, any */
+        gpu_done, gpu_ms, gpu_silent_ms, gone_pid, lately, lately_ms, lately_in_ms, usual_ms, moved,
+        starved_pct;
+    uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
+    int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;
     bool unready;      /* the operation after `started` was called; its stream has not come to it */
     bool gpu_ready;    /* of the oldest by commd-gpu that is pending: its stream has come to it */
@@ -63,7 +65,7 @@ static inline bool is(const char *text, const char *word)
 
 static inline bool is_stopped(const struct seat *s)
 {
-    return is(s->process, "stopped") || is(s->process, "traced");
+    return is(s->process, "stopped") || is(s->process, "traced") || is(s->process, "frozen");
 }
 
 /* Not a "zombie": that may be a main thread that has ended before the others. */

@@ -91,6 +91,14 @@ static void look_complete(struct gather_question *q, int error)
     log_clean(q->text); /* another node may have said it, and a terminal shows it */
 }
 
+/* For `commctl why`: of ranks that nobody has told of, which node should have? */
+static void tell_silent(struct gather_question *q)
+{
+    for (unsigned i = 0; i < q->d->conf->nnodes && q->nwaits && !q->ranks.wish.links; i++)
+        if (q->waits[i])
+            links_silent(q->d, q->d->conf->nodes[i].name, &q->tables[1]);
+}
+
 static void send_answer(struct gather_question *q)
 {
     struct msg_table tables[] = {q->tables[0].t, q->tables[1].t, q->tables[2].t};
@@ -161,6 +169,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
         now = clock_ms();
         if (q->nwaits && now < q->wait_until_ms)
             return again_in(q, q->wait_until_ms - now);
+        tell_silent(q);
         send_answer(q);
     }
 }

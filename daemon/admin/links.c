@@ -12,6 +12,11 @@ enum {
     LOST_PCT = 2,    /* of the segments: a network that is well loses less */
     LOST_LEAST = 20, /* fewer say nothing */
     OLD_MS = 3000,
+    /* Of a link that crawls: what is sent waits so long (a delayed acknowledgement takes 40 ms),
+     * and so much longer than at best; and so much more has got through before. */
+    QUEUED_US = 50000,
+    QUEUED_TIMES = 20,
+    RATE_TIMES = 10,
 };
 
 struct losing {
@@ -29,6 +34,7 @@ void links_table(struct table *table)
         {"retransmits", "RESENT", MSG_CELL_NUMBER},
         {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},
         {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
+        {"rate", "SENDS [bytes/s]", MSG_CELL_NUMBER},
         {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
     };
 
@@ -44,6 +50,18 @@ static bool loses(const struct core_traffic *traffic)
 {
     return is_fresh(traffic) && traffic->recent_retransmits >= LOST_LEAST &&
            traffic->recent_retransmits * 100 >= traffic->recent_segments * LOST_PCT;
+}
+
+static uint64_t rate_of(const struct core_traffic *traffic)
+{
+    return traffic->recent_ms ? traffic->recent_sent * 1000 / traffic->recent_ms : 0;
+}
+
+static bool crawls(const struct core_traffic *traffic)
+{
+    return is_fresh(traffic) && traffic->rtt_us >= QUEUED_US &&
+           traffic->rtt_us / QUEUED_TIMES >= traffic->min_rtt_us &&
+           rate_of(traffic) < traffic->bandwidth / RATE_TIMES;
 }
 
 /* Keeps @worst in order; the last one falls out. */
@@ -68,6 +86,7 @@ static void fill_link(struct daemon *d, const struct core_peer_view *peer, struc
     table_number_if(table, fresh, traffic->recent_retransmits);
     table_number_if(table, fresh && traffic->rtt_us, traffic->rtt_us);
     table_number_if(table, fresh && traffic->min_rtt_us, traffic->min_rtt_us);
+    table_number_if(table, fresh && traffic->recent_ms, rate_of(traffic));
     table_number_if(table, traffic->bandwidth, traffic->bandwidth);
 }
 
@@ -94,11 +113,20 @@ void links_fill(struct daemon *d, bool all, struct table *table)
     if (all)
         return fill_all(d, table);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++)
-        if (peer.state == CORE_PEER_READY && loses(peer.traffic)) {
+        if (peer.state == CORE_PEER_READY && (loses(peer.traffic) || crawls(peer.traffic))) {
             insert(worst, n, (struct losing){i, peer.traffic});
             n = MIN(n + 1, (unsigned)LINKS_MOST);
         }
     for (unsigned i = 0; i < n; i++)
         if (core_peer_at(d->core, worst[i].node, &peer))
             fill_link(d, &peer, table);
+}
+
+void links_silent(struct daemon *d, const char *peer, struct table *table)
+{
+    table_text(table, d->conf->node);
+    table_text(table, peer);
+    table_text(table, "silent");
+    for (unsigned i = 3; i < table->t.ncolumns; i++)
+        table_text(table, "");
 }

@@ -13,7 +13,9 @@ enum { LINKS_ALL_NODES = 64 };
 
 void links_table(struct table *table);
 /* @all: every link, or, with many nodes, those that are not up or lose, 64 at most. Else those that
- * lose, the worst first, 16 at most: a cluster has as many links as pairs of nodes. */
+ * lose or crawl, the worst first, 16 at most: a cluster has as many links as pairs of nodes. */
 void links_fill(struct daemon *d, bool all, struct table *table);
+/* One row more: @peer did not answer a question. */
+void links_silent(struct daemon *d, const char *peer, struct table *table);
 
 #endif

@@ -58,7 +58,7 @@ static bool same_operation(const struct op_desc *a, const struct op_desc *b)
 /* Did it end as nobody wanted it to? Ranks that did not mean the same had an error, and left. */
 static bool worth_keeping(const struct ranks *ranks, const struct board_ctl *ctl)
 {
-    if (ranks->groups[0].cause != CAUSE_NONE)
+    if (ranks->groups[0].cause != CAUSE_NONE || ranks->groups[0].gone.fate != RANK_HERE)
         return true;
     for (unsigned i = 0; i < ranks->nrows; i++)
         if (ranks->rows[i].fate == RANK_DIED || board_refused(ctl, ranks->rows[i].seat.ops) ||
@@ -105,6 +105,7 @@ void past_closing(struct past *past, struct daemon *d, const struct board_entry 
     if (ranks_add(&ranks, d, &view)) {
         for (unsigned i = 0; i < ranks.nrows; i++)
             ranks_look_closely(&ranks.groups[0], &ranks.rows[i], d);
+        ranks_look_gone(&ranks.groups[0], ranks.rows, d);
         if (worth_keeping(&ranks, closing->ctl))
             past_keep(past, &ranks, closing->ctl);
     }

@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 
 #include "daemon/admin/rank_view.h"
@@ -154,19 +155,33 @@ bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
     return true;
 }
 
+static uint64_t cpu_waited(uint32_t pid);
+
+static void look_at_cpus(struct ranks *ranks, unsigned first)
+{
+    for (unsigned i = first; i < ranks->nrows; i++) {
+        ranks->rows[i].cpu_since_ns = now_ns();
+        ranks->rows[i].cpu_waited_ns = cpu_waited(ranks->rows[i].pid);
+    }
+}
+
 bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
 {
     const uint32_t *uid = ranks->wish.all ? NULL : &ranks->wish.uid;
     struct core_group_view view;
+    unsigned first;
     int r;
 
     do {
         r = core_group_scan(d->core, &ranks->scan, uid, &view);
         if (r == CORE_SCAN_END)
             return true;
-        if (r == CORE_SCAN_FOUND && ranks_wished(&ranks->wish, view.uid, view.id, view.name) &&
-            !ranks_add(ranks, d, &view))
+        if (r != CORE_SCAN_FOUND || !ranks_wished(&ranks->wish, view.uid, view.id, view.name))
+            continue;
+        first = ranks->nrows;
+        if (!ranks_add(ranks, d, &view))
             return true;
+        look_at_cpus(ranks, first);
     } while (clock_us() < until_us);
     return false;
 }
@@ -181,6 +196,8 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
             struct rank_row *row = &ranks->rows[group->first_row + k];
             struct board_seat *seat = &row->seat;
 
+            uint32_t ops = seat->ops;
+
             seat->ops = board_rank_ops(entry->ctl, row->local);
             seat->started = board_rank_started(entry->ctl, row->local);
             seat->gpu.ended = board_rank_gpu_ended(entry->ctl, row->local);
@@ -188,9 +205,37 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
                 row->first_ops = seat->ops;
                 row->first_gpu = seat->gpu.ended;
             }
+            row->looks_moved += row->looks > 1 && seat->ops != ops;
             row->looks_in += seat->started != seat->ops;
         }
     }
+}
+
+/* Of many operations those that took much longer than the others tell of as many steps of the job,
+ * and no more: the square of the sum by the sum of squares. */
+static void look_back(const struct board_recorder *recorder, struct rank_row *row)
+{
+    uint64_t now = now_ns(), first = now, in = 0;
+    double squares = 0;
+    struct recorder_op op;
+
+    for (unsigned i = 0; i < RECORDER_RING; i++) {
+        uint64_t end, took;
+
+        if (!recorder_read(recorder, i, &op) || row->seat.started - op.seq >= RECORDER_RING)
+            continue;
+        if (!op.ended_ns && op.seq != row->seat.started)
+            continue; /* it failed */
+        end = op.ended_ns ? MIN(op.ended_ns, now) : now;
+        took = end > op.begun_ns ? end - op.begun_ns : 0;
+        in += took;
+        squares += (double)took * (double)took;
+        first = MIN(first, op.begun_ns);
+    }
+    row->lately.n = in ? (unsigned)((double)in * (double)in / squares + 0.5) : 0;
+    row->lately.since_ms = (now - first) / 1000000;
+    row->lately.in_ms = in / 1000000;
+    row->lately.usual_ms = recorder_usual_ns(recorder, now) / 1000000;
 }
 
 void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d)
@@ -201,23 +246,100 @@ void ranks_look_closely(const struct rank_group *group, struct rank_row *row, st
         return;
     board_seat(entry->ctl, row->local, now_ms(), &row->seat);
     row->fate = fate_of(entry, row->rank);
+    if (row->seat.started && board_recorder(entry->ctl, row->local))
+        look_back(board_recorder(entry->ctl, row->local), row);
+}
+
+/* Has one of @rows begun an operation after the @ops-th? */
+static bool began_more(const struct rank_group *group, const struct rank_row *rows, uint32_t ops)
+{
+    for (unsigned k = 0; k < group->nrows; k++)
+        if ((int32_t)(rows[k].seat.started - ops) > 0)
+            return true;
+    return false;
+}
+
+void ranks_look_gone(struct rank_group *group, const struct rank_row *rows, struct daemon *d)
+{
+    const struct board_entry *entry = group->id ? boards_find(&d->boards, group->id) : NULL;
+    struct core_group_view view;
+    uint32_t rank = 0, ops = 0;
+    unsigned cause;
+
+    if (!entry || group->ended_ms || !core_group(d->core, group->id, &view) || !view.members)
+        return;
+    for (unsigned i = 0; (cause = board_gone_at(entry->ctl, i, &rank, &ops)); i++)
+        if (cause != CAUSE_LEFT || began_more(group, rows, ops))
+            break;
+    if (!cause || rank >= view.size || view.members[rank].node >= view.nnodes)
+        return;
+    group->gone.fate = cause == CAUSE_LEFT ? RANK_LEFT : RANK_DIED;
+    group->gone.rank = rank;
+    group->gone.pid = view.members[rank].pid;
+    group->gone.ops = ops;
+    snprintf(group->gone.node, sizeof(group->gone.node), "%s",
+             d->conf->nodes[view.nodes[view.members[rank].node]].name);
 }
 
 /* ---- processes -------------------------------------------------------------------------- */
 
-/* The beginning of /proc/@pid/@name; its length, or -1. Only of files that the kernel makes without
+/* The beginning of file @path; its length, or -1. */
+static ssize_t read_begin(const char *path, char *buf, size_t size)
+{
+    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+    buf[MAX(n, (ssize_t)0)] = 0;
+    return n;
+}
+
+/* The same of /proc/@pid/@name. Only of files that the kernel makes without
  * a look at the memory of the process, which might wait for whoever serves that. */
 static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
 {
-    _cleanup_(close_fdp) int fd = -1;
     char path[64];
-    ssize_t n;
 
     snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, buf, size - 1);
-    buf[MAX(n, (ssize_t)0)] = 0;
-    return n;
+    return read_begin(path, buf, size);
+}
+
+/* Does the file of a control group, in one of the places where its hierarchy may be, have @word? */
+static bool group_file_has(const char *const places[2], const char *group, const char *file,
+                           const char *word)
+{
+    char path[PATH_MAX], buf[128];
+
+    for (unsigned i = 0; i < 2 && places[i]; i++)
+        if ((size_t)snprintf(path, sizeof(path), "%s%s/%s", places[i], group, file) <
+                sizeof(path) &&
+            read_begin(path, buf, sizeof(buf)) > 0)
+            return strstr(buf, word) != NULL;
+    return false;
+}
+
+/* Is its control group frozen? To other users it then looks as if it slept (version 2), or waited
+ * for a device (1). cgroups(7): lines "number:controllers:group". A group outside of our namespace,
+ * which begins with "/..", is no place under ours. */
+static bool is_frozen(uint32_t pid)
+{
+    static const char *const unified[2] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
+                             *const freezer[2] = {"/sys/fs/cgroup/freezer"};
+    char buf[4096], *save = NULL;
+
+    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
+        return false;
+    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
+
+        if (!group || !strncmp(group + 1, "/..", 3))
+            continue;
+        *group++ = 0;
+        if (!*name && group_file_has(unified, group, "cgroup.events", "frozen 1"))
+            return true;
+        if (!strcmp(name, "freezer") && group_file_has(freezer, group, "freezer.state", "FROZEN"))
+            return true;
+    }
+    return false;
 }
 
 /* The third field of proc(5)'s stat, behind a name in brackets that may hold anything. */
@@ -233,9 +355,9 @@ static const char *process_word(uint32_t pid)
         return "running";
     case 'S':
     case 'I':
-        return "sleeping";
+        return is_frozen(pid) ? "frozen" : "sleeping";
     case 'D':
-        return "blocked";
+        return is_frozen(pid) ? "frozen" : "blocked";
     case 'T':
         return "stopped";
     case 't':
@@ -245,6 +367,26 @@ static const char *process_word(uint32_t pid)
         return "zombie";
     }
     return "";
+}
+
+/* Nanoseconds that its main thread has wanted a core and had none: the second word of schedstat
+ * (Documentation/scheduler/sched-stats), 0 where the kernel does not count. */
+static uint64_t cpu_waited(uint32_t pid)
+{
+    char buf[128], *end;
+
+    if (read_proc(pid, "schedstat", buf, sizeof(buf)) <= 0 || !(end = strchr(buf, ' ')))
+        return 0;
+    return strtoull(end, NULL, 10);
+}
+
+static unsigned starved_pct(const struct rank_row *row)
+{
+    uint64_t waited = cpu_waited(row->pid), ns = now_ns() - row->cpu_since_ns;
+
+    if (!row->cpu_since_ns || waited <= row->cpu_waited_ns || !ns)
+        return 0;
+    return (unsigned)(MIN(waited - row->cpu_waited_ns, ns) * 100 / ns);
 }
 
 static void kernel_word(uint32_t pid, char *buf, size_t size)
@@ -272,6 +414,11 @@ void ranks_table(struct table *table)
         {"cause_text", "CAUSE TEXT", MSG_CELL_STRING},
         {"missing", "MISSING", MSG_CELL_STRING},
         {"ended_s", "ENDED [s]", MSG_CELL_NUMBER},
+        {"gone", "GONE", MSG_CELL_STRING},
+        {"gone_rank", "GONE RANK", MSG_CELL_NUMBER},
+        {"gone_node", "GONE FROM", MSG_CELL_STRING},
+        {"gone_pid", "GONE PID", MSG_CELL_NUMBER},
+        {"gone_ops", "GONE AFTER", MSG_CELL_NUMBER},
         {"rank", "RANK", MSG_CELL_NUMBER},
         {"node", "NODE", MSG_CELL_STRING},
         {"pid", "PID", MSG_CELL_NUMBER},
@@ -287,8 +434,14 @@ void ranks_table(struct table *table)
         {"message_tag", "TAG", MSG_CELL_NUMBER},
         {"message_ms", "FOR [ms]", MSG_CELL_NUMBER},
         {"done", "DONE", MSG_CELL_NUMBER},
+        {"moved", "MOVED", MSG_CELL_NUMBER},
         {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
         {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
+        {"starved_pct", "STARVED [%]", MSG_CELL_NUMBER},
+        {"lately", "LATELY", MSG_CELL_NUMBER},
+        {"lately_ms", "LATELY [ms]", MSG_CELL_NUMBER},
+        {"lately_in_ms", "LATELY IN [ms]", MSG_CELL_NUMBER},
+        {"usual_ms", "USUAL [ms]", MSG_CELL_NUMBER},
         {"unready_ms", "UNREADY [ms]", MSG_CELL_NUMBER},
         {"gpu_begun", "GPU BEGUN", MSG_CELL_NUMBER},
         {"gpu_ended", "GPU ENDED", MSG_CELL_NUMBER},
@@ -328,7 +481,7 @@ static const char *group_state(const struct rank_group *group)
     return "";
 }
 
-enum { GROUP_CELLS = 11 }; /* of the columns, those that group_cells() fills */
+enum { GROUP_CELLS = 16 }; /* of the columns, those that group_cells() fills */
 
 static void group_cells(struct table *t, const struct rank_group *group)
 {
@@ -352,6 +505,13 @@ static void group_cells(struct table *t, const struct rank_group *group)
         table_number(t, (now - group->ended_ms) / 1000);
     else
         table_text(t, "");
+    if (group->gone.fate == RANK_HERE)
+        return empty_cells(t, 5);
+    table_text(t, group->gone.fate == RANK_LEFT ? "left" : "died");
+    table_number(t, group->gone.rank);
+    table_text(t, group->gone.node);
+    table_number(t, group->gone.pid);
+    table_number(t, group->gone.ops);
 }
 
 static void operation_cell(struct table *t, const struct op_desc *desc)
@@ -442,8 +602,14 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     operation_cell(t, &seat->last);
     message_cells(t, seat);
     table_number_if(t, !ended, seat->ops - row->first_ops);
+    table_number_if(t, !ended, row->looks_moved);
     table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
     table_number_if(t, !ended, watched_ms);
+    table_number_if(t, !ended && row->fate == RANK_HERE, starved_pct(row));
+    table_number_if(t, !ended, row->lately.n);
+    table_number_if(t, !ended, row->lately.since_ms);
+    table_number_if(t, !ended, row->lately.in_ms);
+    table_number_if(t, !ended, row->lately.usual_ms);
     table_number_if(t, !ended && seat->unready, seat->unready_ms);
     gpu_cells(t, d, row, ended);
     table_number_if(t, !ended && row->records.looked, records_bytes(&row->records));
@@ -455,8 +621,10 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
     uint64_t watched_ms = clock_ms() - ranks->begun_ms;
 
     for (; ranks->group_at < ranks->ngroups; ranks->group_at++, ranks->row_at = 0) {
-        const struct rank_group *group = &ranks->groups[ranks->group_at];
+        struct rank_group *group = &ranks->groups[ranks->group_at];
 
+        if (!ranks->row_at)
+            ranks_look_gone(group, &ranks->rows[group->first_row], d);
         if (!group->nrows) { /* nobody is in yet */
             group_cells(table, group);
             empty_cells(table, table->t.ncolumns - GROUP_CELLS);

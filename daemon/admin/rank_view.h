@@ -19,10 +19,20 @@ struct rank_row {
     uint32_t rank, pid;
     unsigned local; /* its place on the board */
     enum rank_fate fate;
-    struct board_seat seat;      /* the last look */
-    uint32_t first_ops;          /* the first look: ops */
-    uint32_t first_gpu;          /* likewise: operations by commd-gpu that had ended */
-    unsigned looks, looks_in;    /* how many, and in how many it was in an operation */
+    struct board_seat seat; /* the last look */
+    uint32_t first_ops;     /* the first look: ops */
+    uint32_t first_gpu;     /* likewise: operations by commd-gpu that had ended */
+    /* How many, in how many it was in an operation, and how many found that it had moved on. */
+    unsigned looks, looks_in, looks_moved;
+    /* Of its last RECORDER_RING operations those that it remembers, which are all in which it
+     * slept: how many that counted; how long ago the first began; how long it was in them;
+     * recorder_usual_ns(). */
+    struct {
+        unsigned n;
+        uint64_t since_ms, in_ms, usual_ms;
+    } lately;
+    /* Since when, and until then, for how long its process had waited for a core. */
+    uint64_t cpu_since_ns, cpu_waited_ns;
     struct rank_records records; /* owned; empty where nobody wants them */
     char command[MSG_COMMAND_MAX];
 };
@@ -37,6 +47,12 @@ struct rank_group {
     unsigned first_row, nrows;
     enum recorder_timing timing; /* that records.c has asked for */
     uint32_t looked_ops;         /* what its first rank had completed at looked_us */
+    /* Who was gone first of those that the others miss: a rank that died, or left before them. */
+    struct {
+        enum rank_fate fate; /* RANK_HERE: nobody */
+        uint32_t rank, pid, ops;
+        char node[MSG_NAME_MAX];
+    } gone;
     char name[MSG_GROUP_MAX];
     char text[MSG_TEXT_MAX]; /* the cause, or the ranks that are missing while it is joining */
 };
@@ -80,6 +96,8 @@ bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us);
 void ranks_look(struct ranks *ranks, struct daemon *d);
 /* What one of them is doing; nothing is changed if its group is closed by now. */
 void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d);
+/* Who was gone first of one group, by what its ranks have begun; likewise. */
+void ranks_look_gone(struct rank_group *group, const struct rank_row *rows, struct daemon *d);
 /* Writes the table, until @until_us; true: done. It has been begun by ranks_table(). */
 void ranks_table(struct table *table);
 bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us);

@@ -10,6 +10,7 @@
 #include "daemon/core/share.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
+#include "shm/util/weight.h"
 
 static int by_uid(const void *a, const void *b)
 {
@@ -61,7 +62,7 @@ static void add_network(struct answer *a, uint32_t uid)
     table_text(t, "");
     table_number(t, a->sent_rate);
     table_text(t, "");
-    table_number(t, weight ? weight : CONF_WEIGHT);
+    table_number(t, weight ? weight : USER_WEIGHT);
 }
 
 static void add_memory(struct table *t, const struct daemon *d, uint32_t uid)

@@ -104,7 +104,6 @@ bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why);
 uint64_t conf_board_bytes_per_user(const struct conf *conf);
 /* The weight of a user; 0: not given, which is the default's. */
 uint32_t conf_weight(const struct conf *conf, uint32_t uid);
-enum { CONF_WEIGHT = 10 }; /* of who has none: FAIR_WEIGHT of the engine */
 /* Where HTTP is served; false: nowhere. An IPv6 address comes without its brackets. */
 bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
 

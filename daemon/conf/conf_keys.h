@@ -78,8 +78,6 @@ bool conf_port_range(const char *text, unsigned *ret_low, unsigned *ret_high);
 enum { CONF_QUOTE_MAX = 64 * 4 + 8 };
 const char *conf_quote(const char *text, size_t len, char buf[CONF_QUOTE_MAX]);
 
-enum { CONF_WEIGHT_MAX = 1000 };
-
 /* conf_error.c: what is wrong, at most CONF_MAX_ERRORS of it. */
 enum { CONF_MAX_ERRORS = 50 };
 

@@ -6,6 +6,7 @@
  * interface name or the environment of the engine is limited to the characters these need, so
  * that nobody further on has to quote it. All functions are pure. */
 #include "daemon/conf/conf_keys.h"
+#include "shm/util/weight.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -311,7 +312,7 @@ const char *conf_next_weight(const char **at, struct conf_weight *ret_weight)
         return "not a list of weights";
     if (**at && !*++*at)
         return "not a list of weights";
-    if (uid >= UINT32_MAX || weight < 1 || weight > CONF_WEIGHT_MAX)
+    if (uid >= UINT32_MAX || weight < 1 || weight > USER_WEIGHT_MAX)
         return "out of range";
     *ret_weight = (struct conf_weight){(uint32_t)uid, (uint32_t)weight};
     return NULL;
@@ -617,7 +618,7 @@ void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
             buf, len,
             "UID=WEIGHT joined by commas, weights 1 to %d, such as 1001=30,1002=5, or \"\" for "
             "none",
-            CONF_WEIGHT_MAX);
+            USER_WEIGHT_MAX);
         return;
     case CONF_NCCL_ENV:
         snprintf(buf, len,

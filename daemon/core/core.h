@@ -243,7 +243,7 @@ struct core_traffic {
     uint32_t rtt_us, min_rtt_us; /* 0: not known */
     uint64_t bandwidth;          /* bytes per second: the highest rate that was seen; likewise */
     /* between the last two reports */
-    uint64_t recent_ms, recent_segments, recent_retransmits;
+    uint64_t recent_ms, recent_segments, recent_retransmits, recent_sent;
 };
 struct core_peer_view {
     const char *name;

@@ -289,7 +289,8 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     traffic->recent_segments = traffic_gain(msg->segments, before.segments);
     traffic->recent_retransmits = traffic_gain(msg->retransmits, before.retransmits);
     traffic->told_ms = core->now;
-    traffic->sent += traffic_gain(msg->sent, before.sent);
+    traffic->recent_sent = traffic_gain(msg->sent, before.sent);
+    traffic->sent += traffic->recent_sent;
     traffic->received += traffic_gain(msg->received, before.received);
     traffic->segments += traffic->recent_segments;
     traffic->retransmits += traffic->recent_retransmits;

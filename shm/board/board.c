@@ -65,7 +65,11 @@ struct board_ctl {
     uint32_t world, nlocal;
     uint32_t ngone;
     bool broken;
-    uint8_t gone[]; /* by rank: 0 or the cause */
+    /* What members cannot write. */
+    struct gone {
+        uint32_t ops, nth; /* of this rank; the rank that was gone as the i-th of all */
+        uint8_t cause;     /* 0: it is here */
+    } gone[];              /* by rank */
 };
 
 struct layout {
@@ -258,7 +262,17 @@ uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local)
 
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
 {
-    return rank < ctl->world ? ctl->gone[rank] : CAUSE_NONE;
+    return rank < ctl->world ? ctl->gone[rank].cause : CAUSE_NONE;
+}
+
+unsigned board_gone_at(const struct board_ctl *ctl, unsigned i, uint32_t *ret_rank,
+                       uint32_t *ret_ops)
+{
+    if (i >= ctl->ngone)
+        return CAUSE_NONE;
+    *ret_rank = ctl->gone[i].nth;
+    *ret_ops = ctl->gone[*ret_rank].ops;
+    return ctl->gone[*ret_rank].cause;
 }
 
 uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local)
@@ -399,9 +413,11 @@ void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigne
 {
     struct board_rank *r;
 
-    if (rank >= ctl->world || ctl->gone[rank])
+    if (rank >= ctl->world || ctl->gone[rank].cause)
         return;
-    ctl->gone[rank] = (uint8_t)cause;
+    ctl->gone[rank].cause = (uint8_t)cause;
+    ctl->gone[rank].ops = ops;
+    ctl->gone[ctl->ngone].nth = rank;
     r = &ctl->ranks[rank];
     r->cause = cause;
     r->pid = pid;

@@ -21,6 +21,9 @@
 
 /* Above what is honest: a year in nanoseconds, operations or bytes at any rate there is. */
 #define MOST (1ull << 55)
+/* A long operation counts for a minute, and 20 times as long as it took. */
+#define LATELY_NS    60000000000ull
+#define LATELY_TIMES 20u
 
 void recorder_begin(struct board_recorder *rec, uint64_t head, uint64_t bytes, uint64_t begun_ns)
 {
@@ -66,6 +69,19 @@ static uint64_t began_last(const struct board_recorder *recs, unsigned n, uint64
     return last;
 }
 
+/* In place of the oldest one. */
+static void keep_wait(struct board_recorder *rec, uint64_t took_ns, uint64_t ended_ns)
+{
+    unsigned oldest = 0;
+
+    for (unsigned i = 1; i < RECORDER_WAITS; i++)
+        if (atomic_load_explicit(&rec->waits_long[i].ended_ns, memory_order_relaxed) <
+            atomic_load_explicit(&rec->waits_long[oldest].ended_ns, memory_order_relaxed))
+            oldest = i;
+    atomic_store_explicit(&rec->waits_long[oldest].took_ns, took_ns, memory_order_relaxed);
+    atomic_store_explicit(&rec->waits_long[oldest].ended_ns, ended_ns, memory_order_relaxed);
+}
+
 void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t head,
                   uint64_t ended_ns, unsigned weight)
 {
@@ -83,8 +99,32 @@ void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t
         sum_add(&rec->waited_ns, waited * weight);
         sum_add(&rec->waits[bucket_of(waited)], weight);
     }
+    if (took >= RECORDER_WAIT_NS)
+        keep_wait(rec, took, ended_ns);
     /* release: who sees the end has seen the rest */
     atomic_store_explicit(&e->ended_ns, ended_ns, memory_order_release);
+}
+
+uint64_t recorder_usual_ns(const struct board_recorder *rec, uint64_t now_ns)
+{
+    uint64_t longest[3] = {0};
+
+    for (unsigned i = 0; i < RECORDER_WAITS; i++) {
+        uint64_t took = atomic_load_explicit(&rec->waits_long[i].took_ns, memory_order_relaxed);
+        uint64_t ended = atomic_load_explicit(&rec->waits_long[i].ended_ns, memory_order_relaxed);
+
+        took = MIN(took, MOST);
+        if (now_ns > ended && now_ns - ended > LATELY_NS + LATELY_TIMES * took)
+            continue;
+        for (unsigned k = 0; k < ARRAY_LEN(longest); k++)
+            if (took > longest[k]) {
+                uint64_t less = longest[k];
+
+                longest[k] = took;
+                took = less;
+            }
+    }
+    return longest[2];
 }
 
 bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op)

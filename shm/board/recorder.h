@@ -12,6 +12,7 @@ enum {
     RECORDER_RING = 64,      /* operations remembered, by their number */
     RECORDER_GPU_RING = 256, /* by commd-gpu: as many as a process has pending there */
     RECORDER_SAMPLE = 64,    /* of short operations one in so many is timed */
+    RECORDER_WAITS = 4,      /* long operations remembered */
     RECORDER_BUCKET0 = 8,    /* the first bucket ends at 2^8 ns, each next one at twice as much */
     RECORDER_BUCKETS = 26,   /* 256 ns to 4.3 s, and more */
     RECORDER_BURST_OF = 16,  /* of so many rings full of operations one is timed in bursts */
@@ -25,6 +26,8 @@ enum recorder_timing {
 };
 /* Bytes from which on the time for two looks at the clock is nothing to an operation. */
 #define RECORDER_LONG (256u << 10)
+/* An operation that takes so long waits for a rank, or moves very much. */
+#define RECORDER_WAIT_NS 250000000u
 
 /* One operation. `head` is written last: 0 while the rest changes. */
 struct recorder_entry {
@@ -52,6 +55,11 @@ struct board_recorder {
     struct recorder_sums of[COLL_COUNT];
     /* Until the last member on this node had begun; likewise. */
     _Atomic uint64_t waited_ns, waits[RECORDER_BUCKETS];
+    /* The last operations that took RECORDER_WAIT_NS and more: how long, and when they had ended.
+     */
+    struct {
+        _Atomic uint64_t took_ns, ended_ns;
+    } waits_long[RECORDER_WAITS];
     struct recorder_entry ring[RECORDER_RING] __attribute__((aligned(CACHELINE)));
     struct recorder_gpu_entry gpu[RECORDER_GPU_RING] __attribute__((aligned(4096)));
 } __attribute__((aligned(4096)));
@@ -130,6 +138,9 @@ bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder
 /* The same of those by commd-gpu. *ret_desc without a digest; *ret_code if it has ended. */
 bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op,
                        struct op_desc *ret_desc, int *ret_code);
+/* How long operations take again and again: the third longest of the last long ones, of those that
+ * ended lately. 0: there were fewer. Not the longest: the first waits of a job say nothing. */
+uint64_t recorder_usual_ns(const struct board_recorder *rec, uint64_t now_ns);
 /* The oldest first, by their numbers, which wrap. A member may have written any numbers: then the
  * order means nothing, but it is one. */
 void recorder_sort(struct recorder_op *ops, unsigned n);

@@ -345,7 +345,7 @@ class Story(Cluster):
         self.job()
 
     def check_firewall(self):
-        (block,) = self.said("Firewall", 1)
+        block, for_good = self.said("Firewall", 2)
         sets = "s/# elements = { 10.0.0.1, .*/elements = { 10.77.3.1, 10.77.3.2 }/"
         for m in self.machines:
             m.do(*APT, "install", "nftables")
@@ -354,6 +354,8 @@ class Story(Cluster):
                 print("skipped: this kernel has no nftables:", out.split("\n")[0])
                 return
             m.do("sh", "-ec", block.replace("editor ", f"sed -i '{sets}' "))
+            m.do("sh", "-ec", for_good)
+            need(m.do("systemctl", "is-enabled", "nftables") == "enabled", "not after a reboot")
         self.all_well()
         self.job()
         # beta's file lacks alpha, which is who connects: it is shut out, and doctor says where
@@ -372,6 +374,7 @@ class Story(Cluster):
             for m in self.machines:
                 m.do("nft", "delete", "table", "inet", "commd")
                 m.do("rm", "/etc/commd/commd.nft")
+                m.do("systemctl", "disable", "nftables")
             self.all_well()
 
     def check_doctor_where_commd_does_not_run(self):

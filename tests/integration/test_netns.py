@@ -133,6 +133,32 @@ def test_cable_pulled():
         until(lambda: not cluster.nodes[0].groups(), "no group is left")
 
 
+def test_network_that_crawls():
+    """A link becomes slow, and nothing is lost."""
+    if not shutil.which("tc"):
+        raise Skip("there is no tc: apt install iproute2")
+    with Namespaces(transport=staged.SLOW_LINK) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        faults.start_loops("g", ranks, 100_000)
+        until(lambda: cluster.nodes[1].ctl("nodes")["nodes"][0]["bandwidth"], "a rate is known")
+        slow = ["rate", "10mbit", "burst", "32k", "limit", "16m"]
+        done = subprocess.run(["tc", "-n", cluster.names[1], "qdisc", "add", "dev", "veth0", "root",
+                               "tbf", *slow], capture_output=True, text=True)  # fmt: skip
+        if done.returncode:
+            raise Skip(f"tc cannot slow a link here: {done.stderr.strip()}")
+        seen = {}
+
+        def blamed():
+            seen.update(cluster.nodes[0].ctl("why", "g")["why"][0])
+            return seen["verdict"] == "SLOW_LINK"
+
+        until(blamed, lambda: f"verdict SLOW_LINK: {seen}")
+        check("sends to node" in seen["evidence"], seen)
+        cluster.expect("was lost|died|lost each other")
+        for rank in ranks:
+            rank.kill()
+
+
 def test_network_that_loses():
     """`commctl why` blames the link, by what the kernel says of the engines' connections."""
     with Namespaces(transport=staged.SLOW_LINK) as cluster:

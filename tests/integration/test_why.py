@@ -103,6 +103,59 @@ def test_a_rank_that_is_stopped():
         equal(ops["ops"], [])
 
 
+FREEZERS = (
+    # where control groups are, the file that freezes one, what is written there
+    ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+    ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+    ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+)
+
+
+def test_a_rank_whose_control_group_is_frozen():
+    """As by docker pause: the kernel says no more than that it sleeps, or waits for a device."""
+    tried = 0
+    for place, file, freeze, thaw in FREEZERS:
+        group = os.path.join(place, f"commd-test-{os.getpid()}")
+        try:
+            if not os.path.exists(f"{place}/cgroup.procs"):
+                continue
+            os.mkdir(group)
+        except OSError:
+            continue
+        try:
+            if not os.path.exists(f"{group}/{file}"):
+                continue
+            tried += 1
+            with Cluster(2) as cluster:
+                ranks = cluster.ranks("g", [0, 1])
+                with open(f"{group}/cgroup.procs", "w") as out:
+                    out.write(str(ranks[1].pid))
+                with open(f"{group}/{file}", "w") as out:
+                    out.write(freeze)
+                try:
+                    ranks[0].start("all_reduce", name="g", count=10)
+                    row = until_why(cluster.nodes[0], "RANK_STOPPED")
+                    equal(culprit(row), (1, "node1", ranks[1].pid))
+                    check("is frozen, with all of its control group" in row["evidence"], row)
+                finally:
+                    with open(f"{group}/{file}", "w") as out:
+                        out.write(thaw)
+                ranks[1].call("all_reduce", name="g", count=10)
+                ranks[0].finish()
+        finally:
+            until(lambda group=group: removed(group), f"{group} is empty")
+    if not tried:
+        raise Skip("no control group can be frozen here")
+
+
+def removed(folder):
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True
+
+
 def test_a_rank_that_does_not_come():
     with Cluster(2) as cluster:
         ranks = staged.not_arrived(cluster).ranks
@@ -223,6 +276,27 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
         check("ended" in text(cluster.nodes[0], "why").stdout, "shown without its name")
 
 
+def test_ranks_that_end_because_of_another():
+    """The first that was gone is to blame: one that died, or that left before the others."""
+    for left in (False, True):
+        with Cluster(2) as cluster:
+            ranks = cluster.ranks("g", [0, 0, 1])
+            staged.both(ranks, coll="barrier")
+            if left:
+                ranks[2].call("leave", name="g")
+            else:
+                ranks[2].kill()
+            for rank in ranks[:2]:
+                equal(rank.call_error("all_reduce", name="g", count=10)["code"], "RANK_LOST")
+            for rank in ranks[:2]:
+                rank.kill()
+            for node in cluster.nodes:
+                until(lambda node=node: not node.groups(), "the group is closed")
+            verdict = "NOT_ARRIVED" if left else "RANK_DEAD"
+            row = until_why(cluster.nodes[0], verdict, "g")
+            equal(culprit(row), (2, "node1", ranks[2].pid))
+
+
 def test_a_job_that_called_different_operations():
     with Cluster(2) as cluster:
         ranks = staged.mismatch(cluster).ranks
@@ -292,6 +366,87 @@ def test_a_healthy_job_is_never_accused():
             check(row["well"], row)
         for rank in ranks:
             rank.kill()
+
+
+def test_a_job_with_uneven_steps_is_not_accused():
+    """Ranks wait for each other by turns, for longer than that of which one could be stuck. Each
+    step ends with some operations, of which only the first is waited for."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        for rank, computes in zip(ranks, ([0.05, 1.4], [1.4, 0.05])):
+            rank.start("uneven", name="g", computes=computes, steps=1000, burst=20)
+        for rank in ranks:
+            rank.answer()
+        until(lambda: cluster.nodes[0].groups()[0]["ops"] >= 140, "seven steps", 20)
+        rows = at_once(*((later, cluster.nodes[k % 2], 0.2 * k) for k in range(8)))
+        for row in rows:
+            check(row["well"], row)
+        check(any("it is waited for" in row["evidence"] for row in rows), rows)
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        equal(culprit(until_why(cluster.nodes[0], "RANK_STOPPED")), (1, "node1", ranks[1].pid))
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def later(node, seconds):
+    time.sleep(seconds)
+    return why(node)
+
+
+def test_a_rank_that_gets_no_core():
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        core = min(os.sched_getaffinity(0))
+        os.sched_setaffinity(ranks[1].pid, [core])
+        os.setpriority(os.PRIO_PROCESS, ranks[1].pid, 19)
+        hog = subprocess.Popen([sys.executable, "-c", f"""if True:
+            import os
+            os.sched_setaffinity(0, [{core}])
+            while os.getppid() == {os.getpid()}:
+                pass"""])
+        try:
+            for rank in ranks:
+                rank.start("loop", name="g", count=1000)
+            for rank in ranks:
+                rank.answer()
+            seen = {}
+
+            def starved():
+                seen.update(why(cluster.nodes[0]))
+                return seen["verdict"] == "SLOW_RANK" and "wanted a core" in seen["evidence"]
+
+            until(starved, lambda: f"SLOW_RANK: {seen}")
+            equal(culprit(seen), (1, "node1", ranks[1].pid))
+        finally:
+            hog.kill()
+            hog.wait()
+            cluster.expect("was lost|died")
+            for rank in ranks:
+                rank.kill()
+
+
+def test_a_node_that_stands_still():
+    """All of it is stopped, as a container is: nothing is known of its ranks, and that is said."""
+    with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1])
+        node = cluster.nodes[1]
+        stopped = [ranks[2].pid, node.pid, node.engine_pid()]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for rank in ranks[:2]:
+                rank.start("all_reduce", name="g", count=10)
+            row = until_why(cluster.nodes[0], "NODE_DEAD")
+            equal(row["node"], "node1")
+            check("node node1 does not answer" in row["evidence"], row)
+            check("all ranks have begun it" not in row["evidence"], row)
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        ranks[2].call("all_reduce", name="g", count=10)
+        for rank in ranks[:2]:
+            rank.finish()
 
 
 def test_others_groups_are_not_shown():

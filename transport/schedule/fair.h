@@ -20,10 +20,11 @@
 #include <sys/queue.h>
 
 #include "shm/util/base.h"
+#include "shm/util/weight.h"
 
 enum {
-    FAIR_WEIGHT_MAX = 1000,
-    FAIR_WEIGHT = 10, /* unless told */
+    FAIR_WEIGHT_MAX = USER_WEIGHT_MAX,
+    FAIR_WEIGHT = USER_WEIGHT, /* unless told */
 };
 
 struct fair_node {

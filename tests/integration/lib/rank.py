@@ -155,6 +155,15 @@ def paced(name, compute, steps, count=1000):
         all_reduce(name, count)
 
 
+def uneven(name, computes, steps, burst=1):
+    """Steps with a time of their own for each rank, one after the other, and some operations."""
+    tell({"started": True})
+    for step in range(steps):
+        time.sleep(computes[step % len(computes)])
+        for _ in range(burst):
+            all_reduce(name, 1000)
+
+
 def loop(name, count=1000, limit=None):
     """all_reduce after all_reduce until one fails, which is the good end of it."""
     tell({"started": True})
@@ -202,6 +211,7 @@ def registered_loop(name, key, count, timeout_ms=0):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced, "many": many,
+    "uneven": uneven,
     "stream": run_stream, "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,

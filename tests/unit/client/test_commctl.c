@@ -694,6 +694,8 @@ static void usage(void **state)
         {{"kick"}, 2, "", "commctl: kick: whom? commctl kick GROUP, kick pid PID, or kick rank "},
         {{"kick", "pid", "1x"}, 2, "", "commctl: kick: 1x: not a pid\n"},
         {{"kick", "pid", "99999999999"}, 2, "", "commctl: kick: 99999999999: not a pid\n"},
+        {{"kick", "pid"}, 2, "", "commctl: kick: which pid? commctl kick pid PID (a group of "},
+        {{"kick", "rank"}, 2, "", "commctl: kick: which rank? commctl kick rank GROUP RANK (a "},
         {{"kick", ""}, 2, "", "commctl: kick: the name of the group is empty\n"},
         {{"drain", "now"}, 2, "", "commctl: drain: now: it is about this node and takes no words"},
         {{"status", "--undo"}, 2, "", "commctl: status: --undo is not for it\n"},

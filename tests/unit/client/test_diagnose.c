@@ -8,13 +8,15 @@
 #include "client/ctl/diagnose.h"
 
 static const char *const keys[] = {
-    "group",      "name",       "uid",           "size",          "nodes",        "state",
-    "cause",      "cause_rank", "cause_text",    "missing",       "ended_s",      "rank",
-    "node",       "pid",        "process",       "kernel",        "ops",          "started",
-    "operation",  "asleep_ms",  "last",          "message",       "message_peer", "message_tag",
-    "message_ms", "done",       "busy_pct",      "watched_ms",    "command",      "unready_ms",
-    "gpu_begun",  "gpu_ended",  "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
-    "gpu_last",   "gpu_error",  "gpu_silent_ms",
+    "group",      "name",        "uid",           "size",          "nodes",        "state",
+    "cause",      "cause_rank",  "cause_text",    "missing",       "ended_s",      "rank",
+    "node",       "pid",         "process",       "kernel",        "ops",          "started",
+    "operation",  "asleep_ms",   "last",          "message",       "message_peer", "message_tag",
+    "message_ms", "done",        "busy_pct",      "watched_ms",    "command",      "unready_ms",
+    "gpu_begun",  "gpu_ended",   "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
+    "gpu_last",   "gpu_error",   "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
+    "gone_pid",   "gone_ops",    "lately",        "lately_ms",     "lately_in_ms", "usual_ms",
+    "moved",      "starved_pct",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -345,15 +347,16 @@ static void all_are_there_and_nothing_moves(void **state)
 {
     struct fix *f = *state;
 
-    row(f, 0, WAITS);
-    row(f, 1, WAITS " node=b");
+    row(f, 0, "size=2 " WAITS);
+    row(f, 1, "size=2 node=b " WAITS);
     assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "all ranks have begun it");
     clear(f);
-    row(f, 0, "nodes=1 " WAITS);
-    row(f, 1, "nodes=1 " WAITS);
+    row(f, 0, "size=2 nodes=1 " WAITS);
+    row(f, 1, "size=2 nodes=1 " WAITS);
     assert_verdict(f, BROKEN);
     clear(f);
-    row(f, 0, "message=recv message_tag=3 message_ms=800");
+    row(f, 0, "size=1 message=recv message_tag=3 message_ms=800");
     assert_verdict(f, NOT_ARRIVED);
     assert_int_equal(f->findings[0].rank, -1);
     assert_evidence(f, "from any rank, tag 3");
@@ -425,20 +428,36 @@ static void the_pace(void **state)
 {
     struct fix *f = *state;
 
-    row(f, 0, "done=50 busy_pct=80");
-    row(f, 1, "done=50 busy_pct=75");
-    row(f, 2, "done=50 busy_pct=5");
+    row(f, 0, "done=50 moved=20 busy_pct=80");
+    row(f, 1, "done=50 moved=20 busy_pct=75");
+    row(f, 2, "done=50 moved=20 busy_pct=5");
     assert_verdict(f, SLOW_RANK);
     assert_int_equal(f->findings[0].rank, 2);
     clear(f);
-    row(f, 0, "done=50 busy_pct=50");
-    row(f, 1, "done=50 busy_pct=25");
+    row(f, 0, "done=50 moved=20 busy_pct=50");
+    row(f, 1, "done=50 moved=20 busy_pct=25");
     assert_verdict(f, HEALTHY);
     clear(f);
-    row(f, 0, "done=50 busy_pct=20");
-    row(f, 1, "done=50 busy_pct=3");
+    row(f, 0, "done=50 moved=20 busy_pct=20");
+    row(f, 1, "done=50 moved=20 busy_pct=3");
     assert_verdict(f, COMPUTE_BOUND);
     assert_true(verdict_is_well(f->findings[0].verdict));
+    clear(f);
+    row(f, 0, "done=50 moved=19 busy_pct=80"); /* a burst of operations is one step */
+    row(f, 1, "done=50 moved=19 busy_pct=5");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+
+    /* all are in operations, and one of them gets no core for what it has to do there */
+    row(f, 0, "done=50 busy_pct=98 starved_pct=10");
+    row(f, 1, "done=50 busy_pct=97 starved_pct=21");
+    assert_verdict(f, HEALTHY);
+    row(f, 2, "done=50 busy_pct=99 starved_pct=60");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_evidence(f, "wanted a core, and had none, for 60 % of the time");
+    row(f, 3, "done=50 busy_pct=99 starved_pct=31"); /* they have too few cores, all of them */
+    assert_verdict(f, HEALTHY);
 }
 
 static void operations_that_differ(void **state)
@@ -580,6 +599,141 @@ static void a_group_that_was_kicked(void **state)
     assert_non_null(strstr(f->remedy, "ask who did it"));
 }
 
+static void a_rank_that_is_frozen(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS);
+    row(f, 1, "process=frozen");
+    assert_verdict(f, RANK_STOPPED);
+    assert_non_null(strstr(f->findings[0].remedy, "docker unpause"));
+    clear(f);
+    row(f, 0, WAITS);
+    row(f, 1, "process=traced");
+    assert_verdict(f, RANK_STOPPED);
+    assert_null(strstr(f->findings[0].remedy, "kill -CONT")); /* does not help */
+}
+
+/* Ranks with uneven work wait for each other again and again: none of them is stuck, or slow. */
+static void uneven_work(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=900 busy_pct=90 usual_ms=500 lately=9");
+    set(f, "lately_ms", "20000");
+    set(f, "lately_in_ms", "6000");
+    row(f, 1, "process=running lately=5 lately_ms=18000 lately_in_ms=5000 usual_ms=600");
+    assert_verdict(f, HEALTHY);
+    assert_evidence(f, "it is waited for 0.9 s in operation 6");
+    set(f, "lately_in_ms", "0"); /* it never waits: they always wait for it */
+    row(f, 2, "process=running lately_in_ms=6000");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f, "0 % of the time of the last 20.0 s, others up to 30 %");
+    set(f, "process", "stopped");
+    assert_verdict(f, RANK_STOPPED);
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=1001 busy_pct=90 usual_ms=500 lately=9");
+    row(f, 1, "process=running");
+    assert_verdict(f, NOT_ARRIVED); /* longer than it used to */
+    clear(f);
+    row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
+    row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
+    assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* Ranks of a node that does not answer are not known to have begun it. */
+static void a_node_that_is_silent(void **state)
+{
+    static struct msg_column columns[] = {{.key = "node"}, {.key = "peer"}, {.key = "state"}};
+    static char *cells[] = {"a", "b", "silent"};
+    struct msg_tables answer = {.ntables = 2};
+    struct msg_table tables[2];
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "1 of its 2 ranks were not seen");
+    tables[0] = f->table;
+    tables[1] = (struct msg_table){.ncolumns = 3, .nrows = 1, .columns = columns, .cells = cells};
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    answer.tables = tables;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_NODE_DEAD);
+    assert_string_equal(f->findings[0].node, "b");
+    assert_evidence(f, "node b does not answer");
+    clear(f);
+    row(f, 0, "size=2 message=recv message_peer=1 message_tag=4 message_ms=900");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "were not seen");
+}
+
+/* Nothing is lost, but what is sent has to wait, and little gets through. */
+static void a_link_that_crawls(void **state)
+{
+    static struct msg_column columns[] = {{.key = "node"},   {.key = "peer"},
+                                          {.key = "rtt_us"}, {.key = "min_rtt_us"},
+                                          {.key = "rate"},   {.key = "bandwidth"}};
+    static char *cells[] = {"node0", "node1", "92000", "100", "1200000", "1200000000"};
+    struct msg_tables answer = {.ntables = 2};
+    struct msg_table tables[2];
+    struct fix *f = *state;
+
+    row(f, 0, "node=node0 done=5 busy_pct=99");
+    row(f, 1, "node=node1 done=5 busy_pct=99");
+    assert_verdict(f, HEALTHY);
+    tables[0] = f->table;
+    tables[1] = (struct msg_table){.ncolumns = 6, .nrows = 1, .columns = columns, .cells = cells};
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    answer.tables = tables;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_SLOW_LINK);
+    assert_evidence(f, "what node node0 sends to node node1 waits: 92.0 ms there and back, at best "
+                       "0.1 ms; 1.2 MB/s get through, where up to 1200.0 did");
+}
+
+/* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
+static void the_first_that_died(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "process=died gone=died gone_rank=2 gone_node=b gone_pid=102 gone_ops=5");
+    row(f, 1, "process=died started=6 gone=died gone_rank=2 gone_node=b gone_pid=102 gone_ops=5");
+    assert_verdict(f, RANK_DEAD); /* its own node says nothing any more */
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_int_equal(f->findings[0].pid, 102);
+    assert_string_equal(f->findings[0].node, "b");
+    assert_evidence(f, "rank 2 (pid 102 on node b) has died; it had completed 5 operations");
+    row(f, 2, "process=died node=b command=train");
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_string_equal(f->findings[0].command, "train");
+    clear(f);
+
+    /* they ended because they had called what did not fit */
+    row(f, 0, "last=all_reduce process=died gone=died gone_rank=0 gone_node=a gone_pid=100");
+    row(f, 1, "process=died");
+    assert_verdict(f, MISMATCH);
+    assert_evidence(f, "called all_reduce");
+}
+
+/* Who leaves while the others have more to do is to blame, also when they end because of it. */
+static void the_first_that_left(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce gone=left gone_rank=2 gone_node=b gone_pid=102");
+    set(f, "gone_ops", "5");
+    row(f, 1, "started=6 operation=all_reduce process=died");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_evidence(f, "rank 2 (pid 102 on node b) left the group after operation 5");
+    assert_evidence(f, "ranks 0-1 began operation 6 (all_reduce), which it did not");
+    assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
+}
+
 /* A link that loses is the culprit only of groups over both of its nodes, which are in operations
  * much of the time and get on. */
 static void a_link_that_loses(void **state)
@@ -649,6 +803,12 @@ int main(void)
         T(what_is_pending),
         T(many_pending),
         T(a_group_that_was_kicked),
+        T(a_rank_that_is_frozen),
+        T(uneven_work),
+        T(a_node_that_is_silent),
+        T(a_link_that_crawls),
+        T(the_first_that_died),
+        T(the_first_that_left),
         T(a_link_that_loses),
     };
 

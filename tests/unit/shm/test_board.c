@@ -61,6 +61,7 @@ static void created_board_maps(void **state)
 /* What commd is shown of a member: what it has begun, ended and sleeps in. */
 static void a_seat_tells_what_its_member_does(void **state)
 {
+    uint32_t rank, ops;
     struct op_desc first = {.seq = 1, .count = 10, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32},
                    second = {.seq = 2, .coll = COLL_BARRIER};
     struct board_seat seat;
@@ -120,6 +121,14 @@ static void a_seat_tells_what_its_member_does(void **state)
     b.ranks[1].cause = CAUSE_RANK_LOST; /* whatever members write */
     assert_int_equal(board_rank_gone(ctl, 1), CAUSE_LEFT);
     assert_int_equal(board_rank_gone(ctl, 3), CAUSE_NONE);
+    board_mark_gone(ctl, 0, 7, CAUSE_RANK_LOST, 1);
+    board_mark_gone(ctl, 1, 9, CAUSE_RANK_LOST, 1); /* it was gone before */
+    assert_int_equal(board_gone_at(ctl, 0, &rank, &ops), CAUSE_LEFT);
+    assert_int_equal(rank, 1);
+    assert_int_equal(board_gone_at(ctl, 1, &rank, &ops), CAUSE_RANK_LOST);
+    assert_int_equal(rank, 0);
+    assert_int_equal(ops, 7);
+    assert_int_equal(board_gone_at(ctl, 2, &rank, &ops), CAUSE_NONE);
     board_unmap(&b);
     board_ctl_free(ctl);
     close(fd);

@@ -252,6 +252,31 @@ static void what_is_only_remembered_is_not_summed(void **state)
 }
 
 /* A member writes what it likes: sums do not wrap, and never go back. */
+static void wait_for(struct board_recorder *rec, uint32_t seq, uint64_t begun, uint64_t took)
+{
+    recorder_begin(rec, head_of(seq), 4, begun);
+    recorder_end(rec, 1, 0, head_of(seq), begun + took, 0);
+}
+
+static void what_is_usual_has_come_thrice(void **state)
+{
+    const uint64_t ms = 1000000, s = 1000 * ms;
+    struct board_recorder *rec = recorders(1);
+
+    wait_for(rec, 1, 1 * s, 9 * s);
+    wait_for(rec, 2, 10 * s, 2 * s);
+    wait_for(rec, 3, 12 * s, RECORDER_WAIT_NS - 1); /* short */
+    assert_int_equal(recorder_usual_ns(rec, 15 * s), 0);
+    wait_for(rec, 67, 14 * s, 1 * s);
+    assert_int_equal(recorder_usual_ns(rec, 15 * s), 1 * s);
+    wait_for(rec, 68, 15 * s, 3 * s);
+    assert_int_equal(recorder_usual_ns(rec, 18 * s), 2 * s);
+    wait_for(rec, 69, 18 * s, 300 * ms); /* the first one, of 9 s, is forgotten */
+    assert_int_equal(recorder_usual_ns(rec, 19 * s), 1 * s);
+    assert_int_equal(recorder_usual_ns(rec, 1000 * s), 0); /* so are all */
+    free(rec);
+}
+
 static void tampered_sums_stay_sums(void **state)
 {
     struct board_recorder *rec = recorders(1);
@@ -290,6 +315,7 @@ int main(void)
         cmocka_unit_test(durations_lie_in_their_buckets),
         cmocka_unit_test(waits_end_with_the_last_arrival),
         cmocka_unit_test(what_is_only_remembered_is_not_summed),
+        cmocka_unit_test(what_is_usual_has_come_thrice),
         cmocka_unit_test(tampered_sums_stay_sums),
     };
 
