@@ -7,6 +7,26 @@
 
 #include <poll.h>
 
+/* --- what is told of a link ---------------------------------------------------------------- */
+
+static void round_trip_is_of_now(void **state)
+{
+    struct tcp_rtt rtt = {0};
+
+    tcp_rtt_add(&rtt, 0, 0); /* nothing is known of it */
+    assert_int_equal(rtt.us, 0);
+    tcp_rtt_add(&rtt, 80000, 60000); /* full queues, a minute ago */
+    assert_int_equal(rtt.us, 80000);
+    tcp_rtt_add(&rtt, 90000, 70000);
+    assert_int_equal(rtt.us, 80000);
+    tcp_rtt_add(&rtt, 200, 10);
+    assert_int_equal(rtt.us, 200);
+    tcp_rtt_add(&rtt, 500, 1500); /* the slowest of those in use */
+    tcp_rtt_add(&rtt, 300, 0);
+    tcp_rtt_add(&rtt, 70000, 60000);
+    assert_int_equal(rtt.us, 500);
+}
+
 /* --- strangers ----------------------------------------------------------------------------- */
 
 static void strangers_get_no_further_than_the_lobby(void **state)
@@ -453,6 +473,7 @@ static void parked_connection_writes(void **state)
 int run_tcp_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trip_is_of_now),
         cmocka_unit_test(strangers_get_no_further_than_the_lobby),
         cmocka_unit_test(stranger_may_not_talk_on),
         cmocka_unit_test(channels_of_a_hello_are_checked),
