@@ -342,10 +342,10 @@ struct commd_op {
 /* Runs @op on the calling thread and returns when it is done; on a GPU, when it is enqueued. */
 int commd_run(struct commd_group *group, const struct commd_op *op);
 
-/* Starts @op; it progresses without the caller. @on_done (may be NULL) is called once, from
- * the library's thread, after the work became done; it must not block and must not call
- * blocking functions of this library. Fails only for invalid arguments (nothing started);
- * everything else is reported through the work. */
+/* Starts @op; it progresses without the caller. @on_done (may be NULL) is called once, after the
+ * work became done, from the library's thread or from one that waits for a work of this context; it
+ * must not block and must not call blocking functions of this library. Fails only for invalid
+ * arguments (nothing started); everything else is reported through the work. */
 typedef void (*commd_done_fn)(void *arg, const struct commd_error *error); /* NULL: success */
 int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,
                 void *arg, struct commd_work **ret_work);

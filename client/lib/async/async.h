@@ -40,6 +40,15 @@ bool turn_take(struct commd_group *g);
 int progress_start(struct commd_context *ctx); /* plock held; 0 or an errno */
 /* What runs in the group has ended with @st: gives the turn back. plock held. */
 void progress_finish(struct commd_group *g, enum run_state st);
+/* Who waits on the host for a work has nothing else to do: it does what the thread does, which then
+ * has no part in it. False: another one does, or there is no thread. Ends with
+ * progress_stand_down().
+ */
+bool progress_stand_in(struct commd_context *ctx);
+void progress_stand_down(struct commd_context *ctx);
+/* Until @w is told, or for a while: one sleep, of at most @limit_us, or some thousand looks. *idle:
+ * 0 at first. w->waiters counts the caller. */
+void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us);
 /* Fails what is queued and waits until the progress thread has let go of the group. */
 void async_drop_group(struct commd_group *g);
 void async_stop(struct commd_context *ctx);

@@ -1,14 +1,12 @@
 /* handles.c - the public calls about a work: is it done, wait for it, let go of it.
  *
- * A message is waited for by taking it: the thread that waits moves it itself. Anything else is
- * told by the thread that runs it. */
+ * A message is waited for by taking it: the thread that waits moves it itself. For anything else it
+ * stands in for the progress thread, if nobody does; what is on a GPU is told by that thread. */
 #include "client/lib/async/async.h"
 
 #include <stdio.h>
 
 #include "client/lib/p2p/p2p_api.h"
-
-enum { DONE_SPINS = 200 };
 
 /* Of a batch: all its parts. One that is in host memory, too, is done when the thread says so. */
 static bool gates_landed(const struct commd_work *work)
@@ -123,27 +121,43 @@ static void warn_of_gpu(struct commd_work *work, double seconds)
     pthread_mutex_unlock(&work->ctx->plock);
 }
 
-/* Until it is told: another thread does that. */
+enum { DONE_SPINS = 200 };
+
+/* Does something on a GPU belong to it? What that waits for rings no bell, and the thread naps. */
+static bool is_on_gpu(const struct commd_work *work)
+{
+    return work->gate || work->ngates || work->mixed;
+}
+
+/* Until it is told: by this thread, if no other does what the progress thread does. */
 static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
 {
     struct commd_context *ctx = work->ctx;
-    uint64_t since = 0;
+    bool on_gpu = is_on_gpu(work), stands_in = !on_gpu && progress_stand_in(ctx);
     bool warned = !ctx->warn_ms;
+    uint64_t since = 0, asked_ms = 0;
+    unsigned idle = 0;
     int r = 0;
 
-    for (unsigned i = 0; i < DONE_SPINS && !atomic_load(&work->done); i++)
+    for (unsigned i = 0; i < DONE_SPINS && !stands_in && !atomic_load(&work->done); i++)
         cpu_relax();
     atomic_fetch_add(&work->waiters, 1); /* seq_cst: before the look at done */
     while (!atomic_load(&work->done)) {
         _Atomic uint32_t *word = &work->done;
+        int64_t limit_us = sleep_limit_ms(deadline) * (int64_t)1000;
         uint32_t pending = 0;
 
         if (deadline >= 0 && (int64_t)now_ms() >= deadline) {
             r = wait_late(work, timeout_ms);
             break;
         }
-        futex_wait_any(&word, &pending, 1, sleep_limit_ms(deadline) * (int64_t)1000);
-        if (!atomic_load(&work->done) && context_interrupted(ctx)) {
+        if (!stands_in && !on_gpu)
+            stands_in = progress_stand_in(ctx);
+        if (stands_in)
+            progress_for(work, &idle, limit_us);
+        else
+            futex_wait_any(&word, &pending, 1, limit_us);
+        if (!atomic_load(&work->done) && context_interrupted_late(ctx, &asked_ms)) {
             r = wait_interrupted(work);
             break;
         }
@@ -154,6 +168,8 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
             warn_of_gpu(work, (double)(now_ms() - since) / 1000);
         }
     }
+    if (stands_in)
+        progress_stand_down(ctx);
     atomic_fetch_sub(&work->waiters, 1);
     return r;
 }

@@ -1,5 +1,9 @@
 /* progress.c - the progress thread of a context: runs the works of its groups.
  *
+ * While the application waits for a work, the thread that waits stands in for it, and it keeps
+ * away: what would be handed over twice, the operation and its end, is not. One at a time stands
+ * in; it does all that the thread does, also for groups of others, and callbacks run there.
+ *
  * It keeps one running work per group and polls them in turn, so operations of different groups
  * never wait for each other. It sleeps on the bells of the boards it serves and on `kick`, which
  * every submission rings; for the order of store, fence and load see "Memory order" in
@@ -20,7 +24,7 @@
 
 enum {
     IDLE_SPINS = 200, /* less than who waits in its call: the application computes meanwhile */
-    MAX_BELLS = 127,
+    MAX_BELLS = 126,
     SLOW_EVERY = 1024, /* rounds between looks at the reasons to give up */
     GPU_NAP_US = 20,
     GPU_NAPS = 16,      /* of them, before they get longer */
@@ -189,11 +193,11 @@ static bool progress_all(struct commd_context *ctx, bool slow)
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
-/* The words that the progress thread sleeps on. */
+/* The words that are slept on: bells, the kick, and whether a work is done. */
 struct bells {
-    _Atomic uint32_t *words[MAX_BELLS + 1];
-    uint32_t expect[MAX_BELLS + 1];
-    _Atomic uint32_t *sleepers[MAX_BELLS + 1]; /* NULL: not announced there */
+    _Atomic uint32_t *words[MAX_BELLS + 2];
+    uint32_t expect[MAX_BELLS + 2];
+    _Atomic uint32_t *sleepers[MAX_BELLS + 2]; /* NULL: not announced there */
     unsigned n;
 };
 
@@ -217,41 +221,48 @@ static void bells_of(struct bells *b, struct commd_group *g)
         bells_add(b, &box->bell, &box->sleepers);
 }
 
-/* With plock held. Sleeps until a bell or the kick; plock is dropped meanwhile, so groups may
- * come and go: only words of boards that stay mapped for the sleep are passed, see
- * async_drop_group(), which kicks and waits for us. True if something moved in the last look before
- * it. */
-static bool progress_sleep(struct commd_context *ctx, uint32_t kicked)
+/* With plock held. Sleeps until a bell, the kick or the end of @waited (the caller stands in; NULL:
+ * it is the thread); plock is dropped meanwhile, so groups may come and go: only words of boards
+ * that stay mapped for the sleep are passed, see async_drop_group(), which kicks and waits for us.
+ * True if something moved in the last look before it. */
+static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct commd_work *waited,
+                           int64_t limit)
 {
+    struct asleep *asleep = &ctx->asleep[waited != NULL];
     struct bells b = {.n = 0};
-    int64_t limit = WAIT_SLICE_MS * 1000;
     bool moved, late, all;
 
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
         bells_of(&b, g);
     all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
+    if (waited) {
+        b.words[b.n] = &waited->done;
+        b.sleepers[b.n] = NULL;
+        b.expect[b.n++] = 0;
+    }
     b.words[b.n] = &ctx->kick;
-    b.expect[b.n] = kicked;
+    b.sleepers[b.n] = NULL;
+    b.expect[b.n++] = kicked;
     moved = progress_all(ctx, !ctx->watches_gpu || ctx->gpu_naps % GPU_SLOW_EVERY == 0);
     for (struct commd_group *g = ctx->active; g; g = g->active_next) {
         if (!g->running)
             continue;
         run_note_sleep(&g->running->run);
         if (run_asks(&g->running->run))
-            limit = 1000;
+            limit = MIN(limit, (int64_t)1000);
     }
     if (ctx->watches_gpu) {
-        limit = ctx->gpu_naps < GPU_NAPS ? GPU_NAP_US : 5 * GPU_NAP_US;
+        limit = MIN(limit, (int64_t)(ctx->gpu_naps < GPU_NAPS ? GPU_NAP_US : 5 * GPU_NAP_US));
         ctx->gpu_naps++;
     }
-    ctx->sleeping = true;
-    ctx->sleeps++;
+    asleep->now = true;
+    asleep->times++;
     if (!moved) {
         pthread_mutex_unlock(&ctx->plock);
-        late = futex_wait_any(b.words, b.expect, b.n + 1, limit) && limit == WAIT_SLICE_MS * 1000 &&
-               all;
+        late =
+            futex_wait_any(b.words, b.expect, b.n, limit) && limit == WAIT_SLICE_MS * 1000 && all;
         pthread_mutex_lock(&ctx->plock);
-        for (unsigned i = 0; i <= b.n; i++)
+        for (unsigned i = 0; i < b.n; i++)
             late = late && atomic_load(b.words[i]) == b.expect[i];
         if (late && progress_all(ctx, false)) /* which would have been due to a ring */
             atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
@@ -259,7 +270,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked)
     for (unsigned i = 0; i < b.n; i++)
         if (b.sleepers[i])
             bell_cancel(b.sleepers[i]);
-    ctx->sleeping = false;
+    asleep->now = false;
     pthread_cond_broadcast(&ctx->pcond);
     return moved;
 }
@@ -268,7 +279,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked)
 
 /* An engine on this core gets it at once, also from a rank that would yield in its call (finish.c):
  * the application may compute, and a yield would give it the core for a slice. */
-static enum wait_for group_waits_for(const struct commd_group *g)
+static enum wait_for thread_waits_for(const struct commd_group *g)
 {
     const struct board *b = &g->board;
 
@@ -279,23 +290,30 @@ static enum wait_for group_waits_for(const struct commd_group *g)
     return run_waits_for(&g->running->run);
 }
 
+static enum wait_for stand_in_waits_for(const struct commd_group *g)
+{
+    return g->running && !atomic_load(&g->p2p_pending) ? run_waits_for(&g->running->run)
+                                                       : WAIT_FOR_HERE;
+}
+
 /* In all groups together. */
-static enum wait_for waits_for(const struct commd_context *ctx)
+static enum wait_for waits_for(const struct commd_context *ctx,
+                               enum wait_for (*who)(const struct commd_group *g))
 {
     enum wait_for all;
 
     if (ctx->landing || ctx->watches_gpu || !ctx->active)
         return WAIT_FOR_HERE;
-    all = group_waits_for(ctx->active);
+    all = who(ctx->active);
     for (const struct commd_group *g = ctx->active->active_next; g; g = g->active_next)
-        if (group_waits_for(g) != all)
+        if (who(g) != all)
             return WAIT_FOR_HERE;
     return all;
 }
 
 /* Nothing moved, for the @idle-th time in a row. With plock held, which is dropped meanwhile.
  * False: it is time to sleep. */
-static bool progress_pause(struct commd_context *ctx, unsigned idle)
+static bool progress_pause(struct commd_context *ctx, unsigned idle, bool stands_in)
 {
     unsigned crowded_ns;
     struct crowd crowd;
@@ -305,7 +323,8 @@ static bool progress_pause(struct commd_context *ctx, unsigned idle)
         return false;
     if (idle == 1)
         crowd_next(&ctx->crowd);
-    way = wait_way(&ctx->crowd, waits_for(ctx), idle, IDLE_SPINS);
+    way = wait_way(&ctx->crowd, waits_for(ctx, stands_in ? stand_in_waits_for : thread_waits_for),
+                   idle, stands_in ? WAIT_SPINS : IDLE_SPINS);
     if (way == WAIT_SLEEP)
         return false;
     crowd = ctx->crowd;
@@ -320,6 +339,16 @@ static bool progress_pause(struct commd_context *ctx, unsigned idle)
     return true;
 }
 
+/* With plock held, which is dropped meanwhile. */
+static void keep_away(struct commd_context *ctx, uint32_t kicked)
+{
+    _Atomic uint32_t *word = &ctx->kick;
+
+    pthread_mutex_unlock(&ctx->plock);
+    futex_wait_any(&word, &kicked, 1, WAIT_SLICE_MS * 1000);
+    pthread_mutex_lock(&ctx->plock);
+}
+
 static void *progress_main(void *arg)
 {
     struct commd_context *ctx = arg;
@@ -329,6 +358,10 @@ static void *progress_main(void *arg)
     while (!atomic_load(&ctx->stop)) {
         uint32_t kicked = atomic_load(&ctx->kick);
 
+        if (atomic_load(&ctx->stood_in)) {
+            keep_away(ctx, kicked);
+            continue;
+        }
         /* also when a busy group never lets us sleep: another may be broken */
         bool moved = progress_all(ctx, ++rounds % SLOW_EVERY == 0);
 
@@ -336,8 +369,9 @@ static void *progress_main(void *arg)
         if (moved) {
             idle = 0;
             ctx->gpu_naps = 0;
-        } else if (!progress_pause(ctx, ++idle)) { /* and again, until something moves */
-            if (progress_sleep(ctx, kicked))
+        } else if (!progress_pause(ctx, ++idle, false)) { /* and again, until something moves */
+            if (!atomic_load(&ctx->stood_in) &&
+                progress_sleep(ctx, kicked, NULL, WAIT_SLICE_MS * 1000))
                 idle = 0;
             works_tell(ctx);
         }
@@ -365,12 +399,58 @@ int progress_start(struct commd_context *ctx)
     return 0;
 }
 
+/* ---- who stands in for it -------------------------------------------------------------------- */
+
+/* Without the lock: the thread gives it up for a moment only, but looks at this each time. */
+bool progress_stand_in(struct commd_context *ctx)
+{
+    bool nobody = false;
+
+    return atomic_compare_exchange_strong(&ctx->stood_in, &nobody, true);
+}
+
+void progress_stand_down(struct commd_context *ctx)
+{
+    bool rest;
+
+    atomic_store(&ctx->stood_in, false);
+    pthread_mutex_lock(&ctx->plock);
+    rest = ctx->active || ctx->landing || ctx->finished;
+    pthread_mutex_unlock(&ctx->plock);
+    if (rest)
+        progress_kick(ctx);
+}
+
+void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us)
+{
+    struct commd_context *ctx = w->ctx;
+
+    pthread_mutex_lock(&ctx->plock);
+    for (unsigned round = 1; round <= SLOW_EVERY && !atomic_load(&w->done); round++) {
+        uint32_t kicked = atomic_load(&ctx->kick);
+        bool moved = progress_all(ctx, round == SLOW_EVERY);
+
+        works_tell(ctx);
+        if (moved) {
+            *idle = 0;
+            ctx->gpu_naps = 0;
+        } else if (!atomic_load(&w->done) && !progress_pause(ctx, ++*idle, true)) {
+            if (progress_sleep(ctx, kicked, w, limit_us))
+                *idle = 0;
+            works_tell(ctx);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&ctx->plock);
+}
+
+/* ---- leaving, stopping ----------------------------------------------------------------------- */
+
 void async_drop_group(struct commd_group *g)
 {
     struct commd_context *ctx = g->ctx;
     struct commd_work *w;
     struct commd_error e;
-    uint64_t slept;
 
     error_set(&e, COMMD_E_ABORTED, "leave", "group \"%s\" was left while operations were pending",
               g->name);
@@ -381,12 +461,15 @@ void async_drop_group(struct commd_group *g)
             *p = g->active_next;
             break;
         }
-    /* A sleeping thread still looks at the bell of this board; its next sleep does not. (To wait
-     * for `sleeping` alone would be to miss the moment between two sleeps again and again.) */
-    slept = ctx->sleeps;
-    while (ctx->sleeping && ctx->sleeps == slept) {
-        progress_kick(ctx);
-        pthread_cond_wait(&ctx->pcond, &ctx->plock);
+    /* Who sleeps still looks at the bell of this board; the next sleep does not. (To wait for `now`
+     * alone would be to miss the moment between two sleeps again and again.) */
+    for (unsigned i = 0; i < ARRAY_LEN(ctx->asleep); i++) {
+        const struct asleep was = ctx->asleep[i], *asleep = &ctx->asleep[i];
+
+        while (was.now && asleep->now && asleep->times == was.times) {
+            progress_kick(ctx);
+            pthread_cond_wait(&ctx->pcond, &ctx->plock);
+        }
     }
     w = steal_ptr(g->running);
     if (w) {

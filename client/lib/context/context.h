@@ -58,9 +58,12 @@ struct commd_context {
 
     /* the progress thread (async/progress.c) */
     pthread_mutex_t plock;
-    pthread_cond_t pcond; /* the thread stopped sleeping */
-    bool sleeping;
-    uint64_t sleeps;
+    pthread_cond_t pcond; /* one of these stopped sleeping */
+    struct asleep {
+        bool now;
+        uint64_t times;
+    } asleep[2];           /* on bells of boards: the thread, and who stands in for it */
+    _Atomic bool stood_in; /* somebody who waits does what the thread does (progress_stand_in()) */
     pthread_t thread;
     bool thread_up;
     _Atomic bool stop;

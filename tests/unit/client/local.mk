@@ -5,7 +5,8 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
 	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
 	tests/unit/client/test_doctor \
-	tests/unit/client/test_perf tests/unit/client/test_teams tests/unit/client/test_trouble \
+	tests/unit/client/test_perf tests/unit/client/test_stand_in tests/unit/client/test_teams \
+	tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
 check_PROGRAMS += $(unit_client)
 TESTS += $(unit_client)
@@ -42,8 +43,14 @@ tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/clus
 	tests/lib/cluster.h
 tests_unit_client_test_p2p_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
-tests_unit_client_test_p2p_threads_SOURCES = tests/unit/client/test_p2p_threads.c
+tests_unit_client_test_p2p_threads_SOURCES = tests/unit/client/test_p2p_threads.c \
+	tests/unit/client/members.c tests/unit/client/members.h
 tests_unit_client_test_p2p_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_client_test_stand_in_SOURCES = tests/unit/client/test_stand_in.c \
+	tests/unit/client/members.c tests/unit/client/members.h
+tests_unit_client_test_stand_in_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 # What commd-perf says of results is only worth what its data are; and its command line.

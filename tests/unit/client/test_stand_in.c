@@ -1,0 +1,237 @@
+/* test_stand_in.c - who waits for a work does what the progress thread does (async/progress.c):
+ * nobody else is needed; several who wait, with limits and without; leaving while they do. */
+#include "tests/unit/client/members.h"
+
+enum { WAITERS = 3, ROUNDS = 400, AHEAD = 4 };
+
+static struct commd_op sum_of(int32_t *x, size_t count)
+{
+    return (struct commd_op){.size = sizeof(struct commd_op),
+                             .coll = COMMD_ALL_REDUCE,
+                             .dtype = COMMD_I32,
+                             .redop = COMMD_SUM,
+                             .send = x,
+                             .recv = x,
+                             .count = count};
+}
+
+/* ---- nobody else ----------------------------------------------------------------------------- */
+
+struct lone {
+    pthread_t thread, told; /* told: the thread that called on_done */
+    struct member *m;
+    int32_t x;
+    int errors;
+};
+
+static void told(void *arg, const struct commd_error *error)
+{
+    struct lone *l = arg;
+
+    l->told = pthread_self();
+    l->errors += error != NULL;
+}
+
+static void *lone_main(void *arg)
+{
+    struct lone *l = arg;
+    struct commd_op op = sum_of(&l->x, 1);
+    struct commd_work *work = NULL;
+
+    l->m->ctx->thread_up = true; /* there is none */
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        l->x = 1;
+        l->told = l->m->ctx->thread;
+        l->errors += commd_start(l->m->group, &op, told, l, &work) != 0;
+        l->errors += commd_work_wait(work, 20000) != 0;
+        l->errors += l->x != MEMBERS || !pthread_equal(l->told, pthread_self());
+        commd_work_free(work);
+        if (l->errors)
+            break;
+    }
+    l->m->ctx->thread_up = false;
+    return NULL;
+}
+
+static void who_waits_needs_no_other_thread(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct lone lone[MEMBERS] = {0};
+
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        lone[k].m = &m[k];
+        assert_int_equal(pthread_create(&lone[k].thread, NULL, lone_main, &lone[k]), 0);
+    }
+    for (unsigned k = 0; k < MEMBERS; k++)
+        pthread_join(lone[k].thread, NULL);
+    members_free(m, ctl);
+    for (unsigned k = 0; k < MEMBERS; k++)
+        assert_int_equal(lone[k].errors, 0);
+}
+
+/* ---- several --------------------------------------------------------------------------------- */
+
+/* One thread of a member starts operations, some ahead; several wait for each of them. */
+struct crew {
+    pthread_t starter, waiters[WAITERS];
+    struct member *m;
+    _Atomic(struct commd_work *) works[AHEAD]; /* of the round modulo AHEAD */
+    _Atomic unsigned started, waited[AHEAD];
+    int32_t x[AHEAD][5000];
+    _Atomic int errors;
+};
+
+static void *starter_main(void *arg)
+{
+    struct crew *c = arg;
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        unsigned at = round % AHEAD, count = round % 3 ? 3 : 5000;
+        struct commd_op op = sum_of(c->x[at], count);
+        struct commd_work *work, *old;
+
+        while (round >= AHEAD && atomic_load(&c->waited[at]) < WAITERS)
+            sched_yield();
+        old = atomic_load(&c->works[at]);
+        if (old)
+            commd_work_free(old);
+        atomic_store(&c->waited[at], 0);
+        for (unsigned i = 0; i < count; i++)
+            c->x[at][i] = (int32_t)(round + i);
+        if (commd_start(c->m->group, &op, NULL, NULL, &work)) {
+            c->errors++;
+            abort();
+        }
+        atomic_store(&c->works[at], work);
+        atomic_store(&c->started, round + 1);
+        if (round % 16 == 5) { /* behind what was started */
+            int32_t one = 1;
+
+            c->errors += commd_all_reduce(c->m->group, &one, &one, 1, COMMD_I32, COMMD_SUM) != 0;
+            c->errors += one != MEMBERS;
+        }
+    }
+    return NULL;
+}
+
+static void *crew_waiter_main(void *arg)
+{
+    struct crew *c = arg;
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        unsigned at = round % AHEAD, count = round % 3 ? 3 : 5000;
+        struct commd_work *work;
+        int r;
+
+        while (atomic_load(&c->started) <= round)
+            sched_yield();
+        work = atomic_load(&c->works[at]);
+        do /* with a limit that passes now and then */
+            r = commd_work_wait(work, round % 2 ? -1 : 1);
+        while (r == COMMD_E_TIMEOUT);
+        c->errors += r != 0 || c->x[at][0] != (int32_t)(MEMBERS * round);
+        c->errors += c->x[at][count - 1] != (int32_t)(MEMBERS * (round + count - 1));
+        atomic_fetch_add(&c->waited[at], 1);
+    }
+    return NULL;
+}
+
+static void several_wait(void **state)
+{
+    static struct crew crews[MEMBERS];
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+
+    memset(crews, 0, sizeof crews);
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        crews[k].m = &m[k];
+        assert_int_equal(pthread_create(&crews[k].starter, NULL, starter_main, &crews[k]), 0);
+        for (unsigned i = 0; i < WAITERS; i++)
+            assert_int_equal(
+                pthread_create(&crews[k].waiters[i], NULL, crew_waiter_main, &crews[k]), 0);
+    }
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        pthread_join(crews[k].starter, NULL);
+        for (unsigned i = 0; i < WAITERS; i++)
+            pthread_join(crews[k].waiters[i], NULL);
+    }
+    for (unsigned k = 0; k < MEMBERS; k++)
+        for (unsigned at = 0; at < AHEAD; at++)
+            commd_work_free(atomic_load(&crews[k].works[at]));
+    members_free(m, ctl);
+    for (unsigned k = 0; k < MEMBERS; k++)
+        assert_int_equal(atomic_load(&crews[k].errors), 0);
+}
+
+/* ---- one goes, and what is left -------------------------------------------------------------- */
+
+static void *waiter_main(void *arg)
+{
+    return (void *)(intptr_t)commd_work_wait(arg, -1);
+}
+
+static void leaving_ends_a_wait(void **state)
+{
+    for (unsigned i = 0; i < 20; i++) {
+        struct member m[MEMBERS];
+        struct board_ctl *ctl = members_new(m);
+        int32_t x = 1;
+        struct commd_op op = sum_of(&x, 1);
+        struct commd_work *work;
+        pthread_t waiter;
+        void *result;
+
+        assert_int_equal(commd_start(m[0].group, &op, NULL, NULL, &work), 0);
+        assert_int_equal(pthread_create(&waiter, NULL, waiter_main, work), 0);
+        if (i % 2)
+            usleep(1000 * (i % 4)); /* asleep by then */
+        async_drop_group(m[0].group);
+        pthread_join(waiter, &result);
+        assert_int_equal((intptr_t)result, COMMD_E_ABORTED);
+        commd_work_free(work);
+        members_free(m, ctl);
+    }
+}
+
+/* What is pending when who stood in goes is the thread's again. */
+static void thread_goes_on(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct commd_work *work[MEMBERS];
+    int32_t x[MEMBERS];
+
+    for (unsigned i = 0; i < 50; i++) {
+        for (unsigned k = 0; k < MEMBERS; k++) {
+            struct commd_op op = sum_of(&x[k], 1);
+
+            x[k] = 1;
+            assert_int_equal(commd_start(m[k].group, &op, NULL, NULL, &work[k]), 0);
+            if (k == 0) /* the others have not come */
+                assert_int_equal(commd_work_wait(work[0], 1 + i % 3), COMMD_E_TIMEOUT);
+        }
+        for (unsigned ms = 0, k = 0; k < MEMBERS; ms++) {
+            assert_true(ms < 20000);
+            if (commd_work_test(work[k], NULL))
+                commd_work_free(work[k++]);
+            else
+                usleep(1000);
+        }
+        for (unsigned k = 0; k < MEMBERS; k++)
+            assert_int_equal(x[k], MEMBERS);
+    }
+    members_free(m, ctl);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_waits_needs_no_other_thread),
+        cmocka_unit_test(several_wait),
+        cmocka_unit_test(leaving_ends_a_wait),
+        cmocka_unit_test(thread_goes_on),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
