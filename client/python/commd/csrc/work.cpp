@@ -2,9 +2,9 @@
  *
  * A blocking call runs on the caller's thread, without the GIL and without a hand-over, and
  * returns a Work that is already done. An asynchronous one is started in the library, which
- * calls on_done() on its own thread (or before start() returns).
+ * calls on_done() on its own thread, or on one that waits for a Work (or before start() returns).
  *
- * That thread must never need the GIL: with the main thread busy in Python it would wait for
+ * There it must never need the GIL: with the main thread busy in Python it would wait for
  * 5 ms per completion, and at interpreter exit for ever. So completion is plain C++ (a future,
  * a condition variable), and no tensor is released there: the last reference to a tensor whose
  * Python object is gone takes the GIL. If the program has dropped the Work already, its tensors
@@ -55,7 +55,7 @@ struct Retired {
     std::atomic<bool> any{false};
 };
 
-/* True on the library's thread, while it completes something. */
+/* True while the library completes something on this thread. */
 thread_local bool completing = false;
 
 /* Never destroyed: the library's thread may outlive main(). */
@@ -191,10 +191,7 @@ void WorkCommd::start()
         std::rethrow_exception(error);
     }
     self.release(); /* on_done() takes it back: it may have done so already */
-    if (is_receive(plan_))
-        handle_ = handle;
-    else
-        commd_work_free(handle); /* drops the handle only: on_done() tells us all we need */
+    handle_ = handle;
 }
 
 void WorkCommd::on_done(void *arg, const commd_error *error)
@@ -374,6 +371,36 @@ void WorkCommd::wait_failed(milliseconds timeout) const
                                                   timeout.count(), " ms; it is still pending")));
 }
 
+/* Waits in the library, where this thread stands in for the one that would else be handed the
+ * operation and hand back its end. What is left to wait for, or to say, is wait()'s. */
+void WorkCommd::wait_inside(bool limited, Clock::time_point deadline)
+{
+    struct Hold { /* the connection stays until we are out of it */
+        std::shared_ptr<Group> group;
+        explicit Hold(std::shared_ptr<Group> held) : group(std::move(held))
+        {
+            group->add_pending();
+        }
+        ~Hold()
+        {
+            group->remove_pending();
+        }
+    } hold(group_);
+
+    while (!done_.load(std::memory_order_acquire)) {
+        auto slice = Clock::duration(kSlice);
+        if (limited)
+            slice = std::min(slice, deadline - Clock::now());
+        if (slice.count() <= 0)
+            return;
+        auto ms = std::chrono::duration_cast<milliseconds>(slice) + milliseconds(1);
+        if (commd_work_wait(handle_, ms.count()) != COMMD_E_TIMEOUT)
+            return;
+        if (check_signals(nullptr))
+            raise_pending();
+    }
+}
+
 bool WorkCommd::wait(milliseconds timeout)
 {
     if (done_.load(std::memory_order_acquire) && !error_)
@@ -386,6 +413,8 @@ bool WorkCommd::wait(milliseconds timeout)
     std::optional<WaitRange> range;
     if (C10_UNLIKELY(profiled()))
         range.emplace(plan_.name);
+    if (handle_ && group_->ours())
+        wait_inside(limited, deadline);
     for (int i = 0; i < kYields && !done_.load(std::memory_order_acquire); i++)
         sched_yield();
     std::unique_lock<std::mutex> lock(mutex_);

@@ -62,6 +62,7 @@ class WorkCommd : public c10d::Work
     Futures settle_futures();
     void deliver(const Futures &futures);
     [[noreturn]] void wait_failed(std::chrono::milliseconds timeout) const;
+    void wait_inside(bool limited, std::chrono::steady_clock::time_point deadline);
     c10::IValue value() const;
     void mark(c10::ivalue::Future &future) const;
 
@@ -70,7 +71,7 @@ class WorkCommd : public c10d::Work
     Plan plan_;
     uint64_t sequence_ = 0;        /* of this call in its group */
     RecordId record_ = 0;          /* in the flight recorder */
-    commd_work *handle_ = nullptr; /* owned; only of receives: it knows the source */
+    commd_work *handle_ = nullptr; /* owned; of what was started by itself */
     std::atomic<bool> done_{false};
     std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
     std::shared_ptr<Batch> batch_;                     /* until it is submitted */
