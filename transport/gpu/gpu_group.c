@@ -157,6 +157,7 @@ void op_balance_of(const struct gop *op, uint64_t key, struct op_balance *bal)
         }
     }
 }
+
 /* The counts of which all ranks give the same; NULL: of others, or none. */
 static const uint64_t *same_counts(const struct gannounce *a)
 {
@@ -170,6 +171,8 @@ uint64_t op_counts_digest(const struct gop *op, uint64_t key)
     const uint64_t *counts = same_counts(op->of[0]);
     struct op_balance bal;
 
+    if (!coll_table[op->of[0]->desc.coll].counted)
+        return 0;
     if (counts)
         return op_digest_by(key, counts, op->group->world);
     op_balance_of(op, key, &bal);

@@ -39,8 +39,9 @@ bool run_broken(struct run *r)
 
     if (!cause)
         return false;
-    if (code == COMMD_E_ABORTED && untold_ms(r, &why) >= 0) { /* most likely for that */
-        code = untold_code(&why);
+    if (code == COMMD_E_ABORTED && untold_ms(r, &why) >= 0) { /* perhaps for that */
+        if (group_given_up_for_gpu(c.text))
+            code = untold_code(&why);
         error_set(&r->err, code, coll_name(r->desc.coll),
                   "operation %llu (%s) of group \"%s\": %.80s%s; a failure before it: %.300s",
                   (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text,

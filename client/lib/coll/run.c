@@ -360,7 +360,7 @@ void run_end(struct run *r, enum run_state st)
         absent_free(&r->question);
     if (st == RUN_FAILED && !refused) {
         /* the others may have to hear of it before they stop */
-        (r->gave_up ? group_give_up : group_fail)(r->group, &r->err);
+        (r->gave_up ? group_give_up_for_gpu : group_fail)(r->group, &r->err);
         registered_end(r, false);
         return;
     }

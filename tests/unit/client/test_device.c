@@ -469,6 +469,61 @@ static void who_came_since_may_come_late(void **state)
     }
 }
 
+static void all_reduce(size_t n)
+{
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+    int32_t *x[2];
+
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op;
+
+        x[k] = gpu_ints(n, 1);
+        op = reduce_op(x[k], n, s[k]);
+        assert_int_equal(commd_run(ranks->group[k], &op), 0);
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        assert_true(gpu_passes(s[k]));
+        assert_all(x[k], n, 2);
+        gpu_free(x[k]);
+        gpu_ok(cu.stream_free(s[k]));
+    }
+}
+
+/* Rank 0 knows of a failure, and is told of it by nothing but the end of the group. */
+static void breaks_after_a_failure(const char *text, int code)
+{
+    static const struct context_hooks hooks = {.untold = device_untold};
+    static const struct commd_error why = {.code = COMMD_E_GPU_LOST, .message = "the GPU burnt"};
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+    struct commd_work *w;
+
+    all_reduce(N);
+    ranks->ctx[0]->hooks = &hooks;
+    w = start(0, &op);
+    device_group_failed(atomic_load(&ranks->group[0]->device), &why, (int64_t)now_ms());
+    board_mark_broken(ranks->ctl, CAUSE_ABORTED, 1, 4711, "a", text);
+    assert_int_equal(finish(w), code);
+    assert_message(text);
+    assert_message("a failure before it: the GPU burnt");
+}
+
+static void who_gives_up_for_a_failure_breaks_by_it(void **state)
+{
+    breaks_after_a_failure("rank 1 gave up because of a failure on a GPU: it", COMMD_E_GPU_LOST);
+}
+
+static void who_gives_up_for_that_on_another_node(void **state)
+{
+    breaks_after_a_failure("node b says: rank 1 gave up because of a failure on a GPU: it",
+                           COMMD_E_GPU_LOST);
+}
+
+/* The failure may have nothing to do with it. */
+static void who_aborts_breaks_by_that(void **state)
+{
+    breaks_after_a_failure("rank 1 aborted the group: it has had enough", COMMD_E_ABORTED);
+}
+
 enum { CALLERS = 2, TELLINGS = 20000 };
 
 struct telling_all {
@@ -563,26 +618,6 @@ static void a_failing_driver_is_named(void **state)
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-
-static void all_reduce(size_t n)
-{
-    cu_stream s[2] = {gpu_stream(), gpu_stream()};
-    int32_t *x[2];
-
-    for (unsigned k = 0; k < 2; k++) {
-        struct commd_op op;
-
-        x[k] = gpu_ints(n, 1);
-        op = reduce_op(x[k], n, s[k]);
-        assert_int_equal(commd_run(ranks->group[k], &op), 0);
-    }
-    for (unsigned k = 0; k < 2; k++) {
-        assert_true(gpu_passes(s[k]));
-        assert_all(x[k], n, 2);
-        gpu_free(x[k]);
-        gpu_ok(cu.stream_free(s[k]));
-    }
-}
 
 static void staging_is_used_again(void **state)
 {
@@ -763,6 +798,9 @@ int main(void)
         TEST(a_stream_that_comes_late_breaks_nothing),
         TEST(a_message_that_fails_breaks_nothing),
         TEST(who_came_since_may_come_late),
+        TEST(who_gives_up_for_a_failure_breaks_by_it),
+        TEST(who_gives_up_for_that_on_another_node),
+        TEST(who_aborts_breaks_by_that),
         TEST(one_of_several_threads_is_told),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
