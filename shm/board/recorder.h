@@ -55,15 +55,18 @@ struct board_recorder {
     struct recorder_sums of[COLL_COUNT];
     /* Until the last member on this node had begun; likewise. */
     _Atomic uint64_t waited_ns, waits[RECORDER_BUCKETS];
+    struct recorder_entry ring[RECORDER_RING] __attribute__((aligned(CACHELINE)));
     /* The last operations that took RECORDER_WAIT_NS and more: how long, and when they had ended.
-     */
+     * Behind what there was before: of clients that do not know it, it stays 0. */
     struct {
         _Atomic uint64_t took_ns, ended_ns;
     } waits_long[RECORDER_WAITS];
-    struct recorder_entry ring[RECORDER_RING] __attribute__((aligned(CACHELINE)));
     struct recorder_gpu_entry gpu[RECORDER_GPU_RING] __attribute__((aligned(4096)));
 } __attribute__((aligned(4096)));
 _Static_assert(sizeof(struct board_recorder) == 20480, "two pages, and three for GPUs");
+_Static_assert(offsetof(struct board_recorder, ring) == 3520 &&
+                   offsetof(struct board_recorder, gpu) == 8192,
+               "part of the layout: BOARD_VERSION");
 
 /* ---- the member's side --------------------------------------------------------------------- */
 

@@ -251,7 +251,6 @@ static void what_is_only_remembered_is_not_summed(void **state)
     free(rec);
 }
 
-/* A member writes what it likes: sums do not wrap, and never go back. */
 static void wait_for(struct board_recorder *rec, uint32_t seq, uint64_t begun, uint64_t took)
 {
     recorder_begin(rec, head_of(seq), 4, begun);
@@ -277,6 +276,29 @@ static void what_is_usual_has_come_thrice(void **state)
     free(rec);
 }
 
+/* A client of before writes its last operations where it always did, and what is usual nowhere. */
+static void what_an_older_client_writes(void **state)
+{
+    enum { RING_AT = 3520 };
+    struct board_recorder *rec = recorders(1);
+    struct recorder_entry *ring = (void *)((uint8_t *)rec + RING_AT);
+    struct recorder_op op;
+
+    for (uint32_t i = 0; i < RECORDER_RING; i++) {
+        atomic_store(&ring[i].head, recorder_head(64 + i, COLL_ALL_REDUCE, 0, 0));
+        atomic_store(&ring[i].bytes, 4096);
+        atomic_store(&ring[i].begun_ns, 5000000000000 + i);
+        atomic_store(&ring[i].ended_ns, 5000000001000 + i);
+    }
+    for (uint32_t i = 0; i < RECORDER_RING; i++) {
+        assert_true(recorder_read(rec, i, &op));
+        assert_int_equal(op.seq, 64 + i);
+    }
+    assert_int_equal(recorder_usual_ns(rec, 5000000002000), 0);
+    free(rec);
+}
+
+/* A member writes what it likes: sums do not wrap, and never go back. */
 static void tampered_sums_stay_sums(void **state)
 {
     struct board_recorder *rec = recorders(1);
@@ -316,6 +338,7 @@ int main(void)
         cmocka_unit_test(waits_end_with_the_last_arrival),
         cmocka_unit_test(what_is_only_remembered_is_not_summed),
         cmocka_unit_test(what_is_usual_has_come_thrice),
+        cmocka_unit_test(what_an_older_client_writes),
         cmocka_unit_test(tampered_sums_stay_sums),
     };
 
