@@ -484,6 +484,8 @@ void async_drop_group(struct commd_group *g)
         work_queue_message(w);
     }
     works_tell(ctx);
+    while (works_told_elsewhere(ctx)) /* these, too */
+        pthread_cond_wait(&ctx->pcond, &ctx->plock);
     pthread_mutex_unlock(&ctx->plock);
 }
 

@@ -131,20 +131,33 @@ void work_told(struct commd_work *w)
     work_unref(w);
 }
 
+bool works_told_elsewhere(const struct commd_context *ctx)
+{
+    return ctx->telling && !pthread_equal(ctx->teller, pthread_self());
+}
+
 void works_tell(struct commd_context *ctx)
 {
-    struct commd_work *w = ctx->finished, *next;
+    bool nested = ctx->telling; /* in a callback */
+    struct commd_work *w, *next;
 
-    if (!w)
+    if (!ctx->finished || works_told_elsewhere(ctx))
         return;
-    ctx->finished = NULL;
-    ctx->finished_tail = &ctx->finished;
-    pthread_mutex_unlock(&ctx->plock);
-    for (; w; w = next) {
-        next = w->next;
-        work_told(w);
+    ctx->telling = true;
+    ctx->teller = pthread_self();
+    while ((w = ctx->finished)) {
+        ctx->finished = NULL;
+        ctx->finished_tail = &ctx->finished;
+        pthread_mutex_unlock(&ctx->plock);
+        for (; w; w = next) {
+            next = w->next;
+            work_told(w);
+        }
+        pthread_mutex_lock(&ctx->plock);
     }
-    pthread_mutex_lock(&ctx->plock);
+    ctx->telling = nested;
+    if (!nested)
+        pthread_cond_broadcast(&ctx->pcond);
 }
 
 void work_queue_message(struct commd_work *w)

@@ -44,8 +44,11 @@ void work_finish(struct commd_work *w, const struct commd_error *e);
 void batch_failed(struct commd_work *batch, const struct commd_error *e);
 /* Tells who waits for it. With no lock held. */
 void work_told(struct commd_work *w);
-/* Tells all that are finished. With plock held, which is dropped around the callbacks. */
+/* Tells all that are finished, in this order. With plock held, which is dropped around the
+ * callbacks. One thread at a time does it, and also what is finished meanwhile: another finds
+ * nothing to do. */
 void works_tell(struct commd_context *ctx);
+bool works_told_elsewhere(const struct commd_context *ctx); /* by another thread, now */
 
 /* Nothing is left for the host to do: it only has to land. plock held; its group is not asked. */
 void work_land(struct commd_work *w);

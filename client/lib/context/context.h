@@ -72,6 +72,8 @@ struct commd_context {
     struct commd_group *active;
     struct commd_work *finished; /* to be completed outside the lock, oldest first */
     struct commd_work **finished_tail;
+    bool telling; /* a thread completes them (works_tell()) */
+    pthread_t teller;
     struct commd_work *landing; /* whose results are on their way to a GPU */
     bool watches_gpu;           /* something is waited for that rings no bell */
     unsigned gpu_naps;          /* sleeps in a row because of that */

@@ -1,5 +1,6 @@
 /* test_stand_in.c - who waits for a work does what the progress thread does (async/progress.c):
- * nobody else is needed; several who wait, with limits and without; leaving while they do. */
+ * nobody else is needed; several who wait, with limits and without; the order of callbacks;
+ * leaving while they wait. */
 #include "tests/unit/client/members.h"
 
 enum { WAITERS = 3, ROUNDS = 400, AHEAD = 4 };
@@ -164,6 +165,65 @@ static void several_wait(void **state)
         assert_int_equal(atomic_load(&crews[k].errors), 0);
 }
 
+/* ---- in order -------------------------------------------------------------------------------- */
+
+struct ends {
+    _Atomic bool begun, over, early;
+};
+
+static void first_told(void *arg, const struct commd_error *error)
+{
+    struct ends *e = arg;
+
+    atomic_store(&e->begun, true);
+    usleep(100000); /* the thread has lost its core */
+    atomic_store(&e->over, true);
+}
+
+static void second_told(void *arg, const struct commd_error *error)
+{
+    struct ends *e = arg;
+
+    if (!atomic_load(&e->over))
+        atomic_store(&e->early, true);
+}
+
+static void start_all(struct member *m, int32_t *x, commd_done_fn on_done, void *arg,
+                      struct commd_work **work)
+{
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        struct commd_op op = sum_of(&x[k], 1);
+
+        x[k] = 1;
+        assert_int_equal(commd_start(m[k].group, &op, k ? NULL : on_done, k ? NULL : arg, &work[k]),
+                         0);
+    }
+}
+
+/* While the thread is in a callback, somebody begins to wait for the next work. */
+static void callbacks_keep_their_order(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct commd_work *first[MEMBERS], *second[MEMBERS];
+    int32_t x[MEMBERS], y[MEMBERS];
+    struct ends e = {false};
+
+    start_all(m, x, first_told, &e, first);
+    while (!atomic_load(&e.begun))
+        usleep(100);
+    start_all(m, y, second_told, &e, second);
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        assert_int_equal(commd_work_wait(second[k], 20000), 0);
+        assert_int_equal(commd_work_wait(first[k], 20000), 0);
+        commd_work_free(second[k]);
+        commd_work_free(first[k]);
+    }
+    members_free(m, ctl);
+    assert_true(atomic_load(&e.over));
+    assert_false(atomic_load(&e.early));
+}
+
 /* ---- one goes, and what is left -------------------------------------------------------------- */
 
 static void *waiter_main(void *arg)
@@ -229,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_needs_no_other_thread),
         cmocka_unit_test(several_wait),
+        cmocka_unit_test(callbacks_keep_their_order),
         cmocka_unit_test(leaving_ends_a_wait),
         cmocka_unit_test(thread_goes_on),
     };
