@@ -157,9 +157,14 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
             progress_for(work, &idle, limit_us);
         else
             futex_wait_any(&word, &pending, 1, limit_us);
-        if (!atomic_load(&work->done) && context_interrupted_late(ctx, &asked_ms)) {
-            r = wait_interrupted(work);
-            break;
+        if (!atomic_load(&work->done) && context_interrupt_due(ctx, &asked_ms)) {
+            if (stands_in) /* it may wait for a lock: meanwhile the thread goes on */
+                progress_stand_down(ctx);
+            stands_in = false;
+            if (context_interrupted(ctx)) {
+                r = wait_interrupted(work);
+                break;
+            }
         }
         if (!since)
             since = now_ms();

@@ -103,10 +103,10 @@ static inline bool context_interrupted(const struct commd_context *ctx)
     return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
 }
 
-/* The same, in a wait of many sleeps: not before WAIT_SLICE_MS are over, nor more often. To ask may
- * be to wait for a lock that others hold for milliseconds, as Python's; and most waits are shorter.
- * *asked_ms: when it was asked last; 0 when the wait begins. */
-static inline bool context_interrupted_late(const struct commd_context *ctx, uint64_t *asked_ms)
+/* Is it time to ask, in a wait of many sleeps? Not before WAIT_SLICE_MS are over, nor more often.
+ * To ask may be to wait for a lock that others hold for milliseconds, as Python's; and most waits
+ * are shorter. *asked_ms: when it was asked last; 0 when the wait begins. */
+static inline bool context_interrupt_due(const struct commd_context *ctx, uint64_t *asked_ms)
 {
     uint64_t now = ctx->interrupt ? now_ms() : 0;
 
@@ -117,7 +117,12 @@ static inline bool context_interrupted_late(const struct commd_context *ctx, uin
     if (likely(now - *asked_ms < WAIT_SLICE_MS))
         return false;
     *asked_ms = now;
-    return context_interrupted(ctx);
+    return true;
+}
+
+static inline bool context_interrupted_late(const struct commd_context *ctx, uint64_t *asked_ms)
+{
+    return context_interrupt_due(ctx, asked_ms) && context_interrupted(ctx);
 }
 
 /* ---- context.c ------------------------------------------------------------------------------- */

@@ -284,6 +284,60 @@ static void thread_goes_on(void **state)
     members_free(m, ctl);
 }
 
+/* ---- the application's wish to stop ---------------------------------------------------------- */
+
+struct asked {
+    struct commd_work *work;
+    _Atomic bool now;
+    bool seen_done;
+};
+
+/* As one that waits for a lock which is free once the operation is over. */
+static int slow_hook(void *arg)
+{
+    struct asked *a = arg;
+
+    atomic_store(&a->now, true);
+    for (unsigned ms = 0; ms < 10000 && !a->seen_done; ms++) {
+        usleep(1000);
+        a->seen_done = commd_work_test(a->work, NULL);
+    }
+    return 0;
+}
+
+static void hook_holds_up_nobody(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct commd_work *work[MEMBERS];
+    struct asked asked = {0};
+    int32_t x[MEMBERS] = {1, 1, 1};
+    pthread_t waiter;
+    void *result;
+
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        struct commd_op op = sum_of(&x[k], 1);
+
+        if (k == 1) { /* the first one is in its hook by then */
+            asked.work = work[0];
+            commd_set_interrupt(m[0].ctx, slow_hook, &asked);
+            assert_int_equal(pthread_create(&waiter, NULL, waiter_main, work[0]), 0);
+            while (!atomic_load(&asked.now))
+                usleep(1000);
+        }
+        assert_int_equal(commd_start(m[k].group, &op, NULL, NULL, &work[k]), 0);
+    }
+    pthread_join(waiter, &result);
+    assert_int_equal((intptr_t)result, 0);
+    assert_true(asked.seen_done);
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        assert_int_equal(commd_work_wait(work[k], -1), 0);
+        assert_int_equal(x[k], MEMBERS);
+        commd_work_free(work[k]);
+    }
+    members_free(m, ctl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +346,7 @@ int main(void)
         cmocka_unit_test(callbacks_keep_their_order),
         cmocka_unit_test(leaving_ends_a_wait),
         cmocka_unit_test(thread_goes_on),
+        cmocka_unit_test(hook_holds_up_nobody),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
