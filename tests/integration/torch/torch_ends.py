@@ -161,6 +161,26 @@ def interrupted(rank, size, folder):
     thread.join()
 
 
+def interrupted_wait(rank, size, folder):
+    """Ctrl-C ends the wait for an operation that was started, and is raised once."""
+    init(folder, rank, size)
+    if rank != 0:
+        return wait_for(folder, 0, "was interrupted")
+    all_in(folder, size)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    for _ in range(2):
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            work.wait()
+            raise AssertionError("nothing was raised")
+        except KeyboardInterrupt:
+            timer.join()
+    time.sleep(0.3)
+    tell(folder, rank, "was interrupted")
+
+
 def late(rank, size, folder):
     """A limit names who has not come, and what."""
     init(folder, rank, size)
@@ -252,7 +272,8 @@ def split_and_merged(rank, size, folder):
 
 SCENARIOS = [
     without_destroy, works_in_flight, receive_pending, callbacks_at_exit, destroyed_at_exit,
-    exit_in_a_fork, killed, interrupted, late, aborted, detail, mixed_devices, split_and_merged,
+    exit_in_a_fork, killed, interrupted, interrupted_wait, late, aborted, detail, mixed_devices,
+    split_and_merged,
 ]  # fmt: skip
 
 

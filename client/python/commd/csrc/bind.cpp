@@ -23,12 +23,19 @@ int check_signals(void *)
     return pending;
 }
 
-void raise_pending()
+void raise_pending_any()
 {
+    if (!Py_IsInitialized())
+        return;
     pybind11::gil_scoped_acquire gil;
 
     if (PyErr_Occurred())
         throw pybind11::error_already_set();
+}
+
+void raise_pending()
+{
+    raise_pending_any();
     std::rethrow_exception(backend_error("commd: interrupted"));
 }
 

@@ -198,7 +198,8 @@ void Submission::wait_on_host(const std::string &who, milliseconds timeout)
             std::rethrow_exception(backend_error(
                 c10::str("commd: ", who, " was started by another process, before fork()")));
         }
-        commd_work_wait(handle_, slice.count());
+        if (commd_work_wait(handle_, slice.count()) == COMMD_E_INTERRUPTED)
+            raise_pending_any();
         if (check_signals(nullptr))
             raise_pending();
     }

@@ -7,7 +7,9 @@ namespace commd
 
 /* A commd_interrupt_fn: non-zero when Ctrl-C was pressed and its exception is now pending. */
 int check_signals(void *);
-/* Throws the exception that check_signals() left pending. */
+/* Throws the exception that check_signals() left pending; it says so once. _any: if there is one,
+ * for who has a code that can also mean something else. */
+void raise_pending_any();
 [[noreturn]] void raise_pending();
 
 /* Releases the GIL for its lifetime, if this thread holds it. */

@@ -394,7 +394,10 @@ void WorkCommd::wait_inside(bool limited, Clock::time_point deadline)
         if (slice.count() <= 0)
             return;
         auto ms = std::chrono::duration_cast<milliseconds>(slice) + milliseconds(1);
-        if (commd_work_wait(handle_, ms.count()) != COMMD_E_TIMEOUT)
+        int r = commd_work_wait(handle_, ms.count());
+        if (r == COMMD_E_INTERRUPTED)
+            raise_pending_any();
+        if (r != COMMD_E_TIMEOUT || commd_work_test(handle_, nullptr)) /* or its own limit */
             return;
         if (check_signals(nullptr))
             raise_pending();
