@@ -6,8 +6,9 @@
 # command line names our configuration. down can be called at any time, also after a crash.
 #
 # Ports: each node takes a block of 16 (one for commd, the rest for the engine) below the range
-# that the kernel gives to outgoing connections. Blocks in use are seen in /proc/net/tcp; the search
-# starts at a place that depends on D, so that clusters that start at one time do not meet.
+# that the kernel gives to outgoing connections. Blocks in use are seen in /proc/net/tcp, those that
+# tests/integration/lib/cluster.py has reserved in /proc/net/udp; the search starts at a place that
+# depends on D, so that clusters that start at one time do not meet.
 
 PORT_FIRST=10240
 PORT_BLOCKS=1376 # up to 32256
@@ -35,10 +36,10 @@ engine_pid() {
 
 # ---- ports and configuration ------------------------------------------------------------------
 
-# Listening or connected local TCP ports, one per line.
+# Local ports that somebody has, one per line.
 used_ports() {
     local address rest
-    cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ address rest; do
+    cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp 2>/dev/null | while read -r _ address rest; do
         address=${address##*:}
         [[ $address =~ ^[0-9A-F]{4}$ ]] && printf '%d\n' "0x$address"
     done

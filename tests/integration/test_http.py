@@ -29,7 +29,7 @@ class HttpCluster(Cluster):
     def __enter__(self):
         wanted, self.want_start = self.want_start, False
         super().__enter__()
-        for node, port in zip(self.nodes, c.free_port_blocks(2 * self.count)[self.count :]):
+        for node, port in zip(self.nodes, c.free_port_blocks(self.count)):
             node.http = port
             node.write_config(listen={"http": f"127.0.0.1:{port}"})
         try:

@@ -33,6 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 HANG = 10.0 * float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 PORT_FIRST, PORT_LAST, PORT_BLOCK = 10240, 32000, 16
+reserved = {}  # the first port of a block: the socket that holds it
 
 
 def find_build():
@@ -487,11 +488,17 @@ class Cluster:
             if engine:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(engine, signal.SIGKILL)
+        release_ports(node.port for node in getattr(self, "nodes", []))
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def free_port_blocks(count):
-    """First ports of blocks in which nobody listens, away from those that other tests try."""
+    """First ports of blocks in which nobody listens.
+
+    Tests run side by side, and a node listens only some time after its port was chosen. So each
+    block is reserved, by a UDP socket at its first port, until release_ports() or the end of this
+    process.
+    """
     found = []
     port = random.Random(os.getpid() * 7919 + time.time_ns()).randrange(
         PORT_FIRST, PORT_LAST, PORT_BLOCK
@@ -500,9 +507,26 @@ def free_port_blocks(count):
         port += PORT_BLOCK
         if port > PORT_LAST:
             port = PORT_FIRST
-        if all(port_is_free(p) for p in range(port, port + PORT_BLOCK)):
+        if all(port_is_free(p) for p in range(port, port + PORT_BLOCK)) and reserve(port):
             found.append(port)
     return found
+
+
+def reserve(port):
+    holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        holder.bind(("127.0.0.1", port))
+    except OSError:
+        holder.close()
+        return False
+    reserved[port] = holder
+    return True
+
+
+def release_ports(ports):
+    for port in ports:
+        if holder := reserved.pop(port, None):
+            holder.close()
 
 
 def port_is_free(port):
