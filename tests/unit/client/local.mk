@@ -4,7 +4,7 @@ if HAVE_CMOCKA
 unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl \
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
 	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
-	tests/unit/client/test_doctor \
+	tests/unit/client/test_doctor tests/unit/client/test_interleavings \
 	tests/unit/client/test_perf tests/unit/client/test_stand_in tests/unit/client/test_teams \
 	tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
@@ -51,6 +51,12 @@ tests_unit_client_test_p2p_threads_LDADD = libcommd-client.la libcommd-proto.la 
 tests_unit_client_test_stand_in_SOURCES = tests/unit/client/test_stand_in.c \
 	tests/unit/client/members.c tests/unit/client/members.h
 tests_unit_client_test_stand_in_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+# With a seed, and for how many seconds: for longer.
+tests_unit_client_test_interleavings_SOURCES = tests/unit/client/test_interleavings.c \
+	tests/hostile/dice.h tests/unit/client/members.c tests/unit/client/members.h
+tests_unit_client_test_interleavings_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 # What commd-perf says of results is only worth what its data are; and its command line.

@@ -1,7 +1,7 @@
 /* members.c - see members.h. */
 #include "tests/unit/client/members.h"
 
-static struct commd_context *context_new(void)
+struct commd_context *member_context_new(void)
 {
     struct commd_context *ctx = calloc(1, sizeof *ctx);
 
@@ -16,39 +16,55 @@ static struct commd_context *context_new(void)
     return ctx;
 }
 
-struct board_ctl *members_new(struct member *m)
+struct board_ctl *members_group(struct commd_context *const *ctx, unsigned n, uint64_t id,
+                                bool one_mapping, struct commd_group **ret_group)
 {
     static const uint16_t rank_node[MEMBERS];
-    struct board_geom g = {.group = 1,
-                           .epoch = 1,
-                           .world = MEMBERS,
-                           .nnodes = 1,
-                           .nlocal = MEMBERS,
-                           .rank_node = rank_node};
+    struct board_geom g = {
+        .group = id, .epoch = 1, .world = n, .nnodes = 1, .nlocal = n, .rank_node = rank_node};
     struct board_ctl *ctl;
     int fd;
 
     assert_int_equal(board_create(&g, &fd, &ctl), 0);
-    for (unsigned k = 0; k < MEMBERS; k++) {
+    for (unsigned k = 0; k < n; k++) {
         struct join_wait w = {.board_fd = fd, .doorbell = -1};
 
-        m[k].me = k;
-        m[k].ctx = context_new();
-        w.reply.joined.size = MEMBERS;
+        w.reply.joined.size = n;
         w.reply.joined.nnodes = 1;
-        w.reply.joined.group = 1;
+        w.reply.joined.group = id;
         w.reply.joined.epoch = 1;
-        w.reply.joined.members = calloc(MEMBERS, sizeof(struct msg_member));
+        w.reply.joined.members = calloc(n, sizeof(struct msg_member));
         w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
-        assert_int_equal(group_from_joined(m[k].ctx, "threads", k, MEMBERS, 60000, &w, &m[k].group),
-                         0);
-        if (k > 0) {
-            board_unmap(&m[k].group->board);
-            m[k].group->board = m[0].group->board;
+        assert_int_equal(group_from_joined(ctx[k], "threads", k, n, 60000, &w, &ret_group[k]), 0);
+        if (one_mapping && k > 0) {
+            board_unmap(&ret_group[k]->board);
+            ret_group[k]->board = ret_group[0]->board;
         }
     }
     close(fd);
     return ctl;
+}
+
+struct board_ctl *members_new(struct member *m)
+{
+    struct commd_context *ctx[MEMBERS];
+    struct commd_group *group[MEMBERS];
+    struct board_ctl *ctl;
+
+    for (unsigned k = 0; k < MEMBERS; k++)
+        ctx[k] = member_context_new();
+    ctl = members_group(ctx, MEMBERS, 1, true, group);
+    for (unsigned k = 0; k < MEMBERS; k++)
+        m[k] = (struct member){.ctx = ctx[k], .group = group[k], .me = k};
+    return ctl;
+}
+
+void member_leave(struct commd_group *g)
+{
+    async_drop_group(g);
+    alive_end(g); /* its word is in the mapping */
+    memset(&g->board, 0, sizeof g->board);
+    group_free(g);
 }
 
 void members_free(struct member *m, struct board_ctl *ctl)

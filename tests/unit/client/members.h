@@ -20,7 +20,15 @@ struct member {
     unsigned me;
 };
 
-/* @m: MEMBERS of them. No daemon takes part. */
+/* No daemon takes part. */
+struct commd_context *member_context_new(void);
+/* A group of @n members, at most MEMBERS; that of rank k is in @ctx[k]. */
+struct board_ctl *members_group(struct commd_context *const *ctx, unsigned n, uint64_t id,
+                                bool one_mapping, struct commd_group **ret_group);
+/* Leaves and frees a group that has one mapping for all, but for that. */
+void member_leave(struct commd_group *g);
+
+/* The same with a context for each. @m: MEMBERS of them. */
 struct board_ctl *members_new(struct member *m);
 /* Leaves, stops the progress threads, frees. */
 void members_free(struct member *m, struct board_ctl *ctl);
