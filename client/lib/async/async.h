@@ -46,8 +46,9 @@ void progress_finish(struct commd_group *g, enum run_state st);
  */
 bool progress_stand_in(struct commd_context *ctx);
 void progress_stand_down(struct commd_context *ctx);
-/* Until @w is told, or for a while: one sleep, of at most @limit_us, or some thousand looks. *idle:
- * 0 at first. w->waiters counts the caller. */
+/* Until @w is told, or for a while: at most @limit_us, in one sleep or in looks that find something
+ * to do; or some thousand looks that find nothing. *idle: 0 at first. w->waiters counts the caller.
+ */
 void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us);
 /* Fails what is queued and waits until the progress thread has let go of the group. */
 void async_drop_group(struct commd_group *g);

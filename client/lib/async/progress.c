@@ -424,16 +424,24 @@ void progress_stand_down(struct commd_context *ctx)
 void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us)
 {
     struct commd_context *ctx = w->ctx;
+    uint64_t until_ms = 0; /* of many rounds in which something of others moves */
+    bool late = false, last = false;
 
     pthread_mutex_lock(&ctx->plock);
-    for (unsigned round = 1; round <= SLOW_EVERY && !atomic_load(&w->done); round++) {
+    for (unsigned round = 1; !last && !atomic_load(&w->done); round++) {
         uint32_t kicked = atomic_load(&ctx->kick);
-        bool moved = progress_all(ctx, round == SLOW_EVERY);
+        bool moved;
 
+        last = late || round == SLOW_EVERY;
+        moved = progress_all(ctx, last);
         works_tell(ctx);
         if (moved) {
             *idle = 0;
             ctx->gpu_naps = 0;
+            if (!until_ms)
+                until_ms = now_ms() + (uint64_t)limit_us / 1000;
+            else
+                late = now_ms() >= until_ms;
         } else if (!atomic_load(&w->done) && !progress_pause(ctx, ++*idle, true)) {
             if (progress_sleep(ctx, kicked, w, limit_us))
                 *idle = 0;

@@ -284,6 +284,45 @@ static void thread_goes_on(void **state)
     members_free(m, ctl);
 }
 
+/* ---- a limit --------------------------------------------------------------------------------- */
+
+enum { BUSY = 1000 };
+
+static void takes_a_while(void *arg, const struct commd_error *error)
+{
+    atomic_fetch_add((_Atomic unsigned *)arg, 1);
+    usleep(200);
+}
+
+/* Another group of the context always has something to do, and nobody else does it. */
+static void limit_holds_beside_others(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m), *ctl_alone;
+    struct commd_group *alone;
+    struct commd_work *work;
+    _Atomic unsigned told = 0;
+    unsigned told_then;
+    int32_t x = 1, y = 1;
+    struct commd_op op = sum_of(&x, 1), other = sum_of(&y, 1);
+
+    ctl_alone = members_group(&m[0].ctx, 1, 2, false, &alone);
+    m[0].ctx->thread_up = true; /* there is none */
+    assert_int_equal(commd_start(m[0].group, &op, NULL, NULL, &work), 0);
+    for (unsigned i = 0; i < BUSY; i++)
+        assert_int_equal(commd_start(alone, &other, takes_a_while, &told, NULL), 0);
+    assert_int_equal(commd_work_wait(work, 10), COMMD_E_TIMEOUT);
+    told_then = atomic_load(&told);
+    m[0].ctx->thread_up = false;
+    async_drop_group(alone);
+    group_free(alone);
+    board_ctl_free(ctl_alone);
+    members_free(m, ctl);
+    commd_work_free(work);
+    assert_in_range(told_then, 1, BUSY - 1);
+    assert_int_equal(atomic_load(&told), BUSY);
+}
+
 /* ---- the application's wish to stop ---------------------------------------------------------- */
 
 struct asked {
@@ -346,6 +385,7 @@ int main(void)
         cmocka_unit_test(callbacks_keep_their_order),
         cmocka_unit_test(leaving_ends_a_wait),
         cmocka_unit_test(thread_goes_on),
+        cmocka_unit_test(limit_holds_beside_others),
         cmocka_unit_test(hook_holds_up_nobody),
     };
 
