@@ -187,8 +187,8 @@ PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
     /* one that the progress thread begins, or ends, is told by it */
     if (!r && work->p2p && !work->gate && !work->behind && !atomic_load(&work->done))
         r = wait_message(work, timeout_ms, deadline);
-    if (!r && !atomic_load(&work->done))
-        r = wait_done(work, timeout_ms, deadline);
+    if (!r && !atomic_load(&work->done)) /* who only asks does not stand in for a moment */
+        r = timeout_ms ? wait_done(work, timeout_ms, deadline) : wait_late(work, timeout_ms);
     if (r) /* also when the thread that would finish it is not in this process */
         return r;
     if (work->err.code)

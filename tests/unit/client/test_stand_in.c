@@ -323,6 +323,25 @@ static void limit_holds_beside_others(void **state)
     assert_int_equal(atomic_load(&told), BUSY);
 }
 
+/* Who only asks hands nothing over. */
+static void no_limit_is_left(void **state)
+{
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct commd_work *work;
+    int32_t x = 1;
+    struct commd_op op = sum_of(&x, 1);
+    uint32_t kicked;
+
+    assert_int_equal(commd_start(m[0].group, &op, NULL, NULL, &work), 0);
+    kicked = atomic_load(&m[0].ctx->kick);
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(commd_work_wait(work, 0), COMMD_E_TIMEOUT);
+    assert_int_equal(atomic_load(&m[0].ctx->kick), kicked);
+    members_free(m, ctl);
+    commd_work_free(work);
+}
+
 /* ---- the application's wish to stop ---------------------------------------------------------- */
 
 struct asked {
@@ -386,6 +405,7 @@ int main(void)
         cmocka_unit_test(leaving_ends_a_wait),
         cmocka_unit_test(thread_goes_on),
         cmocka_unit_test(limit_holds_beside_others),
+        cmocka_unit_test(no_limit_is_left),
         cmocka_unit_test(hook_holds_up_nobody),
     };
 
