@@ -2,7 +2,10 @@
  *
  * While the application waits for a work, the thread that waits stands in for it, and it keeps
  * away: what would be handed over twice, the operation and its end, is not. One at a time stands
- * in; it does all that the thread does, also for groups of others, and callbacks run there.
+ * in; it does all that the thread does, also for groups of others, and callbacks run there. Where
+ * it takes no step for STILL_MS the thread does not keep away any more: all they do is under plock,
+ * and each sleeps for itself. One that is suspended in a callback, or with plock, holds up all who
+ * wait; one that is suspended in its sleep only those who leave a group.
  *
  * It keeps one running work per group and polls them in turn, so operations of different groups
  * never wait for each other. It sleeps on the bells of the boards it serves and on `kick`, which
@@ -27,8 +30,9 @@ enum {
     MAX_BELLS = 126,
     SLOW_EVERY = 1024, /* rounds between looks at the reasons to give up */
     GPU_NAP_US = 20,
-    GPU_NAPS = 16,      /* of them, before they get longer */
-    GPU_SLOW_EVERY = 64 /* naps between such looks: they cost system calls */
+    GPU_NAPS = 16,                /* of them, before they get longer */
+    GPU_SLOW_EVERY = 64,          /* naps between such looks: they cost system calls */
+    STILL_MS = 3 * WAIT_SLICE_MS, /* who stands in takes a step in each slice */
 };
 
 /* ---- one group ------------------------------------------------------------------------------- */
@@ -339,6 +343,32 @@ static bool progress_pause(struct commd_context *ctx, unsigned idle, bool stands
     return true;
 }
 
+/* What the thread has seen of who stands in for it. */
+struct seen {
+    unsigned steps;
+    uint64_t since_ms; /* when that began to be true; 0: nobody stood in */
+};
+
+/* Does somebody stand in for the thread, and does so? One that does nothing for long is suspended,
+ * or a signal's handler has its thread: then both do it, which only costs time. With plock held. */
+static bool is_stood_in(struct commd_context *ctx, struct seen *seen)
+{
+    uint64_t now;
+
+    if (!atomic_load(&ctx->stood_in)) {
+        seen->since_ms = 0;
+        return false;
+    }
+    if (seen->since_ms && seen->steps != ctx->steps)
+        seen->since_ms = 0;
+    now = now_ms();
+    if (!seen->since_ms) {
+        seen->steps = ctx->steps;
+        seen->since_ms = now;
+    }
+    return now - seen->since_ms < STILL_MS;
+}
+
 /* With plock held, which is dropped meanwhile. */
 static void keep_away(struct commd_context *ctx, uint32_t kicked)
 {
@@ -353,12 +383,13 @@ static void *progress_main(void *arg)
 {
     struct commd_context *ctx = arg;
     unsigned idle = 0, rounds = 0;
+    struct seen seen = {0};
 
     pthread_mutex_lock(&ctx->plock);
     while (!atomic_load(&ctx->stop)) {
         uint32_t kicked = atomic_load(&ctx->kick);
 
-        if (atomic_load(&ctx->stood_in)) {
+        if (is_stood_in(ctx, &seen)) {
             keep_away(ctx, kicked);
             continue;
         }
@@ -370,8 +401,7 @@ static void *progress_main(void *arg)
             idle = 0;
             ctx->gpu_naps = 0;
         } else if (!progress_pause(ctx, ++idle, false)) { /* and again, until something moves */
-            if (!atomic_load(&ctx->stood_in) &&
-                progress_sleep(ctx, kicked, NULL, WAIT_SLICE_MS * 1000))
+            if (!is_stood_in(ctx, &seen) && progress_sleep(ctx, kicked, NULL, WAIT_SLICE_MS * 1000))
                 idle = 0;
             works_tell(ctx);
         }
@@ -432,6 +462,7 @@ void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us)
         uint32_t kicked = atomic_load(&ctx->kick);
         bool moved;
 
+        ctx->steps++;
         last = late || round == SLOW_EVERY;
         moved = progress_all(ctx, last);
         works_tell(ctx);

@@ -64,6 +64,7 @@ struct commd_context {
         uint64_t times;
     } asleep[2];           /* on bells of boards: the thread, and who stands in for it */
     _Atomic bool stood_in; /* somebody who waits does what the thread does (progress_stand_in()) */
+    unsigned steps;        /* it has taken */
     pthread_t thread;
     bool thread_up;
     _Atomic bool stop;

@@ -1,6 +1,8 @@
 /* test_stand_in.c - who waits for a work does what the progress thread does (async/progress.c):
  * nobody else is needed; several who wait, with limits and without; the order of callbacks;
  * leaving while they wait. */
+#include <signal.h>
+
 #include "tests/unit/client/members.h"
 
 enum { WAITERS = 3, ROUNDS = 400, AHEAD = 4 };
@@ -231,6 +233,11 @@ static void *waiter_main(void *arg)
     return (void *)(intptr_t)commd_work_wait(arg, -1);
 }
 
+static void *limited_main(void *arg)
+{
+    return (void *)(intptr_t)commd_work_wait(arg, 30000);
+}
+
 static void leaving_ends_a_wait(void **state)
 {
     for (unsigned i = 0; i < 20; i++) {
@@ -396,6 +403,85 @@ static void hook_holds_up_nobody(void **state)
     members_free(m, ctl);
 }
 
+/* ---- one who stands in, and does nothing any more ------------------------------------------- */
+
+#if !defined(__SANITIZE_THREAD__) /* which calls handlers later, and with the lock held */
+static _Atomic bool held, let_go;
+
+static void hold(int signal)
+{
+    atomic_store(&held, true);
+    while (!atomic_load(&let_go))
+        usleep(1000);
+}
+
+/* Begins to wait for @work, alone, and is suspended in that. */
+static pthread_t suspended_waiter(struct commd_context *ctx, struct commd_work *work)
+{
+    bool asleep = false, between = false;
+    pthread_t waiter;
+
+    do { /* until it is where it nearly always is: asleep, without the lock */
+        atomic_store(&let_go, true);
+        if (between)
+            pthread_join(waiter, NULL);
+        atomic_store(&held, false);
+        atomic_store(&let_go, false);
+        assert_int_equal(pthread_create(&waiter, NULL, limited_main, work), 0);
+        while (!asleep) {
+            usleep(1000);
+            pthread_mutex_lock(&ctx->plock);
+            asleep = ctx->asleep[1].now;
+            pthread_mutex_unlock(&ctx->plock);
+        }
+        pthread_kill(waiter, SIGUSR1);
+        while (!atomic_load(&held))
+            usleep(1000);
+        usleep(1000);
+        between = pthread_mutex_trylock(&ctx->plock) != 0;
+    } while (between);
+    pthread_mutex_unlock(&ctx->plock);
+    return waiter;
+}
+
+/* Neither other ranks nor others of its own process. */
+static void suspended_holds_up_nobody(void **state)
+{
+    struct sigaction action = {.sa_handler = hold};
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    struct commd_work *first[MEMBERS], *second[MEMBERS];
+    int32_t x[MEMBERS] = {1, 1, 1}, y[MEMBERS];
+    int result[2] = {0};
+    pthread_t waiter = pthread_self();
+    void *ended;
+
+    sigaction(SIGUSR1, &action, NULL);
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        struct commd_op op = sum_of(&x[k], 1);
+
+        if (k == 1)
+            waiter = suspended_waiter(m[0].ctx, first[0]);
+        assert_int_equal(commd_start(m[k].group, &op, NULL, NULL, &first[k]), 0);
+    }
+    start_all(m, y, NULL, NULL, second);
+    for (unsigned k = 0; k < MEMBERS && !result[0] && !result[1]; k++) {
+        result[0] = commd_work_wait(first[k], 10000);
+        result[1] = commd_work_wait(second[k], 10000);
+    }
+    atomic_store(&let_go, true);
+    pthread_join(waiter, &ended);
+    for (unsigned k = 0; k < MEMBERS; k++) {
+        commd_work_free(first[k]);
+        commd_work_free(second[k]);
+    }
+    members_free(m, ctl);
+    assert_int_equal(result[0], 0);
+    assert_int_equal(result[1], 0);
+    assert_int_equal((intptr_t)ended, 0);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -407,6 +493,9 @@ int main(void)
         cmocka_unit_test(limit_holds_beside_others),
         cmocka_unit_test(no_limit_is_left),
         cmocka_unit_test(hook_holds_up_nobody),
+#if !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(suspended_holds_up_nobody),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
