@@ -359,7 +359,12 @@ void commd_work_status(const struct commd_work *work, struct commd_status *ret_s
 /* 1 done (then *ret_error, if not NULL, is its code), 0 not yet. */
 int commd_work_test(struct commd_work *work, int *ret_error);
 /* Waits up to @timeout_ms (-1: as long as the operation's own limit allows). Returns the
- * operation's result, or COMMD_E_TIMEOUT if it is still pending (it stays pending). */
+ * operation's result, or COMMD_E_TIMEOUT if it is still pending (it stays pending). The caller may
+ * carry out meanwhile what others have started in this context, and call their on_done; it is no
+ * cancellation point. A thread that is suspended in there (by a debugger, or a handler of a signal
+ * that takes long) is not waited for: after some 0.2 s the library's thread carries on. But if it
+ * is in the middle of a step or in an on_done, or waits for a message, or another thread leaves a
+ * group, that waits for it. */
 int commd_work_wait(struct commd_work *work, int64_t timeout_ms);
 /* Drops the handle; a pending operation continues. NULL is fine. */
 void commd_work_free(struct commd_work *work);

@@ -179,16 +179,29 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
     return r;
 }
 
-PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
+static int wait_pending(struct commd_work *work, int64_t timeout_ms)
 {
     int64_t deadline = deadline_in(timeout_ms);
-    int r = atomic_load(&work->done) ? 0 : usable(work->ctx, op_name(&work->op));
+    int r = usable(work->ctx, op_name(&work->op));
 
     /* one that the progress thread begins, or ends, is told by it */
     if (!r && work->p2p && !work->gate && !work->behind && !atomic_load(&work->done))
         r = wait_message(work, timeout_ms, deadline);
     if (!r && !atomic_load(&work->done)) /* who only asks does not stand in for a moment */
         r = timeout_ms ? wait_done(work, timeout_ms, deadline) : wait_late(work, timeout_ms);
+    return r;
+}
+
+PUBLIC int commd_work_wait(struct commd_work *work, int64_t timeout_ms)
+{
+    int r = 0, cancel;
+
+    if (!atomic_load(&work->done)) {
+        /* others depend on who is in here, also in their callbacks */
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+        r = wait_pending(work, timeout_ms);
+        pthread_setcancelstate(cancel, NULL);
+    }
     if (r) /* also when the thread that would finish it is not in this process */
         return r;
     if (work->err.code)

@@ -482,6 +482,57 @@ static void suspended_holds_up_nobody(void **state)
 }
 #endif
 
+/* ---- one who is cancelled -------------------------------------------------------------------- */
+
+static void told_at_length(void *arg, const struct commd_error *error)
+{
+    struct ends *e = arg;
+
+    atomic_store(&e->begun, true);
+    usleep(50000); /* a cancellation point */
+    atomic_store(&e->over, true);
+}
+
+/* While it calls others back. */
+static void cancelled_holds_up_nobody(void **state)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        struct member m[MEMBERS];
+        struct board_ctl *ctl = members_new(m);
+        struct commd_work *first[MEMBERS], *second[MEMBERS];
+        int32_t x[MEMBERS] = {1, 1, 1}, y[MEMBERS];
+        struct ends e = {false};
+        pthread_t waiter;
+        int result = 0;
+
+        for (unsigned k = 0; k < MEMBERS; k++) {
+            struct commd_op op = sum_of(&x[k], 1);
+
+            if (k == 1) {
+                assert_int_equal(pthread_create(&waiter, NULL, limited_main, first[0]), 0);
+                while (!atomic_load(&m[0].ctx->stood_in))
+                    usleep(1000);
+            }
+            assert_int_equal(
+                commd_start(m[k].group, &op, k ? NULL : told_at_length, k ? NULL : &e, &first[k]),
+                0);
+        }
+        while (!atomic_load(&e.begun))
+            usleep(1000);
+        pthread_cancel(waiter);
+        pthread_join(waiter, NULL);
+        start_all(m, y, NULL, NULL, second);
+        for (unsigned k = 0; k < MEMBERS; k++) {
+            result |= commd_work_wait(second[k], 10000);
+            commd_work_free(first[k]);
+            commd_work_free(second[k]);
+        }
+        assert_int_equal(result, 0); /* to leave would be to wait for who tells */
+        assert_true(atomic_load(&e.over));
+        members_free(m, ctl);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -496,6 +547,7 @@ int main(void)
 #if !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(suspended_holds_up_nobody),
 #endif
+        cmocka_unit_test(cancelled_holds_up_nobody),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
