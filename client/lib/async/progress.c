@@ -431,6 +431,12 @@ int progress_start(struct commd_context *ctx)
 
 /* ---- who stands in for it -------------------------------------------------------------------- */
 
+/* Two pairs of words, each stored by one side before it looks at the other's (seq_cst). The thread
+ * reads kick, then stood_in, and sleeps on kick; who stands down clears stood_in, then adds to kick
+ * if anything is left to do. Who waits counts in waiters, then reads done, and sleeps on that;
+ * work_told() sets done, then reads waiters. The rest is under plock: who leaves a group looks at
+ * asleep and telling, and waits for pcond. */
+
 /* Without the lock: the thread gives it up for a moment only, but looks at this each time. */
 bool progress_stand_in(struct commd_context *ctx)
 {
