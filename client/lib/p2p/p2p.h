@@ -117,6 +117,7 @@ struct p2p {
     unsigned next_slot, eager_busy;
     uint32_t next_id, next_use;
     _Atomic unsigned users; /* threads inside; written with the lock */
+    _Atomic unsigned away;  /* of these, who asks the application whether to stop: the same */
     struct crowd crowd;
     int64_t looked_ms; /* when all operations were looked at for reasons to give up */
     bool closed;       /* the group is being left */

@@ -84,7 +84,7 @@ static void p2p_leave(struct p2p *p)
 
     p2p_tell(p);
     p->users--;
-    pending = !p->users && !p->closed && !TAILQ_EMPTY(&p->ops);
+    pending = p->users == p->away && !p->closed && !TAILQ_EMPTY(&p->ops);
     if (!p->users && p->closed)
         pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock); /* p may be freed now */
@@ -203,7 +203,7 @@ bool p2p_progress(struct commd_group *g, bool slow)
     bool moved;
 
     pthread_mutex_lock(&p->lock);
-    if (p->users) { /* they do it, and wake us when they go */
+    if (p->users != p->away) { /* they do it, and wake us when they go */
         pthread_mutex_unlock(&p->lock);
         return false;
     }
@@ -221,7 +221,9 @@ bool p2p_progress(struct commd_group *g, bool slow)
 
 bool p2p_unattended(struct commd_group *g)
 {
-    return atomic_load(&g->p2p_pending) && !atomic_load(&atomic_load(&g->p2p)->users);
+    const struct p2p *p = atomic_load(&g->p2p);
+
+    return atomic_load(&g->p2p_pending) && atomic_load(&p->users) == atomic_load(&p->away);
 }
 
 struct mail_box *p2p_box(struct commd_group *g)

@@ -397,6 +397,25 @@ static void note_awake(struct p2p *p)
     atomic_store_explicit(&me->message_ms, 0, memory_order_release);
 }
 
+/* Does the application want to stop? It may wait for a lock (as Python's) whose holder calls us: so
+ * it is asked without ours. Meanwhile the progress thread moves what others have started. */
+static bool p2p_interrupted(struct p2p *p, uint64_t *asked_ms)
+{
+    struct commd_context *ctx = p->group->ctx;
+    bool alone, stop;
+
+    if (likely(!context_interrupt_due(ctx, asked_ms)))
+        return false;
+    alone = ++p->away == p->users;
+    pthread_mutex_unlock(&p->lock);
+    if (alone)
+        progress_kick(ctx);
+    stop = context_interrupted(ctx);
+    pthread_mutex_lock(&p->lock);
+    p->away--;
+    return stop;
+}
+
 /* *ret_slept_ms: since when it sleeps; 0: it did not. */
 static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_ms,
                                 uint64_t *ret_slept_ms)
@@ -435,7 +454,7 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
         }
         if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
             return P2P_LATE;
-        if (context_interrupted_late(p->group->ctx, &asked_ms))
+        if (p2p_interrupted(p, &asked_ms) && op->state != P2P_DONE)
             return P2P_INTERRUPTED;
     }
     return P2P_ENDED;

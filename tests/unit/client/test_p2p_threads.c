@@ -1,7 +1,7 @@
 /* test_p2p_threads.c - messages between members that are threads over ONE mapping of the board (so
  * that a thread sanitizer sees both sides of every access), each with several threads of its own in
- * one group: blocking and asynchronous, with callbacks and in batches, beside collectives; and
- * leaving while others wait. */
+ * one group: blocking and asynchronous, with callbacks and in batches, beside collectives; leaving
+ * while others wait; and a hook that waits. */
 #include "tests/unit/client/members.h"
 
 #include "client/lib/p2p/p2p.h"
@@ -202,11 +202,121 @@ static void leaving_ends_what_is_pending(void **state)
     }
 }
 
+/* ---- the application's wish to stop ---------------------------------------------------------- */
+
+struct asked {
+    struct member *m;
+    pthread_mutex_t lock; /* as Python's: who has it calls us, and the hook waits for it */
+    _Atomic bool taken, now, started, ended, give_back;
+    uint8_t first[16], second[16], third[16];
+    _Atomic int errors;
+};
+
+static int hook(void *arg)
+{
+    struct asked *a = arg;
+
+    atomic_store(&a->now, true);
+    pthread_mutex_lock(&a->lock);
+    pthread_mutex_unlock(&a->lock);
+    return 1;
+}
+
+static void *receiver_main(void *arg)
+{
+    struct asked *a = arg;
+
+    a->errors +=
+        commd_recv(a->m->group, a->first, sizeof a->first, COMMD_U8, 1, 1, NULL) != COMMD_OK;
+    return NULL;
+}
+
+/* With the lock: starts receives, and sees one end. */
+static void *holder_main(void *arg)
+{
+    struct asked *a = arg;
+    struct commd_op op[2] = {op_of(COMMD_RECV, a->second, sizeof a->second, 1, 2),
+                             op_of(COMMD_RECV, a->third, sizeof a->third, 1, 3)};
+    struct commd_work *work[2];
+
+    pthread_mutex_lock(&a->lock);
+    atomic_store(&a->taken, true);
+    while (!atomic_load(&a->now))
+        usleep(1000);
+    for (unsigned i = 0; i < 2; i++)
+        a->errors += commd_start(a->m->group, &op[i], NULL, NULL, &work[i]) != 0;
+    atomic_store(&a->started, true);
+    for (unsigned ms = 0; ms < 10000 && !commd_work_test(work[0], NULL); ms++)
+        usleep(1000);
+    atomic_store(&a->ended, true);
+    a->errors += !commd_work_test(work[0], NULL);
+    while (!atomic_load(&a->give_back))
+        usleep(1000);
+    pthread_mutex_unlock(&a->lock);
+    for (unsigned i = 0; i < 2; i++) {
+        while (commd_work_wait(work[i], -1) == COMMD_E_INTERRUPTED)
+            continue;
+        commd_work_free(work[i]);
+    }
+    return NULL;
+}
+
+static unsigned pending_messages(struct commd_group *g)
+{
+    struct p2p *p = atomic_load(&g->p2p);
+    struct p2p_op *op;
+    unsigned n = 0;
+
+    pthread_mutex_lock(&p->lock);
+    TAILQ_FOREACH(op, &p->ops, all)
+        n++;
+    pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
+static void wait_until(_Atomic bool *what)
+{
+    for (unsigned ms = 0; ms < 10000 && !atomic_load(what); ms++)
+        usleep(1000);
+    assert_true(atomic_load(what));
+}
+
+/* Who holds what the hook waits for can start messages, which go on; and the wish to stop comes too
+ * late for a message that has come meanwhile. */
+static void hook_holds_no_lock(void **state)
+{
+    static struct asked a = {.lock = PTHREAD_MUTEX_INITIALIZER}; /* is left in use if it fails */
+    struct member m[MEMBERS];
+    struct board_ctl *ctl = members_new(m);
+    pthread_t holder, receiver;
+
+    a.m = &m[0];
+    commd_set_interrupt(m[0].ctx, hook, &a);
+    assert_int_equal(pthread_create(&holder, NULL, holder_main, &a), 0);
+    wait_until(&a.taken);
+    assert_int_equal(pthread_create(&receiver, NULL, receiver_main, &a), 0);
+    wait_until(&a.started);
+    assert_int_equal(commd_send(m[1].group, "second", 6, COMMD_U8, 0, 2), 0);
+    wait_until(&a.ended);
+    assert_int_equal(commd_send(m[1].group, "first", 5, COMMD_U8, 0, 1), 0);
+    for (unsigned ms = 0; ms < 10000 && pending_messages(m[0].group) > 1; ms++)
+        usleep(1000);
+    atomic_store(&a.give_back, true);
+    pthread_join(receiver, NULL);
+    assert_int_equal(commd_send(m[1].group, "third", 5, COMMD_U8, 0, 3), 0);
+    pthread_join(holder, NULL);
+    assert_int_equal(atomic_load(&a.errors), 0);
+    assert_string_equal((const char *)a.first, "first");
+    assert_string_equal((const char *)a.second, "second");
+    members_free(m, ctl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_exchange_messages),
         cmocka_unit_test(leaving_ends_what_is_pending),
+        cmocka_unit_test(hook_holds_no_lock),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
