@@ -5,6 +5,7 @@
 
 #include "client/ctl/finding.h"
 #include "client/ctl/seats.h"
+#include "shm/util/wait.h"
 
 #include <stdio.h>
 
@@ -375,7 +376,26 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
     }
 }
 
-/* The ranks of a job with uneven batches wait for each other again and again, and it gets on. */
+/* For whom, as far as that is known. */
+static void tell_usual(struct finding *f, const struct finding *stuck, const struct seat *waiter)
+{
+    char whom[160] = "";
+
+    if (stuck->rank >= 0)
+        snprintf(whom, sizeof(whom), ", for rank %lld (pid %lld on node %s)",
+                 (long long)stuck->rank, (long long)stuck->pid, stuck->node);
+    else if (stuck->unseen)
+        snprintf(whom, sizeof(whom), ", of whose ranks not all were seen");
+    else if (stuck->verdict == VERDICT_LINK_STALL)
+        snprintf(whom, sizeof(whom), ", which all ranks have begun");
+    tell(
+        f->evidence,
+        "it is waited for %.1f s in operation %u%s; three operations took %.1f s and longer lately",
+        (double)waiter->asleep_ms / 1000, waiter->started, whom, (double)waiter->usual_ms / 1000);
+}
+
+/* Ranks of a job with uneven batches wait for each other again and again, and it gets on. A long
+ * wait is told all the same, be it usual (a checkpoint) or not: nobody can know whether it ends. */
 static bool find_usual(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     struct finding stuck = *f;
@@ -385,11 +405,20 @@ static bool find_usual(struct finding *f, const struct seats *seats, const struc
     follow(&stuck, seats, waiter);
     if (stuck.verdict != VERDICT_NOT_ARRIVED && stuck.verdict != VERDICT_LINK_STALL)
         return false;
-    find_pace(f, seats, waiter);
-    tell(f->evidence,
-         "it is waited for %.1f s in operation %u; of the last operations three took "
-         "%.1f s and longer",
-         (double)waiter->asleep_ms / 1000, waiter->started, (double)waiter->usual_ms / 1000);
+    if (waiter->asleep_ms < WAIT_LONG_MS) {
+        find_pace(f, seats, waiter);
+        f->waiting_ms = stuck.waiting_ms;
+        tell_usual(f, &stuck, waiter);
+        return true;
+    }
+    *f = stuck;
+    tell(f->evidence, "three operations took %.1f s and longer lately: %s",
+         (double)waiter->usual_ms / 1000,
+         waiter->asleep_ms <= waiter->usual_ms ? "such a wait is usual, and it may still come"
+                                               : "this wait is longer, but not twice as long");
+    if (f->verdict == VERDICT_NOT_ARRIVED)
+        tell(f->remedy,
+             "is it at what took so long before (a checkpoint, an evaluation)? Then wait");
     return true;
 }
 

@@ -503,6 +503,29 @@ def test_a_rank_that_waits_says_so():
         del os.environ["COMMD_WARN_AFTER"]
 
 
+def test_a_rank_that_waits_says_what_is_usual():
+    """As commctl why does: who was waited for often, and comes late again."""
+    os.environ["COMMD_WARN_AFTER"] = "0.4"
+    try:
+        with Cluster(2) as cluster:
+            ranks, said = cluster.ranks_heard("g", [0, 1])
+            for step in range(4):
+                ranks[0].start("all_reduce", name="g", count=10)
+                until(lambda step=step: said().count("has waited") > step, said)
+                if step == 3:
+                    break
+                time.sleep(0.4)
+                ranks[1].call("all_reduce", name="g", count=10)
+                ranks[0].finish()
+            lines = said().splitlines()
+            check(not any("lately" in line for line in lines[:3]), lines)
+            check("rank 1 of node node1 did not come; three operations took" in lines[3], lines)
+            ranks[1].call("all_reduce", name="g", count=10)
+            ranks[0].finish()
+    finally:
+        del os.environ["COMMD_WARN_AFTER"]
+
+
 COMPLETE = """
 . "$1"; shift
 commctl() { "$COMMCTL" "$@"; }

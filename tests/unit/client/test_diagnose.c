@@ -624,7 +624,10 @@ static void uneven_work(void **state)
     set(f, "lately_in_ms", "6000");
     row(f, 1, "process=running lately=5 lately_ms=18000 lately_in_ms=5000 usual_ms=600");
     assert_verdict(f, HEALTHY);
-    assert_evidence(f, "it is waited for 0.9 s in operation 6");
+    assert_evidence(f,
+                    "it is waited for 0.9 s in operation 6, for rank 1 (pid 101 on node a); three "
+                    "operations took 0.5 s and longer lately");
+    assert_int_equal(f->findings[0].waiting_ms, 900);
     set(f, "lately_in_ms", "0"); /* it never waits: they always wait for it */
     row(f, 2, "process=running lately_in_ms=6000");
     assert_verdict(f, SLOW_RANK);
@@ -640,6 +643,44 @@ static void uneven_work(void **state)
     row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
     row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
     assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* Ranks that often wait for one that writes a checkpoint: from some time on it is said for whom,
+ * though it may still come. */
+static void a_wait_that_is_long_and_usual(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=29999 busy_pct=90 usual_ms=600000");
+    row(f, 1, "kernel=futex_wait");
+    assert_verdict(f, HEALTHY);
+    assert_evidence(f,
+                    "it is waited for 30.0 s in operation 6, for rank 1 (pid 101 on node a); three "
+                    "operations took 600.0 s and longer lately");
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=30000 busy_pct=90 usual_ms=600000");
+    row(f, 1, "kernel=futex_wait");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_int_equal(f->findings[0].waiting_ms, 30000);
+    assert_evidence(f, "rank 0 of group \"g\" waits in operation 6 (all_reduce) for 30.0 s");
+    assert_evidence(f, "three operations took 600.0 s and longer lately: such a wait is usual");
+    assert_non_null(strstr(f->findings[0].remedy, "a checkpoint"));
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=700000 busy_pct=90 usual_ms=600000");
+    row(f, 1, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_evidence(f, "600.0 s and longer lately: this wait is longer, but not twice as long");
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=1200001 busy_pct=90 usual_ms=600000");
+    row(f, 1, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_null(strstr(f->findings[0].evidence, "lately"));
+    clear(f);
+    row(f, 0, "size=2 started=6 operation=all_reduce asleep_ms=40000 busy_pct=90 usual_ms=35000");
+    row(f, 1, "size=2 node=b started=6 operation=all_reduce asleep_ms=40000 busy_pct=90");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "35.0 s and longer lately: this wait is longer, but not twice as long");
 }
 
 /* Ranks of a node that does not answer are not known to have begun it. */
@@ -805,6 +846,7 @@ int main(void)
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
         T(uneven_work),
+        T(a_wait_that_is_long_and_usual),
         T(a_node_that_is_silent),
         T(a_link_that_crawls),
         T(the_first_that_died),
