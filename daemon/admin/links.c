@@ -122,11 +122,11 @@ void links_fill(struct daemon *d, bool all, struct table *table)
             fill_link(d, &peer, table);
 }
 
-void links_silent(struct daemon *d, const char *peer, struct table *table)
+void links_unheard(struct daemon *d, const char *peer, const char *state, struct table *table)
 {
     table_text(table, d->conf->node);
     table_text(table, peer);
-    table_text(table, "silent");
+    table_text(table, state);
     for (unsigned i = 3; i < table->t.ncolumns; i++)
         table_text(table, "");
 }

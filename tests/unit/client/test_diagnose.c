@@ -710,6 +710,63 @@ static void a_node_that_is_silent(void **state)
     assert_evidence(f, "were not seen");
 }
 
+/* Nodes in @states ("b=silent c=down"), as a told it; and the verdict after a look at them. */
+static const struct finding *with_unheard(struct fix *f, const char *states)
+{
+    static struct msg_column columns[] = {{.key = "node"}, {.key = "peer"}, {.key = "state"}};
+    struct msg_table tables[2] = {f->table, {.ncolumns = 3, .columns = columns}};
+    struct msg_tables answer = {.ntables = 2, .tables = tables};
+    char copy[200], *cells[30], *save = NULL;
+
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    snprintf(copy, sizeof(copy), "%s", states);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char **row = &cells[3 * tables[1].nrows++];
+
+        row[0] = (char *)"a";
+        row[1] = word;
+        row[2] = strchr(word, '=');
+        *row[2]++ = 0;
+    }
+    tables[1].cells = cells;
+    (void)verdict(f);
+    judge_links(&answer, f->findings, f->n);
+    f->findings[0].node = ""; /* is in @copy */
+    return &f->findings[0];
+}
+
+/* Who does not answer is accused only if it is one of the group's nodes. */
+static void a_silent_node_of_another_group(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2 nodes=2"); /* on a, and on b or c */
+    assert_int_equal(with_unheard(f, "b=silent c=silent")->verdict, VERDICT_LINK_STALL);
+    assert_evidence(f, "nodes b, c do not answer: it is not known which of them are in the group");
+    assert_non_null(strstr(f->findings[0].remedy, "look at nodes b, c"));
+    assert_int_equal(with_unheard(f, "b=silent c=partial")->verdict, VERDICT_LINK_STALL);
+    assert_evidence(f, "node b does not answer: it is not known whether it is in the group");
+    /* with c the group of a would have ended */
+    assert_int_equal(with_unheard(f, "b=silent c=down")->verdict, VERDICT_NODE_DEAD);
+    assert_evidence(f, "node b does not answer; it is lost when");
+    assert_int_equal(with_unheard(f, "c=partial")->verdict, VERDICT_LINK_STALL);
+    assert_null(strstr(f->findings[0].evidence, "answer"));
+    clear(f);
+    row(f, 0, WAITS " size=3 nodes=3");
+    assert_int_equal(with_unheard(f, "b=silent c=silent")->verdict, VERDICT_NODE_DEAD);
+    assert_evidence(f, "nodes b, c do not answer; they are lost when");
+    clear(f);
+    row(f, 0, WAITS " size=3 nodes=2"); /* both of its nodes are here, one told only a part */
+    row(f, 1, WAITS " size=3 nodes=2 node=b");
+    assert_int_equal(with_unheard(f, "b=partial c=silent")->verdict, VERDICT_LINK_STALL);
+    assert_null(strstr(f->findings[0].evidence, "answer"));
+    clear(f);
+    row(f, 0, WAITS " size=2 nodes=2 node=x"); /* a is not in it, so what is down there may be */
+    assert_int_equal(with_unheard(f, "b=silent c=down")->verdict, VERDICT_LINK_STALL);
+    assert_evidence(f, "it is not known whether it is in the group");
+}
+
 /* Nothing is lost, but what is sent has to wait, and little gets through. */
 static void a_link_that_crawls(void **state)
 {
@@ -848,6 +905,7 @@ int main(void)
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),
         T(a_node_that_is_silent),
+        T(a_silent_node_of_another_group),
         T(a_link_that_crawls),
         T(the_first_that_died),
         T(the_first_that_left),
