@@ -297,6 +297,25 @@ def test_ranks_that_end_because_of_another():
             equal(culprit(row), (2, "node1", ranks[2].pid))
 
 
+def test_a_rank_that_died_because_another_had_left():
+    """Only on the node of the dead one somebody had missed who left. All nodes name that one."""
+    with Cluster(3) as cluster:
+        ranks = cluster.ranks("g", [0, 1, 2])
+        staged.both(ranks, coll="barrier")
+        ranks[2].call("leave", name="g")
+        equal(ranks[1].call_error("all_reduce", name="g", count=10)["code"], "RANK_LOST")
+        ranks[1].kill()
+        until(lambda: rank_row(cluster.nodes[0], 1)["process"] == "died", "rank 1 is gone")
+        for row in at_once(*((why, node) for node in cluster.nodes)):
+            equal((row["verdict"], *culprit(row)), ("NOT_ARRIVED", 2, "node2", ranks[2].pid), row)
+            check("rank 1 began operation 2" in row["evidence"], row)
+            check("rank 1 has died" in row["evidence"], row)
+
+
+def rank_row(node, rank):
+    return {row["rank"]: row for row in node.ctl("ranks")["ranks"]}[rank]
+
+
 def test_a_job_that_called_different_operations():
     with Cluster(2) as cluster:
         ranks = staged.mismatch(cluster).ranks

@@ -832,6 +832,58 @@ static void the_first_that_left(void **state)
     assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
 }
 
+#define LEFT(rank, node) " gone=left gone_ops=5 gone_rank=" #rank " gone_node=" #node
+#define DIED(rank, node) " gone=died gone_ops=5 gone_rank=" #rank " gone_node=" #node
+
+/* Nodes hear of who is gone in another order, and name different ones. */
+static void nodes_that_disagree_who_was_gone_first(void **state)
+{
+    struct fix *f = *state;
+
+    /* nobody on a had begun more than who left, c says nothing any more */
+    row(f, 0, "node=a" DIED(1, b));
+    row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_string_equal(f->findings[0].node, "c");
+    assert_evidence(f, "rank 2 (pid 0 on node c) left the group after operation 5");
+    assert_evidence(f, "rank 1 began operation 6 (all_reduce), which it did not");
+    assert_evidence(f, "rank 1 has died");
+    clear(f);
+
+    /* on c itself nobody missed who left there */
+    row(f, 0, "node=a" DIED(1, b));
+    row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
+    row(f, 2, "node=c process=left" DIED(1, b));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+    row(f, 2, "node=c process=left" DIED(1, b));
+    row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+
+    /* 0 left because 3 had died: that was heard on a, and on c only after it */
+    row(f, 0, "node=a process=left started=6" DIED(3, b));
+    row(f, 1, "node=c started=6 operation=all_reduce" LEFT(0, a));
+    row(f, 3, "node=b process=died" DIED(3, b));
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 3);
+    clear(f);
+    row(f, 1, "node=c started=6 operation=all_reduce" LEFT(0, a));
+    row(f, 3, "node=b process=died" DIED(3, b)); /* a says nothing any more */
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 3);
+    clear(f);
+
+    /* and nonsense ends */
+    row(f, 0, "node=a" DIED(1, b));
+    row(f, 1, "node=b" DIED(2, c));
+    row(f, 2, "node=c" DIED(0, a));
+    assert_verdict(f, RANK_DEAD);
+}
+
 /* A link that loses is the culprit only of groups over both of its nodes, which are in operations
  * much of the time and get on. */
 static void a_link_that_loses(void **state)
@@ -909,6 +961,7 @@ int main(void)
         T(a_link_that_crawls),
         T(the_first_that_died),
         T(the_first_that_left),
+        T(nodes_that_disagree_who_was_gone_first),
         T(a_link_that_loses),
     };
 
