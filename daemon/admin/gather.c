@@ -42,6 +42,7 @@ struct gather_question {
     struct table tables[3]; /* ranks; links; records, if wished */
     struct event *timer;    /* owned */
     uint64_t watch_until_ms, wait_until_ms;
+    unsigned links_left;       /* of this node, that are not well and not in the table */
     unsigned nwaits;           /* nodes that were asked and have not answered: HEARD_NOTHING */
     char text[MSG_TEXT_MAX];   /* what is missing */
     enum gather_heard heard[]; /* by node */
@@ -59,11 +60,20 @@ static void gather_free(struct gather_question *q)
     free(q);
 }
 
+static void mention(struct gather_question *q, const char *text)
+{
+    size_t used = strlen(q->text), room = sizeof(q->text) - used;
+
+    if ((size_t)snprintf(q->text + used, room, "%s%s", used ? "; " : "", text) >= room)
+        memcpy(q->text + sizeof(q->text) - sizeof("..."), "...", sizeof("..."));
+}
+
 static void missing(struct gather_question *q, const char *what, const char *name)
 {
-    size_t used = strlen(q->text);
+    char text[MSG_TEXT_MAX];
 
-    snprintf(q->text + used, sizeof(q->text) - used, "%snode %s %s", used ? "; " : "", name, what);
+    snprintf(text, sizeof(text), "node %s %s", name, what);
+    mention(q, text);
 }
 
 static unsigned tables_of(const struct gather_question *q)
@@ -82,7 +92,17 @@ static int answer_error(const struct gather_question *q)
 static void look_complete(struct gather_question *q, int error)
 {
     struct daemon *d = q->d;
+    char others[MSG_TEXT_MAX], left[80];
 
+    if (q->links_left) { /* before nodes that are down, which may be many */
+        memcpy(others, q->text, sizeof(others));
+        q->text[0] = 0;
+        snprintf(left, sizeof(left), "has %u more links that are not well: only the worst are told",
+                 q->links_left);
+        missing(q, left, d->conf->node);
+        if (others[0])
+            mention(q, others);
+    }
     for (unsigned i = 0; i < d->conf->nnodes && q->nwaits; i++)
         if (q->heard[i] == HEARD_NOTHING)
             missing(q, "did not answer", d->conf->nodes[i].name);
@@ -169,7 +189,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
         if (!ranks_fill(&q->ranks, d, &q->tables[0], until_us))
             return again_in(q, 0);
         q->ranks.group_at = q->ranks.row_at = 0;
-        links_fill(d, q->ranks.wish.links, &q->tables[1]);
+        q->links_left = links_fill(d, q->ranks.wish.links, &q->tables[1]);
         q->stage = GATHER_RECORDS; /* fall through */
     case GATHER_RECORDS:
         if (q->ranks.wish.records && !records_fill(&q->ranks, d, &q->tables[2], until_us))
@@ -357,12 +377,12 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
         return; /* too late, or never asked */
     q->heard[node] = tables->text[0] || !same_tables(tables, q) ? HEARD_PART : HEARD_ALL;
     q->nwaits--;
+    if (tables->text[0])
+        mention(q, tables->text); /* it names the node */
     if (!same_tables(tables, q)) {
-        missing(q, tables->text[0] ? tables->text : "answers in another version",
-                d->conf->nodes[node].name);
+        if (!tables->text[0])
+            missing(q, "answers in another version", d->conf->nodes[node].name);
     } else {
-        if (tables->text[0])
-            missing(q, "answered only in part", d->conf->nodes[node].name);
         for (unsigned k = 0; k < tables->ntables; k++)
             for (uint32_t i = 0; i < tables->tables[k].nrows * tables->tables[k].ncolumns; i++)
                 table_text(&q->tables[k], tables->tables[k].cells[i]);

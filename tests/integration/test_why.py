@@ -2,6 +2,7 @@
 """Staged situations, and what `commctl why` says of them: the verdict, and who is the culprit."""
 
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -466,6 +467,25 @@ def test_a_node_that_stands_still():
         ranks[2].call("all_reduce", name="g", count=10)
         for rank in ranks[:2]:
             rank.finish()
+
+
+def test_links_of_many_nodes_are_cut():
+    """What is left out of `commctl links` is said, however many other nodes are down."""
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        others = "".join(
+            f"\n    - {{name: other{i}, address: 127.0.0.1, port: {i}}}" for i in range(1, 70)
+        )
+        own = f"\n    - {{name: {node.name}, address: {node.address}, port: {node.port}}}"
+        node.write_config(cluster={"nodes": own + others})
+        cluster.expect("other")
+        node.start()
+        until(lambda: text(node, "status").stdout, "it answers")
+        shown = text(node, "--json", "links")
+        equal(shown.returncode, 1)
+        equal([row["state"] for row in json.loads(shown.stdout)["links"]], 64 * ["down"])
+        said = "node node0 has 5 more links that are not well: only the worst are told; node other1"
+        check(said in shown.stderr and shown.stderr.endswith("...\n"), shown.stderr)
 
 
 def test_others_groups_are_not_shown():

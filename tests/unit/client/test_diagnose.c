@@ -792,6 +792,47 @@ static void a_link_that_crawls(void **state)
                        "0.1 ms; 1.2 MB/s get through, where up to 1200.0 did");
 }
 
+/* However many links are not well, those of the group are found, and the worst is named. */
+static void many_links_that_are_not_well(void **state)
+{
+    enum { LINKS = 700, COLUMNS = 8 };
+    static struct msg_column columns[COLUMNS] = {
+        {.key = "node"},        {.key = "peer"},   {.key = "state"},      {.key = "segments"},
+        {.key = "retransmits"}, {.key = "rtt_us"}, {.key = "min_rtt_us"}, {.key = "rate"}};
+    static char *others[COLUMNS] = {"x", "y", "up", "1000", "900", "100", "100", "1"},
+                *lossy[COLUMNS] = {"a", "b", "up", "1000", "30", "100", "100", "1"},
+                *lossier[COLUMNS] = {"b", "a", "up", "1000", "31", "100", "100", "1"};
+    char **cells = calloc((size_t)LINKS * COLUMNS, sizeof(*cells));
+    struct msg_tables answer = {.ntables = 2};
+    struct msg_table tables[2];
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < LINKS; i++)
+        memcpy(cells + (size_t)i * COLUMNS,
+               i == 500   ? lossy
+               : i == 600 ? lossier
+                          : others,
+               sizeof(others));
+    row(f, 0, "node=a done=50 busy_pct=80");
+    row(f, 1, "node=b done=50 busy_pct=85");
+    assert_verdict(f, HEALTHY);
+    tables[0] = f->table;
+    tables[1] =
+        (struct msg_table){.ncolumns = COLUMNS, .nrows = LINKS, .columns = columns, .cells = cells};
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    answer.tables = tables;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_SLOW_LINK);
+    assert_evidence(f, "node b sends 3.1 % of what goes to node a again: 31 of 1000");
+    assert_evidence(f, "1 more link between its nodes is not well: commctl links");
+    links_worst_first(&tables[1]);
+    assert_string_equal(cells[0], "x");
+    assert_string_equal(cells[(size_t)(LINKS - 2) * COLUMNS], "b");
+    assert_string_equal(cells[(size_t)(LINKS - 1) * COLUMNS], "a");
+    free(cells);
+}
+
 /* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
 static void the_first_that_died(void **state)
 {
@@ -959,6 +1000,7 @@ int main(void)
         T(a_node_that_is_silent),
         T(a_silent_node_of_another_group),
         T(a_link_that_crawls),
+        T(many_links_that_are_not_well),
         T(the_first_that_died),
         T(the_first_that_left),
         T(nodes_that_disagree_who_was_gone_first),
