@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "client/ctl/commctl.h"
+#include "client/ctl/diagnose.h"
 #include "shm/proto/codec.h"
 
 #define STRING_(x) #x
@@ -207,7 +208,7 @@ static int show_group(const struct verb *verb, const struct options *o,
     return well && answer->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
-/* The rows of all nodes, in the same order each time. */
+/* The rows of all nodes, in the same order each time; of links the worst come first. */
 static void sort_answer(struct msg_tables *answer)
 {
     /* of a group that nobody is in yet each node has a row without a rank */
@@ -217,8 +218,10 @@ static void sort_answer(struct msg_tables *answer)
     for (uint32_t i = 0; i < answer->ntables; i++)
         if (!strcmp(answer->tables[i].name, "ranks"))
             sort_rows(&answer->tables[i], ranks, ARRAY_LEN(ranks));
-        else if (!strcmp(answer->tables[i].name, "links"))
+        else if (!strcmp(answer->tables[i].name, "links")) {
             sort_rows(&answer->tables[i], links, ARRAY_LEN(links));
+            links_worst_first(&answer->tables[i]);
+        }
 }
 
 /* The table "links" of @answer alone. */

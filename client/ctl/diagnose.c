@@ -5,6 +5,7 @@
 
 #include "client/ctl/finding.h"
 #include "client/ctl/seats.h"
+#include "shm/util/wait.h"
 
 #include <stdio.h>
 
@@ -73,77 +74,6 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
          "look at that rank's own output, and what its process does: py-spy dump --pid "
          "%llu on node %s",
          (unsigned long long)late->pid, late->node);
-    return true;
-}
-
-static bool has_begun_like(const struct seat *s, const struct seat *than)
-{
-    return s->started == than->started;
-}
-
-static uint32_t most_started(const struct seats *seats, const struct seat *of)
-{
-    uint32_t most = of->gone_ops;
-
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && (int32_t)(seats->at[i].started - most) > 0)
-            most = seats->at[i].started;
-    return most;
-}
-
-/* It left before the others were done. */
-static void find_left(struct finding *f, const struct seats *seats, const struct seat *of,
-                      const struct seat *s)
-{
-    uint32_t most = most_started(seats, of);
-    char name[128], list[200];
-    const struct seat *in = of;
-    unsigned n;
-
-    f->verdict = VERDICT_NOT_ARRIVED;
-    blame(f, s);
-    tell(f->evidence, "%s left the group after operation %u", seat_name(s, name), s->ops);
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && seats->at[i].started == most && seats->at[i].rank >= 0)
-            in = &seats->at[i];
-    n = list_ranks(seats, in, has_begun_like, list, sizeof(list));
-    if (n)
-        tell(f->evidence, "rank%s %s began operation %u%s%s%s, which it did not", n > 1 ? "s" : "",
-             list, most, *in->operation ? " (" : "", in->operation, *in->operation ? ")" : "");
-    tell(f->remedy, "let all ranks call the same operations before they leave: do all have as many "
-                    "batches? (torch: drop_last, or Join)");
-}
-
-static const struct seat *first_gone(const struct seats *seats, const struct seat *of)
-{
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && *seats->at[i].gone)
-            return &seats->at[i];
-    return NULL;
-}
-
-/* Who was gone first. The others have an error then, and may end because of it. */
-static bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of)
-{
-    const struct seat *first = first_gone(seats, of), *row = NULL;
-    struct seat gone;
-
-    if (!first)
-        return false;
-    gone = *first;
-    gone.rank = first->gone_rank;
-    gone.pid = first->gone_pid;
-    gone.node = first->gone_node;
-    gone.ops = first->gone_ops;
-    gone.gpu_begun = gone.gpu_ended = 0;
-    gone.last = gone.command = "";
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && seats->at[i].rank == first->gone_rank)
-            row = &seats->at[i];
-    if (is(first->gone, "left"))
-        find_left(f, seats, first, row ? row : &gone);
-    else
-        find_dead(f, row ? row : &gone);
     return true;
 }
 
@@ -375,7 +305,26 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
     }
 }
 
-/* The ranks of a job with uneven batches wait for each other again and again, and it gets on. */
+/* For whom, as far as that is known. */
+static void tell_usual(struct finding *f, const struct finding *stuck, const struct seat *waiter)
+{
+    char whom[160] = "";
+
+    if (stuck->rank >= 0)
+        snprintf(whom, sizeof(whom), ", for rank %lld (pid %lld on node %s)",
+                 (long long)stuck->rank, (long long)stuck->pid, stuck->node);
+    else if (stuck->unseen)
+        snprintf(whom, sizeof(whom), ", of whose ranks not all were seen");
+    else if (stuck->verdict == VERDICT_LINK_STALL)
+        snprintf(whom, sizeof(whom), ", which all ranks have begun");
+    tell(
+        f->evidence,
+        "it is waited for %.1f s in operation %u%s; three operations took %.1f s and longer lately",
+        (double)waiter->asleep_ms / 1000, waiter->started, whom, (double)waiter->usual_ms / 1000);
+}
+
+/* Ranks of a job with uneven batches wait for each other again and again, and it gets on. A long
+ * wait is told all the same, be it usual (a checkpoint) or not: nobody can know whether it ends. */
 static bool find_usual(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     struct finding stuck = *f;
@@ -385,11 +334,20 @@ static bool find_usual(struct finding *f, const struct seats *seats, const struc
     follow(&stuck, seats, waiter);
     if (stuck.verdict != VERDICT_NOT_ARRIVED && stuck.verdict != VERDICT_LINK_STALL)
         return false;
-    find_pace(f, seats, waiter);
-    tell(f->evidence,
-         "it is waited for %.1f s in operation %u; of the last operations three took "
-         "%.1f s and longer",
-         (double)waiter->asleep_ms / 1000, waiter->started, (double)waiter->usual_ms / 1000);
+    if (waiter->asleep_ms < WAIT_LONG_MS) {
+        find_pace(f, seats, waiter);
+        f->waiting_ms = stuck.waiting_ms;
+        tell_usual(f, &stuck, waiter);
+        return true;
+    }
+    *f = stuck;
+    tell(f->evidence, "three operations took %.1f s and longer lately: %s",
+         (double)waiter->usual_ms / 1000,
+         waiter->asleep_ms <= waiter->usual_ms ? "such a wait is usual, and it may still come"
+                                               : "this wait is longer, but not twice as long");
+    if (f->verdict == VERDICT_NOT_ARRIVED)
+        tell(f->remedy,
+             "is it at what took so long before (a checkpoint, an evaluation)? Then wait");
     return true;
 }
 

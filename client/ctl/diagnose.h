@@ -58,6 +58,9 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
 /* links.c: of groups that are well otherwise: is it the network? Of others: is it a node that does
  * not answer? */
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n);
+/* First those that are not up, then those that lose or crawl, the worst first; the others stay in
+ * their order. */
+void links_worst_first(struct msg_table *links);
 
 /* pending.c, of `commctl ops`: one operation that has begun and not ended, or one message. */
 struct wait_row {

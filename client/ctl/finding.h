@@ -15,6 +15,11 @@ void find_dead(struct finding *f, const struct seat *s);
 void tell_starved(struct finding *f, const struct seat *s);
 void find_stopped(struct finding *f, const struct seat *s);
 
+/* gone.c: a row whose node says who was gone first; NULL: nobody is missed. */
+const struct seat *first_gone(const struct seats *seats, const struct seat *of);
+/* Blames that one. False: there is none. */
+bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of);
+
 /* chain.c: from @waiter, who has waited for long, to who keeps everybody waiting. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter);
 

@@ -1,33 +1,60 @@
 /* links.c - is it the network? A group that gets on, whose ranks are in operations for much of the
  * time and none of which is late, over a link that loses data: what is lost is sent again after a
- * round trip at best, and after 200 ms at worst. Nodes report only links that lose (table "links"
- * of the answer). Pure. */
+ * round trip at best, and after 200 ms at worst. Or over one that crawls. Nodes report only such
+ * links (table "links" of the answer), and commctl adds nodes that it did not hear of. Pure. */
 #include "client/ctl/cells.h"
-#include "client/ctl/diagnose.h"
+#include "client/ctl/finding.h"
+#include "shm/util/link_quality.h"
 
 #include <stdio.h>
 
-enum {
-    BUSY_PCT = 30, /* of the time in operations, on average: less is not the network's doing */
-    LOST_PER_MILLE = 20, /* or else it is told because it crawls */
-    LINKS_MOST = 256,    /* that are looked at; where so many lose, one is as good as another */
-};
+enum { BUSY_PCT = 30 }; /* of the time in operations, on average: less is not the network's doing */
 
-struct bad_link {
+struct link_row {
     const char *node, *peer;
-    bool silent; /* the peer did not answer the question */
-    uint64_t segments, retransmits, rtt_us, min_rtt_us, rate, bandwidth;
+    bool unheard; /* the peer has not told all of its ranks: it is no link */
+    bool silent;  /* it did not answer the question */
+    bool down;    /* it could not be asked */
+    struct link_quality quality;
+    uint64_t badness;
+    uint32_t row; /* in the table */
 };
 
-static bool has_node(const struct msg_table *ranks, const struct finding *f, const char *node)
-{
-    uint32_t group = cells_column(ranks, "group"), at = cells_column(ranks, "node");
+/* The worst first; owned. */
+struct link_rows {
+    struct link_row *at;
+    uint32_t n;
+};
 
-    for (uint32_t row = 0; row < ranks->nrows; row++)
-        if (!strcmp(cells_at(ranks, row, group), f->group) &&
-            !strcmp(cells_at(ranks, row, at), node))
+/* Those whose ranks were seen; names are the table's. */
+struct group_nodes {
+    const char **names; /* owned */
+    unsigned n;
+};
+
+static bool has_node(const struct group_nodes *nodes, const char *name)
+{
+    for (unsigned i = nodes->n; i--;)
+        if (!strcmp(nodes->names[i], name))
             return true;
     return false;
+}
+
+/* False: no memory. */
+static bool nodes_of(const struct msg_table *ranks, const struct finding *f,
+                     struct group_nodes *ret_nodes)
+{
+    uint32_t group = cells_column(ranks, "group"), at = cells_column(ranks, "node");
+    struct group_nodes nodes = {.names = calloc(ranks->nrows + 1, sizeof(*nodes.names))};
+
+    for (uint32_t row = 0; row < ranks->nrows && nodes.names; row++) {
+        const char *name = cells_at(ranks, row, at);
+
+        if (*name && !strcmp(cells_at(ranks, row, group), f->group) && !has_node(&nodes, name))
+            nodes.names[nodes.n++] = name;
+    }
+    *ret_nodes = nodes;
+    return nodes.names != NULL;
 }
 
 /* Mean over the ranks. */
@@ -46,103 +73,185 @@ static uint64_t busy_pct(const struct msg_table *ranks, const struct finding *f)
     return n ? sum / n : 0;
 }
 
-/* What of 1,000 segments is sent again. */
-static uint64_t per_mille(const struct bad_link *link)
+static void read_link(const struct msg_table *links, uint32_t row, struct link_row *link)
 {
-    uint64_t segments = MIN(link->segments, 1ull << 50);
+    static const char *const keys[] = {"segments",   "retransmits", "rtt_us",
+                                       "min_rtt_us", "rate",        "bandwidth"};
+    const char *state = cells_at(links, row, cells_column(links, "state"));
+    uint64_t n[ARRAY_LEN(keys)];
 
-    return segments ? MIN(link->retransmits, segments) * 1000 / segments : 0;
-}
-
-static void read_link(const struct msg_table *links, uint32_t row, struct bad_link *link)
-{
-    *link = (struct bad_link){
+    for (unsigned i = 0; i < ARRAY_LEN(keys); i++)
+        n[i] = cells_number(cells_at(links, row, cells_column(links, keys[i])));
+    *link = (struct link_row){
         .node = cells_at(links, row, cells_column(links, "node")),
         .peer = cells_at(links, row, cells_column(links, "peer")),
-        .silent = !strcmp(cells_at(links, row, cells_column(links, "state")), "silent"),
-        .segments = cells_number(cells_at(links, row, cells_column(links, "segments"))),
-        .retransmits = cells_number(cells_at(links, row, cells_column(links, "retransmits"))),
-        .rtt_us = cells_number(cells_at(links, row, cells_column(links, "rtt_us"))),
-        .rate = cells_number(cells_at(links, row, cells_column(links, "rate"))),
-        .bandwidth = cells_number(cells_at(links, row, cells_column(links, "bandwidth"))),
-        .min_rtt_us = cells_number(cells_at(links, row, cells_column(links, "min_rtt_us"))),
+        .unheard = is(state, "silent") || is(state, "partial") || is(state, "down"),
+        .silent = is(state, "silent"),
+        .down = is(state, "down"),
+        .quality = {n[0], n[1], n[2], n[3], n[4], n[5]},
+        .row = row,
     };
+    link->badness =
+        link->unheard || is(state, "linking") ? UINT64_MAX : link_badness(&link->quality);
 }
 
-/* The worst link between nodes of the group. */
-static bool find_link(const struct msg_table *ranks, const struct msg_table *links,
-                      const struct finding *f, struct bad_link *worst)
+static int worse_first(const void *a, const void *b)
 {
-    struct bad_link link;
+    const struct link_row *x = a, *y = b;
 
-    *worst = (struct bad_link){0};
-    for (uint32_t row = 0; row < MIN(links->nrows, (uint32_t)LINKS_MOST); row++) {
-        read_link(links, row, &link);
-        if (link.silent)
+    if (x->badness != y->badness)
+        return x->badness > y->badness ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+/* False: no memory. */
+static bool read_links(const struct msg_table *links, struct link_rows *ret_rows)
+{
+    struct link_rows rows = {.at = calloc(links->nrows + 1, sizeof(*rows.at)), .n = links->nrows};
+
+    if (!rows.at)
+        return false;
+    for (uint32_t row = 0; row < rows.n; row++)
+        read_link(links, row, &rows.at[row]);
+    qsort(rows.at, rows.n, sizeof(*rows.at), worse_first);
+    *ret_rows = rows;
+    return true;
+}
+
+/* The worst link between nodes of the group, and how many more there are; NULL: none. */
+static const struct link_row *find_link(const struct group_nodes *nodes,
+                                        const struct link_rows *links, unsigned *ret_more)
+{
+    const struct link_row *worst = NULL;
+
+    *ret_more = 0;
+    for (uint32_t i = 0; i < links->n; i++) {
+        const struct link_row *link = &links->at[i];
+
+        if (link->unheard || !has_node(nodes, link->node) || !has_node(nodes, link->peer))
             continue;
-        if (has_node(ranks, f, link.node) && has_node(ranks, f, link.peer) &&
-            (!worst->node || per_mille(&link) > per_mille(worst)))
-            *worst = link;
+        if (worst)
+            ++*ret_more;
+        else
+            worst = link;
     }
-    return worst->node != NULL;
+    return worst;
 }
 
-static void accuse(struct finding *f, const struct bad_link *link)
+static void accuse(struct finding *f, const struct link_row *link, unsigned more)
 {
-    size_t used = strlen(f->evidence);
+    const struct link_quality *q = &link->quality;
 
     f->verdict = VERDICT_SLOW_LINK;
-    if (per_mille(link) < LOST_PER_MILLE) {
-        snprintf(f->evidence + used, sizeof(f->evidence) - used,
-                 "%swhat node %s sends to node %s waits: %.1f ms there and back, at best %.1f ms; "
-                 "%.1f MB/s get through, where up to %.1f did",
-                 used ? "\n" : "", link->node, link->peer, (double)link->rtt_us / 1000,
-                 (double)link->min_rtt_us / 1000, (double)link->rate / 1e6,
-                 (double)link->bandwidth / 1e6);
-        snprintf(f->remedy, sizeof(f->remedy),
-                 "who else uses the way from node %s to node %s, and what limits it: ethtool (the "
-                 "speed), tc qdisc show, the counters of the switch ports",
-                 link->node, link->peer);
-        return;
-    }
-    snprintf(f->evidence + used, sizeof(f->evidence) - used,
-             "%snode %s sends %.1f %% of what goes to node %s again: %llu of %llu segments in the "
+    f->remedy[0] = 0;
+    if (link_crawls(q) && !link_loses(q)) {
+        tell(f->evidence,
+             "what node %s sends to node %s waits: %.1f ms there and back, at best %.1f ms; "
+             "%.1f MB/s get through, where up to %.1f did",
+             link->node, link->peer, (double)q->rtt_us / 1000, (double)q->min_rtt_us / 1000,
+             (double)q->rate / 1e6, (double)q->bandwidth / 1e6);
+        tell(f->remedy,
+             "who else uses the way from node %s to node %s, and what limits it: ethtool (the "
+             "speed), tc qdisc show, the counters of the switch ports",
+             link->node, link->peer);
+    } else {
+        tell(f->evidence,
+             "node %s sends %.1f %% of what goes to node %s again: %llu of %llu segments in the "
              "last second; there and back %.1f ms, at best %.1f ms",
-             used ? "\n" : "", link->node, (double)per_mille(link) / 10, link->peer,
-             (unsigned long long)link->retransmits, (unsigned long long)link->segments,
-             (double)link->rtt_us / 1000, (double)link->min_rtt_us / 1000);
-    snprintf(f->remedy, sizeof(f->remedy),
+             link->node, (double)link_lost_per_mille(q) / 10, link->peer,
+             (unsigned long long)q->retransmits, (unsigned long long)q->segments,
+             (double)q->rtt_us / 1000, (double)q->min_rtt_us / 1000);
+        tell(f->remedy,
              "look for drops and errors on the way from node %s to node %s: ip -s link on both, "
              "the counters of the switch ports, cables, the MTU",
              link->node, link->peer);
+    }
+    if (more)
+        tell(f->evidence, "%u more link%s between its nodes %s not well: commctl links", more,
+             more > 1 ? "s" : "", more > 1 ? "are" : "is");
 }
 
-static bool accuse_silent(struct finding *f, const struct msg_table *links)
+/* "b, c" */
+static void add_name(char *list, size_t len, const char *name)
 {
-    size_t used = strlen(f->evidence);
-    struct bad_link link;
+    size_t used = strlen(list);
 
-    for (uint32_t row = 0; row < links->nrows; row++) {
-        read_link(links, row, &link);
-        if (!link.silent)
+    if (used + strlen(name) + 8 < len)
+        snprintf(list + used, len - used, "%s%s", used ? ", " : "", name);
+    else if (len - used > 6 && (used < 3 || strcmp(list + used - 3, "...")))
+        snprintf(list + used, len - used, ", ...");
+}
+
+/* Of a group some nodes were not seen, and some nodes were not heard of. Where these are as many,
+ * they are the same. Otherwise nobody knows which of them is in the group: it is on the nodes that
+ * would have told. A node that is down to one of the group is not in it: it would have ended. */
+static bool accuse_silent(struct finding *f, const struct group_nodes *seen,
+                          const struct link_rows *links)
+{
+    uint64_t missing = f->nodes > seen->n ? f->nodes - seen->n : 0, unheard = 0;
+    const char *first = "";
+    unsigned silent = 0;
+    char list[200] = "";
+
+    for (uint32_t i = 0; i < links->n; i++) {
+        const struct link_row *link = &links->at[i];
+
+        if (!link->unheard || has_node(seen, link->peer) ||
+            (link->down && has_node(seen, link->node)))
             continue;
-        f->verdict = VERDICT_NODE_DEAD;
-        f->node = link.peer;
-        snprintf(f->evidence + used, sizeof(f->evidence) - used,
-                 "%snode %s does not answer; it is lost when it has been silent for timeouts.node",
-                 used ? "\n" : "", link.peer);
-        snprintf(f->remedy, sizeof(f->remedy),
-                 "look at node %s: is it up, is its commd or all of it stopped, is the link?",
-                 link.peer);
-        return true;
+        unheard++;
+        if (!link->silent)
+            continue;
+        if (!silent++)
+            first = link->peer;
+        add_name(list, sizeof(list), link->peer);
     }
-    return false;
+    if (!silent || !missing)
+        return false;
+    if (unheard == missing) {
+        f->verdict = VERDICT_NODE_DEAD;
+        f->node = first;
+        f->remedy[0] = 0;
+        tell(f->evidence,
+             silent == 1 ? "node %s does not answer; it is lost when it has been silent for "
+                           "timeouts.node"
+                         : "nodes %s do not answer; they are lost when they have been silent for "
+                           "timeouts.node",
+             list);
+    } else {
+        tell(f->evidence,
+             silent == 1 ? "node %s does not answer: it is not known whether it is in the group"
+                         : "nodes %s do not answer: it is not known which of them are in the group",
+             list);
+    }
+    tell(f->remedy, "look at node%s %s: is it up, is its commd or all of it stopped, is the link?",
+         silent > 1 ? "s" : "", list);
+    return true;
+}
+
+/* Of one finding. */
+static void judge_finding(struct finding *f, const struct msg_table *ranks,
+                          const struct link_rows *links)
+{
+    bool healthy = f->verdict == VERDICT_HEALTHY && f->nodes > 1 && !f->ended &&
+                   busy_pct(ranks, f) >= BUSY_PCT;
+    const struct link_row *link = NULL;
+    struct group_nodes nodes;
+    unsigned more = 0;
+
+    if (!healthy && !f->unseen)
+        return;
+    if (nodes_of(ranks, f, &nodes) && !(f->unseen && accuse_silent(f, &nodes, links)) && healthy)
+        link = find_link(&nodes, links, &more);
+    if (link)
+        accuse(f, link, more);
+    free(nodes.names);
 }
 
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n)
 {
     const struct msg_table *ranks = NULL, *links = NULL;
-    struct bad_link link;
+    struct link_rows rows;
 
     for (uint32_t i = 0; i < answer->ntables; i++) {
         if (!strcmp(answer->tables[i].name, "ranks"))
@@ -150,13 +259,25 @@ void judge_links(const struct msg_tables *answer, struct finding *findings, unsi
         if (!strcmp(answer->tables[i].name, "links"))
             links = &answer->tables[i];
     }
-    for (unsigned i = 0; i < n && ranks && links && links->nrows; i++) {
-        struct finding *f = &findings[i];
+    if (!ranks || !links || !links->nrows || !read_links(links, &rows))
+        return;
+    for (unsigned i = 0; i < n; i++)
+        judge_finding(&findings[i], ranks, &rows);
+    free(rows.at);
+}
 
-        if (f->unseen && accuse_silent(f, links))
-            continue;
-        if (f->verdict == VERDICT_HEALTHY && f->nodes > 1 && !f->ended &&
-            find_link(ranks, links, f, &link) && busy_pct(ranks, f) >= BUSY_PCT)
-            accuse(f, &link);
+void links_worst_first(struct msg_table *links)
+{
+    size_t width = links->ncolumns * sizeof(*links->cells);
+    char **cells = malloc(links->nrows * width + 1);
+    struct link_rows rows = {0};
+
+    if (cells && links->nrows && read_links(links, &rows)) {
+        memcpy(cells, links->cells, links->nrows * width);
+        for (uint32_t i = 0; i < rows.n; i++)
+            memcpy(links->cells + (size_t)i * links->ncolumns,
+                   cells + (size_t)rows.at[i].row * links->ncolumns, width);
     }
+    free(rows.at);
+    free(cells);
 }

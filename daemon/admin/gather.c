@@ -24,6 +24,8 @@ enum {
 };
 
 enum gather_asker { ASKED_BY_CLIENT, ASKED_BY_NODE, ASKED_BY_PAGE };
+/* What has come of a node. */
+enum gather_heard { HEARD_ALL, HEARD_NOTHING, HEARD_PART, HEARD_DOWN };
 enum gather_stage { GATHER_FIND, GATHER_WATCH, GATHER_FILL, GATHER_RECORDS, GATHER_WAIT };
 
 struct gather_question {
@@ -40,9 +42,10 @@ struct gather_question {
     struct table tables[3]; /* ranks; links; records, if wished */
     struct event *timer;    /* owned */
     uint64_t watch_until_ms, wait_until_ms;
-    unsigned nwaits;
-    char text[MSG_TEXT_MAX]; /* what is missing */
-    bool waits[];            /* by node: it has not answered */
+    unsigned links_left;       /* of this node, that are not well and not in the table */
+    unsigned nwaits;           /* nodes that were asked and have not answered: HEARD_NOTHING */
+    char text[MSG_TEXT_MAX];   /* what is missing */
+    enum gather_heard heard[]; /* by node */
 };
 
 static void gather_free(struct gather_question *q)
@@ -57,11 +60,20 @@ static void gather_free(struct gather_question *q)
     free(q);
 }
 
+static void mention(struct gather_question *q, const char *text)
+{
+    size_t used = strlen(q->text), room = sizeof(q->text) - used;
+
+    if ((size_t)snprintf(q->text + used, room, "%s%s", used ? "; " : "", text) >= room)
+        memcpy(q->text + sizeof(q->text) - sizeof("..."), "...", sizeof("..."));
+}
+
 static void missing(struct gather_question *q, const char *what, const char *name)
 {
-    size_t used = strlen(q->text);
+    char text[MSG_TEXT_MAX];
 
-    snprintf(q->text + used, sizeof(q->text) - used, "%snode %s %s", used ? "; " : "", name, what);
+    snprintf(text, sizeof(text), "node %s %s", name, what);
+    mention(q, text);
 }
 
 static unsigned tables_of(const struct gather_question *q)
@@ -80,9 +92,19 @@ static int answer_error(const struct gather_question *q)
 static void look_complete(struct gather_question *q, int error)
 {
     struct daemon *d = q->d;
+    char others[MSG_TEXT_MAX], left[80];
 
+    if (q->links_left) { /* before nodes that are down, which may be many */
+        memcpy(others, q->text, sizeof(others));
+        q->text[0] = 0;
+        snprintf(left, sizeof(left), "has %u more links that are not well: only the worst are told",
+                 q->links_left);
+        missing(q, left, d->conf->node);
+        if (others[0])
+            mention(q, others);
+    }
     for (unsigned i = 0; i < d->conf->nnodes && q->nwaits; i++)
-        if (q->waits[i])
+        if (q->heard[i] == HEARD_NOTHING)
             missing(q, "did not answer", d->conf->nodes[i].name);
     if (q->ranks.cut || error == -E2BIG)
         missing(q, "has more ranks than fit into an answer: name a group", d->conf->node);
@@ -92,11 +114,19 @@ static void look_complete(struct gather_question *q, int error)
 }
 
 /* For `commctl why`: of ranks that nobody has told of, which node should have? */
-static void tell_silent(struct gather_question *q)
+static void tell_unheard(struct gather_question *q)
 {
-    for (unsigned i = 0; i < q->d->conf->nnodes && q->nwaits && !q->ranks.wish.links; i++)
-        if (q->waits[i])
-            links_silent(q->d, q->d->conf->nodes[i].name, &q->tables[1]);
+    static const char *const states[] = {
+        [HEARD_NOTHING] = "silent", [HEARD_PART] = "partial", [HEARD_DOWN] = "down"};
+    const struct conf *conf = q->d->conf;
+
+    if (q->asker == ASKED_BY_NODE || q->ranks.wish.links)
+        return;
+    if (q->ranks.cut || q->ranks.error)
+        q->heard[conf->self] = HEARD_PART;
+    for (unsigned i = 0; i < conf->nnodes; i++)
+        if (q->heard[i] != HEARD_ALL)
+            links_unheard(q->d, conf->nodes[i].name, states[q->heard[i]], &q->tables[1]);
 }
 
 static void send_answer(struct gather_question *q)
@@ -159,7 +189,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
         if (!ranks_fill(&q->ranks, d, &q->tables[0], until_us))
             return again_in(q, 0);
         q->ranks.group_at = q->ranks.row_at = 0;
-        links_fill(d, q->ranks.wish.links, &q->tables[1]);
+        q->links_left = links_fill(d, q->ranks.wish.links, &q->tables[1]);
         q->stage = GATHER_RECORDS; /* fall through */
     case GATHER_RECORDS:
         if (q->ranks.wish.records && !records_fill(&q->ranks, d, &q->tables[2], until_us))
@@ -169,7 +199,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
         now = clock_ms();
         if (q->nwaits && now < q->wait_until_ms)
             return again_in(q, q->wait_until_ms - now);
-        tell_silent(q);
+        tell_unheard(q);
         send_answer(q);
     }
 }
@@ -177,7 +207,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
 static struct gather_question *gather_new(struct daemon *d, const struct ranks_wish *wish,
                                           uint32_t watch_ms)
 {
-    struct gather_question *q = calloc(1, sizeof(*q) + d->conf->nnodes * sizeof(q->waits[0]));
+    struct gather_question *q = calloc(1, sizeof(*q) + d->conf->nnodes * sizeof(q->heard[0]));
 
     if (!q)
         return NULL;
@@ -220,9 +250,10 @@ static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
             continue;
         if (peer.state == CORE_PEER_DOWN_) {
             missing(q, "is down", peer.name);
+            q->heard[i] = HEARD_DOWN;
             continue;
         }
-        q->waits[i] = true;
+        q->heard[i] = HEARD_NOTHING;
         q->nwaits++;
         peer_links_send(d->peers, i, &msg);
     }
@@ -340,18 +371,18 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
     struct gather_question *q;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
-        if (q->asker != ASKED_BY_NODE && q->ask == tables->ask && q->waits[node])
+        if (q->asker != ASKED_BY_NODE && q->ask == tables->ask && q->heard[node] == HEARD_NOTHING)
             break;
     if (!q)
         return; /* too late, or never asked */
-    q->waits[node] = false;
+    q->heard[node] = tables->text[0] || !same_tables(tables, q) ? HEARD_PART : HEARD_ALL;
     q->nwaits--;
+    if (tables->text[0])
+        mention(q, tables->text); /* it names the node */
     if (!same_tables(tables, q)) {
-        missing(q, tables->text[0] ? tables->text : "answers in another version",
-                d->conf->nodes[node].name);
+        if (!tables->text[0])
+            missing(q, "answers in another version", d->conf->nodes[node].name);
     } else {
-        if (tables->text[0])
-            missing(q, "answered only in part", d->conf->nodes[node].name);
         for (unsigned k = 0; k < tables->ntables; k++)
             for (uint32_t i = 0; i < tables->tables[k].nrows * tables->tables[k].ncolumns; i++)
                 table_text(&q->tables[k], tables->tables[k].cells[i]);

@@ -6,22 +6,16 @@
 #include "daemon/admin/table.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
+#include "shm/util/link_quality.h"
 
 enum {
-    LINKS_MOST = 16,
-    LOST_PCT = 2,    /* of the segments: a network that is well loses less */
-    LOST_LEAST = 20, /* fewer say nothing */
+    LINKS_MOST = 16, /* of those that commctl why goes by */
     OLD_MS = 3000,
-    /* Of a link that crawls: what is sent waits so long (a delayed acknowledgement takes 40 ms),
-     * and so much longer than at best; and so much more has got through before. */
-    QUEUED_US = 50000,
-    QUEUED_TIMES = 20,
-    RATE_TIMES = 10,
 };
 
-struct losing {
+struct bad_link {
     unsigned node;
-    const struct core_traffic *traffic;
+    uint64_t badness;
 };
 
 void links_table(struct table *table)
@@ -46,30 +40,35 @@ static bool is_fresh(const struct core_traffic *traffic)
     return traffic->told_ms && clock_ms() - traffic->told_ms <= OLD_MS;
 }
 
-static bool loses(const struct core_traffic *traffic)
-{
-    return is_fresh(traffic) && traffic->recent_retransmits >= LOST_LEAST &&
-           traffic->recent_retransmits * 100 >= traffic->recent_segments * LOST_PCT;
-}
-
 static uint64_t rate_of(const struct core_traffic *traffic)
 {
     return traffic->recent_ms ? traffic->recent_sent * 1000 / traffic->recent_ms : 0;
 }
 
-static bool crawls(const struct core_traffic *traffic)
+/* 0 if it is well. */
+static uint64_t badness_of(const struct core_peer_view *peer)
 {
-    return is_fresh(traffic) && traffic->rtt_us >= QUEUED_US &&
-           traffic->rtt_us / QUEUED_TIMES >= traffic->min_rtt_us &&
-           rate_of(traffic) < traffic->bandwidth / RATE_TIMES;
+    const struct core_traffic *traffic = peer->traffic;
+    const struct link_quality quality = {
+        .segments = traffic->recent_segments,
+        .retransmits = traffic->recent_retransmits,
+        .rtt_us = traffic->rtt_us,
+        .min_rtt_us = traffic->min_rtt_us,
+        .rate = rate_of(traffic),
+        .bandwidth = traffic->bandwidth,
+    };
+
+    if (peer->state != CORE_PEER_READY)
+        return UINT64_MAX;
+    return is_fresh(traffic) ? link_badness(&quality) : 0;
 }
 
-/* Keeps @worst in order; the last one falls out. */
-static void insert(struct losing worst[LINKS_MOST + 1], unsigned n, struct losing new)
+/* Keeps @worst in order, of @n that are there and room for one more; the last one falls out. */
+static void insert(struct bad_link *worst, unsigned n, struct bad_link new)
 {
     unsigned i = n;
 
-    for (; i && worst[i - 1].traffic->recent_retransmits < new.traffic->recent_retransmits; i--)
+    for (; i && worst[i - 1].badness < new.badness; i--)
         worst[i] = worst[i - 1];
     worst[i] = new;
 }
@@ -92,41 +91,58 @@ static void fill_link(struct daemon *d, const struct core_peer_view *peer, struc
 
 static void fill_all(struct daemon *d, struct table *table)
 {
-    unsigned room = d->conf->nnodes <= LINKS_ALL_NODES ? UINT32_MAX : LINKS_ALL_NODES;
     struct core_peer_view peer;
 
-    for (unsigned i = 0; core_peer_at(d->core, i, &peer) && room; i++) {
-        if (peer.state == CORE_PEER_SELF || (d->conf->nnodes > LINKS_ALL_NODES &&
-                                             peer.state == CORE_PEER_READY && !loses(peer.traffic)))
-            continue;
-        fill_link(d, &peer, table);
-        room--;
-    }
-}
-
-void links_fill(struct daemon *d, bool all, struct table *table)
-{
-    struct losing worst[LINKS_MOST + 1];
-    struct core_peer_view peer;
-    unsigned n = 0;
-
-    if (all)
-        return fill_all(d, table);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++)
-        if (peer.state == CORE_PEER_READY && (loses(peer.traffic) || crawls(peer.traffic))) {
-            insert(worst, n, (struct losing){i, peer.traffic});
-            n = MIN(n + 1, (unsigned)LINKS_MOST);
-        }
-    for (unsigned i = 0; i < n; i++)
-        if (core_peer_at(d->core, worst[i].node, &peer))
+        if (peer.state != CORE_PEER_SELF)
             fill_link(d, &peer, table);
 }
 
-void links_silent(struct daemon *d, const char *peer, struct table *table)
+/* The answer of all nodes has room for so many cells, which they share. */
+static unsigned room_of(const struct daemon *d, const struct table *table)
+{
+    return MIN((unsigned)LINKS_ALL_NODES,
+               (unsigned)MSG_MAX_CELLS / table->t.ncolumns / d->conf->nnodes);
+}
+
+unsigned links_fill(struct daemon *d, bool all, struct table *table)
+{
+    struct bad_link worst[LINKS_ALL_NODES + 1];
+    unsigned n = 0, left = 0, most;
+    struct core_peer_view peer;
+
+    if (table->error)
+        return 0;
+    if (all && d->conf->nnodes <= LINKS_ALL_NODES) {
+        fill_all(d, table);
+        return 0;
+    }
+    most = all ? room_of(d, table) : LINKS_MOST;
+    for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
+        struct bad_link link = {.node = i};
+
+        if (peer.state == CORE_PEER_SELF || (!all && peer.state != CORE_PEER_READY))
+            continue;
+        link.badness = badness_of(&peer);
+        if (!link.badness)
+            continue;
+        insert(worst, n, link);
+        if (n < most)
+            n++;
+        else
+            left++;
+    }
+    for (unsigned i = 0; i < n; i++)
+        if (core_peer_at(d->core, worst[i].node, &peer))
+            fill_link(d, &peer, table);
+    return left;
+}
+
+void links_unheard(struct daemon *d, const char *peer, const char *state, struct table *table)
 {
     table_text(table, d->conf->node);
     table_text(table, peer);
-    table_text(table, "silent");
+    table_text(table, state);
     for (unsigned i = 3; i < table->t.ncolumns; i++)
         table_text(table, "");
 }

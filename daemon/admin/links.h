@@ -12,10 +12,12 @@ struct table;
 enum { LINKS_ALL_NODES = 64 };
 
 void links_table(struct table *table);
-/* @all: every link, or, with many nodes, those that are not up or lose, 64 at most. Else those that
- * lose or crawl, the worst first, 16 at most: a cluster has as many links as pairs of nodes. */
-void links_fill(struct daemon *d, bool all, struct table *table);
-/* One row more: @peer did not answer a question. */
-void links_silent(struct daemon *d, const char *peer, struct table *table);
+/* @all: every link, or, with many nodes, those that are not up, lose or crawl, 64 at most, and
+ * fewer where the answer has no room for so many of each node. Else those that lose or crawl, 16 at
+ * most. The worst come first. How many such links were left out. */
+unsigned links_fill(struct daemon *d, bool all, struct table *table);
+/* One row more, of a node that has not told all of its ranks. @state: "silent", it did not answer;
+ * "partial", its answer was cut, or in another version; "down", it could not be asked. */
+void links_unheard(struct daemon *d, const char *peer, const char *state, struct table *table);
 
 #endif

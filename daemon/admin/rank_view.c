@@ -157,19 +157,24 @@ bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
 
 static uint64_t cpu_waited(uint32_t pid);
 
-static void look_at_cpus(struct ranks *ranks, unsigned first)
+bool ranks_look_at_cpus(struct ranks *ranks, uint64_t until_us)
 {
-    for (unsigned i = first; i < ranks->nrows; i++) {
-        ranks->rows[i].cpu_since_ns = now_ns();
-        ranks->rows[i].cpu_waited_ns = cpu_waited(ranks->rows[i].pid);
+    while (ranks->cpu_at < ranks->nrows) {
+        struct rank_row *row = &ranks->rows[ranks->cpu_at++];
+
+        row->cpu_since_ns = now_ns();
+        row->cpu_waited_ns = cpu_waited(row->pid);
+        if (clock_us() >= until_us)
+            return ranks->cpu_at == ranks->nrows;
     }
+    return true;
 }
 
-bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
+/* Until @until_us; true: done. */
+static bool find_groups(struct ranks *ranks, struct daemon *d, uint64_t until_us)
 {
     const uint32_t *uid = ranks->wish.all ? NULL : &ranks->wish.uid;
     struct core_group_view view;
-    unsigned first;
     int r;
 
     do {
@@ -178,12 +183,16 @@ bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
             return true;
         if (r != CORE_SCAN_FOUND || !ranks_wished(&ranks->wish, view.uid, view.id, view.name))
             continue;
-        first = ranks->nrows;
         if (!ranks_add(ranks, d, &view))
             return true;
-        look_at_cpus(ranks, first);
     } while (clock_us() < until_us);
     return false;
+}
+
+bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
+{
+    ranks->found = ranks->found || find_groups(ranks, d, until_us);
+    return ranks->found && ranks_look_at_cpus(ranks, until_us);
 }
 
 void ranks_look(struct ranks *ranks, struct daemon *d)

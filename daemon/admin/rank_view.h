@@ -75,6 +75,8 @@ struct ranks {
     int error;
     /* where the scan, and then the table, stands */
     struct core_scan scan;
+    bool found;      /* all groups; of their rows those before cpu_at have been looked at */
+    unsigned cpu_at; /* by ranks_look_at_cpus() */
     unsigned group_at, row_at;
     uint64_t begun_ms;
     /* records.c: groups that are timed; the next row to look at; when rates were last found */
@@ -90,8 +92,11 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
 /* The same with one that has ended. */
 bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
                     const struct rank_row *rows);
-/* Finds all groups that are wished for, until @until_us; true: done. */
+/* Finds all groups that are wished for, and begins to watch their processes, until @until_us; true:
+ * done. */
 bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us);
+/* A part of it. One file is read for each rank: 2,048 of them take longer than a turn may. */
+bool ranks_look_at_cpus(struct ranks *ranks, uint64_t until_us);
 /* One look at all of them: are they in an operation? */
 void ranks_look(struct ranks *ranks, struct daemon *d);
 /* What one of them is doing; nothing is changed if its group is closed by now. */

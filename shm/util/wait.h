@@ -55,6 +55,10 @@ static inline void cpu_relax(void)
 #endif
 }
 
+/* Who has waited for so long for others is told of, however usual that is in its job: by the rank
+ * itself (COMMD_WARN_AFTER, unless it says otherwise), and by commctl why. */
+enum { WAIT_LONG_MS = 30000 };
+
 uint64_t now_ms(void);
 uint64_t now_ns(void);
 

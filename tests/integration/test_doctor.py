@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """`commctl doctor`: a cluster that is well, and what it says of one that is not."""
 
+import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, Cluster, check, equal, main, until  # noqa: E402
+from cluster import COMMCTL, TOP, Cluster, check, equal, main, until  # noqa: E402
 
 
 
@@ -79,6 +82,56 @@ def test_without_commd():
     check("/nowhere/commd.sock: no commd is listening there" in of(rows, "commd")[0]["finding"],
           rows)  # fmt: skip
     check(of(rows, "memory"), "the machine is looked at all the same")
+
+
+def python_doctor():
+    """The module, without its package, which is compiled."""
+    path = os.path.join(TOP, "client/python/commd/doctor.py")
+    spec = importlib.util.spec_from_file_location("commd_doctor", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_service_that_is_stopped():
+    """python -m commd.doctor, before a program would start a commd of its own."""
+    doctor = python_doctor()
+
+    def said(root, environment={}):
+        report = doctor.Report()
+        own = doctor.check_service(environment, report, root)
+        return own, [(level, check_name) for level, check_name, _, _ in report.rows], report.rows
+
+    with tempfile.TemporaryDirectory() as folder:
+        root, path = f"{folder}/", f"{folder}/commd.sock"
+        doctor.SYSTEM_SOCKET = path
+        equal(said(root), (False, [], []), "there is none")
+        os.makedirs(f"{root}etc/commd")
+        open(f"{root}etc/commd/commd.yaml", "w").close()
+        own, levels, rows = said(root)
+        equal((own, levels), (True, [("warning", "service")]))
+        said_of = f"{root}etc/commd/commd.yaml), and {path} does not answer: No such"
+        check(said_of in rows[0][2], rows)
+        check("systemctl start commd; journalctl -u commd" in rows[0][3], rows)
+        os.makedirs(f"{root}usr/lib/systemd/system")
+        open(f"{root}usr/lib/systemd/system/commd.service", "w").close()
+        equal(said(root)[1], [("warning", "service")], "installed only")
+        os.makedirs(f"{root}etc/systemd/system/multi-user.target.wants")
+        os.symlink("/usr/lib/systemd/system/commd.service",
+                   f"{root}etc/systemd/system/multi-user.target.wants/commd.service")  # fmt: skip
+        open(path, "w").close()
+        own, levels, rows = said(root)
+        equal((own, levels), (True, [("error", "service")]))
+        check("commd is enabled here as a service" in rows[0][2], rows)
+        own, levels, rows = said(root, {"COMMD_SOCKET": "/nowhere/commd.sock"})
+        equal((own, levels), (False, [("error", "service")]))
+        check("COMMD_SOCKET is set, and /nowhere/commd.sock does not answer" in rows[0][2], rows)
+        os.unlink(path)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(path)
+            sock.listen()
+            equal(said(root), (False, [], []), "it answers")
+            equal(said(root, {"COMMD_SOCKET": path}), (False, [], []), "it answers")
 
 
 main(globals())

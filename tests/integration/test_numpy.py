@@ -19,6 +19,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
 from cluster import sanitizer_environment  # noqa: E402
+from test_autostart import Place  # noqa: E402
 
 LONG = 12 * HANG
 SOURCES = {".py", ".pyi", ".c", ".h", ".cpp"}
@@ -83,8 +84,9 @@ class Package:
     def run(self, node, arguments, **more):
         environment = dict(
             os.environ, COMMD_SOCKET=node.socket, COMMD_TEST_NODE=node.name, PYTHONPATH=self.site,
-            PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", **more,
+            PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
         )  # fmt: skip
+        environment.update(more)
         environment.update(sanitizer_environment())
         return subprocess.Popen(
             [self.python, *arguments], env=environment, stdout=subprocess.PIPE,
@@ -161,6 +163,21 @@ def test_doctor():
         check("node: commd" in seen, rows)  # what commctl doctor says
         equal([row["remedy"] for row in rows if "COMMD_SOCKT" in row["finding"]],
               ["is COMMD_SOCKET meant?"])  # fmt: skip
+
+
+def test_doctor_where_the_service_is_stopped():
+    """It says so, and that what answers then is a commd of this user alone."""
+    with Place() as place:
+        os.makedirs(f"{place.folder}/etc/commd")
+        open(f"{place.folder}/etc/commd/commd.yaml", "w").close()
+        code = f"import sys, commd.doctor as d; sys.exit(d.main(['--json'], '{place.folder}/'))"
+        process = package().run(place, ["-c", code], **place.environment)
+        text, _ = process.communicate(timeout=LONG)
+        rows = json.loads(text[text.index("{") :])["doctor"]
+        seen = {row["check"]: row for row in reversed(rows)}
+        equal(seen["service"]["level"], "warning", rows)
+        check("systemctl start commd" in seen["service"]["remedy"], rows)
+        check("one of this user alone" in seen["connection"]["finding"], rows)
 
 
 TO_FULL = "out = os.open('/dev/full', os.O_WRONLY)"

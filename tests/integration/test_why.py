@@ -2,6 +2,7 @@
 """Staged situations, and what `commctl why` says of them: the verdict, and who is the culprit."""
 
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -297,6 +298,25 @@ def test_ranks_that_end_because_of_another():
             equal(culprit(row), (2, "node1", ranks[2].pid))
 
 
+def test_a_rank_that_died_because_another_had_left():
+    """Only on the node of the dead one somebody had missed who left. All nodes name that one."""
+    with Cluster(3) as cluster:
+        ranks = cluster.ranks("g", [0, 1, 2])
+        staged.both(ranks, coll="barrier")
+        ranks[2].call("leave", name="g")
+        equal(ranks[1].call_error("all_reduce", name="g", count=10)["code"], "RANK_LOST")
+        ranks[1].kill()
+        until(lambda: rank_row(cluster.nodes[0], 1)["process"] == "died", "rank 1 is gone")
+        for row in at_once(*((why, node) for node in cluster.nodes)):
+            equal((row["verdict"], *culprit(row)), ("NOT_ARRIVED", 2, "node2", ranks[2].pid), row)
+            check("rank 1 began operation 2" in row["evidence"], row)
+            check("rank 1 has died" in row["evidence"], row)
+
+
+def rank_row(node, rank):
+    return {row["rank"]: row for row in node.ctl("ranks")["ranks"]}[rank]
+
+
 def test_a_job_that_called_different_operations():
     with Cluster(2) as cluster:
         ranks = staged.mismatch(cluster).ranks
@@ -449,6 +469,25 @@ def test_a_node_that_stands_still():
             rank.finish()
 
 
+def test_links_of_many_nodes_are_cut():
+    """What is left out of `commctl links` is said, however many other nodes are down."""
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        others = "".join(
+            f"\n    - {{name: other{i}, address: 127.0.0.1, port: {i}}}" for i in range(1, 70)
+        )
+        own = f"\n    - {{name: {node.name}, address: {node.address}, port: {node.port}}}"
+        node.write_config(cluster={"nodes": own + others})
+        cluster.expect("other")
+        node.start()
+        until(lambda: text(node, "status").stdout, "it answers")
+        shown = text(node, "--json", "links")
+        equal(shown.returncode, 1)
+        equal([row["state"] for row in json.loads(shown.stdout)["links"]], 64 * ["down"])
+        said = "node node0 has 5 more links that are not well: only the worst are told; node other1"
+        check(said in shown.stderr and shown.stderr.endswith("...\n"), shown.stderr)
+
+
 def test_others_groups_are_not_shown():
     if os.geteuid():
         raise Skip("needs root, to ask as another user")
@@ -499,6 +538,29 @@ def test_a_rank_that_waits_says_so():
             ranks[2].call("send", name="g", peer=1, tag=4, text="12345678")
             ranks[1].finish()
             equal(said().count("has waited"), 2, said())
+    finally:
+        del os.environ["COMMD_WARN_AFTER"]
+
+
+def test_a_rank_that_waits_says_what_is_usual():
+    """As commctl why does: who was waited for often, and comes late again."""
+    os.environ["COMMD_WARN_AFTER"] = "0.4"
+    try:
+        with Cluster(2) as cluster:
+            ranks, said = cluster.ranks_heard("g", [0, 1])
+            for step in range(4):
+                ranks[0].start("all_reduce", name="g", count=10)
+                until(lambda step=step: said().count("has waited") > step, said)
+                if step == 3:
+                    break
+                time.sleep(0.4)
+                ranks[1].call("all_reduce", name="g", count=10)
+                ranks[0].finish()
+            lines = said().splitlines()
+            check(not any("lately" in line for line in lines[:3]), lines)
+            check("rank 1 of node node1 did not come; three operations took" in lines[3], lines)
+            ranks[1].call("all_reduce", name="g", count=10)
+            ranks[0].finish()
     finally:
         del os.environ["COMMD_WARN_AFTER"]
 

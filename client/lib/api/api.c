@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-enum { DEFAULT_TIMEOUT_S = 1800, DEFAULT_WARN_S = 30 };
+enum { DEFAULT_TIMEOUT_S = 1800, DEFAULT_WARN_S = WAIT_LONG_MS / 1000 };
 
 PUBLIC size_t commd_dtype_size(int dtype)
 {

@@ -189,13 +189,26 @@ static bool speaks(const struct run *r)
     return true;
 }
 
+/* Such a wait may be usual, and come to its end: "; three operations took 600.0 s and longer
+ * lately", as commctl why has it, else "". */
+static void usual_text(const struct run *r, uint32_t asleep, char *text, size_t len)
+{
+    const struct commd_group *g = r->group;
+    uint64_t usual_ms = recorder_usual_ns(&g->board.recorders[g->local], now_ns()) / 1000000;
+
+    text[0] = 0;
+    if (asleep <= 2 * usual_ms)
+        snprintf(text, len, "; three operations took %.1f s and longer lately",
+                 (double)usual_ms / 1000);
+}
+
 /* A rank that has slept for long in this operation says so, once, on stderr: nobody may be looking
  * at commctl. */
 static void warn_of_wait(struct run *r)
 {
     struct commd_group *g = r->group;
     uint32_t asleep = slept_ms(r);
-    char text[360], node[MSG_NAME_MAX], what[160];
+    char text[360], node[MSG_NAME_MAX], what[160], usual[80];
     int rank;
 
     if (asleep < g->ctx->warn_ms)
@@ -207,11 +220,12 @@ static void warn_of_wait(struct run *r)
     absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
     absent_free(&r->question);
     op_text(&r->desc, what, sizeof what);
+    usual_text(r, asleep, usual, sizeof usual);
     fprintf(stderr,
             "commd: rank %u of group \"%s\" on node %s has waited for %.1f s in operation %llu "
-            "(%s): %s; commctl why says more\n",
+            "(%s): %s%s; commctl why says more\n",
             g->rank, g->name, g->ctx->node, (double)asleep / 1000, (unsigned long long)r->desc.seq,
-            what, text);
+            what, text, usual);
 }
 
 bool run_hopeless_slow(struct run *r)

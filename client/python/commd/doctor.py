@@ -1,8 +1,8 @@
 """python -m commd.doctor: would a training program run here?
 
-Looks at this Python, the commd package, torch, the environment and the node's commd, lets two
-processes do an all_reduce, and asks `commctl doctor` for the rest. A line for each check, and the
-remedy below what needs one.
+Looks at this Python, the commd package, torch, the environment, whether a service commd that is
+installed here answers, and the node's commd, lets two processes do an all_reduce, and asks `commctl
+doctor` for the rest. A line for each check, and the remedy below what needs one.
 
 Exit status: 0 fine (perhaps with warnings), 1 something keeps programs from running, 2 wrong
 usage, or nobody took the answer.
@@ -10,9 +10,11 @@ usage, or nobody took the answer.
 
 import argparse
 import difflib
+import glob
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -22,6 +24,11 @@ VARIABLES = [
     "COMMD_FR_DUMP", "COMMD_MIRROR", "COMMD_PREFIX", "COMMD_PYTHON", "COMMD_REPLACE", "COMMD_RPATH",
     "COMMD_SOCKET", "COMMD_TIMEOUT", "COMMD_WARN_AFTER",
 ]  # fmt: skip
+SYSTEM_SOCKET = "/run/commd/commd.sock"
+CONFIGURATIONS = ["etc/commd/commd.yaml", "usr/local/etc/commd/commd.yaml"]
+UNITS = [f"{place}/systemd/system/commd.service"
+         for place in ("etc", "run", "usr/local/lib", "usr/lib", "lib")]  # fmt: skip
+START = "systemctl start commd; journalctl -u commd says why it ended"
 SMOKE_SECONDS = 20
 SMOKE = """
 import sys, commd, numpy
@@ -75,6 +82,62 @@ def check_ranks(environment, report):
                      "set both, 0 <= RANK < WORLD_SIZE, or start by torchrun")  # fmt: skip
 
 
+def silence(path):
+    """Why nobody is at that socket; "" if somebody is, though perhaps not for this user."""
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(5)
+            sock.connect(path)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        return error.strerror
+    except OSError:
+        pass  # check_connection() tells
+    return ""
+
+
+def service_here(root):
+    """What of a service commd is on this machine, and is it to run? The package for Debian installs
+    both files and starts nothing."""
+    found = [f"{root}{path}" for path in CONFIGURATIONS if os.path.exists(f"{root}{path}")]
+    found += [f"{root}{path}" for path in UNITS if os.path.exists(f"{root}{path}")][:1]
+    enabled = glob.glob(f"{root}etc/systemd/system/*.wants/commd.service")
+    return found, bool(enabled)
+
+
+def service_state():
+    """Of systemd: "failed", "inactive", ...; "" where it does not run."""
+    if not shutil.which("systemctl"):
+        return ""
+    done = subprocess.run(["systemctl", "is-active", "commd"], capture_output=True, text=True)
+    state = done.stdout.strip()
+    return state if state in ("failed", "inactive", "activating", "deactivating") else ""
+
+
+def check_service(environment, report, root="/"):
+    """Is a commd meant to answer here, and does not? Then programs start one of their own instead,
+    and all looks well, but it knows no other node. True: it is so."""
+    named = environment.get("COMMD_SOCKET")
+    if named:
+        why = silence(named)
+        if why:
+            report.error("service", f"COMMD_SOCKET is set, and {named} does not answer: {why}",
+                         f"{START}; or take COMMD_SOCKET out of the environment")  # fmt: skip
+        return False
+    found, enabled = service_here(root)
+    why = silence(SYSTEM_SOCKET)
+    if not found or not why:
+        return False
+    state = service_state() if root == "/" else ""
+    finding = (f"commd is {'enabled' if enabled else 'installed'} here as a service "
+               f"({', '.join(found)}), and {SYSTEM_SOCKET} does not answer: {why}"
+               f"{f' (systemctl: {state})' if state else ''}")  # fmt: skip
+    if enabled or state == "failed":
+        report.error("service", finding, START)
+    else:
+        report.warn("service", finding, f"{START}; if none is to run here, apt remove commd")
+    return True
+
+
 def check_package(report):
     import commd
 
@@ -113,15 +176,17 @@ def check_torch(report):
     report.ok("torch", f"{torch.__version__}, and the backend for it loads")
 
 
-def check_connection(report):
+def check_connection(report, own):
+    """own: the service does not answer."""
     import commd
 
     try:
         with commd.connect(timeout=10) as ctx:
-            report.ok("connection", f"commd of node {ctx.node} answers")
+            alone = ", one of this user alone: it knows no other node" if own else ""
+            report.ok("connection", f"commd of node {ctx.node} answers{alone}")
             return True
     except commd.Error as error:
-        report.error("connection", str(error), "commctl doctor; systemctl status commd")
+        report.error("connection", str(error), f"{START}; commctl doctor")
         return False
 
 
@@ -200,7 +265,7 @@ def cannot_write(error):
     return 2
 
 
-def main(arguments=None):
+def main(arguments=None, root="/"):
     parser = argparse.ArgumentParser(
         prog="python -m commd.doctor", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -210,9 +275,10 @@ def main(arguments=None):
     report = Report()
     check_variables(os.environ, report)
     check_ranks(os.environ, report)
+    own = check_service(os.environ, report, root)
     if check_package(report):
         check_torch(report)
-        if check_connection(report):
+        if check_connection(report, own):
             check_all_reduce(report)
     check_node(report)
     try:

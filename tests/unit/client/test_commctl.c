@@ -355,6 +355,41 @@ static void rows_of_all_nodes_are_in_order(void **state)
                                 "n10   n2\n");
 }
 
+/* Of links what is not well comes first: down, then lost data, then what crawls. */
+static void links_that_are_not_well_come_first(void **state)
+{
+    static struct msg_column columns[] = {
+        {"node", "NODE", MSG_CELL_STRING},          {"peer", "PEER", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},        {"segments", "SEGMENTS", MSG_CELL_NUMBER},
+        {"retransmits", "RESENT", MSG_CELL_NUMBER}, {"rtt_us", "RTT", MSG_CELL_NUMBER},
+        {"min_rtt_us", "LEAST", MSG_CELL_NUMBER},   {"rate", "SENDS", MSG_CELL_NUMBER},
+        {"bandwidth", "MOST", MSG_CELL_NUMBER}};
+    char *cells[] = {
+        "a", "b", "up",   "1000", "0",  "100",   "90", "5",  "100", /* well */
+        "a", "c", "up",   "1000", "20", "100",   "90", "5",  "100", /* loses */
+        "b", "a", "up",   "1000", "0",  "90000", "90", "9",  "100", /* crawls */
+        "b", "c", "up",   "1000", "0",  "90000", "90", "10", "100", /* not that much: well */
+        "c", "a", "down", NULL,   NULL, NULL,    NULL, NULL, NULL,
+        "c", "b", "up",   "1000", "21", "100",   "90", "5",  "100",
+    };
+    struct msg_table links = {"links", ARRAY_LEN(columns), 6, columns, cells};
+    static const char *const order[] = {"c     a", "c     b", "a     c",
+                                        "b     a", "a     b", "b     c"};
+    struct fix *f = *state;
+    const char *line;
+
+    START(f, "--socket", f->path, "links");
+    welcome(f, "ranks");
+    answer_tables(f, &links, 1, true, "");
+    assert_int_equal(finish(f), 0);
+    line = f->out;
+    for (unsigned i = 0; i < ARRAY_LEN(order); i++) {
+        line = strchr(line, '\n');
+        assert_non_null(line++);
+        assert_memory_equal(line, order[i], strlen(order[i]));
+    }
+}
+
 /* Of a group that nobody is in yet each node that waits for its ranks has a row. */
 static void rows_without_a_rank_are_in_order(void **state)
 {
@@ -730,6 +765,7 @@ int main(void)
         T(nodes_as_json),
         T(several_tables),
         T(rows_of_all_nodes_are_in_order),
+        T(links_that_are_not_well_come_first),
         T(rows_without_a_rank_are_in_order),
         T(a_full_disk_is_said),
         T(version_of_both),

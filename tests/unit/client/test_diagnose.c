@@ -624,7 +624,10 @@ static void uneven_work(void **state)
     set(f, "lately_in_ms", "6000");
     row(f, 1, "process=running lately=5 lately_ms=18000 lately_in_ms=5000 usual_ms=600");
     assert_verdict(f, HEALTHY);
-    assert_evidence(f, "it is waited for 0.9 s in operation 6");
+    assert_evidence(f,
+                    "it is waited for 0.9 s in operation 6, for rank 1 (pid 101 on node a); three "
+                    "operations took 0.5 s and longer lately");
+    assert_int_equal(f->findings[0].waiting_ms, 900);
     set(f, "lately_in_ms", "0"); /* it never waits: they always wait for it */
     row(f, 2, "process=running lately_in_ms=6000");
     assert_verdict(f, SLOW_RANK);
@@ -640,6 +643,44 @@ static void uneven_work(void **state)
     row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
     row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
     assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* Ranks that often wait for one that writes a checkpoint: from some time on it is said for whom,
+ * though it may still come. */
+static void a_wait_that_is_long_and_usual(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=29999 busy_pct=90 usual_ms=600000");
+    row(f, 1, "kernel=futex_wait");
+    assert_verdict(f, HEALTHY);
+    assert_evidence(f,
+                    "it is waited for 30.0 s in operation 6, for rank 1 (pid 101 on node a); three "
+                    "operations took 600.0 s and longer lately");
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=30000 busy_pct=90 usual_ms=600000");
+    row(f, 1, "kernel=futex_wait");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_int_equal(f->findings[0].waiting_ms, 30000);
+    assert_evidence(f, "rank 0 of group \"g\" waits in operation 6 (all_reduce) for 30.0 s");
+    assert_evidence(f, "three operations took 600.0 s and longer lately: such a wait is usual");
+    assert_non_null(strstr(f->findings[0].remedy, "a checkpoint"));
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=700000 busy_pct=90 usual_ms=600000");
+    row(f, 1, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_evidence(f, "600.0 s and longer lately: this wait is longer, but not twice as long");
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=1200001 busy_pct=90 usual_ms=600000");
+    row(f, 1, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_null(strstr(f->findings[0].evidence, "lately"));
+    clear(f);
+    row(f, 0, "size=2 started=6 operation=all_reduce asleep_ms=40000 busy_pct=90 usual_ms=35000");
+    row(f, 1, "size=2 node=b started=6 operation=all_reduce asleep_ms=40000 busy_pct=90");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "35.0 s and longer lately: this wait is longer, but not twice as long");
 }
 
 /* Ranks of a node that does not answer are not known to have begun it. */
@@ -669,6 +710,63 @@ static void a_node_that_is_silent(void **state)
     assert_evidence(f, "were not seen");
 }
 
+/* Nodes in @states ("b=silent c=down"), as a told it; and the verdict after a look at them. */
+static const struct finding *with_unheard(struct fix *f, const char *states)
+{
+    static struct msg_column columns[] = {{.key = "node"}, {.key = "peer"}, {.key = "state"}};
+    struct msg_table tables[2] = {f->table, {.ncolumns = 3, .columns = columns}};
+    struct msg_tables answer = {.ntables = 2, .tables = tables};
+    char copy[200], *cells[30], *save = NULL;
+
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    snprintf(copy, sizeof(copy), "%s", states);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char **row = &cells[3 * tables[1].nrows++];
+
+        row[0] = (char *)"a";
+        row[1] = word;
+        row[2] = strchr(word, '=');
+        *row[2]++ = 0;
+    }
+    tables[1].cells = cells;
+    (void)verdict(f);
+    judge_links(&answer, f->findings, f->n);
+    f->findings[0].node = ""; /* is in @copy */
+    return &f->findings[0];
+}
+
+/* Who does not answer is accused only if it is one of the group's nodes. */
+static void a_silent_node_of_another_group(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2 nodes=2"); /* on a, and on b or c */
+    assert_int_equal(with_unheard(f, "b=silent c=silent")->verdict, VERDICT_LINK_STALL);
+    assert_evidence(f, "nodes b, c do not answer: it is not known which of them are in the group");
+    assert_non_null(strstr(f->findings[0].remedy, "look at nodes b, c"));
+    assert_int_equal(with_unheard(f, "b=silent c=partial")->verdict, VERDICT_LINK_STALL);
+    assert_evidence(f, "node b does not answer: it is not known whether it is in the group");
+    /* with c the group of a would have ended */
+    assert_int_equal(with_unheard(f, "b=silent c=down")->verdict, VERDICT_NODE_DEAD);
+    assert_evidence(f, "node b does not answer; it is lost when");
+    assert_int_equal(with_unheard(f, "c=partial")->verdict, VERDICT_LINK_STALL);
+    assert_null(strstr(f->findings[0].evidence, "answer"));
+    clear(f);
+    row(f, 0, WAITS " size=3 nodes=3");
+    assert_int_equal(with_unheard(f, "b=silent c=silent")->verdict, VERDICT_NODE_DEAD);
+    assert_evidence(f, "nodes b, c do not answer; they are lost when");
+    clear(f);
+    row(f, 0, WAITS " size=3 nodes=2"); /* both of its nodes are here, one told only a part */
+    row(f, 1, WAITS " size=3 nodes=2 node=b");
+    assert_int_equal(with_unheard(f, "b=partial c=silent")->verdict, VERDICT_LINK_STALL);
+    assert_null(strstr(f->findings[0].evidence, "answer"));
+    clear(f);
+    row(f, 0, WAITS " size=2 nodes=2 node=x"); /* a is not in it, so what is down there may be */
+    assert_int_equal(with_unheard(f, "b=silent c=down")->verdict, VERDICT_LINK_STALL);
+    assert_evidence(f, "it is not known whether it is in the group");
+}
+
 /* Nothing is lost, but what is sent has to wait, and little gets through. */
 static void a_link_that_crawls(void **state)
 {
@@ -692,6 +790,47 @@ static void a_link_that_crawls(void **state)
     assert_int_equal(f->findings[0].verdict, VERDICT_SLOW_LINK);
     assert_evidence(f, "what node node0 sends to node node1 waits: 92.0 ms there and back, at best "
                        "0.1 ms; 1.2 MB/s get through, where up to 1200.0 did");
+}
+
+/* However many links are not well, those of the group are found, and the worst is named. */
+static void many_links_that_are_not_well(void **state)
+{
+    enum { LINKS = 700, COLUMNS = 8 };
+    static struct msg_column columns[COLUMNS] = {
+        {.key = "node"},        {.key = "peer"},   {.key = "state"},      {.key = "segments"},
+        {.key = "retransmits"}, {.key = "rtt_us"}, {.key = "min_rtt_us"}, {.key = "rate"}};
+    static char *others[COLUMNS] = {"x", "y", "up", "1000", "900", "100", "100", "1"},
+                *lossy[COLUMNS] = {"a", "b", "up", "1000", "30", "100", "100", "1"},
+                *lossier[COLUMNS] = {"b", "a", "up", "1000", "31", "100", "100", "1"};
+    char **cells = calloc((size_t)LINKS * COLUMNS, sizeof(*cells));
+    struct msg_tables answer = {.ntables = 2};
+    struct msg_table tables[2];
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < LINKS; i++)
+        memcpy(cells + (size_t)i * COLUMNS,
+               i == 500   ? lossy
+               : i == 600 ? lossier
+                          : others,
+               sizeof(others));
+    row(f, 0, "node=a done=50 busy_pct=80");
+    row(f, 1, "node=b done=50 busy_pct=85");
+    assert_verdict(f, HEALTHY);
+    tables[0] = f->table;
+    tables[1] =
+        (struct msg_table){.ncolumns = COLUMNS, .nrows = LINKS, .columns = columns, .cells = cells};
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    answer.tables = tables;
+    judge_links(&answer, f->findings, f->n);
+    assert_int_equal(f->findings[0].verdict, VERDICT_SLOW_LINK);
+    assert_evidence(f, "node b sends 3.1 % of what goes to node a again: 31 of 1000");
+    assert_evidence(f, "1 more link between its nodes is not well: commctl links");
+    links_worst_first(&tables[1]);
+    assert_string_equal(cells[0], "x");
+    assert_string_equal(cells[(size_t)(LINKS - 2) * COLUMNS], "b");
+    assert_string_equal(cells[(size_t)(LINKS - 1) * COLUMNS], "a");
+    free(cells);
 }
 
 /* Ranks end because another one has: it is the first that is to blame, whoever is asked. */
@@ -732,6 +871,58 @@ static void the_first_that_left(void **state)
     assert_evidence(f, "rank 2 (pid 102 on node b) left the group after operation 5");
     assert_evidence(f, "ranks 0-1 began operation 6 (all_reduce), which it did not");
     assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
+}
+
+#define LEFT(rank, node) " gone=left gone_ops=5 gone_rank=" #rank " gone_node=" #node
+#define DIED(rank, node) " gone=died gone_ops=5 gone_rank=" #rank " gone_node=" #node
+
+/* Nodes hear of who is gone in another order, and name different ones. */
+static void nodes_that_disagree_who_was_gone_first(void **state)
+{
+    struct fix *f = *state;
+
+    /* nobody on a had begun more than who left, c says nothing any more */
+    row(f, 0, "node=a" DIED(1, b));
+    row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_string_equal(f->findings[0].node, "c");
+    assert_evidence(f, "rank 2 (pid 0 on node c) left the group after operation 5");
+    assert_evidence(f, "rank 1 began operation 6 (all_reduce), which it did not");
+    assert_evidence(f, "rank 1 has died");
+    clear(f);
+
+    /* on c itself nobody missed who left there */
+    row(f, 0, "node=a" DIED(1, b));
+    row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
+    row(f, 2, "node=c process=left" DIED(1, b));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+    row(f, 2, "node=c process=left" DIED(1, b));
+    row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    clear(f);
+
+    /* 0 left because 3 had died: that was heard on a, and on c only after it */
+    row(f, 0, "node=a process=left started=6" DIED(3, b));
+    row(f, 1, "node=c started=6 operation=all_reduce" LEFT(0, a));
+    row(f, 3, "node=b process=died" DIED(3, b));
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 3);
+    clear(f);
+    row(f, 1, "node=c started=6 operation=all_reduce" LEFT(0, a));
+    row(f, 3, "node=b process=died" DIED(3, b)); /* a says nothing any more */
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 3);
+    clear(f);
+
+    /* and nonsense ends */
+    row(f, 0, "node=a" DIED(1, b));
+    row(f, 1, "node=b" DIED(2, c));
+    row(f, 2, "node=c" DIED(0, a));
+    assert_verdict(f, RANK_DEAD);
 }
 
 /* A link that loses is the culprit only of groups over both of its nodes, which are in operations
@@ -805,10 +996,14 @@ int main(void)
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
         T(uneven_work),
+        T(a_wait_that_is_long_and_usual),
         T(a_node_that_is_silent),
+        T(a_silent_node_of_another_group),
         T(a_link_that_crawls),
+        T(many_links_that_are_not_well),
         T(the_first_that_died),
         T(the_first_that_left),
+        T(nodes_that_disagree_who_was_gone_first),
         T(a_link_that_loses),
     };
 

@@ -10,7 +10,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
-	tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
+	tests/unit/daemon/test_rank_view tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
 
@@ -99,6 +99,14 @@ tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c
 tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-proto.la $(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
+	daemon/admin/rank_view.c daemon/admin/rank_view.h daemon/admin/records.c \
+	daemon/admin/records.h daemon/admin/table.c daemon/admin/table.h daemon/memory/boards.c \
+	daemon/memory/boards.h
+tests_unit_daemon_test_rank_view_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+tests_unit_daemon_test_rank_view_LDADD = libcommd-core.la libcommd-conf.la libcommd-proto.la \
+	libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/link/stream.c \
 	daemon/link/stream.h

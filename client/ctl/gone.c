@@ -1,0 +1,141 @@
+/* gone.c - who was gone first, of those whom the others miss: a rank that died, or that left before
+ * they were done. The others have an error then, and may end because of it.
+ *
+ * Each node names one, and they may name different ones: nodes hear of it in another order, and of
+ * those who left a node counts only whom its own ranks missed. But what a rank died or left because
+ * of, its own node had heard before. So the node of who was named is asked, and so on. Who is named
+ * by its own node was seen to be first there. Where it goes in a circle, one of those left, and on
+ * its own node nobody missed it: that one was first, since the others are gone because of it. */
+#include "client/ctl/finding.h"
+
+enum {
+    GONE_STEPS = 8,  /* nodes that are asked in turn; a circle has two, as a rule */
+    GONE_TRIES = 64, /* nodes of a group that are listened to */
+};
+
+static bool has_begun_like(const struct seat *s, const struct seat *than)
+{
+    return s->started == than->started;
+}
+
+static uint32_t most_started(const struct seats *seats, const struct seat *of)
+{
+    uint32_t most = of->gone_ops;
+
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && (int32_t)(seats->at[i].started - most) > 0)
+            most = seats->at[i].started;
+    return most;
+}
+
+static bool has_died(const struct seat *s, const struct seat *than)
+{
+    (void)than;
+    return is_dead(s);
+}
+
+/* It left before the others were done. */
+static void find_left(struct finding *f, const struct seats *seats, const struct seat *of,
+                      const struct seat *s)
+{
+    uint32_t most = most_started(seats, of);
+    char name[128], list[200];
+    const struct seat *in = of;
+    unsigned n;
+
+    f->verdict = VERDICT_NOT_ARRIVED;
+    blame(f, s);
+    tell(f->evidence, "%s left the group after operation %u", seat_name(s, name), s->ops);
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].started == most && seats->at[i].rank >= 0)
+            in = &seats->at[i];
+    n = list_ranks(seats, in, has_begun_like, list, sizeof(list));
+    if (n)
+        tell(f->evidence, "rank%s %s began operation %u%s%s%s, which it did not", n > 1 ? "s" : "",
+             list, most, *in->operation ? " (" : "", in->operation, *in->operation ? ")" : "");
+    n = list_ranks(seats, of, has_died, list, sizeof(list));
+    if (n)
+        tell(f->evidence, "rank%s %s %s died", n > 1 ? "s" : "", list, n > 1 ? "have" : "has");
+    tell(f->remedy, "let all ranks call the same operations before they leave: do all have as many "
+                    "batches? (torch: drop_last, or Join)");
+}
+
+/* A row of @node's, which says who was gone first as that node saw it; NULL: it says nothing. */
+static const struct seat *told_by(const struct seats *seats, const struct seat *of,
+                                  const char *node)
+{
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
+        if (*seats->by_rank[i]->gone && is(seats->by_rank[i]->node, node))
+            return seats->by_rank[i];
+    return NULL;
+}
+
+/* How well it is known who was gone first. */
+enum gone_sure { GONE_TOLD, GONE_AGREED, GONE_SEEN };
+
+/* From what one node says to who was gone first. */
+static const struct seat *first_from(const struct seats *seats, const struct seat *told,
+                                     enum gone_sure *ret_sure)
+{
+    const struct seat *left = NULL;
+
+    for (unsigned steps = 0; steps < GONE_STEPS; steps++) {
+        const struct seat *next = told_by(seats, told, told->gone_node);
+
+        *ret_sure = next ? GONE_SEEN : GONE_TOLD;
+        if (!next || next->gone_rank == told->gone_rank)
+            return told;
+        if (is(told->gone, "left"))
+            left = told;
+        told = next;
+    }
+    *ret_sure = GONE_AGREED;
+    return left ? left : told;
+}
+
+/* Of those whom nodes name: rather one that is seen, and rather who left, which others die of. */
+const struct seat *first_gone(const struct seats *seats, const struct seat *of)
+{
+    enum gone_sure best_sure = GONE_TOLD, sure;
+    const struct seat *best = NULL, *last = NULL;
+    unsigned tries = 0;
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (!*s->gone || (last && s->gone_rank == last->gone_rank) || tries++ >= GONE_TRIES)
+            continue;
+        last = s;
+        s = first_from(seats, s, &sure);
+        if (!best || sure > best_sure ||
+            (sure == best_sure && is(s->gone, "left") && !is(best->gone, "left"))) {
+            best = s;
+            best_sure = sure;
+        }
+    }
+    return best;
+}
+
+bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *first = first_gone(seats, of), *row = NULL;
+    struct seat gone;
+
+    if (!first)
+        return false;
+    gone = *first;
+    gone.rank = first->gone_rank;
+    gone.pid = first->gone_pid;
+    gone.node = first->gone_node;
+    gone.ops = first->gone_ops;
+    gone.gpu_begun = gone.gpu_ended = 0;
+    gone.last = gone.command = "";
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_group(&seats->at[i], of) && seats->at[i].rank == first->gone_rank)
+            row = &seats->at[i];
+    if (is(first->gone, "left"))
+        find_left(f, seats, first, row ? row : &gone);
+    else
+        find_dead(f, row ? row : &gone);
+    return true;
+}
