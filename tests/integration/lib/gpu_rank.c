@@ -209,6 +209,29 @@ static void made_counts(struct commd_group *g, cu_ptr send, cu_ptr recv)
         fail();
 }
 
+/* One operation, which fails: each rank says what it was told, and goes on. */
+static void first_fails(struct commd_group *g, cu_ptr send, cu_ptr recv)
+{
+    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = COMMD_F32,
+                          .count = COUNT,
+                          .send = (void *)(uintptr_t)send,
+                          .recv = (void *)(uintptr_t)recv,
+                          .memory = COMMD_MEMORY_CUDA,
+                          .stream = stream};
+    int told = commd_run(g, &op);
+
+    if (told)
+        fail();
+    must(cu.stream_synchronize(stream), "synchronize");
+    if (commd_run(g, &barrier))
+        fail();
+    else if (!told)
+        printf("error 0 -1 nobody has told of it\n");
+}
+
 int main(int argc, char **argv)
 {
     struct commd_context *ctx;
@@ -229,6 +252,8 @@ int main(int argc, char **argv)
     puts("joined");
     if (getenv("GPU_RANK_MADE_COUNTS"))
         made_counts(g, send, recv);
+    if (getenv("GPU_RANK_FIRST_FAILS"))
+        first_fails(g, send, recv);
     while ((!most || n < most) && one(g, n, send, recv) == 0) {
         n++;
         if (!most) /* who works until it is ended leaves the others a core */
