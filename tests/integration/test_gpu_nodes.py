@@ -188,6 +188,28 @@ def test_memory_that_is_not_lent_on_another_node():
         work(cluster, "after", [(0, 0), (1, 0)])
 
 
+def test_host_memory_that_there_is_not_on_another_node():
+    """Rank 0 has its flags there, and no room for a tensor: it is told, and so are the others."""
+    if gpu_driver.REAL:
+        raise Skip("a real driver registers what there is")
+    little = {"FAKECUDA_FAIL": "cuMemHostRegister_v2:2:2", "COMMD_DEVICE_PATH": "host"}
+    places = [(0, 0), (1, 0), (0, 0)]
+    os.environ["GPU_RANK_FIRST_FAILS"] = "1"
+    try:
+        with GpuNodes(2) as cluster, ranks(cluster, "little", places, 9, little) as some:
+            for rank, one in enumerate(some):
+                word, code, who, text = one.line()
+                equal((word, int(code)), ("error", NOMEM), text)
+                if rank:
+                    equal(int(who), 0, text)
+                    check("rank 0 (node node0) cannot take part" in text, text)
+                check("host memory that" in text and "smaller" in text, text)
+            for one in some:
+                equal(one.line(), ["done", "9"])
+    finally:
+        del os.environ["GPU_RANK_FIRST_FAILS"]
+
+
 def test_nodes_that_share_a_gpu():
     """Groups that name the nodes in different order have the same GPUs, and other communicators."""
     with GpuNodes(2, machine="one", nodes_share_gpus="true") as cluster:

@@ -20,6 +20,7 @@ EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/fsdp1.py \
 	tests/torch/programs/fsdp2.py \
 	tests/torch/programs/functional.py \
+	tests/torch/programs/gpu_interrupted.py \
 	tests/torch/programs/gpu_lost_rank.py \
 	tests/torch/programs/gpu_operations.py \
 	tests/torch/programs/init_methods.py \

@@ -102,6 +102,9 @@ PROGRAMS = [
     ),
     # on a device of torch whose driver is tests/fakecuda
     Program("gpu_operations", gloo=False, environment=GPU, gpus=GPU_PLACES),
+    Program(  # elsewhere groups do not agree on a path
+        "gpu_interrupted", gloo=False, environment=GPU, places=[], gpus=["shared GPU", "GPU nodes"],
+    ),
     Program("gpu_lost_rank", gloo=False, environment=GPU, gpus=GPU_PLACES, codes={2: -9}),
     *(
         Program(

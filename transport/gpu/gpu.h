@@ -562,8 +562,10 @@ void launch_phase(struct gop *op, unsigned unit, struct gstream *s, uint32_t rou
 struct gflight *launch_flight(const struct gop *op, unsigned unit);
 void launch_end(struct gop *op, unsigned unit, struct gstream *s);  /* done words, and a ticket */
 void launch_part(struct gop *op, unsigned unit, struct gstream *s); /* a ticket: it has more */
-/* The bytes of a part that this node wishes; all nodes cut it by the least. */
+/* The bytes of a part that this node wishes, and gpu_plan_cell() of this node; all nodes cut it by
+ * the least wish and the largest cell. */
 uint32_t launch_wish(const struct gop *op);
-void launch_cut(struct gop *op, uint32_t part);
+uint64_t launch_cell(const struct gop *op);
+void launch_cut(struct gop *op, uint32_t part, uint64_t cell);
 
 #endif

@@ -80,7 +80,7 @@ bool comm_ready(struct gop *op)
     op->order.seq = op->seq;
     if (gr->nnodes == 1) {
         user_count(op);
-        launch_cut(op, part);
+        launch_cut(op, part, launch_cell(op));
     }
     gpu_order_ready(&gr->g->order, &op->order, gr->nnodes == 1);
     if (gr->nnodes > 1)

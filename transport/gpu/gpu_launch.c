@@ -43,10 +43,19 @@ uint32_t launch_wish(const struct gop *op)
     return set ? set : gpu_plan_part(op->plan, user_beside(op));
 }
 
-void launch_cut(struct gop *op, uint32_t part)
+uint64_t launch_cell(const struct gop *op)
+{
+    uint64_t most = 0;
+
+    for (unsigned u = 0; u < op->group->nhere; u++)
+        most = MAX(most, gpu_plan_cell(&op->plan[u]));
+    return most;
+}
+
+void launch_cut(struct gop *op, uint32_t part, uint64_t cell)
 {
     for (unsigned u = 0; u < op->group->nhere; u++)
-        gpu_plan_slice(&op->plan[u], part);
+        gpu_plan_slice(&op->plan[u], part, cell);
 }
 
 uint64_t launch_scratch(const struct gop *op, unsigned unit)

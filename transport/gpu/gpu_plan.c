@@ -10,7 +10,7 @@
  *
  * What units must find alike - the way, the number of rounds, the order of calls - depends on the
  * description, on the counts that all ranks give, and on who is where; never on addresses, which
- * only this unit knows. */
+ * only this unit knows. How large the largest cell is units tell each other: gpu_plan_cell(). */
 #include "transport/gpu/gpu_plan_priv.h"
 
 #include "shm/gpu/able.h"
@@ -288,18 +288,48 @@ uint32_t gpu_plan_part(const struct gpu_plan *p, bool beside)
     return beside && !order_shows ? GPU_PART_BESIDE : GPU_PART;
 }
 
-void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes)
+/* How many blocks or cells of a GPU a round has a part of, about; 0: it cannot be cut. */
+static uint64_t parts_of_round(const struct gpu_plan *p)
 {
-    bool vector = p->way == WAY_ALL_REDUCE || p->way == WAY_REDUCE || p->way == WAY_BROADCAST;
-    uint64_t most, chunk;
+    bool rooted = coll_table[p->desc.coll].rooted;
 
-    if (!vector && p->way != WAY_GATHER && p->way != WAY_SCATTER)
+    switch ((enum plan_way)p->way) {
+    case WAY_ALL_REDUCE:
+    case WAY_REDUCE:
+    case WAY_BROADCAST:
+        return 1;
+    case WAY_GATHER_NATIVE:
+    case WAY_GATHER:
+    case WAY_SCATTER_NATIVE:
+    case WAY_SCATTER:
+        return p->world;
+    case WAY_CELLS:
+        return (uint64_t)p->world * (rooted ? 1 : (p->world + p->nunits - 1) / p->nunits);
+    case WAY_ALONE:
+    case WAY_BARRIER:
+        break;
+    }
+    return 0;
+}
+
+void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes, uint64_t cell)
+{
+    bool counted_cells = p->way == WAY_CELLS && coll_table[p->desc.coll].counted;
+    uint64_t parts = parts_of_round(p), most, now, chunk;
+
+    if (!parts)
         return;
-    most = vector ? p->desc.count : longest(p);
-    chunk = bytes / (plan_esize(p) * (vector ? 1 : p->world));
+    most = counted_cells ? cell : longest(p);
+    now = counted_cells ? cell : p->chunk;
+    chunk = bytes / (plan_esize(p) * parts);
     chunk = MAX(chunk & ~(uint64_t)15, (uint64_t)16);
-    if (chunk >= p->chunk || (most - 1) / chunk >= UINT32_MAX)
+    if (chunk >= now || (most - 1) / chunk >= UINT32_MAX)
         return;
+    /* NCCL's own calls would have the parts of the blocks one behind the other */
+    if (p->way == WAY_GATHER_NATIVE)
+        p->way = WAY_GATHER;
+    else if (p->way == WAY_SCATTER_NATIVE)
+        p->way = WAY_SCATTER;
     p->chunk = chunk;
     p->rounds = (uint32_t)((most - 1) / chunk) + 1;
 }
@@ -473,7 +503,7 @@ static void plan_alone(const struct gpu_plan *p, enum gpu_phase phase, const str
     if (info->window == WINDOW_NONE)
         return;
     if (info->window == WINDOW_CELLS)
-        plan_cells(p, phase, sink);
+        plan_cells(p, 0, phase, sink);
     else if (info->window == WINDOW_BLOCKS && info->reduces)
         plan_scatter(p, 0, phase, sink);
     else if (info->window == WINDOW_BLOCKS)
@@ -516,7 +546,7 @@ void gpu_plan_phase(const struct gpu_plan *p, uint32_t round, enum gpu_phase pha
         plan_scatter(p, round, phase, sink);
         break;
     case WAY_CELLS:
-        plan_cells(p, phase, sink);
+        plan_cells(p, round, phase, sink);
         break;
     }
 }

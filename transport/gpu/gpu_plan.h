@@ -84,9 +84,13 @@ enum {
  * a call: a result must not depend on who else is there, so such an operation is always cut alike.
  */
 uint32_t gpu_plan_part(const struct gpu_plan *p, bool beside);
-/* Cuts it into rounds of about @bytes at most, where its layout lets it be cut; all units of a
- * group must do so alike. Nothing, if its rounds are no longer than that. */
-void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes);
+/* Elements of the largest cell that ranks of this unit send or get, where each has a count of its
+ * own; else 0. */
+uint64_t gpu_plan_cell(const struct gpu_plan *p);
+/* Cuts it into rounds in which a rank sends or gets about @bytes at most; all units of a group must
+ * do so alike. @cell: the most that gpu_plan_cell() says of any of them. Nothing, if its rounds are
+ * no longer than that. */
+void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes, uint64_t cell);
 /* Gives all moves or calls of a phase. Unit, rounds and phases in which nothing is to be done give
  * nothing. */
 void gpu_plan_phase(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,

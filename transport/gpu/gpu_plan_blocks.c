@@ -10,7 +10,13 @@
  *
  * Cells are what one rank has for one other. Pairs on one unit are moves. Between two units NCCL
  * matches sends with receives by their order, so both sides go by receiver, then by sender. Cells
- * without elements are left out on both sides. */
+ * without elements are left out on both sides.
+ *
+ * In rounds each has a part of every block or cell. Then all_gather and reduce_scatter are never
+ * one call, which would put the parts of the blocks one behind the other. An all_to_all in place
+ * has its cells copied part by part, for others use the scratch in between: each part goes where
+ * one of the same size comes from. (With counts of its own it is not done in place: libcommd
+ * refuses it. Who asks for it all the same gets anything, but of its own.) */
 #include "transport/gpu/gpu_plan_priv.h"
 
 /* --- cells ---------------------------------------------------------------------------------- */
@@ -41,6 +47,14 @@ uint64_t cell_got(const struct gpu_plan *p, unsigned k, uint32_t from)
     return r->recv_counts[many ? from : 0];
 }
 
+/* A cell of @n elements in the round that begins at @lo. */
+static uint64_t cell_part(const struct gpu_plan *p, uint64_t n, uint64_t lo)
+{
+    uint64_t left = n > lo ? n - lo : 0;
+
+    return p->rounds > 1 ? MIN(left, p->chunk) : left;
+}
+
 bool cells_in_place(const struct gpu_plan *p, unsigned k)
 {
     const struct coll_info *info = &coll_table[p->desc.coll];
@@ -69,6 +83,19 @@ static uint64_t packed_before(const struct gpu_plan *p, unsigned k)
             n += ALIGN_UP(sent_bytes(p, i), 256);
     }
     return n;
+}
+
+uint64_t gpu_plan_cell(const struct gpu_plan *p)
+{
+    const struct coll_info *info = &coll_table[p->desc.coll];
+    uint64_t most = 0;
+
+    if (!info->counted || info->window != WINDOW_CELLS)
+        return 0;
+    for (unsigned k = 0; k < p->nranks; k++)
+        for (uint32_t r = 0; r < p->world; r++)
+            most = MAX(most, MAX(cell_sent(p, k, r), cell_got(p, k, r)));
+    return most;
 }
 
 uint64_t cells_scratch(const struct gpu_plan *p)
@@ -111,36 +138,56 @@ struct gpu_blocks blocks_got(const struct gpu_plan *p, unsigned k)
                      r->recv_counts);
 }
 
-static void cells_pack(const struct gpu_plan *p, const struct gpu_sink *sink)
+/* Of all that rank @k sends. */
+static void pack_part(const struct gpu_plan *p, const struct gpu_sink *sink, unsigned k,
+                      uint64_t from, uint64_t bytes)
 {
-    for (unsigned k = 0; k < p->nranks; k++) {
-        struct gpu_move m = {.count = sent_bytes(p, k),
-                             .dtype = DTYPE_U8,
-                             .nsrc = 1,
-                             .ndst = 1,
-                             .src = {p->ranks[k].send},
-                             .dst = {sent_base(p, k)}};
+    struct gpu_move m = {.count = bytes,
+                         .dtype = DTYPE_U8,
+                         .nsrc = 1,
+                         .ndst = 1,
+                         .src = {p->ranks[k].send + from},
+                         .dst = {sent_base(p, k) + from}};
 
-        if (cells_in_place(p, k) && m.count)
-            sink->move(sink->arg, &m);
+    if (bytes)
+        sink->move(sink->arg, &m);
+}
+
+static void cells_pack(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink)
+{
+    size_t esize = plan_esize(p);
+
+    for (unsigned k = 0; k < p->nranks; k++) {
+        uint64_t from = 0;
+
+        if (!cells_in_place(p, k))
+            continue;
+        if (p->rounds == 1)
+            pack_part(p, sink, k, 0, sent_bytes(p, k));
+        for (uint32_t r = 0; p->rounds > 1 && r < p->world; r++) {
+            uint64_t n = cell_sent(p, k, r);
+
+            pack_part(p, sink, k, (from + lo) * esize, cell_part(p, n, lo) * esize);
+            from += n;
+        }
     }
 }
 
 /* From @k to a rank of this unit. */
-static void cells_move(const struct gpu_plan *p, const struct gpu_sink *sink, unsigned k,
-                       uint32_t to, cu_ptr from_at, cu_ptr to_at)
+static void cells_move(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink,
+                       unsigned k, uint32_t to, cu_ptr from_at, cu_ptr to_at)
 {
-    struct gpu_move m = plan_move(p, cell_sent(p, k, to), false);
+    struct gpu_move m = plan_move(p, cell_part(p, cell_sent(p, k, to), lo), false);
 
     m.nsrc = m.ndst = 1;
-    m.src[0] = from_at;
-    m.dst[0] = to_at;
+    m.src[0] = from_at + lo * plan_esize(p);
+    m.dst[0] = to_at + lo * plan_esize(p);
     if (m.count)
         sink->move(sink->arg, &m);
 }
 
 /* For each rank of this unit where the blocks from the ranks of this unit go. */
-static void cells_local(const struct gpu_plan *p, const struct gpu_sink *sink)
+static void cells_local(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink)
 {
     cu_ptr to_at[BATCH_SOURCES][BATCH_SOURCES]; /* receiver, sender */
 
@@ -163,16 +210,17 @@ static void cells_local(const struct gpu_plan *p, const struct gpu_sink *sink)
             cu_ptr at = blocks_next(&b, r);
 
             if (plan_here(p, r)) {
-                cells_move(p, sink, i, r, at, to_at[j][i]);
+                cells_move(p, lo, sink, i, r, at, to_at[j][i]);
                 j++;
             }
         }
     }
 }
 
-static void cells_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
+static void cells_calls(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink)
 {
     struct gpu_blocks b[BATCH_SOURCES];
+    size_t esize = plan_esize(p);
 
     for (unsigned i = 0; i < p->nranks; i++)
         b[i] = blocks_sent(p, i);
@@ -181,8 +229,8 @@ static void cells_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
             struct gpu_call c = {.kind = GPU_SEND,
                                  .type = NCCL_U8,
                                  .unit = p->unit_of_rank[to],
-                                 .count = cell_sent(p, i, to) * plan_esize(p),
-                                 .send = blocks_next(&b[i], to)};
+                                 .count = cell_part(p, cell_sent(p, i, to), lo) * esize,
+                                 .send = blocks_next(&b[i], to) + lo * esize};
 
             if (!plan_here(p, to) && c.count)
                 sink->call(sink->arg, &c);
@@ -194,8 +242,8 @@ static void cells_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
             struct gpu_call c = {.kind = GPU_RECV,
                                  .type = NCCL_U8,
                                  .unit = p->unit_of_rank[from],
-                                 .count = cell_got(p, j, from) * plan_esize(p),
-                                 .recv = blocks_next(&b[j], from)};
+                                 .count = cell_part(p, cell_got(p, j, from), lo) * esize,
+                                 .recv = blocks_next(&b[j], from) + lo * esize};
 
             if (!plan_here(p, from) && c.count)
                 sink->call(sink->arg, &c);
@@ -203,14 +251,17 @@ static void cells_calls(const struct gpu_plan *p, const struct gpu_sink *sink)
     }
 }
 
-void plan_cells(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink)
+void plan_cells(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
+                const struct gpu_sink *sink)
 {
+    uint64_t lo = round * p->chunk;
+
     if (phase == GPU_PACK)
-        cells_pack(p, sink);
+        cells_pack(p, lo, sink);
     else if (phase == GPU_BEFORE)
-        cells_local(p, sink);
+        cells_local(p, lo, sink);
     else if (phase == GPU_CALLS && p->nunits > 1)
-        cells_calls(p, sink);
+        cells_calls(p, lo, sink);
 }
 
 uint64_t gpu_plan_digest(const struct gpu_plan *p, uint32_t from, uint32_t to, bool sends)

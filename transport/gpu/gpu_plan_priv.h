@@ -76,6 +76,7 @@ void plan_gather(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
                  const struct gpu_sink *sink);
 void plan_scatter(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
                   const struct gpu_sink *sink);
-void plan_cells(const struct gpu_plan *p, enum gpu_phase phase, const struct gpu_sink *sink);
+void plan_cells(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
+                const struct gpu_sink *sink);
 
 #endif

@@ -4,11 +4,12 @@
  * their commds they are clients like any others: libcommd carries it. By it they agree, before NCCL
  * is called, that all have come (gpu_order.c says why in two phases):
  *   READY   all inputs of this node are there; what the operation is, what its counts add up to,
- *           which communicator this node has, in parts of how many bytes it wants it launched, or
- * what is wrong with it here. All nodes see all of it: they fail it alike, or go on. TICKET  where
- * in the order it comes; and what a new communicator is made with, by the first node, if not all
- * have the same. A group does this with one operation at a time, so no exchange is mistaken for
- * another.
+ *           which communicator this node has, in parts of how many bytes it wants it launched, how
+ *           large its largest cell is, or what is wrong with it here. All nodes see all of it: they
+ *           fail it alike, or go on, and cut it alike.
+ *   TICKET  where in the order it comes; and what a new communicator is made with, by the first
+ *           node, if not all have the same.
+ * A group does this with one operation at a time, so no exchange is mistaken for another.
  *
  * States: JOINING (a thread: joins block), OPEN, CLOSED: left, or not joined. What threads have to
  * say comes back to the loop as events.
@@ -41,6 +42,7 @@ enum {
 struct wire_ready {
     uint64_t seq, comm, tie; /* tie: of the first node, random; see gpu_order.c */
     int32_t code, rank;
+    uint64_t cell;        /* launch_cell() */
     uint32_t first, part; /* first: the rank that @desc is of */
     struct op_desc desc;
     struct op_balance balance;
@@ -383,8 +385,10 @@ void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *t
         mine->tie = 0; /* if that of another operation is so, too, nodes may wait for --timeout */
     mine->desc = op->of[0]->desc;
     snprintf(mine->text, sizeof mine->text, "%s", text);
-    if (!code && coll_table[mine->desc.coll].counted)
+    if (!code && coll_table[mine->desc.coll].counted) {
         op_balance_of(op, OP_BALANCE_KEY, &mine->balance);
+        mine->cell = launch_cell(op);
+    }
     if (w->state == WIRE_OPEN)
         wire_exchange(w, PHASE_READY);
     else
@@ -430,6 +434,7 @@ static void wire_all_ready(struct gwire *w)
     char text[SESSION_TEXT] = "";
     int rank, code = wire_judge(w, &rank, text);
     uint32_t part = UINT32_MAX;
+    uint64_t cell = 0;
 
     if (code) {
         gpu_order_drop(&w->g->order, &op->order);
@@ -445,9 +450,11 @@ static void wire_all_ready(struct gwire *w)
         group_break(w->gr, COMMD_E_GPU_LOST, -1, 0, text);
         return;
     }
-    for (uint32_t n = 0; n < w->nnodes; n++)
+    for (uint32_t n = 0; n < w->nnodes; n++) {
         part = MIN(part, w->ready[n].part);
-    launch_cut(op, part);
+        cell = MAX(cell, w->ready[n].cell);
+    }
+    launch_cut(op, part, cell);
     user_count(op);
     op->order.tie = w->ready[0].tie;
     mine->counts = op_counts_digest(op, w->ready[0].tie);

@@ -117,7 +117,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->desc.coll = (uint8_t)op->coll;
     r->desc.dtype = dtype;
     r->desc.redop = redop;
-    r->desc.pad = 0;
+    r->desc.refused = 0;
     r->desc.digest = 0;
     r->balance = (struct op_balance){0};
     r->question = NULL;
@@ -139,6 +139,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->untold = false;
     r->warned = false;
     r->gave_up = false;
+    r->refused = false;
     r->asked_ms = 0;
     r->send = op->send;
     r->recv = op->recv;
@@ -160,6 +161,14 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     return 0;
 }
 
+void run_refuse(struct run *r, int code)
+{
+    r->desc.root = r->group->rank;
+    r->desc.refused = (uint8_t)-code;
+    r->fingerprint = op_fingerprint(&r->desc);
+    r->warned = true; /* nobody waits for it here */
+}
+
 /* What step @c's result depends on. */
 static bool can_get(struct run *r, uint32_t c)
 {
@@ -177,8 +186,10 @@ static bool can_get(struct run *r, uint32_t c)
 static enum run_state run_mismatched(struct run *r)
 {
     /* In a broken group the steps of members may have drifted apart: that is why, then. */
-    if (run_broken(r))
+    if (run_broken(r)) {
+        r->refused = false;
         return RUN_FAILED;
+    }
     /* Everybody refuses this operation and goes on behind it. */
     r->group->next_step = r->base + BOARD_SKIP;
     return RUN_FAILED;
@@ -308,7 +319,7 @@ enum run_state run_advance(struct run *r)
     if (unlikely(r->registered)) {
         enum run_state st = registered_poll(r);
 
-        if (st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH)
+        if (st == RUN_FAILED && r->refused)
             return run_mismatched(r);
         if (st != RUN_WAIT || r->registered)
             return st;
@@ -316,7 +327,7 @@ enum run_state run_advance(struct run *r)
     if (unlikely(r->plan.team)) {
         enum run_state st = teams_advance(r);
 
-        return st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH ? run_mismatched(r) : st;
+        return st == RUN_FAILED && r->refused ? run_mismatched(r) : st;
     }
     for (;;) {
         bool moved = try_put(r);
@@ -352,7 +363,7 @@ void run_end(struct run *r, enum run_state st)
 {
     struct board_member *me = run_member(r);
     struct board_recorder *recs = r->group->board.recorders;
-    bool refused = st == RUN_FAILED && r->err.code == COMMD_E_MISMATCH;
+    bool refused = st == RUN_FAILED && r->refused;
 
     if (unlikely(r->lists))
         free(steal_ptr(r->lists));

@@ -39,6 +39,7 @@ struct run {
     bool brief;                    /* one step of little on one node: soon over if all are there */
     bool warned;                   /* it has said that it waits for long, or left that to others */
     bool around;                   /* the result goes past the caches */
+    bool refused;                  /* all refuse it, and the group goes on */
     bool gave_up;                  /* it waits for ranks that know of a failure on a GPU */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
     bool recorded;                 /* its beginning stands in the recorder */
@@ -81,6 +82,9 @@ static inline int lists_make(const struct commd_group *g, const struct commd_op 
 /* Starts @op as the next operation of the group; the caller holds the group's turn and has
  * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
+/* It has begun, a barrier, in place of one that this rank cannot do, as @code says: it fails on all
+ * ranks, as the different operations that they mean. Before it is polled. */
+void run_refuse(struct run *r, int code);
 /* How long it may take. */
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
 /* From now on, if the clock was not started before. It starts with the call; that of a brief one

@@ -3,7 +3,8 @@
  *
  * One node: members compare the first announcements, each for itself, and all must come to the same
  * pair of ranks. Several nodes: the engines compare (transport/engine/engine_check.c) and publish
- * what they found. For the counters and the order of checks see shm/board/board.c. */
+ * what they found. A rank that cannot do the operation says so in its place: that is never the same
+ * as what another says. For the counters and the order of checks see shm/board/board.c. */
 #include "client/lib/coll/run.h"
 
 #include <stdio.h>
@@ -61,12 +62,33 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
     snprintf(r->err.node, sizeof r->err.node, "%s", node);
 }
 
+/* The rank of @d cannot take part, as it says. */
+static void one_cannot(struct run *r, const struct op_desc *d, unsigned rank)
+{
+    int code = -(int)d->refused < COMMD_E_GPU_LOST ? COMMD_E_ABORTED : -(int)d->refused;
+    const char *node = group_node_of(r->group, rank);
+
+    error_set(&r->err, code, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": rank %u (node %s) cannot take part: %s; the "
+              "group can still be used",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, node,
+              code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
+                                      "for operations that are not done, or make it smaller"
+                                    : commd_strerror(code));
+    run_describe(r, code, (int)rank, r->group->members[rank].pid, node);
+}
+
 /* @desc_a of @a and @desc_b of @b do not agree. */
 static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const struct op_desc *db,
                      unsigned b)
 {
     char ta[80], tb[80];
 
+    r->refused = true;
+    if (da->refused || db->refused) {
+        one_cannot(r, da->refused ? da : db, da->refused ? a : b);
+        return;
+    }
     op_text(da, ta, sizeof ta);
     op_text(db, tb, sizeof tb);
     error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
@@ -82,6 +104,7 @@ static void counts_mismatch(struct run *r, const struct op_balance *bal)
     struct commd_group *g = r->group;
     char who[120];
 
+    r->refused = true;
     op_balance_text(bal, g->board.world, who, sizeof who);
     error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\": the counts that ranks gave do not fit: %s; the "

@@ -18,6 +18,10 @@
  * Operations of a group are executed in the order of the calls, so one whose input is what another
  * before it writes waits for that to land: follow().
  *
+ * What this rank cannot do, mostly because there is no memory for it, is queued all the same, as
+ * refused (run_refuse()): in its place it fails on all ranks, and the group goes on. Here the call
+ * has told of it.
+ *
  * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
  * was enqueued first goes first): what a wait needs, of this process, was enqueued before it.
  *
@@ -346,7 +350,27 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
         work_unref(w);
 }
 
-int staged_begin(struct device_group *dg, const struct commd_op *op, const struct telling *how)
+/* The others call it, too. */
+static void staged_refuse(struct device_group *dg, const struct commd_op *op)
+{
+    const struct commd_error why = *commd_last_error();
+    struct commd_op barrier = {
+        .size = sizeof barrier, .coll = COMMD_BARRIER, .timeout_ms = op->timeout_ms};
+    struct commd_work *w;
+
+    if (dg->group->board.world == 1)
+        return;
+    if (async_work_new(dg->group, &barrier, NULL, NULL, &w)) {
+        group_give_up_for_gpu(dg->group, &why);
+    } else {
+        w->refused = why.code;
+        async_queue(w);
+        work_unref(w);
+    }
+    *error_mine() = why;
+}
+
+static int staged_try(struct device_group *dg, const struct commd_op *op, const struct telling *how)
 {
     struct side_places p = side_places_of(dg->group, op);
     struct commd_work *w;
@@ -375,6 +399,15 @@ int staged_begin(struct device_group *dg, const struct commd_op *op, const struc
     async_queue(w);
     staged_queued(st, w, how);
     return 0;
+}
+
+int staged_begin(struct device_group *dg, const struct commd_op *op, const struct telling *how)
+{
+    int r = staged_try(dg, op, how);
+
+    if (r)
+        staged_refuse(dg, op);
+    return r;
 }
 
 int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct commd_op *op,

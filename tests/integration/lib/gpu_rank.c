@@ -101,6 +101,40 @@ static int counted(unsigned n, int coll)
     }
 }
 
+/* Elements of a cell where all have counts of their own. */
+static size_t cell(size_t from, size_t to)
+{
+    return COUNT - (from * 5 + to * 3) % 7 * 100;
+}
+
+/* What must be at @i of an all_to_all with such cells, one behind the other. */
+static float wanted_cell(unsigned n, size_t i)
+{
+    size_t at = 0, from = 0;
+
+    while (i >= cell(from, (size_t)rank))
+        i -= cell(from++, (size_t)rank);
+    for (size_t to = 0; to < (size_t)rank; to++)
+        at += cell(from, to);
+    return value(n, (int)from, at + i);
+}
+
+/* Returns how many elements come. */
+static size_t use_cells(struct commd_op *op)
+{
+    static size_t sends[MOST], gets[MOST];
+    size_t sum = 0;
+
+    for (size_t i = 0; i < (size_t)world; i++) {
+        sends[i] = cell((size_t)rank, i);
+        gets[i] = cell(i, (size_t)rank);
+        sum += gets[i];
+    }
+    op->send_counts = sends;
+    op->recv_counts = gets;
+    return sum;
+}
+
 static int fail(void)
 {
     const struct commd_error *e = commd_last_error();
@@ -132,6 +166,8 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
         counts[i] = COUNT;
     if (op.coll != coll)
         op.send_counts = op.recv_counts = counts;
+    if (op.coll == COMMD_ALL_TO_ALL_V)
+        len = use_cells(&op);
     for (size_t i = 0; i < all; i++)
         host[i] = value(n, rank, i);
     must(cu.copy(coll == COMMD_BROADCAST ? recv : send, (cu_ptr)(uintptr_t)host, all * sizeof *host,
@@ -142,8 +178,10 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
         return r;
     must(cu.copy((cu_ptr)(uintptr_t)host, recv, all * sizeof *host, stream), "copy");
     must(cu.stream_synchronize(stream), "synchronize");
-    for (size_t i = 0; i < len; i++)
-        if (host[i] != wanted(n, coll, root, i)) {
+    for (size_t i = 0; i < len; i++) {
+        float want = op.coll == COMMD_ALL_TO_ALL_V ? wanted_cell(n, i) : wanted(n, coll, root, i);
+
+        if (host[i] != want) {
             struct commd_op barrier = {.size = sizeof op, .coll = COMMD_BARRIER};
 
             /* It tells of an operation that failed. The other rank may have been told already, and
@@ -152,9 +190,10 @@ static int one(struct commd_group *g, unsigned n, cu_ptr send, cu_ptr recv)
             if (r)
                 return r;
             printf("error 0 %d operation %u, collective %d: %g at %zu, not %g\n", rank, n, coll,
-                   host[i], i, wanted(n, coll, root, i));
+                   host[i], i, want);
             exit(1);
         }
+    }
     return 0;
 }
 
@@ -209,6 +248,29 @@ static void made_counts(struct commd_group *g, cu_ptr send, cu_ptr recv)
         fail();
 }
 
+/* One operation, which fails: each rank says what it was told, and goes on. */
+static void first_fails(struct commd_group *g, cu_ptr send, cu_ptr recv)
+{
+    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_ALL_REDUCE,
+                          .dtype = COMMD_F32,
+                          .count = COUNT,
+                          .send = (void *)(uintptr_t)send,
+                          .recv = (void *)(uintptr_t)recv,
+                          .memory = COMMD_MEMORY_CUDA,
+                          .stream = stream};
+    int told = commd_run(g, &op);
+
+    if (told)
+        fail();
+    must(cu.stream_synchronize(stream), "synchronize");
+    if (commd_run(g, &barrier))
+        fail();
+    else if (!told)
+        printf("error 0 -1 nobody has told of it\n");
+}
+
 int main(int argc, char **argv)
 {
     struct commd_context *ctx;
@@ -229,6 +291,8 @@ int main(int argc, char **argv)
     puts("joined");
     if (getenv("GPU_RANK_MADE_COUNTS"))
         made_counts(g, send, recv);
+    if (getenv("GPU_RANK_FIRST_FAILS"))
+        first_fails(g, send, recv);
     while ((!most || n < most) && one(g, n, send, recv) == 0) {
         n++;
         if (!most) /* who works until it is ended leaves the others a core */

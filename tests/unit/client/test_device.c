@@ -613,8 +613,57 @@ static void a_failing_driver_is_named(void **state)
     assert_message("that the GPU can copy to: out of memory");
     unsetenv("FAKECUDA_FAIL");
     assert_true(gpu_passes(s));
-    assert_int_equal(commd_group_seq(ranks->group[0]), 0);
+    assert_int_equal(finish(start(1, &op)), COMMD_E_GPU_LOST);
+    assert_message("rank 0 (node");
+    assert_int_equal(finish(start(1, &op)), COMMD_E_NOMEM);
     gpu_free(x);
+}
+
+/* Rank @k gets no memory for @op. */
+static void lacks_memory(unsigned k, const struct commd_op *op)
+{
+    setenv("FAKECUDA_FAIL", "cuMemHostRegister_v2:0:2", 1);
+    assert_int_equal(commd_run(ranks->group[k], op), COMMD_E_NOMEM);
+    unsetenv("FAKECUDA_FAIL");
+    assert_message("make the operation smaller");
+}
+
+/* Whether the others have called it by then or do so later, with a work or without; also if none
+ * can. Whoever was told once is not told again. */
+static void what_a_rank_cannot_do_fails_on_all(void **state)
+{
+    enum { HUGE = 4 << 20 };
+    int32_t *x[2] = {gpu_ints(HUGE, 1), gpu_ints(HUGE, 1)};
+    int32_t *y[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()};
+    struct commd_op op[2] = {reduce_op(x[0], HUGE, s[0]), reduce_op(x[1], HUGE, s[1])};
+    struct commd_op small[2] = {reduce_op(y[0], N, s[0]), reduce_op(y[1], N, s[1])};
+    struct commd_work *w;
+
+    for (unsigned k = 0; k < 2; k++)
+        assert_int_equal(commd_run(ranks->group[k], &small[k]), 0);
+    w = start(1, &op[1]);
+    assert_int_equal(commd_work_wait(w, 50), COMMD_E_TIMEOUT);
+    lacks_memory(0, &op[0]);
+    assert_int_equal(finish(w), COMMD_E_NOMEM);
+    assert_message("rank 0 (node");
+    assert_message("cannot take part: it has no more host memory that its GPU can copy to");
+    lacks_memory(0, &op[0]);
+    lacks_memory(0, &op[0]);
+    assert_int_equal(commd_run(ranks->group[1], &op[1]), 0);
+    assert_true(gpu_passes(s[1]));
+    assert_int_equal(commd_run(ranks->group[1], &small[1]), COMMD_E_NOMEM); /* starts nothing */
+    assert_int_equal(finish(start(1, &op[1])), COMMD_E_NOMEM);
+    lacks_memory(0, &op[0]);
+    lacks_memory(1, &op[1]);
+    for (unsigned k = 0; k < 2; k++)
+        assert_int_equal(commd_run(ranks->group[k], &small[k]), 0);
+    for (unsigned k = 0; k < 2; k++) {
+        assert_true(gpu_passes(s[k]));
+        assert_all(y[k], N, 4);
+        gpu_free(x[k]);
+        gpu_free(y[k]);
+    }
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -804,6 +853,7 @@ int main(void)
         TEST(one_of_several_threads_is_told),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
+        TEST(what_a_rank_cannot_do_fails_on_all),
         TEST(staging_is_used_again),
         TEST(staging_above_the_limit_is_given_back),
         TEST(bad_settings_are_refused),

@@ -585,23 +585,32 @@ static struct commd_op random_op(struct cluster *c, size_t blocks[7])
     };
 }
 
+enum { RANDOM_RANKS = 7 };
+
+static struct cluster *random_cluster(uint64_t seed)
+{
+    struct cluster tmp = {.rng = seed * 0x9e3779b97f4a7c15ull};
+    unsigned world = 2 + cluster_rand(&tmp, RANDOM_RANKS - 1);
+    unsigned nodes = 1 + cluster_rand(&tmp, MIN(world, 5u));
+    uint16_t placement[RANDOM_RANKS];
+
+    for (unsigned k = 0; k < world; k++)
+        placement[k] = (uint16_t)(k % nodes);
+    return cluster_new(world, nodes, placement, seed);
+}
+
 /* Whatever different operations meet, everybody is told and the next one works. */
 static void any_mismatch_leaves_the_group_usable(void **state)
 {
-    enum { MAX = 700000, RANKS = 7 };
+    enum { MAX = 700000, RANKS = RANDOM_RANKS };
     uint8_t *raw[2 * RANKS];
 
     for (unsigned i = 0; i < ARRAY_LEN(raw); i++)
         raw[i] = calloc(MAX * RANKS + 1, sizeof(float));
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        struct cluster tmp = {.rng = seed * 0x9e3779b97f4a7c15ull}, *c;
-        unsigned world = 2 + cluster_rand(&tmp, RANKS - 1);
-        unsigned nodes = 1 + cluster_rand(&tmp, MIN(world, 5u));
-        uint16_t placement[RANKS];
+        struct cluster *c = random_cluster(seed);
+        unsigned world = c->world;
 
-        for (unsigned k = 0; k < world; k++)
-            placement[k] = (uint16_t)(k % nodes);
-        c = cluster_new(world, nodes, placement, seed);
         for (unsigned i = 0; i < 8; i++) {
             size_t blocks[2][RANKS];
             struct commd_op one = random_op(c, blocks[0]), other = random_op(c, blocks[1]);
@@ -642,6 +651,58 @@ static void any_mismatch_leaves_the_group_usable(void **state)
         free(raw[i]);
 }
 
+/* Whatever the operation, and however many ranks say so, also all: it fails on all ranks by the
+ * name of one of them, and the next one works. */
+static void who_cannot_take_part_is_named(void **state)
+{
+    enum { MAX = 700000, RANKS = RANDOM_RANKS };
+    uint8_t *raw[2 * RANKS];
+
+    for (unsigned i = 0; i < ARRAY_LEN(raw); i++)
+        raw[i] = calloc(MAX * RANKS + 1, sizeof(float));
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct cluster *c = random_cluster(seed);
+        unsigned world = c->world;
+
+        for (unsigned i = 0; i < 8; i++) {
+            struct commd_op ops[RANKS], barrier = {.size = sizeof *ops, .coll = COMMD_BARRIER};
+            int refused[RANKS] = {0};
+            size_t blocks[RANKS];
+            struct commd_op one = random_op(c, blocks);
+            unsigned chosen = cluster_rand(c, world);
+            enum run_state st[RANKS];
+            struct commd_error err[RANKS];
+            bool all = cluster_rand(c, 4) == 0;
+
+            for (unsigned k = 0; k < world; k++) {
+                if (i % 2 == 0 && (all || k == chosen || cluster_rand(c, 4) == 0))
+                    refused[k] = COMMD_E_NOMEM;
+                ops[k] = refused[k] ? barrier : one;
+                ops[k].send = raw[2 * k];
+                ops[k].recv = raw[2 * k + 1];
+            }
+            c->refused = refused;
+            if (!cluster_run(c, ops, st, err))
+                fail_msg("seed %llu op %u hangs: %s of %zu (%s)", (unsigned long long)seed, i,
+                         coll_name((unsigned)one.coll), one.count, c->last_error);
+            for (unsigned k = 0; k < world; k++) {
+                if (i % 2 ? st[k] != RUN_DONE : st[k] != RUN_FAILED || err[k].code != COMMD_E_NOMEM)
+                    fail_msg("seed %llu op %u rank %u: %d, %s", (unsigned long long)seed, i, k,
+                             st[k], err[k].message);
+                if (i % 2)
+                    continue;
+                assert_true(err[k].rank >= 0 && refused[err[k].rank]);
+                assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
+                assert_non_null(strstr(err[k].message, "no more host memory that its GPU can"));
+            }
+        }
+        assert_int_equal(c->board_errors, 0);
+        cluster_free(c);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(raw); i++)
+        free(raw[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -660,6 +721,7 @@ int main(void)
         cmocka_unit_test(timeout_names_all_missing_ranks),
         cmocka_unit_test(failed_receive_ends_the_group),
         cmocka_unit_test(any_mismatch_leaves_the_group_usable),
+        cmocka_unit_test(who_cannot_take_part_is_named),
         cmocka_unit_test(engine_ends_with_unread_messages),
         cmocka_unit_test(forgotten_group_is_answered_for),
     };

@@ -450,6 +450,7 @@ static void do_phase(struct world *w, struct unit *u, uint32_t round, enum gpu_p
 void world_run(struct world *w)
 {
     static struct unit u[UNITS_MOST];
+    uint64_t cell = 0;
 
     for (uint32_t i = 0; i < w->nunits; i++) {
         u[i].moves = malloc(CALLS_MOST * sizeof *u[i].moves);
@@ -457,17 +458,22 @@ void world_run(struct world *w)
         assert_true(u[i].moves && u[i].calls);
         u[i].plan = world_plan(w, i, u[i].ranks);
         assert_true(gpu_plan_make(&u[i].plan));
-        if (w->slice)
-            gpu_plan_slice(&u[i].plan, w->slice);
-        assert_int_equal(u[i].plan.rounds, u[0].plan.rounds);
+        cell = MAX(cell, gpu_plan_cell(&u[i].plan));
         w->scratch = MAX(w->scratch, u[i].plan.scratch);
         u[i].scratch = aligned_alloc(256, ALIGN_UP(u[i].plan.scratch + 1, 256));
         memset(u[i].scratch, 1, ALIGN_UP(u[i].plan.scratch + 1, 256));
         u[i].plan.at = (cu_ptr)u[i].scratch;
         assert_non_null(u[i].scratch);
     }
+    for (uint32_t i = 0; i < w->nunits; i++) {
+        if (w->slice)
+            gpu_plan_slice(&u[i].plan, w->slice, cell);
+        assert_int_equal(u[i].plan.rounds, u[0].plan.rounds);
+    }
     w->rounds = u[0].plan.rounds;
     for (uint32_t round = 0; round < w->rounds; round++) {
+        for (uint32_t i = 0; i < w->nunits; i++) /* others have used it in between */
+            memset(u[i].scratch, 1 + (int)round % 100, u[i].plan.scratch);
         for (unsigned phase = 0; phase < GPU_PHASES; phase++)
             do_phase(w, u, round, phase);
     }

@@ -164,7 +164,7 @@ static void rounds_bound_scratch(void **state)
     assert_int_equal(w.scratch, 0);
 }
 
-/* What is one vector, and blocks that go one by one; the rest NCCL does as a whole. */
+/* Vectors, and parts of all blocks: a round moves about as much, whatever the operation. */
 static void slices_are_rounds(void **state)
 {
     static const struct {
@@ -174,10 +174,11 @@ static void slices_are_rounds(void **state)
     } rows[] = {
         {COLL_ALL_REDUCE, 1, 3, 12},     {COLL_ALL_REDUCE, 3, 3, 12},
         {COLL_REDUCE, 1, 3, 12},         {COLL_REDUCE, 2, 3, 12},
-        {COLL_BROADCAST, 1, 3, 12},      {COLL_ALL_GATHER, 1, 1, 4},
-        {COLL_ALL_GATHER, 2, 3, 96},     {COLL_REDUCE_SCATTER, 1, 1, 4},
-        {COLL_REDUCE_SCATTER, 2, 3, 96}, {COLL_ALL_TO_ALL, 1, 1, 24},
-        {COLL_BARRIER, 1, 1, 4},
+        {COLL_BROADCAST, 1, 3, 12},      {COLL_ALL_GATHER, 1, 3, 48},
+        {COLL_ALL_GATHER, 2, 3, 96},     {COLL_REDUCE_SCATTER, 1, 3, 48},
+        {COLL_REDUCE_SCATTER, 2, 3, 96}, {COLL_ALL_TO_ALL, 1, 3, 72},
+        {COLL_ALL_TO_ALL, 2, 3, 288},    {COLL_GATHER, 1, 3, 18},
+        {COLL_SCATTER, 2, 3, 36},        {COLL_BARRIER, 1, 1, 4},
     };
     static struct world w;
 
@@ -185,9 +186,10 @@ static void slices_are_rounds(void **state)
         shape(&w, 2, 2, rows[i].ranks, false, false);
         w.desc = (struct op_desc){.coll = rows[i].coll, .dtype = DTYPE_F32};
         w.later = true;
-        w.slice =
-            17 * 4 *
-            (rows[i].coll == COLL_ALL_GATHER || rows[i].coll == COLL_REDUCE_SCATTER ? w.world : 1);
+        w.slice = 17 * 4;
+        if (coll_table[rows[i].coll].window == WINDOW_BLOCKS ||
+            coll_table[rows[i].coll].window == WINDOW_CELLS)
+            w.slice *= w.world * (rows[i].coll == COLL_ALL_TO_ALL ? rows[i].ranks : 1);
         set_counts(&w, COUNT_MOST);
         one(&w);
         if (w.rounds != rows[i].rounds || w.ncalls != rows[i].calls)

@@ -24,6 +24,7 @@ struct part {
     unsigned rank, gpus; /* two ranks, on one GPU or on two */
     uint64_t count;
     unsigned user;
+    unsigned coll; /* of one_huge() */
 };
 
 static void copy_of(struct request *q, uint64_t seq, const struct buffer *b, uint32_t number,
@@ -234,6 +235,11 @@ static int one_huge(void *arg, int sock)
 
     open_part(&c, sock, p, &b, 1);
     copy_of(&q, 1, &b, 0, p->count);
+    q.desc.coll = (uint8_t)p->coll;
+    if (!coll_table[p->coll].reduces)
+        q.desc.redop = 0;
+    if (coll_table[p->coll].window != WINDOW_VECTOR)
+        q.desc.count /= 2; /* a block */
     n = client_announce(&c, &q);
     MUST(!c.cu.stream_synchronize(c.stream));
     atomic_fetch_add(&p->board->announced, 1);
@@ -282,7 +288,7 @@ static void beside_one_that_takes_long(void **state)
     (void)state;
     service_start(&sv, service_knobs("FAKECUDA_DELAY_US=0"));
     for (unsigned i = 0; i < 4; i++) {
-        x[i] = (struct part){board, i % 2, 1, SMALL, 0};
+        x[i] = (struct part){board, i % 2, 1, SMALL, 0, COLL_ALL_REDUCE};
         if (i == 0)
             service_turn_knobs("FAKECUDA_DELAY_US=60000000\nFAKECUDA_SEED=1");
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? one_huge : fifty_small, &x[i]);
@@ -323,9 +329,7 @@ static void beside_nccl_that_hangs(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
-/* An operation between GPUs that takes seconds: small ones of another user come between its parts.
- */
-static void between_the_parts_of_a_long_one(void **state)
+static void run_parts(unsigned coll)
 {
     static const char *const settings[] = {"FAKECUDA_DELAY_US=20000", "FAKECUDA_SEED=5",
                                            "COMMD_GPU_PART=256", NULL};
@@ -334,16 +338,27 @@ static void between_the_parts_of_a_long_one(void **state)
     struct service sv;
     pid_t pids[4];
 
-    (void)state;
     service_start(&sv, settings);
     atomic_store(&board->announced, 1);
     for (unsigned i = 0; i < 4; i++) {
-        x[i] = (struct part){board, i % 2, 2, i < 2 ? 64000 : 64, 0};
+        x[i] = (struct part){board, i % 2, 2, i < 2 ? 64000 : 64, 0, coll};
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? one_huge : ten_small, &x[i]);
     }
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(client_join(pids[3 - i]), 0);
     assert_int_equal(service_stop(&sv), 0);
+}
+
+/* An operation between GPUs that takes seconds: small ones of another user come between its parts.
+ */
+static void between_the_parts_of_a_long_one(void **state)
+{
+    static const uint8_t colls[] = {COLL_ALL_REDUCE, COLL_ALL_GATHER, COLL_REDUCE_SCATTER,
+                                    COLL_GATHER,     COLL_SCATTER,    COLL_ALL_TO_ALL};
+
+    (void)state;
+    for (unsigned i = 0; i < ARRAY_LEN(colls); i++)
+        run_parts(colls[i]);
 }
 
 int main(void)

@@ -11,6 +11,9 @@
 namespace commd
 {
 
+/* check_signals() has left an exception on this thread. */
+static thread_local bool pending_here;
+
 int check_signals(void *)
 {
     /* Python handles signals on the main thread only, and other threads must not take the GIL
@@ -20,15 +23,17 @@ int check_signals(void *)
     PyGILState_STATE state = PyGILState_Ensure();
     int pending = PyErr_CheckSignals();
     PyGILState_Release(state);
+    pending_here |= pending != 0;
     return pending;
 }
 
 void raise_pending_any()
 {
-    if (!Py_IsInitialized())
+    if (!pending_here || !Py_IsInitialized())
         return;
     pybind11::gil_scoped_acquire gil;
 
+    pending_here = false;
     if (PyErr_Occurred())
         throw pybind11::error_already_set();
 }

@@ -101,7 +101,22 @@ void Submission::start(const std::shared_ptr<Submission> &self)
         group_->remove_pending();
         if (numbered_)
             group_->note_failure(r);
+        raise_pending_any();
         std::rethrow_exception(error);
+    }
+    raise_interrupted();
+}
+
+/* A group's first operation waits for the other ranks. If Ctrl-C has ended that for a part of a
+ * section, the part has failed, and the exception is raised here. */
+void Submission::raise_interrupted()
+{
+    try {
+        raise_pending_any();
+    } catch (...) {
+        std::lock_guard<std::mutex> guard(lock_);
+        told_ = true;
+        throw;
     }
 }
 

@@ -71,6 +71,7 @@ class Submission : public Left
   private:
     void look();
     static void on_done(void *arg, const commd_error *error);
+    void raise_interrupted();
     [[noreturn]] void throw_told(int code);
 
     const std::shared_ptr<Group> group_;

@@ -8,7 +8,7 @@ namespace commd
 /* A commd_interrupt_fn: non-zero when Ctrl-C was pressed and its exception is now pending. */
 int check_signals(void *);
 /* Throws the exception that check_signals() left pending; it says so once. _any: if there is one,
- * for who has a code that can also mean something else. */
+ * for who has a code that can also mean something else, or none; it costs nothing if not. */
 void raise_pending_any();
 [[noreturn]] void raise_pending();
 
