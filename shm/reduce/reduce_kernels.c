@@ -23,6 +23,8 @@
  * the last few elements are put together in one: 8 bytes cost as little as 16. */
 #include "shm/reduce/reduce_kernels.h"
 
+#include "shm/util/copy.h"
+
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "the reduction promises identical bits and NaNs that stay: build without -ffast-math"
 #endif
@@ -315,14 +317,33 @@ static ALWAYS_INLINE void pass_run(unsigned dtype, unsigned op, const struct pas
 
 /* --- whole calls ----------------------------------------------------------------------- */
 
+/* All but the last lines of two sources, and returns where those begin: see copy.c. What lies
+ * behind the end is not asked for: another core may be writing there. */
+static ALWAYS_INLINE size_t pass_ahead(unsigned dtype, unsigned op, const struct pass *p)
+{
+    const size_t four = 4 * unit(dtype, WIDE_BYTES);
+    size_t i = 0;
+
+    for (; p->end - i >= four + COPY_AHEAD; i += four) {
+        for (size_t k = 0; k < four; k += CACHELINE) {
+            __builtin_prefetch(p->src[0] + i + k + COPY_AHEAD);
+            __builtin_prefetch(p->src[1] + i + k + COPY_AHEAD);
+        }
+        pass_four(dtype, op, p, i);
+    }
+    return i;
+}
+
 /* Two sources are the usual case, and the one where each nanosecond around the loop shows:
  * a loop in which everything else is a constant. */
 static ALWAYS_INLINE void run_two(unsigned dtype, unsigned op, size_t size, uint8_t *dst,
                                   uint8_t *dst2, const uint8_t *const *src, size_t count)
 {
-    const struct pass p = {
+    struct pass p = {
         .src = src, .nsrc = 2, .last = true, .end = count * size, .dst = dst, .dst2 = dst2};
 
+    if (p.end >= COPY_AHEAD_MIN)
+        p.begin = pass_ahead(dtype, op, &p);
     pass_run(dtype, op, &p);
 }
 

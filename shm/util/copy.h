@@ -28,6 +28,9 @@ struct copy_turn {
 };
 struct copy_turn copy_begin(struct copy_way *way);
 void copy_end(struct copy_way *way, const struct copy_turn *turn, size_t n);
+/* How far ahead of a read a line is asked for that another core has written: a page, for the
+ * processor's own prefetching stops at its end. Less than COPY_AHEAD_MIN does not gain. */
+enum { COPY_AHEAD = 4096, COPY_AHEAD_MIN = 4 * COPY_AHEAD };
 /* Less tells nothing: half of it fits into the store buffer, and seems to cost nothing. */
 enum { COPY_TIMED_MIN = 8192 };
 

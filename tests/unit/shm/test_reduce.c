@@ -20,7 +20,7 @@
 #endif
 
 enum {
-    ELEMS = 9000, /* more than two blocks even of bytes, and not a multiple of anything */
+    ELEMS = 17000, /* even of bytes more than COPY_AHEAD_MIN, and not a multiple of anything */
     MARGIN = 64,
     SOURCES = 9, /* one more than a pass takes */
 };
