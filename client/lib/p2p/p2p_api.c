@@ -76,6 +76,12 @@ static void p2p_enter(struct p2p *p)
     p->users++;
 }
 
+/* Does a thread inside move its messages? */
+static bool is_attended(const struct p2p *p)
+{
+    return atomic_load(&p->users) != atomic_load(&p->away);
+}
+
 /* The last one to go leaves what is pending to the progress thread. */
 static void p2p_leave(struct p2p *p)
 {
@@ -84,7 +90,7 @@ static void p2p_leave(struct p2p *p)
 
     p2p_tell(p);
     p->users--;
-    pending = p->users == p->away && !p->closed && !TAILQ_EMPTY(&p->ops);
+    pending = !is_attended(p) && !p->closed && !TAILQ_EMPTY(&p->ops);
     if (!p->users && p->closed)
         pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock); /* p may be freed now */
@@ -203,7 +209,7 @@ bool p2p_progress(struct commd_group *g, bool slow)
     bool moved;
 
     pthread_mutex_lock(&p->lock);
-    if (p->users != p->away) { /* they do it, and wake us when they go */
+    if (is_attended(p)) { /* they do it, and wake us when they go */
         pthread_mutex_unlock(&p->lock);
         return false;
     }
@@ -221,9 +227,7 @@ bool p2p_progress(struct commd_group *g, bool slow)
 
 bool p2p_unattended(struct commd_group *g)
 {
-    const struct p2p *p = atomic_load(&g->p2p);
-
-    return atomic_load(&g->p2p_pending) && atomic_load(&p->users) == atomic_load(&p->away);
+    return atomic_load(&g->p2p_pending) && !is_attended(atomic_load(&g->p2p));
 }
 
 struct mail_box *p2p_box(struct commd_group *g)
