@@ -361,13 +361,9 @@ static bool is_stood_in(struct commd_context *ctx, struct seen *seen)
         seen->since_ms = 0;
         return false;
     }
-    if (seen->since_ms && seen->steps != ctx->steps)
-        seen->since_ms = 0;
     now = now_ms();
-    if (!seen->since_ms) {
-        seen->steps = ctx->steps;
-        seen->since_ms = now;
-    }
+    if (!seen->since_ms || seen->steps != ctx->steps)
+        *seen = (struct seen){.steps = ctx->steps, .since_ms = now};
     return now - seen->since_ms < STILL_MS;
 }
 

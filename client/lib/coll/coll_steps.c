@@ -7,9 +7,8 @@
  * and gets only the other slices. */
 #include "client/lib/coll/coll_steps.h"
 
-enum {
-    AROUND_PIECE = 64 << 10
-}; /* multiple of every element's size; stays in a core's own cache */
+/* A multiple of every element's size; stays in a core's own cache. */
+enum { AROUND_PIECE = 64 << 10 };
 
 void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, const uint8_t *own,
                     size_t offset, uint64_t n)
