@@ -216,6 +216,22 @@ static void prepare(int device, cu_ptr *ret_send, cu_ptr *ret_recv)
     must(cu.mem_alloc(ret_recv, MOST * COUNT * sizeof(float)), "memory");
 }
 
+/* @op fails, and is told of by the next one at the latest: each rank says what it was told, and the
+ * group goes on. */
+static void must_fail(struct commd_group *g, const struct commd_op *op)
+{
+    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
+    int told = commd_run(g, op);
+
+    if (told)
+        fail();
+    must(cu.stream_synchronize(stream), "synchronize");
+    if (commd_run(g, &barrier))
+        fail();
+    else if (!told)
+        printf("error 0 -1 nobody has told of it\n");
+}
+
 /* Three ranks give counts of which no pair fits, and whose sums fit (test_gpus.c has how): the
  * operation fails, and the next one does not. */
 static void made_counts(struct commd_group *g, cu_ptr send, cu_ptr recv)
@@ -234,24 +250,13 @@ static void made_counts(struct commd_group *g, cu_ptr send, cu_ptr recv)
     must(cu.mem_alloc(&blocks, 16 << 20), "memory");
     op.send = (void *)(uintptr_t)blocks;
     op.recv = (void *)(uintptr_t)(blocks + (8 << 20));
-    if (!commd_run(g, &op)) { /* told by the next one, at the latest */
-        must(cu.stream_synchronize(stream), "synchronize");
-        op = (struct commd_op){.size = sizeof op, .coll = COMMD_BARRIER};
-        if (!commd_run(g, &op))
-            printf("error 0 -1 nobody has told of it\n");
-        else
-            fail();
-    } else {
-        fail();
-    }
+    must_fail(g, &op);
     if (one(g, 0, send, recv) || one(g, 1, send, recv))
         fail();
 }
 
-/* One operation, which fails: each rank says what it was told, and goes on. */
 static void first_fails(struct commd_group *g, cu_ptr send, cu_ptr recv)
 {
-    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
     struct commd_op op = {.size = sizeof op,
                           .coll = COMMD_ALL_REDUCE,
                           .dtype = COMMD_F32,
@@ -260,15 +265,8 @@ static void first_fails(struct commd_group *g, cu_ptr send, cu_ptr recv)
                           .recv = (void *)(uintptr_t)recv,
                           .memory = COMMD_MEMORY_CUDA,
                           .stream = stream};
-    int told = commd_run(g, &op);
 
-    if (told)
-        fail();
-    must(cu.stream_synchronize(stream), "synchronize");
-    if (commd_run(g, &barrier))
-        fail();
-    else if (!told)
-        printf("error 0 -1 nobody has told of it\n");
+    must_fail(g, &op);
 }
 
 int main(int argc, char **argv)

@@ -876,6 +876,12 @@ static void the_first_that_left(void **state)
 #define LEFT(rank, node) " gone=left gone_ops=5 gone_rank=" #rank " gone_node=" #node
 #define DIED(rank, node) " gone=died gone_ops=5 gone_rank=" #rank " gone_node=" #node
 
+#define assert_first_gone(f, want, who)                                                            \
+    do {                                                                                           \
+        assert_verdict(f, want);                                                                   \
+        assert_int_equal((f)->findings[0].rank, who);                                              \
+    } while (0)
+
 /* Nodes hear of who is gone in another order, and name different ones. */
 static void nodes_that_disagree_who_was_gone_first(void **state)
 {
@@ -884,8 +890,7 @@ static void nodes_that_disagree_who_was_gone_first(void **state)
     /* nobody on a had begun more than who left, c says nothing any more */
     row(f, 0, "node=a" DIED(1, b));
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
-    assert_verdict(f, NOT_ARRIVED);
-    assert_int_equal(f->findings[0].rank, 2);
+    assert_first_gone(f, NOT_ARRIVED, 2);
     assert_string_equal(f->findings[0].node, "c");
     assert_evidence(f, "rank 2 (pid 0 on node c) left the group after operation 5");
     assert_evidence(f, "rank 1 began operation 6 (all_reduce), which it did not");
@@ -896,26 +901,22 @@ static void nodes_that_disagree_who_was_gone_first(void **state)
     row(f, 0, "node=a" DIED(1, b));
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
     row(f, 2, "node=c process=left" DIED(1, b));
-    assert_verdict(f, NOT_ARRIVED);
-    assert_int_equal(f->findings[0].rank, 2);
+    assert_first_gone(f, NOT_ARRIVED, 2);
     clear(f);
     row(f, 2, "node=c process=left" DIED(1, b));
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
-    assert_verdict(f, NOT_ARRIVED);
-    assert_int_equal(f->findings[0].rank, 2);
+    assert_first_gone(f, NOT_ARRIVED, 2);
     clear(f);
 
     /* 0 left because 3 had died: that was heard on a, and on c only after it */
     row(f, 0, "node=a process=left started=6" DIED(3, b));
     row(f, 1, "node=c started=6 operation=all_reduce" LEFT(0, a));
     row(f, 3, "node=b process=died" DIED(3, b));
-    assert_verdict(f, RANK_DEAD);
-    assert_int_equal(f->findings[0].rank, 3);
+    assert_first_gone(f, RANK_DEAD, 3);
     clear(f);
     row(f, 1, "node=c started=6 operation=all_reduce" LEFT(0, a));
     row(f, 3, "node=b process=died" DIED(3, b)); /* a says nothing any more */
-    assert_verdict(f, RANK_DEAD);
-    assert_int_equal(f->findings[0].rank, 3);
+    assert_first_gone(f, RANK_DEAD, 3);
     clear(f);
 
     /* and nonsense ends */

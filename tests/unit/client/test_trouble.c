@@ -599,51 +599,22 @@ static struct cluster *random_cluster(uint64_t seed)
     return cluster_new(world, nodes, placement, seed);
 }
 
-/* Whatever different operations meet, everybody is told and the next one works. */
-static void any_mismatch_leaves_the_group_usable(void **state)
+typedef void (*random_round_fn)(struct cluster *c, uint64_t seed, unsigned i, uint8_t *const *raw);
+
+/* Eight rounds in each of 40 random clusters. @raw: two buffers for each rank, for anything that
+ * random_op() makes, and a byte more. */
+static void in_random_clusters(random_round_fn one_round)
 {
-    enum { MAX = 700000, RANKS = RANDOM_RANKS };
-    uint8_t *raw[2 * RANKS];
+    enum { MAX = 700000 };
+    uint8_t *raw[2 * RANDOM_RANKS];
 
     for (unsigned i = 0; i < ARRAY_LEN(raw); i++)
-        raw[i] = calloc(MAX * RANKS + 1, sizeof(float));
+        raw[i] = calloc(MAX * RANDOM_RANKS + 1, sizeof(float));
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct cluster *c = random_cluster(seed);
-        unsigned world = c->world;
 
-        for (unsigned i = 0; i < 8; i++) {
-            size_t blocks[2][RANKS];
-            struct commd_op one = random_op(c, blocks[0]), other = random_op(c, blocks[1]);
-            struct commd_op ops[RANKS];
-            enum run_state st[RANKS];
-            struct commd_error err[RANKS];
-            bool same = i % 2;
-
-            for (unsigned k = 0; k < world; k++) {
-                /* the first is always one, the last always the other */
-                ops[k] = same || k == 0 || (k + 1 < world && cluster_rand(c, 2)) ? one : other;
-                ops[k].send = raw[2 * k] + 1; /* no alignment is promised */
-                ops[k].recv = raw[2 * k + 1] + 1;
-            }
-            if (!same && one.coll == other.coll) {
-                ops[world - 1].coll = COMMD_ALL_REDUCE;
-                ops[world - 1].redop = COMMD_MAX; /* random_op() leaves it at the sum */
-            }
-            if (!cluster_run(c, ops, st, err))
-                fail_msg("seed %llu op %u hangs: %s of %zu, %s of %zu (%s)",
-                         (unsigned long long)seed, i, coll_name((unsigned)one.coll), one.count,
-                         coll_name((unsigned)other.coll), other.count, c->last_error);
-            for (unsigned k = 0; k < world; k++) {
-                if (same ? st[k] != RUN_DONE : err[k].code != COMMD_E_MISMATCH)
-                    fail_msg("seed %llu op %u rank %u: %s", (unsigned long long)seed, i, k,
-                             err[k].message);
-                if (same)
-                    continue;
-                assert_int_equal(err[k].seq, commd_group_seq(c->group[k]));
-                assert_int_equal(err[k].epoch, 1);
-                assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
-            }
-        }
+        for (unsigned i = 0; i < 8; i++)
+            one_round(c, seed, i, raw);
         assert_int_equal(c->board_errors, 0);
         cluster_free(c);
     }
@@ -651,56 +622,87 @@ static void any_mismatch_leaves_the_group_usable(void **state)
         free(raw[i]);
 }
 
+static void different_operations(struct cluster *c, uint64_t seed, unsigned i, uint8_t *const *raw)
+{
+    size_t blocks[2][RANDOM_RANKS];
+    struct commd_op one = random_op(c, blocks[0]), other = random_op(c, blocks[1]);
+    struct commd_op ops[RANDOM_RANKS];
+    enum run_state st[RANDOM_RANKS];
+    struct commd_error err[RANDOM_RANKS];
+    unsigned world = c->world;
+    bool same = i % 2;
+
+    for (unsigned k = 0; k < world; k++) {
+        /* the first is always one, the last always the other */
+        ops[k] = same || k == 0 || (k + 1 < world && cluster_rand(c, 2)) ? one : other;
+        ops[k].send = raw[2 * k] + 1; /* no alignment is promised */
+        ops[k].recv = raw[2 * k + 1] + 1;
+    }
+    if (!same && one.coll == other.coll) {
+        ops[world - 1].coll = COMMD_ALL_REDUCE;
+        ops[world - 1].redop = COMMD_MAX; /* random_op() leaves it at the sum */
+    }
+    if (!cluster_run(c, ops, st, err))
+        fail_msg("seed %llu op %u hangs: %s of %zu, %s of %zu (%s)", (unsigned long long)seed, i,
+                 coll_name((unsigned)one.coll), one.count, coll_name((unsigned)other.coll),
+                 other.count, c->last_error);
+    for (unsigned k = 0; k < world; k++) {
+        if (same ? st[k] != RUN_DONE : err[k].code != COMMD_E_MISMATCH)
+            fail_msg("seed %llu op %u rank %u: %s", (unsigned long long)seed, i, k, err[k].message);
+        if (same)
+            continue;
+        assert_int_equal(err[k].seq, commd_group_seq(c->group[k]));
+        assert_int_equal(err[k].epoch, 1);
+        assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
+    }
+}
+
+/* Whatever different operations meet, everybody is told and the next one works. */
+static void any_mismatch_leaves_the_group_usable(void **state)
+{
+    in_random_clusters(different_operations);
+}
+
+static void some_cannot(struct cluster *c, uint64_t seed, unsigned i, uint8_t *const *raw)
+{
+    struct commd_op ops[RANDOM_RANKS], barrier = {.size = sizeof *ops, .coll = COMMD_BARRIER};
+    int refused[RANDOM_RANKS] = {0};
+    size_t blocks[RANDOM_RANKS];
+    struct commd_op one = random_op(c, blocks);
+    unsigned world = c->world, chosen = cluster_rand(c, world);
+    enum run_state st[RANDOM_RANKS];
+    struct commd_error err[RANDOM_RANKS];
+    bool all = cluster_rand(c, 4) == 0;
+
+    for (unsigned k = 0; k < world; k++) {
+        if (i % 2 == 0 && (all || k == chosen || cluster_rand(c, 4) == 0))
+            refused[k] = COMMD_E_NOMEM;
+        ops[k] = refused[k] ? barrier : one;
+        ops[k].send = raw[2 * k];
+        ops[k].recv = raw[2 * k + 1];
+    }
+    c->refused = refused;
+    if (!cluster_run(c, ops, st, err))
+        fail_msg("seed %llu op %u hangs: %s of %zu (%s)", (unsigned long long)seed, i,
+                 coll_name((unsigned)one.coll), one.count, c->last_error);
+    c->refused = NULL;
+    for (unsigned k = 0; k < world; k++) {
+        if (i % 2 ? st[k] != RUN_DONE : st[k] != RUN_FAILED || err[k].code != COMMD_E_NOMEM)
+            fail_msg("seed %llu op %u rank %u: %d, %s", (unsigned long long)seed, i, k, st[k],
+                     err[k].message);
+        if (i % 2)
+            continue;
+        assert_true(err[k].rank >= 0 && refused[err[k].rank]);
+        assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
+        assert_non_null(strstr(err[k].message, "no more host memory that its GPU can"));
+    }
+}
+
 /* Whatever the operation, and however many ranks say so, also all: it fails on all ranks by the
  * name of one of them, and the next one works. */
 static void who_cannot_take_part_is_named(void **state)
 {
-    enum { MAX = 700000, RANKS = RANDOM_RANKS };
-    uint8_t *raw[2 * RANKS];
-
-    for (unsigned i = 0; i < ARRAY_LEN(raw); i++)
-        raw[i] = calloc(MAX * RANKS + 1, sizeof(float));
-    for (uint64_t seed = 1; seed <= 40; seed++) {
-        struct cluster *c = random_cluster(seed);
-        unsigned world = c->world;
-
-        for (unsigned i = 0; i < 8; i++) {
-            struct commd_op ops[RANKS], barrier = {.size = sizeof *ops, .coll = COMMD_BARRIER};
-            int refused[RANKS] = {0};
-            size_t blocks[RANKS];
-            struct commd_op one = random_op(c, blocks);
-            unsigned chosen = cluster_rand(c, world);
-            enum run_state st[RANKS];
-            struct commd_error err[RANKS];
-            bool all = cluster_rand(c, 4) == 0;
-
-            for (unsigned k = 0; k < world; k++) {
-                if (i % 2 == 0 && (all || k == chosen || cluster_rand(c, 4) == 0))
-                    refused[k] = COMMD_E_NOMEM;
-                ops[k] = refused[k] ? barrier : one;
-                ops[k].send = raw[2 * k];
-                ops[k].recv = raw[2 * k + 1];
-            }
-            c->refused = refused;
-            if (!cluster_run(c, ops, st, err))
-                fail_msg("seed %llu op %u hangs: %s of %zu (%s)", (unsigned long long)seed, i,
-                         coll_name((unsigned)one.coll), one.count, c->last_error);
-            for (unsigned k = 0; k < world; k++) {
-                if (i % 2 ? st[k] != RUN_DONE : st[k] != RUN_FAILED || err[k].code != COMMD_E_NOMEM)
-                    fail_msg("seed %llu op %u rank %u: %d, %s", (unsigned long long)seed, i, k,
-                             st[k], err[k].message);
-                if (i % 2)
-                    continue;
-                assert_true(err[k].rank >= 0 && refused[err[k].rank]);
-                assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
-                assert_non_null(strstr(err[k].message, "no more host memory that its GPU can"));
-            }
-        }
-        assert_int_equal(c->board_errors, 0);
-        cluster_free(c);
-    }
-    for (unsigned i = 0; i < ARRAY_LEN(raw); i++)
-        free(raw[i]);
+    in_random_clusters(some_cannot);
 }
 
 int main(void)
