@@ -134,7 +134,7 @@ static int check_file(int fd, const char *path, bool credential, char **ret_erro
                     path);
     if (st.st_mode & others)
         return fail(-EACCES, ret_error,
-                    "%s: mode %04o opens the cluster key to other users; repair by: chmod 600 "
+                    "%s: mode %04o opens the cluster key to other users; repair by: chmod 400 "
                     "%s",
                     path, (unsigned)(st.st_mode & 07777), path);
     return 0;

@@ -109,7 +109,7 @@ static void key_open_to_others(void **state)
         write_file(files->path, HEX, strlen(HEX), modes[i]);
         check_key_error(files->path, -EACCES,
                         "%s: mode %04o opens the cluster key to other users; repair by: chmod "
-                        "600 %s",
+                        "400 %s",
                         files->path, (unsigned)modes[i], files->path);
     }
 }
@@ -157,7 +157,7 @@ static void key_as_a_credential(void **state)
     assert_int_equal(load_keys(file, &keys, &error), 0);
     write_file(files->path, HEX, strlen(HEX), 0444);
     check_key_error(file, -EACCES,
-                    "%s: mode 0444 opens the cluster key to other users; repair by: chmod 600 %s",
+                    "%s: mode 0444 opens the cluster key to other users; repair by: chmod 400 %s",
                     files->path, files->path);
     unsetenv("CREDENTIALS_DIRECTORY");
 }
