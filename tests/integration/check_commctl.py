@@ -73,6 +73,8 @@ def main():
         mine = {o for o in options if verb in takes.get(o, {verb})}
         same(f"bash's completion of {verb}", bash(verb, "--"), mine)
     same("bash's completion of show", bash("show", ""), ["config", "tuning"])
+    same("bash's completion of kick", bash("kick", ""), ["pid", "rank"])
+    same("bash's completion of kick GROUP -", bash("kick", "g", "--r"), ["--reason"])
 
     text = read("client/ctl/completion/_commctl")
     listed = re.search(r"verbs=\(\n(.*?)\n    \)", text, re.S).group(1)

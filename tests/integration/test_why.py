@@ -600,6 +600,13 @@ def test_completion():
         cluster.ranks("eval", [0])
         equal(sorted(offered("--socket", socket, "why", "")), ["eval", "train"])
         equal(offered("--socket", socket, "ops", "t"), ["train"])
+        kick = ("--socket", socket, "kick")
+        equal(sorted(offered(*kick, "")), ["eval", "pid", "rank", "train"])
+        pids = {str(client["pid"]) for client in cluster.nodes[0].ctl("clients")["clients"]}
+        equal((set(offered(*kick, "pid", "")), len(pids)), (pids, 2))
+        equal(offered(*kick, "rank", "t"), ["train"])
+        equal(offered(*kick, "train", "--r"), ["--reason"])
+        equal(offered(*kick, "rank", "train", ""), [])
         with open(os.path.join(TOP, "client/ctl/completion/_commctl")) as file:
             zsh = file.read()
         for verb in verbs:
