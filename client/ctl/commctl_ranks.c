@@ -120,15 +120,20 @@ static bool why_json(const struct show *show, const char *group, const struct fi
     return shown;
 }
 
-/* First what is not well. */
+/* First what is not well and still there, then what has ended so, then the rest. */
+static int finding_place(const struct finding *f)
+{
+    return verdict_is_well(f->verdict) ? 2 : f->ended;
+}
+
 static void print_findings(const struct show *show, const char *group,
                            const struct finding *findings, unsigned n)
 {
     bool first = true;
 
-    for (int well = 0; well <= 1; well++)
+    for (int place = 0; place <= 2; place++)
         for (unsigned i = 0; i < n; i++) {
-            if (verdict_is_well(findings[i].verdict) != well || !is_shown(&findings[i], group))
+            if (finding_place(&findings[i]) != place || !is_shown(&findings[i], group))
                 continue;
             if (!first)
                 putchar('\n');

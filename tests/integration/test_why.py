@@ -275,6 +275,10 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
             check("it had completed 1 operations, the last one barrier" in row["evidence"], row)
             check("rank.py" in row["command"], row)
         check("ended" in text(cluster.nodes[0], "why").stdout, "shown without its name")
+        cluster.rank(0).start("join", name="z", rank=0, size=2)
+        until(lambda: 'group "z"' in text(cluster.nodes[0], "why").stdout, "a group that forms")
+        said = text(cluster.nodes[0], "why").stdout
+        check(said.index('group "z"') < said.index('group "g"'), f"what has ended is last: {said}")
 
 
 def test_ranks_that_end_because_of_another():
