@@ -198,7 +198,10 @@ static void judge_connection(const struct doctor_node *n, const char *check,
     case 0:
     case DOCTOR_UNKNOWN:
         return tell_finding(all, DOCTOR_ERROR, check,
-                            "its port answers: look at its log, journalctl -u commd there",
+                            *n->last_error
+                                ? "its port answers: look at its log, journalctl -u commd there"
+                                : "its port answers, so one of the two refuses the other: "
+                                  "journalctl -u commd, here and there",
                             "it is %s: %s", n->state, said);
     case ECONNREFUSED:
         return tell_finding(all, DOCTOR_ERROR, check, "on that node: systemctl start commd",

@@ -164,6 +164,9 @@ static void nodes_that_are_down(void **state)
         nodes[0].connect_error = cases[i].error;
         nodes[0].mtu = DOCTOR_UNKNOWN;
         only(&f, DOCTOR_ERROR, cases[i].text, cases[i].remedy);
+        nodes[0].last_error = ""; /* it connects to us, and is refused here or refuses there */
+        if (!cases[i].error)
+            only(&f, DOCTOR_ERROR, "nothing is known", "here and there");
     }
 }
 
