@@ -257,6 +257,8 @@ def test_log_level():
             "the log level of node node0 is debug (it was info), until a reload or a restart\n",
         )
         equal(node.ctl("log-level")["log_level"], [{"level": "debug", "configured": "info"}])
+        said = [event["text"] for event in node.ctl("events")["events"]]
+        check("commctl log-level by root -> debug" in said, said)
         cluster.ranks("g", [0])
         node.wait_log(r'debug: group "g": 1 ranks on 1 nodes -> open')
         node.process.send_signal(signal.SIGHUP)
