@@ -260,6 +260,7 @@ class Story(Cluster):
         finally:
             self.a.do("umount", "-l", "/var/log/journal")
             self.a.do("rm", "-f", "/run/full")
+            self.a.do("mount", "-o", "remount,size=20%", "/run")  # as nspawn has made it
 
     def check_joins_again_after_a_reboot(self):
         self.b.run("systemctl", "reboot")
