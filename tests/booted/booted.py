@@ -403,6 +403,8 @@ class Story(Cluster):
             need(not found, "left:", found)
             need(m.run("systemctl", "cat", "commd")[0] != 0, "systemd still knows it")
             need(not m.pids("commd"), "it still runs")
+            units = m.do("systemctl", "list-units", "--all", "--plain", "--no-legend", "commd*")
+            need(not units, "units are left:", units)
             # on purpose: see debian/commd.postrm
             for user in ("commd", "commd-engine", "commd-gpu"):
                 m.do("id", user)
