@@ -120,7 +120,7 @@ static void core_config_of(const struct conf *conf, struct core_config *ret_conf
 
     *ret_config = (struct core_config){
         .cluster = conf->cluster,
-        .version = PACKAGE_VERSION,
+        .version = COMMD_BUILD_VERSION,
         .nnodes = conf->nnodes,
         .self = conf->self,
         .own_uid = geteuid(),
@@ -271,7 +271,7 @@ int daemon_start(struct daemon *d)
     if (!d->diary)
         return complain(NULL, EXIT_INTERNAL);
     diary_init(d->diary);
-    daemon_note(d, "start", "commd %s, pid %d", PACKAGE_VERSION, (int)getpid());
+    daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
     topology_here(); /* some thousand files on a large machine: not while somebody joins */
     if (loop_init(d) || admin_init(d) || gather_init(d) || start_core(d))
         return complain(NULL, EXIT_INTERNAL);
@@ -294,7 +294,7 @@ int daemon_start(struct daemon *d)
     daemon_dispatch(d, &tick);
     file_write_pid(d->conf->pid_file, getpid());
     admin_status_line(d, d->status, sizeof(d->status));
-    log_info("commd %s: %s, socket %s", PACKAGE_VERSION, d->status, d->conf->socket);
+    log_info("commd %s: %s, socket %s", COMMD_BUILD_VERSION, d->status, d->conf->socket);
     notify_send("READY=1\nSTATUS=%s", d->status);
     return 0;
 }

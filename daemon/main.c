@@ -128,7 +128,7 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
             *ret_exit = usage_error("--idle-exit %s: not a number of seconds above 0", optarg);
             return 1;
         case OPT_VERSION:
-            puts("commd " PACKAGE_VERSION);
+            puts("commd " COMMD_BUILD_VERSION);
             *ret_exit = 0;
             return 1;
         case OPT_HELP:

@@ -21,10 +21,36 @@ copy_of_tree() {
     fi
 }
 
+# The version of what is built from this tree: that of the release and, where git knows more, the
+# time and the name of the commit. So a later build is an upgrade for apt, and commd says which it
+# is.
+build_version() {
+    local release commit=
+    release=$("$top/quickstart" --version)
+    if [ -e "$top/.git" ] && commit=$(TZ=UTC0 git -C "$top" log -1 --abbrev=10 \
+        --date=format-local:%Y%m%d.%H%M%S --format=+git%cd.%h); then
+        [ -z "$(git -C "$top" status --porcelain)" ] || commit+=.changed
+    fi
+    printf '%s%s\n' "${release#commd }" "$commit"
+}
+
+# An entry of debian/changelog for that version; its time is the one that dpkg builds with.
+changelog_entry() {
+    printf 'commd (%s) unstable; urgency=medium\n\n  * Built from a checkout.\n\n' "$1"
+    printf ' -- %s  %s\n\n' "$(sed -n 's/^Maintainer: //p' "$top/debian/control")" \
+        "$(TZ=UTC0 git -C "$top" log -1 --date=rfc2822-local --format=%cd)"
+}
+
 build_packages() {
-    local out=$build/packages
+    local out=$build/packages version
     rm -rf "$out"
-    copy_of_tree "$out/commd" || return
+    copy_of_tree "$out/commd" && version=$(build_version) || return
+    if [[ $version == *+git* ]]; then
+        { changelog_entry "$version" && cat "$top/debian/changelog"; } \
+            >"$out/commd/debian/changelog" || return
+        # dpkg makes what is younger than that as old, and leaves what is older: a checkout's times
+        find "$out/commd" -exec touch -h -d "$(git -C "$top" log -1 --format=@%ct)" {} + || return
+    fi
     (cd "$out/commd" && dpkg-buildpackage -b -us -uc) || return
     rm -rf "$out/commd"
 }

@@ -44,6 +44,7 @@ wheel_programs() {
     done
     (cd "$tree" && autoreconf -fi && mkdir make && cd make &&
         ../configure --prefix=/usr --sysconfdir=/etc --with-ucx \
+            --with-build-version="$(build_version)" \
             CFLAGS="-O2 -g0 -ffile-prefix-map=$tree=." \
             LIBEVENT_CFLAGS=" " LIBEVENT_LIBS="-L$archives -levent_openssl -levent_core" \
             OPENSSL_CFLAGS=" " OPENSSL_LIBS="-L$archives -lssl -lcrypto" \

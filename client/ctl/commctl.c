@@ -4,6 +4,8 @@
  * (msg_tables). So a column that is added there shows up here, and an old commctl works with a new
  * commd. The one key that it looks for is "version", in the status. It is a client like any other;
  * who may ask is decided by the socket's permissions and by commd. */
+#include "config.h"
+
 #include <commd/commd.h>
 #include <getopt.h>
 #include <locale.h>
@@ -13,11 +15,6 @@
 #include "client/ctl/commctl.h"
 #include "client/ctl/diagnose.h"
 #include "shm/proto/codec.h"
-
-#define STRING_(x) #x
-#define STRING(x)  STRING_(x)
-#define VERSION                                                                                    \
-    STRING(COMMD_VERSION_MAJOR) "." STRING(COMMD_VERSION_MINOR) "." STRING(COMMD_VERSION_PATCH)
 
 enum { DEFAULT_TIMEOUT_MS = 5000, MAX_TIMEOUT_S = 86400, MAX_WATCH_MS = 10000 };
 enum { WATCH_MS = 2000, WATCH_MIN_MS = 200 };
@@ -56,7 +53,7 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
 /* The running daemon's version stands in its status; commctl's own is known here. */
 static bool show_version(const struct options *o, const struct msg_tables *status)
 {
-    char protocol[16], commctl[] = VERSION;
+    char protocol[16], commctl[] = COMMD_BUILD_VERSION;
     char *cells[4] = {commctl, (char *)cell_of(status, 0, "version"), protocol,
                       (char *)o->ask.welcome.node};
     struct msg_column columns[] = {{"commctl", "commctl", MSG_CELL_STRING},
@@ -475,7 +472,7 @@ static int parse_options(int argc, char **argv, struct options *o)
             o->watch_ms = (uint32_t)ms;
             break;
         case O_VERSION:
-            puts("commctl " VERSION);
+            puts("commctl " COMMD_BUILD_VERSION);
             return EXIT_FINE;
         case 'h':
             print_help();

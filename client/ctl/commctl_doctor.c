@@ -1,6 +1,8 @@
 /* commctl_doctor.c - `commctl doctor`: asks commd, looks at this machine and at the way to the
  * other nodes, and says what is wrong with each its remedy. Where commd does not answer, the
  * machine is looked at all the same. */
+#include "config.h"
+
 #include <commd/commd.h>
 #include <stdio.h>
 
@@ -8,11 +10,6 @@
 #include "client/ctl/commctl.h"
 #include "client/ctl/doctor.h"
 #include "shm/proto/codec.h"
-
-#define STRING_(x) #x
-#define STRING(x)  STRING_(x)
-#define VERSION                                                                                    \
-    STRING(COMMD_VERSION_MAJOR) "." STRING(COMMD_VERSION_MINOR) "." STRING(COMMD_VERSION_PATCH)
 
 enum { WATCH_CPUS_MS = 200, CONNECT_MS = 1000 };
 
@@ -156,7 +153,7 @@ int verb_doctor(struct options *o, char **args, int n)
                                  .unwell = "",
                                  .keys_unwell = "",
                                  .version = "",
-                                 .own_version = VERSION,
+                                 .own_version = COMMD_BUILD_VERSION,
                                  .fabric = "",
                                  .gpu = "",
                                  .gpu_text = "",

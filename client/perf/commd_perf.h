@@ -12,11 +12,12 @@
 
 #include "shm/util/base.h"
 
-#define PERF_STRING_(x) #x
-#define PERF_STRING(x)  PERF_STRING_(x)
-#define PERF_VERSION                                                                               \
-    PERF_STRING(COMMD_VERSION_MAJOR)                                                               \
-    "." PERF_STRING(COMMD_VERSION_MINOR) "." PERF_STRING(COMMD_VERSION_PATCH)
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#define PERF_VERSION COMMD_BUILD_VERSION
+#else /* beside mpi_perf.c, which knows no configure */
+#define PERF_VERSION "unknown"
+#endif
 
 enum { PERF_OK = 0, PERF_FAILED = 1, PERF_USAGE = 64, PERF_INTERRUPTED = 130 };
 /* Beside enum commd_coll: what takes two operations of libcommd. */

@@ -164,7 +164,7 @@ static bool fill_status(struct answer *a)
     table_init(t, "status", columns, ARRAY_LEN(columns));
     table_text(t, d->conf->node);
     table_text(t, d->conf->cluster);
-    table_text(t, PACKAGE_VERSION);
+    table_text(t, COMMD_BUILD_VERSION);
     table_number(t, (uint64_t)getpid());
     table_number(t, seconds_since(d->started_ms));
     table_text(t, answer_state_word(&status, a->unwell[0]));
@@ -640,5 +640,6 @@ void answer_unknown(struct answer *a, const char *verb)
     for (unsigned i = 0; i < ARRAY_LEN(verbs) && at < sizeof(known); i++)
         at +=
             (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i ? ", " : "", verbs[i].name);
-    answer_unwell(a, "commd %s does not know \"%s\"; it knows %s", PACKAGE_VERSION, verb, known);
+    answer_unwell(a, "commd %s does not know \"%s\"; it knows %s", COMMD_BUILD_VERSION, verb,
+                  known);
 }

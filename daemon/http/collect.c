@@ -95,7 +95,7 @@ static void collect_status(struct collect *c)
     snprintf(m->cluster, sizeof(m->cluster), "%s", c->d->conf->cluster);
     snprintf(m->fabric, sizeof(m->fabric), "%s", c->d->engine ? status.engine_text : "");
     log_clean(m->fabric);
-    m->version = PACKAGE_VERSION;
+    m->version = COMMD_BUILD_VERSION;
     m->engine_state = answer_engine_word(c->d, &status);
     m->state = answer_state_word(&status, m->unready[0]);
     m->ready = !m->unready[0];

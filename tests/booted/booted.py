@@ -69,6 +69,9 @@ class Story(Cluster):
 
     def check_installs(self):
         self.install()
+        version = self.a.do("dpkg-query", "-Wf${Version}", "commd")
+        for program in ("commd", "commctl", "commd-perf"):
+            need(self.a.do(program, "--version") == f"{program} {version}", "not the package's")
 
     def check_nothing_starts_by_itself(self):
         for m in self.machines:

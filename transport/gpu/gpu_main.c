@@ -387,7 +387,7 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
             fputs(usage, stdout);
             exit(0);
         case WHICH:
-            puts("commd-gpu " PACKAGE_VERSION);
+            puts("commd-gpu " COMMD_BUILD_VERSION);
             exit(0);
         default:
             bad = true;

@@ -441,7 +441,7 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
             fputs(usage, stdout);
             exit(0);
         case WHICH:
-            puts("commd-engine " PACKAGE_VERSION);
+            puts("commd-engine " COMMD_BUILD_VERSION);
             exit(0);
         default:
             fputs(usage, stderr);
