@@ -8,6 +8,7 @@ BASE is copied; its apt cache has what the packages depend on. Needs root.
 
 import contextlib
 import glob
+import json
 import os
 import re
 import shutil
@@ -305,24 +306,28 @@ class Story(Cluster):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     rank.communicate(timeout=20)
 
-    def keys(self):
-        """The names of the keys of each node, as `commctl keys` has them."""
-        return [line.split(None, 1)[1] for line in self.a.do("commctl", "keys").split("\n")[1:]]
+    def keys(self, column):
+        """The names in that column of `commctl keys`, of all nodes together."""
+        rows = json.loads(self.a.do("commctl", "--json", "keys"))["keys"]
+        return {row[column] for row in rows if row[column]}
 
     def check_a_new_key_under_a_job(self):
         both, alone = self.said("A new key", 2)
-        old = self.keys()
+        (old,) = self.keys("key")
         key = self.a.do("sh", "-c", "openssl rand -hex 32")
         with self.running_job():
-            for step in (both, alone):
+            for step, accepted in ((both, {old}), (alone, set())):
                 for m in self.machines:
                     m.write("/root/new.key", key + "\n")
                     m.do("sh", "-ec", f"cd /root\n{step}")
                 until(lambda: self.a.run("commctl", "keys")[0] == 0, "all have the same keys")
-        need(not set(old) & set(self.keys()), "an old key is left:", old, self.keys())
+                (new,) = self.keys("key")
+                need(new != old and self.keys("other_key") == accepted, new, self.keys("other_key"))
+                need(self.keys("link_key") == {old}, "the link:", self.keys("link_key"))
         need(self.a.do("stat", "-c", "%a %U", "/etc/commd/cluster.key") == "400 commd", "the key")
         self.a.do("systemctl", "restart", "commd")
         self.all_well()
+        need(self.keys("link_key") == {new}, "the new link:", self.keys("link_key"))
         self.job()
 
     def check_drains_before_a_restart(self):
