@@ -10,8 +10,9 @@
 #include <stdio.h>
 
 enum {
-    SLOW_PCT = 30,    /* of the time: how much more the others have to wait than a slow rank */
-    MANY_MOVES = 20,  /* in a second: what a rank does then it does always */
+    SLOW_PCT = 30,   /* of the time: how much more the others have to wait than a slow rank */
+    MANY_MOVES = 20, /* in a second: what a rank does then it does always */
+    WATCHED_MS = 1000,
     LATELY_OPS = 8,   /* that somebody remembers: likewise */
     STARVED_PCT = 50, /* of the time that it wants a core and has none */
     COMPUTE_PCT = 20, /* of the time in operations, at most: the job computes */
@@ -147,12 +148,12 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
 /* How much of the time each rank is in operations. Where they come one after the other a second
  * tells enough; of few, or of a burst, the last ones that the ranks remember do. */
 struct pace {
-    unsigned n;            /* ranks that were watched */
-    uint64_t done;         /* in the last second, by all of them */
-    uint64_t lately_ms;    /* 0: the second is taken */
-    uint64_t least, most;  /* per cent */
-    const struct seat *of; /* who has the least */
-    bool tells;            /* enough to accuse one */
+    unsigned n;                      /* ranks that were watched */
+    uint64_t done;                   /* in the last second, by all of them */
+    uint64_t lately_ms;              /* 0: the second is taken */
+    uint64_t least, most;            /* per cent */
+    const struct seat *of, *longest; /* who has the least, and the most */
+    bool tells;                      /* enough to accuse one */
 };
 
 static uint64_t pace_pct(const struct pace *p, const struct seat *s)
@@ -160,6 +161,20 @@ static uint64_t pace_pct(const struct pace *p, const struct seat *s)
     uint64_t in = MIN(s->lately_in_ms, p->lately_ms);
 
     return p->lately_ms ? in * 100 / p->lately_ms : s->busy_pct;
+}
+
+/* Does who waits most do it again and again? A first step, a checkpoint or an evaluation is one
+ * long wait, and nobody's pace. Where what it remembers does not reach back over the second,
+ * operations come so fast that almost each look finds another one, but in a long wait. */
+static bool waits_often(const struct pace *p)
+{
+    const struct seat *s = p->longest;
+    uint64_t stood = 100 - MIN(2 * s->moved, (uint64_t)100), often;
+
+    if (p->lately_ms || s->lately_ms >= WATCHED_MS)
+        return s->lately >= LATELY_OPS;
+    often = s->busy_pct - MIN(stood, s->busy_pct);
+    return s->moved >= MANY_MOVES && often >= p->least + SLOW_PCT;
 }
 
 static struct pace pace_of(const struct seats *seats, const struct seat *of)
@@ -178,11 +193,8 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
         lately = MAX(lately, s->lately);
         lately_ms = MAX(lately_ms, MIN(s->lately_ms, (uint64_t)UINT32_MAX));
     }
-    p.tells = moved >= MANY_MOVES;
-    if (!p.tells && lately >= LATELY_OPS && lately_ms) {
+    if (moved < MANY_MOVES && lately >= LATELY_OPS)
         p.lately_ms = lately_ms;
-        p.tells = true;
-    }
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
@@ -192,8 +204,12 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
             p.least = pace_pct(&p, s);
             p.of = s;
         }
-        p.most = MAX(p.most, pace_pct(&p, s));
+        if (!p.longest || pace_pct(&p, s) > p.most) {
+            p.most = pace_pct(&p, s);
+            p.longest = s;
+        }
     }
+    p.tells = p.n && waits_often(&p);
     return p;
 }
 

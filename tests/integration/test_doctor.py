@@ -134,4 +134,19 @@ def test_a_service_that_is_stopped():
             equal(said(root, {"COMMD_SOCKET": path}), (False, [], []), "it answers")
 
 
+def test_a_remedy_that_helps():
+    """Where no service is installed, systemctl start commd is none."""
+    forbidden = {"COMMD_AUTOSTART": "0"}
+    with tempfile.TemporaryDirectory() as folder:
+        def said(environment):
+            return python_doctor().connection_remedy(environment, f"{folder}/")
+
+        check("take COMMD_AUTOSTART=0 out" in said(forbidden), said(forbidden))
+        for environment in ({}, dict(forbidden, COMMD_SOCKET="/nowhere/commd.sock")):
+            check("systemctl start commd" in said(environment), said(environment))
+        os.makedirs(f"{folder}/etc/commd")
+        open(f"{folder}/etc/commd/commd.yaml", "w").close()
+        check("systemctl start commd" in said(forbidden), said(forbidden))
+
+
 main(globals())

@@ -176,7 +176,15 @@ def check_torch(report):
     report.ok("torch", f"{torch.__version__}, and the backend for it loads")
 
 
-def check_connection(report, own):
+def connection_remedy(environment, root):
+    """There is no commd, and perhaps none is to be started."""
+    forbidden = environment.get("COMMD_AUTOSTART") == "0" and not environment.get("COMMD_SOCKET")
+    if forbidden and not service_here(root)[0]:
+        return "take COMMD_AUTOSTART=0 out of the environment: no service commd is installed here"
+    return f"{START}; commctl doctor"
+
+
+def check_connection(environment, report, own):
     """own: the service does not answer."""
     import commd
 
@@ -186,7 +194,7 @@ def check_connection(report, own):
             report.ok("connection", f"commd of node {ctx.node} answers{alone}")
             return True
     except commd.Error as error:
-        report.error("connection", str(error), f"{START}; commctl doctor")
+        report.error("connection", str(error), connection_remedy(environment, "/"))
         return False
 
 
@@ -278,7 +286,7 @@ def main(arguments=None, root="/"):
     own = check_service(os.environ, report, root)
     if check_package(report):
         check_torch(report)
-        if check_connection(report, own):
+        if check_connection(os.environ, report, own):
             check_all_reduce(report)
     check_node(report)
     try:

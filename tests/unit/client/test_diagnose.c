@@ -428,9 +428,9 @@ static void the_pace(void **state)
 {
     struct fix *f = *state;
 
-    row(f, 0, "done=50 moved=20 busy_pct=80");
-    row(f, 1, "done=50 moved=20 busy_pct=75");
-    row(f, 2, "done=50 moved=20 busy_pct=5");
+    row(f, 0, "done=50 moved=20 busy_pct=80 lately=40 lately_ms=3000");
+    row(f, 1, "done=50 moved=20 busy_pct=75 lately=40 lately_ms=3000");
+    row(f, 2, "done=50 moved=20 busy_pct=5 lately=40 lately_ms=3000");
     assert_verdict(f, SLOW_RANK);
     assert_int_equal(f->findings[0].rank, 2);
     clear(f);
@@ -643,6 +643,32 @@ static void uneven_work(void **state)
     row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
     row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
     assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* The others have waited once for a rank, long, and go on: that is not its pace. */
+static void one_long_wait(void **state)
+{
+    struct fix *f = *state;
+
+    /* the first step of a job: the wait was in the second that was watched */
+    row(f, 0, "done=25 moved=25 busy_pct=40 lately=1 lately_ms=6000 lately_in_ms=4500");
+    row(f, 1, "done=25 moved=25 busy_pct=1 lately=25 lately_ms=500 lately_in_ms=10");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    /* a checkpoint long ago, in a job of few operations, which rank 1 alone does not remember so */
+    row(f, 0, "done=3 moved=3 busy_pct=2 lately=1 lately_ms=41000 lately_in_ms=20100");
+    row(f, 1, "done=3 moved=3 busy_pct=2 lately=60 lately_ms=41000 lately_in_ms=100");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    /* many operations since, of which it remembers the last */
+    row(f, 0, "done=900 moved=28 busy_pct=50 lately=60 lately_ms=60 lately_in_ms=10");
+    row(f, 1, "done=900 moved=28 busy_pct=3 lately=60 lately_ms=60 lately_in_ms=2");
+    assert_verdict(f, HEALTHY);
+    /* and as many, each of which waits */
+    set(f, "moved", "49");
+    row(f, 2, "done=900 moved=49 busy_pct=60 lately=60 lately_ms=60 lately_in_ms=30");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 1);
 }
 
 /* Ranks that often wait for one that writes a checkpoint: from some time on it is said for whom,
@@ -996,6 +1022,7 @@ int main(void)
         T(many_pending),
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
+        T(one_long_wait),
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),
         T(a_node_that_is_silent),
