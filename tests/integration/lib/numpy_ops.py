@@ -850,6 +850,34 @@ def check_gpu_refusals(g, gpu, stream):
         assert words in str(error), error
 
 
+def check_gpu_interrupted(ctx, g):
+    """A group's first operation on GPUs waits for the other ranks, also one that is started.
+    Meanwhile other threads run, and Ctrl-C is raised once; then the buffers are free again."""
+    import gpu_arrays as gpu
+
+    def start(late, *arrays):
+        late.start.all_reduce(arrays[0]).wait()
+
+    for call in (lambda late, a, b: late.all_reduce(a), start):
+        late = ctx.group(f"late {g.epoch}", g.rank, g.size)
+        arrays = [gpu.on_gpu(np.ones(10)) for _ in range(2)]
+        if g.rank == 0:
+            interrupted(lambda: late.seq == 1, lambda: call(late, *arrays))
+            time.sleep(0.01)  # a second one would be raised here
+        meet(ctx, g, "interrupted")
+        words = str(raises(commd.Error, call, late, *arrays))
+        assert "was interrupted" in words and (g.rank == 0 or "rank 0 gave up" in words), words
+        late.close()
+        dropped = [weakref.ref(a) for a in arrays]
+        arrays.clear()
+        gc.collect()
+        assert [a() for a in dropped] == [None, None]
+    x = gpu.on_gpu(np.ones(10))
+    g.all_reduce(x)
+    same(x.get(), np.full(10, float(g.size)))
+    g.barrier()
+
+
 def check_dlpack(ctx, g):
     """Host memory by __dlpack__: no copy."""
     import gpu_arrays as gpu
