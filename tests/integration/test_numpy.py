@@ -336,7 +336,7 @@ def test_gpu_service():
 def test_failures():
     with Cluster(1) as cluster:
         run_checks(cluster, [0, 0, 0], ["mismatch", "aborted", "forked", "interrupt"])
-        run_checks(cluster, [0, 0], ["interrupt_recv"])
+        run_checks(cluster, [0, 0], ["interrupt_recv", "interrupt_late"])
         run_checks(cluster, [0, 0], ["timeout"])
         run_checks(cluster, [0, 0, 0], ["lost"])
         run_checks(cluster, [0, 0], ["left_behind"])

@@ -199,7 +199,10 @@ static PyObject *start(struct group *g, struct held *h, bool batch)
 
     if (w && launch(w, h) == 0) {
         w->held = h;
-        return (PyObject *)w;
+        if (!PyErr_Occurred())
+            return (PyObject *)w;
+        /* Ctrl-C has ended a part of a batch, which has failed: the others go on, and keep @h */
+        h = NULL;
     }
     held_free(h);
     Py_XDECREF((PyObject *)w);
@@ -354,7 +357,8 @@ static PyObject *work_wait_stream(PyObject *self, PyObject *stream)
     Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle_of(w), handle);
     Py_END_ALLOW_THREADS if (r) raise_last(r);
     group_exit(g);
-    return r ? NULL : Py_NewRef(Py_None);
+    /* a signal's handler may have raised, though the operation was done by then */
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* An eventfd (the caller's) that is readable once the work is done. */
