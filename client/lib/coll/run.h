@@ -143,6 +143,8 @@ bool run_consistent(struct run *r);
 bool run_engine_consistent(struct run *r);
 /* Everybody goes on with the operation as if it began @steps later. */
 void run_again(struct run *r, uint32_t steps);
+/* What a rank has @told that it cannot do, as an error: its code, and in words. */
+int cannot_part(uint8_t told, const char **ret_why);
 /* The rest of r->err: who, where, in which operation. */
 void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node);
 

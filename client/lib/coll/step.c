@@ -62,19 +62,27 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
     snprintf(r->err.node, sizeof r->err.node, "%s", node);
 }
 
+int cannot_part(uint8_t told, const char **ret_why)
+{
+    int code = -(int)told < COMMD_E_GPU_LOST ? COMMD_E_ABORTED : -(int)told;
+
+    *ret_why = code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
+                                       "for operations that are not done, or make it smaller"
+                                     : commd_strerror(code);
+    return code;
+}
+
 /* The rank of @d cannot take part, as it says. */
 static void one_cannot(struct run *r, const struct op_desc *d, unsigned rank)
 {
-    int code = -(int)d->refused < COMMD_E_GPU_LOST ? COMMD_E_ABORTED : -(int)d->refused;
-    const char *node = group_node_of(r->group, rank);
+    const char *node = group_node_of(r->group, rank), *why;
+    int code = cannot_part(d->refused, &why);
 
     error_set(&r->err, code, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\": rank %u (node %s) cannot take part: %s; the "
               "group can still be used",
               (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, node,
-              code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
-                                      "for operations that are not done, or make it smaller"
-                                    : commd_strerror(code));
+              why);
     run_describe(r, code, (int)rank, r->group->members[rank].pid, node);
 }
 
