@@ -13,7 +13,7 @@
  * that delays nothing but other messages of which no stream waits.
  *
  * What this rank cannot do, mostly because there is no memory for it, takes its place among the
- * messages all the same, as refused (p2p.c): the other rank is told. Here the call has told of it.
+ * messages all the same, as declined (p2p.c): the other rank is told. Here the call has told of it.
  */
 #include "client/lib/device/staged.h"
 
@@ -346,7 +346,7 @@ static int queue(struct device_group *dg, struct staged *st, struct commd_work *
 }
 
 /* The other rank is told of it where the message would be, behind those that were called before. */
-static void message_refuse(struct device_group *dg, const struct commd_op *op)
+static void message_decline(struct device_group *dg, const struct commd_op *op)
 {
     const struct commd_error why = *commd_last_error();
     struct commd_op host = *op;
@@ -356,7 +356,7 @@ static void message_refuse(struct device_group *dg, const struct commd_op *op)
     host.memory = COMMD_MEMORY_HOST;
     r = async_work_new(dg->group, &host, NULL, NULL, &w);
     if (!r) {
-        w->refused = why.code;
+        w->declined = why.code;
         r = async_queue_message(w, op->coll == COMMD_SEND && atomic_load(&dg->sends));
     }
     if (!r)
@@ -413,7 +413,7 @@ static int begin_message(struct device_group *dg, const struct commd_op *op,
     int r = try_message(dg, op, how);
 
     if (r)
-        message_refuse(dg, op);
+        message_decline(dg, op);
     return r;
 }
 

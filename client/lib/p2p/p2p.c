@@ -18,9 +18,9 @@
  *
  * Messages of this process to itself do not touch the board.
  *
- * A rank that cannot do its part of a message (op.cannot: mostly because it has no host memory for
- * one on a GPU) does it all the same, without the data: so who has the other part is told by name.
- * The sender of a short message has ended before, as ever. */
+ * A rank that cannot do its part of a message (op.declined: mostly because it has no host memory
+ * for one on a GPU) does it all the same, without the data: so who has the other part is told by
+ * name. The sender of a short message has ended before, as ever. */
 #include "client/lib/p2p/p2p.h"
 
 #include <stdarg.h>
@@ -168,10 +168,10 @@ static void too_long(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)
     op->err.rank = m->src;
 }
 
-void p2p_peer_cannot(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t cannot)
+void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t told)
 {
     const char *node = group_node_of(p->group, rank), *why;
-    int code = cannot_part(cannot, &why);
+    int code = declined_code(told, &why);
 
     op_error(p, op, code,
              "rank %u (node %s) cannot %s it: %s; the message is lost, the group can still be used",
@@ -232,12 +232,12 @@ static void deliver_here(struct p2p *p, struct p2p_op *op, const struct p2p_msg 
 static void p2p_deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, const void *body)
 {
     struct p2p_peer *peer = &p->peers[m->src];
-    bool sent = m->kind != MAIL_CANNOT, fits = sent && !op->cannot && m->len <= op->size;
+    bool sent = m->kind != MAIL_DECLINED, fits = sent && !op->declined && m->len <= op->size;
 
     op->status = (struct commd_status){.source = m->src, .tag = m->tag, .bytes = fits ? m->len : 0};
     if (!sent)
-        p2p_peer_cannot(p, op, (unsigned)m->src, m->cannot);
-    else if (!fits && !op->cannot)
+        p2p_peer_declined(p, op, (unsigned)m->src, m->declined);
+    else if (!fits && !op->declined)
         too_long(p, op, m);
     if (m->kind == MAIL_RTS && !m->self) {
         op->len = m->len;
@@ -257,8 +257,8 @@ static void p2p_deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *
         body = mail_rx_slot(p->mail, p->group->local, (unsigned)m->src, m->rx);
     if (fits)
         copy_out(op->buf, body, m->len);
-    if (m->self && op->cannot)
-        p2p_peer_cannot(p, m->self, (unsigned)m->src, (uint8_t)-op->cannot);
+    if (m->self && op->declined)
+        p2p_peer_declined(p, m->self, (unsigned)m->src, (uint8_t)-op->declined);
     if (m->self)
         p2p_end(p, m->self);
     else if (m->kind == MAIL_EAGER)
@@ -301,8 +301,8 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
         return rec->len <= MAIL_INLINE_MAX;
     if (rec->kind == MAIL_RTS)
         return rec->len > 0 && rec->len <= SIZE_MAX / 2;
-    if (rec->kind == MAIL_CANNOT)
-        return rec->cannot;
+    if (rec->kind == MAIL_DECLINED)
+        return rec->declined;
     if (here)
         return mail_eager_slot(p->mail, rec->slot) && rec->len <= MAIL_EAGER_MAX &&
                rec->off <= MAIL_EAGER_MAX - rec->len;
@@ -316,7 +316,7 @@ static void p2p_message(struct p2p *p, struct p2p_peer *peer, const struct mail_
                         .kind = rec->kind,
                         .slot = rec->slot,
                         .rx = rec->rx,
-                        .cannot = rec->cannot,
+                        .declined = rec->declined,
                         .id = rec->id,
                         .len = rec->len};
 
@@ -400,7 +400,7 @@ static void p2p_handle(struct p2p *p, struct p2p_peer *peer, const struct mail_r
     case MAIL_INLINE:
     case MAIL_EAGER:
     case MAIL_RTS:
-    case MAIL_CANNOT:
+    case MAIL_DECLINED:
         p2p_message(p, peer, rec);
         return;
     case MAIL_CTS:
@@ -493,9 +493,9 @@ static void begin_self(struct p2p *p, struct p2p_op *op)
     struct p2p_msg m = {
         .src = (int)p->group->rank, .tag = op->tag, .kind = MAIL_INLINE, .len = op->size};
 
-    if (op->cannot) {
-        m.kind = MAIL_CANNOT;
-        m.cannot = (uint8_t)-op->cannot;
+    if (op->declined) {
+        m.kind = MAIL_DECLINED;
+        m.declined = (uint8_t)-op->declined;
         p2p_message_came(p, &m, NULL, 0);
         p2p_end(p, op);
         return;

@@ -554,8 +554,8 @@ static void who_cannot_do_its_part_is_named(void **state)
         struct p2p_op send = message(true, 1, 9, from, size), next = message(true, 1, 9, "ok", 3);
         struct p2p_op recv = message(false, any ? COMMD_ANY_SOURCE : 0, 9, to, sizeof to), good;
 
-        send.cannot = who & 1 ? COMMD_E_NOMEM : 0;
-        recv.cannot = who & 2 ? COMMD_E_GPU_LOST : 0;
+        send.declined = who & 1 ? COMMD_E_NOMEM : 0;
+        recv.declined = who & 2 ? COMMD_E_GPU_LOST : 0;
         good = message(false, 0, 9, to, 16);
         memset(to, '.', 16);
         if (early)
@@ -570,8 +570,8 @@ static void who_cannot_do_its_part_is_named(void **state)
         settle(c);
         assert_int_equal(send.state, P2P_DONE);
         assert_int_equal(recv.state, P2P_DONE);
-        assert_int_equal(recv.err.code, send.cannot);
-        assert_int_equal(send.err.code, who == 2 && size > MAIL_EAGER_MAX ? recv.cannot : 0);
+        assert_int_equal(recv.err.code, send.declined);
+        assert_int_equal(send.err.code, who == 2 && size > MAIL_EAGER_MAX ? recv.declined : 0);
         if (recv.err.code) {
             assert_int_equal(recv.err.rank, 0);
             assert_non_null(strstr(recv.err.message, "rank 0 (node"));
@@ -866,16 +866,16 @@ static void self_messages(void **state)
     assert_int_equal(any.status.bytes, 100);
     begin(c, 0, &big);
     recv = message(false, 0, 2, NULL, 100000);
-    recv.cannot = COMMD_E_NOMEM;
+    recv.declined = COMMD_E_NOMEM;
     begin(c, 0, &recv);
     assert_int_equal(big.err.code, COMMD_E_NOMEM);
-    big.cannot = COMMD_E_GPU_LOST;
+    big.declined = COMMD_E_GPU_LOST;
     begin(c, 0, &big);
     assert_int_equal(big.state, P2P_DONE);
     recv = message(false, 0, 2, to, 100000);
     begin(c, 0, &recv);
     assert_int_equal(recv.err.code, COMMD_E_GPU_LOST);
-    big.cannot = 0;
+    big.declined = 0;
     begin(c, 0, &big); /* given up: nobody may find it later */
     p2p_interrupt(p2p_of(c, 0), &big);
     memset(&big, 0xff, sizeof big);
@@ -1046,7 +1046,7 @@ static void a_record_that_cannot_be_is_an_error(void **state)
         {.kind = MAIL_RTS, .len = UINT64_MAX},
         {.kind = MAIL_DATA, .slot = MAIL_OUT_SLOTS},
         {.kind = MAIL_PROBE},
-        {.kind = MAIL_CANNOT, .len = 3},
+        {.kind = MAIL_DECLINED, .len = 3},
         {.kind = MAIL_KINDS},
         {.kind = MAIL_INLINE, .src = 2},
         {.kind = MAIL_INLINE, .dst = 2},
