@@ -559,8 +559,8 @@ uint64_t op_fingerprint(const struct op_desc *d)
     uint64_t h = hash_add(0x636f6d6d64ull, d->seq);
 
     h = hash_add(h, d->count);
-    h = hash_add(h, (uint64_t)d->root << 32 | (uint64_t)d->refused << 24 | (uint64_t)d->coll << 16 |
-                        (uint64_t)d->dtype << 8 | d->redop);
+    h = hash_add(h, (uint64_t)d->root << 32 | (uint64_t)d->declined << 24 |
+                        (uint64_t)d->coll << 16 | (uint64_t)d->dtype << 8 | d->redop);
     return d->digest ? hash_add(h, d->digest) : h;
 }
 
@@ -620,7 +620,7 @@ void op_text(const struct op_desc *d, char *buf, size_t len)
         snprintf(buf, len, "an unknown operation");
         return;
     }
-    if (d->refused) {
+    if (d->declined) {
         snprintf(buf, len, "an operation that it cannot do");
         return;
     }

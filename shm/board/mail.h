@@ -34,16 +34,17 @@ enum {
 
 enum mail_kind {
     MAIL_NONE = 0,
-    MAIL_INLINE, /* a message, payload in the record */
-    MAIL_EAGER,  /* a message, payload in out slot @slot (local) or rx slot @rx (remote) */
-    MAIL_RTS,    /* a message that waits until it is asked for: @id, @len */
-    MAIL_CTS,    /* receiver -> local sender: stream @peer_id, mark the parts with @id */
-    MAIL_GET,    /* receiver -> remote sender: of @peer_id [off, off + len) into in slot @rx */
-    MAIL_DATA,   /* part [off, off + len) of the message that receive @peer_id takes */
-    MAIL_SKIP,   /* receiver -> sender: @peer_id is not wanted (it is too long) */
-    MAIL_ACK,    /* only what every record carries: ack, freed */
-    MAIL_PROBE,  /* to the engine of a rank that is gone: is anything of it left? */
-    MAIL_PONG,   /* that engine: no, all has been sent before this */
+    MAIL_INLINE,   /* a message, payload in the record */
+    MAIL_EAGER,    /* a message, payload in out slot @slot (local) or rx slot @rx (remote) */
+    MAIL_RTS,      /* a message that waits until it is asked for: @id, @len */
+    MAIL_CTS,      /* receiver -> local sender: stream @peer_id, mark the parts with @id */
+    MAIL_GET,      /* receiver -> remote sender: of @peer_id [off, off + len) into in slot @rx */
+    MAIL_DATA,     /* part [off, off + len) of the message that receive @peer_id takes */
+    MAIL_SKIP,     /* receiver -> sender: @peer_id is not wanted (too long, or @declined) */
+    MAIL_ACK,      /* only what every record carries: ack, freed */
+    MAIL_PROBE,    /* to the engine of a rank that is gone: is anything of it left? */
+    MAIL_PONG,     /* that engine: no, all has been sent before this */
+    MAIL_DECLINED, /* a message that its sender cannot send: @declined, @len */
     MAIL_KINDS
 };
 
@@ -53,7 +54,7 @@ struct mail_rec {
     uint8_t kind;         /* enum mail_kind */
     uint8_t slot;         /* out slot of the sender: EAGER, DATA */
     uint8_t rx;           /* remote: rx slot (EAGER) or in slot (GET, DATA) of the receiver */
-    uint8_t pad;
+    uint8_t declined;     /* -COMMD_E_*: why the writer cannot do its part; 0 */
     uint16_t src, dst;    /* ranks */
     uint32_t id, peer_id; /* of the writer's operation (with a slot: of its use); of the other
                              side's */

@@ -50,13 +50,13 @@ struct session_place {
 /* What an operation needs beyond a slot, at aux + aux_offset, all in 8-byte words: first the
  * counts that commd_op has (send_counts, then recv_counts; world each), then the places of blocks
  * that do not lie evenly (send_blocks, then recv_blocks; world each). Or, alone, a struct
- * session_refusal. */
+ * session_declined. */
 enum {
     SESSION_SEND_COUNTS = 1,
     SESSION_RECV_COUNTS = 2,
     SESSION_SEND_BLOCKS = 4,
     SESSION_RECV_BLOCKS = 8,
-    SESSION_REFUSED = 16
+    SESSION_DECLINED = 16
 };
 
 struct session_slot {
@@ -81,12 +81,12 @@ _Static_assert(sizeof(struct session_result) == 256, "part of the layout");
 /* This rank cannot take part in the operation, and has told its caller: when all have announced it,
  * it fails with this for all of them, and the group goes on with the next one. Nobody waits for
  * this rank's ready word. */
-struct session_refusal {
+struct session_declined {
     int32_t code; /* enum commd_result */
     uint32_t pad;
     char text[SESSION_TEXT - 8];
 };
-_Static_assert(sizeof(struct session_refusal) % 8 == 0, "whole words");
+_Static_assert(sizeof(struct session_declined) % 8 == 0, "whole words");
 
 struct session_flags { /* both sides register this page, and their streams write and wait here */
     _Atomic uint32_t ready[SESSION_SLOTS];

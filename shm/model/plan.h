@@ -67,13 +67,13 @@ enum {
 };
 
 /* What an operation is, as a member announces it. Equal on all ranks, or the operation is
- * refused on all. A rank that cannot take part in it says so in its place (refused: -COMMD_E_*,
+ * refused on all. A rank that cannot take part in it says so in its place (declined: -COMMD_E_*,
  * else 0): by a barrier whose root is the rank, so that no two ranks say the same. */
 struct op_desc {
     uint64_t seq; /* 1, 2, ... in the group */
     uint64_t count;
     uint32_t root;
-    uint8_t coll, dtype, redop, refused;
+    uint8_t coll, dtype, redop, declined;
     uint64_t digest; /* of the counts, where all ranks give the same; else 0 */
 };
 _Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");

@@ -17,6 +17,7 @@ import zipfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import gpu_driver  # noqa: E402
 from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
 from cluster import sanitizer_environment  # noqa: E402
 from test_autostart import Place  # noqa: E402
@@ -326,10 +327,16 @@ def test_gpu():
         run_checks(cluster, [0, 0, 1], ["gpu", "dlpack"], **more)
 
 
+def test_gpu_service():
+    environment = {**gpu_driver.environment(), "FAKECUDA_DELAY_US": "50"}
+    with Cluster(1, {"gpu": gpu_driver.section()}) as cluster:
+        run_checks(cluster, [0, 0], ["gpu_interrupted"], **environment)
+
+
 def test_failures():
     with Cluster(1) as cluster:
         run_checks(cluster, [0, 0, 0], ["mismatch", "aborted", "forked", "interrupt"])
-        run_checks(cluster, [0, 0], ["interrupt_recv"])
+        run_checks(cluster, [0, 0], ["interrupt_recv", "interrupt_late"])
         run_checks(cluster, [0, 0], ["timeout"])
         run_checks(cluster, [0, 0, 0], ["lost"])
         run_checks(cluster, [0, 0], ["left_behind"])

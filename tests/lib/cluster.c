@@ -320,8 +320,8 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
                 if (lists_make(c->group[k], &ops[k], &runs[k].lists) ||
                     run_begin(&runs[k], c->group[k], &ops[k]))
                     abort();
-                if (c->refused && c->refused[k])
-                    run_refuse(&runs[k], c->refused[k]);
+                if (c->declined && c->declined[k])
+                    run_decline(&runs[k], c->declined[k]);
             }
             states[k] = run_poll(&runs[k]);
             moved |= runs[k].moved || run_asks(&runs[k]);

@@ -36,7 +36,7 @@ struct cluster {
     struct cluster_node node[CLUSTER_MAX_NODES];
     struct cluster_group *main; /* of all ranks, in their order */
     struct commd_group **group; /* its members */
-    const int *refused; /* borrowed; by rank, of cluster_run(): run_refuse(); 0: it takes part */
+    const int *declined; /* borrowed; by rank, of cluster_run(): run_decline(); 0: it takes part */
     uint64_t rng;
     uint32_t uid;         /* whose the groups are that are made next */
     uint32_t weight;      /* of that user; 0: the default's */

@@ -15,7 +15,7 @@
 #include "tests/lib/gpu_ranks.h"
 
 enum { SESSIONS = 16, MEMORIES = 256, WORLD = GPU_RANKS_MOST };
-enum { WORDS = 6 * WORLD + sizeof(struct session_refusal) / sizeof(uint64_t) };
+enum { WORDS = 6 * WORLD + sizeof(struct session_declined) / sizeof(uint64_t) };
 
 struct member {
     uint32_t id, rank, world;
@@ -156,16 +156,16 @@ static void do_moves(struct mini **m, const struct op_desc *d)
         }
 }
 
-static const struct session_refusal *refusal(const struct mini *s)
+static const struct session_declined *declined_words(const struct mini *s)
 {
     unsigned i = s->ended % SESSION_SLOTS;
 
-    return s->op[i].aux_bits == SESSION_REFUSED ? (const void *)s->aux[i] : NULL;
+    return s->op[i].aux_bits == SESSION_DECLINED ? (const void *)s->aux[i] : NULL;
 }
 
 static bool is_ready(const struct mini *s)
 {
-    if (s->ended < s->seen && refusal(s))
+    if (s->ended < s->seen && declined_words(s))
         return true;
     return s->ended < s->seen &&
            seq_reached(atomic_load(&s->region->flags.ready[s->ended % SESSION_SLOTS]),
@@ -190,7 +190,7 @@ static bool gather_members(const struct mini *s, struct mini **m)
 static void run_one(struct mini *s)
 {
     struct mini *m[WORLD];
-    const struct session_refusal *why = NULL;
+    const struct session_declined *why = NULL;
     struct op_desc d;
     bool fit = true;
 
@@ -206,7 +206,7 @@ static void run_one(struct mini *s)
     }
     for (unsigned r = 0; r < s->member.world; r++)
         if (!why)
-            why = refusal(m[r]);
+            why = declined_words(m[r]);
     if (fit && !why && d.coll == COLL_ALL_REDUCE)
         do_all_reduce(m, &d);
     else if (fit && !why)

@@ -217,6 +217,7 @@ static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
     case MAIL_SKIP:
     case MAIL_ACK:
     case MAIL_PROBE:
+    case MAIL_DECLINED:
         return true; /* the receiver checks what it uses */
     case MAIL_NONE:
     case MAIL_CTS:

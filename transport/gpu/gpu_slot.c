@@ -4,7 +4,7 @@
  * length in it lies in memory that this client has told of and the driver has confirmed. A client
  * whose slot breaks the rules is closed. What an honest program can get wrong, because of where its
  * buffers lie, fails the operation alone (gannounce.bad), and so does what the client says itself
- * that it cannot do (SESSION_REFUSED).
+ * that it cannot do (SESSION_DECLINED).
  *
  * A slot is free again when its operation has ended here, which can be a little later than its
  * client sees it: what is announced meanwhile stays where it is. So of each session at most
@@ -279,9 +279,9 @@ static bool look_aux(struct look *l)
 }
 
 /* The words say why the client cannot do it. */
-static bool look_refusal(struct look *l)
+static bool look_declined(struct look *l)
 {
-    struct session_refusal *why = (void *)l->a->aux;
+    struct session_declined *why = (void *)l->a->aux;
     char text[sizeof why->text];
 
     memcpy(why, l->s->region->aux + l->slot->aux_offset, sizeof *why);
@@ -300,12 +300,12 @@ static bool look_aux_len(struct look *l)
     uint32_t must, may, bits = slot->aux_bits, words, len;
 
     look_needs(l, &must, &may);
-    if (bits != SESSION_REFUSED && ((bits & must) != must || (bits & ~may)))
+    if (bits != SESSION_DECLINED && ((bits & must) != must || (bits & ~may)))
         return wrong(l, "it gives other counts or blocks than the operation has");
     words = !!(bits & SESSION_SEND_COUNTS) + !!(bits & SESSION_RECV_COUNTS) +
             2 * (!!(bits & SESSION_SEND_BLOCKS) + !!(bits & SESSION_RECV_BLOCKS));
-    len = bits == SESSION_REFUSED ? (uint32_t)sizeof(struct session_refusal)
-                                  : words * l->member->group->world * (uint32_t)sizeof(uint64_t);
+    len = bits == SESSION_DECLINED ? (uint32_t)sizeof(struct session_declined)
+                                   : words * l->member->group->world * (uint32_t)sizeof(uint64_t);
     if (slot->aux_len != len || slot->aux_offset % sizeof(uint64_t) ||
         slot->aux_offset > SESSION_AUX || slot->aux_len > SESSION_AUX - slot->aux_offset)
         return wrong(l, "its counts and blocks do not lie where they may");
@@ -329,8 +329,8 @@ static bool look_all(struct look *l)
     l->a->desc = l->slot->desc;
     l->a->rank.rank = l->member->rank;
     l->a->rank.scale = l->slot->scale;
-    if (l->slot->aux_bits == SESSION_REFUSED)
-        return look_refusal(l);
+    if (l->slot->aux_bits == SESSION_DECLINED)
+        return look_declined(l);
     return look_aux(l) && look_buffers(l);
 }
 

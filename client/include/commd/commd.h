@@ -407,8 +407,8 @@ void commd_work_free(struct commd_work *work);
  * who came to that goes on. Streams never hang because of a failure: they go on, with undefined
  * results. COMMD_E_NOMEM: the memory through which an operation goes is used up, see
  * COMMD_DEVICE_STAGING and COMMD_DEVICE_ARENA in commd(3). What one rank has no memory for fails
- * the operation on all, and the group goes on; a message fails on that rank alone. A process may
- * use several GPUs; a group is best used with buffers on one.
+ * the operation on all, and the group goes on; of a message it fails both parts, but for a send
+ * that has ended by then. A process may use several GPUs; a group is best used with buffers on one.
  *
  * The time limit of an operation begins when what was enqueued before it is done.
  *

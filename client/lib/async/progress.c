@@ -105,8 +105,8 @@ static bool progress_next(struct commd_group *g)
         return true;
     }
     w->run.gate = w->gate;
-    if (unlikely(w->refused))
-        run_refuse(&w->run, w->refused);
+    if (unlikely(w->declined))
+        run_decline(&w->run, w->declined);
     g->running = w;
     if (run_hopeless(&w->run))
         progress_finish(g, RUN_FAILED);

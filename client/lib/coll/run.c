@@ -117,7 +117,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->desc.coll = (uint8_t)op->coll;
     r->desc.dtype = dtype;
     r->desc.redop = redop;
-    r->desc.refused = 0;
+    r->desc.declined = 0;
     r->desc.digest = 0;
     r->balance = (struct op_balance){0};
     r->question = NULL;
@@ -161,10 +161,10 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     return 0;
 }
 
-void run_refuse(struct run *r, int code)
+void run_decline(struct run *r, int code)
 {
     r->desc.root = r->group->rank;
-    r->desc.refused = (uint8_t)-code;
+    r->desc.declined = (uint8_t)-code;
     r->fingerprint = op_fingerprint(&r->desc);
     r->warned = true; /* nobody waits for it here */
 }

@@ -84,7 +84,7 @@ static inline int lists_make(const struct commd_group *g, const struct commd_op 
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
 /* It has begun, a barrier, in place of one that this rank cannot do, as @code says: it fails on all
  * ranks, as the different operations that they mean. Before it is polled. */
-void run_refuse(struct run *r, int code);
+void run_decline(struct run *r, int code);
 /* How long it may take. */
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
 /* From now on, if the clock was not started before. It starts with the call; that of a brief one
@@ -143,6 +143,8 @@ bool run_consistent(struct run *r);
 bool run_engine_consistent(struct run *r);
 /* Everybody goes on with the operation as if it began @steps later. */
 void run_again(struct run *r, uint32_t steps);
+/* What a rank has @told that it cannot do, as an error: its code, and in words. */
+int declined_code(uint8_t told, const char **ret_why);
 /* The rest of r->err: who, where, in which operation. */
 void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node);
 

@@ -62,19 +62,27 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
     snprintf(r->err.node, sizeof r->err.node, "%s", node);
 }
 
-/* The rank of @d cannot take part, as it says. */
-static void one_cannot(struct run *r, const struct op_desc *d, unsigned rank)
+int declined_code(uint8_t told, const char **ret_why)
 {
-    int code = -(int)d->refused < COMMD_E_GPU_LOST ? COMMD_E_ABORTED : -(int)d->refused;
-    const char *node = group_node_of(r->group, rank);
+    int code = -(int)told < COMMD_E_GPU_LOST ? COMMD_E_ABORTED : -(int)told;
+
+    *ret_why = code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
+                                       "for operations that are not done, or make it smaller"
+                                     : commd_strerror(code);
+    return code;
+}
+
+/* The rank of @d cannot take part, as it says. */
+static void one_declined(struct run *r, const struct op_desc *d, unsigned rank)
+{
+    const char *node = group_node_of(r->group, rank), *why;
+    int code = declined_code(d->declined, &why);
 
     error_set(&r->err, code, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\": rank %u (node %s) cannot take part: %s; the "
               "group can still be used",
               (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, node,
-              code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
-                                      "for operations that are not done, or make it smaller"
-                                    : commd_strerror(code));
+              why);
     run_describe(r, code, (int)rank, r->group->members[rank].pid, node);
 }
 
@@ -85,8 +93,8 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const 
     char ta[80], tb[80];
 
     r->refused = true;
-    if (da->refused || db->refused) {
-        one_cannot(r, da->refused ? da : db, da->refused ? a : b);
+    if (da->declined || db->declined) {
+        one_declined(r, da->declined ? da : db, da->declined ? a : b);
         return;
     }
     op_text(da, ta, sizeof ta);

@@ -22,7 +22,7 @@ struct commd_work {
     struct gate *gate;   /* owned: a reference; its buffers are on a GPU. Or NULL */
     struct gate **gates; /* owned, with references: of a batch's parts that are; ngates of them */
     unsigned ngates;
-    int refused;        /* COMMD_E_*: this rank cannot do it, run_refuse(); else 0 */
+    int declined;       /* COMMD_E_*: this rank cannot do it, run_decline() and p2p; else 0 */
     bool mixed;         /* of a batch: it has parts that have no gate */
     struct p2p_op *p2p; /* owned; a message */
     commd_done_fn on_done;

@@ -7,7 +7,7 @@
  * half is used: commd-gpu may hold what it has read for a little longer than its end is seen here.
  *
  * What this rank cannot do, mostly because commd-gpu lends no memory for it, is announced all the
- * same, as refused (SESSION_REFUSED). So it is an operation on all ranks, and all count alike,
+ * same, as declined (SESSION_DECLINED). So it is an operation on all ranks, and all count alike,
  * whatever the others have announced by then: it fails with that reason, when all have announced
  * it, and those behind it go on. Here the call has told of it, and no stream waits; its limit
  * begins with the call. */
@@ -397,12 +397,12 @@ static void announce_abort(struct device_group *dg, const struct commd_error *wh
 }
 
 /* With dg->lock and calls held: the operation of @slot, which this rank cannot do. Returns why. */
-static int announce_refused(struct device_group *dg, const struct commd_op *op,
-                            struct session_slot *slot)
+static int announce_declined(struct device_group *dg, const struct commd_op *op,
+                             struct session_slot *slot)
 {
     static const struct telling told = {0};
     const struct commd_error why = *commd_last_error();
-    struct session_refusal words = {.code = why.code};
+    struct session_declined words = {.code = why.code};
     struct session *s = dg->session;
     struct announced *a = NULL;
 
@@ -415,9 +415,9 @@ static int announce_refused(struct device_group *dg, const struct commd_op *op,
     snprintf(words.text, sizeof words.text, "%.*s", (int)sizeof words.text - 1, why.message);
     a->refs = 1; /* the slot's */
     a->quiet = false;
-    a->refused = a->warned = true; /* nobody waits for it */
+    a->declined = a->warned = true; /* nobody waits for it */
     a->aux_len = slot->aux_len = sizeof words;
-    slot->aux_bits = SESSION_REFUSED;
+    slot->aux_bits = SESSION_DECLINED;
     slot->send = slot->recv = (struct session_place){0};
     note_announced(dg->group, &slot->desc, 0);
     publish(s, a, slot, &words);
@@ -454,7 +454,7 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     if (r == LENT_BUSY)
         return r;
     if (r)
-        return atomic_load(&s->lost) ? r : announce_refused(dg, op, &slot);
+        return atomic_load(&s->lost) ? r : announce_declined(dg, op, &slot);
     b->aux_len = slot.aux_len;
     r = look_for_room(dg, op, b->aux_len);
     if (r)
@@ -462,12 +462,12 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     a = announced_new(dg, op, how, b->lent);
     if (!a) {
         error_set(error_mine(), COMMD_E_NOMEM, op_name(op), "no memory for an operation");
-        return announce_refused(dg, op, &slot);
+        return announce_declined(dg, op, &slot);
     }
     r = async_work_new(dg->group, op, how->on_done, how->arg, &w);
     if (r) {
         free(a);
-        return announce_refused(dg, op, &slot);
+        return announce_declined(dg, op, &slot);
     }
     a->aux_len = slot.aux_len;
     side_span(&p->recv, &a->lo, &a->hi);

@@ -224,7 +224,7 @@ bool lent_wait(struct session *s, uint64_t returns, int64_t until)
 
 static int lent_refused(const char *op, size_t bytes, int code, const char *why)
 {
-    char text[68]; /* so all fits into struct session_refusal: other ranks are told, too */
+    char text[68]; /* so all fits into struct session_declined: other ranks are told, too */
 
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, why);
     return error_set(error_mine(), code, op,

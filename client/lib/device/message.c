@@ -10,7 +10,11 @@
  *   if there is none by the time it has come, on a stream of the lander, a thread of its own.
  * Not on one stream for all, behind waits: a message may never come before another that would be
  * behind it. Nor by the progress thread: see coll/gate.h. The lander may be held up by the driver;
- * that delays nothing but other messages of which no stream waits. */
+ * that delays nothing but other messages of which no stream waits.
+ *
+ * What this rank cannot do, mostly because there is no memory for it, takes its place among the
+ * messages all the same, as declined (p2p.c): the other rank is told. Here the call has told of it.
+ */
 #include "client/lib/device/staged.h"
 
 #include <signal.h>
@@ -341,9 +345,32 @@ static int queue(struct device_group *dg, struct staged *st, struct commd_work *
     return r;
 }
 
+/* The other rank is told of it where the message would be, behind those that were called before. */
+static void message_decline(struct device_group *dg, const struct commd_op *op)
+{
+    const struct commd_error why = *commd_last_error();
+    struct commd_op host = *op;
+    struct commd_work *w = NULL;
+    int r;
+
+    host.memory = COMMD_MEMORY_HOST;
+    r = async_work_new(dg->group, &host, NULL, NULL, &w);
+    if (!r) {
+        w->declined = why.code;
+        r = async_queue_message(w, op->coll == COMMD_SEND && atomic_load(&dg->sends));
+    }
+    if (!r)
+        work_unref(w);
+    else if (w)
+        work_free(w);
+    if (r)
+        group_give_up_for_gpu(dg->group, &why);
+    *error_mine() = why;
+}
+
 /* With dg->lock held, in the context. */
-static int begin_message(struct device_group *dg, const struct commd_op *op,
-                         const struct telling *how)
+static int try_message(struct device_group *dg, const struct commd_op *op,
+                       const struct telling *how)
 {
     size_t bytes = op->count * dtype_size((unsigned)op->dtype);
     bool send = op->coll == COMMD_SEND;
@@ -378,6 +405,16 @@ static int begin_message(struct device_group *dg, const struct commd_op *op,
     }
     staged_queued(st, w, how);
     return 0;
+}
+
+static int begin_message(struct device_group *dg, const struct commd_op *op,
+                         const struct telling *how)
+{
+    int r = try_message(dg, op, how);
+
+    if (r)
+        message_decline(dg, op);
+    return r;
 }
 
 int message_start(struct device_group *dg, const struct commd_op *op, int gpu,

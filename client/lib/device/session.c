@@ -345,7 +345,7 @@ static void announced_end(struct announced *a)
     }
     if (!dg)
         return;
-    if (!a->refused)
+    if (!a->declined)
         note_ended(dg->group, (uint32_t)a->seq, a->error.code);
     if (a->error.code && a->quiet)
         device_group_failed(dg, &a->error, a->past ? INT64_MAX : (int64_t)now_ms());
@@ -499,9 +499,9 @@ static void watch_one(struct announced *a, int64_t now)
         ask_to_end(a, &e);
         return;
     }
-    if (!a->refused && !gate_full(&a->gate)) /* this rank's own stream has not come so far */
+    if (!a->declined && !gate_full(&a->gate)) /* this rank's own stream has not come so far */
         return;
-    if (!a->refused)
+    if (!a->declined)
         note_ready(a->group->group, (uint32_t)a->seq, (uint64_t)now);
     if (!a->since_ms) {
         a->since_ms = now;

@@ -30,7 +30,7 @@ struct announced {
     uintptr_t lo, hi; /* what it writes lies between these */
     cu_context ctx;
     bool quiet;                              /* there is no work that could tell of a failure */
-    bool refused;                            /* the call has told that it cannot be done */
+    bool declined;                           /* the call has told that it cannot be done */
     bool aborted, warned;                    /* under pend, as are the next four */
     bool past;                               /* the group has begun anew since */
     bool collected;                          /* result is that of commd-gpu */

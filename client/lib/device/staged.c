@@ -19,8 +19,8 @@
  * before it writes waits for that to land: follow().
  *
  * What this rank cannot do, mostly because there is no memory for it, is queued all the same, as
- * refused (run_refuse()): in its place it fails on all ranks, and the group goes on. Here the call
- * has told of it.
+ * declined (run_decline()): in its place it fails on all ranks, and the group goes on. Here the
+ * call has told of it.
  *
  * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
  * was enqueued first goes first): what a wait needs, of this process, was enqueued before it.
@@ -351,7 +351,7 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
 }
 
 /* The others call it, too. */
-static void staged_refuse(struct device_group *dg, const struct commd_op *op)
+static void staged_decline(struct device_group *dg, const struct commd_op *op)
 {
     const struct commd_error why = *commd_last_error();
     struct commd_op barrier = {
@@ -363,7 +363,7 @@ static void staged_refuse(struct device_group *dg, const struct commd_op *op)
     if (async_work_new(dg->group, &barrier, NULL, NULL, &w)) {
         group_give_up_for_gpu(dg->group, &why);
     } else {
-        w->refused = why.code;
+        w->declined = why.code;
         async_queue(w);
         work_unref(w);
     }
@@ -406,7 +406,7 @@ int staged_begin(struct device_group *dg, const struct commd_op *op, const struc
     int r = staged_try(dg, op, how);
 
     if (r)
-        staged_refuse(dg, op);
+        staged_decline(dg, op);
     return r;
 }
 

@@ -16,7 +16,11 @@
  * before, and gives up. What if I am stopped now: those who wait for me wait; their limits name
  * me. Others are not disturbed: nothing here is shared by more than a pair, but for my own slots.
  *
- * Messages of this process to itself do not touch the board. */
+ * Messages of this process to itself do not touch the board.
+ *
+ * A rank that cannot do its part of a message (op.declined: mostly because it has no host memory
+ * for one on a GPU) does it all the same, without the data: so who has the other part is told by
+ * name. The sender of a short message has ended before, as ever. */
 #include "client/lib/p2p/p2p.h"
 
 #include <stdarg.h>
@@ -164,6 +168,19 @@ static void too_long(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)
     op->err.rank = m->src;
 }
 
+void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t told)
+{
+    const char *node = group_node_of(p->group, rank), *why;
+    int code = declined_code(told, &why);
+
+    op_error(p, op, code,
+             "rank %u (node %s) cannot %s it: %s; the message is lost, the group can still be used",
+             rank, node, op->send ? "receive" : "send", why);
+    op->err.rank = (int)rank;
+    op->err.pid = (int)p->group->members[rank].pid;
+    snprintf(op->err.node, sizeof op->err.node, "%s", node);
+}
+
 /* A piece takes a quarter of a microsecond, unless its writer was stopped. */
 static uint32_t wait_a_little(const struct mail_box *box, const struct p2p_op *op)
 {
@@ -215,10 +232,12 @@ static void deliver_here(struct p2p *p, struct p2p_op *op, const struct p2p_msg 
 static void p2p_deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m, const void *body)
 {
     struct p2p_peer *peer = &p->peers[m->src];
-    bool fits = m->len <= op->size;
+    bool sent = m->kind != MAIL_DECLINED, fits = sent && !op->declined && m->len <= op->size;
 
     op->status = (struct commd_status){.source = m->src, .tag = m->tag, .bytes = fits ? m->len : 0};
-    if (!fits)
+    if (!sent)
+        p2p_peer_declined(p, op, (unsigned)m->src, m->declined);
+    else if (!fits && !op->declined)
         too_long(p, op, m);
     if (m->kind == MAIL_RTS && !m->self) {
         op->len = m->len;
@@ -238,6 +257,8 @@ static void p2p_deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *
         body = mail_rx_slot(p->mail, p->group->local, (unsigned)m->src, m->rx);
     if (fits)
         copy_out(op->buf, body, m->len);
+    if (m->self && op->declined)
+        p2p_peer_declined(p, m->self, (unsigned)m->src, (uint8_t)-op->declined);
     if (m->self)
         p2p_end(p, m->self);
     else if (m->kind == MAIL_EAGER)
@@ -280,6 +301,8 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
         return rec->len <= MAIL_INLINE_MAX;
     if (rec->kind == MAIL_RTS)
         return rec->len > 0 && rec->len <= SIZE_MAX / 2;
+    if (rec->kind == MAIL_DECLINED)
+        return rec->declined;
     if (here)
         return mail_eager_slot(p->mail, rec->slot) && rec->len <= MAIL_EAGER_MAX &&
                rec->off <= MAIL_EAGER_MAX - rec->len;
@@ -293,6 +316,7 @@ static void p2p_message(struct p2p *p, struct p2p_peer *peer, const struct mail_
                         .kind = rec->kind,
                         .slot = rec->slot,
                         .rx = rec->rx,
+                        .declined = rec->declined,
                         .id = rec->id,
                         .len = rec->len};
 
@@ -376,6 +400,7 @@ static void p2p_handle(struct p2p *p, struct p2p_peer *peer, const struct mail_r
     case MAIL_INLINE:
     case MAIL_EAGER:
     case MAIL_RTS:
+    case MAIL_DECLINED:
         p2p_message(p, peer, rec);
         return;
     case MAIL_CTS:
@@ -468,6 +493,13 @@ static void begin_self(struct p2p *p, struct p2p_op *op)
     struct p2p_msg m = {
         .src = (int)p->group->rank, .tag = op->tag, .kind = MAIL_INLINE, .len = op->size};
 
+    if (op->declined) {
+        m.kind = MAIL_DECLINED;
+        m.declined = (uint8_t)-op->declined;
+        p2p_message_came(p, &m, NULL, 0);
+        p2p_end(p, op);
+        return;
+    }
     if (op->size <= MAIL_EAGER_MAX) {
         p2p_message_came(p, &m, op->buf, op->size);
         p2p_end(p, op);

@@ -38,7 +38,7 @@ struct p2p_op {
     struct p2p_list *list;    /* which one link is in; NULL: none */
     enum p2p_state state;
     bool send;
-    bool skip;    /* PULLING: too long; the sender has to be told */
+    bool skip;    /* PULLING: not taken; the sender has to be told */
     bool asking;  /* PULLING on one node: the stream is open */
     bool filling; /* PULLING on one node: a short message, which its sender is writing */
     uint8_t slot; /* where */
@@ -46,11 +46,12 @@ struct p2p_op {
     uint8_t *buf;
     size_t size; /* of buf; a send's message */
     int peer, tag;
-    uint64_t order;                      /* of receives: in which they were posted */
-    uint32_t id, peer_id;                /* filling: peer_id is the record's */
-    size_t len;                          /* PULLING: of the message */
-    size_t moved;                        /* bytes that came or went */
-    size_t asked;                        /* PULLING between nodes: bytes that were asked for */
+    int declined;         /* COMMD_E_*: this rank cannot do it, and the other one is told; 0 */
+    uint64_t order;       /* of receives: in which they were posted */
+    uint32_t id, peer_id; /* filling: peer_id is the record's */
+    size_t len;           /* PULLING: of the message */
+    size_t moved;         /* bytes that came or went */
+    size_t asked;         /* PULLING between nodes: bytes that were asked for */
     struct p2p_part part[MAIL_IN_SLOTS]; /* STREAMING between nodes */
     unsigned nparts;
     int64_t limit_ms, deadline_ms;
@@ -63,7 +64,7 @@ struct p2p_op {
 struct p2p_msg {
     TAILQ_ENTRY(p2p_msg) by_source, by_time;
     int src, tag;
-    uint8_t kind, slot, rx;
+    uint8_t kind, slot, rx, declined;
     uint32_t offset; /* EAGER on this node: where in the slot */
     uint32_t id;
     size_t len;
@@ -139,6 +140,8 @@ void op_move(struct p2p_op *op, struct p2p_list *to);
 /* ---- p2p.c: with the lock held -------------------------------------------------------------- */
 int p2p_get(struct commd_group *g, struct p2p **ret_p); /* without the lock */
 void p2p_begin(struct p2p *p, struct p2p_op *op);
+/* Rank @rank has the other end of @op, and says that it cannot do its part. */
+void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t told);
 /* Does what can be done without waiting. @hot: look for what it waits for first; may be NULL. */
 bool p2p_poll(struct p2p *p, const struct p2p_op *hot);
 /* Takes what there is of a short message that is being written. */

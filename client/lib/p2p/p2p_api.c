@@ -138,6 +138,7 @@ int p2p_start(struct commd_group *g, struct commd_work *w)
     }
     atomic_fetch_add(&g->p2p_pending, 1); /* from here on the progress thread looks at g->p2p */
     p2p_op_init(o, g, &w->op);
+    o->declined = w->declined;
     o->work = w;
     w->p2p = o;
     p2p_enter(p);
@@ -170,6 +171,7 @@ bool p2p_begin_held(struct commd_work *w)
     bool open;
 
     p2p_op_init(w->p2p, w->group, &w->op);
+    w->p2p->declined = w->declined;
     w->p2p->work = w;
     pthread_mutex_lock(&p->lock);
     open = !p->closed;

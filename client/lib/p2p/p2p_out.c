@@ -191,7 +191,10 @@ static bool p2p_publish(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
     rec.tag = op->tag;
     rec.len = op->size;
     rec.id = op->id;
-    if (op->size <= MAIL_INLINE_MAX) {
+    if (op->declined) {
+        rec.kind = MAIL_DECLINED;
+        rec.declined = (uint8_t)-op->declined;
+    } else if (op->size <= MAIL_INLINE_MAX) {
         if (op->size)
             memcpy(rec.inl, op->buf, op->size);
     } else if (!make_eager(p, peer, op, &rec)) {
@@ -284,6 +287,8 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
     if (!op)
         return;
     if (rec->kind == MAIL_SKIP) {
+        if (rec->declined)
+            p2p_peer_declined(p, op, peer->rank, rec->declined);
         p2p_end(p, op);
         return;
     }
@@ -316,6 +321,7 @@ static bool tell_once(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op, e
     rec_init(&rec, kind);
     rec.id = op->id;
     rec.peer_id = op->peer_id;
+    rec.declined = (uint8_t)-op->declined;
     emit(p, peer, &rec);
     return true;
 }

@@ -128,9 +128,36 @@ static struct work *work_new(struct group *g, bool batch)
     return NULL;
 }
 
+/* Lets other threads run, if the operations may wait: a group's first one on a GPU does, for the
+ * other ranks, and so does a message that another thread sends, for its turn. NULL: they may not.
+ */
+static PyThreadState *let_others(const struct held *h)
+{
+    for (size_t i = 0; i < h->n; i++)
+        if (h->requests[i].op.memory == COMMD_MEMORY_CUDA || h->requests[i].op.coll == COMMD_SEND)
+            return PyEval_SaveThread();
+    return NULL;
+}
+
+static void come_back(PyThreadState *thread)
+{
+    if (thread)
+        PyEval_RestoreThread(thread);
+}
+
+static int start_one(struct group *g, struct held *h, struct bell *bell)
+{
+    PyThreadState *thread = let_others(h);
+    int r = commd_start(g->handle, &h->requests[0].op, bell_ring, bell, &h->work);
+
+    come_back(thread);
+    return r;
+}
+
 static int start_batch(struct group *g, struct held *h, struct bell *bell)
 {
     struct commd_op *ops = PyMem_Calloc(h->n + 1, sizeof *ops);
+    PyThreadState *thread;
     int r;
 
     if (!ops) {
@@ -139,7 +166,9 @@ static int start_batch(struct group *g, struct held *h, struct bell *bell)
     }
     for (size_t i = 0; i < h->n; i++)
         ops[i] = h->requests[i].op;
+    thread = let_others(h);
     r = commd_start_batch(g->handle, ops, h->n, bell_ring, bell, &h->work);
+    come_back(thread);
     PyMem_Free(ops);
     return r;
 }
@@ -153,8 +182,7 @@ static int launch(struct work *w, struct held *h)
     if (group_enter(g, "start"))
         return -1;
     atomic_fetch_add(&w->bell->refs, 1);
-    r = w->batch ? start_batch(g, h, w->bell)
-                 : commd_start(g->handle, &h->requests[0].op, bell_ring, w->bell, &h->work);
+    r = w->batch ? start_batch(g, h, w->bell) : start_one(g, h, w->bell);
     if (r) {
         bell_unref(w->bell);
         if (!PyErr_Occurred())
@@ -171,7 +199,10 @@ static PyObject *start(struct group *g, struct held *h, bool batch)
 
     if (w && launch(w, h) == 0) {
         w->held = h;
-        return (PyObject *)w;
+        if (!PyErr_Occurred())
+            return (PyObject *)w;
+        /* Ctrl-C has ended a part of a batch, which has failed: the others go on, and keep @h */
+        h = NULL;
     }
     held_free(h);
     Py_XDECREF((PyObject *)w);
@@ -326,7 +357,8 @@ static PyObject *work_wait_stream(PyObject *self, PyObject *stream)
     Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle_of(w), handle);
     Py_END_ALLOW_THREADS if (r) raise_last(r);
     group_exit(g);
-    return r ? NULL : Py_NewRef(Py_None);
+    /* a signal's handler may have raised, though the operation was done by then */
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* An eventfd (the caller's) that is readable once the work is done. */

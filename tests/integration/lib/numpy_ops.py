@@ -765,6 +765,32 @@ def check_interrupt_recv(ctx, g):
     meet(ctx, g, "interrupted")
 
 
+def check_interrupt_late(ctx, g):
+    """A handler raises, but what is waited for has come meanwhile."""
+    other = ctx.group(f"other {g.epoch}", g.rank, g.size)
+
+    def press(signum, frame):
+        other.barrier()
+        until_done(work)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, press)
+    for call in (lambda: work.wait(), lambda: work.wait_stream(0)):
+        if g.rank:
+            other.barrier()
+            g.send(np.ones(1), 0)
+            continue
+        work = g.start.recv(np.zeros(1), 1)
+        interrupted(lambda: time.sleep(0.05) is None, call)  # when it waits
+        assert work.wait() == (1, 0, 8)
+    signal.signal(signal.SIGINT, before)
+
+
+def until_done(work):
+    while not work.done():
+        pass
+
+
 def interrupted(ready, function):
     """function() must end by the SIGINT that comes once ready()."""
 
@@ -848,6 +874,40 @@ def check_gpu_refusals(g, gpu, stream):
     ):
         error = raises(commd.InvalidArgument, call)
         assert words in str(error), error
+
+
+def check_gpu_interrupted(ctx, g):
+    """A group's first operation on GPUs waits for the other ranks, also one that is started.
+    Meanwhile other threads run, and Ctrl-C is raised once; then the buffers are free again."""
+    import gpu_arrays as gpu
+
+    def start(late, *arrays):
+        late.start.all_reduce(arrays[0]).wait()
+
+    def batch(late, *arrays):
+        operations = late.batch()
+        for a in arrays:
+            operations.all_reduce(a)
+        operations.start().wait()
+
+    for call in (lambda late, a, b: late.all_reduce(a), start, batch):
+        late = ctx.group(f"late {g.epoch}", g.rank, g.size)
+        arrays = [gpu.on_gpu(np.ones(10)) for _ in range(2)]
+        if g.rank == 0:
+            interrupted(lambda: late.seq == 1, lambda: call(late, *arrays))
+            time.sleep(0.01)  # a second one would be raised here
+        meet(ctx, g, "interrupted")
+        words = str(raises(commd.Error, call, late, *arrays))
+        assert "was interrupted" in words and (g.rank == 0 or "rank 0 gave up" in words), words
+        late.close()
+        dropped = [weakref.ref(a) for a in arrays]
+        arrays.clear()
+        gc.collect()
+        assert [a() for a in dropped] == [None, None]
+    x = gpu.on_gpu(np.ones(10))
+    g.all_reduce(x)
+    same(x.get(), np.full(10, float(g.size)))
+    g.barrier()
 
 
 def check_dlpack(ctx, g):

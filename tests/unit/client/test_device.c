@@ -666,6 +666,63 @@ static void what_a_rank_cannot_do_fails_on_all(void **state)
     }
 }
 
+/* Whether the other rank has called it by then or does so later. */
+static void a_message_that_a_rank_cannot_do_fails_on_both(void **state)
+{
+    enum { HUGE = 1 << 20 };
+    int32_t *x[2] = {gpu_ints(HUGE << 3, 1), gpu_ints(HUGE << 3, 2)};
+    struct commd_op huge[2] = {message_op(COMMD_SEND, x[0], HUGE, 1, gpu_stream()),
+                               message_op(COMMD_RECV, x[1], HUGE, 0, gpu_stream())};
+    struct commd_op small[2] = {huge[0], huge[1]};
+
+    small[0].count = small[1].count = N;
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned k = i & 1, other = 1 - k;
+        bool early = i & 2;
+        struct commd_work *w = early ? start(other, &huge[other]) : NULL;
+
+        lacks_memory(k, &huge[k]);
+        assert_int_equal(finish(w ? w : start(other, &huge[other])), COMMD_E_NOMEM);
+        assert_message(k ? "rank 1 (node" : "rank 0 (node");
+        assert_message(k ? "cannot receive it: it has no more host memory that its GPU can copy to"
+                         : "cannot send it: it has no more host memory that its GPU can copy to");
+        w = start(0, &small[0]);
+        assert_int_equal(finish(start(1, &small[1])) | finish(w), 0);
+        huge[0].count = huge[1].count *= 2; /* what was used for one of these is kept */
+    }
+    gpu_free(x[0]);
+    gpu_free(x[1]);
+}
+
+static void what_a_rank_cannot_send_overtakes_nothing(void **state)
+{
+    static _Atomic int gate;
+    int32_t *x = gpu_ints(1 << 20, 1), y[N], in[3][N];
+    struct commd_op gpu = message_op(COMMD_SEND, x, N, 1, gpu_stream()), huge = gpu;
+    struct commd_op host = message_op(COMMD_SEND, y, N, 1, NULL);
+    struct commd_work *sent, *w[3];
+
+    memset(y, 0, sizeof y);
+    huge.count = 1 << 20;
+    for (unsigned i = 0; i < 3; i++) {
+        struct commd_op recv = message_op(COMMD_RECV, in[i], N, 0, NULL);
+
+        w[i] = start(1, &recv);
+    }
+    gpu_hold(gpu.stream, &gate);
+    assert_int_equal(commd_run(ranks->group[0], &gpu), 0);
+    lacks_memory(0, &huge);
+    sent = start(0, &host);
+    assert_int_equal(commd_work_wait(w[0], 50), COMMD_E_TIMEOUT);
+    atomic_store(&gate, 1);
+    assert_int_equal(finish(w[0]), 0);
+    assert_int_equal(finish(w[1]), COMMD_E_NOMEM);
+    assert_int_equal(finish(w[2]) | finish(sent), 0);
+    assert_all(in[0], N, 1);
+    assert_all(in[2], N, 0);
+    gpu_free(x);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static void staging_is_used_again(void **state)
@@ -854,6 +911,8 @@ int main(void)
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
         TEST(what_a_rank_cannot_do_fails_on_all),
+        TEST(a_message_that_a_rank_cannot_do_fails_on_both),
+        TEST(what_a_rank_cannot_send_overtakes_nothing),
         TEST(staging_is_used_again),
         TEST(staging_above_the_limit_is_given_back),
         TEST(bad_settings_are_refused),

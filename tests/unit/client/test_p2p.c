@@ -539,6 +539,57 @@ static void a_message_longer_than_the_buffer_is_refused(void **state)
     }
 }
 
+/* Who cannot do its part of a message says so in its place: the other one is told by name, unless
+ * it was done before, and the next message arrives. */
+static void who_cannot_do_its_part_is_named(void **state)
+{
+    static const size_t sizes[] = {0, 30, 9000, 70000, 1 << 20};
+    static uint8_t from[1 << 20], to[1 << 20];
+
+    for (unsigned i = 0; i < 24 * ARRAY_LEN(sizes); i++) {
+        struct cluster *c = three(i & 1);
+        bool early = i & 2, any = i & 4;
+        unsigned who = i / 8 % 3 + 1; /* 1: the sender, 2: the receiver, 3: both */
+        size_t size = sizes[i / 24];
+        struct p2p_op send = message(true, 1, 9, from, size), next = message(true, 1, 9, "ok", 3);
+        struct p2p_op recv = message(false, any ? COMMD_ANY_SOURCE : 0, 9, to, sizeof to), good;
+
+        send.declined = who & 1 ? COMMD_E_NOMEM : 0;
+        recv.declined = who & 2 ? COMMD_E_GPU_LOST : 0;
+        good = message(false, 0, 9, to, 16);
+        memset(to, '.', 16);
+        if (early)
+            begin(c, 1, &recv);
+        settle(c);
+        begin(c, 0, &send);
+        begin(c, 0, &next);
+        settle(c);
+        if (!early)
+            begin(c, 1, &recv);
+        begin(c, 1, &good);
+        settle(c);
+        assert_int_equal(send.state, P2P_DONE);
+        assert_int_equal(recv.state, P2P_DONE);
+        assert_int_equal(recv.err.code, send.declined);
+        assert_int_equal(send.err.code, who == 2 && size > MAIL_EAGER_MAX ? recv.declined : 0);
+        if (recv.err.code) {
+            assert_int_equal(recv.err.rank, 0);
+            assert_non_null(strstr(recv.err.message, "rank 0 (node"));
+            assert_non_null(strstr(recv.err.message, "cannot send it: it has no more host memory"));
+        }
+        if (send.err.code) {
+            assert_int_equal(send.err.rank, 1);
+            assert_non_null(strstr(send.err.message, "cannot receive it"));
+        }
+        assert_int_equal(good.state, P2P_DONE);
+        assert_int_equal(good.err.code, 0);
+        assert_string_equal((char *)to, "ok");
+        for (unsigned k = 0; k < 3; k++)
+            assert_true(TAILQ_EMPTY(&p2p_of(c, k)->ops));
+        cluster_free(c);
+    }
+}
+
 /* More short messages than there is room for: the rest waits, and nothing is lost or turned round.
  */
 static void messages_that_nobody_takes_wait(void **state)
@@ -813,6 +864,18 @@ static void self_messages(void **state)
     begin(c, 0, &any);
     assert_int_equal(any.state, P2P_DONE);
     assert_int_equal(any.status.bytes, 100);
+    begin(c, 0, &big);
+    recv = message(false, 0, 2, NULL, 100000);
+    recv.declined = COMMD_E_NOMEM;
+    begin(c, 0, &recv);
+    assert_int_equal(big.err.code, COMMD_E_NOMEM);
+    big.declined = COMMD_E_GPU_LOST;
+    begin(c, 0, &big);
+    assert_int_equal(big.state, P2P_DONE);
+    recv = message(false, 0, 2, to, 100000);
+    begin(c, 0, &recv);
+    assert_int_equal(recv.err.code, COMMD_E_GPU_LOST);
+    big.declined = 0;
     begin(c, 0, &big); /* given up: nobody may find it later */
     p2p_interrupt(p2p_of(c, 0), &big);
     memset(&big, 0xff, sizeof big);
@@ -983,6 +1046,7 @@ static void a_record_that_cannot_be_is_an_error(void **state)
         {.kind = MAIL_RTS, .len = UINT64_MAX},
         {.kind = MAIL_DATA, .slot = MAIL_OUT_SLOTS},
         {.kind = MAIL_PROBE},
+        {.kind = MAIL_DECLINED, .len = 3},
         {.kind = MAIL_KINDS},
         {.kind = MAIL_INLINE, .src = 2},
         {.kind = MAIL_INLINE, .dst = 2},
@@ -1091,6 +1155,7 @@ int main(void)
         cmocka_unit_test(a_lost_rank_concerns_only_its_partners),
         cmocka_unit_test(any_source_waits_for_those_who_stay),
         cmocka_unit_test(a_message_longer_than_the_buffer_is_refused),
+        cmocka_unit_test(who_cannot_do_its_part_is_named),
         cmocka_unit_test(messages_that_nobody_takes_wait),
         cmocka_unit_test(unmatched_messages_do_not_stop_a_stream),
         cmocka_unit_test(a_payload_is_taken_as_it_is_written),

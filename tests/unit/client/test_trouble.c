@@ -666,7 +666,7 @@ static void any_mismatch_leaves_the_group_usable(void **state)
 static void some_cannot(struct cluster *c, uint64_t seed, unsigned i, uint8_t *const *raw)
 {
     struct commd_op ops[RANDOM_RANKS], barrier = {.size = sizeof *ops, .coll = COMMD_BARRIER};
-    int refused[RANDOM_RANKS] = {0};
+    int declined[RANDOM_RANKS] = {0};
     size_t blocks[RANDOM_RANKS];
     struct commd_op one = random_op(c, blocks);
     unsigned world = c->world, chosen = cluster_rand(c, world);
@@ -676,23 +676,23 @@ static void some_cannot(struct cluster *c, uint64_t seed, unsigned i, uint8_t *c
 
     for (unsigned k = 0; k < world; k++) {
         if (i % 2 == 0 && (all || k == chosen || cluster_rand(c, 4) == 0))
-            refused[k] = COMMD_E_NOMEM;
-        ops[k] = refused[k] ? barrier : one;
+            declined[k] = COMMD_E_NOMEM;
+        ops[k] = declined[k] ? barrier : one;
         ops[k].send = raw[2 * k];
         ops[k].recv = raw[2 * k + 1];
     }
-    c->refused = refused;
+    c->declined = declined;
     if (!cluster_run(c, ops, st, err))
         fail_msg("seed %llu op %u hangs: %s of %zu (%s)", (unsigned long long)seed, i,
                  coll_name((unsigned)one.coll), one.count, c->last_error);
-    c->refused = NULL;
+    c->declined = NULL;
     for (unsigned k = 0; k < world; k++) {
         if (i % 2 ? st[k] != RUN_DONE : st[k] != RUN_FAILED || err[k].code != COMMD_E_NOMEM)
             fail_msg("seed %llu op %u rank %u: %d, %s", (unsigned long long)seed, i, k, st[k],
                      err[k].message);
         if (i % 2)
             continue;
-        assert_true(err[k].rank >= 0 && refused[err[k].rank]);
+        assert_true(err[k].rank >= 0 && declined[err[k].rank]);
         assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
         assert_non_null(strstr(err[k].message, "no more host memory that its GPU can"));
     }

@@ -512,7 +512,7 @@ enum { REQUESTS = 25 };
 static void break_request(struct request *q, const struct buffer *b, struct client *c)
 {
     static const uint64_t huge[] = {UINT64_MAX / 4 + 2}, ones[] = {1, 1};
-    static uint64_t block[2], refusal[sizeof(struct session_refusal) / 8 + 1];
+    static uint64_t block[2], refusal[sizeof(struct session_declined) / 8 + 1];
 
     switch (how) {
     case 0:
@@ -598,16 +598,16 @@ static void break_request(struct request *q, const struct buffer *b, struct clie
         usleep(20000);
         break;
     case 22:
-        q->aux_bits = SESSION_REFUSED; /* without the words */
+        q->aux_bits = SESSION_DECLINED; /* without the words */
         break;
     case 23:
-        q->aux_bits = SESSION_REFUSED;
+        q->aux_bits = SESSION_DECLINED;
         q->aux = refusal;
         q->aux_words = ARRAY_LEN(refusal); /* one too many */
         break;
     case 24:
         q->desc.coll = COLL_ALL_GATHER_V;
-        q->aux_bits = SESSION_REFUSED | SESSION_RECV_COUNTS;
+        q->aux_bits = SESSION_DECLINED | SESSION_RECV_COUNTS;
         q->aux = refusal;
         q->aux_words = ARRAY_LEN(refusal);
         break;
@@ -630,7 +630,7 @@ static void a_slot_that_breaks_the_rules(struct client *c, int sock)
 static void what_it_refuses_is_cleaned(struct client *c, int sock)
 {
     static const int codes[] = {7, -1000, INT32_MIN, COMMD_E_NOMEM};
-    struct session_refusal why = {.code = codes[how]};
+    struct session_declined why = {.code = codes[how]};
     struct session_result result;
     struct buffer b;
     struct request q;
@@ -639,7 +639,7 @@ static void what_it_refuses_is_cleaned(struct client *c, int sock)
     open_alone(c, sock, &b);
     good_request(&q, &b);
     memset(why.text, '\n', sizeof why.text); /* nor does it end */
-    q.aux_bits = SESSION_REFUSED;
+    q.aux_bits = SESSION_DECLINED;
     q.aux = (void *)&why;
     q.aux_words = sizeof why / 8;
     q.send.memory = q.recv.memory = 77; /* not looked at */

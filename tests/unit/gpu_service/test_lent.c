@@ -603,7 +603,7 @@ static void refuse_all(const int32_t *x, int64_t timeout_ms)
         assert_int_equal(commd_run(pair.ranks->group[0], &op), COMMD_E_NOMEM);
 }
 
-static void refused_ones_that_nobody_comes_to_are_lost(void **state)
+static void declined_ones_that_nobody_comes_to_are_lost(void **state)
 {
     int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(N, 1);
     struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, y, N);
@@ -618,7 +618,7 @@ static void refused_ones_that_nobody_comes_to_are_lost(void **state)
     gpu_free(y);
 }
 
-static void refused_ones_have_a_limit(void **state)
+static void declined_ones_have_a_limit(void **state)
 {
     int32_t *x = alone(2 * MIB, 1), *y = gpu_ints(N, 1);
     struct commd_op op = pair_op(COMMD_ALL_REDUCE, 0, y, N);
@@ -905,8 +905,8 @@ int main(void)
         SMALL(larger_ones_are_refused),
         SMALL(a_refused_one_fails_alone),
         SMALL(a_refused_one_ends_with_its_group),
-        SMALL(refused_ones_that_nobody_comes_to_are_lost),
-        SMALL(refused_ones_have_a_limit),
+        SMALL(declined_ones_that_nobody_comes_to_are_lost),
+        SMALL(declined_ones_have_a_limit),
         SMALL(many_are_refused),
         TEST(a_quarter_of_the_gpu_is_lent),
         SMALL(larger_ones_that_come_first),
