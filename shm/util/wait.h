@@ -82,10 +82,15 @@ unsigned wait_cores(void); /* on which this process may run */
  * core. */
 unsigned wait_crowded_ns(unsigned runnable);
 
+/* In how many of the next waits to sleep at once, and in how many when that happens again. */
+struct backoff {
+    unsigned left, step;
+};
+
 /* What a waiter has learned from its yields about the others on its core. All zero at first. */
 struct crowd {
-    unsigned left; /* in how many of the next waits to sleep at once because a yield met work */
-    unsigned step; /* in how many, when that happens again */
+    struct backoff work;   /* because a yield met work */
+    struct backoff engine; /* because yields did not bring the engine's answer */
     unsigned good; /* yields since the last lost slice that went to a waiter and came back soon */
     uint64_t until_ns;   /* sleeps at once until then, because a whole slice was lost */
     uint64_t penalty_ns; /* for how long the last time */
@@ -95,7 +100,21 @@ enum { CROWD_MOST = 4096 };
 /* Sleep rather than yield? */
 static inline bool crowd_here(const struct crowd *c)
 {
-    return unlikely(c->left) || unlikely(c->until_ns);
+    return unlikely(c->work.left) || unlikely(c->until_ns);
+}
+
+static inline void backoff_next(struct backoff *b)
+{
+    if (unlikely(b->left))
+        b->left--;
+    else if (unlikely(b->step))
+        b->step /= 2;
+}
+
+static inline void backoff_more(struct backoff *b)
+{
+    b->left = b->step ? b->step : 1;
+    b->step = MIN(2 * b->left, (unsigned)CROWD_MOST);
 }
 
 /* A new wait begins. */
@@ -103,16 +122,20 @@ static inline void crowd_next(struct crowd *c)
 {
     if (unlikely(c->until_ns) && now_ns() >= c->until_ns)
         c->until_ns = 0;
-    if (unlikely(c->left))
-        c->left--;
-    else if (unlikely(c->step))
-        c->step /= 2;
+    backoff_next(&c->work);
+    backoff_next(&c->engine);
 }
 
 static inline void crowd_met(struct crowd *c)
 {
-    c->left = c->step ? c->step : 1;
-    c->step = MIN(2 * c->left, (unsigned)CROWD_MOST);
+    backoff_more(&c->work);
+}
+
+/* The yields of WAIT_FOR_ANSWER are over: who sleeps now has not got it by them. */
+static inline void crowd_unanswered(struct crowd *c)
+{
+    if (!c->engine.left)
+        backoff_more(&c->engine);
 }
 
 /* A yield of @took ns began at @begin. True: it met work of its own. */
@@ -125,6 +148,7 @@ enum wait_for {
     WAIT_FOR_OTHERS, /* only processes on other cores */
     WAIT_FOR_HERE,   /* somebody may have to run on this core */
     WAIT_FOR_ENGINE, /* the engine alone, and it runs on this core */
+    WAIT_FOR_ANSWER, /* the same, of several ranks here, whose small operation it soon has done */
     WAIT_FOR_BOTH,   /* other ranks, perhaps, and the engine, which runs on this core */
 };
 
@@ -144,6 +168,9 @@ static inline enum wait_way wait_way(const struct crowd *c, enum wait_for who, u
         break;
     case WAIT_FOR_BOTH:
         yields = BOTH_YIELDS;
+        break;
+    case WAIT_FOR_ANSWER:
+        yields = c->engine.left ? 0 : BOTH_YIELDS;
         break;
     case WAIT_FOR_ENGINE:
         break;

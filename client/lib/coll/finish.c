@@ -18,7 +18,17 @@ enum run_state run_last_look(struct run *r)
     return st;
 }
 
-enum wait_for run_waits_for(const struct run *r)
+/* Have all ranks of this node given their part of all steps? */
+static bool only_engine_is_missing(struct run *r)
+{
+    uint32_t end = r->base + r->plan.steps;
+
+    if (r->plan.open || r->put < r->plan.steps)
+        return false;
+    return r->plan.reduces ? run_step_reduced(r, end) : run_step_arrived(r, end - 1);
+}
+
+enum wait_for run_waits_for(struct run *r)
 {
     const struct board *b = &r->group->board;
 
@@ -27,10 +37,14 @@ enum wait_for run_waits_for(const struct run *r)
     /* a GPU rings no bell */
     if ((unlikely(r->gate) && !gate_full(r->gate)) || !board_engine_here(b))
         return WAIT_FOR_HERE;
-    if (b->nlocal > 1)
+    if (b->nlocal > 1 && !only_engine_is_missing(r))
         return WAIT_FOR_BOTH;
+    if (b->nlocal > 1 && r->plan.small)
+        return WAIT_FOR_ANSWER;
     /* more steps than half a window, and the engine works on some while this rank copies others */
-    return r->plan.steps <= b->depth / 2 ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
+    if (r->plan.steps > b->depth / 2)
+        return b->nlocal > 1 ? WAIT_FOR_BOTH : WAIT_FOR_HERE;
+    return WAIT_FOR_ENGINE;
 }
 
 enum { WAIT_LOOKS = 20 };
@@ -101,6 +115,8 @@ enum run_state run_finish(struct run *r)
             yield_core(r->group->crowded_ns, crowd);
             break;
         case WAIT_SLEEP:
+            if (who == WAIT_FOR_ANSWER)
+                crowd_unanswered(crowd);
             st = run_nap(r);
             if (st != RUN_WAIT)
                 return st;

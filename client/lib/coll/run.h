@@ -110,7 +110,7 @@ bool run_asks(const struct run *r);
 /* Poll until done or failed, with the group's wait policy. */
 enum run_state run_finish(struct run *r);
 /* Who is waited for. */
-enum wait_for run_waits_for(const struct run *r);
+enum wait_for run_waits_for(struct run *r);
 /* Hopeless (r->err says why), unless what the operation needs came in between. */
 enum run_state run_last_look(struct run *r);
 

@@ -917,6 +917,35 @@ static enum wait_for waits_for(struct cluster *c, size_t count, uint32_t engine)
     return waits_for_gate(c, count, engine, NULL);
 }
 
+/* Two ranks of one node, with the engine on their core: what the first one waits for before and
+ * after the second one has announced its part of an all_reduce of @count f32. */
+static void pair_waits_for(struct cluster *c, size_t count, enum wait_for *ret_before,
+                           enum wait_for *ret_after)
+{
+    static float buf[2][1 << 20];
+    struct run r[2] = {0};
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct commd_op op = {.size = sizeof op,
+                              .coll = COMMD_ALL_REDUCE,
+                              .dtype = COMMD_F32,
+                              .send = buf[i],
+                              .recv = buf[i],
+                              .count = count};
+
+        assert_int_equal(run_begin(&r[i], c->group[i], &op), 0);
+    }
+    atomic_store(&c->group[0]->board.hdr->engine_core, core_now());
+    assert_int_equal(run_poll(&r[0]), RUN_WAIT);
+    *ret_before = run_waits_for(&r[0]);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(run_poll(&r[i % 2 == 0]), RUN_WAIT);
+    *ret_after = run_waits_for(&r[0]);
+    assert_int_equal(run_waits_for(&r[1]), *ret_after);
+    run_abandon(&r[0]);
+    run_abandon(&r[1]);
+}
+
 /* A rank that is alone with the engine on a core sleeps at once, beside other ranks soon; but not
  * if it has to work while the engine does, nor before a GPU has filled the input. */
 static void a_rank_leaves_its_core_to_the_engine_there(void **state)
@@ -954,6 +983,38 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     assert_int_equal(waits_for(c, 1, core), WAIT_FOR_OTHERS);
     cluster_free(c);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* Ranks that have nothing more to do for one another leave the core to the engine: of a large
+ * operation at once, of a small one when yields do not bring its answer. */
+static void ranks_that_have_done_their_part_wait_for_the_engine(void **state)
+{
+    static const uint16_t pair[] = {0, 0, 1};
+    const struct {
+        size_t bytes;
+        enum wait_for after;
+    } rows[] = {
+        {8, WAIT_FOR_ANSWER},           /* the engine adds up */
+        {48 << 10, WAIT_FOR_ANSWER},    /* they do, each its slice */
+        {256 << 10, WAIT_FOR_ENGINE},   /* 2 steps of 8 */
+        {(2 << 20) - 4, WAIT_FOR_BOTH}, /* 16 steps: they have more to copy */
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct cluster *c = cluster_new(3, 2, pair, 3);
+        cpu_set_t all, one;
+        enum wait_for before, after;
+
+        assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+        CPU_ZERO(&one);
+        CPU_SET(core_now() - 1, &one);
+        assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+        pair_waits_for(c, rows[i].bytes / 4, &before, &after);
+        assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+        assert_int_equal(before, WAIT_FOR_BOTH);
+        assert_int_equal(after, rows[i].after);
+        cluster_free(c);
+    }
 }
 
 static bool is_remembered(const struct cluster *c, unsigned rank, uint32_t seq)
@@ -1006,6 +1067,7 @@ int main(void)
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
         cmocka_unit_test(cells_that_cannot_be_cut_are_refused_by_the_call),
         cmocka_unit_test(a_rank_leaves_its_core_to_the_engine_there),
+        cmocka_unit_test(ranks_that_have_done_their_part_wait_for_the_engine),
         cmocka_unit_test(operations_are_timed_as_the_board_says),
     };
 

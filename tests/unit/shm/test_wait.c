@@ -15,7 +15,7 @@ static unsigned asleep(struct crowd *c)
 {
     unsigned n = 0;
 
-    while (c->left) {
+    while (c->work.left) {
         n++;
         crowd_next(c);
     }
@@ -70,8 +70,8 @@ static void seldom_is_no_crowd(void **state)
 
     for (unsigned i = 0; i < 20000; i++) {
         crowd_next(&c);
-        slept += c.left > 0;
-        if (i % 20 == 0 && !c.left)
+        slept += c.work.left > 0;
+        if (i % 20 == 0 && !c.work.left)
             crowd_met(&c);
     }
     assert_in_range(slept, 0, 20000 / 20);
@@ -195,14 +195,35 @@ static void ranks_beside_an_engine_yield_little(void **state)
     assert_int_equal(wait_way(&c, WAIT_FOR_BOTH, 1, WAIT_SPINS), WAIT_SLEEP);
 }
 
+/* One wait in 4096 tries again whether yields bring it. */
+static void an_engine_that_does_not_answer_soon_gets_the_core_at_once(void **state)
+{
+    struct crowd c = {0};
+    unsigned tries = 0;
+
+    for (unsigned i = 0; i < 8 * CROWD_MOST; i++) {
+        crowd_next(&c);
+        if (wait_way(&c, WAIT_FOR_ANSWER, 1, WAIT_SPINS) == WAIT_YIELD)
+            tries++;
+        assert_int_equal(wait_way(&c, WAIT_FOR_ANSWER, BOTH_YIELDS, WAIT_SPINS), WAIT_SLEEP);
+        crowd_unanswered(&c);
+        crowd_unanswered(&c);         /* a second sleep of the same wait */
+        assert_false(crowd_here(&c)); /* nothing is known of others */
+    }
+    assert_in_range(tries, 8, 24);
+    for (unsigned i = 0; i < 2 * CROWD_MOST; i++) /* answered: it yields as before */
+        crowd_next(&c);
+    assert_int_equal(wait_way(&c, WAIT_FOR_ANSWER, 1, WAIT_SPINS), WAIT_YIELD);
+}
+
 static void a_long_yield_is_told(void **state)
 {
     struct crowd c = {0};
 
     assert_false(yield_core(UINT32_MAX, &c));
-    assert_int_equal(c.left, 0);
+    assert_int_equal(c.work.left, 0);
     assert_true(yield_core(0, &c));
-    assert_int_equal(c.left, 1);
+    assert_int_equal(c.work.left, 1);
     assert_true(crowd_here(&c));
 }
 
@@ -315,6 +336,7 @@ int main(void)
         cmocka_unit_test(who_is_needed_here_is_let_in_at_once),
         cmocka_unit_test(an_engine_on_this_core_gets_it_at_once),
         cmocka_unit_test(ranks_beside_an_engine_yield_little),
+        cmocka_unit_test(an_engine_that_does_not_answer_soon_gets_the_core_at_once),
         cmocka_unit_test(a_long_yield_is_told),
         cmocka_unit_test(no_ring_is_slept_through),
         cmocka_unit_test(no_mail_is_slept_through),
