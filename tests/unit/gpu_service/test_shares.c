@@ -119,7 +119,7 @@ static void run_flood(unsigned gpus)
 
     service_start(&sv, settings);
     for (unsigned i = 0; i < 4; i++) {
-        x[i] = (struct part){board, i % 2, gpus, SMALL, 0};
+        x[i] = (struct part){.board = board, .rank = i % 2, .gpus = gpus, .count = SMALL};
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? floods : sips, &x[i]);
     }
     for (unsigned i = 0; i < 4; i++)
@@ -320,7 +320,7 @@ static void beside_nccl_that_hangs(void **state)
     service_start(&sv, settings);
     atomic_store(&board->announced, 1);
     for (unsigned i = 0; i < 4; i++) {
-        x[i] = (struct part){board, i % 2, i < 2 ? 2 : 1, SMALL, 0};
+        x[i] = (struct part){.board = board, .rank = i % 2, .gpus = i < 2 ? 2 : 1, .count = SMALL};
         pids[i] = client_spawn(&sv, i < 2 ? 1000 : 2000, i < 2 ? floods : fifty_small, &x[i]);
     }
     for (unsigned i = 0; i < 4; i++)
