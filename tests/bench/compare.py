@@ -204,8 +204,9 @@ def share(contestant, coll, size, plan):
     return n, plan["rounds"]
 
 
-def measure_row(running, coll, size, plan, note):
-    """{name: {"p50_us", "min_us", ...}}; a contestant that fails leaves `running`."""
+def measure_row(running, coll, size, plan, note, distance=lambda: None):
+    """{name: {"p50_us", "min_us", ...}}; a contestant that fails leaves `running`. `distance()` is
+    asked before each turn: machine.distance()."""
     counts, got = {}, {}
     order_of = {contestant.name: i for i, contestant in enumerate(running)}
 
@@ -236,7 +237,9 @@ def measure_row(running, coll, size, plan, note):
             plan["warmup_ms"] if n > 1 else 0,
             20 * plan["turn_ms"] if n > 1 else 0,
         )
-        got.setdefault(contestant.name, []).append(contestant.turn(line, TURN_SECONDS)[0])
+        word = distance()
+        measured = dict(contestant.turn(line, TURN_SECONDS)[0], word_ns=word)
+        got.setdefault(contestant.name, []).append(measured)
 
     for contestant in list(running):
         attempt(contestant, pilot)
@@ -251,6 +254,7 @@ def measure_row(running, coll, size, plan, note):
             "min_us": min(r["min_us"] for r in rows),
             "p99_us": statistics.median(r["p99_us"] for r in rows),
             "rounds": [r["p50_us"] for r in rows],
+            "word_ns": [r["word_ns"] for r in rows],
         }
         for name, rows in sorted(got.items(), key=lambda item: order_of[item[0]])
     }
@@ -266,7 +270,7 @@ def cpu_times():
 
 
 def measure_place(place, work, args, plan, found, result):
-    notes, running = result["missing"], []
+    notes, running, distance = result["missing"], [], machine.distance(args.cache)
     all_before, stolen_before = cpu_times()
 
     def note(contestant, why):
@@ -296,12 +300,18 @@ def measure_place(place, work, args, plan, found, result):
                 say(f"{place.name}: {coll} {table.human(size) if size else ''}")
                 able = [c for c in running if kind in (None, c.kind)]
                 before = list(able)
-                times = measure_row(able, coll, size, plan, note)
+                times = measure_row(able, coll, size, plan, note, distance)
                 for contestant in set(before) - set(able):
                     running.remove(contestant)
                 best, settings = best_settings(times)
                 rows.append(
-                    {"collective": coll, "bytes": size, "times": best, "settings": settings}
+                    {
+                        "collective": coll,
+                        "bytes": size,
+                        "times": best,
+                        "settings": settings,
+                        "word_ns": sorted(w for t in times.values() for w in t["word_ns"] if w),
+                    }
                 )
     finally:
         for contestant in running:

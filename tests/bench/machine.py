@@ -72,10 +72,9 @@ def pairs_of(cpus):
     return pairs if len(pairs) <= PAIRS_MOST else [(cpus[0], c) for c in cpus[1:]]
 
 
-def words(cpus, cache):
-    """{"0-1": nanoseconds}; {} where it cannot be measured."""
+def word_program(cache):
+    """Builds word.c; None where it cannot be built."""
     program = cache / "word"
-    pairs = pairs_of(cpus)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         subprocess.run(
@@ -92,15 +91,32 @@ def words(cpus, cache):
             check=True,
             capture_output=True,
         )
-        argv = [program, *(str(c) for pair in pairs for c in pair)]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return program
+
+
+def words(pairs, program):
+    """{"0-1": nanoseconds}; {} where it cannot be measured."""
+    argv = [program, *(str(c) for pair in pairs for c in pair)]
+    try:
         out = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout
     except (OSError, subprocess.SubprocessError):
         return {}
     return {f"{a}-{b}": int(ns) for a, b, ns in (line.split() for line in out.splitlines())}
 
 
+def distance(cache):
+    """A function that measures a word between the first two CPUs, in nanoseconds or None. A host
+    may move the CPUs of a virtual machine while it runs."""
+    program, pairs = word_program(cache), pairs_of(sorted(os.sched_getaffinity(0)))[:1]
+    if not program or not pairs:
+        return lambda: None
+    return lambda: next(iter(words(pairs, program).values()), None)
+
+
 def describe(cache):
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus, program = sorted(os.sched_getaffinity(0)), word_program(cache)
     return {
         "cpu": cpu_model(),
         "cores": len(cpus),
@@ -109,7 +125,7 @@ def describe(cache):
         "threads_of_cores": threads_of_cores(cpus),
         "shared_caches": caches(cpus),
         "memory_nodes": memory_nodes(cpus),
-        "word_ns": words(cpus, cache),
+        "word_ns": words(pairs_of(cpus), program) if program else {},
     }
 
 

@@ -4,6 +4,7 @@ import statistics
 
 import machine
 
+MOVED = 1.5  # times the least word: the cores have been moved
 STOLEN_MOST = 0.03  # of the cores' time by the host: what was measured then is the host
 
 OURS = ("commd", "torch commd", "commd op")
@@ -52,6 +53,15 @@ def with_setting(row, best):
     return f"{best[0]} [{setting}]" if setting else best[0]
 
 
+def word(row):
+    """How far apart the cores were while the row was measured: "78", or "78-390"."""
+    words = row.get("word_ns")
+    if not words:
+        return "-"
+    least, most = words[0], words[-1]
+    return f"{least}-{most}" if most > MOVED * least else str(words[len(words) // 2])
+
+
 def cell(value, width, digits=2):
     return f"{'-':>{width}}" if value is None else f"{value:{width}.{digits}f}"
 
@@ -72,7 +82,7 @@ def text(result, name):
             f"DO NOT QUOTE: more than {STOLEN_MOST:.0%} was stolen; run it again at another time"
         )
     head = f"{'':15}{'size':>8}" + "".join(f"{n:>{widths[n]}}" for n in names)
-    head += f"{'best other':>30}{'commd/best':>12}"
+    head += f"{'best other':>30}{'commd/best':>12}{'word, ns':>10}"
     head += f"{'torch: ours/best':>18}" if "torch commd" in names else ""
     versus = "commd op" in names and "DeepSpeed shm" in names
     head += f"{'op/DeepSpeed':>14}" if versus else ""
@@ -83,6 +93,7 @@ def text(result, name):
         line = f"{row['collective']:15}{size:>8}"
         line += "".join(cell(p50(row, n), widths[n]) for n in names)
         line += f"{with_setting(row, best):>30}{cell(ratio(row, 'commd', others), 12)}"
+        line += f"{word(row):>10}"
         if "torch commd" in names:
             line += cell(ratio(row, "torch commd", OF_TORCH), 18)
         if versus:
@@ -105,6 +116,8 @@ def foot(result):
         [
             "f32, sum, in place where there is one buffer; "
             "pingpong is half the way there and back.",
+            "word: to the other core and back, before each turn of the row; a range: the host "
+            "moved the cores meanwhile, and the ratio may compare near ones with far ones.",
             *settings_of(result),
             *notes,
         ]

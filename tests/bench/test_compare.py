@@ -100,13 +100,13 @@ class Texts(unittest.TestCase):
         )
         self.assertEqual(lines[0].split()[:6], ["size", "commd", "A", "gloo", "other", "torch"])
         self.assertEqual(
-            lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 - 5.00 A 0.25 0.05".split()
+            lines[1].split(), "all_reduce 8 B 1.00 4.00 100.00 - 5.00 A 0.25 - 0.05".split()
         )
         self.assertEqual(
-            lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - - gloo 3.00 -".split()
+            lines[2].split(), "all_reduce 1 MB 90.00 45.00 30.00 - - gloo 3.00 - -".split()
         )
-        self.assertEqual(lines[3].split(), "barrier 1.00 - - - - - - -".split())
-        self.assertEqual(lines[5].split(), "new_group - - 100.00 - 50.00 gloo - 0.50".split())
+        self.assertEqual(lines[3].split(), "barrier 1.00 - - - - - - - -".split())
+        self.assertEqual(lines[5].split(), "new_group - - 100.00 - 50.00 gloo - - 0.50".split())
         self.assertEqual(len({len(line) for line in lines}), 1)
 
     def test_what_the_host_took_part_in_is_not_to_be_quoted(self):
@@ -133,6 +133,15 @@ class Texts(unittest.TestCase):
         ]
         self.assertRegex(table.text(result, "1x2"), r"A \[yield\] +1.50")
         self.assertIn("A [yield]: as its manual says", table.foot(result))
+
+    def test_cores_that_were_moved(self):
+        result = copy.deepcopy(RESULT)
+        first, second = result["placements"]["1x2"]["rows"][:2]
+        first["word_ns"], second["word_ns"] = [76, 78, 90], [78, 81, 390]
+        lines = table.text(result, "1x2").splitlines()
+        self.assertEqual(lines[3].split()[-2:], ["78", "0.05"])
+        self.assertEqual(lines[4].split()[-2:], ["78-390", "-"])
+        self.assertIn("the host moved the cores", table.foot(result))
 
     def test_several_runs(self):
         results = [copy.deepcopy(RESULT) for _ in range(3)]
@@ -206,12 +215,15 @@ class Processes(unittest.TestCase):
             turn, notes, running = bad.turn, {}, [good, bad]
             bad.turn = lambda words, seconds: turn("die", seconds)
             plan = {"rounds": 3, "turn_ms": 1, "warmup_ms": 1, "least": 3}
+            words = iter(range(70, 80))
             got = compare.measure_row(
-                running, "all_reduce", 8, plan, lambda c, why: notes.update({c.name: why})
+                running, "all_reduce", 8, plan, lambda c, why: notes.update({c.name: why}),
+                lambda: next(words),
             )
             self.assertEqual(running, [good])
             self.assertEqual(list(got), ["good"])
             self.assertEqual(got["good"]["rounds"], [2.0] * 3)
+            self.assertEqual(len(set(got["good"]["word_ns"])), 3)
             self.assertIn("some error of mine", notes["bad"])
 
 
@@ -255,8 +267,10 @@ class Machine(unittest.TestCase):
     def test_a_word_is_measured(self):
         cpus = sorted(os.sched_getaffinity(0))[:2]
         with tempfile.TemporaryDirectory() as cache:
-            got = machine.words(cpus, pathlib.Path(cache))
-        self.assertEqual(list(got), [f"{a}-{b}" for a, b in machine.pairs_of(cpus)])
+            pairs = machine.pairs_of(cpus)
+            got = machine.words(pairs, machine.word_program(pathlib.Path(cache)))
+            self.assertEqual(machine.distance(pathlib.Path(cache))() is None, not pairs)
+        self.assertEqual(list(got), [f"{a}-{b}" for a, b in pairs])
 
 
 class Places(unittest.TestCase):
