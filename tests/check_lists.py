@@ -178,6 +178,21 @@ def look_at_shapes():
             failures.append(f"{CORE_OP}: {name} is {{{rows.get(name)}}}, in {COLL_C} {{{want}}}")
 
 
+def look_at_build_dependencies():
+    """quickstart installs what dpkg-buildpackage asks for: debian/control, and build-essential."""
+    global looked
+    looked += 1
+    from_others = {"debhelper-compat": "debhelper", "dh-sequence-installsysusers": "debhelper",
+                   "dh-sequence-python3": "dh-python"}  # fmt: skip
+    words = part("debian/control", r"\nBuild-Depends: ", r"\n\S")
+    needed = {re.split(r"[ (<]", word.strip())[0] for word in words.split(",")}
+    have = (part("quickstart", r"\npackages_build=\(", r"\)") + " "
+            + part("tools/packages.sh", r"\npackages_package=\(", r"\)")).split()  # fmt: skip
+    for name in sorted(needed | {"build-essential"}):
+        if from_others.get(name, name) not in have:
+            failures.append(f"tools/packages.sh: {name}, which dpkg asks for, is not installed")
+
+
 def main():
     wanted = {"dtype": DTYPES, "redop": REDOPS, "coll": COLLS, "error": ERRORS}
     for kind, places in LISTS.items():
@@ -185,6 +200,7 @@ def main():
             look(kind, wanted[kind], *place)
     look_at_causes()
     look_at_shapes()
+    look_at_build_dependencies()
     for text in failures:
         print(f"FAIL: {text}")
     print(f"{looked} lists of {', '.join(f'{len(w)} {k}s' for k, w in wanted.items())} looked at")

@@ -5,7 +5,7 @@
 # The packages are built in a copy of what git knows or would know, so that nothing of a build in
 # this tree gets into them, and nothing of theirs into it. Both need Debian.
 
-packages_package=(dpkg-dev debhelper dh-python python3-dev python3-setuptools)
+packages_package=(build-essential debhelper dh-python python3-dev python3-setuptools)
 packages_booted=(debootstrap systemd-container iproute2 python3 util-linux)
 booted_mirror=${COMMD_MIRROR:-http://deb.debian.org/debian}
 

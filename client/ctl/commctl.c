@@ -67,6 +67,24 @@ static bool show_version(const struct options *o, const struct msg_tables *statu
     return show_tables(&o->show, &tables);
 }
 
+/* Its own version is said also where no commd says another, ahead of why. */
+static bool ask_version(struct options *o, struct msg *ret_status)
+{
+    char *cells[] = {(char[]){COMMD_BUILD_VERSION}};
+    struct msg_column column = {"commctl", "commctl", MSG_CELL_STRING};
+    struct msg_table table = {"version", 1, 1, &column, cells};
+    struct msg_tables own = {.ntables = 1, .tables = &table};
+    char why[1024];
+    bool asked;
+
+    complain_to(why, sizeof(why));
+    asked = ask_tables(&o->ask, "status", ret_status);
+    complain_to(NULL, 0);
+    if (!asked && show_tables(&o->show, &own))
+        complain("%s", why);
+    return asked;
+}
+
 static const struct verb verbs[] = {
     {"status", "status", .vertical = true,
      .help = "this node at a glance; exit code 1 if it is not well"},
@@ -246,7 +264,8 @@ static int run_verb(const void *arg, struct options *o)
     o->ask.links = verb->links;
     o->ask.timeout_ms += o->ask.watch_ms;
     o->ask.group = verb->show_group == show_why ? NULL : o->group;
-    if (!ask_tables(&o->ask, verb->ask, &answer))
+    if (verb->show == show_version && !o->repeat_ms ? !ask_version(o, &answer)
+                                                    : !ask_tables(&o->ask, verb->ask, &answer))
         return EXIT_NOT_ASKED;
     if (verb->show_group && o->group && !o->ask.group && !answer.tables.healthy &&
         !has_group(&answer.tables, o->group)) { /* there are more ranks than fit */

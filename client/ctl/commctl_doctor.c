@@ -77,6 +77,7 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
         if (ask_tables(&o->ask, "keys", &a->keys) && strcmp(facts->unwell, a->keys.tables.text))
             facts->keys_unwell = a->keys.tables.text;
         if (ask_tables(&o->ask, "config", &a->config)) {
+            facts->config_unwell = a->config.tables.text;
             facts->max_clients = number_or_unknown(setting(a, "limits.max_clients"));
             facts->max_groups = number_or_unknown(setting(a, "limits.max_groups"));
             facts->latency_us = setting(a, "transport.latency_us");
@@ -152,6 +153,7 @@ int verb_doctor(struct options *o, char **args, int n)
     struct doctor_facts facts = {.unasked = a.unasked,
                                  .unwell = "",
                                  .keys_unwell = "",
+                                 .config_unwell = "",
                                  .version = "",
                                  .own_version = COMMD_BUILD_VERSION,
                                  .fabric = "",

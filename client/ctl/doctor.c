@@ -73,6 +73,11 @@ static void judge_commd(const struct doctor_facts *f, struct doctor_findings *al
                      "%s", f->unwell);
     else
         tell_finding(all, DOCTOR_OK, "commd", "", "it answers, and is well");
+    if (*f->config_unwell)
+        tell_finding(all, DOCTOR_WARNING, "configuration",
+                     "systemctl reload commd; restart for what commctl show config does not call "
+                     "reloadable",
+                     "%s", f->config_unwell);
     if (*f->keys_unwell)
         tell_finding(all, DOCTOR_WARNING, "keys",
                      "end the change of the key: doc/operations.md, \"A new key\"", "%s",

@@ -22,6 +22,7 @@ struct doctor_facts {
     const char *unasked;                /* why commd could not be asked; "": it could */
     const char *unwell;                 /* what it says is not well */
     const char *keys_unwell;            /* likewise, of the keys of the nodes */
+    const char *config_unwell;          /* of its configuration file */
     const char *version, *own_version;  /* of commd and of commctl */
     const char *fabric;                 /* what its engine runs on */
     const char *gpu, *gpu_text;         /* state of its GPU service, and more about it */

@@ -470,6 +470,29 @@ static bool fill_clients(struct answer *a)
     return true;
 }
 
+/* Does the file say what is in force? Somebody may have changed it since. It is read anew for those
+ * alone who may change something here: for a large cluster that takes milliseconds. */
+static void check_config_file(struct answer *a)
+{
+    _cleanup_(freep) char *error = NULL;
+    const char *file = a->d->config_file;
+    struct conf *conf = NULL;
+    char keys[MSG_TEXT_MAX / 2];
+
+    if (!*file || !may_see(a, UINT32_MAX))
+        return;
+    if (conf_load(file, NULL, 0, &conf, &error)) {
+        if (error)
+            answer_unwell(a, "what is in force goes on, for its file is wrong by now: %.*s",
+                          (int)strcspn(error, "\n"), error);
+        return;
+    }
+    conf_changes(a->d->conf, conf, keys, sizeof(keys));
+    if (*keys)
+        answer_unwell(a, "%s was changed, and is not in force: %s", file, keys);
+    conf_free(conf);
+}
+
 static bool fill_config(struct answer *a)
 {
     static const struct table_column columns[] = {
@@ -490,6 +513,7 @@ static bool fill_config(struct answer *a)
         table_text(t, row.source);
         table_bool(t, row.reloadable);
     }
+    check_config_file(a);
     return true;
 }
 

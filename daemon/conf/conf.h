@@ -138,5 +138,7 @@ bool conf_is_given(const struct conf *conf, const char *key);
 /* Names of keys that differ between @a and @b and cannot change without a restart, comma
  * separated into buf; "" when the new one may be swapped in. */
 void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len);
+/* Names of all that differ. */
+void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len);
 
 #endif

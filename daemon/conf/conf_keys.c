@@ -250,7 +250,9 @@ static bool same_value(const struct conf_key *key, const struct conf *a, const s
     return !strcmp(text_a, text_b);
 }
 
-void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len)
+/* Names of keys without these @flags that differ. */
+static void name_changes(const struct conf *a, const struct conf *b, unsigned flags, char *buf,
+                         size_t len)
 {
     size_t at = 0;
 
@@ -260,9 +262,19 @@ void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, 
     for (unsigned i = 0; i < conf_nkeys && at < len; i++) {
         const struct conf_key *key = &conf_keys[i];
 
-        if (key->flags & CONF_RELOAD || same_value(key, a, b))
+        if (key->flags & flags || same_value(key, a, b))
             continue;
         at += (size_t)snprintf(buf + at, len - at, "%s%s.%s", at ? ", " : "", key->section,
                                key->name);
     }
+}
+
+void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len)
+{
+    name_changes(a, b, CONF_RELOAD, buf, len);
+}
+
+void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len)
+{
+    name_changes(a, b, 0, buf, len);
 }

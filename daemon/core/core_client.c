@@ -195,16 +195,19 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
 {
     char buf[MSG_TEXT_MAX] = "";
     struct text text = {buf, sizeof(buf), 0};
+    bool kicked = cause == CAUSE_ABORTED;
     va_list args;
 
     va_start(args, format);
     text_vadd(&text, format, args);
     va_end(args);
     act_note(core, CORE_NOTE_CLIENT_REFUSED, CORE_BY_USER, core->clients[slot].uid, CORE_LOG_INFO,
-             "client pid %u: %s -> refused", core->clients[slot].pid, buf);
+             "client pid %u: %s -> %s", core->clients[slot].pid, buf,
+             kicked ? "kicked" : "refused");
     act_refused(core, slot, cause, buf);
     client_closed(core, slot,
                   cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
+                  : kicked                ? "it was kicked"
                                           : "it was refused");
 }
 

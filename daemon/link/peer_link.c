@@ -422,6 +422,28 @@ static void link_read(struct bufferevent *bev, void *arg)
 
 _Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and one more");
 
+static const char another_key[] = "another cluster key: all nodes need the same cluster.key_file";
+
+/* Who has another key cannot say a name that would count, but has an address. It is a node's own
+ * only if no other node that we wait for has it too. The log has it already, by the address. */
+static void blame_by_address(struct link *link)
+{
+    struct link_peer *blamed = NULL;
+
+    for (unsigned i = 0; i < link->links->npeers; i++) {
+        struct link_peer *peer = &link->links->peers[i];
+
+        if (i == link->links->self || peer->retry || peer->link ||
+            !sock_same_host(&peer->addr, &link->from))
+            continue;
+        if (blamed)
+            return;
+        blamed = peer;
+    }
+    if (blamed)
+        snprintf(blamed->error, sizeof(blamed->error), "%s", another_key);
+}
+
 static void handshake_failed(struct link *link, unsigned long code)
 {
     static const char *const inbound[] = {
@@ -432,8 +454,8 @@ static void handshake_failed(struct link *link, unsigned long code)
     };
     static const char *const outbound[] = {
         [TLS_CLOSED] = "closed the connection in the TLS handshake",
-        [TLS_WRONG_KEY] = "another cluster key: all nodes need the same cluster.key_file",
-        [TLS_REFUSED_US] = "another cluster key: all nodes need the same cluster.key_file",
+        [TLS_WRONG_KEY] = another_key,
+        [TLS_REFUSED_US] = another_key,
         [TLS_NOT_TLS] = "what answers at its address is not a commd",
     };
     enum tls_failure why = tls_failure(code);
@@ -450,6 +472,8 @@ static void handshake_failed(struct link *link, unsigned long code)
         link_log_refused(link, inbound[why], "%s", inbound[why]);
     else
         peer_set_error(link->peer, why != TLS_CLOSED, "%s", outbound[why]);
+    if (link->inbound && (why == TLS_WRONG_KEY || why == TLS_REFUSED_US))
+        blame_by_address(link);
     link_bury(link);
 }
 

@@ -99,7 +99,7 @@ def test_key_file():
         equal(
             commd(cluster, text, "--check-config"),
             (77, "DIR/key: mode 0644 opens the cluster key to other users; repair by: chmod "
-             "600 DIR/key"),
+             "400 DIR/key"),
         )  # fmt: skip
         os.chmod(key, 0o600)
         equal(commd(cluster, text, "--check-config"), (0, ""))

@@ -4,6 +4,7 @@
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -41,6 +42,24 @@ def test_what_is_well():
                                capture_output=True, text=True)  # fmt: skip
         equal(shown.returncode, 0)
         check(shown.stdout.splitlines()[-1].startswith(f"{len(rows)} checks, 0 errors"), shown)
+
+
+def test_a_file_that_is_not_in_force():
+    with Cluster(1) as cluster:
+        node = cluster.nodes[0]
+        equal(of(doctor(node.socket)[1], "configuration"), [])
+        node.write_config(timeouts={"heartbeat": "700ms"}, log={"level": "debug"})
+        status, rows = doctor(node.socket)
+        (row,) = of(rows, "configuration")
+        equal((status, row["level"]), (0, "warning"))
+        check("commd.yaml was changed, and is not in force: timeouts.heartbeat, log.level"
+              in row["finding"], row)  # fmt: skip
+        check("systemctl reload commd" in row["remedy"], row)
+        os.kill(node.pid, signal.SIGHUP)
+        until(lambda: not of(doctor(node.socket)[1], "configuration"), "the reload")
+        node.write_config(limits={"max_groups": "many"})
+        (row,) = of(doctor(node.socket)[1], "configuration")
+        check("goes on, for its file is wrong by now: " in row["finding"], row)
 
 
 def test_a_node_that_is_gone():

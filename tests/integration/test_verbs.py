@@ -184,6 +184,9 @@ def test_events():
         follower.until("rank_lost", "rank 1")
         ctl(a, "kick", "g", "--reason", "over")
         follower.until("group_failed", "ended by root with commctl kick on node node0")
+        ctl(a, "kick", "pid", str(ranks[0].pid))
+        follower.until("client_refused", "with commctl kick on node node0 -> kicked")
+        follower.until("client_gone", f"client pid {ranks[0].pid}: it was kicked")
         ctl(a, "drain")
         follower.until("drain", "by root -> no new clients and groups")
         ctl(a, "drain", "--undo")
@@ -209,6 +212,21 @@ def test_events():
         equal(follower.until("start")["number"], 1)
         follower.close()
         cluster.wait_linked()
+
+
+def test_a_file_that_was_changed():
+    """commd reads it anew for those who may change something, and for nobody else."""
+    with Cluster(1) as cluster:
+        node = cluster.nodes[0]
+        open_to_all(cluster)
+        os.chmod(node.socket, 0o666)
+        equal((ctl(node, "show", "config")[0], ctl(node, "show", "config")[2]), (0, ""))
+        node.write_config(timeouts={"heartbeat": "700ms"})
+        code, out, err = ctl(node, "show", "config")
+        equal(code, 1)
+        check("timeouts.heartbeat" in out and "not in force: timeouts.heartbeat\n" in err, err)
+        code, _, err = ctl(node, "show", "config", user=as_user(HOSTILE))
+        equal((code, err), (0, ""))
 
 
 def test_events_of_others():

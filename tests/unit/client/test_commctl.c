@@ -507,6 +507,22 @@ static void nobody_listens(void **state)
     assert_err(f, "%s: too long for a socket's path (107 bytes); use a shorter one", long_path);
 }
 
+/* What is installed can be told where nothing runs. */
+static void version_without_a_commd(void **state)
+{
+    struct fix *f = *state;
+
+    close_fdp(&f->listener);
+    START(f, "--socket", f->path, "version");
+    assert_int_equal(finish(f), 2);
+    assert_string_equal(f->out, "commctl  0.1.0\n");
+    assert_non_null(strstr(f->err, "no commd is listening there"));
+    START(f, "--socket", f->path, "--json", "version");
+    assert_int_equal(finish(f), 2);
+    assert_non_null(strstr(f->out, "\"commctl\": \"0.1.0\""));
+    assert_null(strstr(f->out, "\"commd\""));
+}
+
 static void the_named_socket_wins(void **state)
 {
     struct fix *f = *state;
@@ -770,6 +786,7 @@ int main(void)
         T(a_full_disk_is_said),
         T(version_of_both),
         T(nobody_listens),
+        T(version_without_a_commd),
         T(show_config_asks_for_config),
         T(the_named_socket_wins),
         T(the_users_own),

@@ -28,6 +28,7 @@ static struct doctor_facts well(void)
     return (struct doctor_facts){.unasked = "",
                                  .unwell = "",
                                  .keys_unwell = "",
+                                 .config_unwell = "",
                                  .version = "1",
                                  .own_version = "1",
                                  .fabric = "tcp",
@@ -90,6 +91,7 @@ static void a_node_that_is_well(void **state)
     f = (struct doctor_facts){.unasked = "",
                               .unwell = "",
                               .keys_unwell = "",
+                              .config_unwell = "",
                               .version = "1",
                               .own_version = "1",
                               .gpu = "",
@@ -118,6 +120,7 @@ static void one_thing_is_wrong(void **state)
 #define WITH(change, level, text, remedy) f = well(), f.change, only(&f, level, text, remedy)
     WITH(unasked = "no commd is listening", DOCTOR_ERROR, "no commd", "systemctl status commd");
     WITH(unwell = "engine down", DOCTOR_ERROR, "engine down", "journalctl");
+    WITH(config_unwell = "limits.max_groups", DOCTOR_WARNING, "max_groups", "systemctl reload");
     WITH(keys_unwell = "node b offers another key", DOCTOR_WARNING, "another key", "A new key");
     WITH(own_version = "2", DOCTOR_WARNING, "commd is 1, commctl 2", "restart commd");
     WITH(open_files = 1024, DOCTOR_WARNING, "may open 1024 files", "LimitNOFILE=");

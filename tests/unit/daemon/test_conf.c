@@ -273,6 +273,12 @@ static void reload_names_what_needs_a_restart(void **state)
                         "cluster.node, cluster.nodes, listen.socket, transport.trusted_network");
     conf_not_reloadable(a, c, tiny, sizeof(tiny));
     assert_string_equal(tiny, "cluster.n");
+    conf_changes(a, a, buf, sizeof(buf));
+    assert_string_equal(buf, "");
+    conf_changes(a, b, buf, sizeof(buf));
+    assert_string_equal(buf, "timeouts.heartbeat, timeouts.join, limits.max_clients, "
+                             "limits.max_clients_per_user, limits.max_groups, "
+                             "limits.max_groups_per_user, log.level");
     conf_free(a);
     conf_free(b);
     conf_free(c);

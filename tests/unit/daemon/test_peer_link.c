@@ -347,6 +347,19 @@ static void a_dropped_link_comes_again(void **state)
     assert_int_equal(b->downs, 1);
 }
 
+/* Two nodes have the address that the wrong key came from: which it is, is not known. */
+static void wrong_key_from_an_address_of_two(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "abc", 'a'), *c = node_up(w, 2, "abc", 'c');
+
+    a->keys.key[0][31] ^= 1;
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, log_count("node \"c\": another cluster key"));
+    assert_string_equal(peer_links_error(c->links, 0), "");
+    assert_string_equal(peer_links_error(c->links, 1), "");
+}
+
 static void wrong_key_is_refused_and_logged_once(void **state)
 {
     struct world *w = *state;
@@ -370,6 +383,8 @@ static void wrong_key_is_refused_and_logged_once(void **state)
     assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
                                   "cluster.key_file -> trying again\n");
     assert_int_equal(a->ups + b->ups, 0);
+    assert_string_equal(peer_links_error(b->links, 0),
+                        "another cluster key: all nodes need the same cluster.key_file");
     counts = peer_links_counts(b->links);
     assert_true(counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] >= 5);
     assert_int_equal(counts->refused, counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] +
@@ -720,6 +735,7 @@ int main(void)
         T(a_stopping_node_sends_what_it_has),
         T(a_dropped_link_comes_again),
         T(wrong_key_is_refused_and_logged_once),
+        T(wrong_key_from_an_address_of_two),
         T(what_is_no_commd_is_refused_and_logged_once),
         T(two_nodes_with_one_name),
         T(the_same_process_connects_again),
