@@ -413,6 +413,32 @@ def test_a_job_with_uneven_steps_is_not_accused():
             rank.kill()
 
 
+def test_a_pipeline_by_messages_is_not_accused():
+    """One stage is slow; whoever waits for it waits again and again, also by way of others."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        for number, rank in enumerate(ranks):
+            compute = 0.2 if number == 3 else 0.001
+            rank.start("pipeline", name="g", rank=number, size=4, compute=compute, steps=1000)
+        for rank in ranks:
+            rank.answer()
+        until(lambda: longest_wait(cluster.nodes[0]) > 0.5, "one waits", 20)
+        rows = at_once(*((later, cluster.nodes[k % 2], 0.17 * k) for k in range(12)))
+        for row in rows:
+            slow = row["verdict"] == "SLOW_RANK" and row["rank"] == 3
+            check(row["well"] or slow, row)
+        check(any("that one moves" in row["evidence"] for row in rows), rows)
+        os.kill(ranks[3].pid, signal.SIGSTOP)
+        equal(culprit(until_why(cluster.nodes[0], "RANK_STOPPED")), (3, "node1", ranks[3].pid))
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def longest_wait(node):
+    return max((row["waiting_s"] for row in node.ctl("ops")["ops"]), default=0)
+
+
 def later(node, seconds):
     time.sleep(seconds)
     return why(node)

@@ -16,7 +16,7 @@ static const char *const keys[] = {
     "gpu_begun",  "gpu_ended",   "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
     "gpu_last",   "gpu_error",   "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
     "gone_pid",   "gone_ops",    "lately",        "lately_ms",     "lately_in_ms", "usual_ms",
-    "moved",      "starved_pct",
+    "moved",      "starved_pct", "messages_done",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -645,6 +645,64 @@ static void uneven_work(void **state)
     assert_verdict(f, HEALTHY); /* two operations say nothing */
 }
 
+#define SENDS(to, ms) "message=send message_tag=0 message_peer=" #to " message_ms=" #ms
+
+/* A pipeline by messages, whose last stage is slow: whoever waits, waits for one that moves. */
+static void a_pipeline_that_moves(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, SENDS(1, 900));
+    row(f, 1, SENDS(2, 150));
+    row(f, 2, "");
+    assert_verdict(f, HEALTHY);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_int_equal(f->findings[0].waiting_ms, 900);
+    assert_evidence(f, "rank 1 (pid 101 on node a) of group \"g\" waits in send to rank 2");
+    assert_evidence(f, "that one moves");
+    assert_string_equal(f->findings[0].remedy, "");
+    set(f, "process", "stopped"); /* whose fate is known is named all the same */
+    assert_verdict(f, RANK_STOPPED);
+    assert_int_equal(f->findings[0].rank, 2);
+    set(f, "process", "died");
+    assert_verdict(f, RANK_DEAD);
+    clear(f);
+
+    row(f, 0, SENDS(1, 900)); /* the slow one itself is waited for, and takes one after the other */
+    row(f, 1, "messages_done=1");
+    assert_verdict(f, HEALTHY);
+    set(f, "messages_done", "0");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+
+    row(f, 0, SENDS(1, 30000)); /* it moves, and never takes this one */
+    row(f, 1, "messages_done=9");
+    assert_verdict(f, NOT_ARRIVED);
+    clear(f);
+
+    row(f, 0, WAITS); /* as well in a group of its own */
+    row(f, 1, "");
+    row(f, 1, "group=00000000000000bb name=h started=6 operation=all_reduce asleep_ms=200");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[0].verdict, VERDICT_HEALTHY);
+    clear(f);
+
+    row(f, 0, SENDS(1, 900)); /* what is stuck at the end is, however it came there */
+    row(f, 1, SENDS(2, 100));
+    row(f, 2, SENDS(3, 800));
+    row(f, 3, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 3);
+    clear(f);
+
+    row(f, 0, SENDS(1, 900)); /* a circle is one when all of it waits */
+    row(f, 1, SENDS(0, 499));
+    assert_verdict(f, HEALTHY);
+    set(f, "message_ms", "500");
+    assert_verdict(f, ORDER_INVERSION);
+}
+
 /* The others have waited once for a rank, long, and go on: that is not its pace. */
 static void one_long_wait(void **state)
 {
@@ -1022,6 +1080,7 @@ int main(void)
         T(many_pending),
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
+        T(a_pipeline_that_moves),
         T(one_long_wait),
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),
