@@ -954,6 +954,7 @@ static void the_first_that_left(void **state)
     assert_int_equal(f->findings[0].rank, 2);
     assert_evidence(f, "rank 2 (pid 102 on node b) left the group after operation 5");
     assert_evidence(f, "ranks 0-1 began operation 6 (all_reduce), which it did not");
+    assert_non_null(strstr(f->findings[0].remedy, "did an exception end its program?"));
     assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
 }
 
