@@ -281,6 +281,27 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
         check(said.index('group "z"') < said.index('group "g"'), f"what has ended is last: {said}")
 
 
+def test_a_name_that_is_used_again():
+    """What is there comes first, then the run that ended last."""
+    with Cluster(1) as cluster:
+        node, rank = cluster.nodes[0], cluster.rank(0)
+        for reason in ("first", "second"):
+            rank.call("join", name="g", rank=0, size=1)
+            rank.call("abort", name="g", reason=reason)
+            rank.call("leave", name="g")
+            until(lambda: not node.groups(), "the group is closed")
+            time.sleep(1.1)  # ages are told in seconds
+        rank.call("join", name="g", rank=0, size=1)
+        rows = node.ctl("why", "g")["why"]
+        equal([row["verdict"] for row in rows], ["HEALTHY", "ABORTED", "ABORTED"])
+        equal(["second" in row["evidence"] for row in rows], [False, True, False], rows)
+        said = text(node, "why", "g").stdout
+        check(said.startswith("HEALTHY") and said.index("second") < said.index("first"), said)
+        rows = node.ctl("why")["why"]
+        equal([row["verdict"] for row in rows], ["ABORTED", "ABORTED", "HEALTHY"])
+        rank.call("leave", name="g")
+
+
 def test_ranks_that_end_because_of_another():
     """The first that was gone is to blame: one that died, or that left before the others."""
     for left in (False, True):
