@@ -11,6 +11,9 @@
  * pipeline is such a chain at each moment, with one stage that computes at its end. It moves if it
  * has begun to wait just now, or if it was through with messages while it was watched.
  *
+ * Who has not come and runs on a core may compute: nobody is accused of that for COMPUTES_MS. Who
+ * sleeps is named at once, since that looks the same as to hang.
+ *
  * A process that runs is not blocked, though an operation that it began without waiting may sleep:
  * what it does instead is asked, and not where that sleeps. Steps between GPUs: gpu_chain.c. */
 #include "client/ctl/finding.h"
@@ -22,6 +25,7 @@
 enum {
     SAID_MOST = 8,    /* links of a chain that are told */
     STEPS_MOST = 256, /* a longer one goes round in a circle that does not come back to its begin */
+    COMPUTES_MS = 5000, /* for which a first step or an evaluation computes and nobody is accused */
 };
 
 static const char *plural(unsigned n)
@@ -120,6 +124,10 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
              "the GPU of its process waits in operation %u on GPUs (%s) of group \"%s\" for %.1f s",
              s->gpu_in->gpu_ended + 1, or_unknown(s->gpu_in->gpu_operation), s->gpu_in->name,
              (double)s->gpu_in->gpu_ms / 1000);
+    if (f->waiting_ms < WAIT_LONG_MS)
+        tell(f->remedy,
+             "does it load, evaluate or save something? Then wait: others wait since %.1f s only",
+             (double)f->waiting_ms / 1000);
     tell(f->remedy, "see what it does instead: py-spy dump --pid %llu (or gdb -p %llu) on node %s",
          (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
 }
@@ -237,8 +245,10 @@ static bool exchanges_messages(const struct seats *seats, const struct seat *s)
 
 /* What a chain that has ended says besides. */
 struct chain_end {
-    const struct seat *absent; /* its host has not come, and has nothing that it waits in */
-    bool moves;                /* the last of them has moved just now: nobody is stuck at the end */
+    /* Its host has not come, and has nothing that it waits in. NULL also where GPUs wait: a host
+     * that runs may only spin for its own. */
+    const struct seat *absent;
+    bool moves; /* the last of them has moved just now: nobody is stuck at the end */
 };
 
 static void follow_chain(struct finding *f, const struct seats *seats, const struct seat *waiter,
@@ -307,6 +317,14 @@ static void find_excused(struct finding *f)
     *f->remedy = 0;
 }
 
+void follow_strictly(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    struct chain_end end = {0};
+
+    f->waiting_ms = stuck_ms(waiter);
+    follow_chain(f, seats, waiter, &end);
+}
+
 /* From @waiter, who has waited for long, to who keeps everybody waiting. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
@@ -319,5 +337,10 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
     if (end.moves && f->waiting_ms < WAIT_LONG_MS) {
         find_excused(f);
         tell(f->evidence, "that one moves: it waited or exchanged messages within the last second");
+    } else if (f->waiting_ms < COMPUTES_MS && end.absent && is(end.absent->process, "running")) {
+        find_excused(f);
+        tell(
+            f->evidence,
+            "it computes, and is waited for no longer than a first step or an evaluation may take");
     }
 }

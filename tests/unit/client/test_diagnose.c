@@ -326,7 +326,7 @@ static void circles_are_seen(void **state)
     clear(f);
 
     /* both began them without waiting, and one still computes: it may begin the other in time */
-    row(f, 0, WAITS);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=5000 busy_pct=100");
     row(f, 1, "process=running");
     row(f, 0, "group=00000000000000bb name=h");
     row(f, 1, "process=running group=00000000000000bb name=h " WAITS);
@@ -637,12 +637,39 @@ static void uneven_work(void **state)
     assert_verdict(f, RANK_STOPPED);
     clear(f);
     row(f, 0, "started=6 operation=all_reduce asleep_ms=1001 busy_pct=90 usual_ms=500 lately=9");
-    row(f, 1, "process=running");
+    row(f, 1, "");
     assert_verdict(f, NOT_ARRIVED); /* longer than it used to */
     clear(f);
     row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
     row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
     assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* The first step of a job, an evaluation. Who sleeps instead of computing is named at once. */
+static void a_rank_that_computes(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=4999 busy_pct=100");
+    row(f, 1, "process=running");
+    assert_verdict(f, HEALTHY);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_int_equal(f->findings[0].waiting_ms, 4999);
+    assert_evidence(f, "rank 1 (pid 101 on node a) has not begun it; its process is running");
+    assert_evidence(f, "it computes");
+    set(f, "process", "sleeping");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_non_null(strstr(f->findings[0].remedy, "evaluate or save something? Then wait"));
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=5000 busy_pct=100");
+    row(f, 1, "process=running");
+    assert_verdict(f, NOT_ARRIVED);
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=30000 busy_pct=100");
+    row(f, 1, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_null(strstr(f->findings[0].remedy, "Then wait"));
 }
 
 #define SENDS(to, ms) "message=send message_tag=0 message_peer=" #to " message_ms=" #ms
@@ -1081,6 +1108,7 @@ int main(void)
         T(many_pending),
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
+        T(a_rank_that_computes),
         T(a_pipeline_that_moves),
         T(one_long_wait),
         T(uneven_work),
