@@ -6,15 +6,26 @@
  * perhaps in another group: follow it there. It comes back to who was met before: nobody can go on,
  * the order is inverted. It sleeps nowhere: it has not arrived, and its process is what to look at.
  *
+ * Who began to wait for a message less than STUCK_MS ago is followed as well, to who is dead or
+ * stopped. If the end of the chain has moved just now, nobody is accused for WAIT_LONG_MS: a
+ * pipeline is such a chain at each moment, with one stage that computes at its end. It moves if it
+ * has begun to wait just now, or if it was through with messages while it was watched.
+ *
+ * Who has not come and runs on a core may compute: nobody is accused of that for COMPUTES_MS. Who
+ * sleeps is named at once, since that looks the same as to hang.
+ *
  * A process that runs is not blocked, though an operation that it began without waiting may sleep:
  * what it does instead is asked, and not where that sleeps. Steps between GPUs: gpu_chain.c. */
 #include "client/ctl/finding.h"
+
+#include "shm/util/wait.h"
 
 #include <stdio.h>
 
 enum {
     SAID_MOST = 8,    /* links of a chain that are told */
     STEPS_MOST = 256, /* a longer one goes round in a circle that does not come back to its begin */
+    COMPUTES_MS = 5000, /* for which a first step or an evaluation computes and nobody is accused */
 };
 
 static const char *plural(unsigned n)
@@ -113,6 +124,10 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
              "the GPU of its process waits in operation %u on GPUs (%s) of group \"%s\" for %.1f s",
              s->gpu_in->gpu_ended + 1, or_unknown(s->gpu_in->gpu_operation), s->gpu_in->name,
              (double)s->gpu_in->gpu_ms / 1000);
+    if (f->waiting_ms < WAIT_LONG_MS)
+        tell(f->remedy,
+             "does it load, evaluate or save something? Then wait: others wait since %.1f s only",
+             (double)f->waiting_ms / 1000);
     tell(f->remedy, "see what it does instead: py-spy dump --pid %llu (or gdb -p %llu) on node %s",
          (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
 }
@@ -199,14 +214,51 @@ static void find_stall(struct finding *f, const struct seats *seats, const struc
     tell(f->remedy, "this should not be: please report it, with commctl --json ranks");
 }
 
-/* From @waiter, who has waited for long, to who keeps everybody waiting. */
-void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
+/* Where @s, whose process sleeps, has begun to wait only just now; NULL: nowhere. */
+static const struct seat *briefly_in(const struct seats *seats, const struct seat *s)
+{
+    const struct seat *found = NULL;
+
+    if (is(s->process, "running"))
+        return NULL;
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *in = &seats->at[i];
+
+        if (!same_process(in, s))
+            continue;
+        if (briefly_in_message(in))
+            return in;
+        if (briefly_in_operation(in))
+            found = in;
+    }
+    return found;
+}
+
+/* Is @s through with messages again and again, in whichever of its groups? */
+static bool exchanges_messages(const struct seats *seats, const struct seat *s)
+{
+    for (unsigned i = 0; i < seats->n; i++)
+        if (same_process(&seats->at[i], s) && is_live(&seats->at[i]) && seats->at[i].messages_done)
+            return true;
+    return false;
+}
+
+/* What a chain that has ended says besides. */
+struct chain_end {
+    /* Its host has not come, and has nothing that it waits in. NULL also where GPUs wait: a host
+     * that runs may only spin for its own. */
+    const struct seat *absent;
+    bool moves; /* the last of them has moved just now: nobody is stuck at the end */
+};
+
+static void follow_chain(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                         struct chain_end *ret_end)
 {
     const struct seat *begin = waiter;
+    bool brief = false; /* one of the waits has begun only just now */
 
-    f->waiting_ms = stuck_ms(waiter);
     for (unsigned steps = 0;; steps++) {
-        const struct seat *s = waited_for(seats, waiter);
+        const struct seat *s = waited_for(seats, waiter), *in;
 
         if (steps < SAID_MOST)
             say_waiting(f, seats, waiter);
@@ -220,6 +272,7 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
             if (find_unseen(f, seats, waiter))
                 return;
             f->verdict = VERDICT_NOT_ARRIVED;
+            ret_end->moves = briefly_in_message(waiter);
             tell(f->evidence, "nobody has sent it");
             tell(f->remedy, "look for the rank that should send it, and its tag");
             return;
@@ -236,10 +289,58 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
         }
         if (is_stopped(s))
             return find_stopped(f, s);
-        if (!blocked_in(s) || blocked_in(s) == waiter)
-            return find_absent(f, seats, waiter, s);
-        waiter = blocked_in(s);
-        if (same_process(waiter, begin) || steps == STEPS_MOST)
+        in = blocked_in(s);
+        if (!in || in == waiter) {
+            in = briefly_in(seats, s);
+            brief = brief || in;
+            if (!in || in == waiter || !briefly_in_message(in)) {
+                ret_end->moves = in || briefly_in_message(waiter) || exchanges_messages(seats, s);
+                if (!waits_on_gpu(waiter))
+                    ret_end->absent = s;
+                return find_absent(f, seats, waiter, s);
+            }
+        }
+        waiter = in;
+        if (same_process(waiter, begin) || steps == STEPS_MOST) {
+            ret_end->moves = brief;
             return find_inversion(f, waiter);
+        }
+    }
+}
+
+/* Nobody is to blame for it. */
+static void find_excused(struct finding *f)
+{
+    f->verdict = VERDICT_HEALTHY;
+    f->rank = f->pid = -1;
+    f->node = f->command = "";
+    *f->remedy = 0;
+}
+
+void follow_strictly(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    struct chain_end end = {0};
+
+    f->waiting_ms = stuck_ms(waiter);
+    follow_chain(f, seats, waiter, &end);
+}
+
+/* From @waiter, who has waited for long, to who keeps everybody waiting. */
+void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    struct chain_end end = {0};
+
+    f->waiting_ms = stuck_ms(waiter);
+    follow_chain(f, seats, waiter, &end);
+    if (f->verdict != VERDICT_NOT_ARRIVED && f->verdict != VERDICT_ORDER_INVERSION)
+        return;
+    if (end.moves && f->waiting_ms < WAIT_LONG_MS) {
+        find_excused(f);
+        tell(f->evidence, "that one moves: it waited or exchanged messages within the last second");
+    } else if (f->waiting_ms < COMPUTES_MS && end.absent && is(end.absent->process, "running")) {
+        find_excused(f);
+        tell(
+            f->evidence,
+            "it computes, and is waited for no longer than a first step or an evaluation may take");
     }
 }

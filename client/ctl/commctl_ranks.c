@@ -77,7 +77,7 @@ static bool is_shown(const struct finding *f, const char *group)
     return !f->ended || f->ended_s <= RECENT_S;
 }
 
-static bool why_json(const struct show *show, const char *group, const struct finding *findings,
+static bool why_json(const struct show *show, const char *group, const struct finding **findings,
                      unsigned n)
 {
     struct msg_column columns[] = {
@@ -97,7 +97,7 @@ static bool why_json(const struct show *show, const char *group, const struct fi
     }
     made.table.nrows = 0;
     for (unsigned i = 0; i < n; i++) {
-        const struct finding *f = &findings[i];
+        const struct finding *f = findings[i];
 
         if (!is_shown(f, group))
             continue;
@@ -126,20 +126,39 @@ static int finding_place(const struct finding *f)
     return verdict_is_well(f->verdict) ? 2 : f->ended;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct finding *const *x = a, *const *y = b;
+    int order = finding_place(*x) - finding_place(*y);
+
+    return order ? order : (*x > *y) - (*x < *y);
+}
+
+/* A name may have been used again and again: what is there, then what has ended last. */
+static int by_end(const void *a, const void *b)
+{
+    const struct finding *const *x = a, *const *y = b;
+
+    if ((*x)->ended != (*y)->ended)
+        return (*x)->ended ? 1 : -1;
+    if ((*x)->ended && (*x)->ended_s != (*y)->ended_s)
+        return (*x)->ended_s < (*y)->ended_s ? -1 : 1;
+    return by_place(a, b);
+}
+
 static void print_findings(const struct show *show, const char *group,
-                           const struct finding *findings, unsigned n)
+                           const struct finding **findings, unsigned n)
 {
     bool first = true;
 
-    for (int place = 0; place <= 2; place++)
-        for (unsigned i = 0; i < n; i++) {
-            if (finding_place(&findings[i]) != place || !is_shown(&findings[i], group))
-                continue;
-            if (!first)
-                putchar('\n');
-            first = false;
-            print_finding(show, &findings[i]);
-        }
+    for (unsigned i = 0; i < n; i++) {
+        if (!is_shown(findings[i], group))
+            continue;
+        if (!first)
+            putchar('\n');
+        first = false;
+        print_finding(show, findings[i]);
+    }
     if (first)
         puts("no groups");
 }
@@ -147,6 +166,7 @@ static void print_findings(const struct show *show, const char *group,
 bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,
               bool *ret_well)
 {
+    const struct finding **order;
     struct finding *findings;
     const char *key;
     unsigned n;
@@ -156,14 +176,23 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
     if (r)
         return cannot_read(r, key);
     judge_links(ranks, findings, n);
+    order = calloc((size_t)n + 1, sizeof(*order));
+    if (!order) {
+        free(findings);
+        return cannot_read(-ENOMEM, NULL);
+    }
     *ret_well = true;
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < n; i++) {
+        order[i] = &findings[i];
         if (is_shown(&findings[i], group))
             *ret_well = *ret_well && verdict_is_well(findings[i].verdict);
+    }
+    qsort(order, n, sizeof(*order), group ? by_end : by_place);
     if (show->json)
-        ok = why_json(show, group, findings, n);
+        ok = why_json(show, group, order, n);
     else
-        print_findings(show, group, findings, n);
+        print_findings(show, group, order, n);
+    free(order);
     free(findings);
     return ok;
 }

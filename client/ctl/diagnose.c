@@ -347,7 +347,7 @@ static bool find_usual(struct finding *f, const struct seats *seats, const struc
 
     if (!stuck_in_operation(waiter) || waiter->asleep_ms > 2 * waiter->usual_ms)
         return false;
-    follow(&stuck, seats, waiter);
+    follow_strictly(&stuck, seats, waiter);
     if (stuck.verdict != VERDICT_NOT_ARRIVED && stuck.verdict != VERDICT_LINK_STALL)
         return false;
     if (waiter->asleep_ms < WAIT_LONG_MS) {

@@ -20,8 +20,10 @@ const struct seat *first_gone(const struct seats *seats, const struct seat *of);
 /* Blames that one. False: there is none. */
 bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of);
 
-/* chain.c: from @waiter, who has waited for long, to who keeps everybody waiting. */
+/* chain.c: from @waiter, who has waited for long, to who keeps everybody waiting; strictly: also if
+ * that one moves, or may compute. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter);
+void follow_strictly(struct finding *f, const struct seats *seats, const struct seat *waiter);
 
 /* gpu_chain.c: for whom @waiter's GPU waits; NULL: all have come to its operation. */
 const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter);

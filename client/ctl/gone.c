@@ -56,8 +56,9 @@ static void find_left(struct finding *f, const struct seats *seats, const struct
     n = list_ranks(seats, of, has_died, list, sizeof(list));
     if (n)
         tell(f->evidence, "rank%s %s %s died", n > 1 ? "s" : "", list, n > 1 ? "have" : "has");
-    tell(f->remedy, "let all ranks call the same operations before they leave: do all have as many "
-                    "batches? (torch: drop_last, or Join)");
+    tell(f->remedy, "look at the end of that rank's own output: did an exception end its program?");
+    tell(f->remedy, "if not, let all ranks call the same operations before they leave: do all have "
+                    "as many batches? (torch: drop_last, or Join)");
 }
 
 /* A row of @node's, which says who was gone first as that node saw it; NULL: it says nothing. */

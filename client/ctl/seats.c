@@ -43,6 +43,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .pid = cells_number(cells_by_key(t, row, "pid", missing)),
         .asleep_ms = cells_number(asleep),
         .message_ms = cells_number(cells_by_key(t, row, "message_ms", missing)),
+        .messages_done = cells_number(cells_by_key(t, row, "messages_done", missing)),
         .done = cells_number(cells_by_key(t, row, "done", missing)),
         .lately = cells_number(cells_by_key(t, row, "lately", missing)),
         .lately_ms = cells_number(cells_by_key(t, row, "lately_ms", missing)),

@@ -17,7 +17,7 @@ struct seat {
         *gone_node;
     uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
         gpu_done, gpu_ms, gpu_silent_ms, gone_pid, lately, lately_ms, lately_in_ms, usual_ms, moved,
-        starved_pct;
+        starved_pct, messages_done;
     uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
     int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;
@@ -114,6 +114,18 @@ static inline bool stuck_in_message(const struct seat *s)
 static inline bool on_gpu(const struct seat *s)
 {
     return (int32_t)(s->gpu_begun - s->gpu_ended) > 0;
+}
+
+/* It has begun to wait for a message only just now. */
+static inline bool briefly_in_message(const struct seat *s)
+{
+    return is_live(s) && !is_stopped(s) && *s->message && s->message_ms < STUCK_MS;
+}
+
+/* Likewise in an operation, or it completes one after the other. */
+static inline bool briefly_in_operation(const struct seat *s)
+{
+    return is_live(s) && !is_stopped(s) && in_operation(s) && s->asleep && !stuck_in_operation(s);
 }
 
 /* Its stream waits there, whatever the host does. */

@@ -210,9 +210,11 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
             seat->ops = board_rank_ops(entry->ctl, row->local);
             seat->started = board_rank_started(entry->ctl, row->local);
             seat->gpu.ended = board_rank_gpu_ended(entry->ctl, row->local);
+            seat->messages = board_rank_messages(entry->ctl, row->local);
             if (!row->looks++) {
                 row->first_ops = seat->ops;
                 row->first_gpu = seat->gpu.ended;
+                row->first_messages = seat->messages;
             }
             row->looks_moved += row->looks > 1 && seat->ops != ops;
             row->looks_in += seat->started != seat->ops;
@@ -442,6 +444,7 @@ void ranks_table(struct table *table)
         {"message_peer", "PEER", MSG_CELL_NUMBER},
         {"message_tag", "TAG", MSG_CELL_NUMBER},
         {"message_ms", "FOR [ms]", MSG_CELL_NUMBER},
+        {"messages_done", "MESSAGES DONE", MSG_CELL_NUMBER},
         {"done", "DONE", MSG_CELL_NUMBER},
         {"moved", "MOVED", MSG_CELL_NUMBER},
         {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
@@ -610,6 +613,7 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     table_number_if(t, seat->asleep, seat->asleep_ms);
     operation_cell(t, &seat->last);
     message_cells(t, seat);
+    table_number_if(t, !ended && row->looks, seat->messages - row->first_messages);
     table_number_if(t, !ended, seat->ops - row->first_ops);
     table_number_if(t, !ended, row->looks_moved);
     table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);

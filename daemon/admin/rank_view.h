@@ -19,9 +19,10 @@ struct rank_row {
     uint32_t rank, pid;
     unsigned local; /* its place on the board */
     enum rank_fate fate;
-    struct board_seat seat; /* the last look */
-    uint32_t first_ops;     /* the first look: ops */
-    uint32_t first_gpu;     /* likewise: operations by commd-gpu that had ended */
+    struct board_seat seat;  /* the last look */
+    uint32_t first_ops;      /* the first look: ops */
+    uint32_t first_gpu;      /* likewise: operations by commd-gpu that had ended */
+    uint32_t first_messages; /* likewise */
     /* How many, in how many it was in an operation, and how many found that it had moved on. */
     unsigned looks, looks_in, looks_moved;
     /* Of its last RECORDER_RING operations those that it remembers, which are all in which it

@@ -260,6 +260,13 @@ uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local)
     return atomic_load_explicit(&ctl->members[local].started, memory_order_relaxed);
 }
 
+uint32_t board_rank_messages(const struct board_ctl *ctl, unsigned local)
+{
+    if (local >= ctl->nlocal)
+        return 0;
+    return atomic_load_explicit(&ctl->members[local].messages, memory_order_relaxed);
+}
+
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
 {
     return rank < ctl->world ? ctl->gone[rank].cause : CAUSE_NONE;
@@ -393,6 +400,7 @@ void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
         atomic_load_explicit(&m->asleep_op, memory_order_acquire) == ret_seat->started;
     ret_seat->asleep_ms =
         ms_since(atomic_load_explicit(&m->asleep_ms, memory_order_relaxed), now_ms);
+    ret_seat->messages = board_rank_messages(ctl, local);
     since = atomic_load_explicit(&m->message_ms, memory_order_acquire);
     ret_seat->message = since != 0;
     ret_seat->message_ms = ms_since(since, now_ms);

@@ -106,7 +106,8 @@ struct board_member {
      * (now_ms()). Those through host memory: one that
      * was called, and whose input this rank's stream has not brought yet. */
     _Atomic uint32_t gpu_begun, gpu_ended, gpu_ready_op, gpu_ready_ms;
-    _Atomic uint32_t unready_op, unready_ms, unused;
+    _Atomic uint32_t unready_op, unready_ms;
+    _Atomic uint32_t messages;  /* that were sent or received to their end, for people */
     _Atomic uint64_t gpu_bytes; /* given to operations by commd-gpu */
     uint8_t pad0[24];
     _Atomic uint32_t consumed; /* steps this member will not look at again */
@@ -229,6 +230,8 @@ size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file,
 uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
 /* Operations that it has begun. */
 uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
+/* Messages that it has sent or received. */
+uint32_t board_rank_messages(const struct board_ctl *ctl, unsigned local);
 /* Why rank @rank of the group is gone, as board_mark_gone() was told; 0: it is not. */
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank);
 /* The @i-th that was gone, in the order in which we were told, with the operations that it had
@@ -244,7 +247,8 @@ struct board_seat {
     bool pending; /* in an operation that it has begun */
     bool asleep;  /* and sleeps there, for asleep_ms */
     uint32_t asleep_ms;
-    bool message; /* sleeps until a message comes or is taken, for message_ms */
+    uint32_t messages; /* that it has sent or received */
+    bool message;      /* sleeps until a message comes or is taken, for message_ms */
     bool message_send;
     uint32_t message_ms;
     int32_t message_peer, message_tag; /* as in commd_send(), commd_recv() */

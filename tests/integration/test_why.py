@@ -281,6 +281,27 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
         check(said.index('group "z"') < said.index('group "g"'), f"what has ended is last: {said}")
 
 
+def test_a_name_that_is_used_again():
+    """What is there comes first, then the run that ended last."""
+    with Cluster(1) as cluster:
+        node, rank = cluster.nodes[0], cluster.rank(0)
+        for reason in ("first", "second"):
+            rank.call("join", name="g", rank=0, size=1)
+            rank.call("abort", name="g", reason=reason)
+            rank.call("leave", name="g")
+            until(lambda: not node.groups(), "the group is closed")
+            time.sleep(1.1)  # ages are told in seconds
+        rank.call("join", name="g", rank=0, size=1)
+        rows = node.ctl("why", "g")["why"]
+        equal([row["verdict"] for row in rows], ["HEALTHY", "ABORTED", "ABORTED"])
+        equal(["second" in row["evidence"] for row in rows], [False, True, False], rows)
+        said = text(node, "why", "g").stdout
+        check(said.startswith("HEALTHY") and said.index("second") < said.index("first"), said)
+        rows = node.ctl("why")["why"]
+        equal([row["verdict"] for row in rows], ["ABORTED", "ABORTED", "HEALTHY"])
+        rank.call("leave", name="g")
+
+
 def test_ranks_that_end_because_of_another():
     """The first that was gone is to blame: one that died, or that left before the others."""
     for left in (False, True):
@@ -411,6 +432,32 @@ def test_a_job_with_uneven_steps_is_not_accused():
         cluster.expect("was lost|died")
         for rank in ranks:
             rank.kill()
+
+
+def test_a_pipeline_by_messages_is_not_accused():
+    """One stage is slow; whoever waits for it waits again and again, also by way of others."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        for number, rank in enumerate(ranks):
+            compute = 0.2 if number == 3 else 0.001
+            rank.start("pipeline", name="g", rank=number, size=4, compute=compute, steps=1000)
+        for rank in ranks:
+            rank.answer()
+        until(lambda: longest_wait(cluster.nodes[0]) > 0.5, "one waits", 20)
+        rows = at_once(*((later, cluster.nodes[k % 2], 0.17 * k) for k in range(12)))
+        for row in rows:
+            slow = row["verdict"] == "SLOW_RANK" and row["rank"] == 3
+            check(row["well"] or slow, row)
+        check(any("that one moves" in row["evidence"] for row in rows), rows)
+        os.kill(ranks[3].pid, signal.SIGSTOP)
+        equal(culprit(until_why(cluster.nodes[0], "RANK_STOPPED")), (3, "node1", ranks[3].pid))
+        cluster.expect("was lost|died")
+        for rank in ranks:
+            rank.kill()
+
+
+def longest_wait(node):
+    return max((row["waiting_s"] for row in node.ctl("ops")["ops"]), default=0)
 
 
 def later(node, seconds):

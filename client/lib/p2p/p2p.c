@@ -113,6 +113,17 @@ void p2p_fini(struct p2p *p)
     free(p);
 }
 
+/* For people who ask whether the rank gets on. Only this rank writes it, under the lock. */
+static void note_message(struct p2p *p, const struct p2p_op *op)
+{
+    struct board_member *me = &p->group->board.members[p->group->local];
+
+    if (!op->err.code)
+        atomic_store_explicit(&me->messages,
+                              atomic_load_explicit(&me->messages, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+}
+
 void p2p_end(struct p2p *p, struct p2p_op *op)
 {
     for (unsigned i = 0; op->state == P2P_PULLING && i < MAIL_IN_SLOTS; i++)
@@ -121,6 +132,7 @@ void p2p_end(struct p2p *p, struct p2p_op *op)
     if (op->send && op->peer == (int)p->group->rank)
         match_forget(p, op);
     op->state = P2P_DONE;
+    note_message(p, op);
     TAILQ_REMOVE(&p->ops, op, all);
     op_move(op, op->work ? &p->finished : NULL);
     if (p->users > 1) /* it may be another's */

@@ -164,6 +164,22 @@ def uneven(name, computes, steps, burst=1):
             all_reduce(name, 1000)
 
 
+def pipeline(name, rank, size, compute, steps, nbytes=256 << 10):
+    """A stage: takes from the one before, computes for so many seconds, gives to the next. After
+    each fourth step the last answers the first."""
+    tell({"started": True})
+    for step in range(steps):
+        if rank > 0:
+            recv(name, rank - 1, 0, nbytes)
+        time.sleep(compute)
+        if rank < size - 1:
+            send(name, rank + 1, 0, "x", nbytes)
+        if step % 4 == 3 and rank == size - 1:
+            send(name, 0, 0, "x")
+        if step % 4 == 3 and rank == 0:
+            recv(name, size - 1, 0, 1)
+
+
 def loop(name, count=1000, limit=None):
     """all_reduce after all_reduce until one fails, which is the good end of it."""
     tell({"started": True})
@@ -211,7 +227,7 @@ def registered_loop(name, key, count, timeout_ms=0):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced, "many": many,
-    "uneven": uneven,
+    "uneven": uneven, "pipeline": pipeline,
     "stream": run_stream, "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,

@@ -16,7 +16,7 @@ static const char *const keys[] = {
     "gpu_begun",  "gpu_ended",   "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
     "gpu_last",   "gpu_error",   "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
     "gone_pid",   "gone_ops",    "lately",        "lately_ms",     "lately_in_ms", "usual_ms",
-    "moved",      "starved_pct",
+    "moved",      "starved_pct", "messages_done",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -326,7 +326,7 @@ static void circles_are_seen(void **state)
     clear(f);
 
     /* both began them without waiting, and one still computes: it may begin the other in time */
-    row(f, 0, WAITS);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=5000 busy_pct=100");
     row(f, 1, "process=running");
     row(f, 0, "group=00000000000000bb name=h");
     row(f, 1, "process=running group=00000000000000bb name=h " WAITS);
@@ -637,12 +637,97 @@ static void uneven_work(void **state)
     assert_verdict(f, RANK_STOPPED);
     clear(f);
     row(f, 0, "started=6 operation=all_reduce asleep_ms=1001 busy_pct=90 usual_ms=500 lately=9");
-    row(f, 1, "process=running");
+    row(f, 1, "");
     assert_verdict(f, NOT_ARRIVED); /* longer than it used to */
     clear(f);
     row(f, 0, "done=2 busy_pct=70 lately=4 lately_ms=900 lately_in_ms=700");
     row(f, 1, "done=2 busy_pct=10 lately=1 lately_ms=300 lately_in_ms=50");
     assert_verdict(f, HEALTHY); /* two operations say nothing */
+}
+
+/* The first step of a job, an evaluation. Who sleeps instead of computing is named at once. */
+static void a_rank_that_computes(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=4999 busy_pct=100");
+    row(f, 1, "process=running");
+    assert_verdict(f, HEALTHY);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_int_equal(f->findings[0].waiting_ms, 4999);
+    assert_evidence(f, "rank 1 (pid 101 on node a) has not begun it; its process is running");
+    assert_evidence(f, "it computes");
+    set(f, "process", "sleeping");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_non_null(strstr(f->findings[0].remedy, "evaluate or save something? Then wait"));
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=5000 busy_pct=100");
+    row(f, 1, "process=running");
+    assert_verdict(f, NOT_ARRIVED);
+    clear(f);
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=30000 busy_pct=100");
+    row(f, 1, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_null(strstr(f->findings[0].remedy, "Then wait"));
+}
+
+#define SENDS(to, ms) "message=send message_tag=0 message_peer=" #to " message_ms=" #ms
+
+/* A pipeline by messages, whose last stage is slow: whoever waits, waits for one that moves. */
+static void a_pipeline_that_moves(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, SENDS(1, 900));
+    row(f, 1, SENDS(2, 150));
+    row(f, 2, "");
+    assert_verdict(f, HEALTHY);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_int_equal(f->findings[0].waiting_ms, 900);
+    assert_evidence(f, "rank 1 (pid 101 on node a) of group \"g\" waits in send to rank 2");
+    assert_evidence(f, "that one moves");
+    assert_string_equal(f->findings[0].remedy, "");
+    set(f, "process", "stopped"); /* whose fate is known is named all the same */
+    assert_verdict(f, RANK_STOPPED);
+    assert_int_equal(f->findings[0].rank, 2);
+    set(f, "process", "died");
+    assert_verdict(f, RANK_DEAD);
+    clear(f);
+
+    row(f, 0, SENDS(1, 900)); /* the slow one itself is waited for, and takes one after the other */
+    row(f, 1, "messages_done=1");
+    assert_verdict(f, HEALTHY);
+    set(f, "messages_done", "0");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+
+    row(f, 0, SENDS(1, 30000)); /* it moves, and never takes this one */
+    row(f, 1, "messages_done=9");
+    assert_verdict(f, NOT_ARRIVED);
+    clear(f);
+
+    row(f, 0, WAITS); /* as well in a group of its own */
+    row(f, 1, "");
+    row(f, 1, "group=00000000000000bb name=h started=6 operation=all_reduce asleep_ms=200");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[0].verdict, VERDICT_HEALTHY);
+    clear(f);
+
+    row(f, 0, SENDS(1, 900)); /* what is stuck at the end is, however it came there */
+    row(f, 1, SENDS(2, 100));
+    row(f, 2, SENDS(3, 800));
+    row(f, 3, "");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 3);
+    clear(f);
+
+    row(f, 0, SENDS(1, 900)); /* a circle is one when all of it waits */
+    row(f, 1, SENDS(0, 499));
+    assert_verdict(f, HEALTHY);
+    set(f, "message_ms", "500");
+    assert_verdict(f, ORDER_INVERSION);
 }
 
 /* The others have waited once for a rank, long, and go on: that is not its pace. */
@@ -896,6 +981,7 @@ static void the_first_that_left(void **state)
     assert_int_equal(f->findings[0].rank, 2);
     assert_evidence(f, "rank 2 (pid 102 on node b) left the group after operation 5");
     assert_evidence(f, "ranks 0-1 began operation 6 (all_reduce), which it did not");
+    assert_non_null(strstr(f->findings[0].remedy, "did an exception end its program?"));
     assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
 }
 
@@ -1022,6 +1108,8 @@ int main(void)
         T(many_pending),
         T(a_group_that_was_kicked),
         T(a_rank_that_is_frozen),
+        T(a_rank_that_computes),
+        T(a_pipeline_that_moves),
         T(one_long_wait),
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),
