@@ -257,7 +257,8 @@ static void record(struct hostile *h, const struct rank *rank, struct mail_rec *
                            .id = dice_below(d, 100),
                            .peer_id = dice_below(d, 100),
                            .tag = (int32_t)dice_roll(d),
-                           .ack = dice_below(d, 40)};
+                           .ack = dice_below(d, 40),
+                           .declined = (uint8_t)dice_below(d, 20)};
 
     if (dice_one_in(d, 6))
         rec.src = (uint16_t)dice_odd(d), rec.dst = (uint16_t)dice_odd(d),

@@ -62,9 +62,17 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
     snprintf(r->err.node, sizeof r->err.node, "%s", node);
 }
 
+/* Some codes tell of the call that returns them: callers go by these, and another rank's word is
+ * not enough for them. */
+static bool may_be_told(int code)
+{
+    return code < 0 && code >= COMMD_E_GPU_LOST && code != COMMD_E_TIMEOUT &&
+           code != COMMD_E_FORKED && code != COMMD_E_INTERRUPTED;
+}
+
 int declined_code(uint8_t told, const char **ret_why)
 {
-    int code = -(int)told < COMMD_E_GPU_LOST ? COMMD_E_ABORTED : -(int)told;
+    int code = may_be_told(-(int)told) ? -(int)told : COMMD_E_ABORTED;
 
     *ret_why = code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
                                        "for operations that are not done, or make it smaller"

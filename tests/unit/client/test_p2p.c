@@ -1073,8 +1073,50 @@ static void a_record_that_cannot_be_is_an_error(void **state)
     }
 }
 
-/* The same from a member to its engine, and credit that nobody gave: the board breaks, and all its
- * members are told. */
+/* What another rank says that it cannot do, with any code and length. */
+static void any_word_of_a_rank_is_checked(void **state)
+{
+    static uint8_t big[1 << 20];
+    struct cluster *c = three(true);
+    struct mail_tx tx;
+
+    mail_tx_init(&c->group[1]->board.mail, 1, 0, &tx);
+    for (unsigned told = 1; told <= UINT8_MAX; told++) {
+        struct p2p_op recv = message(false, 0, 0, big, 8), ops[2];
+        struct p2p_op send = message(true, 0, 0, big, sizeof big);
+        struct mail_rec rec = {
+            .kind = MAIL_DECLINED, .declined = (uint8_t)told, .dst = 1, .len = UINT64_MAX};
+
+        begin(c, 1, &recv);
+        begin(c, 1, &send);
+        mail_put(&tx, &rec);
+        rec.kind = MAIL_SKIP;
+        rec.peer_id = recv.id; /* which is no send */
+        mail_put(&tx, &rec);
+        rec.peer_id = send.id;
+        mail_put(&tx, &rec);
+        mail_put(&tx, &rec); /* of one that has ended */
+        mail_flag(tx.word, tx.bit);
+        p2p_poll(p2p_of(c, 1), NULL);
+        ops[0] = recv;
+        ops[1] = send;
+        for (unsigned i = 0; i < 2; i++) {
+            int code = ops[i].err.code;
+
+            assert_int_equal(ops[i].state, P2P_DONE);
+            assert_true(code < 0 && code >= COMMD_E_GPU_LOST && code != COMMD_E_TIMEOUT &&
+                        code != COMMD_E_FORKED && code != COMMD_E_INTERRUPTED);
+            assert_int_equal(ops[i].err.rank, 0);
+            assert_int_equal(ops[i].status.bytes, 0);
+        }
+        p2p_drain(p2p_of(c, 0), 1);
+    }
+    assert_int_equal(p2p_of(c, 1)->bad, 0);
+    cluster_free(c);
+}
+
+/* What a member cannot write for its engine, and credit that nobody gave: the board breaks, and all
+ * its members are told. */
 static void the_engine_refuses_what_cannot_be(void **state)
 {
     static const struct mail_rec bad[] = {
@@ -1169,6 +1211,7 @@ int main(void)
         cmocka_unit_test(arguments),
         cmocka_unit_test(hostile_members_harm_only_their_group),
         cmocka_unit_test(a_record_that_cannot_be_is_an_error),
+        cmocka_unit_test(any_word_of_a_rank_is_checked),
         cmocka_unit_test(the_engine_refuses_what_cannot_be),
     };
 
