@@ -31,20 +31,19 @@ static bool only_engine_is_missing(struct run *r)
 enum wait_for run_waits_for(struct run *r)
 {
     const struct board *b = &r->group->board;
+    bool alone = b->nlocal == 1;
 
     if (one_node(r))
         return board_shares_core(b, r->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
     /* a GPU rings no bell */
     if ((unlikely(r->gate) && !gate_full(r->gate)) || !board_engine_here(b))
         return WAIT_FOR_HERE;
-    if (b->nlocal > 1 && !only_engine_is_missing(r))
-        return WAIT_FOR_BOTH;
-    if (b->nlocal > 1 && r->plan.small)
-        return WAIT_FOR_ANSWER;
     /* more steps than half a window, and the engine works on some while this rank copies others */
     if (r->plan.steps > b->depth / 2)
-        return b->nlocal > 1 ? WAIT_FOR_BOTH : WAIT_FOR_HERE;
-    return WAIT_FOR_ENGINE;
+        return alone ? WAIT_FOR_HERE : WAIT_FOR_BOTH;
+    if (!alone && !only_engine_is_missing(r))
+        return WAIT_FOR_BOTH;
+    return alone || !r->plan.small ? WAIT_FOR_ENGINE : WAIT_FOR_ANSWER;
 }
 
 enum { WAIT_LOOKS = 20 };
