@@ -625,15 +625,14 @@ void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups,
 
 void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned level)
 {
-    char text[MSG_TEXT_MAX], user[32] = "root";
+    char text[MSG_TEXT_MAX], user[32];
 
-    if (uid)
-        snprintf(user, sizeof(user), "user %u", uid);
     snprintf(text, sizeof(text),
              "the log level of node %s is %s (it was %s), until a reload or a restart",
              d->conf->node, level_words[level], level_words[log_level()]);
     log_set_level((enum conf_log_level)level);
-    daemon_note(d, "log_level", "commctl log-level by %s -> %s", user, level_words[level]);
+    daemon_note(d, "log_level", "commctl log-level by %s -> %s", core_user_name(uid, user),
+                level_words[level]);
     answer_changed(d, slot, true, 0, text);
 }
 

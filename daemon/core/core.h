@@ -322,6 +322,8 @@ void core_user_shares(const struct core *core, uint32_t uid,
 /* Bytes a second that the groups of @uid sent to other nodes, when the engine told last; NULL: of
  * all users. */
 uint64_t core_sent_rate(const struct core *core, const uint32_t *uid);
+/* "root", "user 1000": what texts call a user. Returns @buf. */
+const char *core_user_name(uint32_t uid, char buf[32]);
 /* The users that hold anything: fills at most @room of @uids, and returns how many there are. */
 size_t core_users(const struct core *core, uint32_t *uids, size_t room);
 /* The most that one user has of a thing; who that is, is not said. */

@@ -22,8 +22,7 @@ static bool is_master(const struct core *core, uint32_t uid)
     return uid == 0 || uid == core->config.own_uid;
 }
 
-/* "root", "user 1000" */
-static const char *user_name(uint32_t uid, char buf[32])
+const char *core_user_name(uint32_t uid, char buf[32])
 {
     text_format(buf, 32, uid ? "user %u" : "root", uid);
     return buf;
@@ -106,7 +105,8 @@ static void drain_node(struct core *core, unsigned slot, bool draining)
     if (core->draining != draining) {
         core->draining = draining;
         act_note(core, CORE_NOTE_NODE_DRAINS, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
-                 "commctl drain%s by %s -> %s", draining ? "" : " --undo", user_name(uid, name),
+                 "commctl drain%s by %s -> %s", draining ? "" : " --undo",
+                 core_user_name(uid, name),
                  draining ? "no new clients and groups" : "taking them again");
         if (core->heartbeat_ms != CORE_NEVER)
             core->heartbeat_ms = core->now; /* the others hear it now */
@@ -257,7 +257,7 @@ static void kick_init(struct kick *kick, uint32_t uid, const char *reason)
     char quoted[TEXT_QUOTED];
 
     *kick = (struct kick){.uid = uid};
-    user_name(uid, kick->who);
+    core_user_name(uid, kick->who);
     if (reason[0])
         text_format(kick->why, sizeof(kick->why), ": %s", text_quote(quoted, reason));
 }

@@ -459,21 +459,22 @@ static void handshake_failed(struct link *link, unsigned long code)
         [TLS_NOT_TLS] = "what answers at its address is not a commd",
     };
     enum tls_failure why = tls_failure(code);
+    bool key_differs = why == TLS_WRONG_KEY || why == TLS_REFUSED_US;
 
-    if (!link->inbound && (why == TLS_REFUSED_US || why == TLS_WRONG_KEY) &&
-        tls_key_name(link->links->tls, link->peer->offer + 1)[0]) {
+    if (!link->inbound && key_differs && tls_key_name(link->links->tls, link->peer->offer + 1)[0]) {
         link->peer->offer++; /* it may not have the new one yet */
         return link_bury(link);
     }
     link->links->counts.handshakes_failed[why]++;
     if (!link->inbound)
         link->peer->offer = 0;
-    if (link->inbound)
-        link_log_refused(link, inbound[why], "%s", inbound[why]);
-    else
+    if (!link->inbound) {
         peer_set_error(link->peer, why != TLS_CLOSED, "%s", outbound[why]);
-    if (link->inbound && (why == TLS_WRONG_KEY || why == TLS_REFUSED_US))
-        blame_by_address(link);
+    } else {
+        link_log_refused(link, inbound[why], "%s", inbound[why]);
+        if (key_differs)
+            blame_by_address(link);
+    }
     link_bury(link);
 }
 
