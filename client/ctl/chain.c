@@ -257,6 +257,8 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
     const struct seat *begin = waiter;
     bool brief = false; /* one of the waits has begun only just now */
 
+    f->waiting_ms = stuck_ms(waiter);
+    *ret_end = (struct chain_end){0};
     for (unsigned steps = 0;; steps++) {
         const struct seat *s = waited_for(seats, waiter), *in;
 
@@ -319,18 +321,16 @@ static void find_excused(struct finding *f)
 
 void follow_strictly(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
-    struct chain_end end = {0};
+    struct chain_end end;
 
-    f->waiting_ms = stuck_ms(waiter);
     follow_chain(f, seats, waiter, &end);
 }
 
 /* From @waiter, who has waited for long, to who keeps everybody waiting. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
-    struct chain_end end = {0};
+    struct chain_end end;
 
-    f->waiting_ms = stuck_ms(waiter);
     follow_chain(f, seats, waiter, &end);
     if (f->verdict != VERDICT_NOT_ARRIVED && f->verdict != VERDICT_ORDER_INVERSION)
         return;
