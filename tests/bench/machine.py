@@ -4,6 +4,7 @@ that are shared, nodes of memory, and how long a word takes between each pair of
 Also a program: machine.py prints it.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -72,6 +73,7 @@ def pairs_of(cpus):
     return pairs if len(pairs) <= PAIRS_MOST else [(cpus[0], c) for c in cpus[1:]]
 
 
+@functools.cache
 def word_program(cache):
     """Builds word.c; None where it cannot be built."""
     program = cache / "word"

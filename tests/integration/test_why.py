@@ -427,11 +427,7 @@ def test_a_job_with_uneven_steps_is_not_accused():
         for row in rows:
             check(row["well"], row)
         check(any("it is waited for" in row["evidence"] for row in rows), rows)
-        os.kill(ranks[1].pid, signal.SIGSTOP)
-        equal(culprit(until_why(cluster.nodes[0], "RANK_STOPPED")), (1, "node1", ranks[1].pid))
-        cluster.expect("was lost|died")
-        for rank in ranks:
-            rank.kill()
+        stop_is_named(cluster, ranks, 1)
 
 
 def test_a_pipeline_by_messages_is_not_accused():
@@ -449,11 +445,17 @@ def test_a_pipeline_by_messages_is_not_accused():
             slow = row["verdict"] == "SLOW_RANK" and row["rank"] == 3
             check(row["well"] or slow, row)
         check(any("that one moves" in row["evidence"] for row in rows), rows)
-        os.kill(ranks[3].pid, signal.SIGSTOP)
-        equal(culprit(until_why(cluster.nodes[0], "RANK_STOPPED")), (3, "node1", ranks[3].pid))
-        cluster.expect("was lost|died")
-        for rank in ranks:
-            rank.kill()
+        stop_is_named(cluster, ranks, 3)
+
+
+def stop_is_named(cluster, ranks, number):
+    """Ends a job that nobody was accused of: one of its ranks on node1 is stopped."""
+    os.kill(ranks[number].pid, signal.SIGSTOP)
+    stopped = culprit(until_why(cluster.nodes[0], "RANK_STOPPED"))
+    equal(stopped, (number, "node1", ranks[number].pid))
+    cluster.expect("was lost|died")
+    for rank in ranks:
+        rank.kill()
 
 
 def longest_wait(node):

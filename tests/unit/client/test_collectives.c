@@ -13,6 +13,7 @@
 #include "client/lib/api/check.h"
 #include "shm/reduce/reduce.h"
 #include "tests/lib/cluster.h"
+#include "tests/lib/cores.h"
 #include "transport/engine/engine_internal.h"
 
 /* Values whose sums and products are exact in every type and order. */
@@ -954,14 +955,9 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     const struct gate gate = {.ready = &ready, .base = 5, .pieces = 2};
     static const uint16_t apart[] = {0, 1}, pair[] = {0, 0, 1}, here[] = {0, 0};
     struct cluster *c = cluster_new(2, 2, apart, 3);
-    cpu_set_t all, one;
-    uint32_t core;
+    const cpu_set_t all = stay_on_core();
+    const uint32_t core = core_now();
 
-    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
-    CPU_ZERO(&one);
-    CPU_SET(core_now() - 1, &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    core = core_now();
     assert_int_equal(waits_for(c, 1, 0), WAIT_FOR_HERE); /* it has not looked yet */
     for (unsigned i = 0; i < 100; i++)
         cluster_turn(c);
@@ -982,7 +978,7 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     c = cluster_new(2, 1, here, 3);
     assert_int_equal(waits_for(c, 1, core), WAIT_FOR_OTHERS);
     cluster_free(c);
-    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    leave_core(&all);
 }
 
 /* Ranks that have nothing more to do for one another leave the core to the engine: of a large
@@ -1002,15 +998,11 @@ static void ranks_that_have_done_their_part_wait_for_the_engine(void **state)
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
         struct cluster *c = cluster_new(3, 2, pair, 3);
-        cpu_set_t all, one;
+        const cpu_set_t all = stay_on_core();
         enum wait_for before, after;
 
-        assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
-        CPU_ZERO(&one);
-        CPU_SET(core_now() - 1, &one);
-        assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
         pair_waits_for(c, rows[i].bytes / 4, &before, &after);
-        assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+        leave_core(&all);
         assert_int_equal(before, WAIT_FOR_BOTH);
         assert_int_equal(after, rows[i].after);
         cluster_free(c);

@@ -11,7 +11,7 @@ unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/uni
 check_PROGRAMS += $(unit_shm)
 TESTS += $(unit_shm)
 
-tests_unit_shm_test_board_SOURCES = tests/unit/shm/test_board.c
+tests_unit_shm_test_board_SOURCES = tests/unit/shm/test_board.c tests/lib/cores.h
 tests_unit_shm_test_board_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 # Members as threads over one mapping, for the thread sanitizer.

@@ -14,6 +14,7 @@
 #include "shm/util/memfd.h"
 #include "shm/proto/msg.h"
 #include "shm/util/wait.h"
+#include "tests/lib/cores.h"
 
 static const uint16_t nodes3[] = {0, 1, 0};
 static const struct board_geom geom3 = {
@@ -376,16 +377,11 @@ static void contradicting_headers_are_refused(void **state)
 static void who_shares_a_core_knows(void **state)
 {
     struct board_ctl *ctl;
-    cpu_set_t all, here;
+    const cpu_set_t all = stay_on_core();
+    const uint32_t core = core_now();
     struct board b;
-    uint32_t core;
     int fd;
 
-    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
-    CPU_ZERO(&here);
-    CPU_SET(core_now() - 1, &here);
-    assert_int_equal(sched_setaffinity(0, sizeof here, &here), 0);
-    core = core_now();
     assert_in_range(core, 1, CPU_SETSIZE);
     assert_int_equal(board_create(&geom3, &fd, &ctl), 0);
     assert_int_equal(board_map(fd, &b), 0);
@@ -397,7 +393,7 @@ static void who_shares_a_core_knows(void **state)
     atomic_store(&b.on_core[1], UINT32_MAX); /* nonsense: put right by whom it is about */
     assert_false(board_shares_core(&b, 1));
     assert_int_equal(atomic_load(&b.on_core[1]), core);
-    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    leave_core(&all);
     board_unmap(&b);
     board_ctl_free(ctl);
     close(fd);
