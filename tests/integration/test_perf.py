@@ -241,5 +241,26 @@ def test_wrong_words():
     check("/nonexistent/commd.sock" in gone.stderr, gone.stderr)
 
 
+def test_complaint_that_waits():
+    """Who reads is slow: the rank that complains is not killed for another's silent end."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    filling = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filling += os.write(into, b"." * 4096)
+    os.set_blocking(into, True)
+    process = subprocess.Popen(
+        [PERF, "all_reduce", "--nodes", "/nonexistent/commd.sock"], stderr=into
+    )
+    os.close(into)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    with open(out, "rb") as f:
+        said = f.read()[filling:].decode()
+    equal(process.wait(LONG), 1)
+    check("/nonexistent/commd.sock" in said, said)
+
+
 if __name__ == "__main__":
     main(globals())
