@@ -64,6 +64,8 @@ void tuning_fill(struct table *table, const struct conf *conf)
     const struct tuning_row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
          "one node, few ranks: up to this each reduces all, after one synchronisation"},
+        {"small_pair", BYTES, MIN((size_t)PLAN_SMALL_PAIR, pair.chunk), NULL,
+         "the same for an all_reduce of 2 ranks with a core each"},
         {"small_turns", BYTES, PLAN_SMALL_TURNS, NULL,
          "the same at most, where ranks share cores: a synchronisation costs a turn of each"},
         {"chunk", BYTES, pair.chunk, NULL,

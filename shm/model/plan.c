@@ -79,13 +79,35 @@ static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsign
     return most == d->count;
 }
 
+/* Half floats are added up in single precision, which takes longer. */
+static bool is_half(const struct plan *p)
+{
+    return p->dtype == DTYPE_F16 || p->dtype == DTYPE_BF16;
+}
+
+/* Two, with a core each? */
+static bool is_pair(const struct plan_geom *g)
+{
+    return g->nlocal == 2 && g->cores >= 2;
+}
+
+/* On one node: does the root add up all, and the others only give what they have? */
+static bool root_reduces(const struct plan_geom *g, unsigned coll)
+{
+    bool turns = g->nlocal > g->cores && g->nlocal <= PLAN_ROOT_ALONE;
+
+    return coll == COLL_REDUCE && g->nnodes == 1 && (is_pair(g) || turns);
+}
+
 /* One synchronisation pays while every member (or the engine) can read all contributions faster
  * than two more hand-overs take: measured up to PLAN_SMALL for a few members. Nodes must cut alike
  * though they may have different numbers of members. */
-static uint64_t small_alone(const struct plan_geom *g)
+static uint64_t small_alone(const struct plan_geom *g, const struct plan *p)
 {
     uint64_t most;
 
+    if (is_pair(g) && p->coll == COLL_ALL_REDUCE)
+        return MIN((size_t)(is_half(p) ? PLAN_SMALL_PAIR_HALF : PLAN_SMALL_PAIR), plan_chunk(g));
     if (g->nlocal <= g->cores)
         return g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4;
     most = (uint64_t)PLAN_SMALL_CORE * MAX(g->cores, 1u) / ((uint64_t)g->nlocal * g->nlocal);
@@ -201,7 +223,7 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
 {
     const struct coll_info *info = &coll_table[p->coll];
     bool net = g->nnodes > 1;
-    uint64_t small = !net                         ? small_alone(g)
+    uint64_t small = !net                         ? small_alone(g, p)
                      : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
                                                   : PLAN_SMALL_NET;
 
@@ -214,7 +236,7 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
     case WINDOW_VECTOR:
         p->small = bytes <= small && (net || info->reduces);
         p->reduces =
-            info->reduces &&
+            info->reduces && !root_reduces(g, p->coll) &&
             (!p->small || (net && most_local(g) > 1 && bytes * most_local(g) > PLAN_SMALL_ALONE));
         p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
         p->few_messages = net && p->coll == COLL_ALL_REDUCE && !p->small &&
@@ -308,13 +330,11 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     return unit;
 }
 
-/* Half floats are added up in single precision and rounded once on each node: what a team has
- * together would be rounded once more. */
+/* Half floats are rounded once on each node: what a team has together would be rounded again. */
 static bool by_teams(const struct plan *p, const struct plan_geom *g)
 {
     return g->team && g->nnodes == 1 &&
-           (p->coll == COLL_BARRIER ||
-            (p->coll == COLL_ALL_REDUCE && p->dtype != DTYPE_F16 && p->dtype != DTYPE_BF16));
+           (p->coll == COLL_BARRIER || (p->coll == COLL_ALL_REDUCE && !is_half(p)));
 }
 
 bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_t *counts,

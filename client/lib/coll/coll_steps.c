@@ -51,12 +51,20 @@ static bool takes_slice(const struct run *r)
     return one_node(r) && (r->plan.coll == COLL_ALL_REDUCE || is_root(r));
 }
 
+/* Is this the root, which takes its own part from where the caller has it? */
+static bool reduces_alone(const struct run *r)
+{
+    return r->plan.coll == COLL_REDUCE && !r->plan.reduces && one_node(r) && is_root(r);
+}
+
 static void vector_put(struct run *r, uint32_t c)
 {
     size_t len = step_bytes(r, c), lo, hi;
     const uint8_t *from = r->send + step_offset(r, c);
     uint8_t *to = my_payload(r, c);
 
+    if (reduces_alone(r) && !is_scaled(r))
+        return;
     if (!r->plan.reduces || is_scaled(r)) {
         contribute(r, to, from, len);
         return;
@@ -140,9 +148,9 @@ static void all_reduce_get(struct run *r, uint32_t c)
         swap_get(r, c, out, res, len);
     } else if (!one_node(r)) {
         copy_result(r, out, res, len);
-    } else if (p->small) {
-        reduce_members(r, c, out, NULL, r->send, 0, p->count);
-        reduce_finish(p->dtype, p->redop, out, p->count, board_of(r)->world);
+    } else if (!p->reduces) {
+        reduce_members(r, c, out, NULL, r->send + step_offset(r, c), 0, len / p->esize);
+        reduce_finish(p->dtype, p->redop, out, len / p->esize, board_of(r)->world);
     } else {
         my_slice(r, c, &lo, &hi);
         copy_result(r, out, res, lo);

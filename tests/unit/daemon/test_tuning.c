@@ -49,6 +49,7 @@ static void numbers_are_those_that_were_built(void **state)
     check_number(&table, "small", PLAN_SMALL / 1024, "K");
     check_number(&table, "chunk_net", PLAN_CHUNK_NET / 1024, "K");
     tune_one_node(topology_here(), 2, &tune);
+    check_number(&table, "small_pair", tune.chunk / 1024, "K");
     check_number(&table, "chunk", tune.chunk / 1024, "K");
     check_number(&table, "depth", tune.depth, "");
     check_number(&table, "around", tune.around / 1024, tune.around ? "K" : "");

@@ -538,14 +538,14 @@ static void medium_sizes_are_cut_by_cores(void **state)
     static const struct {
         uint64_t bytes;
         uint32_t cores, steps;
-    } rows[] = {{9000, 2, 1},      {32 << 10, 2, 2}, {256 << 10, 2, 4},
-                {1 << 20, 2, 4},   {4 << 20, 2, 16}, {32 << 10, 1, 1},
+    } rows[] = {{9000, 4, 1},      {32 << 10, 4, 2}, {256 << 10, 4, 4},
+                {1 << 20, 4, 4},   {4 << 20, 4, 16}, {32 << 10, 1, 1},
                 {256 << 10, 1, 1}, {4 << 20, 1, 16}, {256 << 10, UINT32_MAX, 4}};
-    uint32_t start[] = {0, 2};
+    uint32_t start[] = {0, 4};
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
         struct plan_geom g = {
-            .world = 2, .nnodes = 1, .nlocal = 2, .cores = rows[i].cores, .node_start = start};
+            .world = 4, .nnodes = 1, .nlocal = 4, .cores = rows[i].cores, .node_start = start};
         struct op_desc d = {
             .seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32, .count = rows[i].bytes / 4};
         struct plan p;
@@ -561,9 +561,9 @@ static void small_is_larger_where_cores_are_shared(void **state)
     static const struct {
         uint32_t members, cores;
         uint64_t small;
-    } rows[] = {{2, 2, 8 << 10},  {4, 4, 8 << 10},   {8, 8, 2 << 10},  {4, 2, 16 << 10},
-                {8, 2, 16 << 10}, {16, 2, 8 << 10},  {64, 2, 2 << 10}, {2, 0, 16 << 10},
-                {4, 3, 16 << 10}, {1000, 1, 2 << 10}};
+    } rows[] = {{2, 2, 256 << 10}, {2, 64, 256 << 10}, {3, 3, 8 << 10},  {4, 4, 8 << 10},
+                {8, 8, 2 << 10},   {4, 2, 64 << 10},   {8, 2, 32 << 10}, {16, 2, 8 << 10},
+                {64, 2, 2 << 10},  {2, 0, 64 << 10},   {4, 3, 64 << 10}, {1000, 1, 2 << 10}};
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
         uint32_t start[] = {0, rows[i].members};
@@ -579,6 +579,40 @@ static void small_is_larger_where_cores_are_shared(void **state)
         assert_true(plan_make(&d, &g, NULL, &p) && p.small && p.steps == 1);
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p) && !p.small);
+        d = (struct op_desc){.seq = 1,
+                             .coll = COLL_ALL_REDUCE,
+                             .dtype = DTYPE_BF16,
+                             .count = MIN(rows[i].small, UINT64_C(64) << 10) / 2};
+        assert_true(plan_make(&d, &g, NULL, &p) && p.small && p.steps == 1);
+        d.count++;
+        assert_true(plan_make(&d, &g, NULL, &p) && !p.small);
+    }
+}
+
+/* Few members: only the root reads what all have given, in steps so that it need not wait. */
+static void root_reduces_alone(void **state)
+{
+    static const struct {
+        uint32_t members, cores;
+        bool alone;
+    } rows[] = {{2, 2, true}, {2, 1, true},  {3, 2, true},
+                {4, 2, true}, {3, 3, false}, {5, 2, false}};
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        uint32_t start[] = {0, rows[i].members};
+        struct plan_geom g = {.world = rows[i].members,
+                              .nnodes = 1,
+                              .nlocal = rows[i].members,
+                              .cores = rows[i].cores,
+                              .node_start = start};
+        struct op_desc d = {.seq = 1, .coll = COLL_REDUCE, .dtype = DTYPE_U8, .count = 16 << 20};
+        struct plan p;
+
+        assert_true(plan_make(&d, &g, NULL, &p));
+        assert_int_equal(p.reduces, !rows[i].alone);
+        assert_true(!p.small && p.steps > 1);
+        d.coll = COLL_ALL_REDUCE;
+        assert_true(plan_make(&d, &g, NULL, &p) && p.reduces);
     }
 }
 
@@ -902,6 +936,7 @@ int main(void)
         cmocka_unit_test(the_first_cause_is_told),
         cmocka_unit_test(medium_sizes_are_cut_by_cores),
         cmocka_unit_test(small_is_larger_where_cores_are_shared),
+        cmocka_unit_test(root_reduces_alone),
         cmocka_unit_test(plans_cover_every_element_once),
         cmocka_unit_test(many_ranks_exchange),
         cmocka_unit_test(hostile_descriptions_have_no_plan),
