@@ -39,6 +39,11 @@ static inline bool dtype_is_float(unsigned dtype)
 {
     return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
 }
+/* Added up in single precision, which takes longer. */
+static inline bool dtype_is_half(unsigned dtype)
+{
+    return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
 /* Bytes of one element; 0 for a value that is no dtype. */
 size_t dtype_size(unsigned dtype);
 /* "f32", "sum"; "?" for a value outside the table. */

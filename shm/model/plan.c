@@ -79,12 +79,6 @@ static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsign
     return most == d->count;
 }
 
-/* Half floats are added up in single precision, which takes longer. */
-static bool is_half(const struct plan *p)
-{
-    return p->dtype == DTYPE_F16 || p->dtype == DTYPE_BF16;
-}
-
 /* Two, with a core each? */
 static bool is_pair(const struct plan_geom *g)
 {
@@ -107,7 +101,8 @@ static uint64_t small_alone(const struct plan_geom *g, const struct plan *p)
     uint64_t most;
 
     if (is_pair(g) && p->coll == COLL_ALL_REDUCE)
-        return MIN((size_t)(is_half(p) ? PLAN_SMALL_PAIR_HALF : PLAN_SMALL_PAIR), plan_chunk(g));
+        return MIN((size_t)(dtype_is_half(p->dtype) ? PLAN_SMALL_PAIR_HALF : PLAN_SMALL_PAIR),
+                   plan_chunk(g));
     if (g->nlocal <= g->cores)
         return g->nlocal <= 4 ? PLAN_SMALL : PLAN_SMALL / 4;
     most = (uint64_t)PLAN_SMALL_CORE * MAX(g->cores, 1u) / ((uint64_t)g->nlocal * g->nlocal);
@@ -334,7 +329,7 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
 static bool by_teams(const struct plan *p, const struct plan_geom *g)
 {
     return g->team && g->nnodes == 1 &&
-           (p->coll == COLL_BARRIER || (p->coll == COLL_ALL_REDUCE && !is_half(p)));
+           (p->coll == COLL_BARRIER || (p->coll == COLL_ALL_REDUCE && !dtype_is_half(p->dtype)));
 }
 
 bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_t *counts,

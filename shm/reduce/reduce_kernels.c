@@ -55,11 +55,6 @@ enum {
     BLOCK = 4096,
 };
 
-static ALWAYS_INLINE bool is_half(unsigned dtype)
-{
-    return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
-}
-
 /* Whether two wide registers are loaded as even and odd elements: cheaper than one after the
  * other, unless the CPU converts in one instruction. */
 static ALWAYS_INLINE bool in_pairs(unsigned dtype)
@@ -67,7 +62,7 @@ static ALWAYS_INLINE bool in_pairs(unsigned dtype)
 #if defined(REDUCE_X86)
     return dtype == DTYPE_BF16;
 #else
-    return is_half(dtype);
+    return dtype_is_half(dtype);
 #endif
 }
 
@@ -100,7 +95,7 @@ typedef slim_u8 wide_u8;
 /* Bytes of a source that fill one register. */
 static ALWAYS_INLINE size_t unit(unsigned dtype, size_t vec_bytes)
 {
-    return is_half(dtype) ? vec_bytes / 2 : vec_bytes;
+    return dtype_is_half(dtype) ? vec_bytes / 2 : vec_bytes;
 }
 
 /* --- less than a register -------------------------------------------------------------- */
@@ -164,7 +159,7 @@ static ALWAYS_INLINE slim_u8 slim_load_part(unsigned dtype, const uint8_t *p, si
 {
     slim_u64 v = load_bytes(p, n);
 
-    if (is_half(dtype))
+    if (dtype_is_half(dtype))
         return slim_widen(dtype, (slim_half)v[0]);
     return dtype == DTYPE_BOOL ? slim_truth((slim_u8)v) : (slim_u8)v;
 }
@@ -175,7 +170,7 @@ static ALWAYS_INLINE void slim_store_part(unsigned dtype, uint8_t *p, size_t n, 
 
     if (dtype_is_float(dtype))
         raw = (slim_u64)slim_one_nan(dtype, v);
-    if (is_half(dtype))
+    if (dtype_is_half(dtype))
         raw[0] = (uint64_t)slim_narrow(dtype, (slim_u8)raw);
     store_bytes(p, n, raw);
 }
@@ -231,7 +226,7 @@ static ALWAYS_INLINE void four_store(unsigned dtype, uint8_t *p, const struct wi
 
 static ALWAYS_INLINE uint8_t *acc_at(unsigned dtype, const struct pass *p, size_t i)
 {
-    return p->acc + (i - p->begin) * (is_half(dtype) ? 2 : 1);
+    return p->acc + (i - p->begin) * (dtype_is_half(dtype) ? 2 : 1);
 }
 
 /* Four registers at once: their additions do not wait for one another, and each pointer in

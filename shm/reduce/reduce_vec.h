@@ -180,7 +180,7 @@ static ALWAYS_INLINE void VEC(store_raw)(uint8_t *p, VEC(u8) v)
 
 static ALWAYS_INLINE VEC(u8) VEC(load)(unsigned dtype, const uint8_t *p)
 {
-    if (is_half(dtype))
+    if (dtype_is_half(dtype))
         return VEC(widen)(dtype, *(const VEC(half_mem) *)p);
     return dtype == DTYPE_BOOL ? VEC(truth)(VEC(load_raw)(p)) : VEC(load_raw)(p);
 }
@@ -189,7 +189,7 @@ static ALWAYS_INLINE void VEC(store)(unsigned dtype, uint8_t *p, VEC(u8) v)
 {
     if (dtype_is_float(dtype))
         v = VEC(one_nan)(dtype, v);
-    if (is_half(dtype))
+    if (dtype_is_half(dtype))
         *(VEC(half_mem) *)p = VEC(narrow)(dtype, v);
     else
         VEC(store_raw)(p, v);
