@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What commctl --help lists stands everywhere else where a user looks: verbs and options in the
-manual page and in the completions, verdicts in the manual page. bash and, where it is
+manual page and in the completions, verdicts and events in the manual page. bash and, where it is
 there, zsh are asked what they complete.
 """
 
@@ -92,6 +92,11 @@ def main():
     heads = re.findall(r"^\.TP\n\.(?:B|BR) (.*)$", parts["VERDICTS"], re.M)
     described = [word for head in heads for word in re.findall(r"[A-Z_]{4,}", head)]
     same("commctl.8, VERDICTS,", described, verdicts)
+    events = re.findall(r"\[CORE_NOTE_\w+\] = \"(\w+)\"", read("daemon/apply.c"))
+    for path in ("daemon/daemon.c", "daemon/admin/answers.c"):
+        events += re.findall(r"daemon_note\(d, \"(\w+)\"", read(path))
+    row = re.search(r"^event\|string\|T{\n(.*?)^T}", page, re.M | re.S).group(1)
+    same("commctl.8, events,", re.findall(r'"(\w+)"', row), events)
 
     typed = {verb.split()[0] for verb in verbs}
     takes["--watch"] = {verb for verb in typed - {"help"} if is_for(verb, "--watch")}

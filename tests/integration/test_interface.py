@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""What bash and zsh complete of commctl, on a cluster."""
+"""What is said of commctl elsewhere, on a cluster: what bash and zsh complete, and the keys of
+--json in commctl(8)."""
 
+import json
 import os
 import re
 import shutil
@@ -9,10 +11,12 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main  # noqa: E402
+from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
 from zsh import Zsh  # noqa: E402
 
 COMPLETION = os.path.join(TOP, "client/ctl/completion")
+
+# ---- completion ---------------------------------------------------------------------------------
 
 BASH = """
 . "$1"; shift
@@ -103,6 +107,59 @@ def test_zsh_completes():
         with Cluster(1) as cluster: # bash leaves out what it would have to quote
             cluster.ranks("two words", [0])
             equal(zsh.offered("--socket", cluster.nodes[0].socket, "why", ""), ["two words"])
+
+
+# ---- --json --------------------------------------------------------------------------------------
+
+
+def kind_of(value):
+    return "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+
+
+def manual():
+    """{table: {key: type, or "" where it is said elsewhere}} of commctl(8)."""
+    with open(os.path.join(TOP, "client/ctl/commctl.8")) as file:
+        text = file.read().partition(".SH JSON")[2].partition(".SH EXIT")[0]
+    # ranks has a second table
+    text = text.replace("A second table,\n.BR links ,", ".SS links\n")
+    found = {}
+    for part in text.split("\n.SS ")[1:]:
+        rows = re.findall(r"^(\w[\w, ]*)\|(\w*)\|T\{$", part, re.M)
+        found[part.split()[0]] = {key: kind for keys, kind in rows for key in keys.split(", ")}
+    return found
+
+
+def ctl(node, *words):
+    done = subprocess.run([COMMCTL, "--socket", node.socket, "--json", *words],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_json_is_that_of_the_manual():
+    """Each key that a verb shows is in commctl(8), with its type, and no other one."""
+    tables = manual()
+    seen = set()
+    with Cluster(2) as cluster:
+        node = cluster.nodes[0]
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[0].start("all_reduce", name="g", count=10)
+        usage = subprocess.check_output([COMMCTL, "--help"], text=True).split("\n\n")[1]
+        verbs = [re.split(r"  +", line.strip())[0].split() for line in usage.splitlines()]
+        others = (["help"], ["wait"], ["trace"], ["kick"])  # no tables, or as drain has them
+        not_in_rows = {"lost"}  # with --follow
+        until(lambda: ctl(node, "ops")["ops"], "the rank waits")
+        for verb in [verb for verb in verbs if verb not in others] + [["drain", "--undo"]]:
+            for table, rows in ctl(node, *verb).items():
+                seen.add(table)
+                check(rows or table == "links", f"{verb}: no rows")
+                for row in rows:
+                    equal({*row} ^ {*tables[table]}, not_in_rows & {*tables[table]}, table)
+                    for key, value in row.items():
+                        kinds = (kind_of(value), "")
+                        check(value is None or tables[table][key] in kinds, (table, key, value))
+        equal(seen, set(tables), "tables that are shown, and those of commctl(8)")
+        ranks[1].call("all_reduce", name="g", count=10)
+        ranks[0].finish()
 
 
 if __name__ == "__main__":
