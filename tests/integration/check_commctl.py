@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What commctl --help lists stands everywhere else where a user looks: verbs and options in the
 manual page and in the completions, verdicts and events in the manual page. bash and, where it is
-there, zsh are asked what they complete.
+there, zsh are asked what they complete. The other programs' pages have the options of their --help.
 """
 
 import os
@@ -20,6 +20,8 @@ BUILD = os.path.abspath(os.environ.get("COMMD_BUILD") or ("." if HERE else f"{TO
 COMMCTL = f"{BUILD}/client/ctl/commctl"
 COMPLETION = f"{TOP}/client/ctl/completion"
 NOWHERE = {"COMMD_SOCKET": "/nonexistent"}
+PAGES = {"daemon/commd": "daemon/commd.8", "client/perf/commd-perf": "client/perf/commd-perf.1",
+         "transport/commd-gpu": "transport/gpu/commd-gpu.8"}  # fmt: skip
 failures = []
 
 
@@ -66,6 +68,18 @@ def check_completion(name, offers, typed, takes, options):
     same(f"{name}'s completion of kick GROUP -", offers("kick", "g", "--r"), ["--reason"])
 
 
+def check_page(program, page):
+    """In mdoc an option is `Fl -name`, in man it stands as it is typed."""
+    text = subprocess.run([f"{BUILD}/{program}", "--help"], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout  # fmt: skip
+    form = r"(?<![\w-])--[a-z][a-z_-]+"
+    lines = read(page).replace("\\-", "-")
+    found = ["-" + name for name in re.findall(r"(?:Fl|\|) (-[a-z][a-z-]+)", lines)]
+    if not lines.startswith(".Dd"):
+        found = re.findall(form, lines)
+    same(page, found, re.findall(form, text))
+
+
 def main():
     text = subprocess.run([COMMCTL, "--help"], check=True, text=True,
                           stdout=subprocess.PIPE).stdout  # fmt: skip
@@ -97,6 +111,10 @@ def main():
         events += re.findall(r"daemon_note\(d, \"(\w+)\"", read(path))
     row = re.search(r"^event\|string\|T{\n(.*?)^T}", page, re.M | re.S).group(1)
     same("commctl.8, events,", re.findall(r'"(\w+)"', row), events)
+
+    for program, page in PAGES.items():
+        if os.path.exists(f"{BUILD}/{program}"):
+            check_page(program, page)
 
     typed = {verb.split()[0] for verb in verbs}
     takes["--watch"] = {verb for verb in typed - {"help"} if is_for(verb, "--watch")}
