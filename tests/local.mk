@@ -24,6 +24,10 @@ TESTS += tests/check_names.py
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py
 
+# Which commit a package and a wheel are from.
+dist_check_SCRIPTS += tests/check_version.py
+TESTS += tests/check_version.py
+
 include tests/fakecuda/local.mk
 include tests/unit/shm/local.mk
 include tests/unit/transport/local.mk

@@ -21,17 +21,23 @@ copy_of_tree() {
     fi
 }
 
-# The version of what is built from this tree: that of the release and, where git knows more, the
-# time and the name of the commit. So a later build is an upgrade for apt, and commd says which it
-# is.
+# The version of what is built from this tree: that of the release and, unless this is the commit
+# with its tag (v0.1.0), the time and the name of the commit. So a later build is an upgrade for apt
+# and for pip, and commd says which it is. pip takes it as it stands (PEP 440): between two dots
+# there is no number that begins with 0, which pip would write otherwise.
 build_version() {
     local release commit=
     release=$("$top/quickstart" --version)
+    release=${release#commd }
     if [ -e "$top/.git" ] && commit=$(TZ=UTC0 git -C "$top" log -1 --abbrev=10 \
-        --date=format-local:%Y%m%d.%H%M%S --format=+git%cd.%h); then
-        [ -z "$(git -C "$top" status --porcelain)" ] || commit+=.changed
+        --date=format-local:%Y%m%d%H%M%S --format=+git%cd.g%h); then
+        if [ -n "$(git -C "$top" status --porcelain)" ]; then
+            commit+=.changed
+        elif git -C "$top" tag --points-at HEAD | grep -xF "v$release" >/dev/null; then
+            commit=
+        fi
     fi
-    printf '%s%s\n' "${release#commd }" "$commit"
+    printf '%s%s\n' "$release" "$commit"
 }
 
 # An entry of debian/changelog for that version; its time is the one that dpkg builds with.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Puts a wheel together: tools/wheel.sh has built what goes in.
 
-    wheel.py WORK OUT      WORK/commd: the tree, WORK/stage: make install,
-                           WORK/python-RELEASE/build: setup.py build, one for each torch
+    wheel.py WORK OUT VERSION   WORK/commd: the tree, WORK/stage: make install,
+                                WORK/python-RELEASE/build: setup.py build, one for each torch;
+                                VERSION: what the programs say (--with-build-version)
 
     commd/                 the package, with commd._core and commd._torch_2_13
     commd/sbin/            commd, and commd-engine, which it looks for beside itself
@@ -163,11 +164,11 @@ def check_needs(wheel, work):
     return newest
 
 
-def add_metadata(wheel, info, tag):
+def add_metadata(wheel, info, version, tag):
     with open(os.path.join(TREE, "client/python/pyproject.toml"), "rb") as file:
         project = tomllib.load(file)
     project = project["project"]
-    lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version()}",
+    lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}",
              f"Summary: {project['description']}", "Requires-Python: >=3.11"]  # fmt: skip
     for extra, needs in project["optional-dependencies"].items():
         lines.append(f"Provides-Extra: {extra}")
@@ -182,14 +183,19 @@ def add_metadata(wheel, info, tag):
     wheel.add(f"{info}/WHEEL", text.encode())
 
 
-def version():
+def check_version(version):
+    """The release of the tree, and what PEP 440 lets follow it."""
     with open(os.path.join(TREE, "client/python/commd/__init__.py")) as file:
-        return re.search(r'^__version__ = "(.*)"$', file.read(), re.M).group(1)
+        release = re.search(r'^__version__ = "(.*)"$', file.read(), re.M).group(1)
+    if not re.fullmatch(re.escape(release) + r"(\+[a-z][a-z0-9]*(\.[a-z][a-z0-9]*)*)?", version):
+        raise SystemExit(f"wheel.py: {version} is no version that pip takes for {release}")
 
 
 def main():
-    work, out = (os.path.abspath(path) for path in sys.argv[1:])
-    info = f"commd-{version()}.dist-info"
+    work, out = (os.path.abspath(path) for path in sys.argv[1:3])
+    version = sys.argv[3]
+    check_version(version)
+    info = f"commd-{version}.dist-info"
     wheel = Wheel()
     add_package(wheel, work)
     if "commd/_core.abi3.so" not in wheel.files:
@@ -198,9 +204,9 @@ def main():
     add_libraries(wheel, info)
     major, minor = check_needs(wheel, work)
     tag = f"cp311-abi3-manylinux_{major}_{minor}_x86_64"
-    add_metadata(wheel, info, tag)
+    add_metadata(wheel, info, version, tag)
     wheel.add_record(info)
-    wheel.write(f"{out}/commd-{version()}-{tag}.whl", info)
+    wheel.write(f"{out}/commd-{version}-{tag}.whl", info)
 
 
 main()

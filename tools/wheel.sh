@@ -75,8 +75,8 @@ build_wheel() {
     for release in $wheel_torch; do
         wheel_python "$out/work/commd" "$out/work" "$release" || return
     done
-    SOURCE_DATE_EPOCH=$(wheel_time) "$python" "$out/work/commd/tools/wheel.py" "$out/work" "$out" ||
-        return
+    SOURCE_DATE_EPOCH=$(wheel_time) "$python" "$out/work/commd/tools/wheel.py" "$out/work" "$out" \
+        "$(build_version)" || return
     rm -rf "$out/work"
 }
 

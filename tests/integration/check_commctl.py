@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What commctl --help lists stands everywhere else where a user looks: verbs and options in the
-manual page and in the completions, verdicts in the manual page. bash is asked what it completes;
-zsh's is read, and zsh, where it is there, says whether it can read it, too.
+manual page and in the completions, verdicts and events in the manual page. bash and, where it is
+there, zsh are asked what they complete. The other programs' pages have the options of their --help.
 """
 
 import os
@@ -10,10 +10,18 @@ import shutil
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from zsh import Zsh  # noqa: E402
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.environ.get("COMMD_BUILD") or ("." if os.path.exists("client/ctl") else f"{TOP}/build")
-BASH = f"{TOP}/client/ctl/completion/commctl"
-ZSH = f"{TOP}/client/ctl/completion/_commctl"
+HERE = os.path.exists("client/ctl/commctl")
+BUILD = os.path.abspath(os.environ.get("COMMD_BUILD") or ("." if HERE else f"{TOP}/build"))
+COMMCTL = f"{BUILD}/client/ctl/commctl"
+COMPLETION = f"{TOP}/client/ctl/completion"
+NOWHERE = {"COMMD_SOCKET": "/nonexistent"}
+PAGES = {"daemon/commd": "daemon/commd.8", "client/perf/commd-perf": "client/perf/commd-perf.1",
+         "transport/commd-gpu": "transport/gpu/commd-gpu.8"}  # fmt: skip
 failures = []
 
 
@@ -34,14 +42,46 @@ def bash(*words):
     """What it offers for the last word; no commd is asked."""
     script = ('. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _commctl; '
               'printf "%s\\n" "${COMPREPLY[@]}"')  # fmt: skip
-    done = subprocess.run(["bash", "-c", script, "bash", BASH, "commctl", *words], check=True,
-                          env={"PATH": "/usr/bin:/bin", "COMMD_SOCKET": "/nonexistent"},
-                          stdout=subprocess.PIPE, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", f"{COMPLETION}/commctl", "commctl", *words], check=True,
+        env=dict(NOWHERE, PATH="/usr/bin:/bin"), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     return done.stdout.split()
 
 
+def is_for(verb, option):
+    """Does commctl take it? It says so before it asks a commd."""
+    words = ["config"] if verb == "show" else []
+    done = subprocess.run([COMMCTL, verb, *words, option], stdin=subprocess.DEVNULL, text=True,
+                          env=dict(os.environ, **NOWHERE), capture_output=True)  # fmt: skip
+    return "is not for it" not in done.stderr
+
+
+def check_completion(name, offers, typed, takes, options):
+    """@takes: {option: verbs} of those that are not for all."""
+    same(f"{name}'s completion", offers(""), typed)
+    for verb in typed:
+        mine = {o for o in options if verb in takes.get(o, {verb})}
+        same(f"{name}'s completion of {verb}", offers(verb, "--"), mine)
+    same(f"{name}'s completion of show", offers("show", ""), ["config", "tuning"])
+    same(f"{name}'s completion of kick", offers("kick", ""), ["pid", "rank"])
+    same(f"{name}'s completion of kick GROUP -", offers("kick", "g", "--r"), ["--reason"])
+
+
+def check_page(program, page):
+    """In mdoc an option is `Fl -name`, in man it stands as it is typed."""
+    text = subprocess.run([f"{BUILD}/{program}", "--help"], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout  # fmt: skip
+    form = r"(?<![\w-])--[a-z][a-z_-]+"
+    lines = read(page).replace("\\-", "-")
+    found = ["-" + name for name in re.findall(r"(?:Fl|\|) (-[a-z][a-z-]+)", lines)]
+    if not lines.startswith(".Dd"):
+        found = re.findall(form, lines)
+    same(page, found, re.findall(form, text))
+
+
 def main():
-    text = subprocess.run([f"{BUILD}/client/ctl/commctl", "--help"], check=True, text=True,
+    text = subprocess.run([COMMCTL, "--help"], check=True, text=True,
                           stdout=subprocess.PIPE).stdout  # fmt: skip
     lines = re.findall(r"^  (\S.*?)(?:  +(.*))?$", text, re.M)
     verbs = [name for name, _ in lines if not name.startswith("-")]
@@ -66,23 +106,24 @@ def main():
     heads = re.findall(r"^\.TP\n\.(?:B|BR) (.*)$", parts["VERDICTS"], re.M)
     described = [word for head in heads for word in re.findall(r"[A-Z_]{4,}", head)]
     same("commctl.8, VERDICTS,", described, verdicts)
+    events = re.findall(r"\[CORE_NOTE_\w+\] = \"(\w+)\"", read("daemon/apply.c"))
+    for path in ("daemon/daemon.c", "daemon/admin/answers.c"):
+        events += re.findall(r"daemon_note\(d, \"(\w+)\"", read(path))
+    row = re.search(r"^event\|string\|T{\n(.*?)^T}", page, re.M | re.S).group(1)
+    same("commctl.8, events,", re.findall(r'"(\w+)"', row), events)
+
+    for program, page in PAGES.items():
+        if os.path.exists(f"{BUILD}/{program}"):
+            check_page(program, page)
 
     typed = {verb.split()[0] for verb in verbs}
-    same("bash's completion", bash(""), typed)
-    for verb in typed:
-        mine = {o for o in options if verb in takes.get(o, {verb})}
-        same(f"bash's completion of {verb}", bash(verb, "--"), mine)
-    same("bash's completion of show", bash("show", ""), ["config", "tuning"])
-    same("bash's completion of kick", bash("kick", ""), ["pid", "rank"])
-    same("bash's completion of kick GROUP -", bash("kick", "g", "--r"), ["--reason"])
-
-    text = read("client/ctl/completion/_commctl")
-    listed = re.search(r"verbs=\(\n(.*?)\n    \)", text, re.S).group(1)
-    same("zsh's completion", re.findall(r"^ +'([a-z-]+):", listed, re.M), typed)
-    found = re.findall(r"^ +'(?:\(-\))?(?:'\{-h,)?(--[a-z]+)", text, re.M)
-    same("zsh's completion of options", found, options)
-    if shutil.which("zsh") and subprocess.run(["zsh", "-n", ZSH]).returncode:
-        failures.append("zsh cannot read its completion")
+    takes["--watch"] = {verb for verb in typed - {"help"} if is_for(verb, "--watch")}
+    check_completion("bash", bash, typed, takes, options)
+    if shutil.which("zsh"):
+        with Zsh(COMPLETION, os.path.dirname(COMMCTL), dict(os.environ, **NOWHERE)) as zsh:
+            check_completion("zsh", zsh.offered, typed, takes, options)
+    else:
+        print("zsh is not here, and was not asked")
     for failure in failures:
         print(failure)
     return 1 if failures else 0

@@ -20,7 +20,7 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_verbs.py tests/integration/test_why.py \
 	tests/integration/test_trace.py tests/integration/test_keys.py \
 	tests/integration/test_http.py tests/integration/test_prometheus.py \
-	tests/integration/test_doctor.py \
+	tests/integration/test_doctor.py tests/integration/test_interface.py \
 	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
 	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_why.py
 dist_check_SCRIPTS += $(integration_tests)
@@ -33,7 +33,8 @@ EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_clien
 	tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/staged.py \
 	tests/integration/lib/stream.py \
-	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/torch/torch_ops.py \
+	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/lib/zsh.py \
+	tests/integration/torch/torch_ops.py \
 	tests/integration/torch/torch_checks.py tests/integration/torch/torch_forms.py \
 	tests/integration/torch/torch_groups.py tests/integration/torch/torch_p2p.py \
 	tests/integration/torch/torch_ends.py tests/integration/torch/torch_trouble.py tools/nodes.sh \

@@ -13,7 +13,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import staged  # noqa: E402
-from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main, now, until  # noqa: E402
+from cluster import COMMCTL, Cluster, Skip, check, equal, main, now, until  # noqa: E402
 
 PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 
@@ -616,54 +616,6 @@ def test_a_rank_that_waits_says_what_is_usual():
             ranks[0].finish()
     finally:
         del os.environ["COMMD_WARN_AFTER"]
-
-
-COMPLETE = """
-. "$1"; shift
-commctl() { "$COMMCTL" "$@"; }
-command() { "$@"; }
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-_commctl
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
-
-
-def test_completion():
-    """bash offers the verbs of the help, and the names of groups where one is wanted."""
-    script = os.path.join(TOP, "client/ctl/completion/commctl")
-
-    def offered(*words):
-        done = subprocess.run(
-            ["bash", "-c", COMPLETE, "bash", script, "commctl", *words],
-            capture_output=True, text=True, env=dict(os.environ, COMMCTL=COMMCTL),
-        )  # fmt: skip
-        equal((done.returncode, done.stderr), (0, ""))
-        return done.stdout.split()
-
-    with Cluster(1) as cluster:
-        socket = cluster.nodes[0].socket
-        usage = subprocess.check_output([COMMCTL, "--help"], text=True).split("\n\n")[1]
-        verbs = [line.split()[0] for line in usage.splitlines()]
-        check(len(verbs) > 8, usage)
-        equal(sorted(offered("")), sorted(set(verbs)))
-        equal(offered("--socket", socket, "w"), ["why", "wait"])
-        equal(sorted(offered("show", "")), ["config", "tuning"])
-        check({"--json", "--timeout"} <= set(offered("--")), "options")
-        cluster.ranks("train", [0])
-        cluster.ranks("eval", [0])
-        equal(sorted(offered("--socket", socket, "why", "")), ["eval", "train"])
-        equal(offered("--socket", socket, "ops", "t"), ["train"])
-        kick = ("--socket", socket, "kick")
-        equal(sorted(offered(*kick, "")), ["eval", "pid", "rank", "train"])
-        pids = {str(client["pid"]) for client in cluster.nodes[0].ctl("clients")["clients"]}
-        equal((set(offered(*kick, "pid", "")), len(pids)), (pids, 2))
-        equal(offered(*kick, "rank", "t"), ["train"])
-        equal(offered(*kick, "train", "--r"), ["--reason"])
-        equal(offered(*kick, "rank", "train", ""), [])
-        with open(os.path.join(TOP, "client/ctl/completion/_commctl")) as file:
-            zsh = file.read()
-        for verb in verbs:
-            check(f"'{verb}:" in zsh, f"zsh does not know {verb}")
 
 
 def test_many_ask_at_once():

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Run by wheel.py in the container, as its user: installs the wheel and uses it.
 
-/given has the wheel and README.md, the examples of which are run as they stand there; /index the
-wheels of numpy and torch. Each check goes on from the one before.
+/given has the wheel and README.md, the examples of which are run as they stand there; /later the
+wheel as if of a later build; /index the wheels of numpy and torch. Each check goes on from the one
+before.
 """
 
 import contextlib
@@ -79,17 +80,24 @@ def check_bare():
         need(not shutil.which(name), f"there is a compiler: {name}")
 
 
+def installed():
+    """(version, as pip has it; that of the programs)"""
+    shown = re.search(r"^Version: (.*)$", run("pip", "show", "commd"), re.M).group(1)
+    return shown, run("commd", "--version").split()[1]
+
+
 def check_installs():
     run("/usr/bin/python3", "-m", "venv", VENV)
     (wheel,) = glob.glob("/given/*.whl")
     run("pip", "install", "-q", "--no-index", "--find-links", "/index", wheel, "numpy", "torch")
     run("pip", "check")
+    version = os.path.basename(wheel).split("-")[1]
+    need(installed() == (version, version), installed(), "is installed by", wheel)
 
 
 def check_programs_answer():
     for name in ("commd", "commctl", "commd-perf"):
         need(name in run(name, "--help"), name)
-    need(run("commd", "--version").startswith("commd "), "commd --version")
     run("commctl", "status", code=2)
     need(not processes(), "commctl has started something:", processes())
 
@@ -183,6 +191,19 @@ def check_two_nodes_tcp():
     check_two_nodes("tcp")
 
 
+def check_upgrade():
+    """A later build is installed over it, though the release is the same, and stays."""
+    before = installed()
+    newer = ("--no-index", "--find-links", "/later", "--find-links", "/given", "commd")
+    run("pip", "install", "-q", "--no-deps", "--upgrade", *newer)
+    need(installed() == (glob.glob("/later/*.whl")[0].split("-")[1], before[1]), installed())
+    out = run("pip", "install", "--no-deps", "--upgrade", *newer)
+    need("already satisfied" in out, out)
+    (wheel,) = glob.glob("/given/*.whl")
+    run("pip", "install", "-q", "--no-index", "--no-deps", wheel)
+    need(installed() == before, "back:", installed())
+
+
 def check_removed():
     run("pip", "uninstall", "-q", "-y", "commd")
     left = glob.glob(f"{VENV}/lib/python3*/site-packages/commd*") + glob.glob(f"{VENV}/bin/commd*")
@@ -193,7 +214,7 @@ def main():
     examples()
     checks = [check_bare, check_installs, check_programs_answer, check_perf_starts_commd,
               check_torch, check_numpy, check_no_compiler_is_said, check_daemon_leaves,
-              check_two_nodes_tcp, check_removed]  # fmt: skip
+              check_two_nodes_tcp, check_upgrade, check_removed]  # fmt: skip
     for check in checks:
         begin = time.monotonic()
         check()

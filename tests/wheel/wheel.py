@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 README = os.path.join(os.path.dirname(os.path.dirname(HERE)), "README.md")
@@ -29,8 +30,25 @@ def need(truth, *words):
         raise SystemExit(f"wheel: {' '.join(str(word) for word in words)}")
 
 
+def later(work, wheel):
+    """The same wheel, as if of a later build."""
+    version = os.path.basename(wheel).split("-")[1]
+    newer = f"{version}.newer" if "+" in version else f"{version}+newer"
+    path = os.path.join(work, os.path.basename(wheel).replace(version, newer))
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(path, "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename.startswith(f"commd-{version}.dist-info/"):
+                entry.filename = entry.filename.replace(version, newer)
+                if entry.filename.endswith(("/METADATA", "/RECORD")):
+                    data = data.replace(version.encode(), newer.encode())
+            new.writestr(entry, data)
+    return path
+
+
 def without_compiler(work, base, wheel, index):
     given = f"/given/{os.path.basename(wheel)}"
+    newer = later(work, wheel)
     root = os.path.join(work, "root")
     subprocess.run(["cp", "-a", "--reflink=auto", base, root], check=True)
     with open(os.path.join(root, "etc/hosts"), "w") as hosts:  # debootstrap leaves it out
@@ -41,6 +59,7 @@ def without_compiler(work, base, wheel, index):
          "--console=pipe", "--as-pid2", "--user=trainer", "--chdir=/home/trainer",
          f"--machine=commd-wheel-{os.getpid()}", "--hostname=wheel",
          "--resolv-conf=off", "-D", root, f"--bind-ro={wheel}:{given}",
+         f"--bind-ro={newer}:/later/{os.path.basename(newer)}",
          f"--bind-ro={index}:/index", f"--bind-ro={README}:/given/README.md",
          f"--bind-ro={HERE}/inside.py:/given/inside.py", "python3", "-u", "/given/inside.py"],
         stdin=subprocess.DEVNULL, timeout=LIMIT,

@@ -465,10 +465,20 @@ static void shipped_file_shows_every_key_and_its_default(void **state)
     free(text);
 }
 
-/* In the manual each key is an entry of its own: ".It Cm key", below ".Ss section:". */
+/* Does the line end so? */
+static bool says_reload(const char *line)
+{
+    static const char mark[] = "(reload)";
+    size_t len = strcspn(line, "\n");
+
+    return len >= strlen(mark) && !strncmp(line + len - strlen(mark), mark, strlen(mark));
+}
+
+/* In the manual each key is an entry of its own: ".It Cm key", below ".Ss section:". What a reload
+ * takes is marked there, or the whole section is. */
 static void manual_has_every_key_and_no_other(void **state)
 {
-    char *text = read_source("etc/commd.yaml.5"), *at, item[160];
+    char *text = read_source("etc/commd.yaml.5"), *at, *section, item[160];
     struct conf *conf = load_ok("");
     unsigned documented = 0, keys = 0;
     struct conf_row row;
@@ -476,9 +486,16 @@ static void manual_has_every_key_and_no_other(void **state)
     for (at = text; (at = strstr(at, "\n.It Cm ")); at++)
         documented++;
     for (; conf_row(conf, keys, &row); keys++) {
-        snprintf(item, sizeof(item), "\n.It Cm %s\n", row.key);
-        if (!strstr(text, item))
+        int len = snprintf(item, sizeof(item), "\n.It Cm %s", row.key);
+
+        for (at = strstr(text, item); at && !strchr("\n ", at[len]); at = strstr(at + 1, item))
+            ;
+        if (!at)
             fail_msg("etc/commd.yaml.5 lacks %s", row.key);
+        for (section = at; strncmp(section, "\n.Ss ", 5) != 0; section--)
+            assert_ptr_not_equal(section, text);
+        if (row.reloadable != (says_reload(at + 1) || says_reload(section + 1)))
+            fail_msg("etc/commd.yaml.5: %s: whether a reload takes it", row.key);
     }
     assert_int_equal(documented, keys);
     conf_free(conf);
