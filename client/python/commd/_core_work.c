@@ -82,6 +82,17 @@ void held_free(struct held *h)
     PyMem_Free(h);
 }
 
+/* Nobody wants to know of it any more: while it is pending, the group has it. */
+static void held_drop(struct group *g, struct held *h)
+{
+    if (h && g->handle && !commd_work_test(h->work, NULL)) {
+        h->next = g->orphans;
+        g->orphans = h;
+    } else {
+        held_free(h);
+    }
+}
+
 void orphans_reap(struct group *g, bool all)
 {
     struct held *mine = NULL, *h;
@@ -110,22 +121,6 @@ static struct held *held_new(size_t n)
     if (!h)
         PyErr_NoMemory();
     return h;
-}
-
-static struct work *work_new(struct group *g, bool batch)
-{
-    struct work *w = (struct work *)PyType_GenericAlloc(work_type, 0);
-
-    if (!w)
-        return NULL;
-    w->group = (struct group *)Py_NewRef((PyObject *)g);
-    w->batch = batch;
-    w->bell = bell_new();
-    if (w->bell)
-        return w;
-    Py_DECREF((PyObject *)w);
-    PyErr_NoMemory();
-    return NULL;
 }
 
 /* Lets other threads run, if the operations may wait: a group's first one on a GPU does, for the
@@ -174,17 +169,16 @@ static int start_batch(struct group *g, struct held *h, struct bell *bell)
 }
 
 /* Hands the operations to the library, which owns a reference to the bell from then on. */
-static int launch(struct work *w, struct held *h)
+static int launch(struct group *g, struct held *h, struct bell *bell, bool batch)
 {
-    struct group *g = w->group;
     int r;
 
     if (group_enter(g, "start"))
         return -1;
-    atomic_fetch_add(&w->bell->refs, 1);
-    r = w->batch ? start_batch(g, h, w->bell) : start_one(g, h, w->bell);
+    atomic_fetch_add(&bell->refs, 1);
+    r = batch ? start_batch(g, h, bell) : start_one(g, h, bell);
     if (r) {
-        bell_unref(w->bell);
+        bell_unref(bell);
         if (!PyErr_Occurred())
             raise_last(r);
     }
@@ -192,21 +186,32 @@ static int launch(struct work *w, struct held *h)
     return r;
 }
 
-/* Takes over @h. */
+/* Takes over @h. The Work is made last: the collector lists it from then on, where other threads
+ * find it, and they may run while an operation is started. */
 static PyObject *start(struct group *g, struct held *h, bool batch)
 {
-    struct work *w = work_new(g, batch);
+    struct bell *bell = bell_new();
+    struct work *w = NULL;
 
-    if (w && launch(w, h) == 0) {
-        w->held = h;
-        if (!PyErr_Occurred())
-            return (PyObject *)w;
-        /* Ctrl-C has ended a part of a batch, which has failed: the others go on, and keep @h */
-        h = NULL;
+    if (!bell)
+        PyErr_NoMemory();
+    if (!bell || launch(g, h, bell, batch)) {
+        held_free(h);
+        bell_unref(bell);
+        return NULL;
     }
-    held_free(h);
-    Py_XDECREF((PyObject *)w);
-    return NULL;
+    if (!PyErr_Occurred()) /* Ctrl-C has ended a part of a batch, which has failed: others go on */
+        w = (struct work *)PyType_GenericAlloc(work_type, 0);
+    if (!w) {
+        held_drop(g, h);
+        bell_unref(bell);
+        return NULL;
+    }
+    w->group = (struct group *)Py_NewRef((PyObject *)g);
+    w->held = h;
+    w->bell = bell;
+    w->batch = batch;
+    return (PyObject *)w;
 }
 
 PyObject *group_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -402,15 +407,9 @@ static void work_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     struct work *w = (struct work *)self;
-    struct held *h = w->held;
 
     PyObject_GC_UnTrack(self);
-    if (h && w->group->handle && !commd_work_test(h->work, NULL)) {
-        h->next = w->group->orphans;
-        w->group->orphans = h;
-    } else {
-        held_free(h);
-    }
+    held_drop(w->group, w->held);
     commd_work_free(w->handle);
     bell_unref(w->bell);
     Py_CLEAR(w->result);

@@ -910,6 +910,39 @@ def check_gpu_interrupted(ctx, g):
     g.barrier()
 
 
+def check_gpu_unseen(ctx, g):
+    """While a start waits for the other ranks, no thread finds its Work."""
+    import gpu_arrays as gpu
+
+    def batch(late, x):
+        operations = late.batch()
+        operations.all_reduce(x)
+        return operations.start()
+
+    for start in (lambda late, x: late.start.all_reduce(x), batch):
+        late, x, seen = ctx.group(f"late {g.epoch}", g.rank, g.size), gpu.on_gpu(np.ones(10)), []
+
+        def look(late=late, seen=seen):
+            while late.seq == 0:
+                pass
+            seen.extend(w.done() for w in gc.get_objects() if type(w) is commd.Work)
+            g.barrier()
+
+        if g.rank == 0:
+            thread = threading.Thread(target=look)
+            thread.start()
+        else:
+            g.barrier()
+        work = start(late, x)
+        if g.rank == 0:
+            thread.join()
+        work.wait()
+        del work
+        same(x.get(), np.full(10, float(g.size)))
+        assert not seen, seen
+        meet(ctx, late, "after a start that was looked for")
+
+
 def check_dlpack(ctx, g):
     """Host memory by __dlpack__: no copy."""
     import gpu_arrays as gpu
