@@ -330,7 +330,7 @@ def test_gpu():
 def test_gpu_service():
     environment = {**gpu_driver.environment(), "FAKECUDA_DELAY_US": "50"}
     with Cluster(1, {"gpu": gpu_driver.section()}) as cluster:
-        run_checks(cluster, [0, 0], ["gpu_interrupted", "gpu_unseen"], **environment)
+        run_checks(cluster, [0, 0], ["gpu_interrupted", "gpu_unseen", "gpu_dropped"], **environment)
 
 
 def test_failures():

@@ -85,7 +85,7 @@ void held_free(struct held *h)
 /* Nobody wants to know of it any more: while it is pending, the group has it. */
 static void held_drop(struct group *g, struct held *h)
 {
-    if (h && g->handle && !commd_work_test(h->work, NULL)) {
+    if (h && (g->handle || g->leaving) && !commd_work_test(h->work, NULL)) {
         h->next = g->orphans;
         g->orphans = h;
     } else {

@@ -943,6 +943,39 @@ def check_gpu_unseen(ctx, g):
         meet(ctx, late, "after a start that was looked for")
 
 
+def check_gpu_dropped(ctx, g):
+    """A group is left once its messages from a GPU are out. What is dropped meanwhile is held."""
+    import gpu_arrays as gpu
+
+    late, x = ctx.group(f"late {g.epoch}", g.rank, g.size), gpu.on_gpu(np.ones(1 << 20))
+    late.all_reduce(x)
+    if g.rank == 0:
+        held = bytearray(8)
+        work = late.start.recv(held, 1, 7)
+        late.send(x, 1, 3)
+        thread = threading.Thread(target=late.close, daemon=True)
+        thread.start()
+        until_left(late)
+        del work
+        raises(BufferError, held.append, 0)
+    meet(ctx, g, "dropped while the group is left")
+    if g.rank == 0:
+        thread.join()
+        held.append(0)
+    if g.rank == 1:
+        late.recv(x, 0, 3)
+        gpu.synchronize(0)
+
+
+def until_left(g):
+    """Or about to be: it has no number any more."""
+    while True:
+        try:
+            g.seq  # noqa: B018
+        except commd.InvalidArgument:
+            return
+
+
 def check_dlpack(ctx, g):
     """Host memory by __dlpack__: no copy."""
     import gpu_arrays as gpu
