@@ -352,14 +352,16 @@ static PyObject *work_wait_stream(PyObject *self, PyObject *stream)
 {
     struct work *w = (struct work *)self;
     struct group *g = w->group;
-    void *handle;
+    struct commd_work *handle;
+    void *native;
     int r;
 
-    if (parse_stream(stream, "wait_stream", &handle))
+    if (parse_stream(stream, "wait_stream", &native))
         return NULL;
-    g->calls++; /* as in work_wait() */
+    handle = handle_of(w); /* under the GIL: another thread may settle it */
+    g->calls++;            /* as in work_wait() */
     g->context->calls++;
-    Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle_of(w), handle);
+    Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle, native);
     Py_END_ALLOW_THREADS if (r) raise_last(r);
     group_exit(g);
     /* a signal's handler may have raised, though the operation was done by then */
