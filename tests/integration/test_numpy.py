@@ -139,7 +139,8 @@ def failed(processes):
 RESULTS = ["reductions", "reduce_scatter", "premul", "moves", "uneven_moves", "other_buffers",
            "large", "bfloat16", "registered"]  # fmt: skip
 ASYNC = ["async", "async_pending", "await", "await_pending", "batch", "batch_refusals",
-         "references", "close_pending", "threads", "close_inside"]  # fmt: skip
+         "batch_changed", "batch_collected", "references", "close_pending", "threads",
+         "close_inside"]  # fmt: skip
 GROUPS = ["split", "many_groups"]
 MESSAGES = ["point_to_point", "too_long_message"]
 

@@ -231,33 +231,37 @@ PyObject *group_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     return start(g, h, false);
 }
 
+static int fill_noted(struct request *r, const struct group *g, PyObject *tuple)
+{
+    PyObject *args[REQUEST_ARGS_MAX];
+    Py_ssize_t nargs = PyTuple_Size(tuple);
+
+    if (nargs < 0 || nargs > REQUEST_ARGS_MAX) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, request_doc);
+        return -1;
+    }
+    for (Py_ssize_t a = 0; a < nargs; a++)
+        args[a] = PyTuple_GetItem(tuple, a);
+    return request_fill(r, g, args, nargs);
+}
+
 PyObject *group_start_batch(PyObject *self, PyObject *list)
 {
     struct group *g = (struct group *)self;
-    Py_ssize_t n = PyList_Size(list);
-    struct held *h = n < 0 ? NULL : held_new((size_t)n);
+    PyObject *noted = PyList_AsTuple(list); /* nobody changes it while buffers run Python code */
+    Py_ssize_t n = noted ? PyTuple_Size(noted) : 0;
+    struct held *h = noted ? held_new((size_t)n) : NULL;
 
-    if (!h)
-        return NULL;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *tuple = PyList_GetItem(list, i), *args[REQUEST_ARGS_MAX];
-        Py_ssize_t nargs = tuple ? PyTuple_Size(tuple) : -1;
-
-        if (nargs < 0 || nargs > REQUEST_ARGS_MAX) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_TypeError, request_doc);
+    for (Py_ssize_t i = 0; h && i < n; i++)
+        if (fill_noted(&h->requests[i], g, PyTuple_GetItem(noted, i))) {
             held_free(h);
-            return NULL;
+            h = NULL;
+        } else {
+            h->n++;
         }
-        for (Py_ssize_t a = 0; a < nargs; a++)
-            args[a] = PyTuple_GetItem(tuple, a);
-        if (request_fill(&h->requests[i], g, args, nargs)) {
-            held_free(h);
-            return NULL;
-        }
-        h->n++;
-    }
-    return start(g, h, true);
+    Py_XDECREF(noted);
+    return h ? start(g, h, true) : NULL;
 }
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -273,7 +277,8 @@ static int work_settle(struct work *w)
         return 0;
     if (w->batch) {
         result = PyList_New((Py_ssize_t)h->n);
-        for (size_t i = 0; result && i < h->n; i++)
+        /* the collector may run with a new list, and code that settles it: then @h is freed */
+        for (size_t i = 0; result && w->held == h && i < h->n; i++)
             PyList_SetItem(result, (Py_ssize_t)i, request_result(&h->requests[i], NULL));
     } else {
         commd_work_status(h->work, &status);

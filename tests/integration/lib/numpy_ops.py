@@ -9,6 +9,7 @@ import asyncio
 import faulthandler
 import gc
 import os
+import select
 import signal
 import sys
 import threading
@@ -489,6 +490,58 @@ def check_batch(ctx, g):
     with g.batch():
         pass
     raises(commd.InvalidArgument, g.batch().start)
+
+
+def check_batch_changed(ctx, g):
+    """What an array's own code does to the list of a batch comes too late."""
+    events = []
+
+    class Array:
+        def __getattr__(self, name):
+            events.append("asked")
+            noted.clear()
+            raise AttributeError(name)
+
+    array = Array()
+    gone = weakref.ref(array, lambda _: events.append("gone"))
+    batch = g.batch()
+    batch.all_gather(array, np.zeros(g.size))
+    noted = batch._noted
+    del array
+    raises(TypeError, batch.start)
+    assert gone() is None and events.index("gone") == len(events) - 1 > 1, events
+    g.barrier()
+
+
+def check_batch_collected(ctx, g):
+    """The collector runs while a batch makes its list of results, and frees who waits for it."""
+
+    class Waits:
+        def __init__(self, work):
+            self.work, self.me = work, self
+
+        def __del__(self):
+            results.append(self.work.wait())
+
+    arrays, results, before = [np.ones(3) for _ in range(2)], [], gc.get_threshold()
+    batch = g.batch()
+    for x in arrays:
+        batch.all_reduce(x)
+    work = batch.start()
+    ready = work._watch()
+    select.select([ready], [], [])  # done() would make the list
+    os.close(ready)
+    gc.collect()
+    gc.disable()
+    Waits(work)
+    lists = [[] for _ in range(1000)]  # more than are kept for reuse
+    gc.set_threshold(1)
+    gc.enable()
+    results.append(work.wait())
+    gc.set_threshold(*before)
+    del lists
+    assert [[x is y for x, y in zip(r, arrays)] for r in results] == [[True] * 2] * 2, results
+    assert results[0] is results[1]
 
 
 def check_references(ctx, g):
