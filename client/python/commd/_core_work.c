@@ -425,6 +425,13 @@ static void work_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* One without an operation would have nothing to tell. */
+static PyObject *work_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyErr_Format(PyExc_TypeError, "%R is made by starting an operation", (PyObject *)type);
+    return NULL;
+}
+
 static PyMethodDef work_methods[] = {
     {"done", work_done, METH_NOARGS,
      "done()\n\n"
@@ -447,6 +454,7 @@ static PyType_Slot work_slots[] = {
      "An operation under way, or a batch of them. Its buffers are held until it is done, also\n"
      "if this object is dropped. In asyncio, `await work` is wait() without blocking."},
     {Py_am_await, work_await},
+    {Py_tp_new, work_new},
     {Py_tp_dealloc, work_dealloc},
     {Py_tp_traverse, work_traverse},
     {Py_tp_clear, work_clear},

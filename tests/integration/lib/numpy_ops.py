@@ -384,7 +384,10 @@ def check_refusals(ctx, g):
     assert "closed" in str(raises(invalid, g.start.all_reduce, x))
     raises(invalid, lambda: g.epoch)
     g.close()
-    raises(commd.InvalidArgument, commd.Group().barrier)
+    never = commd.Group()  # joined
+    for call in (never.barrier, lambda: never.all_gather(x, out=x), lambda: never.start.barrier()):
+        raises(commd.InvalidArgument, call)
+    raises(TypeError, commd.Work)
 
 
 def check_batch_refusals(ctx, g):
