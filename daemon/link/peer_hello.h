@@ -14,6 +14,9 @@ struct peer_hello_view {
     uint64_t linked;    /* known, and linked with this incarnation; 0: not linked */
 };
 
+/* Why not, in @buf, of who speaks @version: its frames say so, before a hello is read. Returns
+ * @buf. */
+const char *peer_hello_version(const char *self, unsigned version, char *buf, size_t len);
 /* NULL: welcome. Else why not, in @buf, in words that fit both sides' logs. */
 const char *peer_hello_check(const struct peer_hello_view *view, const struct msg_peer_hello *hello,
                              char *buf, size_t len);

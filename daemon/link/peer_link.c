@@ -379,6 +379,47 @@ static void link_bad_msg(struct link *link, const struct msg *msg)
     link_lost(link, text);
 }
 
+/* Who has another key, or another version, cannot say a name that would count, but has an address.
+ * It is a node's own only if no other node that we wait for has it too. The log has it already, by
+ * the address. */
+static void blame_by_address(struct link *link, const char *text)
+{
+    struct link_peer *blamed = NULL;
+
+    for (unsigned i = 0; i < link->links->npeers; i++) {
+        struct link_peer *peer = &link->links->peers[i];
+
+        if (i == link->links->self || peer->retry || peer->link ||
+            !sock_same_host(&peer->addr, &link->from))
+            continue;
+        if (blamed)
+            return;
+        blamed = peer;
+    }
+    if (blamed)
+        snprintf(blamed->error, sizeof(blamed->error), "%s", text);
+}
+
+static void link_bad_frame(struct link *link, int r)
+{
+    struct peer_links *links = link->links;
+    char text[MSG_TEXT_MAX];
+    uint8_t header[CODEC_HEADER];
+
+    snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(r));
+    if (link->state == LINK_UP)
+        return link_lost(link, text);
+    if (r == CODEC_E_VERSION && evbuffer_copyout(bufferevent_get_input(link->bev), header,
+                                                 sizeof(header)) == sizeof(header)) {
+        peer_hello_version(links->peers[links->self].name, header[2], text, sizeof(text));
+        if (link->inbound)
+            blame_by_address(link, text);
+    }
+    if (!link->inbound)
+        peer_set_error(link->peer, true, "%s", text);
+    link_refuse(link, CAUSE_PROTOCOL, text);
+}
+
 static void link_read(struct bufferevent *bev, void *arg)
 {
     struct link *link = arg;
@@ -407,15 +448,8 @@ static void link_read(struct bufferevent *bev, void *arg)
             link_bad_msg(link, &msg);
         msg_fini(&msg);
     }
-    if (r && r != CODEC_E_MORE) {
-        char text[MSG_TEXT_MAX];
-
-        snprintf(text, sizeof(text), "protocol error: %s", codec_strerror(r));
-        if (link->state == LINK_UP)
-            link_lost(link, text);
-        else
-            link_refuse(link, CAUSE_PROTOCOL, text);
-    }
+    if (r && r != CODEC_E_MORE)
+        link_bad_frame(link, r);
 }
 
 /* ---- TLS -------------------------------------------------------------------------------- */
@@ -423,26 +457,6 @@ static void link_read(struct bufferevent *bev, void *arg)
 _Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and one more");
 
 static const char another_key[] = "another cluster key: all nodes need the same cluster.key_file";
-
-/* Who has another key cannot say a name that would count, but has an address. It is a node's own
- * only if no other node that we wait for has it too. The log has it already, by the address. */
-static void blame_by_address(struct link *link)
-{
-    struct link_peer *blamed = NULL;
-
-    for (unsigned i = 0; i < link->links->npeers; i++) {
-        struct link_peer *peer = &link->links->peers[i];
-
-        if (i == link->links->self || peer->retry || peer->link ||
-            !sock_same_host(&peer->addr, &link->from))
-            continue;
-        if (blamed)
-            return;
-        blamed = peer;
-    }
-    if (blamed)
-        snprintf(blamed->error, sizeof(blamed->error), "%s", another_key);
-}
 
 static void handshake_failed(struct link *link, unsigned long code)
 {
@@ -473,7 +487,7 @@ static void handshake_failed(struct link *link, unsigned long code)
     } else {
         link_log_refused(link, inbound[why], "%s", inbound[why]);
         if (key_differs)
-            blame_by_address(link);
+            blame_by_address(link, another_key);
     }
     link_bury(link);
 }

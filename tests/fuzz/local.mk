@@ -3,7 +3,7 @@
 # Any bytes as a control frame.
 check_PROGRAMS += tests/fuzz/fuzz_frame
 TESTS += tests/fuzz/fuzz_frame
-tests_fuzz_fuzz_frame_SOURCES = tests/fuzz/fuzz_frame.c tests/fuzz/replay.c
+tests_fuzz_fuzz_frame_SOURCES = tests/fuzz/fuzz_frame.c tests/fuzz/replay.c tests/lib/frames.h
 tests_fuzz_fuzz_frame_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS)
 EXTRA_DIST += tests/fuzz/corpus/frame
 

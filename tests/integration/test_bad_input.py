@@ -16,8 +16,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, Skip, check, equal, main, need_ucx, until  # noqa: E402
-from wire import ADMIN, JOIN_FAILED, JOINED, LEAVE, TABLES, WELCOME  # noqa: E402
-from wire import Wire, frame, hello, join  # noqa: E402
+from wire import ADMIN, JOIN_FAILED, JOINED, LEAVE, TABLES, VERSION, WELCOME  # noqa: E402
+from wire import Wire, frame, header, hello, join, leave  # noqa: E402
 
 ONE_NODE = "cluster: {{node: a, nodes: [{{name: a, address: 127.0.0.1, port: {port}}}]}}\n"
 
@@ -270,8 +270,8 @@ def test_something_else_behind_the_socket():
             server.listen()
             for reply, what in (
                 (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a commd frame"),
-                (b"cd\x63\0\4\0\0\0\0\0\0\0", "another version of commd's protocol"),
-                (b"cd\x06", "Connection reset by peer"),
+                (header(4, VERSION + 1) + bytes(4), "another version of commd's protocol"),
+                (header(0)[:3], "Connection reset by peer"),
             ):
                 rank = Rank(type("Web", (), {"socket": path, "name": "web"}))
                 rank.start("connect", timeout_ms=2000)
@@ -433,23 +433,23 @@ def test_broken_frames():
     with Cluster(1) as cluster:
         node = cluster.nodes[0]
         cluster.expect("-> refused")
-        big = b"cd\x06\0" + (64 * 1024 + 1).to_bytes(4, "little")
+        big = header(64 * 1024 + 1)
         for data, text in (
             (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "protocol error: not a commd frame"),
             (os.urandom(4096).replace(b"c", b"x"), "protocol error: not a commd frame"),
-            (b"cd\x07\0\0\0\0\0", "protocol error: another version of commd's protocol"),
+            (header(0, VERSION + 1), "protocol error: another version of commd's protocol"),
             (big, "protocol error: frame too large"),
             (hello() + big, "protocol error: frame too large"),
-            (b"cd\x06\0\4\0\0\0\xff\xff\xff\xff", "protocol error: malformed message"),
+            (header(4) + b"\xff\xff\xff\xff", "protocol error: malformed message"),
             (hello() + frame(21, f1=1), "message type 21 is not for clients"),
             (join(1, 0, 1, "g"), "the first message has to be a hello"),
             (hello() + hello(), "a second hello"),
             (hello(admin=1) + join(1, 0, 1, "g"), "an admin session cannot join groups"),
             (hello() + frame(LEAVE, f2=0), "leaves group 0, which it is not in"),
             (
-                hello(version=9),
-                "the client speaks protocol version 9, commd 0.1.0 on node node0 speaks 6: install "
-                "libcommd and commd of one version",
+                hello(version=VERSION + 1),
+                f"the client speaks protocol version {VERSION + 1}, commd 0.1.0 on node node0 "
+                f"speaks {VERSION}: install libcommd and commd of one version",
             ),
         ):
             with Wire(node.socket) as wire:
@@ -576,19 +576,10 @@ def test_ten_thousand_joins_and_leaves():
                     kind, fields = wire.read()
                     equal(kind, JOINED, f"answer to a join: {fields}")
                     group = fields[3]
-                    wire.send(frame_leave(group))
+                    wire.send(leave(group))
         until(lambda: not node.groups(), "all groups are gone")
         until(lambda: not c.memory_files(node.pid), "and their boards")
         still_serves(node)
-
-
-def frame_leave(group):
-    """LEAVE with a fixed64."""
-    import struct
-
-    body = b"\x09" + group
-    envelope = bytes([LEAVE << 3 | 2, len(body)]) + body
-    return b"cd\x06\0" + struct.pack("<I", len(envelope)) + envelope
 
 
 def test_ten_thousand_connections():

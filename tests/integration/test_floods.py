@@ -25,7 +25,7 @@ PROLOGUE = """
 import os, select, socket, struct, sys, time
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
-from wire import Wire, frame, hello, LEAVE
+from wire import Wire, frame, hello, leave
 from commd_client import Context
 import errno, encodings.idna
 uid = int(sys.argv[2])  # only now: python may lie where that user cannot read
@@ -80,9 +80,7 @@ OPEN = {"listen": {"socket_mode": "0666"}}
 # ---- the log ---------------------------------------------------------------------------------
 
 LEAVES = """
-path, count, bad = sys.argv[3], 0, b"\\x09" + struct.pack("<Q", 77)
-bad = bytes([LEAVE << 3 | 2, len(bad)]) + bad
-bad = b"cd\\x06\\0" + struct.pack("<I", len(bad)) + bad
+path, count, bad = sys.argv[3], 0, leave(struct.pack("<Q", 77))
 ready()
 limit = time.monotonic() + 2
 while time.monotonic() < limit:

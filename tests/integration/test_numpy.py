@@ -139,7 +139,8 @@ def failed(processes):
 RESULTS = ["reductions", "reduce_scatter", "premul", "moves", "uneven_moves", "other_buffers",
            "large", "bfloat16", "registered"]  # fmt: skip
 ASYNC = ["async", "async_pending", "await", "await_pending", "batch", "batch_refusals",
-         "references", "close_pending", "threads", "close_inside"]  # fmt: skip
+         "batch_changed", "batch_collected", "references", "close_pending", "threads",
+         "close_inside"]  # fmt: skip
 GROUPS = ["split", "many_groups"]
 MESSAGES = ["point_to_point", "too_long_message"]
 
@@ -330,7 +331,7 @@ def test_gpu():
 def test_gpu_service():
     environment = {**gpu_driver.environment(), "FAKECUDA_DELAY_US": "50"}
     with Cluster(1, {"gpu": gpu_driver.section()}) as cluster:
-        run_checks(cluster, [0, 0], ["gpu_interrupted"], **environment)
+        run_checks(cluster, [0, 0], ["gpu_interrupted", "gpu_unseen", "gpu_dropped"], **environment)
 
 
 def test_failures():

@@ -192,8 +192,7 @@ def message(kind, *fields):
             body += wire.varint(number << 3 | 1) + value
         else:
             body += wire.field(number, value)
-    envelope = wire.field(kind, body)
-    return b"cd" + bytes([wire.VERSION, 0]) + len(envelope).to_bytes(4, "little") + envelope
+    return wire.framed(kind, body)
 
 
 def add(req, arena, size):

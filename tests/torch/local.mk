@@ -23,6 +23,7 @@ EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/gpu_interrupted.py \
 	tests/torch/programs/gpu_lost_rank.py \
 	tests/torch/programs/gpu_operations.py \
+	tests/torch/programs/gpu_section.py \
 	tests/torch/programs/init_methods.py \
 	tests/torch/programs/local_sgd.py \
 	tests/torch/programs/lost_rank.py \

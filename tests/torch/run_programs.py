@@ -105,6 +105,7 @@ PROGRAMS = [
     Program(  # elsewhere groups do not agree on a path
         "gpu_interrupted", gloo=False, environment=GPU, places=[], gpus=["shared GPU", "GPU nodes"],
     ),
+    Program("gpu_section", gloo=False, environment=GPU, places=[], gpus=["shared GPU"]),
     Program("gpu_lost_rank", gloo=False, environment=GPU, gpus=GPU_PLACES, codes={2: -9}),
     *(
         Program(

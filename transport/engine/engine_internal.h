@@ -55,6 +55,7 @@ struct wire_mail {
     uint8_t rec[sizeof(struct mail_rec)];
 };
 _Static_assert(sizeof(struct wire_mail) == 168, "wire layout");
+_Static_assert(MAIL_KINDS == 12, "all engines know the same kinds: MSG_VERSION");
 
 /* A message that nobody waits for yet. */
 struct inmsg {

@@ -172,8 +172,10 @@ static void group_settle(struct group *g)
             break;
         }
     c->calls++; /* may not be disconnected beside us */
+    g->leaving = true;
     Py_BEGIN_ALLOW_THREADS commd_group_leave(handle);
-    Py_END_ALLOW_THREADS orphans_reap(g, true);
+    Py_END_ALLOW_THREADS g->leaving = false;
+    orphans_reap(g, true);
     context_exit(c);
 }
 

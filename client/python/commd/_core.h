@@ -47,6 +47,7 @@ struct group {
     struct group *next;                    /* in context->groups */
     unsigned calls;                        /* threads inside a call */
     bool closing;                          /* the last of them leaves */
+    bool leaving;                          /* without a handle, but what is pending is not over */
     struct held *orphans; /* owned: operations whose handle was dropped before they were done */
     int rank, size;
 };

@@ -10,6 +10,7 @@
  * unless a stream was given. */
 #include "_core.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct dl_device { /* of DLPack's dlpack.h */

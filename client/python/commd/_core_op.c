@@ -614,6 +614,10 @@ int request_fill(struct request *r, const struct group *g, PyObject *const *args
     }
     f.row = &rows[coll];
     f.name = f.row->name;
+    if (!g->size) {
+        raise_invalid(f.name, "%s: this group was never joined", f.name);
+        return -1;
+    }
     r->op.size = sizeof r->op;
     r->op.coll = (int)coll;
     r->result = Py_NewRef(args[A_RESULT]);

@@ -82,6 +82,17 @@ void held_free(struct held *h)
     PyMem_Free(h);
 }
 
+/* Nobody wants to know of it any more: while it is pending, the group has it. */
+static void held_drop(struct group *g, struct held *h)
+{
+    if (h && (g->handle || g->leaving) && !commd_work_test(h->work, NULL)) {
+        h->next = g->orphans;
+        g->orphans = h;
+    } else {
+        held_free(h);
+    }
+}
+
 void orphans_reap(struct group *g, bool all)
 {
     struct held *mine = NULL, *h;
@@ -110,22 +121,6 @@ static struct held *held_new(size_t n)
     if (!h)
         PyErr_NoMemory();
     return h;
-}
-
-static struct work *work_new(struct group *g, bool batch)
-{
-    struct work *w = (struct work *)PyType_GenericAlloc(work_type, 0);
-
-    if (!w)
-        return NULL;
-    w->group = (struct group *)Py_NewRef((PyObject *)g);
-    w->batch = batch;
-    w->bell = bell_new();
-    if (w->bell)
-        return w;
-    Py_DECREF((PyObject *)w);
-    PyErr_NoMemory();
-    return NULL;
 }
 
 /* Lets other threads run, if the operations may wait: a group's first one on a GPU does, for the
@@ -174,17 +169,16 @@ static int start_batch(struct group *g, struct held *h, struct bell *bell)
 }
 
 /* Hands the operations to the library, which owns a reference to the bell from then on. */
-static int launch(struct work *w, struct held *h)
+static int launch(struct group *g, struct held *h, struct bell *bell, bool batch)
 {
-    struct group *g = w->group;
     int r;
 
     if (group_enter(g, "start"))
         return -1;
-    atomic_fetch_add(&w->bell->refs, 1);
-    r = w->batch ? start_batch(g, h, w->bell) : start_one(g, h, w->bell);
+    atomic_fetch_add(&bell->refs, 1);
+    r = batch ? start_batch(g, h, bell) : start_one(g, h, bell);
     if (r) {
-        bell_unref(w->bell);
+        bell_unref(bell);
         if (!PyErr_Occurred())
             raise_last(r);
     }
@@ -192,21 +186,32 @@ static int launch(struct work *w, struct held *h)
     return r;
 }
 
-/* Takes over @h. */
+/* Takes over @h. The Work is made last: the collector lists it from then on, where other threads
+ * find it, and they may run while an operation is started. */
 static PyObject *start(struct group *g, struct held *h, bool batch)
 {
-    struct work *w = work_new(g, batch);
+    struct bell *bell = bell_new();
+    struct work *w = NULL;
 
-    if (w && launch(w, h) == 0) {
-        w->held = h;
-        if (!PyErr_Occurred())
-            return (PyObject *)w;
-        /* Ctrl-C has ended a part of a batch, which has failed: the others go on, and keep @h */
-        h = NULL;
+    if (!bell)
+        PyErr_NoMemory();
+    if (!bell || launch(g, h, bell, batch)) {
+        held_free(h);
+        bell_unref(bell);
+        return NULL;
     }
-    held_free(h);
-    Py_XDECREF((PyObject *)w);
-    return NULL;
+    if (!PyErr_Occurred()) /* Ctrl-C has ended a part of a batch, which has failed: others go on */
+        w = (struct work *)PyType_GenericAlloc(work_type, 0);
+    if (!w) {
+        held_drop(g, h);
+        bell_unref(bell);
+        return NULL;
+    }
+    w->group = (struct group *)Py_NewRef((PyObject *)g);
+    w->held = h;
+    w->bell = bell;
+    w->batch = batch;
+    return (PyObject *)w;
 }
 
 PyObject *group_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -226,33 +231,37 @@ PyObject *group_start(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     return start(g, h, false);
 }
 
+static int fill_noted(struct request *r, const struct group *g, PyObject *tuple)
+{
+    PyObject *args[REQUEST_ARGS_MAX];
+    Py_ssize_t nargs = PyTuple_Size(tuple);
+
+    if (nargs < 0 || nargs > REQUEST_ARGS_MAX) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, request_doc);
+        return -1;
+    }
+    for (Py_ssize_t a = 0; a < nargs; a++)
+        args[a] = PyTuple_GetItem(tuple, a);
+    return request_fill(r, g, args, nargs);
+}
+
 PyObject *group_start_batch(PyObject *self, PyObject *list)
 {
     struct group *g = (struct group *)self;
-    Py_ssize_t n = PyList_Size(list);
-    struct held *h = n < 0 ? NULL : held_new((size_t)n);
+    PyObject *noted = PyList_AsTuple(list); /* nobody changes it while buffers run Python code */
+    Py_ssize_t n = noted ? PyTuple_Size(noted) : 0;
+    struct held *h = noted ? held_new((size_t)n) : NULL;
 
-    if (!h)
-        return NULL;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *tuple = PyList_GetItem(list, i), *args[REQUEST_ARGS_MAX];
-        Py_ssize_t nargs = tuple ? PyTuple_Size(tuple) : -1;
-
-        if (nargs < 0 || nargs > REQUEST_ARGS_MAX) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_TypeError, request_doc);
+    for (Py_ssize_t i = 0; h && i < n; i++)
+        if (fill_noted(&h->requests[i], g, PyTuple_GetItem(noted, i))) {
             held_free(h);
-            return NULL;
+            h = NULL;
+        } else {
+            h->n++;
         }
-        for (Py_ssize_t a = 0; a < nargs; a++)
-            args[a] = PyTuple_GetItem(tuple, a);
-        if (request_fill(&h->requests[i], g, args, nargs)) {
-            held_free(h);
-            return NULL;
-        }
-        h->n++;
-    }
-    return start(g, h, true);
+    Py_XDECREF(noted);
+    return h ? start(g, h, true) : NULL;
 }
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -268,7 +277,8 @@ static int work_settle(struct work *w)
         return 0;
     if (w->batch) {
         result = PyList_New((Py_ssize_t)h->n);
-        for (size_t i = 0; result && i < h->n; i++)
+        /* the collector may run with a new list, and code that settles it: then @h is freed */
+        for (size_t i = 0; result && w->held == h && i < h->n; i++)
             PyList_SetItem(result, (Py_ssize_t)i, request_result(&h->requests[i], NULL));
     } else {
         commd_work_status(h->work, &status);
@@ -347,14 +357,16 @@ static PyObject *work_wait_stream(PyObject *self, PyObject *stream)
 {
     struct work *w = (struct work *)self;
     struct group *g = w->group;
-    void *handle;
+    struct commd_work *handle;
+    void *native;
     int r;
 
-    if (parse_stream(stream, "wait_stream", &handle))
+    if (parse_stream(stream, "wait_stream", &native))
         return NULL;
-    g->calls++; /* as in work_wait() */
+    handle = handle_of(w); /* under the GIL: another thread may settle it */
+    g->calls++;            /* as in work_wait() */
     g->context->calls++;
-    Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle_of(w), handle);
+    Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle, native);
     Py_END_ALLOW_THREADS if (r) raise_last(r);
     group_exit(g);
     /* a signal's handler may have raised, though the operation was done by then */
@@ -402,21 +414,22 @@ static void work_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     struct work *w = (struct work *)self;
-    struct held *h = w->held;
 
     PyObject_GC_UnTrack(self);
-    if (h && w->group->handle && !commd_work_test(h->work, NULL)) {
-        h->next = w->group->orphans;
-        w->group->orphans = h;
-    } else {
-        held_free(h);
-    }
+    held_drop(w->group, w->held);
     commd_work_free(w->handle);
     bell_unref(w->bell);
     Py_CLEAR(w->result);
     Py_XDECREF((PyObject *)w->group);
     PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+/* One without an operation would have nothing to tell. */
+static PyObject *work_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyErr_Format(PyExc_TypeError, "%R is made by starting an operation", (PyObject *)type);
+    return NULL;
 }
 
 static PyMethodDef work_methods[] = {
@@ -441,6 +454,7 @@ static PyType_Slot work_slots[] = {
      "An operation under way, or a batch of them. Its buffers are held until it is done, also\n"
      "if this object is dropped. In asyncio, `await work` is wait() without blocking."},
     {Py_am_await, work_await},
+    {Py_tp_new, work_new},
     {Py_tp_dealloc, work_dealloc},
     {Py_tp_traverse, work_traverse},
     {Py_tp_clear, work_clear},

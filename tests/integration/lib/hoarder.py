@@ -12,12 +12,11 @@ import mmap
 import os
 import re
 import socket
-import struct
 import sys
 
 sys.dont_write_bytecode = True
 from commd_client import DTYPES, CommdError, Context  # noqa: E402
-from wire import JOIN_FAILED, JOINED, LEAVE, VERSION, Wire, field, hello, join  # noqa: E402
+from wire import JOIN_FAILED, JOINED, Wire, hello, join, leave  # noqa: E402
 
 os.setgroups([])
 os.setgid(int(sys.argv[1]))
@@ -64,9 +63,7 @@ class Fds:
         return self.fds[0], fields
 
     def leave(self, fields):
-        body = b"\x09" + fields[3]  # the group, a fixed64
-        envelope = field(LEAVE, body)
-        self.wire.send(b"cd" + bytes([VERSION, 0]) + struct.pack("<I", len(envelope)) + envelope)
+        self.wire.send(leave(fields[3]))
 
 
 def connect():

@@ -9,6 +9,7 @@ import asyncio
 import faulthandler
 import gc
 import os
+import select
 import signal
 import sys
 import threading
@@ -383,7 +384,10 @@ def check_refusals(ctx, g):
     assert "closed" in str(raises(invalid, g.start.all_reduce, x))
     raises(invalid, lambda: g.epoch)
     g.close()
-    raises(commd.InvalidArgument, commd.Group().barrier)
+    never = commd.Group()  # joined
+    for call in (never.barrier, lambda: never.all_gather(x, out=x), lambda: never.start.barrier()):
+        raises(commd.InvalidArgument, call)
+    raises(TypeError, commd.Work)
 
 
 def check_batch_refusals(ctx, g):
@@ -489,6 +493,58 @@ def check_batch(ctx, g):
     with g.batch():
         pass
     raises(commd.InvalidArgument, g.batch().start)
+
+
+def check_batch_changed(ctx, g):
+    """What an array's own code does to the list of a batch comes too late."""
+    events = []
+
+    class Array:
+        def __getattr__(self, name):
+            events.append("asked")
+            noted.clear()
+            raise AttributeError(name)
+
+    array = Array()
+    gone = weakref.ref(array, lambda _: events.append("gone"))
+    batch = g.batch()
+    batch.all_gather(array, np.zeros(g.size))
+    noted = batch._noted
+    del array
+    raises(TypeError, batch.start)
+    assert gone() is None and events.index("gone") == len(events) - 1 > 1, events
+    g.barrier()
+
+
+def check_batch_collected(ctx, g):
+    """The collector runs while a batch makes its list of results, and frees who waits for it."""
+
+    class Waits:
+        def __init__(self, work):
+            self.work, self.me = work, self
+
+        def __del__(self):
+            results.append(self.work.wait())
+
+    arrays, results, before = [np.ones(3) for _ in range(2)], [], gc.get_threshold()
+    batch = g.batch()
+    for x in arrays:
+        batch.all_reduce(x)
+    work = batch.start()
+    ready = work._watch()
+    select.select([ready], [], [])  # done() would make the list
+    os.close(ready)
+    gc.collect()
+    gc.disable()
+    Waits(work)
+    lists = [[] for _ in range(1000)]  # more than are kept for reuse
+    gc.set_threshold(1)
+    gc.enable()
+    results.append(work.wait())
+    gc.set_threshold(*before)
+    del lists
+    assert [[x is y for x, y in zip(r, arrays)] for r in results] == [[True] * 2] * 2, results
+    assert results[0] is results[1]
 
 
 def check_references(ctx, g):
@@ -908,6 +964,72 @@ def check_gpu_interrupted(ctx, g):
     g.all_reduce(x)
     same(x.get(), np.full(10, float(g.size)))
     g.barrier()
+
+
+def check_gpu_unseen(ctx, g):
+    """While a start waits for the other ranks, no thread finds its Work."""
+    import gpu_arrays as gpu
+
+    def batch(late, x):
+        operations = late.batch()
+        operations.all_reduce(x)
+        return operations.start()
+
+    for start in (lambda late, x: late.start.all_reduce(x), batch):
+        late, x, seen = ctx.group(f"late {g.epoch}", g.rank, g.size), gpu.on_gpu(np.ones(10)), []
+
+        def look(late=late, seen=seen):
+            while late.seq == 0:
+                pass
+            seen.extend(w.done() for w in gc.get_objects() if type(w) is commd.Work)
+            g.barrier()
+
+        if g.rank == 0:
+            thread = threading.Thread(target=look)
+            thread.start()
+        else:
+            g.barrier()
+        work = start(late, x)
+        if g.rank == 0:
+            thread.join()
+        work.wait()
+        del work
+        same(x.get(), np.full(10, float(g.size)))
+        assert not seen, seen
+        meet(ctx, late, "after a start that was looked for")
+
+
+def check_gpu_dropped(ctx, g):
+    """A group is left once its messages from a GPU are out. What is dropped meanwhile is held."""
+    import gpu_arrays as gpu
+
+    late, x = ctx.group(f"late {g.epoch}", g.rank, g.size), gpu.on_gpu(np.ones(1 << 20))
+    late.all_reduce(x)
+    if g.rank == 0:
+        held = bytearray(8)
+        work = late.start.recv(held, 1, 7)
+        late.send(x, 1, 3)
+        thread = threading.Thread(target=late.close, daemon=True)
+        thread.start()
+        until_left(late)
+        del work
+        raises(BufferError, held.append, 0)
+    meet(ctx, g, "dropped while the group is left")
+    if g.rank == 0:
+        thread.join()
+        held.append(0)
+    if g.rank == 1:
+        late.recv(x, 0, 3)
+        gpu.synchronize(0)
+
+
+def until_left(g):
+    """Or about to be: it has no number any more."""
+    while True:
+        try:
+            g.seq  # noqa: B018
+        except commd.InvalidArgument:
+            return
 
 
 def check_dlpack(ctx, g):

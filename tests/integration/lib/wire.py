@@ -5,14 +5,17 @@ whose one field is the message.
 """
 
 import contextlib
+import os
+import re
 import socket
 import struct
 
-from cluster import HANG
+from cluster import HANG, TOP
 
 HELLO, JOIN, LEAVE, ABORT, ADMIN = 1, 2, 3, 4, 5
 WELCOME, JOINED, JOIN_FAILED, REFUSED, TABLES = 10, 11, 12, 13, 14
-VERSION = 6
+with open(os.path.join(TOP, "shm/proto/msg.h")) as _header:
+    VERSION = int(re.search(r"\bMSG_VERSION = (\d+)", _header.read())[1])
 
 
 def varint(value):
@@ -31,11 +34,19 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
+def header(length, version=VERSION):
+    """Of a frame whose envelope has @length bytes."""
+    return b"cd" + bytes([version, 0]) + struct.pack("<I", length)
+
+
+def framed(kind, body):
+    envelope = field(kind, body)
+    return header(len(envelope)) + envelope
+
+
 def frame(kind, **fields):
     """frame(JOIN, f1=7, f5="name"): fields by number."""
-    body = b"".join(field(int(key[1:]), value) for key, value in fields.items())
-    envelope = field(kind, body)
-    return b"cd" + bytes([VERSION, 0]) + struct.pack("<I", len(envelope)) + envelope
+    return framed(kind, b"".join(field(int(key[1:]), value) for key, value in fields.items()))
 
 
 def hello(admin=0, version=VERSION):
@@ -44,6 +55,11 @@ def hello(admin=0, version=VERSION):
 
 def join(req, rank, size, name, timeout_ms=0):
     return frame(JOIN, f1=req, f2=rank, f3=size, f4=timeout_ms, f5=name)
+
+
+def leave(group):
+    """@group: the 8 bytes that JOINED had, a fixed64."""
+    return framed(LEAVE, b"\x09" + group)
 
 
 def read_varint(data, at):

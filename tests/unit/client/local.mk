@@ -30,7 +30,7 @@ tests_unit_client_test_doctor_SOURCES = tests/unit/client/test_doctor.c client/c
 tests_unit_client_test_doctor_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 # Runs client/ctl/commctl, which make check has built with everything else.
-tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c
+tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c tests/lib/frames.h
 tests_unit_client_test_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
 	$(CMOCKA_LIBS)
 

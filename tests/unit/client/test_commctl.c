@@ -16,6 +16,7 @@
 
 #include "daemon/admin/verbs.h"
 #include "shm/proto/codec.h"
+#include "tests/lib/frames.h"
 
 extern char **environ;
 
@@ -431,15 +432,19 @@ static void a_full_disk_is_said(void **state)
 static void version_of_both(void **state)
 {
     struct fix *f = *state;
+    char both[80];
 
     START(f, "--socket", f->path, "version");
     welcome(f, "status");
     answer_tables(f, &status_table, 1, false, "");
     assert_int_equal(finish(f), 0);
-    assert_string_equal(f->out, "commctl   0.1.0\n"
-                                "commd     0.9.1\n"
-                                "protocol  6\n"
-                                "node      node-a\n");
+    snprintf(both, sizeof(both),
+             "commctl   0.1.0\n"
+             "commd     0.9.1\n"
+             "protocol  %d\n"
+             "node      node-a\n",
+             MSG_VERSION);
+    assert_string_equal(f->out, both);
 }
 
 static void show_config_asks_for_config(void **state)
@@ -577,12 +582,12 @@ static void not_a_commd(void **state)
         const char *err;
     } cases[] = {
         {"HTTP/1.1 400 Bad Request\r\n", 26, "answered, but is not commd (not a commd frame)"},
-        {"cd\6\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
-        {"cd\6\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
-        {"cd\7\0", 4,
+        {"cd\0\0\1\0\0\0?", 9, "answered, but is not commd (malformed message)"},
+        {"cd\0\0\0\0\0\x7f", 8, "answered, but is not commd (frame too large)"},
+        {"cd\1\0", 4,
          "answered, but speaks another version of commd's protocol; use the commctl that came "
          "with it"},
-        {"cd\6\0\3\0\0\0\x92\x03\0", 11,
+        {"cd\0\0\3\0\0\0\x92\x03\0", 11,
          "answered, but not what was asked (PING instead of WELCOME)"},
         {"", 0,
          "connected, but closed without an answer; it is not commd, or commd is shutting down"},
@@ -590,12 +595,14 @@ static void not_a_commd(void **state)
     struct fix *f = *state;
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        uint8_t *bytes = frame_bytes(cases[i].bytes, cases[i].len);
         struct msg msg;
 
         START(f, "--socket", f->path, "status");
         accept_one(f);
         expect(f, MSG_CLIENT_HELLO, &msg);
-        assert_int_equal(write(f->conn, cases[i].bytes, cases[i].len), (ssize_t)cases[i].len);
+        assert_int_equal(write(f->conn, bytes, cases[i].len), (ssize_t)cases[i].len);
+        free(bytes);
         close_fdp(&f->conn);
         assert_int_equal(finish(f), 2);
         assert_err(f, "%s: %s", f->path, cases[i].err);

@@ -23,12 +23,16 @@ static void wrong_version(void **state)
     struct core_config config = config_of(1);
     struct bench *bench = bench_new(&config);
     struct msg msg = {.type = MSG_CLIENT_HELLO};
+    char text[160];
 
     open_client(bench, 0, 1000);
     msg.client_hello.version = 1;
     say(bench, 0, &msg);
-    expect(bench, "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks "
-                  "6: install libcommd and commd of one version\n0 close\n");
+    snprintf(text, sizeof(text),
+             "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks %d: "
+             "install libcommd and commd of one version\n0 close\n",
+             MSG_VERSION);
+    expect(bench, text);
     bench_free(bench);
 }
 

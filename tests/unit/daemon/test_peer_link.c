@@ -652,7 +652,7 @@ static void keys_that_change(void **state)
 /* A TLS client that knows the key and then breaks the protocol. */
 static void with_the_key_but_bad_manners(void **state)
 {
-    static const char *const sent[] = {"commd? commd!", "cd\x03"};
+    static const char noise[] = "commd? commd!";
     static const char *const said[] = {"protocol error: ", "HEARTBEAT instead of a hello"};
     struct world *w = *state;
     struct node *b = node_up(w, 1, "ab", 'b');
@@ -671,7 +671,7 @@ static void with_the_key_but_bad_manners(void **state)
         bufferevent_enable(bev, EV_READ | EV_WRITE);
         assert_int_equal(codec_encode(&beat, &frame, &len), 0);
         if (i == 0)
-            bufferevent_write(bev, sent[i], strlen(sent[i]));
+            bufferevent_write(bev, noise, strlen(noise));
         else
             bufferevent_write(bev, frame, len);
         free(frame);
@@ -689,6 +689,64 @@ static void with_the_key_but_bad_manners(void **state)
         tls_free(tls);
     }
     assert_int_equal(b->ups + b->msgs, 0);
+}
+
+/* A commd of before, which knows the key. */
+static struct bufferevent *older(struct world *w, struct tls *tls, int fd, bool server)
+{
+    enum bufferevent_ssl_state role =
+        server ? BUFFEREVENT_SSL_ACCEPTING : BUFFEREVENT_SSL_CONNECTING;
+    struct bufferevent *bev = bufferevent_openssl_socket_new(
+        w->base, fd, tls_session(tls, server, 0), role, BEV_OPT_CLOSE_ON_FREE);
+    struct msg hello = {.type = MSG_PEER_HELLO, .peer_hello = {MSG_VERSION - 1, 77, "test", ""}};
+    uint8_t *frame;
+    size_t len;
+
+    hello.peer_hello.node[0] = server ? 'b' : 'a';
+    bufferevent_enable(bev, EV_READ | EV_WRITE);
+    assert_int_equal(codec_encode(&hello, (void **)&frame, &len), 0);
+    frame[2] = MSG_VERSION - 1;
+    bufferevent_write(bev, frame, len);
+    free(frame);
+    return bev;
+}
+
+/* Whichever of the two connects, the newer one says which node is to be upgraded. */
+static void another_version(void **state)
+{
+    struct world *w = *state;
+    struct node *a, *b = node_up(w, 1, "ab", 'b');
+    struct bufferevent *bev;
+    struct tls *tls;
+    char said[200];
+    int fd;
+
+    assert_int_equal(tls_new(&b->keys, &tls), 0);
+    bev = older(w, tls, stranger("127.0.0.1", w->port[1]), false);
+    run_until(w, log_count("refused\n"));
+    snprintf(said, sizeof(said),
+             "it speaks protocol version %d, node \"b\" speaks %d: upgrade the older one",
+             MSG_VERSION - 1, MSG_VERSION);
+    assert_int_equal(log_count(said), 1);
+    assert_string_equal(peer_links_error(b->links, 0), said);
+    bufferevent_free(bev);
+    node_stop(b);
+
+    log_text[0] = '\0';
+    assert_return_code(listen(w->reserved[1], 1), errno);
+    fcntl(w->reserved[1], F_SETFL, O_NONBLOCK);
+    a = node_up(w, 0, "ab", 'a');
+    run_until(w, (fd = accept4(w->reserved[1], NULL, NULL, SOCK_NONBLOCK)) >= 0);
+    bev = older(w, tls, fd, true);
+    run_until(w, log_count("trying again\n"));
+    snprintf(said, sizeof(said),
+             "node \"b\": it speaks protocol version %d, node \"a\" speaks %d: upgrade the older "
+             "one -> trying again\n",
+             MSG_VERSION - 1, MSG_VERSION);
+    assert_int_equal(log_count(said), 1);
+    assert_int_equal(a->ups + b->ups, 0);
+    bufferevent_free(bev);
+    tls_free(tls);
 }
 
 static void port_in_use(void **state)
@@ -748,6 +806,7 @@ int main(void)
         T(two_keys),
         T(keys_that_change),
         T(with_the_key_but_bad_manners),
+        T(another_version),
         T(port_in_use),
         cmocka_unit_test(refused_table_is_bounded),
 #undef T

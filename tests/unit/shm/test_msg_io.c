@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 
+#include "tests/lib/frames.h"
 #include "tests/unit/shm/codec_samples.h"
 
 struct pair {
@@ -122,7 +123,7 @@ static void refused_descriptors_are_closed(void **state)
         struct cmsghdr align;
         char buf[CMSG_SPACE(2 * sizeof(int))];
     } space = {.buf = {0}};
-    struct iovec iov = {"cd\6\0\2\0\0\0??", 10};
+    struct iovec iov = {frame_bytes("cd\0\0\2\0\0\0??", 10), 10};
     struct msghdr mh = {.msg_iov = &iov,
                         .msg_iovlen = 1,
                         .msg_control = space.buf,
@@ -137,9 +138,18 @@ static void refused_descriptors_are_closed(void **state)
     CMSG_FIRSTHDR(&mh)->cmsg_len = CMSG_LEN(sizeof(fds));
     memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), fds, sizeof(fds));
     assert_int_equal(sendmsg(p->a, &mh, 0), 10);
+    free(iov.iov_base);
     assert_int_equal(recv_one(p->b, &in, got, 2, &nfds, -1, &why), -EPROTO);
     assert_string_equal(why, "malformed message");
     assert_int_equal(open_fds(), before);
+}
+
+static void write_bytes(int fd, const char *bytes, size_t len)
+{
+    uint8_t *frame = frame_bytes(bytes, len);
+
+    assert_int_equal(write(fd, frame, len), (ssize_t)len);
+    free(frame);
 }
 
 static void wrong_bytes(void **state)
@@ -150,9 +160,9 @@ static void wrong_bytes(void **state)
         const char *why;
     } cases[] = {
         {"G", 1, "not a commd frame"},
-        {"cd\7", 3, "another version of commd's protocol"},
-        {"cd\6\0\1\0\x80\0", 8, "frame too large"},
-        {"cd\6\0\0\0\0\0", 8, "malformed message"},
+        {"cd\1", 3, "another version of commd's protocol"},
+        {"cd\0\0\1\0\x80\0", 8, "frame too large"},
+        {"cd\0\0\0\0\0\0", 8, "malformed message"},
     };
     const char *why;
     unsigned nfds;
@@ -162,7 +172,7 @@ static void wrong_bytes(void **state)
         struct pair *p = *state;
 
         /* Nothing follows: it must not wait for a whole header. */
-        assert_int_equal(write(p->a, cases[i].bytes, cases[i].len), (ssize_t)cases[i].len);
+        write_bytes(p->a, cases[i].bytes, cases[i].len);
         assert_int_equal(recv_one(p->b, &in, NULL, 0, &nfds, -1, &why), -EPROTO);
         assert_string_equal(why, cases[i].why);
         teardown(state);
@@ -177,7 +187,7 @@ static void the_end(void **state)
     const char *why;
     unsigned nfds;
 
-    assert_int_equal(write(p->a, "cd\6\0\7\0\0\0abc", 11), 11); /* and no more */
+    write_bytes(p->a, "cd\0\0\7\0\0\0abc", 11); /* and no more */
     close_fdp(&p->a);
     assert_int_equal(recv_one(p->b, &in, NULL, 0, &nfds, -1, &why), -ECONNRESET);
     assert_int_equal(recv_one(p->b, &in, NULL, 0, &nfds, -1, &why), -ECONNRESET);

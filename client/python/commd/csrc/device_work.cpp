@@ -312,6 +312,7 @@ void DeviceWork::start(bool sync)
     if (numbered_)
         records_.push_back(record_begin(group_->recorded(), plan_, sequence_, false));
     submission_ = std::make_shared<Submission>(group_, std::move(plan_), std::move(records_));
+    submitted(); /* nobody else has this yet */
     try {
         submission_->start(submission_);
     } catch (const std::exception &e) {
@@ -330,10 +331,12 @@ std::string DeviceWork::who() const
     return c10::str(name_, number, " of group ", group_->name());
 }
 
-Submission &DeviceWork::submission()
+Submission &DeviceWork::submission() const
 {
-    if (auto batch = batch_)
-        batch->submit();
+    if (!is_submitted()) {
+        batch_->submit();
+        batch_->wait_submitted();
+    }
     if (never_)
         std::rethrow_exception(never_);
     return *submission_;
@@ -341,17 +344,19 @@ Submission &DeviceWork::submission()
 
 bool DeviceWork::isCompleted()
 {
-    return never_ || (submission_ && submission_->done());
+    return is_submitted() && (never_ || submission_->done());
 }
 
 bool DeviceWork::isSuccess() const
 {
-    return submission_ && submission_->done() && !submission_->error();
+    return is_submitted() && !never_ && submission_->done() && !submission_->error();
 }
 
 std::exception_ptr DeviceWork::exception() const
 {
-    return never_ || !submission_ ? never_ : submission_->error();
+    if (!is_submitted())
+        return nullptr;
+    return never_ ? never_ : submission_->error();
 }
 
 bool DeviceWork::wait(milliseconds timeout)
@@ -428,8 +433,9 @@ int DeviceWork::sourceRank() const
     TORCH_CHECK(source_ != kNoReceive, "commd: ", name_, " has no source rank; receives have");
     if (source_ != COMMD_ANY_SOURCE)
         return source_;
-    submission_->wait_on_host(who(), kNoTimeout); /* it is not known before */
-    submission_->status(&status);
+    Submission &s = submission();
+    s.wait_on_host(who(), kNoTimeout); /* it is not known before */
+    s.status(&status);
     return status.source;
 }
 
@@ -460,26 +466,55 @@ bool DeviceBatch::add(const std::shared_ptr<DeviceBatch> &self,
     return true;
 }
 
-std::vector<c10::intrusive_ptr<DeviceWork>> DeviceBatch::take()
+DeviceBatch::Works DeviceBatch::take()
 {
     std::lock_guard<std::mutex> guard(lock_);
 
     closed_ = true;
-    for (auto &work : works_)
-        work->batch_.reset();
+    if (!works_.empty())
+        taker_ = std::this_thread::get_id();
     return std::move(works_);
 }
 
-c10::intrusive_ptr<DeviceWork> DeviceBatch::submit()
+void DeviceBatch::end(Works &works, const std::shared_ptr<Submission> &submission,
+                      const std::exception_ptr &never)
+{
+    for (auto &work : works) {
+        work->submission_ = submission;
+        work->never_ = never;
+        work->submitted();
+        if (submission)
+            work->finish();
+    }
+    std::lock_guard<std::mutex> guard(lock_);
+    ended_ = true;
+    wake_.notify_all();
+}
+
+void DeviceBatch::wait_submitted()
+{
+    std::unique_lock<std::mutex> lock(lock_);
+
+    while (!wake_.wait_for(lock, kHostSlice, [this] { return ended_; })) {
+        const bool mine = taker_ == std::this_thread::get_id(); /* in a handler of a signal */
+        lock.unlock();
+        if (mine)
+            std::rethrow_exception(
+                backend_error("commd: the coalesced section of this call is being started"));
+        if (check_signals(nullptr))
+            raise_pending();
+        lock.lock();
+    }
+}
+
+/* One work for all of them; what they were to do is its. */
+c10::intrusive_ptr<DeviceWork> DeviceBatch::whole_of(Works &works)
 {
     Plan plan("coalesced", "commd:coalesced", c10d::OpType::COALESCED, c10d::kUnsetTimeout);
-    auto works = take();
+    std::vector<RecordId> records;
 
-    if (works.empty())
-        return nullptr;
     plan.numbered = false; /* each part has its number */
     plan.device = works[0]->plan_.device;
-    std::vector<RecordId> records;
     for (auto &work : works) {
         if (work->numbered_)
             records.push_back(
@@ -488,24 +523,33 @@ c10::intrusive_ptr<DeviceWork> DeviceBatch::submit()
     }
     auto whole = c10::make_intrusive<DeviceWork>(group_, side_, rank_, std::move(plan));
     whole->records_ = std::move(records);
+    return whole;
+}
+
+c10::intrusive_ptr<DeviceWork> DeviceBatch::submit()
+{
+    Works works = take();
+
+    if (works.empty())
+        return nullptr;
     try {
+        auto whole = whole_of(works);
         whole->start(false);
+        end(works, whole->submission_, nullptr);
+        return whole;
     } catch (...) {
-        for (auto &work : works)
-            work->never_ = std::current_exception();
+        end(works, nullptr, std::current_exception());
         throw;
     }
-    for (auto &work : works) {
-        work->submission_ = whole->submission_;
-        work->finish();
-    }
-    return whole;
 }
 
 void DeviceBatch::abandon()
 {
-    for (auto &work : take())
-        work->never_ = backend_error("commd: the coalesced section of this call was never ended");
+    Works works = take();
+
+    if (!works.empty())
+        end(works, nullptr,
+            backend_error("commd: the coalesced section of this call was never ended"));
 }
 
 } // namespace commd

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -126,8 +127,17 @@ class DeviceWork : public c10d::Work
     friend class DeviceBatch;
 
     std::string who() const;
-    /* Submits the section that it is part of. Throws if that never happened. */
-    Submission &submission();
+    /* Submits the section that it is part of, or waits for who does. Throws if that never happened.
+     */
+    Submission &submission() const;
+    void submitted()
+    {
+        submitted_.store(true, std::memory_order_release);
+    }
+    bool is_submitted() const
+    {
+        return submitted_.load(std::memory_order_acquire);
+    }
     c10::IValue value() const;
 
     const std::shared_ptr<Group> group_;
@@ -138,11 +148,14 @@ class DeviceWork : public c10d::Work
     const size_t nested_;
     const std::vector<at::Tensor> outputs_;
     uint64_t sequence_ = 0;
-    std::vector<RecordId> records_;          /* of its parts: until then, too */
-    Plan plan_;                              /* until it is submitted */
-    std::shared_ptr<Submission> submission_; /* then */
-    std::shared_ptr<DeviceBatch> batch_;     /* in a coalesced section, until it is submitted */
-    std::exception_ptr never_;               /* why it was not */
+    std::vector<RecordId> records_;      /* of its parts: until it is submitted */
+    Plan plan_;                          /* too */
+    std::shared_ptr<DeviceBatch> batch_; /* of a coalesced section; set before anybody has this */
+    /* One of the two, then submitted_: who submits may wait for other ranks meanwhile, and other
+     * threads have this. */
+    std::shared_ptr<Submission> submission_;
+    std::exception_ptr never_; /* why it was not */
+    std::atomic<bool> submitted_{false};
 
     std::mutex future_lock_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -162,20 +175,29 @@ class DeviceBatch
     }
     /* False if it was submitted already. */
     bool add(const std::shared_ptr<DeviceBatch> &self, const c10::intrusive_ptr<DeviceWork> &work);
-    /* NULL: it was empty, or submitted already. */
+    /* NULL: it was empty, or somebody else has submitted it, or is about to. */
     c10::intrusive_ptr<DeviceWork> submit();
+    /* Until its works are submitted, or never will be. */
+    void wait_submitted();
     void abandon();
 
   private:
-    std::vector<c10::intrusive_ptr<DeviceWork>> take();
+    using Works = std::vector<c10::intrusive_ptr<DeviceWork>>;
+
+    Works take();
+    c10::intrusive_ptr<DeviceWork> whole_of(Works &works);
+    void end(Works &works, const std::shared_ptr<Submission> &submission,
+             const std::exception_ptr &never);
 
     const std::shared_ptr<Group> group_;
     const std::shared_ptr<SideStreams> side_;
     const int rank_;
     const std::thread::id owner_ = std::this_thread::get_id();
     std::mutex lock_;
-    bool closed_ = false;
-    std::vector<c10::intrusive_ptr<DeviceWork>> works_;
+    std::condition_variable wake_;
+    bool closed_ = false, ended_ = false;
+    std::thread::id taker_; /* who submits */
+    Works works_;
 };
 
 } // namespace commd

@@ -411,8 +411,8 @@ bool WorkCommd::wait(milliseconds timeout)
     const bool limited = timeout > milliseconds(0);
     const auto deadline = Clock::now() + (limited ? timeout : milliseconds(0));
 
-    if (auto batch = batch_)
-        batch->submit();
+    if (batch_)
+        batch_->submit_open();
     std::optional<WaitRange> range;
     if (C10_UNLIKELY(profiled()))
         range.emplace(plan_.name);
@@ -491,20 +491,25 @@ bool Batch::add(const std::shared_ptr<Batch> &self, const c10::intrusive_ptr<Wor
     return true;
 }
 
-std::vector<c10::intrusive_ptr<WorkCommd>> Batch::take()
+Batch::Works Batch::take()
 {
     std::lock_guard<std::mutex> guard(lock_);
 
     closed_ = true;
-    for (auto &work : works_)
-        work->batch_.reset();
     return std::move(works_);
 }
 
-c10::intrusive_ptr<WorkCommd> Batch::submit()
+void Batch::submit_open()
+{
+    Works works = take();
+
+    if (!works.empty())
+        submit(std::move(works));
+}
+
+c10::intrusive_ptr<WorkCommd> Batch::submit(Works works)
 {
     Plan plan("coalesced", "commd:coalesced", c10d::OpType::COALESCED, c10d::kUnsetTimeout);
-    auto works = take();
 
     plan.numbered = false; /* each part has its number */
     for (auto &work : works) {

@@ -74,7 +74,7 @@ class WorkCommd : public c10d::Work
     commd_work *handle_ = nullptr; /* owned; of what was started by itself */
     std::atomic<bool> done_{false};
     std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
-    std::shared_ptr<Batch> batch_;                     /* until it is submitted */
+    std::shared_ptr<Batch> batch_;                     /* set before anybody has this work */
     /* Under Work's mutex_: */
     bool settled_ = false; /* the outcome is known: new futures are born complete */
     std::exception_ptr error_;
@@ -102,19 +102,27 @@ class Batch
     /* False if it was submitted already. */
     bool add(const std::shared_ptr<Batch> &self, const c10::intrusive_ptr<WorkCommd> &work);
     /* Once: what was added is started as one submission. Returns the work that stands for it. */
-    c10::intrusive_ptr<WorkCommd> submit();
+    c10::intrusive_ptr<WorkCommd> submit()
+    {
+        return submit(take());
+    }
+    /* For who waits for a part: if nobody has submitted it. */
+    void submit_open();
     /* Nobody will submit it: what was added fails. */
     void abandon();
 
   private:
-    std::vector<c10::intrusive_ptr<WorkCommd>> take();
+    using Works = std::vector<c10::intrusive_ptr<WorkCommd>>;
+
+    Works take();
+    c10::intrusive_ptr<WorkCommd> submit(Works works);
 
     const std::shared_ptr<Group> group_;
     const int rank_;
     const std::thread::id owner_ = std::this_thread::get_id();
     std::mutex lock_;
     bool closed_ = false;
-    std::vector<c10::intrusive_ptr<WorkCommd>> works_;
+    Works works_;
 };
 
 /* Frees what completions could not: see on_done(). */
