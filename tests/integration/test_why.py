@@ -522,6 +522,25 @@ def test_a_node_that_stands_still():
             rank.finish()
 
 
+def test_a_machine_that_stood_still():
+    """With all of its nodes: who asked is no sooner ready than the others, and waits for them."""
+    with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
+        cluster.ranks("g", [0, 1])
+        asking = subprocess.Popen(
+            [COMMCTL, "--socket", cluster.nodes[0].socket, "--timeout", "60", "why", "g"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        time.sleep(0.5)  # it watches for a second; too late shows nothing, and is no failure
+        for node in cluster.nodes:
+            os.kill(node.pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        for node in cluster.nodes:
+            os.kill(node.pid, signal.SIGCONT)
+            time.sleep(0.1)
+        out, err = asking.communicate()
+        equal((asking.returncode, out.split()[0], err), (0, "HEALTHY", ""), out)
+
+
 def test_links_of_many_nodes_are_cut():
     """What is left out of `commctl links` is said, however many other nodes are down."""
     with Cluster(1, start=False) as cluster:
