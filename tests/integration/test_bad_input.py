@@ -126,6 +126,7 @@ def two_nodes(port, **transport):
 def test_port_in_use():
     with Cluster(1, start=False) as cluster, socket.socket() as taken:
         port = c.free_port_blocks(1)[0]
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # it may be in TIME_WAIT
         taken.bind(("127.0.0.1", port))
         taken.listen()
         code, text = commd(cluster, two_nodes(port))
