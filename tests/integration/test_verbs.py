@@ -446,6 +446,8 @@ def test_kick():
         ranks[0].start("all_reduce", name="hangs", count=10)
         code, out, err = ctl(a, "kick", "hangs", "--reason", "it hangs\tforever")
         equal((code, out, err), (0, "ended of user 0: groups 1, waiting joins 0\n", ""))
+        # what rank 0 has sent is at node1: there rank 1 would succeed before it is told
+        until(lambda: [g["state"] for g in b.groups()] == ["broken"], "node1 knows")
         ranks[1].start("all_reduce", name="hangs", count=10)
         for rank in ranks:
             error = rank.error()
