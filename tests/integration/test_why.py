@@ -187,11 +187,11 @@ def test_an_operation_that_takes_long():
                 time.sleep(0.003)
 
         thread = threading.Thread(target=slow_down)
+        thread.start()  # before it begins: else it may be over before it was seen
         for rank in ranks:
             rank.start("all_reduce", name="g", count=80_000_000)
-        until(lambda: cluster.nodes[0].ctl("ops")["ops"], "the operation is under way")
-        thread.start()
         try:
+            until(lambda: cluster.nodes[0].ctl("ops")["ops"], "the operation is under way")
             for _ in range(2):
                 row = why(cluster.nodes[0])
                 equal((row["verdict"], row["well"]), ("HEALTHY", True), row)
