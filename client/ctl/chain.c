@@ -243,6 +243,23 @@ static bool exchanges_messages(const struct seats *seats, const struct seat *s)
     return false;
 }
 
+/* One of them sends what the other one receives: neither keeps the other waiting. */
+static bool is_under_way(const struct seat *a, const struct seat *b)
+{
+    const struct seat *from = is(a->message, "send") ? a : b, *to = from == a ? b : a;
+
+    return same_group(from, to) && is(from->message, "send") && is(to->message, "recv") &&
+           from->message_peer == to->rank && to->message_peer == from->rank &&
+           (to->message_tag == from->message_tag || to->message_tag == -1);
+}
+
+static void find_under_way(struct finding *f, const struct seats *seats, const struct seat *waiter)
+{
+    say_waiting(f, seats, waiter);
+    f->verdict = VERDICT_HEALTHY;
+    tell(f->evidence, "the message is on its way between them");
+}
+
 /* What a chain that has ended says besides. */
 struct chain_end {
     /* Its host has not come, and has nothing that it waits in. NULL also where GPUs wait: a host
@@ -302,6 +319,8 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
                 return find_absent(f, seats, waiter, s);
             }
         }
+        if (is_under_way(waiter, in) && f->waiting_ms < WAIT_LONG_MS)
+            return find_under_way(f, seats, in);
         waiter = in;
         if (same_process(waiter, begin) || steps == STEPS_MOST) {
             ret_end->moves = brief;

@@ -3,9 +3,10 @@
  * client's question goes to all nodes at the same moment, and their tables are added to ours.
  *
  * Who wakes me: the question's own timer. What if a node does not answer: the question waits
- * GRACE_MS longer than it watches, then the answer names the node. What if nobody reads: a client
- * has one question at a time; a node GATHER_MAX_NODE. A user has GATHER_MAX_USER, and all users
- * but root and our own GATHER_MAX: more are told to ask again. */
+ * GRACE_MS after its own part is there, then the answer names the node. What if we stood still,
+ * with all of the machine perhaps: our part is late, too, and the others have their time from then
+ * on. What if nobody reads: a client has one question at a time; a node GATHER_MAX_NODE. A user has
+ * GATHER_MAX_USER, and all users but root and our own GATHER_MAX: more are told to ask again. */
 #include <stdio.h>
 
 #include "daemon/admin/gather.h"
@@ -194,7 +195,8 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
     case GATHER_RECORDS:
         if (q->ranks.wish.records && !records_fill(&q->ranks, d, &q->tables[2], until_us))
             return again_in(q, 0);
-        q->stage = GATHER_WAIT; /* fall through */
+        q->stage = GATHER_WAIT;
+        q->wait_until_ms = clock_ms() + GRACE_MS; /* fall through */
     case GATHER_WAIT:
         now = clock_ms();
         if (q->nwaits && now < q->wait_until_ms)
@@ -219,7 +221,6 @@ static struct gather_question *gather_new(struct daemon *d, const struct ranks_w
     if (wish->records)
         records_table(&q->tables[2]);
     q->watch_until_ms = clock_ms() + MIN(watch_ms, (uint32_t)WATCH_MAX_MS);
-    q->wait_until_ms = q->watch_until_ms + GRACE_MS;
     TAILQ_INSERT_TAIL(&d->gather->questions, q, entry);
     q->timer = evtimer_new(d->base, on_question, q);
     if (!q->timer || answer_error(q)) {

@@ -144,7 +144,7 @@ def status(pid, key):
 
 
 def test_ranks_start_exactly_one():
-    with Place(idle="0.2") as place:
+    with Place(idle="1") as place:  # so long it may take the first rank to come in
         ranks = [place.rank() for _ in range(8)]
         for rank in ranks:
             rank.start("connect")
@@ -165,7 +165,7 @@ def test_ranks_start_exactly_one():
             rank.close()
         place.wait_gone(pid)
         equal(sorted(os.listdir(place.home)), NAMES)
-        check("no client for 0.2 s -> leaving" in place.log(), place.log())
+        check("no client for 1 s -> leaving" in place.log(), place.log())
 
 
 def test_it_takes_nothing_of_the_rank_along():
@@ -463,7 +463,7 @@ def test_torchrun():
     """A user who types torchrun and nothing else."""
     program = torchrun()
     for ranks in (2, 8):
-        with Place(idle="0.2") as place:
+        with Place(idle="1") as place:
             script = os.path.join(place.folder, "train.py")
             with open(script, "w") as file:
                 file.write(TRAIN)

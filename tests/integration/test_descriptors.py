@@ -382,7 +382,8 @@ def under_attack(nodes, names, changes=None):
             check("lost" not in node.log(), node.log())
 
 
-LIMITS = {"limits": {"max_clients_per_user": "4"}}
+# commd stands still for as long as an attack is prepared: that is no loss
+LIMITS = {"limits": {"max_clients_per_user": "4"}, "timeouts": {"node": "60s"}}
 
 
 def test_one_node():
@@ -417,7 +418,8 @@ def test_no_descriptor_is_left():
 
 def test_the_queue_at_the_end():
     """commd is told to stop while connections wait that it has not taken yet."""
-    with Cluster(2, {"listen": {"socket_mode": '"0666"'}}) as cluster:
+    changes = {"listen": {"socket_mode": '"0666"'}, "timeouts": {"node": "60s"}}
+    with Cluster(2, changes) as cluster:
         open_to_all(cluster)
         node = cluster.nodes[0]
         attacker = Attacker("in_the_queue", node, signal.SIGTERM)

@@ -98,12 +98,21 @@ def test_a_stopped_rank_is_not_lost():
             rank.finish()
 
 
+def until_begun(node, group, ranks):
+    """So that nobody's limit is over before."""
+    until(
+        lambda: any(op["ranks"] == ranks for op in (node.ctl("ops", group) or {"ops": ()})["ops"]),
+        f"ranks {ranks} of {group} have come",
+    )
+
+
 def test_a_limit_names_who_did_not_come():
     with Cluster(1) as cluster:
         ranks = cluster.ranks("g", [0, 0, 0])
         os.kill(ranks[2].pid, signal.SIGSTOP)
-        for rank in ranks[:2]:
-            rank.start("all_reduce", name="g", count=1000, timeout_ms=300)
+        ranks[1].start("all_reduce", name="g", count=1000)
+        until_begun(cluster.nodes[0], "g", "1")
+        ranks[0].start("all_reduce", name="g", count=1000, timeout_ms=300)
         for rank in ranks[:2]:
             error = rank.error()
             equal(error["code"] in ("TIMEOUT", "ABORTED"), True, error)
@@ -142,8 +151,10 @@ def test_a_limit_names_who_did_not_come_anywhere():
 
         # all but one, which is elsewhere
         cluster.join("h", ranks)
-        for rank in ranks[:5]:
-            rank.start("raw", name="h", coll="barrier", timeout_ms=300)
+        for rank in ranks[1:5]:
+            rank.start("raw", name="h", coll="barrier")
+        until_begun(cluster.nodes[0], "h", "1-4")
+        ranks[0].start("raw", name="h", coll="barrier", timeout_ms=300)
         errors = [rank.error() for rank in ranks[:5]]
         for error in errors:  # the first to give up tells the others why
             check(error["message"].endswith(" ms: rank 5 of node node2 did not come"), error)

@@ -83,7 +83,7 @@ LEAVES = """
 path, count, bad = sys.argv[3], 0, leave(struct.pack("<Q", 77))
 ready()
 limit = time.monotonic() + 2
-while time.monotonic() < limit:
+while time.monotonic() < limit or count < 200:
     wires = [Wire(path) for _ in range(8)]
     for wire in wires:
         wire.send(hello() + bad)
@@ -95,7 +95,7 @@ print(count)
 """
 
 ONE_LEAVE = LEAVES.replace("range(8)", "range(1)").replace(
-    "while time.monotonic() < limit:", "for _ in range(1):"
+    "while time.monotonic() < limit or count < 200:", "for _ in range(1):"
 )
 
 ABORTS = """
@@ -124,7 +124,6 @@ def test_a_user_cannot_fill_the_log():
         before = len(node.log())
         with as_user(MALLORY, LEAVES, node.socket) as flood:
             count = int(end(flood))
-        check(count > 100, f"{count} are no flood")
         with as_user(ALICE, ONE_LEAVE, node.socket) as one:
             equal(end(one), "1")
         lines = [line for line in node.log()[before:].splitlines() if "leaves group 77" in line]

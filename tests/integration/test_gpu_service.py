@@ -264,7 +264,7 @@ def test_one_that_never_says_hello():
 
 
 def test_one_that_is_stopped():
-    with Gpus(timeout="500ms") as cluster:
+    with Gpus(timeout="2s") as cluster:
         node = cluster.nodes[0]
         cluster.expect("commd-gpu: it does not answer -> killing it")
         cluster.expect("commd-gpu of node node0 was lost")

@@ -198,7 +198,6 @@ class Tenant:
         """(rounds, subgroups, times of rank 0); any error or wrong result fails the test."""
         results = [rank.finish(PATIENCE) for rank in self.ranks]
         self.turn += results[0]["rounds"]
-        check(results[0]["rounds"], "the good tenant's job has not done one round")
         return results[0]
 
 

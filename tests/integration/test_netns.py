@@ -108,6 +108,8 @@ def test_cable_pulled():
     """The other node vanishes without a word: lost after timeouts.node, here 1 s."""
     with Namespaces(timeouts={"heartbeat": "200ms", "node": "1s"}) as cluster:
         cluster.expect("was lost: silent for 1 s")
+        # of a commd that is the later one: the cable is there again
+        cluster.expect("was lost: its commd ended the link")
         cluster.expect("the engines of nodes .* lost each other")
         ranks = cluster.ranks("g", [0, 1])
         for rank in ranks:

@@ -55,16 +55,21 @@ def test_who_is_late_is_seen_over_nodes():
     name = 'a "group" \\ of ours'
     with Cluster(2) as cluster:
         ranks = cluster.ranks(name, [0, 0, 1])
-        tracing = begin(cluster.nodes[1], "trace", "--seconds", "0.4", name)  # asked on any node
-        while tracing.poll() is None:
-            late_round(ranks, name)
-        data, operations = parse(tracing.communicate()[0])
+
+        def traced():
+            tracing = begin(cluster.nodes[1], "trace", "--seconds", "0.4", name)  # on any node
+            while tracing.poll() is None:
+                late_round(ranks, name)
+            data, operations = parse(tracing.communicate()[0])
+            clocks = {clock["node"]: clock for clock in data["clocks"]}
+            # few operations, of ranks that had no core, are not enough for it
+            return clocks["node1"]["by"] == "operations" and operations
+
+        operations = until(traced, "one clock by operations")
         equal({e["args"]["group"] for e in operations}, {name})
         equal({e["node"] for e in operations}, {"node0", "node1"})
         equal({e["name"] for e in operations}, {"all_reduce"})
         equal({(e["args"]["bytes"], e["args"]["dtype"]) for e in operations}, {(400, "f32")})
-        clocks = {clock["node"]: clock for clock in data["clocks"]}
-        equal(clocks["node1"]["by"], "operations")
         late = {}
         for e in operations:
             if "late_us" in e["args"]:
@@ -85,30 +90,61 @@ def test_who_is_late_is_seen_over_nodes():
             rank.finish()
 
 
+def neighbours(operations):
+    """Most of them come one right after the other: nobody left any out to save time."""
+    numbers = sorted(e["args"]["number"] for e in operations)
+    return sum(b == a + 1 for a, b in zip(numbers, numbers[1:])) > len(numbers) / 2
+
+
+def span(operations):
+    """In us, from the begin of the first to that of the last."""
+    begun = [e["ts"] for e in operations]
+    return max(begun) - min(begun) if begun else 0
+
+
+def until_traced(node, condition, what, *arguments):
+    """A watch in which the rank had no core shows little: one that shows it all is waited for."""
+    seen = []
+
+    def look():
+        seen[:] = trace(node, *arguments)[1]
+        return condition(seen)
+
+    until(look, lambda: f"{what}: {[(e['args']['number'], e['ts']) for e in seen]}")
+    return seen
+
+
 def test_all_operations_are_timed_while_somebody_watches():
     """Also short ones that nobody has to wait for, and no longer when nobody watches any more."""
     with Cluster(1) as cluster:
         node = cluster.nodes[0]
         rank = cluster.rank(0)
         rank.call("join", name="g", rank=0, size=1)
-        rank.start("many", name="g", count=1, seconds=1.5)
-        operations = until(
-            lambda: (lambda found: len(found) >= 64 and found)(trace(node, "g")[1]), "a full ring"
-        )
+        stop = os.path.join(cluster.folder, "stop")
+        rank.start("many", name="g", count=1, stop=stop)
+        until_traced(node, lambda found: len(found) >= 64 and neighbours(found), "a full ring", "g")
         # of who does many, bursts are timed at the end of a long watch: records.c
-        for found in (operations, trace(node, "--seconds", "0.4", "g")[1]):
-            numbers = sorted(e["args"]["number"] for e in found)
-            runs = sum(b == a + 1 for a, b in zip(numbers, numbers[1:]))
-            check(runs > len(numbers) / 2, f"neighbours were timed: {numbers}")
-        check(len(numbers) >= 256, f"{len(numbers)} operations of 0.4 s")
-        begun = sorted(e["ts"] for e in found)
-        check(begun[-1] - begun[0] >= 80_000, f"of {begun[-1] - begun[0]} us")
+        until_traced(
+            node,
+            lambda found: len(found) >= 256 and neighbours(found) and span(found) >= 80_000,
+            "operations of 0.4 s", "--seconds", "0.4", "g",
+        )  # fmt: skip
         top = node.ctl("top", "--seconds", "0.5", "g")["top"]
         equal([(row["name"], row["rank"], row["pid"]) for row in top], [("g", 0, rank.pid)])
         check(top[0]["ops_per_s"] > 0 and top[0]["bytes_per_s"] > 0, top)
+        open(stop, "w").close()
         rank.finish()
         rank.call("leave", name="g")
         equal(node.ctl("top")["top"], [])
+
+
+def unbroken(operations):
+    """Those up to the last one without a gap: before the watch some were sampled."""
+    begun = {e["args"]["number"]: e for e in operations}
+    last = first = max(begun, default=0)
+    while first - 1 in begun:
+        first -= 1
+    return [begun[number] for number in range(first, last + 1) if number in begun]
 
 
 def test_all_of_who_does_few_are_seen():
@@ -116,15 +152,14 @@ def test_all_of_who_does_few_are_seen():
     with Cluster(1) as cluster:
         rank = cluster.rank(0)
         rank.call("join", name="g", rank=0, size=1)
-        rank.start("paced", name="g", compute=0.003, steps=200, count=1)
+        rank.start("paced", name="g", compute=0.003, steps=10000, count=1)
         check("started" in rank.answer(), "the job runs")
-        found = parse(text_of(cluster.nodes[0], "trace", "--seconds", "0.3", "g").stdout)[1]
-        begun = {e["args"]["number"]: e["ts"] for e in found}
-        last = first = max(begun)
-        while first - 1 in begun:  # before the watch some were sampled
-            first -= 1
-        check(begun[last] - begun[first] >= 200_000, f"of {begun[last] - begun[first]} us")
-        rank.finish()
+        until_traced(
+            cluster.nodes[0], lambda found: span(unbroken(found)) >= 200_000,
+            "all of 0.3 s", "--seconds", "0.3", "g",
+        )  # fmt: skip
+        cluster.expect("was lost|died")
+        rank.kill()
 
 
 def test_after_the_job():

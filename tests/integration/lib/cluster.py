@@ -279,7 +279,7 @@ class Node:
     def ctl(self, *verb):
         """The JSON answer, or None."""
         done = subprocess.run(
-            [COMMCTL, "--socket", self.socket, "--json", *verb],
+            [COMMCTL, "--socket", self.socket, "--json", "--timeout", str(3 * HANG), *verb],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         return json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else None

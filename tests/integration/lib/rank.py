@@ -57,11 +57,10 @@ def all_reduce(name, count, dtype="f32", redop="sum", fill=1, timeout_ms=0):
     return buffer[:16].hex()
 
 
-def many(name, count, seconds):
-    """As many as fit into the time."""
+def many(name, count, stop):
+    """As many as fit into the time until @stop exists."""
     buffer = bytearray(count * 4)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while not os.path.exists(stop):
         for _ in range(100):
             groups[name].run("all_reduce", send=buffer, recv=buffer, count=count,
                              dtype=DTYPES.index("f32"), redop=REDOPS.index("sum"))  # fmt: skip

@@ -118,10 +118,11 @@ def alone(turn):
 
 
 def work(until, seed, turn, join_names=None):
-    """Returns rounds, subgroups made, and the times. @join_names: of subgroups, not new ones."""
+    """Returns rounds, at least one, subgroups made, and the times. @join_names: of subgroups, not
+    new ones."""
     global subgroups
     subgroups, rounds, times = 0, 0, []
-    while again(now() < until):
+    while again(rounds == 0 or now() < until):
         times += timed(turn)
         swap(turn)
         stream.run(group, group.rank, group.size, seed + turn, 6, 100000)

@@ -125,7 +125,7 @@ def profiler(rank, size):
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as trace:
         dist.all_reduce(torch.ones(500))
         if rank == 0:
-            time.sleep(0.2)
+            time.sleep(1)
         dist.broadcast(torch.ones(3, 2), 0, async_op=True).wait()
     path = os.path.join(FOLDER, f"trace{rank}.json")
     trace.export_chrome_trace(path)

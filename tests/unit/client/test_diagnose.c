@@ -339,7 +339,7 @@ static void circles_are_seen(void **state)
     /* a circle to which the first waiter does not belong */
     row(f, 0, "message=recv message_peer=1 message_tag=0 message_ms=9000");
     row(f, 1, "message=recv message_peer=2 message_tag=0 message_ms=800");
-    row(f, 2, "message=send message_peer=1 message_tag=0 message_ms=800");
+    row(f, 2, "message=send message_peer=1 message_tag=1 message_ms=800");
     assert_verdict(f, ORDER_INVERSION);
 }
 
@@ -730,6 +730,27 @@ static void a_pipeline_that_moves(void **state)
     assert_verdict(f, ORDER_INVERSION);
 }
 
+/* An engine that has no core keeps both ends of a message waiting. */
+static void a_message_on_its_way(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, SENDS(1, 900));
+    row(f, 1, "message=recv message_tag=0 message_peer=0 message_ms=800");
+    assert_verdict(f, HEALTHY);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_evidence(f, "rank 1 (pid 101 on node a) of group \"g\" waits in recv from rank 0");
+    assert_evidence(f, "the message is on its way between them");
+    set(f, "message_tag", "-1");
+    assert_verdict(f, HEALTHY);
+    set(f, "message_tag", "1");
+    assert_verdict(f, ORDER_INVERSION);
+    clear(f);
+    row(f, 0, SENDS(1, 30000));
+    row(f, 1, "message=recv message_tag=0 message_peer=0 message_ms=30000");
+    assert_verdict(f, ORDER_INVERSION);
+}
+
 /* The others have waited once for a rank, long, and go on: that is not its pace. */
 static void one_long_wait(void **state)
 {
@@ -1110,6 +1131,7 @@ int main(void)
         T(a_rank_that_is_frozen),
         T(a_rank_that_computes),
         T(a_pipeline_that_moves),
+        T(a_message_on_its_way),
         T(one_long_wait),
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),
