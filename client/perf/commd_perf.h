@@ -215,7 +215,8 @@ double perf_now_us(void);
 /* "commd-perf: rank N: ..." on stderr. Of the ranks that one process launched only the first
  * is heard: the failures of the others are its consequences. */
 void perf_complain(int rank, const char *format, ...) _printf_(2, 3);
-void perf_share_complaints(void); /* before the ranks are forked */
+void perf_share_complaints(void);    /* before the ranks are forked */
+void perf_withhold_complaints(void); /* of a signal handler too */
 
 /* commd_perf_turns.c: measures what it is told to, until the other side closes. An exit code.
  */

@@ -27,6 +27,7 @@ static void signal_all(int sig)
 static void pass_on(int sig)
 {
     got_interrupt = 1;
+    perf_withhold_complaints(); /* who is told first leaves the others with an error */
     signal_all(SIGINT);
 }
 

@@ -51,6 +51,12 @@ void perf_share_complaints(void)
         complaint = p;
 }
 
+void perf_withhold_complaints(void)
+{
+    if (complaint)
+        __atomic_store_n(complaint, MADE, __ATOMIC_RELAXED);
+}
+
 /* False: another rank makes it, or has made it. Then that is written when this returns: who fails
  * in silence ends, and the launcher kills the others for it. If that rank dies over it, the
  * launcher kills this one. */
