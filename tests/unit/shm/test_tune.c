@@ -176,7 +176,8 @@ static void large_results_go_past_the_caches(void **state)
 static void steps_follow_the_chunk(void **state)
 {
     assert_int_equal(plan_of(COLL_ALL_REDUCE, 4 MIB, 0, 1).steps, 32);
-    assert_int_equal(plan_of(COLL_ALL_REDUCE, 128 KIB, 0, 1).steps, 4); /* finer, to overlap */
+    assert_int_equal(plan_of(COLL_ALL_REDUCE, 256 KIB, 0, 1).steps, 4); /* finer, to overlap */
+    assert_int_equal(plan_of(COLL_ALL_REDUCE, 128 KIB, 0, 1).steps, 1); /* two have one meeting */
     assert_int_equal(plan_of(COLL_ALL_GATHER, 4 MIB, 0, 1).steps, 64);
 }
 
