@@ -18,14 +18,14 @@ enum run_state run_last_look(struct run *r)
     return st;
 }
 
-/* Have all ranks of this node given their part of all steps? */
+/* Have all ranks of this node done their part of the step whose result is next? */
 static bool only_engine_is_missing(struct run *r)
 {
-    uint32_t end = r->base + r->plan.steps;
+    uint32_t next = r->base + r->got;
 
-    if (r->plan.open || r->put < r->plan.steps)
+    if (r->plan.open || r->got == r->put)
         return false;
-    return r->plan.reduces ? run_step_reduced(r, end) : run_step_arrived(r, end - 1);
+    return r->plan.reduces ? run_step_reduced(r, next + 1) : run_step_arrived(r, next);
 }
 
 enum wait_for run_waits_for(struct run *r)
@@ -38,12 +38,12 @@ enum wait_for run_waits_for(struct run *r)
     /* a GPU rings no bell */
     if ((unlikely(r->gate) && !gate_full(r->gate)) || !board_engine_here(b))
         return WAIT_FOR_HERE;
-    /* more steps than half a window, and the engine works on some while this rank copies others */
-    if (r->plan.steps > b->depth / 2)
-        return alone ? WAIT_FOR_HERE : WAIT_FOR_BOTH;
-    if (!alone && !only_engine_is_missing(r))
-        return WAIT_FOR_BOTH;
-    return alone || !r->plan.small ? WAIT_FOR_ENGINE : WAIT_FOR_ANSWER;
+    if (!alone)
+        return !only_engine_is_missing(r) ? WAIT_FOR_BOTH
+               : r->plan.small            ? WAIT_FOR_ANSWER
+                                          : WAIT_FOR_ENGINE;
+    /* more steps than half a window: the engine works on some while this rank copies others */
+    return r->plan.steps > b->depth / 2 ? WAIT_FOR_HERE : WAIT_FOR_ENGINE;
 }
 
 enum { WAIT_LOOKS = 20 };

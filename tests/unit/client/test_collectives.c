@@ -990,10 +990,10 @@ static void ranks_that_have_done_their_part_wait_for_the_engine(void **state)
         size_t bytes;
         enum wait_for after;
     } rows[] = {
-        {8, WAIT_FOR_ANSWER},           /* the engine adds up */
-        {48 << 10, WAIT_FOR_ANSWER},    /* they do, each its slice */
-        {256 << 10, WAIT_FOR_ENGINE},   /* 2 steps of 8 */
-        {(2 << 20) - 4, WAIT_FOR_BOTH}, /* 16 steps: they have more to copy */
+        {8, WAIT_FOR_ANSWER},             /* the engine adds up */
+        {48 << 10, WAIT_FOR_ANSWER},      /* they do, each its slice */
+        {256 << 10, WAIT_FOR_ENGINE},     /* 2 steps of 8 */
+        {(2 << 20) - 4, WAIT_FOR_ENGINE}, /* 16 steps, of which no more fit into the window */
     };
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
