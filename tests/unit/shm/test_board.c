@@ -532,6 +532,20 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
     assert_int_equal(sum, p.count);
 }
 
+/* Of @members with so many @cores on one node. */
+static struct plan plan_alone(uint32_t members, uint32_t cores, unsigned coll, unsigned dtype,
+                              uint64_t count)
+{
+    uint32_t start[] = {0, members};
+    struct plan_geom g = {
+        .world = members, .nnodes = 1, .nlocal = members, .cores = cores, .node_start = start};
+    struct op_desc d = {.seq = 1, .coll = (uint8_t)coll, .dtype = (uint8_t)dtype, .count = count};
+    struct plan p;
+
+    assert_true(plan_make(&d, &g, NULL, &p));
+    return p;
+}
+
 /* Who has a core for each member cuts medium sizes into several steps, others into one. */
 static void medium_sizes_are_cut_by_cores(void **state)
 {
@@ -541,18 +555,11 @@ static void medium_sizes_are_cut_by_cores(void **state)
     } rows[] = {{9000, 4, 1},      {32 << 10, 4, 2}, {256 << 10, 4, 4},
                 {1 << 20, 4, 4},   {4 << 20, 4, 16}, {32 << 10, 1, 1},
                 {256 << 10, 1, 1}, {4 << 20, 1, 16}, {256 << 10, UINT32_MAX, 4}};
-    uint32_t start[] = {0, 4};
 
-    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
-        struct plan_geom g = {
-            .world = 4, .nnodes = 1, .nlocal = 4, .cores = rows[i].cores, .node_start = start};
-        struct op_desc d = {
-            .seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32, .count = rows[i].bytes / 4};
-        struct plan p;
-
-        assert_true(plan_make(&d, &g, NULL, &p));
-        assert_int_equal(p.steps, rows[i].steps);
-    }
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++)
+        assert_int_equal(
+            plan_alone(4, rows[i].cores, COLL_ALL_REDUCE, DTYPE_F32, rows[i].bytes / 4).steps,
+            rows[i].steps);
 }
 
 /* What each member reduces for itself: more where a hand-over costs everybody a turn. */
@@ -566,26 +573,16 @@ static void small_is_larger_where_cores_are_shared(void **state)
                 {64, 2, 2 << 10},  {2, 0, 64 << 10},   {4, 3, 64 << 10}, {1000, 1, 2 << 10}};
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
-        uint32_t start[] = {0, rows[i].members};
-        struct plan_geom g = {.world = rows[i].members,
-                              .nnodes = 1,
-                              .nlocal = rows[i].members,
-                              .cores = rows[i].cores,
-                              .node_start = start};
-        struct op_desc d = {
-            .seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_U8, .count = rows[i].small};
+        uint32_t members = rows[i].members, cores = rows[i].cores;
+        uint64_t small = rows[i].small, half = MIN(small, UINT64_C(64) << 10) / 2;
         struct plan p;
 
-        assert_true(plan_make(&d, &g, NULL, &p) && p.small && p.steps == 1);
-        d.count++;
-        assert_true(plan_make(&d, &g, NULL, &p) && !p.small);
-        d = (struct op_desc){.seq = 1,
-                             .coll = COLL_ALL_REDUCE,
-                             .dtype = DTYPE_BF16,
-                             .count = MIN(rows[i].small, UINT64_C(64) << 10) / 2};
-        assert_true(plan_make(&d, &g, NULL, &p) && p.small && p.steps == 1);
-        d.count++;
-        assert_true(plan_make(&d, &g, NULL, &p) && !p.small);
+        p = plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, small);
+        assert_true(p.small && p.steps == 1);
+        assert_false(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, small + 1).small);
+        p = plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_BF16, half);
+        assert_true(p.small && p.steps == 1);
+        assert_false(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_BF16, half + 1).small);
     }
 }
 
@@ -599,20 +596,12 @@ static void root_reduces_alone(void **state)
                 {4, 2, true}, {3, 3, false}, {5, 2, false}};
 
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
-        uint32_t start[] = {0, rows[i].members};
-        struct plan_geom g = {.world = rows[i].members,
-                              .nnodes = 1,
-                              .nlocal = rows[i].members,
-                              .cores = rows[i].cores,
-                              .node_start = start};
-        struct op_desc d = {.seq = 1, .coll = COLL_REDUCE, .dtype = DTYPE_U8, .count = 16 << 20};
-        struct plan p;
+        uint32_t members = rows[i].members, cores = rows[i].cores;
+        struct plan p = plan_alone(members, cores, COLL_REDUCE, DTYPE_U8, 16 << 20);
 
-        assert_true(plan_make(&d, &g, NULL, &p));
         assert_int_equal(p.reduces, !rows[i].alone);
         assert_true(!p.small && p.steps > 1);
-        d.coll = COLL_ALL_REDUCE;
-        assert_true(plan_make(&d, &g, NULL, &p) && p.reduces);
+        assert_true(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, 16 << 20).reduces);
     }
 }
 
