@@ -215,8 +215,10 @@ double perf_now_us(void);
 /* "commd-perf: rank N: ..." on stderr. Of the ranks that one process launched only the first
  * is heard: the failures of the others are its consequences. */
 void perf_complain(int rank, const char *format, ...) _printf_(2, 3);
-void perf_share_complaints(void);    /* before the ranks are forked */
-void perf_withhold_complaints(void); /* of a signal handler too */
+/* Around it. False: another rank of this launcher complains, and has done so when this returns,
+ * unless @interrupted. */
+bool perf_begin_complaint(const volatile sig_atomic_t *interrupted);
+void perf_end_complaint(void);
 
 /* commd_perf_turns.c: measures what it is told to, until the other side closes. An exit code.
  */

@@ -7,6 +7,7 @@
  * Ctrl-C reaches all ranks through the terminal; one sent to this process alone is passed on. */
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -16,6 +17,41 @@
  * 0, which means: reaped, so the number may be somebody else's by now. */
 static volatile pid_t children[PERF_MAX_RANKS];
 static volatile sig_atomic_t nchildren, got_interrupt;
+
+/* One complaint of all ranks, in memory that they share. NULL: not launched here. */
+enum complaint { NOT_MADE, BEING_MADE, MADE };
+static int *complaint;
+
+enum { LOOK_AGAIN_US = 200 };
+
+static void share_complaint(void)
+{
+    void *p = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (p != MAP_FAILED)
+        complaint = p;
+}
+
+/* Who fails in silence ends, and we kill the others for it: so not before the reason is written. If
+ * the rank that complains dies over it, we kill the one that waits here. */
+bool perf_begin_complaint(const volatile sig_atomic_t *interrupted)
+{
+    int was = NOT_MADE;
+
+    if (!complaint || __atomic_compare_exchange_n(complaint, &was, BEING_MADE, false,
+                                                  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return true;
+    while (__atomic_load_n(complaint, __ATOMIC_ACQUIRE) == BEING_MADE && !*interrupted)
+        usleep(LOOK_AGAIN_US);
+    return false;
+}
+
+/* Of the signal handler as well. */
+void perf_end_complaint(void)
+{
+    if (complaint)
+        __atomic_store_n(complaint, MADE, __ATOMIC_RELEASE);
+}
 
 static void signal_all(int sig)
 {
@@ -27,7 +63,7 @@ static void signal_all(int sig)
 static void pass_on(int sig)
 {
     got_interrupt = 1;
-    perf_withhold_complaints(); /* who is told first leaves the others with an error */
+    perf_end_complaint(); /* who is told first leaves the others with an error */
     signal_all(SIGINT);
 }
 
@@ -109,7 +145,7 @@ int perf_launch(const struct perf *perf)
     pid_t parent = getpid();
     sigset_t block, old;
 
-    perf_share_complaints();
+    share_complaint();
     fflush(NULL); /* or each rank would write what is buffered */
     sigemptyset(&block);
     sigaddset(&block, SIGINT);

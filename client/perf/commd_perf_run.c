@@ -8,7 +8,6 @@
  * says what it has and exits with 130; the other ranks just die of it. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/mman.h>
 
 #include "client/perf/commd_perf.h"
 
@@ -37,56 +36,20 @@ static int is_interrupted(void *arg)
     return interrupted;
 }
 
-/* One complaint of all ranks that one launcher forks, in memory that they share. */
-enum complaint { NOT_MADE, BEING_MADE, MADE };
-static int *complaint;
-
-enum { LOOK_AGAIN_US = 200 };
-
-void perf_share_complaints(void)
-{
-    void *p = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-    if (p != MAP_FAILED)
-        complaint = p;
-}
-
-void perf_withhold_complaints(void)
-{
-    if (complaint)
-        __atomic_store_n(complaint, MADE, __ATOMIC_RELAXED);
-}
-
-/* False: another rank makes it, or has made it. Then that is written when this returns: who fails
- * in silence ends, and the launcher kills the others for it. If that rank dies over it, the
- * launcher kills this one. */
-static bool begin_complaint(void)
-{
-    int was = NOT_MADE;
-
-    if (!complaint || __atomic_compare_exchange_n(complaint, &was, BEING_MADE, false,
-                                                  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        return true;
-    while (__atomic_load_n(complaint, __ATOMIC_ACQUIRE) == BEING_MADE && !interrupted)
-        usleep(LOOK_AGAIN_US);
-    return false;
-}
-
 void perf_complain(int rank, const char *format, ...)
 {
     char line[1200];
     va_list ap;
     int n;
 
-    if (interrupted || !begin_complaint())
+    if (interrupted || !perf_begin_complaint(&interrupted))
         return;
     n = snprintf(line, sizeof(line), "commd-perf: rank %d: ", rank);
     va_start(ap, format);
     vsnprintf(line + n, sizeof(line) - (size_t)n, format, ap);
     va_end(ap);
     fprintf(stderr, "%s\n", line); /* one write: lines of several processes do not mix */
-    if (complaint)
-        __atomic_store_n(complaint, MADE, __ATOMIC_RELEASE);
+    perf_end_complaint();
 }
 
 /* ---- libcommd as a library to measure ---------------------------------------------------- */

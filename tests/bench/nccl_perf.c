@@ -49,14 +49,6 @@ size_t commd_dtype_size(int dtype)
     return sizes[dtype];
 }
 
-void perf_share_complaints(void)
-{
-}
-
-void perf_withhold_complaints(void)
-{
-}
-
 void perf_complain(int rank, const char *format, ...)
 {
     char line[1000];
