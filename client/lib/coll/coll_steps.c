@@ -54,7 +54,8 @@ static bool takes_slice(const struct run *r)
 /* Is this the root, which takes its own part from where the caller has it? */
 static bool reduces_alone(const struct run *r)
 {
-    return r->plan.coll == COLL_REDUCE && !r->plan.reduces && one_node(r) && is_root(r);
+    return r->plan.coll == COLL_REDUCE && !r->plan.reduces && one_node(r) && is_root(r) &&
+           !is_scaled(r);
 }
 
 static void vector_put(struct run *r, uint32_t c)
@@ -63,7 +64,7 @@ static void vector_put(struct run *r, uint32_t c)
     const uint8_t *from = r->send + step_offset(r, c);
     uint8_t *to = my_payload(r, c);
 
-    if (reduces_alone(r) && !is_scaled(r))
+    if (reduces_alone(r))
         return;
     if (!r->plan.reduces || is_scaled(r)) {
         contribute(r, to, from, len);
