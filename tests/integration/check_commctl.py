@@ -4,6 +4,7 @@ manual page and in the completions, verdicts and events in the manual page. bash
 there, zsh are asked what they complete. The other programs' pages have the options of their --help.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -12,14 +13,14 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from zsh import Zsh  # noqa: E402
+from shells import Zsh, bash_offers  # noqa: E402
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HERE = os.path.exists("client/ctl/commctl")
 BUILD = os.path.abspath(os.environ.get("COMMD_BUILD") or ("." if HERE else f"{TOP}/build"))
 COMMCTL = f"{BUILD}/client/ctl/commctl"
 COMPLETION = f"{TOP}/client/ctl/completion"
-NOWHERE = {"COMMD_SOCKET": "/nonexistent"}
+NOWHERE = dict(os.environ, COMMD_SOCKET="/nonexistent")
 PAGES = {"daemon/commd": "daemon/commd.8", "client/perf/commd-perf": "client/perf/commd-perf.1",
          "transport/commd-gpu": "transport/gpu/commd-gpu.8"}  # fmt: skip
 failures = []
@@ -38,22 +39,11 @@ def same(what, got, want):
         failures.append(f"{what} has {' '.join(sorted(got - want))}, which does not exist")
 
 
-def bash(*words):
-    """What it offers for the last word; no commd is asked."""
-    script = ('. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _commctl; '
-              'printf "%s\\n" "${COMPREPLY[@]}"')  # fmt: skip
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", f"{COMPLETION}/commctl", "commctl", *words], check=True,
-        env=dict(NOWHERE, PATH="/usr/bin:/bin"), stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    return done.stdout.split()
-
-
 def is_for(verb, option):
     """Does commctl take it? It says so before it asks a commd."""
     words = ["config"] if verb == "show" else []
     done = subprocess.run([COMMCTL, verb, *words, option], stdin=subprocess.DEVNULL, text=True,
-                          env=dict(os.environ, **NOWHERE), capture_output=True)  # fmt: skip
+                          env=NOWHERE, capture_output=True)  # fmt: skip
     return "is not for it" not in done.stderr
 
 
@@ -118,9 +108,10 @@ def main():
 
     typed = {verb.split()[0] for verb in verbs}
     takes["--watch"] = {verb for verb in typed - {"help"} if is_for(verb, "--watch")}
+    bash = functools.partial(bash_offers, COMPLETION, COMMCTL, NOWHERE)
     check_completion("bash", bash, typed, takes, options)
     if shutil.which("zsh"):
-        with Zsh(COMPLETION, os.path.dirname(COMMCTL), dict(os.environ, **NOWHERE)) as zsh:
+        with Zsh(COMPLETION, os.path.dirname(COMMCTL), NOWHERE) as zsh:
             check_completion("zsh", zsh.offered, typed, takes, options)
     else:
         print("zsh is not here, and was not asked")

@@ -33,7 +33,7 @@ EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_clien
 	tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/staged.py \
 	tests/integration/lib/stream.py \
-	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/lib/zsh.py \
+	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/lib/shells.py \
 	tests/integration/torch/torch_ops.py \
 	tests/integration/torch/torch_checks.py tests/integration/torch/torch_forms.py \
 	tests/integration/torch/torch_groups.py tests/integration/torch/torch_p2p.py \

@@ -2,6 +2,7 @@
 """What is said of commctl elsewhere, on a cluster: what bash and zsh complete, and the keys of
 --json in commctl(8)."""
 
+import functools
 import json
 import os
 import re
@@ -12,33 +13,11 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
-from zsh import Zsh  # noqa: E402
+from shells import Zsh, bash_offers  # noqa: E402
 
 COMPLETION = os.path.join(TOP, "client/ctl/completion")
 
 # ---- completion ---------------------------------------------------------------------------------
-
-BASH = """
-. "$1"; shift
-commctl() { "$COMMCTL" "$@"; }
-command() { "$@"; }
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-_commctl
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
-
-
-def bash_offers(*words):
-    """It takes words apart at = and :, and replaces what is behind the last one."""
-    apart = [part for word in words for part in re.split("([=:])", word) if part or not word]
-    done = subprocess.run(
-        ["bash", "-c", BASH, "bash", f"{COMPLETION}/commctl", "commctl", *apart],
-        capture_output=True, text=True, env=dict(os.environ, COMMCTL=COMMCTL),
-    )  # fmt: skip
-    equal((done.returncode, done.stderr), (0, ""))
-    kept = words[-1][: len(words[-1]) - len(re.split("[=:]", words[-1])[-1])]
-    return [kept + reply for reply in done.stdout.split()]
-
 
 SHOWN = ["config", "tuning"]
 LEVELS = ["debug", "error", "info", "warn"]
@@ -95,7 +74,7 @@ def completes(offers):
 
 
 def test_bash_completes():
-    completes(bash_offers)
+    completes(functools.partial(bash_offers, COMPLETION, COMMCTL, os.environ))
 
 
 def test_zsh_completes():
@@ -104,7 +83,7 @@ def test_zsh_completes():
     environment = {name: value for name, value in os.environ.items() if name != "COMMD_SOCKET"}
     with Zsh(COMPLETION, os.path.dirname(COMMCTL), environment) as zsh:
         completes(zsh.offered)
-        with Cluster(1) as cluster: # bash leaves out what it would have to quote
+        with Cluster(1) as cluster:  # bash leaves out what it would have to quote
             cluster.ranks("two words", [0])
             equal(zsh.offered("--socket", cluster.nodes[0].socket, "why", ""), ["two words"])
 

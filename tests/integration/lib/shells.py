@@ -1,4 +1,4 @@
-"""An interactive zsh on a terminal of its own, which is asked what it completes."""
+"""What bash and zsh complete behind commctl."""
 
 import os
 import pty
@@ -28,9 +28,33 @@ bindkey '^Xd' tell
 """
 PATIENCE = 30 * float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 
+BASH = """
+. "$1"; shift
+commctl() { "$COMMCTL" "$@"; }
+command() { "$@"; }
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_commctl
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def bash_offers(completion, commctl, environment, *words):
+    """What it offers for the last word. It takes words apart at = and :, and replaces what is
+    behind the last one. @completion: the folder of the file commctl; @commctl: the program."""
+    apart = [part for word in words for part in re.split("([=:])", word) if part or not word]
+    done = subprocess.run(
+        ["bash", "-c", BASH, "bash", f"{completion}/commctl", "commctl", *apart],
+        capture_output=True, text=True, env=dict(environment, COMMCTL=commctl),
+    )  # fmt: skip
+    if done.returncode or done.stderr:
+        raise AssertionError(f"bash ended with {done.returncode}: {done.stderr}")
+    kept = words[-1][: len(words[-1]) - len(re.split("[=:]", words[-1])[-1])]
+    return [kept + reply for reply in done.stdout.split()]
+
 
 class Zsh:
-    """@completion: the folder of the file _commctl; @path: where programs are looked for first."""
+    """An interactive one on a terminal of its own. @completion: the folder of the file _commctl;
+    @path: where programs are looked for first."""
 
     def __init__(self, completion, path, environment):
         self.home = tempfile.mkdtemp(prefix="commd-zsh-")
