@@ -40,7 +40,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
-PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "1x2-busy"]
+PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "2x1-own", "2x2-own", "1x2-busy"]
 FULL = {
     "places": PLACES,
     "rounds": 5,
@@ -83,11 +83,27 @@ def say(text=""):
 # ---- who takes part ------------------------------------------------------------------------------
 
 
+# the ranks $1 to $2, until one fails or all have ended
+RANKS = """
+trap 'exit 1' TERM
+for r in $(seq "$1" "$2"); do { RANK=$r "${@:3}" || kill $$; } & done
+wait
+"""
+
+
 def commd(place, folder, args):
-    argv = [args.bin / "commd-perf", "all_reduce", "--turns", folder, "--ranks", place.ranks]
-    return Contestant(
-        "commd", folder, place.size, [(argv + ["--nodes", ",".join(place.sockets)], {})], "C"
-    )
+    """One launcher for all; where nodes have cores of their own one on each, as torchrun is."""
+    argv = [args.bin / "commd-perf", "all_reduce", "--turns", folder]
+    if not place.own:
+        argv += ["--ranks", place.ranks, "--nodes", ",".join(place.sockets)]
+        return Contestant("commd", folder, place.size, [(argv, {})], "C")
+    commands = []
+    for node, sock in enumerate(place.sockets):
+        first = node * place.ranks
+        ranks = ["bash", "-c", RANKS, "ranks", first, first + place.ranks - 1]
+        env = {"WORLD_SIZE": place.size, "TORCHELASTIC_RUN_ID": folder, "COMMD_SOCKET": sock}
+        commands.append(([*place.on(node), *ranks, *argv], env))
+    return Contestant("commd", folder, place.size, commands, "C")
 
 
 def mpi(rival, place, setting, folder):
@@ -120,7 +136,7 @@ def torch(backend, place, folder, args, found):
         if backend == "deepspeed":
             env["DEEPSPEED_SOURCES"] = found["deepspeed"].sources
         argv = [
-            *(place.enter(node) if inside else []),
+            *(place.enter(node) if inside else place.on(node)),
             args.python,
             HERE / "torch_perf.py",
             backend,
@@ -448,11 +464,15 @@ def main():
                 folder = work / name
                 folder.mkdir()
                 place = Place(name, cluster)
+                if place.why_not():
+                    result["missing"][name] = place.why_not()
+                    continue
                 for rival in (r for r in found.values() if isinstance(r, rivals.Mpi)):
                     for setting in rival.settings(place)[: plan["settings"]]:
                         result["settings"][f"{rival.name} [{setting.name}]"] = setting.says
                 try:
-                    measure_place(place, folder, args, plan, found, result)
+                    with place:
+                        measure_place(place, folder, args, plan, found, result)
                 finally:
                     say()
                     print(table.text(result, name), flush=True)

@@ -2,7 +2,8 @@
 
 Nodes are two commds of ./quickstart up: in network namespaces joined by a bridge where we are root,
 else both on the loopback device. The rivals get the same: mpirun in the first namespace, which
-reaches the second through an "ssh" that enters it.
+reaches the second through an "ssh" that enters it. "-own": a node has cores which the other may not
+use, as real nodes have; else the kernel chooses among all cores of the machine for either.
 """
 
 import os
@@ -19,9 +20,11 @@ UP_SECONDS = 60
 AGENT = """#!/bin/bash
 # stands in for ssh: options, the host, the command
 while [[ $1 == -* ]]; do shift; done
-ns=commd-$((${1##*.} - 1))
+node=$((${1##*.} - 1)) cores=(%s)
+ns=commd-$node
 shift
-exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0" && exec bash -c "$1"' "$ns" "$*"
+exec taskset -c "${cores[node]}" ip netns exec "$ns" \\
+    unshare --uts sh -c 'hostname "$0" && exec bash -c "$1"' "$ns" "$*"
 """
 
 
@@ -31,7 +34,6 @@ class Cluster:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
         self.home = self.folder / "nodes"
-        self.agent = self.folder / "agent"
         self.sockets = [str(self.home / f"node{i}/commd.sock") for i in range(2)]
         self.netns, self.why_not = False, ""
 
@@ -43,9 +45,25 @@ class Cluster:
             timeout=UP_SECONDS,
         )
 
+    def agent(self, cores):
+        """What stands in for ssh where node i may use cores[i]."""
+        agent = self.folder / ("agent-" + "-".join(cores).replace(",", "."))
+        agent.write_text(AGENT % " ".join(cores))
+        agent.chmod(0o755)
+        return agent
+
+    def bind(self, cores):
+        """Whatever runs in the nodes' namespaces, which commd does, to cores[i]."""
+        for i, some in enumerate(cores):
+            pids = subprocess.run(
+                ["ip", "netns", "pids", f"commd-{i}"], capture_output=True, text=True, check=True
+            ).stdout.split()
+            for pid in pids:
+                subprocess.run(
+                    ["taskset", "-a", "-c", "-p", some, pid], stdout=subprocess.DEVNULL, check=True
+                )
+
     def __enter__(self):
-        self.agent.write_text(AGENT)
-        self.agent.chmod(0o755)
         if os.geteuid() != 0:
             self.why_not = "not root"
         elif not shutil.which("ip"):
@@ -71,14 +89,40 @@ class Place:
         shape, _, beside = name.partition("-")
         nodes, _, ranks = shape.partition("x")
         self.name, self.cluster, self.busy = name, cluster, beside == "busy"
+        self.own = beside == "own"
         self.nodes, self.ranks = int(nodes), int(ranks)
         self.size = self.nodes * self.ranks
         inside = cluster.netns and self.nodes > 1
         self.hosts = [f"10.77.0.{i + 1}" for i in range(self.nodes)] if inside else []
         self.network = "10.77.0.0/24" if inside else "127.0.0.0/8"
         self.device = "veth0" if inside else "lo"
-        self.agent = cluster.agent
         self.sockets = cluster.sockets[: self.nodes]
+        usable = sorted(os.sched_getaffinity(0))
+        each = len(usable) // self.nodes if self.own else 0
+        parts = [usable[i * each : (i + 1) * each] or usable for i in range(self.nodes)]
+        self.cores = [",".join(map(str, part)) for part in parts]
+        self.agent = cluster.agent(self.cores) if inside else None
+
+    def why_not(self):
+        """Why it cannot be had here, or None."""
+        if self.own and not self.hosts:
+            return "cores of its own: only for nodes in network namespaces"
+        if self.own and len(os.sched_getaffinity(0)) < self.nodes:
+            return "there are fewer cores than nodes"
+        return None
+
+    def __enter__(self):
+        if self.own:
+            self.cluster.bind(self.cores)
+        return self
+
+    def __exit__(self, *_):
+        if self.own:
+            self.cluster.bind([",".join(map(str, sorted(os.sched_getaffinity(0))))] * self.nodes)
+
+    def on(self, node):
+        """What to put before a command that runs on the cores of a node."""
+        return ["taskset", "-c", self.cores[node]] if self.own else []
 
     def local(self, transport):
         """ "transport," where ranks share a node and the library can see which ones do."""
@@ -90,6 +134,7 @@ class Place:
             return []
         ns = f"commd-{node}"
         return [
+            *self.on(node),
             "ip",
             "netns",
             "exec",
@@ -106,6 +151,7 @@ class Place:
         nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}"
         where = "" if self.nodes == 1 else ", namespaces" if self.hosts else ", loopback"
         text = f"{nodes} x {self.ranks} rank{'s' * (self.ranks > 1)}{where}"
+        text += f", cores {' and '.join(self.cores)}" if self.own else ""
         return text + (", each core also busy with something else" if self.busy else "")
 
 

@@ -4,10 +4,12 @@
 No time is asserted.
 """
 
+import argparse
 import contextlib
 import copy
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ import picture  # noqa: E402
 import rivals  # noqa: E402
 import table  # noqa: E402
 from contestants import Contestant, Failed, Unsupported  # noqa: E402
-from places import Place  # noqa: E402
+from places import Cluster, Place  # noqa: E402
 
 # Speaks the protocol for all ranks at once; what it does is the first word of the order.
 FAKE = """
@@ -229,7 +231,13 @@ class Processes(unittest.TestCase):
 
 class Nodes:
     def __init__(self, netns):
-        self.netns, self.agent, self.sockets = netns, "/agent", ["/a", "/b"]
+        self.netns, self.sockets, self.bound = netns, ["/a", "/b"], []
+
+    def agent(self, cores):
+        return "/agent"
+
+    def bind(self, cores):
+        self.bound.append(cores)
 
 
 class Machine(unittest.TestCase):
@@ -284,6 +292,60 @@ class Places(unittest.TestCase):
         self.assertEqual(p.enter(1)[:4], ["ip", "netns", "exec", "commd-1"])
         p = Place("2x2", Nodes(False))
         self.assertEqual((p.hosts, p.local("sm"), p.device), ([], "", "lo"))
+
+    def test_cores_of_its_own(self):
+        nodes, usable = Nodes(True), sorted(os.sched_getaffinity(0))
+        p = Place("2x2-own", nodes)
+        if len(usable) < 2:
+            self.assertIn("fewer cores than nodes", p.why_not())
+            return
+        half = len(usable) // 2
+        mine = [",".join(map(str, part)) for part in (usable[:half], usable[half : 2 * half])]
+        self.assertEqual((p.cores, p.why_not()), (mine, None))
+        self.assertEqual((p.name, p.nodes, p.ranks), ("2x2-own", 2, 2))
+        self.assertEqual(p.enter(1)[:4], ["taskset", "-c", mine[1], "ip"])
+        with p:
+            self.assertEqual(nodes.bound, [mine])
+        self.assertEqual(nodes.bound[1:], [[",".join(map(str, usable))] * 2])
+        args = argparse.Namespace(bin=pathlib.Path("/bin"))
+        folder = pathlib.Path("/f")
+        c = compare.commd(p, folder, args)
+        self.assertEqual([argv[:3] for argv, _ in c.commands], [["taskset", "-c", m] for m in mine])
+        self.assertEqual([argv[7:9] for argv, _ in c.commands], [[0, 1], [2, 3]])
+        self.assertEqual([env["COMMD_SOCKET"] for _, env in c.commands], nodes.sockets)
+        self.assertEqual(len(compare.commd(Place("2x2", nodes), folder, args).commands), 1)
+        self.assertIn("network namespaces", Place("2x1-own", Nodes(False)).why_not())
+        self.assertEqual(Place("2x1", Nodes(False)).why_not(), None)
+
+    def test_the_agent_enters_the_node_on_its_cores(self):
+        usable = sorted(os.sched_getaffinity(0))
+        cores = [str(usable[0]), str(usable[-1])]
+        with tempfile.TemporaryDirectory() as folder:
+            agent = Cluster(folder).agent(cores)
+            for program in ("ip", "unshare"):  # without what only root may do
+                stub = pathlib.Path(folder) / program
+                stub.write_text(f"#!/bin/sh\necho {program} $*; taskset -c -p $$\n")
+                stub.chmod(0o755)
+            done = subprocess.run(
+                [agent, "-x", "10.77.0.2", "echo", "there"],
+                env=dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"),
+                capture_output=True,
+                text=True,
+            )
+        self.assertIn("ip netns exec commd-1 unshare --uts", done.stdout)
+        self.assertIn("commd-1 echo there", done.stdout)
+        self.assertIn(f"list: {cores[1]}\n", done.stdout)
+
+    def test_ranks_end_with_the_first_that_fails(self):
+        argv = ["bash", "-c", compare.RANKS, "ranks", "0", "1", "true"]
+        self.assertEqual(subprocess.run(argv, timeout=60).returncode, 0)
+        slow = '[ $RANK = 1 ] && exit 7; sleep 60 & trap "kill $!" TERM; wait'
+        p = subprocess.Popen(
+            ["bash", "-c", compare.RANKS, "ranks", "0", "1", "bash", "-c", slow],
+            start_new_session=True,
+        )
+        self.assertEqual(p.wait(30), 1)
+        os.killpg(p.pid, signal.SIGTERM)
 
     def test_settings(self):
         cores = len(os.sched_getaffinity(0))
