@@ -16,15 +16,15 @@
  * network takes longer than a yield does. A rank that waits for nobody but an engine on its own
  * core sleeps at once, and the engine has the core. A yield does not give it away: rank and engine
  * belong to different users or sessions, to each of which the scheduler gives its share of the
- * core, and a rank that yields gets it back until its share is spent (8 B between two nodes of one
- * rank: 21 us, asleep 16). Where other ranks of its node may have to run as well, it yields a few
- * times for them, and then sleeps for the engine: two ranks that yield to each other spend the
- * share of both before the engine has its turn (16 MB between two nodes of two ranks, each node on
- * one core: 37 ms, with 16 yields 12; with 4 small operations lose). Once all ranks of the node
- * have done their part of the next result they sleep at once (2 MB there: 0.9 ms, 1.3 with yields);
- * for the answer to a small operation, which comes within a few yields while the scheduler owes the
- * engine time, only when the last yields did not bring it (8 B there: 16 us with yields that do, 58
- * with yields that do not, asleep 20).
+ * core, and a rank that yields gets it back until its share is spent (between two nodes of one
+ * rank, each with a core of its own, 8 B: 21 us, asleep 16; 16 MB: 7.7 ms, asleep 6.1). Where other
+ * ranks of its node may have to run as well, it yields a few times for them, and then sleeps for
+ * the engine: two ranks that yield to each other spend the share of both before the engine has its
+ * turn (16 MB between two nodes of two ranks, each node on one core: 37 ms, with 16 yields 12; with
+ * 4 small operations lose). Once all ranks of the node have done their part of the next result they
+ * sleep at once (2 MB there: 0.9 ms, 1.3 with yields); for the answer to a small operation, which
+ * comes within a few yields while the scheduler owes the engine time, only when the last yields did
+ * not bring it (8 B there: 16 us with yields that do, 58 with yields that do not, asleep 20).
  *
  * Yield or sleep. Waiters that yield give each other the core within a microsecond. Beside a busy
  * process a yield gives the core away for a whole slice (0.7 to 3 ms), and the message that arrives

@@ -38,12 +38,9 @@ enum wait_for run_waits_for(struct run *r)
     /* a GPU rings no bell */
     if ((unlikely(r->gate) && !gate_full(r->gate)) || !board_engine_here(b))
         return WAIT_FOR_HERE;
-    if (!alone)
-        return !only_engine_is_missing(r) ? WAIT_FOR_BOTH
-               : r->plan.small            ? WAIT_FOR_ANSWER
-                                          : WAIT_FOR_ENGINE;
-    /* more steps than half a window: the engine works on some while this rank copies others */
-    return r->plan.steps > b->depth / 2 ? WAIT_FOR_HERE : WAIT_FOR_ENGINE;
+    if (!alone && !only_engine_is_missing(r))
+        return WAIT_FOR_BOTH;
+    return !alone && r->plan.small ? WAIT_FOR_ANSWER : WAIT_FOR_ENGINE;
 }
 
 enum { WAIT_LOOKS = 20 };

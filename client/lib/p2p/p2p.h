@@ -177,6 +177,8 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but);
 /* Unlocks while it waits, until @op is done, or until @until_ms (-1: none), or until the
  * application's hook asks to stop. */
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms);
+/* Who has to run before @op moves on. */
+enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op);
 /* Ends @op because the application asked to. */
 void p2p_interrupt(struct p2p *p, struct p2p_op *op);
 

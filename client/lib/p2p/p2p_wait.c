@@ -354,14 +354,17 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bo
         p->crowd = crowd;
 }
 
-/* May another one that has a part in this, a rank or the engine, have to run on this core? */
-static bool p2p_needed_here(const struct p2p *p, const struct p2p_op *op)
+/* A rank or the engine may have to run on this core. An engine there gets it at once where a
+ * message is long; a short one is answered within a few yields. */
+enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
 {
     const struct board *b = &p->group->board;
 
-    if (op->peer == COMMD_ANY_SOURCE ? b->nnodes > 1 : p->peers[op->peer].local < 0)
-        return true;
-    return board_shares_core(b, p->group->local);
+    if (op->peer == COMMD_ANY_SOURCE && b->nnodes > 1)
+        return WAIT_FOR_HERE;
+    if (op->peer != COMMD_ANY_SOURCE && p->peers[op->peer].local < 0)
+        return op->size > MAIL_EAGER_MAX && board_engine_here(b) ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
+    return board_shares_core(b, p->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
 }
 
 /* What this rank sleeps for, for people: board_seat(). Of several threads the last one tells. */
@@ -434,8 +437,7 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
         idle = moved ? 0 : idle + 1;
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && p2p_hopeless(p, op, false))
             break;
-        way = wait_way(&p->crowd, p2p_needed_here(p, op) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS, idle,
-                       WAIT_SPINS / CLOSE_LOOKS);
+        way = wait_way(&p->crowd, p2p_waits_for(p, op), idle, WAIT_SPINS / CLOSE_LOOKS);
         if (way != WAIT_SLEEP) {
             pause_unlocked(p, op, way == WAIT_SPIN, moved);
             continue;

@@ -947,8 +947,8 @@ static void pair_waits_for(struct cluster *c, size_t count, enum wait_for *ret_b
     run_abandon(&r[1]);
 }
 
-/* A rank that is alone with the engine on a core sleeps at once, beside other ranks soon; but not
- * if it has to work while the engine does, nor before a GPU has filled the input. */
+/* A rank that is alone with the engine on a core sleeps at once, however long the operation, beside
+ * other ranks soon; but not before a GPU has filled the input. */
 static void a_rank_leaves_its_core_to_the_engine_there(void **state)
 {
     _Atomic uint32_t ready = 6;
@@ -963,8 +963,7 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
         cluster_turn(c);
     assert_int_equal(atomic_load(&c->group[0]->board.hdr->engine_core), core);
     assert_int_equal(waits_for(c, 1, 0), WAIT_FOR_ENGINE);
-    assert_int_equal(waits_for(c, (512 << 10) / 4, 0), WAIT_FOR_ENGINE); /* 4 steps of 8 */
-    assert_int_equal(waits_for(c, (1 << 20) / 4, 0), WAIT_FOR_HERE);
+    assert_int_equal(waits_for(c, (8 << 20) / 4, 0), WAIT_FOR_ENGINE); /* 64 steps of 8 */
     assert_int_equal(waits_for(c, 1, core + 1), WAIT_FOR_HERE);
     assert_int_equal(waits_for(c, 1, UINT32_MAX), WAIT_FOR_HERE);
     assert_int_equal(waits_for_gate(c, 1, core, &gate), WAIT_FOR_HERE);

@@ -9,6 +9,7 @@
 
 #include "client/lib/p2p/p2p.h"
 #include "tests/lib/cluster.h"
+#include "tests/lib/cores.h"
 
 enum { MAX_OPS = 400, IDLE_ROUNDS = 100000, TAGS = 3 };
 
@@ -1185,6 +1186,31 @@ static void nobody_takes_more_than_was_sent(void **state)
     }
 }
 
+/* Who sends or receives a long message to or from another node leaves its core to an engine there.
+ */
+static void a_long_message_waits_for_the_engine(void **state)
+{
+    static const uint16_t nodes[] = {0, 0, 1}; /* ranks 0 and 1 share a node */
+    struct cluster *c = cluster_new(3, 2, nodes, 7);
+    const struct p2p_op far = {.peer = 2, .size = MAIL_EAGER_MAX + 1},
+                        is_short = {.peer = 2, .size = MAIL_EAGER_MAX},
+                        near = {.peer = 1, .size = 1 << 20},
+                        any = {.peer = COMMD_ANY_SOURCE, .size = 1 << 20};
+    struct p2p *p = p2p_of(c, 0);
+    struct board_hdr *h = c->group[0]->board.hdr;
+    const cpu_set_t all = stay_on_core();
+
+    atomic_store(&h->engine_core, core_now() + 1);
+    assert_int_equal(p2p_waits_for(p, &far), WAIT_FOR_HERE);
+    atomic_store(&h->engine_core, core_now());
+    assert_int_equal(p2p_waits_for(p, &far), WAIT_FOR_ENGINE);
+    assert_int_equal(p2p_waits_for(p, &is_short), WAIT_FOR_HERE);
+    assert_int_equal(p2p_waits_for(p, &any), WAIT_FOR_HERE);
+    assert_int_equal(p2p_waits_for(p, &near), WAIT_FOR_OTHERS);
+    leave_core(&all);
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1208,6 +1234,7 @@ int main(void)
         cmocka_unit_test(self_messages),
         cmocka_unit_test(a_broken_group_fails_its_messages),
         cmocka_unit_test(timeouts),
+        cmocka_unit_test(a_long_message_waits_for_the_engine),
         cmocka_unit_test(arguments),
         cmocka_unit_test(hostile_members_harm_only_their_group),
         cmocka_unit_test(a_record_that_cannot_be_is_an_error),
