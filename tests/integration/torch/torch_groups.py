@@ -30,6 +30,9 @@ def check_groups():
     t = torch.tensor([1.0])
     dist.all_reduce(t, group=group)
     check("disjoint groups of one line", t.item() == len(members))
+    if commd():  # torch 2.15 attaches one to backends without
+        hooks = getattr(dist.distributed_c10d._world, "pg_flight_recorder_hooks", {})
+        check("no second flight recorder", not hooks)
     if rank != 0:
         check("not a member of a group", dist.get_rank(dist.new_group([0])) == -1)
     else:
