@@ -130,6 +130,11 @@ def check_rooted_moves(dtype, n, async_op, how):
     finish(dist.gather(pieces[rank].clone(), outs, root, async_op=async_op))
     for r in range(size if rank == root else 0):
         check(f"gather piece {r} {how}", same_bits(outs[r], pieces[r]))
+    if commd() and hasattr(dist, "gather_single"):  # torch 2.14; gloo has none
+        whole = fresh(dtype, n * size) if rank == root else None
+        finish(dist.gather_single(pieces[rank].clone(), whole, root, async_op=async_op))
+        if rank == root:
+            check(f"gather_single {how}", same_bits(whole, torch.cat(pieces)))
     out = fresh(dtype, n)
     finish(dist.scatter(out, pieces if rank == root else None, root, async_op=async_op))
     check(f"scatter {how}", same_bits(out, pieces[rank]))

@@ -102,6 +102,8 @@ class ProcessGroupCommd : public c10d::Backend
     WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                             const c10d::AllgatherOptions &opts) override;
     WorkPtr gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts) override;
+    WorkPtr gather_single(at::Tensor &output, at::Tensor &input,
+                          const c10d::GatherOptions &opts); /* virtual since 2.14 */
     WorkPtr scatter(Tensors &outputs, TensorLists &inputs,
                     const c10d::ScatterOptions &opts) override;
     WorkPtr alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts) override;

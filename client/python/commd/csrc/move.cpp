@@ -22,15 +22,20 @@ WorkPtr ProcessGroupCommd::broadcast(Tensors &tensors, const c10d::BroadcastOpti
     return execute(std::move(plan), is_sync(opts));
 }
 
+/* What to send of @from, if everybody's go to @to: a copy, where they would overwrite it. */
+static at::Tensor apart(Plan &plan, const at::Tensor &from, const at::Tensor &to, int rank)
+{
+    const char *own = static_cast<const char *>(to.const_data_ptr()) + from.nbytes() * rank;
+
+    return from.const_data_ptr() != own && Ranges({to}).touch(from) ? plan.copied(from) : from;
+}
+
 void ProcessGroupCommd::add_all_gather(Plan &plan, const at::Tensor &output,
                                        const at::Tensor &input)
 {
     check_multiple(plan.name, "the output", output, input, size_);
-    at::Tensor from = plan.readable(input), to = plan.writable(output);
-    const char *own = static_cast<const char *>(to.const_data_ptr()) + from.nbytes() * rank_;
-
-    if (from.const_data_ptr() != own && Ranges({to}).touch(from))
-        from = plan.copied(from);
+    at::Tensor to = plan.writable(output);
+    at::Tensor from = apart(plan, plan.readable(input), to, rank_);
     commd_op &op = plan.add(COMMD_ALL_GATHER, elements_to_move(input));
     op.send = from.const_data_ptr();
     op.recv = to.data_ptr();
@@ -156,6 +161,28 @@ WorkPtr ProcessGroupCommd::gather(TensorLists &outputs, Tensors &inputs,
     op.root = static_cast<int>(opts.rootRank);
     op.send = from.const_data_ptr();
     plan.recv_blocks(op, to);
+    plan.inputs.push_back(input);
+    return execute(std::move(plan), is_sync(opts));
+}
+
+WorkPtr ProcessGroupCommd::gather_single(at::Tensor &output, at::Tensor &input,
+                                         const c10d::GatherOptions &opts)
+{
+    Plan plan("gather_single", "commd:gather", c10d::OpType::GATHER, opts.timeout);
+
+    check_root(plan.name, opts.rootRank, size_);
+    check_tensor(plan.name, input);
+    at::Tensor from = plan.readable(input), to;
+    if (opts.rootRank == rank_) {
+        check_multiple(plan.name, "the output", output, input, size_);
+        to = plan.writable(output);
+        from = apart(plan, from, to, rank_);
+        plan.outputs.push_back(output);
+    }
+    commd_op &op = plan.add(COMMD_GATHER, elements_to_move(input));
+    op.root = static_cast<int>(opts.rootRank);
+    op.send = from.const_data_ptr();
+    op.recv = to.defined() ? to.data_ptr() : nullptr;
     plan.inputs.push_back(input);
     return execute(std::move(plan), is_sync(opts));
 }
