@@ -203,6 +203,8 @@ def check_works():
     t = torch.ones(1000)
     work = dist.all_reduce(t, async_op=True)
     check("wait() with a limit", work.wait(timedelta(seconds=60)))
+    if commd() and hasattr(dist.Work, "timeout"):  # torch 2.14
+        check("timeout of a work", work.timeout == timedelta(seconds=120), work.timeout)
     future = work.get_future()
     check("future of a done work", future.done() and future.value()[0].data_ptr() == t.data_ptr())
     work = dist.all_reduce(t, async_op=True)

@@ -291,8 +291,9 @@ DeviceWork::DeviceWork(std::shared_ptr<Group> group, std::shared_ptr<SideStreams
                        Plan plan)
     : Work(rank, plan.type, profiled() ? plan.title : nullptr, profiled_inputs(plan)),
       group_(std::move(group)), side_(std::move(side)), name_(plan.name), numbered_(plan.numbered),
-      barrier_(plan.type == c10d::OpType::BARRIER), source_(source_of(plan)), nested_(plan.nested),
-      outputs_(plan.outputs), plan_(std::move(plan))
+      barrier_(plan.type == c10d::OpType::BARRIER),
+      timeout_ms_(group_->recorded()->timeout_of(plan.timeout_ms)), source_(source_of(plan)),
+      nested_(plan.nested), outputs_(plan.outputs), plan_(std::move(plan))
 {
 }
 
@@ -442,6 +443,11 @@ int DeviceWork::sourceRank() const
 uint64_t DeviceWork::getSequencenumber() const
 {
     return sequence_;
+}
+
+milliseconds DeviceWork::getTimeout() const
+{
+    return std::max(milliseconds(timeout_ms_), kNoTimeout);
 }
 
 void DeviceWork::abort()

@@ -121,6 +121,7 @@ class DeviceWork : public c10d::Work
     c10::intrusive_ptr<c10::ivalue::Future> getFutureResult(); /* virtual since 2.6 */
     int sourceRank() const override;
     uint64_t getSequencenumber() const override;
+    std::chrono::milliseconds getTimeout() const; /* virtual since 2.14 */
     void abort() override;
 
   private:
@@ -144,7 +145,8 @@ class DeviceWork : public c10d::Work
     const std::shared_ptr<SideStreams> side_;
     const char *const name_;
     const bool numbered_, barrier_;
-    const int source_; /* that a receive names; kNoReceive */
+    const int64_t timeout_ms_; /* -1: none */
+    const int source_;         /* that a receive names; kNoReceive */
     const size_t nested_;
     const std::vector<at::Tensor> outputs_;
     uint64_t sequence_ = 0;

@@ -359,7 +359,7 @@ RecordId Recorder::begin(const std::shared_ptr<RecordedGroup> &group, const Plan
         record.group = group;
     record.name = name;
     record.sequence = sequence;
-    record.timeout_ms = plan.timeout_ms ? plan.timeout_ms : group->timeout_ms_.load();
+    record.timeout_ms = group->timeout_of(plan.timeout_ms);
     record.created = now;
     record.begun = started ? now : 0;
     record.ended = 0;

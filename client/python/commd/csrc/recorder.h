@@ -35,6 +35,11 @@ class RecordedGroup
     {
         timeout_ms_.store(timeout_ms, std::memory_order_relaxed);
     }
+    /* Of an operation that asks for @timeout_ms, 0: for the group's. */
+    int64_t timeout_of(int64_t timeout_ms) const
+    {
+        return timeout_ms ? timeout_ms : timeout_ms_.load(std::memory_order_relaxed);
+    }
 
   private:
     friend class Recorder;

@@ -130,7 +130,8 @@ void free_retired_works()
 
 WorkCommd::WorkCommd(std::shared_ptr<Group> group, int rank, Plan plan)
     : Work(rank, plan.type, profiled() ? plan.title : nullptr, profiled_inputs(plan)),
-      group_(std::move(group)), plan_(std::move(plan))
+      group_(std::move(group)), plan_(std::move(plan)),
+      timeout_ms_(group_->recorded()->timeout_of(plan_.timeout_ms))
 {
 }
 
@@ -472,6 +473,11 @@ int WorkCommd::sourceRank() const
 uint64_t WorkCommd::getSequencenumber() const
 {
     return sequence_;
+}
+
+milliseconds WorkCommd::getTimeout() const
+{
+    return std::max(milliseconds(timeout_ms_), kNoTimeout);
 }
 
 void WorkCommd::abort()

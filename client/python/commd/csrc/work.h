@@ -46,6 +46,7 @@ class WorkCommd : public c10d::Work
     getFutureResult(); /* an int: Outcome; virtual since 2.6 */
     int sourceRank() const override;
     uint64_t getSequencenumber() const override;
+    std::chrono::milliseconds getTimeout() const; /* virtual since 2.14 */
     void abort() override;
 
   private:
@@ -69,6 +70,7 @@ class WorkCommd : public c10d::Work
     const std::shared_ptr<Group> group_;
     const int level_ = callback_level(); /* of who made it */
     Plan plan_;
+    const int64_t timeout_ms_;     /* -1: none */
     uint64_t sequence_ = 0;        /* of this call in its group */
     RecordId record_ = 0;          /* in the flight recorder */
     commd_work *handle_ = nullptr; /* owned; of what was started by itself */
