@@ -16,9 +16,9 @@ PyTorch: nothing to import. With this package installed (torch >= 2.5),
     torch.distributed.init_process_group("commd")
 
 works in any program that torchrun starts. A program that names gloo, or whose framework does, runs
-unchanged with COMMD_REPLACE=gloo in its environment (commd/_replace.py). Where
-TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set, or torch is older, `import commd.torch` registers the
-backend.
+unchanged with COMMD_REPLACE=gloo in its environment (commd/_replace.py). Where torch is older, or
+TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set and torch is older than 2.14, `import commd.torch` registers
+the backend.
 
 The local daemon is found through $COMMD_SOCKET, else /run/commd/commd.sock; where none
 runs, one is started for this user, on this node alone (COMMD_AUTOSTART=0 forbids it).

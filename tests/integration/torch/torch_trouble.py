@@ -1,6 +1,8 @@
 """Checks of backend="commd" (torch_ops.py): refusals, errors, forks, the end."""
 
 import os
+import subprocess
+import sys
 from datetime import timedelta
 
 import torch
@@ -148,6 +150,22 @@ def check_late_rank():
     check("the operation went on", True)
 
 
+def check_registration():
+    """Where nothing is registered by `import torch`: torch 2.14 finds what the program names."""
+    if dist.get_rank() == 0:
+        asks = hasattr(dist.Backend, "_ensure_backend_registered")
+        code = ("import torch, torch.distributed as dist\n"
+                f"{'' if asks else 'import commd.torch'}\n"
+                "dist.init_process_group('commd', rank=0, world_size=1, store=dist.HashStore())\n"
+                "dist.all_reduce(torch.ones(1))")  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0"),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        check("registered without autoload", done.returncode == 0, done.stdout)
+    dist.barrier()
+
+
 def check_end():
     group = dist.new_group()
     dist.all_reduce(torch.ones(1), group=group)
@@ -179,3 +197,4 @@ def run():
     check_refusals()
     check_mismatch()
     check_late_rank()
+    check_registration()
