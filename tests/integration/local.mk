@@ -22,7 +22,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_http.py tests/integration/test_prometheus.py \
 	tests/integration/test_doctor.py tests/integration/test_interface.py \
 	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
-	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_why.py
+	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_why.py \
+	tests/integration/test_torch_choice.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \

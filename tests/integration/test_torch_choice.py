@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Which torch backend commd.torch loads, and what it says where there is none that fits: with a
+package that stands for torch, so that any release can be there.
+"""
+
+import glob
+import importlib.machinery
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "lib"))
+from cluster import check, equal, main  # noqa: E402
+
+SOURCE = os.path.join(HERE, "../../client/python/commd")
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+PYTHON = ".".join(str(part) for part in sys.version_info[:2])
+LOAD = "import commd.torch as t\ntry: t.load()\nexcept ImportError as error: print(error)"
+
+
+def said(torch, built, origin, other=()):
+    """By commd.torch.load() with torch @torch, where backends are named as in @built. They are no
+    libraries, so that one that is chosen cannot be loaded."""
+    with tempfile.TemporaryDirectory(prefix="commd-choice.") as place:
+        os.makedirs(f"{place}/torch")
+        os.makedirs(f"{place}/commd/include/commd")
+        for path in glob.glob(f"{SOURCE}/*.py"):
+            shutil.copyfile(path, f"{place}/commd/{os.path.basename(path)}")
+        files = {
+            "torch/__init__.py": f"__version__ = {torch!r}\n",
+            "torch/distributed.py": "def is_available():\n    return False\n",
+            "commd/include/commd/commd.h": "",
+            "commd/_origin.py": f"ORIGIN = {origin!r}\n",
+            **{f"commd/_torch_{version}{SUFFIX}": "" for version in built},
+            **{f"commd/{name}": "" for name in other},
+        }
+        for name, text in files.items():
+            with open(f"{place}/{name}", "w") as file:
+                file.write(text)
+        environment = dict(os.environ, PYTHONPATH=place, PYTHONDONTWRITEBYTECODE="1",
+                           XDG_CACHE_HOME=f"{place}/cache", CXX="/nonexistent/c++")  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD], env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        equal(done.returncode, 0, done.stdout)
+        return done.stdout.replace(place, "PLACE")
+
+
+def test_the_one_for_this_torch():
+    for torch, name in (("2.14.1+cu130", "2_14"), ("2.15.0", "2_15"), ("2.13.0+cpu", "2_13")):
+        text = said(torch, ["2_13", "2_14", "2_15"], {"wheel": True})
+        check(f"PLACE/commd/_torch_{name}{SUFFIX}: file too short" in text, text)
+
+
+def test_a_wheel_without_it():
+    text = said("2.16.0+cu132", ["2_13", "2_9"], {"wheel": True}, ["_torch_2_16.cpython-399.so"])
+    equal(text, f"commd: this wheel has a torch backend for torch 2.9, 2.13 with Python {PYTHON}, "
+          "and for torch 2.16.0+cu132 none can be compiled: there is no C++ compiler "
+          "(/nonexistent/c++): install one (Debian: apt install g++)\n")  # fmt: skip
+
+
+def test_another_torch_than_it_was_built_for():
+    text = said("2.15.0+cu132", ["2_13"], {"source": "/src/commd", "prefix": "/usr"})
+    equal(text, "commd: no torch backend for torch 2.15.0+cu132: this commd was built for torch "
+          f"2.13. Run:\n  COMMD_PREFIX=/usr {sys.executable} -m pip install "
+          "--no-build-isolation --no-deps --force-reinstall commd\n")  # fmt: skip
+
+
+def test_none_at_all():
+    text = said("2.15.0", [], {"source": "", "prefix": ""})
+    check("this commd was installed without it. Run:\n" in text, text)
+
+
+if __name__ == "__main__":
+    main(globals())
