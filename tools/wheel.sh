@@ -121,6 +121,7 @@ wheels_are_equal() {
 }
 
 cmd_test_wheel() {
+    local release pythons=()
     [ "$(id -u)" -eq 0 ] || fail "test wheel starts a container: run it as root"
     install_packages "${packages_test_wheel[@]}"
     cmd_wheel
@@ -131,7 +132,7 @@ cmd_test_wheel() {
         step "a Debian in .cache/bookworm-wheel" \
             "is $wheel_mirror reachable? COMMD_MIRROR names another" make_wheel_base
     step "torch and numpy for it" "can pip reach its index? pip config list" fetch_for_wheel
+    for release in $wheel_torch; do pythons+=("$(wheel_venv "$release")/bin/python"); done
     exec python3 "$top/tests/wheel/wheel.py" "$wheel_base" "$build"/wheels/*.whl \
-        "$top/.cache/wheel/index-${wheel_torch%% *}" \
-        "$(wheel_venv "${wheel_torch%% *}")/bin/python"
+        "$top/.cache/wheel/index-${wheel_torch%% *}" "${pythons[@]}"
 }

@@ -131,11 +131,14 @@ def check_numpy():
 
 def check_no_compiler_is_said():
     """Without a backend that fits, on a machine that cannot compile one."""
-    (path,) = glob.glob(f"{VENV}/lib/python3*/site-packages/commd/_torch_*.so")
-    os.rename(path, f"{HOME}/away.so")
+    paths = glob.glob(f"{VENV}/lib/python3*/site-packages/commd/_torch_*.so")
+    need(paths, "the wheel has no backend")
+    for path in paths:
+        os.rename(path, f"{path}.away")
     out = run("python", "-c", "import commd.torch; commd.torch.load()", code=1)
     need("there is no C++ compiler (c++): install one" in out.splitlines()[-1], out)
-    shutil.move(f"{HOME}/away.so", path)
+    for path in paths:
+        os.rename(f"{path}.away", path)
 
 
 def check_daemon_leaves():
