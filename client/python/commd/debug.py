@@ -1,4 +1,4 @@
-"""commd in the debug pages of torch.distributed (torch 2.13, where they are experimental):
+"""commd in the debug pages of torch.distributed (torch 2.13 to 2.15, where they are experimental):
 
     from torch.distributed.debug import start_debug_server
     import commd.debug
