@@ -16,7 +16,8 @@ tests_unit_gpu_test_gpu_plan_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la l
 tests_unit_gpu_test_gpu_share_SOURCES = tests/unit/gpu/test_gpu_share.c
 tests_unit_gpu_test_gpu_share_LDADD = libcommd-gpu-plan.la libcommd-schedule.la $(CMOCKA_LIBS)
 
-tests_unit_gpu_test_move_SOURCES = tests/unit/gpu/test_move.c
+tests_unit_gpu_test_move_SOURCES = tests/unit/gpu/test_move.c tests/unit/gpu/move_data.c \
+	tests/unit/gpu/move_data.h
 tests_unit_gpu_test_move_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-shm.la \
 	$(CMOCKA_LIBS)
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "shm/reduce/reduce.h"
+#include "tests/unit/gpu/move_data.h"
 #include "transport/gpu/move.h"
 
 enum { MOST = 600, ROOM = MOST * 8 + 128, MARGIN = 64, DIVIDE = 3 };
@@ -17,75 +18,6 @@ enum { MOST = 600, ROOM = MOST * 8 + 128, MARGIN = 64, DIVIDE = 3 };
 static uint8_t memory[2 * BATCH_SOURCES][ROOM] __attribute__((aligned(64)));
 static uint8_t before[2 * BATCH_SOURCES][ROOM];
 static uint8_t want[MOST * 8];
-
-/* --- inputs ------------------------------------------------------------------------------- */
-
-static uint64_t random_state = 7;
-
-static uint64_t random_bits(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-/* Where formats end: infinities, NaNs with payloads, both zeros, subnormals, the largest. */
-static uint64_t special(unsigned dtype)
-{
-    static const uint64_t
-        f16[] = {0x7c00, 0xfc00, 0x7e01, 0x7c01, 0, 0x8000, 1, 0x83ff, 0x7bff},
-        bf16[] = {0x7f80, 0xff80, 0x7fc1, 0x7f81, 0, 0x8000, 1, 0x807f, 0x7f7f},
-        f32[] = {0x7f800000, 0xff800000, 0x7fc00001, 0x7f800001, 0,
-                 0x80000000, 1,          0x807fffff, 0x7f7fffff},
-        f64[] = {0x7ff0000000000000,
-                 0xfff0000000000000,
-                 0x7ff8000000000001,
-                 0x7ff0000000000001,
-                 0,
-                 0x8000000000000000,
-                 1,
-                 0x800fffffffffffff,
-                 0x7fefffffffffffff},
-        ints[] = {0,          1,         UINT64_MAX,        0x7f, 0x80, 0x7fff, 0x8000, 0x7fffffff,
-                  0x80000000, INT64_MAX, 0x8000000000000000};
-    uint64_t r = random_bits();
-
-    switch ((enum dtype)dtype) {
-    case DTYPE_F16:
-        return f16[r % ARRAY_LEN(f16)];
-    case DTYPE_BF16:
-        return bf16[r % ARRAY_LEN(bf16)];
-    case DTYPE_F32:
-        return f32[r % ARRAY_LEN(f32)];
-    case DTYPE_F64:
-        return f64[r % ARRAY_LEN(f64)];
-    case DTYPE_BOOL:
-        return r & 1;
-    case DTYPE_I8:
-    case DTYPE_U8:
-    case DTYPE_I16:
-    case DTYPE_U16:
-    case DTYPE_I32:
-    case DTYPE_U32:
-    case DTYPE_I64:
-    case DTYPE_U64:
-    case DTYPE_COUNT:
-        break;
-    }
-    return ints[r % ARRAY_LEN(ints)];
-}
-
-static void fill(unsigned dtype, uint8_t *p, size_t count)
-{
-    size_t size = dtype_size(dtype);
-
-    for (size_t i = 0; i < count; i++, p += size) {
-        uint64_t bits = random_bits() % 4 ? random_bits() : special(dtype);
-
-        memcpy(p, &bits, size);
-    }
-}
 
 /* --- one move ------------------------------------------------------------------------------ */
 
@@ -117,23 +49,6 @@ static void run_move(const struct gpu_move *m, unsigned gx, unsigned threads)
     assert_string_equal(gpu_twins[l.kernel].name, gpu_kernel_name(l.kernel));
     gpu_twin_grid(gx, threads);
     gpu_twins[l.kernel].fn(params);
-}
-
-static void expect(const struct gpu_move *m)
-{
-    static uint8_t scaled[BATCH_SOURCES][MOST * 8];
-    const void *src[BATCH_SOURCES];
-
-    for (unsigned k = 0; k < m->nsrc; k++) {
-        src[k] = (const void *)m->src[k];
-        if (m->redop == REDOP_PREMUL_SUM) {
-            reduce_scale(m->dtype, scaled[k], src[k], m->scale[k], m->count);
-            src[k] = scaled[k];
-        }
-    }
-    reduce_n(m->dtype, m->redop, want, src, m->nsrc, m->count);
-    if (m->divide)
-        reduce_finish(m->dtype, m->redop, want, m->count, m->divide);
 }
 
 static void check_got(const struct gpu_move *m)
@@ -179,24 +94,24 @@ static void check_move(unsigned dtype, unsigned op, unsigned nsrc, uint64_t coun
                          .nsrc = (uint8_t)nsrc,
                          .divide = op == REDOP_AVG && count % 2 ? DIVIDE : 0};
 
-    m.ndst = (uint8_t)(1 + random_bits() % 3);
+    m.ndst = (uint8_t)(1 + move_random() % 3);
     for (unsigned k = 0; k < nsrc + m.ndst; k++) {
         uint8_t *p = memory[k < nsrc ? k : k - nsrc + BATCH_SOURCES] + MARGIN;
 
         if (placing == SHIFTED)
             p += size * (count % 5);
         if (placing == UNLIKE)
-            p += size * (random_bits() % 17);
+            p += size * (move_random() % 17);
         *(k < nsrc ? &m.src[k] : &m.dst[k - nsrc]) = (cu_ptr)p;
     }
     for (unsigned k = 0; k < nsrc; k++) {
         m.scale[k] = k % 3 ? 1.0 / (k + 1) : -3e4;
-        fill(dtype, (uint8_t *)m.src[k], count);
+        move_fill(dtype, (uint8_t *)m.src[k], count);
     }
-    if (random_bits() % 2)
-        m.dst[random_bits() % m.ndst] = m.src[random_bits() % nsrc];
+    if (move_random() % 2)
+        m.dst[move_random() % m.ndst] = m.src[move_random() % nsrc];
     memcpy(before, memory, sizeof memory);
-    expect(&m);
+    move_expect(&m, want);
     run_move(&m, threads > 7 ? 2 : 1, threads);
     check_got(&m);
     check_rest(&m);
@@ -244,7 +159,7 @@ static void copies_of_bytes(void **state)
                 m.src[0] = (cu_ptr)(memory[0] + MARGIN + i);
                 m.dst[0] = (cu_ptr)(memory[1] + MARGIN + j);
                 m.dst[1] = (cu_ptr)(memory[2] + MARGIN + (j ^ 8));
-                fill(DTYPE_U8, (uint8_t *)m.src[0], n);
+                move_fill(DTYPE_U8, (uint8_t *)m.src[0], n);
                 memcpy(before, memory, sizeof memory);
                 memcpy(want, (void *)m.src[0], n);
                 run_move(&m, 1, 1 + (i + j) % 5);
@@ -311,7 +226,7 @@ static void a_launch_takes_many_moves(void **state)
     assert_true(gpu_launch_close(&l, 132));
     assert_int_equal(l.gy, BATCH_MOVES);
     assert_int_equal(l.gx, 1);
-    fill(DTYPE_U8, memory[0], sizeof memory);
+    move_fill(DTYPE_U8, memory[0], sizeof memory);
     memcpy(before, memory, sizeof memory);
     run_launch(&l, 132);
     for (unsigned i = 0; i < 16; i++) /* the last, which is the longest, of those onto it */
@@ -333,10 +248,10 @@ static void full_moves_fit_and_are_all_done(void **state)
         m.dst[k] = (cu_ptr)memory[16 + k];
         m.scale[k] = k;
     }
-    fill(DTYPE_F64, memory[0], sizeof memory / 8);
+    move_fill(DTYPE_F64, memory[0], sizeof memory / 8);
     gpu_launch_init(&l);
     while (gpu_launch_add(&l, &m)) {
-        expect(&m);
+        move_expect(&m, want);
         n++;
         for (unsigned k = 0; k < BATCH_SOURCES; k++) {
             m.src[k] += 72;
