@@ -14,9 +14,10 @@ A mutant is a block of mutants.txt:
 
 All work is done in a copy of the tree with a build of its own (build-mutants/ beside the sources,
 kept for the next time). First every named test is run on the tree as it is, where it has to pass;
-then each mutant is built and its test is run: it is caught if that test fails, and if it is that
-test which fails. The last line is "N caught, M survived"; a mutant that survives, does not fit the
-sources any more, or does not compile makes the exit code 1.
+one that cannot run here (exit code 77) is left out, with its mutants. Then each mutant is built and
+its test is run: it is caught if that test fails, and if it is that test which fails. The last line
+is "N caught, M survived"; a mutant that survives, does not fit the sources any more, or does not
+compile makes the exit code 1.
 """
 
 import os
@@ -191,7 +192,7 @@ def main():
     code, out = run(["make", "-j2", "WARN_CFLAGS=-w", "check", "TESTS="], build)
     if code:
         sys.exit(out[-3000:])
-    seen = set()
+    seen, cannot = set(), set()
     for mutant in mutants:
         if (mutant.program, mutant.test) in seen:
             continue
@@ -200,8 +201,12 @@ def main():
         if code:
             sys.exit(out[-3000:])
         code, failed, out = run_test(build, mutant)
-        if code:
+        if code == 77:
+            cannot.add(mutant.program)
+            print(f"skipped  {mutant.program}: {out.strip().splitlines()[-1:]}", flush=True)
+        elif code:
             sys.exit(f"{mutant.program} {mutant.test} fails without a mutant:\n{out[-3000:]}")
+    mutants = [mutant for mutant in mutants if mutant.program not in cannot]
     survived = 0
     for number, mutant in enumerate(mutants, 1):
         caught, how = judge(folder, build, mutant)
