@@ -62,9 +62,10 @@ if HAVE_NVCC
 nodist_libcommd_gpu_image_la_SOURCES = transport/gpu/kernel/move_image.c
 gpu_kernel_sources = transport/gpu/kernel/move.cu transport/gpu/kernel/move_type.h \
 	transport/gpu/kernel/element.h transport/gpu/kernel/batch.h
+gpu_kernel_flags = -std=c++17 -O3 -fmad=false -I$(top_srcdir)
 transport/gpu/kernel/move.fatbin: $(gpu_kernel_sources)
-	$(AM_V_GEN)$(MKDIR_P) transport/gpu/kernel && $(NVCC) -std=c++17 -O3 -fmad=false --threads 2 \
-	    $(NVCC_GENCODE) -I$(top_srcdir) -fatbin -Xfatbin -compress-all -o $@ \
+	$(AM_V_GEN)$(MKDIR_P) transport/gpu/kernel && $(NVCC) $(gpu_kernel_flags) --threads 2 \
+	    $(NVCC_GENCODE) -fatbin -Xfatbin -compress-all -o $@ \
 	    $(top_srcdir)/transport/gpu/kernel/move.cu
 transport/gpu/kernel/move_image.c: transport/gpu/kernel/move.fatbin
 	$(AM_V_GEN){ echo '#include "transport/gpu/move.h"' && \

@@ -1,7 +1,8 @@
-# tests/unit/gpu/: what commd-gpu decides, and its kernels as C.
+# tests/unit/gpu/: what commd-gpu decides, and its kernels as C, and as nvcc compiles them.
 if HAVE_CMOCKA
 unit_gpu = tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
-	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_move tests/unit/gpu/test_nccl
+	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_move tests/unit/gpu/test_move_ptx \
+	tests/unit/gpu/test_nccl
 check_PROGRAMS += $(unit_gpu)
 TESTS += $(unit_gpu)
 
@@ -20,6 +21,22 @@ tests_unit_gpu_test_move_SOURCES = tests/unit/gpu/test_move.c tests/unit/gpu/mov
 	tests/unit/gpu/move_data.h
 tests_unit_gpu_test_move_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-shm.la \
 	$(CMOCKA_LIBS)
+
+tests_unit_gpu_test_move_ptx_SOURCES = tests/unit/gpu/test_move_ptx.c tests/unit/gpu/move_data.c \
+	tests/unit/gpu/move_data.h tests/unit/gpu/ptx.c tests/unit/gpu/ptx.h \
+	tests/unit/gpu/ptx_math.c tests/unit/gpu/ptx_parse.c tests/unit/gpu/ptx_priv.h
+tests_unit_gpu_test_move_ptx_LDADD = libcommd-gpu-plan.la libcommd-shm.la $(CMOCKA_LIBS) -lm
+if HAVE_NVCC
+# The text on the way to transport/gpu/kernel/move.fatbin, for two architectures.
+tests/unit/gpu/move.ptx: $(gpu_kernel_sources)
+	$(AM_V_GEN)$(MKDIR_P) tests/unit/gpu && rm -f $@.all && for a in $(NVCC_PTX_ARCHS); do \
+	    $(NVCC) $(gpu_kernel_flags) -arch=compute_$$a -ptx -o $@.one \
+	        $(top_srcdir)/transport/gpu/kernel/move.cu && cat $@.one >>$@.all || exit 1; \
+	    done && rm $@.one && mv $@.all $@
+tests_unit_gpu_test_move_ptx_CPPFLAGS = $(AM_CPPFLAGS) -DMOVE_PTX='"tests/unit/gpu/move.ptx"'
+EXTRA_tests_unit_gpu_test_move_ptx_DEPENDENCIES = tests/unit/gpu/move.ptx
+CLEANFILES += tests/unit/gpu/move.ptx
+endif
 
 tests_unit_gpu_test_nccl_SOURCES = tests/unit/gpu/test_nccl.c
 tests_unit_gpu_test_nccl_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)
