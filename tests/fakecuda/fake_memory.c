@@ -250,6 +250,17 @@ void *fakecuda_view(cu_ptr p, size_t bytes, cu_device dev)
     return view;
 }
 
+int fakecuda_peer_reaches(cu_ptr p, size_t bytes, cu_device dev)
+{
+    bool there;
+
+    pthread_rwlock_rdlock(&memory_lock);
+    there = fake_device(dev) && fake_memory_at(p) &&
+            fake_reach_copy(p, bytes, &fake_device(dev)->ctx); /* plain memory of any device */
+    pthread_rwlock_unlock(&memory_lock);
+    return there;
+}
+
 void fakecuda_view_end(void)
 {
     pthread_rwlock_unlock(&memory_lock);

@@ -45,6 +45,9 @@ FAKE_API cu_result fakecuda_stream_device(cu_stream s, cu_device *dev);
 /* In @fn: where a worker can read and write @bytes at @p, memory that @dev can reach; NULL if it
  * cannot. Valid until fakecuda_view_end(), which must come soon: cuMemFree() waits for it. */
 FAKE_API void *fakecuda_view(cu_ptr p, size_t bytes, cu_device dev);
+/* Would a kernel on @dev reach it, if peer access is enabled between all devices? That opens what
+ * cuMemAlloc() gives, and not what was imported or mapped for another device. */
+FAKE_API int fakecuda_peer_reaches(cu_ptr p, size_t bytes, cu_device dev);
 FAKE_API void fakecuda_view_end(void);
 
 #endif

@@ -28,6 +28,7 @@ enum {
 
 struct fake_seat {
     _Atomic int pid; /* 0: free */
+    cu_device dev;   /* as its process counts them */
     uint64_t host;   /* hash of NCCL_HOSTID, or of the box's name */
     char bus_id[16];
     uint64_t what;         /* hash of the running operation's description */

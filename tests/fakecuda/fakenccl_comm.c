@@ -178,6 +178,7 @@ static nccl_result take_seat(nccl_comm comm)
         return fake_fail(NCCL_E_ARGUMENT, "rank %d is there twice", comm->rank);
     seat->host = fake_hash(host, strlen(host), 0xcbf29ce484222325u);
     memcpy(seat->bus_id, comm->bus_id, sizeof seat->bus_id);
+    seat->dev = comm->dev;
     return NCCL_SUCCESS;
 }
 

@@ -5,6 +5,7 @@
 #include "tests/fakecuda/fakenccl.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "shm/reduce/reduce.h"
 
@@ -93,6 +94,39 @@ static bool reduce(const struct fake_ncclop *op, cu_ptr p, size_t n)
     reduce_finish(dtype, redop, view, n, world);
     fakecuda_view_end();
     return true;
+}
+
+/* Between GPUs of one process NCCL before 2.24 reads and writes the ranks' own buffers across them
+ * ("P2P/direct pointer"), unless it is told not to. */
+static bool peers_reach(const struct fake_ncclop *op, cu_ptr p, size_t bytes)
+{
+    const struct fake_seat *seats = op->comm->table->seats;
+
+    for (int i = 0; bytes && i < op->comm->world; i++)
+        if (i != op->comm->rank && atomic_load(&seats[i].pid) == getpid() &&
+            !fakecuda_peer_reaches(p, bytes, seats[i].dev)) {
+            fakecuda_break(seats[i].dev, CU_E_ILLEGAL_ADDRESS);
+            return false;
+        }
+    return true;
+}
+
+static bool direct(const struct fake_ncclop *op)
+{
+    size_t bytes = op->what == EXCHANGE ? 0 : op->n * (size_t)types[op->type].bytes;
+    size_t world = (size_t)op->comm->world;
+    bool sends = op->what != BROADCAST || op->comm->rank == op->root;
+    bool receives = op->what != REDUCE || op->comm->rank == op->root;
+    bool ok;
+
+    if (fake_knob_number("NCCL_P2P_DIRECT_DISABLE", 0))
+        return true;
+    ok = !sends || peers_reach(op, op->send, op->what == REDUCE_SCATTER ? world * bytes : bytes);
+    ok = ok &&
+         (!receives || peers_reach(op, op->recv, op->what == ALL_GATHER ? world * bytes : bytes));
+    for (unsigned i = 0; ok && i < op->ntransfers; i++)
+        ok = peers_reach(op, op->transfers[i].p, op->transfers[i].bytes);
+    return ok;
 }
 
 /* ---- collectives ----------------------------------------------------------------------------- */
@@ -225,6 +259,8 @@ bool fake_op_run(struct fake_ncclop *op)
     while ((op->hang || op->fail) && !fake_comm_stop(op->comm))
         fake_nap(&us);
     if (fake_comm_stop(op->comm))
+        return false;
+    if (!direct(op))
         return false;
     if (op->what == EXCHANGE)
         return exchange(op);

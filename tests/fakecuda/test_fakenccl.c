@@ -75,6 +75,22 @@ static float *vector(size_t n, float first) /* device memory, which the host may
     return (float *)p;
 }
 
+static void meet(nccl_comm *comms, cu_stream *streams) /* all ranks here, a device each */
+{
+    struct nccl_config config = nccl_config(nc.version);
+    struct nccl_id id;
+
+    OK(nc.get_id(&id));
+    config.blocking = 1;
+    OK(nc.group_start());
+    for (int i = 0; i < DEVICES; i++) {
+        OK(cu.ctx_set(contexts[i]));
+        OK(nc.init(&comms[i], DEVICES, id, i, &config));
+        streams[i] = stream_new();
+    }
+    OK(nc.group_end());
+}
+
 /* ---- children -------------------------------------------------------------------------------- */
 
 struct task {
@@ -168,11 +184,54 @@ static int crosser(int socket) /* two communicators, the second first if it is r
     return 0;
 }
 
+/* Memory that only the device of its rank has access to. */
+static cu_ptr mapped(cu_device dev, size_t bytes)
+{
+    struct cu_mem_prop prop = {.type = CU_ALLOCATION_PINNED, .location = {CU_LOCATION_DEVICE, dev}};
+    struct cu_access access = {prop.location, CU_ACCESS_READWRITE};
+    cu_mem mem;
+    cu_ptr p;
+
+    OK(cu.vmm_create(&mem, bytes, &prop, 0));
+    OK(cu.vmm_reserve(&p, bytes, 0, 0, 0));
+    OK(cu.vmm_map(p, bytes, 0, mem, 0));
+    OK(cu.vmm_access(p, bytes, &access, 1));
+    return p;
+}
+
+static int director(int socket) /* all ranks in this process, on such memory */
+{
+    nccl_comm comms[DEVICES];
+    cu_stream streams[DEVICES];
+    float *p[DEVICES];
+
+    meet(comms, streams);
+    for (int i = 0; i < DEVICES; i++) {
+        OK(cu.ctx_set(contexts[i]));
+        p[i] = i == 1 ? (float *)mapped(i, 2 << 20) : vector(16, 0);
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        setenv("NCCL_P2P_DIRECT_DISABLE", turn ? "0" : "1", 1);
+        OK(nc.group_start());
+        for (int i = 0; i < DEVICES; i++)
+            OK(nc.all_reduce(p[i], p[i], 16, NCCL_F32, NCCL_SUM, comms[i], streams[i]));
+        OK(nc.group_end());
+        if (turn == 0)
+            for (int i = 0; i < DEVICES; i++)
+                OK(cu.stream_synchronize(streams[i]));
+    }
+    assert_int_equal(cu.stream_synchronize(streams[0]), CU_E_ILLEGAL_ADDRESS);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(int socket);
-} children[] = {
-    {"summer", summer}, {"deserter", deserter}, {"waiter", waiter}, {"crosser", crosser}};
+} children[] = {{"summer", summer},
+                {"deserter", deserter},
+                {"waiter", waiter},
+                {"crosser", crosser},
+                {"director", director}};
 
 /* Each rank on a box of its own, so that the GPU is not the same twice. */
 static pid_t rank_new(const char *name, const struct task *task, int *ret_socket)
@@ -205,22 +264,6 @@ static void processes_make_the_same_sums(void **state)
         fake_test_end(pids[i], 0);
         close(sockets[i]);
     }
-}
-
-static void meet(nccl_comm *comms, cu_stream *streams) /* all ranks here, a device each */
-{
-    struct nccl_config config = nccl_config(nc.version);
-    struct nccl_id id;
-
-    OK(nc.get_id(&id));
-    config.blocking = 1;
-    OK(nc.group_start());
-    for (int i = 0; i < DEVICES; i++) {
-        OK(cu.ctx_set(contexts[i]));
-        OK(nc.init(&comms[i], DEVICES, id, i, &config));
-        streams[i] = stream_new();
-    }
-    OK(nc.group_end());
 }
 
 static void ranks_of_one_process_send_to_each_other(void **state)
@@ -363,6 +406,15 @@ static void crossed_communicators_stand_still(void **state)
     }
 }
 
+static void buffers_of_one_process_have_to_be_open_to_its_other_devices(void **state)
+{
+    int socket;
+    pid_t pid = fake_test_spawn("director", &socket);
+
+    fake_test_end(pid, 0);
+    close(socket);
+}
+
 static void it_fails_when_asked_for(void **state)
 {
     nccl_comm comms[DEVICES];
@@ -428,6 +480,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_dead_rank_is_noticed_and_abort_frees_the_stream),
         cmocka_unit_test(different_calls_stand_still),
         cmocka_unit_test(crossed_communicators_stand_still),
+        cmocka_unit_test(buffers_of_one_process_have_to_be_open_to_its_other_devices),
         cmocka_unit_test(it_fails_when_asked_for),
     };
     char why[256];

@@ -400,7 +400,10 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
 }
 
 /* NCCL takes two ranks on one GPU for a mistake, if their hosts are the same: so a node that shares
- * its GPUs with another one has a name of its own for its host. commd has checked the settings. */
+ * its GPUs with another one has a name of its own for its host. commd has checked the settings.
+ *
+ * Between GPUs of one process NCCL before 2.24 goes to the buffers themselves. Those of our clients
+ * are imported for one GPU, and a kernel on another one would fault there. */
 static void set_nccl_env(const struct gpu_options *o)
 {
     char *words = strdup(o->nccl_env ? o->nccl_env : ""), *word, *at = NULL;
@@ -416,6 +419,7 @@ static void set_nccl_env(const struct gpu_options *o)
     free(words);
     if (o->host_id && o->host_id[0])
         setenv("NCCL_HOSTID", o->host_id, 0);
+    setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
 }
 
 /* For tests, and for who has measured. */
