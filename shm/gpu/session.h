@@ -119,7 +119,8 @@ static inline uint32_t session_mark(uint64_t n)
 enum session_type {
     SESSION_HELLO = 1, /* client's first: version in `id`, uuid of its GPU */
     SESSION_WELCOME,   /* the answer: descriptors of the region and of the doorbell, an eventfd */
-    SESSION_MEMORY,    /* an allocation, `id` not 0 and unused; answered */
+    SESSION_MEMORY,    /* an allocation, `id` not 0 and unused; answered. COMMD_E_TIMEOUT: not yet,
+                          for what was at its addresses before is still in use */
     SESSION_FORGET,    /* it is freed; not answered. No operation that names it is pending */
     SESSION_ATTACH,    /* this process is a rank of a group; answered */
     SESSION_DETACH,    /* and not any more; not answered */

@@ -116,6 +116,8 @@ void *fake_reach_copy(cu_ptr p, size_t bytes, cu_context ctx); /* for a copy, wh
 bool fake_outruns(cu_ptr p, size_t bytes);   /* begins in memory of ours, ends behind it */
 bool fake_foreign(cu_ptr p, cu_context ctx); /* ours, but not for this device */
 struct fake_memory *fake_ipc_find(const struct cu_ipc_mem *handle);
+/* With memory_lock held: is there one that was imported, of which @is says so? */
+bool fake_imported(bool (*is)(const struct fake_memory *m, const void *arg), const void *arg);
 /* With memory_lock held: memory that a stream may write and wait for values in. */
 bool fake_value_address(cu_ptr p, size_t bytes, cu_context ctx);
 /* Maps and lists it; takes @fd. */

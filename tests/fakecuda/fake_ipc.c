@@ -17,7 +17,7 @@ struct handle {
     int32_t pid, fd;
     uint32_t sum; /* over all else */
     uint64_t bytes, id, inode;
-    uint64_t zero;
+    uint64_t at; /* in its process */
     struct cu_uuid uuid;
 };
 _Static_assert(sizeof(struct handle) == sizeof(struct cu_ipc_mem), "all of it");
@@ -52,6 +52,7 @@ cu_result cuIpcGetMemHandle(struct cu_ipc_mem *handle, cu_ptr p)
     } else {
         h.fd = m->fd;
         h.bytes = m->bytes;
+        h.at = m->p;
         h.id = m->id;
         h.inode = st.st_ino;
         h.uuid = fake_device(m->dev)->uuid;
@@ -84,14 +85,31 @@ static cu_result fetch(const struct handle *h, int *ret_fd)
     return fd < 0 ? CU_E_INVALID_VALUE : CU_SUCCESS;
 }
 
+/* Where a process has freed memory and got other memory at the same addresses, the old one must be
+ * closed before the new one is opened. memory_lock is held. */
+static bool in_the_way(const struct fake_memory *m, const void *arg)
+{
+    const struct handle *h = arg;
+    struct handle old;
+
+    memcpy(&old, &m->handle, sizeof old);
+    return old.pid == h->pid && old.at < h->at + h->bytes && h->at < old.at + old.bytes;
+}
+
 static cu_result import(const struct handle *h, const struct cu_ipc_mem *handle, cu_ptr *p)
 {
     cu_device dev = fake_device_of(&h->uuid), here = fake_current()->dev;
     struct fake_memory *m;
     struct stat st;
     cu_result r;
+    bool stale;
     int fd;
 
+    pthread_rwlock_rdlock(&memory_lock);
+    stale = !fake_knob("FAKECUDA_REOPEN", 0) && fake_imported(in_the_way, h);
+    pthread_rwlock_unlock(&memory_lock);
+    if (stale)
+        return CU_E_ALREADY_MAPPED;
     if (dev < 0 || (dev != here && fake_knob("FAKECUDA_NO_PEER", 0)))
         return CU_E_INVALID_VALUE;
     r = fetch(h, &fd);

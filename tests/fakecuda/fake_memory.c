@@ -107,6 +107,14 @@ struct fake_memory *fake_ipc_find(const struct cu_ipc_mem *handle)
     return NULL;
 }
 
+bool fake_imported(bool (*is)(const struct fake_memory *m, const void *arg), const void *arg)
+{
+    for (struct fake_memory *m = memories; m; m = m->next)
+        if (m->kind == FAKE_IMPORTED && is(m, arg))
+            return true;
+    return false;
+}
+
 cu_result fake_memory_add(struct fake_memory memory, struct fake_memory **ret_memory)
 {
     struct fake_memory *m = malloc(sizeof *m);

@@ -27,6 +27,7 @@ struct mini {
     struct session_region *region;
     struct {
         uint32_t id;
+        bool ipc;
         uint8_t *at;
     } memory[MEMORIES];
     struct member member; /* of one group */
@@ -274,6 +275,18 @@ static void welcome(struct mini *s)
     close(fds[0]);
 }
 
+/* @id 0: all. */
+static void drop_memory(struct mini *s, uint32_t id)
+{
+    for (unsigned i = 0; i < MEMORIES; i++) {
+        if (!s->memory[i].id || (id && s->memory[i].id != id))
+            continue;
+        if (s->memory[i].ipc)
+            gpu_ok(cu.ipc_close((cu_ptr)(uintptr_t)s->memory[i].at));
+        s->memory[i].id = 0;
+    }
+}
+
 static void add_memory(struct mini *s, const struct session_msg *m, const int *fds, unsigned nfds)
 {
     unsigned i = 0;
@@ -301,6 +314,7 @@ static void add_memory(struct mini *s, const struct session_msg *m, const int *f
         gpu_ok(cu.vmm_access(at, m->memory.bytes, &access, 1));
     }
     s->memory[i].id = m->id;
+    s->memory[i].ipc = m->memory.kind == SESSION_IPC;
     s->memory[i].at = (uint8_t *)(uintptr_t)at;
     respond(s, m->id, 0, "");
 }
@@ -337,9 +351,7 @@ static void take(struct mini *s, const struct session_msg *m, const int *fds, un
         add_memory(s, m, fds, nfds);
         break;
     case SESSION_FORGET:
-        for (unsigned i = 0; i < MEMORIES; i++)
-            if (s->memory[i].id == m->id)
-                s->memory[i].id = 0;
+        drop_memory(s, m->id);
         break;
     case SESSION_ATTACH:
         if (!refuses("attach"))
@@ -402,6 +414,8 @@ static void turn(struct mini *s)
         if (s->region)
             take_slots(s); /* what was announced before it was said */
         take(s, &in.m, fds, nfds);
+    } else if (n == 0) {
+        drop_memory(s, 0);
     }
     for (unsigned i = 0; i < nfds; i++)
         close(fds[i]);

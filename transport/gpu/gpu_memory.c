@@ -241,6 +241,7 @@ static void map_done(struct gjob *job)
     struct gsession *s = mem->session;
     uint32_t id = mem->id;
     char text[128], why[SESSION_TEXT] = "";
+    int code = 0;
 
     s->jobs--;
     s->asking = false;
@@ -249,11 +250,12 @@ static void map_done(struct gjob *job)
     if (mem->failed) {
         cuda_text(&s->g->cu, mem->error, text, sizeof text);
         snprintf(why, sizeof why, "the memory cannot be mapped: %s: %.120s", mem->failed, text);
+        code = mem->error == CU_E_ALREADY_MAPPED ? COMMD_E_TIMEOUT : COMMD_E_INVALID;
         memory_free(mem);
     } else {
         memory_mapped(mem);
     }
-    session_answer(s, id, why[0] ? COMMD_E_INVALID : 0, -1, why);
+    session_answer(s, id, code, -1, why);
 }
 
 struct gmemory *memory_get(struct gsession *s, uint32_t id)

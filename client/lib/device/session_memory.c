@@ -10,8 +10,15 @@
  * and what is a part of that is forgotten: so it comes to an end, and each buffer needs one entry.
  *
  * commd-gpu must not be told to forget what a pending operation names: until that has ended, the
- * entry is kept among those that leave. */
+ * entry is kept among those that leave.
+ *
+ * The driver opens no handle of memory at addresses where it still has other memory of this process
+ * open (CUDA_ERROR_ALREADY_MAPPED). So what was freed there is forgotten first. Where an operation
+ * names it still, or commd-gpu has not seen its end yet, the buffer is one that cannot be exported,
+ * for this once. */
 #include "client/lib/device/session.h"
+
+enum { CLOSE_NAPS = 20, CLOSE_NAP_US = 500 };
 
 /* As the driver says. No holes: it is compared by memcmp(). */
 struct piece {
@@ -97,6 +104,11 @@ static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
 static cu_ptr walk_end(const struct walk *w)
 {
     return w->piece[w->n - 1].base + w->piece[w->n - 1].bytes;
+}
+
+static bool overlaps(const struct exported *m, const struct walk *w)
+{
+    return m->base < walk_end(w) && w->piece[0].base < m->base + m->bytes;
 }
 
 /* ---- forgetting ------------------------------------------------------------------------------ */
@@ -199,6 +211,15 @@ static int tell_of(struct session *s, const char *op, const struct walk *w, uint
     return r;
 }
 
+/* Is memory at the same addresses open at commd-gpu that must not be forgotten yet? */
+static bool is_covered(const struct session *s, const struct walk *w)
+{
+    for (const struct exported *m = s->leaving; m; m = m->next)
+        if (m->id && overlaps(m, w))
+            return true;
+    return false;
+}
+
 /* *ret->id 0: it cannot be mapped there, which is kept in mind if that is for good. */
 static int memory_export(struct session *s, const char *op, const struct walk *w,
                          struct exported **ret)
@@ -214,11 +235,15 @@ static int memory_export(struct session *s, const char *op, const struct walk *w
     memcpy(m->piece, w->piece, w->n * sizeof *w->piece);
     m->id = ++s->next_id;
     r = tell_of(s, op, w, m->id);
+    for (unsigned naps = 0; r == COMMD_E_TIMEOUT && naps < CLOSE_NAPS; naps++) {
+        usleep(CLOSE_NAP_US);
+        r = tell_of(s, op, w, m->id);
+    }
     if (r == COMMD_E_INVALID) {
         m->id = 0;
     } else if (r) {
         free(m);
-        return r == COMMD_E_QUOTA ? MEMORY_ALONE : r;
+        return r == COMMD_E_QUOTA || r == COMMD_E_TIMEOUT ? MEMORY_ALONE : r;
     }
     m->next = s->memory;
     s->memory = m;
@@ -237,11 +262,6 @@ static bool holds(const struct exported *m, const struct walk *w)
     return i + w->n <= m->n && !memcmp(&m->piece[i], w->piece, w->n * sizeof *w->piece);
 }
 
-static bool overlaps(const struct exported *m, const struct walk *w)
-{
-    return m->base < walk_end(w) && w->piece[0].base < m->base + m->bytes;
-}
-
 /* Is all of it what it was? */
 static bool is_there(const char *op, const struct exported *m)
 {
@@ -258,10 +278,13 @@ static struct exported *exported_find(struct session *s, const char *op, const s
         if (holds(m, w))
             return m;
     for (struct exported **at = &s->memory, *m; (m = *at);) {
-        if (overlaps(m, w) && !is_there(op, m))
-            forget(s, at);
-        else
+        if (!overlaps(m, w) || is_there(op, m)) {
             at = &m->next;
+            continue;
+        }
+        if (m->n == 1) /* nothing of it is left that the operation being made could name */
+            m->used = MIN(m->used, s->count);
+        forget(s, at);
     }
     return NULL;
 }
@@ -287,6 +310,9 @@ static int memory_add(struct session *s, const char *op, struct walk *w, struct 
     int r;
 
     widen(s, op, w);
+    forget_unnamed(s);
+    if (w->ipc && is_covered(s, w))
+        return MEMORY_ALONE;
     r = memory_export(s, op, w, ret);
     if (r)
         return r;

@@ -118,6 +118,35 @@ static void commd_gpu_cannot_open_it(void **state)
     gpu_free(y);
 }
 
+/* New memory at the addresses of some that commd-gpu still has open: the driver opens it only when
+ * that is closed. None is lent in its place, but for the time that it takes. */
+static void memory_comes_where_other_memory_was(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    int32_t *x = gpu_ints(N, 0), *y = gpu_ints(N, 0);
+    uint64_t lent = calls("cuMemImportFromShareableHandle"), exported;
+
+    sum(x, y, N);
+    for (unsigned i = 0; i < 5; i++) {
+        int32_t *before[PAIR] = {x, y};
+
+        gpu_free(x);
+        gpu_free(y);
+        x = gpu_ints(N, 0);
+        y = gpu_ints(N, 0);
+        assert_true(x == before[0] && y == before[1]);
+        sum(x, y, N);
+        sum(x, y, N);
+        exported = calls("cuIpcGetMemHandle");
+        sum(x, y, N);
+        assert_int_equal(calls("cuIpcGetMemHandle"), exported);
+    }
+    assert_int_equal(calls("cuMemImportFromShareableHandle"), lent);
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
 static void one_side_of_each_may_be_it(void **state)
 {
     int32_t *in[PAIR] = {alone(N, 4), gpu_ints(N, 5)}, *out[PAIR] = {gpu_ints(N, 0), alone(N, 0)};
@@ -892,6 +921,7 @@ int main(void)
         TEST(it_may_be_the_first),
         TEST(nothing_can_be_exported),
         TEST(commd_gpu_cannot_open_it),
+        TEST(memory_comes_where_other_memory_was),
         TEST(one_side_of_each_may_be_it),
         TEST(broadcasts_and_gathers),
         TEST(blocks_lie_anywhere),
