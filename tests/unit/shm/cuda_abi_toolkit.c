@@ -16,7 +16,7 @@ const struct cuda_abi cuda_abi_toolkit[] = {CUDA_ABI(VALUE, SIZE, MEMBER){NULL, 
 #define N(name) {#name, TEXT(name)},
 const struct cuda_abi_symbol cuda_abi_symbols[] = {
     N(cuInit) N(cuDriverGetVersion) N(cuGetErrorName) N(cuGetErrorString) N(cuDeviceGetCount) N(
-        cuDeviceGet) N(cuDeviceGetName) N(cuDeviceGetUuid) N(cuDeviceGetPCIBusId)
+        cuDeviceGet) N(cuDeviceGetName) N(cuDeviceGetUuid_v2) N(cuDeviceGetPCIBusId)
         N(cuDeviceGetAttribute) N(cuDeviceTotalMem) N(cuDevicePrimaryCtxRetain) N(
             cuDevicePrimaryCtxRelease) N(cuCtxGetCurrent) N(cuCtxSetCurrent) N(cuCtxPushCurrent)
             N(cuCtxPopCurrent) N(cuCtxGetDevice) N(cuCtxSynchronize) N(cuDeviceCanAccessPeer) N(
