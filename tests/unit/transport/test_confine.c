@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -11,10 +12,12 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-static char key_file[] = "/tmp/commd-test-confine.XXXXXX";
+#define KEY_FILE "/tmp/commd-test-confine.XXXXXX"
+static char key_file[] = KEY_FILE;
 static char secret[] = "the cluster key";
 
 static int refused(int r)
@@ -74,9 +77,44 @@ static int reads(void)
     return open("/proc/self/status", O_RDONLY) >= 0 || open("/dev/null", O_RDWR) >= 0 ? 3 : 0;
 }
 
+static char pipes[] = "/tmp/commd-test-pipes.XXXXXX";
+
+static int opens_pipe(void)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "%s/control", pipes);
+    return open(path, O_RDWR) < 0;
+}
+
+static int driving(void)
+{
+    return confine(CONFINE_DRIVER) ? 255 : attack() | opens_pipe() << 7;
+}
+
+/* Those of MPS lie where the driver is told. */
+static void the_drivers_pipes_stay_open(void **state)
+{
+    char path[64];
+    int r, fd = mkstemp(strcpy(key_file, KEY_FILE));
+
+    assert_true(fd >= 0 && mkdtemp(pipes));
+    close(fd);
+    snprintf(path, sizeof(path), "%s/control", pipes);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    setenv("CUDA_MPS_PIPE_DIRECTORY", pipes, 1);
+    r = in_child(driving);
+    unlink(key_file);
+    unlink(path);
+    rmdir(pipes);
+    if (r == 255)
+        skip();
+    assert_int_equal(r, 0);
+}
+
 static void the_key_is_out_of_reach(void **state)
 {
-    int fd = mkstemp(key_file);
+    int fd = mkstemp(strcpy(key_file, KEY_FILE));
 
     assert_true(fd >= 0);
     close(fd);
@@ -94,7 +132,8 @@ static void the_key_is_out_of_reach(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_key_is_out_of_reach)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_key_is_out_of_reach),
+                                       cmocka_unit_test(the_drivers_pipes_stay_open)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
