@@ -63,7 +63,7 @@ struct CUctx_st {
     cu_device dev;
     int retained;
     _Atomic cu_result sticky; /* a fault: all that comes later fails with it */
-    uint32_t peers;           /* a bit for each device whose memory it may reach */
+    _Atomic uint32_t peers;   /* a bit for each device whose memory it may reach */
     cu_stream null_stream;
     cu_stream streams;             /* all, the default one too */
     struct fake_queue *queues[64]; /* with FAKECUDA_QUEUES */
@@ -172,6 +172,7 @@ cu_result fake_push(cu_stream s, struct fake_op *op);
 cu_result fake_stream_drain(cu_stream s, uint64_t seq);
 cu_result fake_stream_default(cu_context ctx); /* makes it, if there is none */
 cu_result fake_context_drain(cu_context ctx);
+cu_result fake_context_settle(cu_context ctx); /* before memory is freed or unmapped */
 void fake_pause(unsigned long us);
 /* Runs @fn; false: it touched memory that is not there (fake_guard.c). */
 bool fake_guarded(void (*fn)(void *arg), void *arg);

@@ -385,10 +385,15 @@ cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned flags)
         return FAKE_E_PEER_UNSUPPORTED;
     bit = 1u << peer->dev;
     pthread_rwlock_wrlock(&memory_lock);
-    had = fake_current()->peers & bit;
-    fake_current()->peers |= bit;
+    had = atomic_fetch_or(&fake_current()->peers, bit) & bit;
     pthread_rwlock_unlock(&memory_lock);
     return had ? FAKE_E_PEER_ENABLED : CU_SUCCESS;
+}
+
+void fakecuda_tie(cu_device dev, cu_device peer)
+{
+    if (fake_device(dev) && fake_device(peer) && dev != peer && !fake_knob("FAKECUDA_NO_PEER", 0))
+        atomic_fetch_or(&fake_device(dev)->ctx.peers, 1u << peer);
 }
 
 void fake_break(cu_context ctx, cu_result code)

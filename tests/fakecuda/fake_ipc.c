@@ -157,8 +157,12 @@ cu_result cuIpcOpenMemHandle_v2(cu_ptr *p, struct cu_ipc_mem handle, unsigned fl
 cu_result cuIpcCloseMemHandle(cu_ptr p)
 {
     struct fake_memory *m;
+    cu_result r;
 
     FAKE_ENTER(FAKE_CONTEXT);
+    r = fake_context_settle(fake_current());
+    if (r)
+        return r;
     pthread_rwlock_wrlock(&memory_lock);
     m = fake_memory_at(p);
     m = m && m->p == p && m->kind == FAKE_IMPORTED ? m : NULL;

@@ -351,7 +351,7 @@ cu_result cuMemFree_v2(cu_ptr p)
     pthread_rwlock_unlock(&memory_lock);
     if (!ctx)
         return CU_E_INVALID_VALUE;
-    r = fake_knob("FAKECUDA_SYNC_FREE", 1) ? fake_context_drain(ctx) : CU_SUCCESS;
+    r = fake_context_settle(ctx);
     if (r)
         return r;
     pthread_rwlock_wrlock(&memory_lock);
@@ -485,7 +485,7 @@ cu_result cuMemFreeHost(void *p)
     cu_result r;
 
     FAKE_ENTER(FAKE_CONTEXT);
-    r = fake_knob("FAKECUDA_SYNC_FREE", 1) ? fake_context_drain(fake_current()) : CU_SUCCESS;
+    r = fake_context_settle(fake_current());
     return r ? r : forget(p, FAKE_HOST, CU_E_INVALID_VALUE);
 }
 

@@ -156,6 +156,39 @@ static struct fake_queue *queue_for(cu_stream s) /* under lock */
     return *q;
 }
 
+/* ---- devices that reach each other -------------------------------------------------------------
+ * What frees or unmaps memory waits for the device and for all that peer access ties to it, and
+ * nothing is launched on any of them meanwhile. */
+
+static pthread_rwlock_t tables[FAKE_DEVICES] = {[0 ... FAKE_DEVICES - 1] =
+                                                    PTHREAD_RWLOCK_INITIALIZER};
+
+static bool tied(cu_context ctx, cu_device dev)
+{
+    return dev == ctx->dev || atomic_load(&ctx->peers) >> dev & 1;
+}
+
+cu_result fake_context_settle(cu_context ctx)
+{
+    bool locked[FAKE_DEVICES] = {false};
+    cu_result r = CU_SUCCESS;
+
+    if (!fake_knob("FAKECUDA_SYNC_FREE", 1))
+        return CU_SUCCESS;
+    for (int i = 0; i < fake_device_count() && atomic_load(&ctx->peers); i++)
+        if (tied(ctx, i)) {
+            pthread_rwlock_wrlock(&tables[i]);
+            locked[i] = true;
+        }
+    for (int i = 0; i < fake_device_count() && !r; i++)
+        if (tied(ctx, i))
+            r = fake_context_drain(&fake_device(i)->ctx);
+    for (int i = 0; i < fake_device_count(); i++)
+        if (locked[i])
+            pthread_rwlock_unlock(&tables[i]);
+    return r;
+}
+
 /* ---- giving them work ------------------------------------------------------------------------ */
 
 static cu_stream stream_new(cu_context ctx, unsigned flags) /* under lock */
@@ -242,8 +275,10 @@ static bool order(cu_stream s, struct fake_op *op)
 
 cu_result fake_push(cu_stream s, struct fake_op *op)
 {
+    pthread_rwlock_t *table = &tables[s->ctx->dev];
     cu_result r = CU_SUCCESS;
 
+    pthread_rwlock_rdlock(table);
     pthread_mutex_lock(&fake_lock);
     if (s->capturing)
         r = FAKE_E_CAPTURE_UNSUPPORTED;
@@ -263,6 +298,7 @@ cu_result fake_push(cu_stream s, struct fake_op *op)
         pthread_cond_signal(&s->queue->more);
     }
     pthread_mutex_unlock(&fake_lock);
+    pthread_rwlock_unlock(table);
     return r;
 }
 

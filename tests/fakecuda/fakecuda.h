@@ -40,6 +40,8 @@ FAKE_API cu_result fakecuda_enqueue(cu_stream s, fakecuda_fn fn, void (*drop)(vo
 FAKE_API int fakecuda_knob(const char *name, char *text, size_t len);
 /* In @fn: the device is broken, so stop waiting. */
 FAKE_API int fakecuda_broken(cu_device dev);
+/* As cuCtxEnablePeerAccess() from @dev, if there is a way. */
+FAKE_API void fakecuda_tie(cu_device dev, cu_device peer);
 /* Device of a stream; NULL: of the current context's default stream. */
 FAKE_API cu_result fakecuda_stream_device(cu_stream s, cu_device *dev);
 /* In @fn: where a worker can read and write @bytes at @p, memory that @dev can reach; NULL if it

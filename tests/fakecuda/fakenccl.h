@@ -65,6 +65,7 @@ struct ncclComm {
     int watches[FAKE_RANKS]; /* pidfds of the others, -1 */
     uint64_t step;           /* barriers; only the running operation uses it */
     unsigned ops;            /* issued */
+    atomic_uint launching;   /* operations that no stream has yet */
     atomic_bool aborted, finalized;
     _Atomic nccl_result state; /* NCCL_IN_PROGRESS: the ranks have not met */
     atomic_int polls;          /* FAKENCCL_PROGRESS: answers "in progress" that are left */

@@ -78,21 +78,23 @@ static void drop(void *arg)
     op_free(op);
 }
 
+static bool stream_fits(const struct fake_ncclop *op)
+{
+    cu_device dev;
+
+    return !fakecuda_stream_device(op->stream, &dev) && dev == op->comm->dev;
+}
+
 static nccl_result issue(struct fake_ncclop *op) /* takes it */
 {
     struct turn *t = &turns[op->comm->dev];
     nccl_comm comm = op->comm;
-    cu_device dev;
     cu_result r;
 
     op->code = NCCL_E_REMOTE;
     comm->ops++;
     op->hang = fake_knob_hits("FAKENCCL_HANG_AT", comm->rank, comm->ops, &op->code);
     op->fail = fake_knob_hits("FAKENCCL_FAIL_AT", comm->rank, comm->ops, &op->code);
-    if (fakecuda_stream_device(op->stream, &dev) || dev != comm->dev) {
-        op_free(op);
-        return fake_fail(NCCL_E_CUDA, "the stream is not of the communicator's device");
-    }
     pthread_mutex_lock(&t->lock);
     if (t->issued - t->running >= 4096) {
         pthread_mutex_unlock(&t->lock);
@@ -107,6 +109,75 @@ static nccl_result issue(struct fake_ncclop *op) /* takes it */
     if (!comm->blocking)
         atomic_store(&comm->polls, (int)fake_knob_number("FAKENCCL_PROGRESS", 0));
     return NCCL_SUCCESS;
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+/* FAKENCCL_LAUNCH_US: operations on several devices, of communicators that do not block, are given
+ * to their streams by a thread, one device after the other. Until then all are "in progress". */
+struct launch {
+    unsigned long us;
+    unsigned n;
+    struct {
+        struct fake_ncclop *op;
+        nccl_comm comm;
+    } at[];
+};
+
+static void *launch_main(void *arg)
+{
+    struct launch *l = arg;
+
+    for (unsigned i = 0; i < l->n; i++) {
+        nccl_comm comm = l->at[i].comm;
+        unsigned long us = l->us;
+        nccl_result r = NCCL_SUCCESS;
+
+        if (i && l->at[i - 1].comm != comm)
+            fake_nap(&us);
+        if (atomic_load(&comm->aborted))
+            op_free(l->at[i].op);
+        else
+            r = issue(l->at[i].op);
+        if (r)
+            fake_comm_set(comm, r);
+    }
+    for (unsigned i = 0; i < l->n; i++) {
+        atomic_fetch_sub(&l->at[i].comm->launching, 1);
+        fake_comm_unref(l->at[i].comm);
+    }
+    free(l);
+    return NULL;
+}
+
+/* False: they are to be launched by the caller. */
+static bool launch_behind(void)
+{
+    long us = fake_knob_number("FAKENCCL_LAUNCH_US", 0);
+    struct launch *l;
+    pthread_t thread;
+    bool several = false;
+
+    for (unsigned i = 1; i < nops; i++)
+        several |= ops[i]->comm != ops[0]->comm;
+    if (us <= 0 || !several || ops[0]->comm->blocking)
+        return false;
+    l = malloc(sizeof *l + nops * sizeof l->at[0]);
+    if (!l)
+        return false;
+    l->us = (unsigned long)us;
+    l->n = nops;
+    for (unsigned i = 0; i < nops; i++) {
+        l->at[i].op = ops[i];
+        l->at[i].comm = ops[i]->comm;
+        fake_comm_ref(ops[i]->comm);
+        atomic_fetch_add(&ops[i]->comm->launching, 1);
+    }
+    if (pthread_create(&thread, NULL, launch_main, l))
+        launch_main(l);
+    else
+        pthread_detach(thread);
+    return true;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -153,10 +224,15 @@ static nccl_result end(void)
     }
     if (ncomms && !waits && !r)
         r = NCCL_IN_PROGRESS;
+    for (unsigned i = 0; i < nops && !nccl_failed(r); i++)
+        if (!stream_fits(ops[i]))
+            r = fake_fail(NCCL_E_CUDA, "the stream is not of the communicator's device");
+    if (nops && !nccl_failed(r) && launch_behind()) {
+        nops = 0;
+        r = NCCL_IN_PROGRESS;
+    }
     for (unsigned i = 0; i < nops; i++) {
-        if (!ops[i])
-            continue;
-        if (r && r != NCCL_IN_PROGRESS) {
+        if (nccl_failed(r)) {
             op_free(ops[i]);
             continue;
         }

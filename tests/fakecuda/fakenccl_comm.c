@@ -198,6 +198,8 @@ static nccl_result look_around(nccl_comm comm)
 
         if (pid != getpid())
             comm->watches[i] = (int)syscall(SYS_pidfd_open, pid, 0);
+        else
+            fakecuda_tie(comm->dev, seats[i].dev);
     }
     return NCCL_SUCCESS;
 }
@@ -268,7 +270,7 @@ nccl_result fake_comm_ready(nccl_comm comm)
     if (atomic_load(&comm->aborted) || atomic_load(&comm->finalized))
         return fake_fail(NCCL_E_ARGUMENT, "the communicator is finalized");
     r = atomic_load(&comm->state);
-    if (r == NCCL_IN_PROGRESS)
+    if (r == NCCL_IN_PROGRESS || atomic_load(&comm->launching))
         return fake_fail(NCCL_E_ARGUMENT, "the communicator is not ready");
     return r;
 }
@@ -284,6 +286,8 @@ nccl_result ncclCommGetAsyncError(nccl_comm comm, nccl_result *state)
         atomic_fetch_sub(&comm->polls, 1);
         *state = NCCL_IN_PROGRESS;
     }
+    if (*state == NCCL_SUCCESS && atomic_load(&comm->launching))
+        *state = NCCL_IN_PROGRESS;
     if (*state == NCCL_SUCCESS && atomic_load(&comm->finalized)) {
         pthread_mutex_lock(&comm->lock);
         if (comm->pending)
@@ -327,11 +331,15 @@ nccl_result ncclCommDestroy(nccl_comm comm)
 /* What runs ends at once, what waits in streams when it is its turn. */
 nccl_result ncclCommAbort(nccl_comm comm)
 {
+    unsigned long us = 20;
+
     if (!comm)
         return NCCL_SUCCESS;
     while (fake_knob_number("FAKENCCL_ABORT_HANGS", 0))
         usleep(1000);
     atomic_store(&comm->aborted, true);
+    while (atomic_load(&comm->launching))
+        fake_nap(&us);
     unref(comm, 0);
     return NCCL_SUCCESS;
 }

@@ -78,6 +78,9 @@ int jobs_fd(const struct gjobs *jobs); /* readable when jobs_turn() has somethin
 void jobs_add(struct gjobs *jobs, struct glane *lane, struct gjob *job);
 void jobs_turn(struct gjobs *jobs);
 bool jobs_idle(struct gjobs *jobs);
+/* From here to jobs_release() none is worked on. False: one is, ask again; no other is begun. */
+bool jobs_hold(struct gjobs *jobs);
+void jobs_release(struct gjobs *jobs);
 
 /* ---- devices: gpu_device.c ------------------------------------------------------------------- */
 
@@ -325,6 +328,7 @@ struct gcomm {
     unsigned flying;       /* of them, that are on streams */
     uint64_t used_ms, failed_ms;
     bool ready, failed;
+    bool waits;          /* to be aborted: not while NCCL launches elsewhere */
     atomic_bool aborted; /* by its thread, which uses it until then */
     char why[SESSION_TEXT];
 };
@@ -373,6 +377,7 @@ struct gpu {
     struct gop *now;        /* borrowed: the one that is being launched */
     enum gstage stage;
     uint64_t now_since_ms; /* it has been there */
+    bool alone;            /* jobs are held, and aborts wait: NCCL launches over several GPUs */
     uint64_t comms_ms;     /* communicators were looked at */
     LIST_HEAD(, gcomm) comms;
     unsigned naborting; /* of them */
@@ -535,6 +540,10 @@ void comm_peer_lost(struct ggroup *gr, const char *why);
 int comm_new_id(struct gpu *g, struct nccl_id *ret, char why[SESSION_TEXT]);
 unsigned comm_count(const struct gpu *g, const struct gdevice *d);
 void comms_turn(struct gpu *g);
+/* May NCCL launch over several GPUs: is no job worked on, and no communicator aborted? None is from
+ * then on until comms_not_alone(). False: ask again, or call that. */
+bool comms_alone(struct gpu *g);
+void comms_not_alone(struct gpu *g);
 
 /* gpu_wire.c */
 /* NULL, or why the group cannot be; then @ret_code may be set. */

@@ -6,7 +6,8 @@
  * on two GPUs would wait for ever. One is being launched at a time (gpu->now):
  *   COMM    the communicator is made, if there is none of these GPUs yet
  *   ROUND   moves before it, and the calls, in one NCCL group over all GPUs of this node
- *   CALLS   NCCL enqueues them, in the background; then moves after it
+ *   CALLS   NCCL enqueues them, in the background; then moves after it. With several GPUs here
+ *           nothing that frees or unmaps memory runs meanwhile
  * Behind the last round it is on the streams. After each other one it goes back into the order, so
  * that others come in between, and has its next turn when no more than one of its rounds runs: who
  * has to wait for NCCL waits for two at most. What has begun so is seen to its end, as what was
@@ -320,16 +321,27 @@ static bool now_turn(struct gpu *g)
             return false;
         g->stage = op->plan[0].rounds ? STAGE_ROUND : STAGE_END;
         return true;
-    case STAGE_ROUND:
+    case STAGE_ROUND: /* see gpu_jobs.c */
+        if (op->comm->failed) {
+            comms_not_alone(g);
+            g->stage = STAGE_COMM;
+            return true;
+        }
+        if (op->group->nhere > 1 && !comms_alone(g))
+            return false;
         launch_round(g);
         g->stage = STAGE_CALLS;
         return true;
     case STAGE_CALLS:
         if (!comm_settled(g, op->comm, "an operation")) {
-            if (op->comm->failed)
-                now_abandon(g);
-            return !g->now;
+            if (!op->comm->failed ||
+                !atomic_load_explicit(&op->comm->aborted, memory_order_acquire))
+                return false; /* NCCL may put something on the streams until it is aborted */
+            comms_not_alone(g);
+            now_abandon(g);
+            return true;
         }
+        comms_not_alone(g);
         launch_after(g);
         if (op->round < op->plan[0].rounds)
             launch_again(g);
@@ -343,12 +355,13 @@ static bool now_turn(struct gpu *g)
     return false;
 }
 
-/* It waits for NCCL, and not for room on the streams, which gpu_device.c sees to. */
+/* It waits for NCCL, and not for room on the streams, which gpu_device.c sees to, or a job. */
 static void now_check(struct gpu *g)
 {
     struct gop *op = g->now;
 
-    if (!op->comm || op->comm->failed || (g->stage == STAGE_COMM && op->comm->ready) ||
+    if (!op->comm || op->comm->failed || g->stage == STAGE_ROUND ||
+        (g->stage == STAGE_COMM && op->comm->ready) ||
         now_ms() - g->now_since_ms <= (uint64_t)g->timeout_ms)
         return;
     comm_fail(g, op->comm, "NCCL does not come forward: %s of group \"%s\" stands still for %d ms",

@@ -4,7 +4,11 @@
  *
  * Users take turns: a user's jobs are done in their order, one by one, and after each it is the
  * turn of the next user. `done` is called on the loop. Nothing that a job works on may be freed
- * before: whoever adds one counts it. */
+ * before: whoever adds one counts it.
+ *
+ * They are held while NCCL launches over several GPUs: what frees or unmaps memory waits for that
+ * GPU and for all that reach it, and holds up launches meanwhile; between the launches on two GPUs
+ * it waits for one that waits for the other. Behind a launch one job that waits comes first. */
 #include "transport/gpu/gpu.h"
 
 #include <pthread.h>
@@ -19,7 +23,17 @@ struct gjobs {
     STAILQ_HEAD(, gjob) ended;
     unsigned pending;
     int event;
+    bool working; /* on one */
+    bool wanted;  /* no other is begun ... */
+    bool owed;    /* ... but for one */
+    bool held;
 };
+
+/* With the lock held. */
+static bool may_begin(const struct gjobs *jobs)
+{
+    return !STAILQ_EMPTY(&jobs->ready) && !jobs->held && (!jobs->wanted || jobs->owed);
+}
 
 static void *jobs_thread(void *arg)
 {
@@ -31,7 +45,7 @@ static void *jobs_thread(void *arg)
         struct glane *lane;
         struct gjob *job;
 
-        while (STAILQ_EMPTY(&jobs->ready))
+        while (!may_begin(jobs))
             pthread_cond_wait(&jobs->work, &jobs->lock);
         lane = STAILQ_FIRST(&jobs->ready);
         STAILQ_REMOVE_HEAD(&jobs->ready, next);
@@ -41,9 +55,12 @@ static void *jobs_thread(void *arg)
             lane->waits = false;
         else
             STAILQ_INSERT_TAIL(&jobs->ready, lane, next);
+        jobs->working = true;
+        jobs->owed = false;
         pthread_mutex_unlock(&jobs->lock);
         job->work(job);
         pthread_mutex_lock(&jobs->lock);
+        jobs->working = false;
         STAILQ_INSERT_TAIL(&jobs->ended, job, next);
         if (write(jobs->event, &one, sizeof one) < 0)
             continue; /* it is readable already */
@@ -145,4 +162,22 @@ bool jobs_idle(struct gjobs *jobs)
     idle = jobs->pending == 0;
     pthread_mutex_unlock(&jobs->lock);
     return idle;
+}
+
+bool jobs_hold(struct gjobs *jobs)
+{
+    pthread_mutex_lock(&jobs->lock);
+    jobs->wanted = true;
+    jobs->held = !jobs->working && !jobs->owed;
+    pthread_mutex_unlock(&jobs->lock);
+    return jobs->held;
+}
+
+void jobs_release(struct gjobs *jobs)
+{
+    pthread_mutex_lock(&jobs->lock);
+    jobs->owed = !STAILQ_EMPTY(&jobs->ready);
+    jobs->held = jobs->wanted = false;
+    pthread_cond_signal(&jobs->work);
+    pthread_mutex_unlock(&jobs->lock);
 }

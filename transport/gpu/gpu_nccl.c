@@ -87,15 +87,46 @@ static void *abort_thread(void *arg)
     return NULL;
 }
 
+static void abort_begin(struct gpu *g, struct gcomm *c)
+{
+    c->waits = false;
+    c->failed_ms = now_ms();
+    if (thread_start(abort_thread, c, ABORT_STACK))
+        abort_thread(c);
+    g->current = NULL;
+}
+
 /* Aborted, not destroyed: that waits for nobody. */
 static void comm_abort(struct gpu *g, struct gcomm *c)
 {
     c->failed = true;
+    c->waits = g->alone && g->now->comm != c;
     c->failed_ms = now_ms();
     g->naborting++;
-    if (thread_start(abort_thread, c, ABORT_STACK))
-        abort_thread(c);
-    g->current = NULL;
+    if (!c->waits)
+        abort_begin(g, c);
+}
+
+bool comms_alone(struct gpu *g)
+{
+    const struct gcomm *c;
+
+    LIST_FOREACH(c, &g->comms, link)
+        if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire))
+            return false;
+    g->alone = jobs_hold(g->jobs);
+    return g->alone;
+}
+
+void comms_not_alone(struct gpu *g)
+{
+    struct gcomm *c;
+
+    g->alone = false;
+    jobs_release(g->jobs);
+    LIST_FOREACH(c, &g->comms, link)
+        if (c->waits)
+            abort_begin(g, c);
 }
 
 void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)

@@ -116,6 +116,41 @@ static void run_across(struct service *sv, unsigned users, unsigned n, unsigned 
             assert_int_equal(client_join(pids[u][r]), 0);
 }
 
+/* Another user, who tells of memory and takes it back until it is told to end. */
+static int come_and_go(void *arg, int sock)
+{
+    struct meeting *end = arg;
+    struct buffer b;
+    struct client c;
+
+    MUST(client_open(&c, sock, 0) == 0);
+    for (unsigned i = 0; i < 3000 && !atomic_load(&end->came); i++) {
+        MUST(client_alloc(&c, 4096, &b) == 0);
+        client_forget(&c, b.id);
+    }
+    return 0;
+}
+
+/* What commd-gpu closes waits for the GPU and for those that reach it, and holds up launches there:
+ * between NCCL's launches on two GPUs it would wait for ever. */
+static void memory_goes_while_nccl_launches(void **state)
+{
+    static const char *const settings[] = {"FAKENCCL_LAUNCH_US=200", NULL};
+    struct meeting *end = meetings_new(1);
+    struct service sv;
+    pid_t pid;
+
+    (void)state;
+    service_start(&sv, settings);
+    pid = client_spawn(&sv, 2000, come_and_go, end);
+    for (unsigned n = 2; n <= 4; n += 2)
+        run_across(&sv, 2, n, 2, 70 + n);
+    atomic_store(&end->came, 1);
+    assert_int_equal(client_join(pid), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 static void collectives_over_gpus(void **state)
 {
     struct service sv;
@@ -436,6 +471,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_over_gpus),
+        cmocka_unit_test(memory_goes_while_nccl_launches),
         cmocka_unit_test(collectives_in_parts),
         cmocka_unit_test(groups_in_any_order_of_two_users),
         cmocka_unit_test(without_nccl),
