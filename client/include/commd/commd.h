@@ -388,6 +388,7 @@ void commd_work_free(struct commd_work *work);
  *   commd_start() starts it; what is enqueued on the stream later does not wait for it.
  *     commd_work_wait_stream() makes a stream wait, commd_work_wait() the caller, and
  *     commd_work_test() looks: done is when the results are in the buffers.
+ * The stream may be destroyed as soon as the call has returned: what it was given is carried out.
  * Buffers must stay valid and untouched until then. Operations of a group are executed in the order
  * of the calls, whichever streams they are on.
  *
@@ -418,9 +419,9 @@ void commd_work_free(struct commd_work *work);
 
 /* What is enqueued on @stream (as commd_op.stream) from now on comes after the operation. Where its
  * buffers are in host memory, it waits for that on the host. May be called several times, with
- * several streams. Does not tell how the operation ended: commd_work_test() or commd_work_wait()
- * does, later. Returns 0; COMMD_E_INVALID: @stream is being captured, or is none; what the
- * operation failed with, if it has. */
+ * several streams, also while another thread leaves the group. Does not tell how the operation
+ * ended: commd_work_test() or commd_work_wait() does, later. Returns 0; COMMD_E_INVALID: @stream is
+ * being captured, or is none; what the operation failed with, if it has. */
 int commd_work_wait_stream(struct commd_work *work, void *stream);
 
 #ifdef __cplusplus

@@ -392,7 +392,8 @@ class Group(_core.Group, Operations):
 
         An operation comes after what was enqueued on the stream before the call, and returns when
         it is enqueued; what is enqueued on the stream later comes after it, or, of one that was
-        started, after wait_stream(). barrier() is on the stream, too. Without on(), arrays on a GPU
+        started, after wait_stream(). The stream may be dropped as soon as the call has returned: a
+        work does not need it. barrier() is on the stream, too. Without on(), arrays on a GPU
         are taken on the stream that their __cuda_array_interface__ names, else on the default one.
         A failure that comes after the call is told by the work, or by the next call. What is
         under way when the group is closed is lost, messages too: make a barrier before, and

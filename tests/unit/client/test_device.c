@@ -328,6 +328,89 @@ static void a_group_that_is_left_releases_streams(void **state)
     gpu_free(x);
 }
 
+struct waiting {
+    struct commd_work **works;
+    unsigned n;
+    cu_stream stream;
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static void *wait_main(void *arg)
+{
+    struct waiting *at = arg;
+    cu_context ctx;
+
+    gpu_ok(cu.primary_retain(&ctx, 0));
+    gpu_ok(cu.ctx_set(ctx));
+    do
+        for (unsigned i = 0; i < at->n; i++) {
+            int r = commd_work_wait_stream(at->works[i], at->stream);
+
+            assert_true(r == 0 || r == COMMD_E_ABORTED);
+        }
+    while (!atomic_load(&at->stop));
+    return NULL;
+}
+
+/* Works belong to who holds them, and their words outlive the group. */
+static void a_stream_may_be_made_to_wait_while_the_group_is_left(void **state)
+{
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream();
+
+    for (unsigned turn = 0; turn < 30; turn++) {
+        struct commd_op op[] = {reduce_op(x, N, s), message_op(COMMD_RECV, x, N, 1, s),
+                                message_op(COMMD_SEND, x, N, 1, s)};
+        struct commd_work *w[3];
+        struct waiting at = {.works = w, .n = 3, .stream = gpu_stream()};
+
+        for (unsigned i = 0; i < 3; i++)
+            w[i] = start(0, &op[i]);
+        assert_int_equal(pthread_create(&at.thread, NULL, wait_main, &at), 0);
+        usleep(turn * 20);
+        gpu_ranks_leave(ranks, 0);
+        atomic_store(&at.stop, true);
+        pthread_join(at.thread, NULL);
+        assert_true(gpu_passes(at.stream));
+        for (unsigned i = 0; i < 3; i++) {
+            int r = finish(w[i]);
+
+            assert_true(r == COMMD_E_ABORTED || (i == 2 && r == 0)); /* a small one goes at once */
+        }
+        gpu_ok(cu.stream_free(at.stream));
+        free_ranks(state);
+        two_ranks(state);
+    }
+    assert_true(gpu_passes(s));
+    gpu_free(x);
+}
+
+/* What it was given is carried out: the work needs it no more. */
+static void a_stream_may_go_before_its_operations_are_done(void **state)
+{
+    _Atomic int gate = 0;
+    int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 2)};
+    cu_stream s[2] = {gpu_stream(), gpu_stream()}, t = gpu_stream();
+    struct commd_work *w[2];
+
+    gpu_hold(s[0], &gate);
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op = reduce_op(x[k], N, s[k]);
+
+        w[k] = start(k, &op);
+        gpu_ok(cu.stream_free(s[k]));
+    }
+    assert_int_equal(commd_work_wait_stream(w[0], t), 0);
+    atomic_store(&gate, 1);
+    assert_int_equal(finish(w[0]) | finish(w[1]), 0);
+    assert_true(gpu_passes(t));
+    for (unsigned k = 0; k < 2; k++) {
+        assert_all(x[k], N, 3);
+        gpu_free(x[k]);
+    }
+}
+
 /* Nobody else can tell of it, and it is told once: the group is fine. */
 static void a_mismatch_is_told_by_the_next_call(void **state)
 {
@@ -900,6 +983,8 @@ int main(void)
         TEST(a_message_lands),
         TEST(a_lost_rank_releases_the_stream),
         TEST(a_group_that_is_left_releases_streams),
+        TEST(a_stream_may_be_made_to_wait_while_the_group_is_left),
+        TEST(a_stream_may_go_before_its_operations_are_done),
         TEST(a_mismatch_is_told_by_the_next_call),
         TEST(a_stream_that_comes_late_breaks_nothing),
         TEST(a_message_that_fails_breaks_nothing),
