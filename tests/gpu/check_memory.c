@@ -52,6 +52,13 @@ static cu_ptr pieces_new(size_t *io_bytes, cu_mem *ret_mem, int *ret_fd)
     return p;
 }
 
+cu_ptr mapped_new(size_t bytes)
+{
+    cu_mem mem;
+
+    return pieces_new(&bytes, &mem, NULL);
+}
+
 static void mark(cu_ptr p, size_t bytes)
 {
     MUST(cu.stream_write32(NULL, p, FIRST, CU_WRITE_DEFAULT));
@@ -244,6 +251,140 @@ int check_ipc_open(void)
     }
     return pass("open_2mb_us=%.0f open_64mb_us=%.0f open_1gb_us=%.0f open_again_us=%.1f", us[0],
                 us[1], us[2], again);
+}
+
+/* ---- small allocations, and addresses that come again ---------------------------------------- */
+
+enum { SMALL = 3, LARGE_BYTES = 4 * MIB };
+static const size_t small_bytes[SMALL] = {146064, MIB, 226656};
+
+struct shown_at {
+    cu_result result;
+    uint64_t at, bytes;
+    struct cu_ipc_mem handle;
+};
+
+static void number(cu_ptr p, size_t bytes, uint32_t n)
+{
+    MUST(cu.stream_write32(NULL, p, n, CU_WRITE_DEFAULT));
+    MUST(cu.stream_write32(NULL, p + bytes - 4, n, CU_WRITE_DEFAULT));
+    MUST(cu.ctx_synchronize());
+}
+
+static bool numbered(cu_ptr p, size_t bytes, uint32_t n)
+{
+    uint32_t a = 0, b = 0;
+
+    return !cu.copy((cu_ptr)(uintptr_t)&a, p, 4, NULL) &&
+           !cu.copy((cu_ptr)(uintptr_t)&b, p + bytes - 4, 4, NULL) && !cu.ctx_synchronize() &&
+           a == n && b == n;
+}
+
+static struct shown_at show(cu_ptr p, size_t bytes, uint32_t n)
+{
+    struct shown_at shown = {.at = p, .bytes = bytes};
+
+    number(p, bytes, n);
+    shown.result = cu.ipc_get(&shown.handle, p);
+    return shown;
+}
+
+/* Shows some that the driver may have put into one block; then, for each word, frees one and shows
+ * another. */
+int child_small(int socket)
+{
+    struct shown_at shown[SMALL], again;
+    uint32_t n = SMALL;
+    cu_ptr p = 0;
+    char c;
+
+    for (unsigned i = 0; i < SMALL; i++)
+        shown[i] = show(device_new(small_bytes[i]), small_bytes[i], i);
+    peer_send(socket, shown, sizeof shown, -1);
+    while (peer_receive(socket, &c, 1, NULL)) {
+        if (p)
+            MUST(cu.mem_free(p));
+        p = device_new(LARGE_BYTES);
+        again = show(p, LARGE_BYTES, n++);
+        peer_send(socket, &again, sizeof again, -1);
+    }
+    return CHECK_PASS;
+}
+
+/* 0, or the verdict. */
+static int small_begin(struct peer *ret_peer, struct shown_at shown[SMALL])
+{
+    peer_new("small", NULL, false, ret_peer);
+    if (!peer_receive(ret_peer->socket, shown, SMALL * sizeof *shown, NULL))
+        return fail("the process that owns the memory has ended");
+    return shown[0].result ? skip("no legacy IPC: %s", text_of(shown[0].result)) : 0;
+}
+
+/* The driver puts small allocations into one block, and shares all of it: each handle has to open
+ * its own allocation all the same. libcommd goes by what the driver says of the range. */
+int check_ipc_small(void)
+{
+    struct shown_at shown[SMALL];
+    cu_ptr p[SMALL], base;
+    struct peer peer;
+    size_t size;
+    int r = small_begin(&peer, shown);
+
+    if (r)
+        return r;
+    for (unsigned i = 0; i < SMALL; i++)
+        MUST(cu.ipc_open(&p[i], shown[i].handle, CU_IPC_LAZY_PEER_ACCESS));
+    for (unsigned i = 0; i < SMALL; i++) {
+        if (!numbered(p[i], shown[i].bytes, i))
+            return fail("the handle of allocation %u opens other memory", i);
+        MUST(cu.mem_range(&base, &size, p[i]));
+        if (base > p[i] || base + size < p[i] + shown[i].bytes)
+            return fail("allocation %u has %zu bytes here, %lld of them before it", i, size,
+                        (long long)(p[i] - base));
+    }
+    MUST(cu.ipc_close(p[0]));
+    if (!numbered(p[1], shown[1].bytes, 1) || !context_works())
+        return fail("when one was closed another one was not there any more");
+    MUST(cu.ipc_close(p[1]));
+    MUST(cu.ipc_close(p[2]));
+    if (peer_end(&peer))
+        return fail("the owner has failed");
+    return pass("each of %d small allocations is opened by its handle; offset=%lld", (int)SMALL,
+                (long long)(shown[1].at - shown[0].at));
+}
+
+/* The owner frees memory that is open here, and gets other memory at its address. */
+int check_ipc_again(void)
+{
+    struct shown_at small[SMALL], first, second;
+    struct peer peer;
+    cu_result early;
+    cu_ptr p, q;
+    int r = small_begin(&peer, small);
+
+    if (r)
+        return r;
+    peer_send(peer.socket, "a", 1, -1);
+    peer_receive(peer.socket, &first, sizeof first, NULL);
+    MUST(cu.ipc_open(&p, first.handle, CU_IPC_LAZY_PEER_ACCESS));
+    peer_send(peer.socket, "a", 1, -1);
+    if (!peer_receive(peer.socket, &second, sizeof second, NULL) || second.result)
+        return fail("the owner could not free it and get another one");
+    if (second.at != first.at)
+        return skip("the driver gives other addresses");
+    early = cu.ipc_open(&q, second.handle, CU_IPC_LAZY_PEER_ACCESS);
+    if (!early && !numbered(q, second.bytes, SMALL + 1))
+        return fail("opened beside the old one, it is other memory");
+    if (!early)
+        MUST(cu.ipc_close(q));
+    MUST(cu.ipc_close(p));
+    MUST(cu.ipc_open(&q, second.handle, CU_IPC_LAZY_PEER_ACCESS));
+    if (!numbered(q, second.bytes, SMALL + 1) || !context_works())
+        return fail("after the old one was closed it is other memory");
+    MUST(cu.ipc_close(q));
+    if (peer_end(&peer))
+        return fail("the owner has failed");
+    return pass("beside the old one it opens with: %s; behind it, well", text_of(early));
 }
 
 /* As from a container: what legacy IPC does there is told, not judged. */

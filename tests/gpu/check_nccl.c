@@ -240,6 +240,93 @@ int check_nccl_imported(void)
                 : fail("%s", v.text);
 }
 
+/* ---- several GPUs of this process -------------------------------------------------------- */
+
+struct local {
+    cu_context ctx;
+    cu_stream s;
+    nccl_comm comm;
+    cu_ptr p;
+};
+
+static nccl_result settle_both(const struct local *l, nccl_result r)
+{
+    for (int i = 0; i < WORLD && !nccl_failed(r); i++)
+        r = settle(l[i].comm, INIT_MS);
+    return r;
+}
+
+static nccl_result begin_both(struct local *l)
+{
+    struct nccl_config config = nccl_config(nc.version);
+    nccl_result r, end;
+    struct nccl_id id;
+
+    config.blocking = 0;
+    r = nc.get_id(&id);
+    r = r ? r : nc.group_start();
+    for (int i = 0; i < WORLD && !nccl_failed(r); i++) {
+        MUST(cu.ctx_set(l[i].ctx));
+        r = nc.init(&l[i].comm, WORLD, id, i, &config);
+    }
+    end = nc.group_end();
+    return settle_both(l, nccl_failed(r) ? r : end);
+}
+
+static nccl_result sum_both(const struct local *l)
+{
+    nccl_result r = nc.group_start(), end;
+
+    for (int i = 0; i < WORLD && !nccl_failed(r); i++)
+        r = nc.all_reduce((void *)(uintptr_t)l[i].p, (void *)(uintptr_t)l[i].p, N, NCCL_F32,
+                          NCCL_SUM, l[i].comm, l[i].s);
+    end = nc.group_end();
+    return settle_both(l, nccl_failed(r) ? r : end);
+}
+
+/* Both ranks are here, as on a node with two GPUs; each buffer is open to its own GPU only. */
+int check_nccl_one_process(void)
+{
+    static float host[N];
+    struct local l[WORLD] = {{0}};
+    char why[200];
+    nccl_result r;
+    int n = 0;
+
+    MUST(cu.device_count(&n));
+    if (n < WORLD)
+        return skip("needs two GPUs");
+    setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
+    if (nccl_load(getenv("COMMD_LIBNCCL"), &nc, why, sizeof why))
+        return skip("no NCCL: %s", why);
+    for (int i = 0; i < WORLD; i++) {
+        cu_device dev;
+
+        MUST(cu.device_get(&dev, i));
+        MUST(cu.primary_retain(&l[i].ctx, dev));
+        MUST(cu.ctx_set(l[i].ctx));
+        l[i].s = stream_new();
+        l[i].p = mapped_new(N * sizeof(float));
+        for (unsigned k = 0; k < N; k++)
+            host[k] = (float)(k % 64 + 100 * (unsigned)i);
+        copy_now(l[i].p, (cu_ptr)(uintptr_t)host, sizeof host);
+    }
+    r = begin_both(l);
+    r = r ? r : sum_both(l);
+    if (r)
+        return fail("%s", nccl_says(l[0].comm, r));
+    for (int i = 0; i < WORLD; i++) {
+        MUST(cu.ctx_set(l[i].ctx));
+        if (!drains(l[i].s, INIT_MS))
+            return fail("GPU %d: an all_reduce does not end", i);
+        copy_now((cu_ptr)(uintptr_t)host, l[i].p, sizeof host);
+        for (unsigned k = 0; k < N; k++)
+            if (host[k] != (float)(2 * (k % 64) + 100))
+                return fail("GPU %d: a sum is wrong", i);
+    }
+    return pass("two GPUs of one process, buffers that are open to their own GPU only");
+}
+
 /* ---- an operation that never ends -------------------------------------------------------- */
 
 static _Atomic int aborted;

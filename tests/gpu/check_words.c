@@ -274,6 +274,23 @@ static uint64_t attribute(cu_ptr p, int what)
     return value;
 }
 
+/* Memory of which the driver knows nothing: it is asked of every buffer. */
+static void facts_of_plain_memory(void)
+{
+    int ask[] = {CU_POINTER_MEMORY_TYPE, CU_POINTER_IS_MANAGED, CU_POINTER_DEVICE_ORDINAL};
+    uint32_t type = 7, managed = 7, plain = 0;
+    int gpu = 7;
+    void *answers[] = {&type, &managed, &gpu};
+    cu_result r = cu.pointer_attributes(ARRAY_LEN(ask), ask, answers, (cu_ptr)(uintptr_t)&plain);
+
+    if (!r) {
+        fact("memory type of plain memory", (int)type, 0);
+        fact("plain memory is managed", (int)managed, 0);
+    } else { /* libcommd takes that for host memory, too */
+        fact("what is asked of plain memory", r, CU_E_INVALID_VALUE);
+    }
+}
+
 static void facts_of_memory(void)
 {
     cu_ptr p = device_new(4 * MIB), base = 0, again;
@@ -377,6 +394,7 @@ int check_facts(void)
     pthread_join(t, NULL);
     fact("a thread without a context", r, CU_E_INVALID_CONTEXT);
     fact("an idle stream", cu.stream_query(s), 0);
+    facts_of_plain_memory();
     facts_of_memory();
     facts_of_streams();
     facts_of_freeing();

@@ -42,6 +42,8 @@ static const struct {
     {"ipc_killed_busy", check_ipc_killed_busy},
     {"ipc_freed", check_ipc_freed},
     {"ipc_open", check_ipc_open},
+    {"ipc_small", check_ipc_small},
+    {"ipc_again", check_ipc_again},
     {"ipc_apart", check_ipc_apart},
     {"descriptor", check_descriptor},
     {"descriptor_apart", check_descriptor_apart},
@@ -53,6 +55,7 @@ static const struct {
     {"nccl_twice", check_nccl_twice},
     {"nccl_hosts", check_nccl_hosts},
     {"nccl_imported", check_nccl_imported},
+    {"nccl_one_process", check_nccl_one_process},
     {"nccl_abort", check_nccl_abort},
     {"nccl_killed", check_nccl_killed},
     {"bandwidth", check_bandwidth},
@@ -61,7 +64,10 @@ static const struct {
 static const struct {
     const char *name;
     child_fn run;
-} children[] = {{"words", child_words}, {"exporter", child_exporter}, {"nccl", child_nccl}};
+} children[] = {{"words", child_words},
+                {"exporter", child_exporter},
+                {"small", child_small},
+                {"nccl", child_nccl}};
 
 /* ---- how it went ------------------------------------------------------------------------- */
 

@@ -80,6 +80,8 @@ int check_ipc_killed(void);
 int check_ipc_killed_busy(void);
 int check_ipc_freed(void);
 int check_ipc_open(void);
+int check_ipc_small(void);
+int check_ipc_again(void);
 int check_ipc_apart(void);
 int check_descriptor(void);
 int check_descriptor_apart(void);
@@ -88,12 +90,14 @@ int check_nccl_version(void);
 int check_nccl_twice(void);
 int check_nccl_hosts(void);
 int check_nccl_imported(void);
+int check_nccl_one_process(void);
 int check_nccl_abort(void);
 int check_nccl_killed(void);
 int check_bandwidth(void);
 
 int child_words(int socket);
 int child_exporter(int socket);
+int child_small(int socket);
 int child_nccl(int socket);
 
 #endif
