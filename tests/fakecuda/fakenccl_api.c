@@ -135,6 +135,9 @@ static void *launch_main(void *arg)
 
         if (i && l->at[i - 1].comm != comm)
             fake_nap(&us);
+        while (fake_knob_number("FAKENCCL_CONNECT_HANGS", -1) == comm->rank &&
+               !atomic_load(&comm->aborted))
+            fake_nap(&us);
         if (atomic_load(&comm->aborted))
             op_free(l->at[i].op);
         else

@@ -328,8 +328,9 @@ struct gcomm {
     unsigned flying;       /* of them, that are on streams */
     uint64_t used_ms, failed_ms;
     bool ready, failed;
-    bool waits;          /* to be aborted: not while NCCL launches elsewhere */
-    atomic_bool aborted; /* by its thread, which uses it until then */
+    bool waits;                   /* to be aborted: not while NCCL launches elsewhere */
+    atomic_uint aborts, aborting; /* threads that have begun, and that have not ended */
+    atomic_bool aborted;          /* by its thread, which uses it until then */
     char why[SESSION_TEXT];
 };
 

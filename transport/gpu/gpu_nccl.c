@@ -76,14 +76,17 @@ void comm_take(struct gop *op, struct gcomm *c)
 
 /* ---- giving one up --------------------------------------------------------------------------- */
 
+/* One for each rank here, all at once: an abort waits for what NCCL does in the background for all
+ * of them, and that may stand still until the last one is aborted. */
 static void *abort_thread(void *arg)
 {
     struct gcomm *c = arg;
+    unsigned i = atomic_fetch_add(&c->aborts, 1);
 
-    for (unsigned i = 0; i < c->nhere; i++)
-        if (c->comm[i])
-            c->g->nccl.abort(c->comm[i]);
-    atomic_store_explicit(&c->aborted, true, memory_order_release);
+    if (c->comm[i])
+        c->g->nccl.abort(c->comm[i]);
+    if (atomic_fetch_sub(&c->aborting, 1) == 1)
+        atomic_store_explicit(&c->aborted, true, memory_order_release);
     return NULL;
 }
 
@@ -91,8 +94,10 @@ static void abort_begin(struct gpu *g, struct gcomm *c)
 {
     c->waits = false;
     c->failed_ms = now_ms();
-    if (thread_start(abort_thread, c, ABORT_STACK))
-        abort_thread(c);
+    atomic_store(&c->aborting, c->nhere);
+    for (unsigned i = 0; i < c->nhere; i++)
+        if (thread_start(abort_thread, c, ABORT_STACK))
+            abort_thread(c);
     g->current = NULL;
 }
 

@@ -182,6 +182,14 @@ static void nccl_that_fails(void **state)
     run_failing("FAKENCCL_FAIL_AT=2:3:6", "NCCL failed in an operation of group \"group 7\"");
 }
 
+/* As NCCL connects to other ranks: in a thread, which every abort waits for. */
+static void a_connection_that_hangs(void **state)
+{
+    (void)state;
+    run_failing("FAKENCCL_LAUNCH_US=10\nFAKENCCL_CONNECT_HANGS=2",
+                "NCCL does not come forward: all_reduce of group \"group 7\" stands still");
+}
+
 static void nccl_that_hangs(void **state)
 {
     (void)state;
@@ -256,6 +264,7 @@ int main(void)
         cmocka_unit_test(nccl_that_fails_at_init),
         cmocka_unit_test(nccl_that_fails),
         cmocka_unit_test(nccl_that_hangs),
+        cmocka_unit_test(a_connection_that_hangs),
         cmocka_unit_test(nccl_that_fails_late),
         cmocka_unit_test(nccl_that_fails_between_parts),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
