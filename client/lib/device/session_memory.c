@@ -170,6 +170,17 @@ static void close_all(const int *fds, unsigned n)
         close(fds[i]);
 }
 
+/* Whatever the driver says: containers and sandboxes have their own ways to refuse it. A GPU that
+ * has failed is found by what is done in place of it. */
+static int cannot_export(const char *op, const char *call, cu_result r)
+{
+    int code = driver_error(op, call, r);
+
+    if (code == COMMD_E_GPU_LOST)
+        code = error_mine()->code = COMMD_E_INVALID;
+    return code;
+}
+
 static int export_pieces(const char *op, const struct walk *w, struct session_msg *m, int *fds)
 {
     const struct cuda *cu = driver(NULL);
@@ -184,7 +195,7 @@ static int export_pieces(const char *op, const struct walk *w, struct session_ms
             cu->vmm_release(mem);
         }
         if (r)
-            return driver_error(op, "cuMemExportToShareableHandle", r);
+            return cannot_export(op, "cuMemExportToShareableHandle", r);
         m->memory.chunk_bytes[m->memory.chunks] = piece->bytes;
     }
     return 0;
@@ -201,7 +212,7 @@ static int tell_of(struct session *s, const char *op, const struct walk *w, uint
     m.memory.kind = w->ipc ? SESSION_IPC : SESSION_VMM;
     if (w->ipc) {
         e = driver(NULL)->ipc_get(&m.memory.ipc, w->piece[0].base);
-        r = e ? driver_error(op, "cuIpcGetMemHandle", e) : 0;
+        r = e ? cannot_export(op, "cuIpcGetMemHandle", e) : 0;
     } else {
         r = export_pieces(op, w, &m, fds);
     }

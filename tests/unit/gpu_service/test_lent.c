@@ -101,6 +101,16 @@ static void nothing_can_be_exported(void **state)
     assert_path(AGREEING);
 }
 
+/* In a sandbox, say: CUDA_ERROR_OPERATING_SYSTEM. */
+static void exporting_fails_in_its_own_way(void **state)
+{
+    setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:304", 1);
+    for (unsigned i = 0; i < 3; i++)
+        sum_of_shared();
+    unsetenv("FAKECUDA_FAIL");
+    assert_path(AGREEING);
+}
+
 /* The driver exports it, but commd-gpu cannot open it: that is tried once. */
 static void commd_gpu_cannot_open_it(void **state)
 {
@@ -920,6 +930,7 @@ int main(void)
         TEST(it_may_come_later),
         TEST(it_may_be_the_first),
         TEST(nothing_can_be_exported),
+        TEST(exporting_fails_in_its_own_way),
         TEST(commd_gpu_cannot_open_it),
         TEST(memory_comes_where_other_memory_was),
         TEST(one_side_of_each_may_be_it),
