@@ -134,10 +134,15 @@ void device_group_free(struct commd_group *g)
     cu = driver(NULL);
     for (struct stream_lane *next, *l = dg->lanes; l;
          l = next) { /* what is in them is carried out */
+        struct scope scope;
+
         next = l->next;
-        cu->stream_free(l->down);
-        cu->stream_free(l->up);
-        cu->event_free(l->called);
+        if (scope_enter_context("leave", l->ctx, &scope) == 0) {
+            cu->stream_free(l->down);
+            cu->stream_free(l->up);
+            cu->event_free(l->called);
+            scope_leave(&scope);
+        }
         free(l);
     }
     pthread_mutex_destroy(&dg->lock);

@@ -214,8 +214,13 @@ static void *lander_main(void *arg)
     }
     pthread_mutex_unlock(&dev->lander_lock);
     for (struct lander_stream *next; streams; streams = next) {
+        struct scope scope;
+
         next = streams->next;
-        driver(NULL)->stream_free(streams->stream);
+        if (scope_enter_context("disconnect", streams->ctx, &scope) == 0) {
+            driver(NULL)->stream_free(streams->stream);
+            scope_leave(&scope);
+        }
         free(streams);
     }
     return NULL;

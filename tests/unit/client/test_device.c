@@ -328,6 +328,35 @@ static void a_group_that_is_left_releases_streams(void **state)
     gpu_free(x);
 }
 
+static void *leave_main(void *arg)
+{
+    cu_context current = NULL;
+
+    gpu_ok(cu.ctx_get(&current));
+    assert_null(current);
+    gpu_ranks_leave(arg, 0);
+    return NULL;
+}
+
+/* Streams of ours are freed in their context, whatever the caller has. */
+static void a_thread_without_a_context_may_leave(void **state)
+{
+    int32_t *x = gpu_ints(N, 1);
+    cu_stream s = gpu_stream(), ours;
+    struct commd_op op = reduce_op(x, N, s);
+    struct commd_work *w = start(0, &op);
+    pthread_t thread;
+
+    ours = atomic_load(&ranks->group[0]->device)->lanes->down;
+    assert_true(gpu_passes(s));
+    assert_int_not_equal(cu.stream_query(ours), CU_E_INVALID_HANDLE);
+    assert_int_equal(pthread_create(&thread, NULL, leave_main, ranks), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(cu.stream_query(ours), CU_E_INVALID_HANDLE);
+    assert_int_equal(finish(w), COMMD_E_ABORTED);
+    gpu_free(x);
+}
+
 struct waiting {
     struct commd_work **works;
     unsigned n;
@@ -983,6 +1012,7 @@ int main(void)
         TEST(a_message_lands),
         TEST(a_lost_rank_releases_the_stream),
         TEST(a_group_that_is_left_releases_streams),
+        TEST(a_thread_without_a_context_may_leave),
         TEST(a_stream_may_be_made_to_wait_while_the_group_is_left),
         TEST(a_stream_may_go_before_its_operations_are_done),
         TEST(a_mismatch_is_told_by_the_next_call),
