@@ -212,7 +212,7 @@ static cu_result values(struct fake_op *op)
 static cu_result push_values(cu_stream s, const union cu_batch_op *ops, unsigned n)
 {
     struct values_op *v;
-    bool ok = n > 0 && n <= 256;
+    bool ok = n > 0 && n < 256; /* as cuStreamBatchMemOp() documents it */
     cu_result r;
 
     r = fake_stream(s, &s);
