@@ -14,17 +14,18 @@
  * (256 KB between two ranks, each beside a process that never sleeps: 18 us.) A waiter for an
  * engine on another core yields: the kernel does part of the engine's work, on any core, and the
  * network takes longer than a yield does. A rank that waits for nobody but an engine on its own
- * core sleeps at once, and the engine has the core. A yield does not give it away: rank and engine
- * belong to different users or sessions, to each of which the scheduler gives its share of the
- * core, and a rank that yields gets it back until its share is spent (between two nodes of one
- * rank, each with a core of its own, 8 B: 21 us, asleep 16; 16 MB: 7.7 ms, asleep 6.1). Where other
- * ranks of its node may have to run as well, it yields a few times for them, and then sleeps for
- * the engine: two ranks that yield to each other spend the share of both before the engine has its
- * turn (16 MB between two nodes of two ranks, each node on one core: 37 ms, with 16 yields 12; with
- * 4 small operations lose). Once all ranks of the node have done their part of the next result they
- * sleep at once (2 MB there: 0.9 ms, 1.3 with yields); for the answer to a small operation, which
- * comes within a few yields while the scheduler owes the engine time, only when the last yields did
- * not bring it (8 B there: 16 us with yields that do, 58 with yields that do not, asleep 20).
+ * core sleeps at once (of messages only for a long one), and the engine has the core. A yield does
+ * not give it away: rank and engine belong to different users or sessions, to each of which the
+ * scheduler gives its share of the core, and a rank that yields gets it back until its share is
+ * spent (between two nodes of one rank, each with a core of its own, 8 B: 21 us, asleep 16; 16
+ * MB: 7.7 ms, asleep 6.1). Where other ranks of its node may have to run as well, it yields a few
+ * times for them, and then sleeps for the engine: two ranks that yield to each other spend the
+ * share of both before the engine has its turn (16 MB between two nodes of two ranks, each node on
+ * one core: 37 ms, with 16 yields 12; with 4 small operations lose). Once all ranks of the node
+ * have done their part of the next result they sleep at once (2 MB there: 0.9 ms, 1.3 with yields);
+ * for the answer to a small operation, which comes within a few yields while the scheduler owes the
+ * engine time, only when the last yields did not bring it (8 B there: 16 us with yields that do, 58
+ * with yields that do not, asleep 20).
  *
  * Yield or sleep. Waiters that yield give each other the core within a microsecond. Beside a busy
  * process a yield gives the core away for a whole slice (0.7 to 3 ms), and the message that arrives
@@ -72,6 +73,7 @@ enum {
 };
 
 _Atomic uint64_t wakeups_rescued;
+static _Atomic bool any_is_blind;
 
 uint64_t now_ns(void)
 {
@@ -121,6 +123,11 @@ void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t tic
     atomic_fetch_sub(sleepers, 1);
 }
 
+bool futex_any_is_blind(void)
+{
+    return atomic_load_explicit(&any_is_blind, memory_order_relaxed);
+}
+
 bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
                     int64_t timeout_us)
 {
@@ -143,6 +150,8 @@ bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, un
         return false;
     if (errno == ENOSYS || errno == EPERM) {
         struct timespec most = {0, (long)MIN(timeout_us * 1000, (int64_t)1000000)};
+
+        atomic_store_explicit(&any_is_blind, true, memory_order_relaxed);
         nanosleep(&most, NULL);
     }
     return errno == ETIMEDOUT && all;

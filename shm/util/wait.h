@@ -39,6 +39,9 @@ void bell_sleep(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers, uint32_t tic
  * elsewhere a sleep of at most 1 ms). True: all of the time has passed. */
 bool futex_wait_any(_Atomic uint32_t *const *words, const uint32_t *expected, unsigned n,
                     int64_t timeout_us);
+/* Has it found that there is no futex_waitv(2), as in containers whose filter of system calls does
+ * not know it? Then no ring ends its sleep, and who can had better yield. */
+bool futex_any_is_blind(void);
 void futex_wake_all(_Atomic uint32_t *word);
 
 /* Sleeps of this process that ended by their time-out alone, though what they waited for had come:

@@ -289,7 +289,7 @@ static enum wait_for thread_waits_for(const struct commd_group *g)
 {
     const struct board *b = &g->board;
 
-    if (b->nnodes > 1 && board_engine_here(b))
+    if (b->nnodes > 1 && board_engine_here(b) && !futex_any_is_blind())
         return WAIT_FOR_ENGINE;
     if (!g->running || atomic_load(&g->p2p_pending))
         return WAIT_FOR_HERE;

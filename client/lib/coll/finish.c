@@ -31,16 +31,17 @@ static bool only_engine_is_missing(struct run *r)
 enum wait_for run_waits_for(struct run *r)
 {
     const struct board *b = &r->group->board;
-    bool alone = b->nlocal == 1;
 
     if (one_node(r))
         return board_shares_core(b, r->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
     /* a GPU rings no bell */
     if ((unlikely(r->gate) && !gate_full(r->gate)) || !board_engine_here(b))
         return WAIT_FOR_HERE;
-    if (!alone && !only_engine_is_missing(r))
+    if (b->nlocal == 1)
+        return WAIT_FOR_ENGINE;
+    if (!only_engine_is_missing(r))
         return WAIT_FOR_BOTH;
-    return !alone && r->plan.small ? WAIT_FOR_ANSWER : WAIT_FOR_ENGINE;
+    return r->plan.small ? WAIT_FOR_ANSWER : WAIT_FOR_ENGINE;
 }
 
 enum { WAIT_LOOKS = 20 };

@@ -1,9 +1,9 @@
 /* p2p_wait.c - waiting for a message, and the reasons to stop.
  *
- * The wait is that of run.c: spin, yield, sleep. A sleeper waits for two words at once: the bell of
- * its own box, which those ring who write to it, and the bell of the board, which commd rings when
- * somebody is gone. It does not announce itself as a sleeper of the board, so collectives do not
- * wake it.
+ * The wait is that of finish.c: spin, yield, sleep. A sleeper waits for two words at once: the bell
+ * of its own box, which those ring who write to it, and the bell of the board, which commd rings
+ * when somebody is gone. It does not announce itself as a sleeper of the board, so collectives do
+ * not wake it.
  *
  * Giving up. What a rank sent before it died or left is in its ring, or on its way through the
  * engines: then the engine of its node is asked (PROBE) whether anything of it is left, and the
@@ -354,16 +354,20 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bo
         p->crowd = crowd;
 }
 
-/* A rank or the engine may have to run on this core. An engine there gets it at once where a
- * message is long; a short one is answered within a few yields. */
+/* An engine on this core gets it at once where the message is long; a short one is answered within
+ * a few yields. */
 enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
 {
     const struct board *b = &p->group->board;
+    size_t len = op->state == P2P_PULLING ? op->len : op->size;
+    int peer = needed(op);
 
-    if (op->peer == COMMD_ANY_SOURCE && b->nnodes > 1)
+    if (peer == COMMD_ANY_SOURCE && b->nnodes > 1)
         return WAIT_FOR_HERE;
-    if (op->peer != COMMD_ANY_SOURCE && p->peers[op->peer].local < 0)
-        return op->size > MAIL_EAGER_MAX && board_engine_here(b) ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
+    if (peer != COMMD_ANY_SOURCE && p->peers[peer].local < 0)
+        return len > MAIL_EAGER_MAX && board_engine_here(b) && !futex_any_is_blind()
+                   ? WAIT_FOR_ENGINE
+                   : WAIT_FOR_HERE;
     return board_shares_core(b, p->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
 }
 

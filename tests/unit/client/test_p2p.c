@@ -1195,7 +1195,12 @@ static void a_long_message_waits_for_the_engine(void **state)
     const struct p2p_op far = {.peer = 2, .size = MAIL_EAGER_MAX + 1},
                         is_short = {.peer = 2, .size = MAIL_EAGER_MAX},
                         near = {.peer = 1, .size = 1 << 20},
-                        any = {.peer = COMMD_ANY_SOURCE, .size = 1 << 20};
+                        any = {.peer = COMMD_ANY_SOURCE, .size = 1 << 20},
+                        begun = {.peer = COMMD_ANY_SOURCE,
+                                 .state = P2P_PULLING,
+                                 .size = 1 << 20,
+                                 .len = MAIL_EAGER_MAX + 1,
+                                 .status.source = 2};
     struct p2p *p = p2p_of(c, 0);
     struct board_hdr *h = c->group[0]->board.hdr;
     const cpu_set_t all = stay_on_core();
@@ -1206,6 +1211,7 @@ static void a_long_message_waits_for_the_engine(void **state)
     assert_int_equal(p2p_waits_for(p, &far), WAIT_FOR_ENGINE);
     assert_int_equal(p2p_waits_for(p, &is_short), WAIT_FOR_HERE);
     assert_int_equal(p2p_waits_for(p, &any), WAIT_FOR_HERE);
+    assert_int_equal(p2p_waits_for(p, &begun), WAIT_FOR_ENGINE); /* its source is known */
     assert_int_equal(p2p_waits_for(p, &near), WAIT_FOR_OTHERS);
     leave_core(&all);
     cluster_free(c);
