@@ -85,7 +85,7 @@ def say(text=""):
 
 # the ranks $1 to $2, until one fails or all have ended
 RANKS = """
-trap 'exit 1' TERM
+trap 'trap "" TERM; kill 0; exit 1' TERM
 for r in $(seq "$1" "$2"); do { RANK=$r "${@:3}" || kill $$; } & done
 wait
 """

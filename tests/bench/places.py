@@ -13,6 +13,9 @@ import signal
 import subprocess
 import sys
 
+import machine
+from contestants import Failed
+
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 UP_SECONDS = 60
@@ -47,7 +50,7 @@ class Cluster:
 
     def agent(self, cores):
         """What stands in for ssh where node i may use cores[i]."""
-        agent = self.folder / ("agent-" + "-".join(cores).replace(",", "."))
+        agent = self.folder / f"agent-{len(list(self.folder.glob('agent-*')))}"
         agent.write_text(AGENT % " ".join(cores))
         agent.chmod(0o755)
         return agent
@@ -59,9 +62,11 @@ class Cluster:
                 ["ip", "netns", "pids", f"commd-{i}"], capture_output=True, text=True, check=True
             ).stdout.split()
             for pid in pids:
-                subprocess.run(
-                    ["taskset", "-a", "-c", "-p", some, pid], stdout=subprocess.DEVNULL, check=True
-                )
+                # one that ends meanwhile, or whose threads do, is an error only if it stays
+                words = ["taskset", "-a", "-c", "-p", some, pid]
+                tries = (subprocess.run(words, capture_output=True).returncode for _ in range(5))
+                if all(tries) and os.path.exists(f"/proc/{pid}"):
+                    raise Failed(f"process {pid} cannot be bound to cores {some}")
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -97,17 +102,18 @@ class Place:
         self.network = "10.77.0.0/24" if inside else "127.0.0.0/8"
         self.device = "veth0" if inside else "lo"
         self.sockets = cluster.sockets[: self.nodes]
-        usable = sorted(os.sched_getaffinity(0))
+        usable = machine.threads_of_cores(sorted(os.sched_getaffinity(0)))
         each = len(usable) // self.nodes if self.own else 0
         parts = [usable[i * each : (i + 1) * each] or usable for i in range(self.nodes)]
-        self.cores = [",".join(map(str, part)) for part in parts]
+        self.cores = [machine.listed(sorted(sum(part, []))) for part in parts]
+        self.few = self.own and not each
         self.agent = cluster.agent(self.cores) if inside else None
 
     def why_not(self):
         """Why it cannot be had here, or None."""
         if self.own and not self.hosts:
             return "cores of its own: only for nodes in network namespaces"
-        if self.own and len(os.sched_getaffinity(0)) < self.nodes:
+        if self.few:
             return "there are fewer cores than nodes"
         return None
 
@@ -118,7 +124,7 @@ class Place:
 
     def __exit__(self, *_):
         if self.own:
-            self.cluster.bind([",".join(map(str, sorted(os.sched_getaffinity(0))))] * self.nodes)
+            self.cluster.bind([machine.listed(sorted(os.sched_getaffinity(0)))] * self.nodes)
 
     def on(self, node):
         """What to put before a command that runs on the cores of a node."""

@@ -9,10 +9,10 @@ import contextlib
 import copy
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree as xml
 
@@ -296,17 +296,20 @@ class Places(unittest.TestCase):
     def test_cores_of_its_own(self):
         nodes, usable = Nodes(True), sorted(os.sched_getaffinity(0))
         p = Place("2x2-own", nodes)
-        if len(usable) < 2:
+        cores = machine.threads_of_cores(usable)
+        if len(cores) < 2:
             self.assertIn("fewer cores than nodes", p.why_not())
             return
-        half = len(usable) // 2
-        mine = [",".join(map(str, part)) for part in (usable[:half], usable[half : 2 * half])]
+        half = len(cores) // 2
+        mine = [
+            machine.listed(sorted(sum(part, []))) for part in (cores[:half], cores[half : 2 * half])
+        ]
         self.assertEqual((p.cores, p.why_not()), (mine, None))
         self.assertEqual((p.name, p.nodes, p.ranks), ("2x2-own", 2, 2))
         self.assertEqual(p.enter(1)[:4], ["taskset", "-c", mine[1], "ip"])
         with p:
             self.assertEqual(nodes.bound, [mine])
-        self.assertEqual(nodes.bound[1:], [[",".join(map(str, usable))] * 2])
+        self.assertEqual(nodes.bound[1:], [[machine.listed(usable)] * 2])
         args = argparse.Namespace(bin=pathlib.Path("/bin"))
         folder = pathlib.Path("/f")
         c = compare.commd(p, folder, args)
@@ -345,7 +348,11 @@ class Places(unittest.TestCase):
             start_new_session=True,
         )
         self.assertEqual(p.wait(30), 1)
-        os.killpg(p.pid, signal.SIGTERM)
+        until = time.monotonic() + 30
+        with self.assertRaises(ProcessLookupError):  # nobody is left
+            while time.monotonic() < until:
+                os.killpg(p.pid, 0)
+                time.sleep(0.01)
 
     def test_settings(self):
         cores = len(os.sched_getaffinity(0))
