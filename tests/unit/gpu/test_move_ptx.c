@@ -27,13 +27,29 @@ enum { ARENA = 4 << 20, MARGIN = 64, MODULES_MAX = 8, SMALL_GRID = 0 };
 static struct ptx *modules[MODULES_MAX];
 static char targets[MODULES_MAX][16];
 static unsigned nmodules;
-static bool whole; /* --whole: what takes a minute, too */
+static bool whole;       /* --whole: what takes a minute, too */
+static char release[48]; /* of nvcc */
+static bool release_known;
 
 static struct ptx_memory memory;
 static uint8_t *before, *want; /* as memory.at */
 static size_t used;
 
 /* --- the text ----------------------------------------------------------------------------- */
+
+/* Another release may write instructions that ptx.c lacks, and code that no test comes to. */
+static bool release_is_known(const char *text)
+{
+    static const char *const known[] = {"13.0", "13.2", "13.5"};
+    const char *said = strstr(text, "// Cuda compilation tools, release ");
+    bool found = false;
+
+    snprintf(release, sizeof release, "%.40s", said ? strstr(said, "release ") : "?");
+    release[strcspn(release, "\n")] = 0;
+    for (unsigned i = 0; said && i < ARRAY_LEN(known); i++)
+        found |= !strncmp(release + strlen("release "), known[i], strlen(known[i]));
+    return found;
+}
 
 /* Modules stand one behind the other. One that differs in its .target only is not kept. */
 static void nvcc_makes_what_ptx_c_knows(void **state)
@@ -44,14 +60,18 @@ static void nvcc_makes_what_ptx_c_knows(void **state)
     assert_non_null(file);
     assert_in_range(fread(text, 1, (64 << 20) - 1, file), 1, (64 << 20) - 2);
     fclose(file);
+    release_known = release_is_known(text);
     for (char *at = strstr(text, "\n.version"), *next; at; at = next) {
-        char *body = strstr(at, ".address_size");
+        char *body = strstr(at, ".address_size"), *end;
         unsigned i = 0;
 
         assert_non_null(body);
         next = strstr(body, "\n.version");
         if (next)
             *next++ = 0;
+        end = strstr(body, "\n//\n// Generated"); /* the head of the next one */
+        if (end)
+            *end = 0;
         while (i < nmodules && strcmp(body, bodies[i]))
             i++;
         if (i < nmodules)
@@ -60,8 +80,12 @@ static void nvcc_makes_what_ptx_c_knows(void **state)
         assert_int_equal(sscanf(at, " .version %*s .target %15s", targets[nmodules]), 1);
         bodies[nmodules] = body;
         modules[nmodules] = ptx_new(at, error);
-        if (!modules[nmodules])
+        if (!modules[nmodules] && release_known)
             fail_msg("%s: %s", targets[nmodules], error);
+        if (!modules[nmodules]) {
+            print_message("nvcc of %s, which ptx.c was not written for: %s\n", release, error);
+            skip();
+        }
         nmodules++;
     }
     free(text);
@@ -75,8 +99,9 @@ static int make_memory(void **state)
 {
     void *wish = (void *)(0x200000000000 - 8192);
 
-    memory.at = mmap(wish, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory.at == MAP_FAILED)
+    memory.at = mmap(wish, ARENA, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (memory.at != wish)
         return -1;
     memory.size = ARENA;
     memory.may = calloc(ARENA, 1);
@@ -360,7 +385,7 @@ static void no_instruction_is_left(void **state)
         unsigned all, never = ptx_never_run(modules[i], &all, first);
 
         print_message("%s: %u instructions, %u of them never run\n", targets[i], all, never);
-        if (never)
+        if (never && release_known)
             fail_msg("%s: %u of %u instructions were never run: %s", targets[i], never, all, first);
     }
 }
@@ -512,9 +537,11 @@ static void instructions_do_as_the_isa_says(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest of_ptx_c[] = {
         cmocka_unit_test(what_is_wrong_is_seen),
         cmocka_unit_test(instructions_do_as_the_isa_says),
+    };
+    const struct CMUnitTest tests[] = {
         cmocka_unit_test(nvcc_makes_what_ptx_c_knows),
         cmocka_unit_test(every_kernel_in_small_grids),
         cmocka_unit_test(every_kernel_in_its_own_grid),
@@ -524,6 +551,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_instruction_is_left),
     };
 
+    if (cmocka_run_group_tests(of_ptx_c, make_memory, free_memory))
+        return 1;
     if (!MOVE_PTX) {
         puts("SKIPPED: built without a CUDA compiler: there is no PTX to run");
         return 77;
