@@ -16,8 +16,8 @@ All work is done in a copy of the tree with a build of its own (build-mutants/ b
 kept for the next time). First every named test is run on the tree as it is, where it has to pass;
 one that cannot run here (exit code 77) is left out, with its mutants. Then each mutant is built and
 its test is run: it is caught if that test fails, and if it is that test which fails. The last line
-is "N caught, M survived"; a mutant that survives, does not fit the sources any more, or does not
-compile makes the exit code 1.
+is "N caught, M survived, K left out"; a mutant that survives, does not fit the sources any more, or
+does not compile makes the exit code 1.
 """
 
 import os
@@ -203,9 +203,11 @@ def main():
         code, failed, out = run_test(build, mutant)
         if code == 77:
             cannot.add(mutant.program)
-            print(f"skipped  {mutant.program}: {out.strip().splitlines()[-1:]}", flush=True)
+            why = (out.strip().splitlines() or ["?"])[-1]
+            print(f"skipped  {mutant.program}: {why}", flush=True)
         elif code:
             sys.exit(f"{mutant.program} {mutant.test} fails without a mutant:\n{out[-3000:]}")
+    left_out = sum(mutant.program in cannot for mutant in mutants)
     mutants = [mutant for mutant in mutants if mutant.program not in cannot]
     survived = 0
     for number, mutant in enumerate(mutants, 1):
@@ -214,7 +216,7 @@ def main():
         print(
             f"{'caught  ' if caught else 'SURVIVED'} {number:3} {mutant.title}: {how}", flush=True
         )
-    print(f"{len(mutants) - survived} caught, {survived} survived")
+    print(f"{len(mutants) - survived} caught, {survived} survived, {left_out} left out")
     return survived > 0
 
 

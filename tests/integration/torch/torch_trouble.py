@@ -160,7 +160,7 @@ def check_registration():
                 "dist.all_reduce(torch.ones(1))")  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-c", code], env=dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0"),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
         )  # fmt: skip
         check("registered without autoload", done.returncode == 0, done.stdout)
     dist.barrier()
