@@ -173,7 +173,7 @@ WorkPtr ProcessGroupCommd::gather_single(at::Tensor &output, at::Tensor &input,
     check_root(plan.name, opts.rootRank, size_);
     check_tensor(plan.name, input);
     at::Tensor from = plan.readable(input), to;
-    if (opts.rootRank == rank_) {
+    if (opts.rootRank == rank_) { /* the others' output is not looked at, as torch passes any */
         check_multiple(plan.name, "the output", output, input, size_);
         to = plan.writable(output);
         from = apart(plan, from, to, rank_);
