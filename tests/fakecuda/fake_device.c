@@ -396,6 +396,12 @@ void fakecuda_tie(cu_device dev, cu_device peer)
         atomic_fetch_or(&fake_device(dev)->ctx.peers, 1u << peer);
 }
 
+void fakecuda_settle(cu_device dev)
+{
+    if (fake_device(dev))
+        fake_context_settle(&fake_device(dev)->ctx);
+}
+
 void fake_break(cu_context ctx, cu_result code)
 {
     cu_result none = CU_SUCCESS;

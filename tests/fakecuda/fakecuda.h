@@ -42,6 +42,8 @@ FAKE_API int fakecuda_knob(const char *name, char *text, size_t len);
 FAKE_API int fakecuda_broken(cu_device dev);
 /* As cuCtxEnablePeerAccess() from @dev, if there is a way. */
 FAKE_API void fakecuda_tie(cu_device dev, cu_device peer);
+/* As what frees memory of @dev: waits for it, and for all that it is tied to. */
+FAKE_API void fakecuda_settle(cu_device dev);
 /* Device of a stream; NULL: of the current context's default stream. */
 FAKE_API cu_result fakecuda_stream_device(cu_stream s, cu_device *dev);
 /* In @fn: where a worker can read and write @bytes at @p, memory that @dev can reach; NULL if it

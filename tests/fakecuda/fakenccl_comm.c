@@ -340,6 +340,8 @@ nccl_result ncclCommAbort(nccl_comm comm)
     atomic_store(&comm->aborted, true);
     while (atomic_load(&comm->launching))
         fake_nap(&us);
+    if (fake_knob_number("FAKENCCL_ABORT_FREES", 0))
+        fakecuda_settle(comm->dev);
     unref(comm, 0);
     return NCCL_SUCCESS;
 }

@@ -5,8 +5,9 @@
  * count on one hold it (comm_take()) from when they say so to the other nodes, so that none is
  * evicted between that and the launch.
  *
- * States: made (`ready` not yet), ready, failed: nobody finds it any more, and a thread of its own
- * aborts it, for that can take long. It is freed when that thread has ended and nobody holds it.
+ * States: made (`ready` not yet), ready, failed: nobody finds it any more, and threads of its own,
+ * one for each rank here, abort it, for that can take long. It is freed when they have ended and
+ * nobody holds it.
  *
  * What if NCCL fails in one, what runs does not end within --timeout, or a node of it is gone: the
  * operations that run in it, or are being launched, end with why; their groups are broken and begin
@@ -81,35 +82,50 @@ void comm_take(struct gop *op, struct gcomm *c)
 static void *abort_thread(void *arg)
 {
     struct gcomm *c = arg;
-    unsigned i = atomic_fetch_add(&c->aborts, 1);
+    unsigned i = atomic_fetch_add(&c->abort_next, 1);
 
     if (c->comm[i])
         c->g->nccl.abort(c->comm[i]);
-    if (atomic_fetch_sub(&c->aborting, 1) == 1)
+    if (atomic_fetch_sub(&c->aborts_left, 1) == 1)
         atomic_store_explicit(&c->aborted, true, memory_order_release);
     return NULL;
 }
 
+/* Its time begins, and that of what it is to end. */
 static void abort_begin(struct gpu *g, struct gcomm *c)
 {
     c->waits = false;
     c->failed_ms = now_ms();
-    atomic_store(&c->aborting, c->nhere);
-    for (unsigned i = 0; i < c->nhere; i++)
+    atomic_store(&c->aborts_left, c->nhere);
+    for (unsigned i = 0; i < c->nhere; i++) {
+        c->dev[i]->stream[STREAM_NCCL].since_ms = c->failed_ms;
         if (thread_start(abort_thread, c, ABORT_STACK))
             abort_thread(c);
+    }
     g->current = NULL;
+}
+
+/* Those that wait: for NCCL's launches, but not for ones that have failed, whose own abort frees
+ * memory, and so waits for what only these aborts end. Nor for long: launches may wait for that,
+ * too. */
+static void aborts_begin(struct gpu *g)
+{
+    bool launches = g->alone && !g->now->comm->failed;
+    uint64_t now = now_ms();
+    struct gcomm *c;
+
+    LIST_FOREACH(c, &g->comms, link)
+        if (c->waits && (!launches || now > c->failed_ms + (uint64_t)g->timeout_ms / 4))
+            abort_begin(g, c);
 }
 
 /* Aborted, not destroyed: that waits for nobody. */
 static void comm_abort(struct gpu *g, struct gcomm *c)
 {
-    c->failed = true;
-    c->waits = g->alone && g->now->comm != c;
+    c->failed = c->waits = true;
     c->failed_ms = now_ms();
     g->naborting++;
-    if (!c->waits)
-        abort_begin(g, c);
+    aborts_begin(g);
 }
 
 bool comms_alone(struct gpu *g)
@@ -125,13 +141,9 @@ bool comms_alone(struct gpu *g)
 
 void comms_not_alone(struct gpu *g)
 {
-    struct gcomm *c;
-
     g->alone = false;
     jobs_release(g->jobs);
-    LIST_FOREACH(c, &g->comms, link)
-        if (c->waits)
-            abort_begin(g, c);
+    aborts_begin(g);
 }
 
 void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
@@ -365,12 +377,13 @@ void comms_turn(struct gpu *g)
     if (now - g->comms_ms < COMMS_CHECK_MS)
         return;
     g->comms_ms = now;
+    aborts_begin(g);
     for (c = LIST_FIRST(&g->comms); c; c = next) {
         next = LIST_NEXT(c, link);
         if (!c->failed && c->flying) { /* of what runs, errors only show when they are asked for */
             comm_settled(g, c, "an operation");
         } else if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire)) {
-            if (now > c->failed_ms + (uint64_t)g->timeout_ms)
+            if (!c->waits && now > c->failed_ms + (uint64_t)g->timeout_ms)
                 gpu_fatal(g, "NCCL does not end a communicator within %d ms%s%s", g->timeout_ms,
                           c->why[0] ? ": " : "", c->why);
         } else if (c->failed && !c->users) {

@@ -258,6 +258,54 @@ static void an_abort_that_hangs_ends_the_process(void **state)
     service_knobs_end();
 }
 
+/* One operation, which fails; then all is given up. */
+static int fails_once(void *arg, int sock)
+{
+    const struct crew *x = arg;
+    struct session_result r = {.code = 0};
+    struct buffer b;
+    struct client c;
+
+    join_crew(&c, sock, x, &b);
+    MUST(add_up(&c, x, 1, &b, 0, &r) == COMMD_E_GPU_LOST);
+    if (!strstr(r.text, x->text))
+        fprintf(stderr, "rank %u: %s\n", x->rank, r.text);
+    MUST(strstr(r.text, x->text));
+    return 0;
+}
+
+/* Three ranks whose operation never ends on the streams; behind it two are being connected, which
+ * hangs, too. Their abort frees memory, and so waits for that of the first. */
+static void aborts_that_wait_for_each_other(void **state)
+{
+    struct crew hangs = {.group = 7,
+                         .world = 3,
+                         .device = {0, 1, 2},
+                         .text = "stands still for 1000 ms in all_reduce of group \"group 7\""},
+                connects = {.group = 8, .world = 2, .device = {0, 1}, .text = "stands still"};
+    struct crew x[5];
+    struct service sv;
+    pid_t pids[5];
+
+    (void)state;
+    start_with_knobs(&sv, "FAKENCCL_HANG_AT=2:1\nFAKENCCL_ABORT_FREES=1");
+    for (unsigned i = 0; i < 5; i++) {
+        x[i] = i < 3 ? hangs : connects;
+        x[i].rank = i % 3;
+        if (i == 3) { /* the first runs */
+            usleep(200000);
+            service_turn_knobs("FAKENCCL_LAUNCH_US=10\nFAKENCCL_CONNECT_HANGS=1\n"
+                               "FAKENCCL_ABORT_FREES=1");
+        }
+        pids[i] = client_spawn(&sv, 1000, fails_once, &x[i]);
+    }
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+    service_knobs_end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +315,7 @@ int main(void)
         cmocka_unit_test(a_connection_that_hangs),
         cmocka_unit_test(nccl_that_fails_late),
         cmocka_unit_test(nccl_that_fails_between_parts),
+        cmocka_unit_test(aborts_that_wait_for_each_other),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
