@@ -328,13 +328,19 @@ nccl_result ncclCommDestroy(nccl_comm comm)
     return NCCL_SUCCESS;
 }
 
-/* What runs ends at once, what waits in streams when it is its turn. */
+/* What runs ends at once, what waits in streams when it is its turn. Two at once never come back in
+ * NCCL before 2.19.1. */
 nccl_result ncclCommAbort(nccl_comm comm)
 {
+    static atomic_int aborts;
     unsigned long us = 20;
+    bool beside;
 
     if (!comm)
         return NCCL_SUCCESS;
+    beside = atomic_fetch_add(&aborts, 1);
+    while (beside && fake_knob_number("FAKENCCL_VERSION", 22809) < 21901)
+        fake_nap(&us);
     while (fake_knob_number("FAKENCCL_ABORT_HANGS", 0))
         usleep(1000);
     atomic_store(&comm->aborted, true);
@@ -343,5 +349,6 @@ nccl_result ncclCommAbort(nccl_comm comm)
     if (fake_knob_number("FAKENCCL_ABORT_FREES", 0))
         fakecuda_settle(comm->dev);
     unref(comm, 0);
+    atomic_fetch_sub(&aborts, 1);
     return NCCL_SUCCESS;
 }

@@ -329,7 +329,7 @@ struct gcomm {
     uint64_t used_ms, failed_ms;
     bool ready, failed;
     bool waits;              /* to be aborted: not while NCCL launches elsewhere */
-    atomic_uint abort_next;  /* the rank here that the next thread aborts */
+    atomic_uint abort_next;  /* the rank here that is aborted next */
     atomic_uint aborts_left; /* threads that have not ended */
     atomic_bool aborted;     /* by its threads, which use it until then */
     char why[SESSION_TEXT];

@@ -6,8 +6,8 @@
  * evicted between that and the launch.
  *
  * States: made (`ready` not yet), ready, failed: nobody finds it any more, and threads of its own,
- * one for each rank here, abort it, for that can take long. It is freed when they have ended and
- * nobody holds it.
+ * most often one for each rank here, abort it, for that can take long. It is freed when they have
+ * ended and nobody holds it.
  *
  * What if NCCL fails in one, what runs does not end within --timeout, or a node of it is gone: the
  * operations that run in it, or are being launched, end with why; their groups are broken and begin
@@ -26,6 +26,7 @@ enum {
     COMMS_USER = 16, /* who has made so many gives up one of its own for the next */
     COMMS_CHECK_MS = 50,
     ABORT_STACK = 512 << 10,
+    NCCL_ABORTS_AT_ONCE = 21901,
 };
 
 /* ---- which there are ------------------------------------------------------------------------- */
@@ -78,14 +79,16 @@ void comm_take(struct gop *op, struct gcomm *c)
 /* ---- giving one up --------------------------------------------------------------------------- */
 
 /* One for each rank here, all at once: an abort waits for what NCCL does in the background for all
- * of them, and that may stand still until the last one is aborted. */
+ * of them, and that may stand still until the last one is aborted. NCCL before 2.19.1 "does not
+ * support multithreaded abort well" (NVIDIA/nccl issue 992): there one for all, one by one. */
 static void *abort_thread(void *arg)
 {
     struct gcomm *c = arg;
-    unsigned i = atomic_fetch_add(&c->abort_next, 1);
+    unsigned i;
 
-    if (c->comm[i])
-        c->g->nccl.abort(c->comm[i]);
+    while ((i = atomic_fetch_add(&c->abort_next, 1)) < c->nhere)
+        if (c->comm[i])
+            c->g->nccl.abort(c->comm[i]);
     if (atomic_fetch_sub(&c->aborts_left, 1) == 1)
         atomic_store_explicit(&c->aborted, true, memory_order_release);
     return NULL;
@@ -94,15 +97,20 @@ static void *abort_thread(void *arg)
 /* Its time begins, and that of what it is to end. */
 static void abort_begin(struct gpu *g, struct gcomm *c)
 {
+    unsigned threads = g->nccl.version < NCCL_ABORTS_AT_ONCE ? 1 : c->nhere;
+
     c->waits = false;
     c->failed_ms = now_ms();
-    atomic_store(&c->aborts_left, c->nhere);
-    for (unsigned i = 0; i < c->nhere; i++) {
+    for (unsigned i = 0; i < c->nhere; i++)
         c->dev[i]->stream[STREAM_NCCL].since_ms = c->failed_ms;
-        if (thread_start(abort_thread, c, ABORT_STACK))
-            abort_thread(c);
+    atomic_store(&c->aborts_left, threads);
+    for (unsigned i = 0; i < threads; i++) {
+        int r = thread_start(abort_thread, c, ABORT_STACK);
+
+        if (r) /* ours would wait for the others, and everybody for us */
+            gpu_fatal(g, "commd-gpu cannot start a thread that ends a communicator of NCCL: %s%s%s",
+                      strerror(-r), c->why[0] ? ": " : "", c->why);
     }
-    g->current = NULL;
 }
 
 /* Those that wait: for NCCL's launches, but not for ones that have failed, whose own abort frees

@@ -197,6 +197,14 @@ static void nccl_that_hangs(void **state)
                 "stands still for 1000 ms in all_reduce of group \"group 7\"");
 }
 
+/* Its ranks must not be aborted at once. */
+static void an_old_nccl_that_hangs(void **state)
+{
+    setenv("FAKENCCL_VERSION", "21800", 1);
+    nccl_that_hangs(state);
+    unsetenv("FAKENCCL_VERSION");
+}
+
 /* As above, while NCCL says "in progress" for long, and streams are late. */
 static void nccl_that_fails_late(void **state)
 {
@@ -312,6 +320,7 @@ int main(void)
         cmocka_unit_test(nccl_that_fails_at_init),
         cmocka_unit_test(nccl_that_fails),
         cmocka_unit_test(nccl_that_hangs),
+        cmocka_unit_test(an_old_nccl_that_hangs),
         cmocka_unit_test(a_connection_that_hangs),
         cmocka_unit_test(nccl_that_fails_late),
         cmocka_unit_test(nccl_that_fails_between_parts),
