@@ -15,10 +15,15 @@
  * The driver opens no handle of memory at addresses where it still has other memory of this process
  * open (CUDA_ERROR_ALREADY_MAPPED). So what was freed there is forgotten first. Where an operation
  * names it still, or commd-gpu has not seen its end yet, the buffer is one that cannot be exported,
- * for this once. */
+ * for this once.
+ *
+ * What could not be mapped is tried again, less and less often: what was in the way may go. That
+ * may be memory that another session of this process has told of, which nobody takes back. */
 #include "client/lib/device/session.h"
 
 enum { CLOSE_NAPS = 20, CLOSE_NAP_US = 500 };
+/* Operations until it is tried again: first, and at most. */
+enum { AGAIN_SOON = 2, AGAIN_LATE = 64, AGAIN_MOST = 1 << 20 };
 
 /* As the driver says. No holes: it is compared by memcmp(). */
 struct piece {
@@ -30,7 +35,9 @@ struct piece {
 /* What lies side by side. */
 struct exported {
     struct exported *next;
-    uint32_t id; /* 0: commd-gpu could not map it */
+    uint32_t id;    /* 0: commd-gpu could not map it */
+    unsigned rests; /* operations, then, until it is tried again */
+    uint64_t again; /* by this one */
     cu_ptr base;
     size_t bytes;
     uint64_t used; /* operations before this one may name it */
@@ -125,6 +132,17 @@ static bool is_named(struct session *s, const struct exported *m)
     return named;
 }
 
+static bool any_pending(struct session *s)
+{
+    bool pending = false;
+
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS && !pending; i++)
+        pending = s->slots[i] && !session_ended(s->slots[i]);
+    pthread_mutex_unlock(&s->pend);
+    return pending;
+}
+
 static void forget_unnamed(struct session *s)
 {
     for (struct exported **p = &s->leaving, *m; (m = *p);) {
@@ -174,11 +192,8 @@ static void close_all(const int *fds, unsigned n)
  * has failed is found by what is done in place of it. */
 static int cannot_export(const char *op, const char *call, cu_result r)
 {
-    int code = driver_error(op, call, r);
-
-    if (code == COMMD_E_GPU_LOST)
-        code = error_mine()->code = COMMD_E_INVALID;
-    return code;
+    driver_error(op, call, r);
+    return error_mine()->code = COMMD_E_INVALID;
 }
 
 static int export_pieces(const char *op, const struct walk *w, struct session_msg *m, int *fds)
@@ -231,8 +246,9 @@ static bool is_covered(const struct session *s, const struct walk *w)
     return false;
 }
 
-/* *ret->id 0: it cannot be mapped there, which is kept in mind if that is for good. */
-static int memory_export(struct session *s, const char *op, const struct walk *w,
+/* *ret->id 0: it cannot be mapped there. @rested: so many operations after that was so before. What
+ * commd-gpu has not closed yet it closes at once, unless it waits for pending operations. */
+static int memory_export(struct session *s, const char *op, const struct walk *w, unsigned rested,
                          struct exported **ret)
 {
     struct exported *m = calloc(1, sizeof *m + w->n * sizeof *w->piece);
@@ -246,15 +262,20 @@ static int memory_export(struct session *s, const char *op, const struct walk *w
     memcpy(m->piece, w->piece, w->n * sizeof *w->piece);
     m->id = ++s->next_id;
     r = tell_of(s, op, w, m->id);
-    for (unsigned naps = 0; r == COMMD_E_TIMEOUT && naps < CLOSE_NAPS; naps++) {
+    for (unsigned naps = 0; r == COMMD_E_TIMEOUT && !rested && naps < CLOSE_NAPS && !any_pending(s);
+         naps++) {
         usleep(CLOSE_NAP_US);
         r = tell_of(s, op, w, m->id);
     }
-    if (r == COMMD_E_INVALID) {
+    if (r == COMMD_E_INVALID || r == COMMD_E_TIMEOUT) {
         m->id = 0;
+        m->rests = rested                 ? MIN(2 * rested, AGAIN_MOST)
+                   : r == COMMD_E_TIMEOUT ? AGAIN_SOON
+                                          : AGAIN_LATE;
+        m->again = s->count + m->rests;
     } else if (r) {
         free(m);
-        return r == COMMD_E_QUOTA || r == COMMD_E_TIMEOUT ? MEMORY_ALONE : r;
+        return r == COMMD_E_QUOTA ? MEMORY_ALONE : r;
     }
     m->next = s->memory;
     s->memory = m;
@@ -316,7 +337,8 @@ static void widen(struct session *s, const char *op, struct walk *w)
         *w = more;
 }
 
-static int memory_add(struct session *s, const char *op, struct walk *w, struct exported **ret)
+static int memory_add(struct session *s, const char *op, struct walk *w, unsigned rested,
+                      struct exported **ret)
 {
     int r;
 
@@ -324,7 +346,7 @@ static int memory_add(struct session *s, const char *op, struct walk *w, struct 
     forget_unnamed(s);
     if (w->ipc && is_covered(s, w))
         return MEMORY_ALONE;
-    r = memory_export(s, op, w, ret);
+    r = memory_export(s, op, w, rested, ret);
     if (r)
         return r;
     for (struct exported **at = &(*ret)->next, *m; (m = *at);) /* what is a part of it now */
@@ -350,8 +372,8 @@ int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
     if (r || w.alone || w.gpu != s->gpu)
         return r ? r : w.gpu == s->gpu ? MEMORY_ALONE : MEMORY_ELSEWHERE;
     m = exported_find(s, op, &w);
-    if (!m) {
-        r = memory_add(s, op, &w, &m);
+    if (!m || (!m->id && m->again <= s->count)) {
+        r = memory_add(s, op, &w, m ? m->rests : 0, &m);
         if (r)
             return r;
     }

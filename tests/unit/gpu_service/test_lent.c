@@ -101,14 +101,36 @@ static void nothing_can_be_exported(void **state)
     assert_path(AGREEING);
 }
 
-/* In a sandbox, say: CUDA_ERROR_OPERATING_SYSTEM. */
+/* In a sandbox, say: CUDA_ERROR_OPERATING_SYSTEM. Or a full GPU: CUDA_ERROR_OUT_OF_MEMORY. */
 static void exporting_fails_in_its_own_way(void **state)
 {
     setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:304", 1);
     for (unsigned i = 0; i < 3; i++)
         sum_of_shared();
+    setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:2", 1);
+    for (unsigned i = 0; i < 3; i++)
+        sum_of_shared();
     unsetenv("FAKECUDA_FAIL");
     assert_path(AGREEING);
+}
+
+/* That may pass. */
+static void exporting_fails_for_a_while(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    int32_t *x = gpu_ints(N, 0), *y = gpu_ints(N, 0);
+    uint64_t copied;
+
+    setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:2", 1);
+    sum(x, y, N);
+    unsetenv("FAKECUDA_FAIL");
+    for (unsigned i = 0; i < 70; i++)
+        sum(x, y, N);
+    copied = calls("cuMemcpyAsync");
+    sum(x, y, N);
+    assert_int_equal(calls("cuMemcpyAsync"), copied);
+    gpu_free(x);
+    gpu_free(y);
 }
 
 /* The driver exports it, but commd-gpu cannot open it: that is tried once. */
@@ -152,6 +174,29 @@ static void memory_comes_where_other_memory_was(void **state)
         assert_int_equal(calls("cuIpcGetMemHandle"), exported);
     }
     assert_int_equal(calls("cuMemImportFromShareableHandle"), lent);
+    assert_path(AGREEING);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+/* The other rank of this process has told of what was there, and does not take it back. */
+static void another_session_has_memory_there(void **state)
+{
+    uint64_t (*calls)(const char *) = gpu_symbol("fakecuda_calls");
+    int32_t *x = gpu_ints(N, 0), *y = gpu_ints(N, 0), *before[PAIR] = {x, y};
+    uint64_t exported;
+
+    sum(x, y, N);
+    gpu_free(x);
+    gpu_free(y);
+    x = gpu_ints(N, 0);
+    y = gpu_ints(N, 0);
+    assert_true(x == before[0] && y == before[1]);
+    sum(y, x, N);
+    exported = calls("cuIpcGetMemHandle");
+    for (unsigned i = 0; i < 30; i++)
+        sum(y, x, N);
+    assert_in_range(calls("cuIpcGetMemHandle") - exported, PAIR, PAIR * 4);
     assert_path(AGREEING);
     gpu_free(x);
     gpu_free(y);
@@ -931,8 +976,10 @@ int main(void)
         TEST(it_may_be_the_first),
         TEST(nothing_can_be_exported),
         TEST(exporting_fails_in_its_own_way),
+        TEST(exporting_fails_for_a_while),
         TEST(commd_gpu_cannot_open_it),
         TEST(memory_comes_where_other_memory_was),
+        TEST(another_session_has_memory_there),
         TEST(one_side_of_each_may_be_it),
         TEST(broadcasts_and_gathers),
         TEST(blocks_lie_anywhere),
