@@ -144,6 +144,8 @@ cu_result cuIpcOpenMemHandle_v2(cu_ptr *p, struct cu_ipc_mem handle, unsigned fl
         return CU_E_INVALID_VALUE;
     if (h.pid == getpid())
         return CU_E_INVALID_CONTEXT; /* the driver does not open a process's own memory */
+    while (fake_knob("FAKECUDA_OPEN_HANGS", 0))
+        usleep(1000);
     pthread_rwlock_wrlock(&memory_lock);
     m = fake_ipc_find(&handle);
     if (m) {

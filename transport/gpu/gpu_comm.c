@@ -355,16 +355,18 @@ static bool now_turn(struct gpu *g)
     return false;
 }
 
-/* It waits for NCCL, and not for room on the streams, which gpu_device.c sees to, or a job. */
+/* It waits for NCCL, or for the jobs' thread, and not for room on the streams, which gpu_device.c
+ * sees to. */
 static void now_check(struct gpu *g)
 {
     struct gop *op = g->now;
 
-    if (!op->comm || op->comm->failed || g->stage == STAGE_ROUND ||
-        (g->stage == STAGE_COMM && op->comm->ready) ||
+    if (!op->comm || op->comm->failed || (g->stage == STAGE_COMM && op->comm->ready) ||
         now_ms() - g->now_since_ms <= (uint64_t)g->timeout_ms)
         return;
-    comm_fail(g, op->comm, "NCCL does not come forward: %s of group \"%s\" stands still for %d ms",
+    comm_fail(g, op->comm, "%s: %s of group \"%s\" stands still for %d ms",
+              g->stage == STAGE_ROUND ? "a call of the driver does not come back"
+                                      : "NCCL does not come forward",
               coll_name(op->of[0]->desc.coll), op->group->name, g->timeout_ms);
 }
 

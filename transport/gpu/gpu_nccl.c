@@ -141,8 +141,10 @@ bool comms_alone(struct gpu *g)
     const struct gcomm *c;
 
     LIST_FOREACH(c, &g->comms, link)
-        if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire))
+        if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire)) {
+            g->now_since_ms = now_ms(); /* comms_turn() sees to how long that takes */
             return false;
+        }
     g->alone = jobs_hold(g->jobs);
     return g->alone;
 }

@@ -314,6 +314,65 @@ static void aborts_that_wait_for_each_other(void **state)
     service_knobs_end();
 }
 
+/* The first succeeds, the second not. */
+static int fails_second(void *arg, int sock)
+{
+    const struct crew *x = arg;
+    struct session_result r = {.code = 0};
+    struct buffer b;
+    struct client c;
+
+    join_crew(&c, sock, x, &b);
+    MUST(add_up(&c, x, 1, &b, 0, &r) == 0);
+    meet(&x->meetings[0], x->world + 1);
+    meet(&x->meetings[1], x->world + 1);
+    MUST(add_up(&c, x, 2, &b, 0, &r) == COMMD_E_GPU_LOST && strstr(r.text, x->text));
+    return 0;
+}
+
+static int tells_of_memory(void *arg, int sock)
+{
+    struct buffer b;
+    struct client c;
+
+    (void)arg;
+    MUST(client_open(&c, sock, 0) == 0);
+    MUST(client_alloc(&c, 1 << 20, &b) == 0);
+    return 0;
+}
+
+/* NCCL must not launch beside a call that frees or maps memory. */
+static void a_call_of_the_driver_that_hangs(void **state)
+{
+    struct crew x[2];
+    struct service sv;
+    pid_t pids[3];
+
+    (void)state;
+    start_with_knobs(&sv, "");
+    x[0] = (struct crew){.meetings = meetings_new(2),
+                         .group = 7,
+                         .world = 2,
+                         .device = {0, 1},
+                         .text = "a call of the driver does not come back: all_reduce of group"};
+    x[1] = x[0];
+    x[1].rank = 1;
+    for (unsigned i = 0; i < 2; i++)
+        pids[i] = client_spawn(&sv, 1000, fails_second, &x[i]);
+    meet(&x->meetings[0], 3);
+    service_turn_knobs("FAKECUDA_OPEN_HANGS=1");
+    pids[2] = client_spawn(&sv, 1001, tells_of_memory, NULL);
+    usleep(300000); /* the call has begun */
+    meet(&x->meetings[1], 3);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    service_turn_knobs("");
+    assert_int_equal(client_join(pids[2]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+    service_knobs_end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +384,7 @@ int main(void)
         cmocka_unit_test(nccl_that_fails_late),
         cmocka_unit_test(nccl_that_fails_between_parts),
         cmocka_unit_test(aborts_that_wait_for_each_other),
+        cmocka_unit_test(a_call_of_the_driver_that_hangs),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
