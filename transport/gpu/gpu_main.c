@@ -408,6 +408,7 @@ static void set_nccl_env(const struct gpu_options *o)
 {
     char *words = strdup(o->nccl_env ? o->nccl_env : ""), *word, *at = NULL;
 
+    setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1);
     for (word = words ? strtok_r(words, " ", &at) : NULL; word; word = strtok_r(NULL, " ", &at)) {
         char *value = strchr(word, '=');
 
@@ -419,7 +420,6 @@ static void set_nccl_env(const struct gpu_options *o)
     free(words);
     if (o->host_id && o->host_id[0])
         setenv("NCCL_HOSTID", o->host_id, 0);
-    setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
 }
 
 /* For tests, and for who has measured. */

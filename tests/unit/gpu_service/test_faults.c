@@ -100,6 +100,23 @@ static int works_on(void *arg, int sock)
     return 0;
 }
 
+/* With memory that is mapped for its own GPU alone. */
+static int works_once(void *arg, int sock)
+{
+    const struct crew *x = arg;
+    struct session_result r;
+    struct membership m;
+    struct buffer b;
+    struct client c;
+
+    MUST(client_open(&c, sock, x->device[x->rank]) == 0);
+    MUST(client_alloc_chunks(&c, 4 << 20, 2, &b) == 0);
+    membership_spread(&m, &c, 0, x->group, x->world, x->rank, x->device);
+    MUST(client_attach(&c, &m) == 0);
+    MUST(add_up(&c, x, 1, &b, 0, &r) == 0);
+    return 0;
+}
+
 /* Begins anew after each failure, as libcommd does. */
 static int fails_at_first(void *arg, int sock)
 {
@@ -373,6 +390,26 @@ static void a_call_of_the_driver_that_hangs(void **state)
     service_knobs_end();
 }
 
+/* What commd's own environment says of it does not count: NCCL would reach into buffers that are
+ * open to one GPU only. */
+static void an_environment_with_settings_of_nccl(void **state)
+{
+    const char *settings[] = {"NCCL_P2P_DIRECT_DISABLE=0", NULL};
+    struct crew x[2];
+    struct service sv;
+    pid_t pids[2];
+
+    (void)state;
+    service_start(&sv, settings);
+    for (unsigned i = 0; i < 2; i++) {
+        x[i] = (struct crew){.group = 7, .world = 2, .rank = i, .device = {0, 1}};
+        pids[i] = client_spawn(&sv, 1000, works_once, &x[i]);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +422,7 @@ int main(void)
         cmocka_unit_test(nccl_that_fails_between_parts),
         cmocka_unit_test(aborts_that_wait_for_each_other),
         cmocka_unit_test(a_call_of_the_driver_that_hangs),
+        cmocka_unit_test(an_environment_with_settings_of_nccl),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
