@@ -233,6 +233,7 @@ struct gsession {
     STAILQ_HEAD(, gmemory) leaving; /* in the order of leaves_at */
     unsigned nmemories;             /* with those that leave */
     uint64_t lent;                  /* bytes of ours among them */
+    bool told;                      /* people: that it needs them, or why */
     LIST_HEAD(, gmember) members[SESSION_BUCKETS];
     unsigned nmembers;
 };

@@ -77,6 +77,12 @@ static void lend_done(struct gjob *job)
         return;
     }
     memory_mapped(mem);
+    if (!s->told) /* the client knows why */
+        gpu_log(s->g, LOG_INFO,
+                "buffers of pid %u are copied in each operation: the driver gives none of them to "
+                "other processes, or not yet, or they lie on another GPU",
+                s->pid);
+    s->told = true;
     session_send(s, &m, &fd, 1);
     session_listen(s);
     close_fdp(&fd);

@@ -251,6 +251,10 @@ static void map_done(struct gjob *job)
         cuda_text(&s->g->cu, mem->error, text, sizeof text);
         snprintf(why, sizeof why, "the memory cannot be mapped: %s: %.120s", mem->failed, text);
         code = mem->error == CU_E_ALREADY_MAPPED ? COMMD_E_TIMEOUT : COMMD_E_INVALID;
+        if (!s->told && code == COMMD_E_INVALID) {
+            gpu_log(s->g, LOG_INFO, "of pid %u %s; it is copied in each operation", s->pid, why);
+            s->told = true;
+        }
         memory_free(mem);
     } else {
         memory_mapped(mem);

@@ -150,6 +150,48 @@ static void commd_gpu_cannot_open_it(void **state)
     gpu_free(y);
 }
 
+/* commd-gpu's log says it, once for each session. */
+static void assert_told(const char *const *settings, const char *text)
+{
+    char log[4096], *at = log;
+    FILE *f = tmpfile();
+    int err = dup(2);
+    int32_t *x = gpu_ints(N, 0), *y = gpu_ints(N, 0);
+    unsigned said = 0;
+
+    assert_non_null(f);
+    setenv("GPU_TEST_LOG", "info", 1);
+    dup2(fileno(f), 2);
+    pair_start_service(settings);
+    dup2(err, 2);
+    close(err);
+    unsetenv("GPU_TEST_LOG");
+    for (unsigned i = 0; i < 3; i++)
+        sum(x, y, N);
+    rewind(f);
+    log[fread(log, 1, sizeof log - 1, f)] = 0;
+    for (; (at = strstr(at, text)); at++)
+        said++;
+    assert_int_equal(said, PAIR);
+    fclose(f);
+    gpu_free(x);
+    gpu_free(y);
+}
+
+static void the_log_says_what_cannot_be_mapped(void **state)
+{
+    const char *settings[] = {"FAKECUDA_FAIL=cuIpcOpenMemHandle:0:205", NULL};
+
+    assert_told(settings, "CUDA_ERROR_MAP_FAILED, 205); it is copied in each operation");
+}
+
+static void the_log_says_what_is_copied(void **state)
+{
+    setenv("FAKECUDA_NO_IPC", "1", 1);
+    assert_told(NULL, "are copied in each operation: the driver gives none of them to");
+    unsetenv("FAKECUDA_NO_IPC");
+}
+
 /* New memory at the addresses of some that commd-gpu still has open: the driver opens it only when
  * that is closed. None is lent in its place, but for the time that it takes. */
 static void memory_comes_where_other_memory_was(void **state)
@@ -978,6 +1020,8 @@ int main(void)
         TEST(exporting_fails_in_its_own_way),
         TEST(exporting_fails_for_a_while),
         TEST(commd_gpu_cannot_open_it),
+        TEST(the_log_says_what_cannot_be_mapped),
+        TEST(the_log_says_what_is_copied),
         TEST(memory_comes_where_other_memory_was),
         TEST(another_session_has_memory_there),
         TEST(one_side_of_each_may_be_it),
