@@ -29,7 +29,7 @@
 #include "shm/util/base.h"
 
 enum {
-    SESSION_VERSION = 3,
+    SESSION_VERSION = 4,
     SESSION_SLOTS = 256, /* operations of a process that are not done */
     SESSION_AUX = 1 << 20,
     SESSION_TEXT = 240,
