@@ -74,14 +74,16 @@ static int allow_library(struct dl_phdr_info *info, size_t size, void *arg)
 
 /* What the driver of GPUs, and NCCL between them, open late: devices, files in /dev/shm that NCCL
  * makes and takes away again, the pipes of MPS, NCCL's settings and, in virtual machines, how GPUs
- * and networks are connected; its plugins, which makers of clouds install in /opt. */
+ * and networks are connected; its plugins, and what they are linked with, which makers of clouds
+ * install in /opt under names of their own (amazon, hpcx-..., microsoft): so all of it, as /usr.
+ * The cluster's key is in neither, and what a file's mode forbids stays forbidden. */
 static void allow_driver(int rules)
 {
     const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
 
     allow(rules, "/dev/shm",
           READ_FILE | READ_DIR | WRITE_FILE | MAKE_FILE | REMOVE_FILE | TRUNCATE);
-    allow(rules, pipes ? pipes : "/tmp/nvidia-mps", READ_FILE | READ_DIR | WRITE_FILE);
+    allow(rules, pipes && pipes[0] ? pipes : "/tmp/nvidia-mps", READ_FILE | READ_DIR | WRITE_FILE);
     allow(rules, "/etc/nccl.conf", READ_FILE);
     allow(rules, "/run/nvidia-topologyd", READ_FILE | READ_DIR);
     allow(rules, "/opt", READ_FILE | READ_DIR);

@@ -112,6 +112,29 @@ static void the_drivers_pipes_stay_open(void **state)
     assert_int_equal(r, 0);
 }
 
+/* Where nothing is said, by an empty name either, they lie where NVIDIA has them. */
+static void an_empty_name_for_the_pipes(void **state)
+{
+    int r, fd = mkstemp(strcpy(key_file, KEY_FILE));
+
+    assert_true(fd >= 0);
+    close(fd);
+    strcpy(pipes, "/tmp/nvidia-mps");
+    if (mkdir(pipes, 0700)) { /* a server's */
+        unlink(key_file);
+        skip();
+    }
+    assert_int_equal(mkfifo("/tmp/nvidia-mps/control", 0600), 0);
+    setenv("CUDA_MPS_PIPE_DIRECTORY", "", 1);
+    r = in_child(driving);
+    unlink(key_file);
+    unlink("/tmp/nvidia-mps/control");
+    rmdir(pipes);
+    if (r == 255)
+        skip();
+    assert_int_equal(r, 0);
+}
+
 static void the_key_is_out_of_reach(void **state)
 {
     int fd = mkstemp(strcpy(key_file, KEY_FILE));
@@ -133,7 +156,8 @@ static void the_key_is_out_of_reach(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_key_is_out_of_reach),
-                                       cmocka_unit_test(the_drivers_pipes_stay_open)};
+                                       cmocka_unit_test(the_drivers_pipes_stay_open),
+                                       cmocka_unit_test(an_empty_name_for_the_pipes)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
