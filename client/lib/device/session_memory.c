@@ -269,7 +269,7 @@ static int memory_export(struct session *s, const char *op, const struct walk *w
     }
     if (r == COMMD_E_INVALID || r == COMMD_E_TIMEOUT) {
         m->id = 0;
-        m->rests = rested                 ? MIN(2 * rested, AGAIN_MOST)
+        m->rests = rested                 ? MIN(2 * rested, (unsigned)AGAIN_MOST)
                    : r == COMMD_E_TIMEOUT ? AGAIN_SOON
                                           : AGAIN_LATE;
         m->again = s->count + m->rests;
