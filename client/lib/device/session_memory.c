@@ -120,27 +120,22 @@ static bool overlaps(const struct exported *m, const struct walk *w)
 
 /* ---- forgetting ------------------------------------------------------------------------------ */
 
-/* Is an operation pending, or being made, that may name it? */
-static bool is_named(struct session *s, const struct exported *m)
-{
-    bool named = m->used > s->count;
-
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS && !named; i++)
-        named = s->slots[i] && s->slots[i]->n < m->used && !session_ended(s->slots[i]);
-    pthread_mutex_unlock(&s->pend);
-    return named;
-}
-
-static bool any_pending(struct session *s)
+/* Is an operation before the @n-th pending? */
+static bool pending_before(struct session *s, uint64_t n)
 {
     bool pending = false;
 
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS && !pending; i++)
-        pending = s->slots[i] && !session_ended(s->slots[i]);
+        pending = s->slots[i] && s->slots[i]->n < n && !session_ended(s->slots[i]);
     pthread_mutex_unlock(&s->pend);
     return pending;
+}
+
+/* Is an operation pending, or being made, that may name it? */
+static bool is_named(struct session *s, const struct exported *m)
+{
+    return m->used > s->count || pending_before(s, m->used);
 }
 
 static void forget_unnamed(struct session *s)
@@ -262,7 +257,8 @@ static int memory_export(struct session *s, const char *op, const struct walk *w
     memcpy(m->piece, w->piece, w->n * sizeof *w->piece);
     m->id = ++s->next_id;
     r = tell_of(s, op, w, m->id);
-    for (unsigned naps = 0; r == COMMD_E_TIMEOUT && !rested && naps < CLOSE_NAPS && !any_pending(s);
+    for (unsigned naps = 0;
+         r == COMMD_E_TIMEOUT && !rested && naps < CLOSE_NAPS && !pending_before(s, UINT64_MAX);
          naps++) {
         usleep(CLOSE_NAP_US);
         r = tell_of(s, op, w, m->id);
