@@ -91,26 +91,26 @@ static void it_may_be_the_first(void **state)
     gpu_free(y);
 }
 
+static void sums_with(const char *knob, const char *value)
+{
+    setenv(knob, value, 1);
+    for (unsigned i = 0; i < 3; i++)
+        sum_of_shared();
+    unsetenv(knob);
+}
+
 /* As under MIG, or in containers. */
 static void nothing_can_be_exported(void **state)
 {
-    setenv("FAKECUDA_NO_IPC", "1", 1);
-    for (unsigned i = 0; i < 3; i++)
-        sum_of_shared();
-    unsetenv("FAKECUDA_NO_IPC");
+    sums_with("FAKECUDA_NO_IPC", "1");
     assert_path(AGREEING);
 }
 
 /* In a sandbox, say: CUDA_ERROR_OPERATING_SYSTEM. Or a full GPU: CUDA_ERROR_OUT_OF_MEMORY. */
 static void exporting_fails_in_its_own_way(void **state)
 {
-    setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:304", 1);
-    for (unsigned i = 0; i < 3; i++)
-        sum_of_shared();
-    setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:2", 1);
-    for (unsigned i = 0; i < 3; i++)
-        sum_of_shared();
-    unsetenv("FAKECUDA_FAIL");
+    sums_with("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:304");
+    sums_with("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:2");
     assert_path(AGREEING);
 }
 
