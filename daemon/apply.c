@@ -520,6 +520,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_LOG_LEVEL:
         answer_log_level(d, a->client, a->by_id, a->level);
         break;
+    case CORE_DO_RELOAD:
+        answer_reload(d, a->client);
+        break;
     case CORE_DO_LOG:
         apply_log_line(d, a);
         break;

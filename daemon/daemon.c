@@ -110,7 +110,7 @@ int daemon_prepare(struct daemon *d)
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-static void core_config_of(const struct conf *conf, struct core_config *ret_config)
+void daemon_core_config(const struct conf *conf, struct core_config *ret_config)
 {
     unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
     /* The unit has PrivateDevices=, by which the first is not seen. */
@@ -152,7 +152,7 @@ static int start_core(struct daemon *d)
     for (unsigned i = 0; i < d->conf->nnodes; i++)
         snprintf(names[i], sizeof(names[i]), "%s", d->conf->nodes[i].name);
     d->incarnation = random[1] ? random[1] : 1;
-    core_config_of(d->conf, &config);
+    daemon_core_config(d->conf, &config);
     config.seed = random[0];
     config.incarnation = d->incarnation;
     config.nodes = (const char(*)[MSG_NAME_MAX])names;
@@ -340,96 +340,4 @@ void daemon_note(struct daemon *d, const char *what, const char *fmt, ...)
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     diary_add(d->diary, what, DIARY_EVERYBODY, clock_wall_ms(), text);
-}
-
-/* ---- reload ----------------------------------------------------------------------------- */
-
-static void log_lines(char *text)
-{
-    char *save = NULL;
-
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        log_error("%s", line);
-}
-
-static struct conf *load_changed(struct daemon *d)
-{
-    _cleanup_(freep) char *error = NULL;
-    struct conf *conf = NULL;
-    char keys[1024];
-
-    if (conf_load(d->config_file, NULL, 0, &conf, &error)) {
-        if (error)
-            log_lines(error);
-        log_error("the new configuration is wrong -> keeping the old one");
-        return NULL;
-    }
-    conf_not_reloadable(d->conf, conf, keys, sizeof(keys));
-    if (!keys[0])
-        return conf;
-    log_error("the new configuration changes %s, which needs a restart -> keeping the old one",
-              keys);
-    return conf_free(conf);
-}
-
-/* False: the file is wrong, and why was said. */
-static bool load_changed_keys(const struct daemon *d, const struct conf *conf,
-                              struct conf_keys *ret_keys)
-{
-    _cleanup_(freep) char *error = NULL;
-
-    *ret_keys = (struct conf_keys){0};
-    if (!d->peers || d->insecure || conf_load_keys(conf, ret_keys, &error) == 0)
-        return true;
-    log_error("%s", error ? error : "out of memory");
-    log_error("the cluster key cannot be used -> keeping the old one, and the old configuration");
-    return false;
-}
-
-static void take_keys(struct daemon *d, const struct conf_keys *keys)
-{
-    struct peer_links_keys names;
-
-    peer_links_set_keys(d->peers, keys);
-    peer_links_keys(d->peers, d->conf->self, &names);
-    log_info("SIGHUP -> connections to other nodes are made by key %s%s%s", names.key,
-             *names.other ? ", and accepted by key " : "", names.other);
-}
-
-void daemon_reload(struct daemon *d)
-{
-    struct core_config config;
-    struct conf_keys keys = {0};
-    struct conf *conf;
-    struct timespec now;
-
-    if (!d->config_file[0]) {
-        log_info("SIGHUP -> nothing to reload: this commd has no configuration file");
-        return;
-    }
-    /* To the microsecond: systemd compares it with the time at which it asked. */
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    notify_send("RELOADING=1\nMONOTONIC_USEC=%lld",
-                (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
-    conf = load_changed(d);
-    if (conf && !load_changed_keys(d, conf, &keys))
-        conf = conf_free(conf);
-    if (conf) {
-        conf_free(d->conf);
-        d->conf = conf;
-        core_config_of(conf, &config); /* what it says of GPUs was decided at the start */
-        core_reconfigure(d->core, &config);
-        listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
-        if (d->peers)
-            peer_links_set_timeout(d->peers, conf->node_timeout_ms);
-        if (keys.n)
-            take_keys(d, &keys);
-        log_set_level(conf->log_level);
-        log_info("SIGHUP -> configuration %s reloaded", conf->file);
-        daemon_note(d, "config", "configuration %s reloaded", conf->file);
-    } else {
-        daemon_note(d, "config", "the new configuration was refused; the log says why");
-    }
-    explicit_bzero(&keys, sizeof(keys));
-    notify_send("READY=1");
 }

@@ -86,11 +86,22 @@ int daemon_prepare(struct daemon *d);
 /* Opens everything. 0, or an exit code after having printed why. */
 int daemon_start(struct daemon *d);
 void daemon_fini(struct daemon *d);
-/* SIGHUP: the new configuration as a whole, or the old one and why. */
-void daemon_reload(struct daemon *d);
 
+/* What the core has of the configuration. */
+void daemon_core_config(const struct conf *conf, struct core_config *ret_config);
 /* Writes down something that is no decision of the core: @what is a word of commctl events. */
 void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _printf_(3, 4);
+
+/* ---- reload.c --------------------------------------------------------------------------- */
+
+enum reload {
+    RELOAD_DONE,
+    RELOAD_IN_PART, /* what cannot change in a running commd is as before */
+    RELOAD_REFUSED, /* all is as before */
+};
+/* Reads the configuration and the cluster's keys again; @ret_text: what came of it, in one line
+ * that the log and commctl events have, too. */
+enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap);
 
 /* ---- events.c --------------------------------------------------------------------------- */
 

@@ -27,7 +27,7 @@ libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/cor
 # (tests/check_rooms.py).
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
-	daemon/loop.c daemon/apply.c \
+	daemon/loop.c daemon/apply.c daemon/reload.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
 	daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \

@@ -231,9 +231,12 @@ static void watch_idleness(struct daemon *d)
 static void on_signal(evutil_socket_t signo, short what, void *arg)
 {
     struct daemon *d = arg;
+    char text[MSG_TEXT_MAX];
 
-    if (signo == SIGHUP)
-        return daemon_reload(d);
+    if (signo == SIGHUP) {
+        daemon_reload(d, text, sizeof(text));
+        return;
+    }
     log_info("%s -> stopping", signo == SIGTERM ? "SIGTERM" : "SIGINT");
     loop_stop(d);
 }

@@ -18,7 +18,7 @@ CLEANFILES += systemd/commd.service systemd/commd-engine.service systemd/commd-g
 
 # [@]: config.status must not replace the pattern itself
 systemd_subst = $(SED) -e 's|[@]sbindir[@]|$(sbindir)|g' -e 's|[@]libexecdir[@]|$(libexecdir)|g' \
-	-e 's|[@]sysconfdir[@]|$(sysconfdir)|g'
+	-e 's|[@]sysconfdir[@]|$(sysconfdir)|g' -e 's|[@]bindir[@]|$(bindir)|g'
 
 systemd/commd.service: $(srcdir)/systemd/commd.service.in Makefile
 	$(AM_V_GEN)$(MKDIR_P) systemd && \

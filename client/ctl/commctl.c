@@ -119,6 +119,7 @@ static const struct verb verbs[] = {
      .run = verb_kick, .takes = "reason"},
     {"log-level", .help = "[LEVEL]: how much commd logs: error, warn, info, debug",
      .run = verb_log_level},
+    {"reload", .help = "read the configuration and the cluster's keys again", .run = verb_reload},
     {"wait", .help = "until this node is ready, or what --for names is so", .run = verb_wait,
      .takes = "for"},
     {"version", "status", .vertical = true,

@@ -114,6 +114,7 @@ int verb_wait(struct options *o, char **args, int n);
 /* commctl_change.c */
 int verb_drain(struct options *o, char **args, int n);
 int verb_log_level(struct options *o, char **args, int n);
+int verb_reload(struct options *o, char **args, int n);
 int verb_kick(struct options *o, char **args, int n);
 
 /* commctl_doctor.c */

@@ -1,5 +1,5 @@
-/* commctl_change.c - the verbs that change something: drain, kick and log-level. commd decides, and
- * says in one line what it did; --json shows the same as a table. */
+/* commctl_change.c - the verbs that change something: drain, kick, log-level and reload. commd
+ * decides, and says in one line what it did; --json shows the same as a table. */
 #include <stdio.h>
 
 #include "client/ctl/commctl.h"
@@ -24,16 +24,21 @@ static int change(struct options *o, const char *verb)
     return tables->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
+static bool no_words(const char *verb, char **args, int n)
+{
+    if (n)
+        complain("%s: %s: it is about this node and takes no words; see commctl --help", verb,
+                 args[0]);
+    return n == 0;
+}
+
 int verb_drain(struct options *o, char **args, int n)
 {
     static const struct wait idle = {.kind = WAIT_IDLE};
     int r;
 
-    if (n) {
-        complain("drain: %s: it is about this node and takes no words; see commctl --help",
-                 args[0]);
+    if (!no_words("drain", args, n))
         return EXIT_NOT_ASKED;
-    }
     if (o->undo && o->wait_ms >= 0) {
         complain("drain: --undo and --wait do not go together");
         return EXIT_NOT_ASKED;
@@ -42,6 +47,11 @@ int verb_drain(struct options *o, char **args, int n)
     if (r || o->wait_ms < 0)
         return r;
     return wait_until(o, &idle, o->wait_ms, true);
+}
+
+int verb_reload(struct options *o, char **args, int n)
+{
+    return no_words("reload", args, n) ? change(o, "reload") : EXIT_NOT_ASKED;
 }
 
 int verb_log_level(struct options *o, char **args, int n)

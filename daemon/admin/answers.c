@@ -636,6 +636,14 @@ void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned le
     answer_changed(d, slot, true, 0, text);
 }
 
+void answer_reload(struct daemon *d, unsigned slot)
+{
+    char text[MSG_TEXT_MAX];
+    enum reload result = daemon_reload(d, text, sizeof(text));
+
+    answer_changed(d, slot, result == RELOAD_DONE, 0, text);
+}
+
 /* ---- verbs ------------------------------------------------------------------------------ */
 
 static const struct verb {

@@ -35,6 +35,8 @@ bool answer_is_change(const char *verb);
 void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups, const char *text);
 /* Has the log say more or less, and answers. */
 void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned level);
+/* Has the configuration read again, and answers; not done: not all of it is in force. */
+void answer_reload(struct daemon *d, unsigned slot);
 /* Adds to what is not well. */
 void answer_unwell(struct answer *a, const char *fmt, ...) _printf_(2, 3);
 

@@ -1,6 +1,6 @@
 /* conf.h - the configuration: one row per key in conf_keys.c, read by libyaml, errors as
  * "file:line:col: what is wrong, what is allowed". A struct conf is immutable once loaded;
- * reload builds a whole new one and swaps it, or keeps the old one and says why. */
+ * reload builds a whole new one and swaps it, or keeps the old one and says why (reload.c). */
 #ifndef COMMD_CONF_H
 #define COMMD_CONF_H
 
@@ -138,6 +138,8 @@ bool conf_is_given(const struct conf *conf, const char *key);
 /* Names of keys that differ between @a and @b and cannot change without a restart, comma
  * separated into buf; "" when the new one may be swapped in. */
 void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len);
+/* These keys get the values of @old. -ENOMEM: @conf is good for nothing but conf_free(). */
+int conf_keep(struct conf *conf, const struct conf *old);
 /* Names of all that differ. */
 void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len);
 

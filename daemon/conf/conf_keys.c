@@ -274,6 +274,39 @@ void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, 
     name_changes(a, b, CONF_RELOAD, buf, len);
 }
 
+static int keep_nodes(struct conf *conf, const struct conf *old)
+{
+    struct conf_node *nodes = malloc(old->nnodes * sizeof(*nodes));
+
+    if (!nodes)
+        return -ENOMEM;
+    memcpy(nodes, old->nodes, old->nnodes * sizeof(*nodes));
+    free(conf->nodes);
+    conf->nodes = nodes;
+    conf->nnodes = old->nnodes;
+    conf->self = old->self;
+    return 0;
+}
+
+/* No rule of conf_check.c is about a key that a reload may change and one that it may not, so what
+ * comes out keeps all rules: test_conf looks. */
+int conf_keep(struct conf *conf, const struct conf *old)
+{
+    for (unsigned i = 0; i < conf_nkeys; i++) {
+        const struct conf_key *key = &conf_keys[i];
+
+        if (key->flags & CONF_RELOAD)
+            continue;
+        if (key->type != CONF_NODES)
+            memcpy((char *)conf + key->offset, (const char *)old + key->offset, key->size);
+        else if (keep_nodes(conf, old))
+            return -ENOMEM;
+        conf->line[i] = old->line[i];
+        conf->old_name[i] = old->old_name[i];
+    }
+    return 0;
+}
+
 void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len)
 {
     name_changes(a, b, 0, buf, len);

@@ -117,6 +117,7 @@ enum core_action_type {
      * @flag, why nothing was. */
     CORE_DO_CHANGED,
     CORE_DO_LOG_LEVEL, /* likewise: from now on it is @level, as user @by_id wants */
+    CORE_DO_RELOAD,    /* likewise: read the configuration again */
     /* @level (enum conf_log_level values: 0 error .. 3 debug), @text; @by and @by_id say who
      * caused it, and so whose limit it counts against. @note: it is an event, too, whatever the
      * level. */

@@ -328,6 +328,11 @@ void act_log_level(struct core *core, unsigned client, uint32_t uid, unsigned le
     act->id = uid;
 }
 
+void act_reload(struct core *core, unsigned client)
+{
+    push_to(core, ACT_RELOAD, client);
+}
+
 void act_engine_start(struct core *core)
 {
     push(core, ACT_ENGINE_START);

@@ -47,6 +47,7 @@ enum act_kind {
     ACT_ABSENT,
     ACT_CHANGED,
     ACT_LOG_LEVEL,
+    ACT_RELOAD,
 };
 
 struct act {

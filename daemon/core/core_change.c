@@ -1,5 +1,5 @@
 /* core_change.c - what commctl may change: a node that drains, groups and clients that are ended,
- * how much is logged.
+ * how much is logged, when the configuration is read again.
  *
  * Draining. The node takes no new clients and no new groups; what runs goes on, to its end, and a
  * process that is in a group may begin others: a job makes subgroups while it runs. Joins that
@@ -432,4 +432,6 @@ void change_ask(struct core *core, unsigned slot, const struct msg_admin *msg)
         kick_rank(core, slot, msg);
     else if (!strcmp(msg->verb, "set_log_level"))
         set_log_level(core, slot, msg->text);
+    else if (!strcmp(msg->verb, "reload") && master_asks(core, slot, "change the settings of"))
+        act_reload(core, slot);
 }

@@ -417,6 +417,7 @@ void act_absent(struct core *core, unsigned client, unsigned node,
 /* Answers ADMIN: @groups of them were changed. */
 void act_changed(struct core *core, unsigned client, bool done, unsigned groups, const char *text);
 void act_log_level(struct core *core, unsigned client, uint32_t uid, unsigned level);
+void act_reload(struct core *core, unsigned client);
 void act_engine_start(struct core *core);
 void act_engine_kill(struct core *core);
 void act_gpu_start(struct core *core);

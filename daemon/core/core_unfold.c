@@ -403,6 +403,10 @@ static bool unfold(struct core *core, struct act *act, struct core_action *ret)
         ret->by_id = (uint32_t)act->id;
         ret->level = act->level;
         return true;
+    case ACT_RELOAD:
+        ret->type = CORE_DO_RELOAD;
+        ret->client = act->target;
+        return true;
     case ACT_CHANGED:
         ret->type = CORE_DO_CHANGED;
         ret->client = act->target;

@@ -120,6 +120,20 @@ static void check_conf(const struct conf *conf)
     free(text);
 }
 
+/* What a reload makes of it in a commd that runs with the defaults. */
+static void check_keep(struct conf *conf)
+{
+    struct conf *old = NULL;
+    char *error = NULL, names[512];
+
+    must(conf_load(FILE_NAME, "", 0, &old, &error) == 0, "the defaults");
+    must(conf_keep(conf, old) == 0, "memory");
+    conf_not_reloadable(old, conf, names, sizeof(names));
+    must(!names[0], "a setting that needs a restart");
+    check_conf(conf);
+    conf_free(old);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct conf *conf = NULL;
@@ -128,6 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (conf_load(FILE_NAME, size ? (const char *)data : "", size, &conf, &error) == 0) {
         must(!error, "an error with a configuration");
         check_conf(conf);
+        check_keep(conf);
     } else {
         must(!conf, "a configuration with an error");
         check_error(error);

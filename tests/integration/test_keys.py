@@ -3,7 +3,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
@@ -36,9 +35,7 @@ def put(node, *keys):
 
 def reload(node, *keys):
     put(node, *keys)
-    seen = node.log().count("SIGHUP -> ")
-    os.kill(node.pid, signal.SIGHUP)
-    until(lambda: node.log().count("SIGHUP -> ") >= seen + 2, "the reload")
+    node.ctl("reload")
 
 
 def keys(node):
@@ -117,8 +114,7 @@ def test_who_missed_it_is_refused():
         reload(cluster.nodes[0], NEW)
         node.start()
         until(lambda: "another cluster key" in cluster.nodes[0].log() + node.log(), "a refusal")
-        put(node, NEW)
-        os.kill(node.pid, signal.SIGHUP)
+        reload(node, NEW)
         until(lambda: same(cluster, False), "they are linked by the new one")
 
 
@@ -128,8 +124,7 @@ def test_a_file_that_is_wrong():
         cluster.expect("keeping the old one, and the old configuration")
         before = until(lambda: same(cluster, False), "one key")
         node = cluster.nodes[0]
-        put(node, NEW[1:])
-        os.kill(node.pid, signal.SIGHUP)
+        reload(node, NEW[1:])
         node.wait_log("keeping the old one, and the old configuration")
         equal(same(cluster, False), before)
 

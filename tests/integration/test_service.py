@@ -11,7 +11,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
-from cluster import Cluster, check, equal, main, running, until  # noqa: E402
+from cluster import COMMCTL, Cluster, check, equal, main, running, until  # noqa: E402
 
 
 def run(*arguments, environment=None):
@@ -94,6 +94,12 @@ def value(node, key):
     return next(row["value"] for row in rows if row["key"] == key)
 
 
+def reload(node, *words):
+    done = subprocess.run([COMMCTL, "--socket", node.socket, "reload", *words],
+                          capture_output=True, text=True)  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
 def test_reload():
     with Cluster(1) as cluster:
         node = cluster.nodes[0]
@@ -105,32 +111,38 @@ def test_reload():
         node.process.send_signal(signal.SIGHUP)
         until(lambda: value(node, "limits.max_clients") == "77", "the new value")
         equal(value(node, "timeouts.join"), "1m")
-        node.wait_log("SIGHUP -> configuration .* reloaded")
+        node.wait_log("reload -> configuration .*commd.yaml reloaded$")
 
-        # bad: the old one stays, whole, and the log says where and why
+        # bad: the old one stays, whole, and who asked hears where and why, as the log does
         cluster.expect(r"commd.yaml:\d+:\d+: limits.max_clients is \"0\"")
         cluster.expect("the new configuration is wrong -> keeping the old one")
         node.write_config(limits={"max_clients": "0"}, timeouts={"join": "2m"})
-        node.process.send_signal(signal.SIGHUP)
+        code, _, err = reload(node)
+        equal(code, 1)
+        check(":" in err and 'limits.max_clients is "0"' in err, err)
         node.wait_log("the new configuration is wrong -> keeping the old one")
         equal((value(node, "limits.max_clients"), value(node, "timeouts.join")), ("77", "1m"))
 
-        # a key that needs a restart: likewise
-        cluster.expect("the new configuration changes listen.socket_mode, which needs a restart")
+        # keys that need a restart: the others are taken, these are named
+        cluster.expect("reloaded, but for listen.socket_mode: that needs a restart")
         node.write_config(limits={"max_clients": "78"}, listen={"socket_mode": "0600"})
-        node.process.send_signal(signal.SIGHUP)
-        node.wait_log(
-            "the new configuration changes listen.socket_mode, which needs a restart"
-            " -> keeping the old one"
-        )
-        equal(value(node, "limits.max_clients"), "77")
+        code, out, err = reload(node)
+        equal((code, out), (1, ""))
+        check("reloaded, but for listen.socket_mode: that needs a restart" in err, err)
+        equal(value(node, "limits.max_clients"), "78")
+        check(value(node, "listen.socket_mode") != "0600", "it is what the socket has")
+        equal(reload(node, "now")[0], 2)
 
         # unreadable: likewise
         cluster.expect("commd.yaml: cannot open")
         os.unlink(node.config)
-        node.process.send_signal(signal.SIGHUP)
-        node.wait_log("commd.yaml: cannot open")
+        code, _, err = reload(node)
+        equal(code, 1)
+        check("commd.yaml: cannot open" in err, err)
         node.write_config()
+        code, out, err = reload(node)
+        equal((code, err), (0, ""))
+        check(out.endswith("commd.yaml reloaded\n"), out)
         for rank in ranks:
             rank.start("all_reduce", name="g", count=10)
         for rank in ranks:

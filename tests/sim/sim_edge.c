@@ -351,6 +351,7 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
                  sim_node_name(sim, node));
     case CORE_DO_CHANGED:
     case CORE_DO_LOG_LEVEL:
+    case CORE_DO_RELOAD:
     case CORE_DO_LOG:
         break;
     }

@@ -150,6 +150,9 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_LOG_LEVEL:
             note(bench, "%u log level %u for %u\n", action.client, action.level, action.by_id);
             break;
+        case CORE_DO_RELOAD:
+            note(bench, "%u reload\n", action.client);
+            break;
         case CORE_DO_CHANGED:
             note(bench, "%u %s %u: %s\n", action.client, action.flag ? "changed" : "unchanged",
                  action.ops, action.text);

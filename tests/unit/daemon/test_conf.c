@@ -273,6 +273,12 @@ static void reload_names_what_needs_a_restart(void **state)
                         "cluster.node, cluster.nodes, listen.socket, transport.trusted_network");
     conf_not_reloadable(a, c, tiny, sizeof(tiny));
     assert_string_equal(tiny, "cluster.n");
+    assert_int_equal(conf_keep(c, a), 0);
+    conf_changes(a, c, buf, sizeof(buf));
+    assert_string_equal(buf, "log.level");
+    assert_int_equal(c->nnodes, 1);
+    assert_string_equal(c->nodes[c->self].name, a->node);
+    check_row(c, "listen.socket", a->socket, "default");
     conf_changes(a, a, buf, sizeof(buf));
     assert_string_equal(buf, "");
     conf_changes(a, b, buf, sizeof(buf));

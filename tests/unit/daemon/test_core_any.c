@@ -124,7 +124,7 @@ static void fill_real_engine(struct fuzz *fuzz, struct msg *msg, unsigned from)
 static void fill_admin(struct fuzz *fuzz, struct msg_admin *m)
 {
     static const char *const verbs[] = {"kick",    "kick_pid",      "kick_rank", "drain",
-                                        "undrain", "set_log_level", "status"};
+                                        "undrain", "set_log_level", "reload",    "status"};
     static const char *const texts[] = {"", "debug", "\"%s\\"};
 
     text_copy(m->verb, sizeof(m->verb), verbs[draw(fuzz, ARRAY_LEN(verbs))]);

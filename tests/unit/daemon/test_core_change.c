@@ -138,6 +138,20 @@ static void the_log_level(void **state)
     bench_free(bench);
 }
 
+static void a_reload(void **state)
+{
+    struct bench *bench = bench_with_admin(42);
+
+    ask(bench, "reload", "", 0, "");
+    expect(bench, "7 reload\n");
+    bench_free(bench);
+    bench = bench_with_admin(1000);
+    ask(bench, "reload", "", 0, "");
+    expect(bench, "7 REFUSED 11 only root, and the user that commd runs as (uid 42), may change "
+                  "the settings of node a\n7 close\n");
+    bench_free(bench);
+}
+
 /* ---- kicking --------------------------------------------------------------------------------- */
 
 static void a_group_is_kicked(void **state)
@@ -261,6 +275,7 @@ int main(void)
         cmocka_unit_test(others_are_not_there),
         cmocka_unit_test(a_name_of_several_users),
         cmocka_unit_test(the_log_level),
+        cmocka_unit_test(a_reload),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
