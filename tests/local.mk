@@ -24,6 +24,10 @@ TESTS += tests/check_names.py
 dist_check_SCRIPTS += tests/check_format.py
 TESTS += tests/check_format.py
 
+# Links between the documents; debian/rules calls it for the packaged ones.
+dist_check_SCRIPTS += tests/check_links.py
+TESTS += tests/check_links.py
+
 # Which commit a package and a wheel are from.
 dist_check_SCRIPTS += tests/check_version.py
 TESTS += tests/check_version.py
