@@ -164,15 +164,24 @@ def check_needs(wheel, work):
     return newest
 
 
+def torch_that_fits(files):
+    """What pip shall take for the extra "torch": a release that the wheel has a backend for."""
+    found = (re.match(r"commd/_torch_(\d+)_(\d+)\.", name) for name in files)
+    minors = sorted({(int(m[1]), int(m[2])) for m in found if m})
+    (major, first), (_, last) = minors[0], minors[-1]
+    lacks = [f"!={major}.{n}.*" for n in range(first, last) if (major, n) not in minors]
+    return ",".join([f"torch>={major}.{first}", f"<{major}.{last + 1}", *lacks])
+
+
 def add_metadata(wheel, info, version, tag):
     with open(os.path.join(TREE, "client/python/pyproject.toml"), "rb") as file:
         project = tomllib.load(file)
     project = project["project"]
     lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}",
              f"Summary: {project['description']}", "Requires-Python: >=3.11"]  # fmt: skip
-    for extra, needs in project["optional-dependencies"].items():
-        lines.append(f"Provides-Extra: {extra}")
-        lines += [f'Requires-Dist: {need}; extra == "{extra}"' for need in needs]
+    lines += [f"Requires-Dist: {need}" for need in project["dependencies"]]
+    lines += ["Provides-Extra: torch",
+              f'Requires-Dist: {torch_that_fits(wheel.files)}; extra == "torch"']  # fmt: skip
     wheel.add(f"{info}/METADATA", ("\n".join(lines) + "\n").encode())
     points = ["[console_scripts]"]
     points += [f"{name} = commd._programs:main" for name in ("commctl", "commd", "commd-perf")]

@@ -58,10 +58,22 @@ def test_the_one_for_this_torch():
 
 
 def test_a_wheel_without_it():
+    """All that is missing is said at once, and the way out that needs no compiler."""
     text = said("2.16.0+cu132", ["2_13", "2_9"], {"wheel": True}, ["_torch_2_16.cpython-399.so"])
-    equal(text, f"commd: this wheel has a torch backend for torch 2.9, 2.13 with Python {PYTHON}, "
-          "and for torch 2.16.0+cu132 none can be compiled: there is no C++ compiler "
-          "(/nonexistent/c++): install one (Debian: apt install g++)\n")  # fmt: skip
+    begin = (
+        f"commd: this wheel has a torch backend for torch 2.9, 2.13 with Python {PYTHON}, and for "
+        "torch 2.16.0+cu132 none can be compiled: there is no C++ compiler, /nonexistent/c++ "
+        "(Debian: apt install g++)"
+    )
+    end = ". Or take a torch that it has one for: pip install 'torch==2.13.*'\n"
+    check(text.startswith(begin) and text.endswith(end), text)
+    text = text[len(begin) : -len(end)]
+    lacks = {", no Python.h (Debian: apt install python3-dev)",
+             ", no setuptools (pip install setuptools)"}  # fmt: skip
+    check(not text or any(text.startswith(lack) for lack in lacks), text)
+    text = said("2.16.0", [], {"wheel": True})
+    check(f"this wheel has no torch backend with Python {PYTHON}, and for" in text, text)
+    check("Or take a torch" not in text, text)
 
 
 def test_another_torch_than_it_was_built_for():

@@ -89,7 +89,7 @@ def installed():
 def check_installs():
     run("/usr/bin/python3", "-m", "venv", VENV)
     (wheel,) = glob.glob("/given/*.whl")
-    run("pip", "install", "-q", "--no-index", "--find-links", "/index", wheel, "numpy", "torch")
+    run("pip", "install", "-q", "--no-index", "--find-links", "/index", f"{wheel}[torch]")
     run("pip", "check")
     version = os.path.basename(wheel).split("-")[1]
     need(installed() == (version, version), installed(), "is installed by", wheel)

@@ -54,15 +54,24 @@ def _own_folder(path):
 
 
 def missing():
-    """What there is too little of to compile, with the remedy; None if all is there."""
+    """All that is needed to compile and is not there, with the remedies; "" if all is there."""
     compiler = os.environ.get("CXX", "").split()[:1] or ["c++"]
+    lacks = []
     if not shutil.which(compiler[0]):
-        return f"there is no C++ compiler ({compiler[0]}): install one (Debian: apt install g++)"
+        lacks.append(f"C++ compiler, {compiler[0]} (Debian: apt install g++)")
     if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
-        return "Python.h is not there: install Python's headers (Debian: apt install python3-dev)"
+        lacks.append("Python.h (Debian: apt install python3-dev)")
     if not importlib.util.find_spec("setuptools"):
-        return "setuptools is not there: pip install setuptools"
-    return None
+        lacks.append("setuptools (pip install setuptools)")
+    return ", no ".join(lacks)
+
+
+def _no_backend(have, torch_version, why, releases):
+    """The error that says so, and the way out that needs no compiler."""
+    text = f"commd: {have}, and for torch {torch_version} none can be compiled: {why}"
+    if releases:
+        text += f". Or take a torch that it has one for: pip install 'torch=={releases[-1]}.*'"
+    return ImportError(text)
 
 
 def _compile(kept, torch_version):
@@ -90,9 +99,9 @@ def _compile(kept, torch_version):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def load(name, torch_version, have):
+def load(name, torch_version, have, releases):
     """The extension module commd.NAME; ImportError says what is missing. have: what the wheel has
-    instead."""
+    instead, for these releases of torch ("2.13")."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     try:
         cache = _own_folder(os.path.join(base, "commd"))
@@ -104,16 +113,12 @@ def load(name, torch_version, have):
             if not os.path.exists(kept):
                 lacks = missing()
                 if lacks:
-                    raise ImportError(
-                        f"commd: {have}, and for torch {torch_version} none can be compiled:"
-                        f" {lacks}"
-                    )
+                    why = f"there is no {lacks}"
+                    raise _no_backend(have, torch_version, why, releases)
                 _compile(kept, torch_version)
     except OSError as error:
-        raise ImportError(
-            f"commd: {have}, and for torch {torch_version} none can be compiled:"
-            f" {error.filename or base}: {error.strerror}; set XDG_CACHE_HOME"
-        ) from error
+        why = f"{error.filename or base}: {error.strerror}; set XDG_CACHE_HOME"
+        raise _no_backend(have, torch_version, why, releases) from error
     _own_folder(kept)
     # by its soname: wherever this package lies now, it needs no path to it
     ctypes.CDLL(LIBRARY)

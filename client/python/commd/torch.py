@@ -61,10 +61,9 @@ def _compiled(name, built):
     from commd import _build
 
     python = ".".join(str(part) for part in sys.version_info[:2])
-    which = f"for torch {', '.join(built)}" if built else "none"
-    return _build.load(
-        name, torch.__version__, f"this wheel has a torch backend {which} with Python {python}"
-    )
+    which = f"a torch backend for torch {', '.join(built)}" if built else "no torch backend"
+    have = f"this wheel has {which} with Python {python}"
+    return _build.load(name, torch.__version__, have, built)
 
 
 @functools.lru_cache(maxsize=None)
