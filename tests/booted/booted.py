@@ -153,6 +153,7 @@ class Story(Cluster):
         self.a.do("systemctl", "restart", "commd")
         self.all_well()
         self.job()
+        folder = self.a.do("stat", "-c", "%i", "/run/commd")
         begin = time.monotonic()
         self.a.do("systemctl", "stop", *UNITS)
         took = time.monotonic() - begin
@@ -160,6 +161,7 @@ class Story(Cluster):
         for unit in UNITS:
             need(self.a.show("ActiveState", unit) == "inactive", unit, "is active")
         self.a.do("systemctl", "start", "commd")
+        need(self.a.do("stat", "-c", "%i", "/run/commd") == folder, "containers have the old folder")
         said = self.a.do("journalctl", "-u", "commd")
         need("its launcher /run/commd-engine.sock ended" not in said, said[-1500:])
         self.all_well()
