@@ -161,7 +161,7 @@ class Story(Cluster):
         for unit in UNITS:
             need(self.a.show("ActiveState", unit) == "inactive", unit, "is active")
         self.a.do("systemctl", "start", "commd")
-        need(self.a.do("stat", "-c", "%i", "/run/commd") == folder, "containers have the old folder")
+        need(self.a.do("stat", "-c", "%i", "/run/commd") == folder, "containers have another")
         said = self.a.do("journalctl", "-u", "commd")
         need("its launcher /run/commd-engine.sock ended" not in said, said[-1500:])
         self.all_well()
