@@ -23,6 +23,7 @@ struct verb {
     const char *words; /* as typed */
     const char *ask;   /* MSG_ADMIN's verb: daemon/admin/verbs.h */
     bool vertical;
+    const char *args; /* the words behind it, for people; NULL: none */
     const char *help; /* NULL: another spelling, not shown */
     /* What to show of the answer; NULL: the answer, with its verdict. */
     bool (*show)(const struct options *o, const struct msg_tables *answer);
@@ -95,15 +96,15 @@ static const struct verb verbs[] = {
     {"clients", "clients", .help = "the programs connected to this node"},
     {"gpus", "gpus", .help = "the GPUs of this node, as its service for them sees them"},
     {"tenants", "tenants", .help = "what each user has of what they share, and may have"},
-    {"why", "ranks", .help = "[GROUP]: why it does not get on, and who is the culprit",
+    {"why", "ranks", .args = "[GROUP]", .help = "why it does not get on, and who is the culprit",
      .show_group = show_why, .watch_ms = 1000},
-    {"ops", "ranks", .help = "[GROUP]: operations that wait for somebody, and for whom",
+    {"ops", "ranks", .args = "[GROUP]", .help = "operations that wait for somebody, and for whom",
      .show_group = show_ops},
-    {"ranks", "ranks", .help = "[GROUP]: what each rank is doing, on all nodes",
+    {"ranks", "ranks", .args = "[GROUP]", .help = "what each rank is doing, on all nodes",
      .show_group = show_ranks, .watch_ms = 200},
-    {"top", "ranks", .help = "[GROUP]: what each rank does in a second, and who is late",
+    {"top", "ranks", .args = "[GROUP]", .help = "what each rank does in a second, and who is late",
      .show_group = show_top, .watch_ms = 1000, .records = true, .takes = "seconds"},
-    {"trace", "ranks", .help = "[GROUP]: its last operations, for ui.perfetto.dev",
+    {"trace", "ranks", .args = "[GROUP]", .help = "its last operations, for ui.perfetto.dev",
      .show_group = show_trace, .watch_ms = 1000, .records = true, .takes = "seconds"},
     {"events", .help = "what happened on this node; --follow: and what happens", .run = verb_events,
      .takes = "follow since"},
@@ -115,9 +116,9 @@ static const struct verb verbs[] = {
      .run = verb_doctor},
     {"drain", .help = "no new groups and clients here; what runs goes on", .run = verb_drain,
      .takes = "undo wait"},
-    {"kick", .help = "GROUP | pid PID | rank GROUP RANK: end a group, or a client's part in all",
-     .run = verb_kick, .takes = "reason"},
-    {"log-level", .help = "[LEVEL]: how much commd logs: error, warn, info, debug",
+    {"kick", .args = "GROUP | pid PID | rank GROUP RANK",
+     .help = "end a group, or a client's part in all", .run = verb_kick, .takes = "reason"},
+    {"log-level", .args = "[LEVEL]", .help = "how much commd logs: error, warn, info, debug",
      .run = verb_log_level},
     {"reload", .help = "read the configuration and the cluster's keys again", .run = verb_reload},
     {"wait", .help = "until this node is ready, or what --for names is so", .run = verb_wait,
@@ -168,31 +169,70 @@ void complain(const char *format, ...)
     va_end(ap);
 }
 
+/* Is @option a word of @verb->takes? */
+static bool takes(const struct verb *verb, const char *option)
+{
+    size_t len = strlen(option);
+
+    if (!strcmp(option, "watch"))
+        return !verb->run && verb->show_group != show_trace;
+    for (const char *s = verb->takes; s; s = strchr(s, ' ') ? strchr(s, ' ') + 1 : NULL)
+        if (strcspn(s, " ") == len && !strncmp(s, option, len))
+            return true;
+    return false;
+}
+
+static const struct {
+    const char *name; /* of what not all verbs take, else NULL */
+    const char *help;
+} option_helps[] = {
+    {NULL, "--socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
+           "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
+           "                 /tmp/commd-UID/commd.sock"},
+    {NULL, "--json         print JSON; the keys are documented in commctl(8)"},
+    {NULL, "--timeout S    how long to wait for the answer, in seconds (default 5); wait: for\n"
+           "                 what it waits for (default: without end)"},
+    {"watch", "--watch [S]    again every S seconds (default 2, from 0.2), until interrupted"},
+    {"for", "--for WHAT     of wait: ready (default), nodes=N, nodes=all, idle, group=NAME"},
+    {"seconds", "--seconds S    how long top and trace watch (default 1, at most 10)"},
+    {"follow", "--follow       of events: go on until interrupted"},
+    {"since", "--since AGE    of events: no older ones, e.g. 10m; s, m, h or d"},
+    {"undo", "--undo         of drain: take new groups and clients again"},
+    {"wait", "--wait S       of drain: wait until no group is left, S seconds at most"},
+    {"reason", "--reason TEXT  of kick: for the errors that the ranks get"},
+    {NULL, "--version      print commctl's version"},
+    {NULL, "--help         print this text, or behind a verb what is about it"},
+};
+
+/* @verb: only what it takes; NULL: all. */
+static void print_options(const struct verb *verb)
+{
+    putchar('\n');
+    for (size_t i = 0; i < ARRAY_LEN(option_helps); i++)
+        if (!verb || !option_helps[i].name || takes(verb, option_helps[i].name))
+            printf("  %s\n", option_helps[i].help);
+    puts(
+        "\nExit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask, 3 waited too long.");
+}
+
 static void print_help(void)
 {
-    puts("Usage: commctl [--socket PATH] [--json] VERB\n"
-         "Asks the commd of this node how it is.\n");
+    puts("Usage: commctl [OPTIONS] VERB\n"
+         "Asks the commd of this node how it is. commctl VERB --help: more of one verb.\n");
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
         if (verbs[i].help)
-            printf("  %-14s %s\n", verbs[i].words, verbs[i].help);
-    puts("  help           this text\n\n"
-         "  --socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
-         "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
-         "                 /tmp/commd-UID/commd.sock\n"
-         "  --json         print JSON; the keys are documented in commctl(8)\n"
-         "  --timeout S    how long to wait for the answer, in seconds (default 5); wait: for\n"
-         "                 what it waits for (default: without end)\n"
-         "  --watch [S]    again every S seconds (default 2, from 0.2), until interrupted\n"
-         "  --for WHAT     of wait: ready (default), nodes=N, nodes=all, idle, group=NAME\n"
-         "  --seconds S    how long top and trace watch (default 1, at most 10)\n"
-         "  --follow       of events: go on until interrupted\n"
-         "  --since AGE    of events: no older ones, e.g. 10m; s, m, h or d\n"
-         "  --undo         of drain: take new groups and clients again\n"
-         "  --wait S       of drain: wait until no group is left, S seconds at most\n"
-         "  --reason TEXT  of kick: for the errors that the ranks get\n"
-         "  --version      print commctl's version\n"
-         "  --help         print this text\n\n"
-         "Exit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask, 3 waited too long.");
+            printf("  %-14s %s%s%s\n", verbs[i].words, verbs[i].args ? verbs[i].args : "",
+                   verbs[i].args ? ": " : "", verbs[i].help);
+    puts("  help           this text");
+    print_options(NULL);
+}
+
+static void print_verb_help(const struct verb *verb)
+{
+    printf("Usage: commctl [OPTIONS] %s%s%s\n%s\n", verb->words, verb->args ? " " : "",
+           verb->args ? verb->args : "", verb->help ? verb->help : "");
+    print_options(verb);
+    puts("\nMore: man commctl");
 }
 
 /* With --json there is an empty table, and that is valid JSON. */
@@ -287,19 +327,6 @@ static int run_verb(const void *arg, struct options *o)
     if (answer.tables.text[0])
         complain("%s", answer.tables.text);
     return answer.tables.healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
-}
-
-/* Is @option a word of @verb->takes? */
-static bool takes(const struct verb *verb, const char *option)
-{
-    size_t len = strlen(option);
-
-    if (!strcmp(option, "watch"))
-        return !verb->run && verb->show_group != show_trace;
-    for (const char *s = verb->takes; s; s = strchr(s, ' ') ? strchr(s, ' ') + 1 : NULL)
-        if (strcspn(s, " ") == len && !strncmp(s, option, len))
-            return true;
-    return false;
 }
 
 /* The verb that @words spell, or NULL. One that is about groups takes the name of one. */
@@ -495,8 +522,8 @@ static int parse_options(int argc, char **argv, struct options *o)
             puts("commctl " COMMD_BUILD_VERSION);
             return EXIT_FINE;
         case 'h':
-            print_help();
-            return EXIT_FINE;
+            o->help = true;
+            break;
         default: /* getopt has said what is wrong */
             fputs("Try: commctl --help\n", stderr);
             return EXIT_NOT_ASKED;
@@ -526,14 +553,20 @@ static int run(int argc, char **argv)
     o.show.colours = !o.show.json && isatty(STDOUT_FILENO) && has_colours();
     argv += optind;
     argc -= optind;
+    if (o.help || (argc && !strcmp(argv[0], "help"))) {
+        int skip = argc && !strcmp(argv[0], "help");
+
+        verb = argc > skip ? find_verb(argv + skip, argc - skip, &o.group) : NULL;
+        if (verb)
+            print_verb_help(verb);
+        else
+            print_help();
+        return EXIT_FINE;
+    }
     if (argc == 0) {
         complain("which verb? %s", verb_names());
         fputs("Try: commctl --help\n", stderr);
         return EXIT_NOT_ASKED;
-    }
-    if (!strcmp(argv[0], "help")) {
-        print_help();
-        return EXIT_FINE;
     }
     verb = find_verb(argv, argc, &o.group);
     if (!verb) {

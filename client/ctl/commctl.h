@@ -87,11 +87,12 @@ struct options {
     const char *special[8]; /* options that were given and that not all verbs take */
     unsigned nspecial;
     int64_t repeat_ms; /* --watch; 0: once */
-    bool undo;         /* of drain */
-    bool follow;       /* of events */
-    int64_t since_ms;  /* of events: so long ago at most; -1: all */
-    bool timed;        /* --timeout was given */
-    int64_t wait_ms;   /* of drain; -1: none */
+    bool help;
+    bool undo;        /* of drain */
+    bool follow;      /* of events */
+    int64_t since_ms; /* of events: so long ago at most; -1: all */
+    bool timed;       /* --timeout was given */
+    int64_t wait_ms;  /* of drain; -1: none */
 };
 
 /* commctl_watch.c: @once again and again, with a copy of @o. Returns an exit code when it cannot go

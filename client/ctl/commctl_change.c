@@ -15,7 +15,7 @@ static int change(struct options *o, const char *verb)
     if (o->show.json) {
         if (!show_tables(&o->show, tables))
             return EXIT_NOT_ASKED;
-    } else if (tables->ntables) {
+    } else if (*cell_of(tables, 0, "done")) {
         puts(cell_of(tables, 0, "done"));
         fflush(stdout); /* before it is waited */
     }

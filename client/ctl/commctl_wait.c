@@ -143,12 +143,15 @@ static int wait_look(struct options *o, const struct wait *wait, char missing[MI
 
 /* ---- waiting ----------------------------------------------------------------------------- */
 
-int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell)
+/* @ret_missing: what was missing at the end. */
+static int wait_for(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell,
+                    char ret_missing[MISSING_MAX])
 {
     int64_t end = limit_ms < 0 ? INT64_MAX : wait_now_ms() + limit_ms;
     struct sigaction action = {.sa_handler = on_wait_signal};
-    char missing[MISSING_MAX], said[MISSING_MAX] = "";
+    char said[MISSING_MAX] = "", *missing = ret_missing;
 
+    *missing = 0;
     sigaction(SIGINT, &action, NULL); /* without SA_RESTART: it ends a sleep */
     sigaction(SIGTERM, &action, NULL);
     for (;;) {
@@ -180,6 +183,13 @@ int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, boo
     }
 }
 
+int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell)
+{
+    char missing[MISSING_MAX];
+
+    return wait_for(o, wait, limit_ms, tell, missing);
+}
+
 static bool parse_wait(const char *text, struct wait *ret)
 {
     char *end;
@@ -204,18 +214,43 @@ static bool parse_wait(const char *text, struct wait *ret)
     return !strncmp(text, "group=", 6) && text[6] && strlen(text + 6) < MSG_GROUP_MAX;
 }
 
+static int show_wait(const struct options *o, const char *what, int code, const char *missing)
+{
+    struct msg_column columns[] = {{"for", "for", MSG_CELL_STRING},
+                                   {"reached", "reached", MSG_CELL_BOOL},
+                                   {"missing", "missing", MSG_CELL_STRING}};
+    struct made made;
+    bool shown = false;
+
+    if (made_begin(&made, "wait", columns, ARRAY_LEN(columns), 1)) {
+        made_text(&made, what);
+        made_text(&made, code == EXIT_FINE ? "true" : "false");
+        made_text(&made, missing);
+        shown = made_show(&o->show, &made);
+    } else {
+        complain("no memory to show it");
+    }
+    made_free(&made);
+    return shown ? code : EXIT_NOT_ASKED;
+}
+
 int verb_wait(struct options *o, char **args, int n)
 {
+    const char *what = o->waited ? o->waited : "ready";
+    int64_t limit_ms = o->timed ? o->ask.timeout_ms : -1;
+    char missing[MISSING_MAX];
     struct wait wait;
+    int r;
 
     if (n) {
         complain("wait: %s: what to wait for is said by --for", args[0]);
         return EXIT_NOT_ASKED;
     }
-    if (!parse_wait(o->waited ? o->waited : "ready", &wait)) {
+    if (!parse_wait(what, &wait)) {
         complain("wait: --for %s: ready, nodes=N (1 to %d), nodes=all, idle or group=NAME",
                  o->waited, MSG_MAX_NODES);
         return EXIT_NOT_ASKED;
     }
-    return wait_until(o, &wait, o->timed ? o->ask.timeout_ms : -1, isatty(STDERR_FILENO));
+    r = wait_for(o, &wait, limit_ms, !o->show.json && isatty(STDERR_FILENO), missing);
+    return o->show.json ? show_wait(o, what, r, missing) : r;
 }

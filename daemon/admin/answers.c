@@ -601,23 +601,23 @@ void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups,
         {"node", "NODE", MSG_CELL_STRING},
         {"done", "DONE", MSG_CELL_STRING},
         {"groups", "GROUPS", MSG_CELL_NUMBER},
+        {"error", "ERROR", MSG_CELL_STRING},
     };
     struct msg msg = {.type = MSG_TABLES};
     struct table table = {0};
 
-    if (done) {
-        table_init(&table, "change", columns, ARRAY_LEN(columns));
-        table_text(&table, d->conf->node);
-        table_text(&table, text);
-        table_number(&table, groups);
-    } else {
+    table_init(&table, "change", columns, ARRAY_LEN(columns));
+    table_text(&table, d->conf->node);
+    table_text(&table, done ? text : "");
+    table_number(&table, groups);
+    table_text(&table, done ? "" : text);
+    if (!done)
         snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
-    }
-    if (table.error)
+    else if (table.error)
         snprintf(msg.tables.text, sizeof(msg.tables.text),
                  "done, but there is no memory to say it");
     msg.tables.healthy = done;
-    msg.tables.ntables = done && !table.error;
+    msg.tables.ntables = !table.error;
     msg.tables.tables = &table.t;
     listener_send(d->listener, slot, &msg, NULL, 0);
     table_fini(&table);

@@ -127,7 +127,8 @@ def test_json_is_that_of_the_manual():
         others = (["help"], ["wait"], ["trace"], ["kick"])  # no tables, or as drain has them
         not_in_rows = {"lost"}  # with --follow
         until(lambda: ctl(node, "ops")["ops"], "the rank waits")
-        for verb in [verb for verb in verbs if verb not in others] + [["drain", "--undo"]]:
+        last = [["drain", "--undo"], ["wait"]]
+        for verb in [verb for verb in verbs if verb not in others] + last:
             for table, rows in ctl(node, *verb).items():
                 seen.add(table)
                 check(rows or table == "links", f"{verb}: no rows")

@@ -74,6 +74,10 @@ def test_drain():
         code, _, err = ctl(a, "--timeout", "0.3", "wait", "--for", "idle")
         equal(code, 3)
         equal(err, "commctl: not within 0.3 s: groups that still run on node node0: 2\n")
+        code, out, _ = ctl(a, "--timeout", "0.3", "--json", "wait", "--for", "idle")
+        (row,) = json.loads(out)["wait"]
+        equal((code, row["for"], row["reached"]), (3, "idle", False))
+        check(row["missing"], row)
         code, _, err = ctl(b, "--timeout", "0.3", "wait", "--for", "nodes=2")
         equal(code, 3)
         equal(err, "commctl: not within 0.3 s: 1 of 2 nodes are up; node node0 is draining\n")
@@ -84,6 +88,11 @@ def test_drain():
         check("groups that still run on node node0: " in drain.stderr.read(), "progress is told")
         equal(ctl(a, "drain", "--undo"), (0, "node node0 takes new groups\n", ""))
         equal(ctl(a, "--timeout", "10", "wait"), (0, "", ""))
+        code, out, _ = ctl(a, "--timeout", "10", "--json", "wait")
+        equal((code, json.loads(out)["wait"]), (0, [{"for": "ready", "reached": True, "missing": None}]))
+        code, out, err = ctl(a, "--json", "kick", "nobody")
+        equal((code, json.loads(out)["change"][0]["done"]), (1, None))
+        equal("commctl: " + json.loads(out)["change"][0]["error"] + "\n", err)
         equal(ctl(b, "--timeout", "10", "wait", "--for", "nodes=all"), (0, "", ""))
         cluster.join("again", ranks)
 

@@ -731,8 +731,11 @@ static void usage(void **state)
         const char *out, *err;
     } cases[] = {
         {{"--version"}, 0, "commctl 0.1.0\n", ""},
-        {{"--help"}, 0, "Usage: commctl [--socket PATH] [--json] VERB\n", ""},
-        {{"help"}, 0, "Usage: commctl [--socket PATH] [--json] VERB\n", ""},
+        {{"--help"}, 0, "Usage: commctl [OPTIONS] VERB\n", ""},
+        {{"help"}, 0, "Usage: commctl [OPTIONS] VERB\n", ""},
+        {{"kick", "--help"}, 0, "Usage: commctl [OPTIONS] kick GROUP | pid PID |", ""},
+        {{"help", "why"}, 0, "Usage: commctl [OPTIONS] why [GROUP]\n", ""},
+        {{"show", "config", "-h"}, 0, "Usage: commctl [OPTIONS] show config\nevery setting", ""},
         {{NULL},
          2,
          "",
