@@ -16,7 +16,7 @@ enum { WATCH_CPUS_MS = 200, CONNECT_MS = 1000 };
 /* What commd answers; strings of the facts are in here. */
 struct answers {
     struct msg status, nodes, keys, config;
-    char unasked[DOCTOR_TEXT];
+    char unasked[DOCTOR_TEXT], config_unwell[DOCTOR_TEXT];
 };
 
 static int64_t number_or_unknown(const char *text)
@@ -83,6 +83,9 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
             facts->latency_us = setting(a, "transport.latency_us");
             facts->bandwidth = setting(a, "transport.bandwidth");
         }
+    } else if (!o->ask.socket && !getenv("COMMD_SOCKET")) { /* it is the service of this machine */
+        doctor_check_config(a->config_unwell);
+        facts->config_unwell = a->config_unwell;
     }
     complain_to(NULL, 0);
 }

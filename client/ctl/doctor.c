@@ -57,9 +57,14 @@ static void tell_finding(struct doctor_findings *all, enum doctor_level level, c
 
 static void judge_commd(const struct doctor_facts *f, struct doctor_findings *all)
 {
-    if (*f->unasked)
-        return tell_finding(all, DOCTOR_ERROR, "commd",
-                            "systemctl status commd; journalctl -u commd", "%s", f->unasked);
+    if (*f->unasked) {
+        tell_finding(all, DOCTOR_ERROR, "commd", "systemctl status commd; journalctl -u commd",
+                     "%s", f->unasked);
+        if (*f->config_unwell)
+            tell_finding(all, DOCTOR_ERROR, "configuration",
+                         "mend that, then systemctl restart commd", "%s", f->config_unwell);
+        return;
+    }
     if (strcmp(f->version, f->own_version))
         tell_finding(
             all, DOCTOR_WARNING, "version",

@@ -22,7 +22,7 @@ struct doctor_facts {
     const char *unasked;                /* why commd could not be asked; "": it could */
     const char *unwell;                 /* what it says is not well */
     const char *keys_unwell;            /* likewise, of the keys of the nodes */
-    const char *config_unwell;          /* of its configuration file */
+    const char *config_unwell;          /* of its configuration file, or why it cannot start */
     const char *version, *own_version;  /* of commd and of commctl */
     const char *fabric;                 /* what its engine runs on */
     const char *gpu, *gpu_text;         /* state of its GPU service, and more about it */
@@ -58,7 +58,10 @@ const char *doctor_level_name(enum doctor_level level);
 void doctor_judge(const struct doctor_facts *facts, struct doctor_findings *ret_findings);
 void doctor_findings_free(struct doctor_findings *findings);
 
-/* doctor_facts.c: of this machine and of the process @commd_pid; @ms: how long to watch the CPUs.
+/* doctor_facts.c: why the service of this machine cannot start with its configuration and its key;
+ * "" if it can, or that is not for this user to see. */
+void doctor_check_config(char ret_unwell[DOCTOR_TEXT]);
+/* Of this machine and of the process @commd_pid; @ms: how long to watch the CPUs.
  * Strings and nodes are the caller's to fill in. */
 void doctor_look_here(int64_t commd_pid, unsigned ms, struct doctor_facts *facts);
 /* Of all nodes in @facts at the same time: can their commds be reached, and how large may a packet

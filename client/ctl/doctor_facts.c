@@ -122,6 +122,29 @@ static int64_t cpus_of(int64_t pid)
     return sched_getaffinity((pid_t)pid, sizeof(set), &set) ? DOCTOR_UNKNOWN : CPU_COUNT(&set);
 }
 
+void doctor_check_config(char ret_unwell[DOCTOR_TEXT])
+{
+    static const char file[] = COMMD_SYSCONFDIR "/commd/commd.yaml";
+    static const char program[] = COMMD_SBINDIR "/commd";
+    FILE *out;
+
+    *ret_unwell = '\0';
+    if (access(file, R_OK) || access(program, X_OK))
+        return;
+    out = popen(COMMD_SBINDIR "/commd --check-config --config " COMMD_SYSCONFDIR
+                              "/commd/commd.yaml 2>&1",
+                "re");
+    if (!out)
+        return;
+    if (!fgets(ret_unwell, DOCTOR_TEXT, out))
+        *ret_unwell = '\0';
+    ret_unwell[strcspn(ret_unwell, "\n")] = '\0';
+    while (fgetc(out) != EOF)
+        ; /* or it would end by SIGPIPE */
+    if (pclose(out) == 0)
+        *ret_unwell = '\0';
+}
+
 void doctor_look_here(int64_t commd_pid, unsigned ms, struct doctor_facts *facts)
 {
     int64_t pid = commd_pid > 0 ? commd_pid : getpid();

@@ -357,7 +357,7 @@ class Story(Cluster):
 
     def check_firewall(self):
         block, for_good = self.said("Firewall", 2)
-        sets = "s/# elements = { 10.0.0.1, .*/elements = { 10.77.3.1, 10.77.3.2 }/"
+        sets = "s/elements = { 127.0.0.1 }/elements = { 10.77.3.1, 127.0.0.1, 10.77.3.2 }/"
         for m in self.machines:
             m.do(*APT, "install", "nftables")
             code, out = m.run("nft", "list", "ruleset")
@@ -398,6 +398,10 @@ class Story(Cluster):
         self.a.do("systemctl", "stop", "commd")
         code, out = self.a.run("commctl", "doctor")
         need(code != 0 and "systemctl" in out, "doctor:", code, out)
+        self.a.do("mv", "/etc/commd/cluster.key", "/etc/commd/away")
+        code, out = self.a.run("commctl", "doctor")
+        need(code != 0 and "configuration: /etc/commd/cluster.key: cannot open" in out, "doctor:", out)
+        self.a.do("mv", "/etc/commd/away", "/etc/commd/cluster.key")
         self.a.do("systemctl", "start", "commd")
         self.all_well()
 

@@ -227,12 +227,28 @@ static void facts_of_this_machine(void **state)
     assert_int_equal(f.open_files, DOCTOR_UNKNOWN);
 }
 
+static void why_it_does_not_start(void **state)
+{
+    struct doctor_facts f = well();
+    struct doctor_findings all;
+
+    f.unasked = "no commd is listening";
+    f.config_unwell = "/etc/commd/cluster.key: cannot open the cluster key";
+    doctor_judge(&f, &all);
+    assert_true(all.n >= 2);
+    assert_int_equal(all.at[1].level, DOCTOR_ERROR);
+    assert_string_equal(all.at[1].check, "configuration");
+    assert_string_equal(all.at[1].finding, f.config_unwell);
+    assert_non_null(strstr(all.at[1].remedy, "systemctl restart commd"));
+    doctor_findings_free(&all);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_node_that_is_well),   cmocka_unit_test(one_thing_is_wrong),
         cmocka_unit_test(nodes_that_are_down),   cmocka_unit_test(a_gpu_service_that_is_down),
-        cmocka_unit_test(facts_of_this_machine),
+        cmocka_unit_test(facts_of_this_machine), cmocka_unit_test(why_it_does_not_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
