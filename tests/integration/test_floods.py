@@ -346,7 +346,7 @@ def test_the_firewall_file_knows_users():
         rules = file.read()
     # what an administrator is told to replace
     for old, new in (
-        ("# elements = { 10.0.0.1, 10.0.0.2 }", "elements = { 10.77.2.1, 10.77.2.2 }"),
+        ("elements = { 127.0.0.1 }", "elements = { 127.0.0.1, 10.77.2.1, 10.77.2.2 }"),
         (
             "define services = { root, commd, commd-engine }",
             f"define services = {{ root, {ALICE} }}",
