@@ -21,17 +21,68 @@ static bool is_true(const char *cell)
     return !strcmp(cell, "true") || !strcmp(cell, "yes") || !strcmp(cell, "1");
 }
 
-/* What stands in the cell. */
+enum { HUMAN_MAX = 24 };
+
+/* In the largest unit of which there is one at least: "1.7 GB", "21 min". */
+static const char *scaled(const char *cell, const char *const *units, const double *steps,
+                          unsigned n, char buf[HUMAN_MAX])
+{
+    double value = strtod(cell, NULL);
+    unsigned i = 0;
+
+    for (; i + 1 < n && value >= steps[i]; i++)
+        value /= steps[i];
+    if (i == 0)
+        snprintf(buf, HUMAN_MAX, "%.16s %s", cell, units[0]);
+    else
+        snprintf(buf, HUMAN_MAX, value < 10 ? "%.1f %s" : "%.0f %s", value, units[i]);
+    return buf;
+}
+
+/* For people: @cell of a column whose title ends in a unit, such as "SENT [bytes]". */
+static const char *humanly(const char *title, const char *cell, char buf[HUMAN_MAX])
+{
+    static const char *const bytes[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    static const char *const rates[] = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
+    static const char *const times[] = {"us", "ms", "s", "min", "h", "d"};
+    static const double thousands[] = {1000, 1000, 1000, 1000, 1000, 1000};
+    static const double spans[] = {1000, 1000, 60, 60, 24, 0};
+    const char *unit = strrchr(title, '[');
+
+    if (!unit)
+        return cell;
+    if (!strcmp(unit, "[bytes]"))
+        return scaled(cell, bytes, thousands, ARRAY_LEN(bytes), buf);
+    if (!strcmp(unit, "[bytes/s]"))
+        return scaled(cell, rates, thousands, ARRAY_LEN(rates), buf);
+    for (unsigned i = 0; i < 3; i++)
+        if (unit[1] == times[i][0] && unit[1 + strlen(times[i])] == ']')
+            return scaled(cell, times + i, spans + i, ARRAY_LEN(times) - i, buf);
+    return cell;
+}
+
+/* What stands in the cell; @buf may be used for it. */
 static const char *cell_text(const struct show *show, const struct msg_column *column,
-                             const char *cell)
+                             const char *cell, char buf[HUMAN_MAX])
 {
     if (!*cell)
         return show->json ? "" : "-";
+    if (column->type == MSG_CELL_NUMBER && !show->json)
+        return humanly(column->title, cell, buf);
     if (column->type != MSG_CELL_BOOL)
         return cell;
     if (show->json)
         return is_true(cell) ? "true" : "false";
     return is_true(cell) ? "yes" : "no";
+}
+
+/* Without the unit. */
+static void title_text(const struct msg_column *column, char ret[MSG_NAME_MAX])
+{
+    const char *unit = column->type == MSG_CELL_NUMBER ? strstr(column->title, " [") : NULL;
+
+    snprintf(ret, MSG_NAME_MAX, "%.*s",
+             unit ? (int)(unit - column->title) : (int)strlen(column->title), column->title);
 }
 
 static int add_columns(const struct show *show, const struct msg_table *table,
@@ -40,8 +91,14 @@ static int add_columns(const struct show *show, const struct msg_table *table,
     for (uint32_t i = 0; i < table->ncolumns; i++) {
         const struct msg_column *column = &table->columns[i];
         bool number = column->type == MSG_CELL_NUMBER;
-        struct libscols_column *c = scols_table_new_column(
-            out, show->json ? column->key : column->title, 0, number ? SCOLS_FL_RIGHT : 0);
+        /* a text, which is the last column, goes on below where the terminal is narrow */
+        int flags = number ? SCOLS_FL_RIGHT : i + 1 == table->ncolumns ? SCOLS_FL_WRAP : 0;
+        char title[MSG_NAME_MAX];
+        struct libscols_column *c;
+
+        title_text(column, title);
+        c = scols_table_new_column(out, show->json ? column->key : title, 0,
+                                   show->json ? 0 : flags);
 
         if (!c)
             return -ENOMEM;
@@ -90,7 +147,8 @@ static int add_rows(const struct show *show, const struct msg_table *table,
             return -ENOMEM;
         for (uint32_t i = 0; i < table->ncolumns; i++) {
             const char *cell = table->cells[(size_t)row * table->ncolumns + i];
-            int r = scols_line_set_data(line, i, cell_text(show, &table->columns[i], cell));
+            char buf[HUMAN_MAX];
+            int r = scols_line_set_data(line, i, cell_text(show, &table->columns[i], cell, buf));
 
             if (r)
                 return r;
@@ -109,13 +167,16 @@ static int fill_vertical(const struct show *show, const struct msg_table *table,
         return -ENOMEM;
     for (uint32_t i = 0; i < table->ncolumns; i++) {
         struct libscols_line *line = scols_table_new_line(out, NULL);
+        char title[MSG_NAME_MAX], buf[HUMAN_MAX];
         int r;
 
         if (!line)
             return -ENOMEM;
-        r = scols_line_set_data(line, 0, table->columns[i].title);
+        title_text(&table->columns[i], title);
+        r = scols_line_set_data(line, 0, title);
         if (!r)
-            r = scols_line_set_data(line, 1, cell_text(show, &table->columns[i], table->cells[i]));
+            r = scols_line_set_data(line, 1,
+                                    cell_text(show, &table->columns[i], table->cells[i], buf));
         if (r)
             return r;
         paint(show, line, 1, table->columns[i].key, table->cells[i]);

@@ -443,7 +443,7 @@ static bool fill_clients(struct answer *a)
         {"program", "PROGRAM", MSG_CELL_STRING},
         {"groups", "GROUPS", MSG_CELL_NUMBER},
         {"age_s", "AGE [s]", MSG_CELL_NUMBER},
-        {"registered_bytes", "REGISTERED [B]", MSG_CELL_NUMBER},
+        {"registered_bytes", "REGISTERED [bytes]", MSG_CELL_NUMBER},
         {"gpu", "GPU", MSG_CELL_BOOL},
     };
     struct table *t = &a->table;

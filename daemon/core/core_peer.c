@@ -109,6 +109,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     peer->losses[loss]++;
     del(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
+    peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
     peer_set_state(core, node, CORE_PEER_DOWN_);
     core->peers_changed = true; /* a home may be on a node that was never READY for us */
     home_node_lost(core, node);

@@ -33,6 +33,7 @@ static void add_nodes(struct body *body, const struct metrics *m)
         add_text(body, "state", node->state);
         add_text(body, "last_error", node->error);
         add_or_null(body, "rtt_us", node->traffic.rtt_us, node->traffic.rtt_us);
+        add_or_null(body, "min_rtt_us", node->traffic.min_rtt_us, node->traffic.min_rtt_us);
         add_or_null(body, "retransmits", node->traffic.segments, node->traffic.retransmits);
         add_or_null(body, "sent", node->traffic.told_ms, node->traffic.sent);
         add_or_null(body, "received", node->traffic.told_ms, node->traffic.received);

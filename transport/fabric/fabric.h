@@ -51,7 +51,7 @@ struct fabric_traffic {
     uint64_t sent, received; /* bytes */
     uint64_t segments, retransmits;
     uint64_t stalled_us;         /* in which the other side took nothing */
-    uint32_t rtt_us, min_rtt_us; /* smoothed; the least */
+    uint32_t rtt_us, min_rtt_us; /* smoothed, of who sent lately; the least */
     uint64_t rate;               /* bytes in a second, at which data arrived last */
 };
 

@@ -273,6 +273,32 @@ static void nodes_are_a_table(void **state)
     assert_string_equal(f->err, "");
 }
 
+/* A title says the unit; people get the largest of which there is one at least. */
+static void units_are_for_people(void **state)
+{
+    static const struct msg_column columns[] = {
+        {"sent", "SENT [bytes]", MSG_CELL_NUMBER}, {"most", "MOST [bytes/s]", MSG_CELL_NUMBER},
+        {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},   {"late_ms", "LATE [ms]", MSG_CELL_NUMBER},
+        {"since_s", "SINCE [s]", MSG_CELL_NUMBER}, {"text", "TEXT [s]", MSG_CELL_STRING}};
+    char *cells[] = {"17179869184", "999",  "1",     "1500",   "1260", "5", "",
+                     "2500",        "12.5", "60000", "172800", "a"};
+    struct msg_table table = {"way", 6, 2, (struct msg_column *)columns, cells};
+    struct fix *f = *state;
+
+    START(f, "--socket", f->path, "nodes");
+    welcome(f, "nodes");
+    answer_tables(f, &table, 1, true, "");
+    assert_int_equal(finish(f), 0);
+    assert_string_equal(f->out, " SENT      MOST      RTT     LATE   SINCE  TEXT [s]\n"
+                                "17 GB   999 B/s     1 us    1.5 s  21 min  5\n"
+                                "    -  2.5 kB/s  12.5 us  1.0 min   2.0 d  a\n");
+    START(f, "--socket", f->path, "--json", "nodes");
+    welcome(f, "nodes");
+    answer_tables(f, &table, 1, true, "");
+    assert_int_equal(finish(f), 0);
+    assert_non_null(strstr(f->out, "\"sent\": 17179869184,"));
+}
+
 static void nodes_as_json(void **state)
 {
     struct fix *f = *state;
@@ -788,6 +814,7 @@ int main(void)
         T(status_as_json),
         T(unhealthy_says_why),
         T(nodes_are_a_table),
+        T(units_are_for_people),
         T(nodes_as_json),
         T(several_tables),
         T(rows_of_all_nodes_are_in_order),

@@ -249,7 +249,8 @@ static void json_is_what_the_page_wants(void **state)
     static const char *const parts[] = {
         "{\"node\":\"b\",\"cluster\":\"lab\",\"version\":\"0.1.0\",\"state\":\"degraded\",",
         "\"why\":\"node a is down: \\u0022no\\u0022 \\u003c/script>\\u000a\",",
-        "{\"node\":\"c\",\"state\":\"up\",\"last_error\":\"\",\"rtt_us\":42,\"retransmits\":null,"
+        "{\"node\":\"c\",\"state\":\"up\",\"last_error\":\"\",\"rtt_us\":42,\"min_rtt_us\":null,"
+        "\"retransmits\":null,"
         "\"sent\":null,\"received\":null,\"since_s\":1,\"links\":0,\"link_losses\":9}]",
         "\"groups\":[{\"number\":4,\"state\":\"open\",\"cause\":\"\",\"nodes\":2,\"ops\":100,"
         "\"behind\":2,\"size\":8,\"local_ranks\":4,\"missing\":0},{\"number\":null,",

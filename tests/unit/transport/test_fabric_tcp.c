@@ -11,20 +11,17 @@
 
 static void round_trip_is_of_now(void **state)
 {
-    struct tcp_rtt rtt = {0};
+    uint32_t rtt = tcp_rtt_add(0, 0, 0); /* nothing is known of it */
 
-    tcp_rtt_add(&rtt, 0, 0); /* nothing is known of it */
-    assert_int_equal(rtt.us, 0);
-    tcp_rtt_add(&rtt, 80000, 60000); /* full queues, a minute ago */
-    assert_int_equal(rtt.us, 80000);
-    tcp_rtt_add(&rtt, 90000, 70000);
-    assert_int_equal(rtt.us, 80000);
-    tcp_rtt_add(&rtt, 200, 10);
-    assert_int_equal(rtt.us, 200);
-    tcp_rtt_add(&rtt, 500, 1500); /* the slowest of those in use */
-    tcp_rtt_add(&rtt, 300, 0);
-    tcp_rtt_add(&rtt, 70000, 60000);
-    assert_int_equal(rtt.us, 500);
+    assert_int_equal(rtt, 0);
+    rtt = tcp_rtt_add(rtt, 80000, 60000); /* full queues, a minute ago */
+    assert_int_equal(rtt, 0);
+    rtt = tcp_rtt_add(rtt, 200, 10);
+    assert_int_equal(rtt, 200);
+    rtt = tcp_rtt_add(rtt, 500, 1500); /* the slowest of those in use */
+    rtt = tcp_rtt_add(rtt, 300, 0);
+    rtt = tcp_rtt_add(rtt, 70000, 60000);
+    assert_int_equal(rtt, 500);
 }
 
 /* --- strangers ----------------------------------------------------------------------------- */

@@ -218,13 +218,9 @@ int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id);
 void body_free(struct inbound *b);
 
 /* fabric_tcp_traffic.c */
-/* The round trip to a peer: the longest of the connections that sent within two seconds, else that
- * of the last to send. What another one measured before it fell silent says nothing of now. */
-struct tcp_rtt {
-    uint32_t us, idle_ms; /* 0 us: of none yet */
-};
-/* Counts a connection, whose data was sent @idle_ms ago; @us 0: it has not measured any. */
-void tcp_rtt_add(struct tcp_rtt *rtt, uint32_t us, uint32_t idle_ms);
+/* The round trip to a peer, @rtt_us so far, 0: not known, with a connection that sent @idle_ms ago
+ * and whose own is @us. */
+uint32_t tcp_rtt_add(uint32_t rtt_us, uint32_t us, uint32_t idle_ms);
 bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_traffic);
 
 /* fabric_tcp_peer.c */

@@ -7,16 +7,15 @@
 
 enum { LATELY_MS = 2000 };
 
-void tcp_rtt_add(struct tcp_rtt *rtt, uint32_t us, uint32_t idle_ms)
+/* Smoothed by the kernel while data flow; what is left of a connection that has been idle is how
+ * full its queues were at the end. So only those count that were in use lately, and of these the
+ * slowest. */
+uint32_t tcp_rtt_add(uint32_t rtt_us, uint32_t us, uint32_t idle_ms)
 {
-    if (us && rtt->us && rtt->idle_ms <= LATELY_MS && idle_ms <= LATELY_MS)
-        rtt->us = MAX(rtt->us, us);
-    else if (us && (!rtt->us || idle_ms < rtt->idle_ms))
-        *rtt = (struct tcp_rtt){.us = us, .idle_ms = idle_ms};
+    return idle_ms <= LATELY_MS ? MAX(rtt_us, us) : rtt_us;
 }
 
-static void add_connection(const struct conn *c, struct fabric_traffic *traffic,
-                           struct tcp_rtt *rtt)
+static void add_connection(const struct conn *c, struct fabric_traffic *traffic)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof(info);
@@ -32,7 +31,7 @@ static void add_connection(const struct conn *c, struct fabric_traffic *traffic,
         info.tcpi_total_retrans - MIN(info.tcpi_total_retrans, info.tcpi_dsack_dups);
     traffic->stalled_us += info.tcpi_rwnd_limited;
     traffic->rate += info.tcpi_delivery_rate; /* of a flight, not over the time between two */
-    tcp_rtt_add(rtt, info.tcpi_rtt, info.tcpi_last_data_sent);
+    traffic->rtt_us = tcp_rtt_add(traffic->rtt_us, info.tcpi_rtt, info.tcpi_last_data_sent);
     if (info.tcpi_min_rtt && info.tcpi_min_rtt != UINT32_MAX)
         traffic->min_rtt_us =
             traffic->min_rtt_us ? MIN(traffic->min_rtt_us, info.tcpi_min_rtt) : info.tcpi_min_rtt;
@@ -42,14 +41,12 @@ bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_tr
 {
     struct tcp *t = container_of(f, struct tcp, base);
     const struct tcp_peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
-    struct tcp_rtt rtt = {0};
 
     *ret_traffic = (struct fabric_traffic){0};
     if (!peer || peer->state != PEER_UP)
         return false;
     for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++)
         if (peer->conn[i] && peer->conn[i]->state == CONN_OPEN)
-            add_connection(peer->conn[i], ret_traffic, &rtt);
-    ret_traffic->rtt_us = rtt.us;
+            add_connection(peer->conn[i], ret_traffic);
     return true;
 }
