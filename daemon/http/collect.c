@@ -158,11 +158,50 @@ static void collect_counts(struct collect *c)
     http_counts(d->http, m);
 }
 
+static bool is_one_of(const char *word, const char *const *words, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (!strcmp(word, words[i]))
+            return true;
+    return false;
+}
+
+/* Who drained a node or whose group ended is not everybody's to know, so of most events the word
+ * alone is shown, and of those of users only what ended badly. */
+static void collect_events(struct collect *c)
+{
+    static const char *const whole[] = {"node_up", "node_lost", "engine_up", "engine_lost",
+                                        "gpu_up",  "gpu_lost",  "start"};
+    static const char *const words[] = {"drain", "config", "log_level", "group_failed",
+                                        "rank_lost"};
+    const struct diary_entry *entry;
+    struct metrics *m = &c->m;
+
+    if (!m->events)
+        return;
+    TAILQ_FOREACH_REVERSE(entry, &c->d->diary->kept, diary_list, entry)
+    {
+        bool told = is_one_of(entry->what, whole, ARRAY_LEN(whole));
+        struct metrics_event *event = &m->events[m->nevents];
+
+        if (m->nevents == METRICS_EVENTS_SHOWN)
+            return;
+        if (!told && !is_one_of(entry->what, words, ARRAY_LEN(words)))
+            continue;
+        event->wall_ms = entry->wall_ms;
+        event->what = entry->what;
+        snprintf(event->text, sizeof(event->text), "%.*s", METRICS_ERROR - 1,
+                 told ? entry->text : "");
+        m->nevents++;
+    }
+}
+
 static void collect_numbers(struct collect *c)
 {
     struct core_peer_view peer;
 
     collect_status(c);
+    collect_events(c);
     collect_limits(c);
     collect_counts(c);
     for (unsigned i = 0; i < c->m.nnodes && core_peer_at(c->d->core, i, &peer); i++)
@@ -327,7 +366,8 @@ void collect_begin(struct collect *c, struct daemon *d, bool groups)
     c->m.nodes = calloc(d->conf->nnodes, sizeof(*c->m.nodes));
     c->m.nnodes = c->m.nodes ? d->conf->nnodes : 0;
     c->m.groups = groups ? calloc(METRICS_GROUPS_SHOWN, sizeof(*c->m.groups)) : NULL;
-    c->m.error = !c->m.nodes || (groups && !c->m.groups);
+    c->m.events = groups ? calloc(METRICS_EVENTS_SHOWN, sizeof(*c->m.events)) : NULL;
+    c->m.error = !c->m.nodes || (groups && (!c->m.groups || !c->m.events));
 }
 
 void collect_end(struct collect *c)

@@ -500,5 +500,6 @@ void metrics_fini(struct metrics *m)
 {
     free(m->nodes);
     free(m->groups);
+    free(m->events);
     *m = (struct metrics){0};
 }

@@ -11,6 +11,7 @@
 
 enum {
     METRICS_GROUPS_SHOWN = 200, /* rows of groups on the page */
+    METRICS_EVENTS_SHOWN = 30,  /* of what happened last */
     METRICS_ERROR = 160,
     METRICS_CODES = 10, /* kinds of HTTP answers */
 };
@@ -40,6 +41,13 @@ struct metrics_group {
     bool has_ops;
     uint32_t ops;    /* completed by the slowest rank of this node */
     uint32_t behind; /* how many the last one has not begun and the first one has */
+};
+
+/* Of what happened on this node, without whom it happened to. */
+struct metrics_event {
+    uint64_t wall_ms;
+    const char *what;         /* static: a word of commctl events */
+    char text[METRICS_ERROR]; /* of nodes and engines; "" where it would name a user */
 };
 
 /* What a process has used. Left out where /proc does not say. */
@@ -78,7 +86,9 @@ struct metrics {
     uint64_t nnodes;
     struct metrics_node *nodes; /* owned */
     unsigned ngroups;
-    struct metrics_group *groups;   /* owned; METRICS_GROUPS_SHOWN of them, NULL: not wanted */
+    struct metrics_group *groups; /* owned; METRICS_GROUPS_SHOWN of them, NULL: not wanted */
+    unsigned nevents;
+    struct metrics_event *events;   /* owned; METRICS_EVENTS_SHOWN, the newest first; likewise */
     const struct msg_table *matrix; /* borrowed: links of all nodes, as daemon/admin/links.h has
                                        them; NULL: not known */
 };

@@ -104,6 +104,16 @@ static void add_links(struct body *body, const struct msg_table *links)
     body_add(body, "],");
 }
 
+static void add_events(struct body *body, const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nevents; i++) {
+        body_add(body, "%s{", i ? "," : "");
+        add_text(body, "event", m->events[i].what);
+        add_text(body, "text", m->events[i].text);
+        body_add(body, "\"wall_ms\":%" PRIu64 "}", m->events[i].wall_ms);
+    }
+}
+
 void status_json(const struct metrics *m, struct body *body)
 {
     body_add(body, "{");
@@ -121,6 +131,8 @@ void status_json(const struct metrics *m, struct body *body)
     add_links(body, m->matrix);
     body_add(body, "\"groups\":[");
     add_groups(body, m);
+    body_add(body, "],\"events\":[");
+    add_events(body, m);
     body_add(body, "],\"groups_of_all\":%" PRIu64 ",\"metrics\":",
              m->groups_joining + m->groups_open + m->groups_broken);
     metrics_json(m, body);

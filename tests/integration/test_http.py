@@ -290,6 +290,11 @@ def test_nothing_says_whose_it_is():
         groups = json.loads(get(node, "/status.json"))["groups"]
         equal(sorted(g["state"] for g in groups), ["broken", "joining"])
         equal([g["cause"] for g in groups if g["state"] == "broken"], ["aborted"])
+        events = json.loads(get(node, "/status.json"))["events"]
+        happened = {e["event"]: e["text"] for e in events}
+        equal(happened["group_failed"], "", "what ended badly is told, and not whose it was")
+        check(happened["start"] and happened["node_up"], happened)
+        check("group_open" not in happened and "client_come" not in happened, happened)
         joining = [g for g in groups if g["state"] == "joining"][0]
         check(joining["number"] is None and joining["ops"] is None, joining)
         check(secret not in seen, "a name of a group")
