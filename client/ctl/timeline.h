@@ -15,11 +15,11 @@ struct timeline_rank {
     uint32_t sorts_from[2]; /* of that rank: number of an operation of the group, [1]: on GPUs */
     int64_t to_wall;     /* to be added to its times: then they are the first rank's time of day */
     int64_t uncertainty; /* of that; -1: only the clocks of the nodes tell */
-    /* means over `compared` operations that all ranks of the group had recorded */
+    /* of `compared` operations that all ranks of the group had recorded */
     unsigned compared;
-    int64_t late_ns; /* behind the first one to begin */
-    int64_t wait_ns; /* until the last one had begun */
-    int64_t took_ns;
+    int64_t wait_ns;          /* until the last one had begun, the mean */
+    int64_t late_ns, took_ns; /* behind the first one to begin; the medians */
+    int64_t *times;           /* scratch */
 };
 
 struct timeline_op {
