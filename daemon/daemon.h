@@ -74,6 +74,7 @@ struct daemon {
     uint64_t status_ms;
     uint64_t deadline_ms; /* for which the timer is set; UINT64_MAX: it is not */
     bool crowded;         /* with groups, since memory was given back last: see loop.c */
+    bool unseen;          /* a client has no pid here, and that was said */
     bool dispatching, idle_due, stop, stopping, quit;
     int exit_code;
 };

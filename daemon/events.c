@@ -12,12 +12,26 @@
 
 #include "daemon/admin/answers.h"
 #include "daemon/admin/verbs.h"
+#include "daemon/process/log.h"
+
+/* The kernel says 0 for a process that our pid namespace has not. */
+static void tell_unseen(struct daemon *d)
+{
+    if (d->unseen)
+        return;
+    d->unseen = true;
+    log_warn(
+        "a client is outside of the pid namespace that commd is in -> its pid is told as 0, and "
+        "commctl why cannot look at it: give commd the host's (podman --pid=host, hostPID)");
+}
 
 static void edge_client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
 {
     struct core_event e = {.type = CORE_CLIENT_OPEN, .client = slot, .uid = uid, .pid = pid};
     struct daemon *d = arg;
 
+    if (!pid)
+        tell_unseen(d);
     d->commands[slot] = (struct client_command){.pid = pid};
     daemon_dispatch(d, &e);
 }

@@ -15,7 +15,7 @@ enum { WATCH_CPUS_MS = 200, CONNECT_MS = 1000 };
 
 /* What commd answers; strings of the facts are in here. */
 struct answers {
-    struct msg status, nodes, keys, config;
+    struct msg status, nodes, keys, clients, config;
     char unasked[DOCTOR_TEXT], config_unwell[DOCTOR_TEXT];
 };
 
@@ -58,6 +58,15 @@ static void take_nodes(const struct answers *a, const char *own, struct doctor_f
     }
 }
 
+static int64_t unseen_clients(const struct msg_tables *clients)
+{
+    int64_t n = 0;
+
+    for (uint32_t row = 0; clients->ntables && row < clients->tables->nrows; row++)
+        n += !strcmp(cell_of(clients, row, "pid"), "0");
+    return n;
+}
+
 /* Each verb by itself, so that one that an older commd lacks costs only its facts. */
 static void ask_commd(struct options *o, struct answers *a, struct doctor_facts *facts)
 {
@@ -76,6 +85,8 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
             take_nodes(a, o->ask.welcome.node, facts);
         if (ask_tables(&o->ask, "keys", &a->keys) && strcmp(facts->unwell, a->keys.tables.text))
             facts->keys_unwell = a->keys.tables.text;
+        if (ask_tables(&o->ask, "clients", &a->clients))
+            facts->unseen = unseen_clients(&a->clients.tables);
         if (ask_tables(&o->ask, "config", &a->config)) {
             facts->config_unwell = a->config.tables.text;
             facts->max_clients = number_or_unknown(setting(a, "limits.max_clients"));
@@ -182,6 +193,7 @@ int verb_doctor(struct options *o, char **args, int n)
     msg_fini(&a.status);
     msg_fini(&a.nodes);
     msg_fini(&a.keys);
+    msg_fini(&a.clients);
     msg_fini(&a.config);
     return r;
 }

@@ -91,6 +91,18 @@ static void judge_commd(const struct doctor_facts *f, struct doctor_findings *al
         tell_finding(all, DOCTOR_OK, "keys", "", "all nodes that are up have the same");
 }
 
+static void judge_pids(const struct doctor_facts *f, struct doctor_findings *all)
+{
+    if (f->unseen > 0)
+        tell_finding(all, DOCTOR_WARNING, "pid namespace",
+                     "give commd's container the host's pid namespace: podman --pid=host, hostPID: "
+                     "true",
+                     "commd cannot see the processes of %" PRId64
+                     " clients, whose pids are told as "
+                     "0: commctl why cannot say what they do",
+                     f->unseen);
+}
+
 /* It may not be needed; whoever asked for it and did not get it has gone through host memory. */
 static void judge_gpu(const struct doctor_facts *f, struct doctor_findings *all)
 {
@@ -343,6 +355,7 @@ void doctor_judge(const struct doctor_facts *f, struct doctor_findings *ret_find
 {
     *ret_findings = (struct doctor_findings){0};
     judge_commd(f, ret_findings);
+    judge_pids(f, ret_findings);
     judge_gpu(f, ret_findings);
     judge_files(f, ret_findings);
     judge_memory(f, ret_findings);

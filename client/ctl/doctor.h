@@ -28,6 +28,7 @@ struct doctor_facts {
     const char *gpu, *gpu_text;         /* state of its GPU service, and more about it */
     const char *latency_us, *bandwidth; /* as configured; a size like "1G" */
     int64_t max_clients, max_groups;
+    int64_t unseen;             /* clients whose processes commd cannot see */
     int64_t open_files;         /* limit of commd's descriptors */
     int64_t memory, available;  /* of the machine, KiB */
     int64_t cpus;               /* that commd may run on */

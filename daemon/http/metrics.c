@@ -350,7 +350,7 @@ static const struct metric rows[] = {
       .write = write_retransmits },
     { COUNTER("node_stalled_seconds_total", "Time in which that node took no data."),
       .unit = METRIC_US, .write = write_stalled_us },
-    { GAUGE("node_rtt_seconds", "To that node and back, smoothed; the slowest connection of those that sent in the last two seconds, else nothing."),
+    { GAUGE("node_rtt_seconds", "To that node and back, smoothed; the slowest that sent in 2 s."),
       .unit = METRIC_US, .write = write_rtt_us },
     { GAUGE("node_min_rtt_seconds", "The least that was seen."),
       .unit = METRIC_US, .write = write_min_rtt_us },

@@ -400,7 +400,8 @@ class Story(Cluster):
         need(code != 0 and "systemctl" in out, "doctor:", code, out)
         self.a.do("mv", "/etc/commd/cluster.key", "/etc/commd/away")
         code, out = self.a.run("commctl", "doctor")
-        need(code != 0 and "configuration: /etc/commd/cluster.key: cannot open" in out, "doctor:", out)
+        told = "configuration: /etc/commd/cluster.key: cannot open" in out
+        need(code != 0 and told, "doctor:", out)
         self.a.do("mv", "/etc/commd/away", "/etc/commd/cluster.key")
         self.a.do("systemctl", "start", "commd")
         self.all_well()

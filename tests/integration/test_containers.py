@@ -26,16 +26,20 @@ def need_namespaces():
         raise Skip(f"no pid namespaces here: {done.stderr.strip()}")
 
 
+def child_of(unshare):
+    path = f"/proc/{unshare}/task/{unshare}/children"
+
+    def children():
+        with open(path) as file:
+            return file.read().split()
+
+    return int(until(children, "unshare has a child")[0])
+
+
 class Contained(Rank):
     def __init__(self, node):
         super().__init__(node, [*UNSHARE, sys.executable, os.path.join(HERE, "rank.py")])
-        path = f"/proc/{self.pid}/task/{self.pid}/children"
-
-        def child():
-            with open(path) as file:
-                return file.read().split()
-
-        self.host_pid = int(until(child, "unshare has a child")[0])
+        self.host_pid = child_of(self.pid)
         equal(self.call("pid"), 1, "the pid of the rank where it lives")
 
     def kill(self):
@@ -128,6 +132,24 @@ def test_a_container_ends_among_others():
 
 def test_a_group_beside_commd_survives_it():
     after_commd("hhh")
+
+
+def test_commd_in_a_namespace_of_its_own():
+    """It cannot see its clients' processes: it says so, once, and doctor does."""
+    need_namespaces()
+    with Cluster(1, start=False) as cluster:
+        (node,) = cluster.nodes
+        node.prefix = UNSHARE
+        cluster.expect("a client is outside of the pid namespace that commd is in")
+        cluster.start()
+        ranks = cluster.ranks("g", [0, 0])
+        works("g", ranks)
+        equal([row["pid"] for row in node.ctl("clients")["clients"]], [0, 0])
+        equal(node.log().count("outside of the pid namespace"), 1)
+        rows = node.ctl("doctor")["doctor"]
+        (row,) = [row for row in rows if row["check"] == "pid namespace"]
+        check("the processes of 2 clients" in row["finding"] and "hostPID" in row["remedy"], row)
+        os.kill(child_of(node.pid), signal.SIGTERM)  # unshare itself ignores it
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ def test_drain():
         equal(ctl(a, "drain", "--undo"), (0, "node node0 takes new groups\n", ""))
         equal(ctl(a, "--timeout", "10", "wait"), (0, "", ""))
         code, out, _ = ctl(a, "--timeout", "10", "--json", "wait")
-        equal((code, json.loads(out)["wait"]), (0, [{"for": "ready", "reached": True, "missing": None}]))
+        row = {"for": "ready", "reached": True, "missing": None}
+        equal((code, json.loads(out)["wait"]), (0, [row]))
         code, out, err = ctl(a, "--json", "kick", "nobody")
         equal((code, json.loads(out)["change"][0]["done"]), (1, None))
         equal("commctl: " + json.loads(out)["change"][0]["error"] + "\n", err)
