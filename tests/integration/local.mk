@@ -3,8 +3,10 @@
 dist_check_SCRIPTS += tests/integration/check_unit.sh
 TESTS += tests/integration/check_unit.sh
 
-dist_check_SCRIPTS += tests/integration/check_man.py tests/integration/check_commctl.py
-TESTS += tests/integration/check_man.py tests/integration/check_commctl.py
+dist_check_SCRIPTS += tests/integration/check_man.py tests/integration/check_commctl.py \
+	tests/integration/check_limit.py
+TESTS += tests/integration/check_man.py tests/integration/check_commctl.py \
+	tests/integration/check_limit.py
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
@@ -29,7 +31,7 @@ TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
 	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
 	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \
-	tests/integration/lib/gpu_tensors.py \
+	tests/integration/lib/gpu_tensors.py tests/integration/lib/limit.py \
 	tests/integration/lib/numpy_ops.py \
 	tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/staged.py \

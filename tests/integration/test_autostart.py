@@ -467,9 +467,9 @@ def test_torchrun():
             script = os.path.join(place.folder, "train.py")
             with open(script, "w") as file:
                 file.write(TRAIN)
-            done = subprocess.run(
+            done = c.run(
                 [program, "--standalone", "--nproc-per-node", str(ranks), script],
-                capture_output=True, text=True, timeout=180, cwd=place.folder,
+                18 * c.HANG, cwd=place.folder,
                 env={
                     "HOME": place.folder, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1",
                     "LD_LIBRARY_PATH": os.path.dirname(c.LIBCOMMD),

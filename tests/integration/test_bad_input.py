@@ -9,7 +9,6 @@ serves others.
 import os
 import signal
 import socket
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -27,9 +26,7 @@ def commd(cluster, text, *arguments, key=None):
     path = os.path.join(cluster.folder, "bad.yaml")
     with open(path, "w") as file:
         file.write(text.replace("DIR", cluster.folder))
-    done = subprocess.run(
-        [c.COMMD, "--config", path, *arguments], capture_output=True, text=True, timeout=c.HANG
-    )
+    done = c.run([c.COMMD, "--config", path, *arguments])
     output = done.stderr.replace(path, "FILE").replace(cluster.folder, "DIR")
     return done.returncode, output.rstrip("\n")
 
@@ -142,9 +139,7 @@ def test_port_in_use():
 def test_socket_in_use():
     with Cluster(1) as cluster:
         node = cluster.nodes[0]
-        done = subprocess.run(
-            [c.COMMD, "--config", node.config], capture_output=True, text=True, timeout=c.HANG
-        )
+        done = c.run([c.COMMD, "--config", node.config])
         equal(
             (done.returncode, done.stderr),
             (1, f"commd: {node.socket}: already in use by a running commd\n"),
@@ -650,7 +645,7 @@ def test_port_scanner():
             b"\0" * 5000,
         ):
             for _ in range(20):
-                with socket.create_connection((node.address, node.port), c.HANG) as sock:
+                with socket.create_connection((node.address, node.port), c.LATEST) as sock:
                     with_reset(sock, data)
         until(lambda: len(os.listdir(f"/proc/{node.pid}/fd")) <= before, "all descriptors are back")
         lines = [line for line in node.log().splitlines() if "connection from" in line]

@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -89,7 +88,7 @@ kept = []
 
 def eof(sock):
     """All that commd has to say, up to the end."""
-    sock.settimeout(c.HANG)
+    sock.settimeout(c.LATEST)
     with contextlib.suppress(ConnectionResetError):
         while sock.recv(65536):
             pass
@@ -133,7 +132,7 @@ def with_every_message(path, lingers):
     yield
     for sock in socks:
         eof(sock)
-    other.settimeout(c.HANG)
+    other.settimeout(c.LATEST)
     check(other.recv(1), "an answer")
 
 
@@ -221,7 +220,7 @@ def through_the_doorbell(path, lingers):
     socks = [connected(os.path.join(folder, f"node{i}", "commd.sock")) for i in (0, 1)]
     yield
     for rank, sock in enumerate(socks):
-        sock.settimeout(c.HANG)
+        sock.settimeout(c.LATEST)
         sock.sendall(wire.hello() + wire.join(1, rank, 2, "bell"))
     fds = []
     while len(fds) < 2:
@@ -324,12 +323,7 @@ def stopped(pid):
 
 def ask(node):
     """commctl status, answered before a descriptor that lingers would let go."""
-    done = subprocess.run(
-        [c.COMMCTL, "--socket", node.socket, "--json", "status"],
-        capture_output=True,
-        text=True,
-        timeout=c.HANG,
-    )
+    done = c.run([*c.commctl(node), "--json", "status"])
     check('"state"' in done.stdout, f"{done.stdout} {done.stderr}")
 
 
@@ -423,7 +417,7 @@ def test_the_queue_at_the_end():
         open_to_all(cluster)
         node = cluster.nodes[0]
         attacker = Attacker("in_the_queue", node, signal.SIGTERM)
-        equal(node.process.wait(c.HANG), 0, "it ended in order")
+        equal(c.exit_code(node.process), 0, "it ended in order")
         until(attacker.state, "the attack is over")
         attacker.end()
         cluster.expect(

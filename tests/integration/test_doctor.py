@@ -12,13 +12,13 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, TOP, Cluster, check, equal, main, until  # noqa: E402
-
+from cluster import COMMCTL, LATEST, TOP, Cluster, check, commctl, equal  # noqa: E402
+from cluster import main, until  # noqa: E402
 
 
 def doctor(socket):
-    done = subprocess.run([COMMCTL, "--socket", socket, "--json", "doctor"],
-                          capture_output=True, text=True)  # fmt: skip
+    asks = [COMMCTL, "--socket", socket, "--timeout", str(LATEST), "--json", "doctor"]
+    done = subprocess.run(asks, capture_output=True, text=True)
     equal(done.stderr, "")
     rows = json.loads(done.stdout)["doctor"]
     for row in rows:
@@ -38,7 +38,7 @@ def test_what_is_well():
         check("packets up to" in of(rows, "node node1")[0]["finding"], rows)
         for name in ("commd", "version", "keys", "memory"):
             check(of(rows, name), f"{name} is looked at: {rows}")
-        shown = subprocess.run([COMMCTL, "--socket", cluster.nodes[0].socket, "doctor"],
+        shown = subprocess.run([*commctl(cluster.nodes[0]), "doctor"],
                                capture_output=True, text=True)  # fmt: skip
         equal(shown.returncode, 0)
         check(shown.stdout.splitlines()[-1].startswith(f"{len(rows)} checks, 0 errors"), shown)
@@ -81,7 +81,7 @@ def test_a_node_that_drains():
     """It is no other node to itself, and others are told what ends it."""
     with Cluster(2) as cluster:
         node = cluster.nodes[0]
-        subprocess.run([COMMCTL, "--socket", node.socket, "drain"], check=True,
+        subprocess.run([*commctl(node), "drain"], check=True,
                        stdout=subprocess.DEVNULL)  # fmt: skip
         status, rows = doctor(node.socket)
         equal((status, of(rows, "node node0")), (1, []))

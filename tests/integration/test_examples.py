@@ -11,7 +11,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import BUILD, HANG, TOP, Cluster, Skip, equal, main  # noqa: E402
+from cluster import BUILD, HANG, TOP, Cluster, Skip, communicate, equal, main  # noqa: E402
 from cluster import sanitizer_environment  # noqa: E402
 
 LONG = 6 * HANG
@@ -27,7 +27,7 @@ def start(node, program, arguments=(), **more):
 
 def finish(processes):
     try:
-        return [(process.communicate(timeout=LONG)[0], process.returncode) for process in processes]
+        return [(communicate(process, LONG)[0], process.returncode) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -56,14 +56,14 @@ class Gpus(Cluster):
 
     def right(self, collective, *options):
         process = self.perf(collective, *options)
-        text, errors = process.communicate(timeout=10 * c.HANG)
+        text, errors = c.communicate(process, 10 * c.HANG)
         equal((process.returncode, errors), (0, ""), f"{collective} {options}")
         return text
 
     def operations(self):
         """That commd-gpu did: told once a second."""
         done = subprocess.run(
-            [c.COMMCTL, "--socket", self.nodes[0].socket, "--json", "gpus"],
+            [*c.commctl(self.nodes[0]), "--json", "gpus"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         return [gpu["operations"] for gpu in json.loads(done.stdout)["gpus"]]
@@ -105,7 +105,7 @@ def test_commd_gpu_killed_in_the_middle():
                                "1000000")  # fmt: skip
         until(lambda: cluster.operations()[0] > 50, "operations of commd-gpu")
         os.kill(first, signal.SIGKILL)
-        _, errors = process.communicate(timeout=c.HANG)
+        _, errors = c.communicate(process)
         check(process.returncode == 1 and "commd-gpu" in errors, errors)
         until(lambda: not running(first), "its end")
         until(lambda: cluster.works_by_another(first), "another commd-gpu that works")

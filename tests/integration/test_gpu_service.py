@@ -370,7 +370,7 @@ def test_its_number_is_nobody_elses():
         cluster.expect("commd keeps the number of its user for itself -> refused")
         os.chmod(cluster.folder, 0o755)
         done = subprocess.run(
-            [c.COMMCTL, "--socket", node.socket, "status"], preexec_fn=lambda: become(GPU_UID),
+            [*c.commctl(node), "status"], preexec_fn=lambda: become(GPU_UID),
             capture_output=True, text=True,
         )  # fmt: skip
         equal(done.returncode, 2)

@@ -210,13 +210,10 @@ def watch(cluster, services, process, limit):
         for service in services:
             service.check_same()
             begin = now()
-            done = subprocess.run(
-                [c.COMMCTL, "--socket", service.node.socket, "--json", "nodes"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                timeout=PATIENCE,
-            )
+            done = c.run(
+                [*c.commctl(service.node), "--json", "nodes"],
+                PATIENCE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
             slowest = max(slowest, now() - begin)
             check(
                 done.stdout,

@@ -44,7 +44,7 @@ class HttpCluster(Cluster):
 
 def ask(node, path, method="GET", **headers):
     """(status, headers, body)"""
-    connection = http.client.HTTPConnection("127.0.0.1", node.http, timeout=c.HANG)
+    connection = http.client.HTTPConnection("127.0.0.1", node.http, timeout=c.LATEST)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -80,7 +80,7 @@ def fresh(node, condition, what):
 
 def raw(node, request, end=True):
     """Sends bytes, and returns all that comes until the other side closes."""
-    with socket.create_connection(("127.0.0.1", node.http), timeout=c.HANG) as link:
+    with socket.create_connection(("127.0.0.1", node.http), timeout=c.LATEST) as link:
         link.sendall(request)
         if end:
             link.shutdown(socket.SHUT_WR)
@@ -214,7 +214,7 @@ def test_links_of_all_nodes():
             )
 
         until(gone, lambda: matrix(first))
-        done = subprocess.run([c.COMMCTL, "--socket", first.socket, "links"],
+        done = subprocess.run([*c.commctl(first), "links"],
                               capture_output=True, text=True)  # fmt: skip
         equal(done.returncode, 1, done)
         equal(done.stderr, "commctl: node node2 is down\n")
@@ -398,7 +398,7 @@ def test_requests_that_are_refused():
 def crowd(node, count, request):
     links = []
     for _ in range(count):
-        link = socket.create_connection(("127.0.0.1", node.http), timeout=c.HANG)
+        link = socket.create_connection(("127.0.0.1", node.http), timeout=c.LATEST)
         links.append(link)
         with contextlib.suppress(OSError):  # its place was given to another
             link.sendall(request)
@@ -505,7 +505,7 @@ def test_ipv6():
         node = cluster.nodes[0]
         node.write_config(listen={"http": f"'[::1]:{node.http}'"})
         cluster.start()
-        with socket.create_connection(("::1", node.http), timeout=c.HANG) as link:
+        with socket.create_connection(("::1", node.http), timeout=c.LATEST) as link:
             link.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
             check(link.recv(65536).startswith(b"HTTP/1.1 200 "), "an answer over IPv6")
 

@@ -12,7 +12,8 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
+from cluster import COMMCTL, TOP, Cluster, Skip, check, commctl, equal  # noqa: E402
+from cluster import main, until  # noqa: E402
 from shells import Zsh, bash_offers  # noqa: E402
 
 COMPLETION = os.path.join(TOP, "client/ctl/completion")
@@ -109,7 +110,7 @@ def manual():
 
 
 def ctl(node, *words):
-    done = subprocess.run([COMMCTL, "--socket", node.socket, "--json", *words],
+    done = subprocess.run([*commctl(node), "--json", *words],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
     return json.loads(done.stdout)
 

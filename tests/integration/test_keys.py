@@ -8,7 +8,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, Cluster, check, equal, main, until  # noqa: E402
+from cluster import Cluster, check, commctl, equal, main, until  # noqa: E402
 
 OLD, NEW = "0" * 63 + "1", "f" * 64
 
@@ -39,7 +39,7 @@ def reload(node, *keys):
 
 
 def keys(node):
-    done = subprocess.run([COMMCTL, "--socket", node.socket, "--json", "keys"],
+    done = subprocess.run([*commctl(node), "--json", "keys"],
                           capture_output=True, text=True)  # fmt: skip
     rows = json.loads(done.stdout)["keys"]
     return done.returncode, rows, done.stderr

@@ -18,7 +18,8 @@ import zipfile
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import gpu_driver  # noqa: E402
-from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, equal, main, until  # noqa: E402
+from cluster import BUILD, HANG, HERE, TOP, Cluster, Skip, check, communicate  # noqa: E402
+from cluster import equal, main, until  # noqa: E402
 from cluster import sanitizer_environment  # noqa: E402
 from test_autostart import Place  # noqa: E402
 
@@ -152,7 +153,7 @@ def test_doctor():
             cluster.nodes[0], ["-m", "commd.doctor", "--json"], COMMD_SOCKT="x", RANK="1",
             PATH=f"{BUILD}/client/ctl:/usr/bin:/bin",
         )  # fmt: skip
-        text, _ = process.communicate(timeout=LONG)
+        text, _ = communicate(process, LONG)
         equal(process.returncode, 1, text)
         rows = json.loads(text)["doctor"]
         # this package was built without its part for torch, which may be there
@@ -174,7 +175,7 @@ def test_doctor_where_the_service_is_stopped():
         open(f"{place.folder}/etc/commd/commd.yaml", "w").close()
         code = f"import sys, commd.doctor as d; sys.exit(d.main(['--json'], '{place.folder}/'))"
         process = package().run(place, ["-c", code], **place.environment)
-        text, _ = process.communicate(timeout=LONG)
+        text, _ = communicate(process, LONG)
         rows = json.loads(text[text.index("{") :])["doctor"]
         seen = {row["check"]: row for row in reversed(rows)}
         equal(seen["service"]["level"], "warning", rows)
@@ -192,7 +193,7 @@ def test_doctor_whose_answer_is_not_taken():
         for where, said in ((TO_FULL, "cannot write to stdout (No space left"), (TO_NOBODY, "")):
             code = f"import os, runpy; {where}; os.dup2(out, 1); {DOCTOR}"
             process = package().run(cluster.nodes[0], ["-c", code])
-            text, _ = process.communicate(timeout=LONG)
+            text, _ = communicate(process, LONG)
             equal(process.returncode, 2, text)
             check(said in text and len(text.splitlines()) == bool(said), text)
 
@@ -202,7 +203,7 @@ def test_doctor_without_stdout():
         for options in ([], ["--json"]):
             code = f"import runpy, sys; sys.stdout = None; {DOCTOR}"
             process = package().run(cluster.nodes[0], ["-c", code, *options])
-            text, _ = process.communicate(timeout=LONG)
+            text, _ = communicate(process, LONG)
             equal((process.returncode in (0, 1), text), (True, ""))
 
 
@@ -211,7 +212,7 @@ def test_doctor_and_a_folder_named_torch():
             f"torch.__file__, torch.__path__ = None, ['/here/torch']; {DOCTOR}")  # fmt: skip
     with Cluster(1) as cluster:
         process = package().run(cluster.nodes[0], ["-c", code])
-        text, _ = process.communicate(timeout=LONG)
+        text, _ = communicate(process, LONG)
         equal(process.returncode, 1, text)
         check("torch: /here/torch is not PyTorch" in text, text)
 
@@ -230,7 +231,7 @@ def test_program_of_the_readme():
             for rank in range(2)
         ]
         try:
-            texts = [rank.communicate(timeout=LONG)[0] for rank in ranks]
+            texts = [communicate(rank, LONG)[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()

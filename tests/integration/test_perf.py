@@ -15,10 +15,11 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import BUILD, Cluster, check, equal, main  # noqa: E402
+from cluster import BUILD, HANG, Cluster, check, communicate, equal  # noqa: E402
+from cluster import exit_code, main, run  # noqa: E402
 
 PERF = os.path.join(BUILD, "client/perf/commd-perf")
-LONG = 120
+LONG = 12 * HANG
 COLLECTIVES = [
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_v", "gather", "gather_v",
     "scatter", "scatter_v", "reduce_scatter", "reduce_scatter_v", "all_to_all", "all_to_all_v",
@@ -33,9 +34,7 @@ def perf(cluster, *words, nodes=None, want=0, env=None):
         argv = [PERF, *words, "--json", file.name]
         if not env:
             argv += ["--nodes", sockets]
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=LONG, env=dict(os.environ, **(env or {}))
-        )
+        done = run(argv, LONG, env=dict(os.environ, **(env or {})))
         equal(done.returncode, want, f"{words}\n{done.stdout}{done.stderr}")
         text = file.read()
     return done.stdout, json.loads(text) if text else None
@@ -156,7 +155,7 @@ def test_launched_by_another():
                     env=dict(os.environ, **env), stdout=subprocess.PIPE, text=True,
                 )
             )  # fmt: skip
-        outs = [p.communicate(timeout=LONG)[0] for p in running]
+        outs = [communicate(p, LONG)[0] for p in running]
         equal([p.returncode for p in running], [0, 0, 0])
         check("3 ranks on 1 node" in outs[0], outs[0])
         equal(outs[1:], ["", ""])
@@ -176,7 +175,7 @@ def test_interrupted():
             while head and "bytes" not in head:
                 head += process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=LONG)
+            out, err = communicate(process, LONG)
             equal(process.returncode, 130, f"{words}: {head}{out}{err}")
             equal(err, "")
             check("# interrupted" in out, out)
@@ -221,19 +220,14 @@ def test_turns():
             equal([row["wrong"] for row in rows], [0] * len(want))
         for pipe in pipes[:2]:
             pipe.close()
-        equal(process.wait(LONG), 0)
+        equal(exit_code(process, LONG), 0)
 
 
 def test_wrong_words():
     with Cluster(1) as cluster:
         perf(cluster, "frob", want=64)
         perf(cluster, "reduce", "-r", "9", want=64)
-    gone = subprocess.run(
-        [PERF, "all_reduce", "--nodes", "/nonexistent/commd.sock"],
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
+    gone = run([PERF, "all_reduce", "--nodes", "/nonexistent/commd.sock"], LONG)
     equal(gone.returncode, 1)
     # Once, not once per rank. Lines of a sanitizer about a rank that is being killed do not count.
     said = [line for line in gone.stderr.splitlines() if line.startswith("commd-perf:")]
@@ -258,7 +252,7 @@ def test_complaint_that_waits():
         process.wait(0.5)
     with open(out, "rb") as f:
         said = f.read()[filling:].decode()
-    equal(process.wait(LONG), 1)
+    equal(exit_code(process, LONG), 1)
     check("/nonexistent/commd.sock" in said, said)
 
 

@@ -179,14 +179,14 @@ class Prometheus:
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.process.wait(c.HANG)
+        c.exit_code(self.process)
         shutil.rmtree(self.folder)
 
     def ask(self, path, **words):
         """The data; None while it is not there. What it refuses is the test's failure."""
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(words)}"
         try:
-            with urllib.request.urlopen(url, timeout=c.HANG) as answer:
+            with urllib.request.urlopen(url, timeout=c.LATEST) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:  # it begins
@@ -207,9 +207,9 @@ def refuse(cluster, node):
     with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
         link.connect(node.socket)
         link.sendall(b"GET / HTTP/1.0\r\n\r\n" * 20)
-        link.settimeout(c.HANG)
+        link.settimeout(c.LATEST)
         link.recv(100)
-    with socket.create_connection((node.address, node.port), timeout=c.HANG) as link:
+    with socket.create_connection((node.address, node.port), timeout=c.LATEST) as link:
         with contextlib.suppress(OSError):
             link.sendall(b"GET / HTTP/1.0\r\n\r\n" * 20)
             while link.recv(4096):

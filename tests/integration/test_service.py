@@ -15,10 +15,7 @@ from cluster import COMMCTL, Cluster, check, equal, main, running, until  # noqa
 
 
 def run(*arguments, environment=None):
-    done = subprocess.run(
-        [c.COMMD, *arguments], capture_output=True, text=True, timeout=c.HANG,
-        env=dict(os.environ, **(environment or {})),
-    )  # fmt: skip
+    done = c.run([c.COMMD, *arguments], env=dict(os.environ, **(environment or {})))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -60,7 +57,7 @@ class NotifySocket:
         self.path = os.path.join(folder, "notify.sock")
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(self.path)
-        self.sock.settimeout(c.HANG)
+        self.sock.settimeout(c.LATEST)
 
     def wait(self, wanted):
         """Reads until a message has the line @wanted; returns all of its lines."""
@@ -84,7 +81,7 @@ def test_ready_status_reload_and_stop():
         notify.wait("READY=1")
         node.process.send_signal(signal.SIGTERM)
         notify.wait("STOPPING=1")
-        equal(node.process.wait(c.HANG), 0)
+        equal(c.exit_code(node.process), 0)
         notify.sock.close()
         os.unlink(notify.path)
 

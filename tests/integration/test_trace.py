@@ -10,11 +10,11 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, Cluster, check, equal, main, until  # noqa: E402
+from cluster import Cluster, check, commctl, equal, main, until  # noqa: E402
 
 
 def begin(node, *arguments):
-    return subprocess.Popen([COMMCTL, "--socket", node.socket, *arguments], text=True,
+    return subprocess.Popen([*commctl(node), *arguments], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def test_descriptors_that_are_left_behind():
 
 def ctl_as(node, uid, verb):
     done = subprocess.run(
-        [*as_user(uid), c.COMMCTL, "--socket", node.socket, "--json", "--timeout", "60", verb],
+        [*as_user(uid), *c.commctl(node), "--json", verb],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     equal(done.returncode, 0, done.stdout)

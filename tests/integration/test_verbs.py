@@ -18,21 +18,19 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import COMMCTL, Cluster, check, equal, main, until  # noqa: E402
+from cluster import LATEST, Cluster, check, commctl, equal, main, until  # noqa: E402
 from test_turns import HOSTILE, VICTIM, as_user, open_to_all, victims  # noqa: E402
 
 
 def ctl(node, *words, user=()):
     """(exit code, stdout, stderr)"""
-    done = subprocess.run(
-        [*user, COMMCTL, "--socket", node.socket, *words], capture_output=True, text=True
-    )
+    done = subprocess.run([*user, *commctl(node), *words], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
 def begin(node, *words, **more):
     return subprocess.Popen(
-        [COMMCTL, "--socket", node.socket, *words],
+        [*commctl(node), *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more,
     )  # fmt: skip
 
@@ -163,7 +161,7 @@ class Follower:
 
     def __init__(self, node, user=()):
         self.process = subprocess.Popen(
-            [*user, COMMCTL, "--socket", node.socket, "--json", "events", "--follow"],
+            [*user, *commctl(node), "--json", "events", "--follow"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -306,7 +304,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 40, 0, 0))
         self.process = subprocess.Popen(
-            [COMMCTL, "--socket", node.socket, *words], stdout=slave, stderr=slave,
+            [*commctl(node), *words], stdout=slave, stderr=slave,
             env=dict(os.environ, TERM="xterm", **environment),
         )  # fmt: skip
         os.close(slave)
@@ -314,7 +312,7 @@ class Terminal:
 
     def until(self, text):
         while text not in self.text:
-            check(select.select([self.master], [], [], 10)[0], f"no {text!r} in {self.text!r}")
+            check(select.select([self.master], [], [], LATEST)[0], f"no {text!r} in {self.text!r}")
             self.text += os.read(self.master, 65536).decode()
         before, _, self.text = self.text.partition(text)
         return before

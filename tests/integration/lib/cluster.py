@@ -10,8 +10,8 @@ not exit with 0, a process, socket or pid file that is left, a line of warn or e
 log that the test did not announce by expect().
 
 Nothing here sleeps a fixed time: until() asks for a state until it is there, and gives up after
-a limit that only a hang reaches. The programs are those of the build directory: $COMMD_BUILD, else
-the current directory (make check), else build/ beside the sources.
+a limit that only a hang reaches (limit.py). The programs are those of the build directory:
+$COMMD_BUILD, else the current directory (make check), else build/ beside the sources.
 """
 
 import contextlib
@@ -29,9 +29,10 @@ import tempfile
 import time
 import traceback
 
+from limit import HANG, LATEST, Limit, communicate, exit_code, now, run  # noqa: F401
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-HANG = 10.0 * float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 PORT_FIRST, PORT_LAST, PORT_BLOCK = 10240, 32000, 16
 reserved = {}  # the first port of a block: the socket that holds it
 
@@ -70,20 +71,22 @@ def equal(got, want, what=""):
         raise AssertionError(f"{what}\n  got  {got!r}\n  want {want!r}")
 
 
-def now():
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
 def until(condition, what, seconds=HANG):
     """Asks until the answer is true, and returns it."""
-    limit = now() + seconds
+    limit = Limit(seconds)
     while True:
+        over = limit.over()  # before it is asked: it is asked once more when the time is over
         answer = condition()
         if answer:
             return answer
-        if now() > limit:
+        if over:
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
         time.sleep(0.005)
+
+
+def commctl(node):
+    """The words that begin a command line. A --timeout behind them counts instead of this one."""
+    return [COMMCTL, "--socket", node.socket, "--timeout", str(LATEST)]
 
 
 def need_ucx():
@@ -155,15 +158,16 @@ class Rank:
         self.process.stdin.write(line.encode())
 
     def answer(self, seconds=HANG):
-        limit = now() + seconds
+        limit = Limit(seconds)
         out = self.process.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(out, selectors.EVENT_READ)
             while b"\n" not in self.buffer:
-                check(
-                    selector.select(max(0, limit - now())),
-                    f"rank process {self.pid} on {self.node.name} gives no answer in {seconds:g} s",
-                )
+                over = limit.over()
+                if not selector.select(min(1, limit.left())):
+                    who = f"rank process {self.pid} on {self.node.name}"
+                    check(not over, f"{who} gives no answer in {seconds:g} s")
+                    continue
                 data = os.read(out.fileno(), 65536)
                 check(data, f"rank process {self.pid} ended with {self.process.poll()}")
                 self.buffer += data
@@ -201,11 +205,8 @@ class Rank:
 
     def close(self):
         self.process.stdin.close()
-        try:
-            self.process.wait(HANG)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        with contextlib.suppress(AssertionError):
+            exit_code(self.process)
         self.process.stdout.close()
 
 
@@ -279,7 +280,7 @@ class Node:
     def ctl(self, *verb):
         """The JSON answer, or None."""
         done = subprocess.run(
-            [COMMCTL, "--socket", self.socket, "--json", "--timeout", str(3 * HANG), *verb],
+            [*commctl(self), "--json", *verb],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         return json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else None
@@ -321,7 +322,7 @@ class Node:
     def stop(self):
         """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(HANG)
+        return exit_code(self.process)
 
 
 class Cluster:

@@ -10,7 +10,7 @@ import re
 import socket
 import struct
 
-from cluster import HANG, TOP
+from cluster import LATEST, TOP
 
 HELLO, JOIN, LEAVE, ABORT, ADMIN = 1, 2, 3, 4, 5
 WELCOME, JOINED, JOIN_FAILED, REFUSED, TABLES = 10, 11, 12, 13, 14
@@ -97,7 +97,7 @@ class Wire:
         self.sock = socket.socket(socket.AF_UNIX)
         # waits while the backlog is full, which a socket with a limit does not
         self.sock.connect(path)
-        self.sock.settimeout(HANG)
+        self.sock.settimeout(LATEST)
         self.buffer = b""
 
     def __enter__(self):
