@@ -25,13 +25,14 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_doctor.py tests/integration/test_interface.py \
 	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
 	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_why.py \
-	tests/integration/test_torch_choice.py
+	tests/integration/test_described.py tests/integration/test_torch_choice.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
 	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
 	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \
 	tests/integration/lib/gpu_tensors.py tests/integration/lib/limit.py \
+	tests/integration/lib/described.py \
 	tests/integration/lib/numpy_ops.py \
 	tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/staged.py \
