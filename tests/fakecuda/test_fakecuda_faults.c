@@ -354,7 +354,7 @@ int main(int argc, char **argv)
     struct CMUnitTest tests[NCHILDREN];
 
     setenv("FAKECUDA_DEVICES", "2", 1);
-    alarm(120);
+    alarm(600);
     fake_test_load();
     fake_test_begin(0);
     for (unsigned i = 0; i < NCHILDREN; i++) {

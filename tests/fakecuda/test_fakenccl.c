@@ -486,7 +486,7 @@ int main(int argc, char **argv)
     char why[256];
 
     setenv("FAKECUDA_DEVICES", "3", 1);
-    alarm(120);
+    alarm(600);
     fake_test_load();
     if (nccl_load("tests/fakecuda/libnccl.so.2", &nc, why, sizeof why)) {
         fprintf(stderr, "%s\n", why);

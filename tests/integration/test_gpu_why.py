@@ -69,7 +69,9 @@ class Gpus(Cluster):
 
 
 def why(node, group=None):
+    limit = c.Limit()
     rows = node.ctl("why", *([group] if group else []))["why"]
+    check(not limit.over(), f"why took {limit.spent():.1f} s of a free machine")
     return {row["name"]: row for row in rows}
 
 

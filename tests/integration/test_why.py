@@ -14,13 +14,15 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import staged  # noqa: E402
-from cluster import HANG, Cluster, Skip, check, commctl, communicate, equal  # noqa: E402
-from cluster import main, until  # noqa: E402
+from cluster import HANG, Cluster, Limit, Skip, check, commctl  # noqa: E402
+from cluster import communicate, equal, main, until  # noqa: E402
 
 
 def why(node, group=None):
-    """The only finding there."""
+    """The only finding there, after a look at how long it took."""
+    limit = Limit(HANG)
     rows = node.ctl("why", *([group] if group else []))["why"]
+    check(not limit.over(), f"why took {limit.spent():.1f} s of a free machine")
     equal(len(rows), 1, rows)
     return rows[0]
 

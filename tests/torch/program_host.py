@@ -30,6 +30,10 @@ import torch.distributed.tensor.parallel
 import torch.nn.parallel
 import torch.utils.data
 
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(TOP, "tests/integration/lib"))
+from limit import Limit  # noqa: E402
+
 GRACE = 20.0
 
 
@@ -41,7 +45,7 @@ def run_program(path, environment, output):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         os.dup2(os.open(f"{output}.{kind}", flags, 0o644), fd)
     os.environ.update(environment)
-    faulthandler.dump_traceback_later(float(environment["TEST_SECONDS"]), file=sys.__stderr__)
+    faulthandler.enable(sys.__stderr__)  # a rank that hangs is ended by SIGABRT
     sys.argv = [path]
     sys.path[0] = os.path.dirname(path)
     main = types.ModuleType("__main__")
@@ -65,26 +69,27 @@ class Ranks:
 
     def wait(self, limit):
         """Until all have ended; kills what has not after @limit, or GRACE after a failure."""
-        end = time.monotonic() + limit
+        end = Limit(limit)
         with selectors.DefaultSelector() as selector:
             for pid in self.pids:
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
             while len(self.codes) < len(self.pids):
-                for key, _ in selector.select(max(0.01, end - time.monotonic())):
+                for key, _ in selector.select(min(1, end.left() + 0.01)):
                     code = os.waitstatus_to_exitcode(os.waitpid(key.data, 0)[1])
                     self.codes[key.data] = code
                     selector.unregister(key.fd)
                     os.close(key.fd)
                     if code != 0:
-                        end = min(end, time.monotonic() + GRACE)
-                if time.monotonic() > end and len(self.codes) < len(self.pids) and not self.late:
-                    self.late = True
-                    self.kill()
+                        end = min(end, Limit(GRACE), key=Limit.left)
+                if end.over() and len(self.codes) < len(self.pids):
+                    # it says where it is, or is not able to
+                    self.kill(signal.SIGKILL if self.late else signal.SIGABRT)
+                    self.late, end = True, Limit(GRACE)
 
-    def kill(self):
+    def kill(self, how):
         for pid in self.pids:
             if pid not in self.codes:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, how)
 
 
 def serve():

@@ -34,6 +34,7 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(TOP, "tests/integration/lib"))
 import cluster
 import gpu_nodes
+from limit import PATIENCE, Limit
 
 # @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank
 # that are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
@@ -129,7 +130,6 @@ PROGRAMS = [
     Program("ddp_detail", path="ddp_sampler", environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 ]
 PORTS = 4  # MASTER_PORT, and those after it are for the program, too
-PATIENCE = float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 # What torch says on stderr beside a healthy program: warnings of two lines, an impatient store; a
 # CUDA build without a driver; and its triton, which takes what gc.freeze() keeps (program_host.py)
 # for leaks.
@@ -178,7 +178,6 @@ class Run:
         values = {
             "TEST_BACKEND": self.backend,
             "TEST_FOLDER": self.scratch,
-            "TEST_SECONDS": str(0.9 * self.limit),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             **self.program.environment,
@@ -225,14 +224,12 @@ class Run:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                     env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
                 ))  # fmt: skip
-        end = time.monotonic() + self.limit
-        late = False
-        for job in jobs:
-            try:
-                job.wait(max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                late = True
-                end_torchrun(job)
+        limit = Limit(self.limit)
+        while any(job.poll() is None for job in jobs) and not limit.over():
+            time.sleep(0.02)
+        late = [job for job in jobs if job.poll() is None]
+        for job in late:
+            end_torchrun(job)
         check_codes([job.returncode for job in jobs], {}, late)
 
     def check_err(self, path):

@@ -23,7 +23,7 @@
 #include "shm/proto/codec.h"
 #include "transport/process/launcher.h"
 
-enum { MOST = 1024, PATIENCE_MS = 20000 };
+enum { MOST = 1024, PATIENCE_MS = 300000 };
 
 static int64_t deadline(void)
 {

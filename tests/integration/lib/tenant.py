@@ -24,7 +24,7 @@ from commd_client import DTYPES, CommdError, Context  # noqa: E402
 U32 = DTYPES.index("u32")
 TIMED_COUNT, TIMED = 2048, 40  # elements: 8 KB; operations in a round
 REGISTERED_BYTES = 512 << 10
-PATIENCE_MS = 60000  # of any operation: a hang is an error, a slow machine is not
+PATIENCE_MS = 600000  # of any operation: a hang is an error, a slow machine is not
 context = group = None
 subgroups = 0
 

@@ -837,6 +837,6 @@ int main(void)
     };
 
     setenv("LC_ALL", "C", 1);
-    alarm(120); /* a commctl that never connects would let accept() wait for ever */
+    alarm(600); /* a commctl that never connects would let accept() wait for ever */
     return cmocka_run_group_tests_name("commctl", tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 #include "shm/gpu/session.h"
 #include "shm/proto/msg.h"
 
-enum { SERVICE_PATIENCE_MS = 60000, SERVICE_MAX_DEVICES = 8 };
+enum { SERVICE_PATIENCE_MS = 300000, SERVICE_MAX_DEVICES = 8 };
 
 /* ---- the process, from its commd --------------------------------------------------------------
  */
