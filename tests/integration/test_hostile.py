@@ -206,7 +206,7 @@ def watch(cluster, services, process, limit):
     slowest = 0
     names = [service.node.name for service in services]
     while process.poll() is None:
-        check(now() < limit, "the attack does not end")
+        check(not limit.over(), "the attack does not end")
         for service in services:
             service.check_same()
             begin = now()
@@ -265,7 +265,7 @@ def judge(cluster, tenant, seconds, begin_attack, **work):
     begin = now()
     tenant.work(seconds, **work)
     with ended(begin_attack()) as attacker:
-        slowest = watch(cluster, services, attacker, now() + seconds + PATIENCE)
+        slowest = watch(cluster, services, attacker, c.Limit(seconds + PATIENCE))
         equal(attacker.returncode, 0, "exit code of the attacker")
         said = attacker.stdout.read()
         equal(session_members(attacker.pid), [], "processes of the attacker")

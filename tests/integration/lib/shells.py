@@ -8,7 +8,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import time
+
+from limit import HANG, Limit
 
 # What a user has in .zshrc, and two keys: ^Xa inserts all that is offered for the word before the
 # cursor, ^Xd tells how many there were and what is on the line, and empties it.
@@ -26,7 +27,6 @@ zle -N tell
 bindkey '^Xa' offer
 bindkey '^Xd' tell
 """
-PATIENCE = 30 * float(os.environ.get("COMMD_TEST_PATIENCE", "1"))
 
 BASH = """
 . "$1"; shift
@@ -85,12 +85,12 @@ class Zsh:
     def typed(self, keys):
         """(how many matches, the line) after these keys."""
         os.write(self.terminal, keys.encode() + b"\x18d")
-        answer, end = b"", time.monotonic() + PATIENCE
+        answer, limit = b"", Limit(3 * HANG)
         with selectors.DefaultSelector() as ready:
             ready.register(self.terminal, selectors.EVENT_READ)
             ready.register(self.answers, selectors.EVENT_READ)
             while not answer.endswith(b"\n"):
-                if time.monotonic() > end:
+                if limit.over():
                     raise AssertionError(f"zsh does not answer to {keys!r}: {self.shown!r}")
                 for key, _ in ready.select(1):
                     if key.fd == self.terminal:
