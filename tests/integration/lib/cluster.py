@@ -204,9 +204,9 @@ class Rank:
         return at
 
     def close(self):
+        """It ends, once it has done what it was told."""
         self.process.stdin.close()
-        with contextlib.suppress(AssertionError):
-            exit_code(self.process)
+        exit_code(self.process)
         self.process.stdout.close()
 
 
