@@ -16,6 +16,9 @@ BUILD = os.environ.get("COMMD_BUILD") or (
     os.getcwd() if os.path.exists("tests/gpu/gpu_check") else os.path.join(TOP, "build")
 )
 
+sys.path.append(os.path.join(TOP, "tests/integration/lib"))
+from limit import HANG, run  # noqa: E402
+
 
 def programs(folder):
     for path, _, names in os.walk(os.path.join(folder, "build")):
@@ -54,10 +57,10 @@ class Bundle(unittest.TestCase):
 
     def checks(self, folder):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("COMMD_")}
-        done = subprocess.run(
+        done = run(
             [sys.executable, f"{folder}/tests/gpu/check.py", "--fake", "device", "nccl_hosts",
              "path_host", "nodes_two"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/", timeout=300,
+            30 * HANG, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
             env={**environment, "TMPDIR": folder},
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stdout)

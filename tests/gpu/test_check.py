@@ -18,14 +18,17 @@ BUILD = os.environ.get("COMMD_BUILD") or (
     else os.path.join(os.path.dirname(os.path.dirname(HERE)), "build")
 )
 
+sys.path.append(os.path.join(os.path.dirname(HERE), "integration/lib"))
+from limit import HANG, run  # noqa: E402
+
 
 def check(*words, **more):
     """(exit code, {name: row}, text)"""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "json")
-        done = subprocess.run(
+        done = run(
             [sys.executable, f"{HERE}/check.py", "--build", BUILD, "--json", out, *words],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+            60 * HANG, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, "TMPDIR": folder, **more},
         )  # fmt: skip
         rows = {}
