@@ -203,7 +203,7 @@ def test_an_operation_that_takes_long():
             until(lambda: cluster.nodes[0].ctl("ops")["ops"], "the operation is under way")
             for _ in range(2):
                 row = why(cluster.nodes[0])
-                equal((row["verdict"], row["well"]), ("HEALTHY", True), row)
+                check(staged.is_well(row), row)
             check(cluster.nodes[0].ctl("ops")["ops"], "it was under way all the time")
         finally:
             done.set()
@@ -410,7 +410,7 @@ def test_the_pace_of_a_job():
             (until_why, cluster.nodes[0], "COMPUTE_BOUND", "even"),
         )
         equal(culprit(row), (1, "node0", slow[1].pid))
-        equal(other["well"], True)
+        check(staged.is_well(other), other)
         for rank in slow + even:
             rank.kill()
 
@@ -419,7 +419,7 @@ def test_a_healthy_job_is_never_accused():
     with Cluster(2) as cluster:
         ranks = staged.paced(cluster, "g", [0, 0, 1, 1], 4 * [0.001], steps=4000)
         for row in at_once(*3 * [(why, cluster.nodes[0])]):
-            check(row["well"], row)
+            check(staged.is_well(row), row)
         for rank in ranks:
             rank.kill()
 
@@ -436,7 +436,7 @@ def test_a_job_with_uneven_steps_is_not_accused():
         until(lambda: cluster.nodes[0].groups()[0]["ops"] >= 140, "seven steps", 20)
         rows = at_once(*((later, cluster.nodes[k % 2], 0.2 * k) for k in range(8)))
         for row in rows:
-            check(row["well"], row)
+            check(staged.is_well(row), row)
         until_said(cluster.nodes[0], "it is waited for")
         stop_is_named(cluster, ranks, 1)
 
@@ -454,7 +454,7 @@ def test_a_pipeline_by_messages_is_not_accused():
         rows = at_once(*((later, cluster.nodes[k % 2], 0.17 * k) for k in range(12)))
         for row in rows:
             slow = row["verdict"] == "SLOW_RANK" and row["rank"] == 3
-            check(row["well"] or slow, row)
+            check(staged.is_well(row) or slow, row)
         until_said(cluster.nodes[0], "that one moves")
         stop_is_named(cluster, ranks, 3)
 

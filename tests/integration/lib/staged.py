@@ -14,6 +14,12 @@ import faults
 from cluster import Skip, now
 
 
+def is_well(row):
+    """What `commctl why` says of a group: nobody is accused. On a busy machine a rank may get no
+    core while another does; that is told, and is true."""
+    return row["well"] or "wanted a core" in row["evidence"]
+
+
 class Staged:
     """What was staged, and what is to be said of it."""
 
