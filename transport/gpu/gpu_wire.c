@@ -244,6 +244,15 @@ static int wires_new(struct gpu *g)
     return 0;
 }
 
+static void gwire_free(struct gwire *w)
+{
+    if (!w)
+        return;
+    free(w->ready);
+    free(w->ticket);
+    free(w);
+}
+
 static struct gwire *wire_new(struct ggroup *gr)
 {
     struct gwire *w = calloc(1, sizeof *w);
@@ -253,9 +262,7 @@ static struct gwire *wire_new(struct ggroup *gr)
     w->ready = calloc(gr->nnodes, sizeof *w->ready);
     w->ticket = calloc(gr->nnodes, sizeof *w->ticket);
     if (!w->ready || !w->ticket) {
-        free(w->ready);
-        free(w->ticket);
-        free(w);
+        gwire_free(w);
         return NULL;
     }
     w->g = gr->g;
@@ -298,7 +305,7 @@ const char *wire_open(struct ggroup *gr, int *ret_code)
     if (w)
         ev = wire_event_new(w, EVENT_JOINED);
     if (!ev) {
-        free(w);
+        gwire_free(w);
         return "commd-gpu has no memory for a group";
     }
     snprintf(ev->name, sizeof ev->name, "commd-gpu/%u/%llx/%llu", gr->user->uid,
@@ -569,9 +576,7 @@ static void wire_del(struct gwire *w)
     LIST_REMOVE(w, link);
     w->user->nnodes -= w->nnodes;
     guser_put(w->g, w->user);
-    free(w->ready);
-    free(w->ticket);
-    free(w);
+    gwire_free(w);
 }
 
 void wire_turn(struct gpu *g)
