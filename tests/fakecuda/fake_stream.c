@@ -1,10 +1,10 @@
 /* fake_stream.c - streams: operations that run later, in order, on workers.
  *
  * A queue is a thread and a list of operations. Each stream has a queue of its own; with
- * FAKECUDA_QUEUES=n all streams of a context share n, as hardware's do, and then an operation that
- * waits holds up what stands behind it in its queue, whatever its stream. What must come before is
- * noted at the call: the default stream waits for all that the context's blocking streams were
- * given, and these for it. A worker runs an operation once this is done, sleeps before
+ * FAKECUDA_QUEUES=n all streams of a context and a priority share n, as hardware's do, and then an
+ * operation that waits holds up what stands behind it in its queue, whatever its stream. What must
+ * come before is noted at the call: the default stream waits for all that the context's blocking
+ * streams were given, and these for it. A worker runs an operation once this is done, sleeps before
  * (FAKECUDA_DELAY_US), and counts it as done behind. When the device breaks, what is left is
  * dropped, and waits end with the error. */
 #include "tests/fakecuda/fake.h"
@@ -150,7 +150,7 @@ static struct fake_queue *queue_for(cu_stream s) /* under lock */
     if (!n)
         return queue_new(s);
     n = n < 64 ? n : 64;
-    q = &s->ctx->queues[s->ctx->next_queue++ % n];
+    q = &s->ctx->queues[-s->priority][s->ctx->next_queue++ % n];
     if (!*q)
         *q = queue_new(NULL);
     return *q;
@@ -191,7 +191,7 @@ cu_result fake_context_settle(cu_context ctx)
 
 /* ---- giving them work ------------------------------------------------------------------------ */
 
-static cu_stream stream_new(cu_context ctx, unsigned flags) /* under lock */
+static cu_stream stream_new(cu_context ctx, unsigned flags, int priority) /* under lock */
 {
     cu_stream s = calloc(1, sizeof *s);
 
@@ -199,6 +199,7 @@ static cu_stream stream_new(cu_context ctx, unsigned flags) /* under lock */
         return NULL;
     s->ctx = ctx;
     s->flags = flags;
+    s->priority = priority;
     s->refs = 1;
     s->queue = queue_for(s);
     if (!s->queue) {
@@ -216,7 +217,7 @@ cu_result fake_stream_default(cu_context ctx)
 
     pthread_mutex_lock(&fake_lock);
     if (!ctx->null_stream)
-        ctx->null_stream = stream_new(ctx, CU_STREAM_DEFAULT);
+        ctx->null_stream = stream_new(ctx, CU_STREAM_DEFAULT, 0);
     there = ctx->null_stream;
     pthread_mutex_unlock(&fake_lock);
     return there ? CU_SUCCESS : CU_E_OUT_OF_MEMORY;
@@ -349,19 +350,42 @@ cu_result fake_context_drain(cu_context ctx)
 
 /* ---- the driver's functions ------------------------------------------------------------------ */
 
-cu_result cuStreamCreate(cu_stream *s, unsigned flags)
+static cu_result stream_make(cu_stream *s, unsigned flags, int priority)
 {
     cu_stream made;
 
-    FAKE_ENTER(FAKE_CONTEXT);
     if (!s || flags & ~CU_STREAM_NON_BLOCKING)
         return CU_E_INVALID_VALUE;
+    priority = priority > 0 ? 0 : priority <= -FAKE_PRIORITIES ? 1 - FAKE_PRIORITIES : priority;
     pthread_mutex_lock(&fake_lock);
-    made = stream_new(fake_current(), flags);
+    made = stream_new(fake_current(), flags, priority);
     pthread_mutex_unlock(&fake_lock);
     if (!made)
         return CU_E_OUT_OF_MEMORY;
     *s = made;
+    return CU_SUCCESS;
+}
+
+cu_result cuStreamCreate(cu_stream *s, unsigned flags)
+{
+    FAKE_ENTER(FAKE_CONTEXT);
+    return stream_make(s, flags, 0);
+}
+
+/* One that is out of range is taken for the nearest. */
+cu_result cuStreamCreateWithPriority(cu_stream *s, unsigned flags, int priority)
+{
+    FAKE_ENTER(FAKE_CONTEXT);
+    return stream_make(s, flags, priority);
+}
+
+cu_result cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    FAKE_ENTER(FAKE_CONTEXT);
+    if (least)
+        *least = 0;
+    if (greatest)
+        *greatest = 1 - FAKE_PRIORITIES;
     return CU_SUCCESS;
 }
 

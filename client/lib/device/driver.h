@@ -17,6 +17,12 @@ const struct cuda *driver(const char **ret_why);
 /* COMMD_E_INVALID, NOMEM or GPU_LOST, with "all_reduce: cuMemcpyAsync: ..." */
 int driver_error(const char *op, const char *call, cu_result r);
 
+/* A stream of ours, in the current context. What waits in a stream stands in a hardware queue, and
+ * holds up the streams that share it, which are of one priority. So ours have other ones than the
+ * caller's, and each kind, for each waits for something else, has its own. */
+enum driver_lane { LANE_DOWN, LANE_UP, LANE_LANDING };
+cu_result driver_stream(enum driver_lane lane, cu_stream *ret);
+
 /* Is @p memory of a GPU (managed memory counts as such)? Then of which. */
 bool driver_owns(const void *p, int *ret_gpu);
 

@@ -146,7 +146,7 @@ static int stream_for(struct lander_stream **all, const struct staged *st, cu_st
         l = calloc(1, sizeof *l);
         if (!l)
             return error_set(error_mine(), COMMD_E_NOMEM, st->name, "no memory for a stream");
-        r = driver(NULL)->stream_new(&l->stream, CU_STREAM_NON_BLOCKING);
+        r = driver_stream(LANE_LANDING, &l->stream);
         if (r) {
             free(l);
             return driver_error(st->name, "cuStreamCreate", r);

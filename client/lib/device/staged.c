@@ -23,7 +23,9 @@
  * call has told of it.
  *
  * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
- * was enqueued first goes first): what a wait needs, of this process, was enqueued before it.
+ * was enqueued first goes first): what a wait needs, of this process, was enqueued before it; and
+ * "down" and "up" share one neither with each other nor with the caller's (driver_stream()), so
+ * that groups may be used in different order on different ranks.
  *
  * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails,
  * done is stored all the same. What if the group is left: the same. If this stream never gets
@@ -180,9 +182,9 @@ static int stream_lane_get(struct device_group *dg, const char *name, cu_context
     if (!l)
         return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for streams", name);
     l->ctx = ctx;
-    r = cu->stream_new(&l->down, CU_STREAM_NON_BLOCKING);
+    r = driver_stream(LANE_DOWN, &l->down);
     if (!r)
-        r = cu->stream_new(&l->up, CU_STREAM_NON_BLOCKING);
+        r = driver_stream(LANE_UP, &l->up);
     if (!r)
         r = cu->event_new(&l->called, CU_EVENT_DISABLE_TIMING);
     if (r) {

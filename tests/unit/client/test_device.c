@@ -187,6 +187,58 @@ static void calls_return_before_their_input_is_there(void **state)
         gpu_free(x[k]);
 }
 
+/* All streams of a priority share a hardware queue. */
+static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
+{
+    struct commd_work *w[2];
+    int32_t *x[2];
+    cu_stream s;
+
+    setenv("FAKECUDA_QUEUES", "1", 1);
+    s = gpu_stream();
+    for (unsigned k = 0; k < 2; k++) {
+        struct commd_op op;
+
+        x[k] = gpu_ints(N, 1);
+        op = reduce_op(x[k], N, s);
+        w[k] = start(k, &op);
+        if (k == 0) /* rank 1 has not come */
+            assert_true(gpu_passes(s));
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        assert_int_equal(finish(w[k]), 0);
+        assert_all(x[k], N, 2);
+        gpu_free(x[k]);
+    }
+    unsetenv("FAKECUDA_QUEUES");
+}
+
+static void groups_may_be_used_in_different_order(void **state)
+{
+    struct gpu_ranks *beside = gpu_ranks_beside(ranks);
+    struct commd_work *w[4];
+    int32_t *x[4];
+    cu_stream s;
+
+    setenv("FAKECUDA_QUEUES", "1", 1);
+    s = gpu_stream();
+    for (unsigned i = 0; i < 4; i++) { /* rank 0: this group, the other one; rank 1: vice versa */
+        struct gpu_ranks *in = i == 0 || i == 3 ? ranks : beside;
+        struct commd_op op;
+
+        x[i] = gpu_ints(N, 1);
+        op = reduce_op(x[i], N, s);
+        assert_int_equal(commd_start(in->group[i / 2], &op, NULL, NULL, &w[i]), 0);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(finish(w[i]), 0);
+        assert_all(x[i], N, 2);
+        gpu_free(x[i]);
+    }
+    unsetenv("FAKECUDA_QUEUES");
+    gpu_ranks_free(beside);
+}
+
 /* The host's second operation is behind the GPU's first. */
 static void host_operations_keep_their_place(void **state)
 {
@@ -1007,6 +1059,8 @@ int main(void)
         TEST(an_operation_enters_its_context_once),
         TEST(buffers_in_both_kinds_of_memory_are_refused),
         TEST(calls_return_before_their_input_is_there),
+        TEST(what_waits_for_other_ranks_holds_up_no_other_stream),
+        TEST(groups_may_be_used_in_different_order),
         TEST(host_operations_keep_their_place),
         TEST(messages_keep_their_order),
         TEST(a_message_lands),
