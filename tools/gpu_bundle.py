@@ -32,7 +32,7 @@ LIBRARIES = [
     "tests/fakecuda/libcuda.so.1", "tests/fakecuda/libnccl.so.2",
     "tests/fakecuda/libfakekernels.so",
 ]  # fmt: skip
-FILES = ["config.h", "transport/gpu/kernel/move.fatbin"]
+FILES = ["config.h"]
 TREE = [
     "tests/gpu/*.py", "tests/bench/gpu.py", "tests/bench/torch_gpu.py",
     "tests/integration/test_gpu_path.py", "tests/integration/test_gpu_nodes.py",

@@ -54,27 +54,20 @@ libcommd_gpu_twin_la_SOURCES = transport/gpu/kernel/element.h transport/gpu/kern
 	transport/gpu/kernel/move_type.h
 EXTRA_DIST += transport/gpu/kernel/move.cu
 
-# The kernels for GPUs: code for each architecture in one file, and that as an array. The compiler
-# takes 47 seconds of a core, two architectures at a time.
+# The kernels for GPUs. The compiler takes some 30 seconds of a core.
 noinst_LTLIBRARIES += libcommd-gpu-image.la
-libcommd_gpu_image_la_SOURCES =
+libcommd_gpu_image_la_SOURCES = transport/gpu/kernel/image.c transport/gpu/kernel/image.h
+EXTRA_DIST += transport/gpu/kernel/image.sh
 if HAVE_NVCC
 nodist_libcommd_gpu_image_la_SOURCES = transport/gpu/kernel/move_image.c
 gpu_kernel_sources = transport/gpu/kernel/move.cu transport/gpu/kernel/move_type.h \
-	transport/gpu/kernel/element.h transport/gpu/kernel/batch.h
-gpu_kernel_flags = -std=c++17 -O3 -fmad=false -I$(top_srcdir)
-transport/gpu/kernel/move.fatbin: $(gpu_kernel_sources)
-	$(AM_V_GEN)$(MKDIR_P) transport/gpu/kernel && $(NVCC) $(gpu_kernel_flags) --threads 2 \
-	    $(NVCC_GENCODE) -fatbin -Xfatbin -compress-all -o $@ \
-	    $(top_srcdir)/transport/gpu/kernel/move.cu
-transport/gpu/kernel/move_image.c: transport/gpu/kernel/move.fatbin
-	$(AM_V_GEN){ echo '#include "transport/gpu/move.h"' && \
-	    echo 'const unsigned char gpu_image[] __attribute__((aligned(16))) = {' && \
-	    od -An -v -tu1 transport/gpu/kernel/move.fatbin | \
-	        $(SED) 's/  */,/g; s/^,//; s/$$/,/' && \
-	    echo '};' && echo 'const size_t gpu_image_len = sizeof gpu_image;'; } >$@.new && \
-	    mv $@.new $@
-CLEANFILES += transport/gpu/kernel/move.fatbin transport/gpu/kernel/move_image.c
+	transport/gpu/kernel/element.h transport/gpu/kernel/batch.h transport/gpu/kernel/image.sh
+transport/gpu/kernel/move_image.c: $(gpu_kernel_sources)
+	$(AM_V_GEN)$(MKDIR_P) transport/gpu/kernel && $(SHELL) \
+	    $(top_srcdir)/transport/gpu/kernel/image.sh "$(top_srcdir)" transport/gpu/kernel \
+	    "$(NVCC)" "$(PTXAS12)" "-std=c++17 -O3 -fmad=false -I$(top_srcdir)"
+CLEANFILES += transport/gpu/kernel/move.*.ptx transport/gpu/kernel/move.*.cubin \
+	transport/gpu/kernel/move_image.c
 EXTRA_DIST += transport/gpu/kernel/image_none.c
 else
 libcommd_gpu_image_la_SOURCES += transport/gpu/kernel/image_none.c

@@ -401,6 +401,7 @@ static bool fill_gpus(struct answer *a)
         {"communicators", "COMMUNICATORS", MSG_CELL_NUMBER},
         {"operations", "OPERATIONS", MSG_CELL_NUMBER},
         {"moved", "MOVED [bytes]", MSG_CELL_NUMBER},
+        {"kernels", "KERNELS", MSG_CELL_STRING},
     };
     struct table *t = &a->table;
     struct core_gpu_view gpu;
@@ -422,6 +423,7 @@ static bool fill_gpus(struct answer *a)
         table_number_if(t, told, device->communicators);
         table_number_if(t, told, device->operations);
         table_number_if(t, told, device->moved);
+        table_text(t, device->kernels);
     }
     if (gpu.ndevices)
         return true;

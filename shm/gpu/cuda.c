@@ -9,9 +9,13 @@
 static const struct {
     const char *symbol;
     size_t member;
+    int later; /* it may be missing */
 } functions[] = {
-#define CUDA_ROW(member, symbol, args) {#symbol, offsetof(struct cuda, member)},
+#define CUDA_ROW(member, symbol, args) {#symbol, offsetof(struct cuda, member), 0},
     CUDA_FUNCTIONS(CUDA_ROW)
+#undef CUDA_ROW
+#define CUDA_ROW(member, symbol, args) {#symbol, offsetof(struct cuda, member), 1},
+        CUDA_LATER_FUNCTIONS(CUDA_ROW)
 #undef CUDA_ROW
 };
 
@@ -31,7 +35,7 @@ int cuda_load(const char *path, int only_loaded, struct cuda *ret_cuda, char *wh
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *f = dlsym(cu.library, functions[i].symbol);
 
-        if (!f) {
+        if (!f && !functions[i].later) {
             snprintf(why, len, "%s lacks %s: the driver is older than CUDA 11.7", path,
                      functions[i].symbol);
             return -ENOSYS;

@@ -19,10 +19,12 @@ enum {
     CU_E_STUB_LIBRARY = 34,
     CU_E_NO_DEVICE = 100,
     CU_E_INVALID_DEVICE = 101,
+    CU_E_INVALID_IMAGE = 200,
     CU_E_INVALID_CONTEXT = 201,
     CU_E_MAP_FAILED = 205,
     CU_E_ALREADY_MAPPED = 208,
     CU_E_NO_BINARY_FOR_GPU = 209,
+    CU_E_UNSUPPORTED_PTX = 222,
     CU_E_INVALID_HANDLE = 400,
     CU_E_NOT_FOUND = 500,
     CU_E_NOT_READY = 600,
@@ -194,10 +196,14 @@ struct cu_access { /* CUmemAccessDesc */
       (cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
        unsigned bz, unsigned shared, cu_stream s, void **params, void **extra))
 
+/* NULL in older drivers: CUDA 12.4. */
+#define CUDA_LATER_FUNCTIONS(F) F(function_load, cuFuncLoad, (cu_function f))
+
 struct cuda {
     void *library;
 #define CUDA_MEMBER(member, symbol, args) cu_result(*member) args;
     CUDA_FUNCTIONS(CUDA_MEMBER)
+    CUDA_LATER_FUNCTIONS(CUDA_MEMBER)
 #undef CUDA_MEMBER
 };
 

@@ -198,7 +198,8 @@
 #define FIELDS_gpu_session(F) F(NUM, client) F(NUM, uid) F(NUM, pid) F(NUM, weight)
 #define FIELDS_gpu_device(F) \
     F(GPU, device) F(NUM, clients) F(NUM, groups) F(NUM, communicators) F(NUM, memory) \
-    F(NUM, mapped) F(NUM, operations) F(NUM, moved) F(TEXT, uuid) F(TEXT, name) F(TEXT, state)
+    F(NUM, mapped) F(NUM, operations) F(NUM, moved) F(TEXT, uuid) F(TEXT, name) F(TEXT, state) \
+    F(TEXT, kernels)
 /* clang-format on */
 
 enum {

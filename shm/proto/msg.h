@@ -443,7 +443,8 @@ struct msg_gpu_device {
     uint64_t operations, moved; /* that have ended; bytes of it that they read */
     char uuid[MSG_NAME_MAX];    /* "GPU-..." */
     char name[MSG_NAME_MAX];
-    char state[MSG_NAME_MAX]; /* "ok", or what is wrong */
+    char state[MSG_NAME_MAX];   /* "ok", or what is wrong */
+    char kernels[MSG_TEXT_MAX]; /* which were loaded, or why none; "": nobody has wanted them yet */
 };
 
 struct msg {

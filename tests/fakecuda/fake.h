@@ -17,6 +17,7 @@
 
 #define FAKE_PROTOTYPE(member, symbol, args) FAKE_API cu_result symbol args;
 CUDA_FUNCTIONS(FAKE_PROTOTYPE)
+CUDA_LATER_FUNCTIONS(FAKE_PROTOTYPE)
 #undef FAKE_PROTOTYPE
 
 enum { /* errors of the driver that commd has no name for */
@@ -28,7 +29,7 @@ enum { /* errors of the driver that commd has no name for */
        FAKE_E_LAUNCH_FAILED = 719,
        FAKE_E_CAPTURE_UNSUPPORTED = 900,
 };
-enum { FAKE_DEVICES = 16, FAKE_GRANULARITY = 2 << 20, FAKE_PRIORITIES = 6 };
+enum { FAKE_DEVICES = 16, FAKE_GRANULARITY = 2 << 20, FAKE_CC = 90, FAKE_PRIORITIES = 6 };
 
 extern pthread_mutex_t fake_lock;
 extern pthread_cond_t fake_changed;

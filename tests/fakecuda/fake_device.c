@@ -217,7 +217,8 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device dev)
     *value = attribute == CU_ATTR_MAX_SHARED_MEMORY    ? 48 << 10
              : attribute == CU_ATTR_MULTIPROCESSORS    ? 4
              : attribute == CU_ATTR_UNIFIED_ADDRESSING ? 1
-             : attribute == CU_ATTR_CC_MAJOR           ? 9
+             : attribute == CU_ATTR_CC_MAJOR           ? (int)fake_knob("FAKECUDA_CC", FAKE_CC) / 10
+             : attribute == CU_ATTR_CC_MINOR           ? (int)fake_knob("FAKECUDA_CC", FAKE_CC) % 10
              : attribute == CU_ATTR_VMM                ? vmm
              : attribute == CU_ATTR_POSIX_FD           ? vmm
                                                        : 0;
@@ -437,6 +438,7 @@ static const struct {
     {CU_E_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
     {CU_E_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CU_E_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CU_E_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {CU_E_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {CU_E_MAP_FAILED, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
     {CU_E_ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
@@ -444,6 +446,8 @@ static const struct {
      "no kernel image is available for execution on the device"},
     {FAKE_E_PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "peer access is not supported between these two devices"},
+    {CU_E_UNSUPPORTED_PTX, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+     "the provided PTX was compiled with an unsupported toolchain."},
     {CU_E_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CU_E_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CU_E_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},

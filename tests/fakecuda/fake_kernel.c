@@ -12,6 +12,7 @@ enum { TABLES = 8, PARAM_BYTES = 4096 };
 struct CUfunc_st {
     const struct fakecuda_kernel *kernel;
     cu_context ctx;
+    bool loaded;
     struct CUfunc_st *next;
 };
 struct CUmod_st {
@@ -67,13 +68,70 @@ static const struct fakecuda_kernel *twin(const char *name) /* under lock */
     return NULL;
 }
 
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* "12.6" as 126. */
+static unsigned dotted(const char *text)
+{
+    unsigned major = 0, minor = 0;
+
+    return sscanf(text, "%u.%u", &major, &minor) == 2 ? major * 10 + minor : 0;
+}
+
+/* The newest PTX that a driver of this version compiles: NVIDIA's table of releases. */
+static unsigned ptx_of(unsigned driver)
+{
+    return driver >= 126 && driver < 130 ? driver - 41 : driver - 40;
+}
+
+/* The architecture of machine code; its form is CUDA 13's from ABI 8 on. */
+static unsigned elf_arch(const uint8_t *image)
+{
+    return image[7] == 0x41 ? image[0x31] : image[0x30];
+}
+
+static cu_result elf_refused(const uint8_t *image, unsigned driver, unsigned cc)
+{
+    unsigned arch = elf_arch(image);
+
+    if (image[8] >= 8 && driver < 130)
+        return CU_E_INVALID_IMAGE;
+    return arch / 10 == cc / 10 && arch <= cc ? CU_SUCCESS : CU_E_NO_BINARY_FOR_GPU;
+}
+
+static cu_result ptx_refused(const char *image, unsigned driver, unsigned cc)
+{
+    const char *version = strstr(image, "\n.version "), *target = strstr(image, "\n.target sm_");
+
+    if (!version || !target)
+        return CU_SUCCESS; /* a test's, in no language */
+    if (dotted(version + strlen("\n.version ")) > ptx_of(driver))
+        return CU_E_UNSUPPORTED_PTX;
+    return (unsigned)atoi(target + strlen("\n.target sm_")) <= cc ? CU_SUCCESS
+                                                                  : CU_E_NO_BINARY_FOR_GPU;
+}
+
+static cu_result image_refused(const void *image)
+{
+    unsigned version = (unsigned)fake_knob("FAKECUDA_VERSION", 13000);
+    unsigned driver = version / 1000 * 10 + version % 1000 / 10;
+    unsigned cc = (unsigned)fake_knob("FAKECUDA_CC", FAKE_CC);
+
+    return memcmp(image, "\177ELF", 4) ? ptx_refused(image, driver, cc)
+                                       : elf_refused(image, driver, cc);
+}
+
 cu_result cuModuleLoadData(cu_module *module, const void *image)
 {
     struct CUmod_st *m;
+    cu_result r;
 
     FAKE_ENTER(FAKE_CONTEXT);
     if (!module || !image)
         return CU_E_INVALID_VALUE;
+    r = image_refused(image);
+    if (r)
+        return r;
     m = malloc(sizeof *m);
     if (!m)
         return CU_E_OUT_OF_MEMORY;
@@ -103,12 +161,23 @@ cu_result cuModuleGetFunction(cu_function *f, cu_module module, const char *name
     if (k)
         made = malloc(sizeof *made);
     if (made) {
-        *made = (struct CUfunc_st){k, m->ctx, functions};
+        *made = (struct CUfunc_st){.kernel = k, .ctx = m->ctx, .next = functions};
         functions = made;
         *f = made;
     }
     pthread_mutex_unlock(&lock);
     return !m ? CU_E_INVALID_HANDLE : !k ? CU_E_NOT_FOUND : made ? CU_SUCCESS : CU_E_OUT_OF_MEMORY;
+}
+
+cu_result cuFuncLoad(cu_function f)
+{
+    FAKE_ENTER(FAKE_CONTEXT);
+    pthread_mutex_lock(&lock);
+    for (struct CUfunc_st *g = functions; g; g = g->next)
+        if (g == f)
+            g->loaded = true;
+    pthread_mutex_unlock(&lock);
+    return CU_SUCCESS;
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -192,6 +261,8 @@ cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, u
         return r;
     if (s->ctx != g->ctx)
         return CU_E_INVALID_HANDLE;
+    if (!g->loaded && fake_knob("FAKECUDA_LOADED", 0))
+        return CU_E_NOT_PERMITTED;
     l = calloc(1, sizeof *l);
     if (!l)
         return CU_E_OUT_OF_MEMORY;

@@ -308,8 +308,8 @@ static cu_result device_memory(size_t *bytes, cu_device dev)
 
 static cu_result device_attribute(int *value, int attribute, cu_device dev)
 {
-    (void)attribute, (void)dev;
-    *value = 4;
+    (void)dev;
+    *value = attribute == CU_ATTR_CC_MAJOR ? 9 : 4;
     return CU_SUCCESS;
 }
 

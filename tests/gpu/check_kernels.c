@@ -7,6 +7,7 @@
 
 #include "shm/reduce/reduce.h"
 #include "tests/gpu/gpu_check.h"
+#include "transport/gpu/kernel/image.h"
 #include "transport/gpu/move.h"
 
 enum { MOST = 4100, ROOM = MOST * 8 + 512, MARGIN = 256, SLOTS = 2 * BATCH_SOURCES };
@@ -53,15 +54,16 @@ static int load(void)
 {
     cu_module module;
     cu_device dev;
+    char text[512];
     cu_result r;
 
-    if (!gpu_image_len)
+    if (gpu_images[0].kind == GPU_IMAGE_NONE)
         return skip("built without a CUDA compiler");
     MUST(cu.ctx_device(&dev));
     MUST(cu.device_attribute(&multiprocessors, CU_ATTR_MULTIPROCESSORS, dev));
-    r = cu.module_load(&module, gpu_image);
+    r = gpu_image_load(&cu, dev, gpu_images, &module, text, sizeof text);
     if (r)
-        return fail("cuModuleLoadData: %s", text_of(r));
+        return fail("%s", text);
     for (unsigned k = 0; k < GPU_KERNELS; k++)
         MUST(cu.module_function(&functions[k], module, gpu_kernel_name(k)));
     return 0;

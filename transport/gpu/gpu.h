@@ -123,8 +123,10 @@ struct gdevice {
     char name[MSG_NAME_MAX];
     uint64_t bytes;
     int multiprocessors;
-    bool open;                /* sessions that are open may use it */
-    char state[MSG_NAME_MAX]; /* "": ok */
+    bool open;                  /* sessions that are open may use it */
+    char state[MSG_NAME_MAX];   /* "": ok */
+    char image[SESSION_TEXT];   /* of jobs: which kernels were loaded, or why none */
+    char kernels[SESSION_TEXT]; /* the same of the loop; "": not wanted yet */
     struct gstream stream[STREAMS];
     cu_module module;
     cu_function kernel[GPU_KERNELS];
@@ -224,6 +226,7 @@ struct gsession {
     bool registered;
     struct gjob job;
     int code;
+    char kernels[SESSION_TEXT]; /* if it opened its device: as of device_open() */
     char why[SESSION_TEXT];
     /* slots: announced below @next, finished below @low */
     uint64_t next, low;
@@ -419,8 +422,9 @@ void control_devices(struct gpu *g);
 void devices_find(struct gpu *g); /* libraries are loaded */
 struct gdevice *device_find(struct gpu *g, const struct cu_uuid *uuid);
 void device_text(const struct cu_uuid *uuid, char text[48]); /* "GPU-..." */
-/* On the jobs' thread: makes what sessions of this device need. 0, or COMMD_E_... */
-int device_open(struct gdevice *d, char why[SESSION_TEXT]);
+/* On the jobs' thread: makes what sessions of this device need. 0, or COMMD_E_...; @text: which
+ * kernels it has, or why it failed. */
+int device_open(struct gdevice *d, char text[SESSION_TEXT]);
 cu_result device_use(struct gdevice *d); /* makes its context current; the loop's thread only */
 /* Fails on an error that can only be one of the device or of ours. */
 void device_check(struct gdevice *d, cu_result r, const char *what);

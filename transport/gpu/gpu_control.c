@@ -67,6 +67,7 @@ void control_devices(struct gpu *g)
         snprintf(m.gpu_device.name, sizeof m.gpu_device.name, "%s", d->name);
         snprintf(m.gpu_device.state, sizeof m.gpu_device.state, "%s",
                  d->state[0] ? d->state : "ok");
+        snprintf(m.gpu_device.kernels, sizeof m.gpu_device.kernels, "%s", d->kernels);
         if (control_send(g, &m))
             return;
     }

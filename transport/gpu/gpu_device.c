@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "shm/util/wait.h"
+#include "transport/gpu/kernel/image.h"
 
 enum {
     CHECK_MS = 20, /* between two questions to the streams that work */
@@ -145,30 +146,40 @@ static cu_result open_streams(struct gdevice *d)
     return r;
 }
 
-int device_open(struct gdevice *d, char why[SESSION_TEXT])
+/* To load a kernel may wait for all that the GPU has to do. By default the driver puts that off
+ * until the kernel is launched, behind whatever waits on the streams then. */
+static int open_kernels(struct gdevice *d, char text[SESSION_TEXT])
+{
+    const struct cuda *cu = &d->g->cu;
+    cu_result r = CU_SUCCESS;
+
+    if (!d->module)
+        r = gpu_image_load(cu, d->ordinal, gpu_images, &d->module, d->image, sizeof d->image);
+    snprintf(text, SESSION_TEXT, "%s", d->image);
+    if (r)
+        return COMMD_E_GPU_LOST;
+    for (unsigned i = 0; i < GPU_KERNELS; i++) {
+        r = cu->module_function(&d->kernel[i], d->module, gpu_kernel_name(i));
+        if (!r && cu->function_load)
+            r = cu->function_load(d->kernel[i]);
+        if (r)
+            return open_failed(d, gpu_kernel_name(i), r, text);
+    }
+    return 0;
+}
+
+int device_open(struct gdevice *d, char text[SESSION_TEXT])
 {
     const struct cuda *cu = &d->g->cu;
     cu_result r = d->ctx ? CU_SUCCESS : cu->primary_retain(&d->ctx, d->ordinal);
 
     r = r ? r : cu->ctx_set(d->ctx);
     if (r)
-        return open_failed(d, "making a context", r, why);
+        return open_failed(d, "making a context", r, text);
     r = open_streams(d);
     if (r)
-        return open_failed(d, "making streams", r, why);
-    r = d->module ? CU_SUCCESS : cu->module_load(&d->module, gpu_image);
-    if (r && !gpu_image_len) {
-        snprintf(why, SESSION_TEXT, "commd-gpu was built without a CUDA compiler");
-        return COMMD_E_GPU_LOST;
-    }
-    if (r)
-        return open_failed(d, "loading the kernels", r, why);
-    for (unsigned i = 0; i < GPU_KERNELS; i++) {
-        r = cu->module_function(&d->kernel[i], d->module, gpu_kernel_name(i));
-        if (r)
-            return open_failed(d, gpu_kernel_name(i), r, why);
-    }
-    return 0;
+        return open_failed(d, "making streams", r, text);
+    return open_kernels(d, text);
 }
 
 cu_result device_use(struct gdevice *d)

@@ -105,12 +105,24 @@ static void hello_work(struct gjob *job)
     struct gdevice *d = s->dev;
 
     if (!d->open) {
-        s->code = device_open(d, s->why);
+        s->code = device_open(d, s->kernels);
+        snprintf(s->why, sizeof s->why, "%s", s->kernels);
         if (s->code)
             return;
         d->open = true;
     }
     s->code = region_register(s);
+}
+
+static void hello_opened(struct gsession *s)
+{
+    struct gdevice *d = s->dev;
+
+    if (!s->kernels[0]) /* it was open */
+        return;
+    snprintf(d->kernels, sizeof d->kernels, "%s", s->kernels);
+    if (!s->code)
+        gpu_log(s->g, LOG_INFO, "GPU %u (%s) has kernels: %s", d->number, d->name, d->kernels);
 }
 
 static void hello_done(struct gjob *job)
@@ -120,6 +132,7 @@ static void hello_done(struct gjob *job)
 
     s->jobs--;
     s->asking = false;
+    hello_opened(s);
     if (s->state == SESSION_CLOSED)
         return;
     if (s->code) {

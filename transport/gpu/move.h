@@ -45,11 +45,6 @@ bool gpu_launch_add(struct gpu_launch *l, const struct gpu_move *m);
 /* Sets the grid for a GPU with so many multiprocessors. false: there is nothing to launch. */
 bool gpu_launch_close(struct gpu_launch *l, unsigned multiprocessors);
 
-/* The kernels' image for cuModuleLoadData(), with code for each architecture; @len 0: built
- * without a CUDA compiler. */
-extern const unsigned char gpu_image[];
-extern const size_t gpu_image_len;
-
 /* Host twins of the kernels, for tests: the same source as C. @params as for cuLaunchKernel(): one,
  * a struct gpu_batch. They do what the threads of a grid do, one after the other; which, is set by
  * gpu_twin_grid(), for all of the process's threads. At first one block of one thread. */

@@ -1,7 +1,7 @@
 # tests/unit/gpu/: what commd-gpu decides, and its kernels as C, and as nvcc compiles them.
 if HAVE_CMOCKA
 unit_gpu = tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
-	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_move tests/unit/gpu/test_move_ptx \
+	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_image tests/unit/gpu/test_move tests/unit/gpu/test_move_ptx \
 	tests/unit/gpu/test_nccl
 check_PROGRAMS += $(unit_gpu)
 TESTS += $(unit_gpu)
@@ -27,16 +27,16 @@ tests_unit_gpu_test_move_ptx_SOURCES = tests/unit/gpu/test_move_ptx.c tests/unit
 	tests/unit/gpu/ptx_math.c tests/unit/gpu/ptx_parse.c tests/unit/gpu/ptx_priv.h
 tests_unit_gpu_test_move_ptx_LDADD = libcommd-gpu-plan.la libcommd-shm.la $(CMOCKA_LIBS) -lm
 if HAVE_NVCC
-# The text on the way to transport/gpu/kernel/move.fatbin, for two architectures.
-tests/unit/gpu/move.ptx: $(gpu_kernel_sources)
-	$(AM_V_GEN)$(MKDIR_P) tests/unit/gpu && rm -f $@.all && for a in $(NVCC_PTX_ARCHS); do \
-	    $(NVCC) $(gpu_kernel_flags) -arch=compute_$$a -ptx -o $@.one \
-	        $(top_srcdir)/transport/gpu/kernel/move.cu && cat $@.one >>$@.all || exit 1; \
-	    done && rm $@.one && mv $@.all $@
+# The texts that the build's machine code is made of.
+tests/unit/gpu/move.ptx: transport/gpu/kernel/move_image.c
+	$(AM_V_GEN)$(MKDIR_P) tests/unit/gpu && cat transport/gpu/kernel/move.*[0-9].ptx >$@
 tests_unit_gpu_test_move_ptx_CPPFLAGS = $(AM_CPPFLAGS) -DMOVE_PTX='"tests/unit/gpu/move.ptx"'
 EXTRA_tests_unit_gpu_test_move_ptx_DEPENDENCIES = tests/unit/gpu/move.ptx
 CLEANFILES += tests/unit/gpu/move.ptx
 endif
+
+tests_unit_gpu_test_image_SOURCES = tests/unit/gpu/test_image.c
+tests_unit_gpu_test_image_LDADD = libcommd-gpu-image.la libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_gpu_test_nccl_SOURCES = tests/unit/gpu/test_nccl.c
 tests_unit_gpu_test_nccl_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)

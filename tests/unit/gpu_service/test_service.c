@@ -516,6 +516,58 @@ static void without_a_gpu(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* Operations of two ranks under such a driver; @ret: the kernels that it has loaded. */
+static void kernels_under(const char *version, const char *cc, char ret[MSG_TEXT_MAX])
+{
+    const char *settings[] = {version, cc, "FAKECUDA_LOADED=1", NULL};
+    struct service sv;
+
+    service_start(&sv, settings);
+    run_collectives(&sv, 2, 10, 1);
+    assert_true(service_ask(&sv));
+    snprintf(ret, MSG_TEXT_MAX, "%s", sv.device[0].kernels);
+    assert_int_equal(service_stop(&sv), 0);
+}
+
+static int is_refused(void *arg, int sock)
+{
+    struct client c;
+
+    MUST(client_open(&c, sock, 0) == COMMD_E_GPU_LOST);
+    MUST(strstr(c.last.answer.text, arg));
+    return 0;
+}
+
+/* Machine code of an assembler of CUDA 12, if the build has one; else what the driver compiles. And
+ * all kernels are loaded before one is launched. */
+static void kernels_that_the_driver_loads(void **state)
+{
+    const char *none[] = {"FAKECUDA_FAIL=cuModuleLoadData:0:200", NULL};
+    char why[] = "driver 13.0 loads no kernels for compute capability 9.0; sm_90 by CUDA ";
+    char text[MSG_TEXT_MAX];
+    struct service sv;
+    bool twelve;
+
+    (void)state;
+    kernels_under("FAKECUDA_VERSION=13000", "FAKECUDA_CC=90", text);
+    if (strstr(text, "built without"))
+        skip();
+    twelve = strstr(text, "by CUDA 12.");
+    if (!twelve)
+        assert_memory_equal(text, "sm_90 by CUDA 13.", strlen("sm_90 by CUDA 13."));
+    kernels_under("FAKECUDA_VERSION=12000", "FAKECUDA_CC=86", text);
+    assert_non_null(strstr(text, twelve ? "sm_80 by CUDA 12." : "PTX 7.7, compiled by"));
+    kernels_under("FAKECUDA_VERSION=12080", "FAKECUDA_CC=100", text);
+    assert_string_equal(text, "PTX 7.7, compiled by the driver");
+    service_start(&sv, none);
+    assert_int_equal(client_join(client_spawn(&sv, 1000, is_refused, why)), 0);
+    assert_true(service_ask(&sv));
+    assert_non_null(strstr(sv.device[0].kernels, why));
+    assert_int_equal(service_stop(&sv), 0);
+}
+
 static int status_of(const char *command)
 {
     int status = system(command);
@@ -584,6 +636,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words),
         cmocka_unit_test(without_a_gpu),
+        cmocka_unit_test(kernels_that_the_driver_loads),
         cmocka_unit_test(collectives_of_one_to_eight_ranks),
         cmocka_unit_test(collectives_with_delays),
         cmocka_unit_test(sixteen_ranks),

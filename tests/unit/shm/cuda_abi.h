@@ -23,10 +23,12 @@ extern const struct cuda_abi_symbol cuda_abi_symbols[]; /* both end with no name
     V(CU_E_STUB_LIBRARY, CUDA_ERROR_STUB_LIBRARY)                                                  \
     V(CU_E_NO_DEVICE, CUDA_ERROR_NO_DEVICE)                                                        \
     V(CU_E_INVALID_DEVICE, CUDA_ERROR_INVALID_DEVICE)                                              \
+    V(CU_E_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE)                                                \
     V(CU_E_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT)                                            \
     V(CU_E_MAP_FAILED, CUDA_ERROR_MAP_FAILED)                                                      \
     V(CU_E_ALREADY_MAPPED, CUDA_ERROR_ALREADY_MAPPED)                                              \
     V(CU_E_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU)                                        \
+    V(CU_E_UNSUPPORTED_PTX, CUDA_ERROR_UNSUPPORTED_PTX_VERSION)                                    \
     V(CU_E_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE)                                              \
     V(CU_E_NOT_FOUND, CUDA_ERROR_NOT_FOUND)                                                        \
     V(CU_E_NOT_READY, CUDA_ERROR_NOT_READY)                                                        \

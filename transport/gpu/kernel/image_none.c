@@ -1,6 +1,7 @@
-/* image_none.c - in the place of the kernels where there was no CUDA compiler. With one, the image
- * is transport/gpu/kernel/move_image.c in the build folder. See transport/gpu/move.h. */
-#include "transport/gpu/move.h"
+/* image_none.c - in the place of the kernels where there was no CUDA compiler. With one, they are
+ * in transport/gpu/kernel/move_image.c in the build folder. See image.h. */
+#include "transport/gpu/kernel/image.h"
 
-const unsigned char gpu_image[] = {0};
-const size_t gpu_image_len = 0;
+static const unsigned char nothing[1];
+const struct gpu_image gpu_images[] = {{GPU_IMAGE_NONE, 1, "", nothing},
+                                       {GPU_IMAGE_NONE, 0, NULL, NULL}};
