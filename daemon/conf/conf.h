@@ -56,7 +56,9 @@ struct conf {
     char nccl_library[CONF_PATH_MAX]; /* "": libnccl.so.2 */
     char nccl_env[512];               /* "NCCL_NAME=VALUE ..." */
     bool nodes_share_gpus;            /* NCCL takes nodes for different hosts */
+    unsigned gpu_part;                /* bytes */
     uint64_t gpu_timeout_ms;
+    bool gpu_landlock;
     char gpu_program[CONF_PATH_MAX];
     char gpu_pid_file[CONF_PATH_MAX]; /* "": none */
 

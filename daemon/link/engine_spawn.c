@@ -95,7 +95,7 @@ void program_engine(const struct conf *conf, const char *device, struct program 
 
 void program_gpu(const struct conf *conf, struct program *ret_program)
 {
-    char timeout[24];
+    char part[24], timeout[24];
     const char *const words[] = {
         "commd-gpu",
         "--fd",
@@ -112,8 +112,12 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
         conf->nccl_env,
         "--host-id",
         conf->nodes_share_gpus ? conf->node : "",
+        "--part",
+        part,
         "--timeout",
         timeout,
+        "--landlock",
+        conf->gpu_landlock ? "yes" : "no",
         "--log",
         level_word(conf),
         NULL,
@@ -122,6 +126,7 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
     *ret_program = (struct program){.env = gpu_env};
     program_path("commd-gpu", getenv("COMMD_GPU"), conf->gpu_program,
                  conf_is_given(conf, "gpu.program"), ret_program->path);
+    snprintf(part, sizeof(part), "%u", conf->gpu_part);
     snprintf(timeout, sizeof(timeout), "%llu", (unsigned long long)conf->gpu_timeout_ms);
     program_words(ret_program, words);
 }

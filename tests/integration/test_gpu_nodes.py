@@ -51,6 +51,7 @@ class GpuRank:
 class GpuNodes(Cluster):
     def __init__(self, count, environment=None, machine=None, **keys):
         self.environment = environment or {}
+        self.part = keys.get("part", str(1 << 30))
         self.machine = machine
         super().__init__(count, {"gpu": {**gpu_driver.section(), **keys}}, start=False)
 
@@ -62,6 +63,13 @@ class GpuNodes(Cluster):
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self
+
+    def cut_as_told(self):
+        """Their commd-gpus were told of which parts operations are launched in."""
+        for node in self.nodes:
+            with open(f"/proc/{gpu_driver.pid(node)}/cmdline") as file:
+                words = file.read().split("\0")
+            equal(words[words.index("--part") + 1], self.part)
 
 
 @contextlib.contextmanager
@@ -130,8 +138,8 @@ def test_counts_made_to_fit_in_sum():
         del os.environ["GPU_RANK_MADE_COUNTS"]
 
 
-def several_groups(environment):
-    with GpuNodes(3, environment) as cluster, contextlib.ExitStack() as stack:
+def several_groups(**keys):
+    with GpuNodes(3, **keys) as cluster, contextlib.ExitStack() as stack:
         places = {
             "a": [(0, 0), (1, 0), (2, 0)],
             "b": [(2, 0), (1, 0), (0, 0)],
@@ -142,21 +150,23 @@ def several_groups(environment):
         for some in groups:
             for one in some:
                 equal(one.line(), ["done", "36"])
+        cluster.cut_as_told()
 
 
 def test_several_groups_over_three_nodes():
-    several_groups({})
+    several_groups()
 
 
 def test_operations_in_parts_over_three_nodes():
     """Of 512 bytes: all nodes launch the parts of all groups in one order, or they stand still."""
-    several_groups({"COMMD_GPU_PART": "512"})
+    several_groups(part="512")
 
 
-def lose_a_rank(environment):
-    with GpuNodes(2, environment) as cluster:
+def lose_a_rank(**keys):
+    with GpuNodes(2, **keys) as cluster:
         with ranks(cluster, "dies", [(0, 0), (1, 0), (0, 0)], 0) as some:
             until(lambda: moved(cluster.nodes[0]) >= 20, "they work")
+            cluster.cut_as_told()
             os.kill(some[1].pid, signal.SIGKILL)
             for one in (some[0], some[2]):
                 word, code, rank, text = one.line()
@@ -165,11 +175,11 @@ def lose_a_rank(environment):
 
 
 def test_a_rank_of_another_node_dies():
-    lose_a_rank({})
+    lose_a_rank()
 
 
 def test_a_rank_dies_between_parts():
-    lose_a_rank({"COMMD_GPU_PART": "512"})
+    lose_a_rank(part="512")
 
 
 def test_memory_that_is_not_lent_on_another_node():
@@ -240,6 +250,7 @@ def lose_a_commd_gpu(cluster, group):
         first = gpu_driver.pid(cluster.nodes[0])
         with ranks(cluster, group, [(0, 0), (1, 0)], 0) as some:
             until(lambda: moved(cluster.nodes[1]) >= 20, "they work")
+            cluster.cut_as_told()
             os.kill(gpu_driver.pid(cluster.nodes[1]), signal.SIGKILL)
             for one in some:
                 line = one.line()
@@ -262,7 +273,7 @@ def test_the_commd_gpu_of_another_node_dies():
 
 
 def test_the_commd_gpu_of_another_node_dies_between_parts():
-    with GpuNodes(2, {"COMMD_GPU_PART": "512"}) as cluster:
+    with GpuNodes(2, part="512") as cluster:
         lose_a_commd_gpu(cluster, "between")
 
 

@@ -352,7 +352,7 @@ struct gpu {
     char runs_on[MSG_TEXT_MAX];
     const char *node, *socket;
     int timeout_ms;
-    uint32_t part; /* bytes; 0: gpu_plan_part() */
+    uint32_t part; /* bytes, at most */
     unsigned log_level;
     int driver;
     unsigned ndevices;

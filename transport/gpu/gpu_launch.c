@@ -38,9 +38,7 @@ const char *launch_plan(struct gop *op)
 
 uint32_t launch_wish(const struct gop *op)
 {
-    uint32_t set = op->group->g->part;
-
-    return set ? set : gpu_plan_part(op->plan, user_beside(op));
+    return MIN(op->group->g->part, gpu_plan_part(op->plan, user_beside(op)));
 }
 
 uint64_t launch_cell(const struct gop *op)

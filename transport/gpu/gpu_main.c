@@ -283,8 +283,8 @@ static void serve(struct gpu *g)
 
 static const char usage[] =
     "Usage: commd-gpu --fd N --node NAME [--socket PATH] [--cuda LIB] [--nccl LIB]\n"
-    "                 [--nccl-env SETTINGS] [--host-id ID] [--timeout MS]\n"
-    "                 [--log error|warn|info|debug]\n"
+    "                 [--nccl-env SETTINGS] [--host-id ID] [--part BYTES] [--timeout MS]\n"
+    "                 [--landlock yes|no] [--log error|warn|info|debug]\n"
     "       commd-gpu --launcher FD\n"
     "Works on tensors that processes have on the GPUs of this node. Started by commd, not by "
     "hand.\n"
@@ -295,14 +295,17 @@ static const char usage[] =
     "  --nccl LIB    NCCL; libnccl.so.2\n"
     "  --nccl-env SETTINGS  NCCL_NAME=VALUE, with spaces between them: its environment\n"
     "  --host-id ID  what NCCL takes this node for, where nodes share GPUs\n"
+    "  --part BYTES  what is launched at once of an operation between GPUs; 1073741824\n"
     "  --timeout MS  how long an operation of NCCL may stand still; 30000\n"
+    "  --landlock no can open what its user can; yes: what a driver needs, where the kernel can\n"
     "  --log LEVEL   what is said on stderr; info\n"
     "  --launcher FD starts commd-gpu for a commd of another user, on a socket that listens\n"
     "  --version, --help\n";
 
 struct gpu_options {
     const char *node, *socket, *cuda, *nccl, *nccl_env, *host_id;
-    int fd, launcher, timeout_ms;
+    int fd, launcher, part, timeout_ms;
+    bool landlock;
     unsigned log_level;
 };
 
@@ -328,7 +331,9 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
         NCCL,
         NCCL_ENV,
         HOST_ID,
+        PART,
         TIMEOUT,
+        LANDLOCK,
         LOG,
         LAUNCHER,
         HELP,
@@ -341,7 +346,9 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
                                           {"nccl", 1, NULL, NCCL},
                                           {"nccl-env", 1, NULL, NCCL_ENV},
                                           {"host-id", 1, NULL, HOST_ID},
+                                          {"part", 1, NULL, PART},
                                           {"timeout", 1, NULL, TIMEOUT},
+                                          {"landlock", 1, NULL, LANDLOCK},
                                           {"log", 1, NULL, LOG},
                                           {"launcher", 1, NULL, LAUNCHER},
                                           {"help", 0, NULL, HELP},
@@ -373,9 +380,17 @@ static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
         case HOST_ID:
             o->host_id = optarg;
             break;
+        case PART:
+            o->part = atoi(optarg);
+            bad = o->part < GPU_PART_LEAST || o->part > GPU_PART;
+            break;
         case TIMEOUT:
             o->timeout_ms = atoi(optarg);
             bad = o->timeout_ms <= 0;
+            break;
+        case LANDLOCK:
+            o->landlock = !strcmp(optarg, "yes");
+            bad = !o->landlock && strcmp(optarg, "no");
             break;
         case LOG:
             bad = !parse_level(optarg, &o->log_level);
@@ -422,20 +437,21 @@ static void set_nccl_env(const struct gpu_options *o)
         setenv("NCCL_HOSTID", o->host_id, 0);
 }
 
-/* For tests, and for who has measured. */
-static void set_part(struct gpu *g, const char *text)
+/* Without it we serve all the same. The driver that tests have takes memory out of other processes,
+ * which a confined one may not. */
+static void give_up_files(const struct gpu *g, const struct gpu_options *o)
 {
-    unsigned long bytes;
-    char *end;
+    int r;
 
-    if (!text)
-        return;
-    bytes = strtoul(text, &end, 10); /* "-1": too much */
-    if (*text && !*end && bytes >= 16 && bytes <= GPU_PART)
-        g->part = (uint32_t)bytes;
-    else
-        gpu_log(g, LOG_ERROR, "COMMD_GPU_PART is \"%.40s\", expected 16 to %d bytes: left out",
-                text, GPU_PART);
+    if (!o->landlock) {
+        gpu_log(g, LOG_INFO, "not confined by Landlock: gpu.landlock is false");
+    } else if (dlsym(g->cu.library, "fakecuda_calls")) {
+        gpu_log(g, LOG_INFO, "not confined by Landlock: the driver is that of tests");
+    } else {
+        r = confine(CONFINE_DRIVER);
+        gpu_log(g, LOG_INFO, r ? "not confined by Landlock: %s" : "confined by Landlock%s",
+                r ? strerror(-r) : "");
+    }
 }
 
 /* Libraries first, for those lie anywhere; then the process gives up the file system but for what a
@@ -450,10 +466,7 @@ static void load(struct gpu *g, const struct gpu_options *o)
     }
     if (nccl_load(o->nccl, &g->nccl, why, sizeof why))
         gpu_log(g, LOG_INFO, "without NCCL: %s", why);
-    /* Where the kernel can: without it we serve all the same. The driver that tests have takes
-     * memory out of other processes, which a confined one may not. */
-    if (!dlsym(g->cu.library, "fakecuda_calls"))
-        confine(CONFINE_DRIVER);
+    give_up_files(g, o);
     devices_find(g);
 }
 
@@ -480,7 +493,12 @@ static int begin(struct gpu *g)
 int main(int argc, char **argv)
 {
     static struct gpu g = {.control = -1, .epoll = -1, .running = true};
-    struct gpu_options o = {.fd = -1, .launcher = -1, .timeout_ms = 30000, .log_level = LOG_INFO};
+    struct gpu_options o = {.fd = -1,
+                            .launcher = -1,
+                            .part = GPU_PART,
+                            .timeout_ms = 30000,
+                            .landlock = true,
+                            .log_level = LOG_INFO};
 
     if (parse_gpu_words(argc, argv, &o))
         return 64;
@@ -497,7 +515,7 @@ int main(int argc, char **argv)
     set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
-    set_part(&g, getenv("COMMD_GPU_PART"));
+    g.part = (uint32_t)o.part;
     TAILQ_INIT(&g.busy);
     load(&g, &o);
     if (begin(&g)) {

@@ -77,6 +77,7 @@ bool gpu_plan_make(struct gpu_plan *p);
  * its start and its end anew: foreseen are some 20 us, against 4 ms for 1 GiB and 0.3 ms for 64 MiB
  * at 250 GB/s. */
 enum {
+    GPU_PART_LEAST = 16,
     GPU_PART = 1 << 30,
     GPU_PART_BESIDE = 64 << 20, /* where other users are on the same GPUs */
 };

@@ -57,7 +57,9 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->nccl_library, "");
         assert_string_equal(conf->nccl_env, "");
         assert_false(conf->nodes_share_gpus);
+        assert_int_equal(conf->gpu_part, 1 << 30);
         assert_int_equal(conf->gpu_timeout_ms, 30000);
+        assert_true(conf->gpu_landlock);
         assert_string_equal(conf->gpu_program, COMMD_LIBEXECDIR "/commd-gpu");
         assert_string_equal(conf->gpu_pid_file, "");
         assert_int_equal(conf->heartbeat_ms, 500);
@@ -99,7 +101,8 @@ static void every_key_reaches_its_field(void **state)
                 "  engine: /a/e, engine_pid_file: /a/ep}\n"
                 "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
                 "nccl_env: 'NCCL_SOCKET_IFNAME==lo NCCL_NET=Socket', "
-                "nodes_share_gpus: true, timeout: 2m, program: /a/g, pid_file: /a/gp}\n"
+                "nodes_share_gpus: true, part: 65536, timeout: 2m, landlock: false, "
+                "program: /a/g, pid_file: /a/gp}\n"
                 "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
                 "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
                 " max_groups_per_user: 4, max_board_bytes: 5M,"
@@ -145,7 +148,9 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->nccl_library, "/a/n");
     assert_string_equal(conf->nccl_env, "NCCL_SOCKET_IFNAME==lo NCCL_NET=Socket");
     assert_true(conf->nodes_share_gpus);
+    assert_int_equal(conf->gpu_part, 64 << 10);
     assert_int_equal(conf->gpu_timeout_ms, 120000);
+    assert_false(conf->gpu_landlock);
     assert_string_equal(conf->gpu_program, "/a/g");
     assert_string_equal(conf->gpu_pid_file, "/a/gp");
     assert_int_equal(conf->heartbeat_ms, 100);
@@ -189,7 +194,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 39);
+    assert_int_equal(n, 41);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

@@ -108,8 +108,9 @@ void service_start(struct service *sv, const char *const *settings)
             putenv((char *)*settings);
         execl("transport/commd-gpu", "commd-gpu", "--fd", fd, "--node", "here", "--cuda",
               getenv("TEST_CUDA") ? getenv("TEST_CUDA") : FAKE, "--nccl",
-              getenv("TEST_NCCL") ? getenv("TEST_NCCL") : "tests/fakecuda/libnccl.so.2",
-              "--timeout", getenv("TEST_TIMEOUT") ? getenv("TEST_TIMEOUT") : "30000", "--log",
+              getenv("TEST_NCCL") ? getenv("TEST_NCCL") : "tests/fakecuda/libnccl.so.2", "--part",
+              getenv("TEST_PART") ? getenv("TEST_PART") : "1073741824", "--timeout",
+              getenv("TEST_TIMEOUT") ? getenv("TEST_TIMEOUT") : "30000", "--log",
               level ? level : "warn", getenv("TEST_SOCKET") ? "--socket" : NULL,
               getenv("TEST_SOCKET"), (char *)NULL);
         _exit(127);

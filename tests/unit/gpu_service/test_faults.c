@@ -32,6 +32,7 @@ struct crew {
     uint8_t device[4];
     const char *text; /* part of what operations fail with at first; NULL: they do not */
     unsigned failures;
+    uint64_t first; /* the operation that fails first; 0: whichever */
 };
 
 static void sum_of(struct request *q, uint64_t seq, const struct buffer *b, uint32_t number)
@@ -139,6 +140,7 @@ static int fails_at_first(void *arg, int sock)
         if (r.code != COMMD_E_GPU_LOST || !strstr(r.text, x->text) || ++failed > x->failures)
             fprintf(stderr, "rank %u, failure %u: %d %s\n", x->rank, failed, r.code, r.text);
         MUST(r.code == COMMD_E_GPU_LOST && strstr(r.text, x->text) && failed <= x->failures);
+        MUST(failed > 1 || !x->first || seq == x->first);
         if (failed == x->failures && x->rank == 0)
             service_turn_knobs("");
         meet(x->meetings, x->world);
@@ -153,14 +155,15 @@ static int fails_at_first(void *arg, int sock)
 
 /* Three ranks on GPUs 0, 1, 2 whose NCCL fails as @line says. Beside them two on GPUs 2 and 3, and
  * two on GPU 0. */
-static void run_failing(const char *line, const char *text)
+static void run_failing_at(uint64_t first, const char *line, const char *text)
 {
     struct crew fails = {.meetings = meetings_new(1),
                          .group = 7,
                          .world = 3,
                          .device = {0, 1, 2},
                          .text = text,
-                         .failures = 2},
+                         .failures = 2,
+                         .first = first},
                 across = {.meetings = meetings_new(2), .group = 8, .world = 2, .device = {2, 3}},
                 alone = {.meetings = meetings_new(2), .group = 9, .world = 2, .device = {0, 0}};
     struct crew x[7];
@@ -184,6 +187,11 @@ static void run_failing(const char *line, const char *text)
     assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
     service_knobs_end();
+}
+
+static void run_failing(const char *line, const char *text)
+{
+    run_failing_at(0, line, text);
 }
 
 static void nccl_that_fails_at_init(void **state)
@@ -233,15 +241,15 @@ static void nccl_that_fails_late(void **state)
     unsetenv("FAKECUDA_DELAY_US");
 }
 
-/* Each operation has eight parts. */
+/* Each operation has eight parts, so the first one fails. */
 static void nccl_that_fails_between_parts(void **state)
 {
     (void)state;
-    setenv("COMMD_GPU_PART", "512", 1);
-    run_failing("FAKENCCL_FAIL_AT=2:3:6", "NCCL failed in an operation of group \"group 7\"");
-    run_failing("FAKENCCL_HANG_AT=2:6",
-                "stands still for 1000 ms in all_reduce of group \"group 7\"");
-    unsetenv("COMMD_GPU_PART");
+    setenv("TEST_PART", "512", 1);
+    run_failing_at(1, "FAKENCCL_FAIL_AT=2:3:6", "NCCL failed in an operation of group \"group 7\"");
+    run_failing_at(1, "FAKENCCL_HANG_AT=2:6",
+                   "stands still for 1000 ms in all_reduce of group \"group 7\"");
+    unsetenv("TEST_PART");
 }
 
 static int fails_for_good(void *arg, int sock)

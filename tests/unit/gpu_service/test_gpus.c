@@ -170,7 +170,7 @@ static void collectives_over_gpus(void **state)
 /* Each operation that can be cut in many parts, which take turns; the bytes are the same. */
 static void collectives_in_parts(void **state)
 {
-    static const char *const settings[] = {"COMMD_GPU_PART=8192", "FAKENCCL_PROGRESS=1", NULL};
+    static const char *const settings[] = {"TEST_PART=8192", "FAKENCCL_PROGRESS=1", NULL};
     struct service sv;
 
     (void)state;
@@ -300,7 +300,7 @@ static void deaths(void **state)
 
 static void deaths_between_parts(void **state)
 {
-    static const char *const settings[] = {"COMMD_GPU_PART=32768", NULL};
+    static const char *const settings[] = {"TEST_PART=32768", NULL};
 
     (void)state;
     run_deaths(settings);

@@ -345,7 +345,7 @@ static void beside_nccl_that_hangs(void **state)
 static void run_parts(unsigned coll)
 {
     static const char *const settings[] = {"FAKECUDA_DELAY_US=20000", "FAKECUDA_SEED=5",
-                                           "COMMD_GPU_PART=256", NULL};
+                                           "TEST_PART=256", NULL};
     struct board *board = (struct board *)meetings_new(sizeof(struct board) / sizeof(uint32_t) + 1);
     struct part x[4];
     struct service sv;
