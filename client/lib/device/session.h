@@ -61,6 +61,7 @@ struct session {
     size_t aux_at;
     struct exported *memory;  /* owned */
     struct exported *leaving; /* owned; to be forgotten when no pending operation names it */
+    unsigned looks, looked;   /* for memory that was freed: calls, entries before the next one */
 
     _Atomic uint32_t *landed; /* SESSION_SLOTS words that our streams write; NULL: not needed yet */
     cu_ptr landed_at;

@@ -17,11 +17,16 @@
  * names it still, or commd-gpu has not seen its end yet, the buffer is one that cannot be exported,
  * for this once.
  *
+ * Memory that was freed, and whose addresses no operation names any more, stays allocated as long
+ * as commd-gpu has it open: as much as the caller's allocator gives back. Nobody tells us of that,
+ * so now and then an entry is looked at.
+ *
  * What could not be mapped is tried again, less and less often: what was in the way may go. That
  * may be memory that another session of this process has told of, which nobody takes back. */
 #include "client/lib/device/session.h"
 
 enum { CLOSE_NAPS = 20, CLOSE_NAP_US = 500 };
+enum { LOOK_EVERY = 16 }; /* buffers, between looks for memory that was freed: an entry each */
 /* Operations until it is tried again: first, and at most. */
 enum { AGAIN_SOON = 2, AGAIN_LATE = 64, AGAIN_MOST = 1 << 20 };
 
@@ -299,6 +304,22 @@ static bool is_there(const char *op, const struct exported *m)
            !memcmp(now.piece, m->piece, m->n * sizeof *m->piece);
 }
 
+static void look_for_freed(struct session *s, const char *op)
+{
+    struct exported **at = &s->memory;
+
+    if (++s->looks % LOOK_EVERY)
+        return;
+    for (unsigned i = 0; *at && i < s->looked; i++)
+        at = &(*at)->next;
+    if (!*at)
+        s->looked = 0;
+    else if (is_there(op, *at))
+        s->looked++;
+    else
+        forget(s, at);
+}
+
 /* NULL: it is not there yet. What the buffer shares a piece with is as it was, then. */
 static struct exported *exported_find(struct session *s, const char *op, const struct walk *w)
 {
@@ -363,6 +384,7 @@ int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
     *ret_place = (struct session_place){0};
     if (!bytes)
         return 0;
+    look_for_freed(s, op);
     forget_unnamed(s);
     r = walk_pieces(op, p, bytes, &w);
     if (r || w.alone || w.gpu != s->gpu)

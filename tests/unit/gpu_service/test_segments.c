@@ -259,15 +259,54 @@ static void blocks_share_a_piece(void **state)
     segment_free(s);
 }
 
+static uint64_t mapped_by(int32_t *const x[PAIR])
+{
+    struct commd_op op[PAIR];
+
+    for (unsigned k = 0; k < PAIR; k++)
+        op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], 1000);
+    pair_run(op, NULL);
+    assert_true(service_ask(&pair.service));
+    return pair.service.device[0].mapped;
+}
+
+/* Although nothing else comes to its addresses. */
+static void what_was_freed_is_closed(void **state)
+{
+    int32_t *x[PAIR], *y[PAIR];
+    uint64_t one, both, now;
+
+    for (unsigned k = 0; k < PAIR; k++) {
+        x[k] = gpu_ints(1000, 1);
+        y[k] = gpu_ints(1000, 1);
+    }
+    one = mapped_by(x);
+    both = mapped_by(y);
+    assert_true(one && both > one);
+    for (unsigned k = 0; k < PAIR; k++)
+        gpu_free(x[k]);
+    now = both;
+    for (unsigned i = 0; i < 200 && now > both - one; i++)
+        now = mapped_by(y);
+    assert_int_equal(now, both - one);
+    for (unsigned k = 0; k < PAIR; k++)
+        gpu_free(y[k]);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(buffers_lie_across_pieces),   TEST(a_piece_in_the_middle_is_another_one),
-        TEST(all_of_it_is_another_one),    TEST(a_segment_grows),
-        TEST(a_segment_shrinks),           TEST(descriptors_are_closed),
-        TEST(a_buffer_of_too_many_pieces), TEST(blocks_share_a_piece),
+        TEST(what_was_freed_is_closed),
+        TEST(buffers_lie_across_pieces),
+        TEST(a_piece_in_the_middle_is_another_one),
+        TEST(all_of_it_is_another_one),
+        TEST(a_segment_grows),
+        TEST(a_segment_shrinks),
+        TEST(descriptors_are_closed),
+        TEST(a_buffer_of_too_many_pieces),
+        TEST(blocks_share_a_piece),
     };
 
     pair_environment("1");
