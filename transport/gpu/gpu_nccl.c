@@ -376,6 +376,23 @@ struct gcomm *comm_begin(struct gop *op)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
+/* Each takes some hundred MB of its GPUs: one that no group is for goes after a while, in which
+ * another group of the same ranks mostly comes. Other nodes find that this one has none. */
+static void comm_rest(struct gpu *g, struct gcomm *c, uint64_t now)
+{
+    const struct ggroup *gr;
+
+    if (!c->ready || c->users || now <= c->used_ms + (uint64_t)g->timeout_ms)
+        return;
+    for (unsigned i = 0; i < GROUP_BUCKETS; i++)
+        LIST_FOREACH(gr, &g->groups[i], link)
+            if (comm_find(gr) == c) {
+                c->used_ms = now;
+                return;
+            }
+    comm_abort(g, c);
+}
+
 void comms_turn(struct gpu *g)
 {
     struct gcomm *c, *next;
@@ -390,7 +407,9 @@ void comms_turn(struct gpu *g)
     aborts_begin(g);
     for (c = LIST_FIRST(&g->comms); c; c = next) {
         next = LIST_NEXT(c, link);
-        if (!c->failed && c->flying) { /* of what runs, errors only show when they are asked for */
+        if (!c->failed && !c->flying) {
+            comm_rest(g, c, now);
+        } else if (!c->failed) { /* of what runs, errors only show when they are asked for */
             comm_settled(g, c, "an operation");
         } else if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire)) {
             if (!c->waits && now > c->failed_ms + (uint64_t)g->timeout_ms)

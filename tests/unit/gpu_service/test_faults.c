@@ -252,6 +252,33 @@ static void nccl_that_fails_between_parts(void **state)
     unsetenv("TEST_PART");
 }
 
+/* Nobody is left to use it. */
+static void a_communicator_of_no_group_goes(void **state)
+{
+    struct crew x[2];
+    struct service sv;
+    pid_t pids[2];
+    uint64_t end;
+
+    (void)state;
+    start_with_knobs(&sv, "");
+    for (unsigned i = 0; i < 2; i++) {
+        x[i] = (struct crew){.group = 7, .world = 2, .rank = i, .device = {0, 1}};
+        pids[i] = client_spawn(&sv, 1000, works_once, &x[i]);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_ask(&sv));
+    assert_int_equal(sv.device[0].operations, 1);
+    for (end = now_ms() + SERVICE_PATIENCE_MS; sv.device[0].communicators && now_ms() < end;) {
+        usleep(10000);
+        assert_true(service_ask(&sv));
+    }
+    assert_int_equal(sv.device[0].communicators, 0);
+    assert_int_equal(service_stop(&sv), 0);
+    service_knobs_end();
+}
+
 static int fails_for_good(void *arg, int sock)
 {
     const struct crew *x = arg;
@@ -431,6 +458,7 @@ int main(void)
         cmocka_unit_test(aborts_that_wait_for_each_other),
         cmocka_unit_test(a_call_of_the_driver_that_hangs),
         cmocka_unit_test(an_environment_with_settings_of_nccl),
+        cmocka_unit_test(a_communicator_of_no_group_goes),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
