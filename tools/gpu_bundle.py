@@ -8,7 +8,8 @@
                          without a GPU that the folder is whole (check.py --fake)
     build/lib/           the libraries of this machine that they need and a bare one lacks
 
-Programs have DT_RPATH with $ORIGIN, so the folder may lie anywhere. Then there:
+Programs have DT_RPATH with $ORIGIN, so the folder may lie anywhere, and need glibc 2.34 (RHEL 9,
+Ubuntu 22.04) or newer. Then there:
 
     python3 tests/gpu/check.py --help
 """
@@ -16,6 +17,7 @@ Programs have DT_RPATH with $ORIGIN, so the folder may lie anywhere. Then there:
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -40,6 +42,78 @@ TREE = [
 ]  # fmt: skip
 # What a machine with torch has.
 SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|linux-vdso)")
+
+# What machines have that the folder is for. Newer glibcs have more functions; the libraries of this
+# machine use these of them, and get ours.
+GLIBC = (2, 35)
+LATER = "commd-later.so"
+LATER_SOURCE = """
+#include <stdint.h>
+#include <sys/random.h>
+
+void arc4random_buf(void *p, size_t n)
+{
+    for (ssize_t got; n; p = (char *)p + got, n -= (size_t)got)
+        if ((got = getrandom(p, n, 0)) < 0)
+            got = 0;
+}
+
+uint32_t arc4random(void)
+{
+    uint32_t n;
+
+    arc4random_buf(&n, sizeof n);
+    return n;
+}
+"""
+
+
+def glibc_of(name):
+    """The version of "GLIBC_2.36"; of other names, none."""
+    found = re.fullmatch(r"GLIBC_(\d+)\.(\d+)", name)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+class Versions:
+    """The versions of other libraries' symbols that an ELF file asks for."""
+
+    def __init__(self, path):
+        self.path = path
+        with open(path, "rb") as file:
+            self.bytes = bytearray(file.read())
+        at, count = self.get("Q", 0x28), self.get("H", 0x3C)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", self.bytes, at + 64 * i) for i in range(count)]
+        self.entries = []  # where each stands, and its name
+        for _, kind, _, _, offset, _, link, number, _, _ in sections:
+            if kind == 0x6FFFFFFE:  # SHT_GNU_verneed
+                self.strings = sections[link][4]
+                self.read(offset, number)
+
+    def get(self, form, at):
+        return struct.unpack_from(f"<{form}", self.bytes, at)[0]
+
+    def read(self, at, number):
+        for _ in range(number):
+            entry = at + self.get("I", at + 8)
+            for _ in range(self.get("H", at + 2)):
+                begin = self.strings + self.get("I", entry + 8)
+                name = self.bytes[begin : self.bytes.index(0, begin)].decode()
+                self.entries.append((entry, name))
+                entry += self.get("I", entry + 12)
+            at += self.get("I", at + 12)
+
+    def lower(self):
+        """What is too new becomes the oldest: the loader then looks for a symbol of that version in
+        all libraries, and takes it from one that has no versions. True if there was any."""
+        oldest = min((e for e in self.entries if glibc_of(e[1]) > (0, 0)),
+                     key=lambda e: glibc_of(e[1]), default=None)  # fmt: skip
+        late = [entry for entry, name in self.entries if glibc_of(name) > GLIBC]
+        for entry in late:
+            for field in (0, 8):  # its hash and its name
+                struct.pack_into("<I", self.bytes, entry + field, self.get("I", oldest[0] + field))
+        with open(self.path, "wb") as file:
+            file.write(self.bytes)
+        return bool(late)
 
 
 def output(*command):
@@ -95,7 +169,15 @@ class Bundle:
     def add_libraries(self):
         """As they are: the programs' DT_RPATH holds for them, too."""
         for name, path in sorted(self.needed.items()):
-            shutil.copy(os.path.realpath(path), self.at(f"build/lib/{name}"))
+            target = self.at(f"build/lib/{name}")
+            shutil.copy(os.path.realpath(path), target)
+            if Versions(target).lower():
+                output("patchelf", "--add-needed", LATER, target)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-O2", f"-Wl,-soname,{LATER}", "-x", "c", "-", "-o",
+             self.at(f"build/lib/{LATER}")],
+            input=LATER_SOURCE, text=True, check=True,
+        )  # fmt: skip
         if "libucs.so.0" in self.needed:  # what it loads while it runs
             ucx = os.path.join(os.path.dirname(self.needed["libucs.so.0"]), "ucx")
             for name in ("libuct_cma.so.0", "libuct_cma.so"):

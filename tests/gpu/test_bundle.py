@@ -39,6 +39,7 @@ class Bundle(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout)
             os.rename(made, folder)
             self.paths(folder)
+            self.glibc(folder)
             self.checks(folder)
 
     def paths(self, folder):
@@ -54,6 +55,19 @@ class Bundle(unittest.TestCase):
             if "/lib/" not in path.removeprefix(folder):  # those are found by who needs them
                 found = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
                 self.assertNotIn("not found", found, path)
+
+    def glibc(self, folder):
+        """Nothing needs a newer one than machines have: 2.35 is Ubuntu 22.04's. And functions that
+        only newer ones have are ours."""
+        for path in programs(folder):
+            text = subprocess.run(["readelf", "-VW", path], capture_output=True, text=True).stdout
+            for major, minor in re.findall(r"Name: GLIBC_(\d+)\.(\d+)\b", text):
+                self.assertLessEqual((int(major), int(minor)), (2, 35), path)
+            found = subprocess.run(
+                ["ldd", "-r", path], capture_output=True, text=True,
+                env={**os.environ, "LD_LIBRARY_PATH": f"{folder}/build/lib"},
+            )  # fmt: skip
+            self.assertNotIn("arc4random", found.stdout + found.stderr, path)
 
     def checks(self, folder):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("COMMD_")}
