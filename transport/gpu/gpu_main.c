@@ -512,6 +512,9 @@ int main(int argc, char **argv)
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
         setenv("COMMD_SOCKET", o.socket, 1);
     setenv("COMMD_WARN_AFTER", "0", 1);
+    /* One queue, as jobs set it for themselves and a commd that they start inherits it, would have
+     * every user wait for the one whose NCCL waits for a network. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;
     g.log_level = o.log_level;
