@@ -44,7 +44,7 @@ static void say_waiting(struct finding *f, const struct seats *seats, const stru
     char list[200], name[128], peer[32] = "any rank";
     unsigned n;
 
-    if (stuck_in_operation(waiter)) {
+    if (waits_in_operation(waiter)) {
         n = list_ranks(seats, waiter, waits_like, list, sizeof(list));
         tell(f->evidence, "rank%s %s of group \"%s\" wait%s in operation %u (%s) for %.1f s",
              plural(n), list, waiter->name, n == 1 ? "s" : "", waiter->started,
@@ -67,33 +67,48 @@ static void say_waiting(struct finding *f, const struct seats *seats, const stru
          (double)waiter->message_ms / 1000);
 }
 
-/* For whom @waiter waits; NULL: for nobody that can be seen. */
+/* For whom @waiter waits; NULL: for nobody that can be seen. Who has begun the operation holds it up
+ * only if all have: somebody may have stopped that one to look at it. */
 static const struct seat *waited_for(const struct seats *seats, const struct seat *waiter)
 {
-    bool message = !stuck_in_operation(waiter);
-    const struct seat *best = NULL;
+    bool message = !waits_in_operation(waiter);
+    const struct seat *best = NULL, *come = NULL;
 
     if (waits_on_gpu(waiter))
         return gpu_waited_for(seats, waiter);
 
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
+    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
+         i++) {
+        const struct seat *s = seats->by_rank[i];
 
-        if (!same_group(s, waiter) || s->rank < 0 || s->rank == waiter->rank)
+        if (s->rank < 0 || s->rank == waiter->rank || (message && s->rank != waiter->message_peer))
             continue;
-        if (message ? s->rank != waiter->message_peer
-                    : !is_late(s, waiter) && !is_stopped(s) && !is_dead(s))
-            continue;
-        if (heavier(s, best))
+        if ((message || is_late(s, waiter) || is_dead(s)) && heavier(s, best))
             best = s;
+        if (!message && is_stopped(s) && !is_late(s, waiter) && heavier(s, come))
+            come = s;
     }
-    return best;
+    return best ? best : come;
+}
+
+const struct seat *held_waiter(const struct seats *seats, const struct seat *of)
+{
+    const struct seat *held = NULL;
+    char list[64];
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (held_in_operation(s) && (!held || s->asleep_ms > held->asleep_ms))
+            held = s;
+    }
+    return held && list_ranks(seats, held, is_late, list, sizeof(list)) ? held : NULL;
 }
 
 static void find_absent(struct finding *f, const struct seats *seats, const struct seat *waiter,
                         const struct seat *s)
 {
-    bool gpu = waits_on_gpu(waiter), operation = stuck_in_operation(waiter) || gpu;
+    bool gpu = waits_on_gpu(waiter), operation = waits_in_operation(waiter) || gpu;
     char name[128], list[200];
     unsigned n =
         operation ? list_ranks(seats, waiter, gpu ? gpu_late : is_late, list, sizeof(list)) : 1;
@@ -174,7 +189,7 @@ static bool is_behind(const struct seat *s, const struct seat *waiter)
 {
     if (waits_on_gpu(waiter))
         return !gpu_late(s, waiter);
-    return stuck_in_operation(waiter) && !is_stopped(s) && s->unready &&
+    return waits_in_operation(waiter) && !is_stopped(s) && s->unready &&
            s->started + 1 == waiter->started;
 }
 
@@ -274,7 +289,7 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
     const struct seat *begin = waiter;
     bool brief = false; /* one of the waits has begun only just now */
 
-    f->waiting_ms = stuck_ms(waiter);
+    f->waiting_ms = held_in_operation(waiter) ? waiter->asleep_ms : stuck_ms(waiter);
     *ret_end = (struct chain_end){0};
     for (unsigned steps = 0;; steps++) {
         const struct seat *s = waited_for(seats, waiter), *in;
@@ -282,9 +297,9 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
         if (steps < SAID_MOST)
             say_waiting(f, seats, waiter);
         if (!s) {
-            if (stuck_in_operation(waiter) && moves_on(seats, waiter))
+            if (waits_in_operation(waiter) && moves_on(seats, waiter))
                 return find_moving(f);
-            if (stuck_in_operation(waiter))
+            if (waits_in_operation(waiter))
                 return find_stall(f, seats, waiter);
             if (waits_on_gpu(waiter))
                 return find_gpu_stall(f, seats, waiter);

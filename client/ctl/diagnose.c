@@ -391,6 +391,8 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
     }
     if (waiter && find_usual(f, seats, waiter))
         return;
+    if (!waiter)
+        waiter = held_waiter(seats, of);
     if (waiter) {
         follow(f, seats, waiter);
         if (f->verdict == VERDICT_HEALTHY)

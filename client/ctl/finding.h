@@ -24,6 +24,8 @@ bool find_gone(struct finding *f, const struct seats *seats, const struct seat *
  * that one moves, or may compute. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter);
 void follow_strictly(struct finding *f, const struct seats *seats, const struct seat *waiter);
+/* Somebody has stopped the only ones that wait: one of them, if others have not come; or NULL. */
+const struct seat *held_waiter(const struct seats *seats, const struct seat *of);
 
 /* gpu_chain.c: for whom @waiter's GPU waits; NULL: all have come to its operation. */
 const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter);

@@ -106,6 +106,18 @@ static inline bool stuck_in_operation(const struct seat *s)
            s->asleep_ms >= STUCK_MS && !s->done;
 }
 
+/* The same of one that is stopped in it: of use only where another one has not begun it. */
+static inline bool held_in_operation(const struct seat *s)
+{
+    return is_live(s) && is_stopped(s) && in_operation(s) && s->asleep &&
+           s->asleep_ms >= STUCK_MS && !s->done;
+}
+
+static inline bool waits_in_operation(const struct seat *s)
+{
+    return stuck_in_operation(s) || held_in_operation(s);
+}
+
 static inline bool stuck_in_message(const struct seat *s)
 {
     return is_live(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;

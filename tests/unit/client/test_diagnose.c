@@ -153,7 +153,7 @@ static void the_worse_fate_explains_more(void **state)
     assert_int_equal(f->findings[0].rank, 2);
     clear(f);
     row(f, 0, WAITS);
-    row(f, 2, "process=traced " WAITS);
+    row(f, 2, "process=traced");
     row(f, 1, "process=running");
     assert_verdict(f, RANK_STOPPED);
     assert_evidence(f, "debugger");
@@ -168,6 +168,36 @@ static void the_worse_fate_explains_more(void **state)
     row(f, 2, "process=died");
     assert_verdict(f, RANK_DEAD);
     assert_int_equal(f->findings[0].rank, 2);
+}
+
+/* Somebody looks at a rank that waits, with gdb: another one is to blame, which has not come. */
+static void a_waiter_that_is_looked_at(void **state)
+{
+    static const char *const how[] = {"stopped", "traced", "frozen"};
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(how); i++) {
+        row(f, 0, WAITS);
+        row(f, 1, WAITS);
+        set(f, "process", how[i]);
+        row(f, 2, "");
+        assert_verdict(f, NOT_ARRIVED);
+        assert_int_equal(f->findings[0].rank, 2);
+        clear(f);
+        row(f, 0, WAITS " size=2"); /* nobody else waits */
+        set(f, "process", how[i]);
+        row(f, 1, "size=2");
+        assert_verdict(f, NOT_ARRIVED);
+        assert_int_equal(f->findings[0].rank, 1);
+        assert_int_equal(f->findings[0].waiting_ms, 3000);
+        clear(f);
+        row(f, 0, WAITS " size=2"); /* all have begun it: that one holds it up */
+        row(f, 1, WAITS " size=2");
+        set(f, "process", how[i]);
+        assert_verdict(f, RANK_STOPPED);
+        assert_int_equal(f->findings[0].rank, 1);
+        clear(f);
+    }
 }
 
 static void counters_wrap(void **state)
@@ -1108,6 +1138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(the_late_are_named),
         T(the_worse_fate_explains_more),
+        T(a_waiter_that_is_looked_at),
         T(counters_wrap),
         T(nobody_is_accused_too_soon),
         T(gpus_that_wait),
