@@ -117,12 +117,18 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
     blame(f, s);
     if (n > 1)
         tell(f->evidence, "ranks %s have not begun it", list);
-    tell(f->evidence, "%s %s; its process is %s%s%s%s", seat_name(s, name),
-         operation                     ? "has not begun it"
-         : is(waiter->message, "send") ? "has not received"
-                                       : "has not sent",
-         *s->process ? s->process : "in a state that the system does not tell",
-         *s->kernel ? " (in the kernel: " : "", s->kernel, *s->kernel ? ")" : "");
+    if (f->killed)
+        tell(f->evidence, "%s %s", seat_name(s, name),
+             operation                     ? "had not begun it"
+             : is(waiter->message, "send") ? "had not received"
+                                           : "had not sent");
+    else
+        tell(f->evidence, "%s %s; its process is %s%s%s%s", seat_name(s, name),
+             operation                     ? "has not begun it"
+             : is(waiter->message, "send") ? "has not received"
+                                           : "has not sent",
+             *s->process ? s->process : "in a state that the system does not tell",
+             *s->kernel ? " (in the kernel: " : "", s->kernel, *s->kernel ? ")" : "");
     if (gpu && on_gpu(s))
         tell(f->evidence, "its GPU is in operation %u (%s)", s->gpu_ended + 1,
              or_unknown(s->gpu_operation));
@@ -139,6 +145,10 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
              "the GPU of its process waits in operation %u on GPUs (%s) of group \"%s\" for %.1f s",
              s->gpu_in->gpu_ended + 1, or_unknown(s->gpu_in->gpu_operation), s->gpu_in->name,
              (double)s->gpu_in->gpu_ms / 1000);
+    if (f->killed)
+        return tell(f->remedy,
+                    "look at the end of that rank's own output; and when it hangs again, before it "
+                    "is ended, at what it does: py-spy dump");
     if (f->waiting_ms < WAIT_LONG_MS)
         tell(f->remedy,
              "does it load, evaluate or save something? Then wait: others wait since %.1f s only",

@@ -100,7 +100,8 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
                                "node says when");
     }
-    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of) || find_gone(f, seats, of))
+    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of) || find_killed(f, seats, of) ||
+        find_gone(f, seats, of))
         return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
@@ -377,7 +378,10 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         return find_cause(f, seats, of);
     if (find_gpu_failed(f, seats, of))
         return;
-    if (first_gone(seats, of) && (find_unlike(f, seats, of) || find_gone(f, seats, of)))
+    if (first_gone(seats, of) && (find_unlike(f, seats, of) || find_killed(f, seats, of) ||
+                                  find_gone(f, seats, of)))
+        return;
+    if (find_killed(f, seats, of))
         return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];

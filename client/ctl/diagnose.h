@@ -40,6 +40,7 @@ struct finding {
     int64_t rank, pid;
     const char *node, *command;
     bool ended;
+    bool killed; /* while it hung: what it says is of before */
     bool unseen; /* of some of its ranks no node has told anything */
     uint64_t ended_s;
     uint64_t waiting_ms;                               /* how long it is waited for, 0: not known */

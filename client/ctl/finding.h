@@ -20,6 +20,9 @@ const struct seat *first_gone(const struct seats *seats, const struct seat *of);
 /* Blames that one. False: there is none. */
 bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of);
 
+/* killed.c: blames whom the ranks waited for when all of them were ended. False: they were not. */
+bool find_killed(struct finding *f, const struct seats *seats, const struct seat *of);
+
 /* chain.c: from @waiter, who has waited for long, to who keeps everybody waiting; strictly: also if
  * that one moves, or may compute. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter);

@@ -145,8 +145,46 @@ static void connect_seats(struct seats *seats)
 
 void seats_free(struct seats *seats)
 {
+    if (seats->before)
+        seats_free(seats->before);
+    free(seats->before);
     free(seats->at);
     free(seats->by_rank);
+}
+
+/* Who died in a wait has left its words: they say what all of them did until then. */
+static void revive(struct seat *s)
+{
+    if (!is(s->state, "joining"))
+        s->state = "open";
+    if (is_dead(s) || is(s->process, "left"))
+        s->process = "";
+    s->done = 0;
+}
+
+static int look_before(struct seats *seats)
+{
+    struct seats *before;
+    bool wanted = false;
+
+    for (unsigned i = 0; i < seats->n; i++)
+        wanted = wanted || died_ms(&seats->at[i]);
+    if (!wanted)
+        return 0;
+    before = calloc(1, sizeof(*before));
+    if (!before)
+        return -ENOMEM;
+    seats->before = before;
+    before->n = seats->n;
+    before->at = calloc(seats->n, sizeof(*before->at));
+    before->by_rank = calloc(seats->n, sizeof(*before->by_rank));
+    if (!before->at || !before->by_rank)
+        return -ENOMEM;
+    memcpy(before->at, seats->at, seats->n * sizeof(*before->at));
+    for (unsigned i = 0; i < seats->n; i++)
+        revive(&before->at[i]);
+    connect_seats(before);
+    return 0;
 }
 
 int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **ret_key)
@@ -168,6 +206,10 @@ int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **
         return -EPROTO;
     }
     connect_seats(&seats);
+    if (look_before(&seats)) {
+        seats_free(&seats);
+        return -ENOMEM;
+    }
     *ret_seats = seats;
     return 0;
 }

@@ -33,6 +33,7 @@ struct seats {
     struct seat *at;       /* owned */
     struct seat **by_rank; /* owned: group by group, each in the order of its ranks */
     unsigned n;
+    struct seats *before; /* owned: as it was when all lived; NULL: no rank that waited has died */
 };
 
 /* *ret_seats is the caller's, to seats_free(). -ENOMEM; -EPROTO: the table lacks the column
@@ -97,6 +98,16 @@ static inline bool is_late(const struct seat *s, const struct seat *waiter)
 static inline bool in_operation(const struct seat *s)
 {
     return s->started != s->ops;
+}
+
+/* For how long it had waited when it died; 0: it did not. */
+static inline uint64_t died_ms(const struct seat *s)
+{
+    uint64_t ms = in_operation(s) && s->asleep ? s->asleep_ms : 0;
+
+    if (!is_dead(s))
+        return 0;
+    return *s->message ? MAX(ms, s->message_ms) : ms;
 }
 
 /* Who is stopped does not wait: what it slept in may have come long ago. */

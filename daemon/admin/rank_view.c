@@ -252,10 +252,12 @@ static void look_back(const struct board_recorder *recorder, struct rank_row *ro
 void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d)
 {
     const struct board_entry *entry = group->id ? boards_find(&d->boards, group->id) : NULL;
+    uint64_t gone_ms;
 
     if (!entry || group->ended_ms)
         return;
-    board_seat(entry->ctl, row->local, now_ms(), &row->seat);
+    gone_ms = board_gone_ms(entry->ctl, row->rank); /* what it slept in then, it sleeps in no more */
+    board_seat(entry->ctl, row->local, gone_ms ? gone_ms : now_ms(), &row->seat);
     row->fate = fate_of(entry, row->rank);
     if (row->seat.started && board_recorder(entry->ctl, row->local))
         look_back(board_recorder(entry->ctl, row->local), row);

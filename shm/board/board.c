@@ -67,6 +67,7 @@ struct board_ctl {
     bool broken;
     /* What members cannot write. */
     struct gone {
+        uint64_t at_ms;    /* now_ms() when we were told */
         uint32_t ops, nth; /* of this rank; the rank that was gone as the i-th of all */
         uint8_t cause;     /* 0: it is here */
     } gone[];              /* by rank */
@@ -272,6 +273,11 @@ unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
     return rank < ctl->world ? ctl->gone[rank].cause : CAUSE_NONE;
 }
 
+uint64_t board_gone_ms(const struct board_ctl *ctl, uint32_t rank)
+{
+    return board_rank_gone(ctl, rank) ? ctl->gone[rank].at_ms : 0;
+}
+
 unsigned board_gone_at(const struct board_ctl *ctl, unsigned i, uint32_t *ret_rank,
                        uint32_t *ret_ops)
 {
@@ -424,6 +430,7 @@ void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigne
     if (rank >= ctl->world || ctl->gone[rank].cause)
         return;
     ctl->gone[rank].cause = (uint8_t)cause;
+    ctl->gone[rank].at_ms = now_ms();
     ctl->gone[rank].ops = ops;
     ctl->gone[ctl->ngone].nth = rank;
     r = &ctl->ranks[rank];

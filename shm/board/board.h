@@ -234,6 +234,8 @@ uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_messages(const struct board_ctl *ctl, unsigned local);
 /* Why rank @rank of the group is gone, as board_mark_gone() was told; 0: it is not. */
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank);
+/* When that was, by now_ms(); 0: it is here. */
+uint64_t board_gone_ms(const struct board_ctl *ctl, uint32_t rank);
 /* The @i-th that was gone, in the order in which we were told, with the operations that it had
  * completed: why; 0: there are not so many. */
 unsigned board_gone_at(const struct board_ctl *ctl, unsigned i, uint32_t *ret_rank,

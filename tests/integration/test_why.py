@@ -292,6 +292,26 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
         alone.kill()  # it still waits
 
 
+def test_a_job_that_is_ended_while_it_hangs():
+    """Who died first says nothing then: the one that the others waited for is to blame."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1, 0, 1])
+        staged.both(ranks, coll="barrier")
+        waiting = [rank for rank in ranks if rank is not ranks[2]]
+        for rank in waiting:
+            rank.start("all_reduce", name="g", count=10)
+        until(lambda: longest_wait(cluster.nodes[0]) > 6, "they wait", 20)
+        cluster.expect("was lost|died")
+        for rank in [ranks[3], ranks[0], ranks[2], ranks[1]]:
+            os.kill(rank.pid, signal.SIGTERM)
+        for node in cluster.nodes:
+            until(lambda node=node: not node.groups(), "the group is closed")
+        for row in at_once(*((why, node, "g") for node in cluster.nodes)):
+            equal((row["verdict"], *culprit(row)), ("NOT_ARRIVED", 2, "node0", ranks[2].pid), row)
+            check("were ended while it hung" in row["evidence"], row)
+            check(row["waiting_s"] > 5, row)
+
+
 def test_a_name_that_is_used_again():
     """What is there comes first, then the run that ended last."""
     with Cluster(1) as cluster:

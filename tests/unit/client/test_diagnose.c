@@ -1020,6 +1020,60 @@ static void the_first_that_died(void **state)
     assert_evidence(f, "called all_reduce");
 }
 
+/* Rank 2 hangs, and then all are ended: they die in any order, and it is rank 2 all the same. */
+static void a_job_that_was_ended_while_it_hung(void **state)
+{
+    static const char dead[] = "process=died gone=died gone_rank=3 gone_node=b gone_pid=103",
+                      late[] = "node=b process=died gone=died gone_rank=3 gone_node=b";
+    static const char *const states[] = {"broken", "ended"};
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(states); i++) {
+        for (unsigned rank = 0; rank < 4; rank++) {
+            row(f, rank, rank == 2 ? late : dead);
+            set(f, "state", states[i]);
+            if (rank == 2)
+                continue;
+            set(f, "started", "6");
+            set(f, "operation", "all_reduce");
+            set(f, "asleep_ms", "13000");
+        }
+        assert_verdict(f, NOT_ARRIVED);
+        assert_int_equal(f->findings[0].rank, 2);
+        assert_int_equal(f->findings[0].waiting_ms, 13000);
+        assert_evidence(f, "its ranks were ended while it hung");
+        assert_evidence(f, "ranks 0-1,3");
+        assert_evidence(f, "for 13.0 s");
+        assert_evidence(f, "rank 2 (pid 102 on node b) had not begun it");
+        assert_null(strstr(f->findings[0].remedy, "OOM"));
+        set(f, "asleep_ms", "4999"); /* so short a wait is no hang: the first died of itself */
+        assert_verdict(f, RANK_DEAD);
+        assert_int_equal(f->findings[0].rank, 3);
+        set(f, "asleep_ms", "13000");
+        row(f, 1, ""); /* one goes on: nobody has ended the job */
+        set(f, "state", states[i]);
+        assert_verdict(f, RANK_DEAD);
+        assert_int_equal(f->findings[0].rank, 3);
+        clear(f);
+    }
+
+    /* the one that had not come was gone first: the others, which waited for it, end of that */
+    row(f, 0, "process=died gone=died gone_rank=1 gone_node=a gone_pid=101 size=2");
+    set(f, "started", "6");
+    set(f, "asleep_ms", "13000");
+    row(f, 1, "process=died size=2 gone=died gone_rank=1 gone_node=a gone_pid=101");
+    assert_verdict(f, RANK_DEAD);
+    assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+
+    /* a message that nobody sent */
+    row(f, 0, "process=died state=ended message=recv message_peer=1 message_ms=9000");
+    row(f, 1, "process=died state=ended");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f, "had not sent");
+}
+
 /* Who leaves while the others have more to do is to blame, also when they end because of it. */
 static void the_first_that_left(void **state)
 {
@@ -1171,6 +1225,7 @@ int main(void)
         T(a_link_that_crawls),
         T(many_links_that_are_not_well),
         T(the_first_that_died),
+        T(a_job_that_was_ended_while_it_hung),
         T(the_first_that_left),
         T(nodes_that_disagree_who_was_gone_first),
         T(a_link_that_loses),

@@ -68,6 +68,7 @@ static void a_seat_tells_what_its_member_does(void **state)
     struct board_seat seat;
     struct board_member *m;
     struct board_ctl *ctl;
+    uint64_t gone_ms;
     struct board b;
     int fd;
 
@@ -118,12 +119,16 @@ static void a_seat_tells_what_its_member_does(void **state)
     assert_true(board_refused(ctl, 2));
     assert_false(board_refused(ctl, 1));
     assert_int_equal(board_rank_gone(ctl, 1), CAUSE_NONE);
+    assert_int_equal(board_gone_ms(ctl, 1), 0);
     board_mark_gone(ctl, 1, 0, CAUSE_LEFT, 1);
     b.ranks[1].cause = CAUSE_RANK_LOST; /* whatever members write */
     assert_int_equal(board_rank_gone(ctl, 1), CAUSE_LEFT);
     assert_int_equal(board_rank_gone(ctl, 3), CAUSE_NONE);
     board_mark_gone(ctl, 0, 7, CAUSE_RANK_LOST, 1);
+    gone_ms = board_gone_ms(ctl, 1);
+    assert_true(gone_ms && gone_ms <= now_ms());
     board_mark_gone(ctl, 1, 9, CAUSE_RANK_LOST, 1); /* it was gone before */
+    assert_int_equal(board_gone_ms(ctl, 1), gone_ms);
     assert_int_equal(board_gone_at(ctl, 0, &rank, &ops), CAUSE_LEFT);
     assert_int_equal(rank, 1);
     assert_int_equal(board_gone_at(ctl, 1, &rank, &ops), CAUSE_RANK_LOST);
