@@ -117,6 +117,9 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
     blame(f, s);
     if (n > 1)
         tell(f->evidence, "ranks %s have not begun it", list);
+    if (n > 1 && n + 1 == waiter->size)
+        tell(f->evidence, "only rank %lld has begun it: did it call one more?",
+             (long long)waiter->rank);
     if (f->killed)
         tell(f->evidence, "%s %s", seat_name(s, name),
              operation                     ? "had not begun it"

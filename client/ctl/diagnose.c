@@ -18,31 +18,6 @@ enum {
     COMPUTE_PCT = 20, /* of the time in operations, at most: the job computes */
 };
 
-static bool find_unlike(struct finding *f, const struct seats *seats, const struct seat *of)
-{
-    const struct seat *first = NULL;
-    char name[128], other[128];
-
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of) || s->rank < 0 || !*s->last)
-            continue;
-        if (!first)
-            first = s;
-        if (s->ops != first->ops || is(s->last, first->last))
-            continue;
-        f->verdict = VERDICT_MISMATCH;
-        blame(f, s);
-        tell(f->evidence, "operation %u: %s called %s", s->ops, seat_name(first, name),
-             first->last);
-        tell(f->evidence, "but %s called %s", seat_name(s, other), s->last);
-        tell(f->remedy, "both got an error that says the same; correct the program");
-        return true;
-    }
-    return false;
-}
-
 /* Who gave up waiting in an operation is not to blame: those are who had not begun it. */
 static bool find_awaited(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
@@ -100,7 +75,7 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
                                "node says when");
     }
-    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of) || find_killed(f, seats, of) ||
+    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of, false) || find_killed(f, seats, of) ||
         find_gone(f, seats, of))
         return;
     for (unsigned i = 0; i < seats->n; i++) {
@@ -378,7 +353,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         return find_cause(f, seats, of);
     if (find_gpu_failed(f, seats, of))
         return;
-    if (first_gone(seats, of) && (find_unlike(f, seats, of) || find_killed(f, seats, of) ||
+    if (first_gone(seats, of) && (find_unlike(f, seats, of, false) || find_killed(f, seats, of) ||
                                   find_gone(f, seats, of)))
         return;
     if (find_killed(f, seats, of))
@@ -403,7 +378,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
             find_starved(f, seats, of);
         return;
     }
-    if (find_unlike(f, seats, of))
+    if (find_unlike(f, seats, of, false))
         return;
     if (is(of->state, "ended")) {
         f->verdict = VERDICT_HEALTHY;

@@ -20,6 +20,9 @@ const struct seat *first_gone(const struct seats *seats, const struct seat *of);
 /* Blames that one. False: there is none. */
 bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of);
 
+/* unlike.c: did its ranks call different operations, by their hosts or by commd-gpu? */
+bool find_unlike(struct finding *f, const struct seats *seats, const struct seat *of, bool gpu);
+
 /* killed.c: blames whom the ranks waited for when all of them were ended. False: they were not. */
 bool find_killed(struct finding *f, const struct seats *seats, const struct seat *of);
 

@@ -100,8 +100,7 @@ void find_gpu_stall(struct finding *f, const struct seats *seats, const struct s
  * whatever they did then. */
 bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct seat *of)
 {
-    const struct seat *first = NULL;
-    char name[128], other[128];
+    char name[128];
 
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
@@ -119,19 +118,6 @@ bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct 
                  s->node);
             return true;
         }
-        if (!is(s->gpu_error, "mismatch"))
-            continue;
-        if (!first)
-            first = s;
-        if (s->gpu_ended != first->gpu_ended || is(s->gpu_last, first->gpu_last))
-            continue;
-        f->verdict = VERDICT_MISMATCH;
-        blame(f, s);
-        tell(f->evidence, "operation %u on GPUs: %s called %s", s->gpu_ended,
-             seat_name(first, name), first->gpu_last);
-        tell(f->evidence, "but %s called %s", seat_name(s, other), s->gpu_last);
-        tell(f->remedy, "both got an error that says the same; correct the program");
-        return true;
     }
-    return false;
+    return find_unlike(f, seats, of, true);
 }

@@ -200,6 +200,22 @@ static void a_waiter_that_is_looked_at(void **state)
     }
 }
 
+static void who_alone_has_begun_it_is_asked_about(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=3");
+    row(f, 1, "size=3");
+    row(f, 2, "size=3");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_evidence(f, "ranks 1-2 have not begun it\nonly rank 0 has begun it: did it call one more?");
+    clear(f);
+    row(f, 0, WAITS " size=2");
+    row(f, 1, "size=2");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_null(strstr(f->findings[0].evidence, "one more"));
+}
+
 static void counters_wrap(void **state)
 {
     struct fix *f = *state;
@@ -500,6 +516,36 @@ static void operations_that_differ(void **state)
     assert_verdict(f, MISMATCH);
     assert_evidence(f, "called all_reduce");
     assert_evidence(f, "called reduce");
+    assert_int_equal(f->findings[0].rank, -1); /* one against one */
+}
+
+/* What most of them called is the norm, whoever comes first. */
+static void one_that_differs_from_most(void **state)
+{
+    struct fix *f = *state;
+
+    for (int gpu = 0; gpu < 2; gpu++)
+        for (unsigned other = 0; other < 4; other++) {
+            for (unsigned rank = 0; rank < 4; rank++) {
+                const char *name = rank == other ? "barrier" : "all_reduce";
+
+                row(f, rank, gpu ? "last= gpu_begun=5 gpu_ended=5 gpu_error=mismatch" : "");
+                set(f, gpu ? "gpu_last" : "last", name);
+            }
+            assert_verdict(f, MISMATCH);
+            assert_int_equal(f->findings[0].rank, other);
+            assert_evidence(f, other == 0 ? "ranks 1-3 called all_reduce" : "ranks 0");
+            assert_evidence(f, "called barrier");
+            assert_null(strstr(f->findings[0].remedy, "both"));
+            clear(f);
+        }
+
+    row(f, 0, "ops=6 started=6 last=all_reduce"); /* nobody else is there: the others differ */
+    row(f, 1, "");
+    row(f, 2, "last=reduce");
+    row(f, 3, "");
+    assert_verdict(f, MISMATCH);
+    assert_int_equal(f->findings[0].rank, 2);
 }
 
 static void joining(void **state)
@@ -1193,6 +1239,7 @@ int main(void)
         T(the_late_are_named),
         T(the_worse_fate_explains_more),
         T(a_waiter_that_is_looked_at),
+        T(who_alone_has_begun_it_is_asked_about),
         T(counters_wrap),
         T(nobody_is_accused_too_soon),
         T(gpus_that_wait),
@@ -1205,6 +1252,7 @@ int main(void)
         T(causes_of_broken_groups),
         T(the_pace),
         T(operations_that_differ),
+        T(one_that_differs_from_most),
         T(joining),
         T(groups_that_join_are_their_users),
         T(nonsense),
