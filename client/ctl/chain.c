@@ -4,7 +4,9 @@
  * rank that sleeps for a message waits for the other side. Each step asks what the one who is
  * waited for does instead: it is dead, or stopped: that is the culprit. It sleeps somewhere else,
  * perhaps in another group: follow it there. It comes back to who was met before: nobody can go on,
- * the order is inverted. It sleeps nowhere: it has not arrived, and its process is what to look at.
+ * the order is inverted. That circle need not hold who was first, and from wherever it is entered
+ * the same one of it is named. It sleeps nowhere: it has not arrived, and its process is what to
+ * look at.
  *
  * Who began to wait for a message less than STUCK_MS ago is followed as well, to who is dead or
  * stopped. If the end of the chain has moved just now, nobody is accused for WAIT_LONG_MS: a
@@ -23,8 +25,7 @@
 #include <stdio.h>
 
 enum {
-    SAID_MOST = 8,    /* links of a chain that are told */
-    STEPS_MOST = 256, /* a longer one goes round in a circle that does not come back to its begin */
+    SAID_MOST = 8,      /* links of a chain that are told */
     COMPUTES_MS = 5000, /* for which a first step or an evaluation computes and nobody is accused */
 };
 
@@ -38,37 +39,49 @@ static bool gpu_waits_like(const struct seat *s, const struct seat *than)
     return on_gpu(s) && s->gpu_ready && s->gpu_ended == than->gpu_ended;
 }
 
-/* Who waits in what, since when. */
-static void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter)
+static const char *message_way(const struct seat *s)
 {
-    char list[200], name[128], peer[32] = "any rank";
+    return is(s->message, "send") ? "to" : "from";
+}
+
+/* Who waits in what, since when. @named: its group, too. */
+static void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                        bool named)
+{
+    char list[RANKS_NAME], name[SEAT_NAME], peer[32] = "any rank", tag[32] = "any tag";
+    char group[GROUP_NAME], of[GROUP_NAME + 16] = "";
+    const char *had = f->killed ? "had waited" : NULL;
     unsigned n;
 
+    if (named)
+        snprintf(of, sizeof(of), " of group \"%s\"", group_name(waiter, group));
     if (waits_in_operation(waiter)) {
-        n = list_ranks(seats, waiter, waits_like, list, sizeof(list));
-        tell(f->evidence, "rank%s %s of group \"%s\" wait%s in operation %u (%s) for %.1f s",
-             plural(n), list, waiter->name, n == 1 ? "s" : "", waiter->started,
-             or_unknown(waiter->operation), (double)waiter->asleep_ms / 1000);
+        n = name_ranks(seats, waiter, waits_like, list);
+        tell(f->evidence, "rank%s %s%s %s in operation %u (%s) for %.1f s", plural(n), list, of,
+             had      ? had
+             : n == 1 ? "waits"
+                      : "wait",
+             waiter->started, or_unknown(waiter->operation), (double)waiter->asleep_ms / 1000);
         return;
     }
     if (waits_on_gpu(waiter)) {
-        n = list_ranks(seats, waiter, gpu_waits_like, list, sizeof(list));
-        tell(f->evidence,
-             "GPUs of rank%s %s of group \"%s\" wait in operation %u on GPUs (%s) for %.1f s",
-             plural(n), list, waiter->name, waiter->gpu_ended + 1,
+        n = name_ranks(seats, waiter, gpu_waits_like, list);
+        tell(f->evidence, "GPUs of rank%s %s%s %s in operation %u on GPUs (%s) for %.1f s",
+             plural(n), list, of, had ? had : "wait", waiter->gpu_ended + 1,
              or_unknown(waiter->gpu_operation), (double)waiter->gpu_ms / 1000);
         return;
     }
     if (waiter->message_peer >= 0)
         snprintf(peer, sizeof(peer), "rank %lld", (long long)waiter->message_peer);
-    tell(f->evidence, "%s of group \"%s\" waits in %s %s %s, tag %lld, for %.1f s",
-         seat_name(waiter, name), waiter->name, waiter->message,
-         is(waiter->message, "send") ? "to" : "from", peer, (long long)waiter->message_tag,
-         (double)waiter->message_ms / 1000);
+    if (waiter->message_tag >= 0)
+        snprintf(tag, sizeof(tag), "tag %lld", (long long)waiter->message_tag);
+    tell(f->evidence, "%s%s %s in %s %s %s, %s, for %.1f s", seat_name(waiter, name),
+         waiter->world ? "" : of, had ? had : "waits", waiter->message, message_way(waiter), peer,
+         tag, (double)waiter->message_ms / 1000);
 }
 
-/* For whom @waiter waits; NULL: for nobody that can be seen. Who has begun the operation holds it up
- * only if all have: somebody may have stopped that one to look at it. */
+/* For whom @waiter waits; NULL: for nobody that can be seen. Who has begun the operation holds it
+ * up only if all have: somebody may have stopped that one to look at it. */
 static const struct seat *waited_for(const struct seats *seats, const struct seat *waiter)
 {
     bool message = !waits_in_operation(waiter);
@@ -94,7 +107,7 @@ static const struct seat *waited_for(const struct seats *seats, const struct sea
 const struct seat *held_waiter(const struct seats *seats, const struct seat *of)
 {
     const struct seat *held = NULL;
-    char list[64];
+    char list[RANKS_NAME];
 
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
@@ -102,16 +115,16 @@ const struct seat *held_waiter(const struct seats *seats, const struct seat *of)
         if (held_in_operation(s) && (!held || s->asleep_ms > held->asleep_ms))
             held = s;
     }
-    return held && list_ranks(seats, held, is_late, list, sizeof(list)) ? held : NULL;
+    return held && name_ranks(seats, held, is_late, list) ? held : NULL;
 }
 
 static void find_absent(struct finding *f, const struct seats *seats, const struct seat *waiter,
                         const struct seat *s)
 {
     bool gpu = waits_on_gpu(waiter), operation = waits_in_operation(waiter) || gpu;
-    char name[128], list[200];
-    unsigned n =
-        operation ? list_ranks(seats, waiter, gpu ? gpu_late : is_late, list, sizeof(list)) : 1;
+    const char *did = operation ? "begun it" : is(waiter->message, "send") ? "received" : "sent";
+    char name[SEAT_NAME], process[SEAT_NAME], list[RANKS_NAME];
+    unsigned n = operation ? name_ranks(seats, waiter, gpu ? gpu_late : is_late, list) : 1;
 
     f->verdict = VERDICT_NOT_ARRIVED;
     blame(f, s);
@@ -121,17 +134,9 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
         tell(f->evidence, "only rank %lld has begun it: did it call one more?",
              (long long)waiter->rank);
     if (f->killed)
-        tell(f->evidence, "%s %s", seat_name(s, name),
-             operation                     ? "had not begun it"
-             : is(waiter->message, "send") ? "had not received"
-                                           : "had not sent");
+        tell(f->evidence, "%s had not %s", seat_name(s, name), did);
     else
-        tell(f->evidence, "%s %s; its process is %s%s%s%s", seat_name(s, name),
-             operation                     ? "has not begun it"
-             : is(waiter->message, "send") ? "has not received"
-                                           : "has not sent",
-             *s->process ? s->process : "in a state that the system does not tell",
-             *s->kernel ? " (in the kernel: " : "", s->kernel, *s->kernel ? ")" : "");
+        tell(f->evidence, "%s has not %s; %s", seat_name(s, name), did, process_name(s, process));
     if (gpu && on_gpu(s))
         tell(f->evidence, "its GPU is in operation %u (%s)", s->gpu_ended + 1,
              or_unknown(s->gpu_operation));
@@ -154,22 +159,11 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
                     "is ended, at what it does: py-spy dump");
     if (f->waiting_ms < WAIT_LONG_MS)
         tell(f->remedy,
-             "does it load, evaluate or save something? Then wait: others wait since %.1f s only",
+             "does it load, evaluate or save something? Then wait: others have waited for only "
+             "%.1f s",
              (double)f->waiting_ms / 1000);
     tell(f->remedy, "see what it does instead: py-spy dump --pid %llu (or gdb -p %llu) on node %s",
          (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
-}
-
-static void find_inversion(struct finding *f, const struct seat *s)
-{
-    char name[128];
-
-    f->verdict = VERDICT_ORDER_INVERSION;
-    blame(f, s);
-    tell(f->evidence, "and so back to %s: each waits for another of them, and none can go on",
-         seat_name(s, name));
-    tell(f->remedy, "let all ranks call these operations in the same order, or send and receive "
-                    "without waiting (isend, irecv)");
 }
 
 /* Nodes are not looked at in the same moment: has somebody begun the operation of @waiter only just
@@ -281,11 +275,68 @@ static bool is_under_way(const struct seat *a, const struct seat *b)
            (to->message_tag == from->message_tag || to->message_tag == -1);
 }
 
-static void find_under_way(struct finding *f, const struct seats *seats, const struct seat *waiter)
+/* One step of a chain. */
+enum step_kind {
+    STEP_ON,        /* to where the one that is waited for waits itself: in */
+    STEP_NOBODY,    /* nobody is waited for, as far as can be seen */
+    STEP_DEAD,      /* the others: it does not wait, but */
+    STEP_STOPPED,   /* is so */
+    STEP_BEHIND,    /* has called it, and its GPU has not come to it */
+    STEP_ABSENT,    /* does something else. in: it has begun to wait just now, NULL: it does not */
+    STEP_UNDER_WAY, /* it waits, in the other end of the message: in */
+};
+
+struct step {
+    enum step_kind kind;
+    const struct seat *s; /* who is waited for */
+    const struct seat *in;
+};
+
+/* Who is stopped in an operation that others have not begun waits all the same; NULL: it does not.
+ */
+static const struct seat *held_in(const struct seats *seats, const struct seat *s)
 {
-    say_waiting(f, seats, waiter);
-    f->verdict = VERDICT_HEALTHY;
-    tell(f->evidence, "the message is on its way between them");
+    char list[RANKS_NAME];
+
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *in = &seats->at[i];
+
+        if (same_process(in, s) && held_in_operation(in) &&
+            list_ranks(seats, in, is_late, list, sizeof(list)))
+            return in;
+    }
+    return NULL;
+}
+
+static struct step step_stopped(const struct seats *seats, const struct seat *s)
+{
+    const struct seat *in = held_in(seats, s);
+
+    return (struct step){in ? STEP_ON : STEP_STOPPED, s, in};
+}
+
+static struct step step_from(const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *s = waited_for(seats, waiter), *in;
+
+    if (!s)
+        return (struct step){STEP_NOBODY, NULL, NULL};
+    if (is_dead(s))
+        return (struct step){STEP_DEAD, s, NULL};
+    if (is_behind(s, waiter)) {
+        bool own = !s->gpu_in || same_group(s->gpu_in, waiter);
+
+        return (struct step){own ? STEP_BEHIND : STEP_ON, s, own ? NULL : s->gpu_in};
+    }
+    if (is_stopped(s))
+        return step_stopped(seats, s);
+    in = blocked_in(s);
+    if (!in || in == waiter) {
+        in = briefly_in(seats, s);
+        if (!in || in == waiter || !briefly_in_message(in))
+            return (struct step){STEP_ABSENT, s, in};
+    }
+    return (struct step){is_under_way(waiter, in) ? STEP_UNDER_WAY : STEP_ON, s, in};
 }
 
 /* What a chain that has ended says besides. */
@@ -296,65 +347,145 @@ struct chain_end {
     bool moves; /* the last of them has moved just now: nobody is stuck at the end */
 };
 
-static void follow_chain(struct finding *f, const struct seats *seats, const struct seat *waiter,
+/* Of a circle the one that stands for it: wherever it is entered, and whoever asks. */
+static bool stands_before(const struct seat *a, const struct seat *b)
+{
+    int64_t x = a->world ? a->world->rank : a->rank, y = b->world ? b->world->rank : b->rank;
+    int order = strcmp(a->node, b->node);
+
+    if (x != y)
+        return x < y;
+    if (order || a->pid != b->pid)
+        return order ? order < 0 : a->pid < b->pid;
+    return strcmp(a->group, b->group) < 0;
+}
+
+/* The chain from @begin goes round, by way of @in: each waits for another of them. */
+static void find_circle(struct finding *f, const struct seats *seats, const struct seat *begin,
+                        const struct seat *in, struct chain_end *ret_end)
+{
+    const struct seat *first = in, *s = in;
+    bool in_circle = false, named = !same_group(begin, in);
+    char name[SEAT_NAME];
+    unsigned n = 0;
+
+    do {
+        in_circle = in_circle || s == begin;
+        ret_end->moves = ret_end->moves || briefly_in_message(s);
+        named = named || !same_group(s, in);
+        if (stands_before(s, first))
+            first = s;
+        n++;
+        s = step_from(seats, s).in;
+    } while (s != in);
+    if (!in_circle)
+        say_waiting(f, seats, begin, named);
+    s = first;
+    for (unsigned i = 0; i < MIN(n, (unsigned)SAID_MOST); i++) {
+        say_waiting(f, seats, s, named);
+        s = step_from(seats, s).in;
+    }
+    if (n > SAID_MOST)
+        tell(f->evidence, "and %u more", n - SAID_MOST);
+    f->verdict = VERDICT_ORDER_INVERSION;
+    blame(f, first);
+    tell(f->evidence, "and so back to %s: each waits for another of them, and none can go on",
+         seat_name(first, name));
+    tell(f->remedy, "let all ranks call these operations in the same order, or send and receive "
+                    "without waiting (isend, irecv)");
+}
+
+/* Both ends are there. */
+static void find_under_way(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                           const struct step *step)
+{
+    bool nodes = strcmp(waiter->node, step->in->node) != 0;
+
+    say_waiting(f, seats, step->in, false);
+    if (f->waiting_ms < WAIT_LONG_MS) {
+        f->verdict = VERDICT_HEALTHY;
+        return tell(f->evidence, "the message is on its way between them");
+    }
+    f->verdict = nodes ? VERDICT_LINK_STALL : VERDICT_BROKEN;
+    tell(f->evidence, "both ends of the message are there, and it does not come through");
+    if (nodes)
+        tell(f->remedy, "look at the network between nodes %s and %s: commctl links; ip -s link",
+             waiter->node, step->in->node);
+    else
+        tell(f->remedy, "this should not be: please report it, with commctl --json ranks");
+}
+
+/* Nobody is waited for, as far as can be seen. */
+static void find_nobody(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                        struct chain_end *ret_end)
+{
+    if (waits_in_operation(waiter) && moves_on(seats, waiter))
+        return find_moving(f);
+    if (waits_in_operation(waiter))
+        return find_stall(f, seats, waiter);
+    if (waits_on_gpu(waiter))
+        return find_gpu_stall(f, seats, waiter);
+    if (find_unseen(f, seats, waiter))
+        return;
+    f->verdict = VERDICT_NOT_ARRIVED;
+    ret_end->moves = briefly_in_message(waiter);
+    tell(f->evidence, "nobody has sent it");
+    tell(f->remedy, "look for the rank that should send it, and its tag");
+}
+
+static void find_end(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                     const struct step *step, struct chain_end *ret_end)
+{
+    switch (step->kind) {
+    case STEP_ON:
+        break;
+    case STEP_NOBODY:
+        return find_nobody(f, seats, waiter, ret_end);
+    case STEP_DEAD:
+        return find_dead(f, step->s);
+    case STEP_STOPPED:
+        return find_stopped(f, step->s);
+    case STEP_BEHIND:
+        return find_behind(f, waiter, step->s);
+    case STEP_UNDER_WAY:
+        return find_under_way(f, seats, waiter, step);
+    case STEP_ABSENT:
+        ret_end->moves =
+            step->in || briefly_in_message(waiter) || exchanges_messages(seats, step->s);
+        if (!waits_on_gpu(waiter))
+            ret_end->absent = step->s;
+        return find_absent(f, seats, waiter, step->s);
+    }
+}
+
+/* Circles are found as by Brent: what is met is compared with what was met at the last power of two
+ * of steps. */
+static void follow_chain(struct finding *f, const struct seats *seats, const struct seat *begin,
                          struct chain_end *ret_end)
 {
-    const struct seat *begin = waiter;
-    bool brief = false; /* one of the waits has begun only just now */
+    const struct seat *path[SAID_MOST], *waiter = begin, *met = begin;
+    struct step step = step_from(seats, begin);
+    bool named = !is(begin->group, f->group) || !is(begin->name, f->name);
+    unsigned n = 1;
 
-    f->waiting_ms = held_in_operation(waiter) ? waiter->asleep_ms : stuck_ms(waiter);
+    path[0] = begin;
+    f->waiting_ms = held_in_operation(begin) ? begin->asleep_ms : stuck_ms(begin);
     *ret_end = (struct chain_end){0};
-    for (unsigned steps = 0;; steps++) {
-        const struct seat *s = waited_for(seats, waiter), *in;
-
-        if (steps < SAID_MOST)
-            say_waiting(f, seats, waiter);
-        if (!s) {
-            if (waits_in_operation(waiter) && moves_on(seats, waiter))
-                return find_moving(f);
-            if (waits_in_operation(waiter))
-                return find_stall(f, seats, waiter);
-            if (waits_on_gpu(waiter))
-                return find_gpu_stall(f, seats, waiter);
-            if (find_unseen(f, seats, waiter))
-                return;
-            f->verdict = VERDICT_NOT_ARRIVED;
-            ret_end->moves = briefly_in_message(waiter);
-            tell(f->evidence, "nobody has sent it");
-            tell(f->remedy, "look for the rank that should send it, and its tag");
-            return;
-        }
-        if (is_dead(s))
-            return find_dead(f, s);
-        if (is_behind(s, waiter)) {
-            if (!s->gpu_in || same_group(s->gpu_in, waiter))
-                return find_behind(f, waiter, s);
-            waiter = s->gpu_in;
-            if (same_process(waiter, begin) || steps == STEPS_MOST)
-                return find_inversion(f, waiter);
-            continue;
-        }
-        if (is_stopped(s))
-            return find_stopped(f, s);
-        in = blocked_in(s);
-        if (!in || in == waiter) {
-            in = briefly_in(seats, s);
-            brief = brief || in;
-            if (!in || in == waiter || !briefly_in_message(in)) {
-                ret_end->moves = in || briefly_in_message(waiter) || exchanges_messages(seats, s);
-                if (!waits_on_gpu(waiter))
-                    ret_end->absent = s;
-                return find_absent(f, seats, waiter, s);
-            }
-        }
-        if (is_under_way(waiter, in) && f->waiting_ms < WAIT_LONG_MS)
-            return find_under_way(f, seats, in);
-        waiter = in;
-        if (same_process(waiter, begin) || steps == STEPS_MOST) {
-            ret_end->moves = brief;
-            return find_inversion(f, waiter);
-        }
+    while (step.kind == STEP_ON) {
+        waiter = step.in;
+        if (waiter == met)
+            return find_circle(f, seats, begin, waiter, ret_end);
+        named = named || !same_group(waiter, begin);
+        if (n < SAID_MOST)
+            path[n] = waiter;
+        if (!(n & (n - 1)))
+            met = waiter;
+        n++;
+        step = step_from(seats, waiter);
     }
+    for (unsigned i = 0; i < MIN(n, (unsigned)SAID_MOST); i++)
+        say_waiting(f, seats, path[i], named);
+    find_end(f, seats, waiter, &step, ret_end);
 }
 
 /* Nobody is to blame for it. */

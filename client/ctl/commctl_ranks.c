@@ -1,6 +1,7 @@
 /* commctl_ranks.c - what all nodes say of ranks, for people and for programs: `commctl why`, `ops`
  * and `ranks`. The verdicts themselves: diagnose.c. */
 #include <stdio.h>
+#include <time.h>
 
 #include "client/ctl/commctl.h"
 #include "client/ctl/diagnose.h"
@@ -49,10 +50,71 @@ static void print_lines(const char *title, const char *text)
     }
 }
 
+/* "2026-11-26T13:01:07Z", @ms ago; the same to whom reads the log of a rank. */
+static const char *time_ago(uint64_t ms, char buf[32])
+{
+    time_t then = time(NULL) - (time_t)((ms + 500) / 1000);
+    struct tm tm;
+
+    buf[0] = 0;
+    if (gmtime_r(&then, &tm))
+        strftime(buf, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return buf;
+}
+
+/* What it waits in began so long ago; of a group that has ended, before that. */
+static uint64_t since_ms(const struct finding *f)
+{
+    return f->waiting_ms + 1000 * f->ended_s;
+}
+
+/* One rank, node or circle may keep many groups of a job waiting. */
+static bool same_cause(const struct finding *a, const struct finding *b)
+{
+    return a->verdict == b->verdict && a->ended == b->ended && a->pid >= 0 && a->pid == b->pid &&
+           !strcmp(a->node, b->node) && !verdict_is_well(a->verdict);
+}
+
+/* The first that has the same cause as findings[i]: perhaps this one. */
+static unsigned cause_of(const struct finding **findings, unsigned i)
+{
+    unsigned k = 0;
+
+    while (!same_cause(findings[k], findings[i]) && k < i)
+        k++;
+    return k;
+}
+
+/* Groups behind findings[i] that have the same cause; those that do not fit are counted. */
+static void print_others(const struct finding **findings, unsigned i, unsigned n)
+{
+    unsigned others = 0, said = 0;
+
+    for (unsigned k = i + 1; k < n; k++)
+        others += same_cause(findings[i], findings[k]);
+    if (!others)
+        return;
+    printf("  also      the cause for %u more group%s: ", others, others == 1 ? "" : "s");
+    for (unsigned k = i + 1; k < n && said < 8; k++)
+        if (same_cause(findings[i], findings[k]))
+            printf("%s\"%s\"", said++ ? ", " : "", findings[k]->name);
+    puts(said < others ? ", ..." : "");
+}
+
+static void print_culprit(const struct finding *f)
+{
+    printf("  culprit   rank %lld", (long long)f->world_rank);
+    if (f->world_rank != f->rank || strcmp(f->rank_group, f->name))
+        printf(" (%lld of group \"%s\")", (long long)f->rank, f->rank_group);
+    printf(", pid %lld on node %s%s%s\n", (long long)f->pid, f->node, *f->command ? ": " : "",
+           f->command);
+}
+
 static void print_finding(const struct show *show, const struct finding *f)
 {
     const char *verdict = verdict_name(f->verdict);
     const char *colour = show->colours ? colour_of("verdict", verdict) : NULL;
+    char date[32];
 
     if (colour)
         printf("\033[%dm", *colour == 'g' ? 32 : *colour == 'y' ? 33 : 31);
@@ -61,11 +123,14 @@ static void print_finding(const struct show *show, const struct finding *f)
     if (f->nodes > 1)
         printf(" on %llu nodes", (unsigned long long)f->nodes);
     if (f->ended)
-        printf(", ended %llu s ago", (unsigned long long)f->ended_s);
+        printf(", ended %llu s ago, at %s", (unsigned long long)f->ended_s,
+               time_ago(1000 * f->ended_s, date));
     puts(")");
     if (f->rank >= 0)
-        printf("  culprit   rank %lld, pid %lld on node %s%s%s\n", (long long)f->rank,
-               (long long)f->pid, f->node, *f->command ? ": " : "", f->command);
+        print_culprit(f);
+    if (f->waiting_ms && !verdict_is_well(f->verdict))
+        printf("  waiting   %.1f s, since %s\n", (double)f->waiting_ms / 1000,
+               time_ago(since_ms(f), date));
     print_lines("evidence", f->evidence);
     print_lines("remedy", f->remedy);
 }
@@ -81,13 +146,25 @@ static bool why_json(const struct show *show, const char *group, const struct fi
                      unsigned n)
 {
     struct msg_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},       {"name", "NAME", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},       {"verdict", "VERDICT", MSG_CELL_STRING},
-        {"well", "WELL", MSG_CELL_BOOL},           {"rank", "RANK", MSG_CELL_NUMBER},
-        {"node", "NODE", MSG_CELL_STRING},         {"pid", "PID", MSG_CELL_NUMBER},
-        {"command", "COMMAND", MSG_CELL_STRING},   {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER},
-        {"evidence", "EVIDENCE", MSG_CELL_STRING}, {"remedy", "REMEDY", MSG_CELL_STRING},
+        {"group", "GROUP", MSG_CELL_STRING},
+        {"name", "NAME", MSG_CELL_STRING},
+        {"state", "STATE", MSG_CELL_STRING},
+        {"verdict", "VERDICT", MSG_CELL_STRING},
+        {"well", "WELL", MSG_CELL_BOOL},
+        {"rank", "RANK", MSG_CELL_NUMBER},
+        {"node", "NODE", MSG_CELL_STRING},
+        {"pid", "PID", MSG_CELL_NUMBER},
+        {"command", "COMMAND", MSG_CELL_STRING},
+        {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER},
+        {"evidence", "EVIDENCE", MSG_CELL_STRING},
+        {"remedy", "REMEDY", MSG_CELL_STRING},
+        {"world_rank", "JOB'S RANK", MSG_CELL_NUMBER},
+        {"rank_group", "RANK OF", MSG_CELL_STRING},
+        {"since", "SINCE", MSG_CELL_STRING},
+        {"ended_at", "ENDED AT", MSG_CELL_STRING},
+        {"cause", "CAUSE", MSG_CELL_NUMBER},
     };
+    char date[32];
     struct made made;
     bool shown = false;
 
@@ -114,6 +191,11 @@ static bool why_json(const struct show *show, const char *group, const struct fi
         made_number(&made, f->waiting_ms ? (double)f->waiting_ms / 1000 : -1, "%.3f");
         made_text(&made, f->evidence);
         made_text(&made, f->remedy);
+        made_number(&made, (double)f->world_rank, "%.0f");
+        made_text(&made, f->rank_group);
+        made_copy(&made, f->waiting_ms ? time_ago(since_ms(f), date) : "");
+        made_copy(&made, f->ended ? time_ago(1000 * f->ended_s, date) : "");
+        made_number(&made, cause_of(findings, i) + 1, "%.0f");
     }
     shown = made_show(show, &made);
     made_free(&made);
@@ -152,12 +234,14 @@ static void print_findings(const struct show *show, const char *group,
     bool first = true;
 
     for (unsigned i = 0; i < n; i++) {
-        if (!is_shown(findings[i], group))
+        if (!is_shown(findings[i], group) || (!group && cause_of(findings, i) < i))
             continue;
         if (!first)
             putchar('\n');
         first = false;
         print_finding(show, findings[i]);
+        if (!group)
+            print_others(findings, i, n);
     }
     if (first)
         puts("no groups");

@@ -22,7 +22,7 @@ enum {
 static bool find_awaited(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     const struct seat *late = NULL;
-    char name[128], list[200];
+    char name[SEAT_NAME], list[RANKS_NAME];
 
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
@@ -40,7 +40,7 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
     }
     f->verdict = VERDICT_NOT_ARRIVED;
     blame(f, late);
-    if (list_ranks(seats, waiter, is_late, list, sizeof(list)) > 1)
+    if (name_ranks(seats, waiter, is_late, list) > 1)
         tell(f->evidence, "ranks %s had not begun it", list);
     tell(f->evidence, "%s had not begun operation %u (%s)", seat_name(late, name), waiter->started,
          or_unknown(waiter->operation));
@@ -75,8 +75,8 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
                                "node says when");
     }
-    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of, false) || find_killed(f, seats, of) ||
-        find_gone(f, seats, of))
+    if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of, false) ||
+        find_killed(f, seats, of) || find_gone(f, seats, of))
         return;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
@@ -218,7 +218,7 @@ static bool find_starved(struct finding *f, const struct seats *seats, const str
 /* Ranks that wait less than the others make the others wait. */
 static bool find_slow(struct finding *f, const struct seats *seats, const struct pace *p)
 {
-    char name[128], when[64] = "";
+    char name[SEAT_NAME], when[64] = "";
     unsigned slow = 0;
 
     if (!p->tells || p->most - p->least < SLOW_PCT)
@@ -353,8 +353,8 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         return find_cause(f, seats, of);
     if (find_gpu_failed(f, seats, of))
         return;
-    if (first_gone(seats, of) && (find_unlike(f, seats, of, false) || find_killed(f, seats, of) ||
-                                  find_gone(f, seats, of)))
+    if (first_gone(seats, of) &&
+        (find_unlike(f, seats, of, false) || find_killed(f, seats, of) || find_gone(f, seats, of)))
         return;
     if (find_killed(f, seats, of))
         return;
@@ -449,6 +449,8 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
             .size = of->size,
             .nodes = of->nodes,
             .rank = -1,
+            .world_rank = -1,
+            .rank_group = "",
             .pid = -1,
             .node = "",
             .command = "",

@@ -29,7 +29,7 @@ enum verdict {
     VERDICT_HEALTHY,
 };
 
-enum { FINDING_TEXT = 1024 };
+enum { FINDING_TEXT = 4096 };
 
 /* Strings that are not arrays are borrowed from the table. */
 struct finding {
@@ -38,6 +38,8 @@ struct finding {
     uint64_t size, nodes;
     /* the culprit; rank -1: nobody in particular */
     int64_t rank, pid;
+    int64_t world_rank;     /* the same in its job, as far as that is known */
+    const char *rank_group; /* whose rank it is: the chain may lead to another group */
     const char *node, *command;
     bool ended;
     bool killed; /* while it hung: what it says is of before */

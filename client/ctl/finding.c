@@ -5,25 +5,131 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* A line that does not fit is left out whole, and that is shown. */
 void tell(char *text, const char *fmt, ...)
 {
-    size_t used = strlen(text);
+    static const char more[] = "\n...";
+    size_t used = strlen(text), begin = used, room = FINDING_TEXT - sizeof(more);
     va_list ap;
+    int n;
 
-    if (used + 2 >= FINDING_TEXT)
+    if (used >= room)
         return;
     if (used)
         text[used++] = '\n';
     va_start(ap, fmt);
-    vsnprintf(text + used, FINDING_TEXT - used, fmt, ap);
+    n = vsnprintf(text + used, room - used, fmt, ap);
     va_end(ap);
+    if (n < 0 || (size_t)n >= room - used)
+        snprintf(text + begin, sizeof(more), "%s", begin ? more : "...");
 }
 
-/* "rank 3 (pid 12 on node b)" */
-const char *seat_name(const struct seat *s, char buf[128])
+/* A long one is told by its ends. */
+const char *group_name(const struct seat *s, char buf[GROUP_NAME])
 {
-    snprintf(buf, 128, "rank %lld (pid %llu on node %s)", (long long)s->rank,
-             (unsigned long long)s->pid, s->node);
+    size_t len = strlen(s->name);
+
+    if (len < GROUP_NAME)
+        snprintf(buf, GROUP_NAME, "%s", s->name);
+    else
+        snprintf(buf, GROUP_NAME, "%.*s...%s", GROUP_NAME - 16, s->name, s->name + len - 12);
+    return buf;
+}
+
+/* "rank 3 (pid 12 on node b)"; of a group that is part of its job
+ * "rank 7 (3 of group "g", pid 12 on node b)" */
+const char *seat_name(const struct seat *s, char buf[SEAT_NAME])
+{
+    char group[GROUP_NAME];
+
+    if (s->world)
+        snprintf(buf, SEAT_NAME, "rank %lld (%lld of group \"%s\", pid %llu on node %s)",
+                 (long long)s->world->rank, (long long)s->rank, group_name(s, group),
+                 (unsigned long long)s->pid, s->node);
+    else
+        snprintf(buf, SEAT_NAME, "rank %lld (pid %llu on node %s)", (long long)s->rank,
+                 (unsigned long long)s->pid, s->node);
+    return buf;
+}
+
+unsigned name_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
+                    char buf[RANKS_NAME])
+{
+    char world[RANKS_NAME / 2 - 16], own[RANKS_NAME / 2 - 16];
+    unsigned n = list_ranks(seats, of, match, own, sizeof(own));
+
+    if (list_world(seats, of, match, world, sizeof(world)))
+        snprintf(buf, RANKS_NAME, "%s (%s of the group)", world, own);
+    else
+        snprintf(buf, RANKS_NAME, "%s", own);
+    return n;
+}
+
+/* What a process that sleeps waits for, by where in the kernel that is; NULL: nothing is known of
+ * that place. */
+static const char *sleeps_for(const char *kernel)
+{
+    static const struct {
+        const char *begin, *words;
+    } places[] = {
+        {"futex", "it waits for a lock, or for another thread"},
+        {"do_futex", "it waits for a lock, or for another thread"},
+        {"hrtimer_nanosleep", "it sleeps for a time"},
+        {"do_nanosleep", "it sleeps for a time"},
+        {"poll_schedule_timeout", "it waits for files, sockets or a time (poll, select)"},
+        {"do_poll", "it waits for files, sockets or a time (poll, select)"},
+        {"do_sys_poll", "it waits for files, sockets or a time (poll, select)"},
+        {"do_select", "it waits for files, sockets or a time (poll, select)"},
+        {"ep_poll", "it waits for files or sockets (epoll)"},
+        {"do_epoll_wait", "it waits for files or sockets (epoll)"},
+        {"pipe_read", "it reads a pipe that is empty"},
+        {"anon_pipe_read", "it reads a pipe that is empty"},
+        {"pipe_write", "it writes to a pipe that is full"},
+        {"anon_pipe_write", "it writes to a pipe that is full"},
+        {"unix_stream", "it waits at a socket"},
+        {"sk_wait_data", "it waits at a socket"},
+        {"wait_woken", "it waits at a socket, or a terminal"},
+        {"tcp_", "it waits at a socket"},
+        {"inet_csk_accept", "it waits for a connection"},
+        {"do_wait", "it waits for a process that it has started"},
+        {"kernel_wait4", "it waits for a process that it has started"},
+        {"do_sigtimedwait", "it waits for a signal"},
+        {"sigsuspend", "it waits for a signal"},
+        {"do_signal_stop", "it is stopped"},
+        {"n_tty_read", "it reads a terminal"},
+        {"locks_lock", "it waits for the lock of a file"},
+        {"flock_lock", "it waits for the lock of a file"},
+        {"rpc_", "it waits for a file server (NFS)"},
+        {"nfs", "it waits for a file server (NFS)"},
+        {"request_wait_answer", "it waits for a file system (FUSE)"},
+        {"folio_wait", "it waits for a disk, or a file system"},
+        {"wait_on_page", "it waits for a disk, or a file system"},
+        {"io_schedule", "it waits for a disk, or a file system"},
+        {"blk_", "it waits for a disk"},
+        {"submit_bio", "it waits for a disk"},
+        {"jbd2_", "it waits for a disk, or a file system"},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(places); i++)
+        if (!strncmp(kernel, places[i].begin, strlen(places[i].begin)))
+            return places[i].words;
+    return NULL;
+}
+
+/* "its process is sleeping: it waits for a lock, or for another thread" */
+const char *process_name(const struct seat *s, char buf[SEAT_NAME])
+{
+    const char *words = sleeps_for(s->kernel);
+
+    if (!*s->process)
+        snprintf(buf, SEAT_NAME, "the system does not tell what its process does");
+    else if (is(s->process, "running") || (!words && !*s->kernel))
+        snprintf(buf, SEAT_NAME, "its process is %s", s->process);
+    else if (words)
+        snprintf(buf, SEAT_NAME, "its process is %s: %s", s->process, words);
+    else
+        snprintf(buf, SEAT_NAME, "its process is %s (in the kernel: %.*s)", s->process,
+                 (int)strcspn(s->kernel, "."), s->kernel);
     return buf;
 }
 
@@ -35,6 +141,8 @@ const char *or_unknown(const char *operation)
 void blame(struct finding *f, const struct seat *s)
 {
     f->rank = s->rank;
+    f->world_rank = s->world ? s->world->rank : s->rank;
+    f->rank_group = s->name;
     f->pid = (int64_t)s->pid;
     f->node = s->node;
     f->command = s->command;
@@ -42,7 +150,7 @@ void blame(struct finding *f, const struct seat *s)
 
 void tell_starved(struct finding *f, const struct seat *s)
 {
-    char name[128];
+    char name[SEAT_NAME];
 
     if (s->starved_pct < 30)
         return;
@@ -56,7 +164,7 @@ void tell_starved(struct finding *f, const struct seat *s)
 
 void find_stopped(struct finding *f, const struct seat *s)
 {
-    char name[128];
+    char name[SEAT_NAME];
 
     f->verdict = VERDICT_RANK_STOPPED;
     blame(f, s);
@@ -83,7 +191,7 @@ void find_stopped(struct finding *f, const struct seat *s)
 
 void find_dead(struct finding *f, const struct seat *s)
 {
-    char name[128];
+    char name[SEAT_NAME];
 
     f->verdict = VERDICT_RANK_DEAD;
     blame(f, s);

@@ -6,9 +6,16 @@
 #include "client/ctl/diagnose.h"
 #include "client/ctl/seats.h"
 
-/* finding.c: one more line, as far as there is room. @text: FINDING_TEXT bytes. */
+enum { GROUP_NAME = 48, SEAT_NAME = 256, RANKS_NAME = 256 };
+
+/* finding.c: one more line, if there is room for it. @text: FINDING_TEXT bytes. */
 void tell(char *text, const char *fmt, ...) _printf_(2, 3);
-const char *seat_name(const struct seat *s, char buf[128]);
+const char *group_name(const struct seat *s, char buf[GROUP_NAME]);
+const char *seat_name(const struct seat *s, char buf[SEAT_NAME]);
+/* list_ranks() for people, who know ranks by their numbers in the job. */
+unsigned name_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
+                    char buf[RANKS_NAME]);
+const char *process_name(const struct seat *s, char buf[SEAT_NAME]);
 const char *or_unknown(const char *operation);
 void blame(struct finding *f, const struct seat *s);
 void find_dead(struct finding *f, const struct seat *s);

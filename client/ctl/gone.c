@@ -39,7 +39,7 @@ static void find_left(struct finding *f, const struct seats *seats, const struct
                       const struct seat *s)
 {
     uint32_t most = most_started(seats, of);
-    char name[128], list[200];
+    char name[SEAT_NAME], list[RANKS_NAME];
     const struct seat *in = of;
     unsigned n;
 
@@ -49,11 +49,11 @@ static void find_left(struct finding *f, const struct seats *seats, const struct
     for (unsigned i = 0; i < seats->n; i++)
         if (same_group(&seats->at[i], of) && seats->at[i].started == most && seats->at[i].rank >= 0)
             in = &seats->at[i];
-    n = list_ranks(seats, in, has_begun_like, list, sizeof(list));
+    n = name_ranks(seats, in, has_begun_like, list);
     if (n)
         tell(f->evidence, "rank%s %s began operation %u%s%s%s, which it did not", n > 1 ? "s" : "",
              list, most, *in->operation ? " (" : "", in->operation, *in->operation ? ")" : "");
-    n = list_ranks(seats, of, has_died, list, sizeof(list));
+    n = name_ranks(seats, of, has_died, list);
     if (n)
         tell(f->evidence, "rank%s %s %s died", n > 1 ? "s" : "", list, n > 1 ? "have" : "has");
     tell(f->remedy, "look at the end of that rank's own output: did an exception end its program?");

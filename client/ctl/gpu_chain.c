@@ -41,7 +41,7 @@ const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *
 void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s)
 {
     bool gpu = waits_on_gpu(waiter);
-    char name[128];
+    char name[SEAT_NAME];
 
     f->verdict = VERDICT_GPU_BEHIND;
     blame(f, s);
@@ -100,7 +100,7 @@ void find_gpu_stall(struct finding *f, const struct seats *seats, const struct s
  * whatever they did then. */
 bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct seat *of)
 {
-    char name[128];
+    char name[SEAT_NAME];
 
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];

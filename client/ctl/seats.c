@@ -125,17 +125,20 @@ static void connect_seats(struct seats *seats)
     }
     qsort(order, seats->n, sizeof(*order), by_process);
     for (unsigned i = 0, end; i < seats->n; i = end) {
-        const struct seat *longest = NULL, *gpu = NULL;
+        const struct seat *longest = NULL, *gpu = NULL, *world = NULL;
 
         for (end = i; end < seats->n && same_process(order[i], order[end]); end++) {
             if (host_ms(order[end]) && (!longest || host_ms(order[end]) > host_ms(longest)))
                 longest = order[end];
             if (stuck_on_gpu(order[end]) && (!gpu || order[end]->gpu_ms > gpu->gpu_ms))
                 gpu = order[end];
+            if (order[end]->rank >= 0 && (!world || order[end]->size > world->size))
+                world = order[end];
         }
         for (unsigned k = i; k < end; k++) {
             order[k]->sleeps_in = longest;
             order[k]->gpu_in = gpu;
+            order[k]->world = world && world->size > order[k]->size ? world : NULL;
         }
     }
     qsort(order, seats->n, sizeof(*order), by_rank);
@@ -231,4 +234,40 @@ unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match
     }
     rank_list_end(&list);
     return list.n;
+}
+
+static int by_world_rank(const void *a, const void *b)
+{
+    const unsigned *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+unsigned list_world(const struct seats *seats, const struct seat *of, seat_match_fn *match,
+                    char *buf, size_t len)
+{
+    enum { MOST = 256 };
+    unsigned numbers[MOST], n = 0;
+    struct rank_list list;
+    bool same = true;
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (s->rank < 0 || !match(s, of))
+            continue;
+        if (!s->world || n == MOST)
+            return 0;
+        same = same && s->world->rank == s->rank;
+        numbers[n++] = (unsigned)s->world->rank;
+    }
+    if (same)
+        return 0;
+    qsort(numbers, n, sizeof(*numbers), by_world_rank);
+    rank_list_init(&list, buf, len);
+    for (unsigned i = 0; i < n; i++)
+        if (!i || numbers[i] != numbers[i - 1])
+            rank_list_add(&list, numbers[i]);
+    rank_list_end(&list);
+    return n;
 }

@@ -27,6 +27,9 @@ struct seat {
     unsigned group_at; /* where its group begins in by_rank */
     const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */
     const struct seat *gpu_in;    /* likewise, where its GPU waits */
+    /* Of the same process in its largest group, which is the job: as that rank it is known outside.
+     * NULL: it is in no larger group. */
+    const struct seat *world;
 };
 
 struct seats {
@@ -45,6 +48,10 @@ void seats_free(struct seats *seats);
  * thousands of ranks, each in another operation, and each has such a list. */
 typedef bool seat_match_fn(const struct seat *s, const struct seat *than);
 unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
+                    char *buf, size_t len);
+
+/* The same by their numbers in the job. 0: there are none, or they are the same numbers. */
+unsigned list_world(const struct seats *seats, const struct seat *of, seat_match_fn *match,
                     char *buf, size_t len);
 
 /* ---- what a row says -------------------------------------------------------------------- */

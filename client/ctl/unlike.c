@@ -1,6 +1,6 @@
-/* unlike.c - ranks that called different operations where the group's ranks must call the same: what
- * most of them called is the norm, and who called something else is to blame. Where no call is that
- * of most, nobody is. */
+/* unlike.c - ranks that called different operations where the group's ranks must call the same:
+ * what most of them called is the norm, and who called something else is to blame. Where no call is
+ * that of most, nobody is. */
 #include "client/ctl/finding.h"
 
 /* The last that a rank called, and is through with: by its host, or by commd-gpu. */
@@ -76,7 +76,7 @@ bool find_unlike(struct finding *f, const struct seats *seats, const struct seat
 {
     seat_match_fn *like = gpu ? gpu_last_like : last_like;
     const char *where = gpu ? " on GPUs" : "";
-    char list[200], name[128];
+    char list[RANKS_NAME], name[SEAT_NAME];
 
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
@@ -91,10 +91,10 @@ bool find_unlike(struct finding *f, const struct seats *seats, const struct seat
         if (!c.another)
             continue; /* nobody else is where that one is */
         f->verdict = VERDICT_MISMATCH;
-        n = list_ranks(seats, c.norm, like, list, sizeof(list));
+        n = name_ranks(seats, c.norm, like, list);
         tell(f->evidence, "operation %u%s: rank%s %s called %s", called_as(s, gpu), where,
              n == 1 ? "" : "s", list, called(c.norm, gpu));
-        n = list_ranks(seats, c.another, like, list, sizeof(list));
+        n = name_ranks(seats, c.another, like, list);
         tell(f->evidence, "but rank%s %s called %s", n == 1 ? "" : "s", list,
              called(c.another, gpu));
         if (c.most) {

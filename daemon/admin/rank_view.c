@@ -256,7 +256,8 @@ void ranks_look_closely(const struct rank_group *group, struct rank_row *row, st
 
     if (!entry || group->ended_ms)
         return;
-    gone_ms = board_gone_ms(entry->ctl, row->rank); /* what it slept in then, it sleeps in no more */
+    gone_ms =
+        board_gone_ms(entry->ctl, row->rank); /* what it slept in then, it sleeps in no more */
     board_seat(entry->ctl, row->local, gone_ms ? gone_ms : now_ms(), &row->seat);
     row->fate = fate_of(entry, row->rank);
     if (row->seat.started && board_recorder(entry->ctl, row->local))

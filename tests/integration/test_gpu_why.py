@@ -109,7 +109,7 @@ def test_a_rank_that_has_not_announced():
             rank.call("gpu", name="g")
         for row in everywhere(cluster, "NOT_ARRIVED"):
             equal(culprit(row), (2, "node1", ranks[2].pid))
-            says(row, 'GPUs of ranks 0-1 of group "g" wait in operation 2 on GPUs',
+            says(row, 'GPUs of ranks 0-1 wait in operation 2 on GPUs',
                  f"({ALL_REDUCE})", "its process is sleeping",
                  "the last on GPUs that it completed is operation 1",
                  f"py-spy dump --pid {ranks[2].pid}")  # fmt: skip

@@ -171,7 +171,7 @@ def test_a_rank_that_does_not_come():
         ranks = staged.not_arrived(cluster).ranks
         row = until_why(cluster.nodes[1], "NOT_ARRIVED")
         equal(culprit(row), (0, "node0", ranks[0].pid))
-        check("ranks 1-2 of group" in row["evidence"], row)
+        check("ranks 1-2 wait in operation 2" in row["evidence"], row)
         check("operation 2 (all_reduce i32 max of 7 elements)" in row["evidence"], row)
         check("its process is sleeping" in row["evidence"], row)
         check("the last that it completed is operation 1 (barrier)" in row["evidence"], row)

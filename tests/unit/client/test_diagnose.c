@@ -137,7 +137,7 @@ static void the_late_are_named(void **state)
     assert_int_equal(f->findings[0].rank, 2);
     assert_int_equal(f->findings[0].pid, 102);
     assert_int_equal(f->findings[0].waiting_ms, 3000);
-    assert_evidence(f, "ranks 0-1 of group \"g\" wait in operation 6 (all_reduce) for 3.0 s");
+    assert_evidence(f, "ranks 0-1 wait in operation 6 (all_reduce) for 3.0 s");
     assert_evidence(f, "ranks 2-3 have not begun it");
     assert_evidence(f, "the last that it completed is operation 5 (barrier)");
 }
@@ -208,7 +208,8 @@ static void who_alone_has_begun_it_is_asked_about(void **state)
     row(f, 1, "size=3");
     row(f, 2, "size=3");
     assert_verdict(f, NOT_ARRIVED);
-    assert_evidence(f, "ranks 1-2 have not begun it\nonly rank 0 has begun it: did it call one more?");
+    assert_evidence(f,
+                    "ranks 1-2 have not begun it\nonly rank 0 has begun it: did it call one more?");
     clear(f);
     row(f, 0, WAITS " size=2");
     row(f, 1, "size=2");
@@ -387,6 +388,141 @@ static void circles_are_seen(void **state)
     row(f, 1, "message=recv message_peer=2 message_tag=0 message_ms=800");
     row(f, 2, "message=send message_peer=1 message_tag=1 message_ms=800");
     assert_verdict(f, ORDER_INVERSION);
+}
+
+static unsigned times(const char *text, const char *word)
+{
+    unsigned n = 0;
+
+    for (; (text = strstr(text, word)); text += strlen(word))
+        n++;
+    return n;
+}
+
+/* A circle is told once, whoever is met first, and from each of its groups the same is to blame. */
+static void a_circle_is_the_same_from_everywhere(void **state)
+{
+    struct fix *f = *state;
+    unsigned first = 0;
+
+    for (unsigned longest = 0; longest < 4; longest++) {
+        for (unsigned rank = 0; rank < 4; rank++) {
+            row(f, rank, "message=recv message_tag=3");
+            set(f, "message_ms", rank == longest ? "9000" : "8000");
+            set(f, "message_peer", rank == 1 ? "2" : rank == 2 ? "3" : "1"); /* 1, 2, 3; and 0 */
+        }
+        assert_verdict(f, ORDER_INVERSION);
+        assert_int_equal(f->findings[0].rank, 1);
+        assert_int_equal(f->findings[0].waiting_ms, 9000);
+        for (unsigned rank = 1; rank < 4; rank++) {
+            char name[64];
+
+            snprintf(name, sizeof(name), "rank %u (pid %u on node a) waits", rank, 100 + rank);
+            assert_int_equal(times(f->findings[0].evidence, name), 1);
+        }
+        assert_evidence(f, "and so back to rank 1 (pid 101 on node a)");
+        assert_int_equal(times(f->findings[0].evidence, "rank 0 (pid"), longest == 0);
+        clear(f);
+    }
+
+    /* three groups, each of two of three ranks, that each begins with another one */
+    for (unsigned group = 0; group < 3; group++)
+        for (unsigned k = 0; k < 2; k++) {
+            char words[200];
+
+            snprintf(words, sizeof(words),
+                     "group=00000000000000a%u name=g%u size=2 pid=%u asleep_ms=%u%s", group, group,
+                     100 + (group + k) % 3, 1000 + group, k ? "" : " started=6 operation=barrier");
+            row(f, k, words);
+            if (k)
+                set(f, "asleep_ms", "");
+        }
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(f->findings[i].verdict, VERDICT_ORDER_INVERSION);
+        if (!i)
+            first = (unsigned)f->findings[i].pid;
+        assert_int_equal(f->findings[i].pid, first);
+        assert_int_equal(times(f->findings[i].evidence, " waits in operation"), 3);
+    }
+}
+
+/* Text that does not fit ends with a whole line. */
+static void evidence_is_not_cut_in_a_word(void **state)
+{
+    struct fix *f = *state;
+    char name[256];
+
+    memset(name, 'n', sizeof(name) - 1);
+    name[sizeof(name) - 1] = 0;
+    for (unsigned rank = 0; rank < 60; rank++) {
+        char words[100];
+
+        snprintf(words, sizeof(words), "message=recv message_tag=-1 message_ms=900 message_peer=%u",
+                 (rank + 1) % 60);
+        row(f, rank, words);
+        set(f, "name", name);
+        set(f, "node", name);
+        set(f, "message_tag", "");
+    }
+    assert_verdict(f, ORDER_INVERSION);
+    assert_evidence(f, ", any tag, for 0.9 s\nand 52 more\nand so back to rank 0");
+    assert_evidence(f, "none can go on");
+}
+
+/* Logs of a job know its ranks by their numbers in the whole of it. */
+static void ranks_of_a_part_are_told_by_their_number_in_the_job(void **state)
+{
+    struct fix *f = *state;
+
+    for (unsigned rank = 0; rank < 4; rank++)
+        row(f, rank, "node=b");
+    for (unsigned rank = 0; rank < 2; rank++) {
+        row(f, rank, "group=00000000000000bb name=tp size=2 node=b");
+        set(f, "pid", rank ? "103" : "102");
+        if (!rank) {
+            set(f, "started", "6");
+            set(f, "operation", "all_reduce");
+            set(f, "asleep_ms", "3000");
+        }
+    }
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+    assert_int_equal(f->findings[1].verdict, VERDICT_NOT_ARRIVED);
+    assert_int_equal(f->findings[1].rank, 1);
+    assert_int_equal(f->findings[1].world_rank, 3);
+    assert_string_equal(f->findings[1].rank_group, "tp");
+    assert_non_null(
+        strstr(f->findings[1].evidence, "rank 2 (0 of the group) waits in operation 6"));
+    assert_non_null(strstr(f->findings[1].evidence,
+                           "rank 3 (1 of group \"tp\", pid 103 on node b) has not begun it"));
+    assert_null(strstr(f->findings[1].remedy, "rank 1"));
+}
+
+/* What the kernel calls its places nobody has to know. */
+static void what_a_process_waits_for_is_told_in_words(void **state)
+{
+    static const char *const places[][2] = {
+        {"hrtimer_nanosleep", "its process is sleeping: it sleeps for a time"},
+        {"poll_schedule_timeout.constprop.0", "files, sockets or a time"},
+        {"futex_wait_queue", "it waits for a lock, or for another thread"},
+        {"pipe_read", "it reads a pipe"},
+        {"rpc_wait_bit_killable", "a file server"},
+        {"some_place.isra.0", "its process is sleeping (in the kernel: some_place)"},
+        {"", "its process is sleeping\n"},
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(places); i++) {
+        row(f, 0, WAITS);
+        row(f, 1, "");
+        set(f, "kernel", places[i][0]);
+        assert_verdict(f, NOT_ARRIVED);
+        assert_evidence(f, places[i][1]);
+        assert_null(strstr(f->findings[0].evidence, "constprop"));
+        clear(f);
+    }
 }
 
 static void all_are_there_and_nothing_moves(void **state)
@@ -761,7 +897,7 @@ static void a_pipeline_that_moves(void **state)
     assert_verdict(f, HEALTHY);
     assert_int_equal(f->findings[0].rank, -1);
     assert_int_equal(f->findings[0].waiting_ms, 900);
-    assert_evidence(f, "rank 1 (pid 101 on node a) of group \"g\" waits in send to rank 2");
+    assert_evidence(f, "rank 1 (pid 101 on node a) waits in send to rank 2");
     assert_evidence(f, "that one moves");
     assert_string_equal(f->findings[0].remedy, "");
     set(f, "process", "stopped"); /* whose fate is known is named all the same */
@@ -815,7 +951,7 @@ static void a_message_on_its_way(void **state)
     row(f, 1, "message=recv message_tag=0 message_peer=0 message_ms=800");
     assert_verdict(f, HEALTHY);
     assert_int_equal(f->findings[0].rank, -1);
-    assert_evidence(f, "rank 1 (pid 101 on node a) of group \"g\" waits in recv from rank 0");
+    assert_evidence(f, "rank 1 (pid 101 on node a) waits in recv from rank 0");
     assert_evidence(f, "the message is on its way between them");
     set(f, "message_tag", "-1");
     assert_verdict(f, HEALTHY);
@@ -824,7 +960,10 @@ static void a_message_on_its_way(void **state)
     clear(f);
     row(f, 0, SENDS(1, 30000));
     row(f, 1, "message=recv message_tag=0 message_peer=0 message_ms=30000");
-    assert_verdict(f, ORDER_INVERSION);
+    assert_verdict(f, BROKEN);
+    set(f, "node", "b");
+    assert_verdict(f, LINK_STALL);
+    assert_evidence(f, "both ends of the message are there");
 }
 
 /* The others have waited once for a rank, long, and go on: that is not its pace. */
@@ -871,7 +1010,7 @@ static void a_wait_that_is_long_and_usual(void **state)
     assert_verdict(f, NOT_ARRIVED);
     assert_int_equal(f->findings[0].rank, 1);
     assert_int_equal(f->findings[0].waiting_ms, 30000);
-    assert_evidence(f, "rank 0 of group \"g\" waits in operation 6 (all_reduce) for 30.0 s");
+    assert_evidence(f, "rank 0 waits in operation 6 (all_reduce) for 30.0 s");
     assert_evidence(f, "three operations took 600.0 s and longer lately: such a wait is usual");
     assert_non_null(strstr(f->findings[0].remedy, "a checkpoint"));
     clear(f);
@@ -1247,6 +1386,10 @@ int main(void)
         T(gpu_chains_go_through_hosts),
         T(chains_are_followed_into_other_groups),
         T(circles_are_seen),
+        T(a_circle_is_the_same_from_everywhere),
+        T(evidence_is_not_cut_in_a_word),
+        T(ranks_of_a_part_are_told_by_their_number_in_the_job),
+        T(what_a_process_waits_for_is_told_in_words),
         T(all_are_there_and_nothing_moves),
         T(who_comes_while_it_is_looked_at_ends_the_wait),
         T(causes_of_broken_groups),
