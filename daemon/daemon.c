@@ -271,6 +271,10 @@ int daemon_start(struct daemon *d)
     if (!d->diary)
         return complain(NULL, EXIT_INTERNAL);
     diary_init(d->diary);
+    d->ended = malloc(sizeof(*d->ended));
+    if (!d->ended)
+        return complain(NULL, EXIT_INTERNAL);
+    ended_init(d->ended);
     daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
     topology_here(); /* some thousand files on a large machine: not while somebody joins */
     if (loop_init(d) || admin_init(d) || gather_init(d) || start_core(d))
@@ -322,6 +326,9 @@ void daemon_fini(struct daemon *d)
     gather_fini(d);
     loop_fini(d);
     free(d->diary);
+    if (d->ended)
+        ended_fini(d->ended);
+    free(d->ended);
     free(d->doorbells);
     free(d->commands);
     free(d->peer_tokens);

@@ -19,6 +19,7 @@
 #include "daemon/link/engine_link.h"
 #include "daemon/link/listener.h"
 #include "daemon/link/peer_link.h"
+#include "daemon/process/ended.h"
 
 /* sysexits(3) where they fit */
 enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };
@@ -62,6 +63,7 @@ struct daemon {
     struct admin *admin;             /* questions of commctl, and the answer under way */
     struct gather *gather;           /* questions about ranks, which all nodes answer */
     struct client_command *commands; /* by client slot: how its program was called */
+    struct ended *ended;             /* how processes of clients ended */
     struct diary *diary;             /* what happened, for commctl events */
     struct http *http;               /* NULL where listen.http says nothing */
     uint64_t longest_turn_us;        /* of our processor's time */

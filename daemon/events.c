@@ -68,6 +68,13 @@ static void edge_client_closed(void *arg, unsigned slot, const char *text)
     daemon_dispatch(arg, &e);
 }
 
+static void edge_client_ended(void *arg, uint32_t uid, uint32_t pid, int pidfd)
+{
+    struct daemon *d = arg;
+
+    ended_note(d->ended, uid, pid, pidfd);
+}
+
 /* Our own commd-gpu counts as a user of its own. */
 static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid)
 {
@@ -81,6 +88,7 @@ const struct listener_ops listener_ops = {
     .open = edge_client_open,
     .msg = edge_client_msg,
     .closed = edge_client_closed,
+    .ended = edge_client_ended,
 };
 
 static void edge_peer_up(void *arg, unsigned node, const struct msg *hello)

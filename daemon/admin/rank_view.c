@@ -252,13 +252,11 @@ static void look_back(const struct board_recorder *recorder, struct rank_row *ro
 void ranks_look_closely(const struct rank_group *group, struct rank_row *row, struct daemon *d)
 {
     const struct board_entry *entry = group->id ? boards_find(&d->boards, group->id) : NULL;
-    uint64_t gone_ms;
 
     if (!entry || group->ended_ms)
         return;
-    gone_ms =
-        board_gone_ms(entry->ctl, row->rank); /* what it slept in then, it sleeps in no more */
-    board_seat(entry->ctl, row->local, gone_ms ? gone_ms : now_ms(), &row->seat);
+    row->gone_ms = board_gone_ms(entry->ctl, row->rank); /* who is gone sleeps no more */
+    board_seat(entry->ctl, row->local, row->gone_ms ? row->gone_ms : now_ms(), &row->seat);
     row->fate = fate_of(entry, row->rank);
     if (row->seat.started && board_recorder(entry->ctl, row->local))
         look_back(board_recorder(entry->ctl, row->local), row);
@@ -469,6 +467,7 @@ void ranks_table(struct table *table)
         {"gpu_silent_ms", "GPU SILENT [ms]", MSG_CELL_NUMBER},
         {"gave", "GAVE [bytes]", MSG_CELL_NUMBER},
         {"command", "COMMAND", MSG_CELL_STRING},
+        {"exit", "EXIT", MSG_CELL_STRING},
     };
 
     table_init(table, "ranks", columns, ARRAY_LEN(columns));
@@ -605,6 +604,7 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
                       uint64_t watched_ms, bool ended)
 {
     const struct board_seat *seat = &row->seat;
+    char how[ENDED_TEXT] = "";
 
     table_number(t, row->rank);
     table_text(t, d->conf->node);
@@ -630,6 +630,9 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     gpu_cells(t, d, row, ended);
     table_number_if(t, !ended && row->records.looked, records_bytes(&row->records));
     table_text(t, row->command);
+    if (row->gone_ms)
+        ended_text(d->ended, row->pid, row->gone_ms, how);
+    table_text(t, how);
 }
 
 bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us)

@@ -19,6 +19,7 @@ struct rank_row {
     uint32_t rank, pid;
     unsigned local; /* its place on the board */
     enum rank_fate fate;
+    uint64_t gone_ms;        /* when it was gone, now_ms(); 0: it is here */
     struct board_seat seat;  /* the last look */
     uint32_t first_ops;      /* the first look: ops */
     uint32_t first_gpu;      /* likewise: operations by commd-gpu that had ended */

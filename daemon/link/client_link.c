@@ -113,6 +113,8 @@ static void client_lost(struct client_link *client, const char *text)
 
     client->known = false;
     client_bury(client);
+    if (known && listener->ops->ended)
+        listener->ops->ended(listener->arg, client->uid, client->pid, client->pidfd);
     if (known)
         listener->ops->closed(listener->arg, slot, text);
 }

@@ -20,6 +20,8 @@ struct listener_ops {
     void (*open)(void *arg, unsigned slot, uint32_t uid, uint32_t pid);
     void (*msg)(void *arg, unsigned slot, const struct msg *msg);
     void (*closed)(void *arg, unsigned slot, const char *text);
+    /* Before closed(), with the pidfd of its process, which is borrowed; NULL: not wanted. */
+    void (*ended)(void *arg, uint32_t uid, uint32_t pid, int pidfd);
 };
 
 struct listener_config {

@@ -648,7 +648,8 @@ void op_text(const struct op_desc *d, char *buf, size_t len)
     else if (info->counted && info->window == WINDOW_CELLS)
         snprintf(buf, len, "%s %s%s", info->name, dtype_name(d->dtype), root);
     else
-        snprintf(buf, len, "%s %s%s%s of %s%llu elements%s", info->name, dtype_name(d->dtype),
+        snprintf(buf, len, "%s %s%s%s of %s%llu element%s%s", info->name, dtype_name(d->dtype),
                  info->reduces ? " " : "", info->reduces ? redop_name(d->redop) : "",
-                 info->counted ? "blocks of up to " : "", (unsigned long long)d->count, root);
+                 info->counted ? "blocks of up to " : "", (unsigned long long)d->count,
+                 d->count == 1 ? "" : "s", root);
 }

@@ -10,7 +10,8 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
-	tests/unit/daemon/test_rank_view tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
+	tests/unit/daemon/test_ended tests/unit/daemon/test_rank_view \
+	tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
 
@@ -103,10 +104,14 @@ tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-proto.la $(LI
 tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
 	daemon/admin/rank_view.c daemon/admin/rank_view.h daemon/admin/records.c \
 	daemon/admin/records.h daemon/admin/table.c daemon/admin/table.h daemon/memory/boards.c \
-	daemon/memory/boards.h
+	daemon/memory/boards.h daemon/process/ended.c daemon/process/ended.h
 tests_unit_daemon_test_rank_view_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_rank_view_LDADD = libcommd-core.la libcommd-conf.la libcommd-proto.la \
 	libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_ended_SOURCES = tests/unit/daemon/test_ended.c daemon/process/ended.c \
+	daemon/process/ended.h
+tests_unit_daemon_test_ended_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/link/stream.c \
 	daemon/link/stream.h

@@ -1,0 +1,26 @@
+/* ended.h - how the processes of clients ended, of the last ones: for people who ask why a rank is
+ * gone. The kernel tells a parent at once; of others' children it tells what it may. */
+#ifndef COMMD_ENDED_H
+#define COMMD_ENDED_H
+
+#include "shm/util/base.h"
+
+enum { ENDED_MOST = 64, ENDED_MAX_USER = 16, ENDED_TEXT = 40 };
+
+struct ended {
+    struct ended_process {
+        uint32_t pid, uid;
+        uint64_t at_ms; /* now_ms() when we were told; 0: a place that is free */
+        int pidfd;      /* owned; -1: it tells no more */
+        int status;     /* as of wait(2); -1: not known yet */
+    } at[ENDED_MOST];
+};
+
+void ended_init(struct ended *ended);
+void ended_fini(struct ended *ended);
+/* The process is gone, or about to be; @pidfd is borrowed, -1: none. */
+void ended_note(struct ended *ended, uint32_t uid, uint32_t pid, int pidfd);
+/* Of a process that was gone at @at_ms: "exit code 1", "signal 9 (KILL)"; "": not known. */
+void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, char buf[ENDED_TEXT]);
+
+#endif
