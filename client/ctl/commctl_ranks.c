@@ -101,6 +101,11 @@ static void print_others(const struct finding **findings, unsigned i, unsigned n
     puts(said < others ? ", ..." : "");
 }
 
+static const char *finding_node(const struct finding *f)
+{
+    return *f->node ? f->node : f->lost_node;
+}
+
 static void print_culprit(const struct finding *f)
 {
     printf("  culprit   rank %lld", (long long)f->world_rank);
@@ -128,6 +133,8 @@ static void print_finding(const struct show *show, const struct finding *f)
     puts(")");
     if (f->rank >= 0)
         print_culprit(f);
+    else if (*finding_node(f))
+        printf("  culprit   node %s\n", finding_node(f));
     if (f->waiting_ms && !verdict_is_well(f->verdict))
         printf("  waiting   %.1f s, since %s\n", (double)f->waiting_ms / 1000,
                time_ago(since_ms(f), date));
@@ -183,9 +190,9 @@ static bool why_json(const struct show *show, const char *group, const struct fi
         made_text(&made, f->name);
         made_text(&made, f->state);
         made_text(&made, verdict_name(f->verdict));
-        made_text(&made, verdict_is_well(f->verdict) ? "true" : "false");
+        made_text(&made, finding_is_well(f) ? "true" : "false");
         made_number(&made, (double)f->rank, "%.0f");
-        made_text(&made, f->node);
+        made_text(&made, finding_node(f));
         made_number(&made, (double)f->pid, "%.0f");
         made_text(&made, f->command);
         made_number(&made, f->waiting_ms ? (double)f->waiting_ms / 1000 : -1, "%.3f");
@@ -205,7 +212,7 @@ static bool why_json(const struct show *show, const char *group, const struct fi
 /* First what is not well and still there, then what has ended so, then the rest. */
 static int finding_place(const struct finding *f)
 {
-    return verdict_is_well(f->verdict) ? 2 : f->ended;
+    return finding_is_well(f) ? 2 : f->ended;
 }
 
 static int by_place(const void *a, const void *b)
@@ -269,7 +276,7 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
     for (unsigned i = 0; i < n; i++) {
         order[i] = &findings[i];
         if (is_shown(&findings[i], group))
-            *ret_well = *ret_well && verdict_is_well(findings[i].verdict);
+            *ret_well = *ret_well && finding_is_well(&findings[i]);
     }
     qsort(order, n, sizeof(*order), group ? by_end : by_place);
     if (show->json)

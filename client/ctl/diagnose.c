@@ -56,17 +56,6 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
 /* The group is broken, or was. */
 static void find_cause(struct finding *f, const struct seats *seats, const struct seat *of)
 {
-    static const struct {
-        const char *cause;
-        enum verdict verdict;
-        const char *remedy;
-    } causes[] = {
-        {"rank lost", VERDICT_RANK_DEAD, "look at that rank's own output"},
-        {"node lost", VERDICT_NODE_DEAD, "look at that node: is it up, is its commd, is the link?"},
-        {"engine lost", VERDICT_ENGINE_DEAD,
-         "look at commd's log on that node: journalctl -u commd"},
-        {"aborted", VERDICT_ABORTED, "look at the output of the rank that gave the group up"},
-    };
     const struct seat *one = NULL;
 
     tell(f->evidence, "%s: %s", of->cause, of->cause_text);
@@ -93,14 +82,7 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         return;
     if (one)
         blame(f, one);
-    f->verdict = VERDICT_BROKEN;
-    for (unsigned i = 0; i < ARRAY_LEN(causes); i++)
-        if (is(of->cause, causes[i].cause)) {
-            f->verdict = causes[i].verdict;
-            tell(f->remedy, "%s", causes[i].remedy);
-            return;
-        }
-    tell(f->remedy, "look at the ranks' own output");
+    find_lost(f, of);
 }
 
 static void find_joining(struct finding *f, const struct seats *seats, const struct seat *of)
@@ -110,7 +92,7 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
     for (unsigned i = 0; i < seats->n; i++)
         if (same_group(&seats->at[i], of) && *seats->at[i].missing)
             missing = seats->at[i].missing;
-    f->verdict = VERDICT_NOT_ARRIVED;
+    f->verdict = VERDICT_NOT_JOINED;
     if (*missing)
         tell(f->evidence, "rank %s of %llu has not joined the group", missing,
              (unsigned long long)of->size);
@@ -404,10 +386,31 @@ static const struct seat *speaker(const struct seats *seats, const struct seat *
 const char *verdict_name(enum verdict verdict)
 {
     static const char *const names[] = {
-        "RANK_DEAD",       "NODE_DEAD", "ENGINE_DEAD", "GPU_SERVICE_DEAD", "RANK_STOPPED",
-        "ORDER_INVERSION", "MISMATCH",  "NOT_ARRIVED", "GPU_BEHIND",       "GPU_STALL",
-        "LINK_STALL",      "ABORTED",   "BROKEN",      "SLOW_RANK",        "SLOW_LINK",
-        "COMPUTE_BOUND",   "HEALTHY",
+        [VERDICT_RANK_DEAD] = "RANK_DEAD",
+        [VERDICT_NODE_DEAD] = "NODE_DEAD",
+        [VERDICT_NODE_SILENT] = "NODE_SILENT",
+        [VERDICT_COMMD_DEAD] = "COMMD_DEAD",
+        [VERDICT_LINK_DEAD] = "LINK_DEAD",
+        [VERDICT_ENGINE_DEAD] = "ENGINE_DEAD",
+        [VERDICT_ENGINE_STOPPED] = "ENGINE_STOPPED",
+        [VERDICT_GPU_SERVICE_DEAD] = "GPU_SERVICE_DEAD",
+        [VERDICT_RANK_STOPPED] = "RANK_STOPPED",
+        [VERDICT_ORDER_INVERSION] = "ORDER_INVERSION",
+        [VERDICT_MISMATCH] = "MISMATCH",
+        [VERDICT_NOT_ARRIVED] = "NOT_ARRIVED",
+        [VERDICT_RANK_LEFT] = "RANK_LEFT",
+        [VERDICT_NOT_JOINED] = "NOT_JOINED",
+        [VERDICT_GPU_BEHIND] = "GPU_BEHIND",
+        [VERDICT_GPU_STALL] = "GPU_STALL",
+        [VERDICT_LINK_STALL] = "LINK_STALL",
+        [VERDICT_ABORTED] = "ABORTED",
+        [VERDICT_BROKEN] = "BROKEN",
+        [VERDICT_SLOW_RANK] = "SLOW_RANK",
+        [VERDICT_SLOW_LINK] = "SLOW_LINK",
+        [VERDICT_THROTTLED] = "THROTTLED",
+        [VERDICT_COMPUTE_BOUND] = "COMPUTE_BOUND",
+        [VERDICT_COMM_BOUND] = "COMM_BOUND",
+        [VERDICT_HEALTHY] = "HEALTHY",
     };
 
     return names[verdict];
@@ -415,7 +418,13 @@ const char *verdict_name(enum verdict verdict)
 
 bool verdict_is_well(enum verdict verdict)
 {
-    return verdict == VERDICT_COMPUTE_BOUND || verdict == VERDICT_HEALTHY;
+    return verdict == VERDICT_COMPUTE_BOUND || verdict == VERDICT_COMM_BOUND ||
+           verdict == VERDICT_HEALTHY;
+}
+
+bool finding_is_well(const struct finding *f)
+{
+    return verdict_is_well(f->verdict) || f->early;
 }
 
 int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,

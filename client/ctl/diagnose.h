@@ -9,12 +9,18 @@ enum verdict {
     /* what keeps it from getting on */
     VERDICT_RANK_DEAD,
     VERDICT_NODE_DEAD,
+    VERDICT_NODE_SILENT,
+    VERDICT_COMMD_DEAD,
+    VERDICT_LINK_DEAD,
     VERDICT_ENGINE_DEAD,
+    VERDICT_ENGINE_STOPPED,
     VERDICT_GPU_SERVICE_DEAD,
     VERDICT_RANK_STOPPED,
     VERDICT_ORDER_INVERSION,
     VERDICT_MISMATCH,
     VERDICT_NOT_ARRIVED,
+    VERDICT_RANK_LEFT,
+    VERDICT_NOT_JOINED,
     VERDICT_GPU_BEHIND,
     VERDICT_GPU_STALL,
     VERDICT_LINK_STALL,
@@ -22,10 +28,12 @@ enum verdict {
     VERDICT_BROKEN,
     /* it gets on, but one rank makes the others wait */
     VERDICT_SLOW_RANK,
-    /* it gets on, over a link that loses data */
+    /* it gets on, over a link that loses data, or with less of its cores than it could use */
     VERDICT_SLOW_LINK,
+    VERDICT_THROTTLED,
     /* it is well */
     VERDICT_COMPUTE_BOUND,
+    VERDICT_COMM_BOUND,
     VERDICT_HEALTHY,
 };
 
@@ -41,7 +49,9 @@ struct finding {
     int64_t world_rank;     /* the same in its job, as far as that is known */
     const char *rank_group; /* whose rank it is: the chain may lead to another group */
     const char *node, *command;
+    char lost_node[MSG_NAME_MAX]; /* where node is "": one that no row is of */
     bool ended;
+    bool early;  /* it is waited for, and not yet for so long that somebody should look */
     bool killed; /* while it hung: what it says is of before */
     bool unseen; /* of some of its ranks no node has told anything */
     uint64_t ended_s;
@@ -52,6 +62,8 @@ struct finding {
 /* "RANK_DEAD" */
 const char *verdict_name(enum verdict verdict);
 bool verdict_is_well(enum verdict verdict);
+/* Does nothing ask for somebody? Also where it is known who is waited for, and not yet for long. */
+bool finding_is_well(const struct finding *f);
 
 /* One finding for each group in @ranks, in their order there. *ret_findings is the caller's, to
  * free(). -ENOMEM; -EPROTO: the table lacks a column, whose key is then in *ret_key. */

@@ -189,13 +189,40 @@ void find_stopped(struct finding *f, const struct seat *s)
     }
 }
 
+/* How it ended, and where to look then. */
+static void tell_end(struct finding *f, const struct seat *s)
+{
+    if (is(s->exit, "exit code 0"))
+        tell(f->remedy, "its program ended without leaving the group: look at the end of its own "
+                        "output, and of its program");
+    else if (!strncmp(s->exit, "exit code", strlen("exit code")))
+        tell(f->remedy, "look at the end of its own output: its program ended with an error");
+    else if (strstr(s->exit, "(KILL)"))
+        tell(
+            f->remedy,
+            "somebody killed it, or the kernel for want of memory: on node %s journalctl -k (\"Out "
+            "of memory\"), and the memory limit of its control group",
+            s->node);
+    else if (was_ended(s))
+        tell(f->remedy, "somebody ended it: a person, the launcher, a time limit of the scheduler");
+    else if (*s->exit)
+        tell(f->remedy,
+             "it crashed: look at the end of its own output, and on node %s for its core "
+             "file: coredumpctl info %llu",
+             s->node, (unsigned long long)s->pid);
+    else
+        tell(f->remedy, "look at its own output, and on node %s for the OOM killer: journalctl -k",
+             s->node);
+}
+
 void find_dead(struct finding *f, const struct seat *s)
 {
     char name[SEAT_NAME];
 
     f->verdict = VERDICT_RANK_DEAD;
     blame(f, s);
-    tell(f->evidence, "%s has died; it had completed %u operations%s%s", seat_name(s, name), s->ops,
+    tell(f->evidence, "%s has died%s%s%s; it had completed %u operation%s%s%s", seat_name(s, name),
+         *s->exit ? " (" : "", s->exit, *s->exit ? ")" : "", s->ops, s->ops == 1 ? "" : "s",
          *s->last ? ", the last one " : "", s->last);
     if (on_gpu(s))
         tell(f->evidence, "on GPUs it was in operation %u (%s)", s->gpu_ended + 1,
@@ -203,6 +230,5 @@ void find_dead(struct finding *f, const struct seat *s)
     else if (s->gpu_begun)
         tell(f->evidence, "on GPUs it had completed %u, the last one %s", s->gpu_ended,
              or_unknown(s->gpu_last));
-    tell(f->remedy, "look at its own output, and on node %s for the OOM killer: journalctl -k",
-         s->node);
+    tell_end(f, s);
 }

@@ -30,6 +30,9 @@ bool find_gone(struct finding *f, const struct seats *seats, const struct seat *
 /* unlike.c: did its ranks call different operations, by their hosts or by commd-gpu? */
 bool find_unlike(struct finding *f, const struct seats *seats, const struct seat *of, bool gpu);
 
+/* lost.c: by the cause that commd gave: a node, an engine, the way between them, or another. */
+void find_lost(struct finding *f, const struct seat *of);
+
 /* killed.c: blames whom the ranks waited for when all of them were ended. False: they were not. */
 bool find_killed(struct finding *f, const struct seats *seats, const struct seat *of);
 

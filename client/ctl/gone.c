@@ -34,22 +34,67 @@ static bool has_died(const struct seat *s, const struct seat *than)
     return is_dead(s);
 }
 
+static bool left_already(const struct seat *s, const struct seat *than)
+{
+    (void)than;
+    return is(s->process, "left");
+}
+
+/* All but one have left, most of the group, and none of them with an error: it called one more. */
+static bool one_goes_on(const struct seats *seats, const struct seat *of, const struct seat *in,
+                        unsigned begun)
+{
+    unsigned left = 0;
+
+    if (begun != 1 || is_dead(in) || left_already(in, in))
+        return false;
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (is_dead(s) || (*s->exit && !is(s->exit, "exit code 0")))
+            return false;
+        left += left_already(s, s);
+    }
+    return left > 1 && 2 * (uint64_t)left > of->size;
+}
+
+static const struct seat *who_began(const struct seats *seats, const struct seat *of, uint32_t op)
+{
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
+        if (seats->by_rank[i]->started == op && seats->by_rank[i]->rank >= 0)
+            return seats->by_rank[i];
+    return of;
+}
+
+static void find_one_more(struct finding *f, const struct seats *seats, const struct seat *in)
+{
+    char name[SEAT_NAME], list[RANKS_NAME];
+
+    f->verdict = VERDICT_MISMATCH;
+    blame(f, in);
+    (void)name_ranks(seats, in, left_already, list);
+    tell(f->evidence, "ranks %s have left the group, and none of them with an error", list);
+    tell(f->evidence, "only %s began operation %u (%s): did it call one more?", seat_name(in, name),
+         in->started, or_unknown(in->operation));
+    tell(f->remedy, "let all ranks call the same operations: do all have as many batches? Is it an "
+                    "operation for one rank alone, as in \"if rank == 0\"?");
+}
+
 /* It left before the others were done. */
 static void find_left(struct finding *f, const struct seats *seats, const struct seat *of,
                       const struct seat *s)
 {
     uint32_t most = most_started(seats, of);
+    const struct seat *in = who_began(seats, of, most);
     char name[SEAT_NAME], list[RANKS_NAME];
-    const struct seat *in = of;
-    unsigned n;
+    unsigned n = name_ranks(seats, in, has_begun_like, list);
 
-    f->verdict = VERDICT_NOT_ARRIVED;
+    if (one_goes_on(seats, of, in, n))
+        return find_one_more(f, seats, in);
+    f->verdict = VERDICT_RANK_LEFT;
     blame(f, s);
-    tell(f->evidence, "%s left the group after operation %u", seat_name(s, name), s->ops);
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && seats->at[i].started == most && seats->at[i].rank >= 0)
-            in = &seats->at[i];
-    n = name_ranks(seats, in, has_begun_like, list);
+    tell(f->evidence, "%s left the group after operation %u%s%s", seat_name(s, name), s->ops,
+         *s->exit ? "; its program then ended with " : "", s->exit);
     if (n)
         tell(f->evidence, "rank%s %s began operation %u%s%s%s, which it did not", n > 1 ? "s" : "",
              list, most, *in->operation ? " (" : "", in->operation, *in->operation ? ")" : "");
@@ -130,7 +175,7 @@ bool find_gone(struct finding *f, const struct seats *seats, const struct seat *
     gone.node = first->gone_node;
     gone.ops = first->gone_ops;
     gone.gpu_begun = gone.gpu_ended = 0;
-    gone.last = gone.command = "";
+    gone.last = gone.command = gone.exit = "";
     for (unsigned i = 0; i < seats->n; i++)
         if (same_group(&seats->at[i], of) && seats->at[i].rank == first->gone_rank)
             row = &seats->at[i];

@@ -209,7 +209,7 @@ static bool accuse_silent(struct finding *f, const struct group_nodes *seen,
     if (!silent || !missing)
         return false;
     if (unheard == missing) {
-        f->verdict = VERDICT_NODE_DEAD;
+        f->verdict = VERDICT_NODE_SILENT;
         f->node = first;
         f->remedy[0] = 0;
         tell(f->evidence,
@@ -233,15 +233,17 @@ static bool accuse_silent(struct finding *f, const struct group_nodes *seen,
 static void judge_finding(struct finding *f, const struct msg_table *ranks,
                           const struct link_rows *links)
 {
-    bool healthy = f->verdict == VERDICT_HEALTHY && f->nodes > 1 && !f->ended &&
-                   busy_pct(ranks, f) >= BUSY_PCT;
+    bool healthy = (f->verdict == VERDICT_HEALTHY || f->verdict == VERDICT_COMM_BOUND) &&
+                   f->nodes > 1 && !f->ended && busy_pct(ranks, f) >= BUSY_PCT;
     const struct link_row *link = NULL;
     struct group_nodes nodes;
     unsigned more = 0;
 
-    if (!healthy && !f->unseen)
+    bool asks = f->unseen || (verdict_is_well(f->verdict) && f->nodes > 1 && !f->ended);
+
+    if (!healthy && !asks)
         return;
-    if (nodes_of(ranks, f, &nodes) && !(f->unseen && accuse_silent(f, &nodes, links)) && healthy)
+    if (nodes_of(ranks, f, &nodes) && !(asks && accuse_silent(f, &nodes, links)) && healthy)
         link = find_link(&nodes, links, &more);
     if (link)
         accuse(f, link, more);

@@ -36,6 +36,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .last = cells_by_key(t, row, "last", missing),
         .message = cells_by_key(t, row, "message", missing),
         .command = cells_by_key(t, row, "command", missing),
+        .exit = cells_by_key(t, row, "exit", missing),
         .uid = cells_number(cells_by_key(t, row, "uid", missing)),
         .size = cells_number(cells_by_key(t, row, "size", missing)),
         .nodes = cells_number(cells_by_key(t, row, "nodes", missing)),

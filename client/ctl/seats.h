@@ -14,7 +14,7 @@ enum { STUCK_MS = 500 };
 struct seat {
     const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
         *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error, *gone,
-        *gone_node;
+        *gone_node, *exit;
     uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
         gpu_done, gpu_ms, gpu_silent_ms, gone_pid, lately, lately_ms, lately_in_ms, usual_ms, moved,
         starved_pct, messages_done;
@@ -115,6 +115,13 @@ static inline uint64_t died_ms(const struct seat *s)
     if (!is_dead(s))
         return 0;
     return *s->message ? MAX(ms, s->message_ms) : ms;
+}
+
+/* By a signal that people and launchers send to end a job. */
+static inline bool was_ended(const struct seat *s)
+{
+    return is_dead(s) &&
+           (strstr(s->exit, "(TERM)") || strstr(s->exit, "(INT)") || strstr(s->exit, "(HUP)"));
 }
 
 /* Who is stopped does not wait: what it slept in may have come long ago. */

@@ -32,7 +32,7 @@ SITUATIONS = {
     "MISMATCH": (Cluster, (2,), staged.mismatch),
     "ORDER_INVERSION": (Cluster, (2,), staged.order_inversion),
     "LINK_STALL": (Cluster, (2, staged.LINK_STALL), staged.link_stall),
-    "NODE_DEAD": (Cluster, (2,), staged.node_dead),
+    "COMMD_DEAD": (Cluster, (2,), staged.node_dead),
     "SLOW_RANK": (Cluster, (2,), staged.slow_rank),
     "SLOW_LINK": (lambda: Namespaces(transport=staged.SLOW_LINK), (), staged.slow_link),
     "COMPUTE_BOUND": (Cluster, (2,), staged.compute_bound),

@@ -220,7 +220,7 @@ def test_a_rank_that_does_not_join():
 
         def known(node):
             said = "rank 1 of 3 has not joined the group"
-            until(lambda: said in until_why(node, "NOT_ARRIVED", "g")["evidence"], said)
+            until(lambda: said in until_why(node, "NOT_JOINED", "g")["evidence"], said)
 
         at_once(*((known, node) for node in cluster.nodes))
         late = cluster.rank(1)
@@ -281,7 +281,8 @@ def test_a_rank_that_died_while_the_job_is_there_and_after():
         for row in at_once(*((until_why, node, "RANK_DEAD", "g") for node in cluster.nodes)):
             equal(culprit(row), (1, "node1", ranks[1].pid))
             equal(row["state"], "ended")
-            check("it had completed 1 operations, the last one barrier" in row["evidence"], row)
+            check("it had completed 1 operation, the last one barrier" in row["evidence"], row)
+            check("has died (signal 9 (KILL))" in row["evidence"], row)
             check("rank.py" in row["command"], row)
         check("ended" in text(cluster.nodes[0], "why").stdout, "shown without its name")
         alone = cluster.rank(0)
@@ -308,7 +309,7 @@ def test_a_job_that_is_ended_while_it_hangs():
             until(lambda node=node: not node.groups(), "the group is closed")
         for row in at_once(*((why, node, "g") for node in cluster.nodes)):
             equal((row["verdict"], *culprit(row)), ("NOT_ARRIVED", 2, "node0", ranks[2].pid), row)
-            check("were ended while it hung" in row["evidence"], row)
+            check("ended while it hung, by signal 15 (TERM)" in row["evidence"], row)
             check(row["waiting_s"] > 5, row)
 
 
@@ -349,7 +350,7 @@ def test_ranks_that_end_because_of_another():
                 rank.kill()
             for node in cluster.nodes:
                 until(lambda node=node: not node.groups(), "the group is closed")
-            verdict = "NOT_ARRIVED" if left else "RANK_DEAD"
+            verdict = "RANK_LEFT" if left else "RANK_DEAD"
             row = until_why(cluster.nodes[0], verdict, "g")
             equal(culprit(row), (2, "node1", ranks[2].pid))
 
@@ -364,7 +365,7 @@ def test_a_rank_that_died_because_another_had_left():
         ranks[1].kill()
         until(lambda: rank_row(cluster.nodes[0], 1)["process"] == "died", "rank 1 is gone")
         for row in at_once(*((why, node) for node in cluster.nodes)):
-            equal((row["verdict"], *culprit(row)), ("NOT_ARRIVED", 2, "node2", ranks[2].pid), row)
+            equal((row["verdict"], *culprit(row)), ("RANK_LEFT", 2, "node2", ranks[2].pid), row)
             check("rank 1 began operation 2" in row["evidence"], row)
             check("rank 1 has died" in row["evidence"], row)
 
@@ -405,8 +406,9 @@ def test_a_node_that_is_lost():
     with Cluster(2) as cluster:
         ranks = staged.node_dead(cluster).ranks
         equal(ranks[0].error()["code"], "NODE_LOST")
-        row = until_why(cluster.nodes[0], "NODE_DEAD")
+        row = until_why(cluster.nodes[0], "COMMD_DEAD")
         check("node1" in row["evidence"], row)
+        equal(row["node"], "node1")
         shown = text(cluster.nodes[0], "why")
         check("node node1 is down" in shown.stderr, shown)
 
@@ -541,7 +543,7 @@ def test_a_node_that_stands_still():
         try:
             for rank in ranks[:2]:
                 rank.start("all_reduce", name="g", count=10)
-            row = until_why(cluster.nodes[0], "NODE_DEAD")
+            row = until_why(cluster.nodes[0], "NODE_SILENT")
             equal(row["node"], "node1")
             check("node node1 does not answer" in row["evidence"], row)
             check("all ranks have begun it" not in row["evidence"], row)

@@ -102,7 +102,7 @@ def node_dead(cluster):
     cluster.expect("lost|UCX +ERROR")
     ranks = cluster.ranks("g", [0, 1])
     ranks[0].start("all_reduce", name="g", count=10)
-    return Staged("NODE_DEAD", ranks, cluster.nodes[1].kill(), says=["node1"])
+    return Staged("COMMD_DEAD", ranks, cluster.nodes[1].kill(), says=["node1"])
 
 
 LINK_STALL = {"timeouts": {"progress": "60s"}}

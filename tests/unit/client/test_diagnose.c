@@ -16,7 +16,7 @@ static const char *const keys[] = {
     "gpu_begun",  "gpu_ended",   "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
     "gpu_last",   "gpu_error",   "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
     "gone_pid",   "gone_ops",    "lately",        "lately_ms",     "lately_in_ms", "usual_ms",
-    "moved",      "starved_pct", "messages_done",
+    "moved",      "starved_pct", "messages_done", "exit",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -606,6 +606,41 @@ static void causes_of_broken_groups(void **state)
     assert_int_equal(f->findings[0].ended_s, 7);
 }
 
+/* Of a node, an engine and the way between them each has its words, and its name is told. */
+static void what_broke_it_is_told_apart(void **state)
+{
+    static const struct {
+        const char *cause, *text, *node, *remedy;
+        enum verdict verdict;
+    } causes[] = {
+        {"node lost", "node n1 was lost: silent for 3 s", "n1", "look at node n1",
+         VERDICT_NODE_DEAD},
+        {"node lost", "node n1 was lost: its commd ended the link", "n1",
+         "on node n1 systemctl status commd", VERDICT_COMMD_DEAD},
+        {"node lost", "node n1 was lost: the link failed: Connection timed out", "n1",
+         "nothing comes through to node n1", VERDICT_LINK_DEAD},
+        {"engine lost", "the engine of node n2 was lost: killed by signal 9", "n2",
+         "commd's log on node n2", VERDICT_ENGINE_DEAD},
+        {"engine lost", "the engines of nodes n1 and n2 lost each other: no progress for 10 s",
+         "n1", "a firewall on node n1 or n2", VERDICT_LINK_DEAD},
+        {"engine lost", "words of another version", "", "look at commd's log", VERDICT_ENGINE_DEAD},
+        {"node lost", "node  was lost: node ", "", "that is named", VERDICT_NODE_DEAD},
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(causes); i++) {
+        row(f, 0, "state=broken started=6 operation=all_reduce");
+        set(f, "cause", causes[i].cause);
+        set(f, "cause_text", causes[i].text);
+        row(f, 1, "state=broken");
+        assert_int_equal(verdict(f)->verdict, causes[i].verdict);
+        assert_string_equal(f->findings[0].lost_node, causes[i].node);
+        assert_evidence(f, causes[i].text);
+        assert_non_null(strstr(f->findings[0].remedy, causes[i].remedy));
+        clear(f);
+    }
+}
+
 static void the_pace(void **state)
 {
     struct fix *f = *state;
@@ -690,7 +725,7 @@ static void joining(void **state)
 
     row(f, 0, "state=joining group= rank= pid= node=");
     row(f, 0, "state=joining group= rank= pid= node= missing=1-2");
-    assert_verdict(f, NOT_ARRIVED);
+    assert_verdict(f, NOT_JOINED);
     assert_evidence(f, "rank 1-2 of 4 has not joined");
 }
 
@@ -1048,7 +1083,7 @@ static void a_node_that_is_silent(void **state)
     snprintf(tables[1].name, sizeof(tables[1].name), "links");
     answer.tables = tables;
     judge_links(&answer, f->findings, f->n);
-    assert_int_equal(f->findings[0].verdict, VERDICT_NODE_DEAD);
+    assert_int_equal(f->findings[0].verdict, VERDICT_NODE_SILENT);
     assert_string_equal(f->findings[0].node, "b");
     assert_evidence(f, "node b does not answer");
     clear(f);
@@ -1083,6 +1118,23 @@ static const struct finding *with_unheard(struct fix *f, const char *states)
     return &f->findings[0];
 }
 
+/* A job that gets on, or idles, while the commd of one of its nodes stands still. */
+static void a_silent_node_of_a_group_that_gets_on(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "size=2 nodes=2 done=50 busy_pct=30 moved=30");
+    assert_int_equal(with_unheard(f, "b=silent")->verdict, VERDICT_NODE_SILENT);
+    assert_evidence(f, "node b does not answer");
+    clear(f);
+    row(f, 0, "size=2 nodes=2");
+    assert_int_equal(with_unheard(f, "b=silent")->verdict, VERDICT_NODE_SILENT);
+    clear(f);
+    row(f, 0, "size=2 nodes=2"); /* it is all here */
+    row(f, 1, "size=2 nodes=2 node=b");
+    assert_int_equal(with_unheard(f, "c=silent")->verdict, VERDICT_HEALTHY);
+}
+
 /* Who does not answer is accused only if it is one of the group's nodes. */
 static void a_silent_node_of_another_group(void **state)
 {
@@ -1095,13 +1147,13 @@ static void a_silent_node_of_another_group(void **state)
     assert_int_equal(with_unheard(f, "b=silent c=partial")->verdict, VERDICT_LINK_STALL);
     assert_evidence(f, "node b does not answer: it is not known whether it is in the group");
     /* with c the group of a would have ended */
-    assert_int_equal(with_unheard(f, "b=silent c=down")->verdict, VERDICT_NODE_DEAD);
+    assert_int_equal(with_unheard(f, "b=silent c=down")->verdict, VERDICT_NODE_SILENT);
     assert_evidence(f, "node b does not answer; it is lost when");
     assert_int_equal(with_unheard(f, "c=partial")->verdict, VERDICT_LINK_STALL);
     assert_null(strstr(f->findings[0].evidence, "answer"));
     clear(f);
     row(f, 0, WAITS " size=3 nodes=3");
-    assert_int_equal(with_unheard(f, "b=silent c=silent")->verdict, VERDICT_NODE_DEAD);
+    assert_int_equal(with_unheard(f, "b=silent c=silent")->verdict, VERDICT_NODE_SILENT);
     assert_evidence(f, "nodes b, c do not answer; they are lost when");
     clear(f);
     row(f, 0, WAITS " size=3 nodes=2"); /* both of its nodes are here, one told only a part */
@@ -1205,6 +1257,27 @@ static void the_first_that_died(void **state)
     assert_evidence(f, "called all_reduce");
 }
 
+/* Where to look depends on how it ended. */
+static void how_a_rank_died(void **state)
+{
+    static const char *const ends[][2] = {
+        {"exit code 1", "ended with an error"},    {"exit code 0", "without leaving the group"},
+        {"signal 9 (KILL)", "for want of memory"}, {"signal 11 (SEGV)", "its core file"},
+        {"signal 15 (TERM)", "somebody ended it"}, {"", "OOM killer"},
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(ends); i++) {
+        row(f, 0, "process=died ops=1");
+        set(f, "exit", ends[i][0]);
+        assert_verdict(f, RANK_DEAD);
+        assert_evidence(f, ends[i][0]);
+        assert_evidence(f, "it had completed 1 operation, the last one");
+        assert_non_null(strstr(f->findings[0].remedy, ends[i][1]));
+        clear(f);
+    }
+}
+
 /* Rank 2 hangs, and then all are ended: they die in any order, and it is rank 2 all the same. */
 static void a_job_that_was_ended_while_it_hung(void **state)
 {
@@ -1251,6 +1324,19 @@ static void a_job_that_was_ended_while_it_hung(void **state)
     assert_int_equal(f->findings[0].rank, 1);
     clear(f);
 
+    /* and so it is if that one was told to end, as all were */
+    row(f, 0, "process=died gone=died gone_rank=1 gone_node=a gone_pid=101 size=2");
+    set(f, "started", "6");
+    set(f, "asleep_ms", "13000");
+    row(f, 1, "process=died size=2 gone=died gone_rank=1 gone_node=a gone_pid=101");
+    set(f, "exit", "signal 15 (TERM)");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f, "were ended while it hung, by signal 15 (TERM); until then:");
+    set(f, "exit", "signal 11 (SEGV)");
+    assert_verdict(f, RANK_DEAD);
+    clear(f);
+
     /* a message that nobody sent */
     row(f, 0, "process=died state=ended message=recv message_peer=1 message_ms=9000");
     row(f, 1, "process=died state=ended");
@@ -1267,12 +1353,33 @@ static void the_first_that_left(void **state)
     row(f, 0, "started=6 operation=all_reduce gone=left gone_rank=2 gone_node=b gone_pid=102");
     set(f, "gone_ops", "5");
     row(f, 1, "started=6 operation=all_reduce process=died");
-    assert_verdict(f, NOT_ARRIVED);
+    assert_verdict(f, RANK_LEFT);
     assert_int_equal(f->findings[0].rank, 2);
     assert_evidence(f, "rank 2 (pid 102 on node b) left the group after operation 5");
     assert_evidence(f, "ranks 0-1 began operation 6 (all_reduce), which it did not");
     assert_non_null(strstr(f->findings[0].remedy, "did an exception end its program?"));
     assert_non_null(strstr(f->findings[0].remedy, "drop_last"));
+}
+
+/* Most have left, as they should, and one has called an operation more. */
+static void one_that_calls_one_more(void **state)
+{
+    static const char left[] = "process=left gone=left gone_rank=1 gone_node=a gone_ops=5";
+    struct fix *f = *state;
+
+    row(f, 0, "started=6 operation=all_reduce asleep_ms=900 gone=left gone_rank=1 gone_node=a");
+    set(f, "gone_ops", "5");
+    for (unsigned rank = 1; rank < 4; rank++)
+        row(f, rank, left);
+    assert_verdict(f, MISMATCH);
+    assert_int_equal(f->findings[0].rank, 0);
+    assert_evidence(f, "ranks 1-3 have left the group");
+    assert_evidence(f, "only rank 0 (pid 100 on node a) began operation 6 (all_reduce)");
+    set(f, "exit", "exit code 0");
+    assert_verdict(f, MISMATCH);
+    set(f, "exit", "exit code 1"); /* an exception */
+    assert_verdict(f, RANK_LEFT);
+    assert_int_equal(f->findings[0].rank, 1);
 }
 
 #define LEFT(rank, node) " gone=left gone_ops=5 gone_rank=" #rank " gone_node=" #node
@@ -1292,7 +1399,7 @@ static void nodes_that_disagree_who_was_gone_first(void **state)
     /* nobody on a had begun more than who left, c says nothing any more */
     row(f, 0, "node=a" DIED(1, b));
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
-    assert_first_gone(f, NOT_ARRIVED, 2);
+    assert_first_gone(f, RANK_LEFT, 2);
     assert_string_equal(f->findings[0].node, "c");
     assert_evidence(f, "rank 2 (pid 0 on node c) left the group after operation 5");
     assert_evidence(f, "rank 1 began operation 6 (all_reduce), which it did not");
@@ -1303,11 +1410,11 @@ static void nodes_that_disagree_who_was_gone_first(void **state)
     row(f, 0, "node=a" DIED(1, b));
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
     row(f, 2, "node=c process=left" DIED(1, b));
-    assert_first_gone(f, NOT_ARRIVED, 2);
+    assert_first_gone(f, RANK_LEFT, 2);
     clear(f);
     row(f, 2, "node=c process=left" DIED(1, b));
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
-    assert_first_gone(f, NOT_ARRIVED, 2);
+    assert_first_gone(f, RANK_LEFT, 2);
     clear(f);
 
     /* 0 left because 3 had died: that was heard on a, and on c only after it */
@@ -1393,6 +1500,7 @@ int main(void)
         T(all_are_there_and_nothing_moves),
         T(who_comes_while_it_is_looked_at_ends_the_wait),
         T(causes_of_broken_groups),
+        T(what_broke_it_is_told_apart),
         T(the_pace),
         T(operations_that_differ),
         T(one_that_differs_from_most),
@@ -1413,11 +1521,14 @@ int main(void)
         T(a_wait_that_is_long_and_usual),
         T(a_node_that_is_silent),
         T(a_silent_node_of_another_group),
+        T(a_silent_node_of_a_group_that_gets_on),
         T(a_link_that_crawls),
         T(many_links_that_are_not_well),
         T(the_first_that_died),
+        T(how_a_rank_died),
         T(a_job_that_was_ended_while_it_hung),
         T(the_first_that_left),
+        T(one_that_calls_one_more),
         T(nodes_that_disagree_who_was_gone_first),
         T(a_link_that_loses),
     };
