@@ -33,7 +33,8 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
 	daemon/admin/answers.h daemon/admin/diary.c daemon/admin/diary.h daemon/admin/gather.c \
 	daemon/admin/gather.h daemon/admin/links.c daemon/admin/links.h daemon/admin/past.c \
-	daemon/admin/past.h daemon/admin/rank_view.c \
+	daemon/admin/past.h daemon/admin/process_view.c daemon/admin/process_view.h \
+	daemon/admin/rank_view.c \
 	daemon/admin/rank_view.h daemon/admin/records.c daemon/admin/records.h daemon/admin/table.c \
 	daemon/admin/table.h daemon/admin/tenants.c daemon/admin/tenants.h daemon/admin/tuning.c \
 	daemon/admin/tuning.h daemon/admin/verbs.h \

@@ -3,13 +3,12 @@
  *
  * A group may close in between: then its board is not found any more, and what was seen before
  * stands. Process states come from /proc, once, when the table is written. */
-#include <ctype.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 
 #include "daemon/admin/rank_view.h"
+
+#include "daemon/admin/process_view.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 #include "shm/proto/codec.h"
@@ -155,15 +154,14 @@ bool ranks_add_past(struct ranks *ranks, const struct rank_group *group,
     return true;
 }
 
-static uint64_t cpu_waited(uint32_t pid);
-
 bool ranks_look_at_cpus(struct ranks *ranks, uint64_t until_us)
 {
     while (ranks->cpu_at < ranks->nrows) {
         struct rank_row *row = &ranks->rows[ranks->cpu_at++];
 
         row->cpu_since_ns = now_ns();
-        row->cpu_waited_ns = cpu_waited(row->pid);
+        row->cpu_waited_ns = process_cpu_waited(row->pid);
+        process_quota(row->pid, &row->quota);
         if (clock_us() >= until_us)
             return ranks->cpu_at == ranks->nrows;
     }
@@ -191,6 +189,13 @@ static bool find_groups(struct ranks *ranks, struct daemon *d, uint64_t until_us
 
 bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
 {
+    struct core_status status;
+
+    if (!ranks->engine.pid) {
+        core_status(d->core, &status);
+        ranks->engine.pid = status.engine_pid;
+        process_quota(status.engine_pid, &ranks->engine.quota);
+    }
     ranks->found = ranks->found || find_groups(ranks, d, until_us);
     return ranks->found && ranks_look_at_cpus(ranks, until_us);
 }
@@ -293,121 +298,13 @@ void ranks_look_gone(struct rank_group *group, const struct rank_row *rows, stru
              d->conf->nodes[view.nodes[view.members[rank].node]].name);
 }
 
-/* ---- processes -------------------------------------------------------------------------- */
-
-/* The beginning of file @path; its length, or -1. */
-static ssize_t read_begin(const char *path, char *buf, size_t size)
-{
-    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
-
-    buf[MAX(n, (ssize_t)0)] = 0;
-    return n;
-}
-
-/* The same of /proc/@pid/@name. Only of files that the kernel makes without
- * a look at the memory of the process, which might wait for whoever serves that. */
-static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
-{
-    char path[64];
-
-    snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
-    return read_begin(path, buf, size);
-}
-
-/* Does the file of a control group, in one of the places where its hierarchy may be, have @word? */
-static bool group_file_has(const char *const places[2], const char *group, const char *file,
-                           const char *word)
-{
-    char path[PATH_MAX], buf[128];
-
-    for (unsigned i = 0; i < 2 && places[i]; i++)
-        if ((size_t)snprintf(path, sizeof(path), "%s%s/%s", places[i], group, file) <
-                sizeof(path) &&
-            read_begin(path, buf, sizeof(buf)) > 0)
-            return strstr(buf, word) != NULL;
-    return false;
-}
-
-/* Is its control group frozen? To other users it then looks as if it slept (version 2), or waited
- * for a device (1). cgroups(7): lines "number:controllers:group". A group outside of our namespace,
- * which begins with "/..", is no place under ours. */
-static bool is_frozen(uint32_t pid)
-{
-    static const char *const unified[2] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
-                             *const freezer[2] = {"/sys/fs/cgroup/freezer"};
-    char buf[4096], *save = NULL;
-
-    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
-        return false;
-    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
-
-        if (!group || !strncmp(group + 1, "/..", 3))
-            continue;
-        *group++ = 0;
-        if (!*name && group_file_has(unified, group, "cgroup.events", "frozen 1"))
-            return true;
-        if (!strcmp(name, "freezer") && group_file_has(freezer, group, "freezer.state", "FROZEN"))
-            return true;
-    }
-    return false;
-}
-
-/* The third field of proc(5)'s stat, behind a name in brackets that may hold anything. */
-static const char *process_word(uint32_t pid)
-{
-    char buf[512], *end;
-
-    if (read_proc(pid, "stat", buf, sizeof(buf)) <= 0)
-        return "";
-    end = strrchr(buf, ')');
-    switch (end && end[1] ? end[2] : 0) {
-    case 'R':
-        return "running";
-    case 'S':
-    case 'I':
-        return is_frozen(pid) ? "frozen" : "sleeping";
-    case 'D':
-        return is_frozen(pid) ? "frozen" : "blocked";
-    case 'T':
-        return "stopped";
-    case 't':
-        return "traced";
-    case 'Z':
-    case 'X':
-        return "zombie";
-    }
-    return "";
-}
-
-/* Nanoseconds that its main thread has wanted a core and had none: the second word of schedstat
- * (Documentation/scheduler/sched-stats), 0 where the kernel does not count. */
-static uint64_t cpu_waited(uint32_t pid)
-{
-    char buf[128], *end;
-
-    if (read_proc(pid, "schedstat", buf, sizeof(buf)) <= 0 || !(end = strchr(buf, ' ')))
-        return 0;
-    return strtoull(end, NULL, 10);
-}
-
 static unsigned starved_pct(const struct rank_row *row)
 {
-    uint64_t waited = cpu_waited(row->pid), ns = now_ns() - row->cpu_since_ns;
+    uint64_t waited = process_cpu_waited(row->pid), ns = now_ns() - row->cpu_since_ns;
 
     if (!row->cpu_since_ns || waited <= row->cpu_waited_ns || !ns)
         return 0;
     return (unsigned)(MIN(waited - row->cpu_waited_ns, ns) * 100 / ns);
-}
-
-static void kernel_word(uint32_t pid, char *buf, size_t size)
-{
-    if (read_proc(pid, "wchan", buf, size) <= 0 || !strcmp(buf, "0"))
-        buf[0] = 0;
-    for (char *c = buf; *c; c++)
-        if (!isalnum((unsigned char)*c) && *c != '_' && *c != '.')
-            *c = '_';
 }
 
 /* ---- the table -------------------------------------------------------------------------- */
@@ -468,6 +365,10 @@ void ranks_table(struct table *table)
         {"gave", "GAVE [bytes]", MSG_CELL_NUMBER},
         {"command", "COMMAND", MSG_CELL_STRING},
         {"exit", "EXIT", MSG_CELL_STRING},
+        {"throttled_pct", "THROTTLED [%]", MSG_CELL_NUMBER},
+        {"job", "JOB", MSG_CELL_STRING},
+        {"engine", "ENGINE", MSG_CELL_STRING},
+        {"engine_throttled_pct", "ENGINE THROTTLED [%]", MSG_CELL_NUMBER},
     };
 
     table_init(table, "ranks", columns, ARRAY_LEN(columns));
@@ -546,7 +447,7 @@ static void process_cells(struct table *t, const struct rank_row *row, bool ende
     case RANK_HERE:
         if (ended)
             return empty_cells(t, 2);
-        kernel_word(row->pid, kernel, sizeof(kernel));
+        process_kernel(row->pid, kernel, sizeof(kernel));
         table_text(t, process_word(row->pid));
         break;
     case RANK_LEFT:
@@ -600,8 +501,40 @@ static void gpu_cells(struct table *t, const struct daemon *d, const struct rank
     table_number_if(t, !ended && view.unanswered_ms, clock_ms() - view.unanswered_ms);
 }
 
-static void row_cells(struct table *t, const struct daemon *d, const struct rank_row *row,
-                      uint64_t watched_ms, bool ended)
+/* The engine of this node, at the end of the look: a word if it cannot work. */
+static void look_at_engine(struct ranks *ranks)
+{
+    struct process_quota now;
+    const char *word;
+
+    if (!ranks->engine.pid || ranks->engine.word)
+        return;
+    word = process_word(ranks->engine.pid);
+    ranks->engine.word =
+        !strcmp(word, "stopped") || !strcmp(word, "traced") || !strcmp(word, "frozen") ? word : "";
+    process_quota(ranks->engine.pid, &now);
+    ranks->engine.throttled_pct = process_throttled_pct(&ranks->engine.quota, &now);
+}
+
+/* What keeps a rank, or its node's engine, from its cores, and whose job it is. */
+static void system_cells(struct table *t, const struct ranks *ranks, const struct rank_row *row,
+                         bool gone)
+{
+    struct process_quota now;
+    char job[80];
+
+    if (gone)
+        return empty_cells(t, 4);
+    process_quota(row->pid, &now);
+    process_job(row->pid, job, sizeof(job));
+    table_number(t, process_throttled_pct(&row->quota, &now));
+    table_text(t, job);
+    table_text(t, ranks->engine.word ? ranks->engine.word : "");
+    table_number_if(t, ranks->engine.pid, ranks->engine.throttled_pct);
+}
+
+static void row_cells(struct table *t, const struct daemon *d, const struct ranks *ranks,
+                      const struct rank_row *row, uint64_t watched_ms, bool ended)
 {
     const struct board_seat *seat = &row->seat;
     char how[ENDED_TEXT] = "";
@@ -633,12 +566,14 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     if (row->gone_ms)
         ended_text(d->ended, row->pid, row->gone_ms, how);
     table_text(t, how);
+    system_cells(t, ranks, row, ended || row->fate != RANK_HERE);
 }
 
 bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us)
 {
     uint64_t watched_ms = clock_ms() - ranks->begun_ms;
 
+    look_at_engine(ranks);
     for (; ranks->group_at < ranks->ngroups; ranks->group_at++, ranks->row_at = 0) {
         struct rank_group *group = &ranks->groups[ranks->group_at];
 
@@ -655,7 +590,7 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
                 return false;
             ranks_look_closely(group, row, d);
             group_cells(table, group);
-            row_cells(table, d, row, watched_ms, group->ended_ms != 0);
+            row_cells(table, d, ranks, row, watched_ms, group->ended_ms != 0);
         }
         if (clock_us() >= until_us && ranks->group_at + 1 < ranks->ngroups) {
             ranks->group_at++;

@@ -4,6 +4,7 @@
 #ifndef COMMD_RANK_VIEW_H
 #define COMMD_RANK_VIEW_H
 
+#include "daemon/admin/process_view.h"
 #include "daemon/admin/records.h"
 #include "daemon/admin/table.h"
 #include "daemon/core/core.h"
@@ -35,6 +36,7 @@ struct rank_row {
     } lately;
     /* Since when, and until then, for how long its process had waited for a core. */
     uint64_t cpu_since_ns, cpu_waited_ns;
+    struct process_quota quota;  /* at the first look */
     struct rank_records records; /* owned; empty where nobody wants them */
     char command[MSG_COMMAND_MAX];
 };
@@ -81,6 +83,13 @@ struct ranks {
     unsigned cpu_at; /* by ranks_look_at_cpus() */
     unsigned group_at, row_at;
     uint64_t begun_ms;
+    /* The engine of this node: its quota at the first look; the rest when the table is begun. */
+    struct {
+        uint32_t pid; /* 0: there is none */
+        struct process_quota quota;
+        const char *word; /* "": it can work; NULL: not looked at */
+        unsigned throttled_pct;
+    } engine;
     /* records.c: groups that are timed; the next row to look at; when rates were last found */
     unsigned watched, look_at;
     uint64_t looked_us;

@@ -102,6 +102,7 @@ tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-proto.la $(LI
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
+	daemon/admin/process_view.c daemon/admin/process_view.h \
 	daemon/admin/rank_view.c daemon/admin/rank_view.h daemon/admin/records.c \
 	daemon/admin/records.h daemon/admin/table.c daemon/admin/table.h daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/process/ended.c daemon/process/ended.h

@@ -1,0 +1,213 @@
+/* process_view.c - see process_view.h. Only files that the kernel makes without a look at the
+ * memory of the process, which might wait for whoever serves that. */
+#include "daemon/admin/process_view.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+
+enum { LEVELS = 8 }; /* of control groups that are looked at, from the process's own upwards */
+
+/* The beginning of file @path; its length, or -1. */
+static ssize_t read_begin(const char *path, char *buf, size_t size)
+{
+    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+    buf[MAX(n, (ssize_t)0)] = 0;
+    return n;
+}
+
+/* The same of /proc/@pid/@name. Only of files that the kernel makes without
+ * a look at the memory of the process, which might wait for whoever serves that. */
+static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
+    return read_begin(path, buf, size);
+}
+
+/* Does the file of a control group, in one of the places where its hierarchy may be, have @word? */
+static bool group_file_has(const char *const places[2], const char *group, const char *file,
+                           const char *word)
+{
+    char path[PATH_MAX], buf[128];
+
+    for (unsigned i = 0; i < 2 && places[i]; i++)
+        if ((size_t)snprintf(path, sizeof(path), "%s%s/%s", places[i], group, file) <
+                sizeof(path) &&
+            read_begin(path, buf, sizeof(buf)) > 0)
+            return strstr(buf, word) != NULL;
+    return false;
+}
+
+/* Is its control group frozen? To other users it then looks as if it slept (version 2), or waited
+ * for a device (1). cgroups(7): lines "number:controllers:group". A group outside of our namespace,
+ * which begins with "/..", is no place under ours. */
+static bool is_frozen(uint32_t pid)
+{
+    static const char *const unified[2] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
+                             *const freezer[2] = {"/sys/fs/cgroup/freezer"};
+    char buf[4096], *save = NULL;
+
+    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
+        return false;
+    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
+
+        if (!group || !strncmp(group + 1, "/..", 3))
+            continue;
+        *group++ = 0;
+        if (!*name && group_file_has(unified, group, "cgroup.events", "frozen 1"))
+            return true;
+        if (!strcmp(name, "freezer") && group_file_has(freezer, group, "freezer.state", "FROZEN"))
+            return true;
+    }
+    return false;
+}
+
+const char *process_word(uint32_t pid)
+{
+    char buf[512], *end;
+
+    if (read_proc(pid, "stat", buf, sizeof(buf)) <= 0)
+        return "";
+    end = strrchr(buf, ')');
+    switch (end && end[1] ? end[2] : 0) {
+    case 'R':
+        return "running";
+    case 'S':
+    case 'I':
+        return is_frozen(pid) ? "frozen" : "sleeping";
+    case 'D':
+        return is_frozen(pid) ? "frozen" : "blocked";
+    case 'T':
+        return "stopped";
+    case 't':
+        return "traced";
+    case 'Z':
+    case 'X':
+        return "zombie";
+    }
+    return "";
+}
+
+uint64_t process_cpu_waited(uint32_t pid)
+{
+    char buf[128], *end;
+
+    if (read_proc(pid, "schedstat", buf, sizeof(buf)) <= 0 || !(end = strchr(buf, ' ')))
+        return 0;
+    return strtoull(end, NULL, 10);
+}
+
+void process_kernel(uint32_t pid, char *buf, size_t size)
+{
+    if (read_proc(pid, "wchan", buf, size) <= 0 || !strcmp(buf, "0"))
+        buf[0] = 0;
+    for (char *c = buf; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '_' && *c != '.')
+            *c = '_';
+}
+
+/* ---- quotas of control groups -------------------------------------------------------------- */
+
+static uint64_t number_behind(const char *text, const char *word)
+{
+    const char *at = strstr(text, word);
+
+    return at ? strtoull(at + strlen(word), NULL, 10) : 0;
+}
+
+/* Adds what cpu.stat of @group, and of those above it, says: a quota may be at any of them. */
+static void add_quota(const char *place, const char *group, struct process_quota *quota)
+{
+    char path[PATH_MAX], buf[1024];
+    size_t len = strlen(group);
+
+    for (unsigned level = 0; level < LEVELS && len; level++) {
+        if ((size_t)snprintf(path, sizeof(path), "%s%.*s/cpu.stat", place, (int)len, group) <
+                sizeof(path) &&
+            read_begin(path, buf, sizeof(buf)) > 0) {
+            quota->periods = MAX(quota->periods, number_behind(buf, "nr_periods "));
+            quota->throttled += number_behind(buf, "nr_throttled ");
+        }
+        while (len && group[--len] != '/')
+            ;
+    }
+}
+
+/* Is @word one of the list "cpu,cpuacct"? */
+static bool has_word(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (; *list; list += strcspn(list, ","), list += *list == ',')
+        if (!strncmp(list, word, len) && (!list[len] || list[len] == ','))
+            return true;
+    return false;
+}
+
+void process_quota(uint32_t pid, struct process_quota *ret)
+{
+    char buf[4096], *save = NULL;
+
+    *ret = (struct process_quota){0};
+    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
+        return;
+    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
+
+        if (!group || !strncmp(group + 1, "/..", 3))
+            continue;
+        *group++ = 0;
+        if (!*name) {
+            add_quota("/sys/fs/cgroup", group, ret);
+            add_quota("/sys/fs/cgroup/unified", group, ret);
+        } else if (has_word(name, "cpu")) {
+            add_quota("/sys/fs/cgroup/cpu", group, ret);
+        }
+    }
+}
+
+unsigned process_throttled_pct(const struct process_quota *before, const struct process_quota *now)
+{
+    if (now->periods <= before->periods || now->throttled <= before->throttled)
+        return 0;
+    return (unsigned)MIN((now->throttled - before->throttled) * 100 /
+                             (now->periods - before->periods),
+                         (uint64_t)100);
+}
+
+/* ---- jobs ---------------------------------------------------------------------------------- */
+
+/* What stands behind @mark in @path, as long as it is of a job's name, at least @least of it. */
+static bool take_job(const char *path, const char *mark, size_t least, const char *kind, char *buf,
+                     size_t size)
+{
+    for (const char *at = strstr(path, mark); at; at = strstr(at + 1, mark)) {
+        const char *begin = at + strlen(mark);
+        size_t len = 0;
+
+        while (isxdigit((unsigned char)begin[len]) || begin[len] == '-' || begin[len] == '_')
+            len++;
+        if (len < least)
+            continue;
+        snprintf(buf, size, "%s %.*s", kind, (int)MIN(len, (size_t)64), begin);
+        return true;
+    }
+    return false;
+}
+
+void process_job(uint32_t pid, char *buf, size_t size)
+{
+    char text[4096];
+
+    buf[0] = 0;
+    if (read_proc(pid, "cgroup", text, sizeof(text)) <= 0)
+        return;
+    if (!take_job(text, "/job_", 1, "Slurm job", buf, size))
+        (void)take_job(text, "pod", 32, "pod", buf, size);
+}

@@ -1,0 +1,27 @@
+/* process_view.h - what the system tells of a process that is not ours: from proc(5) and from the
+ * control groups. A process that is gone, or files that are not to be read, tell nothing. */
+#ifndef COMMD_PROCESS_VIEW_H
+#define COMMD_PROCESS_VIEW_H
+
+#include "shm/util/base.h"
+
+/* "running", "sleeping", "blocked", "stopped", "traced", "frozen", "zombie" or "". */
+const char *process_word(uint32_t pid);
+/* Where in the kernel it sleeps, or "". */
+void process_kernel(uint32_t pid, char *buf, size_t size);
+/* Nanoseconds that its main thread has wanted a core and had none: the second word of schedstat
+ * (Documentation/scheduler/sched-stats), 0 where the kernel does not count. */
+uint64_t process_cpu_waited(uint32_t pid);
+
+/* Of the CPU quota of its control group, or of one above: periods so far, and in how many of them
+ * it was used up, so that its processes stood still. */
+struct process_quota {
+    uint64_t periods, throttled;
+};
+void process_quota(uint32_t pid, struct process_quota *ret);
+unsigned process_throttled_pct(const struct process_quota *before, const struct process_quota *now);
+
+/* "Slurm job 17" or "pod 0c6e...", by the names of its control groups; or "". */
+void process_job(uint32_t pid, char *buf, size_t size);
+
+#endif
