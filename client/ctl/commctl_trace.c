@@ -210,11 +210,6 @@ static void short_number(double n, char *buf, size_t len)
         snprintf(buf, len, n > 0 && n < 10 ? "%.1f" : "%.0f", n);
 }
 
-static double share_pct(const struct timeline_rank *rank, int64_t ns, double per_s)
-{
-    return rank->compared ? MIN((double)ns * per_s / 1e7, 100.0) : -1;
-}
-
 static void top_row(struct made *made, const struct timeline_rank *rank, bool json)
 {
     double per_s = rank->watched_ms ? (double)rank->done * 1000 / (double)rank->watched_ms : 0;
@@ -235,7 +230,7 @@ static void top_row(struct made *made, const struct timeline_rank *rank, bool js
         made_copy(made, text);
     }
     made_number(made, (double)rank->busy_pct, "%.0f");
-    made_number(made, share_pct(rank, rank->wait_ns, per_s), "%.0f");
+    made_number(made, timeline_waiting_pct(rank), "%.0f");
     made_number(made, rank->compared ? (double)rank->took_ns / 1000 : -1, "%.1f");
     made_number(made, rank->compared ? (double)rank->late_ns / 1000 : -1, "%.1f");
     made_text(made, rank->command);

@@ -40,6 +40,14 @@ static int64_t time_of(const char *text)
     return (int64_t)MIN(cells_number(text), (uint64_t)TIME_MAX);
 }
 
+static uint64_t asleep_ms(const struct msg_table *t, uint32_t row)
+{
+    const char *operation = cells_at(t, row, cells_column(t, "asleep_ms")),
+               *message = cells_at(t, row, cells_column(t, "message_ms"));
+
+    return (uint64_t)MAX(time_of(operation), time_of(message));
+}
+
 static void read_rank(const struct msg_table *t, uint32_t row, struct timeline_rank *rank,
                       const char **missing)
 {
@@ -55,6 +63,7 @@ static void read_rank(const struct msg_table *t, uint32_t row, struct timeline_r
         .busy_pct = (uint64_t)time_of(cells_by_key(t, row, "busy_pct", missing)),
         .watched_ms = (uint64_t)time_of(cells_by_key(t, row, "watched_ms", missing)),
         .gave = (uint64_t)time_of(cells_by_key(t, row, "gave", missing)),
+        .asleep_ms = asleep_ms(t, row),
         .rank = *number_text ? time_of(number_text) : -1,
         .pid = time_of(cells_by_key(t, row, "pid", missing)),
         .ended = !strcmp(cells_by_key(t, row, "state", missing), "ended"),
@@ -429,4 +438,13 @@ void timeline_free(struct timeline *timeline)
     free(timeline->ranks);
     free(timeline->ops);
     *timeline = (struct timeline){0};
+}
+
+double timeline_waiting_pct(const struct timeline_rank *rank)
+{
+    double per_s = rank->watched_ms ? (double)rank->done * 1000 / (double)rank->watched_ms : 0;
+
+    if (!rank->done && rank->asleep_ms && rank->watched_ms)
+        return MIN((double)rank->asleep_ms * 100 / (double)rank->watched_ms, 100.0);
+    return rank->compared ? MIN((double)rank->wait_ns * per_s / 1e7, 100.0) : -1;
 }

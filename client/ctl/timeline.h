@@ -9,6 +9,7 @@
 struct timeline_rank {
     const char *group, *name, *node, *command;
     uint64_t size, done, busy_pct, watched_ms, gave;
+    uint64_t asleep_ms; /* for which it has waited in an operation, or for a message, by now */
     int64_t rank, pid;
     bool ended;             /* its group has */
     unsigned in_group;      /* number of the group's first rank */
@@ -44,5 +45,9 @@ struct timeline {
 int timeline_make(const struct msg_tables *answer, struct timeline *ret_timeline,
                   const char **ret_key);
 void timeline_free(struct timeline *timeline);
+
+/* The share of the time in which it waited for the last rank; of one that has completed nothing,
+ * for whatever it waits. -1: not known. */
+double timeline_waiting_pct(const struct timeline_rank *rank);
 
 #endif

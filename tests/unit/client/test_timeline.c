@@ -286,9 +286,27 @@ static void lacking_columns_are_named(void **state)
     assert_string_equal(key, "records");
 }
 
+/* Who hangs completes nothing: it waits all the same. */
+static void who_hangs_waits(void **state)
+{
+    struct timeline_rank rank = {.watched_ms = 1000, .asleep_ms = 90000};
+
+    (void)state;
+    assert_int_equal((int)timeline_waiting_pct(&rank), 100);
+    rank.asleep_ms = 250;
+    assert_int_equal((int)timeline_waiting_pct(&rank), 25);
+    rank.compared = 3;
+    rank.done = 10;
+    rank.wait_ns = 10000000;
+    assert_int_equal((int)timeline_waiting_pct(&rank), 10);
+    rank = (struct timeline_rank){.watched_ms = 1000};
+    assert_true(timeline_waiting_pct(&rank) < 0);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_hangs_waits),
         cmocka_unit_test_setup_teardown(operations_tell_how_clocks_lie, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_hung_is_one, setup, teardown),
         cmocka_unit_test_setup_teardown(one_operation_bounds_the_estimate, setup, teardown),
