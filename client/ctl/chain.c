@@ -217,10 +217,35 @@ static bool find_unseen(struct finding *f, const struct seats *seats, const stru
     return true;
 }
 
+/* Does the engine of one of its nodes stand still? */
+static bool find_engine_stopped(struct finding *f, const struct seats *seats,
+                                const struct seat *waiter)
+{
+    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
+         i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if (!*s->engine)
+            continue;
+        f->verdict = VERDICT_ENGINE_STOPPED;
+        f->node = s->node;
+        tell(f->evidence, "all ranks have begun it, and the engine on node %s is %s", s->node,
+             s->engine);
+        tell(f->remedy,
+             "on node %s: who has stopped it? kill -CONT its process, whose number commctl status "
+             "has there; its commd ends it after timeouts.engine",
+             s->node);
+        return true;
+    }
+    return false;
+}
+
 /* Everybody has begun it. */
 static void find_stall(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     if (find_unseen(f, seats, waiter))
+        return;
+    if (waiter->nodes > 1 && find_engine_stopped(f, seats, waiter))
         return;
     if (waiter->nodes > 1) {
         f->verdict = VERDICT_LINK_STALL;
@@ -504,6 +529,15 @@ void follow_strictly(struct finding *f, const struct seats *seats, const struct 
     follow_chain(f, seats, waiter, &end);
 }
 
+/* Who sleeps may hang, or load or save something, and who runs may compute: named at once, and a
+ * case for somebody only from then on. */
+static uint64_t early_ms(const struct seat *absent)
+{
+    if (!absent || is_stopped(absent))
+        return 0;
+    return is(absent->process, "running") ? WAIT_LONG_MS : COMPUTES_MS;
+}
+
 /* From @waiter, who has waited for long, to who keeps everybody waiting. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
@@ -520,5 +554,7 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
         tell(
             f->evidence,
             "it computes, and is waited for no longer than a first step or an evaluation may take");
+    } else if (f->verdict == VERDICT_NOT_ARRIVED) {
+        f->early = f->waiting_ms < early_ms(end.absent);
     }
 }

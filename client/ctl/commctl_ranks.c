@@ -127,6 +127,8 @@ static void print_finding(const struct show *show, const struct finding *f)
            (unsigned long long)f->size, f->size == 1 ? "" : "s");
     if (f->nodes > 1)
         printf(" on %llu nodes", (unsigned long long)f->nodes);
+    if (*f->job)
+        printf(", %s", f->job);
     if (f->ended)
         printf(", ended %llu s ago, at %s", (unsigned long long)f->ended_s,
                time_ago(1000 * f->ended_s, date));
@@ -170,6 +172,7 @@ static bool why_json(const struct show *show, const char *group, const struct fi
         {"since", "SINCE", MSG_CELL_STRING},
         {"ended_at", "ENDED AT", MSG_CELL_STRING},
         {"cause", "CAUSE", MSG_CELL_NUMBER},
+        {"job", "JOB", MSG_CELL_STRING},
     };
     char date[32];
     struct made made;
@@ -203,6 +206,7 @@ static bool why_json(const struct show *show, const char *group, const struct fi
         made_copy(&made, f->waiting_ms ? time_ago(since_ms(f), date) : "");
         made_copy(&made, f->ended ? time_ago(1000 * f->ended_s, date) : "");
         made_number(&made, cause_of(findings, i) + 1, "%.0f");
+        made_text(&made, f->job);
     }
     shown = made_show(show, &made);
     made_free(&made);

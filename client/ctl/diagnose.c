@@ -11,11 +11,12 @@
 
 enum {
     SLOW_PCT = 30,   /* of the time: how much more the others have to wait than a slow rank */
+    OFTEN_PCT = 50,  /* of the time that those remember who wait for one again and again */
     MANY_MOVES = 20, /* in a second: what a rank does then it does always */
     WATCHED_MS = 1000,
     LATELY_OPS = 8,   /* that somebody remembers: likewise */
-    STARVED_PCT = 50, /* of the time that it wants a core and has none */
     COMPUTE_PCT = 20, /* of the time in operations, at most: the job computes */
+    COMM_PCT = 60,    /* and at least: it communicates */
 };
 
 /* Who gave up waiting in an operation is not to blame: those are who had not begun it. */
@@ -171,32 +172,6 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
     return p;
 }
 
-/* One of them gets no core, also for what it has to do in operations: then all are in these. */
-static bool find_starved(struct finding *f, const struct seats *seats, const struct seat *of)
-{
-    const struct seat *most = NULL;
-    uint64_t next = 0;
-
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of) || !s->watched)
-            continue;
-        if (!most || s->starved_pct > most->starved_pct) {
-            next = most ? most->starved_pct : 0;
-            most = s;
-        } else {
-            next = MAX(next, s->starved_pct);
-        }
-    }
-    if (!most || most->size < 2 || most->starved_pct < STARVED_PCT || 2 * next > most->starved_pct)
-        return false;
-    f->verdict = VERDICT_SLOW_RANK;
-    blame(f, most);
-    tell_starved(f, most);
-    return true;
-}
-
 /* Ranks that wait less than the others make the others wait. */
 static bool find_slow(struct finding *f, const struct seats *seats, const struct pace *p)
 {
@@ -220,11 +195,12 @@ static bool find_slow(struct finding *f, const struct seats *seats, const struct
          seat_name(p->of, name), (unsigned long long)p->least, when, (unsigned long long)p->most);
     if (slow > 1)
         tell(f->evidence, "%u of %u ranks are like it", slow, p->n);
+    tell(
+        f->remedy,
+        "see what it does between operations (py-spy dump --pid %llu on node %s): its share of the "
+        "data, its cores, what else runs there",
+        (unsigned long long)p->of->pid, p->of->node);
     tell_starved(f, p->of);
-    tell(f->remedy,
-         "see what it does between operations: its share of the data, its cores, "
-         "what else runs on node %s",
-         p->of->node);
     return true;
 }
 
@@ -267,6 +243,8 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
         tell(f->evidence, "no operation is under way");
         return;
     }
+    if (p.most >= SLOW_PCT && find_throttled(f, seats, of))
+        return;
     if (find_slow(f, seats, &p) || (p.most >= SLOW_PCT && find_starved(f, seats, of)))
         return;
     tell(f->evidence,
@@ -276,6 +254,9 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
     if (p.done && p.most <= COMPUTE_PCT) {
         f->verdict = VERDICT_COMPUTE_BOUND;
         tell(f->evidence, "the rest of the time it computes: communication does not hold it up");
+    } else if (p.done && p.least >= COMM_PCT) {
+        f->verdict = VERDICT_COMM_BOUND;
+        tell(f->evidence, "no rank is late: communication takes most of the time of all of them");
     }
 }
 
@@ -297,6 +278,40 @@ static void tell_usual(struct finding *f, const struct finding *stuck, const str
         (double)waiter->asleep_ms / 1000, waiter->started, whom, (double)waiter->usual_ms / 1000);
 }
 
+/* Long waits are usual, and they are always for the same rank: those who wait do so for most of the
+ * time, and that one does not. */
+static void find_often_late(struct finding *f, const struct seats *seats,
+                            const struct finding *stuck, const struct seat *waiter)
+{
+    uint64_t waits = waiter->lately_ms ? waiter->lately_in_ms * 100 / waiter->lately_ms : 0, in;
+    char name[SEAT_NAME];
+
+    if (stuck->rank < 0 || waits < OFTEN_PCT)
+        return;
+    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
+         i++) {
+        const struct seat *s = seats->by_rank[i];
+
+        if ((int64_t)s->pid != stuck->pid || !is(s->node, stuck->node))
+            continue;
+        in = s->lately_in_ms * 100 / MAX(waiter->lately_ms, s->lately_ms);
+        if (in + SLOW_PCT > waits)
+            return;
+        f->verdict = VERDICT_SLOW_RANK;
+        blame(f, s);
+        tell(f->evidence,
+             "%s was in operations for %llu %% of the last %.1f s, and others for %llu %%: they "
+             "wait "
+             "for it",
+             seat_name(s, name), (unsigned long long)in, (double)waiter->lately_ms / 1000,
+             (unsigned long long)waits);
+        tell(f->remedy,
+             "is it at a checkpoint, or an evaluation, so often? Let it do less of it, or "
+             "beside the others' work");
+        return;
+    }
+}
+
 /* Ranks of a job with uneven batches wait for each other again and again, and it gets on. A long
  * wait is told all the same, be it usual (a checkpoint) or not: nobody can know whether it ends. */
 static bool find_usual(struct finding *f, const struct seats *seats, const struct seat *waiter)
@@ -310,6 +325,8 @@ static bool find_usual(struct finding *f, const struct seats *seats, const struc
         return false;
     if (waiter->asleep_ms < WAIT_LONG_MS) {
         find_pace(f, seats, waiter);
+        if (f->verdict == VERDICT_HEALTHY)
+            find_often_late(f, seats, &stuck, waiter);
         f->waiting_ms = stuck.waiting_ms;
         tell_usual(f, &stuck, waiter);
         return true;
@@ -357,7 +374,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
     if (waiter) {
         follow(f, seats, waiter);
         if (f->verdict == VERDICT_HEALTHY)
-            find_starved(f, seats, of);
+            find_hampered(f, seats, of);
         return;
     }
     if (find_unlike(f, seats, of, false))
@@ -455,6 +472,7 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
             .group = of->group,
             .name = of->name,
             .state = of->state,
+            .job = of->job,
             .size = of->size,
             .nodes = of->nodes,
             .rank = -1,

@@ -42,7 +42,7 @@ enum { FINDING_TEXT = 4096 };
 /* Strings that are not arrays are borrowed from the table. */
 struct finding {
     enum verdict verdict;
-    const char *group, *name, *state;
+    const char *group, *name, *state, *job;
     uint64_t size, nodes;
     /* the culprit; rank -1: nobody in particular */
     int64_t rank, pid;

@@ -148,20 +148,6 @@ void blame(struct finding *f, const struct seat *s)
     f->command = s->command;
 }
 
-void tell_starved(struct finding *f, const struct seat *s)
-{
-    char name[SEAT_NAME];
-
-    if (s->starved_pct < 30)
-        return;
-    tell(f->evidence, "%s wanted a core, and had none, for %llu %% of the time", seat_name(s, name),
-         (unsigned long long)s->starved_pct);
-    tell(f->remedy,
-         "what else runs on its cores, its nice value, the CPU quota of its control group: ps -o "
-         "pid,ni,psr,cgroup %llu; taskset -p %llu on node %s",
-         (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
-}
-
 void find_stopped(struct finding *f, const struct seat *s)
 {
     char name[SEAT_NAME];

@@ -19,7 +19,6 @@ const char *process_name(const struct seat *s, char buf[SEAT_NAME]);
 const char *or_unknown(const char *operation);
 void blame(struct finding *f, const struct seat *s);
 void find_dead(struct finding *f, const struct seat *s);
-void tell_starved(struct finding *f, const struct seat *s);
 void find_stopped(struct finding *f, const struct seat *s);
 
 /* gone.c: a row whose node says who was gone first; NULL: nobody is missed. */
@@ -29,6 +28,14 @@ bool find_gone(struct finding *f, const struct seats *seats, const struct seat *
 
 /* unlike.c: did its ranks call different operations, by their hosts or by commd-gpu? */
 bool find_unlike(struct finding *f, const struct seats *seats, const struct seat *of, bool gpu);
+
+/* hampered.c: as a reason besides others */
+void tell_starved(struct finding *f, const struct seat *s);
+/* Is the quota of a rank or of an engine used up? Does one of the ranks get no core? */
+bool find_throttled(struct finding *f, const struct seats *seats, const struct seat *of);
+bool find_starved(struct finding *f, const struct seats *seats, const struct seat *of);
+/* Both, instead of what was said of a group that seemed well. */
+void find_hampered(struct finding *f, const struct seats *seats, const struct seat *of);
 
 /* lost.c: by the cause that commd gave: a node, an engine, the way between them, or another. */
 void find_lost(struct finding *f, const struct seat *of);

@@ -7,7 +7,8 @@ client_ctl_commctl_SOURCES = client/ctl/commctl.c client/ctl/commctl.h client/ct
 	client/ctl/commctl_ranks.c client/ctl/commctl_made.c client/ctl/commctl_trace.c \
 	client/ctl/commctl_wait.c client/ctl/commctl_watch.c client/ctl/chain.c \
 	client/ctl/diagnose.c client/ctl/diagnose.h client/ctl/finding.c client/ctl/finding.h \
-	client/ctl/gone.c client/ctl/gpu_chain.c client/ctl/killed.c client/ctl/lost.c client/ctl/links.c client/ctl/pending.c \
+	client/ctl/gone.c client/ctl/gpu_chain.c client/ctl/hampered.c \
+	client/ctl/killed.c client/ctl/lost.c client/ctl/links.c client/ctl/pending.c \
 	client/ctl/seats.c client/ctl/seats.h client/ctl/timeline.c client/ctl/timeline.h \
 	client/ctl/unlike.c \
 	client/ctl/commctl_doctor.c client/ctl/doctor.c client/ctl/doctor.h client/ctl/doctor_facts.c

@@ -14,10 +14,10 @@ enum { STUCK_MS = 500 };
 struct seat {
     const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
         *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error, *gone,
-        *gone_node, *exit;
+        *gone_node, *exit, *job, *engine;
     uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
         gpu_done, gpu_ms, gpu_silent_ms, gone_pid, lately, lately_ms, lately_in_ms, usual_ms, moved,
-        starved_pct, messages_done;
+        starved_pct, messages_done, throttled_pct, engine_throttled_pct;
     uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
     int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
     bool asleep, watched;

@@ -31,11 +31,12 @@ SITUATIONS = {
     "NOT_ARRIVED": (Cluster, (2,), staged.not_arrived),
     "MISMATCH": (Cluster, (2,), staged.mismatch),
     "ORDER_INVERSION": (Cluster, (2,), staged.order_inversion),
-    "LINK_STALL": (Cluster, (2, staged.LINK_STALL), staged.link_stall),
+    "ENGINE_STOPPED": (Cluster, (2, staged.ENGINE_STOPPED), staged.engine_stopped),
     "COMMD_DEAD": (Cluster, (2,), staged.node_dead),
     "SLOW_RANK": (Cluster, (2,), staged.slow_rank),
     "SLOW_LINK": (lambda: Namespaces(transport=staged.SLOW_LINK), (), staged.slow_link),
     "COMPUTE_BOUND": (Cluster, (2,), staged.compute_bound),
+    "COMM_BOUND": (Cluster, (2,), staged.comm_bound),
     "HEALTHY": (Cluster, (2,), staged.healthy),
 }
 

@@ -414,13 +414,65 @@ def test_a_node_that_is_lost():
 
 
 def test_an_engine_that_stands_still():
-    with Cluster(2, staged.LINK_STALL) as cluster:
-        stall = staged.link_stall(cluster)
-        row = until_why(cluster.nodes[0], "LINK_STALL")
-        check("all ranks have begun it" in row["evidence"], row)
+    with Cluster(2, staged.ENGINE_STOPPED) as cluster:
+        stall = staged.engine_stopped(cluster)
+        row = until_why(cluster.nodes[0], "ENGINE_STOPPED")
+        check("the engine on node node1 is stopped" in row["evidence"], row)
+        equal(row["node"], "node1")
         stall.go_on()
         for rank in stall.ranks:
             rank.finish()
+
+
+CPU_GROUPS = (
+    # where control groups are, the file of a quota, a hundredth of a core
+    ("/sys/fs/cgroup", "cpu.max", "1000 100000"),
+    ("/sys/fs/cgroup/unified", "cpu.max", "1000 100000"),
+    ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "1000"),
+)
+
+
+def test_quotas_that_are_used_up():
+    """Of a rank, and of an engine: both want more than they may have."""
+    for place, file, quota in CPU_GROUPS:
+        group = os.path.join(place, f"commd-test-{os.getpid()}")
+        try:
+            if not os.path.exists(f"{place}/cgroup.procs"):
+                continue
+            os.mkdir(group)
+        except OSError:
+            continue
+        try:
+            if not os.path.exists(f"{group}/{file}"):
+                continue
+            with open(f"{group}/{file}", "w") as out:
+                out.write(quota)
+            for whose in ("rank", "engine"):
+                with Cluster(2) as cluster:
+                    quota_is_seen(cluster, group, whose)
+            return
+        finally:
+            until(lambda group=group: removed(group), f"{group} is empty")
+    raise Skip("no control group can have a quota here")
+
+
+def quota_is_seen(cluster, group, whose):
+    ranks = cluster.ranks("g", [0, 1])
+    for rank in ranks:
+        rank.start("loop", name="g", count=100_000)
+    for rank in ranks:
+        rank.answer()
+    cluster.expect("was lost|died")
+    pid = ranks[1].pid if whose == "rank" else cluster.nodes[1].engine_pid()
+    with open(f"{group}/cgroup.procs", "w") as out:
+        out.write(str(pid))
+    row = until_why(cluster.nodes[0], "THROTTLED")
+    equal(row["node"], "node1", row)
+    if whose == "rank":
+        equal(culprit(row), (1, "node1", pid))
+    check("was used up in" in row["evidence"] and whose in row["evidence"], row)
+    for rank in ranks:
+        rank.kill()
 
 
 def test_the_pace_of_a_job():

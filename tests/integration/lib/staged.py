@@ -145,9 +145,24 @@ def compute_bound(cluster, group="g"):
 
 def healthy(cluster):
     """Two nodes."""
+    return Staged("HEALTHY", cluster.ranks("g", [0, 0, 1, 1]))
+
+
+def comm_bound(cluster):
+    """Two nodes."""
     ranks = cluster.ranks("g", [0, 0, 1, 1])
     faults.start_loops("g", ranks, 1000)
-    return Staged("HEALTHY", ranks)
+    return Staged("COMM_BOUND", ranks)
+
+
+ENGINE_STOPPED = LINK_STALL
+
+
+def engine_stopped(cluster):
+    """Two nodes with the changes ENGINE_STOPPED."""
+    stage = link_stall(cluster)
+    stage.verdict, stage.says = "ENGINE_STOPPED", ["the engine on node node1 is stopped"]
+    return stage
 
 
 SLOW_LINK = {"trusted_network": "true", "device": "veth0", "fabric": "tcp"}

@@ -8,15 +8,20 @@
 #include "client/ctl/diagnose.h"
 
 static const char *const keys[] = {
-    "group",      "name",        "uid",           "size",          "nodes",        "state",
-    "cause",      "cause_rank",  "cause_text",    "missing",       "ended_s",      "rank",
-    "node",       "pid",         "process",       "kernel",        "ops",          "started",
-    "operation",  "asleep_ms",   "last",          "message",       "message_peer", "message_tag",
-    "message_ms", "done",        "busy_pct",      "watched_ms",    "command",      "unready_ms",
-    "gpu_begun",  "gpu_ended",   "gpu_done",      "gpu_operation", "gpu_ready",    "gpu_ms",
-    "gpu_last",   "gpu_error",   "gpu_silent_ms", "gone",          "gone_rank",    "gone_node",
-    "gone_pid",   "gone_ops",    "lately",        "lately_ms",     "lately_in_ms", "usual_ms",
-    "moved",      "starved_pct", "messages_done", "exit",
+    "group",         "name",          "uid",           "size",
+    "nodes",         "state",         "cause",         "cause_rank",
+    "cause_text",    "missing",       "ended_s",       "rank",
+    "node",          "pid",           "process",       "kernel",
+    "ops",           "started",       "operation",     "asleep_ms",
+    "last",          "message",       "message_peer",  "message_tag",
+    "message_ms",    "done",          "busy_pct",      "watched_ms",
+    "command",       "unready_ms",    "gpu_begun",     "gpu_ended",
+    "gpu_done",      "gpu_operation", "gpu_ready",     "gpu_ms",
+    "gpu_last",      "gpu_error",     "gpu_silent_ms", "gone",
+    "gone_rank",     "gone_node",     "gone_pid",      "gone_ops",
+    "lately",        "lately_ms",     "lately_in_ms",  "usual_ms",
+    "moved",         "starved_pct",   "messages_done", "exit",
+    "throttled_pct", "job",           "engine",        "engine_throttled_pct",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -668,12 +673,127 @@ static void the_pace(void **state)
     /* all are in operations, and one of them gets no core for what it has to do there */
     row(f, 0, "done=50 busy_pct=98 starved_pct=10");
     row(f, 1, "done=50 busy_pct=97 starved_pct=21");
-    assert_verdict(f, HEALTHY);
+    assert_verdict(f, COMM_BOUND);
+    assert_true(verdict_is_well(f->findings[0].verdict));
     row(f, 2, "done=50 busy_pct=99 starved_pct=60");
     assert_verdict(f, SLOW_RANK);
     assert_int_equal(f->findings[0].rank, 2);
     assert_evidence(f, "wanted a core, and had none, for 60 % of the time");
     row(f, 3, "done=50 busy_pct=99 starved_pct=31"); /* they have too few cores, all of them */
+    assert_verdict(f, COMM_BOUND);
+}
+
+/* A rank or an engine that has used up its quota, whatever else is seen of it. */
+static void quotas_that_are_used_up(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "done=50 moved=30 busy_pct=80 size=2");
+    row(f, 1, "done=50 moved=30 busy_pct=70 size=2 node=b throttled_pct=100 starved_pct=60");
+    assert_verdict(f, THROTTLED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f,
+                    "the CPU quota of the control group of rank 1 (pid 101 on node b) was used up "
+                    "in 100 % of its periods");
+    assert_int_equal(times(f->findings[0].evidence, "\n"), 0);
+    assert_non_null(strstr(f->findings[0].remedy, "cpu.max"));
+    set(f, "throttled_pct", "49");
+    assert_verdict(f, SLOW_RANK);
+    clear(f);
+    row(f, 0, "done=5 busy_pct=80 size=2");
+    row(f, 1, "done=5 busy_pct=80 size=2 node=b engine_throttled_pct=90");
+    assert_verdict(f, THROTTLED);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_string_equal(f->findings[0].node, "b");
+    clear(f);
+    row(f, 0, "size=2 throttled_pct=100"); /* of a group that does nothing */
+    row(f, 1, "size=2");
+    assert_verdict(f, HEALTHY);
+    clear(f);
+    row(f, 0, WAITS " size=2"); /* who has not come, and why */
+    row(f, 1, "size=2 process=running throttled_pct=90");
+    assert_verdict(f, THROTTLED);
+    assert_int_equal(f->findings[0].rank, 1);
+}
+
+/* What excuses a rank is not told beside what accuses it, and no line twice. */
+static void a_slow_rank_is_told_once(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2");
+    row(f, 1, "size=2 process=running starved_pct=80");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(times(f->findings[0].evidence, "wanted a core"), 1);
+    assert_null(strstr(f->findings[0].evidence, "it computes"));
+    clear(f);
+    row(f, 0, "done=50 moved=45 busy_pct=80 size=2"); /* it computes; that others run is a detail */
+    row(f, 1, "done=50 moved=45 busy_pct=5 starved_pct=35 size=2");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(times(f->findings[0].evidence, "wanted a core"), 1);
+    assert_true(strstr(f->findings[0].remedy, "py-spy") < strstr(f->findings[0].remedy, "taskset"));
+}
+
+/* All have come, and what carries their data stands still. */
+static void an_engine_that_is_stopped(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2");
+    row(f, 1, WAITS " size=2 node=b engine=stopped");
+    assert_verdict(f, ENGINE_STOPPED);
+    assert_string_equal(f->findings[0].node, "b");
+    assert_evidence(f, "the engine on node b is stopped");
+    clear(f);
+    row(f, 0, WAITS " size=2"); /* somebody has not come */
+    row(f, 1, "size=2 node=b engine=stopped");
+    assert_verdict(f, NOT_ARRIVED);
+}
+
+/* Who waits is told for whom at once; that it is a case for somebody comes later. */
+static void a_wait_that_is_not_long_yet(void **state)
+{
+    static const struct {
+        const char *process, *ms;
+        bool well;
+    } waits[] = {
+        {"sleeping", "600", true}, {"sleeping", "4999", true}, {"sleeping", "5000", false},
+        {"running", "5000", true}, {"running", "29999", true}, {"running", "30000", false},
+        {"blocked", "4999", true}, {"blocked", "5000", false},
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(waits); i++) {
+        row(f, 0, "started=6 operation=all_reduce busy_pct=100");
+        set(f, "asleep_ms", waits[i].ms);
+        row(f, 1, "");
+        set(f, "process", waits[i].process);
+        assert_verdict(f, NOT_ARRIVED);
+        assert_int_equal(f->findings[0].rank, 1);
+        assert_int_equal(finding_is_well(&f->findings[0]), waits[i].well);
+        clear(f);
+    }
+    row(f, 0, WAITS);
+    row(f, 1, "process=stopped");
+    assert_verdict(f, RANK_STOPPED);
+    assert_false(finding_is_well(&f->findings[0]));
+}
+
+/* Checkpoints take most of the time: their waits are usual, and the job is slow by them. */
+static void checkpoints_that_take_most_of_the_time(void **state)
+{
+    static const char waits[] = "started=6 operation=all_reduce asleep_ms=4000 busy_pct=90 "
+                                "usual_ms=8000 lately=4 lately_ms=50000 lately_in_ms=40000";
+    struct fix *f = *state;
+
+    row(f, 1, waits);
+    row(f, 2, waits);
+    row(f, 0, "lately=4 lately_ms=50000 lately_in_ms=900");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 0);
+    assert_evidence(f, "for 1 % of the last 50.0 s, and others for 80 %");
+    assert_non_null(strstr(f->findings[0].remedy, "a checkpoint"));
+    set(f, "lately_in_ms", "30000"); /* by turns */
     assert_verdict(f, HEALTHY);
 }
 
@@ -1179,7 +1299,7 @@ static void a_link_that_crawls(void **state)
 
     row(f, 0, "node=node0 done=5 busy_pct=99");
     row(f, 1, "node=node1 done=5 busy_pct=99");
-    assert_verdict(f, HEALTHY);
+    assert_verdict(f, COMM_BOUND);
     tables[0] = f->table;
     tables[1] = (struct msg_table){.ncolumns = 6, .nrows = 1, .columns = columns, .cells = cells};
     snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
@@ -1214,7 +1334,7 @@ static void many_links_that_are_not_well(void **state)
                sizeof(others));
     row(f, 0, "node=a done=50 busy_pct=80");
     row(f, 1, "node=b done=50 busy_pct=85");
-    assert_verdict(f, HEALTHY);
+    assert_verdict(f, COMM_BOUND);
     tables[0] = f->table;
     tables[1] =
         (struct msg_table){.ncolumns = COLUMNS, .nrows = LINKS, .columns = columns, .cells = cells};
@@ -1452,7 +1572,7 @@ static void a_link_that_loses(void **state)
     row(f, 0, "node=node0 done=50 busy_pct=80 watched_ms=1000 nodes=2");
     row(f, 1, "node=node1 done=50 busy_pct=85 watched_ms=1000 nodes=2");
     assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
-    assert_int_equal(f->findings[0].verdict, VERDICT_HEALTHY);
+    assert_int_equal(f->findings[0].verdict, VERDICT_COMM_BOUND);
     snprintf(f->table.name, sizeof(f->table.name), "ranks");
     tables[0] = f->table;
     judge_links(&answer, f->findings, f->n);
@@ -1502,6 +1622,11 @@ int main(void)
         T(causes_of_broken_groups),
         T(what_broke_it_is_told_apart),
         T(the_pace),
+        T(quotas_that_are_used_up),
+        T(a_slow_rank_is_told_once),
+        T(an_engine_that_is_stopped),
+        T(a_wait_that_is_not_long_yet),
+        T(checkpoints_that_take_most_of_the_time),
         T(operations_that_differ),
         T(one_that_differs_from_most),
         T(joining),
