@@ -24,6 +24,7 @@
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
 #include "daemon/link/stream.h"
+#include "shm/util/memfd.h"
 #include "shm/util/ranks.h"
 
 struct failed_board {
@@ -112,7 +113,7 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
     if (r == -EMFILE)
         snprintf(why, why_len, "commd has no descriptor left for it: raise its LimitNOFILE");
     else if (r)
-        snprintf(why, why_len, "%s", strerror(-r));
+        snprintf(why, why_len, "%s", memfd_strerror(r));
     return r;
 }
 

@@ -180,6 +180,7 @@ static void process_setup(void)
     struct rlimit limit;
 
     signal(SIGPIPE, SIG_IGN); /* OpenSSL writes without MSG_NOSIGNAL */
+    signal(SIGXFSZ, SIG_IGN); /* a log that has reached RLIMIT_FSIZE is no reason to die */
     umask(0022);
     /* Each client costs a socket and a pidfd. */
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {

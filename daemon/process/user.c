@@ -8,20 +8,25 @@
  *
  * In the background nothing of the process that started us may stay with us: a rank's open
  * files would live on in us, its working directory could not be unmounted, its terminal would
- * signal us, its processor mask would put us on its core, and its service manager would take
- * us for the service. What is said before we serve goes to the caller, because it is the only
- * one who reads it now; what is logged goes to a file from the beginning. */
+ * signal us, its processor mask would put us on its core, its limits and priorities would end us or
+ * hold us back, and its service manager would take us for the service. What is said before we serve
+ * goes to the caller, because it is the only one who reads it now; what is logged goes to a file
+ * from the beginning. */
 #include "daemon/process/user.h"
 
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "daemon/process/clock.h"
 #include "daemon/daemon.h"
 #include "daemon/process/log.h"
+#include "shm/util/limits.h"
 
 enum { LOCK_MS = 3000, LOCK_POLL_US = 20000 };
 
@@ -34,6 +39,21 @@ static int complain_of(const struct user_daemon *user, const char *name, int err
 
 /* ---- the background --------------------------------------------------------------------- */
 
+/* What makes a process slower, or likelier to be killed, than others, and where its memory has to
+ * be. The kernel says no where that was not the user's own choice. */
+static void drop_priorities(void)
+{
+    static const struct sched_param none;
+    _cleanup_(close_fdp) int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    sched_setscheduler(0, SCHED_OTHER, &none);
+    setpriority(PRIO_PROCESS, 0, 0);
+    syscall(SYS_ioprio_set, 1 /* a process */, 0, 0);
+    syscall(SYS_set_mempolicy, 0 /* the default */, NULL, 0UL);
+    if (fd >= 0 && write(fd, "0", 1) != 1)
+        log_debug("oom_score_adj stays as it is: %m");
+}
+
 static void leave_behind(void)
 {
     static const char *const variables[] = {"NOTIFY_SOCKET",        "WATCHDOG_USEC", "WATCHDOG_PID",
@@ -41,6 +61,9 @@ static void leave_behind(void)
                                             "CREDENTIALS_DIRECTORY"};
     cpu_set_t all;
 
+    umask(0077);
+    limits_lift();
+    drop_priorities();
     closefrom(STDERR_FILENO + 1);
     for (unsigned i = 0; i < ARRAY_LEN(variables); i++)
         unsetenv(variables[i]);
@@ -101,6 +124,8 @@ static int go_background(struct user_daemon *user)
 /* The one before is kept: it tells why the last daemon ended. */
 static int open_log(struct user_daemon *user, int dir_fd)
 {
+    char limits[200];
+
     if (renameat(dir_fd, PLACE_LOG, dir_fd, PLACE_LOG ".1") && errno != ENOENT)
         return complain_of(user, PLACE_LOG, errno, NULL);
     user->log =
@@ -108,6 +133,9 @@ static int open_log(struct user_daemon *user, int dir_fd)
     if (user->log < 0)
         return complain_of(user, PLACE_LOG, errno, NULL);
     log_set_fd(user->log);
+    limits_left(limits, sizeof limits);
+    if (limits[0])
+        log_info("has the limits of who started it: %s", limits);
     return 0;
 }
 

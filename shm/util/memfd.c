@@ -8,6 +8,7 @@
 #include "shm/util/memfd.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,9 +19,34 @@
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
+/* Beyond RLIMIT_FSIZE the kernel also sends SIGXFSZ, which would end the process, and a library
+ * cannot ignore a signal for all of it. It is for this thread: blocked, and taken back. */
+static int set_size(int fd, off_t size)
+{
+    static const struct timespec at_once;
+    sigset_t too_large, before, pending;
+    int r;
+
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &too_large, &before);
+    r = ftruncate(fd, size) < 0 ? -errno : 0;
+    if (r == -EFBIG && !sigismember(&pending, SIGXFSZ))
+        sigtimedwait(&too_large, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r;
+}
+
+const char *memfd_strerror(int r)
+{
+    return r == -EFBIG ? "larger than RLIMIT_FSIZE allows (ulimit -f)" : strerror(-r);
+}
+
 int memfd_new(const char *name, size_t size, int *ret_fd)
 {
     _cleanup_(close_fdp) int fd = -1;
+    int r;
 
     if (size == 0 || size > INT64_MAX)
         return -EINVAL;
@@ -29,7 +55,10 @@ int memfd_new(const char *name, size_t size, int *ret_fd)
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
-    if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+    r = set_size(fd, (off_t)size);
+    if (r)
+        return r;
+    if (fcntl(fd, F_ADD_SEALS, SEALS) < 0)
         return -errno;
     *ret_fd = steal_fd(&fd);
     return 0;

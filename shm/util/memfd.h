@@ -9,6 +9,8 @@ enum { MEMFD_E_SEALS = 1, MEMFD_E_SIZE = 2 }; /* import refused */
 
 /* New sealed (SHRINK|GROW|SEAL), sparse memfd of @size bytes, close-on-exec. */
 int memfd_new(const char *name, size_t size, int *ret_fd);
+/* What a negative result of it means, for people. */
+const char *memfd_strerror(int r);
 /* Another open description of the same file; needs /proc. */
 int memfd_reopen(int fd, int *ret_fd);
 /* Checks type, seals and size (> 0, <= max) of a received fd. */

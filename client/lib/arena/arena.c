@@ -150,7 +150,7 @@ static int arena_new(struct commd_context *ctx, size_t size, struct arena **ret_
         r = arena_map(a->fd, size, &a->base);
     if (r)
         return error_set(error_mine(), COMMD_E_NOMEM, "alloc", "an arena of %zu bytes: %s", size,
-                         strerror(-r));
+                         memfd_strerror(r));
     a->blocks->len = size;
     r = control_arena_add(ctx, a->id, size, a->fd);
     if (r)

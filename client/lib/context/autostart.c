@@ -13,9 +13,9 @@
  *
  * commd --user --background returns when it serves: its standard output is a pipe to us and has
  * the daemon's pid then, or what went wrong. Nothing else of ours reaches it: a session of its
- * own, an empty signal mask, all handlers default; descriptors, directory and processor mask it
- * drops itself. Who waits for children of ours by waitpid(-1) may take its exit status; so only
- * the pipe is believed.
+ * own, an empty signal mask, all handlers default; descriptors, directory, processor mask, limits
+ * and priorities it drops itself; of limits that only root can lift we say so. Who waits for
+ * children of ours by waitpid(-1) may take its exit status; so only the pipe is believed.
  *
  * A commd that has been idle for long leaves. Who connects in that moment is cut off before the
  * hello was answered: a reason to search again, not to fail (control.c). */
@@ -33,6 +33,7 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
+#include "shm/util/limits.h"
 #include "shm/util/socket_path.h"
 
 #define PROGRAM "commd"
@@ -219,6 +220,9 @@ static int start_daemon(const char *dir, int64_t deadline_ms)
         "commd: no daemon was running; started one for user %u (pid %ld, socket %s/" PLACE_SOCKET
         "); COMMD_AUTOSTART=0 forbids this\n",
         (unsigned)geteuid(), pid, dir);
+    limits_left(text, sizeof text);
+    if (text[0])
+        fprintf(stderr, "commd: it has the limits of this process: %s\n", text);
     return 0;
 }
 

@@ -1,0 +1,13 @@
+/* limits.h - resource limits that a process has from who started it. */
+#ifndef COMMD_LIMITS_H
+#define COMMD_LIMITS_H
+
+#include "shm/util/base.h"
+
+/* As far as this process may: those that a service can run into are gone. */
+void limits_lift(void);
+/* "1000 KiB of a file (ulimit -f), ...": those of them that stay, or would stay in a process that
+ * this one starts. "": none. */
+void limits_left(char *text, size_t size);
+
+#endif
