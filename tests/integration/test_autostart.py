@@ -269,7 +269,8 @@ def test_forbidden():
         )
         error = place.rank(COMMD_AUTOSTART="maybe").call_error("connect")
         equal((error["code"], error["message"]), ("INVALID",
-              'COMMD_AUTOSTART is "maybe"; allowed: 0 (never start a daemon) and 1'))  # fmt: skip
+              'COMMD_AUTOSTART is "maybe"; allowed: 0 (never start a daemon) and 1 (also where '
+              "the service is meant to run)"))  # fmt: skip
         check(not os.path.exists(place.home), "nothing was made")
         # one that is there is used all the same
         place.rank(COMMD_AUTOSTART="1").call("connect")
@@ -278,6 +279,29 @@ def test_forbidden():
         error = place.rank().call_error("connect", socket="/nonexistent/commd.sock")
         equal(error["code"], "NO_DAEMON", error)
         equal(len(started(place.said())), 1)
+
+
+def test_a_service_that_does_not_answer():
+    """Is missed, and not replaced by a commd that knows no other node."""
+    if os.geteuid() != 0:
+        raise Skip("needs root, for an /etc of its own")
+    own_etc = (
+        "mount -t tmpfs none /run && mkdir -p /run/systemd/system && "
+        "mount -t tmpfs none /etc/systemd && mkdir -p /etc/systemd/system/multi-user.target.wants "
+        "&& touch /etc/systemd/system/multi-user.target.wants/commd.service && "
+        f"exec {sys.executable} {c.HERE}/rank.py"
+    )
+    words = ["unshare", "-m", "sh", "-c", own_etc]
+    with Place() as place:
+        error = place.rank(words).call_error("connect")
+        equal(error["code"], "NO_DAEMON", error)
+        for text in ("the service commd is enabled on this node", "systemctl status commd",
+                     "COMMD_AUTOSTART=1"):  # fmt: skip
+            check(text in error["message"], error)
+        check(not os.path.exists(place.home), "nothing was started")
+        place.rank(words, COMMD_AUTOSTART="1").call("connect")
+        place.rank(words).call("connect")  # it is there by now
+        equal(len(started(place.said())), 1, place.said())
 
 
 def test_commctl_finds_it_and_starts_none():

@@ -2,7 +2,8 @@
  * administrator: where none runs, the first client starts one for its own user.
  *
  * The search: the system's socket, then the user's own. Only "nobody is there" leads on; any
- * other failure is reported where it happened, because it is what the user has to know.
+ * other failure is reported where it happened, because it is what the user has to know. Where the
+ * service is meant to run (service.c) it is missed, and nothing is started instead.
  *
  * The start. Ranks come at the same time, so it is done under a lock (PLACE_START) in the user's
  * own directory: who gets it looks again, and starts commd only if still nobody is there; it
@@ -44,21 +45,23 @@ extern char **environ;
 
 /* ---- may we, and what ------------------------------------------------------------------- */
 
+enum may { MAY_NOT, MAY_WITHOUT_SERVICE, MAY_ALWAYS };
+
 /* 0, or an error that says what is allowed. */
-static int allowed(bool *ret_allowed)
+static int allowed(enum may *ret_may)
 {
     const char *text = getenv("COMMD_AUTOSTART");
 
-    *ret_allowed = true;
-    if (getauxval(AT_SECURE)) /* runs with somebody else's rights: starts nothing for them */
-        *ret_allowed = false;
-    if (!text || !*text || !strcmp(text, "1"))
-        return 0;
-    if (strcmp(text, "0"))
+    *ret_may = MAY_WITHOUT_SERVICE;
+    if (text && *text && strcmp(text, "0") && strcmp(text, "1"))
         return error_set(error_mine(), COMMD_E_INVALID, "connect",
-                         "COMMD_AUTOSTART is \"%.40s\"; allowed: 0 (never start a daemon) and 1",
+                         "COMMD_AUTOSTART is \"%.40s\"; allowed: 0 (never start a daemon) and 1 "
+                         "(also where the service is meant to run)",
                          text);
-    *ret_allowed = false;
+    if (text && *text)
+        *ret_may = *text == '1' ? MAY_ALWAYS : MAY_NOT;
+    if (getauxval(AT_SECURE)) /* runs with somebody else's rights: starts nothing for them */
+        *ret_may = MAY_NOT;
     return 0;
 }
 
@@ -289,9 +292,9 @@ static int start_or_join(const char *dir, const char *path, int64_t deadline_ms,
 int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_sock,
                      bool *ret_left)
 {
-    char dir[PLACE_MAX], own[PLACE_SOCKET_MAX];
+    char dir[PLACE_MAX], own[PLACE_SOCKET_MAX], why[600];
     int64_t left = deadline_ms < 0 ? 0 : MAX(deadline_ms - (int64_t)now_ms(), (int64_t)1);
-    bool may;
+    enum may may;
     int r = allowed(&may), r_own;
 
     if (r)
@@ -303,8 +306,16 @@ int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_
     place_own_dir(dir);
     place_own_socket(own);
     r_own = place_connect_own(own, left, ret_sock);
-    if (place_is_empty(r_own) && !may)
+    if (place_is_empty(r_own) && may == MAY_NOT)
         return error_no_daemon(PLACE_SYSTEM_SOCKET, -r);
+    if (place_is_empty(r_own) && may == MAY_WITHOUT_SERVICE &&
+        service_expected("", why, sizeof why))
+        return error_set(error_mine(), COMMD_E_NO_DAEMON, "connect",
+                         PLACE_SYSTEM_SOCKET
+                         ": %s; %.300s, and it does not answer: systemctl status commd. With "
+                         "COMMD_AUTOSTART=1 a commd of this user alone is started, which knows no "
+                         "other node",
+                         strerror(-r), why);
     snprintf(ret_path, size, "%s", own);
     if (place_is_empty(r_own))
         return start_or_join(dir, own, deadline_ms, ret_sock, ret_left);

@@ -37,5 +37,9 @@ int usable(const struct commd_context *ctx, const char *op)
 
 int64_t deadline_in(int64_t timeout_ms)
 {
-    return timeout_ms < 0 ? -1 : (int64_t)now_ms() + timeout_ms;
+    int64_t deadline;
+
+    if (timeout_ms < 0 || __builtin_add_overflow((int64_t)now_ms(), timeout_ms, &deadline))
+        return -1;
+    return deadline;
 }

@@ -132,7 +132,8 @@ unsigned fork_generation(void); /* forks between this process and the first that
 void fork_counted(void);        /* in the child of a fork */
 /* 0, or COMMD_E_FORKED in a process that did not connect itself. */
 int usable(const struct commd_context *ctx, const char *op);
-int64_t deadline_in(int64_t timeout_ms); /* -1 stays -1 */
+/* -1: none, as of -1 and of a limit that the clock will not reach. */
+int64_t deadline_in(int64_t timeout_ms);
 
 /* ---- control.c ------------------------------------------------------------------------------- */
 
@@ -164,6 +165,12 @@ void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
 
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
+
+/* ---- service.c -------------------------------------------------------------------------------
+ */
+
+/* Is a service meant to run on this node? @root: "", but in tests. @why: what says so. */
+bool service_expected(const char *root, char *why, size_t size);
 
 /* ---- autostart.c ----------------------------------------------------------------------------- */
 

@@ -21,7 +21,8 @@ TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set and torch is older than 2.14, `import com
 the backend.
 
 The local daemon is found through $COMMD_SOCKET, else /run/commd/commd.sock; where none
-runs, one is started for this user, on this node alone (COMMD_AUTOSTART=0 forbids it).
+runs nor is meant to run, one is started for this user, on this node alone (COMMD_AUTOSTART=0
+forbids it).
 """
 
 # `import torch` imports this package, in programs that never asked for it: nothing is loaded here.

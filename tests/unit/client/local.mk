@@ -6,7 +6,7 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
 	tests/unit/client/test_doctor tests/unit/client/test_interleavings \
 	tests/unit/client/test_perf tests/unit/client/test_stand_in tests/unit/client/test_teams \
-	tests/unit/client/test_trouble \
+	tests/unit/client/test_service tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
 check_PROGRAMS += $(unit_client)
 TESTS += $(unit_client)
@@ -39,6 +39,10 @@ tests_unit_client_test_registered_SOURCES = tests/unit/client/test_registered.c 
 	tests/lib/arena_commd.c tests/lib/arena_commd.h tests/lib/cluster.c tests/lib/cluster.h \
 	tests/lib/descriptors.h
 tests_unit_client_test_registered_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+tests_unit_client_test_service_SOURCES = tests/unit/client/test_service.c
+tests_unit_client_test_service_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/cluster.c \
 	tests/lib/cluster.h
