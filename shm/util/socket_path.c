@@ -1,9 +1,11 @@
 /* socket_path.c - the user's own directory, and whom to trust there.
  *
- * /tmp is everybody's: a stranger can make /tmp/commd-UID before we do, or a link of that name.
- * So the directory is opened without following a link, and judged by what was opened: ours, and
- * closed to others. What is made in it later goes through that descriptor. A socket can only be
- * connected to by path; who answered is asked of the kernel (SO_PEERCRED), not of the path. */
+ * /tmp is everybody's: a stranger can make /tmp/commd-UID before we do, or a link of that name, and
+ * nobody but root can remove it. Then it is the next of a few names: the first that is this user's,
+ * which nobody else can make or remove, and only if there is none, the first that is free. The
+ * directory is opened without following a link, and judged by what was opened: ours, and closed to
+ * others. What is made in it later goes through that descriptor. A socket can only be connected to
+ * by path; who answered is asked of the kernel (SO_PEERCRED), not of the path. */
 #include "shm/util/socket_path.h"
 
 #include <fcntl.h>
@@ -23,6 +25,35 @@ static bool is_private(const struct stat *st, mode_t others)
     return S_ISDIR(st->st_mode) && st->st_uid == geteuid() && !(st->st_mode & others);
 }
 
+enum { TMP_NAMES = 16 };
+
+static void tmp_name(unsigned i, char ret_dir[PLACE_MAX])
+{
+    int n = snprintf(ret_dir, PLACE_MAX, "/tmp/commd-%u", (unsigned)geteuid());
+
+    if (i)
+        snprintf(ret_dir + n, PLACE_MAX - (size_t)n, ".%u", i);
+}
+
+static void tmp_dir(char ret_dir[PLACE_MAX])
+{
+    unsigned free_one = 0; /* all are taken: the first, whose error says so */
+    bool found = false;
+    struct stat st;
+
+    for (unsigned i = 0; i < TMP_NAMES; i++) {
+        tmp_name(i, ret_dir);
+        if (lstat(ret_dir, &st) == 0) {
+            if (st.st_uid == geteuid())
+                return;
+        } else if (!found && errno == ENOENT) {
+            free_one = i;
+            found = true;
+        }
+    }
+    tmp_name(free_one, ret_dir);
+}
+
 void place_own_dir(char ret_dir[PLACE_MAX])
 {
     const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
@@ -33,7 +64,7 @@ void place_own_dir(char ret_dir[PLACE_MAX])
         stat(runtime, &st) == 0 && is_private(&st, S_IWGRP | S_IWOTH))
         snprintf(ret_dir, PLACE_MAX, "%s/commd", runtime);
     else
-        snprintf(ret_dir, PLACE_MAX, "/tmp/commd-%u", (unsigned)geteuid());
+        tmp_dir(ret_dir);
 }
 
 void place_own_socket(char ret_path[PLACE_SOCKET_MAX])
@@ -60,8 +91,8 @@ int place_open_dir(const char *dir, bool make, int *ret_fd, const char **ret_why
     if (fd < 0 || fstat(fd, &st))
         return -errno;
     if (st.st_uid != geteuid()) {
-        *ret_why = "it belongs to another user: remove it, or set XDG_RUNTIME_DIR to a "
-                   "directory of your own";
+        *ret_why = "it belongs to another user: set XDG_RUNTIME_DIR, for all ranks and commctl, to "
+                   "a directory of your own (mkdir -m 700), or have root remove it";
         return -EPERM;
     }
     if (!is_private(&st, 0077)) {

@@ -15,7 +15,8 @@
 enum { PLACE_MAX = 96, PLACE_SOCKET_MAX = 108 /* of sockaddr_un.sun_path */ };
 
 /* The user's own directory: $XDG_RUNTIME_DIR/commd where that variable names a directory that
- * is the user's alone, else /tmp/commd-UID. */
+ * is the user's alone, else /tmp/commd-UID, or /tmp/commd-UID.1 ... where others have taken that.
+ */
 void place_own_dir(char ret_dir[PLACE_MAX]);
 void place_own_socket(char ret_path[PLACE_SOCKET_MAX]);
 

@@ -476,7 +476,7 @@ def test_directory_of_others():
         equal(os.listdir(elsewhere), [], "nothing was made through the link")
         if os.geteuid() == 0:
             os.chown(place.home, 12345, -1)
-            check(refusal().startswith("it belongs to another user: remove it"), "")
+            check(refusal().startswith("it belongs to another user: set XDG_RUNTIME_DIR"), "")
             os.chown(place.home, 0, -1)
 
 

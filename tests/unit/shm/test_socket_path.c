@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
@@ -108,11 +109,66 @@ static void signals_do_not_lengthen_a_connect(void **state)
     busy_end(&b);
 }
 
+enum { SOMEBODY = 54321, STRANGER = 54322 };
+
+static void made_by(unsigned uid, const char *dir)
+{
+    assert_int_equal(mkdir(dir, 0755), 0);
+    assert_int_equal(chown(dir, uid, uid), 0);
+}
+
+static void own_dir_is(const char *wanted, int result)
+{
+    const char *why;
+    char dir[PLACE_MAX];
+    int fd = -1;
+
+    assert_int_equal(seteuid(SOMEBODY), 0);
+    place_own_dir(dir);
+    assert_string_equal(dir, wanted);
+    assert_int_equal(place_open_dir(dir, true, &fd, &why), result);
+    assert_int_equal(seteuid(0), 0);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Who has taken the name of another user's directory does not keep that user from having one, and
+ * does not move it when it is there. */
+static void a_name_that_others_have_taken(void **state)
+{
+    char dir[PLACE_MAX];
+
+    if (geteuid())
+        skip();
+    unsetenv("XDG_RUNTIME_DIR");
+    made_by(STRANGER, "/tmp/commd-54321");
+    assert_int_equal(symlink("/", "/tmp/commd-54321.1"), 0);
+    own_dir_is("/tmp/commd-54321.2", 0);
+    rmdir("/tmp/commd-54321");
+    own_dir_is("/tmp/commd-54321.2", 0);
+    rmdir("/tmp/commd-54321.2");
+    own_dir_is("/tmp/commd-54321", 0);
+    rmdir("/tmp/commd-54321");
+    unlink("/tmp/commd-54321.1");
+    made_by(STRANGER, "/tmp/commd-54321");
+    for (int i = 1; i < 16; i++) {
+        snprintf(dir, sizeof dir, "/tmp/commd-54321.%d", i);
+        made_by(STRANGER, dir);
+    }
+    own_dir_is("/tmp/commd-54321", -EPERM);
+    rmdir("/tmp/commd-54321");
+    for (int i = 1; i < 16; i++) {
+        snprintf(dir, sizeof dir, "/tmp/commd-54321.%d", i);
+        rmdir(dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_signal_does_not_end_a_connect),
         cmocka_unit_test(signals_do_not_lengthen_a_connect),
+        cmocka_unit_test(a_name_that_others_have_taken),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
