@@ -703,6 +703,32 @@ def test_a_rank_that_waits_says_so():
         del os.environ["COMMD_WARN_AFTER"]
 
 
+JOIN = (r'commd: rank 1 has waited for [0-9.]+ s, since [0-9:]{8}, to join group "late" of 4 ranks '
+        r"on node node0: ")  # fmt: skip
+
+
+def test_a_rank_that_waits_in_a_join_says_so():
+    os.environ["COMMD_WARN_AFTER"] = "0.3"
+    try:
+        with Cluster(1) as cluster:
+            ranks, said = cluster.ranks_heard("g", [0] * 4)
+            ranks[1].start("join", name="late", rank=1, size=4)
+            until(lambda: re.search(JOIN + "ranks that are not here: 0,2,3; usual causes: ", said()), said)
+            for rank in (0, 2, 3):
+                ranks[rank].start("join", name="late", rank=rank, size=4)
+            for rank in ranks:
+                rank.finish()
+            equal(len(re.findall(JOIN, said())), 1, said())
+        with Cluster(2) as cluster:  # the other may be the one that knows
+            ranks, said = cluster.ranks_heard("g", [0, 1])
+            ranks[1].start("join", name="late", rank=1, size=2)
+            until(lambda: "they run as another user than" in said(), said)
+            ranks[0].call("join", name="late", rank=0, size=2)
+            ranks[1].finish()
+    finally:
+        del os.environ["COMMD_WARN_AFTER"]
+
+
 def test_a_rank_that_waits_says_what_is_usual():
     """As commctl why does: who was waited for often, and comes late again."""
     os.environ["COMMD_WARN_AFTER"] = "0.4"

@@ -166,6 +166,13 @@ void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
 
+/* ---- join_warn.c -----------------------------------------------------------------------------
+ */
+
+/* Says on stderr that this rank has waited for so long, and for whom. */
+void join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
+               int64_t waited_ms);
+
 /* ---- service.c -------------------------------------------------------------------------------
  */
 

@@ -289,10 +289,13 @@ static void wait_slice(struct commd_context *ctx)
     pthread_cond_timedwait(&ctx->cond, &ctx->lock, &ts);
 }
 
-static int join_wait(struct commd_context *ctx, struct join_wait *w, const char *name,
-                     int64_t deadline_ms)
+static int join_wait(struct commd_context *ctx, struct join_wait *w,
+                     const struct msg_client_join *join, int64_t deadline_ms)
 {
+    const int64_t since_ms = (int64_t)now_ms();
     struct commd_error *e = error_mine();
+    const char *name = join->name;
+    bool warned = !ctx->warn_ms;
 
     while (!w->done) {
         if (atomic_load(&ctx->lost)) {
@@ -309,6 +312,12 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w, const char 
                 "ago)",
                 name, ctx->node, JOIN_GRACE_MS / 1000);
         wait_slice(ctx);
+        if (!w->done && !warned && (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
+            warned = true;
+            pthread_mutex_unlock(&ctx->lock);
+            join_warn(ctx, join, (int64_t)now_ms() - since_ms);
+            pthread_mutex_lock(&ctx->lock);
+        }
         if (!w->done && ctx->interrupt) {
             int stop;
 
@@ -373,7 +382,7 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
         m.client_join.req = w->req;
         if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
             atomic_store(&ctx->lost, true);
-        r = join_wait(ctx, w, m.client_join.name, deadline_ms);
+        r = join_wait(ctx, w, &m.client_join, deadline_ms);
         wait_end(ctx, w);
         /* what arrived between the decision to give up and now is left by dispatch rules */
         if (r && w->done && w->reply.type == MSG_JOINED) {
