@@ -238,6 +238,44 @@ def test_program_of_the_readme():
         equal(texts, [f"rank {rank} on node0: 1.0, (2, 4)\n" for rank in range(2)])
 
 
+AT_EXIT = """if True:
+    import atexit, os
+    def at_exit():
+        assert work.wait()[0] == size, work
+        x = numpy.full(1000, rank, "float32")
+        g.all_reduce(x)
+        assert x[0] == size * (size - 1) / 2, x
+        with ctx.group("at exit", rank, size) as other:
+            other.barrier()
+        again = commd.connect()
+        pending.append(again.group("left open", rank, size).start.barrier())
+        pending[0].wait()
+    atexit.register(at_exit)  # older than commd's own part in the end
+    import numpy, commd
+    pending, rank, size = [], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    ctx = commd.connect()
+    g = ctx.group("main", rank, size)
+    work = g.start.all_reduce(numpy.ones(100000, "float32"))
+"""
+
+
+def test_at_exit():
+    """What atexit calls finds the contexts and groups open, and can make more."""
+    with Cluster(1) as cluster:
+        ranks = [
+            package().run(cluster.nodes[0], ["-c", AT_EXIT], RANK=str(rank), WORLD_SIZE="2")
+            for rank in range(2)
+        ]
+        try:
+            texts = [rank.communicate(timeout=LONG)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        equal(texts, ["", ""])
+        log = cluster.nodes[0].log_text() if hasattr(cluster.nodes[0], "log_text") else ""
+        check("lost" not in log, log)
+
+
 def test_wheel():
     """All that belongs in it, nothing else; and what it says about itself is true."""
     names = set(package().names)

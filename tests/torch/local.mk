@@ -7,6 +7,7 @@ EXTRA_DIST += tests/torch/conformance.py tests/torch/suite_host.py tests/torch/s
 EXTRA_DIST += tests/torch/run_programs.py tests/torch/program_host.py \
 	tests/torch/programs/accumulation.py \
 	tests/torch/programs/asynchronous.py \
+	tests/torch/programs/at_exit.py \
 	tests/torch/programs/average_gradients.py \
 	tests/torch/programs/checkpoint.py \
 	tests/torch/programs/checks.py \

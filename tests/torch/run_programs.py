@@ -91,6 +91,7 @@ PROGRAMS = [
     Program("lost_rank", gloo=False, codes={2: -9}),
     Program("recorded", gloo=False, err=r"\[c10d\] (Server|WorkerServer)|^USDT:"),
     Program("no_destroy"),
+    Program("at_exit"),
     Program("forked", gloo=False),
     Program("spawned", ranks=1, places=["one node"]),
     Program(

@@ -8,13 +8,13 @@ They hand the same arguments to the extension, which checks them, holds the buff
 GIL and calls libcommd.
 """
 
-import atexit
 import collections
+import functools
 import math
 import os
 import weakref
 
-from commd import ANY_SOURCE, ANY_TAG
+from commd import ANY_SOURCE, ANY_TAG, _at_exit
 from commd.dtypes import fresh, shape_of
 from commd.errors import InvalidArgument  # first: it says why _core cannot be loaded
 
@@ -46,15 +46,19 @@ def connect(socket=None, timeout=None):
     if socket is not None:
         socket = os.fsdecode(socket)
     context = _core.connect(Context, socket, timeout)
-    if not _open:
-        atexit.register(_close_all)
+    _close_at_exit(os.getpid())
     _open.add(context)
     return context
 
 
+@functools.lru_cache(maxsize=None)
+def _close_at_exit(pid):
+    """Once for each process."""
+    _at_exit.after_all(_close_all)
+
+
 def _close_all():
-    """At exit: the other ranks shall see that this one left, not that it died."""
-    atexit.unregister(_close_all)
+    """The other ranks shall see that this one left, not that it died."""
     for context in list(_open):
         context.close()
 

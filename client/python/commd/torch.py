@@ -4,7 +4,7 @@ Importing this module registers the backend (as the entry point in _autoload.py 
 nothing; the extension is loaded when the first process group is made.
 """
 
-import atexit
+import contextlib
 import functools
 import glob
 import importlib
@@ -15,7 +15,7 @@ import sys
 
 import torch
 
-from commd import _autoload
+from commd import _at_exit, _autoload
 
 __all__ = ["create_backend", "dump_flight_recorder", "empty", "flight_recorder", "load"]
 
@@ -72,9 +72,7 @@ def load():
     wanted = _minor(torch.__version__)
     built = _built_for()
     if wanted not in built and _origin().get("wheel"):
-        module = _compiled(f"_torch_{wanted.replace('.', '_')}", built)
-        atexit.register(module.leave_at_exit)
-        return module
+        return _compiled(f"_torch_{wanted.replace('.', '_')}", built)
     if wanted not in built:
         have = f"was built for torch {', '.join(built)}" if built else "was installed without it"
         raise ImportError(
@@ -82,15 +80,18 @@ def load():
             f"  {_rebuild_command()}"
         )
     try:
-        module = importlib.import_module(f"commd._torch_{wanted.replace('.', '_')}")
+        return importlib.import_module(f"commd._torch_{wanted.replace('.', '_')}")
     except ImportError as error:
         raise ImportError(
             f"commd: the torch backend cannot be loaded: {error}. Is libcommd still where it was"
             f" built against? Run:\n  {_rebuild_command()}"
         ) from error
-    # Runs before the interpreter is torn down, also when destroy_process_group was forgotten.
-    atexit.register(module.leave_at_exit)
-    return module
+
+
+@functools.lru_cache(maxsize=None)
+def _leave_at_exit(pid):
+    """Once for each process: also where destroy_process_group was forgotten, others are told."""
+    _at_exit.after_all(load().leave_at_exit)
 
 
 def create_backend(options, backend_options=None):

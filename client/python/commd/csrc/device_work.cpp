@@ -123,7 +123,7 @@ void Submission::raise_interrupted()
 void Submission::on_done(void *arg, const commd_error *error)
 {
     if (exiting())
-        return; /* leaked: half of libtorch may be destroyed already */
+        return; /* leaked: the driver may be gone, and half of libtorch */
     auto *held = static_cast<std::shared_ptr<Submission> *>(arg);
     std::shared_ptr<Submission> self = std::move(*held);
     std::shared_ptr<Group> group = self->group_;

@@ -15,8 +15,12 @@
  *
  * Closing: commd_group_leave() frees the group, so it must not run while a thread is inside a
  * call or an asynchronous operation is pending. close() stops new calls, waits briefly, then
- * aborts the group, which ends them; if even that does not, the group is leaked. At exit nothing
- * is waited for and the connection is left to the kernel: the daemon sees the socket close.
+ * aborts the group, which ends them; if even that does not, the group is leaked.
+ *
+ * The end of the process has two steps. When the last function of the program has run (those of
+ * atexit, too), idle groups are left; nothing is waited for, and the connection is left to the
+ * kernel: the daemon sees the socket close. Operations that are pending still complete, for who
+ * waits for them in what is freed last. When libraries are about to be destroyed, they do not.
  */
 #include "group.h"
 #include "callbacks.h"
@@ -24,6 +28,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <thread>
 
@@ -55,6 +60,7 @@ std::atomic<bool> exiting_flag{false};
 
 std::atomic<unsigned> forks{0};
 
+std::atomic<bool> gone_flag{false};
 /* What belongs to the process rather than to a group. Never destroyed: at exit the library's
  * thread may still be running. */
 struct Process {
@@ -319,10 +325,12 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
         throw;
     }
     std::shared_ptr<Group> group(new Group(name, handle, recorded_group(spec)));
+    static const int at_end = std::atexit([] { gone_flag.store(true); });
     group->set_timeout(spec.timeout);
     Process &p = process();
     std::lock_guard<std::mutex> guard(p.lock);
     p.groups.push_back(group);
+    (void)at_end;
     return group;
 }
 
@@ -343,8 +351,9 @@ Group::Call::Call(Group &group) : group_(group)
     group.users_.fetch_add(1);
     if (C10_UNLIKELY(group.closed_.load())) {
         group.release();
-        std::rethrow_exception(
-            backend_error("commd: group " + group.name_ + " is closed: it was destroyed"));
+        std::rethrow_exception(backend_error(
+            "commd: group " + group.name_ +
+            " is closed: " + (exiting() ? "the program has ended" : "it was destroyed")));
     }
 }
 
@@ -407,7 +416,9 @@ void Group::leave()
 
 void Group::close()
 {
-    if (!ours() || exiting() || closed_.exchange(true))
+    if (exiting())
+        return close_at_exit();
+    if (!ours() || closed_.exchange(true))
         return;
     if (!wait_idle(kDrain)) {
         commd_group_abort(handle_, "a rank destroyed the group while operations were pending");
@@ -421,7 +432,7 @@ void Group::close()
 
 void Group::close_at_exit()
 {
-    if (!ours() || closed_.exchange(true))
+    if (!ours() || gone() || closed_.exchange(true))
         return;
     /* With something pending the process just ends: the others are told that this rank is lost,
      * with its pid, which says more than an abort. */
@@ -539,5 +550,10 @@ void leave_all_at_exit()
             group->close_at_exit();
     }
 }
+bool gone()
+{
+    return gone_flag.load(std::memory_order_acquire);
+}
+
 
 } // namespace commd

@@ -157,9 +157,11 @@ at::Tensor empty(const std::vector<int64_t> &sizes, at::ScalarType dtype);
 /* Forks between the first process that used this and the present one. getpid() would tell too,
  * but is a system call, and this is asked in every operation. */
 unsigned generation();
-/* True once the process is exiting: completions must leave everything alone. */
+/* True once the program has ended: callbacks, which may be Python's, do not run any more. */
 bool exiting();
-/* Leaves all groups that are idle. Called from Python's atexit. */
+/* True once the process's own exit has begun: completions must leave everything alone. */
+bool gone();
+/* The program has ended (_at_exit.py): leaves all groups that are idle. */
 void leave_all_at_exit();
 
 } // namespace commd

@@ -5,12 +5,12 @@
  * calls on_done() on its own thread, or on one that waits for a Work (or before start() returns).
  *
  * There it must never need the GIL: with the main thread busy in Python it would wait for
- * 5 ms per completion, and at interpreter exit for ever. So completion is plain C++ (a future,
- * a condition variable), and no tensor is released there: the last reference to a tensor whose
- * Python object is gone takes the GIL. If the program has dropped the Work already, its tensors
- * are put on a list that the next call from a program's thread empties. Callbacks that a program
- * hangs on the future (`then`) take the GIL and may wait: a Work whose future was asked for is
- * completed by a thread for that (callbacks.cpp).
+ * 5 ms per completion, and once the interpreter ends for ever. So completion is plain C++ (a
+ * future, a condition variable), and no tensor is released there: the last reference to a tensor
+ * whose Python object is gone takes the GIL. If the program has dropped the Work already, its
+ * tensors are put on a list that the next call from a program's thread empties. Callbacks that a
+ * program hangs on the future (`then`) take the GIL and may wait: a Work whose future was asked for
+ * is completed by a thread for that (callbacks.cpp).
  *
  * Several operations may make up one Work (coalesced calls): they are one submission, which is
  * done when all are; its error is the first one's.
@@ -197,7 +197,7 @@ void WorkCommd::start()
 
 void WorkCommd::on_done(void *arg, const commd_error *error)
 {
-    if (exiting())
+    if (gone())
         return; /* leaked: half of libtorch may be destroyed already */
     auto work = c10::intrusive_ptr<WorkCommd>::reclaim(static_cast<WorkCommd *>(arg));
     std::shared_ptr<Group> group = work->group_;
@@ -225,6 +225,7 @@ void WorkCommd::deliver_later()
         bool nested = completing;
         completing = true;
         try {
+    called_back_.store(true, std::memory_order_release);
             Futures futures;
             {
                 std::lock_guard<std::mutex> guard(self->mutex_);
@@ -443,6 +444,12 @@ bool WorkCommd::wait(milliseconds timeout)
     }
     lock.unlock();
     return Work::wait(kNoTimeout); /* done: rethrows the error, keeps c10d's books */
+        if (exiting() && called_back_.load(std::memory_order_acquire)) {
+            std::rethrow_exception(
+                backend_error(c10::str("commd: ", plan_.name, " of group ", group_->name(),
+                                       " has ended, and so has the program: callbacks on its "
+                                       "future do not run any more")));
+        }
 }
 
 std::vector<at::Tensor> WorkCommd::result()

@@ -75,6 +75,7 @@ class WorkCommd : public c10d::Work
     RecordId record_ = 0;          /* in the flight recorder */
     commd_work *handle_ = nullptr; /* owned; of what was started by itself */
     std::atomic<bool> done_{false};
+    std::atomic<bool> called_back_{false}; /* the end is left to a thread for callbacks */
     std::vector<c10::intrusive_ptr<WorkCommd>> parts_; /* of a batch */
     std::shared_ptr<Batch> batch_;                     /* set before anybody has this work */
     /* Under Work's mutex_: */
