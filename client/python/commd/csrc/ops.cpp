@@ -105,7 +105,8 @@ void all_reduce_(const at::Tensor &tensor, c10::string_view op_name, c10::string
     }
     plan.copy_back();
     record_end(record, nullptr);
-    tensor.unsafeGetTensorImpl()->bump_version();
+    if (!tensor.is_inference()) /* else there is no version, and nobody who compares it */
+        tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 void all_reduce_meta(const at::Tensor &, c10::string_view, c10::string_view)
