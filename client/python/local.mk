@@ -3,6 +3,7 @@ EXTRA_DIST += \
 	client/python/MANIFEST.in \
 	client/python/commd/__init__.py \
 	client/python/commd/__init__.pyi \
+	client/python/commd/_amend.py \
 	client/python/commd/_at_exit.py \
 	client/python/commd/_autoload.py \
 	client/python/commd/_build.py \

@@ -7,7 +7,7 @@ daemon is contacted before a process group with this backend is made.
 
 import logging
 
-from commd import _replace
+from commd import _amend, _replace
 
 
 def _create(options, backend_options):
@@ -29,6 +29,7 @@ def register():
                 "commd", _create, extended_api=True, devices=["cpu", "cuda"]
             )
             _replace.install()
+            _amend.install()
             # torch 2.15 attaches a flight recorder to groups of backends that have none, which
             # costs each call 1.4 us on top of 2.8. commd has its own: commd.torch.flight_recorder()
             recording = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)

@@ -175,16 +175,23 @@ ProcessGroupCommd::merge(const c10::intrusive_ptr<c10d::Store> &store,
 
 void ProcessGroupCommd::startCoalescing()
 {
-    auto fresh = std::make_shared<Batch>(group_, rank_);
+    abandonCoalescing(); /* an exception may have kept the last section from its end */
+    std::lock_guard<std::mutex> guard(batch_lock_);
+    batch_ = std::make_shared<Batch>(group_, rank_);
+    coalescing_.store(true, std::memory_order_relaxed);
+}
+
+void ProcessGroupCommd::abandonCoalescing()
+{
     std::shared_ptr<Batch> old;
     std::shared_ptr<DeviceBatch> old_on_device;
     {
         std::lock_guard<std::mutex> guard(batch_lock_);
-        old = std::exchange(batch_, fresh);
+        old = std::exchange(batch_, nullptr);
         old_on_device = std::exchange(device_batch_, nullptr);
-        coalescing_.store(true, std::memory_order_relaxed);
+        coalescing_.store(false, std::memory_order_relaxed);
     }
-    if (old) /* an exception kept the last section from its end */
+    if (old)
         old->abandon();
     if (old_on_device)
         old_on_device->abandon();

@@ -75,6 +75,8 @@ class ProcessGroupCommd : public c10d::Backend
 
     void startCoalescing() override;
     WorkPtr endCoalescing() override;
+    /* The section has ended with an exception: what was collected fails. */
+    void abandonCoalescing();
 
     /* reduce.cpp */
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) override;

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/python.h>
 
@@ -93,7 +94,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
         m, "ProcessGroupCommd")
         .def_property_readonly("options", &ProcessGroupCommd::getBackendOptions)
         /* What torch asks of ranks that stay out of a new group, where splitting is supported. */
-        .def("perform_nocolor_split", [](ProcessGroupCommd &, c10::Device) {});
+        .def("perform_nocolor_split", [](ProcessGroupCommd &, c10::Device) {})
+        /* _amend.py; the first as gloo's. */
+        .def("_set_default_timeout", &ProcessGroupCommd::setTimeout, py::arg("timeout"),
+             py::call_guard<py::gil_scoped_release>())
+        .def("_abandon_coalescing", &ProcessGroupCommd::abandonCoalescing,
+             py::call_guard<py::gil_scoped_release>());
     m.def("create", &commd::create, py::arg("options"));
     m.def("empty", &commd::empty, py::arg("sizes"), py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>());
