@@ -12,8 +12,10 @@ import importlib.machinery
 import os
 import pickle
 import sys
+from datetime import timedelta
 
 import torch
+from torch import distributed
 
 from commd import _at_exit, _autoload
 
@@ -96,6 +98,12 @@ def _leave_at_exit(pid):
 
 def create_backend(options, backend_options=None):
     """What torch.distributed calls for init_process_group("commd") and new_group()."""
+    _leave_at_exit(os.getpid())
+    seconds = os.environ.get("COMMD_TIMEOUT")
+    # Torch does not tell whether the program has named its default.
+    if seconds and options.timeout == distributed.default_pg_timeout:
+        with contextlib.suppress(ValueError, OverflowError):  # the library tells what is wrong
+            options.timeout = timedelta(seconds=float(seconds))
     return load().create(options)
 
 

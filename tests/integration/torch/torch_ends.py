@@ -208,6 +208,26 @@ def aborted(rank, size, folder):
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     if rank == 0:
         all_in(folder, size)
+def limit_of_the_environment(rank, size, folder):
+    """$COMMD_TIMEOUT is the limit of groups for which the program names none."""
+    os.environ["COMMD_TIMEOUT"] = "1.5"
+
+    def limit(group):
+        return group._get_backend(torch.device("cpu")).options._timeout
+
+    init(folder, rank, size, timeout=None)
+    assert limit(dist.group.WORLD) == timedelta(seconds=1.5), limit(dist.group.WORLD)
+    named = dist.new_group(timeout=timedelta(seconds=30))
+    assert limit(named) == timedelta(seconds=30), limit(named)
+    if rank != 0:
+        try:
+            dist.all_reduce(torch.ones(10))
+            raise AssertionError("nothing was raised")
+        except dist.DistBackendError as error:
+            assert "timeout of 1500 ms" in str(error) or "gave up" in str(error), str(error)
+    dist.barrier(group=named)
+
+
         backend.abort()
     try:
         while True:
@@ -272,7 +292,7 @@ def split_and_merged(rank, size, folder):
 
 SCENARIOS = [
     without_destroy, works_in_flight, receive_pending, callbacks_at_exit, destroyed_at_exit,
-    exit_in_a_fork, killed, interrupted, interrupted_wait, late, aborted, detail, mixed_devices,
+    exit_in_a_fork, killed, interrupted, interrupted_wait, late, limit_of_the_environment, aborted, detail, mixed_devices,
     split_and_merged,
 ]  # fmt: skip
 
