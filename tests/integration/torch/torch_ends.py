@@ -159,6 +159,11 @@ def interrupted(rank, size, folder):
     except KeyboardInterrupt:
         tell(folder, rank, "was interrupted")
     thread.join()
+    try:
+        dist.all_reduce(torch.ones(10))
+        raise AssertionError("nothing was raised")
+    except dist.DistBackendError as error:  # by whom, and in what
+        assert "rank 0" in str(error) or "all_reduce" in str(error), str(error)
 
 
 def interrupted_wait(rank, size, folder):
@@ -203,11 +208,6 @@ def late(rank, size, folder):
     dist.destroy_process_group()
 
 
-def aborted(rank, size, folder):
-    init(folder, rank, size)
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    if rank == 0:
-        all_in(folder, size)
 def limit_of_the_environment(rank, size, folder):
     """$COMMD_TIMEOUT is the limit of groups for which the program names none."""
     os.environ["COMMD_TIMEOUT"] = "1.5"
@@ -228,6 +228,11 @@ def limit_of_the_environment(rank, size, folder):
     dist.barrier(group=named)
 
 
+def aborted(rank, size, folder):
+    init(folder, rank, size)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    if rank == 0:
+        all_in(folder, size)
         backend.abort()
     try:
         while True:

@@ -85,6 +85,75 @@ def a_rank_that_does_not_come(rank, size):
     fine()
 
 
+def limits(rank, size):
+    """0 is no limit, nor is what no clock can count; below 0 is refused, on all ranks alike."""
+    commd = dist.group.WORLD._get_backend(torch.device("cpu"))
+    for limit in (timedelta(0), timedelta(days=300 * 365)):
+        group = dist.new_group(timeout=limit)
+        if rank == size - 1:
+            time.sleep(0.2)  # the others wait
+        fine(group)
+        work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        work.wait(limit)
+        commd.monitored_barrier(limit)
+        options = dist.AllreduceOptions()
+        options.timeout = limit
+        group.allreduce([torch.ones(2)], options).wait()
+        dist.destroy_process_group(group)
+    below = timedelta(seconds=-5)
+    options = dist.AllreduceOptions()
+    options.timeout = below
+    work = dist.barrier(async_op=True)
+    for what, call in {
+        "process group": lambda: dist.new_group(timeout=below),
+        "wait": lambda: work.wait(below),
+        "monitored_barrier": lambda: commd.monitored_barrier(below),
+        "all_reduce": lambda: dist.group.WORLD.allreduce([torch.ones(2)], options),
+        "set_timeout": lambda: commd._set_default_timeout(below),
+    }.items():
+        raises(what, ValueError, call, f"commd: {what}: timeout is -5000 ms; allowed: from 0")
+    work.wait()
+    fine()
+
+
+def another_limit(rank, size):
+    """torch sets that of gloo's and NCCL's groups only."""
+    group = dist.new_group()
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    if rank != 0:
+        what = lambda: dist.all_reduce(torch.ones(2), group=group)  # noqa: E731
+        raises("another limit", dist.DistBackendError, what, "timeout of 1000 ms")
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+def an_unfinished_section(rank, size):
+    """An exception inside of it is not the end of later calls, which torch would collect for ever."""
+    cpu = torch.device("cpu")
+    for device in (None, cpu):
+        lost = torch.ones(2)
+        try:
+            with dist.distributed_c10d._coalescing_manager(device=device, async_ops=True):
+                dist.all_reduce(lost)
+                raise KeyError("the program's own")
+        except KeyError:
+            fine()
+        same("what was collected", lost[0].item(), 1.0)
+    with dist.distributed_c10d._coalescing_manager():
+        tensors = [torch.ones(2), torch.ones(3)]
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    for tensor in tensors:
+        same("a section afterwards", tensor[0].item(), float(size))
+
+
+def an_inference_tensor(rank, size):
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+    torch.ops.commd.all_reduce_(tensor, "sum", dist.group.WORLD.group_name)
+    same("all_reduce_ of an inference tensor", tensor[0].item(), float(size))
+
+
 def aborted(rank, size):
     """A group is aborted from another thread's side: whoever waits in it hears of it."""
     group = dist.new_group()
@@ -103,6 +172,10 @@ def main():
     mismatches(rank, size)
     refusals(rank, size)
     a_rank_that_does_not_come(rank, size)
+    limits(rank, size)
+    another_limit(rank, size)
+    an_unfinished_section(rank, size)
+    an_inference_tensor(rank, size)
     aborted(rank, size)
     dist.destroy_process_group()
 

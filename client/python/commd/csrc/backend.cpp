@@ -55,6 +55,7 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCommd::getBackendOptions(
 
 void ProcessGroupCommd::setTimeout(std::chrono::milliseconds timeout)
 {
+    timeout = checked_timeout("set_timeout", timeout);
     group_->set_timeout(timeout);
     timeout_ = timeout;
 }
@@ -137,7 +138,7 @@ static GroupSpec spec_for(const c10::intrusive_ptr<c10d::Store> &store, int rank
     spec.store = store;
     spec.rank = rank;
     spec.size = static_cast<int>(size);
-    spec.timeout = options.timeout;
+    spec.timeout = checked_timeout("process group", options.timeout);
     spec.id = options.group_name;
     return spec;
 }

@@ -67,7 +67,8 @@ c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptio
     spec.store = options.store;
     spec.rank = options.group_rank;
     spec.size = options.group_size;
-    spec.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
+    spec.timeout = checked_timeout(
+        "process group", std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
     spec.id = options.group_id;
     spec.ranks = options.global_ranks_in_group;
     GilRelease no_gil;

@@ -365,6 +365,7 @@ bool DeviceWork::wait(milliseconds timeout)
     Submission &s = submission();
     c10::DeviceGuard guard(s.device());
 
+    timeout = wait_limit(timeout);
     s.throw_error();
     if (barrier_ || timeout > milliseconds(0))
         s.wait_on_host(who(), timeout);

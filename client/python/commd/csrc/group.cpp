@@ -40,6 +40,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 namespace commd
 {
@@ -53,14 +54,16 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kDrain{5000};         /* for operations that are about to finish */
 constexpr milliseconds kAbortGrace{2000};    /* for operations that an abort has ended */
 constexpr milliseconds kCallbackGrace{1000}; /* at exit, for callbacks that run */
-constexpr milliseconds kStoreSlice{500};     /* Ctrl-C is noticed this often in the rendezvous */
-constexpr size_t kTokens = 64; /* rank 0 removes a token as soon as its group is there */
+constexpr milliseconds kForever =
+    std::chrono::hours(100 * 365 * 24);  /* the clock counts 292 years */
+constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
+constexpr size_t kTokens = 64;           /* rank 0 removes a token as soon as its group is there */
 
 std::atomic<bool> exiting_flag{false};
+std::atomic<bool> gone_flag{false};
 
 std::atomic<unsigned> forks{0};
 
-std::atomic<bool> gone_flag{false};
 /* What belongs to the process rather than to a group. Never destroyed: at exit the library's
  * thread may still be running. */
 struct Process {
@@ -196,11 +199,14 @@ bool use_token(Process &p, const std::string &token)
 
 std::string fetch_token(const GroupSpec &spec, const std::string &key)
 {
-    auto deadline = Clock::now() + spec.timeout;
+    const bool limited = spec.timeout.count() > 0;
+    const auto deadline = Clock::now() + spec.timeout;
     Process &p = process();
 
     for (;;) {
-        auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+        auto left = kStoreSlice;
+        if (limited)
+            left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
         if (left.count() <= 0) {
             std::rethrow_exception(backend_error(c10::str(
                 "commd: group '", spec.id, "' of ", spec.size, " ranks: timeout after ",
@@ -265,15 +271,25 @@ std::exception_ptr backend_error(const commd_error &error)
 
 void throw_last_error(int code)
 {
+    const commd_error error = *commd_last_error(); /* a handler of signals may make calls, too */
+
     if (code == COMMD_E_INTERRUPTED)
-        raise_pending();
-    std::rethrow_exception(backend_error(*commd_last_error()));
+        raise_pending_any();
+    std::rethrow_exception(backend_error(error));
 }
 
-int64_t to_timeout_ms(milliseconds timeout)
+milliseconds checked_timeout(const char *what, milliseconds timeout)
 {
-    if (timeout == milliseconds(-1)) /* kUnsetTimeout */
+    TORCH_CHECK_VALUE(timeout.count() >= 0, "commd: ", what, ": timeout is ", timeout.count(),
+                      " ms; allowed: from 0 (no limit)");
+    return timeout > kForever ? milliseconds(0) : timeout;
+}
+
+int64_t to_timeout_ms(const char *what, milliseconds timeout)
+{
+    if (timeout == c10d::kUnsetTimeout)
         return 0;
+    timeout = checked_timeout(what, timeout);
     return timeout.count() > 0 ? timeout.count() : -1;
 }
 
@@ -309,14 +325,16 @@ static std::shared_ptr<RecordedGroup> recorded_group(const GroupSpec &spec)
 
 std::shared_ptr<Group> Group::join(const GroupSpec &spec)
 {
+    static const int at_end = std::atexit([] { gone_flag.store(true); });
     commd_context *context = context_ref();
     commd_group *handle = nullptr;
     std::string name, key = store_key(spec);
 
+    (void)at_end;
     try {
         name = group_name(spec, agree_on_token(spec, key));
         int r = commd_group_join(context, name.c_str(), spec.rank, spec.size,
-                                 to_timeout_ms(spec.timeout), &handle);
+                                 to_timeout_ms("join", spec.timeout), &handle);
         forget_token(spec, key);
         if (r)
             throw_last_error(r);
@@ -325,12 +343,10 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
         throw;
     }
     std::shared_ptr<Group> group(new Group(name, handle, recorded_group(spec)));
-    static const int at_end = std::atexit([] { gone_flag.store(true); });
     group->set_timeout(spec.timeout);
     Process &p = process();
     std::lock_guard<std::mutex> guard(p.lock);
     p.groups.push_back(group);
-    (void)at_end;
     return group;
 }
 
@@ -534,6 +550,11 @@ bool exiting()
     return exiting_flag.load(std::memory_order_acquire);
 }
 
+bool gone()
+{
+    return gone_flag.load(std::memory_order_acquire);
+}
+
 void leave_all_at_exit()
 {
     Process &p = process();
@@ -550,10 +571,5 @@ void leave_all_at_exit()
             group->close_at_exit();
     }
 }
-bool gone()
-{
-    return gone_flag.load(std::memory_order_acquire);
-}
-
 
 } // namespace commd

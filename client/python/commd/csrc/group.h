@@ -28,16 +28,18 @@ std::exception_ptr backend_error(const std::string &message);
 std::exception_ptr backend_error(const commd_error &error);
 /* Throws what the last failed library call of this thread said; Ctrl-C as Python's exception. */
 [[noreturn]] void throw_last_error(int code);
-/* c10d's timeouts to the library's: unset (-1) is the group's (0), none (0) is -1. */
-int64_t to_timeout_ms(std::chrono::milliseconds timeout);
+/* A limit of @what: 0 is none, and so is what no clock can count; refuses what is negative. */
+std::chrono::milliseconds checked_timeout(const char *what, std::chrono::milliseconds timeout);
+/* The same, as the library counts: unset (-1) is the group's (0), none (0) is -1. */
+int64_t to_timeout_ms(const char *what, std::chrono::milliseconds timeout);
 
 struct GroupSpec {
     c10::intrusive_ptr<c10d::Store> store;
     int rank;
     int size;
-    std::chrono::milliseconds timeout;
-    std::string id;             /* torch's group name */
-    std::vector<int64_t> ranks; /* global ranks; empty for the whole world */
+    std::chrono::milliseconds timeout; /* 0: none */
+    std::string id;                    /* torch's group name */
+    std::vector<int64_t> ranks;        /* global ranks; empty for the whole world */
 };
 
 /* An operation that nobody asks any more. */

@@ -133,17 +133,17 @@ void ProcessGroupCommd::wait_for_verdict(uint64_t round)
     int r = commd_run(call.handle(), &send);
     while (!r && verdict.round != round)
         r = commd_run(call.handle(), &recv);
-    if (r == COMMD_E_INTERRUPTED)
-        raise_pending();
     if (r)
         error = commd_last_error()->message;
-    else if (verdict.failed)
+    if (r == COMMD_E_INTERRUPTED)
+        raise_pending_any();
+    if (!r && !verdict.failed)
+        return;
+    if (!r)
         error = c10::str(verdict.failed, " of ", size_,
                          " ranks did not come, the first of them "
                          "rank ",
                          verdict.first);
-    else
-        return;
     std::rethrow_exception(backend_error(c10::str(
         "commd: Rank ", rank_,
         " successfully reached monitoredBarrier, but received errors while "
@@ -153,7 +153,10 @@ void ProcessGroupCommd::wait_for_verdict(uint64_t round)
 
 void ProcessGroupCommd::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks)
 {
-    milliseconds timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;
+    milliseconds timeout = opts.timeout == c10d::kUnsetTimeout
+                               ? timeout_
+                               : checked_timeout("monitored_barrier", opts.timeout);
+    const bool limited = timeout.count() > 0;
     auto deadline = Clock::now() + timeout;
     uint64_t round = monitored_.fetch_add(1) + 1;
 
@@ -166,7 +169,7 @@ void ProcessGroupCommd::monitoredBarrier(const c10d::BarrierOptions &opts, bool 
         auto wait = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
         Report report{};
         commd_op recv = p2p_op(COMMD_RECV, &report, sizeof(report), COMMD_ANY_SOURCE,
-                               std::max<int64_t>(wait.count(), 1));
+                               limited ? std::max<int64_t>(wait.count(), 1) : -1);
         commd_work *work = nullptr;
         commd_status status{};
         int r = commd_start(call.handle(), &recv, nullptr, nullptr, &work);

@@ -41,7 +41,7 @@ const char *begin_of(const at::Tensor &tensor)
 
 Plan::Plan(const char *name, const char *title, c10d::OpType type,
            std::chrono::milliseconds timeout)
-    : name(name), title(title), type(type), timeout_ms(to_timeout_ms(timeout))
+    : name(name), title(title), type(type), timeout_ms(to_timeout_ms(name, timeout))
 {
 }
 

@@ -109,6 +109,11 @@ std::string text_of(std::exception_ptr error)
     }
 }
 
+milliseconds wait_limit(milliseconds timeout)
+{
+    return timeout == c10d::kUnsetTimeout ? kNoTimeout : checked_timeout("wait", timeout);
+}
+
 Outcome to_outcome(int code)
 {
     return code == COMMD_E_TIMEOUT ? Outcome::TIMEOUT : Outcome::COMM_ERROR;
@@ -220,12 +225,12 @@ void WorkCommd::deliver_later()
     auto self = c10::intrusive_ptr<WorkCommd>::reclaim_copy(this);
     auto group = group_;
 
+    called_back_.store(true, std::memory_order_release);
     group->add_pending();
     call_back(group.get(), level_, [self, group]() mutable {
         bool nested = completing;
         completing = true;
         try {
-    called_back_.store(true, std::memory_order_release);
             Futures futures;
             {
                 std::lock_guard<std::mutex> guard(self->mutex_);
@@ -408,6 +413,7 @@ void WorkCommd::wait_inside(bool limited, Clock::time_point deadline)
 
 bool WorkCommd::wait(milliseconds timeout)
 {
+    timeout = wait_limit(timeout);
     if (done_.load(std::memory_order_acquire) && !error_)
         return true; /* as after every blocking call */
     const bool limited = timeout > milliseconds(0);
@@ -438,18 +444,18 @@ bool WorkCommd::wait(milliseconds timeout)
             std::rethrow_exception(backend_error(
                 c10::str("commd: ", plan_.name, " was started by another process, before fork()")));
         }
-        if (check_signals(nullptr))
-            raise_pending();
-        lock.lock();
-    }
-    lock.unlock();
-    return Work::wait(kNoTimeout); /* done: rethrows the error, keeps c10d's books */
         if (exiting() && called_back_.load(std::memory_order_acquire)) {
             std::rethrow_exception(
                 backend_error(c10::str("commd: ", plan_.name, " of group ", group_->name(),
                                        " has ended, and so has the program: callbacks on its "
                                        "future do not run any more")));
         }
+        if (check_signals(nullptr))
+            raise_pending();
+        lock.lock();
+    }
+    lock.unlock();
+    return Work::wait(kNoTimeout); /* done: rethrows the error, keeps c10d's books */
 }
 
 std::vector<at::Tensor> WorkCommd::result()

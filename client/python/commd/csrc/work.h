@@ -136,5 +136,7 @@ void retire(std::shared_ptr<void> last);
 /* Work copies titles and shapes for the profiler; nobody else wants them. */
 std::optional<std::vector<at::Tensor>> profiled_inputs(const Plan &plan);
 Outcome to_outcome(int code);
+/* Of wait(): 0 is none. */
+std::chrono::milliseconds wait_limit(std::chrono::milliseconds timeout);
 
 } // namespace commd
