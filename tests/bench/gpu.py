@@ -6,17 +6,16 @@ With and without MPS.
 Two times of an operation: alone ("one"), and of 20 that are enqueued before the host waits
 ("each"). GB/s are the bytes that a GPU's memory must read and write for it: twice the vector for
 each rank that shares the GPU; beside them what part that is of what a copy kernel moves here.
+commd has to take the device path; where commd-gpu copies buffers in each operation, a line says so.
 
 --fake takes tests/fakecuda, to test this program: what was measured there is not printed.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,8 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(TOP, "tests/gpu"), os.path.join(TOP, "tests/integration/lib")]
-from mps import Mps, NoMps  # noqa: E402
+import bounded  # noqa: E402
+from mps import Mps, NoMps, run_bounded  # noqa: E402
 
 ONE, QUEUED = 16 << 20, 128 << 20  # the largest sizes; from 8 B on, each 8 times the last
 QUEUE, LIMIT_MS, RUN_SECONDS = 20, 250, 60
@@ -48,20 +48,10 @@ class Bench:
         seconds = min(RUN_SECONDS, self.end - time.monotonic())
         if seconds < 5:
             raise Missing("the budget is spent")
-        process = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            env={**os.environ, **environment},
-        )  # fmt: skip
-        try:
-            text, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise Missing("no end in time") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        if process.returncode:
+        code, text = run_bounded([str(word) for word in command], seconds, show, **environment)
+        if code is None:
+            raise Missing("no end in time")
+        if code:
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             told = [line for line in lines if re.search("rror|ail|uplicate", line)]
             raise Missing((told or lines or ["it failed"])[-1][:160])
@@ -92,8 +82,8 @@ class Bench:
     def commd(self, nodes, ranks, environment):
         sockets = ",".join(node.socket for node in nodes)
         return self.perf(
-            "client/perf/commd-perf",
-            ["--device", "cuda", "--ranks", ranks, "--nodes", sockets], environment,
+            "client/perf/commd-perf", ["--device", "cuda", "--ranks", ranks, "--nodes", sockets],
+            {**environment, "COMMD_DEVICE_PATH": "device"},
         )  # fmt: skip
 
     def nccl(self, ranks, environment):
@@ -108,14 +98,14 @@ class Bench:
         text = self.run(
             [self.args.python, os.path.join(HERE, "torch_gpu.py"), backend, ranks, QUEUE,
              ",".join(str(size) for size in sizes)],
-            {**environment, "COMMD_SOCKET": node.socket},
+            {"COMMD_DEVICE_PATH": "device", **environment, "COMMD_SOCKET": node.socket},
         )  # fmt: skip
         times = json.loads(text.strip().splitlines()[-1])
         return {int(size): row for size, row in times.items()}
 
     # ---- places ----------------------------------------------------------------------------------
 
-    def place(self, name, share, mps, contestants):
+    def place(self, name, share, mps, contestants, cluster):
         """@share: ranks that share a GPU; 0: bytes are not counted."""
         place = {"name": name, "mps": mps, "share": share, "times": {}, "missing": {}}
         for who, function in contestants.items():
@@ -123,6 +113,9 @@ class Bench:
                 place["times"][who] = function()
             except Missing as why:
                 place["missing"][who] = str(why)
+        import gpu_driver
+
+        place["copied"] = gpu_driver.copied(cluster)
         self.result["places"].append(place)
         print(text_of(place, self.result.get("copy_gbs"), self.fake), flush=True)
 
@@ -131,15 +124,16 @@ class Bench:
         import cluster as c
         import gpu_driver
 
-        gpus = 1 if self.fake else gpu_driver.devices()
+        fake, gpus = self.fake, 1 if self.fake else gpu_driver.devices()
         alone = {**gpu_driver.environment(), **mps}
         for name in (*gpu_driver.SHARED_GPU, "NCCL_HOSTID"):
             alone.pop(name, None)  # NCCL as it comes, where it has a GPU for each rank
 
         class Nodes(c.Cluster):
             def start(self):
-                for node in self.nodes:
-                    shared = {**gpu_driver.environment(node.name), **mps}
+                for node in self.nodes:  # a fake box is that of the ranks, too
+                    box = None if fake else node.name
+                    shared = {**gpu_driver.environment(box), "NCCL_HOSTID": node.name, **mps}
                     node.start(shared if gpus == 1 else alone)
                 self.wait_linked()
 
@@ -148,23 +142,23 @@ class Bench:
             for ranks in (2,) if self.fake else (2, 4, 8):
                 self.place(f"{ranks} ranks share a GPU", ranks, bool(mps), {
                     "commd": lambda ranks=ranks: self.commd(one, ranks * gpus, alone),
-                })  # fmt: skip
+                }, cluster)  # fmt: skip
             if gpus > 1:
                 self.place(f"a rank for each of {gpus} GPUs", 0, bool(mps), {
                     "commd": lambda: self.commd(one, gpus, alone),
                     "NCCL": lambda: self.nccl(gpus, alone),
                     "torch nccl": lambda: self.torch("nccl", gpus, one[0], alone),
-                })  # fmt: skip
+                }, cluster)  # fmt: skip
             else:
                 self.place("2 nodes share a GPU, by sockets", 0, bool(mps), {
                     "commd": lambda: self.commd(cluster.nodes, 1, alone),
                     "NCCL": lambda: self.nccl(2, alone),
-                })  # fmt: skip
+                }, cluster)  # fmt: skip
             if not mps:  # nccl refuses ranks that share a GPU: its line says so
                 self.place(f"{4 * gpus} ranks on {gpus} GPU, by torch", 0, False, {
                     f"torch {name}": lambda name=name: self.torch(name, 4 * gpus, one[0], alone)
                     for name in ("commd", "gloo", "nccl")
-                })  # fmt: skip
+                }, cluster)  # fmt: skip
 
     def bandwidth(self):
         text = self.run([os.path.join(self.args.build, "tests/gpu/gpu_check"), "bandwidth"], {})
@@ -175,6 +169,10 @@ class Bench:
             self.result["bandwidth"] = values
             self.result["copy_gbs"] = values["copy_kernel_gbs"]
             print("GB/s read and written: " + text.strip().removeprefix("PASS "))
+
+
+def show():
+    print(bounded.look(bounded.descendants()), flush=True)
 
 
 # ---- what is printed -----------------------------------------------------------------------------
@@ -206,6 +204,7 @@ def text_of(place, copy_gbs, fake):
             line += f"{gbs:>10.0f}{f'{100 * gbs / copy_gbs:.0f}%' if copy_gbs else '-':>11}"
         lines.append(line)
     lines += [f"  {name}: {why}" for name, why in place["missing"].items()]
+    lines += [f"  NOT the device path as meant: {place['copied']}"] if place["copied"] else []
     return "\n".join(lines)
 
 
@@ -253,6 +252,7 @@ def main():
     why = has_gpu(args)
     if why:
         return 77
+    bounded.become_parent_of_all()
     bench = Bench(args)
     try:
         bench.bandwidth()

@@ -3,12 +3,10 @@
 (tools/gpu_bundle.py) python3 tests/gpu/check.py.
 
 Each check is bounded in time, prints one line, PASS, FAIL or SKIPPED with a reason or what was
-measured, and stands in the JSON. What only hardware can show comes first. On a machine where one
-command may take ten minutes:
-
-    check.py --group driver,commd --budget 560 --json a.json
-    check.py --group torch,sanitizer --budget 560 --json b.json
-    check.py --group speed --budget 560 --json c.json
+measured, and stands in the JSON. All that it said, where a thing that hung stood, what the kernel
+said, and the ends of the logs of what hung are in FILE.log beside FILE.json, else in gpu-check.log
+in the build folder. When a check ends, everything that it has started is ended. What only hardware
+can show comes first. In which order on a machine with little time: doc/gpu.md, tools/gpu_first.sh.
 
 With --fake it tests the checks, over tests/fakecuda; a number is never told of that device.
 Exit code: 0, 1 something failed, 77 all was skipped.
@@ -16,95 +14,24 @@ Exit code: 0, 1 something failed, 77 all was skipped.
 
 import argparse
 import contextlib
-import datetime
-import glob
 import json
 import os
-import platform
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(TOP, "tests/bench"), os.path.join(TOP, "tests/integration/lib")]
-from limit import communicate  # noqa: E402
+import bounded  # noqa: E402
+from gpu_machine import FAKE_MACHINE, Fail, Machine, Skip, surroundings  # noqa: E402
 from mps import Mps, NoMps  # noqa: E402
 
 GROUPS = ["driver", "commd", "torch", "sanitizer", "speed"]
 NUMBER = re.compile(r"\b(\w+)=(-?[\d.]+)")
-FAKE_MACHINE = "the fake driver"
-
-
-class Skip(Exception):
-    pass
-
-
-class Fail(Exception):
-    pass
-
-
-class Machine:
-    """Where the programs are, and what they get in their environment."""
-
-    def __init__(self, args):
-        self.fake, self.python = args.fake, args.python
-        self.build = os.path.abspath(args.build)
-        self.check = os.path.join(self.build, "tests/gpu/gpu_check")
-        if not os.path.exists(self.check):
-            sys.exit(f"{self.check} is not there: make -C {self.build} tests/gpu/gpu_check")
-        self.environment = dict(os.environ, COMMD_BUILD=self.build, PYTHONDONTWRITEBYTECODE="1")
-        if os.path.isdir(f"{TOP}/python/commd"):  # of a bundle
-            path = [f"{TOP}/python", os.environ.get("PYTHONPATH", "")]
-            self.environment["PYTHONPATH"] = ":".join(filter(None, path))
-        if self.fake:
-            fake = os.path.join(self.build, "tests/fakecuda")
-            self.environment.update(
-                COMMD_LIBCUDA=f"{fake}/libcuda.so.1", COMMD_LIBNCCL=f"{fake}/libnccl.so.2"
-            )
-        else:
-            self.environment["COMMD_TEST_GPU"] = "real"
-            self.environment.setdefault("COMMD_TEST_PATIENCE", "3")
-            nccl = os.environ.get("COMMD_LIBNCCL") or find_nccl(self.python)
-            if nccl:
-                self.environment["COMMD_LIBNCCL"] = nccl
-        self.folder = tempfile.mkdtemp(prefix="commd-gpu-check.")
-
-    def run(self, command, seconds, **more):
-        """(exit code, or None if it was killed for its time; what it printed)"""
-        process = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            env={**self.environment, **more},
-        )  # fmt: skip
-        try:
-            if self.fake:  # what else runs on this machine counts for nothing
-                text, _ = communicate(process, max(seconds, 1))
-            else:
-                text, _ = process.communicate(timeout=max(seconds, 1))
-            return process.returncode, text
-        except (AssertionError, subprocess.TimeoutExpired):
-            return None, ""
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
-def find_nccl(python):
-    """That of the torch there is, else what the loader finds."""
-    done = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    found = glob.glob(f"{done.stdout.strip()}/nvidia/nccl/lib/libnccl.so.2")
-    return found[0] if found else None
-
 
 # ---- the checks ----------------------------------------------------------------------------------
 
@@ -115,16 +42,27 @@ def last_words(text):
     return (told or lines or ["it said nothing"])[-1][:300]
 
 
+def no_end(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "no end in time" + (f"; its last words: {lines[-1][:200]}" if lines else "")
+
+
 def judge(code, text):
     """What a program says that exits with 0, 1 or 77."""
     if code is None:
-        raise Fail("no end in time")
+        raise Fail(no_end(text))
     if code == 77:
         raise Skip(last_words(text).removeprefix("SKIPPED "))
     if code:
         how = f"signal {-code}: " if code < 0 else ""
         raise Fail(how + last_words(text).removeprefix("FAIL "))
     return last_words(text).removeprefix("PASS ")
+
+
+# One hardware queue for all streams, as some frameworks set it; and how the fake driver has it.
+ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "FAKECUDA_QUEUES": "1"}
+# Kernels are there before their first use, which then does not wait for the GPU.
+EAGER = {"CUDA_MODULE_LOADING": "EAGER"}
 
 
 def program(name, **more):
@@ -141,7 +79,7 @@ def under_mps(name):
         if machine.fake:
             raise Skip(f"MPS: not with {FAKE_MACHINE}")
         try:
-            with Mps(machine.folder) as mps:
+            with Mps(machine.folder, machine.run) as mps:
                 return judge(*machine.run([machine.check, name], seconds, **mps.environment))
         except NoMps as why:
             raise Skip(f"MPS: {why}") from None
@@ -149,18 +87,16 @@ def under_mps(name):
     return run
 
 
-def tests(file, *names):
+def tests(file, *names, **more):
     """Test functions of tests/integration; the last line says how it went."""
 
     def run(machine, seconds):
         command = [machine.python, os.path.join(TOP, "tests/integration", file), *names]
-        code, text = machine.run(command, seconds)
+        code, text = machine.run(command, seconds, **more)
         if code == 77:
             raise Skip("; ".join(re.findall(r"SKIP \((.*)\) test", text)) or "skipped")
         failed = re.findall(r"^FAIL (\w+)", text, re.M)
         if code and failed:
-            with open(os.path.join(machine.folder, f"{file}.log"), "a") as log:
-                log.write(text)
             raise Fail(f"{', '.join(failed)}: {last_of_trace(text)}")
         judge(code, text)
         return f"{len(re.findall(r'^ok ', text, re.M))} tests"
@@ -201,9 +137,10 @@ def torch_programs(*names, **more):
         if machine.fake and not os.path.exists(f"{TOP}/tests/torch/fakedevice"):
             raise Skip("the device for torch over the fake driver is not in a bundle")
         command = [machine.python, os.path.join(HERE, "torch_ranks.py"), *names]
+        command += ["--seconds", int(seconds) - 15]  # it looks at what hangs
         code, text = machine.run(command + ["--fake"] * machine.fake, seconds, **more)
         if code is None:
-            raise Fail("no end in time")
+            raise Fail(no_end(text))
         failed = re.findall(r"^(\S+) .* s  (FAILED: .*)$", text, re.M)
         if code or failed:
             raise Fail("; ".join(" ".join(words) for words in failed) or last_words(text))
@@ -224,7 +161,7 @@ def sanitizer(tool, name):
         command = [found, "--tool", tool, "--error-exitcode", "9", machine.check, "--quick", name]
         code, text = machine.run(command, seconds)
         if code is None:
-            raise Fail("no end in time")
+            raise Fail(no_end(text))
         if re.search(r"Device not supported|not supported on", text):
             raise Skip("compute-sanitizer does not support this device here")
         if code == 9:
@@ -242,9 +179,9 @@ def table(machine, seconds):
         "--budget", int(seconds), "--json", os.path.join(machine.folder, "table.json"),
     ]  # fmt: skip
     code, text = machine.run(command + (["--fake"] if machine.fake else []), seconds)
-    if code is None:
-        raise Fail("no end in time")
     print("    " + text.strip().replace("\n", "\n    "))
+    if code is None:
+        raise Fail(no_end(text))
     if code not in (0, 77):
         raise Fail(last_words(text))
     if code == 77:
@@ -287,20 +224,33 @@ def on_cores(shape):
 
 # (group, name, limit in seconds, what)
 CHECKS = [
+    ("driver", "surroundings", 40, surroundings),
     ("driver", "device", 20, program("device")),
-    ("driver", "kernels", 120, program("kernels")),
+    ("driver", "facts", 40, program("facts")),
     ("driver", "words", 40, program("words")),
     ("driver", "word_host", 40, program("word_host")),
     ("driver", "batch", 20, program("batch")),
+    ("driver", "depth", 30, program("depth")),
+    ("driver", "queues", 60, program("queues")),
+    ("driver", "queues_one", 40, program("queues", **ONE_QUEUE)),
+    ("driver", "range", 20, program("range")),
+    ("driver", "descriptor", 30, program("descriptor")),
+    ("driver", "descriptor_apart", 30, program("descriptor_apart")),
     ("driver", "ipc_killed", 30, program("ipc_killed")),
     ("driver", "ipc_killed_busy", 40, program("ipc_killed_busy")),
     ("driver", "ipc_freed", 30, program("ipc_freed")),
     ("driver", "ipc_apart", 30, program("ipc_apart")),
-    ("driver", "descriptor", 30, program("descriptor")),
-    ("driver", "descriptor_apart", 30, program("descriptor_apart")),
-    ("driver", "range", 20, program("range")),
-    ("driver", "queues", 90, program("queues")),
-    ("driver", "facts", 40, program("facts")),
+    ("driver", "ipc_confined", 40, program("ipc_confined")),
+    ("driver", "ipc_other_user", 40, program("ipc_other_user")),
+    ("driver", "ipc_sandbox", 40, program("ipc_sandbox")),
+    ("driver", "ipc_small", 30, program("ipc_small")),
+    ("driver", "ipc_again", 30, program("ipc_again")),
+    ("driver", "ipc_open", 40, program("ipc_open")),
+    ("commd", "path_sharing", 150,
+     tests("test_gpu_path.py", "test_every_collective_of_ranks_that_share_a_gpu")),
+    ("commd", "path_host", 100, tests("test_gpu_path.py", "test_through_host_memory_if_told_so")),
+    ("driver", "kernels", 120, program("kernels")),
+    ("driver", "bandwidth", 60, program("bandwidth")),
     ("driver", "nccl_version", 30, program("nccl_version")),
     ("driver", "nccl_hosts", 60, program("nccl_hosts")),
     ("driver", "nccl_twice", 60, program("nccl_twice")),
@@ -308,66 +258,84 @@ CHECKS = [
     ("driver", "nccl_one_process", 60, program("nccl_one_process")),
     ("driver", "nccl_abort", 60, program("nccl_abort")),
     ("driver", "nccl_killed", 60, program("nccl_killed")),
-    ("driver", "ipc_open", 40, program("ipc_open")),
-    ("driver", "ipc_small", 30, program("ipc_small")),
-    ("driver", "ipc_again", 30, program("ipc_again")),
-    ("driver", "host_func", 20, program("host_func")),
-    ("driver", "words_mps", 60, under_mps("words")),
-    ("driver", "ipc_killed_mps", 60, under_mps("ipc_killed_busy")),
-    ("driver", "bandwidth", 60, program("bandwidth")),
-    ("commd", "path_sharing", 150,
-     tests("test_gpu_path.py", "test_every_collective_of_ranks_that_share_a_gpu")),
-    ("commd", "path_gpus", 100, tests("test_gpu_path.py", "test_ranks_on_two_gpus")),
-    ("commd", "path_killed", 100, tests("test_gpu_path.py", "test_commd_gpu_killed_in_the_middle")),
-    ("commd", "path_host", 100, tests("test_gpu_path.py", "test_through_host_memory_if_told_so")),
+    ("driver", "nccl_many", 60, program("nccl_many")),
     ("commd", "nodes_sharing", 100, tests("test_gpu_nodes.py", "test_ranks_on_one_gpu")),
     ("commd", "nodes_two", 120, tests("test_gpu_nodes.py", "test_ranks_on_two_nodes")),
+    ("commd", "path_killed", 100, tests("test_gpu_path.py", "test_commd_gpu_killed_in_the_middle")),
     ("commd", "nodes_rank_dies", 120,
      tests("test_gpu_nodes.py", "test_a_rank_of_another_node_dies")),
     ("commd", "nodes_gpu_dies", 120,
      tests("test_gpu_nodes.py", "test_the_commd_gpu_of_another_node_dies")),
+    ("driver", "words_mps", 60, under_mps("words")),
+    ("driver", "slices", 90, program("slices")),
+    ("driver", "slices_mps", 90, under_mps("slices")),
+    ("driver", "ipc_killed_mps", 60, under_mps("ipc_killed_busy")),
+    ("driver", "open_large", 60, program("open_large")),
+    ("driver", "host_func", 20, program("host_func")),
+    ("torch", "torch_builds", 280, torch_builds),
+    ("torch", "torch_collectives", 100, torch_programs("collectives", **EAGER)),
+    ("torch", "torch_operations", 120, torch_programs("gpu_operations", **EAGER)),
+    ("torch", "torch_ddp", 180,
+     torch_programs("average_gradients", "comm_hooks", "uneven_inputs", "zero_optimizer", **EAGER)),
+    ("torch", "torch_expandable", 120,
+     torch_programs("gpu_operations", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", **EAGER)),
+    ("speed", "table", 420, table),
+    ("commd", "path_gpus", 100, tests("test_gpu_path.py", "test_ranks_on_two_gpus")),
+    ("commd", "path_one_queue", 150,
+     tests("test_gpu_path.py", "test_every_collective_of_ranks_that_share_a_gpu", **ONE_QUEUE)),
     ("commd", "nodes_groups", 150,
      tests("test_gpu_nodes.py", "test_several_groups_over_three_nodes")),
-    ("torch", "torch_builds", 280, torch_builds),
-    ("torch", "torch_collectives", 100, torch_programs("collectives")),
-    ("torch", "torch_operations", 120, torch_programs("gpu_operations")),
-    ("torch", "torch_lost_rank", 100, torch_programs("gpu_lost_rank")),
-    ("torch", "torch_nodes", 100, torch_programs("collectives@2")),
-    ("torch", "torch_ddp", 180,
-     torch_programs("average_gradients", "comm_hooks", "uneven_inputs", "zero_optimizer")),
-    ("torch", "torch_fsdp2", 100, torch_programs("fsdp2")),
-    ("torch", "torch_messages", 100, torch_programs("model_parallel")),
-    ("torch", "torch_expandable", 100,
-     torch_programs("gpu_operations", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")),
+    ("torch", "torch_lazy", 120, torch_programs("gpu_operations", CUDA_MODULE_LOADING="LAZY")),
+    ("torch", "torch_one_queue", 120, torch_programs("gpu_operations", **EAGER, **ONE_QUEUE)),
+    ("torch", "torch_threads", 120, torch_programs("threads", **EAGER)),
+    ("torch", "torch_lost_rank", 100, torch_programs("gpu_lost_rank", **EAGER)),
+    ("torch", "torch_nodes", 100, torch_programs("collectives@2", **EAGER)),
+    ("torch", "torch_fsdp2", 100, torch_programs("fsdp2", **EAGER)),
+    ("torch", "torch_messages", 100, torch_programs("model_parallel", **EAGER)),
     ("sanitizer", "memcheck_kernels", 240, sanitizer("memcheck", "kernels")),
     ("sanitizer", "racecheck_kernels", 120, sanitizer("racecheck", "kernels")),
     ("sanitizer", "initcheck_kernels", 120, sanitizer("initcheck", "kernels")),
-    ("speed", "table", 420, table),
     *(("speed", f"cpu_{shape}", 40, on_cores(shape))
       for shape in ("1x2", "1x4", "1x8", "1x16", "2x1", "2x4")),
 ]  # fmt: skip
 
+# What a command of ten minutes does: stages, each with a budget, from its first check to its last.
+ROUNDS = {
+    "1": [
+        (90, "surroundings", "ipc_sandbox"),
+        (60, "path_sharing", "path_host"),
+        (60, "kernels", "bandwidth"),
+        (90, "nccl_version", "nccl_killed"),
+        (100, "nodes_sharing", "words_mps"),
+        (140, "torch_builds", "torch_expandable"),
+        (420, "table", "table"),
+    ],
+    "2": [
+        (150, "memcheck_kernels", "initcheck_kernels"),
+        (120, "path_gpus", "nodes_groups"),
+        (60, "ipc_small", "ipc_open"),
+        (30, "nccl_many", "nccl_many"),
+        (120, "slices", "host_func"),
+        (200, "torch_lazy", "torch_messages"),
+        (240, "cpu_1x2", "cpu_2x4"),
+    ],
+}
+
+
+def stages_of(args):
+    """(budget in seconds, its checks) of each."""
+    if not args.round:
+        groups = args.group.split(",") if args.group else GROUPS
+        some = [c for c in CHECKS if c[0] in groups and (not args.names or c[1] in args.names)]
+        return [(args.budget, some)]
+    order = [c[1] for c in CHECKS]
+    return [
+        (budget, CHECKS[order.index(first) : order.index(last) + 1])
+        for budget, first, last in ROUNDS[args.round]
+    ]
+
 
 # ---- all together --------------------------------------------------------------------------------
-
-
-def output(*command):
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
-    return ""
-
-
-def describe(machine):
-    asked = "--query-gpu=name,driver_version,memory.total"
-    smi = output("nvidia-smi", asked, "--format=csv,noheader")
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "kernel": platform.release(),
-        "cores": len(os.sched_getaffinity(0)),
-        "gpus": ["fake"] if machine.fake else smi.splitlines(),
-        "nccl": machine.environment.get("COMMD_LIBNCCL", ""),
-        "python": platform.python_version(),
-    }
 
 
 def numbers(text):
@@ -379,14 +347,21 @@ def without_numbers(text):
     return re.sub(r"\s+", " ", NUMBER.sub("", text)).replace(" ,", ",").strip()
 
 
-def one(machine, run, seconds):
-    """(verdict, text)"""
+def one(machine, name, run, seconds):
+    """A row of the result."""
+    machine.begin(name)
+    begin = time.monotonic()
     try:
-        return "PASS", run(machine, seconds)
+        verdict, text = "PASS", run(machine, seconds)
     except Skip as why:
-        return "SKIPPED", str(why)
+        verdict, text = "SKIPPED", str(why)
     except (Fail, AssertionError, OSError, ValueError) as why:
-        return "FAIL", " ".join(str(why).split())[:500]
+        verdict, text = "FAIL", " ".join(str(why).split())[:500]
+    left, kernel = machine.end()
+    text += f"; DOES NOT DIE: {', '.join(left)}" if left else ""
+    text += f"; the kernel: {kernel[0][:160]}" if kernel and not machine.fake else ""
+    row = {"name": name, "verdict": verdict, "text": text, "seconds": time.monotonic() - begin}
+    return {**row, "does_not_die": left, "kernel": kernel}
 
 
 def arguments():
@@ -395,6 +370,7 @@ def arguments():
     )
     p.add_argument("names", nargs="*", metavar="NAME", help="only these checks")
     p.add_argument("--group", help=f"only these, with commas: {','.join(GROUPS)}")
+    p.add_argument("--round", choices=ROUNDS, help="those of one command on a machine, in order")
     p.add_argument("--budget", type=int, default=3600, metavar="S", help="then no more begin")
     p.add_argument("--json", metavar="FILE", help="all that was found, also if it is cut off")
     p.add_argument("--fake", action="store_true", help="over tests/fakecuda: tests the checks")
@@ -402,12 +378,12 @@ def arguments():
     p.add_argument("--build", default=os.environ.get("COMMD_BUILD") or os.path.join(TOP, "build"))
     p.add_argument("--python", default=sys.executable, help="one that has torch")
     args = p.parse_args()
-    groups = args.group.split(",") if args.group else GROUPS
-    unknown = (set(groups) - set(GROUPS)) | (set(args.names) - {name for _, name, _, _ in CHECKS})
+    args.log = os.path.splitext(args.json or f"{args.build}/gpu-check")[0] + ".log"
+    unknown = set(args.group.split(",") if args.group else ()) - set(GROUPS)
+    unknown |= set(args.names) - {name for _, name, _, _ in CHECKS}
     if unknown:
         p.error(f"no such check or group: {', '.join(sorted(unknown))}")
-    wanted = [c for c in CHECKS if c[0] in groups and (not args.names or c[1] in args.names)]
-    return args, wanted
+    return args, stages_of(args)
 
 
 def write(path, result):
@@ -418,45 +394,57 @@ def write(path, result):
         os.rename(f"{path}.new", path)
 
 
+def all_of(machine, args, stages, result):
+    end = time.monotonic() + args.budget
+    for budget, wanted in stages:
+        until = min(end, time.monotonic() + budget)
+        for group, name, limit, run in wanted:
+            left = until - time.monotonic()
+            result["running"] = name
+            write(args.json, result)
+            if left < min(10, limit):
+                row = {"name": name, "verdict": "SKIPPED", "text": "the budget is spent"}
+            else:
+                row = one(machine, name, run, min(limit, left))
+            tell({"group": group, "seconds": 0, **row}, args.fake, result)
+        result["table"] = machine.table
+    result["running"] = None
+    write(args.json, result)
+
+
+def tell(row, fake, result):
+    if fake:
+        row["text"] = without_numbers(row["text"])
+    else:
+        row["values"] = numbers(row["text"])
+    print(f"{row['verdict']:8}{row['name']:22}{row['seconds']:6.1f} s  {row['text']}", flush=True)
+    result["checks"].append(row)
+
+
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    args, wanted = arguments()
+    args, stages = arguments()
     if args.list:
-        for group, name, limit, _ in wanted:
-            print(f"{group:10}{name:22}{limit:4} s")
+        for budget, wanted in stages:
+            if args.round:
+                print(f"{budget} s:")
+            for group, name, limit, _ in wanted:
+                print(f"{group:10}{name:22}{limit:4} s")
         return 0
+    bounded.become_parent_of_all()
     machine = Machine(args)
     os.environ.update(machine.environment)  # cluster.py looks for the build there
-    machine.table = None
-    begin = time.monotonic()
-    result = {"machine": describe(machine), "fake": args.fake, "checks": []}
+    result = {"machine": machine.describe(), "fake": args.fake, "checks": []}
     print(" · ".join(f"{k}: {v}" for k, v in result["machine"].items() if v), flush=True)
     try:
-        for group, name, limit, run in wanted:
-            left = args.budget - (time.monotonic() - begin)
-            at = time.monotonic()
-            if left < min(10, limit):
-                verdict, text = "SKIPPED", "the budget is spent"
-            else:
-                verdict, text = one(machine, run, min(limit, left))
-            took = time.monotonic() - at
-            row = {"group": group, "name": name, "verdict": verdict, "text": text, "seconds": took}
-            if args.fake:
-                row["text"] = text = without_numbers(text)
-            else:
-                row["values"] = numbers(text)
-            print(f"{verdict:8}{name:22}{took:6.1f} s  {text}", flush=True)
-            result["checks"].append(row)
-            result["table"] = machine.table
-            write(args.json, result)
+        all_of(machine, args, stages, result)
     finally:
-        verdicts = [row["verdict"] for row in result["checks"]]
-        if "FAIL" in verdicts:
-            print(f"logs are kept in {machine.folder}")
-        else:
-            shutil.rmtree(machine.folder, ignore_errors=True)
+        machine.end()
+        shutil.rmtree(machine.folder, ignore_errors=True)
+    verdicts = [row["verdict"] for row in result["checks"]]
     passed, failed = verdicts.count("PASS"), verdicts.count("FAIL")
-    print(f"{passed} passed, {failed} failed, {verdicts.count('SKIPPED')} skipped")
+    print(f"{passed} passed, {failed} failed, {verdicts.count('SKIPPED')} skipped"
+          f"; all that they said: {args.log}")  # fmt: skip
     return 1 if failed else 0 if passed else 77
 
 

@@ -232,6 +232,30 @@ int check_kernels(void)
     return pass("moves=%u, the same bits as the twins in C", done);
 }
 
+/* ---- load for others ------------------------------------------------------------------------- */
+
+static struct gpu_launch a_copy;
+
+bool copies_begin(size_t bytes)
+{
+    struct gpu_move m = {.count = bytes / 4, .dtype = DTYPE_F32, .nsrc = 1, .ndst = 1};
+
+    if (!gpu_image_len || load())
+        return false;
+    m.src[0] = device_new(2 * bytes);
+    m.dst[0] = m.src[0] + bytes;
+    gpu_launch_init(&a_copy);
+    gpu_launch_add(&a_copy, &m);
+    gpu_launch_close(&a_copy, (unsigned)multiprocessors);
+    return true;
+}
+
+void copies_enqueue(cu_stream s, unsigned n)
+{
+    while (n--)
+        launch(&a_copy, s);
+}
+
 /* ---- how fast ---------------------------------------------------------------------------- */
 
 enum { TURNS = 20, BYTES = 256 * MIB, VECTORS = 16 };

@@ -240,6 +240,70 @@ int check_nccl_imported(void)
                 : fail("%s", v.text);
 }
 
+/* ---- many communicators ------------------------------------------------------------------ */
+
+enum { MANY = 8 };
+
+/* Makes one for each word, and uses it once. */
+int child_communicators(int socket)
+{
+    struct verdict v = {.ok = 1};
+    struct part part;
+    nccl_comm comm;
+    const char *wrong;
+    nccl_result r;
+
+    if (load())
+        return CHECK_FAIL;
+    peer_send(socket, "", 1, -1);
+    while (peer_receive(socket, &part, sizeof part, NULL)) {
+        r = begin(&part.id, part.rank, &comm);
+        wrong = r ? nccl_says(comm, r) : sum_in(comm, part.rank, device_new(N * sizeof(float)));
+        v.ok = !wrong;
+        snprintf(v.text, sizeof v.text, "%s", wrong ? wrong : "");
+        peer_send(socket, &v, sizeof v, -1);
+    }
+    return CHECK_PASS;
+}
+
+/* commd-gpu keeps up to 32 for later groups: what one has of the GPU's memory, on each rank. */
+int check_nccl_many(void)
+{
+    struct peer peers[WORLD];
+    struct part part = {.what = SUM};
+    size_t before[MANY + 1], total;
+    struct verdict v = {.ok = 1};
+    double t0;
+    char c;
+    int r = load();
+
+    if (r)
+        return r;
+    for (int i = 0; i < WORLD; i++) {
+        peer_new("communicators", i ? "two" : "one", false, &peers[i]);
+        if (!peer_receive(peers[i].socket, &c, 1, NULL))
+            return fail("a rank does not start");
+    }
+    t0 = now_us();
+    for (unsigned n = 0; n < MANY; n++) {
+        MUST(cu.mem_info(&before[n], &total));
+        if (nc.get_id(&part.id))
+            return fail("ncclGetUniqueId");
+        for (part.rank = 0; part.rank < WORLD; part.rank++)
+            peer_send(peers[part.rank].socket, &part, sizeof part, -1);
+        for (int i = 0; i < WORLD; i++)
+            if (!peer_receive(peers[i].socket, &v, sizeof v, NULL) || !v.ok)
+                return fail("communicator %u: %s", n, v.ok ? "a rank has ended" : v.text);
+    }
+    MUST(cu.mem_info(&before[MANY], &total));
+    t0 = (now_us() - t0) / MANY / 1e3;
+    for (int i = 0; i < WORLD; i++)
+        peer_kill(&peers[i]);
+    return pass("of a rank: first_communicator_mb=%.1f each_more_mb=%.1f made_and_used_ms=%.0f",
+                (double)(before[0] - before[1]) / WORLD / MIB,
+                (double)(before[1] - before[MANY]) / WORLD / (MANY - 1) / MIB, t0);
+}
+
 /* ---- several GPUs of this process -------------------------------------------------------- */
 
 struct local {

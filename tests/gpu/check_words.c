@@ -1,5 +1,6 @@
 /* check_words.c - words in host memory that streams write and wait for: what all order between the
  * ranks and commd-gpu is made of. And streams themselves. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -12,9 +13,9 @@
 
 #include "tests/gpu/gpu_check.h"
 
-/* TURNS: of two processes, all enqueued before the first begins; a stream takes about 1000 calls
- * before the next one waits for room. */
-enum { PAGE = 4096, LINE = 16 /* words */, ROUNDS = 500, TURNS = 150 };
+/* TURNS: of two processes, all enqueued before the first begins: few calls, as check_depth() has to
+ * say first how many a stream takes before the next one waits for room. */
+enum { PAGE = 4096, LINE = 16 /* words */, ROUNDS = 500, TURNS = 40 };
 
 int check_device(void)
 {
@@ -93,8 +94,8 @@ int check_words(void)
         return fail("the other process: %d", peer_end(&peer));
     if (memcmp(&hello, &none, sizeof hello) && cu.ipc_open(&theirs, hello.handle, 1))
         theirs = 0;
+    MUST(cu.stream_wait32(s, words + 8 * (cu_ptr)LINE, 1, CU_WAIT_GEQ)); /* the start */
     for (uint32_t i = 1; i <= TURNS; i++) {
-        MUST(cu.stream_wait32(s, words + 8 * (cu_ptr)LINE, 1, CU_WAIT_GEQ)); /* the start */
         MUST(cu.stream_write32(s, words, i, CU_WRITE_DEFAULT));
         MUST(cu.stream_wait32(s, words + 4 * (cu_ptr)LINE, i, CU_WAIT_GEQ));
         if (theirs)
@@ -121,28 +122,43 @@ int check_words(void)
 
 /* As libcommd and commd-gpu do: the stream writes, a host sees it and stores, the stream goes on.
  */
-int check_word_host(void)
+const char *word_rounds(double *us, unsigned n)
 {
-    cu_ptr words;
-    _Atomic uint32_t *w = host_new(PAGE, -1, &words);
-    cu_stream s = stream_new();
-    double us[ROUNDS];
+    static _Atomic uint32_t *w;
+    static cu_ptr words;
+    static cu_stream s;
+    static uint32_t i;
 
-    for (uint32_t i = 1; i <= ROUNDS; i++) {
+    if (!w) {
+        w = host_new(PAGE, -1, &words);
+        s = stream_new();
+    }
+    for (unsigned k = 0; k < n; k++) {
         double begin = now_us();
 
+        i++;
         MUST(cu.stream_write32(s, words, i, CU_WRITE_DEFAULT));
         MUST(cu.stream_wait32(s, words + 4 * (cu_ptr)LINE, i, CU_WAIT_GEQ));
         MUST(cu.stream_write32(s, words + 8 * (cu_ptr)LINE, i, CU_WRITE_DEFAULT));
         while (atomic_load(&w[0]) != i)
             if (now_us() - begin > 5e6)
-                return fail("no word of the stream within 5 s, round %u", i);
+                return "no word of the stream within 5 s";
         atomic_store(&w[LINE], i);
         while (atomic_load(&w[2 * LINE]) != i)
             if (now_us() - begin > 5e6)
-                return fail("a store did not let the stream go on within 5 s, round %u", i);
-        us[i - 1] = now_us() - begin;
+                return "a store did not let the stream go on within 5 s";
+        us[k] = now_us() - begin;
     }
+    return NULL;
+}
+
+int check_word_host(void)
+{
+    double us[ROUNDS];
+    const char *wrong = word_rounds(us, ROUNDS);
+
+    if (wrong)
+        return fail("%s", wrong);
     return pass("enqueue_and_two_words_p50_us=%.2f p99_us=%.2f", percentile(us, ROUNDS, 500),
                 percentile(us, ROUNDS, 990));
 }
@@ -182,6 +198,23 @@ int check_batch(void)
 
 /* ---- hardware queues --------------------------------------------------------------------- */
 
+/* Does one of the highest priority run beside streams that wait? The driver may have queues for
+ * those of their own. */
+static const char *urgent_runs(cu_ptr word)
+{
+    cu_result (*range)(int *, int *) = dlsym(cu.library, "cuCtxGetStreamPriorityRange");
+    cu_result (*make)(cu_stream *, unsigned, int) = dlsym(cu.library, "cuStreamCreateWithPriority");
+    int least, greatest;
+    cu_stream s;
+
+    if (!range || !make)
+        return "cannot be made";
+    MUST(range(&least, &greatest));
+    MUST(make(&s, CU_STREAM_NON_BLOCKING, greatest));
+    MUST(cu.stream_write32(s, word, 1, CU_WRITE_DEFAULT));
+    return drains(s, 300) ? "runs" : "stands, too";
+}
+
 /* Streams of one process that wait, until one more does not run any more. */
 int check_queues(void)
 {
@@ -191,6 +224,7 @@ int check_queues(void)
     cu_stream waiting[STREAMS];
     unsigned n = 0;
     bool runs = true, all = true;
+    const char *urgent;
 
     while (n < STREAMS && runs) {
         cu_stream next = stream_new();
@@ -203,14 +237,65 @@ int check_queues(void)
         if (runs)
             MUST(cu.stream_free(next));
     }
+    urgent = urgent_runs(words + 8 * (cu_ptr)LINE);
     atomic_store(&w[0], 1); /* a store of the host frees all of them */
     for (unsigned i = 0; i < n; i++)
         all &= drains(waiting[i], 5000);
     if (!all)
         return fail("%u streams waited; not all went on after the store", n);
-    return pass("%s=%u, all went on after a store of the host",
+    return pass("%s=%u, one of high priority %s, all went on after a store of the host",
                 runs ? "waiting_streams_and_another_runs" : "a_stream_stands_behind_waiting_ones",
-                n);
+                n, urgent);
+}
+
+/* How many calls may stand behind a wait before the host waits in the next one? Then it waits for
+ * other ranks. */
+struct enqueuing {
+    cu_context ctx;
+    cu_stream s;
+    cu_ptr word;
+    _Atomic unsigned done;
+    cu_result result;
+};
+enum { DEEP = 20000 };
+
+static void *enqueue_many(void *arg)
+{
+    struct enqueuing *q = arg;
+
+    cu.ctx_set(q->ctx);
+    for (unsigned i = 1; i <= DEEP && !q->result; i++) {
+        q->result = cu.stream_write32(q->s, q->word, i, CU_WRITE_DEFAULT);
+        atomic_store(&q->done, i);
+    }
+    return NULL;
+}
+
+int check_depth(void)
+{
+    struct enqueuing q = {.s = stream_new()};
+    cu_ptr words;
+    _Atomic uint32_t *w = host_new(PAGE, -1, &words);
+    unsigned before, seen = 0;
+    pthread_t t;
+
+    MUST(cu.ctx_get(&q.ctx));
+    MUST(cu.stream_wait32(q.s, words, 1, CU_WAIT_GEQ));
+    q.word = words + 4 * (cu_ptr)LINE;
+    pthread_create(&t, NULL, enqueue_many, &q);
+    do {
+        before = seen;
+        usleep(300000);
+        seen = atomic_load(&q.done);
+    } while (seen != before && seen < DEEP);
+    atomic_store(&w[0], 1);
+    pthread_join(t, NULL);
+    if (q.result)
+        return fail("call %u: %s", atomic_load(&q.done), text_of(q.result));
+    if (!drains(q.s, 10000) || atomic_load(&w[LINE]) != DEEP)
+        return fail("not all is done after the wait: %u", (unsigned)atomic_load(&w[LINE]));
+    return pass("calls_behind_a_wait=%u%s", seen,
+                seen < DEEP ? ", then the host waits" : " and more");
 }
 
 /* ---- functions of the host --------------------------------------------------------------- */

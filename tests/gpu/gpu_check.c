@@ -45,10 +45,14 @@ static const struct {
     {"ipc_small", check_ipc_small},
     {"ipc_again", check_ipc_again},
     {"ipc_apart", check_ipc_apart},
+    {"ipc_confined", check_ipc_confined},
+    {"ipc_other_user", check_ipc_other_user},
+    {"ipc_sandbox", check_ipc_sandbox},
     {"descriptor", check_descriptor},
     {"descriptor_apart", check_descriptor_apart},
     {"range", check_range},
     {"queues", check_queues},
+    {"depth", check_depth},
     {"host_func", check_host_func},
     {"facts", check_facts},
     {"nccl_version", check_nccl_version},
@@ -58,16 +62,19 @@ static const struct {
     {"nccl_one_process", check_nccl_one_process},
     {"nccl_abort", check_nccl_abort},
     {"nccl_killed", check_nccl_killed},
+    {"nccl_many", check_nccl_many},
+    {"slices", check_slices},
+    {"open_large", check_open_large},
     {"bandwidth", check_bandwidth},
 };
 
 static const struct {
     const char *name;
     child_fn run;
-} children[] = {{"words", child_words},
-                {"exporter", child_exporter},
-                {"small", child_small},
-                {"nccl", child_nccl}};
+} children[] = {
+    {"words", child_words}, {"exporter", child_exporter},           {"small", child_small},
+    {"nccl", child_nccl},   {"communicators", child_communicators}, {"opener", child_opener},
+    {"busy", child_busy}};
 
 /* ---- how it went ------------------------------------------------------------------------- */
 
@@ -219,6 +226,7 @@ static bool driver_open(void)
         return false;
     }
     check_fake = dlsym(cu.library, "fakecuda_calls") != NULL;
+    role_take();
     r = cu.init(0);
     r = r ? r : cu.device_count(&n);
     r = r || n ? r : CU_E_NO_DEVICE;

@@ -64,6 +64,8 @@ void peer_send(int socket, const void *data, size_t bytes, int fd); /* fd -1: no
 /* false: the other side has ended. ret_fd may be NULL. */
 bool peer_receive(int socket, void *data, size_t bytes, int *ret_fd);
 int memory_file(size_t bytes);
+/* Before the driver begins: what this process is to be, by its environment (check_share.c). */
+void role_take(void);
 
 /* ---- the checks -------------------------------------------------------------------------------
  */
@@ -75,6 +77,7 @@ int check_words(void);
 int check_word_host(void);
 int check_batch(void);
 int check_queues(void);
+int check_depth(void);
 int check_host_func(void);
 int check_ipc_killed(void);
 int check_ipc_killed_busy(void);
@@ -83,6 +86,9 @@ int check_ipc_open(void);
 int check_ipc_small(void);
 int check_ipc_again(void);
 int check_ipc_apart(void);
+int check_ipc_confined(void);
+int check_ipc_other_user(void);
+int check_ipc_sandbox(void);
 int check_descriptor(void);
 int check_descriptor_apart(void);
 int check_range(void);
@@ -93,11 +99,27 @@ int check_nccl_imported(void);
 int check_nccl_one_process(void);
 int check_nccl_abort(void);
 int check_nccl_killed(void);
+int check_nccl_many(void);
+int check_slices(void);
+int check_open_large(void);
 int check_bandwidth(void);
 
 int child_words(int socket);
 int child_exporter(int socket);
 int child_small(int socket);
 int child_nccl(int socket);
+int child_communicators(int socket);
+int child_opener(int socket);
+int child_busy(int socket);
+
+/* ---- what checks share ------------------------------------------------------------------------
+ */
+
+/* Rounds of: a stream writes a word, the host stores another, the stream goes on. NULL, or what
+ * is wrong. */
+const char *word_rounds(double *us, unsigned n);
+/* A kernel that copies @bytes; false: built without kernels. */
+bool copies_begin(size_t bytes);
+void copies_enqueue(cu_stream s, unsigned n);
 
 #endif

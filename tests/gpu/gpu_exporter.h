@@ -18,6 +18,7 @@ struct exported {
  */
 bool export_begin(bool by_descriptor, size_t bytes, bool apart, struct peer *ret_peer,
                   struct exported *ret, int *ret_fd);
+bool is_marked(cu_ptr p, size_t bytes); /* as its owner has done */
 cu_result import_descriptor(int fd, size_t bytes, cu_ptr *ret_p);
 /* Memory that only the current context's device has access to. */
 cu_ptr mapped_new(size_t bytes);

@@ -2,6 +2,7 @@
 """tests/gpu/check.py itself: over the fake driver, where there is no driver, and with programs that
 misbehave."""
 
+import contextlib
 import json
 import os
 import re
@@ -22,10 +23,24 @@ sys.path.append(os.path.join(os.path.dirname(HERE), "integration/lib"))
 from limit import HANG, run  # noqa: E402
 
 
+def processes_of(folder):
+    """Of a check whose files were there."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if f"TMPDIR={folder}/".encode() in file.read():
+                found.append(int(pid))
+    return found
+
+
+said = ""  # by the checks of the last check()
+
+
 def check(*words, **more):
     """(exit code, {name: row}, text)"""
+    global said
     with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "json")
+        out = os.path.join(folder, "out.json")
         done = run(
             [sys.executable, f"{HERE}/check.py", "--build", BUILD, "--json", out, *words],
             60 * HANG, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -35,6 +50,11 @@ def check(*words, **more):
         if os.path.exists(out):
             with open(out) as file:
                 rows = {row["name"]: row for row in json.load(file)["checks"]}
+            with open(os.path.join(folder, "out.log")) as file:
+                said = file.read()
+            left = sorted(set(os.listdir(folder)) - {"out.json", "out.log"})
+            if left or processes_of(folder):
+                raise AssertionError(f"left behind: {left}, {processes_of(folder)}\n{done.stdout}")
     return done.returncode, rows, done.stdout
 
 
@@ -52,12 +72,15 @@ class Check(unittest.TestCase):
         code, rows, text = check("--fake", "--group", "driver", FAKECUDA_DEVICES="2")
         self.assertEqual(code, 0, text)
         skipped = {name for name, row in rows.items() if row["verdict"] == "SKIPPED"}
-        self.assertEqual(skipped, {"words_mps", "ipc_killed_mps"}, text)
-        self.assertEqual(len(rows), 28)
+        root = set() if os.getuid() == 0 else {"ipc_other_user", "ipc_sandbox"}
+        self.assertEqual(skipped, {"words_mps", "slices_mps", "ipc_killed_mps"} | root, text)
+        self.assertEqual(len(rows), 38)
+        self.assertIn("==== ipc_killed, ", said)
 
     @needs_kernels
     def test_a_fake_device_has_no_numbers(self):
-        _, rows, text = check("--fake", "bandwidth", "words", "word_host", "ipc_open", "host_func")
+        _, rows, text = check("--fake", "bandwidth", "words", "word_host", "ipc_open", "host_func",
+                              "slices", "depth", "open_large")  # fmt: skip
         for row in rows.values():
             self.assertEqual(row["verdict"], "PASS", text)
             self.assertNotIn("values", row)
@@ -101,10 +124,39 @@ class Check(unittest.TestCase):
 
     @needs_kernels
     def test_what_hangs_is_ended_in_time(self):
-        code, rows, text = check("--fake", "bandwidth", "path_host", "--budget", "13",
+        code, rows, text = check("--fake", "bandwidth", "nodes_two", "--budget", "13",
                                  FAKECUDA_HANG_AFTER="1")  # fmt: skip
         self.assertEqual((code, rows["bandwidth"]["text"]), (1, "no end in time"), text)
-        self.assertEqual(rows["path_host"]["text"], "the budget is spent", text)
+        self.assertEqual(rows["nodes_two"]["text"], "the budget is spent", text)
+        self.assertRegex(said, r"process \d+ \(gpu_check\), of \d+, state S")
+        self.assertRegex(said, r"gpu_check, S, in \w+")
+
+    @needs_kernels
+    def test_where_commd_stands_when_a_check_hangs(self):
+        """A kernel that never ends. Its commd, engine and commd-gpu have sessions of their own, and
+        are gone when check() looks."""
+        code, rows, text = check("--fake", "path_sharing", "--budget", "15",
+                                 FAKECUDA_HANG_AFTER="1")  # fmt: skip
+        self.assertEqual((code, rows["path_sharing"]["verdict"]), (1, "FAIL"), text)
+        self.assertIn("no end in time", rows["path_sharing"]["text"])
+        for words in ("(commd-gpu), of", "(commd-perf), of", " --timeout 4 why", "all_reduce",
+                      "/node0/commd.log, its end", "commd-gpu pid", "test_gpu_path.py\", line"):
+            self.assertIn(words, said)
+
+    def test_whether_buffers_are_copied_is_told(self):
+        code, rows, text = check("--fake", "path_sharing", FAKECUDA_NO_IPC="1")
+        self.assertEqual((code, rows["path_sharing"]["verdict"]), (1, "FAIL"), text)
+        self.assertIn("results are right, but buffers were copied", rows["path_sharing"]["text"])
+
+    def test_rounds(self):
+        """Each check is in a round or is named as one of none; and stages fit a command."""
+        once = []
+        for number in "12":
+            code, _, text = check("--list", "--round", number)
+            self.assertEqual(code, 0)
+            once += re.findall(r"^\w+ +(\w+) ", text, re.M)
+        _, _, text = check("--list")
+        self.assertEqual(sorted(once), sorted(re.findall(r"^\w+ +(\w+)", text, re.M)))
 
     def test_names(self):
         code, _, text = check("--list")

@@ -108,6 +108,7 @@ def test_ranks_on_one_gpu():
     with GpuNodes(1) as cluster:
         work(cluster, "one", [(0, 0)] * 3)
         until(lambda: moved(cluster.nodes[0]) >= 45, "they went through commd-gpu")
+        equal(gpu_driver.copied(cluster), "", "results are right, but buffers were copied")
 
 
 def test_ranks_on_two_gpus():

@@ -57,6 +57,7 @@ class Gpus(Cluster):
     def right(self, collective, *options):
         process = self.perf(collective, *options)
         text, errors = c.communicate(process, 10 * c.HANG)
+        errors = gpu_driver.of_commd(errors)
         equal((process.returncode, errors), (0, ""), f"{collective} {options}")
         return text
 
@@ -78,7 +79,7 @@ class Gpus(Cluster):
 
 
 def test_every_collective_of_ranks_that_share_a_gpu():
-    with Gpus() as cluster:
+    with Gpus(COMMD_DEVICE_PATH="device") as cluster:
         for collective in COLLECTIVES:
             cluster.right(collective, "--ranks", "3", "-b", "8", "-e", "100K", "-f", "40", "-n",
                           "3")  # fmt: skip
@@ -86,14 +87,16 @@ def test_every_collective_of_ranks_that_share_a_gpu():
             cluster.right("all_reduce", "--ranks", "4", "-b", "4K", "-e", "4K", "-n", "3",
                           "-d", dtype, "-o", op)  # fmt: skip
         until(lambda: cluster.operations()[0] > 100, "operations of commd-gpu")
+        equal(gpu_driver.copied(cluster), "", "results are right, but buffers were copied")
 
 
 def test_ranks_on_two_gpus():
     gpu_driver.need(2)
-    with Gpus(FAKECUDA_DEVICES="2") as cluster:
+    with Gpus(FAKECUDA_DEVICES="2", COMMD_DEVICE_PATH="device") as cluster:
         for collective in COLLECTIVES:
             cluster.right(collective, "--ranks", "4", "-b", "40K", "-e", "40K", "-n", "3")
         until(lambda: min(cluster.operations()) > 20, "operations of both GPUs")
+        equal(gpu_driver.copied(cluster), "", "results are right, but buffers were copied")
 
 
 def test_commd_gpu_killed_in_the_middle():

@@ -8,6 +8,7 @@ told that they are different hosts; then it takes sockets between them."""
 import ctypes
 import functools
 import os
+import re
 
 import cluster as c
 
@@ -70,3 +71,22 @@ def devices():
 def need(wanted):
     if REAL and devices() < wanted:
         raise c.Skip(f"needs {wanted} GPUs, there are {devices()}")
+
+
+def copied(cluster):
+    """Why commd-gpu copies buffers in each operation, or ''. Results are right then, and times are
+    not those of the device path."""
+    lines = [line for node in cluster.nodes for line in node.log().splitlines()]
+    found = [line for line in lines if "copied in each operation" in line]
+    return found[0].rpartition("info: ")[2].strip()[:250] if found else ""
+
+
+def of_commd(errors):
+    """What a program said on stderr; a real driver and NCCL may say something there, too, which is
+    shown and not judged."""
+    if not REAL:
+        return errors
+    lines = errors.splitlines()
+    ours = [line for line in lines if re.search(r"commd|Sanitizer|runtime error|assert", line)]
+    print("\n".join(line for line in lines if line not in ours))
+    return "\n".join(ours)
