@@ -6,7 +6,7 @@ Each check is bounded in time, prints one line, PASS, FAIL or SKIPPED with a rea
 measured, and stands in the JSON. All that it said, where a thing that hung stood, what the kernel
 said, and the ends of the logs of what hung are in FILE.log beside FILE.json, else in gpu-check.log
 in the build folder. When a check ends, everything that it has started is ended. What only hardware
-can show comes first. In which order on a machine with little time: doc/gpu.md, tools/gpu_first.sh.
+can show comes first. For a machine with little time: --round, doc/gpu.md.
 
 With --fake it tests the checks, over tests/fakecuda; a number is never told of that device.
 Exit code: 0, 1 something failed, 77 all was skipped.
@@ -27,7 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(TOP, "tests/bench"), os.path.join(TOP, "tests/integration/lib")]
 import bounded  # noqa: E402
-from gpu_machine import FAKE_MACHINE, Fail, Machine, Skip, surroundings  # noqa: E402
+from gpu_machine import FAKE_MACHINE, LOAD, Fail, Machine, Skip, surroundings  # noqa: E402
 from mps import Mps, NoMps  # noqa: E402
 
 GROUPS = ["driver", "commd", "torch", "sanitizer", "speed"]
@@ -123,8 +123,8 @@ def need_torch(machine):
 def torch_builds(machine, seconds):
     version = need_torch(machine)
     begin = time.monotonic()
-    load = "import torch, commd.torch; commd.torch.load(); print('loaded')"
-    text = judge(*machine.run([machine.python, "-c", load], seconds))
+    machine.wait_for_builder(seconds - 10)
+    text = judge(*machine.run([machine.python, "-c", LOAD], begin + seconds - time.monotonic()))
     if "loaded" not in text:
         raise Fail(text)
     took = time.monotonic() - begin
@@ -329,8 +329,9 @@ def stages_of(args):
         some = [c for c in CHECKS if c[0] in groups and (not args.names or c[1] in args.names)]
         return [(args.budget, some)]
     order = [c[1] for c in CHECKS]
+    times = 4 if args.fake else 1  # processors do there what a GPU does
     return [
-        (budget, CHECKS[order.index(first) : order.index(last) + 1])
+        (times * budget, CHECKS[order.index(first) : order.index(last) + 1])
         for budget, first, last in ROUNDS[args.round]
     ]
 
@@ -427,7 +428,7 @@ def main():
     if args.list:
         for budget, wanted in stages:
             if args.round:
-                print(f"{budget} s:")
+                print(f"stage, {budget} s")
             for group, name, limit, _ in wanted:
                 print(f"{group:10}{name:22}{limit:4} s")
         return 0
@@ -437,10 +438,11 @@ def main():
     result = {"machine": machine.describe(), "fake": args.fake, "checks": []}
     print(" · ".join(f"{k}: {v}" for k, v in result["machine"].items() if v), flush=True)
     try:
+        if args.round and not args.fake:
+            machine.begin_to_build()
         all_of(machine, args, stages, result)
     finally:
-        machine.end()
-        shutil.rmtree(machine.folder, ignore_errors=True)
+        machine.close()
     verdicts = [row["verdict"] for row in result["checks"]]
     passed, failed = verdicts.count("PASS"), verdicts.count("FAIL")
     print(f"{passed} passed, {failed} failed, {verdicts.count('SKIPPED')} skipped"

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -17,6 +18,9 @@ import bounded
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 FAKE_MACHINE = "the fake driver"
+
+
+LOAD = "import torch, commd.torch; commd.torch.load(); print('loaded')"
 
 
 class Skip(Exception):
@@ -37,8 +41,9 @@ class Machine:
         self.log = bounded.Log(args.log)
         self.kernel = bounded.Kernel()
         self.undying = {}  # process: name; from checks before
-        self.table = None
+        self.table = self.builder = None
         # all that a check writes goes here; a short path, as sockets lie below it
+        self.outer_tmp = tempfile.gettempdir()
         self.folder = tempfile.mkdtemp(prefix="commd-check.")
         tempfile.tempdir = self.folder
         self.environment = self.make_environment()
@@ -72,6 +77,25 @@ class Machine:
         return bounded.run(
             command, seconds, self.log, environment, self.look_at_what_hangs, self.fake
         )
+
+    def begin_to_build(self):
+        """The backend for torch takes a minute or two of one core, which no other check needs."""
+        self.builder = subprocess.Popen(
+            [self.python, "-c", LOAD], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+            env={**self.environment, "TMPDIR": self.outer_tmp},
+        )  # fmt: skip
+        bounded.spared.add(self.builder.pid)
+
+    def wait_for_builder(self, seconds):
+        if self.builder:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.builder.wait(seconds)
+
+    def close(self):
+        bounded.spared.clear()
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def look_at_what_hangs(self):
         pids = bounded.descendants()
@@ -165,6 +189,8 @@ def surroundings(machine, _):
     }
     if not machine.fake:
         asked = "compute_mode,mig.mode.current,persistence_mode,memory.used"
+        for more in ("nvidia-smi -q", "nvidia-smi topo -m", "lscpu", "free -m", "df -h", "mount"):
+            machine.output(*more.split())  # into the log
         mode = machine.output("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader")
         here["mode"] = mode.splitlines()[0] if mode else "?"
         if "Exclusive" in here["mode"] or "Prohibited" in here["mode"]:

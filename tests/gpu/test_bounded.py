@@ -74,6 +74,16 @@ class Bounded(unittest.TestCase):
         self.assertEqual(bounded.end_all({process.pid}, kill=kill, limit=1000), {})  # known
         self.assertEqual(bounded.end_all(), {})
 
+    def test_what_is_spared_goes_on(self):
+        process = subprocess.Popen(["sh", "-c", "sleep 1000; true"])
+        self.addCleanup(bounded.spared.clear)
+        bounded.spared.add(process.pid)
+        self.assertEqual((bounded.descendants(), bounded.end_all()), ({}, {}))
+        self.assertIsNone(process.poll())
+        bounded.spared.clear()
+        self.assertEqual(bounded.end_all(), {})
+        self.assertFalse(os.path.exists(f"/proc/{process.pid}"))
+
     def test_where_it_stands(self):
         process = subprocess.Popen(["sleep", "1000"])
         until(lambda: bounded.stat_of(process.pid)[0] == "sleep")

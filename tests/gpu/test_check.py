@@ -59,7 +59,7 @@ def check(*words, **more):
 
 
 def has_kernels():
-    _, _, text = check("--fake", "kernels")
+    _, _, text = check("--fake", "slices")
     return "built without a CUDA compiler" not in text
 
 

@@ -51,6 +51,7 @@ def free_port():
 def start(name, node, rank, local, port, folder, fake, seconds):
     environment = {
         "COMMD_DEVICE_PATH": "auto" if name in MESSAGES else "device",
+        **({"FAKEGPU_LAZY": "1"} if os.environ.get("CUDA_MODULE_LOADING") == "LAZY" else {}),
         **os.environ, **gpu_driver.environment(node.name),
         "COMMD_SOCKET": node.socket, "COMMD_BUILD": c.BUILD,
         "TEST_DEVICE": "fakegpu" if fake else "cuda", "TEST_BACKEND": "commd",
