@@ -11,7 +11,7 @@ BACKEND = os.environ.get("TEST_BACKEND", "commd")
 FOLDER = os.environ.get("TEST_FOLDER", "/tmp")
 DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 # With an older torch GPUs are served on the default stream only.
-STREAMS = 4 if tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 13) else 1
+STREAMS = 4 if tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 11) else 1
 torch.set_num_threads(1)
 if DEVICE == "cuda":  # ranks may share a GPU
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -98,7 +98,7 @@ void ProcessGroupCommd::eagerConnectSingleDevice(at::Device device)
     Plan plan("barrier", "commd:connect", c10d::OpType::BARRIER, timeout_);
     c10::DeviceGuard guard(device);
     /* see native_handle() */
-    c10::StreamGuard on(COMMD_TORCH_SINCE(2, 13)
+    c10::StreamGuard on(COMMD_TORCH_SINCE(2, 11)
                             ? side_->of(device)
                             : c10::impl::VirtualGuardImpl(device.type()).getDefaultStream(device));
 

@@ -23,7 +23,7 @@ template <class S> void *handle_of(const S &stream, long)
 {
     TORCH_CHECK_NOT_IMPLEMENTED(stream.id() == 0, "commd: torch ", TORCH_VERSION,
                                 " does not tell which CUDA stream ", stream,
-                                " is; torch 2.13 does. Call commd on the default stream, or use "
+                                " is; torch 2.11 does. Call commd on the default stream, or use "
                                 "backend=\"cpu:commd,cuda:nccl\"");
     return nullptr;
 }
