@@ -60,6 +60,7 @@ GPU = {
     "CUDA_VISIBLE_DEVICES": "0",
     **gpu_nodes.RANK,
     "COMMD_DEVICE_PATH": "auto",
+    "FAKEGPU_LAZY": "1",
 }
 PROGRAMS = [
     Program("collectives"),

@@ -6,12 +6,17 @@
  * whoever has it now. For others, such as nonzero, and where random numbers are drawn, the host
  * waits for the stream.
  *
- * A CPU tensor that is an argument is copied before the call returns. */
+ * A CPU tensor that is an argument is copied before the call returns.
+ *
+ * With FAKEGPU_LAZY=1 the first use of an operator for a type waits for all that the device has to
+ * do, as CUDA may that loads each kernel at its first use (CUDA_MODULE_LOADING=LAZY, the default).
+ */
 #include "fakegpu.h"
 
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
@@ -133,12 +138,36 @@ void run_launch(void *arg)
     }
 }
 
+void load_at_first_use(const c10::OperatorHandle &op, const Stack &args)
+{
+    static const bool lazy = getenv("FAKEGPU_LAZY") != nullptr;
+    static std::set<std::string> loaded;
+    std::string kernel = op.schema().name() + "." + op.schema().overload_name();
+
+    if (!lazy)
+        return;
+    for (const c10::IValue &value : args) {
+        if (value.isTensor() && value.toTensor().defined()) {
+            kernel += c10::toString(value.toTensor().scalar_type());
+            break;
+        }
+    }
+    {
+        std::lock_guard<std::mutex> guard(waited_lock);
+        if (!loaded.insert(kernel).second)
+            return;
+    }
+    must(driver().ctx_synchronize(), "cuCtxSynchronize");
+}
+
 void launch(const c10::OperatorHandle &op, Stack args, std::vector<at::Tensor> results,
             c10::DeviceIndex index)
 {
+    enter(index);
+    load_at_first_use(op, args);
+
     auto *one = new Launch{op, std::move(args), std::move(results)};
 
-    enter(index);
     launched++;
     must(driver().host_func(native(current_stream(index)), run_launch, one), "cuLaunchHostFunc");
 }

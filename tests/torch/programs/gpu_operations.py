@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import commd.torch
-from checks import BACKEND, DEVICE, STREAMS, check, raises, same
+from checks import BACKEND, DEVICE, STREAMS, check, raises, same, used_once
 
 ROUNDS, OVERLAP = 90, 5
 TYPES = [torch.float32, torch.int64, torch.bfloat16, torch.float64, torch.uint8, torch.bool]
@@ -217,6 +217,7 @@ def at_random(group, rank, size):
 def without_waiting(rank, size):
     """The host is not held up by ranks that have not come; a barrier does hold it."""
     tensor = torch.full((1000,), float(rank))
+    used_once(tensor.sum)
     if rank == 0:
         work = dist.all_reduce(tensor, async_op=True)
         check("is_completed before the others came", not work.is_completed())
