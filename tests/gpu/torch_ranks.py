@@ -48,14 +48,14 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start(name, node, rank, local, port, folder, fake, seconds):
+def start(name, node, rank, local, port, folder, fake):
     environment = {
         "COMMD_DEVICE_PATH": "auto" if name in MESSAGES else "device",
         **({"FAKEGPU_LAZY": "1"} if os.environ.get("CUDA_MODULE_LOADING") == "LAZY" else {}),
         **os.environ, **gpu_driver.environment(node.name),
         "COMMD_SOCKET": node.socket, "COMMD_BUILD": c.BUILD,
         "TEST_DEVICE": "fakegpu" if fake else "cuda", "TEST_BACKEND": "commd",
-        "TEST_FOLDER": folder, "TEST_SECONDS": str(int(seconds)),
+        "TEST_FOLDER": folder, "PYTHONFAULTHANDLER": "1",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
         "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(local),
         "LOCAL_WORLD_SIZE": str(RANKS // len(node.cluster.nodes)),
@@ -106,7 +106,7 @@ def run(name, count, folder, fake, seconds):
     with Nodes(count, {"gpu": gpu_driver.section()}) as cluster:
         share, port = RANKS // count, free_port()
         ranks = [
-            start(name, cluster.nodes[r // share], r, r % share, port, folder, fake, seconds)
+            start(name, cluster.nodes[r // share], r, r % share, port, folder, fake)
             for r in range(RANKS)
         ]
         codes = ends(ranks, seconds)
