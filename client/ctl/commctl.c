@@ -205,7 +205,7 @@ static const struct {
 };
 
 /* @verb: only what it takes; NULL: all. */
-static void print_options(const struct verb *verb)
+static void print_option_helps(const struct verb *verb)
 {
     putchar('\n');
     for (size_t i = 0; i < ARRAY_LEN(option_helps); i++)
@@ -224,14 +224,14 @@ static void print_help(void)
             printf("  %-14s %s%s%s\n", verbs[i].words, verbs[i].args ? verbs[i].args : "",
                    verbs[i].args ? ": " : "", verbs[i].help);
     puts("  help           this text");
-    print_options(NULL);
+    print_option_helps(NULL);
 }
 
 static void print_verb_help(const struct verb *verb)
 {
     printf("Usage: commctl [OPTIONS] %s%s%s\n%s\n", verb->words, verb->args ? " " : "",
            verb->args ? verb->args : "", verb->help ? verb->help : "");
-    print_options(verb);
+    print_option_helps(verb);
     puts("\nMore: man commctl");
 }
 

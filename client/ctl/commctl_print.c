@@ -24,8 +24,8 @@ static bool is_true(const char *cell)
 enum { HUMAN_MAX = 24 };
 
 /* In the largest unit of which there is one at least: "1.7 GB", "21 min". */
-static const char *scaled(const char *cell, const char *const *units, const double *steps,
-                          unsigned n, char buf[HUMAN_MAX])
+static const char *in_largest_unit(const char *cell, const char *const *units, const double *steps,
+                                   unsigned n, char buf[HUMAN_MAX])
 {
     double value = strtod(cell, NULL);
     unsigned i = 0;
@@ -52,12 +52,12 @@ static const char *humanly(const char *title, const char *cell, char buf[HUMAN_M
     if (!unit)
         return cell;
     if (!strcmp(unit, "[bytes]"))
-        return scaled(cell, bytes, thousands, ARRAY_LEN(bytes), buf);
+        return in_largest_unit(cell, bytes, thousands, ARRAY_LEN(bytes), buf);
     if (!strcmp(unit, "[bytes/s]"))
-        return scaled(cell, rates, thousands, ARRAY_LEN(rates), buf);
+        return in_largest_unit(cell, rates, thousands, ARRAY_LEN(rates), buf);
     for (unsigned i = 0; i < 3; i++)
         if (unit[1] == times[i][0] && unit[1 + strlen(times[i])] == ']')
-            return scaled(cell, times + i, spans + i, ARRAY_LEN(times) - i, buf);
+            return in_largest_unit(cell, times + i, spans + i, ARRAY_LEN(times) - i, buf);
     return cell;
 }
 

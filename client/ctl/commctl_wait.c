@@ -144,8 +144,8 @@ static int wait_look(struct options *o, const struct wait *wait, char missing[MI
 /* ---- waiting ----------------------------------------------------------------------------- */
 
 /* @ret_missing: what was missing at the end. */
-static int wait_for(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell,
-                    char ret_missing[MISSING_MAX])
+static int wait_told(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell,
+                     char ret_missing[MISSING_MAX])
 {
     int64_t end = limit_ms < 0 ? INT64_MAX : wait_now_ms() + limit_ms;
     struct sigaction action = {.sa_handler = on_wait_signal};
@@ -187,7 +187,7 @@ int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, boo
 {
     char missing[MISSING_MAX];
 
-    return wait_for(o, wait, limit_ms, tell, missing);
+    return wait_told(o, wait, limit_ms, tell, missing);
 }
 
 static bool parse_wait(const char *text, struct wait *ret)
@@ -251,6 +251,6 @@ int verb_wait(struct options *o, char **args, int n)
                  o->waited, MSG_MAX_NODES);
         return EXIT_NOT_ASKED;
     }
-    r = wait_for(o, &wait, limit_ms, !o->show.json && isatty(STDERR_FILENO), missing);
+    r = wait_told(o, &wait, limit_ms, !o->show.json && isatty(STDERR_FILENO), missing);
     return o->show.json ? show_wait(o, what, r, missing) : r;
 }
