@@ -90,6 +90,19 @@ def test_nodes_that_think_differently_of_the_network():
             stream(cluster, [0, 1, 2][: 2 + i % 2] + [i % 2], 40, 1 << 18, SEED + 40 + i)
 
 
+def test_limits_that_the_clock_does_not_reach():
+    """Are none."""
+    with Cluster(2) as cluster:
+        ranks = [cluster.rank(node, connect=False) for node in range(2)]
+        for rank in ranks:
+            rank.call("connect", timeout_ms=2**63 - 1)
+        cluster.join("g", ranks, timeout_ms=2**63 - 1)
+        for rank in ranks:
+            rank.start("all_reduce", name="g", count=10)
+        for rank in ranks:
+            rank.finish()
+
+
 def test_split_and_batch():
     with Cluster(2) as cluster:
         ranks = cluster.ranks("parent", [n % 2 for n in range(5)])
