@@ -97,7 +97,8 @@ class Place:
             print(f"--- what the ranks said:\n{self.said()}--- log:\n{self.log()}")
         elif not kind:
             bad = [line for line in self.log().splitlines() if not re.search(self.expected, line)]
-            bad = [line for line in bad if re.search(r"\] (warn|error): |Sanitizer|runtime er", line)]
+            pattern = r"\] (warn|error): |Sanitizer|runtime error"
+            bad = [line for line in bad if re.search(pattern, line)]
             check(not bad, "\n".join(bad))
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -213,7 +214,8 @@ def test_it_has_no_limits_and_no_place_in_line():
     with Place() as place:
         daemon = place.script(
             "held_back",
-            "ulimit -S -f 1000; ulimit -S -t 1000; ulimit -S -v 90000000; echo 300 >/proc/self/oom_score_adj\n"
+            "ulimit -S -f 1000; ulimit -S -t 1000; ulimit -S -v 90000000\n"
+            "echo 300 >/proc/self/oom_score_adj\n"
             f'exec nice -n 5 chrt --batch 0 {place.daemon} "$@"',
         )
         place.rank(COMMD_DAEMON=daemon).call("connect")

@@ -713,7 +713,8 @@ def test_a_rank_that_waits_in_a_join_says_so():
         with Cluster(1) as cluster:
             ranks, said = cluster.ranks_heard("g", [0] * 4)
             ranks[1].start("join", name="late", rank=1, size=4)
-            until(lambda: re.search(JOIN + "ranks that are not here: 0,2,3; usual causes: ", said()), said)
+            line = JOIN + "ranks that are not here: 0,2,3; usual causes: "
+            until(lambda: re.search(line, said()), said)
             for rank in (0, 2, 3):
                 ranks[rank].start("join", name="late", rank=rank, size=4)
             for rank in ranks:

@@ -297,8 +297,8 @@ def split_and_merged(rank, size, folder):
 
 SCENARIOS = [
     without_destroy, works_in_flight, receive_pending, callbacks_at_exit, destroyed_at_exit,
-    exit_in_a_fork, killed, interrupted, interrupted_wait, late, limit_of_the_environment, aborted, detail, mixed_devices,
-    split_and_merged,
+    exit_in_a_fork, killed, interrupted, interrupted_wait, late,
+    limit_of_the_environment, aborted, detail, mixed_devices, split_and_merged,
 ]  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def another_limit(rank, size):
 
 
 def an_unfinished_section(rank, size):
-    """An exception inside of it is not the end of later calls, which torch would collect for ever."""
+    """An exception in it is not the end of later calls, which torch would collect for ever."""
     cpu = torch.device("cpu")
     for device in (None, cpu):
         lost = torch.ones(2)
