@@ -82,7 +82,8 @@ class Versions:
         with open(path, "rb") as file:
             self.bytes = bytearray(file.read())
         at, count = self.get("Q", 0x28), self.get("H", 0x3C)
-        sections = [struct.unpack_from("<IIQQQQIIQQ", self.bytes, at + 64 * i) for i in range(count)]
+        form = "<IIQQQQIIQQ"  # Elf64_Shdr
+        sections = [struct.unpack_from(form, self.bytes, at + 64 * i) for i in range(count)]
         self.entries = []  # where each stands, and its name
         for _, kind, _, _, offset, _, link, number, _, _ in sections:
             if kind == 0x6FFFFFFE:  # SHT_GNU_verneed
