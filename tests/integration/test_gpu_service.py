@@ -172,8 +172,11 @@ def test_the_first_who_asks_starts_it():
         with clients(node, 2) as (one, two):
             equal(one.ask(), (OK, ""))
             pid = service(node)
-            words = f"--fd 3 --node node0 --socket {node.socket} --cuda libcuda.so.1 --nccl " \
-                    "libnccl.so.2 --nccl-env  --host-id  --timeout 20000 --log info"  # fmt: skip
+            words = (
+                f"--fd 3 --node node0 --socket {node.socket} --cuda libcuda.so.1 --nccl "
+                "libnccl.so.2 --nccl-env  --host-id  --part 1073741824 --timeout 20000 "
+                "--landlock yes --log info"
+            )
             check(words in node.log(), node.log())
             check("CUDA_VISIBLE_DEVICES=1 NCCL_DEBUG=WARN COMMD_GPU=(null)" in node.log(), "env")
             equal((status(node)["gpu"], status(node)["gpu_pid"]), ("up", pid))
