@@ -117,8 +117,8 @@ static cu_result image_refused(const void *image)
     unsigned driver = version / 1000 * 10 + version % 1000 / 10;
     unsigned cc = (unsigned)fake_knob("FAKECUDA_CC", FAKE_CC);
 
-    return memcmp(image, "\177ELF", 4) ? ptx_refused(image, driver, cc)
-                                       : elf_refused(image, driver, cc);
+    return strncmp(image, "\177ELF", 4) ? ptx_refused(image, driver, cc)
+                                        : elf_refused(image, driver, cc);
 }
 
 cu_result cuModuleLoadData(cu_module *module, const void *image)
