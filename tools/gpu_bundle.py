@@ -2,6 +2,8 @@
 """One folder with all that checks a machine with a GPU, for one that has glibc and Python alone.
 
     gpu_bundle.py BUILD FOLDER      ./quickstart bundle calls it; FOLDER is made anew
+    --rivals CACHE                  with Open MPI 5 and Intel MPI, which are installed from PyPI
+                                    into CACHE, for times on the CPU
 
     tests/, python/      the checks, and the package commd, whose torch backend is compiled there
     build/               programs where the tests look for them, and tests/fakecuda, which shows
@@ -15,6 +17,7 @@ Ubuntu 22.04) or newer. Then there:
 """
 
 import os
+import pathlib
 import re
 import shutil
 import struct
@@ -36,9 +39,16 @@ LIBRARIES = [
 ]  # fmt: skip
 FILES = ["config.h"]
 TREE = [
-    "tests/gpu/*.py", "tests/bench/gpu.py", "tests/bench/torch_gpu.py",
+    "tests/gpu/*.py", "tests/bench/gpu.py", "tests/bench/torch_gpu.py", "tests/bench/rivals.py",
     "tests/integration/test_gpu_path.py", "tests/integration/test_gpu_nodes.py",
     "tests/integration/lib/*.py", "tests/torch/programs/*.py",
+]  # fmt: skip
+# Of an MPI's folder.
+UNUSED = [
+    "python*", "pip*", "site-packages", "activate*", "Activate*", "include", "*.pc", "*.a", "*.mod",
+    "tune_fast*", "libmpcp*", "libmpi_abi*", "libmpifort*", "libmpi_ilp64*", "libmpijava*",
+    "libmpi.so", "libmpi.so.12.*", "libpsm*", "libefa*", "libverbs*", "libmlx*", "coll.fatbin",
+    "*thread-split*", "*psm3*", "*opa*", "mpiexec", "*cpuinfo", "doc*",
 ]  # fmt: skip
 # What a machine with torch has.
 SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|linux-vdso)")
@@ -219,6 +229,25 @@ class Bundle:
         with open(self.at("python/commd-0.dist-info/entry_points.txt"), "w") as file:
             file.write(f"[torch.backends]\ncommd = {entry}\n")
 
+    def add_rivals(self, cache):
+        """Of each MPI what runs, without its libraries for Fortran, other ABIs and networks.
+        Packed, as they are large; check.py unpacks them."""
+        sys.path.insert(0, os.path.join(TOP, "tests/bench"))
+        import rivals
+
+        for rival in (rivals.OpenMpi5(pathlib.Path(cache)), rivals.IntelMpi(pathlib.Path(cache))):
+            rival.prepare()
+            home = self.at(f"rivals/{rival.key}/bin")
+            shutil.copytree(
+                rival.home, os.path.dirname(home), symlinks=True, dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns(*UNUSED),
+            )  # fmt: skip
+            program = self.at(f"rivals/mpi_perf-{rival.key}")
+            shutil.copy(rival.program, program)
+            output("patchelf", "--force-rpath", "--set-rpath", f"$ORIGIN/{rival.key}/lib", program)
+        shutil.make_archive(self.at("rivals"), "xztar", self.folder, "rivals")
+        shutil.rmtree(self.at("rivals"))
+
     def size(self):
         sizes = [
             os.lstat(os.path.join(folder, name)).st_size
@@ -229,9 +258,9 @@ class Bundle:
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 5) or sys.argv[3:4] not in ([], ["--rivals"]):
         sys.exit(__doc__)
-    bundle = Bundle(*sys.argv[1:])
+    bundle = Bundle(*sys.argv[1:3])
     for tool in ("patchelf", "strip", "gcc", "ldd"):
         if not shutil.which(tool):
             sys.exit(f"gpu_bundle.py: there is no {tool}: apt-get install patchelf binutils gcc")
@@ -242,6 +271,8 @@ def main():
     bundle.add_libraries()
     bundle.add_tree()
     bundle.add_python()
+    if sys.argv[3:]:
+        bundle.add_rivals(sys.argv[4])
     size = bundle.size()
     print(f"{bundle.folder}: {size / (1 << 20):.1f} MiB, {', '.join(sorted(bundle.needed))}")
     if size > MOST:

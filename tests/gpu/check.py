@@ -14,13 +14,16 @@ Exit code: 0, 1 something failed, 77 all was skipped.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
 import sys
 import time
+import types
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -191,37 +194,82 @@ def table(machine, seconds):
     return "above"
 
 
+# What commd-perf measures on the CPU, and mpi_perf, which has its options.
+SIZES = ["-b", 8, "-e", "16M", "-f", 8, "--warmup-time", 100, "--time-limit", 300, "-n", 20000]
+
+
+def nodes_and_ranks(shape):
+    """A core for each rank, and for each engine."""
+    nodes, ranks = (int(n) for n in shape.split("x"))
+    cores = len(os.sched_getaffinity(0))
+    if nodes * ranks + (nodes if nodes > 1 else 0) > cores:
+        raise Skip(f"there are {cores} cores")
+    return nodes, ranks
+
+
+def times_of(path):
+    with open(path) as file:
+        rows = json.load(file)["rows"]
+    wrong = [f"{row['wrong']} wrong elements at {row['bytes']} B" for row in rows if row["wrong"]]
+    if wrong:
+        raise Fail(wrong[0])
+    return "p50 us: " + " ".join(f"{row['bytes']}B={row['p50_us']:.2f}" for row in rows)
+
+
 def on_cores(shape):
-    """commd-perf on the CPU: NODESxRANKS, nodes on loopback. A core for each rank and engine."""
+    """commd-perf: NODESxRANKS, nodes on loopback."""
 
     def run(machine, seconds):
-        nodes, ranks = (int(n) for n in shape.split("x"))
-        cores = len(os.sched_getaffinity(0))
-        if nodes * ranks + (nodes if nodes > 1 else 0) > cores:
-            raise Skip(f"there are {cores} cores")
+        nodes, ranks = nodes_and_ranks(shape)
         import cluster as c
 
-        values = {}
         with c.Cluster(nodes) as cluster:
             out = os.path.join(machine.folder, f"cpu-{shape}.json")
-            code, text = machine.run(
-                [os.path.join(machine.build, "client/perf/commd-perf"), "all_reduce",
-                 "--ranks", ranks, "--nodes", ",".join(node.socket for node in cluster.nodes),
-                 "-b", 8, "-e", "16M", "-f", 8, "--warmup-time", 100, "--time-limit", 400,
-                 "-n", 20000, "--json", out],
-                seconds,
-            )  # fmt: skip
-            judge(code, text)
-        with open(out) as file:
-            for row in json.load(file)["rows"]:
-                values[row["bytes"]] = row["p50_us"]
-                if row["wrong"]:
-                    raise Fail(f"{row['wrong']} wrong elements at {row['bytes']} B")
-        return "p50 us: " + " ".join(f"{size}B={us:.2f}" for size, us in values.items())
+            sockets = ",".join(node.socket for node in cluster.nodes)
+            perf = os.path.join(machine.build, "client/perf/commd-perf")
+            command = [perf, "all_reduce", "--ranks", ranks, "--nodes", sockets, *SIZES]
+            judge(*machine.run([*command, "--json", out], seconds))
+        return times_of(out)
 
     return run
 
 
+def by_mpi(kind, shape):
+    """The same by an MPI that a bundle has brought (tools/gpu_bundle.py --rivals). Nodes are this
+    machine, and MPI is told to take TCP between all ranks of 2x1."""
+
+    def run(machine, seconds):
+        nodes, ranks = nodes_and_ranks(shape)
+        import rivals
+
+        packed = pathlib.Path(TOP, "rivals.tar.xz")
+        if packed.exists():
+            shutil.unpack_archive(packed, TOP)
+            packed.unlink()
+        rival = next(one for one in rivals.MPIS if one.key == kind)(pathlib.Path(TOP, "rivals"))
+        if not rival.program.exists():
+            raise Skip(f"{rival.name}: the bundle was made without --rivals")
+        place = types.SimpleNamespace(
+            size=nodes * ranks, nodes=nodes, ranks=ranks, hosts=[], network="127.0.0.0/8",
+            device="lo", local=lambda transport: f"{transport}," if ranks > 1 else "",
+        )  # fmt: skip
+        argv, more = rival.command(place)
+        out = os.path.join(machine.folder, "mpi.json")
+        code, text = machine.run(
+            [*argv, rival.program, "all_reduce", *SIZES, "--json", out], seconds,
+            OPAL_PREFIX=str(rival.home), **{key: str(value) for key, value in more.items()},
+        )  # fmt: skip
+        judge(code, text)
+        return f"{rival.name}: {times_of(out)}"
+
+    return run
+
+
+CPU = {
+    "cpu": on_cores,
+    "openmpi5": functools.partial(by_mpi, "openmpi5"),
+    "impi": functools.partial(by_mpi, "impi"),
+}
 # (group, name, limit in seconds, what)
 CHECKS = [
     ("driver", "surroundings", 40, surroundings),
@@ -295,8 +343,9 @@ CHECKS = [
     ("sanitizer", "memcheck_kernels", 240, sanitizer("memcheck", "kernels")),
     ("sanitizer", "racecheck_kernels", 120, sanitizer("racecheck", "kernels")),
     ("sanitizer", "initcheck_kernels", 120, sanitizer("initcheck", "kernels")),
-    *(("speed", f"cpu_{shape}", 40, on_cores(shape))
-      for shape in ("1x2", "1x4", "1x8", "1x16", "2x1", "2x4")),
+    *(("speed", f"{who}_{shape}", 40, how(shape))
+      for shape in ("1x2", "1x4", "1x8", "1x16", "2x1", "2x4")
+      for who, how in CPU.items()),
 ]  # fmt: skip
 
 # What a command of ten minutes does: stages, each with a budget, from its first check to its last.
@@ -317,7 +366,7 @@ ROUNDS = {
         (30, "nccl_many", "nccl_many"),
         (120, "slices", "host_func"),
         (200, "torch_lazy", "torch_messages"),
-        (240, "cpu_1x2", "cpu_2x4"),
+        (240, "cpu_1x2", "impi_2x4"),
     ],
 }
 
