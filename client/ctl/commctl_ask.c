@@ -8,6 +8,7 @@
  * The conversation: CLIENT_HELLO (admin) -> WELCOME, ADMIN -> TABLES; at any point REFUSED.
  * One deadline covers all of it. Every way to fail ends in one line: where, what, what to do. */
 #include <stdio.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "client/ctl/commctl.h"
@@ -96,6 +97,28 @@ static void say_broken(const struct ask *ask, int r, const char *why, bool welco
         complain("%s: %s", ask->path, strerror(-r));
 }
 
+/* Who listens there has been stopped: it would not answer. Not one that a debugger holds, which may
+ * let it go on at once. */
+static bool is_halted(int sock, int *ret_pid)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    char path[64], buf[512] = "", *end;
+    FILE *file;
+
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) || cred.pid <= 0)
+        return false;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)cred.pid);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    buf[fread(buf, 1, sizeof(buf) - 1, file)] = 0;
+    fclose(file);
+    end = strrchr(buf, ')');
+    *ret_pid = (int)cred.pid;
+    return end && !strncmp(end, ") T", 3);
+}
+
 static bool exchange(struct ask *ask, int sock, const struct msg *question, enum msg_type expected,
                      int64_t deadline, struct msg *ret_answer)
 {
@@ -141,9 +164,17 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
     int64_t deadline = monotonic_ms() + ask->timeout_ms;
     struct msg msg = {.type = MSG_CLIENT_HELLO}, answer;
 
+    int pid;
+
     ask->gone = false;
     if (ask_connect(ask, &sock))
         return false;
+    if (is_halted(sock, &pid)) {
+        ask->gone = true;
+        complain("%s: commd (pid %d) is stopped, by SIGSTOP or job control: kill -CONT %d",
+                 ask->path, pid, pid);
+        return false;
+    }
     msg.client_hello =
         (struct msg_client_hello){.version = MSG_VERSION, .admin = 1, .program = "commctl"};
     if (!exchange(ask, sock, &msg, MSG_WELCOME, deadline, &answer))

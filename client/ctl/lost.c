@@ -30,10 +30,10 @@ static void find_engine_lost(struct finding *f, const char *text)
         f->verdict = VERDICT_LINK_DEAD;
         tell(
             f->remedy,
-            "their commds talk to each other, and their engines do not: does a firewall on node "
-            "%s or %s let the engines' ports through (transport.port_range of commd.yaml; nft list "
-            "ruleset, iptables -L -v)? Is one of the engines stopped? Can large packets pass: ping "
-            "-M do -s 8972",
+            "does anything come through between these nodes: ping, ip -s link? If so, and commctl "
+            "nodes says that they are up: does a firewall on node %s or %s let the ports of the "
+            "engines through (transport.port_range of commd.yaml; nft list ruleset)? Can large "
+            "packets pass: ping -M do -s 8972",
             f->lost_node, other);
         return;
     }

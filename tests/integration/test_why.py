@@ -607,6 +607,23 @@ def test_a_node_that_stands_still():
             rank.finish()
 
 
+def test_a_commd_that_is_stopped():
+    """Its own node says so at once; from another one it is the node that does not answer, also while
+    the group gets on."""
+    with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
+        cluster.ranks("g", [0, 1])
+        pid = cluster.nodes[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            shown = text(cluster.nodes[1], "--timeout", "60", "why")
+            equal(shown.returncode, 2)
+            check(f"commd (pid {pid}) is stopped" in shown.stderr, shown)
+            row = until_why(cluster.nodes[0], "NODE_SILENT")
+            equal(row["node"], "node1")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_machine_that_stood_still():
     """With all of its nodes: who asked is no sooner ready than the others, and waits for them."""
     with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
