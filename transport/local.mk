@@ -3,6 +3,7 @@ noinst_LTLIBRARIES += libcommd-schedule.la
 
 # Pure: nothing but mem*() and abort() may be undefined in these objects.
 libcommd_schedule_la_SOURCES = transport/schedule/fair.c transport/schedule/fair.h \
+	transport/schedule/flow.c transport/schedule/flow.h \
 	transport/schedule/schedule.c transport/schedule/schedule.h \
 	transport/schedule/schedule_direct.c transport/schedule/schedule_priv.h \
 	transport/schedule/schedule_rd.c transport/schedule/schedule_ring.c
@@ -37,8 +38,8 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 	transport/engine/engine_bells.c transport/engine/engine_cells.c \
 	transport/engine/engine_internal.h transport/engine/engine_pending.c \
 	transport/engine/engine_op.c transport/engine/engine_op.h transport/engine/engine_check.c \
-	transport/engine/engine_data.c transport/engine/engine_p2p.c \
-	transport/engine/engine_send.c
+	transport/engine/engine_data.c transport/engine/engine_flow.c \
+	transport/engine/engine_p2p.c transport/engine/engine_send.c
 
 # What commd-gpu decides about an operation, and NCCL as it calls it.
 noinst_LTLIBRARIES += libcommd-gpu-plan.la

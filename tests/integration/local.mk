@@ -16,7 +16,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_exports.sh tests/integration/test_numpy.py \
 	tests/integration/test_examples.py tests/integration/test_registered.py \
 	tests/integration/test_launcher.py tests/integration/test_turns.py \
-	tests/integration/test_shares.py tests/integration/test_descriptors.py \
+	tests/integration/test_shares.py tests/integration/test_slow_ranks.py \
+	tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py tests/integration/test_engine_tenants.py \
 	tests/integration/test_floods.py tests/integration/test_board_memory.py \
 	tests/integration/test_verbs.py tests/integration/test_why.py \

@@ -5,7 +5,10 @@
 
 #include "transport/engine/engine_internal.h"
 
-enum { MAX_IDLE_ROUNDS = 20000 };
+enum {
+    MAX_IDLE_ROUNDS = 20000,
+    REST_ROUNDS = 500, /* without a move: then whoever is not stopped has done what it can */
+};
 
 uint32_t cluster_rand(struct cluster *c, uint32_t below)
 {
@@ -33,7 +36,27 @@ static void on_peer_down(void *arg, unsigned peer, const char *text)
     snprintf(c->last_error, sizeof c->last_error, "%s", text);
 }
 
-static void engines_new(struct cluster *c)
+/* Over the loop fabric, which @faults make worse; NULL: as it is. */
+static struct fabric *fabric_of(struct cluster *c, struct engine *e,
+                                const struct fabric_fault_conf *faults)
+{
+    const struct fabric_events *ev = engine_fabric_events(e);
+    struct fabric *f = NULL, *inner;
+    struct fabric_events inner_ev;
+
+    if (faults) {
+        if (fabric_fault_new(faults, ev, &inner_ev, &f))
+            abort();
+        ev = &inner_ev;
+    }
+    fabric_loop_new(c->hub, ev, &inner);
+    fabric_loop_set_rndv(inner, 1 + cluster_rand(c, 100000));
+    if (faults)
+        fabric_fault_attach(f, inner);
+    return faults ? f : inner;
+}
+
+static void engines_new(struct cluster *c, const struct fabric_fault_conf *faults)
 {
     uint8_t addr[FABRIC_ADDR_MAX];
     struct engine_events ev = {on_board_error, on_peer_down, c};
@@ -44,8 +67,7 @@ static void engines_new(struct cluster *c)
 
         snprintf(name, sizeof name, "node%u", n);
         c->node[n].engine = engine_new(name, &ev);
-        fabric_loop_new(c->hub, engine_fabric_events(c->node[n].engine), &c->node[n].fabric);
-        fabric_loop_set_rndv(c->node[n].fabric, 1 + cluster_rand(c, 100000));
+        c->node[n].fabric = fabric_of(c, c->node[n].engine, faults);
         engine_set_fabric(c->node[n].engine, c->node[n].fabric);
     }
     for (unsigned n = 0; n < c->nnodes; n++)
@@ -250,6 +272,12 @@ struct cluster_group *cluster_group_free(struct cluster *c, struct cluster_group
 struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *rank_node,
                             uint64_t seed)
 {
+    return cluster_new_faulty(world, nnodes, rank_node, seed, NULL);
+}
+
+struct cluster *cluster_new_faulty(unsigned world, unsigned nnodes, const uint16_t *rank_node,
+                                   uint64_t seed, const struct fabric_fault_conf *faults)
+{
     struct cluster *c = calloc(1, sizeof *c);
     struct commd_context *ctx[CLUSTER_MAX_RANKS] = {0};
     uint16_t ranks[CLUSTER_MAX_RANKS];
@@ -260,7 +288,7 @@ struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *ran
     c->ctx.sock = c->ctx.doorbell = -1;
     memcpy(c->rank_node, rank_node, world * sizeof *rank_node);
     if (nnodes > 1)
-        engines_new(c);
+        engines_new(c, faults);
     for (unsigned k = 0; k < world; k++) {
         ranks[k] = (uint16_t)k;
         ctx[k] = &c->ctx;
@@ -301,6 +329,18 @@ bool cluster_turn(struct cluster *c)
     return moved | engine_poll(n->engine);
 }
 
+/* A stopped rank gets a turn when nothing else moves. */
+static bool rank_is_stopped(struct cluster *c, unsigned rank, unsigned idle)
+{
+    if (!(c->stopped >> rank & 1))
+        return false;
+    if (idle < REST_ROUNDS)
+        return true;
+    if (c->at_rest)
+        c->at_rest(c);
+    return false;
+}
+
 bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *states,
                  struct commd_error *errs)
 {
@@ -314,7 +354,7 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
         unsigned k = cluster_rand(c, c->world);
         bool moved = cluster_turn(c);
 
-        if (states[k] == RUN_WAIT) {
+        if (states[k] == RUN_WAIT && !rank_is_stopped(c, k, idle)) {
             if (!begun[k]) {
                 begun[k] = true;
                 if (lists_make(c->group[k], &ops[k], &runs[k].lists) ||

@@ -6,6 +6,7 @@
 
 #include "client/lib/async/async.h"
 #include "transport/engine/engine.h"
+#include "transport/fabric/fault/fabric_fault.h"
 
 enum { CLUSTER_MAX_NODES = 8, CLUSTER_MAX_RANKS = 64 };
 
@@ -37,6 +38,8 @@ struct cluster {
     struct cluster_group *main; /* of all ranks, in their order */
     struct commd_group **group; /* its members */
     const int *declined; /* borrowed; by rank, of cluster_run(): run_decline(); 0: it takes part */
+    uint64_t stopped;    /* a bit for each rank: it moves in cluster_run() when nothing else does */
+    void (*at_rest)(struct cluster *c); /* called before that; or NULL */
     uint64_t rng;
     uint32_t uid;         /* whose the groups are that are made next */
     uint32_t weight;      /* of that user; 0: the default's */
@@ -48,6 +51,9 @@ struct cluster {
 /* @rank_node: node of each rank; every node 0..nnodes-1 has at least one. */
 struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *rank_node,
                             uint64_t seed);
+/* The same over a network with such faults. */
+struct cluster *cluster_new_faulty(unsigned world, unsigned nnodes, const uint16_t *rank_node,
+                                   uint64_t seed, const struct fabric_fault_conf *faults);
 struct cluster *cluster_free(struct cluster *c);
 uint32_t cluster_rand(struct cluster *c, uint32_t below);
 /* A turn of a random engine; true if something moved. */

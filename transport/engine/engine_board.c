@@ -170,7 +170,7 @@ static void eboard_free(struct eboard *eb)
     if (!eb)
         return;
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
-        scratch_put(eb->e, eb->steps[i].scratch);
+        scratch_put(eb->e, eb->steps[i].scratch, PLAN_CHUNK_NET);
     mail_free(eb);
     sends_board_free(eb);
     if (eb->e->sole == eb)
@@ -179,6 +179,7 @@ static void eboard_free(struct eboard *eb)
     eboard_unmap(eb);
     free(eb->node_start);
     free(eb->peers);
+    free(eb->passed);
     free(eb->local_rank);
     free(eb->rank_node);
     free(eb->rank_at);
@@ -203,10 +204,12 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
 
     eb->node_start = calloc(m->nnodes + 1, sizeof *eb->node_start);
     eb->peers = calloc(m->nnodes, sizeof *eb->peers);
+    eb->passed = calloc(m->nnodes, sizeof *eb->passed);
     eb->local_rank = calloc(eb->b.nlocal, sizeof *eb->local_rank);
     eb->rank_node = calloc(m->world, sizeof *eb->rank_node);
     eb->rank_at = calloc(m->world, sizeof *eb->rank_at);
-    if (!eb->node_start || !eb->peers || !eb->local_rank || !eb->rank_node || !eb->rank_at)
+    if (!eb->node_start || !eb->peers || !eb->passed || !eb->local_rank || !eb->rank_node ||
+        !eb->rank_at)
         return -ENOMEM;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
     for (unsigned n = 0; n < m->nnodes; n++) {

@@ -8,7 +8,8 @@
  * A step is active from step_start() until it is published. move counts the moves whose message has
  * come, sent those whose sends are out; receiving: a body is on its way. Who wakes me: members
  * (announcing, reducing), the awaited message or the end of its body, the end of a send (the slot
- * is free then). What if a peer dies now: its message does not come; commd breaks the group.
+ * is free then), WIRE_PASSED of a node that was too far behind. What if a peer dies now: its
+ * message does not come; commd breaks the group.
  *
  * Large payloads are sent from the window, where a member can only spoil its own group's numbers.
  */
@@ -163,14 +164,14 @@ static void step_received(void *arg, int st)
     s->receiving = false;
     if (st < 0 || eb->dead) {
         /* the fabric reports the broken link; commd ends the group */
-        scratch_put(eb->e, s->scratch);
+        scratch_put(eb->e, s->scratch, PLAN_CHUNK_NET);
         s->scratch = NULL;
         eb->dead = true;
         return;
     }
     if (s->scratch) {
         step_apply(s, s->scratch);
-        scratch_put(eb->e, s->scratch);
+        scratch_put(eb->e, s->scratch, PLAN_CHUNK_NET);
         s->scratch = NULL;
     }
     step_next(s);
@@ -207,7 +208,7 @@ static void step_claim(struct estep *s, struct inmsg *m, uint8_t *to)
     int r;
 
     if (!to) {
-        s->scratch = to = scratch_get(eb->e);
+        s->scratch = to = scratch_get(eb->e, PLAN_CHUNK_NET);
         if (!to) {
             f->ops->drop(f, m->claim);
             eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to receive a chunk");
@@ -287,7 +288,7 @@ static bool step_start(struct eboard *eb)
     struct estep *s = &eb->steps[g % PLAN_DEPTH_NET];
 
     if (c == eb->plan.steps || s->active || s->sends || !members_announced(eb, g) ||
-        (eb->plan.reduces && !members_reduced(eb, g)))
+        (eb->plan.reduces && !members_reduced(eb, g)) || !step_may_go(eb, c))
         return false;
     s->g = g;
     s->c = c;
@@ -313,7 +314,7 @@ void data_start_ahead(struct eboard *eb)
 
 static bool data_publish(struct eboard *eb)
 {
-    uint32_t upto = eb->published, end = eb->base + eb->next_start;
+    uint32_t upto = eb->published, end = eb->base + eb->next_start, before = upto - eb->base;
 
     while (upto != end) {
         struct estep *s = &eb->steps[upto % PLAN_DEPTH_NET];
@@ -326,6 +327,7 @@ static bool data_publish(struct eboard *eb)
     if (upto == eb->published)
         return false;
     op_publish(eb, upto);
+    steps_tell(eb, before);
     if (upto == eb->base + eb->plan.steps)
         op_done(eb, eb->plan.steps);
     return true;

@@ -1,19 +1,26 @@
 /* engine_inbox.c - a queue of messages that nobody waits for yet: of one board, or of one group
  * that is not known (engine_pending.c).
  *
- * Eager bodies are copied, rendezvous bodies stay with the sender, which is the flow control. What
- * a well-behaved peer can have outstanding is bounded by the window depth; inbox_push() refuses
- * what exceeds the bounds below. */
+ * Eager bodies are copied, rendezvous bodies stay with the sender. How far another node may be
+ * ahead is bounded (engine_flow.c), and of each step of each operation this node has one message
+ * from each move. So much fits in below; who sends more is refused, and with it its group:
+ * inbox_keep(). */
 #include "transport/engine/engine_internal.h"
 
 #include "shm/util/wait.h"
 
 enum {
-    /* In a ring the node before us can be ahead by all moves of all steps that are under way. */
-    INBOX_MAX = PLAN_DEPTH_NET * SCHED_MAX_MOVES,
+    /* A message of each other node in each step that may come, and the consistency checks; around a
+     * ring the neighbour's come, one for each node in each of half as many steps. */
+    INBOX_MAX = (FLOW_CREDIT + FLOW_AHEAD + 1) * SCHED_MAX_NODES,
     INBOX_MAX_BYTES = 64 << 20,
     BODY_SMALL = 64 << 10,
 };
+/* What comes in a step goes into a window of PLAN_CHUNK_NET; scratch takes up to twice a body. */
+_Static_assert((FLOW_CREDIT + FLOW_AHEAD) * 2 * (size_t)PLAN_CHUNK_NET +
+                       INBOX_MAX * sizeof(struct inmsg) <=
+                   INBOX_MAX_BYTES,
+               "the inbox has room for whatever may come");
 
 void inbox_init(struct inbox *in)
 {
@@ -26,13 +33,13 @@ void inbox_init(struct inbox *in)
 /* Large bodies lie in scratch: malloc() would get each from the kernel and give it back at once. */
 static uint8_t *inmsg_body_new(struct engine *e, size_t len)
 {
-    return len > BODY_SMALL ? scratch_get(e) : malloc(len);
+    return len > BODY_SMALL ? scratch_get(e, len) : malloc(len);
 }
 
 static void inmsg_body_free(struct engine *e, uint8_t *body, size_t len)
 {
     if (len > BODY_SMALL)
-        scratch_put(e, body);
+        scratch_put(e, body, len);
     else
         free(body);
 }
@@ -78,7 +85,7 @@ void inmsg_free(struct engine *e, struct inmsg *m)
 /* Of a body that still lies with the fabric as much as that may have copied. */
 size_t inmsg_cost(const struct inmsg *m)
 {
-    return sizeof *m + (m->body && m->h.len > BODY_SMALL ? (size_t)PLAN_CHUNK_NET : m->h.len);
+    return sizeof *m + (m->body && m->h.len > BODY_SMALL ? scratch_size(m->h.len) : m->h.len);
 }
 
 /* ---- the queue ------------------------------------------------------------------------------- */
@@ -104,6 +111,11 @@ bool inbox_push(struct inbox *in, struct inmsg *m)
     in->n++;
     in->bytes += inmsg_cost(m);
     return true;
+}
+
+bool inbox_keep(struct eboard *eb, struct inmsg *m)
+{
+    return message_may_come(eb, m) && inbox_push(&eb->inbox, m);
 }
 
 static bool matches(const struct inmsg *m, const struct eboard *eb, uint32_t step, unsigned move,

@@ -1,9 +1,9 @@
 /* engine_internal.h - what the files of the engine share: engine.c (turns), engine_board.c (the
  * life of a board), engine_bells.c (what wakes it), engine_op.c with engine_check.c, engine_data.c
- * and engine_cells.c (operations), engine_p2p.c (mail), engine_msg.c (what comes from the network),
- * engine_inbox.c (messages that came before their move), engine_pending.c (messages that came
- * before their group), engine_send.c (in which order messages go out), engine_pool.c (memory that
- * goes around). */
+ * engine_flow.c and engine_cells.c (operations), engine_p2p.c (mail), engine_msg.c (what comes from
+ * the network), engine_inbox.c (messages that came before their move), engine_pending.c (messages
+ * that came before their group), engine_send.c (in which order messages go out), engine_pool.c
+ * (memory that goes around). */
 #ifndef COMMD_ENGINE_INTERNAL_H
 #define COMMD_ENGINE_INTERNAL_H
 
@@ -12,13 +12,15 @@
 #include "shm/board/board.h"
 #include "transport/engine/engine.h"
 #include "transport/schedule/fair.h"
+#include "transport/schedule/flow.h"
 #include "transport/schedule/schedule.h"
 
 /* Header of every message between engines. Hosts of one cluster share byte order and layout:
  * the control link refuses other versions. */
-#define WIRE_CHECK UINT32_MAX
-#define WIRE_MAIL  (UINT32_MAX - 1)
-#define WIRE_TAKEN (UINT32_MAX - 2)
+#define WIRE_CHECK  UINT32_MAX
+#define WIRE_MAIL   (UINT32_MAX - 1)
+#define WIRE_TAKEN  (UINT32_MAX - 2)
+#define WIRE_PASSED (UINT32_MAX - 3)
 enum {
     WIRE_BAD = 1,
     WIRE_COUNTED = 2, /* the sender is told when it was taken: engine_send.c */
@@ -30,12 +32,13 @@ struct wire_hdr {
     uint64_t fingerprint; /* of the operation's description */
     uint32_t op;          /* number of the operation on the boards of this group */
     uint32_t step;        /* in the operation; WIRE_CHECK: the consistency check; WIRE_MAIL: below;
-                           * WIRE_TAKEN: op is how many bytes, and there is no group */
+                           * WIRE_TAKEN: op is how many bytes, and there is no group;
+                           * WIRE_PASSED: engine_flow.c */
     uint32_t len;         /* body bytes */
-    uint16_t move;        /* sender's move index */
+    uint16_t move;        /* sender's move index; WIRE_PASSED: sender's node in the group */
     uint16_t flags;
-    uint32_t uid; /* whose group it is, as the sender's commd says */
-    uint32_t reserved;
+    uint32_t uid;    /* whose group it is, as the sender's commd says */
+    uint32_t passed; /* WIRE_PASSED: steps that the sender is through with */
 };
 _Static_assert(sizeof(struct wire_hdr) == 40, "wire layout");
 
@@ -77,6 +80,9 @@ struct inbox {
     size_t bytes; /* of memory that they take */
     unsigned n;
 };
+
+/* Scratch is of sizes up to PLAN_CHUNK_NET, each twice the one before. */
+enum { SCRATCH_SIZES = 3, SCRATCH_LEAST = PLAN_CHUNK_NET >> (SCRATCH_SIZES - 1) };
 
 enum { ENGINE_HASH = 1024, ENGINE_CLOSED = 256, ENGINE_PEER_WORDS = FABRIC_MAX_PEERS / 64 };
 
@@ -180,6 +186,8 @@ struct eboard {
 
     /* data */
     enum sched_kind dkind;
+    bool one_way;             /* nodes may get ahead of each other: engine_flow.c */
+    uint32_t *passed;         /* owned; by node: steps that it has said it is through with */
     uint32_t next_start;      /* step in the operation to start next */
     uint32_t published, sent; /* absolute, private copies */
     struct estep steps[PLAN_DEPTH_NET];
@@ -229,13 +237,13 @@ struct engine {
     unsigned nbells;
     unsigned nboards;
     unsigned nactive;
-    unsigned nowners;      /* users with boards */
-    unsigned rescue_at;    /* hash chain with which engine_poll_all() goes on */
-    bool published;        /* engine_published() */
-    struct sbuf *sbufs;    /* free ones */
-    struct chunk *scratch; /* free ones, PLAN_CHUNK_NET each */
-    unsigned nscratch;
-    struct pending pending; /* for groups that commd has not told us about yet */
+    unsigned nowners;                     /* users with boards */
+    unsigned rescue_at;                   /* hash chain with which engine_poll_all() goes on */
+    bool published;                       /* engine_published() */
+    struct sbuf *sbufs;                   /* free ones */
+    struct chunk *scratch[SCRATCH_SIZES]; /* free ones */
+    size_t scratch_kept;                  /* bytes */
+    struct pending pending;               /* for groups that commd has not told us about yet */
     TAILQ_HEAD(euser_list, euser) users;
     unsigned nusers;
     struct send_link links[FABRIC_MAX_PEERS];
@@ -259,8 +267,10 @@ void boards_free(struct engine *e); /* and the users */
 /* engine_pool.c */
 struct sbuf *sbuf_get(struct eboard *eb, size_t len); /* NULL: no memory */
 void sbuf_put(struct sbuf *s);
-uint8_t *scratch_get(struct engine *e); /* PLAN_CHUNK_NET bytes; NULL: no memory */
-void scratch_put(struct engine *e, uint8_t *p);
+/* At least @len bytes, at most PLAN_CHUNK_NET; NULL: no memory. Given back with the same @len. */
+uint8_t *scratch_get(struct engine *e, size_t len);
+void scratch_put(struct engine *e, uint8_t *p, size_t len);
+size_t scratch_size(size_t len); /* which it takes */
 void pools_free(struct engine *e);
 
 /* engine_bells.c */
@@ -280,6 +290,14 @@ void cells_copy(const struct eboard *eb, const struct estep *s, unsigned node, b
                 uint8_t *buf);
 /* Copies what members said of their counts. False: the board was failed. */
 bool cells_learn(struct eboard *eb);
+
+/* engine_flow.c */
+bool step_may_go(const struct eboard *eb, uint32_t c); /* do all who get it have room? */
+/* Steps were published, of which @before had been already. */
+void steps_tell(struct eboard *eb, uint32_t before);
+void steps_were_passed(struct eboard *eb, const struct inmsg *m); /* WIRE_PASSED */
+/* May it have been sent already? */
+bool message_may_come(const struct eboard *eb, const struct inmsg *m);
 
 /* engine_send.c */
 void sends_init(struct engine *e);
@@ -333,8 +351,9 @@ void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int p
 void inbox_drop_op(struct eboard *eb);              /* what belongs to the current operation */
 void inmsg_free(struct engine *e, struct inmsg *m); /* with its claim */
 size_t inmsg_cost(const struct inmsg *m);
-/* Takes @m on true: there was room. */
+/* Take @m on true: there was room, and it may have been sent already. */
 bool inbox_push(struct inbox *in, struct inmsg *m);
+bool inbox_keep(struct eboard *eb, struct inmsg *m);
 void inbox_unlink(struct inbox *in, struct inmsg **at);
 
 /* engine_pending.c */

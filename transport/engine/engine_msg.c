@@ -14,7 +14,7 @@ static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
     memcpy(&m->h, fm->hdr, fm->hdr_len);
     if (m->h.len != fm->body_len || m->h.len > PLAN_CHUNK_NET)
         return false;
-    if (m->h.step == WIRE_TAKEN)
+    if (m->h.step == WIRE_TAKEN || m->h.step == WIRE_PASSED)
         return fm->hdr_len == sizeof m->h && !m->h.len;
     if (m->h.step == WIRE_MAIL)
         return fm->hdr_len == sizeof m->m;
@@ -66,7 +66,7 @@ static void keep_for_board(struct eboard *eb, const struct inmsg *m, const struc
     if (!kept) {
         drop_claim(e, m->claim);
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a message that has to wait");
-    } else if (!inbox_push(&eb->inbox, kept)) {
+    } else if (!inbox_keep(eb, kept)) {
         inmsg_free(e, kept);
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
                     "another node's engine sent more than was asked for");
@@ -115,6 +115,11 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     }
     if (eb && m.h.step == WIRE_MAIL) {
         mail_arrived(eb, &m);
+        return;
+    }
+    if (m.h.step == WIRE_PASSED) {
+        if (eb)
+            steps_were_passed(eb, &m);
         return;
     }
     if (unwanted(e, eb, &m))

@@ -19,6 +19,7 @@
 #include "transport/engine/engine_op.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* How nodes carry out each collective: a small one together with the consistency check, for which
  * any schedule by recursive doubling will do; larger data step by step, in few messages if the plan
@@ -111,6 +112,16 @@ static bool op_learn(struct eboard *eb)
     return true;
 }
 
+/* All nodes begin with all of their credit. */
+static void op_begin_flow(struct eboard *eb)
+{
+    eb->one_way =
+        !eb->plan.small && (sched_one_way(eb->dkind) ||
+                            (eb->dkind == SCHED_EXCHANGE && coll_table[eb->plan.coll].counted));
+    if (eb->one_way)
+        memset(eb->passed, 0, eb->geom.nnodes * sizeof *eb->passed);
+}
+
 static bool op_begin(struct eboard *eb)
 {
     if (!eb->learned && !op_learn(eb))
@@ -129,6 +140,7 @@ static bool op_begin(struct eboard *eb)
                 : eb->plan.few_messages ? schedules[eb->plan.coll].few_messages
                                         : schedules[eb->plan.coll].data;
     eb->next_start = 0;
+    op_begin_flow(eb);
     eb->learned = false;
     eb->state = EB_CHECK;
     return true;

@@ -236,7 +236,7 @@ static void pending_hand_over(struct eboard *eb, struct inmsg *m)
     if (m->h.step == WIRE_MAIL) {
         mail_arrived(eb, m);
         inmsg_done(eb->e, m);
-    } else if (eb->dead || !inbox_push(&eb->inbox, m)) {
+    } else if (eb->dead || !inbox_keep(eb, m)) {
         inmsg_free(eb->e, m);
         eboard_fail(eb, CAUSE_PROTOCOL, (int)peer,
                     "another node's engine sent more than was asked for");

@@ -3,7 +3,7 @@
  * kept. A board with an sbuf out is not freed: `inflight` counts it. */
 #include "transport/engine/engine_internal.h"
 
-enum { SCRATCH_KEEP = 16 };
+enum { SCRATCH_KEEP = 16 * PLAN_CHUNK_NET };
 
 struct sbuf *sbuf_get(struct eboard *eb, size_t len)
 {
@@ -37,31 +37,44 @@ void sbuf_put(struct sbuf *s)
     e->sbufs = s;
 }
 
-uint8_t *scratch_get(struct engine *e)
+static unsigned scratch_class(size_t len)
 {
-    struct chunk *c = e->scratch;
+    unsigned i = 0;
 
-    if (c) {
-        e->scratch = c->next;
-        e->nscratch--;
-        return (uint8_t *)c;
-    }
-    return malloc(PLAN_CHUNK_NET);
+    while (len > (size_t)SCRATCH_LEAST << i)
+        i++;
+    return i;
 }
 
-void scratch_put(struct engine *e, uint8_t *p)
+size_t scratch_size(size_t len)
 {
-    struct chunk *c = (struct chunk *)p;
+    return (size_t)SCRATCH_LEAST << scratch_class(len);
+}
+
+uint8_t *scratch_get(struct engine *e, size_t len)
+{
+    struct chunk **list = &e->scratch[scratch_class(len)], *c = *list;
+
+    if (!c)
+        return malloc(scratch_size(len));
+    *list = c->next;
+    e->scratch_kept -= scratch_size(len);
+    return (uint8_t *)c;
+}
+
+void scratch_put(struct engine *e, uint8_t *p, size_t len)
+{
+    struct chunk **list = &e->scratch[scratch_class(len)], *c = (struct chunk *)p;
 
     if (!p)
         return;
-    if (e->nscratch == SCRATCH_KEEP) {
+    if (e->scratch_kept + scratch_size(len) > SCRATCH_KEEP) {
         free(p);
         return;
     }
-    c->next = e->scratch;
-    e->scratch = c;
-    e->nscratch++;
+    c->next = *list;
+    *list = c;
+    e->scratch_kept += scratch_size(len);
 }
 
 void pools_free(struct engine *e)
@@ -70,8 +83,9 @@ void pools_free(struct engine *e)
         next = s->next;
         free(s);
     }
-    for (struct chunk *c = e->scratch, *next; c; c = next) {
-        next = c->next;
-        free(c);
-    }
+    for (unsigned i = 0; i < SCRATCH_SIZES; i++)
+        for (struct chunk *c = e->scratch[i], *next; c; c = next) {
+            next = c->next;
+            free(c);
+        }
 }

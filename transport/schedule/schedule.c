@@ -24,6 +24,12 @@ bool sched_independent(enum sched_kind kind)
     return kind == SCHED_EXCHANGE || kind == SCHED_TO_ROOT || kind == SCHED_FROM_ROOT;
 }
 
+bool sched_one_way(enum sched_kind kind)
+{
+    return kind == SCHED_CHAIN_BROADCAST || kind == SCHED_CHAIN_REDUCE || kind == SCHED_TO_ROOT ||
+           kind == SCHED_FROM_ROOT;
+}
+
 unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
 {
     if (kind >= SCHED_COUNT || nodes > SCHED_MAX_NODES || me >= nodes ||

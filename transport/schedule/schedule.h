@@ -60,5 +60,8 @@ unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned r
 struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
                              unsigned i);
 bool sched_independent(enum sched_kind kind);
+/* Can a node be through with its moves before all others have begun? Else it has something of all
+ * of them by then, directly or not; of an exchange, if it has a message for each pair. */
+bool sched_one_way(enum sched_kind kind);
 
 #endif

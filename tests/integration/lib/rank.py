@@ -15,7 +15,14 @@ sys.dont_write_bytecode = True
 import gpu_tensors  # noqa: E402
 import registered  # noqa: E402
 import stream  # noqa: E402
-from commd_client import DTYPES, REDOPS, CommdError, Context, finish  # noqa: E402
+from commd_client import (  # noqa: E402
+    DTYPES,
+    REDOPS,
+    CommdError,
+    Context,
+    counts_array,
+    finish,
+)
 
 contexts = {}
 groups = {}
@@ -146,6 +153,45 @@ def huge(name, nbytes):
         raise AssertionError(f"{got} instead of {want}")
 
 
+def one_way(name, coll, nbytes, times=1):
+    """Of bytes that repeat after 251, and differ by rank; from or to rank 0. In an all_to_all_v
+    rank 0 alone sends, and only to the last rank. Returns whether the last result is right."""
+    group = groups[name]
+    rank, size, blocks = group.rank, group.size, nbytes // 251 * 251
+
+    def block(of):
+        return bytes((of + 1) * (i + 1) % 251 for i in range(251)) * (blocks // 251)
+
+    send, recv, want, lists = None, None, None, {}
+    count = blocks
+    if coll == "broadcast":
+        recv, want = bytearray(block(0) if rank == 0 else blocks), block(0)
+    elif coll == "reduce":
+        send, recv = block(rank), bytearray(blocks)
+        columns = zip(*(block(of)[:251] for of in range(size)))
+        want = bytes(map(max, columns)) * (blocks // 251) if rank == 0 else None
+    elif coll == "gather":
+        send, recv = block(rank), bytearray(blocks * size if rank == 0 else 0)
+        want = b"".join(block(of) for of in range(size)) if rank == 0 else None
+    elif coll == "scatter":
+        send = b"".join(block(of) for of in range(size)) if rank == 0 else None
+        recv, want = bytearray(blocks), block(rank)
+    else:
+        to, count = size - 1, 0
+        send, recv = block(0) if rank == 0 else b"", bytearray(blocks if rank == to else 0)
+        want = block(0) if rank == to else None
+        lists = dict(
+            send_counts=counts_array([blocks * (rank == 0 and k == to) for k in range(size)]),
+            recv_counts=counts_array([blocks * (rank == to and k == 0) for k in range(size)]),
+        )
+    send = bytearray(send) if send is not None else recv
+    tell({"started": True})
+    for _ in range(times):
+        group.run(coll, send=send, recv=recv, count=count, dtype=DTYPES.index("u8"),
+                  redop=REDOPS.index("max"), **lists)  # fmt: skip
+    return want is None or recv == want
+
+
 def paced(name, compute, steps, count=1000):
     """@steps of a job: @compute seconds of its own, then an all_reduce."""
     tell({"started": True})
@@ -226,7 +272,7 @@ def registered_loop(name, key, count, timeout_ms=0):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced, "many": many,
-    "uneven": uneven, "pipeline": pipeline,
+    "one_way": one_way, "uneven": uneven, "pipeline": pipeline,
     "stream": run_stream, "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,

@@ -130,7 +130,8 @@ void on_peer_down(void *arg, unsigned peer, int err, const char *why)
 
 static int make_fabric(struct world *w, const struct fabric_events *ev, struct fabric **ret_f)
 {
-    static const struct fabric_fault_conf fault = {.seed = 42, .max_delay = 5};
+    static const struct fabric_fault_conf fault = {
+        .seed = 42, .max_delay = 5, .stop_every = 50, .stop_for = 60};
     char why[256] = "";
     int r;
 

@@ -1,8 +1,9 @@
 # tests/unit/transport/: the engine, its schedules and its fabrics.
 if HAVE_CMOCKA
-unit_transport = tests/unit/transport/test_confine tests/unit/transport/test_engine_inbox \
-	tests/unit/transport/test_engine_send tests/unit/transport/test_engine_turn \
-	tests/unit/transport/test_fabric tests/unit/transport/test_fair \
+unit_transport = tests/unit/transport/test_confine tests/unit/transport/test_engine_flow \
+	tests/unit/transport/test_engine_inbox tests/unit/transport/test_engine_send \
+	tests/unit/transport/test_engine_turn tests/unit/transport/test_fabric \
+	tests/unit/transport/test_fair tests/unit/transport/test_flow \
 	tests/unit/transport/test_schedule
 check_PROGRAMS += $(unit_transport)
 TESTS += $(unit_transport)
@@ -10,6 +11,10 @@ TESTS += $(unit_transport)
 tests_unit_transport_test_confine_SOURCES = tests/unit/transport/test_confine.c \
 	transport/process/confine.c
 tests_unit_transport_test_confine_LDADD = $(CMOCKA_LIBS)
+
+tests_unit_transport_test_engine_flow_SOURCES = tests/unit/transport/test_engine_flow.c \
+	tests/lib/cluster.c tests/lib/cluster.h
+tests_unit_transport_test_engine_flow_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_transport_test_engine_inbox_SOURCES = tests/unit/transport/test_engine_inbox.c \
 	tests/lib/cluster.c tests/lib/cluster.h
@@ -38,6 +43,9 @@ tests_unit_transport_test_fabric_LDADD = libcommd-fabric.la libcommd-launch.la l
 
 tests_unit_transport_test_fair_SOURCES = tests/unit/transport/test_fair.c
 tests_unit_transport_test_fair_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
+
+tests_unit_transport_test_flow_SOURCES = tests/unit/transport/test_flow.c
+tests_unit_transport_test_flow_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
 
 tests_unit_transport_test_schedule_SOURCES = tests/unit/transport/test_schedule.c
 tests_unit_transport_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)

@@ -10,6 +10,7 @@
 #include "transport/engine/engine_internal.h"
 
 enum { GOOD = 1000, BAD = 4001, BODY = 256 << 10, LIMIT = 64 << 20 };
+enum { MOST_MESSAGES = (FLOW_CREDIT + FLOW_AHEAD + 1) * SCHED_MAX_NODES };
 
 static const uint16_t two[] = {0, 1}, three[] = {0, 1, 2};
 static uint8_t body[PLAN_CHUNK_NET];
@@ -175,7 +176,7 @@ static void pending_group_is_bounded(void **state)
     struct cluster *c = cluster_of(2, false);
     struct cluster_group *g;
 
-    for (unsigned i = 0; i < PLAN_DEPTH_NET * SCHED_MAX_MOVES + 1; i++)
+    for (unsigned i = 0; i < MOST_MESSAGES + 1; i++)
         forge(c, 0, 1, 0x600, BAD, &word, 0);
     assert_true(pending_flooded(c->node[1].engine, 0x600, 0));
     assert_int_equal(c->node[1].engine->pending.n, 0);
@@ -190,16 +191,23 @@ static void pending_group_is_bounded(void **state)
 
 /* ---- known groups ---------------------------------------------------------------------------- */
 
-static void forge_step(struct cluster *c, unsigned from, unsigned to, uint64_t group, size_t len)
+static void forge_at(struct cluster *c, unsigned from, unsigned to, uint64_t group, size_t len,
+                     uint32_t op, uint32_t step)
 {
     struct fabric *f = c->node[from].fabric;
-    struct wire_hdr h = {.group = group, .op = 7, .step = 3, .len = (uint32_t)len, .uid = BAD};
+    struct wire_hdr h = {.group = group, .op = op, .step = step, .len = (uint32_t)len, .uid = BAD};
 
     assert_true(f->ops->send(f, to, &h, sizeof h, body, len, sent, NULL) >= 0);
     for (unsigned i = 0; i < 4; i++)
         c->node[to].fabric->ops->progress(c->node[to].fabric);
 }
 
+static void forge_step(struct cluster *c, unsigned from, unsigned to, uint64_t group, size_t len)
+{
+    forge_at(c, from, to, group, len, 0, 3);
+}
+
+/* The same message again and again. */
 static void full_inbox_fails_its_group(void **state)
 {
     struct cluster *c = cluster_of(2, false);
@@ -218,12 +226,67 @@ static void full_inbox_fails_its_group(void **state)
 
     g = open_group(c, 0x701, BAD); /* by number */
     eb = eboard_find(c->node[1].engine, 0x701);
-    for (unsigned i = 0; i < PLAN_DEPTH_NET * SCHED_MAX_MOVES + 1; i++)
+    for (unsigned i = 0; i < MOST_MESSAGES + 1; i++)
         forge_step(c, 0, 1, 0x701, 1);
-    assert_int_equal(eb->inbox.n, PLAN_DEPTH_NET * SCHED_MAX_MOVES);
+    assert_int_equal(eb->inbox.n, MOST_MESSAGES);
     assert_int_equal(c->board_errors, 2);
     assert_int_equal(c->peers_down, 0);
     cluster_group_free(c, g);
+    cluster_free(c);
+}
+
+/* Data and checks, each once: what a sender that keeps the rule cannot have sent yet. */
+static void message_from_far_ahead_fails_its_group(void **state)
+{
+    static const struct {
+        uint32_t op, step;
+        bool may;
+    } m[] = {
+        {0, FLOW_CREDIT - 1, true}, {0, FLOW_CREDIT, false}, {1, FLOW_AHEAD - 1, true},
+        {1, FLOW_AHEAD, false},     {2, 0, false},           {UINT32_MAX / 2, 1, false},
+    };
+    struct cluster *c = cluster_of(2, false);
+    struct cluster_group *g;
+    unsigned failed = 0;
+
+    for (unsigned i = 0; i < 2 * ARRAY_LEN(m); i++) {
+        uint64_t id = 0x710 + i;
+        bool early = i >= ARRAY_LEN(m); /* before the group is known */
+        unsigned k = i % ARRAY_LEN(m);
+
+        if (early)
+            forge_at(c, 0, 1, id, 1000, m[k].op, m[k].step);
+        g = open_group(c, id, BAD);
+        if (!early)
+            forge_at(c, 0, 1, id, 1000, m[k].op, m[k].step);
+        failed += !m[k].may;
+        assert_int_equal(c->board_errors, failed);
+        assert_int_equal(eboard_find(c->node[1].engine, id)->inbox.n, m[k].may);
+        if (!m[k].may)
+            assert_string_equal(c->last_error,
+                                "another node's engine sent more than was asked for");
+        cluster_group_free(c, g);
+    }
+    assert_int_equal(c->peers_down, 0);
+    assert_true(works(c));
+    cluster_free(c);
+}
+
+static void check_from_far_ahead_fails_its_group(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct fabric *f = c->node[0].fabric;
+
+    for (uint32_t op = 0; op < 3; op++) {
+        struct cluster_group *g = open_group(c, 0x730 + op, BAD);
+        struct wire_check w = {.h = {.group = g->id, .op = op, .step = WIRE_CHECK, .uid = BAD}};
+
+        assert_true(f->ops->send(f, 1, &w, sizeof w, NULL, 0, sent, NULL) >= 0);
+        for (unsigned i = 0; i < 4; i++)
+            c->node[1].fabric->ops->progress(c->node[1].fabric);
+        assert_int_equal(c->board_errors, op == 2);
+        cluster_group_free(c, g);
+    }
     cluster_free(c);
 }
 
@@ -641,6 +704,8 @@ int main(void)
         cmocka_unit_test(lying_engine_takes_from_itself),
         cmocka_unit_test(pending_group_is_bounded),
         cmocka_unit_test(full_inbox_fails_its_group),
+        cmocka_unit_test(message_from_far_ahead_fails_its_group),
+        cmocka_unit_test(check_from_far_ahead_fails_its_group),
         cmocka_unit_test(node_without_a_part_is_not_heard),
         cmocka_unit_test(others_groups_do_not_push_closed_ones_out),
         cmocka_unit_test(header_that_contradicts_commd_is_refused),

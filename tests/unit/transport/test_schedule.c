@@ -517,6 +517,45 @@ static void halving_sums_up_as_doubling_does(void **state)
     free(b);
 }
 
+/* All messages of a direct schedule are sent at once: a node hears from whom it receives. */
+static bool all_hear_from_all(struct world *w, enum sched_kind kind, unsigned nodes, unsigned root)
+{
+    bool all = true;
+
+    if (!sched_independent(kind)) {
+        world_init(w, kind, nodes, root);
+        world_run(w);
+        for (unsigned me = 0; me < nodes; me++)
+            all &= set_is_full(&w->node[me].knows, nodes);
+        return all;
+    }
+    for (unsigned me = 0; me < nodes; me++) {
+        struct set knows = {{0}};
+
+        set_add(&knows, me);
+        for (unsigned i = 0; i < sched_len(kind, nodes, me, root); i++) {
+            struct sched_move mv = sched_move(kind, nodes, me, root, i);
+
+            if (mv.from >= 0)
+                set_add(&knows, (unsigned)mv.from);
+        }
+        all &= set_is_full(&knows, nodes);
+    }
+    return all;
+}
+
+/* There flow.h bounds how far a node gets ahead; elsewhere the schedule does. */
+static void one_way_is_what_does_not_hear_from_all(void **state)
+{
+    struct world *w = malloc(sizeof *w);
+
+    assert_non_null(w);
+    for (enum sched_kind kind = 0; kind < SCHED_COUNT; kind++)
+        for (unsigned nodes = 2; nodes <= 17; nodes++)
+            assert_int_equal(all_hear_from_all(w, kind, nodes, 0), !sched_one_way(kind));
+    free(w);
+}
+
 static void largest_fits(void **state)
 {
     for (enum sched_kind k = 0; k < SCHED_COUNT; k++) {
@@ -555,6 +594,7 @@ int main(void)
         cmocka_unit_test(exchange_spreads),
         cmocka_unit_test(rd_reduces_in_node_order),
         cmocka_unit_test(halving_sums_up_as_doubling_does),
+        cmocka_unit_test(one_way_is_what_does_not_hear_from_all),
         cmocka_unit_test(largest_fits),
     };
 

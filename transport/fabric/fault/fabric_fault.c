@@ -4,6 +4,8 @@
  *   - an arrived message is kept (an eager body is copied) for a random number of progress()
  *     calls. Per peer the order stays: a message waits for those before it, so delays only
  *     shift peers against each other;
+ *   - after each stop_every messages of a peer the next one waits for stop_for calls, and what
+ * comes behind it: as if this side were stopped for a while;
  *   - after break_after messages sent and received, a link is cut: the inner peer is deleted,
  *     which the other side sees as a broken link, and reported down here.
  * The inner fabric then says -ECANCELED, because for it the peer was deleted; requests are
@@ -25,7 +27,7 @@ struct kept {
 /* Outlives its slot until the last request and claim is done. */
 struct fault_link {
     unsigned refs;
-    unsigned messages;
+    unsigned messages, arrived;
     bool broken, told, gone;
     STAILQ_HEAD(, kept) kept;
 };
@@ -117,6 +119,8 @@ static void on_inner_msg(void *arg, const struct fabric_msg *msg)
         abort(); /* a test without memory proves nothing */
     k->msg = *msg;
     k->due = f->conf.max_delay ? rnd(&f->rng) % (f->conf.max_delay + 1) : 0;
+    if (f->conf.stop_every && ++f->link[msg->peer]->arrived % f->conf.stop_every == 0)
+        k->due = f->conf.stop_for;
     memcpy(k->hdr, msg->hdr, msg->hdr_len);
     k->msg.hdr = k->hdr;
     if (msg->body) {

@@ -7,6 +7,8 @@
 struct fabric_fault_conf {
     uint64_t seed;
     unsigned max_delay;   /* an arrived message waits for 0..max_delay calls of progress() */
+    unsigned stop_every;  /* so many messages of a peer, then nothing of it for stop_for calls of */
+    unsigned stop_for;    /* progress(); 0: never */
     unsigned break_after; /* a link breaks after this many messages, both ways; 0: never */
 };
 
