@@ -160,7 +160,7 @@ static bool check_send(struct eboard *eb, unsigned node, size_t lo, size_t hi)
         return false;
     }
     /* data_start_ahead(); of more nodes than two it may be to another one */
-    f->more = !eb->plan.small && !eb->bad && eb->next_start == 0 && eb->geom.nnodes == 2;
+    f->more = data_starts_ahead(eb) && eb->next_start == 0 && eb->geom.nnodes == 2;
     r = eboard_send(eb, node, &w.h, sizeof w, len ? eb->acc + lo : NULL, sbuf_sent, s);
     f->more = false;
     if (r != 0)

@@ -303,10 +303,10 @@ static bool step_start(struct eboard *eb)
 /* What a step sends first depends on nothing that another node has: it goes out right behind this
  * node's first message of the consistency check (a stand-in only hears first), which saves a hop.
  * The other side looks at it only when all have agreed: what comes before that is put aside there.
- */
+ * Not in a group's first operation: there it would wait in pending, which all groups share. */
 void data_start_ahead(struct eboard *eb)
 {
-    if (eb->bad || eb->plan.small)
+    if (!data_starts_ahead(eb))
         return;
     while (!eb->dead && step_start(eb))
         step_send(&eb->steps[(eb->base + eb->next_start - 1) % PLAN_DEPTH_NET]);

@@ -93,6 +93,10 @@ void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, u
 bool check_poll(struct eboard *eb);         /* true if something moved */
 
 /* engine_data.c: the steps of a larger operation */
+static inline bool data_starts_ahead(const struct eboard *eb)
+{
+    return !eb->bad && !eb->plan.small && eb->op > 0;
+}
 void data_start_ahead(struct eboard *eb);
 bool data_poll(struct eboard *eb); /* true if something moved */
 

@@ -277,6 +277,49 @@ static void other_groups_go_on(void **state)
     cluster_free(c);
 }
 
+/* Rank ROOT begins a broadcast, and of the nodes its own alone has turns: how many steps go out? */
+static unsigned steps_ahead(struct cluster *c, struct run *r)
+{
+    struct engine *e = c->node[ROOT].engine;
+    const struct eboard *eb = eboard_find(e, c->main->id);
+    struct commd_op op = {.size = sizeof op,
+                          .coll = COMMD_BROADCAST,
+                          .dtype = COMMD_F32,
+                          .root = ROOT,
+                          .recv = buffers.recv[ROOT],
+                          .count = buffers.n};
+
+    assert_int_equal(run_begin(r, c->group[ROOT], &op), 0);
+    for (unsigned turns = 0; turns < 100; turns++) {
+        run_poll(r);
+        engine_poll_all(e);
+    }
+    assert_true(eb->state == EB_CHECK && eb->cposted);
+    return eb->next_start;
+}
+
+/* What the other node does not know of yet waits with what comes for all other groups: little. */
+static void first_operation_sends_nothing_ahead(void **state)
+{
+    struct cluster *c = cluster_new(2, 2, two, 17);
+    struct run r = {0};
+
+    buffers_new(2, 0, BYTES);
+    assert_int_equal(steps_ahead(c, &r), 0);
+    run_abandon(&r);
+    buffers_free();
+    cluster_free(c);
+
+    c = cluster_new(2, 2, two, 17);
+    run_stopped(c, 0, 4096, 0);
+    buffers_new(2, 0, BYTES);
+    r = (struct run){0};
+    assert_int_equal(steps_ahead(c, &r), FLOW_AHEAD);
+    run_abandon(&r);
+    buffers_free();
+    cluster_free(c);
+}
+
 /* ---- a group that ends ----------------------------------------------------------------------- */
 
 static struct cluster_group *ending;
@@ -405,6 +448,7 @@ int main(void)
         cmocka_unit_test(operations_follow_each_other),
         cmocka_unit_test(over_a_bad_network),
         cmocka_unit_test(other_groups_go_on),
+        cmocka_unit_test(first_operation_sends_nothing_ahead),
         cmocka_unit_test(group_that_ends_leaves_nothing),
         cmocka_unit_test(what_was_not_sent_was_not_passed),
     };
